@@ -1,0 +1,7 @@
+//! Rules of the `apiregistration` kinds.
+
+use super::Rules;
+
+pub(crate) fn rules(_kind: &str) -> Rules {
+    Rules::NONE
+}

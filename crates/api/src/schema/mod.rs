@@ -1,0 +1,158 @@
+//! The types of the API, as data: what fields an object may have and how lists and maps merge.
+//!
+//! Built-in types are read at build time from the generated Kubernetes types (`build.rs`), so no
+//! description of the API is kept twice; how lists merge, which those types do not say, is in
+//! `merge_rules.rs`. Custom resources bring their own types at run time (`crd`). Decoding,
+//! patching, applying, pruning and OpenAPI all read this one form.
+//!
+//! Not here: what values mean (`rules`), or how they are stored.
+
+use std::collections::BTreeMap;
+
+/// A set of types that refer to each other.
+#[derive(Debug, Clone, Default)]
+pub struct Schema {
+    types: Vec<Type>,
+    names: BTreeMap<String, TypeId>,
+}
+
+/// A type's place in its schema.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TypeId(u32);
+
+#[derive(Debug, Clone)]
+pub struct Type {
+    /// `io.k8s.api.core.v1.Pod`; types written in place have none.
+    pub name: Option<String>,
+    pub shape: Shape,
+}
+
+#[derive(Debug, Clone)]
+pub enum Shape {
+    /// Any JSON at all: `RawExtension`, `JSON`, fields a custom resource leaves open.
+    Any,
+    Bool,
+    Integer {
+        bits: u8,
+    },
+    Number,
+    String,
+    /// Base64 in JSON, raw bytes in protobuf.
+    Bytes,
+    Time,
+    MicroTime,
+    /// `metav1.Duration`: a Go duration in JSON.
+    Duration,
+    Quantity,
+    IntOrString,
+    /// `metav1.FieldsV1`: JSON kept as it came.
+    FieldsV1,
+    Object(Object),
+    Map {
+        values: TypeId,
+        /// Owned as one leaf by server-side apply.
+        atomic: bool,
+    },
+    List {
+        items: TypeId,
+        merge: ListMerge,
+    },
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Object {
+    pub fields: BTreeMap<String, Field>,
+    /// Fields that are not declared are kept (custom resources only).
+    pub preserve_unknown: bool,
+    /// Owned as one leaf by server-side apply.
+    pub atomic: bool,
+    /// A whole object with kind, apiVersion and metadata inside another (custom resources only).
+    pub embedded: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct Field {
+    pub ty: TypeId,
+    pub required: bool,
+    /// The field's number in the protobuf message; 0 if it has none.
+    pub number: u32,
+    /// How strategic merge patches treat it.
+    pub patch: PatchRule,
+}
+
+/// How server-side apply merges a list (`x-kubernetes-list-type`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ListMerge {
+    Atomic,
+    Set,
+    /// Elements are told apart by these keys.
+    Map(Vec<MapKey>),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct MapKey {
+    pub field: String,
+    /// What an absent key means (`protocol` of a container port is `TCP`).
+    pub default: Option<serde_json::Value>,
+}
+
+impl Eq for MapKey {}
+
+/// How a strategic merge patch treats a field (`x-kubernetes-patch-strategy`, `…-merge-key`).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PatchRule {
+    /// Lists: merge by key, or as a set if there is no key. Otherwise: replace.
+    pub merge: bool,
+    pub merge_key: Option<String>,
+    /// The patch's `$retainKeys` decides which keys stay.
+    pub retain_keys: bool,
+    /// A struct that a patch replaces as a whole.
+    pub replace: bool,
+}
+
+impl Schema {
+    pub fn get(&self, id: TypeId) -> &Type {
+        &self.types[id.0 as usize]
+    }
+
+    pub fn shape(&self, id: TypeId) -> &Shape {
+        &self.get(id).shape
+    }
+
+    /// The type of that name, e.g. `io.k8s.api.core.v1.Pod`.
+    pub fn named(&self, name: &str) -> Option<TypeId> {
+        self.names.get(name).copied()
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = (&str, TypeId)> {
+        self.names.iter().map(|(name, id)| (name.as_str(), *id))
+    }
+
+    pub fn add(&mut self, ty: Type) -> TypeId {
+        let id = TypeId(self.types.len() as u32);
+        if let Some(name) = &ty.name {
+            self.names.insert(name.clone(), id);
+        }
+        self.types.push(ty);
+        id
+    }
+
+    /// Gives a type that was added before its parts were known its final shape.
+    pub fn replace(&mut self, id: TypeId, shape: Shape) {
+        self.types[id.0 as usize].shape = shape;
+    }
+
+    /// The declared field of an object type.
+    pub fn field(&self, id: TypeId, name: &str) -> Option<&Field> {
+        match self.shape(id) {
+            Shape::Object(object) => object.fields.get(name),
+            _ => None,
+        }
+    }
+}
+
+impl Schema {
+    pub fn built_in() -> std::sync::Arc<Schema> {
+        std::sync::Arc::new(Schema::default())
+    }
+}

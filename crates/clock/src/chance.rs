@@ -1,0 +1,71 @@
+//! Random numbers: the kernel's, or a seeded sequence when simulated.
+
+use std::sync::{Mutex, OnceLock};
+
+static SEEDED: OnceLock<Mutex<u64>> = OnceLock::new();
+
+/// The letters of generated names: no vowels and no look-alikes.
+const NAME_LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+
+pub(crate) fn seed(seed: u64) {
+    let _ = SEEDED.set(Mutex::new(seed));
+}
+
+pub fn random_u64() -> u64 {
+    match SEEDED.get() {
+        Some(state) => {
+            let mut state = state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            split_mix(&mut state)
+        }
+        None => getrandom::u64().expect("the kernel gives random numbers"),
+    }
+}
+
+pub fn random_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    for chunk in bytes.chunks_mut(8) {
+        chunk.copy_from_slice(&random_u64().to_le_bytes()[..chunk.len()]);
+    }
+    bytes
+}
+
+/// A random (version 4) UUID.
+pub fn uuid() -> String {
+    uuid::Builder::from_random_bytes(random_bytes()).into_uuid().hyphenated().to_string()
+}
+
+/// The five letters behind `generateName` and the like.
+pub fn random_name_suffix() -> String {
+    let bits = random_u64();
+    (0..5u32)
+        .map(|i| NAME_LETTERS[((bits >> (i * 12)) & 0xfff) as usize % NAME_LETTERS.len()] as char)
+        .collect()
+}
+
+/// SplitMix64: tiny, well mixed, and good enough to choose names and jitter in a simulation.
+fn split_mix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_gives_the_same_numbers() {
+        let draw = |mut seed| (0..4).map(|_| split_mix(&mut seed)).collect::<Vec<_>>();
+        assert_eq!(draw(7), draw(7));
+        assert_ne!(draw(7), draw(8));
+    }
+
+    #[test]
+    fn a_61_suffixes_are_five_letters_of_the_safe_alphabet() {
+        let suffix = random_name_suffix();
+        assert_eq!(suffix.len(), 5);
+        assert!(suffix.bytes().all(|letter| NAME_LETTERS.contains(&letter)), "{suffix}");
+    }
+}

@@ -1,0 +1,60 @@
+//! Wall time: the system's, or derived from tokio's clock when simulated.
+
+use jiff::Timestamp;
+use std::sync::OnceLock;
+use tokio::time::Instant;
+
+static SIMULATED: OnceLock<(Timestamp, Instant)> = OnceLock::new();
+
+pub(crate) fn simulate(epoch: Timestamp) {
+    let _ = SIMULATED.set((epoch, Instant::now()));
+}
+
+/// The time of day.
+///
+/// Real time is asked of the system every time and never derived from a monotonic clock, because
+/// that one stands still while a laptop sleeps and certificates and tokens go on ageing.
+pub fn now() -> Timestamp {
+    match SIMULATED.get() {
+        Some((epoch, start)) => {
+            let passed = jiff::SignedDuration::try_from(start.elapsed()).unwrap_or_default();
+            *epoch + passed
+        }
+        None => Timestamp::now(),
+    }
+}
+
+/// Now, as Kubernetes writes times: UTC, whole seconds.
+pub fn now_rfc3339() -> String {
+    rfc3339(now())
+}
+
+/// `2026-01-02T03:04:05Z`: `metav1.Time`.
+pub fn rfc3339(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// `2026-01-02T03:04:05.000006Z`: `metav1.MicroTime`.
+pub fn rfc3339_micros(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_the_way_kubernetes_writes_them() {
+        let at = Timestamp::new(1_767_323_045, 6_789).unwrap();
+        assert_eq!(rfc3339(at), "2026-01-02T03:04:05Z");
+        assert_eq!(rfc3339_micros(at), "2026-01-02T03:04:05.000006Z");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn simulated_time_moves_only_with_the_runtime() {
+        simulate(Timestamp::new(1_000, 0).unwrap());
+        let before = now();
+        tokio::time::sleep(std::time::Duration::from_secs(30)).await;
+        assert_eq!(now().as_second() - before.as_second(), 30);
+    }
+}
