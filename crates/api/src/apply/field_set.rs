@@ -121,7 +121,7 @@ pub(super) struct Part {
 
 impl Part {
     /// Hangs a part below this one, if there is anything to it.
-    pub fn insert(&mut self, element: String, mut part: Part) {
+    pub(super) fn insert(&mut self, element: String, mut part: Part) {
         if part.children.is_empty() {
             if part.owned {
                 self.children.insert(element, Value::Object(Node::new()));

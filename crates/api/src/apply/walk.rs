@@ -116,12 +116,12 @@ pub(super) struct Walk<'s> {
 }
 
 impl<'s> Walk<'s> {
-    pub fn new(schema: &'s Schema, ty: TypeId) -> Self {
+    pub(super) fn new(schema: &'s Schema, ty: TypeId) -> Self {
         let name = schema.get(ty).name.as_deref();
         Walk { schema, ty, built_in: name.is_some_and(|name| name.starts_with("io.k8s.")) }
     }
 
-    pub fn form(&self, ty: Ty, value: &Value) -> Form<'s> {
+    pub(super) fn form(&self, ty: Ty, value: &Value) -> Form<'s> {
         let open = || if value.is_object() { Form::Map(None) } else { Form::Leaf };
         let Some(ty) = ty else { return open() };
         let fits = |form, ok: bool| if ok || value.is_null() { form } else { Form::Leaf };
@@ -140,7 +140,7 @@ impl<'s> Walk<'s> {
         }
     }
 
-    pub fn fields(&self, object: &Value) -> FieldSet {
+    pub(super) fn fields(&self, object: &Value) -> FieldSet {
         FieldSet::from_root(self.part(Some(self.ty), object).children)
     }
 
@@ -185,7 +185,7 @@ impl<'s> Walk<'s> {
     }
 
     /// Compares two objects. No old object means one in which nothing is set.
-    pub fn compare(&self, old: Option<&Value>, new: &Value) -> Difference {
+    pub(super) fn compare(&self, old: Option<&Value>, new: &Value) -> Difference {
         let old = Side::of(Some(old.unwrap_or(&Value::Null)));
         let parts = self.differ(Some(self.ty), old, Side::of(Some(new)));
         Difference {
@@ -377,7 +377,7 @@ pub(super) struct Index<'v> {
 
 impl<'v> Index<'v> {
     /// None if some element has no name.
-    pub fn of(list: &'v [Value], merge: &ListMerge) -> Option<Self> {
+    pub(super) fn of(list: &'v [Value], merge: &ListMerge) -> Option<Self> {
         let mut items = Vec::with_capacity(list.len());
         for item in list {
             let element = match merge {
