@@ -13,6 +13,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::MissedTickBehavior;
 
 use super::log::{Log, Place};
+use crate::error::describe;
 use crate::object::Identity;
 use crate::state::{Forgotten, Published, Shared};
 use crate::{Change, Error, Event, EventKind, Expect, Index, Object, Options, Write, WriteError};
@@ -259,15 +260,4 @@ fn answer<I>(answers: Answers<I>) {
         // A writer that no longer waits needs no answer.
         let _ = writer.send(answer);
     }
-}
-
-/// The error with all its causes.
-fn describe(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text = format!("{text}: {cause}");
-        next = cause.source();
-    }
-    text
 }
