@@ -13,15 +13,15 @@ pub fn human(duration: SignedDuration) -> String {
     let seconds = duration.as_secs();
     match seconds {
         ..-1 => "<invalid>".to_owned(),
-        ..0 => "0s".to_owned(),
-        ..120 => format!("{seconds}s"),
-        ..600 => two(seconds, (MINUTE, "m"), (1, "s")),
-        ..10_800 => format!("{}m", seconds / MINUTE),
-        ..28_800 => two(seconds, (HOUR, "h"), (MINUTE, "m")),
-        ..172_800 => format!("{}h", seconds / HOUR),
-        ..691_200 => two(seconds, (DAY, "d"), (HOUR, "h")),
-        ..63_072_000 => format!("{}d", seconds / DAY),
-        ..252_288_000 => two(seconds, (YEAR, "y"), (DAY, "d")),
+        -1 => "0s".to_owned(),
+        0..120 => format!("{seconds}s"),
+        120..600 => two(seconds, (MINUTE, "m"), (1, "s")),
+        600..10_800 => format!("{}m", seconds / MINUTE),
+        10_800..28_800 => two(seconds, (HOUR, "h"), (MINUTE, "m")),
+        28_800..172_800 => format!("{}h", seconds / HOUR),
+        172_800..691_200 => two(seconds, (DAY, "d"), (HOUR, "h")),
+        691_200..63_072_000 => format!("{}d", seconds / DAY),
+        63_072_000..252_288_000 => two(seconds, (YEAR, "y"), (DAY, "d")),
         _ => format!("{}y", seconds / YEAR),
     }
 }
