@@ -1,1 +1,6 @@
 //! (being written)
+
+pub mod authn;
+pub mod authz;
+pub mod bootstrap;
+pub mod pki;
