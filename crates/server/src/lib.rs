@@ -1,3 +1,4 @@
 //! (being written)
 
 pub mod discovery;
+pub mod openapi;
