@@ -4,5 +4,5 @@ pub mod authn;
 pub mod authz;
 pub mod bootstrap;
 pub mod discovery;
-
+pub mod openapi;
 pub mod pki;
