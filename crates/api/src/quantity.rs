@@ -1,1 +1,1 @@
-//! (being written)
+//! Stand-in until the real quantities land.
