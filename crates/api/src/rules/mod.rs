@@ -28,6 +28,8 @@ mod resource;
 mod scheduling;
 mod storage;
 
+pub use batch::schedule::Schedule;
+
 /// The rules of one kind. `Rules::NONE` is a kind with nothing special about it.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules {
