@@ -3,7 +3,9 @@
 //! Each one reports in upstream's words. Not here: label selectors (`label_selector`).
 
 use crate::field::{At, Errors, Wrong};
+use crate::names;
 use serde_json::{Value, json};
+use std::net::IpAddr;
 
 pub(crate) const IMMUTABLE: &str = "field is immutable";
 pub(crate) const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
@@ -67,11 +69,7 @@ pub(crate) fn text(at: &At, check: fn(&str) -> Vec<String>, errors: &mut Errors)
 /// A count or a percentage, neither negative.
 pub(crate) fn int_or_percent(at: &At, errors: &mut Errors) {
     match at.value() {
-        Some(Value::String(text)) if percent(text).is_none() => {
-            let expected = "a valid percent string must be a numeric string followed by an ending '%' \
-                            (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
-            errors.invalid(at, expected);
-        }
+        Some(Value::String(_)) => text(at, names::percent, errors),
         _ => not_negative(at, errors),
     }
 }
@@ -94,45 +92,40 @@ fn percent(text: &str) -> Option<i64> {
 }
 
 pub(crate) fn port_number(at: &At, errors: &mut Errors) {
-    if !at.int().is_some_and(|port| (1..=65535).contains(&port)) {
-        errors.invalid_value(at, at.int().unwrap_or(0), "must be between 1 and 65535, inclusive");
+    let port = at.int().unwrap_or(0);
+    for complaint in names::port_number(port) {
+        errors.invalid_value(at, port, &complaint);
     }
 }
 
 /// A port by number or by name.
 pub(crate) fn port(at: &At, errors: &mut Errors) {
     match at.str() {
-        Some(name) => {
-            for complaint in port_name(name) {
-                errors.invalid(at, &complaint);
-            }
-        }
+        Some(_) => text(at, names::port_name, errors),
         None => port_number(at, errors),
     }
 }
 
-/// What is wrong with an IANA service name.
-pub(crate) fn port_name(name: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
-    if name.len() > 15 {
-        wrong.push("must be no more than 15 characters".to_owned());
+/// A DNS subdomain, a slash and something: `acme.io/foo`.
+pub(crate) fn domain_prefixed_path(at: &At, errors: &mut Errors) {
+    let prefixed = at.text().split_once('/').is_some_and(|(domain, path)| {
+        names::dns1123_subdomain(domain).is_empty() && !path.is_empty()
+    });
+    if !prefixed {
+        errors.invalid(at, "must be a domain-prefixed path (such as \"acme.io/foo\")");
     }
-    if !name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-') {
-        wrong.push("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)".into());
-    }
-    if !name.bytes().any(|b| b.is_ascii_lowercase()) {
-        wrong.push("must contain at least one letter (a-z)".into());
-    }
-    if name.contains("--") {
-        wrong.push("must not contain consecutive hyphens".into());
-    }
-    if name.starts_with('-') || name.ends_with('-') {
-        wrong.push("must not begin or end with a hyphen".into());
-    }
-    wrong
 }
 
-/// Two values of one list that must differ; reports the later ones.
+/// An address in the form that every client reads alike.
+pub(crate) fn cidr(text: &str) -> Option<(IpAddr, u8)> {
+    let (address, length) = text.split_once('/')?;
+    let address: IpAddr = address.parse().ok()?;
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    let length: u8 = length.parse().ok().filter(|length| *length <= most)?;
+    Some((address, length))
+}
+
+/// The values of a list that must all differ.
 pub(crate) struct Unique(Vec<Value>);
 
 impl Unique {

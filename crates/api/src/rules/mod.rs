@@ -10,7 +10,7 @@ mod admissionregistration;
 mod apiextensions;
 mod apiregistration;
 mod apps;
-mod autoscaling;
+pub(crate) mod autoscaling;
 mod batch;
 mod certificates;
 mod check;

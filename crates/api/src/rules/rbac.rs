@@ -125,7 +125,7 @@ fn validate_subject(subject: &At, errors: &mut Errors) {
     match subject.field("kind").text() {
         "ServiceAccount" => {
             if !name.text().is_empty() {
-                check::text(&name, names::dns_subdomain, errors);
+                check::text(&name, names::dns1123_subdomain, errors);
             }
             if !group.text().is_empty() {
                 errors.not_supported(&group, &[""]);

@@ -78,7 +78,9 @@ fn validate_revision(revision: &At, errors: &mut Errors) {
 
 /// Defaults of the pod template under `spec.template`.
 fn default_template(object: &mut Value) {
-    pod_template::default_template(object.object("spec").object("template"));
+    let template = object.object("spec").object("template");
+    template.object("metadata");
+    pod_template::default_template(template);
 }
 
 /// The selector of a workload; an empty one would claim every pod.

@@ -56,7 +56,7 @@ pub(super) fn validate(set: &At, errors: &mut Errors) {
     check::fields_not_negative(&spec, &["replicas", "minReadySeconds"], errors);
     check::not_negative(&spec.field("ordinals").field("start"), errors);
     if !spec.field("serviceName").text().is_empty() {
-        check::text(&spec.field("serviceName"), names::dns_label, errors);
+        check::text(&spec.field("serviceName"), names::dns1123_label, errors);
     }
     validate_selector(&spec, "statefulset", errors);
     if !(spec.field("selector").is_set() && label_selector::is_empty(&spec.field("selector"))) {

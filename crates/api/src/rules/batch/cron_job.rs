@@ -23,14 +23,16 @@ pub(super) fn default(cron: &mut Value) {
     spec.set_default("failedJobsHistoryLimit", 1);
     let template = spec.object("jobTemplate");
     template.object("metadata");
-    pod_template::default_template(template.object("spec").object("template"));
+    let pod = template.object("spec").object("template");
+    pod.object("metadata");
+    pod_template::default_template(pod);
     cron.object("status");
 }
 
 pub(super) fn validate(cron: &At, errors: &mut Errors) {
     let metadata = cron.field("metadata");
     let name = metadata.field("name");
-    check::text(&name, names::dns_subdomain, errors);
+    check::text(&name, names::dns1123_subdomain, errors);
     if name.text().len() > NAME_MAX {
         errors.invalid(&name, "must be no more than 52 characters");
     }

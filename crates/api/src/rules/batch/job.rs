@@ -23,7 +23,9 @@ const PARALLELISM_SOFT_MAX: i64 = 10_000;
 ///
 pub(super) fn default(job: &mut Value) {
     let spec = job.object("spec");
-    pod_template::default_template(spec.object("template"));
+    let template = spec.object("template");
+    template.object("metadata");
+    pod_template::default_template(template);
     if spec.at(&["completions"]).is_none() && spec.at(&["parallelism"]).is_none() {
         spec.set_default("completions", 1);
     }
@@ -104,7 +106,7 @@ fn validate_hostnames(job: &At, errors: &mut Errors) {
         let metadata = job.field("metadata");
         let name = metadata.field("name");
         let longest = format!("{}-{}", name.text(), completions - 1);
-        if !names::dns_label(&longest).is_empty() {
+        if !names::dns1123_label(&longest).is_empty() {
             let detail = format!("will not able to create pod with invalid DNS label: {longest}");
             errors.invalid(&name, &detail);
         }
@@ -184,13 +186,7 @@ pub(super) fn validate_spec(spec: &At, errors: &mut Errors) {
 
 fn validate_managed_by(by: &At, errors: &mut Errors) {
     let Some(text) = by.str() else { return };
-    let prefixed = text
-        .split_once('/')
-        .is_some_and(|(domain, path)| names::dns_subdomain(domain).is_empty() && !path.is_empty());
-    if !prefixed {
-        let detail = "must be a domain-prefixed path (such as \"acme.io/foo\")";
-        errors.invalid(by, detail);
-    }
+    check::domain_prefixed_path(by, errors);
     if text.len() > 63 {
         errors.too_long(by, 63);
     }
