@@ -120,6 +120,10 @@ pub(super) struct Part {
 }
 
 impl Part {
+    pub(super) fn is_empty(&self) -> bool {
+        !self.owned && self.children.is_empty()
+    }
+
     /// Hangs a part below this one, if there is anything to it.
     pub(super) fn insert(&mut self, element: String, mut part: Part) {
         if part.children.is_empty() {

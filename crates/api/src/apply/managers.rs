@@ -69,7 +69,7 @@ impl Entry {
         Some(Entry {
             manager: text("manager")?,
             operation,
-            api_version: text("apiVersion")?,
+            api_version: text("apiVersion").filter(|version| !version.is_empty())?,
             subresource: text("subresource")?,
             time: entry.get("time").and_then(Value::as_str).map(str::to_owned),
             fields,

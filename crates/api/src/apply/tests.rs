@@ -1,7 +1,7 @@
 //! Ownership and apply as stories, each a line of writes with what must be true after it.
 
 use super::*;
-use crate::schema::{Field, ListMerge, MapKey, Object, PatchRule, Schema, Shape, Type, TypeId};
+use crate::schema::{Field, ListMerge, MapKey, Object, Schema, Shape, Type, TypeId};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -28,8 +28,7 @@ impl World {
         let by_name = || ListMerge::Map(vec![key("name")]);
         let tcp = MapKey { field: "protocol".into(), default: Some("TCP".into()) };
         let object = |schema: &mut Schema, fields: &[(&str, TypeId, bool)]| {
-            let field =
-                |ty, required| Field { ty, required, number: 0, patch: PatchRule::default() };
+            let field = |ty, required| Field { required, ..Field::new(ty) };
             let fields =
                 fields.iter().map(|(n, ty, r)| ((*n).to_owned(), field(*ty, *r))).collect();
             add(schema, Shape::Object(Object { fields, ..Object::default() }))

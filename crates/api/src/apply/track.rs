@@ -96,12 +96,11 @@ pub fn settle(old: &Value, new: &mut Value) {
     }
     let metadata = |object: &'_ Value| object.get("metadata").and_then(Value::as_object).cloned();
     let (Some(was), Some(is)) = (metadata(old), metadata(new)) else { return };
-    if same_but_for(&was, &is, &["managedFields", "resourceVersion", "generation"])
+    if let Some(managed_fields) = was.get("managedFields")
+        && same_but_for(&was, &is, &["managedFields", "resourceVersion", "generation"])
         && Managers::stored(old).timeless() == Managers::stored(new).timeless()
     {
-        if let Some(managed_fields) = was.get("managedFields") {
-            managers::write_json_into(new, managed_fields.clone());
-        }
+        managers::write_json_into(new, managed_fields.clone());
     }
 }
 
