@@ -23,6 +23,7 @@ mod managers;
 mod merge;
 mod name;
 mod prune;
+mod reconcile;
 mod server_side;
 mod track;
 mod walk;
