@@ -1,0 +1,22 @@
+//! The engine on one local file.
+use crate::state::Shared;
+use crate::{Error, Index, Object, Options, Write, WriteError};
+use std::path::PathBuf;
+use std::sync::Arc;
+pub(crate) struct Engine<I> {
+    _state: Arc<Shared<I>>,
+}
+pub(crate) async fn open<I: Index>(
+    _path: Option<PathBuf>,
+    _options: Options,
+) -> Result<(Arc<Shared<I>>, Engine<I>), Error> {
+    Err(Error::Closed)
+}
+impl<I: Index> Engine<I> {
+    pub(crate) async fn write(&self, _write: Write) -> Result<Arc<Object<I>>, WriteError<I>> {
+        Err(Error::Closed.into())
+    }
+    pub(crate) async fn close(&self) -> Result<(), Error> {
+        Err(Error::Closed)
+    }
+}
