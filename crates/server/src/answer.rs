@@ -53,6 +53,7 @@ impl From<ApiError> for Answer {
     fn from(error: ApiError) -> Self {
         match error {
             ApiError::NoSuchPath => text(StatusCode::NOT_FOUND, "404 page not found\n"),
+            ApiError::Overloaded => crate::server::overloaded(),
             error => {
                 let said = error.status();
                 let code =

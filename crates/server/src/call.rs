@@ -45,6 +45,22 @@ impl Call {
         Call { server, kind, target, query, headers, user, body, warnings: Mutex::default() }
     }
 
+    /// A call on another object that this one has to touch too, by the same caller.
+    pub(crate) fn beside(&self, kind: &Arc<Kind>, name: &str) -> Call {
+        let target = Target {
+            group: kind.group.clone(),
+            version: kind.version.clone(),
+            resource: kind.plural.clone(),
+            namespace: self.target.namespace.clone(),
+            name: name.to_owned(),
+            ..Target::default()
+        };
+        let headers = self.headers.clone();
+        let user = self.user.clone();
+        let query = Query::default();
+        Call::new(self.server.clone(), kind.clone(), target, query, headers, user, Bytes::new())
+    }
+
     pub(crate) fn store(&self) -> &Store {
         self.server.store()
     }

@@ -17,6 +17,9 @@ pub(crate) enum ApiError {
     /// Nothing is served there: plain text, as upstream answers.
     #[error("404 page not found")]
     NoSuchPath,
+    /// Too many requests at once: plain text too.
+    #[error("Too many requests, please try again later.")]
+    Overloaded,
     #[error("the server does not allow this method on the requested resource")]
     MethodNotAllowed,
     #[error("406: Not Acceptable\n\nAvailable representations: {0}")]
@@ -121,6 +124,7 @@ impl ApiError {
                 of(404, "NotFound").with_details(object(resource, group, name))
             }
             ApiError::NoSuchPath => of(404, "NotFound"),
+            ApiError::Overloaded => of(429, "TooManyRequests"),
             ApiError::MethodNotAllowed => {
                 of(405, "MethodNotAllowed").with_details(Details::default())
             }
