@@ -46,6 +46,8 @@ struct Inner {
     /// `127.0.0.1:6443`, for discovery.
     address: String,
     ca_certificate: String,
+    /// Namespaces get their first objects from this server, not from a controller elsewhere.
+    furnishes: std::sync::atomic::AtomicBool,
 }
 
 /// What the server is made of.
@@ -81,6 +83,7 @@ impl Server {
             audit: parts.audit,
             address: parts.address,
             ca_certificate: parts.ca_certificate,
+            furnishes: false.into(),
         }))
     }
 
@@ -131,6 +134,14 @@ impl Server {
 
     pub(crate) fn ca_certificate(&self) -> &str {
         &self.0.ca_certificate
+    }
+
+    pub(crate) fn furnish_namespaces(&self) {
+        self.0.furnishes.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    pub(crate) fn furnishes_namespaces(&self) -> bool {
+        self.0.furnishes.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// Turns true when watches should end.

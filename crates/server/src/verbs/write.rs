@@ -128,16 +128,34 @@ pub(crate) enum Endpoint {
     Main,
     Status,
     Scale,
+    Approval,
+    EphemeralContainers,
+    Resize,
     /// Any other subresource that writes the object.
     Other,
 }
 
 impl Endpoint {
+    pub(crate) fn named(subresource: &str) -> Endpoint {
+        match subresource {
+            "" => Endpoint::Main,
+            "status" => Endpoint::Status,
+            "scale" => Endpoint::Scale,
+            "approval" => Endpoint::Approval,
+            "ephemeralcontainers" => Endpoint::EphemeralContainers,
+            "resize" => Endpoint::Resize,
+            _ => Endpoint::Other,
+        }
+    }
+
     pub(crate) fn subresource(self) -> &'static str {
         match self {
             Endpoint::Main | Endpoint::Other => "",
             Endpoint::Status => "status",
             Endpoint::Scale => "scale",
+            Endpoint::Approval => "approval",
+            Endpoint::EphemeralContainers => "ephemeralcontainers",
+            Endpoint::Resize => "resize",
         }
     }
 }
