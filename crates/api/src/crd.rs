@@ -17,7 +17,13 @@ pub struct Custom {
 }
 
 impl Custom {
-    pub fn validate(&self, _new: &crate::At, _old: Option<&crate::At>, _errors: &mut crate::Errors) {}
+    pub fn validate(
+        &self,
+        _new: &crate::At,
+        _old: Option<&crate::At>,
+        _errors: &mut crate::Errors,
+    ) {
+    }
 
     pub fn default(&self, _object: &mut Value) {}
 

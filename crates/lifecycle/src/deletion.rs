@@ -113,9 +113,8 @@ mod tests {
     #[test]
     fn t_api_16_to_20_a_later_delete_can_only_shorten() {
         let mark = Mark::first(at(0), 30);
-        let due = |second, grace_seconds| {
-            Some(Mark { deletion_timestamp: at(second), grace_seconds })
-        };
+        let due =
+            |second, grace_seconds| Some(Mark { deletion_timestamp: at(second), grace_seconds });
         for (rule, now, requested, wanted) in [
             ("T-API-16", 5, None, None),
             ("T-API-17", 5, Some(30), None),

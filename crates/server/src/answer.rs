@@ -13,7 +13,11 @@ pub(crate) const JSON: &str = "application/json";
 pub(crate) const YAML: &str = "application/yaml";
 pub(crate) const TEXT: &str = "text/plain; charset=utf-8";
 
-pub(crate) fn answer(code: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Answer {
+pub(crate) fn answer(
+    code: StatusCode,
+    content_type: &'static str,
+    body: impl Into<Body>,
+) -> Answer {
     let mut answer = Response::new(body.into());
     *answer.status_mut() = code;
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));

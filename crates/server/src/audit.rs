@@ -27,7 +27,8 @@ impl Audit {
         seen: &Seen,
         code: StatusCode,
     ) {
-        let verb = if seen.verb.is_empty() { method.as_str().to_lowercase() } else { seen.verb.into() };
+        let verb =
+            if seen.verb.is_empty() { method.as_str().to_lowercase() } else { seen.verb.into() };
         let line = json!({
             "kind": "Event",
             "apiVersion": "audit.k8s.io/v1",

@@ -19,7 +19,10 @@ const PIECE: usize = 128 * 1024;
 pub enum Body {
     Full(Option<Bytes>),
     /// Many small parts that were encoded long ago, joined on the way out.
-    Parts { parts: VecDeque<Bytes>, left: u64 },
+    Parts {
+        parts: VecDeque<Bytes>,
+        left: u64,
+    },
     Stream(Pin<Box<dyn Stream<Item = Bytes> + Send>>),
 }
 
@@ -160,8 +163,7 @@ mod tests {
 
     #[tokio::test]
     async fn parts_come_out_whole_and_in_order() {
-        let parts: VecDeque<Bytes> =
-            (0..100).map(|i| Bytes::from(vec![i as u8; 7_000])).collect();
+        let parts: VecDeque<Bytes> = (0..100).map(|i| Bytes::from(vec![i as u8; 7_000])).collect();
         let wanted: Vec<u8> = parts.iter().flatten().copied().collect();
         let body = Body::parts(parts);
         assert_eq!(body.size(), Some(700_000));

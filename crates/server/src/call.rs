@@ -106,7 +106,10 @@ impl Call {
                 let value = serde_json::json!({ "fieldValidation": other });
                 let root = api::At::root(&value);
                 let mut errors = Errors::default();
-                errors.not_supported(&root.field("fieldValidation"), &["", "Ignore", "Strict", "Warn"]);
+                errors.not_supported(
+                    &root.field("fieldValidation"),
+                    &["", "Ignore", "Strict", "Warn"],
+                );
                 Err(invalid_options(self.options_kind(), errors))
             }
         }
@@ -130,7 +133,10 @@ impl Call {
                 if manager.len() > MANAGER_MAX {
                     errors.too_long(&root.field("fieldManager"), MANAGER_MAX);
                 } else {
-                    errors.invalid(&root.field("fieldManager"), "should only contain printable characters");
+                    errors.invalid(
+                        &root.field("fieldManager"),
+                        "should only contain printable characters",
+                    );
                 }
                 return Err(invalid_options(self.options_kind(), errors));
             }

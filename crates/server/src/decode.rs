@@ -34,8 +34,13 @@ pub(crate) fn object(call: &Call) -> Result<Value> {
     let kind = &call.kind;
     let decoded = body(call, &kind.kind, &kind.api_version(), kind.ty)?;
     check_type(call, kind, &decoded.value)?;
-    let as_what = format!("{} in version \"{}\" cannot be handled as a {}", kind.kind, kind.version, kind.kind);
-    take_problems(call, &decoded.problems, |text| ApiError::bad_request(format!("{as_what}: {text}")))?;
+    let as_what = format!(
+        "{} in version \"{}\" cannot be handled as a {}",
+        kind.kind, kind.version, kind.kind
+    );
+    take_problems(call, &decoded.problems, |text| {
+        ApiError::bad_request(format!("{as_what}: {text}"))
+    })?;
     let mut object = decoded.value;
     object["kind"] = kind.kind.clone().into();
     object["apiVersion"] = kind.api_version().into();
@@ -44,12 +49,10 @@ pub(crate) fn object(call: &Call) -> Result<Value> {
 
 /// A body of another type than the resource: options, bindings, evictions, scales.
 pub(crate) fn other(call: &Call, type_name: &str) -> Result<Value> {
-    let schema = &call.kind.schema;
     let built_in = call.server.built_in_schema();
     let Some(ty) = built_in.named(type_name) else {
         return Err(ApiError::Internal(format!("{type_name} has no schema")));
     };
-    let _ = schema;
     let kind = type_name.rsplit('.').next().unwrap_or(type_name);
     Ok(decode(call, kind, "", &built_in, ty)?.value)
 }
@@ -74,23 +77,40 @@ fn decode(
     match media(call)? {
         Media::Json => api::decode::json(schema, ty, &call.body).map_err(|error| bad(&error)),
         Media::Yaml => {
-            let (value, duplicates) = api::yaml::to_json(&call.body).map_err(|error| bad(&error))?;
-            let mut decoded = api::decode::value(schema, ty, value).map_err(|error| bad(&error))?;
-            decoded.problems.splice(0..0, duplicates);
-            Ok(decoded)
+            let document = api::yaml::to_json(&call.body).map_err(|error| bad(&error))?;
+            if !document.duplicates.is_empty() {
+                duplicates(call, &document.duplicates, &bad)?;
+            }
+            api::decode::value(schema, ty, document.value).map_err(|error| bad(&error))
         }
         Media::Protobuf => {
             let registry = call.server.registry();
             let resolve = |api_version: &str, kind: &str| {
                 let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-                let known = registry.by_kind(group, version, kind).filter(|kind| kind.custom.is_none());
+                let known =
+                    registry.by_kind(group, version, kind).filter(|kind| kind.custom.is_none());
                 known.map(|kind| kind.ty).or(Some(ty))
             };
-            let (_, _, value) = api::protobuf::decode(schema, resolve, &call.body)
-                .map_err(|error| bad(&error))?;
+            let (_, _, value) =
+                api::protobuf::decode(schema, resolve, &call.body).map_err(|error| bad(&error))?;
             Ok(Decoded { value, problems: Vec::new() })
         }
     }
+}
+
+/// YAML's own complaint about keys that are there twice.
+fn duplicates(
+    call: &Call,
+    duplicates: &api::yaml::Duplicates,
+    bad: &dyn Fn(&dyn std::fmt::Display) -> ApiError,
+) -> Result<()> {
+    let said = format!("error converting YAML to JSON: {duplicates}");
+    match call.field_validation()? {
+        FieldValidation::Ignore => {}
+        FieldValidation::Warn => call.warn(said),
+        FieldValidation::Strict => return Err(bad(&format!("strict decoding error: {said}"))),
+    }
+    Ok(())
 }
 
 /// Ignored, told as warnings, or refused, as `fieldValidation` says.
@@ -143,7 +163,10 @@ fn check_type(call: &Call, kind: &Kind, object: &Value) -> Result<()> {
                 "" => "core",
                 group => group.split('.').next().unwrap_or(group),
             };
-            format!("converting ({version}.{said_kind}) to ({short}.{}): unknown conversion", kind.kind)
+            format!(
+                "converting ({version}.{said_kind}) to ({short}.{}): unknown conversion",
+                kind.kind
+            )
         }
     };
     Err(ApiError::bad_request(format!(

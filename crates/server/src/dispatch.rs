@@ -73,7 +73,9 @@ async fn subresource(call: &Call, method: &Method) -> Result<Answer> {
         "approval" | "ephemeralcontainers" | "resize" if is(&Method::PATCH) => {
             patch::patch(call, Endpoint::named(name)).await
         }
-        "scale" if read || is(&Method::PUT) || is(&Method::PATCH) => scale::scale(call, method).await,
+        "scale" if read || is(&Method::PUT) || is(&Method::PATCH) => {
+            scale::scale(call, method).await
+        }
         "finalize" if is(&Method::PUT) => finalize::update(call).await,
         "binding" if is(&Method::POST) => binding::create(call).await,
         "eviction" if is(&Method::POST) => eviction::create(call).await,
@@ -150,13 +152,21 @@ pub(crate) async fn path(
         ["api", version] => discovery::resource_list(&registry, "", version),
         ["apis", group] => discovery::group(&registry, group),
         ["apis", group, version] => discovery::resource_list(&registry, group, version),
-        ["openapi", rest @ ..] => return server.documents().open_api(&registry, rest, query, headers),
+        ["openapi", rest @ ..] => {
+            return server.documents().open_api(&registry, rest, query, headers);
+        }
         ["metrics"] => return Ok(server.metrics().expose(server.store())),
         [".well-known", "openid-configuration"] => {
-            return Ok(key_document(JSON, &server.authenticator().service_accounts.openid_configuration()));
+            return Ok(key_document(
+                JSON,
+                &server.authenticator().service_accounts.openid_configuration(),
+            ));
         }
         ["openid", "v1", "jwks"] => {
-            return Ok(key_document("application/jwk-set+json", &server.authenticator().service_accounts.jwks()));
+            return Ok(key_document(
+                "application/jwk-set+json",
+                &server.authenticator().service_accounts.jwks(),
+            ));
         }
         _ => None,
     };
@@ -181,16 +191,29 @@ fn key_document(content_type: &'static str, document: &Value) -> Answer {
 }
 
 fn root(server: &Server) -> Value {
-    let mut paths: Vec<String> = ["/.well-known/openid-configuration", "/api", "/api/v1", "/apis", "/apis/"]
-        .map(str::to_owned)
-        .to_vec();
+    let mut paths: Vec<String> =
+        ["/.well-known/openid-configuration", "/api", "/api/v1", "/apis", "/apis/"]
+            .map(str::to_owned)
+            .to_vec();
     for (group, versions) in server.registry().groups() {
         if !group.is_empty() {
             paths.push(format!("/apis/{group}"));
             paths.extend(versions.iter().map(|version| format!("/apis/{group}/{version}")));
         }
     }
-    paths.extend(["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/openid/v1/jwks", "/readyz", "/version"].map(str::to_owned));
+    paths.extend(
+        [
+            "/healthz",
+            "/livez",
+            "/metrics",
+            "/openapi/v2",
+            "/openapi/v3",
+            "/openid/v1/jwks",
+            "/readyz",
+            "/version",
+        ]
+        .map(str::to_owned),
+    );
     json!({ "paths": paths })
 }
 
@@ -201,7 +224,11 @@ fn groups(server: &Server, headers: &HeaderMap, core: bool) -> Result<Answer> {
     if form.view == View::Discovery {
         return Ok(server.documents().aggregated(&registry, headers, core));
     }
-    let document = if core { discovery::api_versions(server.address()) } else { discovery::group_list(&registry) };
+    let document = if core {
+        discovery::api_versions(server.address())
+    } else {
+        discovery::group_list(&registry)
+    };
     Ok(answer::bytes(StatusCode::OK, form, crate::views::encode(&document, form)))
 }
 
@@ -216,7 +243,10 @@ pub(crate) fn health(server: &Server, path: &str, query: &Query) -> Result<Answe
         return match checks.iter().find(|(name, _)| *name == only) {
             None => Err(ApiError::NoSuchPath),
             Some((_, Ok(()))) => Ok(answer::text(StatusCode::OK, "ok")),
-            Some((_, Err(_))) => Ok(answer::text(StatusCode::INTERNAL_SERVER_ERROR, "internal server error: reason withheld")),
+            Some((_, Err(_))) => Ok(answer::text(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "internal server error: reason withheld",
+            )),
         };
     }
     let excluded: Vec<&str> = query.all("exclude").collect();
@@ -235,7 +265,10 @@ pub(crate) fn health(server: &Server, path: &str, query: &Query) -> Result<Answe
         lines.push_str(&line);
     }
     if failed {
-        return Ok(answer::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{lines}{endpoint} check failed\n")));
+        return Ok(answer::text(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("{lines}{endpoint} check failed\n"),
+        ));
     }
     if query.get("verbose").is_some() {
         return Ok(answer::text(StatusCode::OK, format!("{lines}{endpoint} check passed\n")));

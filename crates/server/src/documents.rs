@@ -48,7 +48,12 @@ impl Documents {
     }
 
     /// `/api` or `/apis` with everything in it (A-40, A-43).
-    pub(crate) fn aggregated(&self, registry: &Registry, headers: &HeaderMap, core: bool) -> Answer {
+    pub(crate) fn aggregated(
+        &self,
+        registry: &Registry,
+        headers: &HeaderMap,
+        core: bool,
+    ) -> Answer {
         let name = if core { "aggregated core" } else { "aggregated" };
         let made = self.get(name, || {
             serde_json::to_vec(&discovery::aggregated(registry, core)).unwrap_or_default()
@@ -69,13 +74,14 @@ impl Documents {
         match path {
             ["v2"] => self.version_2(registry, headers),
             ["v3"] => {
-                let made = self.get("v3", || {
-                    serde_json::to_vec(&v3::index(registry)).unwrap_or_default()
-                });
+                let made =
+                    self.get("v3", || serde_json::to_vec(&v3::index(registry)).unwrap_or_default());
                 Ok(tagged(headers, JSON, made))
             }
             ["v3", "api", version] => self.version_3(registry, "", version, query, headers),
-            ["v3", "apis", group, version] => self.version_3(registry, group, version, query, headers),
+            ["v3", "apis", group, version] => {
+                self.version_3(registry, group, version, query, headers)
+            }
             _ => Err(ApiError::NoSuchPath),
         }
     }
@@ -89,7 +95,8 @@ impl Documents {
             .map(str::trim)
             .collect();
         let kind = |clause: &&str| clause.split(';').next().unwrap_or_default().trim().to_owned();
-        let wants = |types: &[&str]| accept.iter().map(kind).any(|kind| types.contains(&kind.as_str()));
+        let wants =
+            |types: &[&str]| accept.iter().map(kind).any(|kind| types.contains(&kind.as_str()));
         if wants(&GNOSTIC_ACCEPTED) {
             let made = self.get("v2 protobuf", || gnostic::document_bytes(registry));
             return Ok(tagged(headers, GNOSTIC, made));
@@ -97,7 +104,9 @@ impl Documents {
         if accept.is_empty() || wants(&["application/json", "application/*", "*/*"]) {
             return Ok(tagged(headers, JSON, self.get("v2", || v2::document_bytes(registry))));
         }
-        Err(ApiError::NotAcceptable("application/json, application/com.github.proto-openapi.spec.v2.v1.0+protobuf"))
+        Err(ApiError::NotAcceptable(
+            "application/json, application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
+        ))
     }
 
     fn version_3(
@@ -108,13 +117,19 @@ impl Documents {
         query: &Query,
         headers: &HeaderMap,
     ) -> Result<Answer> {
-        if !registry.groups().iter().any(|(g, versions)| *g == group && versions.contains(&version)) {
+        if !registry.groups().iter().any(|(g, versions)| *g == group && versions.contains(&version))
+        {
             return Err(ApiError::NoSuchPath);
         }
         let name = format!("v3 {group}/{version}");
-        let made = self.get(&name, || v3::document_bytes(registry, group, version).unwrap_or_default());
+        let made =
+            self.get(&name, || v3::document_bytes(registry, group, version).unwrap_or_default());
         let hash = openapi::hash(&made.0);
-        let path = if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") };
+        let path = if group.is_empty() {
+            format!("api/{version}")
+        } else {
+            format!("apis/{group}/{version}")
+        };
         match query.text("hash") {
             Some(asked) if asked != hash => {
                 let mut answer = answer::text(StatusCode::MOVED_PERMANENTLY, "");
@@ -136,7 +151,11 @@ impl Documents {
 }
 
 /// The document, or 304 if the client has it already.
-fn tagged(headers: &HeaderMap, content_type: &'static str, (bytes, tag): (Bytes, String)) -> Answer {
+fn tagged(
+    headers: &HeaderMap,
+    content_type: &'static str,
+    (bytes, tag): (Bytes, String),
+) -> Answer {
     let known = headers
         .get(header::IF_NONE_MATCH)
         .and_then(|known| known.to_str().ok())

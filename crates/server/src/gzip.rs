@@ -42,7 +42,9 @@ pub(crate) fn maybe(headers: &HeaderMap, answer: Answer) -> Answer {
                     }
                 }
                 Some(Err(never)) => match never {},
-                None => return Some((Bytes::from(encoder.finish().unwrap_or_default()), (body, None))),
+                None => {
+                    return Some((Bytes::from(encoder.finish().unwrap_or_default()), (body, None)));
+                }
             }
         }
     });

@@ -4,37 +4,37 @@ mod listen;
 mod run;
 mod server;
 
-mod request;
-mod negotiate;
 mod body;
-mod decode;
 mod call;
+mod decode;
 mod dispatch;
+mod negotiate;
+mod request;
 
 pub mod authn;
 pub mod authz;
 pub mod pki;
 
 mod admission;
-mod verbs;
-mod subresource;
 mod reviews;
 mod services;
+mod subresource;
+mod verbs;
 
-mod object;
-mod views;
 mod answer;
 mod error;
 mod gzip;
+mod object;
+mod views;
 
 pub mod discovery;
 mod documents;
 pub mod openapi;
 
-pub mod bootstrap;
-mod upkeep;
 mod audit;
+pub mod bootstrap;
 mod metrics;
+mod upkeep;
 
 pub use answer::Answer;
 pub use body::Body;

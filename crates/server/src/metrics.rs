@@ -25,7 +25,8 @@ pub(crate) struct Metrics {
 impl Metrics {
     pub(crate) fn request(&self, seen: &Seen, code: StatusCode, took: Duration) {
         // Unknown paths are one resource, or a scanner could fill the memory with names.
-        let resource = if code == StatusCode::NOT_FOUND { String::new() } else { seen.resource.clone() };
+        let resource =
+            if code == StatusCode::NOT_FOUND { String::new() } else { seen.resource.clone() };
         let key = (seen.verb, resource, code.as_u16());
         *self.requests.lock().unwrap_or_else(|p| p.into_inner()).entry(key).or_insert(0) += 1;
         if seen.verb == "watch" {
@@ -40,16 +41,31 @@ impl Metrics {
     pub(crate) fn expose(&self, store: &Store) -> Answer {
         let mut text = String::new();
         let _ = self.write(&mut text, store);
-        answer::answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text.into_bytes())
+        answer::answer(
+            StatusCode::OK,
+            "text/plain; version=0.0.4; charset=utf-8",
+            text.into_bytes(),
+        )
     }
 
     fn write(&self, text: &mut String, store: &Store) -> std::fmt::Result {
-        writeln!(text, "# HELP apiserver_request_total Requests answered, by verb, resource and code.")?;
+        writeln!(
+            text,
+            "# HELP apiserver_request_total Requests answered, by verb, resource and code."
+        )?;
         writeln!(text, "# TYPE apiserver_request_total counter")?;
-        for ((verb, resource, code), count) in &*self.requests.lock().unwrap_or_else(|p| p.into_inner()) {
-            writeln!(text, "apiserver_request_total{{verb=\"{verb}\",resource=\"{resource}\",code=\"{code}\"}} {count}")?;
+        for ((verb, resource, code), count) in
+            &*self.requests.lock().unwrap_or_else(|p| p.into_inner())
+        {
+            writeln!(
+                text,
+                "apiserver_request_total{{verb=\"{verb}\",resource=\"{resource}\",code=\"{code}\"}} {count}"
+            )?;
         }
-        writeln!(text, "# HELP apiserver_request_duration_seconds Time to answer, watches not counted.")?;
+        writeln!(
+            text,
+            "# HELP apiserver_request_duration_seconds Time to answer, watches not counted."
+        )?;
         writeln!(text, "# TYPE apiserver_request_duration_seconds histogram")?;
         let mut total = 0;
         for (place, count) in self.latency.iter().enumerate() {

@@ -202,7 +202,8 @@ mod tests {
 
     #[test]
     fn a_40_aggregated_discovery_is_asked_for_by_its_parameters() {
-        let v2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
+        let v2 =
+            "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
         assert_eq!(asked(v2, Offer::Discovery).unwrap().view, View::Discovery);
         let beta = v2.replace("v=v2", "v=v2beta1");
         assert_eq!(asked(&beta, Offer::Discovery).unwrap().view, View::Whole);

@@ -157,9 +157,10 @@ impl Query {
     pub(crate) fn number(&self, name: &str) -> Result<Option<i64>, String> {
         match self.text(name) {
             None => Ok(None),
-            Some(text) => text.parse().map(Some).map_err(|_| {
-                format!("strconv.ParseInt: parsing \"{text}\": invalid syntax")
-            }),
+            Some(text) => text
+                .parse()
+                .map(Some)
+                .map_err(|_| format!("strconv.ParseInt: parsing \"{text}\": invalid syntax")),
         }
     }
 }

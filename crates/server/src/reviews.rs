@@ -18,9 +18,12 @@ pub(crate) async fn create(call: &Call) -> Result<Answer> {
     let body = decode::object(call)?;
     let policy = call.server.policy();
     let now = clock::now();
-    let lookup = |resource: &str, namespace: &str, name: &str| call.server.bound(resource, namespace, name);
+    let lookup =
+        |resource: &str, namespace: &str, name: &str| call.server.bound(resource, namespace, name);
     let answered = match call.kind.kind.as_str() {
-        "SelfSubjectAccessReview" => reviews::self_subject_access_review(&body, &call.user, &policy),
+        "SelfSubjectAccessReview" => {
+            reviews::self_subject_access_review(&body, &call.user, &policy)
+        }
         "SubjectAccessReview" => reviews::subject_access_review(&body, &policy),
         "LocalSubjectAccessReview" => {
             reviews::local_subject_access_review(&body, &call.target.namespace, &policy)
@@ -30,7 +33,7 @@ pub(crate) async fn create(call: &Call) -> Result<Answer> {
         "TokenReview" => reviews::token_review(&body, call.server.authenticator(), now, &lookup),
         _ => return Err(ApiError::MethodNotAllowed),
     };
-    let answered = answered.map_err(|status| ApiError::Said(Box::new(status)))?;
+    let answered = answered.map_err(|status| ApiError::Said(status))?;
     Ok(answer::bytes(StatusCode::CREATED, form, views::encode(&answered, form)))
 }
 

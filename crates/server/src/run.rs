@@ -43,7 +43,7 @@ pub enum Error {
     )]
     InUse { path: PathBuf },
     #[error("the store cannot be opened")]
-    Store(#[from] store::Error),
+    Store(#[source] store::Error),
     #[error("the keys and certificates in the data directory cannot be used")]
     Pki(#[from] crate::pki::Error),
     #[error("cannot listen on {address}")]
@@ -98,7 +98,7 @@ pub async fn start(config: Config) -> Result<Running, Error> {
     upkeep::begin(&server, address, config.controllers).await.map_err(Error::Bootstrap)?;
     let kubeconfig = dir.join("kubeconfig");
     let text = pki.kubeconfig(&format!("https://{}", reachable(address)));
-    crate::pki::write_secret(&kubeconfig, text.as_bytes())?;
+    crate::pki::write_secret(&kubeconfig, text.as_bytes()).map_err(data_dir)?;
     let tls = Arc::new(pki.server_config()?);
     let (stop, stopped) = oneshot::channel::<()>();
     let stopped = async move { drop(stopped.await) };
@@ -128,21 +128,25 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 
 async fn open_store(config: &Config) -> Result<Store, Error> {
     let backend = match &config.store {
-        StoreChoice::Embedded => store::Backend::Embedded { path: config.data_dir.join("store.redb") },
+        StoreChoice::Embedded => {
+            store::Backend::Embedded { path: config.data_dir.join("store.redb") }
+        }
         StoreChoice::Etcd(endpoints) => store::Backend::Etcd(store::EtcdOptions {
             endpoints: endpoints.clone(),
             prefix: "/landfall/".into(),
         }),
     };
-    Ok(Store::open(backend, store::Options::new(ENVELOPE)).await?)
+    let opened = Store::open(backend, store::Options::new(ENVELOPE)).await;
+    opened.map_err(|error| match error {
+        store::Error::InUse { .. } => Error::InUse { path: config.data_dir.clone() },
+        error => Error::Store(error),
+    })
 }
 
 fn authenticator(pki: &Pki) -> Result<Authenticator, Error> {
     let mut static_tokens = StaticTokens::new();
-    static_tokens.add(
-        pki.admin_token(),
-        User::authenticated("kubernetes-admin", &["system:masters"]),
-    );
+    static_tokens
+        .add(pki.admin_token(), User::authenticated("kubernetes-admin", &["system:masters"]));
     let audiences = [ISSUER.to_owned()];
     let service_accounts = ServiceAccountTokens::new(pki.service_account_key(), ISSUER, &audiences)
         .map_err(|_| Error::Key)?;
@@ -157,6 +161,8 @@ fn lock(dir: &Path) -> Result<std::fs::File, Error> {
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(std::fs::TryLockError::WouldBlock) => Err(Error::InUse { path: dir.into() }),
-        Err(std::fs::TryLockError::Error(source)) => Err(Error::DataDir { path: dir.into(), source }),
+        Err(std::fs::TryLockError::Error(source)) => {
+            Err(Error::DataDir { path: dir.into(), source })
+        }
     }
 }

@@ -179,7 +179,9 @@ impl Server {
         let audit_id = audit_id.unwrap_or_else(|| {
             HeaderValue::from_str(&clock::uuid()).unwrap_or(HeaderValue::from_static("-"))
         });
-        headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
+        headers
+            .entry(header::CACHE_CONTROL)
+            .or_insert(HeaderValue::from_static("no-cache, private"));
         if let Some(audit) = &self.0.audit {
             audit.record(&audit_id, &method, &uri, peer, &seen, answer.status());
         }
@@ -249,7 +251,9 @@ impl Server {
         let user = match &peer.user {
             Some(user) => user.clone(),
             None => {
-                let lookup = |resource: &str, namespace: &str, name: &str| self.bound(resource, namespace, name);
+                let lookup = |resource: &str, namespace: &str, name: &str| {
+                    self.bound(resource, namespace, name)
+                };
                 let user = self.0.authenticator.authenticate(headers, None, clock::now(), &lookup);
                 Arc::new(user.map_err(|refusal| {
                     tracing::debug!(reason = refusal.reason, "a credential was refused");
@@ -267,7 +271,12 @@ impl Server {
     }
 
     /// What a service account token is bound to, if it still exists.
-    pub(crate) fn bound(&self, resource: &str, namespace: &str, name: &str) -> Option<crate::authn::Bound> {
+    pub(crate) fn bound(
+        &self,
+        resource: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Option<crate::authn::Bound> {
         let object = self.store().get(resource, &store_name(namespace, name))?;
         let meta = object.meta();
         Some(crate::authn::Bound {
@@ -345,7 +354,8 @@ impl Seen {
 
 /// 429 in plain text, as upstream's limit answers.
 pub(crate) fn overloaded() -> Answer {
-    let mut answer = answer::text(StatusCode::TOO_MANY_REQUESTS, "Too many requests, please try again later.\n");
+    let mut answer =
+        answer::text(StatusCode::TOO_MANY_REQUESTS, "Too many requests, please try again later.\n");
     answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     answer
 }

@@ -73,7 +73,7 @@ pub(crate) async fn allocate(
     if !is_service(call) {
         return Ok(Lease::none());
     }
-    api::rules::service::default_ip_families(service);
+    api::rules::default_ip_families(service);
     let mut lease = Lease { server: Some(call.server.clone()), claims: Vec::new() };
     address(call, service, old, dry_run, &mut lease).await?;
     ports(call, service, old, dry_run, &mut lease).await?;
@@ -101,7 +101,13 @@ async fn address(
         if wanted != had && had.is_empty() {
             let address = in_range(call, service, &wanted)?;
             if !dry_run && !claim_address(call, service, address).await? {
-                return Err(invalid_address(call, service, &wanted, "failed to allocate IP ", "provided IP is already allocated"));
+                return Err(invalid_address(
+                    call,
+                    service,
+                    &wanted,
+                    "failed to allocate IP ",
+                    "provided IP is already allocated",
+                ));
             }
             lease.claims.push((ADDRESSES, wanted));
         }
@@ -138,7 +144,9 @@ fn random_address() -> Ipv4Addr {
 
 fn in_range(call: &Call, service: &Value, text: &str) -> Result<Ipv4Addr> {
     let (network, bits) = SERVICE_RANGE;
-    let inside = |address: &Ipv4Addr| u32::from(*address) >> (32 - bits) == u32::from(network) >> (32 - bits);
+    let inside = |address: &Ipv4Addr| {
+        u32::from(*address) >> (32 - bits) == u32::from(network) >> (32 - bits)
+    };
     text.parse().ok().filter(inside).ok_or_else(|| {
         let why = format!("the provided IP ({text}) is not in the valid range. The range of valid IPs is {network}/{bits}");
         invalid_address(call, service, text, "failed to allocate IP ", &why)
@@ -159,7 +167,11 @@ async fn claim_address(call: &Call, service: &Value, address: Ipv4Addr) -> Resul
     let Some(kind) = registry.resource("networking.k8s.io", "v1", "ipaddresses") else {
         return Err(ApiError::Internal("IPAddress is not served".into()));
     };
-    let object = ip_address(service.text(&["metadata", "namespace"]), service.text(&["metadata", "name"]), address);
+    let object = ip_address(
+        service.text(&["metadata", "namespace"]),
+        service.text(&["metadata", "name"]),
+        address,
+    );
     claim(call.store(), ADDRESSES, &address.to_string(), object::draft(kind, &object)).await
 }
 
@@ -189,7 +201,9 @@ async fn claim(store: &Store, collection: &str, name: &str, draft: Draft) -> Res
     match store.write(write).await {
         Ok(_) => Ok(true),
         Err(WriteError::Conflict { .. }) => Ok(false),
-        Err(WriteError::Backend(error)) => Err(ApiError::store("claiming an address or port", &error)),
+        Err(WriteError::Backend(error)) => {
+            Err(ApiError::store("claiming an address or port", &error))
+        }
     }
 }
 
@@ -206,16 +220,24 @@ async fn ports(
     if kind != "NodePort" && !balanced {
         return Ok(());
     }
-    let owner = store_name(service.text(&["metadata", "namespace"]), service.text(&["metadata", "name"]));
+    let owner =
+        store_name(service.text(&["metadata", "namespace"]), service.text(&["metadata", "name"]));
     let held: BTreeSet<u16> = old.map(node_ports).unwrap_or_default();
     let mut mine = held;
     // Ports the client names are claimed before others are handed out.
-    let named = service.at(&["spec", "ports"]).and_then(Value::as_array).cloned().unwrap_or_default();
+    let named =
+        service.at(&["spec", "ports"]).and_then(Value::as_array).cloned().unwrap_or_default();
     for (index, port) in named.iter().enumerate() {
-        let Some(number) = port["nodePort"].as_i64().filter(|number| *number != 0) else { continue };
+        let Some(number) = port["nodePort"].as_i64().filter(|number| *number != 0) else {
+            continue;
+        };
         let wanted = u16::try_from(number).ok().filter(|number| NODE_PORTS.contains(number));
         let Some(wanted) = wanted else {
-            let why = format!("provided port is not in the valid range. The range of valid ports is {}-{}", NODE_PORTS.start(), NODE_PORTS.end());
+            let why = format!(
+                "provided port is not in the valid range. The range of valid ports is {}-{}",
+                NODE_PORTS.start(),
+                NODE_PORTS.end()
+            );
             return Err(invalid_port(call, service, index, number, &why));
         };
         if mine.contains(&wanted) {
@@ -223,7 +245,13 @@ async fn ports(
         }
         if !dry_run {
             if !claim(call.store(), PORT_CLAIMS, &wanted.to_string(), port_claim(&owner)).await? {
-                return Err(invalid_port(call, service, index, number, "provided port is already allocated"));
+                return Err(invalid_port(
+                    call,
+                    service,
+                    index,
+                    number,
+                    "provided port is already allocated",
+                ));
             }
             lease.claims.push((PORT_CLAIMS, wanted.to_string()));
         }
@@ -325,8 +353,10 @@ async fn give_back(store: &Store, collection: &str, name: &str) {
 /// Gives back claims whose Service does not exist: a crash came between the two writes.
 pub(crate) async fn sweep(store: &Store) {
     let (_, services) = store.list("services", "", None);
-    let services: Vec<Value> = services.iter().map(|service: &Arc<object::Object>| service.value()).collect();
-    let addresses: BTreeSet<&str> = services.iter().map(|service| service.text(&["spec", "clusterIP"])).collect();
+    let services: Vec<Value> =
+        services.iter().map(|service: &Arc<object::Object>| service.value()).collect();
+    let addresses: BTreeSet<&str> =
+        services.iter().map(|service| service.text(&["spec", "clusterIP"])).collect();
     let ports: BTreeSet<u16> = services.iter().flat_map(node_ports).collect();
     for claim in store.list(ADDRESSES, "", None).1 {
         let ours = claim.label("ipaddress.kubernetes.io/managed-by") == Some("ipallocator.k8s.io");

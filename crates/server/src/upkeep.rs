@@ -26,7 +26,11 @@ const EVENT_LIFE: jiff::SignedDuration = jiff::SignedDuration::from_secs(3600);
 const EVENT_SWEEP: Duration = Duration::from_secs(60);
 
 /// Stores what is missing and starts what goes on in the background.
-pub(crate) async fn begin(server: &Server, address: SocketAddr, controllers: bool) -> Result<(), String> {
+pub(crate) async fn begin(
+    server: &Server,
+    address: SocketAddr,
+    controllers: bool,
+) -> Result<(), String> {
     services::sweep(server.store()).await;
     store_first_objects(server, address).await?;
     refresh_policy(server);
@@ -79,7 +83,8 @@ async fn store_first_objects(server: &Server, address: SocketAddr) -> Result<(),
     objects.push(claim);
     let kept = objects.into_iter().map(|object| ensure(server, object, Keep::AsItIs));
     try_join_all(kept).await?;
-    let roles = bootstrap::cluster_roles().into_iter().map(|role| ensure(server, role, Keep::ButContent));
+    let roles =
+        bootstrap::cluster_roles().into_iter().map(|role| ensure(server, role, Keep::ButContent));
     try_join_all(roles).await?;
     // Where the server is may have changed since the last start.
     let port = address.port();
@@ -134,7 +139,13 @@ async fn ensure(server: &Server, mut object: Value, keep: Keep) -> Result<(), St
     put(server, &kind, name, expect, &object).await
 }
 
-async fn put(server: &Server, kind: &Kind, name: String, expect: Expect, object: &Value) -> Result<(), String> {
+async fn put(
+    server: &Server,
+    kind: &Kind,
+    name: String,
+    expect: Expect,
+    object: &Value,
+) -> Result<(), String> {
     let collection = kind.storage.collection.clone();
     let change = Change::Put(object::draft(kind, object));
     match server.store().write(Write { collection, name, expect, change }).await {
@@ -154,7 +165,11 @@ impl Server {
                 let (_, namespaces) = self.store().list("namespaces", "", None);
                 for namespace in namespaces {
                     if let Err(error) = furnish(self, namespace.name()).await {
-                        tracing::warn!(namespace = namespace.name(), error, "a namespace lacks its first objects");
+                        tracing::warn!(
+                            namespace = namespace.name(),
+                            error,
+                            "a namespace lacks its first objects"
+                        );
                     }
                 }
             }
@@ -176,10 +191,14 @@ pub(crate) fn refresh_policy(server: &Server) {
 
 /// Other servers on the same store change roles too.
 async fn follow_roles(server: Server) {
-    let watch = |plural: &str| server.store().watch(&format!("{RBAC}/{plural}"), server.store().revision());
-    let (Ok(mut a), Ok(mut b), Ok(mut c), Ok(mut d)) =
-        (watch("clusterroles"), watch("clusterrolebindings"), watch("roles"), watch("rolebindings"))
-    else {
+    let watch =
+        |plural: &str| server.store().watch(&format!("{RBAC}/{plural}"), server.store().revision());
+    let (Ok(mut a), Ok(mut b), Ok(mut c), Ok(mut d)) = (
+        watch("clusterroles"),
+        watch("clusterrolebindings"),
+        watch("roles"),
+        watch("rolebindings"),
+    ) else {
         return;
     };
     loop {
@@ -219,13 +238,18 @@ async fn furnish(server: &Server, namespace: &str) -> Result<(), String> {
         },
         "data": { "ca.crt": server.ca_certificate() },
     });
-    futures::try_join!(ensure(server, account, Keep::AsItIs), ensure(server, authority, Keep::AsItIs))?;
+    futures::try_join!(
+        ensure(server, account, Keep::AsItIs),
+        ensure(server, authority, Keep::AsItIs)
+    )?;
     Ok(())
 }
 
 /// Puts back what somebody deleted.
 async fn refurnish(server: Server, collection: &'static str) {
-    let Ok(mut watcher) = server.store().watch(collection, server.store().revision()) else { return };
+    let Ok(mut watcher) = server.store().watch(collection, server.store().revision()) else {
+        return;
+    };
     while let Ok(events) = watcher.next(1024).await {
         for event in events {
             let (namespace, name) = event.object.place();

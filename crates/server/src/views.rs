@@ -133,7 +133,8 @@ pub(crate) fn single(kind: &Kind, object: Value, form: Form, include: IncludeObj
         View::Whole | View::Discovery | View::PartialList { .. } => object,
         View::Partial { beta } => partial(&object, beta),
         View::Table { beta } => {
-            let metadata = json!({ "resourceVersion": object.text(&["metadata", "resourceVersion"]) });
+            let metadata =
+                json!({ "resourceVersion": object.text(&["metadata", "resourceVersion"]) });
             table(kind, &[object], metadata, beta, include, true)
         }
     };

@@ -30,7 +30,12 @@ pub(crate) async fn admit_update(call: &Call, new: &mut Value, old: &Value) -> R
     Ok(())
 }
 
-pub(crate) async fn check_update(call: &Call, new: &Value, old: &Value, dry_run: bool) -> Result<()> {
+pub(crate) async fn check_update(
+    call: &Call,
+    new: &Value,
+    old: &Value,
+    dry_run: bool,
+) -> Result<()> {
     let _ = (call, new, old, dry_run);
     Ok(())
 }

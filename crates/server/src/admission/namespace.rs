@@ -33,7 +33,9 @@ fn check(call: &Call, name: &str) -> Result<()> {
     if stored.meta().deletion_timestamp.is_none() {
         return Ok(());
     }
-    let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
+    let why = format!(
+        "unable to create new content in namespace {namespace} because it is being terminated"
+    );
     let mut refusal = ApiError::forbidden(&call.kind, name, &why);
     if let ApiError::Forbidden { causes, .. } = &mut refusal {
         causes.push(Cause {

@@ -25,13 +25,21 @@ pub(crate) async fn create(call: &Call) -> Result<Answer> {
         refuse(call, old)?;
         let uid = binding.text(&["metadata", "uid"]);
         if !uid.is_empty() && uid != old.text(&["metadata", "uid"]) {
-            return Err(conflict(call, format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", old.text(&["metadata", "uid"]))));
+            return Err(conflict(
+                call,
+                format!(
+                    "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+                    old.text(&["metadata", "uid"])
+                ),
+            ));
         }
         let mut pod = old.clone();
         pod["spec"]["nodeName"] = node.clone().into();
         if let Some(Value::Object(annotations)) = binding.at(&["metadata", "annotations"]) {
             let merged = pod["metadata"].object("annotations").map();
-            annotations.iter().for_each(|(key, value)| drop(merged.insert(key.clone(), value.clone())));
+            annotations
+                .iter()
+                .for_each(|(key, value)| drop(merged.insert(key.clone(), value.clone())));
         }
         for (key, value) in &topology {
             pod["metadata"].object("labels").set_default(key, value.as_str());
@@ -67,13 +75,20 @@ fn check(call: &Call, binding: &Value) -> Result<()> {
 fn refuse(call: &Call, pod: &Value) -> Result<()> {
     let name = &call.target.name;
     if pod.at(&["metadata", "deletionTimestamp"]).is_some() {
-        return Err(conflict(call, format!("pod {name} is being deleted, cannot be assigned to a host")));
+        return Err(conflict(
+            call,
+            format!("pod {name} is being deleted, cannot be assigned to a host"),
+        ));
     }
     let node = pod.text(&["spec", "nodeName"]);
     if !node.is_empty() {
         return Err(conflict(call, format!("pod {name} is already assigned to node \"{node}\"")));
     }
-    if pod.at(&["spec", "schedulingGates"]).and_then(Value::as_array).is_some_and(|gates| !gates.is_empty()) {
+    if pod
+        .at(&["spec", "schedulingGates"])
+        .and_then(Value::as_array)
+        .is_some_and(|gates| !gates.is_empty())
+    {
         return Err(conflict(call, format!("pod {name} has non-empty .spec.schedulingGates")));
     }
     Ok(())

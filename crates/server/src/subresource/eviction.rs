@@ -138,20 +138,38 @@ async fn spend(call: &Call, budget: &Value, dry_run: bool) -> Result<()> {
     change(&beside, Endpoint::Status, dry_run, |old| {
         let count = |field: &str| old.at(&["status", field]).and_then(Value::as_i64).unwrap_or(0);
         if count("observedGeneration") < old["metadata"]["generation"].as_i64().unwrap_or(0) {
-            return Err(too_many(RETRY_UNOBSERVED, format!("The disruption budget {name} is still being processed by the server.")));
+            return Err(too_many(
+                RETRY_UNOBSERVED,
+                format!("The disruption budget {name} is still being processed by the server."),
+            ));
         }
-        let disrupted = old.at(&["status", "disruptedPods"]).and_then(Value::as_object).map_or(0, |map| map.len());
+        let disrupted = old
+            .at(&["status", "disruptedPods"])
+            .and_then(Value::as_object)
+            .map_or(0, |map| map.len());
         if disrupted > DISRUPTED_MAX {
-            return Err(ApiError::forbidden(&beside.kind, &name, "DisruptedPods map too big - too many evictions not confirmed by PDB controller"));
+            return Err(ApiError::forbidden(
+                &beside.kind,
+                &name,
+                "DisruptedPods map too big - too many evictions not confirmed by PDB controller",
+            ));
         }
         let allowed = count("disruptionsAllowed");
         if allowed < 0 {
-            return Err(ApiError::forbidden(&beside.kind, &name, "pdb disruptions allowed is negative"));
+            return Err(ApiError::forbidden(
+                &beside.kind,
+                &name,
+                "pdb disruptions allowed is negative",
+            ));
         }
         if allowed == 0 {
             return Err(too_many(
                 0,
-                format!("The disruption budget {name} needs {} healthy pods and has {} currently", count("desiredHealthy"), count("currentHealthy")),
+                format!(
+                    "The disruption budget {name} needs {} healthy pods and has {} currently",
+                    count("desiredHealthy"),
+                    count("currentHealthy")
+                ),
             ));
         }
         let mut budget = old.clone();
@@ -176,7 +194,11 @@ fn too_many(retry_after: u32, cause: String) -> ApiError {
             "TooManyRequests",
             "Cannot evict pod as it would violate the pod's disruption budget.",
         )
-        .with_details(Details { causes, retry_after_seconds: retry_after, ..Details::default() }),
+        .with_details(Details {
+            causes,
+            retry_after_seconds: retry_after,
+            ..Details::default()
+        }),
     ))
 }
 

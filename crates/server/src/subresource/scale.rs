@@ -9,7 +9,7 @@ use crate::verbs::patch::{self, Form};
 use crate::verbs::update::{Changed, change};
 use crate::verbs::write::Endpoint;
 use crate::views;
-use api::apply::{self, Manager};
+use api::apply::{self, FieldSet, Manager};
 use api::selector::LabelSelector;
 use api::value::ValueExt;
 use api::{At, Errors};
@@ -34,7 +34,11 @@ pub(crate) async fn scale(call: &Call, method: &Method) -> Result<Answer> {
 
 async fn write(call: &Call, method: &Method) -> Result<Value> {
     let dry_run = call.dry_run()?;
-    let put = if *method == Method::PUT { Some(decode::other(call, "io.k8s.api.autoscaling.v1.Scale")?) } else { None };
+    let put = if *method == Method::PUT {
+        Some(decode::other(call, "io.k8s.api.autoscaling.v1.Scale")?)
+    } else {
+        None
+    };
     let patch_form = if put.is_none() { Some(patch::form(call)?) } else { None };
     let replicas_path = replicas_path(call);
     let made = change(call, Endpoint::Scale, dry_run, |old| {
@@ -48,10 +52,11 @@ async fn write(call: &Call, method: &Method) -> Result<Value> {
         let replicas = scale.at(&["spec", "replicas"]).and_then(Value::as_i64).unwrap_or(0);
         let mut object = old.clone();
         set(&mut object, &replicas_path, replicas.into());
-        object["metadata"]["resourceVersion"] = match (&put, scale.at(&["metadata", "resourceVersion"])) {
-            (Some(_), Some(version)) => version.clone(),
-            _ => "".into(),
-        };
+        object["metadata"]["resourceVersion"] =
+            match (&put, scale.at(&["metadata", "resourceVersion"])) {
+                (Some(_), Some(version)) => version.clone(),
+                _ => "".into(),
+            };
         if patch_form == Some(Form::Apply) {
             return own(call, old, object, &replicas_path);
         }
@@ -63,9 +68,9 @@ async fn write(call: &Call, method: &Method) -> Result<Value> {
 
 /// The Scale in an apply patch.
 fn applied(call: &Call) -> Result<Value> {
-    let (scale, _) = api::yaml::to_json(&call.body)
+    let scale = api::yaml::to_json(&call.body)
         .map_err(|error| ApiError::bad_request(format!("error decoding YAML: {error}")))?;
-    Ok(scale)
+    Ok(scale.value)
 }
 
 /// Applying a scale owns the replicas and nothing else.
@@ -73,7 +78,8 @@ fn own(call: &Call, old: &Value, object: Value, path: &[String]) -> Result<Chang
     let manager = call.manager()?;
     let api_version = call.kind.api_version();
     let now = call.now();
-    let who = Manager { name: &manager, api_version: &api_version, subresource: "scale", now: &now };
+    let who =
+        Manager { name: &manager, api_version: &api_version, subresource: "scale", now: &now };
     let mut partial = json!({
         "apiVersion": api_version,
         "kind": call.kind.kind,
@@ -81,8 +87,11 @@ fn own(call: &Call, old: &Value, object: Value, path: &[String]) -> Result<Chang
     });
     let replicas = path.iter().try_fold(&object, |value, field| value.get(field)).cloned();
     set(&mut partial, path, replicas.unwrap_or(Value::Null));
-    let merged = apply::apply(&call.kind.schema, call.kind.ty, Some(old), &partial, &who, call.query.flag("force"))
-        .map_err(|error| patch::refused(call, error))?;
+    let force = call.query.flag("force");
+    let none = FieldSet::default();
+    let merged =
+        apply::apply(&call.kind.schema, call.kind.ty, Some(old), &partial, &who, &none, force)
+            .map_err(|error| patch::refused(call, error))?;
     Ok(Changed { object: merged, tracked: true })
 }
 
@@ -128,7 +137,10 @@ fn custom_path(call: &Call, name: &str) -> Option<Vec<String>> {
 /// The Scale of an object. Zero replicas are left out of the spec, as Go leaves them out.
 fn of(call: &Call, object: &Value) -> Value {
     let number = |path: &[String]| {
-        path.iter().try_fold(object, |value, field| value.get(field)).and_then(Value::as_i64).unwrap_or(0)
+        path.iter()
+            .try_fold(object, |value, field| value.get(field))
+            .and_then(Value::as_i64)
+            .unwrap_or(0)
     };
     let status_path = custom_path(call, "statusReplicasPath")
         .unwrap_or_else(|| vec!["status".into(), "replicas".into()]);
@@ -163,24 +175,22 @@ fn selector(call: &Call, object: &Value) -> String {
     }
     let selector = object.at(&["spec", "selector"]).cloned().unwrap_or(Value::Null);
     // A ReplicationController's selector is a plain map.
-    let selector = if call.kind.kind == "ReplicationController" { json!({ "matchLabels": selector }) } else { selector };
+    let selector = if call.kind.kind == "ReplicationController" {
+        json!({ "matchLabels": selector })
+    } else {
+        selector
+    };
     LabelSelector::from_object(&selector).map(|selector| selector.to_string()).unwrap_or_default()
 }
 
 fn table(scale: &Value, beta: bool) -> Value {
-    let column = |name: &str, kind: &str| json!({"name": name, "type": kind, "format": "", "description": "", "priority": 0});
     json!({
         "kind": "Table",
         "apiVersion": if beta { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" },
         "metadata": { "resourceVersion": scale.text(&["metadata", "resourceVersion"]) },
-        "columnDefinitions": [column("Name", "string"), column("Desired", "integer"), column("Available", "integer"), column("Age", "string")],
+        "columnDefinitions": api::table::scale_columns(),
         "rows": [{
-            "cells": [
-                scale.text(&["metadata", "name"]),
-                scale.at(&["spec", "replicas"]).cloned().unwrap_or(0.into()),
-                scale["status"]["replicas"],
-                scale.text(&["metadata", "creationTimestamp"]),
-            ],
+            "cells": api::table::scale_cells(scale, clock::now()),
             "object": views::partial(scale, beta),
         }],
     })

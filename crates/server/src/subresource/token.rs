@@ -21,6 +21,6 @@ pub(crate) async fn create(call: &Call) -> Result<Answer> {
     };
     let tokens = &call.server.authenticator().service_accounts;
     let answer = tokens::request(&body, account, tokens, clock::now(), &lookup)
-        .map_err(|status| ApiError::Said(Box::new(status)))?;
+        .map_err(|status| ApiError::Said(status))?;
     Ok(answer::json(StatusCode::CREATED, &answer))
 }

@@ -5,7 +5,7 @@ use crate::answer::{self, Answer};
 use crate::call::{Call, name_of};
 use crate::error::{ApiError, Result};
 use crate::negotiate::{Encoding, Offer, View};
-use crate::verbs::write;
+use crate::verbs::write::{self, Endpoint};
 use crate::views::{self, IncludeObject};
 use crate::{decode, services};
 use api::rules::Generation;
@@ -65,7 +65,12 @@ impl Made {
 }
 
 /// Brings a decoded object into the world, or refuses it.
-pub(crate) async fn make(call: &Call, mut object: Value, dry_run: bool, origin: Origin) -> Result<Made> {
+pub(crate) async fn make(
+    call: &Call,
+    mut object: Value,
+    dry_run: bool,
+    origin: Origin,
+) -> Result<Made> {
     write::clear_system_fields(&mut object);
     write::settle_namespace(call, &mut object)?;
     let generated = prepare_name(call, &mut object)?;
@@ -77,6 +82,9 @@ pub(crate) async fn make(call: &Call, mut object: Value, dry_run: bool, origin: 
         object.remove("status");
     }
     default(call, &mut object);
+    if matches!(origin, Origin::Request) {
+        write::track(call, None, &mut object, Endpoint::Main)?;
+    }
     admission::admit_create(call, &mut object).await?;
     (call.kind.rules.prepare_create)(&mut object);
     if call.kind.rules.generation != Generation::Never {
@@ -85,9 +93,6 @@ pub(crate) async fn make(call: &Call, mut object: Value, dry_run: bool, origin: 
     let mut lease = services::allocate(call, &mut object, None, dry_run).await?;
     write::check_new(&call.kind, &object)?;
     admission::check_create(call, &object, dry_run).await?;
-    if matches!(origin, Origin::Request) {
-        write::track(call, None, &mut object, "")?;
-    }
     if dry_run {
         return Ok(Made::Only(object));
     }
@@ -98,7 +103,9 @@ pub(crate) async fn make(call: &Call, mut object: Value, dry_run: bool, origin: 
                 call.server.written(&call.kind).await;
                 return Ok(Made::Stored(stored));
             }
-            Err(ApiError::AlreadyExists { .. }) if generated.is_some() && attempt < NAME_ATTEMPTS => {
+            Err(ApiError::AlreadyExists { .. })
+                if generated.is_some() && attempt < NAME_ATTEMPTS =>
+            {
                 let prefix = generated.as_deref().unwrap_or_default();
                 object.object("metadata")["name"] = generate_name(prefix).into();
             }

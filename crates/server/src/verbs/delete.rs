@@ -48,7 +48,8 @@ impl Options {
         let asked = if call.body.is_empty() {
             from_query(call)?
         } else {
-            let mut asked = decode::other(call, "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")?;
+            let mut asked =
+                decode::other(call, "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")?;
             let kind = asked.text(&["kind"]);
             if !kind.is_empty() && kind != "DeleteOptions" {
                 return Err(ApiError::bad_request(format!(
@@ -74,9 +75,9 @@ impl Options {
             errors.invalid(&policy, "orphanDependents and deletionPropagation cannot be both set");
         }
         let propagation = match policy.str() {
-            None => orphan.bool().map(|orphan| {
-                if orphan { Propagation::Orphan } else { Propagation::Background }
-            }),
+            None => orphan
+                .bool()
+                .map(|orphan| if orphan { Propagation::Orphan } else { Propagation::Background }),
             Some("Background") => Some(Propagation::Background),
             Some("Foreground") => Some(Propagation::Foreground),
             Some("Orphan") => Some(Propagation::Orphan),
@@ -88,7 +89,8 @@ impl Options {
         if !errors.is_empty() {
             return Err(invalid_options("DeleteOptions", errors));
         }
-        let dry: Vec<&str> = asked["dryRun"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let dry: Vec<&str> =
+            asked["dryRun"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let text = |path: &[&str]| asked.at(path).and_then(Value::as_str).map(str::to_owned);
         Ok(Options {
             grace: asked["gracePeriodSeconds"].as_i64(),
@@ -168,11 +170,17 @@ pub(crate) async fn delete_one(call: &Call, name: &str, options: &Options) -> Re
             },
             Plan::Mark { object, then_remove } => {
                 if options.dry_run {
-                    return Ok(if then_remove { Outcome::Removed(object) } else { Outcome::Kept(object) });
+                    return Ok(if then_remove {
+                        Outcome::Removed(object)
+                    } else {
+                        Outcome::Kept(object)
+                    });
                 }
                 let expect = Expect::Revision(stored.revision());
                 match write::write(call, name, expect, Some(&object)).await {
-                    Ok(marked) if then_remove => return second_write(call, name, marked, options).await,
+                    Ok(marked) if then_remove => {
+                        return second_write(call, name, marked, options).await;
+                    }
                     Ok(marked) => {
                         call.server.written(&call.kind).await;
                         return Ok(Outcome::Kept(views::value(&call.kind, &marked)));
@@ -188,7 +196,12 @@ pub(crate) async fn delete_one(call: &Call, name: &str, options: &Options) -> Re
 }
 
 /// The removal that follows a mark with no grace (T-API-14). Somebody else removing it first is fine.
-async fn second_write(call: &Call, name: &str, marked: Arc<Object>, options: &Options) -> Result<Outcome> {
+async fn second_write(
+    call: &Call,
+    name: &str,
+    marked: Arc<Object>,
+    options: &Options,
+) -> Result<Outcome> {
     let mut marked = marked;
     for _ in 0..ATTEMPTS {
         let object = views::value(&call.kind, &marked);
@@ -252,7 +265,10 @@ fn check_preconditions(call: &Call, name: &str, old: &Value, options: &Options) 
 enum Plan {
     /// Already on its way, and this delete changes nothing.
     Nothing,
-    Mark { object: Value, then_remove: bool },
+    Mark {
+        object: Value,
+        then_remove: bool,
+    },
     /// No grace and nobody holding it: gone in one write (T-API-13).
     Remove,
 }
@@ -353,7 +369,8 @@ fn finalizers(call: &Call, object: &Value, options: &Options) -> Vec<String> {
         Propagation::Orphan => Some(ORPHAN),
     };
     let kept = wanted.is_some_and(has);
-    finalizers.retain(|name| (name != ORPHAN && name != FOREGROUND) || Some(name.as_str()) == wanted);
+    finalizers
+        .retain(|name| (name != ORPHAN && name != FOREGROUND) || Some(name.as_str()) == wanted);
     if let (Some(wanted), false) = (wanted, kept) {
         finalizers.push(wanted.to_owned());
     }

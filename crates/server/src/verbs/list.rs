@@ -80,7 +80,9 @@ fn check_field(kind: &Kind, field: &str) -> Result<()> {
         return Ok(());
     }
     let message = if kind.rules.fields.is_empty() {
-        format!("\"{field}\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
+        format!(
+            "\"{field}\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+        )
     } else {
         format!("field label not supported: {field}")
     };
@@ -159,7 +161,10 @@ fn check_version_match(call: &Call, version: Option<&str>, matching: Option<&str
     let mut errors = Errors::default();
     if let Some(text) = matching {
         if version.is_none() {
-            errors.forbidden(&field, "resourceVersionMatch is forbidden unless resourceVersion is provided");
+            errors.forbidden(
+                &field,
+                "resourceVersionMatch is forbidden unless resourceVersion is provided",
+            );
         }
         if call.query.text("continue").is_some() {
             errors.forbidden(&field, "resourceVersionMatch is forbidden when continue is provided");
@@ -168,7 +173,10 @@ fn check_version_match(call: &Call, version: Option<&str>, matching: Option<&str
             errors.not_supported(&field, &["Exact", "NotOlderThan", ""]);
         }
         if text == "Exact" && version == Some("0") {
-            errors.forbidden(&field, "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
+            errors.forbidden(
+                &field,
+                "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
+            );
         }
     }
     if call.query.get("sendInitialEvents").is_some() {
@@ -271,9 +279,10 @@ fn cut(filter: &Filter, limit: usize, revision: u64, all: Vec<Arc<Object>>) -> P
     let mut matching = all.into_iter().filter(|object| filter.matches(object));
     let objects: Vec<_> = matching.by_ref().take(limit).collect();
     let more = matching.next().is_some();
-    let continue_token = objects.last().filter(|_| more).map(|last| {
-        Continue { rv: revision, after: last.name().to_owned() }.encode()
-    });
+    let continue_token = objects
+        .last()
+        .filter(|_| more)
+        .map(|last| Continue { rv: revision, after: last.name().to_owned() }.encode());
     let remaining = (more && everything).then(|| total - objects.len());
     Page { revision, objects, continue_token, remaining }
 }

@@ -7,7 +7,7 @@ use crate::error::{ApiError, Result};
 use crate::negotiate;
 use crate::verbs::create::{self, Made, Origin};
 use crate::verbs::update::{Changed, change, shown};
-use crate::verbs::write::Endpoint;
+use crate::verbs::write::{self, Endpoint};
 use api::apply::{self, ApplyError, Manager};
 use api::patch::PatchError;
 use api::value::ValueExt;
@@ -87,32 +87,29 @@ pub(crate) fn patched(call: &Call, form: Form, old: &Value) -> Result<Value> {
     let result = match form {
         Form::Json => api::patch::json(old, &call.body),
         Form::Merge => api::patch::merge(old, &parse()?),
-        Form::Strategic => {
-            api::patch::strategic(&call.kind.schema, call.kind.ty, old, &parse()?)
-        }
+        Form::Strategic => api::patch::strategic(&call.kind.schema, call.kind.ty, old, &parse()?),
         Form::Apply => return Err(ApiError::Internal("apply is no such patch".into())),
     };
     result.map_err(|error| match error {
-        PatchError::Malformed(why) => ApiError::BadRequest(why),
         PatchError::NotApplicable(why) => unprocessable(call, &why),
-        PatchError::TooManyOperations { max, .. } => ApiError::Said(Box::new(Status::failure(
-            413,
-            "RequestEntityTooLarge",
-            format!("Request entity too large: The allowed maximum operations in a JSON patch is {max}"),
-        ))),
+        error => ApiError::Said(Box::new(error.status())),
     })
 }
 
 /// 422 without causes: the patch is well formed but does not fit this object.
 fn unprocessable(call: &Call, why: &str) -> ApiError {
     ApiError::Invalid(Box::new(
-        Status::failure(422, "Invalid", format!("the server rejected our request due to an error in our request: {why}"))
-            .with_details(api::status::Details {
-                name: call.target.name.clone(),
-                group: call.kind.group.clone(),
-                kind: call.kind.plural.clone(),
-                ..Default::default()
-            }),
+        Status::failure(
+            422,
+            "Invalid",
+            format!("the server rejected our request due to an error in our request: {why}"),
+        )
+        .with_details(api::status::Details {
+            name: call.target.name.clone(),
+            group: call.kind.group.clone(),
+            kind: call.kind.plural.clone(),
+            ..Default::default()
+        }),
     ))
 }
 
@@ -127,9 +124,14 @@ fn decoded(call: &Call, patched: Value) -> Result<Value> {
         ApiError::invalid(kind, &call.target.name, errors)
     })?;
     decode::take_problems(call, &decoded.problems, |text| {
-        ApiError::Invalid(Box::new(
-            Status::failure(422, "Invalid", format!("{} \"{}\" is invalid: patch: Invalid value: {text}", kind.kind, call.target.name))
-        ))
+        ApiError::Invalid(Box::new(Status::failure(
+            422,
+            "Invalid",
+            format!(
+                "{} \"{}\" is invalid: patch: Invalid value: {text}",
+                kind.kind, call.target.name
+            ),
+        )))
     })?;
     let mut object = decoded.value;
     object["kind"] = kind.kind.clone().into();
@@ -140,12 +142,12 @@ fn decoded(call: &Call, patched: Value) -> Result<Value> {
 /// The applied configuration: YAML or JSON, kept apart from defaults.
 fn configuration(call: &Call) -> Result<Value> {
     let kind = &call.kind;
-    let bad = |why: &dyn std::fmt::Display| {
-        ApiError::bad_request(format!("error decoding YAML: {why}"))
-    };
-    let (value, duplicates) = api::yaml::to_json(&call.body).map_err(|error| bad(&error))?;
-    if call.field_validation()? == FieldValidation::Strict {
-        decode::take_problems(call, &duplicates, ApiError::bad_request)?;
+    let bad =
+        |why: &dyn std::fmt::Display| ApiError::bad_request(format!("error decoding YAML: {why}"));
+    let api::yaml::Document { value, duplicates } =
+        api::yaml::to_json(&call.body).map_err(|error| bad(&error))?;
+    if call.field_validation()? == FieldValidation::Strict && !duplicates.is_empty() {
+        return Err(ApiError::bad_request(format!("error strict decoding YAML: {duplicates}")));
     }
     if !value.is_object() {
         return Err(bad(&"the applied configuration is not an object"));
@@ -189,10 +191,17 @@ async fn apply(call: &Call, endpoint: Endpoint, dry_run: bool) -> Result<Answer>
     let manager = call.manager()?;
     let api_version = call.kind.api_version();
     let now = call.now();
-    let who = Manager { name: &manager, api_version: &api_version, subresource: endpoint.subresource(), now: &now };
+    let who = Manager {
+        name: &manager,
+        api_version: &api_version,
+        subresource: endpoint.subresource(),
+        now: &now,
+    };
+    let reset = write::reset_fields(&call.kind, endpoint);
     let merge = |live: Option<&Value>| -> Result<Value> {
-        let merged = apply::apply(&call.kind.schema, call.kind.ty, live, &applied, &who, force)
-            .map_err(|error| refused(call, error))?;
+        let merged =
+            apply::apply(&call.kind.schema, call.kind.ty, live, &applied, &who, &reset, force)
+                .map_err(|error| refused(call, error))?;
         let decoded = api::decode::value(&call.kind.schema, call.kind.ty, merged)
             .map_err(|error| ApiError::bad_request(error.to_string()))?;
         Ok(decoded.value)
@@ -215,19 +224,8 @@ async fn apply(call: &Call, endpoint: Endpoint, dry_run: bool) -> Result<Answer>
 
 pub(crate) fn refused(call: &Call, error: ApplyError) -> ApiError {
     match error {
-        ApplyError::Conflicts(conflicts) => {
-            let causes = conflicts
-                .iter()
-                .map(|conflict| api::status::Cause {
-                    reason: "FieldManagerConflict".into(),
-                    message: conflict.message(),
-                    field: conflict.path.clone(),
-                })
-                .collect();
-            let message = apply::conflict_message(&conflicts);
-            ApiError::Said(Box::new(Status::failure(409, "Conflict", message).with_details(
-                api::status::Details { causes, ..Default::default() },
-            )))
+        ApplyError::Conflicts(_) | ApplyError::BadRequest(_) => {
+            ApiError::Said(Box::new(error.status()))
         }
         ApplyError::Schema(why) => {
             let place = crate::object::store_name(&call.target.namespace, &call.target.name);
@@ -247,4 +245,3 @@ pub(crate) fn refused(call: &Call, error: ApplyError) -> ApiError {
         }
     }
 }
-

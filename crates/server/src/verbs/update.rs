@@ -83,27 +83,31 @@ pub(crate) async fn change(
         if !version.is_empty() && version != current {
             return Err(ApiError::modified(&call.kind, &call.target.name));
         }
-        prepare(call, endpoint, &mut new, &old, dry_run).await?;
+        prepare(call, endpoint, &mut new, &old);
+        if !tracked {
+            write::track(call, Some(&old), &mut new, endpoint)?;
+        }
+        admission::admit_update(call, &mut new, &old).await?;
         let mut lease = services::allocate(call, &mut new, Some(&old), dry_run).await?;
         if endpoint == Endpoint::Main || endpoint == Endpoint::Scale {
             write::bump_generation(&call.kind, &mut new, &old);
         }
         write::check_update(&call.kind, &new, &old, endpoint == Endpoint::Status)?;
         admission::check_update(call, &new, &old, dry_run).await?;
-        if !tracked {
-            write::track(call, Some(&old), &mut new, endpoint.subresource())?;
-        }
         new.object("metadata")["resourceVersion"] = current.clone().into();
         if should_go(&new) {
             return finish_deletion(call, &stored, new, dry_run).await;
         }
-        if write::is_same(&new, &old) {
+        api::apply::settle(&old, &mut new);
+        if new == old {
             return Ok(Made::Stored(stored));
         }
         if dry_run {
             return Ok(Made::Only(new));
         }
-        match write::write(call, &call.target.name, Expect::Revision(stored.revision()), Some(&new)).await {
+        match write::write(call, &call.target.name, Expect::Revision(stored.revision()), Some(&new))
+            .await
+        {
             Ok(written) => {
                 lease.keep();
                 services::release_changed(call, &old, &new).await;
@@ -148,14 +152,7 @@ fn check_identity(call: &Call, new: &mut Value, old: &Value) -> Result<()> {
     Ok(())
 }
 
-async fn prepare(
-    call: &Call,
-    endpoint: Endpoint,
-    new: &mut Value,
-    old: &Value,
-    dry_run: bool,
-) -> Result<()> {
-    let _ = dry_run;
+fn prepare(call: &Call, endpoint: Endpoint, new: &mut Value, old: &Value) {
     let kind = &call.kind;
     write::restore_metadata(kind, new, old);
     match endpoint {
@@ -164,13 +161,55 @@ async fn prepare(
             Some(status) => new["status"] = status.clone(),
             None => drop(new.remove("status")),
         },
+        Endpoint::EphemeralContainers | Endpoint::Resize | Endpoint::Approval => {
+            only_its_part(endpoint, new, old);
+        }
         Endpoint::Main | Endpoint::Scale | Endpoint::Other => {}
     }
     create::default(call, new);
     if endpoint == Endpoint::Main {
         (kind.rules.prepare_update)(new, old);
     }
-    admission::admit_update(call, new, old).await
+}
+
+/// These subresources take the one part they are named for; the rest stays as it is.
+fn only_its_part(endpoint: Endpoint, new: &mut Value, old: &Value) {
+    let mut result = old.clone();
+    result["metadata"]["resourceVersion"] = new["metadata"]["resourceVersion"].clone();
+    match endpoint {
+        Endpoint::EphemeralContainers => copy(&mut result, new, &["spec", "ephemeralContainers"]),
+        Endpoint::Approval => copy(&mut result, new, &["status", "conditions"]),
+        Endpoint::Resize => {
+            for list in ["containers", "initContainers"] {
+                resize(&mut result, new, list);
+            }
+        }
+        _ => {}
+    }
+    *new = result;
+}
+
+fn copy(to: &mut Value, from: &Value, path: &[&str; 2]) {
+    let [outer, inner] = path;
+    match from.at(path) {
+        Some(value) => to.object(outer)[*inner] = value.clone(),
+        None => drop(to.object(outer).remove(inner)),
+    }
+}
+
+/// Resources and resize policy of the containers that are there in both.
+fn resize(to: &mut Value, from: &Value, list: &str) {
+    let wanted = from.at(&["spec", list]).and_then(Value::as_array);
+    for container in to["spec"].list_mut(list) {
+        let same = |other: &&Value| other["name"] == container["name"];
+        let Some(wanted) = wanted.and_then(|list| list.iter().find(same)) else { continue };
+        for field in ["resources", "resizePolicy"] {
+            match wanted.get(field) {
+                Some(value) => container[field] = value.clone(),
+                None => drop(container.remove(field)),
+            }
+        }
+    }
 }
 
 /// `/status` takes the status and, for built-in kinds, labels and annotations; everything else
@@ -218,7 +257,12 @@ fn should_go(object: &Value) -> bool {
         && lifecycle::deletion::may_go(metadata["deletionGracePeriodSeconds"].as_i64(), finalizers)
 }
 
-async fn finish_deletion(call: &Call, stored: &Arc<Object>, new: Value, dry_run: bool) -> Result<Made> {
+async fn finish_deletion(
+    call: &Call,
+    stored: &Arc<Object>,
+    new: Value,
+    dry_run: bool,
+) -> Result<Made> {
     if dry_run {
         return Ok(Made::Only(new));
     }

@@ -12,9 +12,9 @@ use crate::negotiate::{Form, Offer, View};
 use crate::object::{Event, Object, Stored};
 use crate::verbs::list::Filter;
 use crate::views::{self, IncludeObject};
+use api::Errors;
 use api::status::Status;
 use api::value::ValueExt;
-use api::Errors;
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -37,7 +37,9 @@ const DEFAULT_TIMEOUT: u64 = 30 * 60;
 
 enum From {
     /// Everything that exists as ADDED first; a bookmark marks their end if asked for.
-    Beginning { marked: bool },
+    Beginning {
+        marked: bool,
+    },
     After(u64),
 }
 
@@ -79,8 +81,10 @@ pub(crate) async fn watch(call: &Call) -> Result<Answer> {
         done: false,
     };
     if let Some((revision, objects, marked)) = initial {
-        for object in objects.iter().filter(|object| stream.shape.filter.matches(object)) {
-            first.push_back(stream.shape.synthetic(object));
+        for object in &objects {
+            if stream.shape.filter.matches(object) {
+                first.push_back(stream.shape.synthetic(object));
+            }
         }
         if marked && bookmarks {
             first.push_back(stream.shape.bookmark(revision, true));
@@ -99,20 +103,27 @@ pub(crate) async fn watch(call: &Call) -> Result<Answer> {
 fn from(call: &Call) -> Result<From> {
     let version = call.query.text("resourceVersion");
     let matching = call.query.text("resourceVersionMatch");
-    let initial = call.query.text("sendInitialEvents").map(|_| call.query.flag("sendInitialEvents"));
+    let initial =
+        call.query.text("sendInitialEvents").map(|_| call.query.flag("sendInitialEvents"));
     let asked = json!({});
     let root = api::At::root(&asked);
     let mut errors = Errors::default();
     if let Some(text) = matching {
         let field = root.field("resourceVersionMatch");
         if initial.is_none() {
-            errors.forbidden(&field, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided");
+            errors.forbidden(
+                &field,
+                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+            );
         } else if text != "NotOlderThan" {
             errors.not_supported(&field, &["NotOlderThan"]);
         }
     } else if initial.is_some() {
         let field = root.field("resourceVersionMatch");
-        errors.forbidden(&field, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
+        errors.forbidden(
+            &field,
+            "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+        );
     }
     if !errors.is_empty() {
         return Err(invalid_options("ListOptions", errors));
@@ -138,11 +149,8 @@ fn from(call: &Call) -> Result<From> {
 
 /// A stream that says once that the version is gone, and ends.
 fn too_old(asked: u64, oldest: u64) -> Answer {
-    let said = Status::failure(
-        410,
-        "Expired",
-        format!("too old resource version: {asked} ({oldest})"),
-    );
+    let said =
+        Status::failure(410, "Expired", format!("too old resource version: {asked} ({oldest})"));
     answer::answer(StatusCode::OK, answer::JSON, error_line(&said).to_vec())
 }
 
@@ -220,7 +228,11 @@ impl WatchStream {
                 }
                 Err(_) => {
                     self.done = true;
-                    let said = Status::failure(410, "Expired", "The watch fell too far behind the events: list again and watch from there");
+                    let said = Status::failure(
+                        410,
+                        "Expired",
+                        "The watch fell too far behind the events: list again and watch from there",
+                    );
                     return Some(error_line(&said));
                 }
             }
@@ -284,9 +296,7 @@ impl Shape {
 
     fn is_plain(&self, object: &Object) -> bool {
         self.form.view == View::Whole
-            && object
-                .bytes()
-                .starts_with(crate::object::type_prefix(&self.filter.kind).as_bytes())
+            && object.bytes().starts_with(crate::object::type_prefix(&self.filter.kind).as_bytes())
     }
 
     fn made(&mut self, kind: &str, object: Value) -> Bytes {

@@ -8,7 +8,7 @@
 use crate::call::{Call, name_of};
 use crate::error::{ApiError, Result};
 use crate::object::{self, Object, Stored, store_name};
-use api::apply::{self, Manager};
+use api::apply::{self, FieldSet, Manager};
 use api::rules::{Generation, NameRule};
 use api::value::ValueExt;
 use api::{At, Errors, Kind};
@@ -22,7 +22,14 @@ pub(crate) const ATTEMPTS: usize = 30;
 /// Fields the server sets and a client's create may not.
 pub(crate) fn clear_system_fields(object: &mut Value) {
     let metadata = object.object("metadata");
-    for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation"] {
+    for field in [
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "selfLink",
+        "generation",
+    ] {
         metadata.remove(field);
     }
 }
@@ -106,7 +113,8 @@ pub(crate) fn bump_generation(kind: &Kind, new: &mut Value, old: &Value) {
     let content = || {
         let keys = new.as_object().into_iter().chain(old.as_object()).flat_map(|map| map.keys());
         let status = kind.has_subresource("status");
-        keys.filter(|key| *key != "metadata" && !(status && *key == "status")).any(|key| differs(key))
+        keys.filter(|key| *key != "metadata" && !(status && *key == "status"))
+            .any(|key| differs(key))
     };
     let meta = |field: &str| new["metadata"].get(field) != old["metadata"].get(field);
     let changed = match kind.rules.generation {
@@ -160,13 +168,33 @@ impl Endpoint {
     }
 }
 
-/// Notes in managedFields who changed what.
-pub(crate) fn track(call: &Call, old: Option<&Value>, new: &mut Value, subresource: &str) -> Result<()> {
+/// Fields that an endpoint ignores, so that nobody comes to own them through it.
+pub(crate) fn reset_fields(kind: &Kind, endpoint: Endpoint) -> FieldSet {
+    match endpoint {
+        Endpoint::Main if kind.has_subresource("status") => FieldSet::of_fields(&[&["status"]]),
+        Endpoint::Status if kind.custom.is_some() => {
+            FieldSet::of_fields(&[&["spec"], &["metadata", "labels"], &["metadata", "annotations"]])
+        }
+        Endpoint::Status => FieldSet::of_fields(&[&["spec"]]),
+        _ => FieldSet::default(),
+    }
+}
+
+/// Notes in managedFields who changed what. Comes before admission, whose changes belong
+/// to nobody.
+pub(crate) fn track(
+    call: &Call,
+    old: Option<&Value>,
+    new: &mut Value,
+    endpoint: Endpoint,
+) -> Result<()> {
     let manager = call.manager()?;
     let api_version = call.kind.api_version();
     let now = call.now();
+    let subresource = endpoint.subresource();
     let who = Manager { name: &manager, api_version: &api_version, subresource, now: &now };
-    apply::track_update(&call.kind.schema, call.kind.ty, old, new, &who);
+    let reset = reset_fields(&call.kind, endpoint);
+    apply::track_update(&call.kind.schema, call.kind.ty, old, new, &who, &reset);
     Ok(())
 }
 
@@ -176,7 +204,8 @@ pub(crate) async fn store_new(call: &Call, object: &Value) -> Result<Arc<Object>
     let stored = write(call, name, Expect::Absent, Some(object)).await;
     stored.map_err(|error| match error {
         Failed::Conflict(current) => {
-            let deleting = current.is_some_and(|current| current.meta().deletion_timestamp.is_some());
+            let deleting =
+                current.is_some_and(|current| current.meta().deletion_timestamp.is_some());
             ApiError::AlreadyExists {
                 resource: call.kind.resource_group(),
                 group: call.kind.group.clone(),
@@ -222,23 +251,6 @@ pub(crate) async fn write(
         WriteError::Conflict { current } => Failed::Conflict(current),
         WriteError::Backend(error) => Failed::Api(ApiError::store("writing to the store", &error)),
     })
-}
-
-/// Whether two states of an object are the same but for when managedFields were written.
-pub(crate) fn is_same(new: &Value, old: &Value) -> bool {
-    if new == old {
-        return true;
-    }
-    let strip = |object: &Value| {
-        let mut object = object.clone();
-        let metadata = object.object("metadata");
-        metadata.remove("resourceVersion");
-        for entry in metadata.list_mut("managedFields") {
-            entry.remove("time");
-        }
-        object
-    };
-    strip(new) == strip(old)
 }
 
 /// The removed object's receipt, for kinds that do not answer with the object (A-82, T-API-27).
