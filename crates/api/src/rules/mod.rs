@@ -14,7 +14,7 @@ mod autoscaling;
 mod batch;
 mod certificates;
 mod coordination;
-mod core;
+pub mod core;
 mod discovery;
 mod events;
 mod flowcontrol;
