@@ -157,38 +157,6 @@ pub(crate) fn labels_as(labels: &At, shown: &At, errors: &mut Errors) {
     }
 }
 
-/// A LabelSelector, if there is one.
-pub fn label_selector(selector: &At, errors: &mut Errors) {
-    labels(&selector.field("matchLabels"), errors);
-    for expression in selector.field("matchExpressions").items() {
-        let (operator, values) = (expression.field("operator"), expression.field("values"));
-        match operator.text() {
-            "In" | "NotIn" => {
-                if values.is_empty() {
-                    let said = "must be specified when `operator` is 'In' or 'NotIn'";
-                    errors.required(&values, said);
-                }
-            }
-            "Exists" | "DoesNotExist" => {
-                if !values.is_empty() {
-                    let said = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
-                    errors.forbidden(&values, said);
-                }
-            }
-            other => errors.invalid_value(&operator, other, "not a valid selector operator"),
-        }
-        let key = expression.field("key");
-        for wrong in names::qualified_name(key.text()) {
-            errors.invalid_value(&key, key.text(), &wrong);
-        }
-        for value in values.items() {
-            for wrong in names::label_value(value.text()) {
-                errors.invalid(&value, &wrong);
-            }
-        }
-    }
-}
-
 pub fn annotations(annotations: &At, errors: &mut Errors) {
     annotations_as(annotations, annotations, errors);
 }

@@ -4,6 +4,8 @@ use crate::field::{At, Errors};
 use crate::quantity::Quantity;
 use std::net::IpAddr;
 
+pub(super) use crate::rules::check::{port, port_number};
+
 pub(super) const NEGATIVE: &str = "must be greater than or equal to 0";
 pub(super) const NOT_POSITIVE: &str = "must be greater than zero";
 pub(super) const PROTOCOLS: &[&str] = &["SCTP", "TCP", "UDP"];
@@ -73,19 +75,6 @@ pub(super) fn file_mode(at: &At, errors: &mut Errors) {
     }
 }
 
-/// A port by number or by name.
-pub(super) fn port(at: &At, errors: &mut Errors) {
-    match at.str() {
-        Some(name) => each(at, crate::names::port_name(name), errors),
-        None => {
-            let number = at.int().unwrap_or_default();
-            for wrong in crate::names::port_number(number) {
-                errors.invalid_value(at, number, &wrong);
-            }
-        }
-    }
-}
-
 pub(super) fn ip(at: &At, errors: &mut Errors) -> bool {
     let good = at.text().parse::<IpAddr>().is_ok();
     if !good {
@@ -126,15 +115,7 @@ pub(super) fn non_special_ip(at: &At, errors: &mut Errors) {
 }
 
 pub(super) fn is_cidr(text: &str) -> bool {
-    let Some((address, bits)) = text.split_once('/') else {
-        return false;
-    };
-    let most = match address.parse::<IpAddr>() {
-        Ok(IpAddr::V4(_)) => 32,
-        Ok(IpAddr::V6(_)) => 128,
-        Err(_) => return false,
-    };
-    bits.bytes().all(|c| c.is_ascii_digit()) && bits.parse::<u8>().is_ok_and(|bits| bits <= most)
+    crate::rules::check::cidr(text).is_some()
 }
 
 pub(super) const NOT_A_CIDR: &str =

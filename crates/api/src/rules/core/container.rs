@@ -332,3 +332,102 @@ fn resize_policy(policies: &At, pod_restart: &str, errors: &mut Errors) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::trial::{NOTHING, create, pod, pod_with};
+    use serde_json::json;
+
+    #[test]
+    fn a_92_containers_are_refused_in_upstreams_words() {
+        let hook = |handler| json!({"lifecycle": {"preStop": handler}});
+        let rows: &[(_, &str)] = &[
+            (json!({"image": ""}), "spec.containers[0].image: Required value"),
+            (
+                json!({"ports": [{"containerPort": 70000}]}),
+                "spec.containers[0].ports[0].containerPort: Invalid value: 70000: must be between 1 and 65535, inclusive",
+            ),
+            (
+                json!({"ports": [{"containerPort": 80, "name": "a"}, {"containerPort": 81, "name": "a"}]}),
+                "spec.containers[0].ports[1].name: Duplicate value: \"a\"",
+            ),
+            (
+                json!({"ports": [{"containerPort": 80, "hostPort": 1}, {"containerPort": 81, "hostPort": 1}]}),
+                "spec.containers[0].ports[1].hostPort: Duplicate value: \"TCP//1\"",
+            ),
+            (
+                json!({"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}),
+                "spec.containers[0].resources.requests: Invalid value: \"2\": must be less than or equal to cpu limit of 1",
+            ),
+            (
+                json!({"resources": {"limits": {"example.com/gpu": "500m"}}}),
+                "spec.containers[0].resources.limits[example.com/gpu]: Invalid value: \"500m\": must be an integer",
+            ),
+            (
+                json!({"volumeMounts": [{"name": "none", "mountPath": "/x"}]}),
+                "spec.containers[0].volumeMounts[0].name: Not found: \"none\"",
+            ),
+            (
+                json!({"imagePullPolicy": "Sometimes"}),
+                "spec.containers[0].imagePullPolicy: Unsupported value: \"Sometimes\": supported values: \"Always\", \"IfNotPresent\", \"Never\"",
+            ),
+            (
+                json!({"env": [{"name": "A", "value": "b", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]}),
+                "spec.containers[0].env[0].valueFrom: Invalid value: \"\": may not be specified when `value` is not empty",
+            ),
+            (
+                json!({"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "status.phase"}}}]}),
+                "spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Unsupported value: \"status.phase\": supported values: \"metadata.name\", \"metadata.namespace\", \"metadata.uid\", \"spec.nodeName\", \"spec.serviceAccountName\", \"status.hostIP\", \"status.hostIPs\", \"status.podIP\", \"status.podIPs\"",
+            ),
+            (
+                hook(json!({"exec": {"command": ["a"]}, "sleep": {"seconds": 1}})),
+                "spec.containers[0].lifecycle.preStop.sleep: Forbidden: may not specify more than 1 handler type",
+            ),
+            (
+                hook(json!({"sleep": {"seconds": 60}})),
+                "spec.containers[0].lifecycle.preStop.sleep: Invalid value: 60: must be non-negative and less than terminationGracePeriodSeconds (30)",
+            ),
+            (
+                hook(json!({})),
+                "spec.containers[0].lifecycle.preStop: Required value: must specify a handler type",
+            ),
+            (
+                json!({"livenessProbe": {"tcpSocket": {"port": 80}, "successThreshold": 2}}),
+                "spec.containers[0].livenessProbe.successThreshold: Invalid value: 2: must be 1",
+            ),
+            (
+                json!({"readinessProbe": {"tcpSocket": {"port": 80}, "terminationGracePeriodSeconds": 2}}),
+                "spec.containers[0].readinessProbe.terminationGracePeriodSeconds: Invalid value: 2: must not be set for readinessProbes",
+            ),
+            (
+                json!({"securityContext": {"runAsUser": -1}}),
+                "spec.containers[0].securityContext.runAsUser: Invalid value: -1: must be between 0 and 4294967295, inclusive",
+            ),
+        ];
+        for (container, said) in rows {
+            assert_eq!(create("Pod", pod_with(container.clone())), [*said]);
+        }
+        assert_eq!(create("Pod", pod_with(hook(json!({"sleep": {"seconds": 0}})))), NOTHING);
+    }
+
+    #[test]
+    fn init_containers_have_probes_only_as_sidecars() {
+        let init = |more: serde_json::Value| {
+            let mut container =
+                json!({"name": "i", "image": "i", "readinessProbe": {"tcpSocket": {"port": 80}}});
+            super::super::trial::merge(&mut container, more);
+            create("Pod", pod(json!({"initContainers": [container]})))
+        };
+        assert_eq!(init(json!({"restartPolicy": "Always"})), NOTHING);
+        assert_eq!(
+            init(json!({})),
+            [
+                "spec.initContainers[0].readinessProbe: Forbidden: may not be set for init containers without restartPolicy=Always"
+            ]
+        );
+        assert_eq!(
+            init(json!({"name": "app", "restartPolicy": "Always"})),
+            ["spec.initContainers[0].name: Duplicate value: \"app\""]
+        );
+    }
+}

@@ -46,10 +46,7 @@ fn port(port: &At, named: bool, errors: &mut Errors) {
         errors.required(&name, "");
     }
     checks::optional_name(&name, names::dns1123_label, errors);
-    let number = port.field("port");
-    for wrong in names::port_number(number.int().unwrap_or_default()) {
-        errors.invalid_value(&number, number.int().unwrap_or_default(), &wrong);
-    }
+    checks::port_number(&port.field("port"), errors);
     checks::one_of(&port.field("protocol"), PROTOCOLS, errors);
     let application = port.field("appProtocol");
     if application.is_set() {

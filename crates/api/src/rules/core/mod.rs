@@ -33,6 +33,9 @@ mod security;
 mod volume_sources;
 mod volumes;
 
+#[cfg(test)]
+mod trial;
+
 pub(crate) fn rules(kind: &str) -> Rules {
     match kind {
         "Binding" => service_account::BINDING,

@@ -31,9 +31,7 @@ fn default(node: &mut Value) {
         quantity::canonicalize_list(status.get_mut("capacity"));
         quantity::canonicalize_list(status.get_mut("allocatable"));
     }
-    if let Some(spec) = node.get_mut("spec").filter(|spec| spec.is_object()) {
-        mirror_pod_cidr(spec);
-    }
+    mirror_pod_cidr(node.object("spec"));
 }
 
 /// `podCIDR` is the first of `podCIDRs`; who knows only one of them means both.

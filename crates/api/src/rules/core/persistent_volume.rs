@@ -7,6 +7,7 @@ use crate::metadata::{self, same};
 use crate::names;
 use crate::quantity::{self, Quantity};
 use crate::rules::Rules;
+use crate::rules::label_selector;
 use crate::value::ValueExt;
 use serde_json::{Value, json};
 
@@ -294,7 +295,7 @@ pub(super) fn validate_claim_spec(spec: &At, errors: &mut Errors) {
     if modes.is_empty() {
         errors.required(&modes, "at least 1 access mode is required");
     }
-    metadata::label_selector(&spec.field("selector"), errors);
+    label_selector::validate(&spec.field("selector"), errors);
     access_modes(&modes, errors);
     storage_request(spec, errors);
     checks::optional_name(&spec.field("storageClassName"), names::dns1123_subdomain, errors);

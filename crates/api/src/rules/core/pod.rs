@@ -279,3 +279,124 @@ fn pod_addresses(status: &At, errors: &mut Errors) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::trial::{NOTHING, create, created, pod, pod_with, update_status};
+    use serde_json::json;
+
+    #[test]
+    fn a_147_pods_are_filled_in_beyond_templates() {
+        let made = created(
+            "Pod",
+            pod(json!({
+                "hostNetwork": true,
+                "schedulingGates": [{"name": "example.com/wait"}],
+                "containers": [{
+                    "name": "app", "image": "app",
+                    "ports": [{"containerPort": 80}],
+                    "resources": {"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "0.5"}},
+                }],
+            })),
+        );
+        let spec = &made["spec"];
+        assert_eq!(spec["enableServiceLinks"], true);
+        assert_eq!(spec["containers"][0]["ports"][0]["hostPort"], 80);
+        assert_eq!(
+            spec["containers"][0]["resources"]["requests"],
+            json!({"cpu": "500m", "memory": "1Gi"})
+        );
+        assert_eq!(made["status"]["phase"], "Pending");
+        assert_eq!(made["status"]["qosClass"], "Burstable");
+        assert_eq!(made["status"]["conditions"][0]["reason"], "SchedulingGated");
+    }
+
+    #[test]
+    fn a_147_keys_to_match_select_the_pods_own_labels() {
+        let term = json!({"topologyKey": "zone", "labelSelector": {}, "matchLabelKeys": ["rev"]});
+        let mut object = pod(json!({"affinity": {"podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [term]
+        }}}));
+        object["metadata"] = json!({"labels": {"rev": "7"}});
+        let made = created("Pod", object);
+        let terms = &made["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+        assert_eq!(
+            terms[0]["labelSelector"]["matchExpressions"],
+            json!([{"key": "rev", "operator": "In", "values": ["7"]}])
+        );
+    }
+
+    #[test]
+    fn a_92_pods_are_refused_in_upstreams_words() {
+        let rows: &[(_, &str)] = &[
+            (pod(json!({"containers": []})), "spec.containers: Required value"),
+            (
+                pod(json!({"restartPolicy": "Maybe"})),
+                "spec.restartPolicy: Unsupported value: \"Maybe\": supported values: \"Always\", \"OnFailure\", \"Never\"",
+            ),
+            (
+                pod(json!({"dnsPolicy": "None"})),
+                "spec.dnsConfig: Required value: must provide `dnsConfig` when `dnsPolicy` is None",
+            ),
+            (
+                pod(json!({"activeDeadlineSeconds": 0})),
+                "spec.activeDeadlineSeconds: Invalid value: 0: must be between 1 and 2147483647, inclusive",
+            ),
+            (
+                pod(json!({"ephemeralContainers": [{"name": "debug", "image": "busybox"}]})),
+                "spec.ephemeralContainers: Forbidden: cannot be set on create",
+            ),
+            (
+                pod(json!({"nodeName": "n", "schedulingGates": [{"name": "a"}]})),
+                "spec.nodeName: Forbidden: cannot be set until all schedulingGates have been cleared",
+            ),
+            (
+                pod(json!({"hostAliases": [{"ip": "x"}]})),
+                "spec.hostAliases[0].ip: Invalid value: \"x\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+            ),
+            (
+                pod(json!({"os": {"name": "plan9"}})),
+                "spec.os: Unsupported value: \"plan9\": supported values: \"linux\", \"windows\"",
+            ),
+            (
+                pod(json!({"overhead": {"cpu": "-1"}})),
+                "spec.overhead.limits[cpu]: Invalid value: \"-1\": must be greater than or equal to 0",
+            ),
+            (
+                pod(json!({"securityContext": {"sysctls": [{"name": "Bad", "value": "1"}]}})),
+                r#"spec.securityContext.sysctls[0].name: Invalid value: "Bad": must have at most 253 characters and match regex ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$"#,
+            ),
+            (
+                pod(json!({"hostUsers": false, "hostPID": true})),
+                "spec.HostPID: Forbidden: when `pod.Spec.HostUsers` is false",
+            ),
+            (
+                pod_with(json!({"image": " nginx"})),
+                "spec.containers[0].image: Invalid value: \" nginx\": must not have leading or trailing whitespace",
+            ),
+        ];
+        for (object, said) in rows {
+            assert_eq!(create("Pod", object.clone()), [*said]);
+        }
+        assert_eq!(create("Pod", pod(json!({}))), NOTHING);
+    }
+
+    #[test]
+    fn a_84_status_keeps_its_class_and_ended_containers_stay_ended() {
+        let mut old = created("Pod", pod(json!({"restartPolicy": "Never"})));
+        old["status"]["containerStatuses"] =
+            json!([{"name": "app", "state": {"terminated": {"exitCode": 0}}}]);
+        assert_eq!(update_status("Pod", &old, json!({"phase": "Succeeded"})), NOTHING);
+        assert_eq!(
+            update_status("Pod", &old, json!({"qosClass": "Burstable"})),
+            ["status.qosClass: Invalid value: \"Burstable\": field is immutable"]
+        );
+        let restarted = json!([{"name": "app", "state": {"running": {}}}]);
+        assert_eq!(
+            update_status("Pod", &old, json!({"containerStatuses": restarted})),
+            [
+                "status.containerStatuses[0].state: Forbidden: may not be transitioned to non-terminated state"
+            ]
+        );
+    }
+}

@@ -179,3 +179,100 @@ fn restore_compute(new: &mut Value, old: &Value) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::trial::{NOTHING, created, pod_with, said};
+    use super::*;
+    use serde_json::json;
+
+    fn stored() -> Value {
+        let mut pod = created(
+            "Pod",
+            pod_with(json!({"resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}})),
+        );
+        pod["spec"]["serviceAccountName"] = "default".into();
+        pod["metadata"] = json!({"name": "p", "resourceVersion": "1"});
+        pod
+    }
+
+    fn resize(change: fn(&mut Value)) -> (Value, Vec<String>) {
+        let old = stored();
+        let mut new = old.clone();
+        change(&mut new);
+        prepare_resize(&mut new, &old);
+        let mut errors = Errors::default();
+        validate_resize(&At::root(&new), &At::root(&old), &mut errors);
+        (new, said(&errors))
+    }
+
+    #[test]
+    fn a_88_resizing_changes_cpu_and_memory_and_nothing_else() {
+        let (new, wrong) = resize(|pod| {
+            pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "1500m".into();
+            pod["spec"]["containers"][0]["image"] = "other".into();
+        });
+        assert_eq!(wrong, NOTHING);
+        assert_eq!(new["spec"]["containers"][0]["image"], "nginx:1.27");
+        assert_eq!(new["spec"]["containers"][0]["resources"]["requests"]["cpu"], "1500m");
+        let (_, wrong) = resize(|pod| {
+            pod["spec"]["containers"][0]["resources"]["limits"] = json!({});
+        });
+        assert_eq!(
+            wrong,
+            ["spec.containers[0].resources.limits: Forbidden: resource limits cannot be removed"]
+        );
+        let (_, wrong) = resize(|pod| {
+            pod["spec"]["containers"][0]["resources"]["requests"]["ephemeral-storage"] =
+                "1Gi".into();
+        });
+        assert_eq!(wrong, ["spec: Forbidden: only cpu and memory resources are mutable"]);
+    }
+
+    #[test]
+    fn a_88_resizing_keeps_the_quality_of_service() {
+        let (_, wrong) = resize(|pod| {
+            let both = json!({"cpu": "2", "memory": "1Gi"});
+            pod["spec"]["containers"][0]["resources"] = json!({"requests": both, "limits": both});
+        });
+        assert_eq!(
+            wrong,
+            [
+                "spec: Invalid value: \"Burstable\": Pod QOS Class may not change as a result of resizing"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_88_ephemeral_containers_are_only_added() {
+        let mut old = stored();
+        let debug = json!({"name": "debug", "image": "busybox", "imagePullPolicy": "Always", "terminationMessagePolicy": "File"});
+        old["spec"]["ephemeralContainers"] = json!([debug]);
+        let check = |list: Value| {
+            let mut new = old.clone();
+            new["spec"]["ephemeralContainers"] = list;
+            new["spec"]["nodeName"] = "elsewhere".into();
+            prepare_ephemeral_update(&mut new, &old);
+            assert_eq!(new["spec"].get("nodeName"), None);
+            let mut errors = Errors::default();
+            validate_ephemeral_update(&At::root(&new), &At::root(&old), &mut errors);
+            said(&errors)
+        };
+        let mut more = debug.clone();
+        more["name"] = "more".into();
+        assert_eq!(check(json!([debug, more])), NOTHING);
+        assert_eq!(
+            check(json!([more])),
+            [
+                "spec.ephemeralContainers: Forbidden: existing ephemeral containers \"debug\" may not be removed\n"
+            ]
+        );
+        more["ports"] = json!([{"containerPort": 80, "protocol": "TCP"}]);
+        assert_eq!(
+            check(json!([debug, more])),
+            [
+                "spec.ephemeralContainers[1].ports: Forbidden: cannot be set for an Ephemeral Container"
+            ]
+        );
+    }
+}

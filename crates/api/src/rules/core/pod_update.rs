@@ -171,3 +171,89 @@ fn gate_changes(new: &At, old: &At, errors: &mut Errors) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::trial::{NOTHING, created, merge, pod, update};
+    use super::UPDATABLE;
+    use serde_json::{Value, json};
+
+    fn stored(more: Value) -> Value {
+        let mut object = pod(json!({"serviceAccountName": "default"}));
+        merge(&mut object["spec"], more);
+        created("Pod", object)
+    }
+
+    fn change(old: &Value, spec: Value) -> Vec<String> {
+        update("Pod", old, json!({ "spec": spec }))
+    }
+
+    #[test]
+    fn a_77_images_tolerations_and_deadlines_may_change() {
+        let old =
+            stored(json!({"activeDeadlineSeconds": 60, "tolerations": [{"operator": "Exists"}]}));
+        let container = |image| {
+            let mut containers = old["spec"]["containers"].clone();
+            containers[0]["image"] = Value::from(image);
+            containers
+        };
+        for spec in [
+            json!({}),
+            json!({"containers": container("nginx:1.28")}),
+            json!({"activeDeadlineSeconds": 30}),
+            json!({"tolerations": [{"operator": "Exists"}, {"key": "k", "operator": "Exists"}]}),
+        ] {
+            assert_eq!(change(&old, spec), NOTHING);
+        }
+        assert_eq!(
+            change(&old, json!({"activeDeadlineSeconds": 90})),
+            [
+                "spec.activeDeadlineSeconds: Invalid value: 90: must be less than or equal to previous value"
+            ]
+        );
+        assert_eq!(
+            change(&old, json!({"tolerations": [{"key": "k", "operator": "Exists"}]})),
+            [
+                "spec.tolerations: Forbidden: existing toleration can not be modified except its tolerationSeconds"
+            ]
+        );
+        assert_eq!(
+            change(
+                &old,
+                json!({"containers": [old["spec"]["containers"][0], {"name": "b", "image": "b"}]})
+            ),
+            ["spec.containers: Forbidden: pod updates may not add or remove containers"]
+        );
+    }
+
+    #[test]
+    fn a_77_nothing_else_may_change() {
+        let old = stored(json!({}));
+        let said = change(&old, json!({"terminationGracePeriodSeconds": 5}));
+        assert_eq!(said.len(), 1);
+        assert!(said[0].starts_with(&format!("spec: Forbidden: {UPDATABLE}\n")), "{said:?}");
+    }
+
+    #[test]
+    fn a_77_gates_are_only_removed_and_choices_only_narrowed() {
+        let gated = stored(
+            json!({"schedulingGates": [{"name": "a"}, {"name": "b"}], "nodeSelector": {"x": "y"}}),
+        );
+        assert_eq!(change(&gated, json!({"schedulingGates": [{"name": "a"}]})), NOTHING);
+        assert_eq!(change(&gated, json!({"nodeSelector": {"z": "z"}})), NOTHING);
+        assert_eq!(
+            change(&gated, json!({"schedulingGates": [{"name": "c"}]})),
+            [
+                "spec.schedulingGates[0].name: Forbidden: only deletion is allowed, but found new scheduling gate 'c'"
+            ]
+        );
+        assert_eq!(
+            change(&gated, json!({"nodeSelector": {"x": "z"}})),
+            [
+                "spec.nodeSelector: Invalid value: {\"x\":\"z\"}: only additions to spec.nodeSelector are allowed (no mutations or deletions)"
+            ]
+        );
+        let free = stored(json!({"nodeSelector": {"x": "y"}}));
+        assert_eq!(change(&free, json!({"nodeSelector": {"z": "z"}})).len(), 1);
+    }
+}

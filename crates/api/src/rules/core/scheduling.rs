@@ -2,8 +2,8 @@
 
 use super::checks::{self, NOT_POSITIVE, Seen};
 use crate::field::{At, Errors, Wrong};
-use crate::metadata;
 use crate::names;
+use crate::rules::label_selector;
 
 const IN_OR_NOT: &str = "must be specified when `operator` is 'In' or 'NotIn'";
 const NO_VALUES: &str = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
@@ -102,8 +102,8 @@ pub(super) fn label_name(at: &At, errors: &mut Errors) {
 
 fn pod_term(term: &At, errors: &mut Errors) {
     let selector = term.field("labelSelector");
-    metadata::label_selector(&selector, errors);
-    metadata::label_selector(&term.field("namespaceSelector"), errors);
+    label_selector::validate(&selector, errors);
+    label_selector::validate(&term.field("namespaceSelector"), errors);
     for namespace in term.field("namespaces").items() {
         for wrong in names::dns1123_label(namespace.text()) {
             errors.invalid_value(&term.field("namespace"), namespace.text(), &wrong);
@@ -197,7 +197,7 @@ pub(super) fn spread(constraints: &At, errors: &mut Errors) {
             checks::optional_one_of(&constraint.field(policy), &["Honor", "Ignore"], errors);
         }
         match_label_keys(constraint, errors);
-        metadata::label_selector(&constraint.field("labelSelector"), errors);
+        label_selector::validate(&constraint.field("labelSelector"), errors);
     }
 }
 
@@ -295,4 +295,54 @@ fn only_additions(now: &serde_json::Value, before: &serde_json::Value) -> bool {
         return empty(now);
     }
     fields.iter().all(|field| list(now, field).starts_with(&list(before, field)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::trial::{NOTHING, create, pod};
+    use serde_json::json;
+
+    #[test]
+    fn a_92_wishes_for_nodes_are_refused_in_upstreams_words() {
+        let spread = |more| {
+            let mut constraint =
+                json!({"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"});
+            super::super::trial::merge(&mut constraint, more);
+            json!({"topologySpreadConstraints": [constraint]})
+        };
+        let rows: &[(_, &str)] = &[
+            (
+                json!({"tolerations": [{"key": "k", "operator": "Exists", "value": "v"}]}),
+                "spec.tolerations[0].operator: Invalid value: \"v\": value must be empty when `operator` is 'Exists'",
+            ),
+            (
+                json!({"tolerations": [{"operator": "Exists", "tolerationSeconds": 1}]}),
+                "spec.tolerations[0].effect: Invalid value: \"\": effect must be 'NoExecute' when `tolerationSeconds` is set",
+            ),
+            (
+                json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}}),
+                "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms: Required value: must have at least one node selector term",
+            ),
+            (
+                json!({"affinity": {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 101, "podAffinityTerm": {"topologyKey": "k"}}]}}}),
+                "spec.affinity.podAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight: Invalid value: 101: must be in the range 1-100",
+            ),
+            (
+                spread(json!({"maxSkew": 0})),
+                "spec.topologySpreadConstraints[0].maxSkew: Invalid value: 0: must be greater than zero",
+            ),
+            (
+                spread(json!({"minDomains": 2})),
+                "spec.topologySpreadConstraints[0].minDomains: Invalid value: 2: can only use minDomains if whenUnsatisfiable=DoNotSchedule, not ScheduleAnyway",
+            ),
+            (
+                json!({"schedulingGates": [{"name": "a"}, {"name": "a"}]}),
+                "spec.schedulingGates[1]: Duplicate value: \"a\"",
+            ),
+        ];
+        for (spec, said) in rows {
+            assert_eq!(create("Pod", pod(spec.clone())), [*said]);
+        }
+        assert_eq!(create("Pod", pod(spread(json!({})))), NOTHING);
+    }
 }

@@ -243,10 +243,7 @@ fn external_name(spec: &At, errors: &mut Errors) {
 }
 
 fn validate_port(port: &At, errors: &mut Errors) {
-    let number = port.field("port");
-    for wrong in names::port_number(number.int().unwrap_or_default()) {
-        errors.invalid_value(&number, number.int().unwrap_or_default(), &wrong);
-    }
+    checks::port_number(&port.field("port"), errors);
     checks::one_of(&port.field("protocol"), PROTOCOLS, errors);
     checks::port(&port.field("targetPort"), errors);
     let application = port.field("appProtocol");

@@ -7,6 +7,7 @@ use crate::field::{At, Errors, Wrong};
 use crate::metadata;
 use crate::names;
 use crate::quantity;
+use crate::rules::label_selector;
 use crate::value::ValueExt;
 use serde_json::{Value, json};
 
@@ -317,7 +318,7 @@ fn trust_bundle(bundle: &At, errors: &mut Errors) {
             if signer.text().is_empty() {
                 errors.required(&signer, "must be a valid signer name");
             }
-            metadata::label_selector(&bundle.field("labelSelector"), errors);
+            label_selector::validate(&bundle.field("labelSelector"), errors);
         }
     }
     checks::required(&bundle.field("path"), errors);
@@ -346,5 +347,77 @@ fn ephemeral(volume: &At, ephemeral: &At, pod_name: &str, errors: &mut Errors) {
             let said = format!("PVC name {claim:?}: {wrong}");
             errors.push(Wrong::Invalid, name.path(), name.value(), &said);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::trial::{NOTHING, create, defaulted, pod};
+    use serde_json::{Value, json};
+
+    fn volume(mut source: Value) -> Vec<String> {
+        source["name"] = "v".into();
+        create("Pod", pod(json!({"volumes": [source]})))
+    }
+
+    #[test]
+    fn a_147_volumes_are_filled_in() {
+        let volumes = json!([
+            {"name": "none"},
+            {"name": "limited", "emptyDir": {"sizeLimit": "1024Mi"}},
+            {"name": "host", "hostPath": {"path": "/x"}},
+            {"name": "image", "image": {"reference": "app"}},
+            {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}},
+        ]);
+        let made = defaulted("Pod", pod(json!({ "volumes": volumes })));
+        assert_eq!(
+            made["spec"]["volumes"],
+            json!([
+                {"name": "none", "emptyDir": {}},
+                {"name": "limited", "emptyDir": {"sizeLimit": "1Gi"}},
+                {"name": "host", "hostPath": {"path": "/x", "type": ""}},
+                {"name": "image", "image": {"reference": "app", "pullPolicy": "Always"}},
+                {"name": "token", "projected": {"defaultMode": 420, "sources": [{"serviceAccountToken": {"path": "t", "expirationSeconds": 3600}}]}},
+            ])
+        );
+    }
+
+    #[test]
+    fn a_92_volumes_are_refused_in_upstreams_words() {
+        let rows: &[(Value, &str)] = &[
+            (
+                json!({"emptyDir": {}, "hostPath": {"path": "/x"}}),
+                "spec.volumes[0].hostPath: Forbidden: may not specify more than 1 volume type",
+            ),
+            (json!({"secret": {}}), "spec.volumes[0].secret.secretName: Required value"),
+            (
+                json!({"configMap": {"name": "c", "items": [{"key": "k", "path": "../x"}]}}),
+                "spec.volumes[0].configMap.items[0].path: Invalid value: \"../x\": must not contain '..'",
+            ),
+            (
+                json!({"hostPath": {"path": "/x", "type": "Pipe"}}),
+                "spec.volumes[0].hostPath.type: Unsupported value: \"Pipe\": supported values: \"\", \"BlockDevice\", \"CharDevice\", \"Directory\", \"DirectoryOrCreate\", \"File\", \"FileOrCreate\", \"Socket\"",
+            ),
+            (
+                json!({"projected": {"sources": [{"serviceAccountToken": {"path": "t", "expirationSeconds": 5}}]}}),
+                "spec.volumes[0].projected.sources[0].serviceAccountToken.expirationSeconds: Invalid value: 5: may not specify a duration less than 10 minutes",
+            ),
+            (
+                json!({"downwardAPI": {"items": [{"path": "x"}]}}),
+                "spec.volumes[0].downwardAPI.items[0]: Required value: one of fieldRef and resourceFieldRef is required",
+            ),
+            (
+                json!({"nfs": {"server": "s", "path": "x"}}),
+                "spec.volumes[0].nfs.path: Invalid value: \"x\": must be an absolute path",
+            ),
+            (
+                json!({"csi": {"driver": "a_b"}}),
+                "spec.volumes[0].csi.driver: Invalid value: \"a_b\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')",
+            ),
+        ];
+        for (source, said) in rows {
+            assert_eq!(volume(source.clone()), [*said]);
+        }
+        assert_eq!(volume(json!({"persistentVolumeClaim": {"claimName": "c"}})), NOTHING);
     }
 }
