@@ -44,6 +44,10 @@ fn default(definition: &mut Value) {
     if names.text(&["listKind"]).is_empty() && !kind.is_empty() {
         names.map().insert("listKind".into(), json!(format!("{kind}List")));
     }
+    for version in spec.list_mut("versions") {
+        version.set_default("served", false);
+        version.set_default("storage", false);
+    }
     let conversion = spec.object("conversion");
     if conversion.text(&["strategy"]).is_empty() {
         conversion.map().insert("strategy".into(), json!("None"));
