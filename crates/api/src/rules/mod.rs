@@ -28,7 +28,7 @@ mod resource;
 mod scheduling;
 mod storage;
 
-pub use batch::schedule::Schedule;
+pub use batch::Schedule;
 
 /// The rules of one kind. `Rules::NONE` is a kind with nothing special about it.
 #[derive(Debug, Clone, Copy)]
