@@ -1,4 +1,4 @@
-//! Every kind's table against upstream's, and rows of objects that say something.
+//! Every kind's table against upstream's, and rows of objects that say something.
 
 use super::*;
 use serde_json::json;
