@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Not here: how lists merge (`schema/merge_rules.rs`) and protobuf numbers
-//! (`schema/protobuf_numbers.txt`): the generated types do not say.
+//! (`protobuf/numbers.txt`): the generated types do not say.
 
 use flate2::{Compression, write::GzEncoder};
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};

@@ -51,6 +51,19 @@ fn go_architecture(arch: &str) -> &str {
     }
 }
 
+/// `GET /`: the paths there are. `others` are those that have nothing to do with kinds.
+pub fn root<'a>(registry: &Registry, others: impl IntoIterator<Item = &'a str>) -> Value {
+    let mut paths: Vec<String> = ["/api", "/api/v1", "/apis"].map(str::to_owned).into();
+    for (group, versions) in named_groups(registry) {
+        paths.push(format!("/apis/{group}"));
+        paths.extend(versions.iter().map(|version| format!("/apis/{group}/{version}")));
+    }
+    paths.extend(others.into_iter().map(str::to_owned));
+    paths.sort();
+    paths.dedup();
+    json!({"paths": paths})
+}
+
 /// `GET /api`. `address` is `host:port` where clients reach this server.
 pub fn api_versions(address: &str) -> Value {
     json!({

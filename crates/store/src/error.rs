@@ -34,3 +34,14 @@ pub struct Compacted {
     /// The oldest revision that can still be asked for.
     pub oldest: u64,
 }
+
+/// The error with all its causes.
+pub(crate) fn describe(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text = format!("{text}: {cause}");
+        next = cause.source();
+    }
+    text
+}

@@ -231,6 +231,10 @@ impl<I> State<I> {
         self.revision
     }
 
+    pub(crate) fn set_revision(&mut self, revision: u64) {
+        self.revision = revision;
+    }
+
     pub(crate) fn get(&self, collection: &str, name: &str) -> Option<Arc<Object<I>>> {
         self.find(collection)?.objects.get(name).cloned()
     }

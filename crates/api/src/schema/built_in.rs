@@ -1,6 +1,8 @@
 //! Reads the built-in types from the text that `build.rs` wrote (its header tells the format).
 
-use super::{Field, ListMerge, Object, Omit, PatchRule, Schema, Shape, Type, TypeId, merge_rules};
+use super::{
+    Field, ListMerge, Object, Omit, PatchRule, Schema, Shape, Type, TypeId, merge_rules, omit_rules,
+};
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
@@ -9,6 +11,7 @@ const STRUCTURE: &str = include_str!(concat!(env!("OUT_DIR"), "/structure.txt"))
 static BUILT_IN: LazyLock<Arc<Schema>> = LazyLock::new(|| {
     let mut schema = read(STRUCTURE);
     merge_rules::add(&mut schema);
+    omit_rules::add(&mut schema);
     Arc::new(schema)
 });
 
@@ -66,20 +69,14 @@ impl Reader {
 
     /// `containers! [#12`
     fn field(&mut self, line: &str) -> (String, Field) {
-        let mut words = line.split(' ');
-        let name = words.next().unwrap_or_default();
+        let (name, word) = line.split_once(' ').expect("a field and its type");
         let (name, required) = match name.strip_suffix('!') {
             Some(name) => (name, true),
             None => (name, false),
         };
-        let ty = self.ty(words.next().unwrap_or_default());
-        let number = words.next().map_or(0, |n| n.parse().expect("a field's number"));
-        let omit = match words.next() {
-            Some(_) => Omit::Zero,
-            None if required => Omit::Never,
-            None => Omit::Empty,
-        };
-        (name.into(), Field { ty, required, number, patch: PatchRule::default(), omit })
+        let ty = self.ty(word);
+        let omit = if required { Omit::Never } else { Omit::Empty };
+        (name.into(), Field { ty, required, patch: PatchRule::default(), omit })
     }
 
     fn ty(&mut self, word: &str) -> TypeId {

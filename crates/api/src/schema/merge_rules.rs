@@ -153,6 +153,7 @@ const ATOMIC: &[&str] = &[
     "admissionregistration.v1.NamedRuleWithOperations",
     "admissionregistration.v1.ParamKind",
     "admissionregistration.v1.ParamRef",
+    "admissionregistration.v1.Variable",
     "autoscaling.v1.CrossVersionObjectReference",
     "discovery.v1.EndpointPort",
     "networking.v1.ServiceBackendPort",
@@ -237,7 +238,7 @@ fn map_key(schema: &Schema, list: TypeId, key: &str) -> MapKey {
     MapKey { field: key.into(), default }
 }
 
-fn named(schema: &Schema, short: &str) -> TypeId {
+pub(super) fn named(schema: &Schema, short: &str) -> TypeId {
     schema.named(&full_name(short)).unwrap_or_else(|| panic!("no type {short}"))
 }
 

@@ -10,6 +10,7 @@
 mod built_in;
 pub mod docs;
 mod merge_rules;
+mod omit_rules;
 
 use std::collections::BTreeMap;
 
@@ -78,17 +79,16 @@ pub struct Object {
 pub struct Field {
     pub ty: TypeId,
     pub required: bool,
-    /// The field's number in the protobuf message; 0 if it has none.
-    pub number: u32,
     /// How strategic merge patches treat it.
     pub patch: PatchRule,
+    /// Which values are the same as none (`omit_rules.rs`).
     pub omit: Omit,
 }
 
 impl Field {
-    /// An optional field without a number or a merge rule, kept as it is sent.
+    /// An optional field without a merge rule, kept as it is sent.
     pub fn new(ty: TypeId) -> Self {
-        Field { ty, required: false, number: 0, patch: PatchRule::default(), omit: Omit::Never }
+        Field { ty, required: false, patch: PatchRule::default(), omit: Omit::Never }
     }
 }
 

@@ -50,6 +50,16 @@ fn a_35_the_version_is_that_of_the_api() {
 }
 
 #[test]
+fn a_36_the_root_lists_the_paths() {
+    let root = root(&registry(), ["/version", "/healthz"]);
+    let paths = root["paths"].as_array().unwrap();
+    assert_eq!(paths.len(), 3 + 20 + 21 + 2);
+    for path in ["/api/v1", "/apis/apps", "/apis/autoscaling/v2", "/healthz"] {
+        assert!(paths.contains(&json!(path)), "{path}");
+    }
+}
+
+#[test]
 fn a_37_the_legacy_roots() {
     assert_eq!(api_versions("10.0.0.1:6443")["versions"], json!(["v1"]));
     assert_eq!(
