@@ -148,7 +148,8 @@ fn a_175_dates_audience_issuer_and_signature_must_be_right() {
     assert_eq!(verify(&good), Ok(()), "known from before");
     assert_eq!(tokens.verify(&good, at(NOW + 3600)), Err(TokenError::Expired), "known from before");
 
-    let table: [(&str, TokenError, &dyn Fn(&mut Claims)); 5] = [
+    type Change<'a> = &'a dyn Fn(&mut Claims);
+    let table: [(&str, TokenError, Change); 5] = [
         ("expired", TokenError::Expired, &|claims| claims.exp = NOW),
         ("from the future", TokenError::NotYetValid, &|claims| claims.nbf = NOW + 1),
         ("for others", TokenError::Audience, &|claims| claims.aud = vec!["vault".into()]),
