@@ -119,9 +119,8 @@ pub fn subresource(resource: &str, name: &str) -> Option<Subresource> {
     const PROXY: &[&str] = &["create", "delete", "get", "patch", "update"];
     let own = |verbs| Some(Subresource { verbs, kind: None, group_version: None });
     let other = |verbs, kind| Some(Subresource { verbs, kind: Some(kind), group_version: None });
-    let foreign = |verbs, kind, gv| {
-        Some(Subresource { verbs, kind: Some(kind), group_version: Some(gv) })
-    };
+    let foreign =
+        |verbs, kind, gv| Some(Subresource { verbs, kind: Some(kind), group_version: Some(gv) });
     match name {
         "status" | "ephemeralcontainers" | "resize" | "approval" => own(RW),
         "scale" => foreign(RW, "Scale", ("autoscaling", "v1")),

@@ -101,8 +101,7 @@ impl Status {
             [one] => one.clone(),
             many => format!("[{}]", many.join(", ")),
         };
-        let kind_group =
-            if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
+        let kind_group = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
         let causes = errors
             .into_iter()
             .map(|error| Cause {

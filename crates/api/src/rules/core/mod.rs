@@ -2,6 +2,12 @@
 
 use super::Rules;
 
+pub(crate) mod pod_template;
+
+mod persistent_volume;
+mod pod_spec;
+mod volumes;
+
 pub(crate) fn rules(_kind: &str) -> Rules {
     Rules::NONE
 }

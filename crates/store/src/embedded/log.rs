@@ -1,0 +1,285 @@
+//! The durable log: one redb file with a record per change, keyed by revision.
+//!
+//! The current state and the ring are rebuilt by reading it in order. What the ring has let go, the
+//! log lets go: superseded versions and old deletions, never the newest version of a live object.
+//! So the state before every event that is still in the log is known.
+//!
+//! Everything here blocks; the writer calls it from blocking tasks. Not here: what to write.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
+use tokio::time::Instant;
+
+use super::record::Record;
+use crate::object::Identity;
+use crate::state::{Forgotten, Published, State};
+use crate::{Error, Event, EventKind, Index, Object, Options};
+
+const RECORDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("records");
+const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+
+const FORMAT: &str = "format";
+const FORMAT_KNOWN: u64 = 1;
+/// The newest revision ever given.
+const LAST: &str = "last";
+/// History up to here is no longer in the log.
+const COMPACTED: &str = "compacted";
+
+/// The revision of a store that was never written to, so that the first write has a greater one.
+const FIRST_REVISION: u64 = 1;
+
+/// Reads come from our own memory, so redb's cache only has to hold the pages being written.
+const CACHE_BYTES: usize = 16 << 20;
+
+/// Where the log lies.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    File(PathBuf),
+    Memory,
+}
+
+pub(super) struct Log {
+    place: Place,
+    database: Database,
+}
+
+impl Log {
+    /// Opens or makes the file and checks all of it.
+    pub(super) fn open(place: Place) -> Result<Self, Error> {
+        let database = place.guard(|| {
+            let mut builder = Database::builder();
+            builder.set_cache_size(CACHE_BYTES);
+            let mut database = match &place {
+                Place::File(path) => builder.create(path),
+                Place::Memory => {
+                    builder.create_with_backend(redb::backends::InMemoryBackend::new())
+                }
+            }
+            .map_err(|error| place.failed("opening", error.into()))?;
+            // redb itself verifies pages only after a crash. Damage done to a file at rest would
+            // otherwise surface in the middle of a later write.
+            database.check_integrity().map_err(|error| place.failed("checking", error.into()))?;
+            Ok(database)
+        })?;
+        let log = Log { place, database };
+        log.initialise()?;
+        Ok(log)
+    }
+
+    /// Writes what a new file needs; refuses one of another format.
+    fn initialise(&self) -> Result<(), Error> {
+        let made = self.transaction("preparing", |transaction| {
+            let records = transaction.open_table(RECORDS)?;
+            let mut meta = transaction.open_table(META)?;
+            let found = meta.get(FORMAT)?.map(|value| value.value());
+            if found.is_none() && records.is_empty()? {
+                meta.insert(FORMAT, FORMAT_KNOWN)?;
+                meta.insert(LAST, FIRST_REVISION)?;
+                meta.insert(COMPACTED, FIRST_REVISION)?;
+                return Ok(FORMAT_KNOWN);
+            }
+            Ok(found.unwrap_or(0))
+        })?;
+        if made == FORMAT_KNOWN {
+            return Ok(());
+        }
+        Err(Error::Format { path: self.place.path(), found: made, known: FORMAT_KNOWN })
+    }
+
+    /// Rebuilds the state, with as much history as the log has.
+    pub(super) fn load<I: Index>(
+        &self,
+        options: &Options,
+        now: Instant,
+    ) -> Result<State<I>, Error> {
+        self.place.guard(|| {
+            let (compacted, last) = self.marks()?;
+            let mut loading =
+                Loading { state: State::new(compacted, options), compacted, options, now };
+            let reading = |error: redb::Error| self.place.failed("reading", error);
+            let transaction = self.database.begin_read().map_err(|e| reading(e.into()))?;
+            let records = transaction.open_table(RECORDS).map_err(|e| reading(e.into()))?;
+            let expected = records.len().map_err(|e| reading(e.into()))?;
+            let mut count = 0;
+            for entry in records.iter().map_err(|e| reading(e.into()))? {
+                let (key, value) = entry.map_err(|e| reading(e.into()))?;
+                let revision = key.value();
+                loading
+                    .take(revision, value.value())
+                    .map_err(|what| self.place.damaged(format!("in record {revision}, {what}")))?;
+                count += 1;
+            }
+            let mut state = loading.state;
+            if count != expected || state.revision() > last {
+                let what = format!(
+                    "{count} of {expected} records found, up to revision {} of {last}",
+                    state.revision()
+                );
+                return Err(self.place.damaged(what));
+            }
+            state.set_revision(last);
+            Ok(state)
+        })
+    }
+
+    /// Appends a batch and lets go of what the ring has let go: all of it, durably, or nothing.
+    pub(super) fn commit<I>(
+        &self,
+        events: &[Published<I>],
+        forgotten: &[Forgotten],
+    ) -> Result<(), Error> {
+        self.transaction("writing to", |transaction| {
+            let mut records = transaction.open_table(RECORDS)?;
+            for (collection, event) in events {
+                let record = Record::of(collection, &event.object);
+                let mut slot = records.insert_reserve(event.revision, record.len())?;
+                record.encode(event.revision, slot.as_mut());
+            }
+            for event in forgotten {
+                if let Some(superseded) = event.previous {
+                    records.remove(superseded)?;
+                }
+                if event.kind == EventKind::Deleted {
+                    records.remove(event.revision)?;
+                }
+            }
+            let mut meta = transaction.open_table(META)?;
+            if let Some((_, event)) = events.last() {
+                meta.insert(LAST, event.revision)?;
+            }
+            if let Some(event) = forgotten.last() {
+                meta.insert(COMPACTED, event.revision)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// After a commit that failed: it may or may not have reached the disk. Takes it out again,
+    /// because its writers were told that it failed and its revisions will be given once more.
+    pub(super) fn rewind(&self, revision: u64) -> Result<(), Error> {
+        let (_, last) = self.marks()?;
+        if last < revision {
+            let what = format!("it ends at revision {last}, but {revision} was written");
+            return Err(self.place.damaged(what));
+        }
+        self.transaction("writing to", |transaction| {
+            let mut records = transaction.open_table(RECORDS)?;
+            records.retain_in(revision + 1.., |_, _| false)?;
+            transaction.open_table(META)?.insert(LAST, revision)?;
+            Ok(())
+        })
+    }
+
+    /// The compacted and the last revision.
+    fn marks(&self) -> Result<(u64, u64), Error> {
+        let read = || -> Result<(Option<u64>, Option<u64>), redb::Error> {
+            let meta = self.database.begin_read()?.open_table(META)?;
+            let value = |key| Ok::<_, redb::Error>(meta.get(key)?.map(|value| value.value()));
+            Ok((value(COMPACTED)?, value(LAST)?))
+        };
+        match read().map_err(|error| self.place.failed("reading", error))? {
+            (Some(compacted), Some(last)) if compacted <= last => Ok((compacted, last)),
+            marks => Err(self.place.damaged(format!("its revisions are {marks:?}"))),
+        }
+    }
+
+    fn transaction<T>(
+        &self,
+        doing: &'static str,
+        change: impl FnOnce(&redb::WriteTransaction) -> Result<T, redb::Error>,
+    ) -> Result<T, Error> {
+        let run = || -> Result<T, redb::Error> {
+            let mut transaction = self.database.begin_write()?;
+            // With two phases a commit that was torn by a crash and one that was damaged later are
+            // told apart: redb takes back the first and reports the second. With one it would take
+            // back both, and acknowledged writes with it.
+            transaction.set_two_phase_commit(true);
+            let done = change(&transaction)?;
+            transaction.commit()?;
+            Ok(done)
+        };
+        self.place.guard(|| run().map_err(|error| self.place.failed(doing, error)))
+    }
+}
+
+/// The state while the log is read into it.
+struct Loading<'a, I> {
+    state: State<I>,
+    compacted: u64,
+    options: &'a Options,
+    now: Instant,
+}
+
+impl<I: Index> Loading<'_, I> {
+    fn take(&mut self, revision: u64, bytes: &[u8]) -> Result<(), &'static str> {
+        let Record { kind, created, collection, name, before, after } =
+            Record::decode(revision, bytes)?;
+        let previous = self.state.get(collection, name);
+        match (kind, &previous) {
+            (EventKind::Created, Some(_)) => return Err("an object is created a second time"),
+            (EventKind::Deleted, None) => return Err("an object is deleted that is not there"),
+            (EventKind::Updated, None) if revision > self.compacted => {
+                return Err("an object is updated that is not there");
+            }
+            (EventKind::Created | EventKind::Updated, _) | (EventKind::Deleted, Some(_)) => {}
+        }
+        let object = match (kind, &previous) {
+            (EventKind::Deleted, Some(last)) => {
+                last.deleted(&self.options.envelope, collection, revision)
+            }
+            _ => {
+                let name =
+                    previous.as_ref().map_or_else(|| name.into(), |p| p.shared_name().clone());
+                let identity = Identity { collection, name, kind, revision, created };
+                Object::new(&self.options.envelope, identity, before, after)
+            }
+        };
+        let object = Arc::new(object);
+        if revision <= self.compacted {
+            if previous.is_some() || kind == EventKind::Deleted {
+                return Err("there is more history than there should be");
+            }
+            self.state.load(collection, object);
+        } else {
+            let event = Event { revision, kind, object, previous };
+            self.state.apply(collection, Arc::new(event), self.now);
+        }
+        Ok(())
+    }
+}
+
+impl Place {
+    fn path(&self) -> PathBuf {
+        match self {
+            Place::File(path) => path.clone(),
+            Place::Memory => PathBuf::from("(memory)"),
+        }
+    }
+
+    fn damaged(&self, what: String) -> Error {
+        Error::Damaged { path: self.path(), what }
+    }
+
+    /// redb answers most damage with an error, but some with a panic: for us both are the same.
+    fn guard<T>(&self, run: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+            let said = (panic.downcast_ref::<String>().map(String::as_str))
+                .or_else(|| panic.downcast_ref::<&str>().copied());
+            Err(self.damaged(said.unwrap_or("it cannot be read").to_owned()))
+        })
+    }
+
+    fn failed(&self, doing: &'static str, error: redb::Error) -> Error {
+        match error {
+            redb::Error::DatabaseAlreadyOpen => Error::InUse { path: self.path() },
+            redb::Error::Corrupted(what) => self.damaged(what),
+            redb::Error::Io(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                self.damaged("it is cut short".to_owned())
+            }
+            error => Error::Disk { doing, path: self.path(), source: Arc::new(error) },
+        }
+    }
+}

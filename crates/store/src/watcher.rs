@@ -1,0 +1,61 @@
+//! A cursor into a collection's ring of events.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::state::Shared;
+use crate::{Compacted, Event};
+
+/// Delivers a collection's events in revision order, each exactly once, from where it was started.
+pub struct Watcher<I> {
+    state: Arc<Shared<I>>,
+    collection: Arc<str>,
+    /// Every event up to here has been delivered.
+    cursor: u64,
+    /// Woken once per published batch that touched the collection.
+    changed: watch::Receiver<u64>,
+}
+
+impl<I> Watcher<I> {
+    pub(crate) fn new(
+        state: Arc<Shared<I>>,
+        collection: Arc<str>,
+        cursor: u64,
+        changed: watch::Receiver<u64>,
+    ) -> Self {
+        Watcher { state, collection, cursor, changed }
+    }
+
+    /// Waits for at least one event, then returns what is there, up to `max`. Cancel-safe.
+    pub async fn next(&mut self, max: usize) -> Result<Vec<Arc<Event<I>>>, Compacted> {
+        loop {
+            self.changed.borrow_and_update();
+            let events = self.try_next(max)?;
+            if !events.is_empty() {
+                return Ok(events);
+            }
+            if self.changed.changed().await.is_err() {
+                // The sender lives in the state, which this watcher keeps alive.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// What is there already, up to `max`; empty if nothing new.
+    pub fn try_next(&mut self, max: usize) -> Result<Vec<Arc<Event<I>>>, Compacted> {
+        let (events, revision) =
+            self.state.read().events_after(&self.collection, self.cursor, max)?;
+        self.cursor = self.cursor.max(revision);
+        Ok(events)
+    }
+
+    /// Every event up to this revision has been delivered: what a bookmark may carry. Once drained
+    /// it is the store's own revision, also when only other collections have changed.
+    pub fn revision(&self) -> u64 {
+        match self.state.read().events_after(&self.collection, self.cursor, 1) {
+            Ok((events, revision)) if events.is_empty() => self.cursor.max(revision),
+            Ok(_) | Err(_) => self.cursor,
+        }
+    }
+}
