@@ -106,6 +106,9 @@ fn a_171_no_credential_is_anonymous_and_a_bad_one_is_refused() {
     for anonymous in [&[][..], &[("authorization", "Basic YTpi")], &[("authorization", "Bearer")]] {
         assert_eq!(asked(anonymous).unwrap(), User::anonymous(), "{anonymous:?}");
     }
+    let mut strange = HeaderMap::new();
+    strange.insert("authorization", HeaderValue::from_bytes(b"Bearer \xff").unwrap());
+    assert!(authenticator().authenticate(&strange, None, at(NOW), &all_there).is_err());
     let refused = asked(&[("authorization", "Bearer nonsense")]).unwrap_err();
     assert_eq!(refused.status().message, "Unauthorized");
     assert_eq!(refused.status().code, 401);

@@ -1,6 +1,8 @@
 //! The tables make sound objects.
 
 use super::*;
+use api::metadata;
+use api::{At, Errors, Registry};
 use jiff::Timestamp;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -88,4 +90,37 @@ fn a_159_a_160_the_cluster_starts_with_its_namespaces_service_and_classes() {
     let server = ["192.0.2.7".parse().unwrap()];
     assert_eq!(endpoint_slice(&server, 6443)["endpoints"][0]["addresses"][0], "192.0.2.7");
     assert_eq!(endpoints(&server, 6443)["subsets"][0]["ports"][0]["port"], 6443);
+}
+
+#[test]
+fn every_object_is_complete_and_valid_as_it_is() {
+    let now = Timestamp::from_second(1_800_000_000).unwrap();
+    let server = ["192.0.2.7".parse().unwrap()];
+    let mut objects =
+        [cluster_roles(), cluster_role_bindings(), self::roles(), role_bindings()].concat();
+    objects
+        .extend([namespaces(), priority_classes(), flow_schemas(now), priority_levels()].concat());
+    objects.extend([
+        kubernetes_service("10.96.0.1".parse().unwrap(), 6443),
+        endpoint_slice(&server, 6443),
+        endpoints(&server, 6443),
+        service_cidr(&["10.96.0.0/16"], now),
+        authentication_config_map("-----BEGIN CERTIFICATE-----"),
+    ]);
+    let registry = Registry::built_in();
+    for object in objects {
+        let api_version = object["apiVersion"].as_str().unwrap();
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let kind = registry.by_kind(group, version, object["kind"].as_str().unwrap()).unwrap();
+        let decoded = api::decode::value(&kind.schema, kind.ty, object.clone()).unwrap();
+        assert_eq!(decoded.problems, [], "{object}");
+        let mut finished = decoded.value;
+        (kind.rules.default)(&mut finished);
+        assert_eq!(finished, object, "defaults have nothing to add");
+        let mut errors = Errors::default();
+        let root = At::root(&finished);
+        metadata::validate(&root, kind.rules.name, kind.namespaced, &mut errors);
+        (kind.rules.validate)(&root, &mut errors);
+        assert_eq!(errors, Errors::default(), "{object}");
+    }
 }
