@@ -10,6 +10,7 @@ mod strategic;
 
 pub use json::json;
 pub use merge::merge;
+pub(crate) use strategic::go_format;
 pub use strategic::strategic;
 
 use crate::status::{Cause, Details, Status};

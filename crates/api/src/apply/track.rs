@@ -1,0 +1,134 @@
+//! Ownership on ordinary writes: create, update and every patch but apply.
+//!
+//! What the write changed now belongs to its manager and to nobody else; what it removed belongs
+//! to nobody. This runs on every write, so it reads the two objects once and touches only what
+//! differs.
+
+use super::managers::{self, Entry, Managers, Operation};
+use super::walk::{self, Walk};
+use super::{FieldSet, Manager};
+use crate::schema::{Schema, TypeId};
+use serde_json::Value;
+
+/// Brings `metadata.managedFields` of `new` up to date. `old` is the stored object, none on
+/// create; `reset` are the fields that this endpoint ignores, which nobody comes to own through
+/// it.
+///
+/// Call it with both objects decoded and defaulted, before admission changes the new one.
+pub fn track_update(
+    schema: &Schema,
+    ty: TypeId,
+    old: Option<&Value>,
+    new: &mut Value,
+    who: &Manager,
+    reset: &FieldSet,
+) {
+    let sent = managers::remove_from(new).filter(|sent| !sent.is_null());
+    let stored = old.and_then(|old| old.get("metadata")?.get("managedFields"));
+    let claimed = claimed(sent, stored, old, who);
+    if claimed.as_ref().is_none_or(Managers::is_empty) && old.is_some() {
+        return; // Not tracked so far. Only a first apply begins to.
+    }
+    let mut managers = claimed.unwrap_or_default();
+
+    let walk = Walk::new(schema, ty);
+    let mut difference = walk.compare(old, new);
+    if !reset.is_empty() {
+        difference.changed.subtract_below(reset);
+        difference.removed.subtract_below(reset);
+    }
+    managers.subtract(&difference.removed);
+    managers.subtract(&difference.changed);
+    let mut fields = difference.changed;
+    walk::strip(&mut fields);
+    if !fields.is_empty() {
+        managers.add(Entry {
+            manager: who.name.into(),
+            operation: Operation::Update,
+            api_version: who.api_version.into(),
+            subresource: who.subresource.into(),
+            time: Some(who.now.into()),
+            fields,
+        });
+    }
+    managers::write_into(new, managers);
+}
+
+/// The managers to start from: the request's own, if it sends any and may; else the stored ones.
+/// None if tracking was reset.
+fn claimed(
+    sent: Option<Value>,
+    stored: Option<&Value>,
+    old: Option<&Value>,
+    who: &Manager,
+) -> Option<Managers> {
+    let from_old = || old.map(Managers::stored).unwrap_or_default();
+    let Some(sent) = sent.filter(|_| who.subresource.is_empty()) else {
+        return Some(from_old());
+    };
+    if Some(&sent) == stored {
+        return Some(from_old());
+    }
+    if is_reset(&sent) {
+        return None;
+    }
+    match Managers::parse(&sent) {
+        Some(managers) if !managers.is_empty() => Some(managers),
+        _ => Some(from_old()),
+    }
+}
+
+/// `[]` or `[{}]`.
+fn is_reset(sent: &Value) -> bool {
+    match sent.as_array().map(Vec::as_slice) {
+        Some([]) => true,
+        Some([entry]) => entry.as_object().is_some_and(serde_json::Map::is_empty),
+        _ => false,
+    }
+}
+
+/// If nothing differs but the times in `managedFields`, keeps the old ones, so that a write
+/// without effect stays one. Call it last, on the object as it would be stored.
+pub fn settle(old: &Value, new: &mut Value) {
+    if old.get("metadata").is_none()
+        || !same_managers(old, new)
+        || !same_apart_from_metadata(old, new)
+    {
+        return;
+    }
+    let empty = serde_json::Map::new();
+    let fields = |object: &'_ Value| -> Vec<(String, Value)> {
+        let metadata = object.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
+        let ignored = ["managedFields", "resourceVersion", "generation"];
+        let kept = metadata.iter().filter(|(name, _)| !ignored.contains(&name.as_str()));
+        kept.map(|(name, value)| (name.clone(), value.clone())).collect()
+    };
+    if fields(old) == fields(new) {
+        if let Some(managed_fields) = old["metadata"].get("managedFields").cloned() {
+            managers::write_json_into(new, managed_fields);
+        }
+    }
+}
+
+fn same_managers(old: &Value, new: &Value) -> bool {
+    let entries = |object| {
+        let managed_fields =
+            <Value as crate::value::ValueExt>::at(object, &["metadata", "managedFields"]);
+        managed_fields.and_then(Value::as_array).map_or(&[][..], Vec::as_slice)
+    };
+    let timeless = |entry: &Value| {
+        let mut entry = entry.as_object().cloned().unwrap_or_default();
+        entry.remove("time");
+        entry
+    };
+    let (old, new) = (entries(old), entries(new));
+    // Times order the entries, so those of one object may come in another order.
+    old.len() == new.len() && old.iter().all(|a| new.iter().any(|b| timeless(a) == timeless(b)))
+}
+
+fn same_apart_from_metadata(old: &Value, new: &Value) -> bool {
+    let (Some(old), Some(new)) = (old.as_object(), new.as_object()) else { return false };
+    let rest = |object: &'_ serde_json::Map<String, Value>| object.len();
+    rest(old) == rest(new)
+        && old.iter().all(|(name, value)| name == "metadata" || new.get(name) == Some(value))
+}
