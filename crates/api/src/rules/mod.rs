@@ -28,7 +28,7 @@ mod resource;
 mod scheduling;
 mod storage;
 
-pub use batch::schedule::Schedule;
+pub use batch::Schedule;
 pub use core::pod_subresources::{validate_ephemeral_update, validate_resize};
 pub use core::qos::qos_class;
 pub use core::service_ip::{default_ip_families, validate_single_stack};
