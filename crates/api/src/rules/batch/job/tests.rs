@@ -68,6 +68,13 @@ fn a_92_wrong_jobs_are_refused_in_upstreams_words() {
             &["spec.parallelism: Invalid value: -1: must be greater than or equal to 0"],
         ),
         (
+            json!({"podFailurePolicy": {"rules": [{}]}}),
+            &[
+                "spec.podFailurePolicy.rules[0].action: Required value: valid values: [\"Count\" \"FailIndex\" \"FailJob\" \"Ignore\"]",
+                "spec.podFailurePolicy.rules[0]: Invalid value: specifying one of OnExitCodes and OnPodConditions is required",
+            ],
+        ),
+        (
             json!({"backoffLimitPerIndex": 1}),
             &["spec.backoffLimitPerIndex: Invalid value: 1: requires indexed completion mode"],
         ),
