@@ -15,7 +15,7 @@ mod batch;
 mod certificates;
 mod check;
 mod coordination;
-mod core;
+pub mod core;
 mod discovery;
 mod events;
 mod flowcontrol;
