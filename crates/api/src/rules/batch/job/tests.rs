@@ -102,8 +102,10 @@ fn a_77_a_suspended_job_may_still_be_placed_elsewhere() {
 }
 
 fn cron(spec: Value) -> Value {
+    let pod =
+        json!({"restartPolicy": "OnFailure", "containers": [{"name": "app", "image": "x:1"}]});
     let mut cron = json!({"metadata": {"name": "c"}, "spec": {"schedule": "*/5 * * * *",
-        "jobTemplate": {"spec": {"template": {"spec": {"restartPolicy": "OnFailure"}}}}}});
+        "jobTemplate": {"spec": {"template": {"spec": pod}}}}});
     json_patch::merge(&mut cron["spec"], &spec);
     (rules("CronJob").default)(&mut cron);
     cron
