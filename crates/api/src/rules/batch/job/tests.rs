@@ -96,7 +96,8 @@ fn a_77_a_suspended_job_may_still_be_placed_elsewhere() {
 
 fn cron(spec: Value) -> Value {
     let mut cron = json!({"metadata": {"name": "c"}, "spec": {"schedule": "*/5 * * * *",
-        "jobTemplate": {"spec": {"template": {"spec": {"restartPolicy": "OnFailure"}}}}}});
+        "jobTemplate": {"spec": {"template": {"spec": {
+            "containers": [{"name": "app", "image": "nginx:1.27"}], "restartPolicy": "OnFailure"}}}}}});
     json_patch::merge(&mut cron["spec"], &spec);
     (rules("CronJob").default)(&mut cron);
     cron
