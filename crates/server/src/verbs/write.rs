@@ -67,8 +67,8 @@ pub(crate) fn check_new(kind: &Kind, object: &Value) -> Result<()> {
     refuse(kind, name_of(object), errors)
 }
 
-/// Rules of an update, `status` telling which endpoint it came through.
-pub(crate) fn check_update(kind: &Kind, new: &Value, old: &Value, status: bool) -> Result<()> {
+/// Rules of an update, as the endpoint it came through has them.
+pub(crate) fn check_update(kind: &Kind, new: &Value, old: &Value, endpoint: Endpoint) -> Result<()> {
     let mut errors = Errors::default();
     let (new_root, old_root) = (At::root(new), At::root(old));
     if let Some(custom) = &kind.custom {
@@ -78,11 +78,17 @@ pub(crate) fn check_update(kind: &Kind, new: &Value, old: &Value, status: bool) 
     } else {
         api::metadata::validate(&new_root, NameRule::Own, kind.namespaced, &mut errors);
         api::metadata::validate_update(&new_root, &old_root, &mut errors);
-        if status {
-            (kind.rules.validate_status_update)(&new_root, &old_root, &mut errors);
-        } else {
-            (kind.rules.validate)(&new_root, &mut errors);
-            (kind.rules.validate_update)(&new_root, &old_root, &mut errors);
+        let (new, old, errors) = (&new_root, &old_root, &mut errors);
+        match endpoint {
+            Endpoint::Status => (kind.rules.validate_status_update)(new, old, errors),
+            Endpoint::EphemeralContainers => api::rules::validate_ephemeral_update(new, old, errors),
+            Endpoint::Resize => api::rules::validate_resize(new, old, errors),
+            Endpoint::Main | Endpoint::Scale => {
+                (kind.rules.validate)(new, errors);
+                (kind.rules.validate_update)(new, old, errors);
+            }
+            // What these change is not for validate_update, which guards the main endpoint.
+            Endpoint::Approval | Endpoint::Other => (kind.rules.validate)(new, errors),
         }
     }
     refuse(kind, name_of(new), errors)
