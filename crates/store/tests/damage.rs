@@ -134,7 +134,7 @@ impl Drop for SmallDisk {
 #[tokio::test]
 async fn a_full_disk_refuses_writes_and_loses_nothing() {
     let Some(disk) = SmallDisk::new("8m") else {
-        eprintln!("not allowed to mount a small disk here; log::tests play this as well");
+        eprintln!("not allowed to mount a small disk here; power.rs plays this as well");
         return;
     };
     let (path, filler) = (disk.0.path().join("store.redb"), disk.0.path().join("filler"));

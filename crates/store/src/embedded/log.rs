@@ -50,6 +50,18 @@ pub(super) struct Log {
 impl Log {
     /// Opens or makes the file and checks all of it.
     pub(super) fn open(place: Place) -> Result<Self, Error> {
+        match place.clone() {
+            Place::File(path) => Self::open_with(place, |builder| builder.create(path)),
+            Place::Memory => Self::open_with(place, |builder| {
+                builder.create_with_backend(redb::backends::InMemoryBackend::new())
+            }),
+        }
+    }
+
+    pub(super) fn open_with(
+        place: Place,
+        create: impl FnOnce(&redb::Builder) -> Result<Database, redb::DatabaseError>,
+    ) -> Result<Self, Error> {
         let database = place.guard(|| {
             let verified = Arc::new(AtomicBool::new(false));
             let mut builder = Database::builder();
@@ -58,13 +70,8 @@ impl Log {
                 let verified = verified.clone();
                 move |_| verified.store(true, Ordering::Relaxed)
             });
-            let mut database = match &place {
-                Place::File(path) => builder.create(path),
-                Place::Memory => {
-                    builder.create_with_backend(redb::backends::InMemoryBackend::new())
-                }
-            }
-            .map_err(|error| place.failed("opening", error.into()))?;
+            let mut database =
+                create(&builder).map_err(|error| place.failed("opening", error.into()))?;
             // After a crash redb has verified every page. A file that was closed in good order it
             // would trust, and damage done to it since would surface in the middle of a write.
             if !verified.load(Ordering::Relaxed) {
