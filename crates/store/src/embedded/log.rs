@@ -174,6 +174,13 @@ impl Log {
         })
     }
 
+    /// Opens the file again after a commit to it has failed; `revision` is the last that succeeded.
+    pub(super) fn reopen(place: Place, revision: u64) -> Result<Self, Error> {
+        let log = Self::open(place)?;
+        log.rewind(revision)?;
+        Ok(log)
+    }
+
     /// After a commit that failed: it may or may not have reached the disk. Takes it out again,
     /// because its writers were told that it failed and its revisions will be given once more.
     pub(super) fn rewind(&self, revision: u64) -> Result<(), Error> {
@@ -281,7 +288,7 @@ impl Place {
     }
 
     /// redb answers most damage with an error, but some with a panic: for us both are the same.
-    fn guard<T>(&self, run: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    pub(super) fn guard<T>(&self, run: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
             let said = (panic.downcast_ref::<String>().map(String::as_str))
                 .or_else(|| panic.downcast_ref::<&str>().copied());

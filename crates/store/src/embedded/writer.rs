@@ -152,11 +152,11 @@ impl<I: Index> Writer<I> {
         let log = self.log.take();
         let (place, revision) = (self.place.clone(), self.state.read().revision());
         let committing = spawn_blocking(move || {
-            let result = match log {
-                Some(log) => Ok(log),
-                None => Log::open(place).and_then(|log| log.rewind(revision).map(|()| log)),
-            };
-            let result = result.and_then(|log| {
+            let result = place.guard(|| {
+                let log = match log {
+                    Some(log) => log,
+                    None => Log::reopen(place.clone(), revision)?,
+                };
                 log.commit(&events, &forgotten)?;
                 Ok(log)
             });
