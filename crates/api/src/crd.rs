@@ -15,3 +15,19 @@ pub struct Custom {
     /// additionalPrinterColumns
     pub columns: Vec<Value>,
 }
+
+impl Custom {
+    pub fn validate(
+        &self,
+        _new: &crate::At,
+        _old: Option<&crate::At>,
+        _errors: &mut crate::Errors,
+    ) {
+    }
+
+    pub fn default(&self, _object: &mut Value) {}
+
+    pub fn selects(&self, _field: &str) -> bool {
+        false
+    }
+}

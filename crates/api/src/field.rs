@@ -251,7 +251,12 @@ impl Errors {
     pub fn not_supported(&mut self, at: &At, supported: &[&str]) {
         let detail = supported.iter().map(|s| format!("{s:?}")).collect::<Vec<_>>().join(", ");
         let detail = format!("supported values: {detail}");
-        self.push(Wrong::NotSupported, at.path(), Some(at.value().unwrap_or(&Value::Null)), &detail);
+        self.push(
+            Wrong::NotSupported,
+            at.path(),
+            Some(at.value().unwrap_or(&Value::Null)),
+            &detail,
+        );
     }
 
     pub fn too_long(&mut self, at: &At, max: usize) {

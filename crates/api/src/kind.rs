@@ -40,6 +40,16 @@ pub struct Storage {
     pub group: String,
     pub version: String,
     pub plural: String,
+    /// `pods` or `apps/deployments`: the name of the collection in the store.
+    pub collection: Arc<str>,
+}
+
+impl Storage {
+    pub fn new(group: &str, version: &str, plural: &str) -> Self {
+        let collection =
+            if group.is_empty() { plural.into() } else { format!("{group}/{plural}").into() };
+        Storage { group: group.into(), version: version.into(), plural: plural.into(), collection }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,9 +129,8 @@ pub fn subresource(resource: &str, name: &str) -> Option<Subresource> {
     const PROXY: &[&str] = &["create", "delete", "get", "patch", "update"];
     let own = |verbs| Some(Subresource { verbs, kind: None, group_version: None });
     let other = |verbs, kind| Some(Subresource { verbs, kind: Some(kind), group_version: None });
-    let foreign = |verbs, kind, gv| {
-        Some(Subresource { verbs, kind: Some(kind), group_version: Some(gv) })
-    };
+    let foreign =
+        |verbs, kind, gv| Some(Subresource { verbs, kind: Some(kind), group_version: Some(gv) });
     match name {
         "status" | "ephemeralcontainers" | "resize" | "approval" => own(RW),
         "scale" => foreign(RW, "Scale", ("autoscaling", "v1")),
@@ -273,11 +282,7 @@ impl Row {
             namespaced: self.scope == Namespaced,
             verbs: self.verbs,
             subresources: words(self.subresources),
-            storage: Storage {
-                group: storage.0.into(),
-                version: storage.1.into(),
-                plural: self.plural.into(),
-            },
+            storage: Storage::new(storage.0, storage.1, self.plural),
             rules: rules::of(self.group, self.kind),
             schema: schema.clone(),
             ty,

@@ -7,6 +7,7 @@ pub mod decode;
 pub mod protobuf;
 pub mod yaml;
 
+pub mod convert;
 pub mod field;
 pub mod metadata;
 pub mod names;

@@ -96,13 +96,18 @@ impl Status {
 
     /// 422: `kind` is the Kind, `group` empty for core.
     pub fn invalid(kind: &str, group: &str, name: &str, errors: Errors) -> Self {
-        let said: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        // The message says a thing once, even where two checks found it (upstream's aggregate).
+        let mut said: Vec<String> = Vec::new();
+        for error in errors.iter().map(ToString::to_string) {
+            if !said.contains(&error) {
+                said.push(error);
+            }
+        }
         let said = match said.as_slice() {
             [one] => one.clone(),
             many => format!("[{}]", many.join(", ")),
         };
-        let kind_group =
-            if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
+        let kind_group = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
         let causes = errors
             .into_iter()
             .map(|error| Cause {

@@ -1,2 +1,35 @@
-//! (being written)
-fn main() {}
+//! The binary: the one place that joins the parts. Commands are read here and handed on.
+
+mod command;
+mod up;
+
+use clap::{CommandFactory, Parser};
+use command::{Cli, Command};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match cli.command {
+        Command::Up(options) => up::run(&options),
+        Command::Server(options) => up::run_server(&options),
+        Command::Version => {
+            println!(
+                "landfall {} (Kubernetes {})",
+                env!("CARGO_PKG_VERSION"),
+                server::discovery::git_version()
+            );
+            Ok(())
+        }
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "landfall", &mut std::io::stdout());
+            Ok(())
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("landfall: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,1 +1,44 @@
-//! (being written)
+//! HTTP to store: who asks, whether they may, what is admitted, what is stored. See README.md.
+
+mod listen;
+mod run;
+mod server;
+mod service;
+
+mod body;
+mod call;
+mod decode;
+mod dispatch;
+mod negotiate;
+mod request;
+
+pub mod authn;
+pub mod authz;
+pub mod pki;
+
+mod admission;
+mod reviews;
+mod services;
+mod subresource;
+mod verbs;
+
+mod answer;
+mod error;
+mod gzip;
+mod object;
+mod views;
+
+pub mod discovery;
+mod documents;
+pub mod openapi;
+
+mod audit;
+pub mod bootstrap;
+mod metrics;
+mod upkeep;
+
+pub use answer::Answer;
+pub use body::Body;
+pub use run::{Config, Running, StoreChoice, start};
+pub use server::Server;
+pub use service::Door;

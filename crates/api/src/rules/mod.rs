@@ -10,14 +10,16 @@ mod admissionregistration;
 mod apiextensions;
 mod apiregistration;
 mod apps;
-mod autoscaling;
+pub(crate) mod autoscaling;
 mod batch;
 mod certificates;
+mod check;
 mod coordination;
-mod core;
+pub mod core;
 mod discovery;
 mod events;
 mod flowcontrol;
+mod label_selector;
 mod networking;
 mod node;
 mod policy;
@@ -25,6 +27,11 @@ mod rbac;
 mod resource;
 mod scheduling;
 mod storage;
+
+pub use batch::Schedule;
+pub use core::pod_subresources::{validate_ephemeral_update, validate_resize};
+pub use core::qos::qos_class;
+pub use core::service_ip::{default_ip_families, validate_single_stack};
 
 /// The rules of one kind. `Rules::NONE` is a kind with nothing special about it.
 #[derive(Debug, Clone, Copy)]

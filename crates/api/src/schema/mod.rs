@@ -7,6 +7,11 @@
 //!
 //! Not here: what values mean (`rules`), or how they are stored.
 
+mod built_in;
+pub mod docs;
+mod merge_rules;
+mod omit_rules;
+
 use std::collections::BTreeMap;
 
 /// A set of types that refer to each other.
@@ -74,10 +79,30 @@ pub struct Object {
 pub struct Field {
     pub ty: TypeId,
     pub required: bool,
-    /// The field's number in the protobuf message; 0 if it has none.
-    pub number: u32,
     /// How strategic merge patches treat it.
     pub patch: PatchRule,
+    /// Which values are the same as none (`omit_rules.rs`).
+    pub omit: Omit,
+}
+
+impl Field {
+    /// An optional field without a merge rule, kept as it is sent.
+    pub fn new(ty: TypeId) -> Self {
+        Field { ty, required: false, patch: PatchRule::default(), omit: Omit::Never }
+    }
+}
+
+/// Which values of a field are the same as none, and so are left out of the object.
+///
+/// Upstream's objects pass through Go structs whose optional fields do not tell the two apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Omit {
+    /// Kept as sent: required fields, custom resources.
+    Never,
+    /// `""`, `[]` and `{}` (but not an empty struct).
+    Empty,
+    /// Also `0` and `false`.
+    Zero,
 }
 
 /// How server-side apply merges a list (`x-kubernetes-list-type`).
@@ -148,11 +173,5 @@ impl Schema {
             Shape::Object(object) => object.fields.get(name),
             _ => None,
         }
-    }
-}
-
-impl Schema {
-    pub fn built_in() -> std::sync::Arc<Schema> {
-        std::sync::Arc::new(Schema::default())
     }
 }

@@ -1,0 +1,172 @@
+//! The workloads' rules against answers of a real v1.36 server.
+
+use crate::field::{At, Errors};
+use serde_json::{Value, json};
+
+fn defaulted(kind: &str, mut object: Value) -> Value {
+    (super::rules(kind).default)(&mut object);
+    object
+}
+
+fn said(kind: &str, object: Value) -> Vec<String> {
+    let object = defaulted(kind, object);
+    let mut errors = Errors::default();
+    (super::rules(kind).validate)(&At::root(&object), &mut errors);
+    errors.iter().map(ToString::to_string).collect()
+}
+
+fn said_on_update(kind: &str, new: Value, old: Value) -> Vec<String> {
+    let (new, old) = (defaulted(kind, new), defaulted(kind, old));
+    let mut errors = Errors::default();
+    (super::rules(kind).validate)(&At::root(&new), &mut errors);
+    (super::rules(kind).validate_update)(&At::root(&new), &At::root(&old), &mut errors);
+    errors.iter().map(ToString::to_string).collect()
+}
+
+/// A workload that selects its own pods, with more fields in its spec.
+fn workload(more: Value) -> Value {
+    let mut object = json!({
+        "metadata": {"name": "w"},
+        "spec": {
+            "selector": {"matchLabels": {"a": "d"}},
+            "template": {
+                "metadata": {"labels": {"a": "d"}},
+                "spec": {"containers": [{"name": "app", "image": "nginx:1.27"}]},
+            },
+        },
+    });
+    json_patch::merge(&mut object["spec"], &more);
+    object
+}
+
+#[test]
+fn a_147_a_deployment_gets_its_defaults() {
+    let spec = &defaulted("Deployment", workload(json!({})))["spec"];
+    assert_eq!(spec["replicas"], 1);
+    assert_eq!(spec["revisionHistoryLimit"], 10);
+    assert_eq!(spec["progressDeadlineSeconds"], 600);
+    let rolling = json!({"maxSurge": "25%", "maxUnavailable": "25%"});
+    assert_eq!(spec["strategy"], json!({"type": "RollingUpdate", "rollingUpdate": rolling}));
+}
+
+#[test]
+fn a_147_a_stateful_set_gets_its_defaults() {
+    let claim = json!({"metadata": {"name": "v"}, "spec": {"accessModes": ["ReadWriteOnce"]}});
+    let set = defaulted("StatefulSet", workload(json!({"volumeClaimTemplates": [claim]})));
+    let spec = &set["spec"];
+    assert_eq!(spec["podManagementPolicy"], "OrderedReady");
+    assert_eq!(spec["updateStrategy"]["rollingUpdate"]["partition"], 0);
+    let retain = json!({"whenDeleted": "Retain", "whenScaled": "Retain"});
+    assert_eq!(spec["persistentVolumeClaimRetentionPolicy"], retain);
+    assert_eq!(spec["volumeClaimTemplates"][0]["kind"], "PersistentVolumeClaim");
+    assert_eq!(spec["volumeClaimTemplates"][0]["status"], json!({"phase": "Pending"}));
+    assert_eq!(set["status"], json!({"availableReplicas": 0, "replicas": 0}));
+}
+
+#[test]
+fn a_92_wrong_workloads_are_refused_in_upstreams_words() {
+    let mismatch = "spec.template.metadata.labels: Invalid value: {\"a\":\"d\"}: `selector` does not match template `labels`";
+    let never = "spec.template.spec.restartPolicy: Unsupported value: \"Never\": supported values: \"Always\"";
+    let cases: &[(&str, Value, &[&str])] = &[
+        ("Deployment", json!({}), &[]),
+        ("ReplicaSet", json!({}), &[]),
+        ("StatefulSet", json!({}), &[]),
+        ("DaemonSet", json!({}), &[]),
+        ("Deployment", json!({"selector": null}), &["spec.selector: Required value", mismatch]),
+        ("Deployment", json!({"selector": {"matchLabels": {"a": "x"}}}), &[mismatch]),
+        (
+            "Deployment",
+            json!({"strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 0}}}),
+            &[
+                "spec.strategy.rollingUpdate.maxUnavailable: Invalid value: 0: may not be 0 when `maxSurge` is 0",
+            ],
+        ),
+        (
+            "Deployment",
+            json!({"strategy": {"type": "Recreate", "rollingUpdate": {}}}),
+            &[
+                "spec.strategy.rollingUpdate: Forbidden: may not be specified when strategy `type` is 'Recreate'",
+            ],
+        ),
+        ("Deployment", json!({"template": {"spec": {"restartPolicy": "Never"}}}), &[never]),
+        ("DaemonSet", json!({"template": {"spec": {"restartPolicy": "Never"}}}), &[never]),
+        (
+            "Deployment",
+            json!({"replicas": -1}),
+            &["spec.replicas: Invalid value: -1: must be greater than or equal to 0"],
+        ),
+        (
+            "Deployment",
+            json!({"strategy": {"rollingUpdate": {"maxUnavailable": "101%"}}}),
+            &[
+                "spec.strategy.rollingUpdate.maxUnavailable: Invalid value: \"101%\": must not be greater than 100%",
+            ],
+        ),
+        (
+            "Deployment",
+            json!({"minReadySeconds": 600}),
+            &[
+                "spec.progressDeadlineSeconds: Invalid value: 600: must be greater than minReadySeconds",
+            ],
+        ),
+        (
+            "StatefulSet",
+            json!({"podManagementPolicy": "Any"}),
+            &[
+                "spec.podManagementPolicy: Invalid value: \"Any\": must be 'OrderedReady' or 'Parallel'",
+            ],
+        ),
+        (
+            "DaemonSet",
+            json!({"updateStrategy": {"rollingUpdate": {"maxSurge": 1}}}),
+            &[
+                "spec.updateStrategy.rollingUpdate.maxSurge: Invalid value: 1: may not be set when maxUnavailable is non-zero",
+            ],
+        ),
+    ];
+    for (kind, more, expected) in cases {
+        assert_eq!(said(kind, workload(more.clone())), *expected, "{kind} {more}");
+    }
+}
+
+#[test]
+fn a_77_selectors_are_fixed_and_reported_after_the_mismatch() {
+    let other = json!({"selector": {"matchLabels": {"a": "z"}}});
+    for kind in ["Deployment", "ReplicaSet", "DaemonSet"] {
+        let said = said_on_update(kind, workload(other.clone()), workload(json!({})));
+        assert_eq!(said.len(), 2, "{kind} {said:?}");
+        assert!(said[0].starts_with("spec.template.metadata.labels: "));
+        let fixed =
+            "spec.selector: Invalid value: {\"matchLabels\":{\"a\":\"z\"}}: field is immutable";
+        assert_eq!(said[1], fixed);
+    }
+}
+
+#[test]
+fn a_77_a_stateful_set_may_scale_but_not_move_to_another_service() {
+    let old = workload(json!({}));
+    assert!(
+        said_on_update("StatefulSet", workload(json!({"replicas": 5})), old.clone()).is_empty()
+    );
+    let said = said_on_update("StatefulSet", workload(json!({"serviceName": "x"})), old);
+    assert_eq!(said.len(), 1);
+    assert!(said[0].starts_with("spec: Forbidden: updates to statefulset spec for fields other"));
+}
+
+#[test]
+fn a_147_a_daemon_set_counts_changes_of_its_template() {
+    let rules = super::rules("DaemonSet");
+    let generation = |set: &Value| {
+        set["metadata"]["annotations"]["deprecated.daemonset.template.generation"].clone()
+    };
+    let mut first = defaulted("DaemonSet", workload(json!({})));
+    (rules.prepare_create)(&mut first);
+    assert_eq!(generation(&first), "1");
+    let mut same = defaulted("DaemonSet", workload(json!({"minReadySeconds": 3})));
+    (rules.prepare_update)(&mut same, &first);
+    assert_eq!(generation(&same), "1");
+    let node = json!({"template": {"spec": {"nodeName": "n"}}});
+    let mut changed = defaulted("DaemonSet", workload(node));
+    (rules.prepare_update)(&mut changed, &first);
+    assert_eq!(generation(&changed), "2");
+}

@@ -1,0 +1,92 @@
+//! CronJobs: a job template and when to use it.
+
+use super::job;
+use super::schedule::Schedule;
+use crate::field::{At, Errors};
+use crate::names;
+use crate::rules::check;
+use crate::rules::core::pod_template;
+use crate::value::ValueExt;
+use serde_json::Value;
+
+/// Room for the timestamp that a job's name gets (A-75).
+const NAME_MAX: usize = 52;
+
+/// A-147: the job inside keeps what it says; its own defaults apply when it is created.
+pub(super) fn default(cron: &mut Value) {
+    let spec = cron.object("spec");
+    if spec.text(&["concurrencyPolicy"]).is_empty() {
+        spec.map().insert("concurrencyPolicy".into(), "Allow".into());
+    }
+    spec.set_default("suspend", false);
+    spec.set_default("successfulJobsHistoryLimit", 3);
+    spec.set_default("failedJobsHistoryLimit", 1);
+    let template = spec.object("jobTemplate");
+    template.object("metadata");
+    let pod = template.object("spec").object("template");
+    pod.object("metadata");
+    pod_template::default_template(pod);
+    cron.object("status");
+}
+
+pub(super) fn validate(cron: &At, errors: &mut Errors) {
+    let metadata = cron.field("metadata");
+    let name = metadata.field("name");
+    check::text(&name, names::dns1123_subdomain, errors);
+    if name.text().len() > NAME_MAX {
+        errors.invalid(&name, "must be no more than 52 characters");
+    }
+    let spec = cron.field("spec");
+    validate_schedule(&spec, errors);
+    check::not_negative(&spec.field("startingDeadlineSeconds"), errors);
+    let policy = spec.field("concurrencyPolicy");
+    check::one_of(&policy, &["Allow", "Forbid", "Replace"], errors);
+    let template = spec.field("jobTemplate");
+    let job_spec = template.field("spec");
+    job::validate_spec(&job_spec, errors);
+    if job_spec.field("manualSelector").is_true() {
+        errors.not_supported(&job_spec.field("manualSelector"), &["nil", "false"]);
+    }
+    if job_spec.field("selector").is_set() {
+        errors.invalid(&job_spec.field("selector"), "`selector` will be auto-generated");
+    }
+    let limits = ["successfulJobsHistoryLimit", "failedJobsHistoryLimit"];
+    check::fields_not_negative(&spec, &limits, errors);
+}
+
+fn validate_schedule(spec: &At, errors: &mut Errors) {
+    let schedule = spec.field("schedule");
+    if schedule.text().is_empty() {
+        errors.required(&schedule, "");
+    } else {
+        if let Err(why) = Schedule::parse(schedule.text()) {
+            errors.invalid(&schedule, &why);
+        }
+        if schedule.text().contains("TZ") {
+            let detail = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
+            errors.invalid(&schedule, detail);
+        }
+    }
+    let zone = spec.field("timeZone");
+    match zone.str() {
+        None => {}
+        Some("") => errors.invalid(&zone, "timeZone must be nil or non-empty string"),
+        Some(name) if name.eq_ignore_ascii_case("local") => {
+            let detail = "timeZone must be an explicit time zone as defined in \
+                          https://www.iana.org/time-zones";
+            errors.invalid(&zone, detail);
+        }
+        Some(name) if !could_be_zone(name) => {
+            errors.invalid(&zone, &format!("unknown time zone {name}"));
+        }
+        Some(_) => {}
+    }
+}
+
+/// Without a database of zones on this machine only the shape of a name can be checked.
+fn could_be_zone(name: &str) -> bool {
+    let shape = name.split('/').all(|part| {
+        !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"_+-".contains(&b))
+    });
+    shape && (jiff::tz::db().is_definitively_empty() || jiff::tz::TimeZone::get(name).is_ok())
+}

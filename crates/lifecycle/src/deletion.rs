@@ -1,0 +1,137 @@
+//! What a DELETE means for an object: its grace, its mark, and when it may go.
+//!
+//! The server reads the object, asks here, and writes what it is told. Nothing here knows about
+//! finalizers' owners or about the node; only about the few fields that decide.
+
+use jiff::{SignedDuration, Timestamp};
+
+/// A pod's grace when its specification does not say, which stored pods always do (T-API-1).
+pub const POD_GRACE_DEFAULT: i64 = 30;
+
+/// What decides how long a pod may take to end.
+#[derive(Debug, Clone, Copy)]
+pub struct Pod {
+    /// `spec.terminationGracePeriodSeconds`
+    pub grace: Option<i64>,
+    /// It has a node, so there may be processes to end.
+    pub scheduled: bool,
+    /// Its phase is Succeeded or Failed.
+    pub finished: bool,
+}
+
+impl Pod {
+    /// The grace a first delete resolves to (T-API-1 to T-API-6). The order of the steps is upstream's:
+    /// an unscheduled pod goes at once even if a negative grace, which means one second, was asked.
+    pub fn grace(self, requested: Option<i64>) -> i64 {
+        let asked = requested.or(self.grace).unwrap_or(POD_GRACE_DEFAULT);
+        if !self.scheduled || self.finished {
+            return 0;
+        }
+        if asked < 0 { 1 } else { asked }
+    }
+}
+
+/// The two fields that mark an object as being deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// When the grace is over; in the future while it lasts (T-API-11).
+    pub deletion_timestamp: Timestamp,
+    pub grace_seconds: i64,
+}
+
+impl Mark {
+    /// The mark of a first delete.
+    pub fn first(now: Timestamp, grace_seconds: i64) -> Mark {
+        Mark { deletion_timestamp: later(now, grace_seconds), grace_seconds }
+    }
+
+    /// What a later delete changes; none if it changes nothing (T-API-16 to T-API-20).
+    ///
+    /// A later delete can only shorten: the time counts from the first delete, and a time that has
+    /// already passed becomes now. Unless 0 was asked for, one second remains, so that the end
+    /// stays graceful.
+    pub fn again(self, now: Timestamp, requested: Option<i64>) -> Option<Mark> {
+        let asked = match requested? {
+            negative if negative < 0 => 1,
+            asked => asked,
+        };
+        if asked >= self.grace_seconds {
+            return None;
+        }
+        let deleted_at = later(self.deletion_timestamp, -self.grace_seconds);
+        let due = later(deleted_at, asked);
+        if due >= now {
+            return Some(Mark { deletion_timestamp: due, grace_seconds: asked });
+        }
+        Some(Mark { deletion_timestamp: now, grace_seconds: asked.min(1) })
+    }
+}
+
+/// Whether an object that is marked may be removed now (T-API-37, T-API-38): nobody holds it and no
+/// grace is left to wait for.
+pub fn may_go(mark_grace: Option<i64>, finalizers: usize) -> bool {
+    finalizers == 0 && mark_grace.unwrap_or(0) == 0
+}
+
+fn later(at: Timestamp, seconds: i64) -> Timestamp {
+    at.saturating_add(SignedDuration::from_secs(seconds)).unwrap_or(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RUNNING: Pod = Pod { grace: Some(30), scheduled: true, finished: false };
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::new(1_000_000 + second, 0).unwrap()
+    }
+
+    #[test]
+    fn t_api_1_to_6_grace_is_resolved_in_upstreams_order() {
+        let unscheduled = Pod { scheduled: false, ..RUNNING };
+        let finished = Pod { finished: true, ..RUNNING };
+        for (rule, pod, requested, wanted) in [
+            ("T-API-1", RUNNING, None, 30),
+            ("T-API-1", Pod { grace: None, ..RUNNING }, None, 30),
+            ("T-API-2", RUNNING, Some(120), 120),
+            ("T-API-2", RUNNING, Some(5), 5),
+            ("T-API-3", unscheduled, Some(60), 0),
+            ("T-API-4", finished, Some(60), 0),
+            ("T-API-5", unscheduled, Some(-5), 0),
+            ("T-API-6", RUNNING, Some(-1), 1),
+        ] {
+            assert_eq!(pod.grace(requested), wanted, "{rule}");
+        }
+    }
+
+    #[test]
+    fn t_api_11_the_mark_lies_in_the_future() {
+        assert_eq!(Mark::first(at(0), 30).deletion_timestamp, at(30));
+    }
+
+    #[test]
+    fn t_api_16_to_20_a_later_delete_can_only_shorten() {
+        let mark = Mark::first(at(0), 30);
+        let due =
+            |second, grace_seconds| Some(Mark { deletion_timestamp: at(second), grace_seconds });
+        for (rule, now, requested, wanted) in [
+            ("T-API-16", 5, None, None),
+            ("T-API-17", 5, Some(30), None),
+            ("T-API-17", 5, Some(60), None),
+            ("T-API-18", 5, Some(10), due(10, 10)),
+            ("T-API-19", 20, Some(10), due(20, 1)),
+            ("T-API-20", 5, Some(0), due(5, 0)),
+        ] {
+            assert_eq!(mark.again(at(now), requested), wanted, "{rule} at {now}");
+        }
+    }
+
+    #[test]
+    fn t_api_37_and_38_an_object_goes_when_nobody_holds_it_and_no_grace_is_left() {
+        assert!(may_go(None, 0));
+        assert!(may_go(Some(0), 0));
+        assert!(!may_go(Some(0), 1));
+        assert!(!may_go(Some(30), 0), "T-API-38: the node has not finished");
+    }
+}

@@ -1,0 +1,206 @@
+//! From the bytes of a request to an object of the kind the URL names.
+
+use crate::call::{Call, FieldValidation};
+use crate::error::{ApiError, Result};
+use crate::negotiate;
+use api::Kind;
+use api::decode::{Decoded, Problem};
+use api::schema::TypeId;
+use api::value::ValueExt;
+use serde_json::Value;
+
+pub(crate) const BODIES: &str =
+    "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+
+/// The media types a body may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Media {
+    Json,
+    Yaml,
+    Protobuf,
+}
+
+fn media(call: &Call) -> Result<Media> {
+    match negotiate::content_type(&call.headers) {
+        "" | "application/json" => Ok(Media::Json),
+        "application/yaml" => Ok(Media::Yaml),
+        "application/vnd.kubernetes.protobuf" => Ok(Media::Protobuf),
+        _ => Err(ApiError::UnsupportedMediaType(BODIES)),
+    }
+}
+
+/// The object in the body, checked against its kind's schema.
+pub(crate) fn object(call: &Call) -> Result<Value> {
+    let kind = &call.kind;
+    let decoded = body(call, &kind.kind, &kind.api_version(), kind.ty)?;
+    check_type(call, kind, &decoded.value)?;
+    let as_what = format!(
+        "{} in version \"{}\" cannot be handled as a {}",
+        kind.kind, kind.version, kind.kind
+    );
+    take_problems(call, &decoded.problems, |text| {
+        ApiError::bad_request(format!("{as_what}: {text}"))
+    })?;
+    let mut object = decoded.value;
+    object["kind"] = kind.kind.clone().into();
+    object["apiVersion"] = kind.api_version().into();
+    Ok(object)
+}
+
+/// A body of another type than the resource: options, bindings, evictions, scales.
+pub(crate) fn other(call: &Call, type_name: &str) -> Result<Value> {
+    let built_in = call.server.built_in_schema();
+    let Some(ty) = built_in.named(type_name) else {
+        return Err(ApiError::Internal(format!("{type_name} has no schema")));
+    };
+    let kind = type_name.rsplit('.').next().unwrap_or(type_name);
+    Ok(decode(call, kind, "", &built_in, ty)?.value)
+}
+
+fn body(call: &Call, kind: &str, api_version: &str, ty: TypeId) -> Result<Decoded> {
+    decode(call, kind, api_version, &call.kind.schema, ty)
+}
+
+fn decode(
+    call: &Call,
+    kind: &str,
+    api_version: &str,
+    schema: &api::Schema,
+    ty: TypeId,
+) -> Result<Decoded> {
+    let version = api_version.rsplit('/').next().unwrap_or_default();
+    let bad = |why: &dyn std::fmt::Display| {
+        ApiError::bad_request(format!(
+            "{kind} in version \"{version}\" cannot be handled as a {kind}: {why}"
+        ))
+    };
+    match media(call)? {
+        Media::Json if is_custom(call, schema) => {
+            api::decode::custom_json(schema, ty, &call.body).map_err(|error| bad(&error))
+        }
+        Media::Json => api::decode::json(schema, ty, &call.body).map_err(|error| bad(&error)),
+        Media::Yaml => {
+            let document = api::yaml::to_json(&call.body).map_err(|error| bad(&error))?;
+            if !document.duplicates.is_empty() {
+                duplicates(call, &document.duplicates, &bad)?;
+            }
+            value(call, schema, ty, document.value).map_err(|error| bad(&error))
+        }
+        Media::Protobuf => {
+            let registry = call.server.registry();
+            let resolve = |api_version: &str, kind: &str| {
+                let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+                let known =
+                    registry.by_kind(group, version, kind).filter(|kind| kind.custom.is_none());
+                known.map(|kind| kind.ty).or(Some(ty))
+            };
+            let (_, _, value) =
+                api::protobuf::decode(schema, resolve, &call.body).map_err(|error| bad(&error))?;
+            Ok(Decoded { value, problems: Vec::new() })
+        }
+    }
+}
+
+/// A custom resource keeps what a built-in kind would leave out because it is empty.
+fn is_custom(call: &Call, schema: &api::Schema) -> bool {
+    call.kind.custom.is_some() && std::ptr::eq(schema, &*call.kind.schema)
+}
+
+/// An already parsed value as an object of that type.
+fn value(
+    call: &Call,
+    schema: &api::Schema,
+    ty: TypeId,
+    value: Value,
+) -> std::result::Result<Decoded, api::decode::DecodeError> {
+    if is_custom(call, schema) {
+        api::decode::custom_value(schema, ty, value)
+    } else {
+        api::decode::value(schema, ty, value)
+    }
+}
+
+/// What a patch made, as an object of the call's kind.
+pub(crate) fn patched(
+    call: &Call,
+    patched: Value,
+) -> std::result::Result<Decoded, api::decode::DecodeError> {
+    value(call, &call.kind.schema, call.kind.ty, patched)
+}
+
+/// YAML's own complaint about keys that are there twice.
+fn duplicates(
+    call: &Call,
+    duplicates: &api::yaml::Duplicates,
+    bad: &dyn Fn(&dyn std::fmt::Display) -> ApiError,
+) -> Result<()> {
+    let said = format!("error converting YAML to JSON: {duplicates}");
+    match call.field_validation()? {
+        FieldValidation::Ignore => {}
+        FieldValidation::Warn => call.warn(said),
+        FieldValidation::Strict => return Err(bad(&format!("strict decoding error: {said}"))),
+    }
+    Ok(())
+}
+
+/// Ignored, told as warnings, or refused, as `fieldValidation` says.
+pub(crate) fn take_problems(
+    call: &Call,
+    problems: &[Problem],
+    refuse: impl Fn(String) -> ApiError,
+) -> Result<()> {
+    if problems.is_empty() {
+        return Ok(());
+    }
+    match call.field_validation()? {
+        FieldValidation::Ignore => Ok(()),
+        FieldValidation::Warn => {
+            problems.iter().for_each(|problem| call.warn(problem.to_string()));
+            Ok(())
+        }
+        FieldValidation::Strict => {
+            let all: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            Err(refuse(format!("strict decoding error: {}", all.join(", "))))
+        }
+    }
+}
+
+/// A body may leave out its type, but not claim another.
+fn check_type(call: &Call, kind: &Kind, object: &Value) -> Result<()> {
+    let said_kind = object.text(&["kind"]);
+    let said_version = object.text(&["apiVersion"]);
+    let wanted = kind.api_version();
+    if (said_kind.is_empty() || said_kind == kind.kind)
+        && (said_version.is_empty() || said_version == wanted)
+    {
+        return Ok(());
+    }
+    let said_kind = if said_kind.is_empty() { &kind.kind } else { said_kind };
+    let said_version = if said_version.is_empty() { &wanted } else { said_version };
+    let (group, version) = said_version.split_once('/').unwrap_or(("", said_version));
+    let registry = call.server.registry();
+    let why = match registry.by_kind(group, version, said_kind) {
+        None => format!(
+            "no kind \"{said_kind}\" is registered for version \"{said_version}\" in scheme \"pkg/api/legacyscheme/scheme.go:30\""
+        ),
+        Some(_) if said_kind == kind.kind && group == kind.group => {
+            return Err(ApiError::bad_request(format!(
+                "the API version in the data ({said_version}) does not match the expected API version ({wanted})"
+            )));
+        }
+        Some(_) => {
+            let short = match kind.group.as_str() {
+                "" => "core",
+                group => group.split('.').next().unwrap_or(group),
+            };
+            format!(
+                "converting ({version}.{said_kind}) to ({short}.{}): unknown conversion",
+                kind.kind
+            )
+        }
+    };
+    Err(ApiError::bad_request(format!(
+        "{said_kind} in version \"{said_version}\" cannot be handled as a {}: {why}",
+        kind.kind
+    )))
+}

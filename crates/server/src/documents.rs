@@ -1,0 +1,175 @@
+//! Discovery and OpenAPI documents: large, the same for everybody, and made only when asked for.
+//!
+//! They are kept encoded until a custom resource definition changes what is served.
+
+use crate::answer::{self, Answer, JSON};
+use crate::body::Body;
+use crate::error::{ApiError, Result};
+use crate::openapi::{self, gnostic, v2, v3};
+use crate::request::Query;
+use crate::{discovery, gzip};
+use api::Registry;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+const GNOSTIC: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+const GNOSTIC_ACCEPTED: [&str; 2] = [
+    "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
+    "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
+];
+
+#[derive(Default)]
+pub(crate) struct Documents {
+    /// Encoded documents with their entity tags.
+    made: Mutex<HashMap<String, (Bytes, String)>>,
+}
+
+impl Documents {
+    /// What is served has changed.
+    pub(crate) fn forget(&self) {
+        self.lock().clear();
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, (Bytes, String)>> {
+        self.made.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn get(&self, name: &str, make: impl FnOnce() -> Vec<u8>) -> (Bytes, String) {
+        if let Some(made) = self.lock().get(name) {
+            return made.clone();
+        }
+        let bytes = Bytes::from(make());
+        let tag = openapi::etag(&bytes);
+        self.lock().insert(name.to_owned(), (bytes.clone(), tag.clone()));
+        (bytes, tag)
+    }
+
+    /// `/api` or `/apis` with everything in it (A-40, A-43).
+    pub(crate) fn aggregated(
+        &self,
+        registry: &Registry,
+        headers: &HeaderMap,
+        core: bool,
+    ) -> Answer {
+        let name = if core { "aggregated core" } else { "aggregated" };
+        let made = self.get(name, || {
+            serde_json::to_vec(&discovery::aggregated(registry, core)).unwrap_or_default()
+        });
+        let mut answer = tagged(headers, AGGREGATED, made);
+        answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("public"));
+        answer
+    }
+
+    /// Everything below `/openapi/`.
+    pub(crate) fn open_api(
+        &self,
+        registry: &Registry,
+        path: &[&str],
+        query: &Query,
+        headers: &HeaderMap,
+    ) -> Result<Answer> {
+        match path {
+            ["v2"] => self.version_2(registry, headers),
+            ["v3"] => {
+                let made =
+                    self.get("v3", || serde_json::to_vec(&v3::index(registry)).unwrap_or_default());
+                Ok(tagged(headers, JSON, made))
+            }
+            ["v3", "api", version] => self.version_3(registry, "", version, query, headers),
+            ["v3", "apis", group, version] => {
+                self.version_3(registry, group, version, query, headers)
+            }
+            _ => Err(ApiError::NoSuchPath),
+        }
+    }
+
+    fn version_2(&self, registry: &Registry, headers: &HeaderMap) -> Result<Answer> {
+        let accept: Vec<&str> = headers
+            .get_all(header::ACCEPT)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .map(str::trim)
+            .collect();
+        let kind = |clause: &&str| clause.split(';').next().unwrap_or_default().trim().to_owned();
+        let wants =
+            |types: &[&str]| accept.iter().map(kind).any(|kind| types.contains(&kind.as_str()));
+        if wants(&GNOSTIC_ACCEPTED) {
+            let made = self.get("v2 protobuf", || gnostic::document_bytes(registry));
+            return Ok(tagged(headers, GNOSTIC, made));
+        }
+        if accept.is_empty() || wants(&["application/json", "application/*", "*/*"]) {
+            return Ok(tagged(headers, JSON, self.get("v2", || v2::document_bytes(registry))));
+        }
+        Err(ApiError::NotAcceptable(
+            "application/json, application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
+        ))
+    }
+
+    fn version_3(
+        &self,
+        registry: &Registry,
+        group: &str,
+        version: &str,
+        query: &Query,
+        headers: &HeaderMap,
+    ) -> Result<Answer> {
+        if !registry.groups().iter().any(|(g, versions)| *g == group && versions.contains(&version))
+        {
+            return Err(ApiError::NoSuchPath);
+        }
+        let name = format!("v3 {group}/{version}");
+        let made =
+            self.get(&name, || v3::document_bytes(registry, group, version).unwrap_or_default());
+        let hash = openapi::hash(&made.0);
+        let path = if group.is_empty() {
+            format!("api/{version}")
+        } else {
+            format!("apis/{group}/{version}")
+        };
+        match query.text("hash") {
+            Some(asked) if asked != hash => {
+                let mut answer = answer::text(StatusCode::MOVED_PERMANENTLY, "");
+                let place = format!("/openapi/v3/{path}?hash={hash}");
+                if let Ok(place) = HeaderValue::from_str(&place) {
+                    answer.headers_mut().insert(header::LOCATION, place);
+                }
+                Ok(answer)
+            }
+            Some(_) => {
+                let mut answer = tagged(headers, JSON, made);
+                let for_good = HeaderValue::from_static("public, immutable");
+                answer.headers_mut().insert(header::CACHE_CONTROL, for_good);
+                Ok(answer)
+            }
+            None => Ok(tagged(headers, JSON, made)),
+        }
+    }
+}
+
+/// The document, or 304 if the client has it already.
+fn tagged(
+    headers: &HeaderMap,
+    content_type: &'static str,
+    (bytes, tag): (Bytes, String),
+) -> Answer {
+    let known = headers
+        .get(header::IF_NONE_MATCH)
+        .and_then(|known| known.to_str().ok())
+        .is_some_and(|known| known.split(',').any(|known| known.trim() == tag));
+    let mut answer = if known {
+        let mut answer = Response::new(Body::empty());
+        *answer.status_mut() = StatusCode::NOT_MODIFIED;
+        answer
+    } else {
+        answer::answer(StatusCode::OK, content_type, bytes)
+    };
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        answer.headers_mut().insert(header::ETAG, tag);
+    }
+    answer.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+    gzip::maybe(headers, answer)
+}

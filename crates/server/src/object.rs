@@ -1,0 +1,183 @@
+//! How an object is laid out at rest, and what is read from it without decoding it whole.
+//!
+//! The stored bytes are what a GET returns: `{"kind":…,"apiVersion":…,"metadata":{"resourceVersion":
+//! "…",…},…}` with every other key sorted. Kind and apiVersion stand first so that a list, whose
+//! items do not repeat them (A-27), can take everything behind them; the resource version stands at
+//! a known place because only the store knows it (decision 3 of the design).
+
+use api::Kind;
+use serde_json::Value;
+use std::sync::OnceLock;
+use store::{Draft, Envelope};
+
+pub(crate) type Store = store::Store<Index>;
+pub(crate) type Object = store::Object<Index>;
+pub(crate) type Event = store::Event<Index>;
+
+/// An event on the wire is the object between these (A-30).
+pub(crate) const ENVELOPE: Envelope = Envelope {
+    created: b"{\"type\":\"ADDED\",\"object\":",
+    updated: b"{\"type\":\"MODIFIED\",\"object\":",
+    deleted: b"{\"type\":\"DELETED\",\"object\":",
+    end: b"}\n",
+};
+
+/// What selectors and lists want to know of an object; read from its bytes when first asked for.
+pub(crate) struct Index {
+    meta: OnceLock<Meta>,
+    fields: OnceLock<Vec<String>>,
+}
+
+#[derive(serde::Deserialize, Default)]
+struct Head {
+    #[serde(default)]
+    metadata: Meta,
+}
+
+#[derive(serde::Deserialize, Default, Clone)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Meta {
+    pub(crate) uid: String,
+    pub(crate) labels: std::collections::BTreeMap<String, String>,
+    pub(crate) deletion_timestamp: Option<String>,
+}
+
+impl store::Index for Index {
+    fn read(_collection: &str, _name: &str, _bytes: &[u8]) -> Self {
+        Index { meta: OnceLock::new(), fields: OnceLock::new() }
+    }
+}
+
+/// The questions asked of stored objects.
+pub(crate) trait Stored {
+    fn meta(&self) -> &Meta;
+    /// The decoded object. Stored bytes were written by us, so this does not fail.
+    fn value(&self) -> Value;
+    fn label(&self, key: &str) -> Option<&str>;
+    /// The value of a field selector's field.
+    fn field(&self, kind: &Kind, field: &str) -> Option<&str>;
+    /// `(namespace, name)`; the namespace is empty for cluster-scoped objects.
+    fn place(&self) -> (&str, &str);
+}
+
+impl Stored for Object {
+    fn meta(&self) -> &Meta {
+        self.index().meta.get_or_init(|| {
+            serde_json::from_slice::<Head>(&self.bytes()).unwrap_or_default().metadata
+        })
+    }
+
+    fn value(&self) -> Value {
+        serde_json::from_slice(&self.bytes()).expect("stored objects are JSON")
+    }
+
+    fn label(&self, key: &str) -> Option<&str> {
+        self.meta().labels.get(key).map(String::as_str)
+    }
+
+    fn field(&self, kind: &Kind, field: &str) -> Option<&str> {
+        let (namespace, name) = self.place();
+        match field {
+            "metadata.name" => Some(name),
+            "metadata.namespace" => Some(namespace),
+            _ => {
+                let at = kind.rules.fields.iter().position(|(known, _)| *known == field)?;
+                let values = self.index().fields.get_or_init(|| {
+                    let object = self.value();
+                    kind.rules.fields.iter().map(|(_, read)| read(&object)).collect()
+                });
+                values.get(at).map(String::as_str)
+            }
+        }
+    }
+
+    fn place(&self) -> (&str, &str) {
+        self.name().split_once('/').unwrap_or(("", self.name()))
+    }
+}
+
+/// The name under which the store keeps an object.
+pub(crate) fn store_name(namespace: &str, name: &str) -> String {
+    if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") }
+}
+
+/// The object with its type in front and a gap where the resource version will be.
+pub(crate) fn draft(kind: &Kind, object: &Value) -> Draft {
+    let mut bytes = Vec::with_capacity(2048);
+    bytes.extend_from_slice(b"{\"kind\":");
+    write(&mut bytes, &kind.kind);
+    bytes.extend_from_slice(b",\"apiVersion\":");
+    write(&mut bytes, &stored_version(kind));
+    bytes.extend_from_slice(b",\"metadata\":{\"resourceVersion\":\"");
+    let revision_at = bytes.len();
+    bytes.push(b'"');
+    if let Some(Value::Object(metadata)) = object.get("metadata") {
+        for (key, value) in metadata.iter().filter(|(key, _)| *key != "resourceVersion") {
+            write_field(&mut bytes, key, value);
+        }
+    }
+    bytes.push(b'}');
+    if let Value::Object(fields) = object {
+        let own = |key: &str| matches!(key, "kind" | "apiVersion" | "metadata");
+        for (key, value) in fields.iter().filter(|(key, _)| !own(key)) {
+            write_field(&mut bytes, key, value);
+        }
+    }
+    bytes.push(b'}');
+    Draft { bytes, revision_at }
+}
+
+fn stored_version(kind: &Kind) -> String {
+    if kind.storage.group.is_empty() {
+        kind.storage.version.clone()
+    } else {
+        format!("{}/{}", kind.storage.group, kind.storage.version)
+    }
+}
+
+fn write(bytes: &mut Vec<u8>, value: &impl serde::Serialize) {
+    serde_json::to_writer(bytes, value).expect("writing JSON to memory");
+}
+
+fn write_field(bytes: &mut Vec<u8>, key: &str, value: &Value) {
+    bytes.push(b',');
+    write(bytes, &key);
+    bytes.push(b':');
+    write(bytes, value);
+}
+
+/// `{"kind":"Pod","apiVersion":"v1",`: how the stored bytes of a kind begin. Names of kinds and
+/// versions need no escapes.
+pub(crate) fn type_prefix(kind: &Kind) -> String {
+    format!("{{\"kind\":\"{}\",\"apiVersion\":\"{}\",", kind.kind, kind.api_version())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod_kind() -> std::sync::Arc<Kind> {
+        api::Registry::built_in().resource("", "v1", "pods").unwrap().clone()
+    }
+
+    #[test]
+    fn the_resource_version_fits_into_its_gap() {
+        let kind = pod_kind();
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "resourceVersion": "7"}, "spec": {}});
+        let Draft { mut bytes, revision_at } = draft(&kind, &pod);
+        bytes.splice(revision_at..revision_at, *b"42");
+        let read: Value = serde_json::from_slice(&bytes).unwrap();
+        assert_eq!(read["metadata"], json!({"name": "a", "resourceVersion": "42"}));
+        assert_eq!(read["kind"], "Pod");
+    }
+
+    #[test]
+    fn a_27_what_follows_the_type_is_an_item_of_a_list() {
+        let kind = pod_kind();
+        let Draft { bytes, .. } = draft(&kind, &json!({"metadata": {"name": "a"}, "spec": {}}));
+        let item = bytes.strip_prefix(type_prefix(&kind).as_bytes()).unwrap();
+        let read: Value = serde_json::from_slice(&[b"{", item].concat()).unwrap();
+        assert_eq!(read, json!({"metadata": {"name": "a", "resourceVersion": ""}, "spec": {}}));
+    }
+}

@@ -1,0 +1,47 @@
+//! Describes the API in OpenAPI, for `kubectl explain`, validation and generated clients (A-46 to
+//! A-54).
+//!
+//! ```text
+//! Registry ─▶ operations ─┬▶ v3   one document per group and version, JSON
+//! Schema ──▶ types ───────┤
+//! CRDs ────▶ custom ──────┴▶ v2   one document for all, JSON or (gnostic) protobuf
+//! ```
+//!
+//! Documents are several megabytes, so they are written piece by piece, never held as a tree, and
+//! only when somebody asks. What was written once may be kept: a document of built-in kinds never
+//! changes, one of custom kinds changes with the registry.
+//!
+//! Not here: caching, `Accept`, `If-None-Match` and redirects (the HTTP side).
+
+mod custom;
+#[cfg(test)]
+mod fixtures;
+pub mod gnostic;
+mod names;
+mod operations;
+mod parameters;
+mod types;
+pub mod v2;
+pub mod v3;
+mod write;
+
+use sha2::{Digest, Sha512};
+use std::fmt::Write as _;
+
+/// A hash of a document, as hexadecimal digits: the `hash` of A-46 and, in quotes, the ETag.
+pub fn hash(bytes: &[u8]) -> String {
+    hex(&Sha512::digest(bytes))
+}
+
+/// The value of the `ETag` header for a document: a hash in quotes.
+pub fn etag(bytes: &[u8]) -> String {
+    format!("\"{}\"", hash(bytes))
+}
+
+fn hex(digest: &[u8]) -> String {
+    digest.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02X}");
+        text
+    })
+}

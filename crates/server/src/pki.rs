@@ -1,0 +1,267 @@
+//! The cluster's keys and certificates: made on the first start, kept, renewed in time.
+//!
+//!     <dir>/pki/ca.crt ca.key            signs everything below
+//!     <dir>/pki/serving.crt serving.key  what the API server shows
+//!     <dir>/pki/admin.crt admin.key      kubernetes-admin in system:masters
+//!     <dir>/pki/sa.key                   signs service-account tokens
+//!     <dir>/admin.token                  the administrator's bearer token
+//!
+//! Whatever can be made again without anybody noticing (serving and admin certificates) is, when
+//! it is old or does not fit. What others rely on (the CA, `sa.key`) is never replaced silently:
+//! a damaged file is an error that says what to do.
+
+mod authority;
+mod files;
+mod subject;
+
+pub use authority::Identity;
+pub use files::write_secret;
+
+use authority::{Authority, Purpose};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use rustls::server::WebPkiClientVerifier;
+use rustls::time_provider::TimeProvider;
+use rustls::{RootCertStore, ServerConfig};
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub const ADMIN: &str = "kubernetes-admin";
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+const LEAF_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Certificates are renewed at start when less than this is left.
+const LEAF_RENEWAL: Duration = Duration::from_secs(60 * 24 * 3600);
+
+/// Names under which the API server is reached, besides those given.
+const NAMES: &[&str] = &[
+    "localhost",
+    "127.0.0.1",
+    "::1",
+    "kubernetes",
+    "kubernetes.default",
+    "kubernetes.default.svc",
+    "kubernetes.default.svc.cluster.local",
+    "10.96.0.1",
+];
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot {doing} {}", path.display())]
+    File { doing: &'static str, path: PathBuf, source: std::io::Error },
+    #[error("{} is damaged ({why}); {advice}", path.display())]
+    Damaged { path: PathBuf, why: String, advice: &'static str },
+    #[error("cannot make a certificate: {0}")]
+    Certificate(String),
+}
+
+const START_OVER: &str = "restore it from a backup, or delete the whole pki directory to start over \
+                          with a new identity: every kubeconfig and token made before stops working";
+const MADE_ANEW: &str = "delete it, and a new one is made at the next start";
+
+pub struct Pki {
+    authority: Authority,
+    serving: Identity,
+    admin: Identity,
+    service_account_key: String,
+    admin_token: String,
+}
+
+impl Pki {
+    /// Loads what is in `dir`, making and renewing what is missing or old. `sans` are further
+    /// names and addresses the API server is reached by.
+    pub fn load_or_create(dir: &Path, sans: &[String]) -> Result<Pki, Error> {
+        let pki = dir.join("pki");
+        files::private_dir(&pki).map_err(|source| Error::File {
+            doing: "create",
+            path: pki.clone(),
+            source,
+        })?;
+        let authority = Authority::load_or_create(&pki)?;
+        let serving = Purpose::Serving { names: serving_names(sans) };
+        let serving = authority.load_or_issue(&pki, "serving", &serving)?;
+        let admin = Purpose::client(ADMIN, &[crate::authn::MASTERS]);
+        let admin = authority.load_or_issue(&pki, "admin", &admin)?;
+        Ok(Pki {
+            authority,
+            serving,
+            admin,
+            service_account_key: service_account_key(&pki.join("sa.key"))?,
+            admin_token: admin_token(&dir.join("admin.token"))?,
+        })
+    }
+
+    /// TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1; client certificates of our CA are welcome, and none
+    /// is required (A-171).
+    pub fn server_config(&self) -> Result<ServerConfig, Error> {
+        self.server_config_by(Arc::new(Clock))
+    }
+
+    fn server_config_by(&self, clock: Arc<dyn TimeProvider>) -> Result<ServerConfig, Error> {
+        let broken = |error: &dyn std::fmt::Display| Error::Certificate(error.to_string());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut roots = RootCertStore::empty();
+        roots.add(self.authority.der().clone()).map_err(|error| broken(&error))?;
+        let clients =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+                .allow_unauthenticated()
+                .build()
+                .map_err(|error| broken(&error))?;
+        let chain = CertificateDer::pem_slice_iter(self.serving.certificate.as_bytes())
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| broken(&error))?;
+        let key = PrivateKeyDer::from_pem_slice(self.serving.key.as_bytes())
+            .map_err(|error| broken(&error))?;
+        let mut config = ServerConfig::builder_with_details(provider, clock)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| broken(&error))?
+            .with_client_cert_verifier(clients)
+            .with_single_cert(chain, key)
+            .map_err(|error| broken(&error))?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(config)
+    }
+
+    /// The administrator's kubeconfig, with everything embedded (A-173).
+    pub fn kubeconfig(&self, server: &str) -> String {
+        self.kubeconfig_for(server, ADMIN, &self.admin)
+    }
+
+    /// A kubeconfig for anybody else, such as a component or a node.
+    pub fn kubeconfig_for(&self, server: &str, user: &str, identity: &Identity) -> String {
+        let data = |text: &str| BASE64_STANDARD.encode(text);
+        // JSON strings are YAML strings: whatever the names contain, they stay names.
+        let quote = |text: &str| serde_json::Value::from(text).to_string();
+        let context = quote(&format!("{user}@landfall"));
+        format!(
+            "apiVersion: v1\nkind: Config\npreferences: {{}}\n\
+             clusters:\n- name: landfall\n  cluster:\n    server: {}\n    \
+             certificate-authority-data: {}\n\
+             users:\n- name: {}\n  user:\n    client-certificate-data: {}\n    \
+             client-key-data: {}\n\
+             contexts:\n- name: {context}\n  context:\n    cluster: landfall\n    user: {}\n\
+             current-context: {context}\n",
+            quote(server),
+            data(self.ca_certificate()),
+            quote(user),
+            data(&identity.certificate),
+            data(&identity.key),
+            quote(user),
+        )
+    }
+
+    /// A client certificate: `name` becomes the user, `groups` its groups.
+    pub fn issue_client(
+        &self,
+        name: &str,
+        groups: &[&str],
+        lifetime: Duration,
+    ) -> Result<Identity, Error> {
+        self.authority.issue(&Purpose::client(name, groups), lifetime)
+    }
+
+    /// The CA certificate in PEM: what clients, `kube-root-ca.crt` and kubeconfigs trust.
+    pub fn ca_certificate(&self) -> &str {
+        self.authority.pem()
+    }
+
+    /// In PKCS#8 PEM, for [`crate::authn::ServiceAccountTokens`].
+    pub fn service_account_key(&self) -> &str {
+        &self.service_account_key
+    }
+
+    /// The bearer token of user [`ADMIN`] in group `system:masters`.
+    pub fn admin_token(&self) -> &str {
+        &self.admin_token
+    }
+
+    pub fn admin(&self) -> &Identity {
+        &self.admin
+    }
+}
+
+impl std::fmt::Debug for Pki {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pki").finish_non_exhaustive()
+    }
+}
+
+fn serving_names(given: &[String]) -> BTreeSet<String> {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    NAMES
+        .iter()
+        .map(|&name| name.to_owned())
+        .chain(given.iter().cloned())
+        .chain([host.trim().to_lowercase()])
+        .filter(|name| is_dns_name(name) || name.parse::<std::net::IpAddr>().is_ok())
+        .collect()
+}
+
+fn is_dns_name(name: &str) -> bool {
+    let letters = |label: &str| {
+        !label.is_empty()
+            && label.len() <= 63
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    name.len() <= 253 && name.split('.').all(letters)
+}
+
+fn service_account_key(path: &Path) -> Result<String, Error> {
+    let file = |doing| move |source| Error::File { doing, path: path.to_owned(), source };
+    if let Some(pem) = files::read_secret(path).map_err(file("read"))? {
+        return match crate::authn::jwt::SigningKey::from_pem(&pem) {
+            Ok(_) => Ok(pem),
+            Err(why) => Err(Error::Damaged {
+                path: path.to_owned(),
+                why: why.to_string(),
+                advice: "restore it from a backup, or delete it: a new key is made at the next \
+                         start, and service-account tokens issued before stop working",
+            }),
+        };
+    }
+    let pem = authority::new_key()?.serialize_pem();
+    write_secret(path, pem.as_bytes()).map_err(file("write"))?;
+    Ok(pem)
+}
+
+/// Shorter than this and somebody could guess it.
+const TOKEN_MIN: usize = 20;
+
+fn admin_token(path: &Path) -> Result<String, Error> {
+    let file = |doing| move |source| Error::File { doing, path: path.to_owned(), source };
+    if let Some(token) = files::read_secret(path).map_err(file("read"))? {
+        let token = token.trim();
+        let sound = token.len() >= TOKEN_MIN && token.bytes().all(|byte| byte.is_ascii_graphic());
+        return match sound {
+            true => Ok(token.to_owned()),
+            false => Err(Error::Damaged {
+                path: path.to_owned(),
+                why: format!("expected one line of at least {TOKEN_MIN} printable characters"),
+                advice: MADE_ANEW,
+            }),
+        };
+    }
+    let token = base64::prelude::BASE64_URL_SAFE_NO_PAD.encode(clock::random_bytes::<32>());
+    write_secret(path, format!("{token}\n").as_bytes()).map_err(file("write"))?;
+    Ok(token)
+}
+
+/// The one clock, for the dates of client certificates.
+#[derive(Debug)]
+struct Clock;
+
+impl TimeProvider for Clock {
+    fn current_time(&self) -> Option<UnixTime> {
+        let seconds = u64::try_from(clock::now().as_second()).ok()?;
+        Some(UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

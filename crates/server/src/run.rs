@@ -1,0 +1,168 @@
+//! Starting and stopping a server: its data directory, its store, its keys, its first objects.
+
+use crate::audit::Audit;
+use crate::authn::{Authenticator, ServiceAccountTokens, StaticTokens, User};
+use crate::object::{ENVELOPE, Store};
+use crate::pki::Pki;
+use crate::server::{Parts, Server};
+use crate::{listen, upkeep};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// Where objects are kept.
+#[derive(Debug, Clone)]
+pub enum StoreChoice {
+    /// In the data directory.
+    Embedded,
+    /// `http://host:port`, one or several.
+    Etcd(Vec<String>),
+}
+
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub data_dir: PathBuf,
+    pub listen: SocketAddr,
+    pub store: StoreChoice,
+    /// One line of JSON per request goes here.
+    pub audit_log: Option<PathBuf>,
+    /// Keep up what the control plane owes every namespace (the `default` service account).
+    pub controllers: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the data directory {} cannot be used", path.display())]
+    DataDir { path: PathBuf, source: std::io::Error },
+    #[error(
+        "another landfall is running on {}: stop it first, or give this one another --data-dir",
+        path.display()
+    )]
+    InUse { path: PathBuf },
+    #[error("the store cannot be opened")]
+    Store(#[source] store::Error),
+    #[error("the keys and certificates in the data directory cannot be used")]
+    Pki(#[from] crate::pki::Error),
+    #[error("cannot listen on {address}")]
+    Listen { address: SocketAddr, source: std::io::Error },
+    #[error("the service account key cannot be used")]
+    Key,
+    #[error("the audit log {} cannot be opened", path.display())]
+    Audit { path: PathBuf, source: std::io::Error },
+    #[error("the first objects could not be stored: {0}")]
+    Bootstrap(String),
+}
+
+/// A server that answers.
+pub struct Running {
+    pub server: Server,
+    pub address: SocketAddr,
+    /// The admin's kubeconfig.
+    pub kubeconfig: PathBuf,
+    stop: oneshot::Sender<()>,
+    done: JoinHandle<()>,
+    store: Store,
+    _lock: std::fs::File,
+}
+
+/// The URL that service account tokens name as their issuer.
+const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+
+/// Opens everything and answers requests from the moment this returns.
+pub async fn start(config: Config) -> Result<Running, Error> {
+    let dir = &config.data_dir;
+    let data_dir = |source| Error::DataDir { path: dir.clone(), source };
+    std::fs::create_dir_all(dir).map_err(data_dir)?;
+    let lock = lock(dir)?;
+    let listener = TcpListener::bind(config.listen)
+        .await
+        .map_err(|source| Error::Listen { address: config.listen, source })?;
+    let address = listener.local_addr().map_err(data_dir)?;
+    let pki = Pki::load_or_create(dir, &[address.ip().to_string()])?;
+    let store = open_store(&config).await?;
+    let audit = config
+        .audit_log
+        .as_deref()
+        .map(|path| Audit::open(path).map_err(|source| Error::Audit { path: path.into(), source }))
+        .transpose()?;
+    let server = Server::new(Parts {
+        store: store.clone(),
+        authenticator: authenticator(&pki)?,
+        address: address.to_string(),
+        ca_certificate: pki.ca_certificate().to_owned(),
+        audit,
+    });
+    upkeep::begin(&server, address, config.controllers).await.map_err(Error::Bootstrap)?;
+    let kubeconfig = dir.join("kubeconfig");
+    let text = pki.kubeconfig(&format!("https://{}", reachable(address)));
+    crate::pki::write_secret(&kubeconfig, text.as_bytes()).map_err(data_dir)?;
+    let tls = Arc::new(pki.server_config()?);
+    let (stop, stopped) = oneshot::channel::<()>();
+    let stopped = async move { drop(stopped.await) };
+    let done = tokio::spawn(listen::serve(server.clone(), listener, tls, stopped));
+    Ok(Running { server, address, kubeconfig, stop, done, store, _lock: lock })
+}
+
+impl Running {
+    /// Lets requests in flight finish, ends watches, writes everything down.
+    pub async fn stop(self) {
+        let _ = self.stop.send(());
+        let _ = self.done.await;
+        if let Err(error) = self.store.close().await {
+            tracing::error!(%error, "the store did not close cleanly");
+        }
+    }
+}
+
+/// Clients cannot connect to "any address".
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let mut address = address;
+    if address.ip().is_unspecified() {
+        address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
+    }
+    address
+}
+
+async fn open_store(config: &Config) -> Result<Store, Error> {
+    let backend = match &config.store {
+        StoreChoice::Embedded => {
+            store::Backend::Embedded { path: config.data_dir.join("store.redb") }
+        }
+        StoreChoice::Etcd(endpoints) => store::Backend::Etcd(store::EtcdOptions {
+            endpoints: endpoints.clone(),
+            prefix: "/landfall/".into(),
+        }),
+    };
+    let opened = Store::open(backend, store::Options::new(ENVELOPE)).await;
+    opened.map_err(|error| match error {
+        store::Error::InUse { .. } => Error::InUse { path: config.data_dir.clone() },
+        error => Error::Store(error),
+    })
+}
+
+fn authenticator(pki: &Pki) -> Result<Authenticator, Error> {
+    let mut static_tokens = StaticTokens::new();
+    static_tokens
+        .add(pki.admin_token(), User::authenticated("kubernetes-admin", &["system:masters"]));
+    let audiences = [ISSUER.to_owned()];
+    let service_accounts = ServiceAccountTokens::new(pki.service_account_key(), ISSUER, &audiences)
+        .map_err(|_| Error::Key)?;
+    Ok(Authenticator { static_tokens, service_accounts })
+}
+
+/// One server per data directory. The lock goes with the process, however it ends.
+fn lock(dir: &Path) -> Result<std::fs::File, Error> {
+    let path = dir.join("lock");
+    let opened = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+    let file = opened.map_err(|source| Error::DataDir { path: dir.into(), source })?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(Error::InUse { path: dir.into() }),
+        Err(std::fs::TryLockError::Error(source)) => {
+            Err(Error::DataDir { path: dir.into(), source })
+        }
+    }
+}

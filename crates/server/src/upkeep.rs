@@ -1,0 +1,300 @@
+//! What the server sees to by itself: the first objects, and those every namespace is owed.
+//!
+//! At the start the objects of `bootstrap` are stored where they are missing, before anybody is
+//! answered. After that: RBAC rules are compiled anew when they change, every namespace gets its
+//! `kube-root-ca.crt` and `default` account before its creation is acknowledged (and again if
+//! somebody deletes them), and events are forgotten after an hour.
+
+use crate::authz::Policy;
+use crate::object::{self, Stored, store_name};
+use crate::server::Server;
+use crate::{bootstrap, services};
+use api::Kind;
+use api::value::ValueExt;
+use futures::future::try_join_all;
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use store::{Change, EventKind, Expect, Write, WriteError};
+
+const RBAC: &str = "rbac.authorization.k8s.io";
+const ROOT_CA: &str = "kube-root-ca.crt";
+
+/// Events are kept for this long, looked through this often.
+const EVENT_LIFE: jiff::SignedDuration = jiff::SignedDuration::from_secs(3600);
+const EVENT_SWEEP: Duration = Duration::from_secs(60);
+
+/// Stores what is missing and starts what goes on in the background.
+pub(crate) async fn begin(
+    server: &Server,
+    address: SocketAddr,
+    controllers: bool,
+) -> Result<(), String> {
+    services::sweep(server.store()).await;
+    store_first_objects(server, address).await?;
+    refresh_policy(server);
+    if controllers {
+        let (_, namespaces) = server.store().list("namespaces", "", None);
+        for namespace in namespaces {
+            furnish(server, namespace.name()).await?;
+        }
+    }
+    spawn_until_closing(server, follow_roles(server.clone()));
+    spawn_until_closing(server, forget_events(server.clone()));
+    if controllers {
+        server.furnish_namespaces();
+        for collection in ["namespaces", "serviceaccounts", "configmaps"] {
+            spawn_until_closing(server, refurnish(server.clone(), collection));
+        }
+    }
+    Ok(())
+}
+
+fn spawn_until_closing(server: &Server, task: impl Future<Output = ()> + Send + 'static) {
+    let mut closing = server.closing();
+    tokio::spawn(async move {
+        tokio::select! {
+            () = task => {}
+            _ = closing.wait_for(|closing| *closing) => {}
+        }
+    });
+}
+
+async fn store_first_objects(server: &Server, address: SocketAddr) -> Result<(), String> {
+    let now = clock::now();
+    let hosts = [address.ip()];
+    let range = format!("{}/{}", services::SERVICE_RANGE.0, services::SERVICE_RANGE.1);
+    let api_ip = services::API_ADDRESS;
+    let mut objects = bootstrap::namespaces();
+    objects.extend(bootstrap::cluster_roles());
+    objects.extend(bootstrap::cluster_role_bindings());
+    objects.extend(bootstrap::roles());
+    objects.extend(bootstrap::role_bindings());
+    objects.extend(bootstrap::priority_classes());
+    objects.extend(bootstrap::flow_schemas(now));
+    objects.extend(bootstrap::priority_levels());
+    objects.push(bootstrap::service_cidr(&[&range], now));
+    objects.push(bootstrap::authentication_config_map(server.ca_certificate()));
+    objects.push(bootstrap::kubernetes_service(api_ip.into(), address.port()));
+    let mut claim = services::ip_address("default", "kubernetes", api_ip);
+    claim["apiVersion"] = "networking.k8s.io/v1".into();
+    claim["kind"] = "IPAddress".into();
+    objects.push(claim);
+    let kept = objects.into_iter().map(|object| ensure(server, object, Keep::AsItIs));
+    try_join_all(kept).await?;
+    let roles =
+        bootstrap::cluster_roles().into_iter().map(|role| ensure(server, role, Keep::ButContent));
+    try_join_all(roles).await?;
+    // Where the server is may have changed since the last start.
+    let port = address.port();
+    let places = [bootstrap::endpoint_slice(&hosts, port), bootstrap::endpoints(&hosts, port)];
+    try_join_all(places.into_iter().map(|object| ensure(server, object, Keep::ButContent))).await?;
+    Ok(())
+}
+
+/// What becomes of an object that is already there.
+#[derive(Clone, Copy, PartialEq)]
+enum Keep {
+    AsItIs,
+    /// Everything outside metadata is brought up to date.
+    ButContent,
+}
+
+/// Stores an object directly: at this point there is nobody to ask yet.
+async fn ensure(server: &Server, mut object: Value, keep: Keep) -> Result<(), String> {
+    let api_version = object.text(&["apiVersion"]).to_owned();
+    let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
+    let kind = server
+        .built_in()
+        .by_kind(group, version, object.text(&["kind"]))
+        .ok_or_else(|| format!("{api_version} {} is not a kind", object.text(&["kind"])))?
+        .clone();
+    let namespace = object.text(&["metadata", "namespace"]).to_owned();
+    let name = store_name(&namespace, object.text(&["metadata", "name"]));
+    (kind.rules.default)(&mut object);
+    let expect = match server.store().get(&kind.storage.collection, &name) {
+        Some(_) if keep == Keep::AsItIs => return Ok(()),
+        Some(stored) => {
+            let mut updated = stored.value();
+            let metadata = updated.remove("metadata").unwrap_or_default();
+            let mut wanted = object.clone();
+            wanted.remove("metadata");
+            if updated == wanted {
+                return Ok(());
+            }
+            object["metadata"] = metadata;
+            Expect::Revision(stored.revision())
+        }
+        None => {
+            let metadata = object.object("metadata");
+            metadata["uid"] = clock::uuid().into();
+            metadata["creationTimestamp"] = clock::now_rfc3339().into();
+            if kind.rules.generation != api::rules::Generation::Never {
+                metadata["generation"] = 1.into();
+            }
+            Expect::Absent
+        }
+    };
+    put(server, &kind, name, expect, &object).await
+}
+
+async fn put(
+    server: &Server,
+    kind: &Kind,
+    name: String,
+    expect: Expect,
+    object: &Value,
+) -> Result<(), String> {
+    let collection = kind.storage.collection.clone();
+    let change = Change::Put(object::draft(kind, object));
+    match server.store().write(Write { collection, name, expect, change }).await {
+        // Another server on the same store was quicker.
+        Ok(_) | Err(WriteError::Conflict { .. }) => Ok(()),
+        Err(WriteError::Backend(error)) => Err(error.to_string()),
+    }
+}
+
+impl Server {
+    /// Called after every acknowledged write, before the client hears of it, so that what a write
+    /// makes true is true for the writer's next request.
+    pub(crate) async fn written(&self, kind: &Arc<Kind>) {
+        match kind.group.as_str() {
+            RBAC => refresh_policy(self),
+            "" if kind.plural == "namespaces" && self.furnishes_namespaces() => {
+                let (_, namespaces) = self.store().list("namespaces", "", None);
+                for namespace in namespaces {
+                    if let Err(error) = furnish(self, namespace.name()).await {
+                        tracing::warn!(
+                            namespace = namespace.name(),
+                            error,
+                            "a namespace lacks its first objects"
+                        );
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Compiles the RBAC objects as they are now.
+pub(crate) fn refresh_policy(server: &Server) {
+    let all = |plural: &str| -> Vec<Value> {
+        let (_, objects) = server.store().list(&format!("{RBAC}/{plural}"), "", None);
+        objects.iter().map(|object| object.value()).collect()
+    };
+    let (cluster_roles, cluster_bindings) = (all("clusterroles"), all("clusterrolebindings"));
+    let (roles, bindings) = (all("roles"), all("rolebindings"));
+    server.set_policy(Policy::build(&cluster_roles, &cluster_bindings, &roles, &bindings));
+}
+
+/// Other servers on the same store change roles too.
+async fn follow_roles(server: Server) {
+    let watch =
+        |plural: &str| server.store().watch(&format!("{RBAC}/{plural}"), server.store().revision());
+    let (Ok(mut a), Ok(mut b), Ok(mut c), Ok(mut d)) = (
+        watch("clusterroles"),
+        watch("clusterrolebindings"),
+        watch("roles"),
+        watch("rolebindings"),
+    ) else {
+        return;
+    };
+    loop {
+        let seen = tokio::select! {
+            seen = a.next(1024) => seen,
+            seen = b.next(1024) => seen,
+            seen = c.next(1024) => seen,
+            seen = d.next(1024) => seen,
+        };
+        refresh_policy(&server);
+        if seen.is_err() {
+            return;
+        }
+    }
+}
+
+/// Gives a namespace its `kube-root-ca.crt` and its `default` account.
+async fn furnish(server: &Server, namespace: &str) -> Result<(), String> {
+    let Some(stored) = server.store().get("namespaces", namespace) else { return Ok(()) };
+    if stored.meta().deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let account = json!({
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": { "name": "default", "namespace": namespace },
+    });
+    let authority = json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": ROOT_CA,
+            "namespace": namespace,
+            "annotations": {
+                "kubernetes.io/description": "The certificate authority of this cluster: what pods check the API server's certificate with.",
+            },
+        },
+        "data": { "ca.crt": server.ca_certificate() },
+    });
+    futures::try_join!(
+        ensure(server, account, Keep::AsItIs),
+        ensure(server, authority, Keep::AsItIs)
+    )?;
+    Ok(())
+}
+
+/// Puts back what somebody deleted.
+async fn refurnish(server: Server, collection: &'static str) {
+    let Ok(mut watcher) = server.store().watch(collection, server.store().revision()) else {
+        return;
+    };
+    while let Ok(events) = watcher.next(1024).await {
+        for event in events {
+            let (namespace, name) = event.object.place();
+            let furnished = match collection {
+                "namespaces" => event.kind == EventKind::Created,
+                "serviceaccounts" => event.kind == EventKind::Deleted && name == "default",
+                _ => name == ROOT_CA && event.kind != EventKind::Created,
+            };
+            if !furnished {
+                continue;
+            }
+            let namespace = if collection == "namespaces" { name } else { namespace };
+            if let Err(error) = furnish(&server, namespace).await {
+                tracing::warn!(namespace, error, "a namespace lacks its first objects");
+            }
+        }
+    }
+}
+
+async fn forget_events(server: Server) {
+    loop {
+        tokio::time::sleep(EVENT_SWEEP).await;
+        let oldest = clock::now() - EVENT_LIFE;
+        let (_, events) = server.store().list("events", "", None);
+        for event in events {
+            if last_seen(&event.value()).is_some_and(|seen| seen < oldest) {
+                let write = Write {
+                    collection: "events".into(),
+                    name: event.name().to_owned(),
+                    expect: Expect::Revision(event.revision()),
+                    change: Change::Delete,
+                };
+                // Somebody wrote to it just now, or the store is in trouble: the next round decides.
+                let _ = server.store().write(write).await;
+            }
+        }
+    }
+}
+
+fn last_seen(event: &Value) -> Option<jiff::Timestamp> {
+    let times = [
+        event.text(&["series", "lastObservedTime"]),
+        event.text(&["lastTimestamp"]),
+        event.text(&["eventTime"]),
+        event.text(&["metadata", "creationTimestamp"]),
+    ];
+    times.iter().filter_map(|time| time.parse().ok()).max()
+}

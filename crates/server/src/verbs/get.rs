@@ -1,0 +1,24 @@
+//! GET of one object. The common case sends the stored bytes as they are.
+
+use crate::answer::{self, Answer};
+use crate::call::Call;
+use crate::error::Result;
+use crate::negotiate::{Encoding, Offer, View};
+use crate::views::{self, IncludeObject};
+use http::StatusCode;
+
+pub(crate) async fn get(call: &Call) -> Result<Answer> {
+    let form = call.form(Offer::Object)?;
+    // `resourceVersion=0` and `N` are both served by the newest state.
+    if call.query.text("resourceVersion").is_none() {
+        call.server.barrier().await?;
+    }
+    let stored = call.stored()?;
+    if form.view == View::Whole && form.encoding == Encoding::Json && !form.pretty {
+        let bytes = views::bytes(&call.kind, &stored);
+        return Ok(answer::bytes(StatusCode::OK, form, bytes));
+    }
+    let include = IncludeObject::parse(call.query.text("includeObject"))?;
+    let object = views::value(&call.kind, &stored);
+    Ok(answer::bytes(StatusCode::OK, form, views::single(&call.kind, object, form, include)))
+}

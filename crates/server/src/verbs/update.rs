@@ -1,0 +1,294 @@
+//! PUT, and the loop that PATCH and the writing subresources share.
+
+use crate::admission;
+use crate::answer::{self, Answer};
+use crate::call::{Call, name_of};
+use crate::error::{ApiError, Result};
+use crate::negotiate::{Encoding, Offer, View};
+use crate::object::{Object, store_name};
+use crate::verbs::create::{self, Made};
+use crate::verbs::write::{self, ATTEMPTS, Endpoint, Failed};
+use crate::views::{self, IncludeObject};
+use crate::{decode, services};
+use api::value::ValueExt;
+use http::StatusCode;
+use serde_json::Value;
+use std::sync::Arc;
+use store::Expect;
+
+pub(crate) async fn update(call: &Call, endpoint: Endpoint) -> Result<Answer> {
+    let dry_run = call.dry_run()?;
+    let object = decode::object(call)?;
+    let name = name_of(&object);
+    if name.is_empty() {
+        // Filled from the URL, like an absent namespace.
+    } else if name != call.target.name {
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            call.target.name
+        )));
+    }
+    let mut object = object;
+    object.object("metadata")["name"] = call.target.name.clone().into();
+    write::settle_namespace(call, &mut object)?;
+    let version = object.text(&["metadata", "resourceVersion"]).to_owned();
+    if version.is_empty() && !call.kind.rules.unconditional_update {
+        let shown = serde_json::json!({"metadata": {"resourceVersion": 0}});
+        let root = api::At::root(&shown);
+        let metadata = root.field("metadata");
+        let mut errors = api::Errors::default();
+        errors.invalid(&metadata.field("resourceVersion"), "must be specified for an update");
+        return Err(ApiError::invalid(&call.kind, &call.target.name, errors));
+    }
+    if endpoint == Endpoint::Main && call.kind.rules.create_on_update && call.stored().is_err() {
+        call.server.authorize_also(call, "create")?;
+        let made = create::make(call, object, dry_run, create::Origin::Request).await?;
+        return shown(call, &made, StatusCode::CREATED);
+    }
+    let made = change(call, endpoint, dry_run, |_| Ok(Changed::tracked(object.clone()))).await?;
+    shown(call, &made, StatusCode::OK)
+}
+
+/// What a change makes of an object.
+pub(crate) struct Changed {
+    pub(crate) object: Value,
+    /// managedFields are already right (server-side apply).
+    pub(crate) tracked: bool,
+}
+
+impl Changed {
+    /// The server still has to note who changed what.
+    pub(crate) fn tracked(object: Value) -> Self {
+        Changed { object, tracked: false }
+    }
+}
+
+/// Reads, changes, checks and stores; starts over when somebody else wrote in between.
+///
+/// `make` gets the object as it is and answers what it should become. If what it makes carries a
+/// resource version, the write is conditional on it.
+pub(crate) async fn change(
+    call: &Call,
+    endpoint: Endpoint,
+    dry_run: bool,
+    mut make: impl FnMut(&Value) -> Result<Changed> + Send,
+) -> Result<Made> {
+    let mut stored = call.stored()?;
+    for _ in 0..ATTEMPTS {
+        let old = views::value(&call.kind, &stored);
+        let Changed { object: mut new, tracked } = make(&old)?;
+        check_identity(call, &mut new, &old)?;
+        let version = new.text(&["metadata", "resourceVersion"]).to_owned();
+        let current = stored.revision().to_string();
+        if !version.is_empty() && version != current {
+            return Err(ApiError::modified(&call.kind, &call.target.name));
+        }
+        prepare(call, endpoint, &mut new, &old);
+        new.object("metadata")["resourceVersion"] = current.clone().into();
+        if !tracked {
+            write::track(call, Some(&old), &mut new, endpoint)?;
+        }
+        admission::admit_update(call, &mut new, &old).await?;
+        let mut lease = services::allocate(call, &mut new, Some(&old), dry_run).await?;
+        if endpoint == Endpoint::Main || endpoint == Endpoint::Scale {
+            write::bump_generation(&call.kind, &mut new, &old);
+        }
+        write::check_update(&call.kind, &new, &old, endpoint == Endpoint::Status)?;
+        admission::check_update(call, &new, &old, dry_run).await?;
+        if should_go(&new) {
+            return finish_deletion(call, &stored, new, dry_run).await;
+        }
+        api::apply::settle(&old, &mut new);
+        if new == old {
+            return Ok(Made::Stored(stored));
+        }
+        if dry_run {
+            return Ok(Made::Only(new));
+        }
+        match write::write(call, &call.target.name, Expect::Revision(stored.revision()), Some(&new))
+            .await
+        {
+            Ok(written) => {
+                lease.keep();
+                services::release_changed(call, &old, &new).await;
+                call.server.written(&call.kind).await;
+                return Ok(Made::Stored(written));
+            }
+            Err(Failed::Api(error)) => return Err(error),
+            Err(Failed::Conflict(None)) => {
+                return Err(ApiError::not_found(&call.kind, &call.target.name));
+            }
+            Err(Failed::Conflict(Some(_))) if !version.is_empty() => {
+                return Err(ApiError::modified(&call.kind, &call.target.name));
+            }
+            Err(Failed::Conflict(Some(newer))) => stored = newer,
+        }
+    }
+    Err(ApiError::modified(&call.kind, &call.target.name))
+}
+
+/// The uid, if the client names one, is a precondition; the name may not change.
+fn check_identity(call: &Call, new: &mut Value, old: &Value) -> Result<()> {
+    let uid = new.text(&["metadata", "uid"]);
+    let real = old.text(&["metadata", "uid"]);
+    if !uid.is_empty() && uid != real {
+        let key = store_name(&call.target.namespace_of(&call.kind), &call.target.name);
+        return Err(ApiError::conflict(
+            &call.kind,
+            &call.target.name,
+            format!(
+                "StorageError: invalid object, Code: 4, Key: /registry/{}/{key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: {real}",
+                call.kind.storage.collection
+            ),
+        ));
+    }
+    let name = new.text(&["metadata", "name"]);
+    if name != call.target.name {
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            call.target.name
+        )));
+    }
+    Ok(())
+}
+
+fn prepare(call: &Call, endpoint: Endpoint, new: &mut Value, old: &Value) {
+    let kind = &call.kind;
+    write::restore_metadata(kind, new, old);
+    match endpoint {
+        Endpoint::Status => only_status(call, new, old),
+        Endpoint::Main if kind.has_subresource("status") => match old.get("status") {
+            Some(status) => new["status"] = status.clone(),
+            None => drop(new.remove("status")),
+        },
+        Endpoint::EphemeralContainers | Endpoint::Resize | Endpoint::Approval => {
+            only_its_part(endpoint, new, old);
+        }
+        Endpoint::Main | Endpoint::Scale | Endpoint::Other => {}
+    }
+    create::default(call, new);
+    if endpoint == Endpoint::Main {
+        (kind.rules.prepare_update)(new, old);
+    }
+}
+
+/// These subresources take the one part they are named for; the rest stays as it is.
+fn only_its_part(endpoint: Endpoint, new: &mut Value, old: &Value) {
+    let mut result = old.clone();
+    result["metadata"]["resourceVersion"] = new["metadata"]["resourceVersion"].clone();
+    match endpoint {
+        Endpoint::EphemeralContainers => copy(&mut result, new, &["spec", "ephemeralContainers"]),
+        Endpoint::Approval => copy(&mut result, new, &["status", "conditions"]),
+        Endpoint::Resize => {
+            for list in ["containers", "initContainers"] {
+                resize(&mut result, new, list);
+            }
+        }
+        _ => {}
+    }
+    *new = result;
+}
+
+fn copy(to: &mut Value, from: &Value, path: &[&str; 2]) {
+    let [outer, inner] = path;
+    match from.at(path) {
+        Some(value) => to.object(outer)[*inner] = value.clone(),
+        None => drop(to.object(outer).remove(inner)),
+    }
+}
+
+/// Resources and resize policy of the containers that are there in both.
+fn resize(to: &mut Value, from: &Value, list: &str) {
+    let wanted = from.at(&["spec", list]).and_then(Value::as_array);
+    for container in to["spec"].list_mut(list) {
+        let same = |other: &&Value| other["name"] == container["name"];
+        let Some(wanted) = wanted.and_then(|list| list.iter().find(same)) else { continue };
+        for field in ["resources", "resizePolicy"] {
+            match wanted.get(field) {
+                Some(value) => container[field] = value.clone(),
+                None => drop(container.remove(field)),
+            }
+        }
+    }
+}
+
+/// `/status` takes the status and, for built-in kinds, labels and annotations; everything else
+/// stays as it is.
+fn only_status(call: &Call, new: &mut Value, old: &Value) {
+    let kind = &call.kind;
+    let mut result = old.clone();
+    match new.get("status") {
+        Some(status) => result["status"] = status.clone(),
+        None => drop(result.remove("status")),
+    }
+    let keeps_metadata = kind.custom.is_some()
+        || matches!(
+            kind.kind.as_str(),
+            "ServiceCIDR" | "VolumeAttachment" | "ResourceClaim" | "ValidatingAdmissionPolicy"
+        );
+    let fields: &[&str] = match kind.kind.as_str() {
+        _ if keeps_metadata => &["managedFields"],
+        "Deployment" => &["managedFields", "annotations", "finalizers"],
+        "Pod" => &["managedFields", "annotations", "labels", "finalizers"],
+        _ => &["managedFields", "annotations", "labels", "finalizers", "ownerReferences"],
+    };
+    for field in fields {
+        match new["metadata"].get(*field) {
+            Some(value) => result["metadata"][*field] = value.clone(),
+            None if *field == "managedFields" => {}
+            None => drop(result["metadata"].remove(field)),
+        }
+    }
+    if let Some(version) = new["metadata"].get("resourceVersion") {
+        result["metadata"]["resourceVersion"] = version.clone();
+    }
+    *new = result;
+}
+
+/// Marked for deletion, held by nobody, and no grace left: any update removes it (T-API-15, T-API-37).
+fn should_go(object: &Value) -> bool {
+    let metadata = &object["metadata"];
+    let finalizers = metadata["finalizers"].as_array().map_or(0, Vec::len)
+        + object.pointer("/spec/finalizers").and_then(Value::as_array).map_or(0, |list| {
+            // A Namespace is also held by the finalizers in its spec.
+            if object["kind"] == "Namespace" { list.len() } else { 0 }
+        });
+    metadata.get("deletionTimestamp").is_some()
+        && lifecycle::deletion::may_go(metadata["deletionGracePeriodSeconds"].as_i64(), finalizers)
+}
+
+async fn finish_deletion(
+    call: &Call,
+    stored: &Arc<Object>,
+    new: Value,
+    dry_run: bool,
+) -> Result<Made> {
+    if dry_run {
+        return Ok(Made::Only(new));
+    }
+    let expect = Expect::Revision(stored.revision());
+    match write::write(call, &call.target.name, expect, None).await {
+        Ok(_) => {
+            services::release(call, &new).await;
+            call.server.written(&call.kind).await;
+            Ok(Made::Only(new))
+        }
+        Err(Failed::Api(error)) => Err(error),
+        Err(Failed::Conflict(None)) => Ok(Made::Only(new)),
+        Err(Failed::Conflict(Some(_))) => Err(ApiError::modified(&call.kind, &call.target.name)),
+    }
+}
+
+pub(crate) fn shown(call: &Call, made: &Made, code: StatusCode) -> Result<Answer> {
+    let form = call.form(Offer::Object)?;
+    if let Made::Stored(stored) = made
+        && form.view == View::Whole
+        && form.encoding == Encoding::Json
+        && !form.pretty
+    {
+        return Ok(answer::bytes(code, form, views::bytes(&call.kind, stored)));
+    }
+    let include = IncludeObject::parse(call.query.text("includeObject"))?;
+    let bytes = views::single(&call.kind, made.value(call), form, include);
+    Ok(answer::bytes(code, form, bytes))
+}

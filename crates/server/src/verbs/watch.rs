@@ -1,0 +1,346 @@
+//! Watching a collection: a stream of events from a cursor in the store's ring.
+//!
+//! In the common case (JSON, whole objects) an event is sent as the bytes it was stored as. Only a
+//! watcher whose selector sees an object come into or fall out of view, or who asked for tables or
+//! metadata only, gets something made for it.
+
+use crate::answer::{self, Answer};
+use crate::body::Body;
+use crate::call::{Call, invalid_options};
+use crate::error::{ApiError, Result};
+use crate::negotiate::{Form, Offer, View};
+use crate::object::{ENVELOPE, Event, Object};
+use crate::verbs::list::Filter;
+use crate::views::{self, IncludeObject};
+use api::Errors;
+use api::status::Status;
+use api::value::ValueExt;
+use bytes::{Bytes, BytesMut};
+use http::StatusCode;
+use serde_json::{Value, json};
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use store::EventKind;
+use tokio::time::{Instant, Sleep};
+
+/// Events taken from the ring at a time, and how many bytes of them go out in one piece.
+const BATCH: usize = 256;
+const PIECE: usize = 64 * 1024;
+
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// A last bookmark comes this long before the stream ends, so that the client resumes close to it.
+const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
+/// Without `timeoutSeconds` a watch lasts between this and twice this.
+const DEFAULT_TIMEOUT: u64 = 30 * 60;
+
+enum From {
+    /// Everything that exists as ADDED first; a bookmark marks their end if asked for.
+    Beginning {
+        marked: bool,
+    },
+    After(u64),
+}
+
+pub(crate) async fn watch(call: &Call) -> Result<Answer> {
+    let form = call.form(Offer::Watch)?;
+    let filter = Filter::of(call)?;
+    let include = IncludeObject::parse(call.query.text("includeObject"))?;
+    let bookmarks = call.query.flag("allowWatchBookmarks");
+    let from = from(call)?;
+    let lasts = match call.query.number("timeoutSeconds").map_err(ApiError::bad_request)? {
+        Some(seconds) if seconds > 0 => Duration::from_secs(seconds as u64),
+        _ => Duration::from_secs(DEFAULT_TIMEOUT + clock::random_u64() % DEFAULT_TIMEOUT),
+    };
+    call.server.barrier().await?;
+
+    let collection = call.kind.storage.collection.clone();
+    let mut first = VecDeque::new();
+    let shape = Shape { filter, form, include, columns_sent: false };
+    let (watcher, initial) = match from {
+        From::After(revision) => match call.store().watch(&collection, revision) {
+            Ok(watcher) => (watcher, None),
+            Err(_) => return Ok(too_old(revision, call.store().revision())),
+        },
+        From::Beginning { marked } => {
+            let (revision, objects, watcher) =
+                call.store().list_and_watch(&collection, &shape.filter.prefix);
+            (watcher, Some((revision, objects, marked)))
+        }
+    };
+    let ends = Instant::now() + lasts;
+    let mut stream = WatchStream {
+        watcher,
+        shape,
+        bookmarks,
+        ends,
+        next_bookmark: next_bookmark(ends),
+        timer: Box::pin(tokio::time::sleep_until(next_bookmark(ends))),
+        closing: call.server.closing(),
+        done: false,
+    };
+    if let Some((revision, objects, marked)) = initial {
+        for object in &objects {
+            if stream.shape.filter.matches(object) {
+                first.push_back(stream.shape.synthetic(object));
+            }
+        }
+        if marked && bookmarks {
+            first.push_back(stream.shape.bookmark(revision, true));
+        }
+    }
+    let stream = futures::stream::unfold((first, stream), |(mut first, mut stream)| async move {
+        if let Some(piece) = join(&mut first) {
+            return Some((piece, (first, stream)));
+        }
+        let piece = stream.next().await?;
+        Some((piece, (first, stream)))
+    });
+    Ok(answer::answer(StatusCode::OK, answer::JSON, Body::stream(stream)))
+}
+
+fn from(call: &Call) -> Result<From> {
+    let version = call.query.text("resourceVersion");
+    let matching = call.query.text("resourceVersionMatch");
+    let initial =
+        call.query.text("sendInitialEvents").map(|_| call.query.flag("sendInitialEvents"));
+    let asked = json!({});
+    let root = api::At::root(&asked);
+    let mut errors = Errors::default();
+    if let Some(text) = matching {
+        let field = root.field("resourceVersionMatch");
+        if initial.is_none() {
+            errors.forbidden(
+                &field,
+                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+            );
+        } else if text != "NotOlderThan" {
+            errors.not_supported(&field, &["NotOlderThan"]);
+        }
+    } else if initial.is_some() {
+        let field = root.field("resourceVersionMatch");
+        errors.forbidden(
+            &field,
+            "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+        );
+    }
+    if !errors.is_empty() {
+        return Err(invalid_options("ListOptions", errors));
+    }
+    let revision = match version {
+        None => 0,
+        // Upstream answers this one with a bare 500.
+        Some(text) => text.parse().map_err(|_| {
+            ApiError::Said(Box::new(Status::failure(
+                500,
+                "",
+                format!("strconv.ParseUint: parsing \"{text}\": invalid syntax"),
+            )))
+        })?,
+    };
+    Ok(match (initial, revision) {
+        (Some(true), _) => From::Beginning { marked: true },
+        (None, 0) => From::Beginning { marked: false },
+        (Some(false), 0) => From::After(call.store().revision()),
+        (_, revision) => From::After(revision),
+    })
+}
+
+/// A stream that says once that the version is gone, and ends.
+fn too_old(asked: u64, oldest: u64) -> Answer {
+    let said =
+        Status::failure(410, "Expired", format!("too old resource version: {asked} ({oldest})"));
+    answer::answer(StatusCode::OK, answer::JSON, error_line(&said).to_vec())
+}
+
+fn error_line(status: &Status) -> Bytes {
+    line("ERROR", &status.to_json())
+}
+
+fn line(kind: &str, object: &Value) -> Bytes {
+    Bytes::from(format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n"))
+}
+
+fn next_bookmark(ends: Instant) -> Instant {
+    let now = Instant::now();
+    let last = ends.checked_sub(BOOKMARK_BEFORE_END).filter(|last| *last > now);
+    last.unwrap_or(ends).min(now + BOOKMARK_EVERY)
+}
+
+fn join(lines: &mut VecDeque<Bytes>) -> Option<Bytes> {
+    let first = lines.pop_front()?;
+    if lines.is_empty() {
+        return Some(first);
+    }
+    let mut piece = BytesMut::with_capacity(PIECE.max(first.len()));
+    piece.extend_from_slice(&first);
+    while let Some(next) = lines.front() {
+        if piece.len() + next.len() > PIECE {
+            break;
+        }
+        piece.extend_from_slice(next);
+        lines.pop_front();
+    }
+    Some(piece.freeze())
+}
+
+struct WatchStream {
+    watcher: store::Watcher<crate::object::Index>,
+    shape: Shape,
+    bookmarks: bool,
+    ends: Instant,
+    next_bookmark: Instant,
+    /// Kept between events; setting a new timer for each would cost more than the event.
+    timer: Pin<Box<Sleep>>,
+    closing: tokio::sync::watch::Receiver<bool>,
+    done: bool,
+}
+
+impl WatchStream {
+    /// The next bytes to send; none when the watch is over.
+    async fn next(&mut self) -> Option<Bytes> {
+        while !self.done {
+            let events = tokio::select! {
+                biased;
+                events = self.watcher.next(BATCH) => events,
+                () = self.timer.as_mut() => {
+                    let now = Instant::now();
+                    if now >= self.ends {
+                        return None;
+                    }
+                    self.next_bookmark = next_bookmark(self.ends);
+                    self.timer.as_mut().reset(self.next_bookmark.max(now + Duration::from_millis(1)));
+                    if self.bookmarks {
+                        return Some(self.shape.bookmark(self.watcher.revision(), false));
+                    }
+                    continue;
+                }
+                _ = self.closing.wait_for(|closing| *closing) => return None,
+            };
+            match events {
+                Ok(events) => {
+                    let mut lines: VecDeque<Bytes> =
+                        events.iter().filter_map(|event| self.shape.show(event)).collect();
+                    if let Some(piece) = join(&mut lines) {
+                        return Some(if lines.is_empty() { piece } else { rest(piece, lines) });
+                    }
+                }
+                Err(_) => {
+                    self.done = true;
+                    let said = Status::failure(
+                        410,
+                        "Expired",
+                        "The watch fell too far behind the events: list again and watch from there",
+                    );
+                    return Some(error_line(&said));
+                }
+            }
+        }
+        None
+    }
+}
+
+fn rest(piece: Bytes, lines: VecDeque<Bytes>) -> Bytes {
+    let mut whole = BytesMut::from(&piece[..]);
+    lines.iter().for_each(|line| whole.extend_from_slice(line));
+    whole.freeze()
+}
+
+/// What a watcher sees of an event.
+struct Shape {
+    filter: Filter,
+    form: Form,
+    include: IncludeObject,
+    columns_sent: bool,
+}
+
+impl Shape {
+    fn show(&mut self, event: &Arc<Event>) -> Option<Bytes> {
+        let now = self.filter.matches(&event.object);
+        let everything = self.filter.selects_everything();
+        let before = match &event.previous {
+            Some(previous) if !everything => self.filter.matches(previous),
+            Some(_) => now,
+            None => false,
+        };
+        let seen = match (event.kind, before, now) {
+            (EventKind::Deleted, _, true) => EventKind::Deleted,
+            (EventKind::Deleted, _, false) => return None,
+            (_, false, true) => EventKind::Created,
+            (_, true, true) => EventKind::Updated,
+            (_, true, false) => EventKind::Deleted,
+            (_, false, false) => return None,
+        };
+        let plain = self.is_plain(&event.object);
+        if plain && seen == event.kind {
+            return Some(event.object.frame());
+        }
+        // Falling out of view shows the last state that was in view, with the version of the
+        // update.
+        let object = match (&event.previous, now) {
+            (Some(previous), false) => {
+                let mut object = views::value(&self.filter.kind, previous);
+                object["metadata"]["resourceVersion"] = event.revision.to_string().into();
+                object
+            }
+            _ => views::value(&self.filter.kind, &event.object),
+        };
+        Some(self.made(name(seen), object))
+    }
+
+    /// An object that was there before the watch began.
+    fn synthetic(&mut self, object: &Arc<Object>) -> Bytes {
+        if !self.is_plain(object) {
+            return self.made("ADDED", views::value(&self.filter.kind, object));
+        }
+        let bytes = object.bytes();
+        let mut line =
+            BytesMut::with_capacity(ENVELOPE.created.len() + bytes.len() + ENVELOPE.end.len());
+        line.extend_from_slice(ENVELOPE.created);
+        line.extend_from_slice(&bytes);
+        line.extend_from_slice(ENVELOPE.end);
+        line.freeze()
+    }
+
+    fn is_plain(&self, object: &Object) -> bool {
+        self.form.view == View::Whole && self.filter.is_stored_form(object)
+    }
+
+    fn made(&mut self, kind: &str, object: Value) -> Bytes {
+        let shown = match self.form.view {
+            View::Table { beta } => {
+                let columns = !std::mem::replace(&mut self.columns_sent, true);
+                let version = object.text(&["metadata", "resourceVersion"]).to_owned();
+                let metadata = json!({ "resourceVersion": version });
+                views::table(&self.filter.kind, &[object], metadata, beta, self.include, columns)
+            }
+            View::Partial { beta } => views::partial(&object, beta),
+            View::Whole | View::PartialList { .. } | View::Discovery => object,
+        };
+        line(kind, &shown)
+    }
+
+    /// Only kind, apiVersion and the version up to which everything was sent.
+    fn bookmark(&mut self, revision: u64, initial_end: bool) -> Bytes {
+        let mut metadata = json!({ "resourceVersion": revision.to_string() });
+        if initial_end {
+            metadata["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
+        }
+        let kind = &self.filter.kind;
+        let object = json!({
+            "kind": kind.kind,
+            "apiVersion": kind.api_version(),
+            "metadata": metadata,
+        });
+        self.made("BOOKMARK", object)
+    }
+}
+
+fn name(kind: EventKind) -> &'static str {
+    match kind {
+        EventKind::Created => "ADDED",
+        EventKind::Updated => "MODIFIED",
+        EventKind::Deleted => "DELETED",
+    }
+}

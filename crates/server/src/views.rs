@@ -1,0 +1,142 @@
+//! The forms an object can be shown in: whole, metadata only, as a row of a table.
+
+use crate::error::{ApiError, Result};
+use crate::negotiate::{Encoding, Form, View};
+use crate::object::{self, Object, Stored};
+use api::Kind;
+use api::value::ValueExt;
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+/// What the rows of a table carry besides their cells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum IncludeObject {
+    #[default]
+    Metadata,
+    Object,
+    None,
+}
+
+impl IncludeObject {
+    pub(crate) fn parse(text: Option<&str>) -> Result<Self> {
+        match text {
+            None | Some("Metadata") => Ok(IncludeObject::Metadata),
+            Some("Object") => Ok(IncludeObject::Object),
+            Some("None") => Ok(IncludeObject::None),
+            Some(other) => {
+                Err(ApiError::bad_request(format!("unrecognized includeObject value: {other:?}")))
+            }
+        }
+    }
+}
+
+/// The object's bytes as the kind's version shows them: the stored ones, unless the kind is
+/// another view of what is stored.
+pub(crate) fn bytes(kind: &Kind, stored: &Object) -> Bytes {
+    let bytes = stored.bytes();
+    if is_stored_form(kind, &bytes) {
+        return bytes;
+    }
+    encode(&value(kind, stored), Form::default())
+}
+
+/// The object as the kind's version shows it, decoded.
+pub(crate) fn value(kind: &Kind, stored: &Object) -> Value {
+    let object = stored.value();
+    if is_stored_form(kind, &stored.bytes()) { object } else { convert(kind, &object) }
+}
+
+pub(crate) fn convert(kind: &Kind, stored: &Value) -> Value {
+    let mut object = api::convert::from_storage(kind, stored);
+    object["kind"] = kind.kind.clone().into();
+    object["apiVersion"] = kind.api_version().into();
+    object
+}
+
+fn is_stored_form(kind: &Kind, bytes: &Bytes) -> bool {
+    bytes.starts_with(object::type_prefix(kind).as_bytes())
+}
+
+/// An item of a list, without the brace it begins with; built-in kinds leave out their type.
+pub(crate) fn item(kind: &Kind, stored: &Object) -> Bytes {
+    let bytes = bytes(kind, stored);
+    if kind.custom.is_some() {
+        return bytes.slice(1..);
+    }
+    bytes.slice(object::type_prefix(kind).len()..)
+}
+
+pub(crate) fn encode(value: &Value, form: Form) -> Bytes {
+    let text = match form.encoding {
+        Encoding::Yaml => api::yaml::from_json(value).into_bytes(),
+        Encoding::Json if form.pretty => {
+            let mut text = serde_json::to_vec_pretty(value).unwrap_or_default();
+            text.push(b'\n');
+            text
+        }
+        Encoding::Json => serde_json::to_vec(value).unwrap_or_default(),
+    };
+    text.into()
+}
+
+/// `{kind, apiVersion, metadata}`
+pub(crate) fn partial(object: &Value, beta: bool) -> Value {
+    json!({
+        "kind": "PartialObjectMetadata",
+        "apiVersion": meta_version(beta),
+        "metadata": object.get("metadata").cloned().unwrap_or_else(|| json!({})),
+    })
+}
+
+fn meta_version(beta: bool) -> &'static str {
+    if beta { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" }
+}
+
+/// A table of these objects. `columns` is false for all but the first event of a watch.
+pub(crate) fn table(
+    kind: &Kind,
+    objects: &[Value],
+    metadata: Value,
+    beta: bool,
+    include: IncludeObject,
+    columns: bool,
+) -> Value {
+    let now = clock::now();
+    let rows: Vec<Value> = objects.iter().map(|object| row(kind, object, now, include)).collect();
+    let columns = if columns { api::table::columns(kind) } else { Vec::new() };
+    json!({
+        "kind": "Table",
+        "apiVersion": meta_version(beta),
+        "metadata": metadata,
+        "columnDefinitions": columns,
+        "rows": rows,
+    })
+}
+
+fn row(kind: &Kind, object: &Value, now: jiff::Timestamp, include: IncludeObject) -> Value {
+    let mut row = json!({ "cells": api::table::cells(kind, object, now) });
+    let conditions = api::table::row_conditions(kind, object);
+    if !conditions.is_empty() {
+        row["conditions"] = conditions.into();
+    }
+    row["object"] = match include {
+        IncludeObject::Metadata => partial(object, false),
+        IncludeObject::Object => object.clone(),
+        IncludeObject::None => Value::Null,
+    };
+    row
+}
+
+/// One object in the form that was asked for.
+pub(crate) fn single(kind: &Kind, object: Value, form: Form, include: IncludeObject) -> Bytes {
+    let shown = match form.view {
+        View::Whole | View::Discovery | View::PartialList { .. } => object,
+        View::Partial { beta } => partial(&object, beta),
+        View::Table { beta } => {
+            let metadata =
+                json!({ "resourceVersion": object.text(&["metadata", "resourceVersion"]) });
+            table(kind, &[object], metadata, beta, include, true)
+        }
+    };
+    encode(&shown, form)
+}
