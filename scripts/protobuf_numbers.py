@@ -6,7 +6,7 @@ Run it when the Kubernetes version changes, with the source of the k8s-pb crate 
     scripts/protobuf_numbers.py ~/.cargo/registry/src/*/k8s-pb-*/src
 
 One line per message of the groups and versions we serve: its name, then `field=number`, or
-`field=number:Message` where the field is another message of the same file or named in full.
+`field=number:Message` where the field is itself a message (named without its package).
 Only facts are taken: names and numbers.
 """
 
@@ -15,29 +15,37 @@ import re
 import sys
 
 OUT = pathlib.Path(__file__).parent.parent / "crates/api/src/protobuf/numbers.txt"
-ATTRIBUTE = re.compile(r'#\[prost\(([^\]]*?)tag = "(\d+)"\)\]\s*pub (?:r#)?(\w+):\s*([^,]+(?:<[^;{}]*?>)?),\n', re.S)
+MESSAGE = re.compile(r"^pub struct (\w+)(?:<[^>]*>)? \{(\}|.*?^\})", re.S | re.M)
+FIELD = re.compile(r'#\[prost\(([^\]]*?)tag = "(\d+)"\)\]\s*pub (?:r#)?(\w+):\s*([^#}]*?),\n', re.S)
 SERVED = re.compile(r"\.(v1|v2|resource|intstr|runtime)$")
+SKIPPED = re.compile(r"\.(testapigroup|apidiscovery|admission|imagepolicy)\.")
 
 
 def package(root, path):
-    return ".".join(path.relative_to(root).parent.parts).replace("apiextensions_apiserver", "apiextensions-apiserver").replace("kube_aggregator", "kube-aggregator")
+    name = "io.k8s." + ".".join(path.relative_to(root).parent.parts)
+    return name.replace("_apiserver", "-apiserver").replace("kube_", "kube-")
+
+
+def fields(body):
+    for kind, number, field, rust in FIELD.findall(body):
+        # `Option<super::v1::LabelSelector>` and `Vec<Volume>` name a message at their end.
+        is_message = "message" in kind and "map" not in kind
+        target = ":" + re.findall(r"\w+", rust)[-1] if is_message else ""
+        yield f"{field}={number}{target}"
 
 
 def main():
     root = pathlib.Path(sys.argv[1])
-    lines = []
+    messages = {}
     for path in sorted(root.rglob("mod.rs")):
-        name = "io.k8s." + package(root, path)
-        if not SERVED.search(name):
-            continue
-        for message, body in re.findall(r"^pub struct (\w+)(?:<[^>]*>)? \{(.*?)^\}", path.read_text(), re.S | re.M):
-            fields = []
-            for kind, number, field, rust in ATTRIBUTE.findall(body):
-                target = ""
-                if "message" in kind and "map" not in kind:
-                    target = ":" + re.sub(r"[^\w:]", "", re.sub(r".*<|>.*", "", rust.strip())).split("::")[-1]
-                fields.append(f"{field}={number}{target}")
-            lines.append(" ".join([f"{name}.{message}", *fields]))
+        name = package(root, path)
+        # Mutating admission policies are newer in v1 than the crate; v1beta1 has the same numbers.
+        beta = name.endswith(".admissionregistration.v1beta1")
+        if (beta or SERVED.search(name)) and not SKIPPED.search(name):
+            for message, body in MESSAGE.findall(path.read_text()):
+                full = f"{name.removesuffix('beta1') if beta else name}.{message}"
+                messages.setdefault(full, list(fields(body)))
+    lines = [" ".join([name, *numbers]) for name, numbers in sorted(messages.items())]
     OUT.parent.mkdir(exist_ok=True)
     OUT.write_text("\n".join(lines) + "\n")
     print(f"{len(lines)} messages")

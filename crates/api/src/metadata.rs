@@ -142,27 +142,36 @@ fn name_and_namespace(metadata: &At, rule: NameRule, namespaced: bool, errors: &
 
 /// Labels of an object, of a template, of a selector.
 pub fn labels(labels: &At, errors: &mut Errors) {
+    labels_as(labels, labels, errors);
+}
+
+/// Labels that are reported elsewhere: upstream leaves `metadata` out of the path in templates.
+pub(crate) fn labels_as(labels: &At, shown: &At, errors: &mut Errors) {
     for (key, value) in labels.entries() {
         for wrong in names::qualified_name(key) {
-            errors.invalid_value(labels, key, &wrong);
+            errors.invalid_value(shown, key, &wrong);
         }
         for wrong in names::label_value(value.text()) {
-            errors.invalid_value(labels, value.text(), &wrong);
+            errors.invalid_value(shown, value.text(), &wrong);
         }
     }
 }
 
 pub fn annotations(annotations: &At, errors: &mut Errors) {
+    annotations_as(annotations, annotations, errors);
+}
+
+pub(crate) fn annotations_as(annotations: &At, shown: &At, errors: &mut Errors) {
     let mut size = 0;
     for (key, value) in annotations.entries() {
         // Upper case is allowed in the prefix too.
         for wrong in names::qualified_name(&key.to_lowercase()) {
-            errors.invalid_value(annotations, key, &wrong);
+            errors.invalid_value(shown, key, &wrong);
         }
         size += key.len() + value.text().len();
     }
     if size > ANNOTATIONS_MAX {
-        errors.too_long(annotations, ANNOTATIONS_MAX);
+        errors.too_long(shown, ANNOTATIONS_MAX);
     }
 }
 

@@ -3,6 +3,7 @@
 mod listen;
 mod run;
 mod server;
+mod service;
 
 mod body;
 mod call;
@@ -40,3 +41,4 @@ pub use answer::Answer;
 pub use body::Body;
 pub use run::{Config, Running, StoreChoice, start};
 pub use server::Server;
+pub use service::Door;

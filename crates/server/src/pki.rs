@@ -98,6 +98,10 @@ impl Pki {
     /// TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1; client certificates of our CA are welcome, and none
     /// is required.
     pub fn server_config(&self) -> Result<ServerConfig, Error> {
+        self.server_config_by(Arc::new(Clock))
+    }
+
+    fn server_config_by(&self, clock: Arc<dyn TimeProvider>) -> Result<ServerConfig, Error> {
         let broken = |error: &dyn std::fmt::Display| Error::Certificate(error.to_string());
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = RootCertStore::empty();
@@ -112,7 +116,7 @@ impl Pki {
             .map_err(|error| broken(&error))?;
         let key = PrivateKeyDer::from_pem_slice(self.serving.key.as_bytes())
             .map_err(|error| broken(&error))?;
-        let mut config = ServerConfig::builder_with_details(provider, Arc::new(Clock))
+        let mut config = ServerConfig::builder_with_details(provider, clock)
             .with_safe_default_protocol_versions()
             .map_err(|error| broken(&error))?
             .with_client_cert_verifier(clients)

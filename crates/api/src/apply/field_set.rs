@@ -120,8 +120,12 @@ pub(super) struct Part {
 }
 
 impl Part {
+    pub(super) fn is_empty(&self) -> bool {
+        !self.owned && self.children.is_empty()
+    }
+
     /// Hangs a part below this one, if there is anything to it.
-    pub fn insert(&mut self, element: String, mut part: Part) {
+    pub(super) fn insert(&mut self, element: String, mut part: Part) {
         if part.children.is_empty() {
             if part.owned {
                 self.children.insert(element, Value::Object(Node::new()));

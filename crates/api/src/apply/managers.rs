@@ -3,6 +3,7 @@
 use super::FieldSet;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as Slot;
 
 /// More Update entries than this are merged, oldest first.
 const MAX_UPDATE_ENTRIES: usize = 10;
@@ -25,6 +26,9 @@ impl Operation {
     }
 }
 
+/// Operation, manager, version (Update only) and subresource.
+type Identity = (Operation, String, String, String);
+
 /// What one manager owns. Update entries are told apart by manager, version and subresource,
 /// Apply entries by manager and subresource.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,11 +42,12 @@ pub struct Entry {
 }
 
 impl Entry {
-    fn is(&self, other: &Entry) -> bool {
-        self.operation == other.operation
-            && self.manager == other.manager
-            && self.subresource == other.subresource
-            && (self.operation == Operation::Apply || self.api_version == other.api_version)
+    fn identity(&self) -> Identity {
+        let version = match self.operation {
+            Operation::Apply => String::new(),
+            Operation::Update => self.api_version.clone(),
+        };
+        (self.operation, self.manager.clone(), version, self.subresource.clone())
     }
 
     fn parse(entry: &Value, trusted: bool) -> Option<Entry> {
@@ -64,7 +69,7 @@ impl Entry {
         Some(Entry {
             manager: text("manager")?,
             operation,
-            api_version: text("apiVersion")?,
+            api_version: text("apiVersion").filter(|version| !version.is_empty())?,
             subresource: text("subresource")?,
             time: entry.get("time").and_then(Value::as_str).map(str::to_owned),
             fields,
@@ -94,7 +99,7 @@ impl Entry {
 /// Everybody who owns a field.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Managers {
-    entries: Vec<Entry>,
+    entries: BTreeMap<Identity, Entry>,
 }
 
 impl Managers {
@@ -110,38 +115,39 @@ impl Managers {
     }
 
     fn read(managed_fields: &Value, trusted: bool) -> Option<Self> {
-        let mut managers = Managers::default();
-        for entry in managed_fields.as_array()? {
+        let entries = managed_fields.as_array()?.iter().map(|entry| {
             let entry = Entry::parse(entry, trusted)?;
-            managers.take(&entry);
-            managers.entries.push(entry);
-        }
-        Some(managers)
+            Some((entry.identity(), entry))
+        });
+        Some(Managers { entries: entries.collect::<Option<_>>()? })
     }
 
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    pub fn iter(&self) -> std::slice::Iter<'_, Entry> {
-        self.entries.iter()
+    /// All entries, by operation, manager, version and subresource.
+    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.values()
     }
 
     /// Adds to the entry of the same identity, or makes it.
     pub fn add(&mut self, entry: Entry) {
-        match self.entries.iter_mut().find(|known| known.is(&entry)) {
-            Some(known) => {
+        match self.entries.entry(entry.identity()) {
+            Slot::Occupied(mut known) => {
+                let known = known.get_mut();
                 known.fields.unite(entry.fields);
                 known.time = entry.time;
             }
-            None => self.entries.push(entry),
+            Slot::Vacant(slot) => {
+                slot.insert(entry);
+            }
         }
     }
 
     /// Takes out the entry with the identity of this one.
     pub(super) fn take(&mut self, like: &Entry) -> Option<Entry> {
-        let place = self.entries.iter().position(|known| known.is(like))?;
-        Some(self.entries.swap_remove(place))
+        self.entries.remove(&like.identity())
     }
 
     /// Takes these fields from everybody. Entries that own nothing any more are dropped.
@@ -149,61 +155,58 @@ impl Managers {
         if fields.is_empty() {
             return;
         }
-        for entry in &mut self.entries {
+        self.entries.retain(|_, entry| {
             entry.fields.subtract(fields);
-        }
-        self.entries.retain(|entry| !entry.fields.is_empty());
+            !entry.fields.is_empty()
+        });
+    }
+
+    /// Forgets when things happened.
+    pub(super) fn timeless(mut self) -> Self {
+        self.entries.values_mut().for_each(|entry| entry.time = None);
+        self
     }
 
     /// The whole list, in upstream's order.
     pub fn into_json(mut self) -> Value {
         self.cap();
-        let order = |a: &Entry, b: &Entry| {
-            a.operation
-                .cmp(&b.operation)
-                .then_with(|| a.time.cmp(&b.time))
-                .then_with(|| a.manager.cmp(&b.manager))
-                .then_with(|| a.api_version.cmp(&b.api_version))
-                .then_with(|| a.subresource.cmp(&b.subresource))
-        };
-        self.entries.sort_by(order);
-        Value::Array(self.entries.into_iter().map(Entry::into_json).collect())
+        let mut entries: Vec<Entry> = self.entries.into_values().collect();
+        // Stable, so that equal times leave manager, version and subresource in order.
+        entries.sort_by(|a, b| a.operation.cmp(&b.operation).then_with(|| a.time.cmp(&b.time)));
+        Value::Array(entries.into_iter().map(Entry::into_json).collect())
     }
 
-    /// Merges the oldest Update entries of one version until there are few enough.
+    /// Merges the oldest Update entries of one version until there are few enough.
     fn cap(&mut self) {
-        let is_update = |entry: &Entry| entry.operation == Operation::Update;
-        let mut updates = self.entries.iter().filter(|entry| is_update(entry)).count();
-        if updates <= MAX_UPDATE_ENTRIES {
+        let updates = self.iter().filter(|entry| entry.operation == Operation::Update);
+        let mut oldest_first: Vec<(Option<String>, Identity)> =
+            updates.map(|entry| (entry.time.clone(), entry.identity())).collect();
+        let mut count = oldest_first.len();
+        if count <= MAX_UPDATE_ENTRIES {
             return;
         }
-        let mut oldest_first: Vec<Entry> =
-            self.entries.extract_if(.., |entry| is_update(entry)).collect();
-        oldest_first.sort_by(|a, b| a.time.cmp(&b.time).then_with(|| a.manager.cmp(&b.manager)));
+        oldest_first.sort();
         // The oldest entry of each version waits for a second one to be merged with.
-        let mut waiting: BTreeMap<String, Entry> = BTreeMap::new();
-        for entry in oldest_first {
-            if updates <= MAX_UPDATE_ENTRIES {
-                self.add(entry);
+        let mut waiting: BTreeMap<String, Identity> = BTreeMap::new();
+        for (_, identity) in oldest_first {
+            if count <= MAX_UPDATE_ENTRIES {
+                return;
+            }
+            let Some(entry) = self.entries.get(&identity) else { continue };
+            let version = entry.api_version.clone();
+            let Some(first) = waiting.get(&version).cloned() else {
+                waiting.insert(version, identity);
                 continue;
-            }
-            match waiting.remove(&entry.api_version) {
-                None => {
-                    waiting.insert(entry.api_version.clone(), entry);
-                }
-                Some(first) => {
-                    updates -= 1;
-                    let mut bucket = first;
-                    bucket.manager = ANCIENT.into();
-                    bucket.subresource = String::new();
-                    bucket.fields.unite(entry.fields);
-                    bucket.time = entry.time;
-                    waiting.insert(entry.api_version, bucket);
+            };
+            for merged in [first, identity] {
+                if let Some(entry) = self.entries.remove(&merged) {
+                    let (manager, subresource) = (ANCIENT.into(), String::new());
+                    self.add(Entry { manager, subresource, ..entry });
                 }
             }
-        }
-        for (_, entry) in waiting {
-            self.add(entry);
+            count -= 1;
+            let bucket = (Operation::Update, ANCIENT.into(), version.clone(), String::new());
+            waiting.insert(version, bucket);
         }
     }
 }

@@ -21,17 +21,21 @@ mod field_set;
 mod last_applied;
 mod managers;
 mod merge;
+mod name;
 mod prune;
 mod server_side;
 mod track;
 mod walk;
 
 #[cfg(test)]
+mod golden_tests;
+#[cfg(test)]
 mod tests;
 
 pub use conflict::{ApplyError, Conflict};
 pub use field_set::FieldSet;
 pub use managers::{Entry, Managers, Operation};
+pub use name::{check_manager_name, manager_name};
 pub use server_side::apply;
 pub use track::{settle, track_update};
 pub use walk::fields_of;

@@ -161,7 +161,7 @@ impl Apply<'_> {
 fn no_conflicts(managers: &Managers, difference: &Difference) -> Result<(), ApplyError> {
     let mut conflicts = Vec::new();
     let mut entries: Vec<&Entry> = managers.iter().collect();
-    entries.sort_by_key(|entry| (&entry.manager, entry.operation, &entry.api_version));
+    entries.sort_by_key(|entry| &entry.manager);
     for entry in entries {
         let manager = conflict::name(entry);
         let fields = entry.fields.intersection(&difference.changed);

@@ -8,7 +8,7 @@ use super::managers::{self, Entry, Managers, Operation};
 use super::walk::{self, Walk};
 use super::{FieldSet, Manager};
 use crate::schema::{Schema, TypeId};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Brings `metadata.managedFields` of `new` up to date. `old` is the stored object, none on
 /// create; `reset` are the fields that this endpoint ignores, which nobody comes to own through
@@ -82,7 +82,7 @@ fn claimed(
 fn is_reset(sent: &Value) -> bool {
     match sent.as_array().map(Vec::as_slice) {
         Some([]) => true,
-        Some([entry]) => entry.as_object().is_some_and(serde_json::Map::is_empty),
+        Some([entry]) => entry.as_object().is_some_and(Map::is_empty),
         _ => false,
     }
 }
@@ -90,45 +90,21 @@ fn is_reset(sent: &Value) -> bool {
 /// If nothing differs but the times in `managedFields`, keeps the old ones, so that a write
 /// without effect stays one. Call it last, on the object as it would be stored.
 pub fn settle(old: &Value, new: &mut Value) {
-    if old.get("metadata").is_none()
-        || !same_managers(old, new)
-        || !same_apart_from_metadata(old, new)
-    {
+    let (Some(was), Some(is)) = (old.as_object(), new.as_object()) else { return };
+    if !same_but_for(was, is, &["metadata"]) {
         return;
     }
-    let empty = serde_json::Map::new();
-    let fields = |object: &'_ Value| -> Vec<(String, Value)> {
-        let metadata = object.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
-        let ignored = ["managedFields", "resourceVersion", "generation"];
-        let kept = metadata.iter().filter(|(name, _)| !ignored.contains(&name.as_str()));
-        kept.map(|(name, value)| (name.clone(), value.clone())).collect()
-    };
-    if fields(old) == fields(new) {
-        if let Some(managed_fields) = old["metadata"].get("managedFields").cloned() {
-            managers::write_json_into(new, managed_fields);
-        }
+    let metadata = |object: &'_ Value| object.get("metadata").and_then(Value::as_object).cloned();
+    let (Some(was), Some(is)) = (metadata(old), metadata(new)) else { return };
+    if let Some(managed_fields) = was.get("managedFields")
+        && same_but_for(&was, &is, &["managedFields", "resourceVersion", "generation"])
+        && Managers::stored(old).timeless() == Managers::stored(new).timeless()
+    {
+        managers::write_json_into(new, managed_fields.clone());
     }
 }
 
-fn same_managers(old: &Value, new: &Value) -> bool {
-    let entries = |object| {
-        let managed_fields =
-            <Value as crate::value::ValueExt>::at(object, &["metadata", "managedFields"]);
-        managed_fields.and_then(Value::as_array).map_or(&[][..], Vec::as_slice)
-    };
-    let timeless = |entry: &Value| {
-        let mut entry = entry.as_object().cloned().unwrap_or_default();
-        entry.remove("time");
-        entry
-    };
-    let (old, new) = (entries(old), entries(new));
-    // Times order the entries, so those of one object may come in another order.
-    old.len() == new.len() && old.iter().all(|a| new.iter().any(|b| timeless(a) == timeless(b)))
-}
-
-fn same_apart_from_metadata(old: &Value, new: &Value) -> bool {
-    let (Some(old), Some(new)) = (old.as_object(), new.as_object()) else { return false };
-    let rest = |object: &'_ serde_json::Map<String, Value>| object.len();
-    rest(old) == rest(new)
-        && old.iter().all(|(name, value)| name == "metadata" || new.get(name) == Some(value))
+fn same_but_for(a: &Map<String, Value>, b: &Map<String, Value>, ignored: &[&str]) -> bool {
+    let kept = |(name, _): &(&String, &Value)| !ignored.contains(&name.as_str());
+    a.iter().filter(kept).eq(b.iter().filter(kept))
 }

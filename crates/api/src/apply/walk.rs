@@ -66,12 +66,16 @@ struct Parts {
 }
 
 impl Parts {
-    fn insert(&mut self, element: &str, parts: Parts) {
-        for (mine, part) in [(&mut self.changed, parts.changed), (&mut self.removed, parts.removed)]
-        {
-            if part.owned || !part.children.is_empty() {
-                mine.insert(element.to_owned(), part);
-            }
+    fn is_empty(&self) -> bool {
+        self.changed.is_empty() && self.removed.is_empty()
+    }
+
+    fn insert(&mut self, element: String, parts: Parts) {
+        if parts.removed.is_empty() {
+            self.changed.insert(element, parts.changed);
+        } else {
+            self.changed.insert(element.clone(), parts.changed);
+            self.removed.insert(element, parts.removed);
         }
     }
 }
@@ -116,12 +120,12 @@ pub(super) struct Walk<'s> {
 }
 
 impl<'s> Walk<'s> {
-    pub fn new(schema: &'s Schema, ty: TypeId) -> Self {
+    pub(super) fn new(schema: &'s Schema, ty: TypeId) -> Self {
         let name = schema.get(ty).name.as_deref();
         Walk { schema, ty, built_in: name.is_some_and(|name| name.starts_with("io.k8s.")) }
     }
 
-    pub fn form(&self, ty: Ty, value: &Value) -> Form<'s> {
+    pub(super) fn form(&self, ty: Ty, value: &Value) -> Form<'s> {
         let open = || if value.is_object() { Form::Map(None) } else { Form::Leaf };
         let Some(ty) = ty else { return open() };
         let fits = |form, ok: bool| if ok || value.is_null() { form } else { Form::Leaf };
@@ -140,7 +144,7 @@ impl<'s> Walk<'s> {
         }
     }
 
-    pub fn fields(&self, object: &Value) -> FieldSet {
+    pub(super) fn fields(&self, object: &Value) -> FieldSet {
         FieldSet::from_root(self.part(Some(self.ty), object).children)
     }
 
@@ -185,7 +189,7 @@ impl<'s> Walk<'s> {
     }
 
     /// Compares two objects. No old object means one in which nothing is set.
-    pub fn compare(&self, old: Option<&Value>, new: &Value) -> Difference {
+    pub(super) fn compare(&self, old: Option<&Value>, new: &Value) -> Difference {
         let old = Side::of(Some(old.unwrap_or(&Value::Null)));
         let parts = self.differ(Some(self.ty), old, Side::of(Some(new)));
         Difference {
@@ -225,10 +229,10 @@ impl<'s> Walk<'s> {
     /// What was a map before leaves with everything that was in it.
     fn differ_as_leaf(&self, ty: Ty, old: Side, new: Side) -> Parts {
         let mut parts = leaf(old, new);
-        if let (Some(old), true) = (old.value, parts.changed.owned) {
-            if old.is_object() && matches!(self.form(ty, old), Form::Map(_) | Form::Struct(_)) {
-                parts.removed.children = self.part(ty, old).children;
-            }
+        if let Some(old) = old.value.filter(|old| parts.changed.owned && old.is_object())
+            && !matches!(self.form(ty, old), Form::Leaf)
+        {
+            parts.removed.children = self.part(ty, old).children;
         }
         parts
     }
@@ -255,18 +259,15 @@ impl<'s> Walk<'s> {
                 (Some(_), None) => return parts, // taken by the arm before the last
             };
             let field = object.and_then(|object| object.fields.get(name));
-            if field.is_some_and(|field| self.exists_unset(name, field)) {
+            let one_sided = a.value.is_none() || b.value.is_none();
+            if one_sided && field.is_some_and(|field| self.exists_unset(name, field)) {
                 a.fill(old);
                 b.fill(new);
             }
             let ty = field.map(|field| field.ty).or(values);
             let child = self.differ(ty, a, b);
-            if child.changed.owned
-                || child.removed.owned
-                || !child.changed.children.is_empty()
-                || !child.removed.children.is_empty()
-            {
-                parts.insert(&element::field(name), child);
+            if !child.is_empty() {
+                parts.insert(element::field(name), child);
             }
         }
     }
@@ -285,6 +286,13 @@ impl<'s> Walk<'s> {
         }
         let left = Index::of(old.list(), merge)?;
         let right = Index::of(new.list(), merge)?;
+        if left.items.is_empty() && right.doubles.is_empty() {
+            for (element, item) in right.items {
+                let child = self.differ(Some(items), Side::of(None), Side::of(Some(item)));
+                parts.insert(element, child);
+            }
+            return Some(parts);
+        }
         let (in_left, in_right) = (left.groups(), right.groups());
         let only_right = in_right.keys().filter(|element| !in_left.contains_key(*element));
         for element in in_left.keys().chain(only_right) {
@@ -302,7 +310,9 @@ impl<'s> Walk<'s> {
                     self.differ(Some(items), Side::of(one(a)), Side::of(one(b)))
                 }
             };
-            parts.insert(element, child);
+            if !child.is_empty() {
+                parts.insert((*element).to_owned(), child);
+            }
         }
         Some(parts)
     }
@@ -326,10 +336,10 @@ impl<'s> Walk<'s> {
             "source",
             "acceptedNames",
         ];
-        self.built_in
-            && (field.required
-                || (HELD_BY_VALUE.contains(&name)
-                    && matches!(self.schema.shape(field.ty), Shape::Object(_))))
+        let by_value = || {
+            matches!(self.schema.shape(field.ty), Shape::Object(_)) && HELD_BY_VALUE.contains(&name)
+        };
+        self.built_in && (field.required || by_value())
     }
 }
 
@@ -377,7 +387,7 @@ pub(super) struct Index<'v> {
 
 impl<'v> Index<'v> {
     /// None if some element has no name.
-    pub fn of(list: &'v [Value], merge: &ListMerge) -> Option<Self> {
+    pub(super) fn of(list: &'v [Value], merge: &ListMerge) -> Option<Self> {
         let mut items = Vec::with_capacity(list.len());
         for item in list {
             let element = match merge {

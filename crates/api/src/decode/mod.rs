@@ -12,7 +12,7 @@ mod scalar;
 mod walk;
 
 pub use error::{DecodeError, Problem};
-pub(crate) use scalar::{micro_time, time};
+pub(crate) use walk::is_nothing;
 
 use crate::schema::{Schema, TypeId};
 use serde::Deserializer;

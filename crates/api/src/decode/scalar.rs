@@ -9,12 +9,12 @@ const RFC3339: &str = "2006-01-02T15:04:05Z07:00";
 const RFC3339_MICRO: &str = "2006-01-02T15:04:05.000000Z07:00";
 
 /// `2026-01-02T03:04:05Z` from any RFC 3339 time; fractions of a second are cut off.
-pub(crate) fn time(text: &str) -> Result<String, String> {
+pub(super) fn time(text: &str) -> Result<String, String> {
     Ok(parse(text, RFC3339)?.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
 }
 
 /// The same with exactly six decimals, in and out.
-pub(crate) fn micro_time(text: &str) -> Result<String, String> {
+pub(super) fn micro_time(text: &str) -> Result<String, String> {
     Ok(parse(text, RFC3339_MICRO)?.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string())
 }
 

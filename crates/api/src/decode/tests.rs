@@ -199,7 +199,7 @@ proptest! {
 
     #[test]
     fn times_are_refused_without_a_panic(text in "[0-9TZ:.+é-]{0,32}") {
-        let _ = time(&text);
-        let _ = micro_time(&text);
+        let _ = scalar::time(&text);
+        let _ = scalar::micro_time(&text);
     }
 }

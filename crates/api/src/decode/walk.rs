@@ -397,7 +397,7 @@ impl<'s> Seed<'_, 's> {
 }
 
 /// A value that its field does not tell from none.
-pub(super) fn is_nothing(field: &Field, schema: &Schema, value: &Value) -> bool {
+pub(crate) fn is_nothing(field: &Field, schema: &Schema, value: &Value) -> bool {
     match (field.omit, value) {
         (Omit::Never, _) => false,
         (_, Value::String(text)) => {

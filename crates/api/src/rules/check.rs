@@ -3,23 +3,17 @@
 //! Each one reports in upstream's words. Not here: label selectors (`label_selector`).
 
 use crate::field::{At, Errors, Wrong};
-use crate::names;
+use crate::{metadata, names};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 
-pub(crate) const IMMUTABLE: &str = "field is immutable";
+pub(crate) use crate::metadata::{IMMUTABLE, immutable};
+
 pub(crate) const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 
-/// The field may not differ from the old object's.
-pub(crate) fn immutable(new: &At, old: &At, errors: &mut Errors) {
-    if !same(new, old) {
-        errors.invalid(new, IMMUTABLE);
-    }
-}
-
-/// Absent and null are the same.
+/// Equal as clients see it.
 pub(crate) fn same(new: &At, old: &At) -> bool {
-    new.value().unwrap_or(&Value::Null) == old.value().unwrap_or(&Value::Null)
+    metadata::same(new.value(), old.value())
 }
 
 pub(crate) fn not_negative(at: &At, errors: &mut Errors) {

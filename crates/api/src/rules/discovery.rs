@@ -72,7 +72,7 @@ fn validate_endpoint(endpoint: &At, kind: &str, errors: &mut Errors) {
     if node.is_set() {
         check::text(&node, names::dns1123_subdomain, errors);
     }
-    super::label_selector::labels(&endpoint.field("deprecatedTopology"), errors);
+    crate::metadata::labels(&endpoint.field("deprecatedTopology"), errors);
     let host = endpoint.field("hostname");
     if host.is_set() {
         check::text(&host, names::dns1123_label, errors);

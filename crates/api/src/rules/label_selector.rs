@@ -4,12 +4,12 @@
 
 use super::check;
 use crate::field::{At, Errors};
-use crate::names;
+use crate::{metadata, names};
 use serde_json::Value;
 
 /// Reports what is wrong with a selector; an absent one is fine.
 pub(crate) fn validate(selector: &At, errors: &mut Errors) {
-    labels(&selector.field("matchLabels"), errors);
+    metadata::labels(&selector.field("matchLabels"), errors);
     for expression in selector.field("matchExpressions").items() {
         validate_expression(&expression, errors);
     }
@@ -41,18 +41,6 @@ fn validate_expression(expression: &At, errors: &mut Errors) {
     }
 }
 
-/// Reports keys and values that cannot be labels.
-pub(crate) fn labels(labels: &At, errors: &mut Errors) {
-    for (key, value) in labels.entries() {
-        for complaint in names::qualified_name(key) {
-            errors.invalid_value(labels, key, &complaint);
-        }
-        for complaint in names::label_value(value.text()) {
-            errors.invalid_value(labels, value.text(), &complaint);
-        }
-    }
-}
-
 /// Chooses everything.
 pub(crate) fn is_empty(selector: &At) -> bool {
     selector.field("matchLabels").is_empty() && selector.field("matchExpressions").is_empty()
@@ -73,8 +61,7 @@ pub(crate) fn matches(selector: &At, labels: &At) -> bool {
             let found = label(expression.field("key").text());
             let listed = || {
                 let values = expression.field("values");
-                let any = values.items().any(|value| Some(value.text()) == found);
-                any
+                values.items().any(|value| Some(value.text()) == found)
             };
             match expression.field("operator").text() {
                 "In" => listed(),

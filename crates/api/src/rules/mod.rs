@@ -15,7 +15,7 @@ mod batch;
 mod certificates;
 mod check;
 mod coordination;
-mod core;
+pub mod core;
 mod discovery;
 mod events;
 mod flowcontrol;
@@ -28,7 +28,7 @@ mod resource;
 mod scheduling;
 mod storage;
 
-pub use batch::schedule::Schedule;
+pub use batch::Schedule;
 
 /// The rules of one kind. `Rules::NONE` is a kind with nothing special about it.
 #[derive(Debug, Clone, Copy)]

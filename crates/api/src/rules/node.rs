@@ -22,7 +22,7 @@ pub(crate) fn rules(kind: &str) -> Rules {
 fn validate(class: &At, errors: &mut Errors) {
     check::text(&class.field("handler"), names::dns1123_label, errors);
     let scheduling = class.field("scheduling");
-    super::label_selector::labels(&scheduling.field("nodeSelector"), errors);
+    crate::metadata::labels(&scheduling.field("nodeSelector"), errors);
     let tolerations = scheduling.field("tolerations");
     let mut seen = check::Unique::new();
     for toleration in tolerations.items() {

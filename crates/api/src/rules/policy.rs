@@ -3,7 +3,7 @@
 use super::{Generation, Rules, check, label_selector};
 use crate::field::{At, Errors};
 use crate::value::ValueExt;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 pub(crate) fn rules(kind: &str) -> Rules {
     match kind {
@@ -66,6 +66,7 @@ fn validate_status(new: &At, _old: &At, errors: &mut Errors) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn said(spec: Value) -> Vec<String> {
         let budget = json!({"metadata": {"name": "b"}, "spec": spec});

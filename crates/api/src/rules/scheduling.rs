@@ -3,7 +3,6 @@
 use super::{Generation, Rules, check};
 use crate::field::{At, Errors};
 use crate::value::ValueExt;
-use serde_json::json;
 
 /// Above this, priorities belong to the system.
 const USER_MAX: i64 = 1_000_000_000;
@@ -74,6 +73,7 @@ fn validate_update(new: &At, old: &At, errors: &mut Errors) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn a_159_the_highest_priorities_are_the_systems() {

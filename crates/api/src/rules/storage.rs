@@ -155,7 +155,10 @@ fn default_driver(driver: &mut Value) {
 
 fn validate_driver(driver: &At, errors: &mut Errors) {
     let metadata = driver.field("metadata");
-    validate_driver_name(&metadata.field("name"), errors);
+    let name = metadata.field("name");
+    if name.text().len() > DRIVER_NAME_MAX {
+        errors.too_long(&name, DRIVER_NAME_MAX);
+    }
     let spec = driver.field("spec");
     check::one_of_if_set(
         &spec.field("fsGroupPolicy"),

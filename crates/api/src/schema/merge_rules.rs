@@ -208,11 +208,13 @@ fn set_apply(schema: &mut Schema, ty: TypeId, apply: &Apply) -> TypeId {
         Plain => return ty,
         GranularStruct => {
             let mut copy = schema.get(ty).clone();
-            copy.name = None;
             if let Shape::Object(object) = &mut copy.shape {
                 object.atomic = false;
             }
-            return schema.add(copy);
+            // Not `add`: the name keeps meaning the type that is atomic.
+            let id = TypeId(schema.types.len() as u32);
+            schema.types.push(copy);
+            return id;
         }
         AtomicMap => ListMerge::Atomic,
         Set => ListMerge::Set,

@@ -2,7 +2,7 @@
 
 use super::column::{AGE, Column, NAME};
 use super::jsonpath;
-use super::subject::{Subject, join, plain};
+use super::subject::{Subject, UNKNOWN, plain};
 use crate::value::ValueExt as _;
 use serde_json::Value;
 
@@ -18,7 +18,14 @@ pub(super) fn columns(asked: &[Value]) -> Vec<Column> {
         name: text(column, "name"),
         r#type: text(column, "type"),
         format: text(column, "format"),
-        description: text(column, "description"),
+        description: match column.text(&["description"]) {
+            "" => format!(
+                "Custom resource definition column (in JSONPath format): {}",
+                column.text(&["jsonPath"])
+            ),
+            given => given.to_owned(),
+        }
+        .into(),
         priority: column["priority"].as_i64().unwrap_or_default(),
     });
     let default = asked.is_empty().then(age);
@@ -37,13 +44,14 @@ pub(super) fn cells(asked: &[Value], o: &Subject) -> Vec<Value> {
     cells
 }
 
-/// What does not fit the declared type is null, and so is what is not there.
+/// What does not fit the declared type is null, and so is what is not there. Of several values
+/// the first is shown, as upstream does.
 fn cell(r#type: &str, found: &[&Value], o: &Subject) -> Value {
     let Some(&value) = found.first() else {
         return Value::Null;
     };
     match r#type {
-        "string" => join(found.iter().map(|value| plain(value)), " ").into(),
+        "string" => plain(value).into(),
         "integer" => match (value.as_i64(), value.as_f64()) {
             (Some(whole), _) => whole.into(),
             (None, Some(fraction)) => (fraction as i64).into(),
@@ -52,6 +60,7 @@ fn cell(r#type: &str, found: &[&Value], o: &Subject) -> Value {
         "number" if value.is_number() => value.clone(),
         "boolean" if value.is_boolean() => value.clone(),
         "date" => match value.as_str() {
+            Some("") => UNKNOWN.into(),
             Some(time) if time.parse::<jiff::Timestamp>().is_ok() => o.age_of(time).into(),
             Some(_) => "<invalid>".into(),
             None => Value::Null,
@@ -114,7 +123,7 @@ mod tests {
             "text",
             "3",
             "[\"a\",\"b\"]",
-            "a b",
+            "a",
             null,
             "60m",
             "<invalid>",

@@ -11,7 +11,7 @@ const TOKEN_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
 /// The token of the request, if it carries one; an error if it carries one wrongly.
 pub fn token(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
     match authorization(headers) {
-        Some(token) => Ok(Some(token.to_owned())),
+        Some(token) => Ok(Some(token)),
         None if is_websocket(headers) => websocket_token(headers),
         None => Ok(None),
     }
@@ -35,12 +35,13 @@ pub fn strip_credentials(headers: &mut HeaderMap) {
     }
 }
 
-/// Other schemes than Bearer are no credential at all, as upstream.
-fn authorization(headers: &HeaderMap) -> Option<&str> {
-    let value = headers.get(AUTHORIZATION)?.to_str().ok()?.trim();
-    let (scheme, rest) = value.split_once(' ')?;
+/// Other schemes than Bearer are no credential at all, as upstream. A token of strange bytes is
+/// one, and will be refused.
+fn authorization(headers: &HeaderMap) -> Option<String> {
+    let value = String::from_utf8_lossy(headers.get(AUTHORIZATION)?.as_bytes());
+    let (scheme, rest) = value.trim().split_once(' ')?;
     let token = rest.split(' ').next().unwrap_or_default();
-    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then(|| token.to_owned())
 }
 
 fn websocket_token(headers: &HeaderMap) -> Result<Option<String>, &'static str> {

@@ -46,8 +46,9 @@ pub fn requested(headers: &HeaderMap) -> Result<Option<Impersonation>, BadReques
             .map_err(|_| BadRequest(format!("header {name} is not plain text")))?
             .to_owned();
         match name {
-            USER => asked.user = text,
-            UID => asked.uid = text,
+            // Of a repeated name the first counts.
+            USER if asked.user.is_empty() => asked.user = text,
+            UID if asked.uid.is_empty() => asked.uid = text,
             GROUP => asked.groups.push(text),
             _ => {
                 if let Some(key) = name.strip_prefix(EXTRA_PREFIX) {
@@ -127,10 +128,10 @@ pub fn service_account(user: &str) -> Option<(&str, &str)> {
     (!namespace.is_empty() && !name.is_empty() && !name.contains(':')).then_some((namespace, name))
 }
 
-/// Header names are case-insensitive, so keys are lower case; a key that does not decode is kept.
+/// Header names arrive in lower case; a key that does not decode is kept as it is.
 fn decode(key: &str) -> String {
     match percent_decode_str(key).decode_utf8() {
-        Ok(decoded) => decoded.to_lowercase(),
+        Ok(decoded) => decoded.into_owned(),
         Err(_) => key.to_owned(),
     }
 }

@@ -3,6 +3,7 @@
 //! The policy works this out itself, so that `view`, `edit` and `admin` mean something before a
 //! controller has filled in their rules, and never grant what a controller has yet to take away.
 
+use api::selector::LabelSelector;
 use api::value::ValueExt as _;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};
@@ -10,7 +11,7 @@ use std::collections::{BTreeMap, HashSet};
 /// ClusterRoles by name.
 pub type Roles<'a> = BTreeMap<&'a str, &'a Value>;
 
-/// The rules of a ClusterRole: its own, or those of all it aggregates, each once.
+/// The rules of a ClusterRole: its own, or those of every role it aggregates.
 pub fn rules_of<'a>(role: &'a Value, all: &Roles<'a>) -> Vec<&'a Value> {
     let mut seen: HashSet<&str> = HashSet::from([role.text(&["metadata", "name"])]);
     let mut waiting = vec![role];
@@ -21,8 +22,12 @@ pub fn rules_of<'a>(role: &'a Value, all: &Roles<'a>) -> Vec<&'a Value> {
             rules.extend(own);
             continue;
         };
+        // A selector that makes no sense selects nothing.
+        let selectors: Vec<LabelSelector> =
+            selectors.iter().filter_map(|given| LabelSelector::from_object(given).ok()).collect();
         for (name, candidate) in all {
-            if selectors.iter().any(|selector| selects(selector, candidate)) && seen.insert(name) {
+            let label = |key: &str| candidate.at(&["metadata", "labels", key])?.as_str();
+            if selectors.iter().any(|selector| selector.matches(label)) && seen.insert(name) {
                 waiting.push(candidate);
             }
         }
@@ -38,32 +43,4 @@ fn selectors(role: &Value) -> Option<&Vec<Value>> {
     role.at(&["aggregationRule", "clusterRoleSelectors"])?
         .as_array()
         .filter(|selectors| !selectors.is_empty())
-}
-
-/// A label selector over a role's labels; an empty one selects everything.
-fn selects(selector: &Value, role: &Value) -> bool {
-    let label = |key: &str| role.at(&["metadata", "labels", key]).and_then(Value::as_str);
-    let equal = selector
-        .get("matchLabels")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten()
-        .all(|(key, value)| label(key) == value.as_str());
-    equal
-        && selector.get("matchExpressions").and_then(Value::as_array).into_iter().flatten().all(
-            |expression| {
-                let have = label(expression.text(&["key"]));
-                let listed = have.is_some_and(|have| {
-                    let values = expression.get("values").and_then(Value::as_array);
-                    values.into_iter().flatten().any(|value| value == have)
-                });
-                match expression.text(&["operator"]) {
-                    "In" => listed,
-                    "NotIn" => !listed,
-                    "Exists" => have.is_some(),
-                    "DoesNotExist" => have.is_none(),
-                    _ => false,
-                }
-            },
-        )
 }

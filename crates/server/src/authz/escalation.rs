@@ -140,14 +140,9 @@ fn missing_rights(rule: &Rule, held: &[&Rule], missing: &mut Vec<Rule>) {
     if held.iter().any(|own| holds(own, rule)) {
         return;
     }
-    let [verbs, groups, resources, names, urls] = [
-        &rule.verbs,
-        &rule.api_groups,
-        &rule.resources,
-        &rule.resource_names,
-        &rule.non_resource_urls,
-    ]
-    .map(each_once);
+    let [verbs, groups, resources] =
+        [&rule.verbs, &rule.api_groups, &rule.resources].map(|list| each_once(list));
+    let [names, urls] = [&rule.resource_names, &rule.non_resource_urls].map(|list| each_once(list));
     let mut check = |right: Rule| {
         if !held.iter().any(|own| holds(own, &right)) {
             missing.push(right);
@@ -186,7 +181,7 @@ fn missing_rights(rule: &Rule, held: &[&Rule], missing: &mut Vec<Rule>) {
     }
 }
 
-fn each_once(list: &Vec<String>) -> Vec<&str> {
+fn each_once(list: &[String]) -> Vec<&str> {
     let mut seen = BTreeSet::new();
     list.iter().map(String::as_str).filter(|item| seen.insert(*item)).collect()
 }

@@ -2,6 +2,8 @@
 
 use super::controller_roles::CONTROLLERS;
 use super::roles::{AGGREGATED, BINDINGS, CLUSTER_ROLES, LOCAL_BINDINGS, LOCAL_ROLES};
+use crate::authz::aggregation;
+use api::value::ValueExt as _;
 use serde_json::{Value, json};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
@@ -79,7 +81,28 @@ pub fn cluster_roles() -> Vec<Value> {
         role["rules"] = rules(grants);
         role
     });
-    plain.chain(aggregated).chain(controllers).collect()
+    let mut roles: Vec<Value> = plain.chain(aggregated).chain(controllers).collect();
+    fill_aggregated(&mut roles);
+    roles
+}
+
+/// Upstream leaves this to a controller; with one, the result is the same.
+fn fill_aggregated(roles: &mut [Value]) {
+    let by_name: aggregation::Roles =
+        roles.iter().map(|role| (role.text(&["metadata", "name"]), role)).collect();
+    let gathered: Vec<Option<Value>> = roles
+        .iter()
+        .map(|role| aggregation::is_aggregated(role).then(|| rules_of(role, &by_name)))
+        .collect();
+    for (role, rules) in roles.iter_mut().zip(gathered) {
+        if let Some(rules) = rules {
+            role["rules"] = rules;
+        }
+    }
+}
+
+fn rules_of(role: &Value, all: &aggregation::Roles) -> Value {
+    aggregation::rules_of(role, all).into_iter().cloned().collect()
 }
 
 pub fn cluster_role_bindings() -> Vec<Value> {
@@ -129,7 +152,9 @@ fn binding(namespace: &str, name: &str, kind: &str, role: &str, subjects: &[Subj
     let own = if namespace.is_empty() { "ClusterRoleBinding" } else { "RoleBinding" };
     let mut binding = object(own, namespace, name);
     binding["roleRef"] = json!({"apiGroup": GROUP, "kind": kind, "name": role});
-    binding["subjects"] = subjects.iter().map(|subject| subject.json()).collect();
+    if !subjects.is_empty() {
+        binding["subjects"] = subjects.iter().map(|subject| subject.json()).collect();
+    }
     binding
 }
 

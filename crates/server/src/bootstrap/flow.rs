@@ -79,7 +79,9 @@ const SCHEMAS: &[Schema] = &[
 ];
 
 /// A limited level: name, shares, lendable percent, queues and hand size (no queues: reject).
-const LIMITED: &[(&str, u32, u32, Option<(u32, u32)>)] = &[
+type Level = (&'static str, u32, u32, Option<(u32, u32)>);
+
+const LIMITED: &[Level] = &[
     ("system", 30, 33, Some((64, 6))),
     ("node-high", 40, 25, Some((64, 6))),
     ("leader-election", 10, 0, Some((16, 4))),

@@ -1,1 +1,225 @@
+//! Keys and certificates on disk, and what TLS makes of them.
 
+use super::*;
+use crate::authn::{User, user_of_certificate};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, ServerConnection};
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+fn load(dir: &Path, sans: &[&str]) -> Result<Pki, Error> {
+    let sans: Vec<String> = sans.iter().map(|&san| san.to_owned()).collect();
+    Pki::load_or_create(dir, &sans)
+}
+
+fn contents(dir: &Path, names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| fs::read_to_string(dir.join(name)).unwrap()).collect()
+}
+
+const LASTING: &[&str] =
+    &["pki/ca.crt", "pki/ca.key", "pki/sa.key", "pki/admin.crt", "admin.token"];
+
+/// Shakes hands in memory; returns whom the server saw.
+fn shake_hands(
+    server: &Pki,
+    trusted: &Pki,
+    identity: Option<&Identity>,
+    name: &str,
+) -> Result<Option<User>, rustls::Error> {
+    shake_hands_with(server.server_config().unwrap(), trusted, identity, name)
+}
+
+fn shake_hands_with(
+    server: ServerConfig,
+    trusted: &Pki,
+    identity: Option<&Identity>,
+    name: &str,
+) -> Result<Option<User>, rustls::Error> {
+    let mut roots = RootCertStore::empty();
+    roots.add(trusted.authority.der().clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let client = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    let client = match identity {
+        None => client.with_no_client_auth(),
+        Some(identity) => {
+            let chain =
+                vec![CertificateDer::from_pem_slice(identity.certificate.as_bytes()).unwrap()];
+            let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).unwrap();
+            client.with_client_auth_cert(chain, key).unwrap()
+        }
+    };
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    let mut client = ClientConnection::new(Arc::new(client), name)?;
+    let mut server = ServerConnection::new(Arc::new(server))?;
+    for _ in 0..10 {
+        let mut wire = Vec::new();
+        client.write_tls(&mut wire).unwrap();
+        server.read_tls(&mut wire.as_slice()).unwrap();
+        server.process_new_packets()?;
+        let mut wire = Vec::new();
+        server.write_tls(&mut wire).unwrap();
+        client.read_tls(&mut wire.as_slice()).unwrap();
+        client.process_new_packets()?;
+    }
+    assert!(!server.is_handshaking() && !client.is_handshaking());
+    let peer = server.peer_certificates().and_then(|chain| chain.first());
+    Ok(peer.map(|der| user_of_certificate(der).unwrap()))
+}
+
+#[test]
+fn a_second_start_finds_the_same_identity() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = load(dir.path(), &["192.0.2.7"]).unwrap();
+    let before = contents(dir.path(), LASTING);
+    let serving = contents(dir.path(), &["pki/serving.crt"]);
+    let second = load(dir.path(), &["192.0.2.7"]).unwrap();
+    assert_eq!(contents(dir.path(), LASTING), before);
+    assert_eq!(contents(dir.path(), &["pki/serving.crt"]), serving);
+    assert_eq!(first.admin_token(), second.admin_token());
+    assert_eq!(first.kubeconfig("https://x:6443"), second.kubeconfig("https://x:6443"));
+}
+
+#[test]
+fn a_new_address_renews_only_the_serving_certificate() {
+    let dir = tempfile::tempdir().unwrap();
+    load(dir.path(), &[]).unwrap();
+    let before = contents(dir.path(), LASTING);
+    let serving = contents(dir.path(), &["pki/serving.crt"]);
+    let pki = load(dir.path(), &["192.0.2.7", "cluster.example"]).unwrap();
+    assert_eq!(contents(dir.path(), LASTING), before);
+    assert_ne!(contents(dir.path(), &["pki/serving.crt"]), serving);
+    for name in
+        ["192.0.2.7", "cluster.example", "localhost", "::1", "10.96.0.1", "kubernetes.default.svc"]
+    {
+        assert_eq!(shake_hands(&pki, &pki, None, name).unwrap(), None, "{name}");
+    }
+    assert!(shake_hands(&pki, &pki, None, "elsewhere.example").is_err());
+}
+
+#[test]
+fn a_171_client_certificates_are_optional_and_only_ours_count() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let pki = load(dir.path(), &[]).unwrap();
+    assert_eq!(shake_hands(&pki, &pki, None, "localhost").unwrap(), None);
+
+    let admin = shake_hands(&pki, &pki, Some(pki.admin()), "localhost").unwrap().unwrap();
+    assert_eq!(admin.name, ADMIN);
+    assert_eq!(admin.groups, ["system:masters", "system:authenticated"]);
+
+    let stranger = load(other.path(), &[]).unwrap();
+    assert!(shake_hands(&pki, &pki, Some(stranger.admin()), "localhost").is_err());
+    // What the server shows is no proof of being a client.
+    assert!(shake_hands(&pki, &pki, Some(&pki.serving), "localhost").is_err());
+}
+
+#[derive(Debug)]
+struct At(u64);
+
+impl TimeProvider for At {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(UnixTime::since_unix_epoch(Duration::from_secs(self.0)))
+    }
+}
+
+#[test]
+fn a_171_an_expired_client_certificate_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = load(dir.path(), &[]).unwrap();
+    let now = u64::try_from(clock::now().as_second()).unwrap();
+    let shake = |at| {
+        let config = pki.server_config_by(Arc::new(At(at))).unwrap();
+        shake_hands_with(config, &pki, Some(pki.admin()), "localhost")
+    };
+    assert!(shake(now).is_ok());
+    assert!(shake(now + LEAF_LIFETIME.as_secs() + 60).is_err());
+}
+
+#[test]
+fn a_170_each_organization_is_a_group() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = load(dir.path(), &[]).unwrap();
+    for groups in [&[][..], &["system:nodes"], &["a", "b", "ü", &"long".repeat(50)]] {
+        let identity = pki.issue_client("system:node:n1", groups, LEAF_LIFETIME).unwrap();
+        let user = shake_hands(&pki, &pki, Some(&identity), "localhost").unwrap().unwrap();
+        assert_eq!(user.name, "system:node:n1");
+        assert_eq!(user.groups, [groups, &["system:authenticated"]].concat());
+        let id = &user.extra["authentication.kubernetes.io/credential-id"][0];
+        assert!(id.starts_with("X509SHA256=") && id.len() == 11 + 64, "A-172: {id}");
+    }
+}
+
+#[test]
+fn files_with_secrets_are_ours_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    load(dir.path(), &[]).unwrap();
+    let mode =
+        |name: &str| fs::metadata(dir.path().join(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode("pki"), 0o700);
+    let secrets = ["pki/ca.key", "pki/serving.key", "pki/admin.key", "pki/sa.key", "admin.token"];
+    for secret in secrets {
+        assert_eq!(mode(secret), 0o600, "{secret}");
+    }
+    fs::set_permissions(dir.path().join("admin.token"), fs::Permissions::from_mode(0o644)).unwrap();
+    load(dir.path(), &[]).unwrap();
+    assert_eq!(mode("admin.token"), 0o600, "rights given to others are taken back");
+    let left = fs::read_dir(dir.path().join("pki")).unwrap().count();
+    assert_eq!(left, 7, "no temporary file is left behind");
+}
+
+#[test]
+fn a_damaged_file_is_named_with_advice_and_without_its_content() {
+    let files = [
+        "pki/ca.crt",
+        "pki/ca.key",
+        "pki/sa.key",
+        "pki/serving.crt",
+        "pki/admin.key",
+        "admin.token",
+    ];
+    for file in files {
+        let dir = tempfile::tempdir().unwrap();
+        load(dir.path(), &[]).unwrap();
+        fs::write(dir.path().join(file), "s3cret").unwrap();
+        let said = load(dir.path(), &[]).unwrap_err().to_string();
+        assert!(said.contains(file) && said.contains("delete"), "{said}");
+        assert!(!said.contains("s3cret"), "{said}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    load(dir.path(), &[]).unwrap();
+    fs::remove_file(dir.path().join("pki/ca.key")).unwrap();
+    assert!(load(dir.path(), &[]).unwrap_err().to_string().contains("ca.key is damaged"));
+}
+
+#[test]
+fn a_start_cut_short_is_finished_by_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = load(dir.path(), &[]).unwrap();
+    for lost in ["pki/ca.crt", "pki/serving.crt", "pki/admin.key", "admin.token"] {
+        fs::remove_file(dir.path().join(lost)).unwrap();
+        let again = load(dir.path(), &[]).unwrap();
+        assert!(shake_hands(&again, &again, Some(again.admin()), "localhost").unwrap().is_some());
+        // The authority's key is the same, so what was issued before still counts.
+        assert!(
+            shake_hands(&again, &pki, Some(pki.admin()), "localhost").unwrap().is_some(),
+            "{lost}"
+        );
+    }
+}
+
+#[test]
+fn a_173_the_kubeconfig_holds_everything_and_debug_output_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = load(dir.path(), &[]).unwrap();
+    let config = pki.kubeconfig("https://127.0.0.1:6443");
+    for part in [pki.ca_certificate(), &pki.admin().certificate, &pki.admin().key] {
+        assert!(config.contains(&BASE64_STANDARD.encode(part)));
+    }
+    assert!(config.contains("server: \"https://127.0.0.1:6443\""), "{config}");
+    let shown = format!("{pki:?} {:?}", pki.admin());
+    for secret in [pki.admin_token(), pki.service_account_key(), &pki.admin().key] {
+        assert!(!shown.contains(secret) && !shown.contains("PRIVATE KEY"));
+    }
+}

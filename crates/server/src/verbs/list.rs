@@ -5,7 +5,7 @@ use crate::body::Body;
 use crate::call::{Call, invalid_options};
 use crate::error::{ApiError, Result};
 use crate::negotiate::{Encoding, Form, Offer, View};
-use crate::object::{Object, Stored, store_name};
+use crate::object::{self, Object, Stored, store_name};
 use crate::views::{self, IncludeObject};
 use api::selector::{FieldSelector, LabelSelector};
 use api::status::Cause;
@@ -30,13 +30,14 @@ pub(crate) struct Filter {
     pub(crate) prefix: String,
     labels: LabelSelector,
     fields: FieldSelector,
+    /// How the stored bytes of the kind begin if they need no conversion.
+    type_prefix: String,
 }
 
 impl Filter {
     pub(crate) fn of(call: &Call) -> Result<Filter> {
         let labels = call.query.get("labelSelector").unwrap_or_default();
-        let labels = LabelSelector::parse(labels)
-            .map_err(|why| ApiError::bad_request(format!("unable to parse requirement: {why}")))?;
+        let labels = LabelSelector::parse(labels).map_err(ApiError::bad_request)?;
         let mut fields = call.query.get("fieldSelector").unwrap_or_default().to_owned();
         if call.target.watch_prefix && !call.target.name.is_empty() {
             fields = format!("metadata.name={}", call.target.name);
@@ -47,7 +48,13 @@ impl Filter {
         }
         let namespace = call.target.namespace_of(&call.kind);
         let prefix = if namespace.is_empty() { namespace } else { format!("{namespace}/") };
-        Ok(Filter { kind: call.kind.clone(), prefix, labels, fields })
+        let type_prefix = object::type_prefix(&call.kind);
+        Ok(Filter { kind: call.kind.clone(), prefix, labels, fields, type_prefix })
+    }
+
+    /// The object is stored as this kind's version shows it.
+    pub(crate) fn is_stored_form(&self, object: &Object) -> bool {
+        object.bytes().starts_with(self.type_prefix.as_bytes())
     }
 
     pub(crate) fn matches(&self, object: &Object) -> bool {

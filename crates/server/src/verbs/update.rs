@@ -84,6 +84,7 @@ pub(crate) async fn change(
             return Err(ApiError::modified(&call.kind, &call.target.name));
         }
         prepare(call, endpoint, &mut new, &old);
+        new.object("metadata")["resourceVersion"] = current.clone().into();
         if !tracked {
             write::track(call, Some(&old), &mut new, endpoint)?;
         }
@@ -94,7 +95,6 @@ pub(crate) async fn change(
         }
         write::check_update(&call.kind, &new, &old, endpoint == Endpoint::Status)?;
         admission::check_update(call, &new, &old, dry_run).await?;
-        new.object("metadata")["resourceVersion"] = current.clone().into();
         if should_go(&new) {
             return finish_deletion(call, &stored, new, dry_run).await;
         }

@@ -9,7 +9,7 @@ use crate::body::Body;
 use crate::call::{Call, invalid_options};
 use crate::error::{ApiError, Result};
 use crate::negotiate::{Form, Offer, View};
-use crate::object::{Event, Object, Stored};
+use crate::object::{ENVELOPE, Event, Object};
 use crate::verbs::list::Filter;
 use crate::views::{self, IncludeObject};
 use api::Errors;
@@ -291,12 +291,20 @@ impl Shape {
 
     /// An object that was there before the watch began.
     fn synthetic(&mut self, object: &Arc<Object>) -> Bytes {
-        self.made("ADDED", views::value(&self.filter.kind, object))
+        if !self.is_plain(object) {
+            return self.made("ADDED", views::value(&self.filter.kind, object));
+        }
+        let bytes = object.bytes();
+        let mut line =
+            BytesMut::with_capacity(ENVELOPE.created.len() + bytes.len() + ENVELOPE.end.len());
+        line.extend_from_slice(ENVELOPE.created);
+        line.extend_from_slice(&bytes);
+        line.extend_from_slice(ENVELOPE.end);
+        line.freeze()
     }
 
     fn is_plain(&self, object: &Object) -> bool {
-        self.form.view == View::Whole
-            && object.bytes().starts_with(crate::object::type_prefix(&self.filter.kind).as_bytes())
+        self.form.view == View::Whole && self.filter.is_stored_form(object)
     }
 
     fn made(&mut self, kind: &str, object: Value) -> Bytes {

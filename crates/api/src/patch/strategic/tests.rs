@@ -13,11 +13,9 @@ fn schema() -> (Schema, TypeId) {
     let text = add(Shape::String);
     let any = add(Shape::Any);
     let map = add(Shape::Map { values: text, atomic: false });
-    let field = |ty, merge, key: Option<&str>| Field {
-        ty,
-        required: false,
-        number: 0,
-        patch: PatchRule { merge, merge_key: key.map(str::to_owned), ..PatchRule::default() },
+    let field = |ty, merge, key: Option<&str>| {
+        let patch = PatchRule { merge, merge_key: key.map(str::to_owned), ..PatchRule::default() };
+        Field { patch, ..Field::new(ty) }
     };
     let object = |fields: Vec<(&str, Field)>| {
         let fields = fields.into_iter().map(|(name, field)| (name.to_owned(), field)).collect();

@@ -404,10 +404,9 @@ pub(super) fn validate_status(new: &At, _old: &At, errors: &mut Errors) {
     check::fields_not_negative(&status, &counts, errors);
     let is = |kind: &str| {
         let conditions = status.field("conditions");
-        let found = conditions
+        conditions
             .items()
-            .any(|c| c.field("type").text() == kind && c.field("status").text() == "True");
-        found
+            .any(|c| c.field("type").text() == kind && c.field("status").text() == "True")
     };
     if is("Complete") && is("Failed") {
         let conditions = status.field("conditions");

@@ -5,7 +5,9 @@ use crate::value::ValueExt;
 
 mod cron_job;
 mod job;
-pub mod schedule;
+mod schedule;
+
+pub use schedule::Schedule;
 
 pub(crate) fn rules(kind: &str) -> Rules {
     match kind {

@@ -18,17 +18,17 @@ pub(crate) fn default_template(template: &mut Value) {
 /// Checks a PodTemplateSpec: its labels, annotations and spec.
 pub(crate) fn validate_template(at: &At, errors: &mut Errors) {
     let metadata = at.field("metadata");
-    metadata::labels(&metadata.field("labels"), errors);
-    metadata::annotations(&metadata.field("annotations"), errors);
-    pod_spec::annotations(&metadata.field("annotations"), &at.field("spec"), errors);
-    pod_spec::validate(&at.field("spec"), &metadata, errors);
-    let ephemeral = at.field("spec").field("ephemeralContainers").is_empty();
-    if !ephemeral {
-        let spec = at.field("spec");
-        errors.forbidden(
-            &spec.field("ephemeralContainers"),
-            "ephemeral containers not allowed in pod template",
-        );
+    let annotations = metadata.field("annotations");
+    // Upstream's paths leave `metadata` out here.
+    let shown = at.field("annotations");
+    metadata::labels_as(&metadata.field("labels"), &at.field("labels"), errors);
+    metadata::annotations_as(&annotations, &shown, errors);
+    let spec = at.field("spec");
+    pod_spec::annotations(&annotations, &shown, &spec, errors);
+    pod_spec::validate(&spec, None, errors);
+    let ephemeral = spec.field("ephemeralContainers");
+    if !ephemeral.is_empty() {
+        errors.forbidden(&ephemeral, "ephemeral containers not allowed in pod template");
     }
 }
 

@@ -1,0 +1,45 @@
+# The two commands are `make up` and `make test`. Each installs what it needs, and each can be
+# run again at any time: what is already there is left alone.
+
+DATA_DIR ?= /var/lib/landfall
+CARGO ?= cargo
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+
+# Steps of one target come one after another, whatever -j says.
+.NOTPARALLEL:
+.PHONY: help up build test lint bench install clean
+
+help:
+	@echo 'make up       build landfall and run it, with its data in DATA_DIR ($(DATA_DIR))'
+	@echo 'make test     everything that must pass: formatting, lints, tests'
+	@echo 'make lint     formatting and lints only'
+	@echo 'make bench    measure'
+	@echo 'make install  install what building, testing and measuring need'
+	@echo 'make clean    remove what was built; installed tools and DATA_DIR stay'
+
+up: build
+	exec $(TARGET_DIR)/release/landfall up --data-dir '$(DATA_DIR)'
+
+build:
+	scripts/install build
+	$(CARGO) build --release --locked --package landfall
+
+test: install lint
+	$(CARGO) nextest run --workspace --locked
+
+lint:
+	scripts/install build
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+bench:
+	@test -x scripts/bench || { echo 'There are no measurements here yet: scripts/bench is missing.' >&2; exit 1; }
+	scripts/install build
+	scripts/bench
+
+install:
+	scripts/install all
+
+# `cargo clean` would take the tools along, and they take minutes to install.
+clean:
+	rm -rf $(TARGET_DIR)/debug $(TARGET_DIR)/release

@@ -1,7 +1,0 @@
-//! Rules of the `admissionregistration` kinds.
-
-use super::Rules;
-
-pub(crate) fn rules(_kind: &str) -> Rules {
-    Rules::NONE
-}

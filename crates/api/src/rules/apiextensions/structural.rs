@@ -1,0 +1,247 @@
+//! Structural schemas: every value has one place where its type is said.
+//!
+//! The skeleton (types, properties, items) is outside; `allOf`, `anyOf`, `oneOf` and `not` may only
+//! narrow the values of what the skeleton already names.
+
+use crate::field::{At, Errors};
+use serde_json::Value;
+
+pub(super) fn validate(root: &At, errors: &mut Errors) {
+    validate_node(root, Level::Root, errors);
+    validate_completeness(root, errors);
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Level {
+    Root,
+    Item,
+    Field,
+}
+
+const OPEN: &str = "x-kubernetes-preserve-unknown-fields";
+const INT_OR_STRING: &str = "x-kubernetes-int-or-string";
+const EMBEDDED: &str = "x-kubernetes-embedded-resource";
+
+fn validate_node(schema: &At, level: Level, errors: &mut Errors) {
+    let kind = schema.field("type");
+    let items = schema.field("items");
+    if kind.text() == "array" && !items.is_set() {
+        errors.required(&items, "must be specified");
+    }
+    if items.is_set() {
+        validate_node(&items, Level::Item, errors);
+    }
+    for (_, property) in schema.field("properties").entries() {
+        validate_node(&property, Level::Field, errors);
+    }
+    let additional = schema.field("additionalProperties");
+    if additional.value().is_some_and(Value::is_object) {
+        validate_node(&additional, Level::Field, errors);
+    }
+    if additional.is_set() && level == Level::Root {
+        errors.forbidden(&additional, "must not be used at the root");
+    }
+    validate_type(schema, level, errors);
+    validate_narrowing(schema, errors);
+    if level == Level::Root || schema.field(EMBEDDED).is_true() {
+        validate_metadata(schema, errors);
+    }
+    if schema.field(EMBEDDED).is_true()
+        && !schema.field(OPEN).is_true()
+        && schema.field("properties").is_empty()
+    {
+        let said = "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields";
+        errors.required(&schema.field("properties"), said);
+    }
+}
+
+fn validate_type(schema: &At, level: Level, errors: &mut Errors) {
+    let kind = schema.field("type");
+    if schema.field(INT_OR_STRING).is_true() {
+        if !kind.text().is_empty() {
+            errors.forbidden(&kind, "must be empty if x-kubernetes-int-or-string is true");
+        }
+    } else if kind.text().is_empty() && !schema.field(OPEN).is_true() {
+        let said = match level {
+            Level::Root => "must not be empty at the root",
+            Level::Item => "must not be empty for specified array items",
+            Level::Field => "must not be empty for specified object fields",
+        };
+        errors.required(&kind, said);
+    } else if !kind.text().is_empty() {
+        let known = ["array", "boolean", "integer", "number", "object", "string"];
+        if !known.contains(&kind.text()) {
+            errors.not_supported(&kind, &known);
+        }
+    }
+    let mut must_be_object = |said: &str| match kind.text() {
+        "object" => {}
+        "" => errors.required(&kind, said),
+        _ => errors.invalid(&kind, said),
+    };
+    if schema.field(EMBEDDED).is_true() {
+        must_be_object("must be object if x-kubernetes-embedded-resource is true");
+    }
+    if level == Level::Root {
+        must_be_object("must be object at the root");
+    }
+}
+
+/// The server's own fields have their own types; a schema can only restrict names.
+fn validate_metadata(schema: &At, errors: &mut Errors) {
+    let properties = schema.field("properties");
+    for name in ["apiVersion", "kind"] {
+        let property = properties.key(name);
+        let kind = property.field("type");
+        if property.is_set() && kind.text() != "string" {
+            errors.invalid_value(&kind, kind.text(), "must be string");
+        }
+    }
+    let metadata = properties.key("metadata");
+    if !metadata.is_set() {
+        return;
+    }
+    let kind = metadata.field("type");
+    if kind.text() != "object" {
+        errors.invalid_value(&kind, kind.text(), "must be object");
+    }
+    let inner = metadata.field("properties");
+    let only_names = inner.entries().all(|(name, _)| name == "name" || name == "generateName");
+    let only_known = metadata
+        .entries()
+        .all(|(keyword, _)| ["type", "properties", "description", "title"].contains(&keyword));
+    if !only_names || !only_known {
+        let said = "must not specify anything other than name and generateName, but metadata is implicitly specified";
+        errors.forbidden(&metadata, said);
+    }
+}
+
+/// What may not be said inside `allOf` and friends, and how it should be instead.
+const SKELETON: [(&str, &str); 12] = [
+    ("type", "must be empty to be structural"),
+    ("additionalProperties", "must be undefined to be structural"),
+    ("default", "must be undefined to be structural"),
+    ("title", "must be empty to be structural"),
+    ("description", "must be empty to be structural"),
+    ("nullable", "must be false to be structural"),
+    (OPEN, "must be false to be structural"),
+    (EMBEDDED, "must be false to be structural"),
+    (INT_OR_STRING, "must be false to be structural"),
+    ("x-kubernetes-list-map-keys", "must be empty to be structural"),
+    ("x-kubernetes-list-type", "must be undefined to be structural"),
+    ("x-kubernetes-map-type", "must be undefined to be structural"),
+];
+
+fn validate_narrowing(schema: &At, errors: &mut Errors) {
+    // The one way to spell int-or-string in plain OpenAPI is allowed beside the extension.
+    let either = schema.field(INT_OR_STRING).is_true();
+    let all = schema.field("allOf");
+    let any = schema.field("anyOf");
+    let first_is_either =
+        either && all.items().next().is_some_and(|p| is_either(&p.field("anyOf")));
+    for (place, part) in all.items().enumerate() {
+        validate_nested(&part, place == 0 && first_is_either, errors);
+    }
+    if !(either && is_either(&any)) {
+        for part in any.items() {
+            validate_nested(&part, false, errors);
+        }
+    }
+    for part in schema.field("oneOf").items() {
+        validate_nested(&part, false, errors);
+    }
+    let not = schema.field("not");
+    if not.is_set() {
+        validate_nested(&not, false, errors);
+    }
+}
+
+/// `anyOf: [{type: integer}, {type: string}]`
+fn is_either(any: &At) -> bool {
+    let types: Vec<&str> = any.items().map(|part| part.field("type").text()).collect();
+    types == ["integer", "string"] && any.items().all(|part| part.len() == 1)
+}
+
+fn validate_nested(part: &At, skip_any: bool, errors: &mut Errors) {
+    for (keyword, said) in SKELETON {
+        let at = part.field(keyword);
+        let unset = !at.is_set() || at.str() == Some("") || at.bool() == Some(false);
+        if !unset {
+            errors.forbidden(&at, said);
+        }
+    }
+    let items = part.field("items");
+    if items.is_set() {
+        validate_nested(&items, false, errors);
+    }
+    for (_, property) in part.field("properties").entries() {
+        validate_nested(&property, false, errors);
+    }
+    for keyword in ["allOf", "anyOf", "oneOf"] {
+        if keyword == "anyOf" && skip_any {
+            continue;
+        }
+        for inner in part.field(keyword).items() {
+            validate_nested(&inner, false, errors);
+        }
+    }
+    let not = part.field("not");
+    if not.is_set() {
+        validate_nested(&not, false, errors);
+    }
+}
+
+/// Whatever a narrowing part names must exist in the skeleton.
+fn validate_completeness(schema: &At, errors: &mut Errors) {
+    for_each_narrowing(schema, |part| named_outside(part, schema, errors));
+    let items = schema.field("items");
+    if items.is_set() {
+        validate_completeness(&items, errors);
+    }
+    for (_, property) in schema.field("properties").entries() {
+        validate_completeness(&property, errors);
+    }
+    let additional = schema.field("additionalProperties");
+    if additional.value().is_some_and(Value::is_object) {
+        validate_completeness(&additional, errors);
+    }
+}
+
+fn for_each_narrowing(schema: &At, mut visit: impl FnMut(&At)) {
+    for keyword in ["allOf", "anyOf", "oneOf"] {
+        for part in schema.field(keyword).items() {
+            visit(&part);
+        }
+    }
+    let not = schema.field("not");
+    if not.is_set() {
+        visit(&not);
+    }
+}
+
+fn named_outside(part: &At, skeleton: &At, errors: &mut Errors) {
+    let items = part.field("items");
+    if items.is_set() {
+        let outside = skeleton.field("items");
+        needs(&items, &outside, errors);
+    }
+    for (name, property) in part.field("properties").entries() {
+        let properties = skeleton.field("properties");
+        let own = properties.key(name);
+        let additional = skeleton.field("additionalProperties");
+        if !own.is_set() && additional.value().is_some_and(Value::is_object) {
+            needs(&property, &additional, errors);
+        } else {
+            needs(&property, &own, errors);
+        }
+    }
+    for_each_narrowing(part, |inner| named_outside(inner, skeleton, errors));
+}
+
+fn needs(part: &At, outside: &At, errors: &mut Errors) {
+    if outside.is_set() {
+        named_outside(part, outside, errors);
+    } else {
+        errors.required(outside, &format!("because it is defined in {}", part.path()));
+    }
+}

@@ -1,0 +1,156 @@
+//! ConfigMaps and Secrets.
+
+use super::checks;
+use crate::field::{At, Errors, Wrong};
+use crate::metadata;
+use crate::names;
+use crate::rules::Rules;
+use crate::value::ValueExt;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+
+/// All values together.
+const SIZE_MAX: usize = 1024 * 1024;
+const FROZEN: &str = "field is immutable when `immutable` is set";
+
+pub(super) const CONFIG_MAP: Rules = Rules {
+    validate: validate_config_map,
+    validate_update: |new, old, errors| frozen(new, old, &["data", "binaryData"], errors),
+    ..Rules::NONE
+};
+
+pub(super) const SECRET: Rules = Rules {
+    default: default_secret,
+    validate: validate_secret,
+    validate_update: |new, old, errors| {
+        metadata::immutable(&new.field("type"), &old.field("type"), errors);
+        frozen(new, old, &["data"], errors);
+    },
+    fields: &[("type", |secret| secret.text(&["type"]).into())],
+    ..Rules::NONE
+};
+
+fn validate_config_map(map: &At, errors: &mut Errors) {
+    let (data, binary) = (map.field("data"), map.field("binaryData"));
+    let mut size = 0;
+    for (key, value) in data.entries() {
+        check_key(&value, key, errors);
+        if binary.key(key).value().is_some() {
+            errors.invalid_value(&value, key, "duplicate of key present in binaryData");
+        }
+        size += value.text().len();
+    }
+    for (key, value) in binary.entries() {
+        check_key(&value, key, errors);
+        size += decoded_size(value.text());
+    }
+    if size > SIZE_MAX {
+        // The whole object is meant, so there is no path.
+        let said = format!("may not be more than {SIZE_MAX} bytes");
+        errors.push(Wrong::TooLong, String::new(), None, &said);
+    }
+}
+
+fn check_key(at: &At, key: &str, errors: &mut Errors) {
+    for wrong in names::config_map_key(key) {
+        errors.invalid_value(at, key, &wrong);
+    }
+}
+
+fn decoded_size(text: &str) -> usize {
+    text.trim_end_matches('=').len() * 3 / 4
+}
+
+fn frozen(new: &At, old: &At, fields: &[&str], errors: &mut Errors) {
+    if !old.field("immutable").is_true() {
+        return;
+    }
+    if !new.field("immutable").is_true() {
+        errors.forbidden(&new.field("immutable"), FROZEN);
+    }
+    for field in fields {
+        let (now, before) = (new.field(field), old.field(field));
+        let alike = now.len() == before.len()
+            && now.entries().all(|(key, value)| before.key(key).value() == value.value());
+        if !alike {
+            errors.forbidden(&now, FROZEN);
+        }
+    }
+}
+
+/// `stringData` is a convenience for writers: it is merged into `data` and never seen again.
+fn default_secret(secret: &mut Value) {
+    if secret.text(&["type"]).is_empty() {
+        secret.map().insert("type".into(), "Opaque".into());
+    }
+    let Some(Value::Object(plain)) = secret.remove("stringData") else {
+        return;
+    };
+    for (key, value) in plain {
+        let text = STANDARD.encode(value.as_str().unwrap_or_default());
+        secret.object("data").map().insert(key, text.into());
+    }
+}
+
+fn validate_secret(secret: &At, errors: &mut Errors) {
+    let data = secret.field("data");
+    let mut size = 0;
+    for (key, value) in data.entries() {
+        check_key(&value, key, errors);
+        size += decoded_size(value.text());
+    }
+    if size > SIZE_MAX {
+        errors.too_long(&data, SIZE_MAX);
+    }
+    let need = |key: &str, errors: &mut Errors| {
+        let value = data.key(key);
+        if value.value().is_none() {
+            errors.required(&value, "");
+        }
+        value.value().is_some()
+    };
+    match secret.field("type").text() {
+        "kubernetes.io/service-account-token" => {
+            let metadata = secret.field("metadata");
+            let annotations = metadata.field("annotations");
+            checks::required(&annotations.key("kubernetes.io/service-account.name"), errors);
+        }
+        "kubernetes.io/dockercfg" => {
+            if need(".dockercfg", errors) {
+                json_object(&data.key(".dockercfg"), errors);
+            }
+        }
+        "kubernetes.io/dockerconfigjson" => {
+            if need(".dockerconfigjson", errors) {
+                json_object(&data.key(".dockerconfigjson"), errors);
+            }
+        }
+        "kubernetes.io/basic-auth" => {
+            let keys = ["username", "password"];
+            if keys.iter().all(|key| data.key(key).value().is_none()) {
+                keys.iter().for_each(|key| errors.required(&data.key(key), ""));
+            }
+        }
+        "kubernetes.io/ssh-auth" => {
+            checks::required(&data.key("ssh-privatekey"), errors);
+        }
+        "kubernetes.io/tls" => {
+            need("tls.crt", errors);
+            need("tls.key", errors);
+        }
+        _ => {}
+    }
+}
+
+fn json_object(at: &At, errors: &mut Errors) {
+    let bytes = STANDARD.decode(at.text()).unwrap_or_default();
+    let parsed = serde_json::from_slice::<serde_json::Map<String, Value>>(&bytes);
+    if let Err(error) = parsed {
+        let said = match bytes.is_empty() {
+            true => "unexpected end of JSON input".to_owned(),
+            false => error.to_string(),
+        };
+        errors.invalid_value(at, "<secret contents redacted>", &said);
+    }
+}

@@ -1,0 +1,433 @@
+//! Containers of a pod: plain ones, init containers, sidecars, ephemeral ones.
+
+use super::checks::{self, PROTOCOLS, Seen};
+use super::{environment, probes, resources, security};
+use crate::field::{At, Errors, Wrong};
+use crate::names;
+
+/// What the containers of one pod must agree with.
+pub(super) struct Pod<'v> {
+    pub(super) volumes: Vec<Volume<'v>>,
+    pub(super) claims: Vec<&'v str>,
+    pub(super) grace: Option<i64>,
+    pub(super) restart_policy: &'v str,
+    pub(super) host_users: bool,
+}
+
+/// What mounts need to know about a volume.
+pub(super) struct Volume<'v> {
+    pub(super) name: &'v str,
+    /// Backed by a claim, so it can be used as a block device.
+    pub(super) claimed: bool,
+}
+
+pub(super) fn containers(spec: &At, pod: &Pod, errors: &mut Errors) {
+    let list = spec.field("containers");
+    if list.is_empty() {
+        errors.required(&list, "");
+        return;
+    }
+    let mut seen = Seen::default();
+    for container in list.items() {
+        common(&container, pod, errors);
+        if seen.again(container.field("name").text()) {
+            errors.duplicate(&container.field("name"));
+        }
+        probes::validate(&container, pod.grace, errors);
+        restart_policy(&container, &["Always", "OnFailure", "Never"], errors);
+    }
+    host_ports(list.items(), errors);
+}
+
+pub(super) fn init_containers(spec: &At, pod: &Pod, errors: &mut Errors) {
+    let mut seen = Seen::default();
+    for container in spec.field("containers").items() {
+        seen.again(container.field("name").text());
+    }
+    for container in spec.field("initContainers").items() {
+        common(&container, pod, errors);
+        restart_policy(&container, &["Always", "OnFailure", "Never"], errors);
+        let name = container.field("name");
+        if !name.text().is_empty() && seen.again(name.text()) {
+            errors.duplicate(&name);
+        }
+        // One after the other, so their ports do not meet.
+        host_ports(std::iter::once(container), errors);
+        if container.field("restartPolicy").text() == "Always" {
+            probes::validate(&container, pod.grace, errors);
+        } else {
+            probes::forbid(&container, errors);
+        }
+    }
+}
+
+/// Fields that would make an ephemeral container part of the workload.
+const NOT_EPHEMERAL: &[&str] = &[
+    "ports",
+    "resources",
+    "resizePolicy",
+    "restartPolicy",
+    "restartPolicyRules",
+    "livenessProbe",
+    "readinessProbe",
+    "startupProbe",
+    "lifecycle",
+];
+
+pub(super) fn ephemeral_containers(spec: &At, pod: &Pod, errors: &mut Errors) {
+    let mut seen = Seen::default();
+    let mut others = Seen::default();
+    for list in ["containers", "initContainers"] {
+        for container in spec.field(list).items() {
+            seen.again(container.field("name").text());
+            others.again(container.field("name").text());
+        }
+    }
+    let said = "cannot be set for an Ephemeral Container";
+    for container in spec.field("ephemeralContainers").items() {
+        common(&container, pod, errors);
+        image_whitespace(&container, errors);
+        if seen.again(container.field("name").text()) {
+            errors.duplicate(&container.field("name"));
+        }
+        let target = container.field("targetContainerName");
+        if !target.text().is_empty() && !others.contains(&target.text()) {
+            errors.not_found(&target);
+        }
+        for field in NOT_EPHEMERAL {
+            let field = container.field(field);
+            let empty = field.value().is_some_and(|value| value.is_object() || value.is_array())
+                && field.is_empty();
+            if field.is_set() && !empty {
+                errors.forbidden(&field, said);
+            }
+        }
+        for mount in container.field("volumeMounts").items() {
+            for field in ["subPath", "subPathExpr"] {
+                if !mount.field(field).text().is_empty() {
+                    errors.forbidden(&mount.field(field), said);
+                }
+            }
+        }
+    }
+}
+
+/// Only checked in pods: templates of old may have it.
+pub(super) fn image_whitespace(container: &At, errors: &mut Errors) {
+    let image = container.field("image");
+    if image.text().trim() != image.text() {
+        errors.invalid(&image, "must not have leading or trailing whitespace");
+    }
+}
+
+fn common(container: &At, pod: &Pod, errors: &mut Errors) {
+    checks::named(&container.field("name"), names::dns1123_label, errors);
+    checks::required(&container.field("image"), errors);
+    let message_policy = container.field("terminationMessagePolicy");
+    checks::one_of(&message_policy, &["File", "FallbackToLogsOnError"], errors);
+    ports(&container.field("ports"), errors);
+    environment::variables(&container.field("env"), pod, errors);
+    environment::sources(&container.field("envFrom"), errors);
+    mounts(container, pod, errors);
+    devices(container, pod, errors);
+    let pull = container.field("imagePullPolicy");
+    checks::one_of(&pull, &["Always", "IfNotPresent", "Never"], errors);
+    resources::requirements(
+        &container.field("resources"),
+        resources::container_name,
+        &pod.claims,
+        errors,
+    );
+    resize_policy(&container.field("resizePolicy"), pod.restart_policy, errors);
+    security::container(&container.field("securityContext"), pod.host_users, errors);
+}
+
+/// A container's own policy, and rules that go with it.
+fn restart_policy(container: &At, supported: &[&str], errors: &mut Errors) {
+    let policy = container.field("restartPolicy");
+    checks::optional_one_of(&policy, supported, errors);
+    let rules = container.field("restartPolicyRules");
+    if !rules.is_empty() && !policy.is_set() {
+        errors.required(&policy, "must specify restartPolicy when restart rules are used");
+    }
+}
+
+fn ports(ports: &At, errors: &mut Errors) {
+    let mut seen = Seen::default();
+    for port in ports.items() {
+        let name = port.field("name");
+        if !name.text().is_empty() {
+            let wrong = names::port_name(name.text());
+            if wrong.is_empty() && seen.again(name.text()) {
+                errors.duplicate(&name);
+            }
+            checks::each(&name, wrong, errors);
+        }
+        let number = port.field("containerPort");
+        if number.int().unwrap_or_default() == 0 {
+            errors.required(&number, "");
+        } else {
+            checks::in_range(&number, 1, 65535, errors);
+        }
+        let host = port.field("hostPort");
+        if host.int().unwrap_or_default() != 0 {
+            checks::in_range(&host, 1, 65535, errors);
+        }
+        checks::one_of(&port.field("protocol"), PROTOCOLS, errors);
+    }
+}
+
+fn host_ports<'p, 'v: 'p>(containers: impl Iterator<Item = At<'p, 'v>>, errors: &mut Errors) {
+    let mut seen = Seen::default();
+    for container in containers {
+        for port in container.field("ports").items() {
+            let host = port.field("hostPort");
+            let Some(number) = host.int().filter(|number| *number != 0) else {
+                continue;
+            };
+            let (protocol, ip) = (port.field("protocol").text(), port.field("hostIP").text());
+            let key = format!("{protocol}/{ip}/{number}");
+            if seen.again(key.clone()) {
+                errors.push(Wrong::Duplicate, host.path(), Some(&key.into()), "");
+            }
+        }
+    }
+}
+
+fn mounts(container: &At, pod: &Pod, errors: &mut Errors) {
+    let mounts = container.field("volumeMounts");
+    let devices = container.field("volumeDevices");
+    let mut seen = Seen::default();
+    for mount in mounts.items() {
+        let (name, path) = (mount.field("name"), mount.field("mountPath"));
+        checks::required(&name, errors);
+        if !pod.volumes.iter().any(|volume| volume.name == name.text()) {
+            errors.push(Wrong::NotFound, name.path(), Some(&name.text().into()), "");
+        }
+        checks::required(&path, errors);
+        if seen.again(path.text()) {
+            errors.invalid(&path, "must be unique");
+        }
+        if devices.items().any(|device| device.field("name").text() == name.text()) {
+            errors.invalid(&name, "must not already exist in volumeDevices");
+        }
+        if devices.items().any(|device| device.field("devicePath").text() == path.text()) {
+            errors.invalid(&path, "must not already exist as a path in volumeDevices");
+        }
+        sub_path(&mounts, &mount, errors);
+        mount_options(container, &mounts, &mount, errors);
+    }
+}
+
+fn sub_path(mounts: &At, mount: &At, errors: &mut Errors) {
+    let (plain, expression) = (mount.field("subPath"), mount.field("subPathExpr"));
+    if !expression.text().is_empty() && !plain.text().is_empty() {
+        errors.invalid(&expression, "subPathExpr and subPath are mutually exclusive");
+    }
+    for field in [plain, expression] {
+        // Reported at the list, as upstream does.
+        let path = || {
+            let name = field.path();
+            let name = name.rsplit('.').next().unwrap_or_default().to_owned();
+            format!("{}.{name}", mounts.path())
+        };
+        if field.text().starts_with('/') {
+            errors.push(Wrong::Invalid, path(), field.value(), "must be a relative path");
+        }
+        if field.text().split('/').any(|part| part == "..") {
+            errors.push(Wrong::Invalid, path(), field.value(), "must not contain '..'");
+        }
+    }
+}
+
+fn mount_options(container: &At, mounts: &At, mount: &At, errors: &mut Errors) {
+    let propagation = mount.field("mountPropagation");
+    if propagation.is_set() {
+        let shown = mounts.field("mountPropagation");
+        let supported = ["Bidirectional", "HostToContainer", "None"];
+        if !supported.contains(&propagation.text()) {
+            let said = "supported values: \"Bidirectional\", \"HostToContainer\", \"None\"";
+            errors.push(Wrong::NotSupported, shown.path(), propagation.value(), said);
+        }
+        let context = container.field("securityContext");
+        if propagation.text() == "Bidirectional" && !context.field("privileged").is_true() {
+            errors.forbidden(
+                &shown,
+                "Bidirectional mount propagation is available only to privileged containers",
+            );
+        }
+    }
+    let recursive = mount.field("recursiveReadOnly");
+    let shown = mounts.field("recursiveReadOnly");
+    match recursive.text() {
+        "" | "Disabled" => {}
+        "Enabled" | "IfPossible" => {
+            if !mount.field("readOnly").is_true() {
+                errors.forbidden(&shown, "may only be specified when readOnly is true");
+            }
+            if !["", "None"].contains(&propagation.text()) {
+                errors.forbidden(
+                    &shown,
+                    "may only be specified when mountPropagation is None or not specified",
+                );
+            }
+        }
+        _ => {
+            let said = "supported values: \"Disabled\", \"Enabled\", \"IfPossible\"";
+            errors.push(Wrong::NotSupported, shown.path(), recursive.value(), said);
+        }
+    }
+}
+
+fn devices(container: &At, pod: &Pod, errors: &mut Errors) {
+    let mounts = container.field("volumeMounts");
+    let (mut names, mut paths) = (Seen::default(), Seen::default());
+    for device in container.field("volumeDevices").items() {
+        let (name, path) = (device.field("name"), device.field("devicePath"));
+        checks::required(&name, errors);
+        if !name.text().is_empty() && names.again(name.text()) {
+            errors.invalid(&name, "must be unique");
+        }
+        match pod.volumes.iter().find(|volume| volume.name == name.text()) {
+            Some(volume) if !volume.claimed => errors.invalid(&name, "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode"),
+            Some(_) => {}
+            None => errors.push(Wrong::NotFound, name.path(), Some(&name.text().into()), ""),
+        }
+        checks::required(&path, errors);
+        if paths.again(path.text()) {
+            errors.invalid(&path, "must be unique");
+        }
+        if path.text().split('/').any(|part| part == "..") {
+            errors.invalid(&path, "can not contain backsteps ('..')");
+        }
+        if mounts.items().any(|mount| mount.field("name").text() == name.text()) {
+            errors.invalid(&name, "must not already exist in volumeMounts");
+        }
+        if mounts.items().any(|mount| mount.field("mountPath").text() == path.text()) {
+            errors.invalid(&path, "must not already exist as a path in volumeMounts");
+        }
+    }
+}
+
+fn resize_policy(policies: &At, pod_restart: &str, errors: &mut Errors) {
+    let mut seen = Seen::default();
+    for policy in policies.items() {
+        let (name, restart) = (policy.field("resourceName"), policy.field("restartPolicy"));
+        if seen.again(name.text()) {
+            errors.push(Wrong::Duplicate, policy.path(), name.value(), "");
+        }
+        let mut known = |field: &At, supported: &[&str], said: &str| {
+            if field.text().is_empty() {
+                errors.required(policies, "");
+            } else if !supported.contains(&field.text()) {
+                errors.push(Wrong::NotSupported, policies.path(), field.value(), said);
+            }
+        };
+        known(&name, &["cpu", "memory"], "supported values: \"cpu\", \"memory\"");
+        let said = "supported values: \"NotRequired\", \"RestartContainer\"";
+        known(&restart, &["NotRequired", "RestartContainer"], said);
+        if pod_restart == "Never" && restart.text() != "NotRequired" {
+            let said = "must be 'NotRequired' when `restartPolicy` is 'Never'";
+            errors.invalid_value(policies, restart.text(), said);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::trial::{NOTHING, create, pod, pod_with};
+    use serde_json::json;
+
+    #[test]
+    fn a_92_containers_are_refused_in_upstreams_words() {
+        let hook = |handler| json!({"lifecycle": {"preStop": handler}});
+        let rows: &[(_, &str)] = &[
+            (json!({"image": ""}), "spec.containers[0].image: Required value"),
+            (
+                json!({"ports": [{"containerPort": 70000}]}),
+                "spec.containers[0].ports[0].containerPort: Invalid value: 70000: must be between 1 and 65535, inclusive",
+            ),
+            (
+                json!({"ports": [{"containerPort": 80, "name": "a"}, {"containerPort": 81, "name": "a"}]}),
+                "spec.containers[0].ports[1].name: Duplicate value: \"a\"",
+            ),
+            (
+                json!({"ports": [{"containerPort": 80, "hostPort": 1}, {"containerPort": 81, "hostPort": 1}]}),
+                "spec.containers[0].ports[1].hostPort: Duplicate value: \"TCP//1\"",
+            ),
+            (
+                json!({"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}),
+                "spec.containers[0].resources.requests: Invalid value: \"2\": must be less than or equal to cpu limit of 1",
+            ),
+            (
+                json!({"resources": {"limits": {"example.com/gpu": "500m"}}}),
+                "spec.containers[0].resources.limits[example.com/gpu]: Invalid value: \"500m\": must be an integer",
+            ),
+            (
+                json!({"volumeMounts": [{"name": "none", "mountPath": "/x"}]}),
+                "spec.containers[0].volumeMounts[0].name: Not found: \"none\"",
+            ),
+            (
+                json!({"imagePullPolicy": "Sometimes"}),
+                "spec.containers[0].imagePullPolicy: Unsupported value: \"Sometimes\": supported values: \"Always\", \"IfNotPresent\", \"Never\"",
+            ),
+            (
+                json!({"env": [{"name": "A", "value": "b", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]}),
+                "spec.containers[0].env[0].valueFrom: Invalid value: \"\": may not be specified when `value` is not empty",
+            ),
+            (
+                json!({"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "status.phase"}}}]}),
+                "spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Unsupported value: \"status.phase\": supported values: \"metadata.name\", \"metadata.namespace\", \"metadata.uid\", \"spec.nodeName\", \"spec.serviceAccountName\", \"status.hostIP\", \"status.hostIPs\", \"status.podIP\", \"status.podIPs\"",
+            ),
+            (
+                hook(json!({"exec": {"command": ["a"]}, "sleep": {"seconds": 1}})),
+                "spec.containers[0].lifecycle.preStop.sleep: Forbidden: may not specify more than 1 handler type",
+            ),
+            (
+                hook(json!({"sleep": {"seconds": 60}})),
+                "spec.containers[0].lifecycle.preStop.sleep: Invalid value: 60: must be non-negative and less than terminationGracePeriodSeconds (30)",
+            ),
+            (
+                hook(json!({})),
+                "spec.containers[0].lifecycle.preStop: Required value: must specify a handler type",
+            ),
+            (
+                json!({"livenessProbe": {"tcpSocket": {"port": 80}, "successThreshold": 2}}),
+                "spec.containers[0].livenessProbe.successThreshold: Invalid value: 2: must be 1",
+            ),
+            (
+                json!({"readinessProbe": {"tcpSocket": {"port": 80}, "terminationGracePeriodSeconds": 2}}),
+                "spec.containers[0].readinessProbe.terminationGracePeriodSeconds: Invalid value: 2: must not be set for readinessProbes",
+            ),
+            (
+                json!({"securityContext": {"runAsUser": -1}}),
+                "spec.containers[0].securityContext.runAsUser: Invalid value: -1: must be between 0 and 4294967295, inclusive",
+            ),
+        ];
+        for (container, said) in rows {
+            assert_eq!(create("Pod", pod_with(container.clone())), [*said]);
+        }
+        assert_eq!(create("Pod", pod_with(hook(json!({"sleep": {"seconds": 0}})))), NOTHING);
+    }
+
+    #[test]
+    fn init_containers_have_probes_only_as_sidecars() {
+        let init = |more: serde_json::Value| {
+            let mut container =
+                json!({"name": "i", "image": "i", "readinessProbe": {"tcpSocket": {"port": 80}}});
+            super::super::trial::merge(&mut container, more);
+            create("Pod", pod(json!({"initContainers": [container]})))
+        };
+        assert_eq!(init(json!({"restartPolicy": "Always"})), NOTHING);
+        assert_eq!(
+            init(json!({})),
+            [
+                "spec.initContainers[0].readinessProbe: Forbidden: may not be set for init containers without restartPolicy=Always"
+            ]
+        );
+        assert_eq!(
+            init(json!({"name": "app", "restartPolicy": "Always"})),
+            ["spec.initContainers[0].name: Duplicate value: \"app\""]
+        );
+    }
+}

@@ -1,0 +1,91 @@
+//! Events as `v1` shows them. The same objects as `events.k8s.io` sees them are in `rules::events`.
+
+use super::checks;
+use crate::field::{At, Errors};
+use crate::names;
+use crate::rules::{NameRule, Rules};
+use crate::value::ValueExt;
+use serde_json::{Value, json};
+
+const TEXT_MAX: usize = 128;
+const MESSAGE_MAX: usize = 1024;
+
+pub(super) const RULES: Rules = Rules {
+    default,
+    validate,
+    fields: &[
+        ("involvedObject.kind", |event| event.text(&["involvedObject", "kind"]).into()),
+        ("involvedObject.namespace", |event| event.text(&["involvedObject", "namespace"]).into()),
+        ("involvedObject.name", |event| event.text(&["involvedObject", "name"]).into()),
+        ("involvedObject.uid", |event| event.text(&["involvedObject", "uid"]).into()),
+        ("involvedObject.apiVersion", |event| event.text(&["involvedObject", "apiVersion"]).into()),
+        ("involvedObject.resourceVersion", |event| {
+            event.text(&["involvedObject", "resourceVersion"]).into()
+        }),
+        ("involvedObject.fieldPath", |event| event.text(&["involvedObject", "fieldPath"]).into()),
+        ("reason", |event| event.text(&["reason"]).into()),
+        ("reportingComponent", |event| event.text(&["reportingComponent"]).into()),
+        ("source", |event| match event.text(&["source", "component"]) {
+            "" => event.text(&["reportingComponent"]).into(),
+            component => component.into(),
+        }),
+        ("type", |event| event.text(&["type"]).into()),
+    ],
+    name: NameRule::PathSegment,
+    create_on_update: true,
+    ..Rules::NONE
+};
+
+/// Nothing is made up; some fields are shown even when they are empty.
+fn default(event: &mut Value) {
+    for time in ["eventTime", "firstTimestamp", "lastTimestamp"] {
+        event.set_default(time, Value::Null);
+    }
+    for text in ["reportingComponent", "reportingInstance"] {
+        event.set_default(text, "");
+    }
+    event.set_default("source", json!({}));
+}
+
+fn validate(event: &At, errors: &mut Errors) {
+    let involved = event.field("involvedObject");
+    let object = involved.field("namespace");
+    let metadata = event.field("metadata");
+    let own = metadata.field("namespace").text();
+    let modern = event.field("eventTime").is_set();
+    // Events of what has no namespace live in `default`.
+    let fits = match (object.text(), modern) {
+        ("", false) => ["", "default"].contains(&own),
+        ("", true) => ["default", "kube-system"].contains(&own),
+        (object, false) => object == own,
+        (_, true) => true,
+    };
+    if !fits {
+        errors.invalid_value(&object, object.text(), "does not match event.namespace");
+    }
+    if modern {
+        validate_modern(event, errors);
+    }
+    for wrong in names::dns1123_subdomain(own) {
+        errors.invalid_value(&event.field("namespace"), own, &wrong);
+    }
+}
+
+/// With a time of its own, an event says who reports what.
+fn validate_modern(event: &At, errors: &mut Errors) {
+    let component = event.field("reportingComponent");
+    checks::required(&component, errors);
+    for wrong in names::qualified_name(component.text()) {
+        errors.invalid_value(&component, component.text(), &wrong);
+    }
+    for field in ["reportingInstance", "action", "reason"] {
+        let field = event.field(field);
+        if checks::required(&field, errors) && field.text().len() > TEXT_MAX {
+            errors.invalid_value(&field, "", &format!("can have at most {TEXT_MAX} characters"));
+        }
+    }
+    let message = event.field("message");
+    if message.text().len() > MESSAGE_MAX {
+        errors.invalid_value(&message, "", &format!("can have at most {MESSAGE_MAX} characters"));
+    }
+}

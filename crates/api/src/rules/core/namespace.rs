@@ -1,0 +1,78 @@
+//! Namespaces.
+
+use crate::field::{At, Errors, Wrong};
+use crate::names;
+use crate::rules::{NameRule, Rules};
+use crate::value::ValueExt;
+use serde_json::{Value, json};
+
+/// Carried by every namespace, so that selectors can name it.
+const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+
+pub(super) const RULES: Rules = Rules {
+    default: name_label,
+    prepare_create,
+    prepare_update: |new, old| {
+        // Only `/finalize` changes them.
+        match old.at(&["spec"]) {
+            Some(spec) => new.map().insert("spec".into(), spec.clone()),
+            None => new.remove("spec"),
+        };
+    },
+    validate: |namespace, errors| {
+        let spec = namespace.field("spec");
+        let list = spec.field("finalizers");
+        finalizers(&list, errors);
+    },
+    validate_status_update,
+    fields: &[("status.phase", |namespace| namespace.text(&["status", "phase"]).into())],
+    name: NameRule::Label,
+    returns_deleted: true,
+    ..Rules::NONE
+};
+
+fn name_label(namespace: &mut Value) {
+    let name = namespace.text(&["metadata", "name"]).to_owned();
+    if !name.is_empty() {
+        let labels = namespace.object("metadata").object("labels");
+        labels.map().insert(NAME_LABEL.into(), name.into());
+    }
+}
+
+fn prepare_create(namespace: &mut Value) {
+    name_label(namespace);
+    namespace.map().insert("status".into(), json!({"phase": "Active"}));
+    let spec = namespace.object("spec");
+    spec.set_default("finalizers", json!([]));
+    if let Some(Value::Array(list)) = spec.get_mut("finalizers")
+        && !list.iter().any(|finalizer| finalizer == "kubernetes")
+    {
+        list.push("kubernetes".into());
+    }
+}
+
+fn finalizers(list: &At, errors: &mut Errors) {
+    for finalizer in list.items() {
+        let name = finalizer.text();
+        for wrong in names::qualified_name(name) {
+            errors.invalid_value(list, name, &wrong);
+        }
+        if !name.contains('/') && !["kubernetes", "orphan", "foregroundDeletion"].contains(&name) {
+            let said = "name is neither a standard finalizer name nor is it fully qualified";
+            errors.invalid_value(list, name, said);
+        }
+    }
+}
+
+fn validate_status_update(new: &At, _old: &At, errors: &mut Errors) {
+    let status = new.field("status");
+    let phase = status.field("phase");
+    let (only, said) = match new.field("metadata").field("deletionTimestamp").is_set() {
+        false => ("Active", "may only be 'Active' if `deletionTimestamp` is empty"),
+        true => ("Terminating", "may only be 'Terminating' if `deletionTimestamp` is not empty"),
+    };
+    if phase.text() != only {
+        let path = format!("{}.Phase", status.path());
+        errors.push(Wrong::Invalid, path, Some(&phase.text().into()), said);
+    }
+}

@@ -1,0 +1,128 @@
+//! Probes and lifecycle hooks of containers.
+
+use super::checks;
+use crate::field::{At, Errors};
+use crate::names;
+
+/// What a container with a life of its own may have: hooks and probes.
+pub(super) fn validate(container: &At, grace: Option<i64>, errors: &mut Errors) {
+    let lifecycle = container.field("lifecycle");
+    for hook in ["postStart", "preStop"] {
+        let handler = lifecycle.field(hook);
+        if handler.is_set() {
+            self::handler(&handler, &["exec", "httpGet", "tcpSocket", "sleep"], grace, errors);
+        }
+    }
+    let liveness = container.field("livenessProbe");
+    if liveness.is_set() {
+        probe(&liveness, errors);
+        succeeds_at_once(&liveness, errors);
+    }
+    let readiness = container.field("readinessProbe");
+    if readiness.is_set() {
+        probe(&readiness, errors);
+        let grace = readiness.field("terminationGracePeriodSeconds");
+        if grace.is_set() {
+            errors.invalid(&grace, "must not be set for readinessProbes");
+        }
+    }
+    let startup = container.field("startupProbe");
+    if startup.is_set() {
+        probe(&startup, errors);
+        succeeds_at_once(&startup, errors);
+    }
+}
+
+/// Plain init containers have neither hooks nor probes: they run once, to their end.
+pub(super) fn forbid(container: &At, errors: &mut Errors) {
+    for field in ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"] {
+        if container.field(field).is_set() {
+            errors.forbidden(
+                &container.field(field),
+                "may not be set for init containers without restartPolicy=Always",
+            );
+        }
+    }
+}
+
+fn probe(probe: &At, errors: &mut Errors) {
+    handler(probe, &["exec", "httpGet", "tcpSocket", "grpc"], None, errors);
+    for field in [
+        "initialDelaySeconds",
+        "timeoutSeconds",
+        "periodSeconds",
+        "successThreshold",
+        "failureThreshold",
+    ] {
+        checks::non_negative(&probe.field(field), errors);
+    }
+    let grace = probe.field("terminationGracePeriodSeconds");
+    if grace.int().is_some_and(|seconds| seconds <= 0) {
+        errors.invalid(&grace, "must be greater than 0");
+    }
+}
+
+fn succeeds_at_once(probe: &At, errors: &mut Errors) {
+    let threshold = probe.field("successThreshold");
+    if threshold.int() != Some(1) {
+        errors.invalid(&threshold, "must be 1");
+    }
+}
+
+/// Exactly one way to ask or to tell a container something.
+fn handler(handler: &At, kinds: &[&str], grace: Option<i64>, errors: &mut Errors) {
+    let mut found = false;
+    for kind in kinds {
+        let action = handler.field(kind);
+        if !action.is_set() {
+            continue;
+        }
+        if found {
+            errors.forbidden(&action, "may not specify more than 1 handler type");
+            continue;
+        }
+        found = true;
+        match *kind {
+            "exec" => {
+                if action.field("command").is_empty() {
+                    errors.required(&action.field("command"), "");
+                }
+            }
+            "httpGet" => http_get(&action, errors),
+            "sleep" => sleep(&action, grace, errors),
+            _ => checks::port(&action.field("port"), errors),
+        }
+    }
+    if !found {
+        errors.required(handler, "must specify a handler type");
+    }
+}
+
+fn http_get(action: &At, errors: &mut Errors) {
+    checks::required(&action.field("path"), errors);
+    checks::port(&action.field("port"), errors);
+    let scheme = action.field("scheme");
+    if !["HTTP", "HTTPS"].contains(&scheme.text()) {
+        errors.not_supported(&scheme, &["HTTP", "HTTPS"]);
+    }
+    let headers = action.field("httpHeaders");
+    for header in headers.items() {
+        for wrong in names::http_header_name(header.field("name").text()) {
+            errors.invalid_value(&headers, header.field("name").text(), &wrong);
+        }
+    }
+}
+
+/// A sleep that outlasts the grace period would be cut off.
+fn sleep(action: &At, grace: Option<i64>, errors: &mut Errors) {
+    let seconds = action.field("seconds").int().unwrap_or_default();
+    if let Some(grace) = grace
+        && !(0..=grace).contains(&seconds)
+    {
+        errors.invalid_value(
+            action,
+            seconds,
+            &format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})"),
+        );
+    }
+}

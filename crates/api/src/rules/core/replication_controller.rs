@@ -1,0 +1,100 @@
+//! ReplicationControllers and stored pod templates.
+
+use super::checks;
+use super::pod_template::{default_template, validate_template};
+use crate::field::{At, Errors};
+use crate::rules::{Generation, Rules};
+use crate::value::ValueExt;
+use serde_json::{Value, json};
+
+pub(super) const RULES: Rules = Rules {
+    default,
+    prepare_create: |controller| {
+        controller.map().insert("status".into(), json!({"replicas": 0}));
+    },
+    validate,
+    validate_status_update,
+    fields: &[("status.replicas", |controller| {
+        let replicas = controller.at(&["status", "replicas"]).and_then(Value::as_i64);
+        replicas.unwrap_or_default().to_string()
+    })],
+    generation: Generation::Spec,
+    orphans_by_default: true,
+    ..Rules::NONE
+};
+
+pub(super) const POD_TEMPLATE: Rules = Rules {
+    default: |stored| default_template(stored.object("template")),
+    validate: |stored, errors| validate_template(&stored.field("template"), errors),
+    generation: Generation::Content,
+    returns_deleted: true,
+    ..Rules::NONE
+};
+
+fn default(controller: &mut Value) {
+    let spec = controller.object("spec");
+    spec.set_default("replicas", 1);
+    let Some(template) = spec.get_mut("template").filter(|template| template.is_object()) else {
+        return;
+    };
+    default_template(template);
+    let Some(labels) = template.at(&["metadata", "labels"]).cloned() else {
+        return;
+    };
+    let empty = |value: Option<&Value>| {
+        value.and_then(Value::as_object).is_none_or(serde_json::Map::is_empty)
+    };
+    if empty(spec.at(&["selector"])) {
+        spec.map().insert("selector".into(), labels.clone());
+    }
+    if empty(controller.at(&["metadata", "labels"])) {
+        controller.object("metadata").map().insert("labels".into(), labels);
+    }
+}
+
+fn validate(controller: &At, errors: &mut Errors) {
+    let spec = controller.field("spec");
+    checks::non_negative(&spec.field("minReadySeconds"), errors);
+    let selector = spec.field("selector");
+    if selector.is_empty() {
+        errors.required(&selector, "");
+    }
+    checks::non_negative(&spec.field("replicas"), errors);
+    let template = spec.field("template");
+    if !template.is_set() {
+        errors.required(&template, "");
+        return;
+    }
+    let metadata = template.field("metadata");
+    let labels = metadata.field("labels");
+    if selector.entries().any(|(key, value)| labels.key(key).str() != value.str()) {
+        errors.invalid(&labels, "`selector` does not match template `labels`");
+    }
+    validate_template(&template, errors);
+    let pod = template.field("spec");
+    let restart = pod.field("restartPolicy");
+    if restart.text() != "Always" {
+        errors.not_supported(&restart, &["Always"]);
+    }
+    let deadline = pod.field("activeDeadlineSeconds");
+    if deadline.is_set() {
+        let said = "activeDeadlineSeconds in ReplicationController is not Supported";
+        errors.forbidden(&deadline, said);
+    }
+}
+
+fn validate_status_update(new: &At, _old: &At, errors: &mut Errors) {
+    let status = new.field("status");
+    let number = |field: &str| status.field(field).int().unwrap_or_default();
+    let counts = ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"];
+    for field in ["replicas", counts[0], counts[1], counts[2], "observedGeneration"] {
+        checks::non_negative(&status.field(field), errors);
+    }
+    for field in counts.iter().filter(|field| number(field) > number("replicas")) {
+        errors.invalid(&status.field(field), "cannot be greater than status.replicas");
+    }
+    if number("availableReplicas") > number("readyReplicas") {
+        let said = "cannot be greater than readyReplicas";
+        errors.invalid(&status.field("availableReplicas"), said);
+    }
+}
