@@ -94,6 +94,8 @@ fn custom(crd: &Value, names: &Value, version: &Value) -> Custom {
     let selectable = list("selectableFields");
     Custom {
         definition: crd.text(&["metadata", "name"]).into(),
+        uid: crd.text(&["metadata", "uid"]).into(),
+        since: crd.text(&["metadata", "resourceVersion"]).parse().unwrap_or_default(),
         list_kind,
         has_status: version.at(&["subresources", "status"]).is_some(),
         scale: version.at(&["subresources", "scale"]).cloned(),

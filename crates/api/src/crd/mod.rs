@@ -37,6 +37,11 @@ use serde_json::Value;
 pub struct Custom {
     /// The CRD's name, `<plural>.<group>`.
     pub definition: String,
+    /// The CRD's uid: another definition of the same name is another kind.
+    pub uid: String,
+    /// The revision of the CRD this was read from. Objects written later are pruned and defaulted
+    /// as this schema says; older ones may not be.
+    pub since: u64,
     pub list_kind: String,
     /// The version's openAPIV3Schema as the CRD gives it.
     pub open_api: Value,
