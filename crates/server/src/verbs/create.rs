@@ -71,6 +71,10 @@ pub(crate) async fn make(
     dry_run: bool,
     origin: Origin,
 ) -> Result<Made> {
+    if call.kind.custom.as_ref().is_some_and(|custom| custom.terminating) {
+        let why = "create not allowed while custom resource definition is terminating";
+        return Err(ApiError::forbidden(&call.kind, name_of(&object), why));
+    }
     write::clear_system_fields(&mut object);
     write::settle_namespace(call, &mut object)?;
     let generated = prepare_name(call, &mut object)?;
