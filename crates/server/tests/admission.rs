@@ -482,3 +482,44 @@ async fn an_update_keeps_what_admission_filled_in() {
     assert_eq!(said.body["spec"]["priority"], 0);
     assert!(said.warnings.is_empty());
 }
+
+#[tokio::test]
+async fn a_158_a_restricted_namespace_refuses_pods_and_warns_about_templates() {
+    let cluster = Cluster::start().await;
+    let admin = cluster.admin();
+    let namespace = |level: &str| {
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "safe", "labels": {
+            "pod-security.kubernetes.io/enforce": level,
+            "pod-security.kubernetes.io/warn": "baseline",
+            "pod-security.kubernetes.io/warn-version": "v1.35",
+        }}})
+    };
+    let said = admin.post("/api/v1/namespaces", namespace("strict")).await;
+    assert_eq!(said.code, 422);
+    assert_eq!(
+        said.message(),
+        "Namespace \"safe\" is invalid: metadata.labels[pod-security.kubernetes.io/enforce]: Invalid value: \"strict\": must be one of privileged, baseline, restricted"
+    );
+    admin.make("/api/v1/namespaces", namespace("restricted")).await;
+    let said = admin.post("/api/v1/namespaces/safe/pods", pod("p")).await;
+    assert_eq!(said.code, 403);
+    assert!(
+        said.message().starts_with(
+            "pods \"p\" is forbidden: violates PodSecurity \"restricted:latest\": allowPrivilegeEscalation != false (container \"app\" must set"
+        ),
+        "{}",
+        said.message()
+    );
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {
+        "selector": {"matchLabels": {"a": "b"}},
+        "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"hostNetwork": true, "containers": [{"name": "c", "image": "i"}]}},
+    }});
+    let said = admin.post("/apis/apps/v1/namespaces/safe/deployments", deployment).await;
+    assert_eq!(said.code, 201, "{}", said.body);
+    assert_eq!(
+        said.warnings,
+        [
+            "299 - \"would violate PodSecurity \\\"baseline:v1.35\\\": host namespaces (hostNetwork=true)\""
+        ]
+    );
+}

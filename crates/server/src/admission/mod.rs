@@ -14,6 +14,8 @@ mod service_account;
 mod node_restriction;
 mod node_taint;
 
+mod pod_security;
+
 mod priority;
 mod runtime_class;
 mod toleration;
@@ -76,14 +78,16 @@ pub(crate) async fn check_create(call: &Call, object: &Value, dry_run: bool) -> 
     match resource(call) {
         ("", "pods") => {
             limit_ranger::check_pod(call, object)?;
+            pod_security::check_pod(call, object, None)?;
             runtime_class::check(call, object)?;
         }
+        ("", "namespaces") => pod_security::check_namespace(call, object, None)?,
         ("", "persistentvolumeclaims") => limit_ranger::check_claim(call, object)?,
         ("scheduling.k8s.io", "priorityclasses") => priority::check_class(call, object, true)?,
         ("certificates.k8s.io", "certificatesigningrequests") => {
             certificate::check_subject(call, object)?;
         }
-        _ => {}
+        _ => pod_security::check_template(call, object),
     }
     // Validating policies and webhooks stand here, before quota.
     quota::check(call, object, None, dry_run).await
@@ -115,6 +119,10 @@ pub(crate) async fn check_update(
     let (group, plural) = resource(call);
     match (group, plural, call.target.subresource.as_str()) {
         ("", "pods", "resize") => limit_ranger::check_pod(call, new)?,
+        ("", "pods", "" | "ephemeralcontainers") => {
+            pod_security::check_pod(call, new, Some(old))?;
+        }
+        ("", "namespaces", "") => pod_security::check_namespace(call, new, Some(old))?,
         ("", "persistentvolumeclaims", "") => {
             limit_ranger::check_claim(call, new)?;
             volume_resize::check(call, new, old)?;
@@ -126,6 +134,7 @@ pub(crate) async fn check_update(
         ("certificates.k8s.io", "certificatesigningrequests", "status") => {
             certificate::check_signing(call, new, old)?;
         }
+        (_, _, "") => pod_security::check_template(call, new),
         _ => {}
     }
     // Validating policies and webhooks stand here, before quota.
