@@ -62,10 +62,10 @@ pub(super) fn total_with_overhead(pod: &Value, side: Side) -> Amounts {
     let mut sum = total(pod, side);
     for (name, amount) in amounts(pod.at(&["spec", "overhead"])) {
         match (sum.get_mut(&name), side) {
-            (Some(own), Side::Requests) => *own = own.add(amount),
+            (Some(own), Side::Requests) => *own = *own + amount,
             (None, Side::Requests) => drop(sum.insert(name, amount)),
             // No limit stays no limit.
-            (Some(own), Side::Limits) if !own.is_zero() => *own = own.add(amount),
+            (Some(own), Side::Limits) if !own.is_zero() => *own = *own + amount,
             (_, Side::Limits) => {}
         }
     }
@@ -82,7 +82,7 @@ pub(super) fn containers<'a>(
 fn add(sum: &mut Amounts, more: &Amounts) {
     for (name, amount) in more {
         let own = sum.entry(name.clone()).or_insert(Quantity::ZERO);
-        *own = own.add(*amount);
+        *own = *own + *amount;
     }
 }
 

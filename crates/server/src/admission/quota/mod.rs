@@ -123,7 +123,7 @@ fn with_growth(quota: &Value, growth: &Amounts) -> std::result::Result<Amounts, 
     for (name, more) in growth {
         let Some(most) = hard.get(name) else { continue };
         let before = used.get(name).copied().unwrap_or(api::quantity::Quantity::ZERO);
-        let after = before.add(*more);
+        let after = before + *more;
         if after > *most {
             exceeded.push((name, more, before, most));
         }
@@ -156,7 +156,7 @@ async fn give_back(call: &Call, stored: Arc<Object>, growth: &Amounts) {
     let less = |quota: &Value| {
         let used = amounts(quota.at(&["status", "used"]));
         let less = growth.iter().filter_map(|(name, amount)| {
-            let left = used.get(name)?.sub(*amount);
+            let left = *used.get(name)? - *amount;
             Some((name.clone(), left))
         });
         Ok(less.filter(|(_, left)| !left.is_negative()).collect())

@@ -84,7 +84,7 @@ pub(super) fn growth(kind: &Kind, new: &Value, old: Option<&Value>) -> Result<Am
     if let Some(old) = old {
         for (name, before) in usage(kind, old) {
             if let Some(now) = growth.get_mut(&name) {
-                *now = now.sub(before);
+                *now = *now - before;
             }
         }
     }
