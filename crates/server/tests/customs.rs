@@ -166,6 +166,8 @@ async fn a_206_a_definition_is_served_and_established_when_its_writer_is_answere
         .map(|r| r["name"].as_str().unwrap())
         .collect();
     assert_eq!(names, ["widgets", "widgets/scale", "widgets/status"]);
+    let verbs = ["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
+    assert_eq!(found["resources"][0]["verbs"], json!(verbs));
 }
 
 #[tokio::test]

@@ -248,7 +248,7 @@ fn is_isbn10(text: &str) -> bool {
         c => c.to_digit(10).map(|digit| digit * (place as u32 + 1)),
     };
     let sum: Option<u32> = digits.iter().enumerate().map(worth).sum();
-    sum.is_some_and(|sum| sum % 11 == 0)
+    sum.is_some_and(|sum| sum.is_multiple_of(11))
 }
 
 fn is_isbn13(text: &str) -> bool {
@@ -258,7 +258,7 @@ fn is_isbn13(text: &str) -> bool {
     }
     let worth = |(place, c): (usize, &char)| Some(c.to_digit(10)? * [1, 3][place % 2]);
     let sum: Option<u32> = digits.iter().enumerate().map(worth).sum();
-    sum.is_some_and(|sum| sum % 10 == 0)
+    sum.is_some_and(|sum| sum.is_multiple_of(10))
 }
 
 fn is_credit_card(text: &str) -> bool {
@@ -268,7 +268,7 @@ fn is_credit_card(text: &str) -> bool {
         if digit > 9 { digit - 9 } else { digit }
     };
     let sum: u32 = digits.bytes().rev().enumerate().map(worth).sum();
-    CARD.is_match(&digits) && sum % 10 == 0
+    CARD.is_match(&digits) && sum.is_multiple_of(10)
 }
 
 #[cfg(test)]
