@@ -91,6 +91,10 @@ pub(crate) async fn make(
     }
     admission::admit_create(call, &mut object).await?;
     (call.kind.rules.prepare_create)(&mut object);
+    if call.kind.kind == "PersistentVolume" {
+        // The one time in a new object's status; rules have no clock.
+        object.object("status")["lastPhaseTransitionTime"] = call.now().into();
+    }
     if call.kind.rules.generation != Generation::Never {
         object.object("metadata")["generation"] = 1.into();
     }
@@ -125,6 +129,7 @@ pub(crate) fn default(call: &Call, object: &mut Value) {
         custom.default(object);
     }
     (call.kind.rules.default)(object);
+    api::rules::show_unset_times(&call.kind.kind, object);
 }
 
 /// Fills in a name from `generateName`; answers the prefix if it did.
