@@ -3,7 +3,7 @@
 //! [`validate`] looks at the metadata of a new object and, once more, of every changed one;
 //! [`validate_update`] compares with the old. An update is checked by the machinery and by the kind,
 //! so faults are reported as often as upstream reports them. Not here: filling in uid, times and
-//! generation, which is the server's work.
+//! generation, and asking for a resourceVersion, which is the server's work.
 
 use crate::field::{At, Errors, Wrong};
 use crate::names;
@@ -53,10 +53,6 @@ pub fn validate_custom_update(new: &At, old: &At, errors: &mut Errors) {
     let (new, old) = (new.field("metadata"), old.field("metadata"));
     if old.field("deletionTimestamp").is_set() {
         no_new_finalizers(&new.field("finalizers"), &old.field("finalizers"), errors);
-    }
-    let version = new.field("resourceVersion");
-    if version.text().is_empty() {
-        errors.invalid_value(&version, "", "must be specified for an update");
     }
     let generation = new.field("generation");
     let before = old.field("generation").int().unwrap_or_default();

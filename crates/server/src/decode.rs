@@ -75,13 +75,16 @@ fn decode(
         ))
     };
     match media(call)? {
+        Media::Json if is_custom(call, schema) => {
+            api::decode::custom_json(schema, ty, &call.body).map_err(|error| bad(&error))
+        }
         Media::Json => api::decode::json(schema, ty, &call.body).map_err(|error| bad(&error)),
         Media::Yaml => {
             let document = api::yaml::to_json(&call.body).map_err(|error| bad(&error))?;
             if !document.duplicates.is_empty() {
                 duplicates(call, &document.duplicates, &bad)?;
             }
-            api::decode::value(schema, ty, document.value).map_err(|error| bad(&error))
+            value(call, schema, ty, document.value).map_err(|error| bad(&error))
         }
         Media::Protobuf => {
             let registry = call.server.registry();
@@ -96,6 +99,33 @@ fn decode(
             Ok(Decoded { value, problems: Vec::new() })
         }
     }
+}
+
+/// A custom resource keeps what a built-in kind would leave out because it is empty.
+fn is_custom(call: &Call, schema: &api::Schema) -> bool {
+    call.kind.custom.is_some() && std::ptr::eq(schema, &*call.kind.schema)
+}
+
+/// An already parsed value as an object of that type.
+fn value(
+    call: &Call,
+    schema: &api::Schema,
+    ty: TypeId,
+    value: Value,
+) -> std::result::Result<Decoded, api::decode::DecodeError> {
+    if is_custom(call, schema) {
+        api::decode::custom_value(schema, ty, value)
+    } else {
+        api::decode::value(schema, ty, value)
+    }
+}
+
+/// What a patch made, as an object of the call's kind.
+pub(crate) fn patched(
+    call: &Call,
+    patched: Value,
+) -> std::result::Result<Decoded, api::decode::DecodeError> {
+    value(call, &call.kind.schema, call.kind.ty, patched)
 }
 
 /// YAML's own complaint about keys that are there twice.

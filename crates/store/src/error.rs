@@ -19,6 +19,8 @@ pub enum Error {
     Etcd { doing: &'static str, source: Arc<dyn std::error::Error + Send + Sync> },
     #[error("etcd key {key:?} is damaged: {what}")]
     EtcdValue { key: String, what: &'static str },
+    #[error("etcd has ended our watch: {why:?}")]
+    EtcdEnded { why: String },
     #[error("etcd did not answer in time while {doing}")]
     Timeout { doing: &'static str },
     #[error("cannot store {name:?}: {what}")]

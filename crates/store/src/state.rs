@@ -383,18 +383,22 @@ impl<I> State<I> {
 }
 
 impl<I> Collection<I> {
+    /// Bounded on both sides, so that no name has to be looked at on the way.
     fn range<'a>(
         &'a self,
-        prefix: &'a str,
+        prefix: &str,
         after: Option<&str>,
     ) -> impl Iterator<Item = (&'a Arc<str>, &'a Arc<Object<I>>)> {
         let start = match after {
             Some(after) if after >= prefix => Bound::Excluded(after),
             Some(_) | None => Bound::Included(prefix),
         };
-        self.objects
-            .range::<str, _>((start, Bound::Unbounded))
-            .take_while(move |(name, _)| name.starts_with(prefix))
+        let behind = first_behind(prefix);
+        let end = behind.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        // A range that ends before it starts is a mistake to the map.
+        let empty = matches!((after, &behind), (Some(after), Some(end)) if after >= end.as_str());
+        let range = (!empty).then(|| self.objects.range::<str, _>((start, end)));
+        range.into_iter().flatten()
     }
 
     /// The place in the ring of the first event after `revision`.
@@ -405,4 +409,17 @@ impl<I> Collection<I> {
 
 fn reaches(floor: u64, revision: u64) -> Result<(), Compacted> {
     if revision < floor { Err(Compacted { oldest: floor }) } else { Ok(()) }
+}
+
+/// The smallest text that is greater than all that start with `prefix`; None if there is none.
+fn first_behind(prefix: &str) -> Option<String> {
+    let mut behind = prefix.to_owned();
+    while let Some(last) = behind.pop() {
+        // Surrogates are no characters: skip over them.
+        if let Some(next) = (last..=char::MAX).nth(1) {
+            behind.push(next);
+            return Some(behind);
+        }
+    }
+    None
 }

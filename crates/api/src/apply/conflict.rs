@@ -30,7 +30,8 @@ impl ApplyError {
     pub fn status(&self) -> Status {
         match self {
             ApplyError::BadRequest(why) => Status::failure(400, "BadRequest", why.clone()),
-            ApplyError::Schema(why) => Status::failure(500, "InternalError", why.clone()),
+            // Upstream gives no reason for errors it did not foresee.
+            ApplyError::Schema(why) => Status::failure(500, "", why.clone()),
             ApplyError::Conflicts(conflicts) => {
                 let causes = conflicts.iter().map(|conflict| Cause {
                     reason: "FieldManagerConflict".into(),

@@ -140,3 +140,42 @@ fn a_131_created_objects_look_as_on_a_real_cluster() {
         json!({"f:data": {".": {}, "f:k": {}}})
     );
 }
+
+/// Thousands of everything: what is quadratic somewhere does not end here.
+#[test]
+fn long_lists_take_time_in_proportion() {
+    const POD: &str = "io.k8s.api.core.v1.Pod";
+    const MANY: usize = 4_000;
+    let (schema, ty) = of_type(POD);
+    let names = |end: &str| (0..MANY).map(move |n| format!("n{n}{end}")).collect::<Vec<_>>();
+    let pod = |names: &[String]| {
+        let env: Vec<Value> =
+            names.iter().map(|name| json!({"name": name, "value": "1"})).collect();
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "finalizers": names},
+            "spec": {"containers": [{"name": "c", "env": env}]},
+        })
+    };
+    let (mut before, after) = (pod(&names("")), pod(&names("x")));
+    let who = Manager { name: "m", api_version: "v1", subresource: "", now: NOW };
+    let reset = FieldSet::default();
+    track_update(&schema, ty, None, &mut before, &who, &reset);
+    let mut updated = after.clone();
+    track_update(&schema, ty, Some(&before), &mut updated, &who, &reset);
+    let both =
+        apply(&schema, ty, Some(&updated), &before_without_managers(&before), &who, &reset, true);
+    assert_eq!(both.unwrap()["metadata"]["finalizers"].as_array().unwrap().len(), 2 * MANY);
+    let patched = crate::patch::strategic(&schema, ty, &before, &after).unwrap();
+    assert_eq!(patched["metadata"]["finalizers"].as_array().unwrap().len(), 2 * MANY);
+
+    let twins = vec!["same".to_owned(); MANY];
+    let mut updated = pod(&twins);
+    track_update(&schema, ty, Some(&before), &mut updated, &who, &reset);
+    assert!(updated["metadata"]["managedFields"].is_array());
+}
+
+fn before_without_managers(object: &Value) -> Value {
+    let mut object = object.clone();
+    managers::remove_from(&mut object);
+    object
+}

@@ -131,6 +131,10 @@ impl Managers {
         self.entries.values()
     }
 
+    pub(super) fn sets_mut(&mut self) -> impl Iterator<Item = &mut FieldSet> {
+        self.entries.values_mut().map(|entry| &mut entry.fields)
+    }
+
     /// Adds to the entry of the same identity, or makes it.
     pub fn add(&mut self, entry: Entry) {
         match self.entries.entry(entry.identity()) {

@@ -23,6 +23,7 @@ mod managers;
 mod merge;
 mod name;
 mod prune;
+mod reconcile;
 mod server_side;
 mod track;
 mod walk;
@@ -46,7 +47,8 @@ pub struct Manager<'a> {
     pub name: &'a str,
     /// The version of the URL, e.g. `apps/v1`.
     pub api_version: &'a str,
-    /// `status`, `scale`, or "" for the object itself.
+    /// `status`, `scale`, or "" for the object itself. A write through `scale` is tracked on the
+    /// object that is scaled, as a change of its `spec.replicas`.
     pub subresource: &'a str,
     /// RFC 3339 in whole seconds.
     pub now: &'a str,

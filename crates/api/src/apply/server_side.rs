@@ -86,6 +86,7 @@ impl Apply<'_> {
 
     fn known_managers(&self, live: &Value) -> Managers {
         let mut managers = Managers::stored(live);
+        self.walk.reconcile(&mut managers, live);
         if managers.is_empty() {
             let mut bare = live.clone();
             managers::remove_from(&mut bare);

@@ -32,6 +32,9 @@ pub fn track_update(
     let mut managers = claimed.unwrap_or_default();
 
     let walk = Walk::new(schema, ty);
+    if let Some(old) = old {
+        walk.reconcile(&mut managers, old);
+    }
     let mut difference = walk.compare(old, new);
     if !reset.is_empty() {
         difference.changed.subtract_below(reset);

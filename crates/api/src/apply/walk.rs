@@ -116,7 +116,7 @@ pub(super) struct Walk<'s> {
     pub schema: &'s Schema,
     pub ty: TypeId,
     /// Built-in objects are structs upstream, where some fields exist even when they are unset.
-    built_in: bool,
+    pub built_in: bool,
 }
 
 impl<'s> Walk<'s> {

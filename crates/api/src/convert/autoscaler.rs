@@ -51,6 +51,10 @@ pub(crate) fn to_version_2(old: &Value) -> Value {
         status.map().insert("currentMetrics".into(), Value::Array(all));
     }
     status.set_default("desiredReplicas", 0);
+    // Version 1 always shows this counter, version 2 only when it counts something.
+    if status.at(&["currentReplicas"]) == Some(&json!(0)) {
+        status.remove("currentReplicas");
+    }
     scaler
 }
 

@@ -26,7 +26,9 @@ pub enum PatchError {
     #[error("{0}")]
     Malformed(String),
     /// 413: more operations than a JSON patch may hold.
-    #[error("The allowed maximum operations in a JSON patch is {max}, got {got}")]
+    #[error(
+        "Request entity too large: The allowed maximum operations in a JSON patch is {max}, got {got}"
+    )]
     TooManyOperations { max: usize, got: usize },
     /// 422: a proper patch that does not fit this object.
     #[error("{0}")]
@@ -68,7 +70,8 @@ impl PatchError {
                 }],
                 ..Details::default()
             }),
-            PatchError::Unmergeable(_) => Status::failure(500, "InternalError", said),
+            // Upstream gives no reason for errors it did not foresee.
+            PatchError::Unmergeable(_) => Status::failure(500, "", said),
         }
     }
 }

@@ -128,31 +128,40 @@ fn validate_segment(at: &At, errors: &mut Errors) {
     }
 }
 
-/// A source's type, its field, and the targets it takes.
+/// A source's type and its field, in the order they are looked at.
 const SOURCES: [(&str, &str); 5] = [
-    ("ContainerResource", "containerResource"),
-    ("External", "external"),
     ("Object", "object"),
+    ("External", "external"),
     ("Pods", "pods"),
     ("Resource", "resource"),
+    ("ContainerResource", "containerResource"),
 ];
 
+/// Only the first source is looked into; a second one is wrong whatever it says.
 fn validate_metric(metric: &At, errors: &mut Errors) {
     let kind = metric.field("type");
     if kind.text().is_empty() {
         errors.required(&kind, "must specify a metric source type");
-    } else if !SOURCES.iter().any(|(known, _)| *known == kind.text()) {
-        errors.not_supported(&kind, &SOURCES.map(|(known, _)| known));
     }
-    for (source, field) in SOURCES {
-        let at = metric.field(field);
-        if at.is_set() {
-            validate_source(source, &at, errors);
+    let present: Vec<_> =
+        SOURCES.iter().filter(|(_, field)| metric.field(field).is_set()).collect();
+    if let Some((source, field)) = present.first() {
+        validate_source(source, &metric.field(field), errors);
+    }
+    match SOURCES.iter().find(|(source, _)| *source == kind.text()) {
+        Some((_, field)) if !metric.field(field).is_set() => {
+            let said = "must populate information for the given metric source";
+            errors.required(&metric.field(field), said);
         }
-        if source == kind.text() && !at.is_set() {
-            errors.required(&at, "must populate information for the given metric source");
-        } else if source != kind.text() && at.is_set() {
-            errors.forbidden(&at, "must populate the given metric source only");
+        Some(_) => {}
+        None => {
+            let known = ["ContainerResource", "External", "Object", "Pods", "Resource"];
+            errors.not_supported(&kind, &known);
+        }
+    }
+    if present.len() > 1 {
+        for (_, field) in present.iter().filter(|(source, _)| *source != kind.text()) {
+            errors.forbidden(&metric.field(field), "must populate the given metric source only");
         }
     }
 }

@@ -29,6 +29,9 @@ mod scheduling;
 mod storage;
 
 pub use batch::Schedule;
+pub use core::pod_subresources::{validate_ephemeral_update, validate_resize};
+pub use core::qos::qos_class;
+pub use core::service_ip::{default_ip_families, validate_single_stack};
 
 /// The rules of one kind. `Rules::NONE` is a kind with nothing special about it.
 #[derive(Debug, Clone, Copy)]
@@ -130,5 +133,3 @@ pub(crate) fn of(group: &str, kind: &str) -> Rules {
         _ => Rules::NONE,
     }
 }
-
-pub fn default_ip_families(_: &mut Value) {}

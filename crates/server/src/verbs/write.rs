@@ -57,10 +57,12 @@ pub(crate) fn settle_namespace(call: &Call, object: &mut Value) -> Result<()> {
 pub(crate) fn check_new(kind: &Kind, object: &Value) -> Result<()> {
     let mut errors = Errors::default();
     let root = At::root(object);
-    api::metadata::validate(&root, kind.rules.name, kind.namespaced, &mut errors);
-    (kind.rules.validate)(&root, &mut errors);
     if let Some(custom) = &kind.custom {
+        api::metadata::validate_custom(&root, kind.rules.name, kind.namespaced, &mut errors);
         custom.validate(&root, None, &mut errors);
+    } else {
+        api::metadata::validate(&root, kind.rules.name, kind.namespaced, &mut errors);
+        (kind.rules.validate)(&root, &mut errors);
     }
     refuse(kind, name_of(object), errors)
 }
@@ -69,16 +71,19 @@ pub(crate) fn check_new(kind: &Kind, object: &Value) -> Result<()> {
 pub(crate) fn check_update(kind: &Kind, new: &Value, old: &Value, status: bool) -> Result<()> {
     let mut errors = Errors::default();
     let (new_root, old_root) = (At::root(new), At::root(old));
-    api::metadata::validate(&new_root, NameRule::Own, kind.namespaced, &mut errors);
-    api::metadata::validate_update(&new_root, &old_root, &mut errors);
-    if status {
-        (kind.rules.validate_status_update)(&new_root, &old_root, &mut errors);
-    } else {
-        (kind.rules.validate)(&new_root, &mut errors);
-        (kind.rules.validate_update)(&new_root, &old_root, &mut errors);
-    }
     if let Some(custom) = &kind.custom {
+        api::metadata::validate_custom(&new_root, NameRule::Own, kind.namespaced, &mut errors);
+        api::metadata::validate_custom_update(&new_root, &old_root, &mut errors);
         custom.validate(&new_root, Some(&old_root), &mut errors);
+    } else {
+        api::metadata::validate(&new_root, NameRule::Own, kind.namespaced, &mut errors);
+        api::metadata::validate_update(&new_root, &old_root, &mut errors);
+        if status {
+            (kind.rules.validate_status_update)(&new_root, &old_root, &mut errors);
+        } else {
+            (kind.rules.validate)(&new_root, &mut errors);
+            (kind.rules.validate_update)(&new_root, &old_root, &mut errors);
+        }
     }
     refuse(kind, name_of(new), errors)
 }

@@ -9,6 +9,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 use tokio::time::Instant;
@@ -50,8 +51,13 @@ impl Log {
     /// Opens or makes the file and checks all of it.
     pub(super) fn open(place: Place) -> Result<Self, Error> {
         let database = place.guard(|| {
+            let verified = Arc::new(AtomicBool::new(false));
             let mut builder = Database::builder();
             builder.set_cache_size(CACHE_BYTES);
+            builder.set_repair_callback({
+                let verified = verified.clone();
+                move |_| verified.store(true, Ordering::Relaxed)
+            });
             let mut database = match &place {
                 Place::File(path) => builder.create(path),
                 Place::Memory => {
@@ -59,9 +65,13 @@ impl Log {
                 }
             }
             .map_err(|error| place.failed("opening", error.into()))?;
-            // redb itself verifies pages only after a crash. Damage done to a file at rest would
-            // otherwise surface in the middle of a later write.
-            database.check_integrity().map_err(|error| place.failed("checking", error.into()))?;
+            // After a crash redb has verified every page. A file that was closed in good order it
+            // would trust, and damage done to it since would surface in the middle of a write.
+            if !verified.load(Ordering::Relaxed) {
+                database
+                    .check_integrity()
+                    .map_err(|error| place.failed("checking", error.into()))?;
+            }
             Ok(database)
         })?;
         let log = Log { place, database };

@@ -70,7 +70,8 @@ impl<I: Index> Writer<I> {
                     continue;
                 }
             };
-            let mut batch = Vec::with_capacity(received);
+            self.gather(&mut waiting).await;
+            let mut batch = Vec::with_capacity(waiting.len());
             let mut close = None;
             for request in waiting.drain(..) {
                 match request {
@@ -84,6 +85,17 @@ impl<I: Index> Writer<I> {
             if close.is_some() || received == 0 {
                 return self.close(close).await;
             }
+        }
+    }
+
+    /// Lets the writers that were just answered come back before the batch is closed. Without it
+    /// they split into two halves that wait for each other's commits.
+    async fn gather(&mut self, waiting: &mut Vec<Request<I>>) {
+        tokio::task::yield_now().await;
+        while waiting.len() < BATCH_WRITES
+            && let Ok(request) = self.requests.try_recv()
+        {
+            waiting.push(request);
         }
     }
 

@@ -12,6 +12,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::connection::{Connection, Failure, failed};
 use super::pair;
+use crate::error::describe;
 use crate::state::{Published, Shared, State};
 use crate::{Error, Event, EventKind, Index, Object, Options};
 
@@ -90,13 +91,13 @@ impl<I: Index> Feed<I> {
         loop {
             let after = self.state.read().revision();
             let result = match self.follow(after).await {
-                Ok(Ended::Lost) => Ok(()),
                 Ok(Ended::Compacted) => self.reload().await,
                 Err(error) => Err(error),
             };
             if let Err(error) = result {
-                tracing::warn!(error = crate::error::describe(&error), "lost etcd, trying again");
-                self.state.set_trouble(Some(crate::error::describe(&error)));
+                let error = describe(&error);
+                tracing::warn!(error, "lost etcd, trying again");
+                self.state.set_trouble(Some(error));
                 sleep(RETRY).await;
             }
         }
@@ -105,7 +106,7 @@ impl<I: Index> Feed<I> {
     async fn follow(&mut self, after: u64) -> Result<Ended, Error> {
         let mut watch = self.connection.watch(after + 1).await?;
         self.state.set_trouble(None);
-        let mut housekeeping = interval(HOUSEKEEPING);
+        let mut housekeeping = interval(self.options.history.clamp(RETRY, HOUSEKEEPING));
         housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let message = tokio::select! {
@@ -117,9 +118,11 @@ impl<I: Index> Feed<I> {
                 }
             };
             match message {
-                None => return Ok(Ended::Lost),
+                None => return Err(Error::EtcdEnded { why: String::new() }),
                 Some(message) if message.compact_revision() > 0 => return Ok(Ended::Compacted),
-                Some(message) if message.canceled() => return Ok(Ended::Lost),
+                Some(message) if message.canceled() => {
+                    return Err(Error::EtcdEnded { why: message.cancel_reason().to_owned() });
+                }
                 Some(message) => self.take(&message),
             }
         }
@@ -167,9 +170,8 @@ impl<I: Index> Feed<I> {
     }
 }
 
+/// How a watch ends without an error.
 enum Ended {
-    /// The watch is over and can be taken up again where it was.
-    Lost,
     /// Its place is no longer known to etcd.
     Compacted,
 }

@@ -250,3 +250,32 @@ proptest! {
         prop_assert_eq!(merged(once.clone(), patch).unwrap(), once);
     }
 }
+
+/// What a real v1.36 server answered to a patch of a Deployment's pod template.
+#[test]
+fn a_126_a_deployment_is_patched_by_the_built_in_keys() {
+    let schema = Schema::built_in();
+    let ty = schema.named("io.k8s.api.apps.v1.Deployment").unwrap();
+    let template = |spec: Value| json!({"spec": {"template": {"spec": spec}}});
+    let mut object = template(json!({"containers": [{"name": "app", "image": "nginx:1.27"}]}));
+    for (patch, expected) in [
+        (
+            json!({"containers": [{"image": "busybox", "name": "side"}], "tolerations": [{"key": "k"}]}),
+            json!({"containers": [{"image": "busybox", "name": "side"}, {"name": "app", "image": "nginx:1.27"}],
+                "tolerations": [{"key": "k"}]}),
+        ),
+        (
+            json!({"containers": [{"env": [{"name": "A", "value": "1"}], "name": "app"}, {"$patch": "delete", "name": "side"}],
+                "tolerations": [{"key": "l"}]}),
+            json!({"containers": [{"env": [{"name": "A", "value": "1"}], "image": "nginx:1.27", "name": "app"}],
+                "tolerations": [{"key": "l"}]}),
+        ),
+        (
+            json!({"containers": [{"$patch": "replace"}, {"image": "x:1", "name": "only"}], "tolerations": null}),
+            json!({"containers": [{"image": "x:1", "name": "only"}]}),
+        ),
+    ] {
+        object = strategic(&schema, ty, &object, &template(patch)).unwrap();
+        assert_eq!(object, template(expected));
+    }
+}

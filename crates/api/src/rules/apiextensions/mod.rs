@@ -351,8 +351,13 @@ fn validate_stored(definition: &At, errors: &mut Errors) {
     let versions = spec.field("versions");
     for version in stored.items() {
         if !versions.items().any(|known| known.field("name").text() == version.text()) {
-            let detail = "missing from spec.versions; ensure existing objects are migrated, then remove from status.storedVersions";
-            errors.invalid(&version, detail);
+            let v = version.text();
+            let detail = format!(
+                "missing from spec.versions; {v} was previously a storage version, and must remain \
+                 in spec.versions until a storage migration ensures no data remains persisted in \
+                 {v} and removes {v} from status.storedVersions"
+            );
+            errors.invalid(&version, &detail);
         }
     }
 }

@@ -6,9 +6,17 @@
 use crate::field::{At, Errors};
 use serde_json::Value;
 
+/// Reports in the order of the texts, as upstream does.
 pub(super) fn validate(root: &At, errors: &mut Errors) {
-    validate_node(root, Level::Root, errors);
-    validate_completeness(root, errors);
+    let mut found = Errors::default();
+    validate_node(root, Level::Root, &mut found);
+    validate_completeness(root, &mut found);
+    let mut found: Vec<_> = found.into_iter().collect();
+    found.sort_by_cached_key(ToString::to_string);
+    for error in found {
+        let detail = error.message.split_once(": ").map_or("", |(_title, rest)| rest);
+        errors.push(error.wrong, error.field, None, detail);
+    }
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -44,7 +52,7 @@ fn validate_node(schema: &At, level: Level, errors: &mut Errors) {
     validate_type(schema, level, errors);
     validate_narrowing(schema, errors);
     if level == Level::Root || schema.field(EMBEDDED).is_true() {
-        validate_metadata(schema, errors);
+        validate_metadata(schema, level, errors);
     }
     if schema.field(EMBEDDED).is_true()
         && !schema.field(OPEN).is_true()
@@ -57,60 +65,62 @@ fn validate_node(schema: &At, level: Level, errors: &mut Errors) {
 
 fn validate_type(schema: &At, level: Level, errors: &mut Errors) {
     let kind = schema.field("type");
-    if schema.field(INT_OR_STRING).is_true() {
-        if !kind.text().is_empty() {
-            errors.forbidden(&kind, "must be empty if x-kubernetes-int-or-string is true");
+    let (either, open) = (schema.field(INT_OR_STRING), schema.field(OPEN));
+    let embedded = schema.field(EMBEDDED);
+    if embedded.is_true() && kind.text() != "object" {
+        let said = "must be object if x-kubernetes-embedded-resource is true";
+        if kind.text().is_empty() {
+            errors.required(&kind, said);
+        } else {
+            errors.invalid(&kind, said);
         }
-    } else if kind.text().is_empty() && !schema.field(OPEN).is_true() {
+    } else if kind.text().is_empty() && !either.is_true() && !open.is_true() {
         let said = match level {
             Level::Root => "must not be empty at the root",
             Level::Item => "must not be empty for specified array items",
             Level::Field => "must not be empty for specified object fields",
         };
         errors.required(&kind, said);
-    } else if !kind.text().is_empty() {
-        let known = ["array", "boolean", "integer", "number", "object", "string"];
-        if !known.contains(&kind.text()) {
-            errors.not_supported(&kind, &known);
+    }
+    if either.is_true() {
+        if !kind.text().is_empty() {
+            errors.forbidden(&kind, "must be empty if x-kubernetes-int-or-string is true");
+        }
+        for other in [&open, &embedded] {
+            if other.is_true() {
+                errors.invalid(other, "must be false if x-kubernetes-int-or-string is true");
+            }
         }
     }
-    let mut must_be_object = |said: &str| match kind.text() {
-        "object" => {}
-        "" => errors.required(&kind, said),
-        _ => errors.invalid(&kind, said),
-    };
-    if schema.field(EMBEDDED).is_true() {
-        must_be_object("must be object if x-kubernetes-embedded-resource is true");
+    let known = ["array", "boolean", "integer", "number", "object", "string"];
+    if !kind.text().is_empty() && !known.contains(&kind.text()) {
+        errors.not_supported(&kind, &known);
+    } else if level == Level::Root && !["", "object"].contains(&kind.text()) {
+        errors.invalid(&kind, "must be object at the root");
     }
-    if level == Level::Root {
-        must_be_object("must be object at the root");
+    let additional = schema.field("additionalProperties");
+    if embedded.is_true() && additional.is_set() {
+        let said = "must not be used if x-kubernetes-embedded-resource is set";
+        errors.forbidden(&additional, said);
     }
 }
 
-/// The server's own fields have their own types; a schema can only restrict names.
-fn validate_metadata(schema: &At, errors: &mut Errors) {
+/// The server's own fields have their own types; at the root a schema can only restrict names.
+fn validate_metadata(schema: &At, level: Level, errors: &mut Errors) {
     let properties = schema.field("properties");
-    for name in ["apiVersion", "kind"] {
+    for (name, expected) in [("kind", "string"), ("apiVersion", "string"), ("metadata", "object")] {
         let property = properties.key(name);
         let kind = property.field("type");
-        if property.is_set() && kind.text() != "string" {
-            errors.invalid_value(&kind, kind.text(), "must be string");
+        if property.is_set() && kind.text() != expected {
+            errors.invalid_value(&kind, kind.text(), &format!("must be {expected}"));
         }
     }
     let metadata = properties.key("metadata");
-    if !metadata.is_set() {
-        return;
-    }
-    let kind = metadata.field("type");
-    if kind.text() != "object" {
-        errors.invalid_value(&kind, kind.text(), "must be object");
-    }
     let inner = metadata.field("properties");
     let only_names = inner.entries().all(|(name, _)| name == "name" || name == "generateName");
-    let only_known = metadata
-        .entries()
-        .all(|(keyword, _)| ["type", "properties", "description", "title"].contains(&keyword));
-    if !only_names || !only_known {
+    let only_known =
+        metadata.entries().all(|(word, _)| ["type", "properties", "default"].contains(&word));
+    if level == Level::Root && !(only_names && only_known) {
         let said = "must not specify anything other than name and generateName, but metadata is implicitly specified";
         errors.forbidden(&metadata, said);
     }
@@ -133,16 +143,14 @@ const SKELETON: [(&str, &str); 12] = [
 ];
 
 fn validate_narrowing(schema: &At, errors: &mut Errors) {
-    // The one way to spell int-or-string in plain OpenAPI is allowed beside the extension.
-    let either = schema.field(INT_OR_STRING).is_true();
+    // The one way to spell int-or-string in plain OpenAPI is allowed.
     let all = schema.field("allOf");
     let any = schema.field("anyOf");
-    let first_is_either =
-        either && all.items().next().is_some_and(|p| is_either(&p.field("anyOf")));
+    let first_is_either = all.items().next().is_some_and(|p| is_either(&p.field("anyOf")));
     for (place, part) in all.items().enumerate() {
         validate_nested(&part, place == 0 && first_is_either, errors);
     }
-    if !(either && is_either(&any)) {
+    if !is_either(&any) {
         for part in any.items() {
             validate_nested(&part, false, errors);
         }
@@ -174,8 +182,11 @@ fn validate_nested(part: &At, skip_any: bool, errors: &mut Errors) {
     if items.is_set() {
         validate_nested(&items, false, errors);
     }
-    for (_, property) in part.field("properties").entries() {
+    for (name, property) in part.field("properties").entries() {
         validate_nested(&property, false, errors);
+        if name == "metadata" {
+            errors.forbidden(&property, "must not be specified in a nested context");
+        }
     }
     for keyword in ["allOf", "anyOf", "oneOf"] {
         if keyword == "anyOf" && skip_any {

@@ -134,13 +134,7 @@ fn a_205_schemas_must_be_structural() {
             json!({"type": "string"}),
             &[".type: Invalid value: \"string\": must be object at the root"],
         ),
-        (
-            json!({}),
-            &[
-                ".type: Required value: must not be empty at the root",
-                ".type: Required value: must be object at the root",
-            ],
-        ),
+        (json!({}), &[".type: Required value: must not be empty at the root"]),
         (
             object(json!({"a": {}})),
             &[".properties[a].type: Required value: must not be empty for specified object fields"],
@@ -236,6 +230,6 @@ fn a_208_a_version_that_is_stored_must_stay() {
     let said: Vec<_> = errors.iter().map(ToString::to_string).collect();
     assert_eq!(said.len(), 1);
     assert!(said[0].starts_with(
-        "status.storedVersions[0]: Invalid value: \"v0\": missing from spec.versions;"
+        "status.storedVersions[0]: Invalid value: \"v0\": missing from spec.versions; v0 was previously a storage version, and must remain"
     ));
 }

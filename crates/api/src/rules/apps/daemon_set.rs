@@ -71,6 +71,8 @@ fn validate_strategy(strategy: &At, errors: &mut Errors) {
             let (down, up) = (rolling.field("maxUnavailable"), rolling.field("maxSurge"));
             check::int_or_percent(&down, errors);
             check::int_or_percent(&up, errors);
+            check::at_most_100_percent(&down, errors);
+            check::at_most_100_percent(&up, errors);
             let zero = |at: &At| check::int_or_percent_value(at) == 0;
             match (zero(&down), zero(&up)) {
                 (false, false) => {
@@ -79,8 +81,6 @@ fn validate_strategy(strategy: &At, errors: &mut Errors) {
                 (true, true) => errors.required(&down, "cannot be 0 when maxSurge is 0"),
                 (true, false) | (false, true) => {}
             }
-            check::at_most_100_percent(&down, errors);
-            check::at_most_100_percent(&up, errors);
         }
         other => {
             // Upstream prints the whole Go struct.

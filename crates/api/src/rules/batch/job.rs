@@ -7,6 +7,8 @@ use crate::rules::{check, label_selector};
 use crate::value::ValueExt;
 use serde_json::{Value, json};
 
+mod policies;
+
 const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
 const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 const OLD_CONTROLLER_UID: &str = "controller-uid";
@@ -155,13 +157,17 @@ pub(super) fn validate_spec(spec: &At, errors: &mut Errors) {
         "maxFailedIndexes",
     ];
     check::fields_not_negative(spec, &counts, errors);
+    let per_index = spec.field("backoffLimitPerIndex");
+    if spec.field("maxFailedIndexes").is_set() && !per_index.is_set() {
+        errors.required(&per_index, "when maxFailedIndexes is specified");
+    }
     validate_managed_by(&spec.field("managedBy"), errors);
     validate_completion_mode(spec, errors);
     if spec.field("podFailurePolicy").is_set() {
-        validate_failure_policy(spec, errors);
+        policies::validate_failure(spec, errors);
     }
     if spec.field("successPolicy").is_set() {
-        validate_success_policy(spec, errors);
+        policies::validate_success(spec, errors);
     }
     let replacement = spec.field("podReplacementPolicy");
     if spec.field("podFailurePolicy").is_set() {
@@ -215,9 +221,6 @@ fn validate_completion_mode(spec: &At, errors: &mut Errors) {
             errors.invalid(&failed, "requires indexed completion mode");
         }
     }
-    if failed.is_set() && !per_index.is_set() {
-        errors.required(&per_index, "when maxFailedIndexes is specified");
-    }
 }
 
 fn validate_failed_indexes(spec: &At, errors: &mut Errors) {
@@ -231,114 +234,20 @@ fn validate_failed_indexes(spec: &At, errors: &mut Errors) {
         errors.invalid(&failed, &format!("must be less than or equal to {FAILED_INDEXES_MAX}"));
     }
     if total > COMPLETIONS_SOFT_MAX && spec.field("backoffLimitPerIndex").is_set() {
-        let when = format!("when completions are above {COMPLETIONS_SOFT_MAX}");
-        match bounded {
-            None => errors.required(&failed, &format!("must be specified {when}")),
-            Some(failed_max) if failed_max > FAILED_INDEXES_SOFT_MAX => {
-                let most = format!("must be less than or equal to {FAILED_INDEXES_SOFT_MAX}");
-                errors.invalid(
-                    &failed,
-                    &format!("{most} {when} and used with backoff limit per index"),
-                );
-            }
-            Some(_) => {}
+        if bounded.is_none() {
+            let said = "must be specified when completions is above";
+            errors.required(&failed, &format!("{said} {COMPLETIONS_SOFT_MAX}"));
         }
         let parallelism = spec.field("parallelism");
-        if parallelism.int().is_some_and(|p| p > PARALLELISM_SOFT_MAX) {
-            let most = format!("must be less than or equal to {PARALLELISM_SOFT_MAX}");
-            errors.invalid(
-                &parallelism,
-                &format!("{most} {when} and used with backoff limit per index"),
-            );
-        }
-    }
-}
-
-fn validate_failure_policy(spec: &At, errors: &mut Errors) {
-    let policy = spec.field("podFailurePolicy");
-    let rules = policy.field("rules");
-    if rules.len() > 20 {
-        errors.too_many(&rules, 20);
-    }
-    let per_index = spec.field("backoffLimitPerIndex").is_set();
-    for rule in rules.items() {
-        let action = rule.field("action");
-        if action.text().is_empty() {
-            errors.required(
-                &action,
-                "valid values: \"Count\", \"FailIndex\", \"FailJob\", \"Ignore\"",
-            );
-        } else if action.text() == "FailIndex" && !per_index {
-            errors.invalid(&action, "requires the backoffLimitPerIndex to be set");
-        } else {
-            check::one_of(&action, &["Count", "FailIndex", "FailJob", "Ignore"], errors);
-        }
-        let (codes, conditions) = (rule.field("onExitCodes"), rule.field("onPodConditions"));
-        match (codes.is_set(), !conditions.is_empty()) {
-            (true, true) => errors
-                .invalid(&rule, "specifying both OnExitCodes and OnPodConditions is not supported"),
-            (false, false) => errors
-                .invalid(&rule, "specifying one of OnExitCodes and OnPodConditions is required"),
-            (true, false) => validate_exit_codes(&codes, errors),
-            (false, true) => {
-                for pattern in conditions.items() {
-                    check::text(&pattern.field("type"), names::qualified_name, errors);
-                    let status = pattern.field("status");
-                    check::one_of(&status, &["False", "True", "Unknown"], errors);
-                }
+        for (at, most) in [(&parallelism, PARALLELISM_SOFT_MAX), (&failed, FAILED_INDEXES_SOFT_MAX)]
+        {
+            if at.int().is_some_and(|value| value > most) {
+                let detail = format!(
+                    "must be less than or equal to {most} when completions are above \
+                     {COMPLETIONS_SOFT_MAX} and used with backoff limit per index"
+                );
+                errors.invalid(at, &detail);
             }
-        }
-    }
-}
-
-fn validate_exit_codes(codes: &At, errors: &mut Errors) {
-    let (operator, values) = (codes.field("operator"), codes.field("values"));
-    check::one_of(&operator, &["In", "NotIn"], errors);
-    if values.is_empty() {
-        errors.invalid(&values, "at least one value is required");
-    }
-    if values.len() > 255 {
-        errors.too_many(&values, 255);
-    }
-    let mut seen = check::Unique::new();
-    for value in values.items() {
-        if operator.text() == "In" && value.int() == Some(0) {
-            errors.invalid(&value, "must not be 0 for the In operator");
-        }
-        if !seen.add(value.value().cloned().unwrap_or_default()) {
-            errors.duplicate(&value);
-        }
-    }
-}
-
-fn validate_success_policy(spec: &At, errors: &mut Errors) {
-    let policy = spec.field("successPolicy");
-    if spec.field("completionMode").text() != "Indexed" {
-        errors.invalid(&policy, "requires indexed completion mode");
-        return;
-    }
-    let rules = policy.field("rules");
-    if rules.is_empty() {
-        errors.required(&rules, "at least one rules must be specified");
-    }
-    if rules.len() > 20 {
-        errors.too_many(&rules, 20);
-    }
-    for rule in rules.items() {
-        let (indexes, count) = (rule.field("succeededIndexes"), rule.field("succeededCount"));
-        if !indexes.is_set() && !count.is_set() {
-            errors.required(
-                &rule,
-                "at least one of succeededCount or succeededIndexes must be specified",
-            );
-        }
-        check::not_negative(&count, errors);
-        if count.int() > spec.field("completions").int() {
-            let most = spec.field("completions").int().unwrap_or(0);
-            let detail = format!(
-                "must be less than or equal to {most} (the number of specified completions)"
-            );
-            errors.invalid(&count, &detail);
         }
     }
 }

@@ -154,3 +154,74 @@ fn json_object(at: &At, errors: &mut Errors) {
         errors.invalid_value(at, "<secret contents redacted>", &said);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::trial::{NOTHING, create, defaulted, update};
+    use serde_json::{Value, json};
+
+    #[test]
+    fn a_147_string_data_is_merged_and_wins() {
+        let secret =
+            defaulted("Secret", json!({"data": {"a": "eA=="}, "stringData": {"a": "me", "b": ""}}));
+        assert_eq!(secret, json!({"type": "Opaque", "data": {"a": "bWU=", "b": ""}}));
+    }
+
+    #[test]
+    fn a_92_typed_secrets_have_their_keys() {
+        let typed = |kind: &str, data: Value| {
+            create("Secret", json!({"type": format!("kubernetes.io/{kind}"), "data": data}))
+        };
+        assert_eq!(typed("tls", json!({"tls.crt": ""})), ["data[tls.key]: Required value"]);
+        assert_eq!(
+            typed("basic-auth", json!({})),
+            ["data[username]: Required value", "data[password]: Required value"]
+        );
+        assert_eq!(typed("ssh-auth", json!({"ssh-privatekey": ""})).len(), 1);
+        assert_eq!(
+            typed("dockerconfigjson", json!({".dockerconfigjson": ""})),
+            [
+                "data[.dockerconfigjson]: Invalid value: \"<secret contents redacted>\": unexpected end of JSON input"
+            ]
+        );
+        assert_eq!(typed("dockerconfigjson", json!({".dockerconfigjson": "e30="})), NOTHING);
+        assert_eq!(
+            typed("service-account-token", json!({})),
+            ["metadata.annotations[kubernetes.io/service-account.name]: Required value"]
+        );
+    }
+
+    #[test]
+    fn a_94_sizes_have_limits() {
+        let large = "x".repeat(1024 * 1024 + 1);
+        assert_eq!(
+            create("ConfigMap", json!({"data": {"a": large}})),
+            [": Too long: may not be more than 1048576 bytes"]
+        );
+        assert_eq!(
+            create("Secret", json!({"stringData": {"a": large}})),
+            ["data: Too long: may not be more than 1048576 bytes"]
+        );
+    }
+
+    #[test]
+    fn a_77_what_is_frozen_stays_frozen() {
+        let frozen = json!({"immutable": true, "data": {"a": "b"}, "metadata": {}});
+        assert_eq!(
+            update("ConfigMap", &frozen, json!({"metadata": {"labels": {"x": "y"}}})),
+            NOTHING
+        );
+        assert_eq!(
+            update("ConfigMap", &frozen, json!({"immutable": false, "data": {"a": ""}})),
+            [
+                "immutable: Forbidden: field is immutable when `immutable` is set",
+                "data: Forbidden: field is immutable when `immutable` is set",
+            ]
+        );
+        let secret = json!({"type": "Opaque", "metadata": {}});
+        assert_eq!(
+            update("Secret", &secret, json!({"type": "other"})),
+            ["type: Invalid value: \"other\": field is immutable"]
+        );
+    }
+}

@@ -360,8 +360,8 @@ mod tests {
                 "spec.containers[0].resources.requests: Invalid value: \"2\": must be less than or equal to cpu limit of 1",
             ),
             (
-                json!({"resources": {"limits": {"example.com/gpu": "500m"}}}),
-                "spec.containers[0].resources.limits[example.com/gpu]: Invalid value: \"500m\": must be an integer",
+                json!({"resources": {"limits": {"hugepages-2Mi": "2Mi"}}}),
+                "spec.containers[0].resources: Forbidden: HugePages require cpu or memory",
             ),
             (
                 json!({"volumeMounts": [{"name": "none", "mountPath": "/x"}]}),

@@ -89,3 +89,35 @@ fn validate_modern(event: &At, errors: &mut Errors) {
         errors.invalid_value(&message, "", &format!("can have at most {MESSAGE_MAX} characters"));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::trial::{NOTHING, defaulted};
+    use super::*;
+
+    fn event(namespace: &str, more: Value) -> Vec<String> {
+        let mut event = defaulted("Event", json!({"metadata": {"namespace": namespace}}));
+        super::super::trial::merge(&mut event, more);
+        let mut errors = Errors::default();
+        validate(&At::root(&event), &mut errors);
+        super::super::trial::said(&errors)
+    }
+
+    #[test]
+    fn a_148_an_event_lives_with_its_object() {
+        let wrong =
+            ["involvedObject.namespace: Invalid value: \"b\": does not match event.namespace"];
+        assert_eq!(event("a", json!({"involvedObject": {"namespace": "a"}})), NOTHING);
+        assert_eq!(event("a", json!({"involvedObject": {"namespace": "b"}})), wrong);
+        assert_eq!(event("default", json!({"involvedObject": {"kind": "Node"}})), NOTHING);
+        assert_eq!(event("kube-system", json!({"involvedObject": {"kind": "Node"}})).len(), 1);
+    }
+
+    #[test]
+    fn a_148_an_event_with_a_time_says_who_reports() {
+        let said = event("default", json!({"eventTime": "2026-01-01T00:00:00.000000Z"}));
+        let required: Vec<&str> =
+            said.iter().filter_map(|s| s.strip_suffix(": Required value")).collect();
+        assert_eq!(required, ["reportingComponent", "reportingInstance", "action", "reason"]);
+    }
+}

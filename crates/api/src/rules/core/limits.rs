@@ -329,3 +329,93 @@ fn validate_quota_update(new: &At, old: &At, errors: &mut Errors) {
         errors.invalid(&spec.field("scopes"), crate::metadata::IMMUTABLE);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::trial::{NOTHING, create, defaulted, update};
+    use serde_json::{Value, json};
+
+    fn range(limit: Value) -> Value {
+        json!({"spec": {"limits": [limit]}})
+    }
+
+    #[test]
+    fn a_147_limits_follow_from_each_other() {
+        let made = defaulted(
+            "LimitRange",
+            range(
+                json!({"type": "Container", "max": {"cpu": "2"}, "min": {"cpu": "1", "memory": "1024Ki"}}),
+            ),
+        );
+        assert_eq!(
+            made["spec"]["limits"][0],
+            json!({
+                "type": "Container", "max": {"cpu": "2"}, "min": {"cpu": "1", "memory": "1Mi"},
+                "default": {"cpu": "2"}, "defaultRequest": {"cpu": "2", "memory": "1Mi"},
+            })
+        );
+    }
+
+    #[test]
+    fn a_92_limits_are_refused_in_upstreams_words() {
+        for (limit, said) in [
+            (
+                json!({"type": "Cup"}),
+                "spec.limits[0].type: Invalid value: \"Cup\": must be a standard limit type or fully qualified",
+            ),
+            (
+                json!({"type": "Pod", "max": {"cpu": "1"}, "min": {"cpu": "2"}}),
+                "spec.limits[0].min[cpu]: Invalid value: \"2\": min value 2 is greater than max value 1",
+            ),
+            (
+                json!({"type": "Pod", "default": {"cpu": "1"}}),
+                "spec.limits[0].default: Forbidden: may not be specified when `type` is 'Pod'",
+            ),
+            (
+                json!({"type": "PersistentVolumeClaim"}),
+                "spec.limits[0].limits: Required value: either minimum or maximum storage value is required, but neither was provided",
+            ),
+            (
+                json!({"type": "Pod", "maxLimitRequestRatio": {"cpu": "500m"}}),
+                "spec.limits[0].maxLimitRequestRatio[cpu]: Invalid value: \"500m\": ratio 500m is less than 1",
+            ),
+        ] {
+            assert_eq!(create("LimitRange", range(limit)), [said]);
+        }
+        assert_eq!(
+            create(
+                "LimitRange",
+                range(json!({"type": "PersistentVolumeClaim", "max": {"storage": "10Gi"}}))
+            ),
+            NOTHING
+        );
+    }
+
+    #[test]
+    fn a_92_quotas_are_refused_in_upstreams_words() {
+        let quota = |spec: Value| json!({ "spec": spec });
+        for (spec, said) in [
+            (
+                json!({"hard": {"pods": "1.5"}}),
+                "spec.hard[pods]: Invalid value: \"1500m\": must be an integer",
+            ),
+            (
+                json!({"scopes": ["BestEffort", "NotBestEffort"]}),
+                "spec.scopes: Invalid value: [\"BestEffort\",\"NotBestEffort\"]: conflicting scopes",
+            ),
+            (
+                json!({"hard": {"cpu": "1"}, "scopes": ["BestEffort"]}),
+                "spec.scopes: Invalid value: [\"BestEffort\"]: unsupported scope applied to resource",
+            ),
+        ] {
+            assert_eq!(create("ResourceQuota", quota(spec)), [said]);
+        }
+        let good = json!({"hard": {"count/deployments.apps": "1", "requests.example.com/gpu": "1", "services.loadbalancers": "0"}});
+        assert_eq!(create("ResourceQuota", quota(good)), NOTHING);
+        let old = json!({"metadata": {}, "spec": {"scopes": ["BestEffort"]}});
+        assert_eq!(
+            update("ResourceQuota", &old, json!({"spec": {"scopes": ["Terminating"]}})),
+            ["spec.scopes: Invalid value: [\"Terminating\"]: field is immutable"]
+        );
+    }
+}

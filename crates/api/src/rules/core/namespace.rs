@@ -76,3 +76,41 @@ fn validate_status_update(new: &At, _old: &At, errors: &mut Errors) {
         errors.push(Wrong::Invalid, path, Some(&phase.text().into()), said);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::trial::{NOTHING, create, created, update_status, updated};
+    use serde_json::json;
+
+    #[test]
+    fn a_147_namespaces_carry_their_name_and_a_finalizer() {
+        let made = created("Namespace", json!({"metadata": {"name": "a"}}));
+        assert_eq!(made["metadata"]["labels"], json!({"kubernetes.io/metadata.name": "a"}));
+        assert_eq!(made["spec"], json!({"finalizers": ["kubernetes"]}));
+        assert_eq!(made["status"], json!({"phase": "Active"}));
+        let change = json!({"spec": {"finalizers": []}, "metadata": {"labels": {"kubernetes.io/metadata.name": "b"}}});
+        let (new, wrong) = updated("Namespace", &made, change);
+        assert_eq!(wrong, NOTHING);
+        assert_eq!(new["spec"], made["spec"]);
+        assert_eq!(new["metadata"]["labels"], made["metadata"]["labels"]);
+    }
+
+    #[test]
+    fn a_75_a_namespace_is_named_like_a_label() {
+        assert_eq!(
+            create("Namespace", json!({"metadata": {"name": "a.b"}})),
+            ["metadata.name: Invalid value: \"a.b\": must not contain dots"]
+        );
+    }
+
+    #[test]
+    fn a_84_the_phase_follows_the_deletion() {
+        let made = created("Namespace", json!({"metadata": {"name": "a"}}));
+        assert_eq!(
+            update_status("Namespace", &made, json!({"phase": "Terminating"})),
+            [
+                "status.Phase: Invalid value: \"Terminating\": may only be 'Active' if `deletionTimestamp` is empty"
+            ]
+        );
+    }
+}

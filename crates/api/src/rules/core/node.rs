@@ -135,3 +135,61 @@ fn validate_update(new: &At, old: &At, errors: &mut Errors) {
         errors.forbidden(&spec.field("externalID"), "may not be updated");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::trial::{NOTHING, create, defaulted, update};
+    use serde_json::json;
+
+    #[test]
+    fn a_147_what_is_there_can_be_used() {
+        let node = defaulted(
+            "Node",
+            json!({"spec": {"podCIDR": "10.1.0.0/24"}, "status": {"capacity": {"cpu": 4, "memory": "1024Mi"}}}),
+        );
+        assert_eq!(node["status"]["allocatable"], json!({"cpu": "4", "memory": "1Gi"}));
+        assert_eq!(node["spec"]["podCIDRs"], json!(["10.1.0.0/24"]));
+    }
+
+    #[test]
+    fn a_92_nodes_are_refused_in_upstreams_words() {
+        assert_eq!(
+            create("Node", json!({"spec": {"taints": [{"key": "a"}]}})),
+            ["metadata.taints[0].effect: Required value"]
+        );
+        assert_eq!(
+            create("Node", json!({"status": {"capacity": {"cpu": "-1"}, "allocatable": {}}})),
+            ["status.capacity.cpu: Invalid value: \"-1\": must be greater than or equal to 0"]
+        );
+        assert_eq!(
+            create("Node", json!({"spec": {"podCIDRs": ["x"]}})),
+            [
+                "spec.podCIDRs[0]: Invalid value: \"x\": must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_77_addresses_and_providers_are_set_once() {
+        let node = defaulted("Node", json!({"metadata": {}, "spec": {}}));
+        assert_eq!(
+            update("Node", &node, json!({"spec": {"providerID": "x", "podCIDR": "10.1.0.0/24"}})),
+            NOTHING
+        );
+        let node = defaulted(
+            "Node",
+            json!({"metadata": {}, "spec": {"providerID": "x", "podCIDR": "10.1.0.0/24"}}),
+        );
+        assert_eq!(
+            update(
+                "Node",
+                &node,
+                json!({"spec": {"providerID": "y", "podCIDRs": ["10.2.0.0/24"]}})
+            ),
+            [
+                "spec.podCIDRs: Forbidden: node updates may not change podCIDR except from \"\" to valid",
+                "spec.providerID: Forbidden: node updates may not change providerID except from \"\" to valid",
+            ]
+        );
+    }
+}

@@ -414,3 +414,116 @@ fn validate_claim_status(new: &At, _old: &At, errors: &mut Errors) {
     let status = new.field("status");
     status.field("capacity").entries().for_each(|(_, amount)| basic_amount(&amount, errors));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::trial::{NOTHING, create, created, merge, update};
+    use super::*;
+
+    fn claim(more: Value) -> Value {
+        let mut claim = json!({"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1024Mi"}}}});
+        merge(&mut claim["spec"], more);
+        claim
+    }
+
+    fn volume(more: Value) -> Value {
+        let mut volume = json!({"spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/x"}}});
+        merge(&mut volume["spec"], more);
+        volume
+    }
+
+    #[test]
+    fn a_147_volumes_and_claims_are_filled_in() {
+        let made = created(
+            "PersistentVolumeClaim",
+            claim(json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": "c"}})),
+        );
+        assert_eq!(made["status"], json!({"phase": "Pending"}));
+        assert_eq!(made["spec"]["volumeMode"], "Filesystem");
+        assert_eq!(made["spec"]["resources"]["requests"]["storage"], "1Gi");
+        assert_eq!(made["spec"]["dataSourceRef"], made["spec"]["dataSource"]);
+        let made = created("PersistentVolume", volume(json!({})));
+        assert_eq!(made["spec"]["persistentVolumeReclaimPolicy"], "Retain");
+        assert_eq!(made["spec"]["hostPath"], json!({"path": "/x", "type": ""}));
+    }
+
+    #[test]
+    fn a_92_volumes_and_claims_are_refused_in_upstreams_words() {
+        for (spec, said) in [
+            (
+                json!({"accessModes": []}),
+                "spec.accessModes: Required value: at least 1 access mode is required",
+            ),
+            (
+                json!({"accessModes": ["ReadWriteOncePod", "ReadWriteOnce"]}),
+                "spec.accessModes: Forbidden: may not use ReadWriteOncePod with other access modes",
+            ),
+            (json!({"resources": null}), "spec.resources[storage]: Required value"),
+            (
+                json!({"resources": {"requests": {"storage": "0"}}}),
+                "spec.resources[storage]: Invalid value: \"0\": must be greater than zero",
+            ),
+            (
+                json!({"volumeMode": "Tape"}),
+                "spec.volumeMode: Unsupported value: \"Tape\": supported values: \"Block\", \"Filesystem\"",
+            ),
+        ] {
+            assert_eq!(create("PersistentVolumeClaim", claim(spec)), [said]);
+        }
+        for (spec, said) in [
+            (json!({"hostPath": null}), "spec: Required value: must specify a volume type"),
+            (
+                json!({"hostPath": null, "local": {"path": "/x"}}),
+                "spec.nodeAffinity: Required value: Local volume requires node affinity",
+            ),
+            (
+                json!({"persistentVolumeReclaimPolicy": "Burn"}),
+                "spec.persistentVolumeReclaimPolicy: Unsupported value: \"Burn\": supported values: \"Delete\", \"Recycle\", \"Retain\"",
+            ),
+        ] {
+            assert_eq!(create("PersistentVolume", volume(spec)), [said]);
+        }
+    }
+
+    #[test]
+    fn a_77_a_claim_is_bound_once_and_only_grows() {
+        let mut old = created("PersistentVolumeClaim", claim(json!({})));
+        let change =
+            |old: &Value, spec| update("PersistentVolumeClaim", old, json!({ "spec": spec }));
+        assert_eq!(change(&old, json!({"volumeName": "v"})), NOTHING);
+        let grow = json!({"resources": {"requests": {"storage": "2Gi"}}});
+        assert_eq!(change(&old, grow.clone()).len(), 1);
+        old["spec"]["volumeName"] = "v".into();
+        old["status"] = json!({"phase": "Bound", "capacity": {"storage": "1Gi"}});
+        assert_eq!(change(&old, grow), NOTHING);
+        let said = change(&old, json!({"volumeName": "w"}));
+        assert!(
+            said[0].starts_with(
+                "spec: Forbidden: spec is immutable after creation except resources.requests"
+            ),
+            "{said:?}"
+        );
+        assert_eq!(
+            change(&old, json!({"resources": {"requests": {"storage": "1Mi"}}})),
+            [
+                "spec.resources.requests.storage: Forbidden: field can not be less than status.capacity"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_77_a_volume_keeps_its_source() {
+        let old = created("PersistentVolume", volume(json!({})));
+        let said = update("PersistentVolume", &old, json!({"spec": {"hostPath": {"path": "/y"}}}));
+        assert_eq!(
+            said,
+            [
+                "spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation\n"
+            ]
+        );
+        assert_eq!(
+            update("PersistentVolume", &old, json!({"spec": {"capacity": {"storage": "2Gi"}}})),
+            NOTHING
+        );
+    }
+}

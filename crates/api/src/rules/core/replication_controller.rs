@@ -98,3 +98,47 @@ fn validate_status_update(new: &At, _old: &At, errors: &mut Errors) {
         errors.invalid(&status.field("availableReplicas"), said);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::trial::{NOTHING, create, defaulted};
+    use serde_json::{Value, json};
+
+    fn controller(spec: Value) -> Value {
+        let mut controller = json!({"spec": {"template": {
+            "metadata": {"labels": {"app": "kubia"}},
+            "spec": {"containers": [{"name": "app", "image": "app:1"}]},
+        }}});
+        super::super::trial::merge(&mut controller["spec"], spec);
+        controller
+    }
+
+    #[test]
+    fn a_147_selector_and_labels_come_from_the_template() {
+        let made = defaulted("ReplicationController", controller(json!({})));
+        assert_eq!(made["spec"]["replicas"], 1);
+        assert_eq!(made["spec"]["selector"], json!({"app": "kubia"}));
+        assert_eq!(made["metadata"]["labels"], json!({"app": "kubia"}));
+    }
+
+    #[test]
+    fn a_92_controllers_are_refused_in_upstreams_words() {
+        for (spec, said) in [
+            (
+                json!({"selector": {"app": "other"}}),
+                "spec.template.metadata.labels: Invalid value: {\"app\":\"kubia\"}: `selector` does not match template `labels`",
+            ),
+            (
+                json!({"replicas": -1}),
+                "spec.replicas: Invalid value: -1: must be greater than or equal to 0",
+            ),
+            (
+                json!({"template": {"spec": {"restartPolicy": "Never"}}}),
+                "spec.template.spec.restartPolicy: Unsupported value: \"Never\": supported values: \"Always\"",
+            ),
+        ] {
+            assert_eq!(create("ReplicationController", controller(spec)), [said]);
+        }
+        assert_eq!(create("ReplicationController", controller(json!({"selector": {}}))), NOTHING);
+    }
+}

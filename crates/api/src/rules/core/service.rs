@@ -419,3 +419,126 @@ fn validate_status_update(new: &At, _old: &At, errors: &mut Errors) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::trial::{NOTHING, create, created, defaulted, merge, update_status};
+    use super::*;
+
+    fn service(more: Value) -> Value {
+        let mut service = json!({"spec": {"clusterIP": "10.0.0.1", "ports": [{"port": 80}]}});
+        merge(&mut service["spec"], more);
+        service
+    }
+
+    #[test]
+    fn a_149_services_are_filled_in() {
+        let made = created("Service", json!({"spec": {"ports": [{"port": 80}]}}));
+        assert_eq!(
+            made["spec"],
+            json!({
+                "ports": [{"port": 80, "protocol": "TCP", "targetPort": 80}],
+                "sessionAffinity": "None", "type": "ClusterIP", "internalTrafficPolicy": "Cluster",
+            })
+        );
+        assert_eq!(made["status"], json!({"loadBalancer": {}}));
+        let balanced = defaulted(
+            "Service",
+            json!({"spec": {"type": "LoadBalancer", "sessionAffinity": "ClientIP"}}),
+        );
+        assert_eq!(
+            balanced["spec"],
+            json!({
+                "sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 10800}},
+                "type": "LoadBalancer", "internalTrafficPolicy": "Cluster", "externalTrafficPolicy": "Cluster",
+                "allocateLoadBalancerNodePorts": true,
+            })
+        );
+        let external =
+            defaulted("Service", json!({"spec": {"type": "ExternalName", "externalName": "x"}}));
+        assert_eq!(external["spec"].get("internalTrafficPolicy"), None);
+    }
+
+    #[test]
+    fn a_151_the_server_is_told_what_to_allocate() {
+        let node = defaulted(
+            "Service",
+            json!({"spec": {"type": "NodePort", "ports": [{"port": 1, "nodePort": 30001}, {"port": 2}]}}),
+        );
+        assert!(lacks_cluster_ip(&node));
+        assert_eq!((node_ports_needed(&node), node_ports(&node)), (vec![1], vec![30001]));
+        let plain = defaulted("Service", service(json!({})));
+        assert!(!lacks_cluster_ip(&plain) && node_ports_needed(&plain).is_empty());
+        let local = defaulted(
+            "Service",
+            json!({"spec": {"type": "LoadBalancer", "externalTrafficPolicy": "Local"}}),
+        );
+        assert!(needs_health_check_port(&local));
+    }
+
+    #[test]
+    fn a_92_services_are_refused_in_upstreams_words() {
+        let rows: &[(Value, &str)] = &[
+            (json!({"ports": []}), "spec.ports: Required value"),
+            (
+                json!({"type": "Fancy"}),
+                "spec.type: Unsupported value: \"Fancy\": supported values: \"ClusterIP\", \"ExternalName\", \"LoadBalancer\", \"NodePort\"",
+            ),
+            (
+                json!({"clusterIP": "x"}),
+                "spec.clusterIPs[0]: Invalid value: \"x\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+            ),
+            (
+                json!({"type": "NodePort", "clusterIP": "None"}),
+                "spec.clusterIPs[0]: Invalid value: \"None\": may not be set to 'None' for NodePort services",
+            ),
+            (
+                json!({"ports": [{"port": 80, "nodePort": 30000}]}),
+                "spec.ports[0].nodePort: Forbidden: may not be used when `type` is 'ClusterIP'",
+            ),
+            (
+                json!({"externalTrafficPolicy": "Local"}),
+                "spec.externalTrafficPolicy: Invalid value: \"Local\": may only be set for externally-accessible services",
+            ),
+            (
+                json!({"externalIPs": ["127.0.0.1"]}),
+                "spec.externalIPs[0]: Invalid value: \"127.0.0.1\": may not be in the loopback range (127.0.0.0/8, ::1/128)",
+            ),
+            (
+                json!({"loadBalancerClass": "a/b"}),
+                "spec.loadBalancerClass: Forbidden: may only be used when `type` is 'LoadBalancer'",
+            ),
+            (
+                json!({"loadBalancerSourceRanges": ["10.0.0.0/8"]}),
+                "spec.LoadBalancerSourceRanges: Forbidden: may only be used when `type` is 'LoadBalancer'",
+            ),
+            (
+                json!({"type": "ExternalName", "clusterIP": null, "externalName": ""}),
+                "spec.externalName: Required value",
+            ),
+        ];
+        for (spec, said) in rows {
+            assert_eq!(create("Service", service(spec.clone())), [*said]);
+        }
+        assert_eq!(
+            create("Service", service(json!({"ports": [{"port": 80}, {"port": 81}]}))),
+            ["spec.ports[0].name: Required value", "spec.ports[1].name: Required value"]
+        );
+        assert_eq!(create("Service", service(json!({}))), NOTHING);
+        assert_eq!(create("Service", service(json!({"clusterIP": "None", "ports": []}))), NOTHING);
+    }
+
+    #[test]
+    fn a_84_only_load_balancers_have_ingress() {
+        let plain = created("Service", service(json!({})));
+        let ingress = json!({"loadBalancer": {"ingress": [{"ip": "1.2.3.4", "ipMode": "VIP"}]}});
+        assert_eq!(
+            update_status("Service", &plain, ingress.clone()),
+            [
+                "status.loadBalancer.ingress: Forbidden: may only be used when `spec.type` is 'LoadBalancer'"
+            ]
+        );
+        let balanced = created("Service", service(json!({"type": "LoadBalancer"})));
+        assert_eq!(update_status("Service", &balanced, ingress), NOTHING);
+    }
+}

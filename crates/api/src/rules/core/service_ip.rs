@@ -137,3 +137,38 @@ fn addresses(ips: &At, errors: &mut Errors) -> bool {
     }
     good
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::trial::{defaulted, said};
+    use super::*;
+
+    #[test]
+    fn a_150_families_follow_from_the_address_and_the_selector() {
+        for (spec, families, policy) in [
+            (json!({}), json!(["IPv4"]), "SingleStack"),
+            (json!({"ipFamilyPolicy": "PreferDualStack"}), json!(["IPv4"]), "PreferDualStack"),
+            (json!({"clusterIP": "None", "selector": {"a": "b"}}), json!(["IPv4"]), "SingleStack"),
+            (json!({"clusterIP": "None"}), json!(["IPv4", "IPv6"]), "RequireDualStack"),
+        ] {
+            let mut service = defaulted("Service", json!({ "spec": spec }));
+            default_ip_families(&mut service);
+            assert_eq!(service["spec"]["ipFamilies"], families);
+            assert_eq!(service["spec"]["ipFamilyPolicy"], policy);
+        }
+    }
+
+    #[test]
+    fn a_150_two_families_are_more_than_there_are() {
+        let service = json!({"spec": {"type": "ClusterIP", "ipFamilyPolicy": "RequireDualStack", "ipFamilies": ["IPv4", "IPv6"]}});
+        let mut errors = Errors::default();
+        validate_single_stack(&At::root(&service), &mut errors);
+        assert_eq!(
+            said(&errors),
+            [
+                "spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": this cluster is not configured for dual-stack services",
+                "spec.ipFamilies[1]: Invalid value: \"IPv6\": not configured on this cluster",
+            ]
+        );
+    }
+}

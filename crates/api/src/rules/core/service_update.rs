@@ -217,3 +217,63 @@ fn released(spec: &At, now: &At, before: &At, what: &str, errors: &mut Errors) {
         errors.invalid(&policy, &said);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::trial::{NOTHING, created, update, updated};
+    use super::*;
+
+    fn stored(spec: Value) -> Value {
+        let mut service = created("Service", json!({ "spec": spec }));
+        super::super::service_ip::default_ip_families(&mut service);
+        service
+    }
+
+    fn node_port() -> Value {
+        stored(json!({
+            "type": "NodePort", "clusterIP": "10.0.0.1",
+            "ports": [{"name": "a", "port": 80, "nodePort": 30001}],
+        }))
+    }
+
+    #[test]
+    fn a_152_what_a_client_leaves_out_is_kept() {
+        let change = json!({"spec": {
+            "clusterIP": null, "clusterIPs": null, "ipFamilies": null, "ipFamilyPolicy": null,
+            "ports": [{"name": "a", "port": 8080}, {"name": "b", "port": 81, "nodePort": 30002}],
+        }});
+        let (new, wrong) = updated("Service", &node_port(), change);
+        assert_eq!(wrong, NOTHING);
+        assert_eq!(new["spec"]["clusterIPs"], json!(["10.0.0.1"]));
+        assert_eq!(new["spec"]["ports"][0]["nodePort"], 30001);
+    }
+
+    #[test]
+    fn a_152_what_a_new_type_has_no_use_for_is_dropped() {
+        let (new, wrong) = updated("Service", &node_port(), json!({"spec": {"type": "ClusterIP"}}));
+        assert_eq!(wrong, NOTHING);
+        assert_eq!(new["spec"]["ports"][0].get("nodePort"), None);
+        assert_eq!(new["spec"].get("externalTrafficPolicy"), None);
+        let change = json!({"spec": {"type": "ExternalName", "externalName": "example.com"}});
+        let (new, wrong) = updated("Service", &node_port(), change);
+        assert_eq!(wrong, NOTHING);
+        for gone in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+            assert_eq!(new["spec"].get(gone), None, "{gone}");
+        }
+    }
+
+    #[test]
+    fn a_77_an_address_stays() {
+        assert_eq!(
+            update("Service", &node_port(), json!({"spec": {"clusterIP": "10.0.0.2"}})),
+            ["spec.clusterIPs[0]: Invalid value: [\"10.0.0.2\"]: may not change once set"]
+        );
+        let balanced = stored(
+            json!({"type": "LoadBalancer", "clusterIP": "10.0.0.1", "loadBalancerClass": "a/b", "ports": [{"port": 80}]}),
+        );
+        assert_eq!(
+            update("Service", &balanced, json!({"spec": {"loadBalancerClass": "a/c"}})),
+            ["spec.loadBalancerClass: Invalid value: \"a/c\": may not change once set"]
+        );
+    }
+}

@@ -19,7 +19,7 @@ pub(super) fn defaulted(kind: &str, mut object: Value) -> Value {
     object
 }
 
-/// What is wrong with a new object. Its metadata is taken to be in order if it has none.
+/// What is wrong with a new object. Metadata without a name is not looked at.
 pub(super) fn create(kind: &str, object: Value) -> Vec<String> {
     let mut object = created(kind, object);
     if kind == "Pod" {
@@ -27,7 +27,7 @@ pub(super) fn create(kind: &str, object: Value) -> Vec<String> {
     }
     let mut errors = Errors::default();
     let at = At::root(&object);
-    if at.field("metadata").is_set() {
+    if at.field("metadata").field("name").is_set() {
         let namespaced = at.field("metadata").field("namespace").is_set();
         metadata::validate(&at, rules(kind).name, namespaced, &mut errors);
     }

@@ -69,10 +69,16 @@ pub(crate) fn rules(kind: &str) -> Rules {
 fn validate_address(address: &At, errors: &mut Errors) {
     let metadata = address.field("metadata");
     let name = metadata.field("name");
-    let canonical =
-        name.text().parse::<IpAddr>().is_ok_and(|address| address.to_string() == name.text());
-    if !canonical {
-        errors.invalid(&name, "must be a canonical format IP address");
+    match name.text().parse::<IpAddr>() {
+        Err(_) => {
+            let said = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+            errors.invalid(&name, said);
+        }
+        Ok(address) if address.to_string() != name.text() => {
+            let canonical = address.to_string();
+            errors.invalid(&name, &format!("must be in canonical form ({canonical:?})"));
+        }
+        Ok(_) => {}
     }
     let spec = address.field("spec");
     let parent = spec.field("parentRef");

@@ -100,7 +100,9 @@ fn a_75_an_address_is_named_canonically() {
     check(
         "IPAddress",
         address("2001:0db8::1"),
-        &["metadata.name: Invalid value: \"2001:0db8::1\": must be a canonical format IP address"],
+        &[
+            "metadata.name: Invalid value: \"2001:0db8::1\": must be in canonical form (\"2001:db8::1\")",
+        ],
     );
 }
 
