@@ -84,7 +84,7 @@ impl<'a> Node<'a> {
     fn bound_elsewhere(&self, call: &Call, name: &str) -> bool {
         let key = store_name(&call.target.namespace, name);
         let pod = call.store().get("pods", &key);
-        pod.is_some_and(|pod| pod.value().text(&["spec", "nodeName"]) != self.name)
+        pod.is_some_and(|pod| pod.field(&call.kind, "spec.nodeName") != Some(self.name))
     }
 
     fn new_pod(&self, pod: &Value) -> Option<String> {
