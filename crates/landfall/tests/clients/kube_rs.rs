@@ -1,0 +1,4 @@
+//! kube-rs.
+
+#[test]
+fn later() {}
