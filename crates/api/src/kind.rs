@@ -105,6 +105,20 @@ impl Kind {
         self.subresources.iter().any(|sub| sub == name)
     }
 
+    /// The verbs as discovery lists them: custom kinds have an order of their own, and offer only
+    /// what empties them while their definition is being deleted.
+    pub fn shown_verbs(&self) -> &'static [&'static str] {
+        match &self.custom {
+            None => self.verbs.list(),
+            Some(custom) if custom.terminating => {
+                &["delete", "deletecollection", "get", "list", "watch"]
+            }
+            Some(_) => {
+                &["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"]
+            }
+        }
+    }
+
     pub fn list_kind(&self) -> String {
         match &self.custom {
             Some(custom) => custom.list_kind.clone(),

@@ -68,7 +68,7 @@ pub fn dns1123_subdomain_with_underscore(value: &str) -> Vec<String> {
     let mut wrong = too_long(value, SUBDOMAIN_MAX);
     let good = |label: &str| {
         let label = label.strip_prefix('_').unwrap_or(label);
-        encloses(label, |c| lower_alnum(c), |c| lower_alnum(c) || c == b'-' || c == b'_')
+        encloses(label, lower_alnum, |c| lower_alnum(c) || c == b'-' || c == b'_')
     };
     if !value.split('.').all(good) {
         let label = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?";

@@ -110,13 +110,22 @@ impl Quantity {
     pub fn is_whole(&self) -> bool {
         self.nanos % NANOS == 0
     }
+}
 
-    pub fn add(self, other: Quantity) -> Quantity {
+/// Sums and differences are written as the first of the two is, unless it is nothing.
+impl std::ops::Add for Quantity {
+    type Output = Quantity;
+
+    fn add(self, other: Quantity) -> Quantity {
         let format = if self.is_zero() { other.format } else { self.format };
         Quantity { nanos: cap(self.nanos.saturating_add(other.nanos)), format }
     }
+}
 
-    pub fn sub(self, other: Quantity) -> Quantity {
+impl std::ops::Sub for Quantity {
+    type Output = Quantity;
+
+    fn sub(self, other: Quantity) -> Quantity {
         let format = if self.is_zero() { other.format } else { self.format };
         Quantity { nanos: cap(self.nanos.saturating_sub(other.nanos)), format }
     }
@@ -383,8 +392,8 @@ mod tests {
     #[test]
     fn sums_and_differences_keep_the_way_of_writing() {
         let q = |text| Quantity::parse(text).unwrap();
-        assert_eq!(q("1Gi").add(q("1024Mi")).to_string(), "2Gi");
-        assert_eq!(q("1").sub(q("250m")).to_string(), "750m");
+        assert_eq!((q("1Gi") + q("1024Mi")).to_string(), "2Gi");
+        assert_eq!((q("1") - q("250m")).to_string(), "750m");
         assert!(q("1Gi") > q("1G") && q("1000m") == q("1"));
         assert_eq!((q("1500m").value(), q("1500m").milli_value()), (2, 1500));
     }

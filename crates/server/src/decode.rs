@@ -4,13 +4,15 @@ use crate::call::{Call, FieldValidation};
 use crate::error::{ApiError, Result};
 use crate::negotiate;
 use api::Kind;
-use api::decode::{Decoded, Problem};
+use api::decode::{DecodeError, Decoded, Problem};
 use api::schema::TypeId;
 use api::value::ValueExt;
 use serde_json::Value;
 
 pub(crate) const BODIES: &str =
     "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+
+const CUSTOM_BODIES: &str = "application/json, application/yaml";
 
 /// The media types a body may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +34,10 @@ fn media(call: &Call) -> Result<Media> {
 /// The object in the body, checked against its kind's schema.
 pub(crate) fn object(call: &Call) -> Result<Value> {
     let kind = &call.kind;
-    let decoded = body(call, &kind.kind, &kind.api_version(), kind.ty)?;
+    let decoded = body(call, kind)?;
+    if !decoded.value.is_object() {
+        return Err(ApiError::bad_request("the object provided is unrecognized: it is no object"));
+    }
     check_type(call, kind, &decoded.value)?;
     let as_what = format!(
         "{} in version \"{}\" cannot be handled as a {}",
@@ -54,28 +59,49 @@ pub(crate) fn other(call: &Call, type_name: &str) -> Result<Value> {
         return Err(ApiError::Internal(format!("{type_name} has no schema")));
     };
     let kind = type_name.rsplit('.').next().unwrap_or(type_name);
-    Ok(decode(call, kind, "", &built_in, ty)?.value)
+    let form = Form { kind, version: "", schema: &built_in, ty, custom: false };
+    Ok(decode(call, &form)?.value)
 }
 
-fn body(call: &Call, kind: &str, api_version: &str, ty: TypeId) -> Result<Decoded> {
-    decode(call, kind, api_version, &call.kind.schema, ty)
+/// An object of this kind that has been parsed already, such as the result of a patch.
+pub(crate) fn value(kind: &Kind, value: Value) -> std::result::Result<Decoded, DecodeError> {
+    if kind.custom.is_some() {
+        return api::decode::custom_value(&kind.schema, kind.ty, value);
+    }
+    api::decode::value(&kind.schema, kind.ty, value)
 }
 
-fn decode(
-    call: &Call,
-    kind: &str,
-    api_version: &str,
-    schema: &api::Schema,
+fn body(call: &Call, kind: &Kind) -> Result<Decoded> {
+    let form = Form {
+        kind: &kind.kind,
+        version: &kind.version,
+        schema: &kind.schema,
+        ty: kind.ty,
+        custom: kind.custom.is_some(),
+    };
+    decode(call, &form)
+}
+
+/// What a body should be.
+struct Form<'a> {
+    kind: &'a str,
+    version: &'a str,
+    schema: &'a api::Schema,
     ty: TypeId,
-) -> Result<Decoded> {
-    let version = api_version.rsplit('/').next().unwrap_or_default();
+    /// Custom resources have no protobuf form, and their types are checked by validation.
+    custom: bool,
+}
+
+fn decode(call: &Call, form: &Form) -> Result<Decoded> {
+    let Form { kind, version, schema, ty, custom } = *form;
     let bad = |why: &dyn std::fmt::Display| {
         ApiError::bad_request(format!(
             "{kind} in version \"{version}\" cannot be handled as a {kind}: {why}"
         ))
     };
     match media(call)? {
-        Media::Json if is_custom(call, schema) => {
+        Media::Protobuf if custom => Err(ApiError::UnsupportedMediaType(CUSTOM_BODIES)),
+        Media::Json if custom => {
             api::decode::custom_json(schema, ty, &call.body).map_err(|error| bad(&error))
         }
         Media::Json => api::decode::json(schema, ty, &call.body).map_err(|error| bad(&error)),
@@ -84,7 +110,8 @@ fn decode(
             if !document.duplicates.is_empty() {
                 duplicates(call, &document.duplicates, &bad)?;
             }
-            value(call, schema, ty, document.value).map_err(|error| bad(&error))
+            let decode = if custom { api::decode::custom_value } else { api::decode::value };
+            decode(schema, ty, document.value).map_err(|error| bad(&error))
         }
         Media::Protobuf => {
             let registry = call.server.registry();
@@ -99,33 +126,6 @@ fn decode(
             Ok(Decoded { value, problems: Vec::new() })
         }
     }
-}
-
-/// A custom resource keeps what a built-in kind would leave out because it is empty.
-fn is_custom(call: &Call, schema: &api::Schema) -> bool {
-    call.kind.custom.is_some() && std::ptr::eq(schema, &*call.kind.schema)
-}
-
-/// An already parsed value as an object of that type.
-fn value(
-    call: &Call,
-    schema: &api::Schema,
-    ty: TypeId,
-    value: Value,
-) -> std::result::Result<Decoded, api::decode::DecodeError> {
-    if is_custom(call, schema) {
-        api::decode::custom_value(schema, ty, value)
-    } else {
-        api::decode::value(schema, ty, value)
-    }
-}
-
-/// What a patch made, as an object of the call's kind.
-pub(crate) fn patched(
-    call: &Call,
-    patched: Value,
-) -> std::result::Result<Decoded, api::decode::DecodeError> {
-    value(call, &call.kind.schema, call.kind.ty, patched)
 }
 
 /// YAML's own complaint about keys that are there twice.

@@ -128,7 +128,7 @@ fn resource(registry: &Registry, kind: &Kind) -> Value {
         "singularName": kind.singular,
         "namespaced": kind.namespaced,
         "kind": kind.kind,
-        "verbs": kind.verbs.list(),
+        "verbs": kind.shown_verbs(),
     });
     add_names(&mut entry, kind);
     if kind.is_stored() {
@@ -190,7 +190,7 @@ fn aggregated_resource(kind: &Kind) -> Value {
         "responseKind": {"group": group, "version": version, "kind": kind.kind},
         "scope": if kind.namespaced { "Namespaced" } else { "Cluster" },
         "singularResource": kind.singular,
-        "verbs": kind.verbs.list(),
+        "verbs": kind.shown_verbs(),
     });
     add_names(&mut entry, kind);
     let subresources: Vec<Value> = subresources(kind)

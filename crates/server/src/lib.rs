@@ -34,6 +34,7 @@ pub mod openapi;
 
 mod audit;
 pub mod bootstrap;
+mod customs;
 mod metrics;
 mod upkeep;
 

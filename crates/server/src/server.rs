@@ -10,6 +10,7 @@ use crate::audit::Audit;
 use crate::authn::{Authenticator, User};
 use crate::authz::{Attributes, Policy, forbidden_status};
 use crate::call::Call;
+use crate::customs::Customs;
 use crate::documents::Documents;
 use crate::error::{ApiError, Result};
 use crate::metrics::Metrics;
@@ -36,6 +37,9 @@ struct Inner {
     store: Store,
     built_in: Arc<Registry>,
     registry: ArcSwap<Registry>,
+    /// Told whenever the registry changes.
+    served: watch::Sender<()>,
+    customs: Customs,
     policy: ArcSwap<Policy>,
     authenticator: Authenticator,
     documents: Documents,
@@ -73,6 +77,8 @@ impl Server {
         Server(Arc::new(Inner {
             store: parts.store,
             registry: ArcSwap::from(built_in.clone()),
+            served: watch::Sender::new(()),
+            customs: Customs::default(),
             built_in,
             policy: ArcSwap::default(),
             authenticator: parts.authenticator,
@@ -98,6 +104,16 @@ impl Server {
     pub(crate) fn set_registry(&self, registry: Registry) {
         self.0.registry.store(Arc::new(registry));
         self.0.documents.forget();
+        self.0.served.send_replace(());
+    }
+
+    /// Hears of every change to what is served.
+    pub(crate) fn served(&self) -> watch::Receiver<()> {
+        self.0.served.subscribe()
+    }
+
+    pub(crate) fn customs(&self) -> &Customs {
+        &self.0.customs
     }
 
     pub(crate) fn built_in(&self) -> &Registry {
@@ -220,6 +236,9 @@ impl Server {
                 let _permit = if long { None } else { Some(self.permit()?) };
                 let body = body::read(request_body).await?;
                 let call = Call::new(self.clone(), kind, target, query, parts.headers, user, body);
+                if let Some(told) = call.kind.custom.as_ref().and_then(|c| c.deprecation.as_ref()) {
+                    call.warn(told);
+                }
                 let answered = dispatch::resource(&call, &parts.method, verb).await;
                 let mut answer = answered.unwrap_or_else(Answer::from);
                 answer::add_warnings(&mut answer, &call.take_warnings());

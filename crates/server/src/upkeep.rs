@@ -8,7 +8,7 @@
 use crate::authz::Policy;
 use crate::object::{self, Stored, store_name};
 use crate::server::Server;
-use crate::{bootstrap, services};
+use crate::{bootstrap, customs, services};
 use api::Kind;
 use api::value::ValueExt;
 use futures::future::try_join_all;
@@ -34,6 +34,7 @@ pub(crate) async fn begin(
     services::sweep(server.store()).await;
     store_first_objects(server, address).await?;
     refresh_policy(server);
+    customs::settle(server).await;
     if controllers {
         let (_, namespaces) = server.store().list("namespaces", "", None);
         for namespace in namespaces {
@@ -41,6 +42,7 @@ pub(crate) async fn begin(
         }
     }
     spawn_until_closing(server, follow_roles(server.clone()));
+    spawn_until_closing(server, customs::follow(server.clone()));
     spawn_until_closing(server, forget_events(server.clone()));
     if controllers {
         server.furnish_namespaces();
@@ -161,6 +163,7 @@ impl Server {
     pub(crate) async fn written(&self, kind: &Arc<Kind>) {
         match kind.group.as_str() {
             RBAC => refresh_policy(self),
+            customs::GROUP if kind.plural == customs::PLURAL => customs::settle(self).await,
             "" if kind.plural == "namespaces" && self.furnishes_namespaces() => {
                 let (_, namespaces) = self.store().list("namespaces", "", None);
                 for namespace in namespaces {

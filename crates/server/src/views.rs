@@ -33,9 +33,8 @@ impl IncludeObject {
 /// The object's bytes as the kind's version shows them: the stored ones, unless the kind is
 /// another view of what is stored.
 pub(crate) fn bytes(kind: &Kind, stored: &Object) -> Bytes {
-    let bytes = stored.bytes();
-    if is_stored_form(kind, &bytes) {
-        return bytes;
+    if is_stored_form(kind, &object::type_prefix(kind), stored) {
+        return stored.bytes();
     }
     encode(&value(kind, stored), Form::default())
 }
@@ -43,18 +42,33 @@ pub(crate) fn bytes(kind: &Kind, stored: &Object) -> Bytes {
 /// The object as the kind's version shows it, decoded.
 pub(crate) fn value(kind: &Kind, stored: &Object) -> Value {
     let object = stored.value();
-    if is_stored_form(kind, &stored.bytes()) { object } else { convert(kind, &object) }
+    let as_stored = is_stored_form(kind, &object::type_prefix(kind), stored);
+    if as_stored { object } else { convert(kind, &object) }
 }
 
 pub(crate) fn convert(kind: &Kind, stored: &Value) -> Value {
-    let mut object = api::convert::from_storage(kind, stored);
+    let mut object = match &kind.custom {
+        None => api::convert::from_storage(kind, stored),
+        Some(custom) => as_today(kind, custom, stored),
+    };
     object["kind"] = kind.kind.clone().into();
     object["apiVersion"] = kind.api_version().into();
     object
 }
 
-fn is_stored_form(kind: &Kind, bytes: &Bytes) -> bool {
-    bytes.starts_with(object::type_prefix(kind).as_bytes())
+/// What is stored as `custom` has it today: pruned and with defaults, although its definition may
+/// have said something else when it was written.
+fn as_today(kind: &Kind, custom: &api::crd::Custom, stored: &Value) -> Value {
+    let decoded = api::decode::custom_value(&kind.schema, kind.ty, stored.clone());
+    let mut object = decoded.map_or_else(|_| stored.clone(), |decoded| decoded.value);
+    custom.default(&mut object);
+    object
+}
+
+/// `prefix` is how the bytes of the kind's version begin.
+pub(crate) fn is_stored_form(kind: &Kind, prefix: &str, stored: &Object) -> bool {
+    stored.as_slice().starts_with(prefix.as_bytes())
+        && kind.custom.as_ref().is_none_or(|custom| stored.revision() > custom.since)
 }
 
 /// An item of a list, without the brace it begins with; built-in kinds leave out their type.

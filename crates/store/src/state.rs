@@ -64,6 +64,8 @@ pub(crate) struct Forgotten {
     pub(crate) previous: Option<u64>,
 }
 
+type Events<I> = Vec<Arc<Event<I>>>;
+
 /// An event on its way in.
 pub(crate) type Published<I> = (Arc<str>, Arc<Event<I>>);
 
@@ -280,13 +282,12 @@ impl<I> State<I> {
     }
 
     /// Up to `max` events after `cursor`, and the revision up to which they are complete.
-    #[allow(clippy::type_complexity)]
     pub(crate) fn events_after(
         &self,
         collection: &str,
         cursor: u64,
         max: usize,
-    ) -> Result<(Vec<Arc<Event<I>>>, u64), Compacted> {
+    ) -> Result<(Events<I>, u64), Compacted> {
         let Some(found) = self.find(collection) else { return Ok((Vec::new(), self.revision)) };
         reaches(found.floor, cursor)?;
         let first = found.first_after(cursor);

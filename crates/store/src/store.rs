@@ -60,7 +60,7 @@ pub struct Store<I> {
 
 enum Engine<I> {
     Embedded(embedded::Engine<I>),
-    Etcd(etcd::Engine<I>),
+    Etcd(Box<etcd::Engine<I>>),
 }
 
 impl<I> Clone for Store<I> {
@@ -85,7 +85,7 @@ impl<I: Index> Store<I> {
             }
             Backend::Etcd(etcd) => {
                 let (state, engine) = etcd::open(etcd, options).await?;
-                (state, Engine::Etcd(engine))
+                (state, Engine::Etcd(Box::new(engine)))
             }
         };
         Ok(Store { state, engine: Arc::new(engine) })

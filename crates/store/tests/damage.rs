@@ -52,8 +52,8 @@ async fn check_damaged(image: &[u8], dir: &Path) {
     std::fs::write(&good, image).unwrap();
     let expected = story(&good).await.unwrap();
     let path = dir.join("damaged");
-    let header = 0..320;
-    let rest = (320..image.len()).step_by(image.len() / 300);
+    let header = (0..320).step_by(3);
+    let rest = (320..image.len()).step_by(image.len() / 150);
     let mut refused = 0;
     for at in header.chain(rest) {
         let mut damaged = image.to_vec();
@@ -69,7 +69,7 @@ async fn check_damaged(image: &[u8], dir: &Path) {
             }
         }
     }
-    assert!(refused > 100, "{refused} refused");
+    assert!(refused > 50, "{refused} refused");
     for len in [0, 1, 100, 4096, image.len() / 2, image.len() - 1] {
         std::fs::write(&path, &image[..len]).unwrap();
         match story(&path).await {
@@ -134,7 +134,7 @@ impl Drop for SmallDisk {
 #[tokio::test]
 async fn a_full_disk_refuses_writes_and_loses_nothing() {
     let Some(disk) = SmallDisk::new("8m") else {
-        eprintln!("not allowed to mount a small disk here; log::tests play this as well");
+        eprintln!("not allowed to mount a small disk here; power.rs plays this as well");
         return;
     };
     let (path, filler) = (disk.0.path().join("store.redb"), disk.0.path().join("filler"));

@@ -54,9 +54,15 @@ async fn keys_that_are_not_ours_do_not_hold_up_a_barrier() {
 #[tokio::test]
 async fn a_foreign_value_under_our_prefix_is_named() {
     let mut bed = Bed::etcd();
+    let running = bed.open().await;
     raw(&mut bed).await.put("/landfall/pods//a", "x", None).await.unwrap();
-    let Err(error) = bed.try_open().await else { panic!("opened") };
-    assert!(error.to_string().contains("/landfall/pods//a"), "{error}");
+    let last = create(&running, "b", "1").await;
+    assert!(running.health().unwrap_err().contains("/landfall/pods//a"));
+    let Err(in_history) = bed.try_open().await else { panic!("opened") };
+    assert!(in_history.to_string().contains("/landfall/pods//a"), "{in_history}");
+    raw(&mut bed).await.compact(last as i64, None).await.unwrap();
+    let Err(at_rest) = bed.try_open().await else { panic!("opened") };
+    assert!(at_rest.to_string().contains("/landfall/pods//a"), "{at_rest}");
 }
 
 #[tokio::test]

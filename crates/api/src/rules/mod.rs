@@ -27,11 +27,13 @@ mod rbac;
 mod resource;
 mod scheduling;
 mod storage;
+mod unset_times;
 
 pub use batch::Schedule;
 pub use core::pod_subresources::{validate_ephemeral_update, validate_resize};
 pub use core::qos::qos_class;
 pub use core::service_ip::{default_ip_families, validate_single_stack};
+pub use unset_times::show_unset_times;
 
 /// The rules of one kind. `Rules::NONE` is a kind with nothing special about it.
 #[derive(Debug, Clone, Copy)]

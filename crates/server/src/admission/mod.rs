@@ -1,45 +1,191 @@
 //! The chain of admission plugins, in upstream's order.
 //!
 //! Mutating plugins run before an object is prepared and validated, checking ones after. Each is a
-//! function in its own file that looks at the call and the object and either changes it, refuses
-//! it, or lets it pass. Webhooks and policies will stand between the two halves.
+//! file of its own that looks at the call and the object and either changes it, refuses it, or lets
+//! it pass. A request only meets the plugins of its kind, and each asks its cheapest question
+//! first: a pod in a namespace without limits and quotas costs a handful of lookups in memory.
 
 mod namespace;
 
-use crate::call::Call;
-use crate::error::Result;
+mod limit_ranger;
+mod pod_resources;
+mod service_account;
+
+mod node_restriction;
+mod node_taint;
+
+mod pod_security;
+
+mod priority;
+mod runtime_class;
+mod toleration;
+
+mod default_storage_class;
+mod storage_protection;
+mod volume_resize;
+
+mod certificate;
+mod default_ingress_class;
+mod escalation;
+
+mod quota;
+
+use crate::call::{Call, name_of};
+use crate::error::{ApiError, Result};
+use api::value::ValueExt;
 use serde_json::Value;
 
-pub(crate) use namespace::check_namespace;
+const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// The mutating half for a new object.
 pub(crate) async fn admit_create(call: &Call, object: &mut Value) -> Result<()> {
-    let _ = object;
     namespace::check_create(call, object)?;
-    Ok(())
+    match resource(call) {
+        ("", "pods") => {
+            limit_ranger::default_pod(call, object);
+            service_account::admit(call, object).await?;
+            priority::admit(call, object)?;
+            toleration::admit(object);
+            runtime_class::admit(call, object)?;
+        }
+        ("", "nodes") => node_taint::admit(object),
+        ("", "persistentvolumeclaims") => {
+            default_storage_class::admit(call, object);
+            storage_protection::admit(object, "kubernetes.io/pvc-protection");
+        }
+        ("", "persistentvolumes") => {
+            storage_protection::admit(object, "kubernetes.io/pv-protection");
+        }
+        ("storage.k8s.io", "volumeattributesclasses") => {
+            storage_protection::admit(object, "kubernetes.io/vac-protection");
+        }
+        ("certificates.k8s.io", "certificatesigningrequests") => {
+            certificate::sign_with_caller(&call.user, object);
+        }
+        ("networking.k8s.io", "ingresses") => default_ingress_class::admit(call, object),
+        _ => {}
+    }
+    // Mutating policies and webhooks stand here, after the plugins.
+    // Upstream asks about escalation when storing begins, before the object is validated.
+    escalation::check(call, object, None)
 }
 
 /// The checking half for a new object; quota is always last.
 pub(crate) async fn check_create(call: &Call, object: &Value, dry_run: bool) -> Result<()> {
-    let _ = (call, object, dry_run);
-    Ok(())
+    if let Some(node) = node_restriction::Node::of(call)? {
+        node.check_create(call, object)?;
+    }
+    match resource(call) {
+        ("", "pods") => {
+            limit_ranger::check_pod(call, object)?;
+            pod_security::check_pod(call, object, None)?;
+            runtime_class::check(call, object)?;
+        }
+        ("", "namespaces") => pod_security::check_namespace(call, object, None)?,
+        ("", "persistentvolumeclaims") => limit_ranger::check_claim(call, object)?,
+        ("scheduling.k8s.io", "priorityclasses") => priority::check_class(call, object, true)?,
+        ("certificates.k8s.io", "certificatesigningrequests") => {
+            certificate::check_subject(call, object)?;
+        }
+        _ => pod_security::check_template(call, object),
+    }
+    // Validating policies and webhooks stand here, before quota.
+    quota::check(call, object, None, dry_run).await
 }
 
+/// The mutating half for a changed object, through whichever endpoint.
 pub(crate) async fn admit_update(call: &Call, new: &mut Value, old: &Value) -> Result<()> {
-    let _ = (call, new, old);
+    if call.target.subresource.is_empty() {
+        if resource(call) == ("", "pods") {
+            priority::keep(new, old);
+            toleration::admit(new);
+        }
+        // Mutating policies and webhooks stand here, after the plugins.
+        escalation::check(call, new, Some(old))?;
+    }
     Ok(())
 }
 
+/// The checking half for a changed object; quota is always last.
 pub(crate) async fn check_update(
     call: &Call,
     new: &Value,
     old: &Value,
     dry_run: bool,
 ) -> Result<()> {
-    let _ = (call, new, old, dry_run);
+    if let Some(node) = node_restriction::Node::of(call)? {
+        node.check_update(call, new, old)?;
+    }
+    let (group, plural) = resource(call);
+    match (group, plural, call.target.subresource.as_str()) {
+        ("", "pods", "resize") => limit_ranger::check_pod(call, new)?,
+        ("", "pods", "" | "ephemeralcontainers") => {
+            pod_security::check_pod(call, new, Some(old))?;
+        }
+        ("", "namespaces", "") => pod_security::check_namespace(call, new, Some(old))?,
+        ("", "persistentvolumeclaims", "") => {
+            limit_ranger::check_claim(call, new)?;
+            volume_resize::check(call, new, old)?;
+        }
+        ("scheduling.k8s.io", "priorityclasses", "") => priority::check_class(call, new, false)?,
+        ("certificates.k8s.io", "certificatesigningrequests", "approval") => {
+            certificate::check_approval(call, old)?;
+        }
+        ("certificates.k8s.io", "certificatesigningrequests", "status") => {
+            certificate::check_signing(call, new, old)?;
+        }
+        (_, _, "") => pod_security::check_template(call, new),
+        _ => {}
+    }
+    // Validating policies and webhooks stand here, before quota.
+    quota::check(call, new, Some(old), dry_run).await
+}
+
+/// Before an object is deleted. Deletion has no mutating half.
+pub(crate) async fn check_delete(call: &Call, name: &str) -> Result<()> {
+    namespace::check_delete(call, name)?;
+    if let Some(node) = node_restriction::Node::of(call)? {
+        node.check_delete(call, name)?;
+    }
+    // Validating policies and webhooks stand here.
     Ok(())
 }
 
-pub(crate) async fn check_delete(call: &Call, name: &str) -> Result<()> {
-    namespace::check_delete(call, name)
+/// For subresources that are posted to and store nothing of their own (evictions, bindings).
+pub(crate) fn check_namespace(call: &Call) -> Result<()> {
+    namespace::check_namespace(call)?;
+    if let Some(node) = node_restriction::Node::of(call)? {
+        node.check_posted(call)?;
+    }
+    Ok(())
+}
+
+fn resource(call: &Call) -> (&str, &str) {
+    (&call.kind.group, &call.kind.plural)
+}
+
+/// `pods "x" is forbidden: why`
+fn refuse(call: &Call, object: &Value, why: impl AsRef<str>) -> ApiError {
+    ApiError::forbidden(&call.kind, name_of(object), why.as_ref())
+}
+
+/// A static pod's shadow, written by its node. Most plugins leave it alone.
+fn is_mirror(pod: &Value) -> bool {
+    pod.at(&["metadata", "annotations", MIRROR]).is_some()
+}
+
+/// The default among objects that claim to be it by an annotation: the newest, then by name.
+fn newest_default(call: &Call, collection: &str, annotations: &[&str]) -> Option<Value> {
+    use crate::object::Stored;
+    let (_, classes) = call.store().list(collection, "", None);
+    let is_default = |class: &Value| {
+        annotations.iter().any(|key| class.text(&["metadata", "annotations", key]) == "true")
+    };
+    // Times are written in one format, so that their text sorts as they do.
+    let created = |class: &Value| class.text(&["metadata", "creationTimestamp"]).to_owned();
+    let defaults = classes.iter().map(|class| class.value()).filter(is_default);
+    defaults.reduce(|best, class| {
+        let newer = created(&class).cmp(&created(&best));
+        if newer.then_with(|| name_of(&best).cmp(name_of(&class))).is_gt() { class } else { best }
+    })
 }

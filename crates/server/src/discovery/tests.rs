@@ -21,14 +21,11 @@ fn custom(registry: &Registry, group: &str, version: &str, plural: &str) -> Arc<
     kind.storage.group = group.into();
     kind.storage.version = "v1".into();
     kind.storage.plural = plural.into();
-    kind.custom = Some(Arc::new(Custom {
-        definition: format!("{plural}.{group}"),
-        list_kind: "CronTabList".into(),
-        open_api: json!({}),
-        has_status: true,
-        scale: None,
-        columns: vec![],
-    }));
+    let mut custom = Custom::new(json!({}));
+    custom.definition = format!("{plural}.{group}");
+    custom.list_kind = "CronTabList".into();
+    custom.has_status = true;
+    kind.custom = Some(Arc::new(custom));
     Arc::new(kind)
 }
 

@@ -14,14 +14,11 @@ pub(super) fn with_cron_tab(open_api: Value) -> Registry {
     kind.kind = "CronTab".into();
     kind.plural = "crontabs".into();
     kind.singular = "crontab".into();
-    kind.custom = Some(Arc::new(Custom {
-        definition: "crontabs.stable.example.com".into(),
-        list_kind: "CronTabList".into(),
-        open_api,
-        has_status: true,
-        scale: None,
-        columns: vec![],
-    }));
+    let mut custom = Custom::new(open_api);
+    custom.definition = "crontabs.stable.example.com".into();
+    custom.list_kind = "CronTabList".into();
+    custom.has_status = true;
+    kind.custom = Some(Arc::new(custom));
     registry.with_custom([Arc::new(kind)])
 }
 

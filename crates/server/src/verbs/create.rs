@@ -71,6 +71,10 @@ pub(crate) async fn make(
     dry_run: bool,
     origin: Origin,
 ) -> Result<Made> {
+    if call.kind.custom.as_ref().is_some_and(|custom| custom.terminating) {
+        let why = "create not allowed while custom resource definition is terminating";
+        return Err(ApiError::forbidden(&call.kind, name_of(&object), why));
+    }
     write::clear_system_fields(&mut object);
     write::settle_namespace(call, &mut object)?;
     let generated = prepare_name(call, &mut object)?;
@@ -87,6 +91,10 @@ pub(crate) async fn make(
     }
     admission::admit_create(call, &mut object).await?;
     (call.kind.rules.prepare_create)(&mut object);
+    if call.kind.kind == "PersistentVolume" {
+        // The one time in a new object's status; rules have no clock.
+        object.object("status")["lastPhaseTransitionTime"] = call.now().into();
+    }
     if call.kind.rules.generation != Generation::Never {
         object.object("metadata")["generation"] = 1.into();
     }
@@ -121,6 +129,7 @@ pub(crate) fn default(call: &Call, object: &mut Value) {
         custom.default(object);
     }
     (call.kind.rules.default)(object);
+    api::rules::show_unset_times(&call.kind.kind, object);
 }
 
 /// Fills in a name from `generateName`; answers the prefix if it did.

@@ -7,6 +7,7 @@ use crate::error::{ApiError, Result};
 use crate::negotiate::{Encoding, Form, Offer, View};
 use crate::object::{self, Object, Stored, store_name};
 use crate::views::{self, IncludeObject};
+use api::crd::Custom;
 use api::selector::{FieldSelector, LabelSelector};
 use api::status::Cause;
 use api::{Errors, Kind};
@@ -54,13 +55,33 @@ impl Filter {
 
     /// The object is stored as this kind's version shows it.
     pub(crate) fn is_stored_form(&self, object: &Object) -> bool {
-        object.bytes().starts_with(self.type_prefix.as_bytes())
+        views::is_stored_form(&self.kind, &self.type_prefix, object)
     }
 
     pub(crate) fn matches(&self, object: &Object) -> bool {
         object.name().starts_with(&self.prefix)
             && (self.labels.is_everything() || self.labels.matches(|key| object.label(key)))
-            && self.fields.matches(|field| object.field(&self.kind, field))
+            && self.matches_fields(object)
+    }
+
+    fn matches_fields(&self, object: &Object) -> bool {
+        let custom = self.kind.custom.as_ref();
+        let asks = |custom: &&Arc<Custom>| {
+            self.fields.requirements().iter().any(|asked| custom.selects(&asked.field))
+        };
+        let Some(custom) = custom.filter(asks) else {
+            return self.fields.matches(|field| object.field(&self.kind, field));
+        };
+        // What can be selected by may change with every version and update of the definition, so
+        // unlike a built-in kind's fields these are read anew each time.
+        let value = views::value(&self.kind, object);
+        self.fields.requirements().iter().all(|asked| {
+            let found = match custom.selected(&asked.field, &value) {
+                Some(found) => found,
+                None => object.field(&self.kind, &asked.field).unwrap_or_default().to_owned(),
+            };
+            (found == asked.value) != asked.not
+        })
     }
 
     pub(crate) fn selects_everything(&self) -> bool {

@@ -116,7 +116,7 @@ fn unprocessable(call: &Call, why: &str) -> ApiError {
 /// What came out of a patch has to be an object of the kind again.
 fn decoded(call: &Call, patched: Value) -> Result<Value> {
     let kind = &call.kind;
-    let decoded = decode::patched(call, patched).map_err(|error| {
+    let decoded = decode::value(kind, patched).map_err(|error| {
         let shown = json!({ "patch": "" });
         let root = api::At::root(&shown);
         let mut errors = Errors::default();
@@ -134,6 +134,9 @@ fn decoded(call: &Call, patched: Value) -> Result<Value> {
         )))
     })?;
     let mut object = decoded.value;
+    if !object.is_object() {
+        return Err(unprocessable(call, "the patched object is no object"));
+    }
     object["kind"] = kind.kind.clone().into();
     object["apiVersion"] = kind.api_version().into();
     Ok(object)
@@ -202,7 +205,7 @@ async fn apply(call: &Call, endpoint: Endpoint, dry_run: bool) -> Result<Answer>
         let merged =
             apply::apply(&call.kind.schema, call.kind.ty, live, &applied, &who, &reset, force)
                 .map_err(|error| refused(call, error))?;
-        let decoded = decode::patched(call, merged)
+        let decoded = decode::value(&call.kind, merged)
             .map_err(|error| ApiError::bad_request(error.to_string()))?;
         Ok(decoded.value)
     };

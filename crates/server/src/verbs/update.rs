@@ -93,7 +93,7 @@ pub(crate) async fn change(
         if endpoint == Endpoint::Main || endpoint == Endpoint::Scale {
             write::bump_generation(&call.kind, &mut new, &old);
         }
-        write::check_update(&call.kind, &new, &old, endpoint == Endpoint::Status)?;
+        write::check_update(&call.kind, &new, &old, endpoint)?;
         admission::check_update(call, &new, &old, dry_run).await?;
         if should_go(&new) {
             return finish_deletion(call, &stored, new, dry_run).await;

@@ -7,6 +7,7 @@
 use crate::answer::{self, Answer};
 use crate::body::Body;
 use crate::call::{Call, invalid_options};
+use crate::customs;
 use crate::error::{ApiError, Result};
 use crate::negotiate::{Form, Offer, View};
 use crate::object::{ENVELOPE, Event, Object};
@@ -78,6 +79,7 @@ pub(crate) async fn watch(call: &Call) -> Result<Answer> {
         next_bookmark: next_bookmark(ends),
         timer: Box::pin(tokio::time::sleep_until(next_bookmark(ends))),
         closing: call.server.closing(),
+        gone: customs::Gone::of(&call.server, &call.kind),
         done: false,
     };
     if let Some((revision, objects, marked)) = initial {
@@ -194,6 +196,7 @@ struct WatchStream {
     /// Kept between events; setting a new timer for each would cost more than the event.
     timer: Pin<Box<Sleep>>,
     closing: tokio::sync::watch::Receiver<bool>,
+    gone: customs::Gone,
     done: bool,
 }
 
@@ -217,6 +220,7 @@ impl WatchStream {
                     continue;
                 }
                 _ = self.closing.wait_for(|closing| *closing) => return None,
+                () = self.gone.wait() => return None,
             };
             match events {
                 Ok(events) => {

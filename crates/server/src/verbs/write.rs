@@ -9,6 +9,7 @@ use crate::call::{Call, name_of};
 use crate::error::{ApiError, Result};
 use crate::object::{self, Object, Stored, store_name};
 use api::apply::{self, FieldSet, Manager};
+use api::metadata;
 use api::rules::{Generation, NameRule};
 use api::value::ValueExt;
 use api::{At, Errors, Kind};
@@ -58,35 +59,57 @@ pub(crate) fn settle_namespace(call: &Call, object: &mut Value) -> Result<()> {
 pub(crate) fn check_new(kind: &Kind, object: &Value) -> Result<()> {
     let mut errors = Errors::default();
     let root = At::root(object);
+    let metadata = if is_core(kind) { metadata::validate } else { metadata::validate_custom };
+    metadata(&root, kind.rules.name, kind.namespaced, &mut errors);
+    (kind.rules.validate)(&root, &mut errors);
     if let Some(custom) = &kind.custom {
-        api::metadata::validate_custom(&root, kind.rules.name, kind.namespaced, &mut errors);
         custom.validate(&root, None, &mut errors);
-    } else {
-        api::metadata::validate(&root, kind.rules.name, kind.namespaced, &mut errors);
-        (kind.rules.validate)(&root, &mut errors);
     }
     refuse(kind, name_of(object), errors)
 }
 
-/// Rules of an update, `status` telling which endpoint it came through.
-pub(crate) fn check_update(kind: &Kind, new: &Value, old: &Value, status: bool) -> Result<()> {
+/// Rules of an update, as the endpoint it came through has them.
+pub(crate) fn check_update(
+    kind: &Kind,
+    new: &Value,
+    old: &Value,
+    endpoint: Endpoint,
+) -> Result<()> {
     let mut errors = Errors::default();
     let (new_root, old_root) = (At::root(new), At::root(old));
-    if let Some(custom) = &kind.custom {
-        api::metadata::validate_custom(&new_root, NameRule::Own, kind.namespaced, &mut errors);
-        api::metadata::validate_custom_update(&new_root, &old_root, &mut errors);
-        custom.validate(&new_root, Some(&old_root), &mut errors);
+    if is_core(kind) {
+        metadata::validate(&new_root, NameRule::Own, kind.namespaced, &mut errors);
+        metadata::validate_update(&new_root, &old_root, &mut errors);
     } else {
-        api::metadata::validate(&new_root, NameRule::Own, kind.namespaced, &mut errors);
-        api::metadata::validate_update(&new_root, &old_root, &mut errors);
-        if status {
-            (kind.rules.validate_status_update)(&new_root, &old_root, &mut errors);
-        } else {
-            (kind.rules.validate)(&new_root, &mut errors);
-            (kind.rules.validate_update)(&new_root, &old_root, &mut errors);
-        }
+        metadata::validate_custom(&new_root, NameRule::Own, kind.namespaced, &mut errors);
+        metadata::validate_custom_update(&new_root, &old_root, &mut errors);
+    }
+    check_endpoint(kind, &new_root, &old_root, endpoint, &mut errors);
+    if let Some(custom) = &kind.custom {
+        custom.validate(&new_root, Some(&old_root), &mut errors);
     }
     refuse(kind, name_of(new), errors)
+}
+
+/// Upstream serves definitions, aggregated APIs and custom resources from servers of their own,
+/// which are less particular about finalizers.
+fn is_core(kind: &Kind) -> bool {
+    let group = kind.group.as_str();
+    kind.custom.is_none() && !matches!(group, "apiextensions.k8s.io" | "apiregistration.k8s.io")
+}
+
+fn check_endpoint(kind: &Kind, new: &At, old: &At, endpoint: Endpoint, errors: &mut Errors) {
+    match endpoint {
+        Endpoint::Status => (kind.rules.validate_status_update)(new, old, errors),
+        Endpoint::EphemeralContainers => api::rules::validate_ephemeral_update(new, old, errors),
+        Endpoint::Resize => api::rules::validate_resize(new, old, errors),
+        Endpoint::Main | Endpoint::Scale => {
+            (kind.rules.validate)(new, errors);
+            (kind.rules.validate_update)(new, old, errors);
+        }
+        // What these change is not for validate_update, which guards the main endpoint.
+        Endpoint::Approval | Endpoint::Other => (kind.rules.validate)(new, errors),
+    }
 }
 
 fn refuse(kind: &Kind, name: &str, errors: Errors) -> Result<()> {

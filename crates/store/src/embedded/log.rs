@@ -50,6 +50,18 @@ pub(super) struct Log {
 impl Log {
     /// Opens or makes the file and checks all of it.
     pub(super) fn open(place: Place) -> Result<Self, Error> {
+        match place.clone() {
+            Place::File(path) => Self::open_with(place, |builder| builder.create(path)),
+            Place::Memory => Self::open_with(place, |builder| {
+                builder.create_with_backend(redb::backends::InMemoryBackend::new())
+            }),
+        }
+    }
+
+    pub(super) fn open_with(
+        place: Place,
+        create: impl FnOnce(&redb::Builder) -> Result<Database, redb::DatabaseError>,
+    ) -> Result<Self, Error> {
         let database = place.guard(|| {
             let verified = Arc::new(AtomicBool::new(false));
             let mut builder = Database::builder();
@@ -58,13 +70,8 @@ impl Log {
                 let verified = verified.clone();
                 move |_| verified.store(true, Ordering::Relaxed)
             });
-            let mut database = match &place {
-                Place::File(path) => builder.create(path),
-                Place::Memory => {
-                    builder.create_with_backend(redb::backends::InMemoryBackend::new())
-                }
-            }
-            .map_err(|error| place.failed("opening", error.into()))?;
+            let mut database =
+                create(&builder).map_err(|error| place.failed("opening", error.into()))?;
             // After a crash redb has verified every page. A file that was closed in good order it
             // would trust, and damage done to it since would surface in the middle of a write.
             if !verified.load(Ordering::Relaxed) {
@@ -165,6 +172,13 @@ impl Log {
             }
             Ok(())
         })
+    }
+
+    /// Opens the file again after a commit to it has failed; `revision` is the last that succeeded.
+    pub(super) fn reopen(place: Place, revision: u64) -> Result<Self, Error> {
+        let log = Self::open(place)?;
+        log.rewind(revision)?;
+        Ok(log)
     }
 
     /// After a commit that failed: it may or may not have reached the disk. Takes it out again,
@@ -274,7 +288,7 @@ impl Place {
     }
 
     /// redb answers most damage with an error, but some with a panic: for us both are the same.
-    fn guard<T>(&self, run: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    pub(super) fn guard<T>(&self, run: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
             let said = (panic.downcast_ref::<String>().map(String::as_str))
                 .or_else(|| panic.downcast_ref::<&str>().copied());

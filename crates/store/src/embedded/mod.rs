@@ -4,8 +4,11 @@
 //!                             └──▶ state: publish ──▶ answers
 //!
 //! Start at `writer.rs`; `log.rs` is the file, `record.rs` one line of it.
+//! `power.rs` cuts the power under it at every moment.
 
 mod log;
+#[cfg(test)]
+mod power;
 mod record;
 mod writer;
 

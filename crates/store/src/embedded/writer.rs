@@ -33,6 +33,8 @@ pub(super) enum Request<I> {
 }
 
 type Answer<I> = Result<Arc<Object<I>>, WriteError<I>>;
+/// Collection and name.
+type Key = (Arc<str>, Arc<str>);
 type Answers<I> = Vec<(oneshot::Sender<Answer<I>>, Answer<I>)>;
 
 pub(super) struct Writer<I> {
@@ -150,11 +152,11 @@ impl<I: Index> Writer<I> {
         let log = self.log.take();
         let (place, revision) = (self.place.clone(), self.state.read().revision());
         let committing = spawn_blocking(move || {
-            let result = match log {
-                Some(log) => Ok(log),
-                None => Log::open(place).and_then(|log| log.rewind(revision).map(|()| log)),
-            };
-            let result = result.and_then(|log| {
+            let result = place.guard(|| {
+                let log = match log {
+                    Some(log) => log,
+                    None => Log::reopen(place.clone(), revision)?,
+                };
                 log.commit(&events, &forgotten)?;
                 Ok(log)
             });
@@ -206,7 +208,7 @@ struct Checking<'a, I> {
     state: &'a Shared<I>,
     options: &'a Options,
     revision: u64,
-    changed: HashMap<(Arc<str>, Arc<str>), Option<Arc<Object<I>>>>,
+    changed: HashMap<Key, Option<Arc<Object<I>>>>,
     events: Vec<Published<I>>,
 }
 
@@ -240,7 +242,7 @@ impl<I: Index> Checking<'_, I> {
 
     fn event(
         &self,
-        (collection, name): &(Arc<str>, Arc<str>),
+        (collection, name): &Key,
         previous: Option<Arc<Object<I>>>,
         change: Change,
     ) -> Result<Event<I>, WriteError<I>> {

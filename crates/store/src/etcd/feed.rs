@@ -4,7 +4,7 @@
 //! watch fills in the history. So a restarted server has its ring at once.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use etcd_client::{EventType, WatchResponse, WatchStream};
@@ -83,6 +83,8 @@ pub(super) struct Feed<I> {
     pub(super) options: Options,
     /// Everything before has left our ring, so etcd may forget it.
     pub(super) forgotten: u64,
+    /// The first pair under our prefix that could not be read. It stays in the health report.
+    pub(super) damage: Arc<OnceLock<Error>>,
 }
 
 impl<I: Index> Feed<I> {
@@ -105,7 +107,7 @@ impl<I: Index> Feed<I> {
 
     async fn follow(&mut self, after: u64) -> Result<Ended, Error> {
         let mut watch = self.connection.watch(after + 1).await?;
-        self.state.set_trouble(None);
+        self.state.set_trouble(self.damage.get().map(|damage| describe(damage)));
         let mut housekeeping = interval(self.options.history.clamp(RETRY, HOUSEKEEPING));
         housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -147,6 +149,8 @@ impl<I: Index> Feed<I> {
             revision = event.kv().map_or(revision, |pair| pair.mod_revision() as u64);
             if let Err(error) = taking.take(event) {
                 tracing::error!(%error, "ignoring a key that someone else has written");
+                self.state.set_trouble(Some(describe(&error)));
+                let _ = self.damage.set(error);
             }
         }
         self.state.publish(taking.events);

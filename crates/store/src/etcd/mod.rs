@@ -10,8 +10,8 @@ mod connection;
 mod feed;
 mod pair;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use etcd_client::{
@@ -46,17 +46,19 @@ pub(crate) async fn open<I: Index>(
 ) -> Result<(Arc<Shared<I>>, Engine<I>), Error> {
     let connection = Connection::new(etcd).await?;
     let state = Shared::new(feed::load::<I>(&connection, &options).await?);
+    let damage = Arc::new(OnceLock::new());
     let feed = Feed {
         connection: connection.clone(),
         state: state.clone(),
         options: options.clone(),
         forgotten: 0,
+        damage: damage.clone(),
     };
     let feed = tokio::spawn(feed.run());
     let closed = AtomicBool::new(false);
     let engine = Engine { connection, state: state.clone(), options, closed, feed };
     engine.barrier().await?;
-    Ok((state, engine))
+    damage.get().cloned().map_or(Ok((state, engine)), Err)
 }
 
 impl<I: Index> Engine<I> {

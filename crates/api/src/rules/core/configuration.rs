@@ -108,7 +108,6 @@ fn validate_secret(secret: &At, errors: &mut Errors) {
         if value.value().is_none() {
             errors.required(&value, "");
         }
-        value.value().is_some()
     };
     match secret.field("type").text() {
         "kubernetes.io/service-account-token" => {
@@ -116,16 +115,8 @@ fn validate_secret(secret: &At, errors: &mut Errors) {
             let annotations = metadata.field("annotations");
             checks::required(&annotations.key("kubernetes.io/service-account.name"), errors);
         }
-        "kubernetes.io/dockercfg" => {
-            if need(".dockercfg", errors) {
-                json_object(&data.key(".dockercfg"), errors);
-            }
-        }
-        "kubernetes.io/dockerconfigjson" => {
-            if need(".dockerconfigjson", errors) {
-                json_object(&data.key(".dockerconfigjson"), errors);
-            }
-        }
+        "kubernetes.io/dockercfg" => json_object(&data.key(".dockercfg"), errors),
+        "kubernetes.io/dockerconfigjson" => json_object(&data.key(".dockerconfigjson"), errors),
         "kubernetes.io/basic-auth" => {
             let keys = ["username", "password"];
             if keys.iter().all(|key| data.key(key).value().is_none()) {
@@ -144,6 +135,10 @@ fn validate_secret(secret: &At, errors: &mut Errors) {
 }
 
 fn json_object(at: &At, errors: &mut Errors) {
+    if at.value().is_none() {
+        errors.required(at, "");
+        return;
+    }
     let bytes = STANDARD.decode(at.text()).unwrap_or_default();
     let parsed = serde_json::from_slice::<serde_json::Map<String, Value>>(&bytes);
     if let Err(error) = parsed {

@@ -35,7 +35,7 @@ pub(super) const CLAIM: Rules = Rules {
         normalize_data_source(claim.object("spec"));
     },
     prepare_update: |new, _| normalize_data_source(new.object("spec")),
-    validate: validate_claim,
+    validate: super::pod_template::validate_claim,
     validate_update: validate_claim_update,
     validate_status_update: validate_claim_status,
     returns_deleted: true,
@@ -284,10 +284,6 @@ fn attributes_kept(new: &At, old: &At, errors: &mut Errors) {
     } else if now.text().is_empty() {
         errors.forbidden(&now, "update from non-nil value to an empty string is forbidden");
     }
-}
-
-pub(super) fn validate_claim(claim: &At, errors: &mut Errors) {
-    validate_claim_spec(&claim.field("spec"), errors);
 }
 
 pub(super) fn validate_claim_spec(spec: &At, errors: &mut Errors) {

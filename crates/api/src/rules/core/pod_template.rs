@@ -39,7 +39,7 @@ pub(crate) fn default_claim(claim: &mut Value) {
 
 /// Checks a PersistentVolumeClaim's spec, also where it is a template.
 pub(crate) fn validate_claim(at: &At, errors: &mut Errors) {
-    persistent_volume::validate_claim(at, errors);
+    persistent_volume::validate_claim_spec(&at.field("spec"), errors);
 }
 
 /// What a pod's spec has in templates as well as in pods.

@@ -85,7 +85,7 @@ fn listed(owner: &Value, field: &str) -> Amounts {
 fn add(sum: &mut Amounts, more: Amounts) {
     for (name, amount) in more {
         let entry = sum.entry(name).or_insert(Quantity::ZERO);
-        *entry = entry.add(amount);
+        *entry = *entry + amount;
     }
 }
 

@@ -43,11 +43,7 @@ pub(super) fn validate(kind: &str, source: &At, errors: &mut Errors) {
             checks::optional_name(&source.field("volumeNamespace"), names::dns1123_label, errors);
             secret(&source.field("secretRef"), errors);
         }
-        "local" => {
-            if checks::required(&source.field("path"), errors) {
-                checks::no_backsteps(&source.field("path"), errors);
-            }
-        }
+        "local" => local(source, errors),
         "csi" => csi(source, errors),
         _ => {}
     }
@@ -87,6 +83,12 @@ fn host_path(source: &At, errors: &mut Errors) {
         "Socket",
     ];
     checks::optional_one_of(&source.field("type"), &kinds, errors);
+}
+
+fn local(source: &At, errors: &mut Errors) {
+    if checks::required(&source.field("path"), errors) {
+        checks::no_backsteps(&source.field("path"), errors);
+    }
 }
 
 fn disk(source: &At, name: &str, errors: &mut Errors) {

@@ -1,0 +1,147 @@
+//! What a pod asks for and is limited to as a whole: containers side by side, init containers one
+//! after another, sidecars beside everything that follows them.
+
+use api::quantity::Quantity;
+use api::value::ValueExt;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+pub(super) type Amounts = BTreeMap<String, Quantity>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Requests,
+    Limits,
+}
+
+impl Side {
+    fn field(self) -> &'static str {
+        match self {
+            Side::Requests => "requests",
+            Side::Limits => "limits",
+        }
+    }
+}
+
+/// A resource list of an object (`requests`, `hard`, `used`, …).
+pub(super) fn amounts(list: Option<&Value>) -> Amounts {
+    let fields = list.and_then(Value::as_object).into_iter().flatten();
+    fields.filter_map(|(name, value)| Some((name.clone(), Quantity::from_value(value)?))).collect()
+}
+
+/// The total of a pod without its overhead.
+pub(super) fn total(pod: &Value, side: Side) -> Amounts {
+    let Some(spec) = pod.get("spec") else { return Amounts::new() };
+    let of = |container: &Value| amounts(container.at(&["resources", side.field()]));
+    let mut sum = Amounts::new();
+    for container in containers(spec, "containers") {
+        add(&mut sum, &of(container));
+    }
+    let (mut sidecars, mut peak) = (Amounts::new(), Amounts::new());
+    for container in containers(spec, "initContainers") {
+        let mut own = of(container);
+        if container.text(&["restartPolicy"]) == "Always" {
+            add(&mut sum, &own);
+            add(&mut sidecars, &own);
+            own.clone_from(&sidecars);
+        } else {
+            add(&mut own, &sidecars);
+        }
+        raise(&mut peak, own);
+    }
+    raise(&mut sum, peak);
+    // What the pod says for itself stands above what its containers add up to.
+    for (name, amount) in amounts(spec.at(&["resources", side.field()])) {
+        sum.insert(name, amount);
+    }
+    sum
+}
+
+/// The total of a pod with the overhead of its runtime class.
+pub(super) fn total_with_overhead(pod: &Value, side: Side) -> Amounts {
+    let mut sum = total(pod, side);
+    for (name, amount) in amounts(pod.at(&["spec", "overhead"])) {
+        match (sum.get_mut(&name), side) {
+            (Some(own), Side::Requests) => *own = *own + amount,
+            (None, Side::Requests) => drop(sum.insert(name, amount)),
+            // No limit stays no limit.
+            (Some(own), Side::Limits) if !own.is_zero() => *own = *own + amount,
+            (_, Side::Limits) => {}
+        }
+    }
+    sum
+}
+
+pub(super) fn containers<'a>(
+    spec: &'a Value,
+    list: &str,
+) -> impl Iterator<Item = &'a Value> + use<'a> {
+    spec.get(list).and_then(Value::as_array).into_iter().flatten()
+}
+
+fn add(sum: &mut Amounts, more: &Amounts) {
+    for (name, amount) in more {
+        let own = sum.entry(name.clone()).or_insert(Quantity::ZERO);
+        *own = *own + *amount;
+    }
+}
+
+fn raise(sum: &mut Amounts, least: Amounts) {
+    for (name, amount) in least {
+        match sum.get_mut(&name) {
+            Some(own) if *own >= amount => {}
+            _ => drop(sum.insert(name, amount)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn cpu(amount: &str) -> Value {
+        json!({"resources": {"requests": {"cpu": amount}}})
+    }
+
+    fn sidecar(amount: &str) -> Value {
+        let mut container = cpu(amount);
+        container["restartPolicy"] = "Always".into();
+        container
+    }
+
+    #[test]
+    fn a_pod_asks_for_its_containers_together_or_its_hungriest_start() {
+        for (why, containers, init, total_wanted) in [
+            ("side by side", vec![cpu("1"), cpu("500m")], vec![], "1500m"),
+            ("init is larger", vec![cpu("1")], vec![cpu("3"), cpu("2")], "3"),
+            ("init is smaller", vec![cpu("1")], vec![cpu("500m")], "1"),
+            ("sidecar stays", vec![cpu("1")], vec![sidecar("500m")], "1500m"),
+            ("init beside sidecar", vec![cpu("1")], vec![sidecar("500m"), cpu("2")], "2500m"),
+        ] {
+            let pod = json!({"spec": {"containers": containers, "initContainers": init}});
+            assert_eq!(total(&pod, Side::Requests)["cpu"].to_string(), total_wanted, "{why}");
+        }
+    }
+
+    #[test]
+    fn overhead_counts_for_requests_and_for_limits_that_are_there() {
+        let pod = json!({"spec": {
+            "containers": [{"resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}}],
+            "overhead": {"cpu": "250m", "memory": "1Mi"},
+        }});
+        let said = |side| {
+            let total = total_with_overhead(&pod, side);
+            total.iter().map(|(name, amount)| format!("{name}={amount}")).collect::<Vec<_>>()
+        };
+        assert_eq!(said(Side::Requests), ["cpu=1250m", "memory=1Mi"]);
+        assert_eq!(said(Side::Limits), ["cpu=2250m"]);
+    }
+
+    #[test]
+    fn what_a_pod_says_for_itself_stands_above_its_containers() {
+        let pod =
+            json!({"spec": {"containers": [cpu("1")], "resources": {"requests": {"cpu": "4"}}}});
+        assert_eq!(total(&pod, Side::Requests)["cpu"].to_string(), "4");
+    }
+}

@@ -1,0 +1,81 @@
+//! Who in a pod sets something it should not: the pod itself, some of its containers; and how that
+//! is said.
+
+use api::value::ValueExt;
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+pub(super) const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
+
+/// All containers of a pod, in the order they are named in.
+pub(super) fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
+    LISTS.iter().flat_map(move |list| {
+        pod.at(&["spec", list]).and_then(Value::as_array).into_iter().flatten()
+    })
+}
+
+/// The names of the containers of which something is true.
+pub(super) fn which<'a>(pod: &'a Value, is: impl Fn(&'a Value) -> bool) -> Vec<&'a str> {
+    containers(pod).filter(|container| is(container)).map(|c| c.text(&["name"])).collect()
+}
+
+pub(super) fn plural<'a>(one: &'a str, many: &'a str, count: usize) -> &'a str {
+    if count == 1 { one } else { many }
+}
+
+/// `"a", "b"`
+pub(super) fn quoted<T: AsRef<str>>(items: impl IntoIterator<Item = T>) -> String {
+    let items: Vec<String> =
+        items.into_iter().map(|item| format!("\"{}\"", item.as_ref())).collect();
+    items.join(", ")
+}
+
+/// `container "a"` or `containers "a", "b"`
+pub(super) fn named(containers: &[&str]) -> String {
+    format!("{} {}", plural("container", "containers", containers.len()), quoted(containers))
+}
+
+/// Where a field of the security context is set to something bad, and to what.
+pub(super) struct Setters<'a> {
+    pod: bool,
+    containers: Vec<&'a str>,
+    pub(super) values: BTreeSet<String>,
+}
+
+impl<'a> Setters<'a> {
+    /// `bad` looks at a security context and answers the bad values in it.
+    pub(super) fn of(pod: &'a Value, bad: impl Fn(&Value) -> Vec<String>) -> Setters<'a> {
+        let mut setters = Setters { pod: false, containers: Vec::new(), values: BTreeSet::new() };
+        if let Some(context) = pod.at(&["spec", "securityContext"]) {
+            let found = bad(context);
+            setters.pod = !found.is_empty();
+            setters.values.extend(found);
+        }
+        for container in containers(pod) {
+            let Some(context) = container.at(&["securityContext"]) else { continue };
+            let found = bad(context);
+            if !found.is_empty() {
+                setters.containers.push(container.text(&["name"]));
+                setters.values.extend(found);
+            }
+        }
+        setters
+    }
+
+    /// `pod and containers "a", "b"`; None if nobody does.
+    pub(super) fn said(&self) -> Option<String> {
+        self.said_with(None)
+    }
+
+    pub(super) fn said_with(&self, also: Option<&str>) -> Option<String> {
+        let mut who = Vec::new();
+        if self.pod {
+            who.push("pod".to_owned());
+        }
+        if !self.containers.is_empty() {
+            who.push(named(&self.containers));
+        }
+        who.extend(also.map(str::to_owned));
+        (!who.is_empty()).then(|| who.join(" and "))
+    }
+}

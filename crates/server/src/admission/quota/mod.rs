@@ -1,0 +1,202 @@
+//! ResourceQuota: what a namespace may use in total. Always the last to be asked.
+//!
+//! Usage is reserved in the quota's status by a conditional write before the object is stored, so
+//! that two creations at once, by whichever servers, cannot both take the last piece. What is not
+//! used after all (the write failed, the object is gone) is given back by the quota controller,
+//! which counts anew.
+
+mod scope;
+mod usage;
+
+use super::pod_resources::{Amounts, amounts};
+use super::refuse;
+use crate::call::{Call, name_of};
+use crate::error::{ApiError, Result};
+use crate::object::{Object, Stored, store_name};
+use crate::verbs::write::{self, Failed};
+use api::Kind;
+use api::value::ValueExt;
+use serde_json::Value;
+use std::sync::Arc;
+use store::Expect;
+
+/// Of all that write to one quota at once, one gets through each time: so this often at most, since
+/// no more requests than that are under way.
+const ATTEMPTS: usize = 512;
+
+pub(super) async fn check(
+    call: &Call,
+    object: &Value,
+    old: Option<&Value>,
+    dry_run: bool,
+) -> Result<()> {
+    if !is_counted(call, old.is_some()) {
+        return Ok(());
+    }
+    let prefix = format!("{}/", call.target.namespace);
+    let (_, quotas) = call.store().list("resourcequotas", &prefix, None);
+    if quotas.is_empty() {
+        return Ok(());
+    }
+    let refuse = |why: String| refuse(call, object, why);
+    let mut matching = Vec::new();
+    for stored in quotas {
+        let quota = stored.value();
+        if applies(&call.kind, &quota, object).map_err(refuse)? {
+            matching.push((stored, quota));
+        }
+    }
+    if matching.is_empty() {
+        return Ok(());
+    }
+    let growth = usage::growth(&call.kind, object, old).map_err(refuse)?;
+    for (_, quota) in &matching {
+        with_growth(quota, &growth).map_err(refuse)?;
+    }
+    if dry_run || (old.is_none() && exists(call, object)) {
+        return Ok(());
+    }
+    let mut reserved = Vec::new();
+    for (stored, _) in matching {
+        match reserve(call, stored.clone(), &growth).await? {
+            Ok(()) => reserved.push(stored),
+            Err(why) => {
+                for stored in reserved {
+                    give_back(call, stored, &growth).await;
+                }
+                return Err(refuse(why));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Creations of whatever lives in a namespace; updates of what can grow.
+fn is_counted(call: &Call, update: bool) -> bool {
+    let kind = &call.kind;
+    let core = |plural: &str| kind.group.is_empty() && kind.plural == plural;
+    let subresource = call.target.subresource.as_str();
+    if update {
+        return match subresource {
+            "" => core("services") || core("persistentvolumeclaims"),
+            "resize" => core("pods"),
+            _ => false,
+        };
+    }
+    // Events come and go by themselves.
+    kind.namespaced && subresource.is_empty() && kind.plural != "events"
+}
+
+/// The name is taken: the write will be refused, so there is nothing to reserve for.
+fn exists(call: &Call, object: &Value) -> bool {
+    let key = store_name(&call.target.namespace_of(&call.kind), name_of(object));
+    call.store().get(&call.kind.storage.collection, &key).is_some()
+}
+
+/// Does this quota count this object? An error if it does and the object leaves open how much.
+fn applies(kind: &Kind, quota: &Value, object: &Value) -> std::result::Result<bool, String> {
+    let hard = amounts(quota.at(&["status", "hard"]));
+    let counted: Vec<&str> =
+        hard.keys().map(String::as_str).filter(|name| usage::counts(kind, name)).collect();
+    if counted.is_empty() || !scope::matches(kind, quota, object) {
+        return Ok(false);
+    }
+    let name = name_of(quota);
+    if usage::is_pod(kind)
+        && let Some(missing) = usage::unspecified(&counted, object)
+    {
+        return Err(format!("failed quota: {name}: must specify {missing}"));
+    }
+    let used = quota.at(&["status", "used"]);
+    if counted.iter().any(|counted| used.and_then(|used| used.get(*counted)).is_none()) {
+        return Err(format!("status unknown for quota: {name}, resources: {}", counted.join(",")));
+    }
+    Ok(true)
+}
+
+/// What of the growth the quota limits, added to what is used; or why that is too much.
+fn with_growth(quota: &Value, growth: &Amounts) -> std::result::Result<Amounts, String> {
+    let hard = amounts(quota.at(&["status", "hard"]));
+    let used = amounts(quota.at(&["status", "used"]));
+    let mut grown = Amounts::new();
+    let mut exceeded = Vec::new();
+    for (name, more) in growth {
+        let Some(most) = hard.get(name) else { continue };
+        let before = used.get(name).copied().unwrap_or(api::quantity::Quantity::ZERO);
+        let after = before + *more;
+        if after > *most {
+            exceeded.push((name, more, before, most));
+        }
+        grown.insert(name.clone(), after);
+    }
+    if exceeded.is_empty() {
+        return Ok(grown);
+    }
+    let join = |parts: Vec<String>| parts.join(",");
+    Err(format!(
+        "exceeded quota: {}, requested: {}, used: {}, limited: {}",
+        name_of(quota),
+        join(exceeded.iter().map(|(name, more, ..)| format!("{name}={more}")).collect()),
+        join(exceeded.iter().map(|(name, _, used, _)| format!("{name}={used}")).collect()),
+        join(exceeded.iter().map(|(name, .., most)| format!("{name}={most}")).collect()),
+    ))
+}
+
+/// Writes the growth into the quota. The inner error says that there is no room any more.
+async fn reserve(
+    call: &Call,
+    stored: Arc<Object>,
+    growth: &Amounts,
+) -> Result<std::result::Result<(), String>> {
+    change_used(call, stored, |quota| with_growth(quota, growth)).await
+}
+
+/// Takes back what was reserved in one quota when another turned out to be full.
+async fn give_back(call: &Call, stored: Arc<Object>, growth: &Amounts) {
+    let less = |quota: &Value| {
+        let used = amounts(quota.at(&["status", "used"]));
+        let less = growth.iter().filter_map(|(name, amount)| {
+            let left = *used.get(name)? - *amount;
+            Some((name.clone(), left))
+        });
+        Ok(less.filter(|(_, left)| !left.is_negative()).collect())
+    };
+    // If this fails, the controller's next count puts it right.
+    let _ = change_used(call, stored, less).await;
+}
+
+async fn change_used(
+    call: &Call,
+    stored: Arc<Object>,
+    change: impl Fn(&Value) -> std::result::Result<Amounts, String>,
+) -> Result<std::result::Result<(), String>> {
+    let kind = call.server.built_in().resource("", "v1", "resourcequotas").cloned();
+    let kind = kind.ok_or_else(|| ApiError::Internal("ResourceQuota is not served".into()))?;
+    let (_, name) = stored.place();
+    let beside = call.beside(&kind, name);
+    let mut current = stored.clone();
+    for _ in 0..ATTEMPTS {
+        let mut quota = current.value();
+        let changed = match change(&quota) {
+            Ok(changed) if changed.is_empty() => return Ok(Ok(())),
+            Ok(changed) => changed,
+            Err(why) => return Ok(Err(why)),
+        };
+        let used = quota.object("status").object("used");
+        for (name, amount) in changed {
+            used[name] = amount.to_string().into();
+        }
+        let expect = Expect::Revision(current.revision());
+        match write::write(&beside, name, expect, Some(&quota)).await {
+            Ok(_) => return Ok(Ok(())),
+            // Nobody is limited by a quota that is gone.
+            Err(Failed::Conflict(None)) => return Ok(Ok(())),
+            Err(Failed::Conflict(Some(newer))) => current = newer,
+            Err(Failed::Api(error)) => return Err(error),
+        }
+    }
+    Err(ApiError::modified(&kind, name))
+}
+
+#[cfg(test)]
+mod tests;

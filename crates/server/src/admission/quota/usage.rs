@@ -1,0 +1,223 @@
+//! What an object uses of the resources that quotas count.
+
+use crate::admission::default_storage_class::class_of;
+use crate::admission::pod_resources::{Amounts, Side, amounts, containers, total_with_overhead};
+use api::Kind;
+use api::quantity::Quantity;
+use api::value::ValueExt;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Kinds of the core group that are counted under their plain name too.
+const PLAIN: [&str; 7] = [
+    "pods",
+    "services",
+    "replicationcontrollers",
+    "resourcequotas",
+    "secrets",
+    "configmaps",
+    "persistentvolumeclaims",
+];
+const COMPUTE: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+/// A quota on these makes every container say how much it needs.
+const TO_BE_SPECIFIED: [&str; 6] =
+    ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
+const STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
+
+fn is_core(kind: &Kind, plural: &str) -> bool {
+    kind.group.is_empty() && kind.plural == plural
+}
+
+pub(super) fn is_pod(kind: &Kind) -> bool {
+    is_core(kind, "pods")
+}
+
+/// Does an object of this kind count towards this resource?
+pub(super) fn counts(kind: &Kind, resource: &str) -> bool {
+    if let Some(counted) = resource.strip_prefix("count/") {
+        return counted == kind.resource_group();
+    }
+    if !kind.group.is_empty() {
+        return false;
+    }
+    if resource == kind.plural {
+        return PLAIN.contains(&resource);
+    }
+    match kind.plural.as_str() {
+        "pods" => {
+            let plain = resource
+                .strip_prefix("requests.")
+                .or_else(|| resource.strip_prefix("limits."))
+                .unwrap_or(resource);
+            COMPUTE.contains(&plain)
+                || (!resource.starts_with("limits.") && plain.starts_with("hugepages-"))
+                || (resource.starts_with("requests.") && is_extended(plain))
+        }
+        "services" => matches!(resource, "services.nodeports" | "services.loadbalancers"),
+        "persistentvolumeclaims" => {
+            resource == "requests.storage"
+                || resource.split_once(STORAGE_CLASS).is_some_and(|(_, counted)| {
+                    matches!(counted, "requests.storage" | "persistentvolumeclaims")
+                })
+        }
+        _ => false,
+    }
+}
+
+/// `example.com/gpu`: a resource that only its vendor knows.
+fn is_extended(name: &str) -> bool {
+    name.split_once('/')
+        .is_some_and(|(domain, _)| domain != "kubernetes.io" && !domain.ends_with(".kubernetes.io"))
+}
+
+/// How much more than before. What shrinks is given back by the controller.
+pub(super) fn growth(kind: &Kind, new: &Value, old: Option<&Value>) -> Result<Amounts, String> {
+    let mut growth = usage(kind, new);
+    let negative: Vec<&str> = growth
+        .iter()
+        .filter(|(_, amount)| amount.is_negative())
+        .map(|(name, _)| name.as_str())
+        .collect();
+    if !negative.is_empty() {
+        return Err(format!("quota usage is negative for resource(s): {}", negative.join(",")));
+    }
+    if let Some(old) = old {
+        for (name, before) in usage(kind, old) {
+            if let Some(now) = growth.get_mut(&name) {
+                *now = *now - before;
+            }
+        }
+    }
+    growth.retain(|_, amount| !amount.is_zero() && !amount.is_negative());
+    Ok(growth)
+}
+
+fn usage(kind: &Kind, object: &Value) -> Amounts {
+    let mut usage = Amounts::new();
+    let mut one = |name: String| {
+        usage.insert(name, Quantity::whole(1));
+    };
+    one(format!("count/{}", kind.resource_group()));
+    if !kind.group.is_empty() {
+        return usage;
+    }
+    match kind.plural.as_str() {
+        "pods" if is_finished(object) => {}
+        "pods" => {
+            one("pods".into());
+            pod(object, &mut usage);
+        }
+        "services" => {
+            one("services".into());
+            service(object, &mut usage);
+        }
+        "persistentvolumeclaims" => {
+            one("persistentvolumeclaims".into());
+            claim(object, &mut usage);
+        }
+        plural if PLAIN.contains(&plural) => one(plural.into()),
+        _ => {}
+    }
+    usage
+}
+
+/// A pod that has ended holds nothing any more.
+fn is_finished(pod: &Value) -> bool {
+    matches!(pod.text(&["status", "phase"]), "Succeeded" | "Failed")
+}
+
+fn pod(pod: &Value, usage: &mut Amounts) {
+    let requests = total_with_overhead(pod, Side::Requests);
+    compute(&requests, &total_with_overhead(pod, Side::Limits), usage);
+}
+
+/// Requests and limits under the names quotas know them by.
+fn compute(requests: &Amounts, limits: &Amounts, usage: &mut Amounts) {
+    for (name, amount) in requests {
+        let known = COMPUTE.contains(&name.as_str()) || name.starts_with("hugepages-");
+        if known {
+            usage.insert(name.clone(), *amount);
+        }
+        if known || is_extended(name) {
+            usage.insert(format!("requests.{name}"), *amount);
+        }
+    }
+    for name in COMPUTE {
+        if let Some(amount) = limits.get(name) {
+            usage.insert(format!("limits.{name}"), *amount);
+        }
+    }
+}
+
+fn service(service: &Value, usage: &mut Amounts) {
+    let ports = service.at(&["spec", "ports"]).and_then(Value::as_array);
+    let ports = ports.map(Vec::as_slice).unwrap_or_default();
+    let kind = service.text(&["spec", "type"]);
+    let allocates =
+        service.at(&["spec", "allocateLoadBalancerNodePorts"]) != Some(&Value::Bool(false));
+    let node_ports = match kind {
+        "NodePort" => ports.len(),
+        "LoadBalancer" if allocates => ports.len(),
+        "LoadBalancer" => {
+            ports.iter().filter(|port| port["nodePort"].as_i64().unwrap_or(0) != 0).count()
+        }
+        _ => return,
+    };
+    let node_ports = i64::try_from(node_ports).unwrap_or(i64::MAX);
+    usage.insert("services.nodeports".into(), Quantity::whole(node_ports));
+    if kind == "LoadBalancer" {
+        usage.insert("services.loadbalancers".into(), Quantity::whole(1));
+    }
+}
+
+fn claim(claim: &Value, usage: &mut Amounts) {
+    let class = class_of(claim);
+    if !class.is_empty() {
+        let name = format!("{class}{STORAGE_CLASS}persistentvolumeclaims");
+        usage.insert(name, Quantity::whole(1));
+    }
+    let asked = claim.at(&["spec", "resources", "requests", "storage"]);
+    // While a claim shrinks back after a failed resize, what it was given still counts.
+    let given = claim.at(&["status", "allocatedResources", "storage"]);
+    let size = [asked, given].into_iter().flatten().filter_map(Quantity::from_value).max();
+    if let Some(size) = size {
+        usage.insert("requests.storage".into(), size);
+        if !class.is_empty() {
+            usage.insert(format!("{class}{STORAGE_CLASS}requests.storage"), size);
+        }
+    }
+}
+
+/// `cpu for: app,init; memory for: app`: what the quota needs to know and the pod does not say.
+pub(super) fn unspecified(counted: &[&str], pod: &Value) -> Option<String> {
+    let needed: Vec<&str> =
+        counted.iter().copied().filter(|name| TO_BE_SPECIFIED.contains(name)).collect();
+    if needed.is_empty() {
+        return None;
+    }
+    let spec = pod.get("spec")?;
+    let names_in = |resources: Option<&Value>| {
+        let list = |field: &str| amounts(resources.and_then(|resources| resources.get(field)));
+        let mut names = Amounts::new();
+        compute(&list("requests"), &list("limits"), &mut names);
+        names
+    };
+    let by_pod = names_in(spec.get("resources"));
+    let mut missing: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for container in containers(spec, "containers").chain(containers(spec, "initContainers")) {
+        let own = names_in(container.get("resources"));
+        for name in &needed {
+            if !own.contains_key(*name) && !by_pod.contains_key(*name) {
+                missing.entry(name).or_default().insert(container.text(&["name"]));
+            }
+        }
+    }
+    let said: Vec<String> = missing
+        .into_iter()
+        .map(|(name, containers)| {
+            let containers: Vec<&str> = containers.into_iter().collect();
+            format!("{name} for: {}", containers.join(","))
+        })
+        .collect();
+    (!said.is_empty()).then(|| said.join("; "))
+}

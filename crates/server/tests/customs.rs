@@ -1,0 +1,400 @@
+//! Custom resources through the front door: a definition is written, its kind is served.
+
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::{BodyExt as _, Full};
+use serde_json::{Value, json};
+use server::authn::User;
+use server::{Body, Config, Door, Running, StoreChoice};
+use std::time::Duration;
+use tower::Service as _;
+
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
+
+struct Cluster {
+    door: Door,
+    running: Running,
+    dir: tempfile::TempDir,
+}
+
+struct Said {
+    code: u16,
+    body: Value,
+    warnings: Vec<String>,
+}
+
+impl Cluster {
+    async fn start() -> Self {
+        Self::at(tempfile::tempdir().unwrap()).await
+    }
+
+    async fn at(dir: tempfile::TempDir) -> Self {
+        let config = Config {
+            data_dir: dir.path().to_owned(),
+            listen: ([127, 0, 0, 1], 0).into(),
+            store: StoreChoice::Embedded,
+            audit_log: None,
+            controllers: false,
+        };
+        let running = server::start(config).await.unwrap();
+        let door = running.server.door(User::authenticated("tester", &["system:masters"]));
+        Cluster { door, running, dir }
+    }
+
+    async fn restart(self) -> Self {
+        self.running.stop().await;
+        Self::at(self.dir).await
+    }
+
+    async fn open(
+        &self,
+        method: Method,
+        path: &str,
+        media: &str,
+        body: Value,
+    ) -> http::Response<Body> {
+        let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
+        let request = Request::builder().method(method).uri(path).header("content-type", media);
+        let request = request.body(Full::new(body)).unwrap();
+        self.door.clone().call(request).await.unwrap()
+    }
+
+    async fn ask(&self, method: Method, path: &str, media: &str, body: Value) -> Said {
+        let answer = self.open(method, path, media, body).await;
+        let code = answer.status().as_u16();
+        let warnings = answer.headers().get_all("warning").iter();
+        let warnings = warnings.map(|text| text.to_str().unwrap().to_owned()).collect();
+        let body = answer.into_body().collect().await.ok().unwrap().to_bytes();
+        Said { code, body: serde_json::from_slice(&body).unwrap_or_default(), warnings }
+    }
+
+    async fn get(&self, path: &str) -> Said {
+        self.ask(Method::GET, path, "", Value::Null).await
+    }
+
+    async fn post(&self, path: &str, body: Value) -> Said {
+        self.ask(Method::POST, path, "application/json", body).await
+    }
+
+    async fn put(&self, path: &str, body: Value) -> Said {
+        self.ask(Method::PUT, path, "application/json", body).await
+    }
+
+    async fn merge(&self, path: &str, body: Value) -> Said {
+        self.ask(Method::PATCH, path, "application/merge-patch+json", body).await
+    }
+
+    async fn delete(&self, path: &str) -> Said {
+        self.ask(Method::DELETE, path, "", Value::Null).await
+    }
+
+    /// Until the path answers with this code, for at most a second.
+    async fn until(&self, path: &str, code: u16) -> bool {
+        let waited = tokio::time::timeout(Duration::from_secs(1), async {
+            while self.get(path).await.code != code {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        waited.await.is_ok()
+    }
+}
+
+fn spec_schema() -> Value {
+    json!({"type": "object", "required": ["n"], "properties": {
+        "mode": {"type": "string", "default": "slow", "enum": ["slow", "fast"]},
+        "color": {"type": "string"},
+        "n": {"type": "integer", "minimum": 1, "maximum": 9}}})
+}
+
+fn version(name: &str, storage: bool) -> Value {
+    json!({
+        "name": name, "served": true, "storage": storage,
+        "schema": {"openAPIV3Schema": {"type": "object", "properties": {
+            "spec": spec_schema(),
+            "status": {"type": "object", "properties": {"n": {"type": "integer"}}}}}},
+        "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.n",
+                                                "statusReplicasPath": ".status.n"}},
+        "additionalPrinterColumns": [{"name": "N", "type": "integer", "jsonPath": ".spec.n"}],
+        "selectableFields": [{"jsonPath": ".spec.color"}],
+    })
+}
+
+fn definition(plural: &str, kind: &str, versions: Value) -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{plural}.example.com")},
+        "spec": {"group": "example.com", "scope": "Namespaced", "versions": versions,
+                 "names": {"plural": plural, "kind": kind, "shortNames": ["wd"], "categories": ["all"]}},
+    })
+}
+
+fn widgets() -> Value {
+    definition("widgets", "Widget", json!([version("v1", true)]))
+}
+
+fn widget(name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name}, "spec": spec})
+}
+
+fn condition(definition: &Value, kind: &str) -> String {
+    let list = definition["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let found = list.iter().find(|condition| condition["type"] == kind);
+    found.map_or("none".into(), |c| {
+        format!("{} {}", c["status"].as_str().unwrap(), c["reason"].as_str().unwrap())
+    })
+}
+
+#[tokio::test]
+async fn a_206_a_definition_is_served_and_established_when_its_writer_is_answered() {
+    let cluster = Cluster::start().await;
+    let made = cluster.post(DEFINITIONS, widgets()).await;
+    assert_eq!(made.code, 201, "{}", made.body);
+    assert_eq!(made.body["spec"]["names"]["listKind"], "WidgetList");
+    let stored = cluster.get(&format!("{DEFINITIONS}/widgets.example.com")).await.body;
+    assert_eq!(condition(&stored, "NamesAccepted"), "True NoConflicts");
+    assert_eq!(condition(&stored, "Established"), "True InitialNamesAccepted");
+    assert_eq!(stored["status"]["acceptedNames"], stored["spec"]["names"]);
+    assert_eq!(stored["status"]["storedVersions"], json!(["v1"]));
+    let list = cluster.get(WIDGETS).await;
+    assert_eq!((list.code, &list.body["kind"]), (200, &"WidgetList".into()));
+    let found = cluster.get("/apis/example.com/v1").await.body;
+    let names: Vec<_> = found["resources"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|r| r["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["widgets", "widgets/scale", "widgets/status"]);
+    let verbs = ["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
+    assert_eq!(found["resources"][0]["verbs"], json!(verbs));
+}
+
+#[tokio::test]
+async fn a_210_a_custom_object_is_pruned_defaulted_and_validated() {
+    let cluster = Cluster::start().await;
+    cluster.post(DEFINITIONS, widgets()).await;
+    let mut wanted = widget("w", json!({"n": 3, "pruned": true}));
+    wanted["status"] = json!({"n": 9});
+    let made = cluster.post(WIDGETS, wanted).await;
+    assert_eq!((made.code, &made.body["spec"]), (201, &json!({"n": 3, "mode": "slow"})));
+    assert_eq!(made.warnings, [r#"299 - "unknown field \"spec.pruned\"""#]);
+    assert_eq!(made.body.get("status"), None);
+    assert_eq!(made.body["metadata"]["generation"], 1);
+    for (spec, said) in [
+        (
+            json!({"n": 10}),
+            "spec.n: Invalid value: 10: spec.n in body should be less than or equal to 9",
+        ),
+        (json!({}), "spec.n: Required value"),
+        (
+            json!({"n": "x"}),
+            "spec.n: Invalid value: \"string\": spec.n in body must be of type integer: \"string\"",
+        ),
+    ] {
+        let refused = cluster.post(WIDGETS, widget("bad", spec)).await;
+        assert_eq!(refused.code, 422);
+        assert_eq!(
+            refused.body["message"],
+            format!("Widget.example.com \"bad\" is invalid: {said}")
+        );
+    }
+    let strict = cluster
+        .post(
+            &format!("{WIDGETS}?fieldValidation=Strict"),
+            widget("x", json!({"n": 3, "bogus": 1})),
+        )
+        .await;
+    assert_eq!(
+        strict.body["message"],
+        "Widget in version \"v1\" cannot be handled as a Widget: strict decoding error: unknown field \"spec.bogus\""
+    );
+    let odd = cluster.post(WIDGETS, json!([])).await;
+    assert_eq!(odd.code, 400, "{}", odd.body);
+}
+
+#[tokio::test]
+async fn a_215_status_and_scale_are_apart_from_the_rest() {
+    let cluster = Cluster::start().await;
+    cluster.post(DEFINITIONS, widgets()).await;
+    cluster.post(WIDGETS, widget("w", json!({"n": 3}))).await;
+    let path = format!("{WIDGETS}/w");
+    let status = cluster
+        .merge(&format!("{path}/status"), json!({"spec": {"n": 5}, "status": {"n": 2}}))
+        .await;
+    assert_eq!((&status.body["spec"]["n"], &status.body["status"]["n"]), (&3.into(), &2.into()));
+    assert_eq!(status.body["metadata"]["generation"], 1);
+    let scale = cluster.get(&format!("{path}/scale")).await.body;
+    assert_eq!((&scale["spec"]["replicas"], &scale["status"]["replicas"]), (&3.into(), &2.into()));
+    let scaled = cluster.merge(&format!("{path}/scale"), json!({"spec": {"replicas": 7}})).await;
+    assert_eq!(scaled.code, 200, "{}", scaled.body);
+    let now = cluster.get(&path).await.body;
+    assert_eq!((&now["spec"]["n"], &now["metadata"]["generation"]), (&7.into(), &2.into()));
+}
+
+#[tokio::test]
+async fn a_103_fields_that_a_definition_makes_selectable_select() {
+    let cluster = Cluster::start().await;
+    cluster.post(DEFINITIONS, widgets()).await;
+    for (name, color) in [("a", "red"), ("b", "blue"), ("c", "red")] {
+        cluster.post(WIDGETS, widget(name, json!({"n": 1, "color": color}))).await;
+    }
+    let names = |list: Value| -> Vec<String> {
+        list["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|o| o["metadata"]["name"].as_str().unwrap().into())
+            .collect()
+    };
+    assert_eq!(
+        names(cluster.get(&format!("{WIDGETS}?fieldSelector=spec.color=red")).await.body),
+        ["a", "c"]
+    );
+    assert_eq!(
+        names(
+            cluster
+                .get(&format!("{WIDGETS}?fieldSelector=spec.color!=red,metadata.name=b"))
+                .await
+                .body
+        ),
+        ["b"]
+    );
+    assert_eq!(cluster.get(&format!("{WIDGETS}?fieldSelector=spec.n=1")).await.code, 400);
+}
+
+#[tokio::test]
+async fn a_206_a_name_in_use_is_refused_until_it_is_free() {
+    let cluster = Cluster::start().await;
+    cluster.post(DEFINITIONS, widgets()).await;
+    cluster.post(DEFINITIONS, definition("wodgets", "Widget", json!([version("v1", true)]))).await;
+    let path = format!("{DEFINITIONS}/wodgets.example.com");
+    let refused = cluster.get(&path).await.body;
+    assert!(condition(&refused, "NamesAccepted").starts_with("False"), "{refused}");
+    assert_eq!(condition(&refused, "Established"), "False NotAccepted");
+    let wodgets = "/apis/example.com/v1/wodgets";
+    assert_eq!(cluster.get(wodgets).await.code, 404);
+    cluster.delete(&format!("{DEFINITIONS}/widgets.example.com")).await;
+    assert!(cluster.until(wodgets, 200).await, "{}", cluster.get(&path).await.body);
+}
+
+#[tokio::test]
+async fn a_207_a_deleted_definition_takes_its_instances_and_ends_watches() {
+    let cluster = Cluster::start().await;
+    cluster.post(DEFINITIONS, widgets()).await;
+    let mut held = widget("held", json!({"n": 1}));
+    held["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    cluster.post(WIDGETS, held).await;
+    cluster.post(WIDGETS, widget("free", json!({"n": 1}))).await;
+    let watch = cluster.open(Method::GET, &format!("{WIDGETS}?watch=1"), "", Value::Null).await;
+
+    let path = format!("{DEFINITIONS}/widgets.example.com");
+    assert_eq!(cluster.delete(&path).await.code, 200);
+    let marked = cluster.get(&path).await.body;
+    assert_eq!(condition(&marked, "Terminating"), "True InstanceDeletionInProgress");
+    let refused = cluster.post(WIDGETS, widget("late", json!({"n": 1}))).await;
+    assert_eq!(refused.code, 403);
+    assert_eq!(
+        refused.body["message"],
+        "widgets.example.com \"late\" is forbidden: create not allowed while custom resource definition is terminating"
+    );
+    assert!(cluster.until(&format!("{WIDGETS}/free"), 404).await);
+    // One is still held, so the kind is still served.
+    assert_eq!(cluster.get(&format!("{WIDGETS}/held")).await.code, 200);
+
+    cluster.merge(&format!("{WIDGETS}/held"), json!({"metadata": {"finalizers": null}})).await;
+    assert!(cluster.until(&path, 404).await);
+    assert!(cluster.until(WIDGETS, 404).await);
+    let watched = tokio::time::timeout(Duration::from_secs(1), watch.into_body().collect()).await;
+    let watched = watched.expect("the watch ends").ok().unwrap().to_bytes();
+    let deleted =
+        String::from_utf8_lossy(&watched).lines().filter(|line| line.contains("DELETED")).count();
+    assert_eq!(deleted, 2);
+
+    assert_eq!(cluster.post(DEFINITIONS, widgets()).await.code, 201);
+    assert_eq!(cluster.get(WIDGETS).await.body["items"], json!([]));
+}
+
+#[tokio::test]
+async fn a_216_without_conversion_only_the_version_differs() {
+    let cluster = Cluster::start().await;
+    let versions = json!([version("v1", true), version("v1beta1", false)]);
+    cluster.post(DEFINITIONS, definition("widgets", "Widget", versions)).await;
+    let old = "/apis/example.com/v1beta1/namespaces/default/widgets";
+    let mut wanted = widget("w", json!({"n": 1}));
+    wanted["apiVersion"] = "example.com/v1beta1".into();
+    let made = cluster.post(old, wanted).await;
+    assert_eq!((made.code, &made.body["apiVersion"]), (201, &"example.com/v1beta1".into()));
+    let new = cluster.get(&format!("{WIDGETS}/w")).await.body;
+    assert_eq!((&new["apiVersion"], &new["spec"]), (&"example.com/v1".into(), &made.body["spec"]));
+    let list = cluster.get(old).await.body;
+    assert_eq!(list["items"][0]["apiVersion"], "example.com/v1beta1");
+}
+
+#[tokio::test]
+async fn a_217_versions_come_and_go_with_the_definition() {
+    let cluster = Cluster::start().await;
+    let mut deprecated = version("v1beta1", false);
+    deprecated["deprecated"] = true.into();
+    cluster
+        .post(
+            DEFINITIONS,
+            definition("widgets", "Widget", json!([version("v1", true), deprecated])),
+        )
+        .await;
+    let old = cluster.get("/apis/example.com/v1beta1/widgets").await;
+    assert_eq!(old.warnings, [r#"299 - "example.com/v1beta1 Widget is deprecated""#]);
+    let path = format!("{DEFINITIONS}/widgets.example.com");
+    let mut stored = cluster.get(&path).await.body;
+    stored["spec"]["versions"][1]["served"] = false.into();
+    assert_eq!(cluster.put(&path, stored).await.code, 200);
+    assert_eq!(cluster.get("/apis/example.com/v1beta1/widgets").await.code, 404);
+    assert_eq!(cluster.get(WIDGETS).await.code, 200);
+}
+
+#[tokio::test]
+async fn a_211_defaults_and_pruning_also_reach_what_is_already_stored() {
+    let cluster = Cluster::start().await;
+    cluster.post(DEFINITIONS, widgets()).await;
+    cluster.post(WIDGETS, widget("w", json!({"n": 1, "color": "red"}))).await;
+    let path = format!("{DEFINITIONS}/widgets.example.com");
+    let mut stored = cluster.get(&path).await.body;
+    let properties = &mut stored["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+        ["spec"]["properties"];
+    properties.as_object_mut().unwrap().remove("color");
+    properties["size"] = json!({"type": "integer", "default": 4});
+    stored["spec"]["versions"][0].as_object_mut().unwrap().remove("selectableFields");
+    let put = cluster.put(&path, stored).await;
+    assert_eq!(put.code, 200, "{}", put.body);
+    let expected = json!({"n": 1, "mode": "slow", "size": 4});
+    assert_eq!(cluster.get(&format!("{WIDGETS}/w")).await.body["spec"], expected);
+    assert_eq!(cluster.get(WIDGETS).await.body["items"][0]["spec"], expected);
+}
+
+#[tokio::test]
+async fn a_206_what_was_served_is_served_after_a_restart() {
+    let cluster = Cluster::start().await;
+    cluster.post(DEFINITIONS, widgets()).await;
+    cluster.post(WIDGETS, widget("w", json!({"n": 1}))).await;
+    let cluster = cluster.restart().await;
+    assert_eq!(cluster.get(&format!("{WIDGETS}/w")).await.code, 200);
+    cluster.delete(&format!("{DEFINITIONS}/widgets.example.com")).await;
+    assert!(cluster.until(WIDGETS, 404).await);
+}
+
+#[tokio::test]
+async fn a_206_a_definition_cannot_take_the_place_of_a_built_in_resource() {
+    let cluster = Cluster::start().await;
+    let mut definition = definition("leases", "Lease", json!([version("v1", true)]));
+    definition["metadata"] = json!({"name": "leases.coordination.k8s.io",
+        "annotations": {"api-approved.kubernetes.io": "https://example.com/approved"}});
+    definition["spec"]["group"] = "coordination.k8s.io".into();
+    assert_eq!(cluster.post(DEFINITIONS, definition).await.code, 201);
+    let path = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    let lease = json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": "me"}});
+    assert_eq!(cluster.post(path, lease).await.body["spec"]["holderIdentity"], "me");
+    let definition = format!("{DEFINITIONS}/leases.coordination.k8s.io");
+    cluster.delete(&definition).await;
+    assert!(cluster.until(&definition, 404).await);
+    assert_eq!(cluster.get(&format!("{path}/l")).await.code, 200);
+}
