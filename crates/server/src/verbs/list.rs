@@ -245,7 +245,11 @@ pub(crate) async fn page(call: &Call, filter: &Filter) -> Result<Page> {
                 })?;
             (*revision, objects)
         }
-        Start::Continue(from) => continued(call, filter, from)?,
+        Start::Continue(from) => {
+            // A token of the future is none that this server gave.
+            wait_for(call, from.rv).await?;
+            continued(call, filter, from)?
+        }
     };
     Ok(cut(filter, options.limit, revision, objects))
 }

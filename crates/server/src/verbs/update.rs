@@ -118,9 +118,8 @@ pub(crate) async fn change(
             Err(Failed::Conflict(None)) => {
                 return Err(ApiError::not_found(&call.kind, &call.target.name));
             }
-            Err(Failed::Conflict(Some(_))) if !version.is_empty() => {
-                return Err(ApiError::modified(&call.kind, &call.target.name));
-            }
+            // Around again: a version that the client gave is now the wrong one, but a patch that
+            // gave none carries the version of whatever it is laid over.
             Err(Failed::Conflict(Some(newer))) => stored = newer,
         }
     }
