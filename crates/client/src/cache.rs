@@ -176,6 +176,20 @@ impl<K: Object> Cache<K> {
         }
     }
 
+    /// As [`Cache::caught_up_with`], after a delete: until each of these is gone or going. Otherwise
+    /// a reconcile would count them as living, and might choose others to delete as well.
+    pub async fn caught_up_with_deletes(&self, deleted: &[Arc<K>]) -> bool {
+        let left = |object: &Arc<K>| {
+            self.get(&ObjectKey::of(object.as_ref())).is_some_and(|now| {
+                let going = now.meta().deletion_timestamp.is_some();
+                now.meta().uid == object.meta().uid && !going
+            })
+        };
+        let mut progress = self.shared.progress.subscribe();
+        let seen = progress.wait_for(|_| !deleted.iter().any(left));
+        matches!(tokio::time::timeout(CATCH_UP_MAX, seen).await, Ok(Ok(_)))
+    }
+
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
         self.read(|contents| contents.get(key))
     }

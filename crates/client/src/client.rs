@@ -50,6 +50,10 @@ impl Client {
         // The same road as a file takes, so that there is one reader of certificates.
         let mut cluster = serde_json::json!({ "server": url });
         if let Some(ca) = ca {
+            // Without this, nobody would be trusted, and the first request would fail to say why.
+            if !ca.contains("-----BEGIN CERTIFICATE-----") {
+                return Err(Error::Config { why: "the CA is no certificate in PEM".into() });
+            }
             cluster["certificate-authority-data"] = BASE64.encode(ca).into();
         }
         let kubeconfig = serde_json::from_value(serde_json::json!({

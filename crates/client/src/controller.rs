@@ -171,6 +171,31 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_controller_can_be_a_task_of_its_own() {
+        let queue = Queue::new();
+        let controller = tokio::spawn({
+            let queue = queue.clone();
+            async move {
+                run_controller("test", &queue, 2, |key: u8| {
+                    let queue = &queue;
+                    async move {
+                        sleep(Duration::from_secs(1)).await;
+                        if key == 2 {
+                            queue.shut_down();
+                        }
+                        Ok::<_, String>(())
+                    }
+                })
+                .await;
+            }
+        });
+        queue.add(1);
+        queue.add(2);
+        controller.await.unwrap();
+        assert_eq!(queue.counts().handed_out, 2);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_key_can_ask_to_be_looked_at_again() {
         let queue = Queue::new();
         queue.add(1);

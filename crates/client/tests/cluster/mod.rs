@@ -2,7 +2,7 @@
 #![allow(dead_code)] // Each test uses its part.
 
 use client::{Changes, Client, ObjectKey};
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, ServiceAccount};
 use serde_json::json;
 use server::authn::User;
 use server::{Config, Running, StoreChoice};
@@ -23,7 +23,14 @@ impl Cluster {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let data_dir = tempfile::tempdir().unwrap();
         let running = start_at(&data_dir, ([127, 0, 0, 1], 0).into()).await;
-        Cluster { running, data_dir }
+        let cluster = Cluster { running, data_dir };
+        // Pods need it, and no controller is here to make it.
+        let account: ServiceAccount = serde_json::from_value(json!({
+            "metadata": { "namespace": "default", "name": "default" },
+        }))
+        .unwrap();
+        cluster.in_process().create(&account).await.unwrap();
+        cluster
     }
 
     pub(crate) fn in_process(&self) -> Client {
