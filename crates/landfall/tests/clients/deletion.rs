@@ -59,7 +59,7 @@ fn w_51_a_namespace_ends_with_what_is_in_it() {
         kubectl.shows(&format!("kubectl get ns {ns}"), &["STATUS", &ns, "Terminating"]);
         kubectl.fails(
             &format!("kubectl -n {ns} create cm late --from-literal=a=b"),
-            &format!("because it is being terminated"),
+            "because it is being terminated",
         );
         kubectl.ok(&format!(
             "kubectl -n {ns} patch cm held --type=merge -p '{{\"metadata\":{{\"finalizers\":null}}}}'"

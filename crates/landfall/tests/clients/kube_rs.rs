@@ -158,6 +158,12 @@ fn patches_of_every_kind_and_scale_work() {
         assert_eq!(names(&got), ["side", "c"]);
         let got = api.patch("d", &pp, &Patch::Merge(&side)).await.expect("merge");
         assert_eq!(names(&got), ["side"]);
+        let more = json!([{"op": "replace", "path": "/spec/replicas", "value": 4}]);
+        let got = json_patch(&client, &api, more).await.expect("JSON");
+        assert_eq!(got.spec.and_then(|spec| spec.replicas), Some(4));
+        let unmet = json!([{"op": "test", "path": "/spec/replicas", "value": 5}]);
+        let (code, reason, _) = refused(json_patch(&client, &api, unmet).await);
+        assert_eq!((code, reason.as_str()), (422, "Invalid"));
         let applied =
             json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"replicas": 7}});
         let apply = PatchParams::apply("rust");

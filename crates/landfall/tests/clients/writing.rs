@@ -262,26 +262,6 @@ fn labels_annotations_images_and_scale_are_set() {
 }
 
 #[test]
-fn t_cli_36_nodes_are_cordoned_tainted_and_drained() {
-    each_kubectl(|kubectl| {
-        let node = format!("node-of-{}", kubectl.namespace);
-        kubectl.ok(&(file(
-            "n.yaml",
-            &format!("apiVersion: v1\nkind: Node\nmetadata: {{name: {node}}}"),
-        ) + "kubectl create -f n.yaml"));
-        kubectl.prints(&format!("kubectl cordon {node}"), &format!("node/{node} cordoned"));
-        kubectl.prints(&format!("kubectl cordon {node}"), &format!("node/{node} already cordoned"));
-        kubectl.shows(&format!("kubectl get no {node}"), &[&node, "SchedulingDisabled"]);
-        kubectl.prints(&format!("kubectl uncordon {node}"), &format!("node/{node} uncordoned"));
-        kubectl.prints(
-            &format!("kubectl taint node {node} a=b:NoSchedule"),
-            &format!("node/{node} tainted"),
-        );
-        kubectl.ok(&format!("kubectl delete no {node}"));
-    });
-}
-
-#[test]
 fn pods_are_resized_and_debugged_through_their_subresources() {
     each_kubectl(|kubectl| {
         kubectl.ok("kubectl run p --image=nginx --dry-run=client -o yaml \
