@@ -17,6 +17,7 @@ use std::sync::Arc;
 use store::Expect;
 
 pub(crate) async fn update(call: &Call, endpoint: Endpoint) -> Result<Answer> {
+    call.check_options()?;
     let dry_run = call.dry_run()?;
     let object = decode::object(call)?;
     let name = name_of(&object);
