@@ -90,7 +90,7 @@ impl Link {
             self.sender.ready().await?;
             self.sender.send_request(request).await
         };
-        Ok(in_time(answer).await?.with_context(|| format!("{} {}", ask.method, ask.path))?)
+        in_time(answer).await?.with_context(|| format!("{} {}", ask.method, ask.path))
     }
 
     /// Sends a request and reads the whole answer, which must be a success.

@@ -23,6 +23,7 @@ use clap::Parser;
 use link::Target;
 use process::{Processes, Started};
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
@@ -82,8 +83,20 @@ struct Subject {
     own: Option<Started>,
 }
 
-fn main() -> Result<()> {
-    let options = Options::parse();
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(printed) => {
+            println!("{printed}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<String> {
     if options.connections == 0 || options.n == Some(0) || options.sizes.contains(&0) {
         bail!("there is nothing to measure with zero of something");
     }
@@ -93,26 +106,24 @@ fn main() -> Result<()> {
         let mut interrupt = signal(SignalKind::interrupt())?;
         // Whichever ends first, the server is ended too: it belongs to the future that is dropped.
         tokio::select! {
-            outcome = measure(&options) => outcome,
+            outcome = measure(options) => outcome,
             _ = terminate.recv() => bail!("told to stop"),
             _ = interrupt.recv() => bail!("interrupted"),
         }
     })
 }
 
-async fn measure(options: &Options) -> Result<()> {
+async fn measure(options: &Options) -> Result<String> {
     if cfg!(debug_assertions) {
         eprintln!("bench: this is a debug build; its figures say nothing about a release build");
     }
     let subject = subject(options).await?;
     prepare(&subject.target).await?;
-    let printed = if options.grow {
-        grow::run(options, &subject).await?
+    if options.grow {
+        grow::run(options, &subject).await
     } else {
-        standard::run(options, &subject).await?
-    };
-    println!("{printed}");
-    Ok(())
+        standard::run(options, &subject).await
+    }
 }
 
 async fn subject(options: &Options) -> Result<Subject> {
