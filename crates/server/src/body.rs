@@ -7,9 +7,13 @@ use http_body_util::BodyExt;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// The largest request body that is read.
 pub(crate) const REQUEST_MAX: usize = 3 * 1024 * 1024;
+
+/// A request ends after this, so nobody waits longer for the rest of a body.
+const ARRIVAL_MAX: Duration = Duration::from_secs(60);
 
 /// Lists are sent in pieces of about this size: large enough to keep TLS records full, small enough
 /// that a slow reader of a large list holds little memory.
@@ -115,8 +119,24 @@ fn next_piece(parts: &mut VecDeque<Bytes>) -> Option<Bytes> {
     Some(piece.freeze())
 }
 
-/// The whole request body, refused as soon as it is too long.
+/// The whole request body, refused as soon as it is too long or too late.
 pub(crate) async fn read<B>(body: B) -> Result<Bytes>
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: std::fmt::Display,
+{
+    // A client that sends slowly holds one of the requests that may be in flight.
+    let read = tokio::time::timeout(ARRIVAL_MAX, read_all(body)).await;
+    read.unwrap_or_else(|_| {
+        Err(ApiError::Timeout {
+            message: format!("the request's body did not arrive within {ARRIVAL_MAX:?}"),
+            causes: Vec::new(),
+            retry_after: 0,
+        })
+    })
+}
+
+async fn read_all<B>(body: B) -> Result<Bytes>
 where
     B: http_body::Body<Data = Bytes>,
     B::Error: std::fmt::Display,
@@ -159,6 +179,14 @@ mod tests {
         assert_eq!(read(fits).await.unwrap().len(), REQUEST_MAX);
         let long = http_body_util::Full::new(Bytes::from(vec![b' '; REQUEST_MAX + 1]));
         assert!(matches!(read(long).await, Err(ApiError::TooLarge(_))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_10_a_body_that_never_arrives_is_not_waited_for() {
+        let never = http_body_util::StreamBody::new(futures::stream::pending::<
+            std::result::Result<http_body::Frame<Bytes>, std::convert::Infallible>,
+        >());
+        assert!(matches!(read(never).await, Err(ApiError::Timeout { .. })));
     }
 
     #[tokio::test]

@@ -12,7 +12,6 @@ use crate::verbs::{create, delete, get, list, patch, update, watch};
 use crate::views::{self, IncludeObject};
 use crate::{discovery, reviews};
 use api::kind::Verbs;
-use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use serde_json::{Value, json};
 
@@ -143,9 +142,7 @@ pub(crate) async fn path(
     path: &str,
     query: &Query,
     headers: &HeaderMap,
-    body: Bytes,
 ) -> Result<Answer> {
-    let _ = body;
     let read = matches!(*method, Method::GET | Method::HEAD);
     let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
     if let [check, ..] = segments.as_slice()

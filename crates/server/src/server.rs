@@ -20,7 +20,9 @@ use crate::{body, dispatch};
 use api::{Kind, Registry, Schema};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use futures::FutureExt as _;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, header};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 
@@ -187,10 +189,8 @@ impl Server {
         let method = request.method().clone();
         let uri = request.uri().clone();
         let mut seen = Seen::default();
-        let mut answer = match self.serve(request, peer, &mut seen).await {
-            Ok(answer) => answer,
-            Err(error) => error.into(),
-        };
+        let served = unpanicked(self.serve(request, peer, &mut seen)).await;
+        let mut answer = served.unwrap_or_else(Answer::from);
         let headers = answer.headers_mut();
         let audit_id = audit_id.unwrap_or_else(|| {
             HeaderValue::from_str(&clock::uuid()).unwrap_or(HeaderValue::from_static("-"))
@@ -224,8 +224,8 @@ impl Server {
         match route {
             Route::Other(path) => {
                 self.authorize_path(&user, &parts.method, &path)?;
-                let body = body::read(request_body).await?;
-                dispatch::path(self, &parts.method, &path, &query, &parts.headers, body).await
+                // Whatever its body is, it is not read: nothing here takes one.
+                dispatch::path(self, &parts.method, &path, &query, &parts.headers).await
             }
             Route::Resource(mut target) => {
                 let verb = request::verb(&parts.method, &target, &query);
@@ -346,6 +346,17 @@ impl Server {
     }
 }
 
+/// A mistake of ours costs one request its answer, not a connection and all that is on it.
+async fn unpanicked(serving: impl Future<Output = Result<Answer>>) -> Result<Answer> {
+    AssertUnwindSafe(serving).catch_unwind().await.unwrap_or_else(|_| {
+        Err(ApiError::Said(Box::new(api::Status::failure(
+            500,
+            "InternalError",
+            "This request caused apiserver to panic. Look in the logs for details.",
+        ))))
+    })
+}
+
 /// What is noted of a request for the audit log and the metrics.
 #[derive(Default)]
 pub(crate) struct Seen {
@@ -377,4 +388,16 @@ pub(crate) fn overloaded() -> Answer {
         answer::text(StatusCode::TOO_MANY_REQUESTS, "Too many requests, please try again later.\n");
     answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_is_answered_and_goes_no_further() {
+        let answered = unpanicked(async { panic!("on purpose") }).await;
+        let answer = answered.unwrap_or_else(Answer::from);
+        assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    }
 }

@@ -11,6 +11,7 @@ use http::StatusCode;
 
 /// PUT: takes only `spec.finalizers`; a marked Namespace without any left goes.
 pub(crate) async fn update(call: &Call) -> Result<Answer> {
+    call.check_options()?;
     let dry_run = call.dry_run()?;
     let body = decode::object(call)?;
     let made = change(call, Endpoint::Other, dry_run, |old| {

@@ -45,8 +45,8 @@ pub(crate) fn form(call: &Call) -> Result<Form> {
 
 pub(crate) async fn patch(call: &Call, endpoint: Endpoint) -> Result<Answer> {
     let form = form(call)?;
+    call.check_options()?;
     let dry_run = call.dry_run()?;
-    call.field_validation()?;
     check_options(call, form)?;
     if form == Form::Apply {
         return apply(call, endpoint, dry_run).await;

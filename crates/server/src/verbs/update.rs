@@ -4,7 +4,7 @@ use crate::admission;
 use crate::answer::{self, Answer};
 use crate::call::{Call, name_of};
 use crate::error::{ApiError, Result};
-use crate::negotiate::{Encoding, Offer, View};
+use crate::negotiate::Offer;
 use crate::object::{Object, store_name};
 use crate::verbs::create::{self, Made};
 use crate::verbs::write::{self, ATTEMPTS, Endpoint, Failed};
@@ -17,6 +17,7 @@ use std::sync::Arc;
 use store::Expect;
 
 pub(crate) async fn update(call: &Call, endpoint: Endpoint) -> Result<Answer> {
+    call.check_options()?;
     let dry_run = call.dry_run()?;
     let object = decode::object(call)?;
     let name = name_of(&object);
@@ -118,9 +119,8 @@ pub(crate) async fn change(
             Err(Failed::Conflict(None)) => {
                 return Err(ApiError::not_found(&call.kind, &call.target.name));
             }
-            Err(Failed::Conflict(Some(_))) if !version.is_empty() => {
-                return Err(ApiError::modified(&call.kind, &call.target.name));
-            }
+            // Around again: a version that the client gave is now the wrong one, but a patch that
+            // gave none carries the version of whatever it is laid over.
             Err(Failed::Conflict(Some(newer))) => stored = newer,
         }
     }
@@ -281,14 +281,6 @@ async fn finish_deletion(
 
 pub(crate) fn shown(call: &Call, made: &Made, code: StatusCode) -> Result<Answer> {
     let form = call.form(Offer::Object)?;
-    if let Made::Stored(stored) = made
-        && form.view == View::Whole
-        && form.encoding == Encoding::Json
-        && !form.pretty
-    {
-        return Ok(answer::bytes(code, form, views::bytes(&call.kind, stored)));
-    }
     let include = IncludeObject::parse(call.query.text("includeObject"))?;
-    let bytes = views::single(&call.kind, made.value(call), form, include);
-    Ok(answer::bytes(code, form, bytes))
+    Ok(answer::bytes(code, form, made.bytes(call, form, include)))
 }

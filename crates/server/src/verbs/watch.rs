@@ -36,6 +36,9 @@ const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 /// Without `timeoutSeconds` a watch lasts between this and twice this.
 const DEFAULT_TIMEOUT: u64 = 30 * 60;
 
+/// A client may ask for more than there is time.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
 enum From {
     /// Everything that exists as ADDED first; a bookmark marks their end if asked for.
     Beginning {
@@ -51,7 +54,7 @@ pub(crate) async fn watch(call: &Call) -> Result<Answer> {
     let bookmarks = call.query.flag("allowWatchBookmarks");
     let from = from(call)?;
     let lasts = match call.query.number("timeoutSeconds").map_err(ApiError::bad_request)? {
-        Some(seconds) if seconds > 0 => Duration::from_secs(seconds as u64),
+        Some(seconds) if seconds > 0 => Duration::from_secs(seconds as u64).min(LONGEST),
         _ => Duration::from_secs(DEFAULT_TIMEOUT + clock::random_u64() % DEFAULT_TIMEOUT),
     };
     call.server.barrier().await?;

@@ -17,8 +17,9 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use store::{Change, Expect, Write, WriteError};
 
-/// How often a write that found the object changed starts over.
-pub(crate) const ATTEMPTS: usize = 30;
+/// How often a write that found the object changed starts over. One of the contenders gets its way
+/// every time, so this is how many may fall upon one object before anybody sees a conflict.
+pub(crate) const ATTEMPTS: usize = 1000;
 
 /// Fields the server sets and a client's create may not.
 pub(crate) fn clear_system_fields(object: &mut Value) {
