@@ -9,7 +9,7 @@ const SOON: Duration = Duration::from_secs(30);
 fn node_with_pods(kubectl: &Kubectl, pods: &[&str]) -> String {
     let node = format!("node-of-{}", kubectl.namespace);
     kubectl.ok(&format!(
-        "kubectl create -f - <<END
+        "kubectl create --validate=false -f - <<END
 apiVersion: v1
 kind: Node
 metadata: {{name: {node}}}

@@ -161,6 +161,14 @@ def deletes_gracefully():
     fails(404, "NotFound", core.read_namespaced_pod, "g", NS)
 
 
+def owners_wait_or_leave():
+    for policy, finalizer in [("Foreground", "foregroundDeletion"), ("Orphan", "orphan")]:
+        name = policy.lower()
+        apps.create_namespaced_deployment(NS, deployment(name))
+        raw = apps.delete_namespaced_deployment(name, NS, propagation_policy=policy, _preload_content=False)
+        assert json.loads(raw.data)["metadata"]["finalizers"] == [finalizer], raw.data
+
+
 def evicts():
     core.create_namespaced_pod(NS, pod("e"))
     bind("e")
@@ -216,7 +224,7 @@ def main():
     core.create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name=NS)))
     core.create_node(client.V1Node(metadata=client.V1ObjectMeta(name="nowhere")))
     stories = [creates_gets_lists, lists_in_pieces, watches, patches, scales, replaces_and_conflicts,
-               deletes_gracefully, evicts, gets_errors, applies_files, discovers]
+               deletes_gracefully, owners_wait_or_leave, evicts, gets_errors, applies_files, discovers]
     failed = 0
     for story in stories:
         try:

@@ -165,7 +165,7 @@ fn t_cli_31_events_are_selected_by_what_they_are_about() {
         let uid = kubectl.ok("kubectl get po p -o jsonpath='{.metadata.uid}'");
         for (name, reason, about) in [("one", "Killing", "p"), ("two", "Pulled", "other")] {
             kubectl.ok(&format!(
-                "kubectl create -f - <<END
+                "kubectl create --validate=false -f - <<END
 apiVersion: v1
 kind: Event
 metadata: {{name: {name}, namespace: $NS}}
@@ -227,7 +227,7 @@ fn long_lists_come_in_pieces_and_whole() {
         let many: String = (0..25)
             .map(|i| format!("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c{i:02}, labels: {{many: x}}}}\n"))
             .collect();
-        kubectl.ok(&format!("kubectl create -f - <<END\n{many}END"));
+        kubectl.ok(&format!("kubectl create --validate=false -f - <<END\n{many}END"));
         let names = kubectl.ok("kubectl get cm -l many=x --chunk-size=4 -o name");
         assert_eq!(names.lines().count(), 25);
         assert_eq!(

@@ -86,7 +86,7 @@ impl Kubectl {
         assert!(said.stderr.contains(words), "should say {words:?}:\n{said}");
     }
 
-    /// Starts a script and lets it run.
+    /// Starts a script and lets it run. It should `exec` what it runs, which is then what is ended.
     pub(crate) fn spawn(&self, script: &str) -> Background {
         Background::spawn(self.dress(Command::new("sh").args(["-ec", script])))
     }

@@ -1,14 +1,14 @@
 //! Processes that run beside a test: their output line by line, their end, and their certain end.
 
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// A process in a group of its own, which is killed when this is dropped.
+/// A process that is killed when this is dropped. It stays in the test's process group, so that who
+/// ends the test ends it too.
 pub(crate) struct Background {
     id: u32,
     lines: Receiver<String>,
@@ -19,7 +19,7 @@ pub(crate) struct Background {
 
 impl Background {
     pub(crate) fn spawn(command: &mut Command) -> Background {
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let lines = lines(child.stdout.take().expect("it is piped"));
         let stderr = gather(child.stderr.take().expect("it is piped"));
@@ -70,9 +70,9 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        if !self.exited {
-            // The group: a wrapper may have started the one that matters.
-            run_kill(&["-KILL", "--", &format!("-{}", self.id)]);
+        // Once it was waited for, its number may be somebody else's.
+        if !self.exited && self.exit.try_recv().is_err() {
+            signal(self.id, "KILL");
         }
         if thread::panicking() {
             eprintln!("--- stderr of process {}:\n{}", self.id, self.stderr());
@@ -82,12 +82,8 @@ impl Drop for Background {
 
 /// Sends a signal by name, as a person would.
 pub(crate) fn signal(id: u32, name: &str) {
-    run_kill(&[&format!("-{name}"), &id.to_string()]);
-}
-
-fn run_kill(args: &[&str]) {
     // The shell has `kill` built in; the command of that name may not be installed.
-    let script = format!("kill {}", args.join(" "));
+    let script = format!("kill -{name} {id}");
     let status = Command::new("sh").args(["-c", &script]).stderr(Stdio::null()).status();
     assert!(status.is_ok(), "sh could not be run");
 }
