@@ -7,6 +7,10 @@ use clap::{CommandFactory, Parser};
 use command::{Cli, Command};
 use std::process::ExitCode;
 
+/// A third of the time of a write went into the system's allocator; this one takes a fraction.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match cli.command {

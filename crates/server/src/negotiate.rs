@@ -41,6 +41,13 @@ pub(crate) struct Form {
     pub(crate) pretty: bool,
 }
 
+impl Form {
+    /// Stored bytes can be sent as they are.
+    pub(crate) fn is_plain(self) -> bool {
+        self.view == View::Whole && self.encoding == Encoding::Json && !self.pretty
+    }
+}
+
 /// What the place that answers can offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Offer {

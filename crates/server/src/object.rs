@@ -25,7 +25,9 @@ pub(crate) const ENVELOPE: Envelope = Envelope {
 /// What selectors and lists want to know of an object; read from its bytes when first asked for.
 pub(crate) struct Index {
     meta: OnceLock<Meta>,
-    fields: OnceLock<Vec<String>>,
+    /// The values of the kind's selectable fields. A resource with two views (events) has two
+    /// lists of fields: the stored view's and the other's.
+    fields: [OnceLock<Vec<String>>; 2],
 }
 
 #[derive(serde::Deserialize, Default)]
@@ -44,7 +46,7 @@ pub(crate) struct Meta {
 
 impl store::Index for Index {
     fn read(_collection: &str, _name: &str, _bytes: &[u8]) -> Self {
-        Index { meta: OnceLock::new(), fields: OnceLock::new() }
+        Index { meta: OnceLock::new(), fields: [const { OnceLock::new() }; 2] }
     }
 }
 
@@ -82,8 +84,9 @@ impl Stored for Object {
             "metadata.namespace" => Some(namespace),
             _ => {
                 let at = kind.rules.fields.iter().position(|(known, _)| *known == field)?;
-                let values = self.index().fields.get_or_init(|| {
-                    let object = self.value();
+                let view = usize::from(!api::convert::is_identity(kind));
+                let values = self.index().fields[view].get_or_init(|| {
+                    let object = api::convert::from_storage(kind, &self.value());
                     kind.rules.fields.iter().map(|(_, read)| read(&object)).collect()
                 });
                 values.get(at).map(String::as_str)

@@ -247,7 +247,9 @@ fn admin_token(path: &Path) -> Result<String, Error> {
             }),
         };
     }
-    let token = base64::prelude::BASE64_URL_SAFE_NO_PAD.encode(clock::random_bytes::<32>());
+    // Hexadecimal: never mistaken for an option on somebody's command line.
+    let token: String =
+        clock::random_bytes::<32>().iter().map(|byte| format!("{byte:02x}")).collect();
     write_secret(path, format!("{token}\n").as_bytes()).map_err(file("write"))?;
     Ok(token)
 }

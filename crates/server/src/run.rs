@@ -71,6 +71,10 @@ pub struct Running {
 /// The URL that service account tokens name as their issuer.
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
+/// Memory that past events may take, for watchers that come late. Five minutes of an ordinary day
+/// are far below it.
+const HISTORY_BYTES: usize = 48 << 20;
+
 /// Opens everything and answers requests from the moment this returns.
 pub async fn start(config: Config) -> Result<Running, Error> {
     let dir = &config.data_dir;
@@ -136,7 +140,9 @@ async fn open_store(config: &Config) -> Result<Store, Error> {
             prefix: "/landfall/".into(),
         }),
     };
-    let opened = Store::open(backend, store::Options::new(ENVELOPE)).await;
+    let mut options = store::Options::new(ENVELOPE);
+    options.history_bytes = HISTORY_BYTES;
+    let opened = Store::open(backend, options).await;
     opened.map_err(|error| match error {
         store::Error::InUse { .. } => Error::InUse { path: config.data_dir.clone() },
         error => Error::Store(error),

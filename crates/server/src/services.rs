@@ -19,8 +19,8 @@ use std::sync::Arc;
 use store::{Change, Draft, Expect, Write, WriteError};
 
 /// The range of cluster addresses, and the first of it, which is the API's own.
-pub const SERVICE_RANGE: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 96, 0, 0), 16);
-pub const API_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
+pub(crate) const SERVICE_RANGE: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 96, 0, 0), 16);
+pub(crate) const API_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 
 const NODE_PORTS: std::ops::RangeInclusive<u16> = 30000..=32767;
 /// Not an API resource: the claims on node ports.

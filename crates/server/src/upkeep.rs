@@ -3,7 +3,7 @@
 //! At the start the objects of `bootstrap` are stored where they are missing, before anybody is
 //! answered. After that: RBAC rules are compiled anew when they change, every namespace gets its
 //! `kube-root-ca.crt` and `default` account before its creation is acknowledged (and again if
-//! somebody deletes them), and events are forgotten after an hour.
+//! somebody deletes them), so does the server's own Service, and events are forgotten after an hour.
 
 use crate::authz::Policy;
 use crate::object::{self, Stored, store_name};
@@ -20,6 +20,11 @@ use store::{Change, EventKind, Expect, Write, WriteError};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 const ROOT_CA: &str = "kube-root-ca.crt";
+
+/// The server's own Service in `default`, and where the parts of it are stored.
+const OWN_SERVICE: &str = "kubernetes";
+const OWN_SERVICE_PARTS: [&str; 4] =
+    ["services", "endpoints", "discovery.k8s.io/endpointslices", "networking.k8s.io/ipaddresses"];
 
 /// Events are kept for this long, looked through this often.
 const EVENT_LIFE: jiff::SignedDuration = jiff::SignedDuration::from_secs(3600);
@@ -49,6 +54,9 @@ pub(crate) async fn begin(
         for collection in ["namespaces", "serviceaccounts", "configmaps"] {
             spawn_until_closing(server, refurnish(server.clone(), collection));
         }
+        for collection in OWN_SERVICE_PARTS {
+            spawn_until_closing(server, keep_own_service(server.clone(), address, collection));
+        }
     }
     Ok(())
 }
@@ -65,9 +73,7 @@ fn spawn_until_closing(server: &Server, task: impl Future<Output = ()> + Send + 
 
 async fn store_first_objects(server: &Server, address: SocketAddr) -> Result<(), String> {
     let now = clock::now();
-    let hosts = [address.ip()];
     let range = format!("{}/{}", services::SERVICE_RANGE.0, services::SERVICE_RANGE.1);
-    let api_ip = services::API_ADDRESS;
     let mut objects = bootstrap::namespaces();
     objects.extend(bootstrap::cluster_roles());
     objects.extend(bootstrap::cluster_role_bindings());
@@ -78,21 +84,48 @@ async fn store_first_objects(server: &Server, address: SocketAddr) -> Result<(),
     objects.extend(bootstrap::priority_levels());
     objects.push(bootstrap::service_cidr(&[&range], now));
     objects.push(bootstrap::authentication_config_map(server.ca_certificate()));
-    objects.push(bootstrap::kubernetes_service(api_ip.into(), address.port()));
-    let mut claim = services::ip_address("default", "kubernetes", api_ip);
-    claim["apiVersion"] = "networking.k8s.io/v1".into();
-    claim["kind"] = "IPAddress".into();
-    objects.push(claim);
     let kept = objects.into_iter().map(|object| ensure(server, object, Keep::AsItIs));
     try_join_all(kept).await?;
     let roles =
         bootstrap::cluster_roles().into_iter().map(|role| ensure(server, role, Keep::ButContent));
     try_join_all(roles).await?;
-    // Where the server is may have changed since the last start.
-    let port = address.port();
-    let places = [bootstrap::endpoint_slice(&hosts, port), bootstrap::endpoints(&hosts, port)];
-    try_join_all(places.into_iter().map(|object| ensure(server, object, Keep::ButContent))).await?;
+    ensure_own_service(server, address).await
+}
+
+/// The Service through which pods reach this server, and what belongs to it.
+async fn ensure_own_service(server: &Server, address: SocketAddr) -> Result<(), String> {
+    let (hosts, port) = ([address.ip()], address.port());
+    let api_ip = services::API_ADDRESS;
+    let mut claim = services::ip_address("default", OWN_SERVICE, api_ip);
+    claim["apiVersion"] = "networking.k8s.io/v1".into();
+    claim["kind"] = "IPAddress".into();
+    let parts = [
+        (claim, Keep::AsItIs),
+        (bootstrap::kubernetes_service(api_ip.into(), port), Keep::AsItIs),
+        // Where the server is may have changed since the last start.
+        (bootstrap::endpoint_slice(&hosts, port), Keep::ButContent),
+        (bootstrap::endpoints(&hosts, port), Keep::ButContent),
+    ];
+    try_join_all(parts.map(|(object, keep)| ensure(server, object, keep))).await?;
     Ok(())
+}
+
+/// `kubectl delete all --all` takes the server's own Service along: it comes back (W-52). The
+/// address is given back after the Service is gone, so its claim is looked after too.
+async fn keep_own_service(server: Server, address: SocketAddr, collection: &'static str) {
+    let Ok(mut watcher) = server.store().watch(collection, server.store().revision()) else {
+        return;
+    };
+    let api_ip = services::API_ADDRESS.to_string();
+    while let Ok(events) = watcher.next(1024).await {
+        let gone = events.iter().filter(|event| event.kind == EventKind::Deleted).any(|event| {
+            let place = event.object.place();
+            place == ("default", OWN_SERVICE) || place == ("", api_ip.as_str())
+        });
+        if gone && let Err(error) = ensure_own_service(&server, address).await {
+            tracing::warn!(error, "the server's own Service is incomplete");
+        }
+    }
 }
 
 /// What becomes of an object that is already there.

@@ -523,3 +523,50 @@ async fn a_158_a_restricted_namespace_refuses_pods_and_warns_about_templates() {
         ]
     );
 }
+
+#[tokio::test]
+async fn a_158_a_namespace_that_turns_stricter_names_the_pods_that_do_not_fit() {
+    let cluster = Cluster::start().await;
+    let admin = cluster.admin();
+    let mut host = pod("p");
+    host["spec"]["hostNetwork"] = true.into();
+    admin.make(PODS, host).await;
+    let labels =
+        json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "baseline"}}});
+    let said = admin.patch("/api/v1/namespaces/default", labels).await;
+    assert_eq!(said.code, 200, "{}", said.body);
+    assert_eq!(
+        said.warnings,
+        [
+            "299 - \"existing pods in namespace \\\"default\\\" violate the new PodSecurity enforce level \\\"baseline:latest\\\"\"",
+            "299 - \"p: host namespaces\"",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_90_a_signing_request_names_its_caller_and_masters_cannot_be_asked_for() {
+    let cluster = Cluster::start().await;
+    let key = rcgen::KeyPair::generate().unwrap();
+    let request = |name: &str, group: &str| {
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name.push(rcgen::DnType::CommonName, "ana");
+        params.distinguished_name.push(rcgen::DnType::OrganizationName, group);
+        let pem = params.serialize_request(&key).unwrap().pem().unwrap();
+        let pem = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, pem);
+        json!({
+            "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": name},
+            "spec": {"request": pem, "signerName": "kubernetes.io/kube-apiserver-client", "usages": ["client auth"], "username": "root"},
+        })
+    };
+    let requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+    let admin = cluster.admin();
+    let made = admin.make(requests, request("fine", "team")).await;
+    assert_eq!(made["spec"]["username"], "admin");
+    assert_eq!(made["spec"]["groups"], json!(["system:masters", "system:authenticated"]));
+    let said = admin.post(requests, request("bold", "system:masters")).await;
+    assert_eq!(
+        said.message(),
+        "certificatesigningrequests.certificates.k8s.io \"bold\" is forbidden: use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed"
+    );
+}

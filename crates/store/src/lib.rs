@@ -8,6 +8,7 @@ mod object;
 mod store;
 mod write;
 
+mod bell;
 mod state;
 mod watcher;
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::bell::Bell;
 use crate::{Compacted, Event, EventKind, Object, Options, Watcher};
 
 /// The state as readers and the one engine share it.
@@ -42,7 +43,7 @@ struct Collection<I> {
     ring: VecDeque<Arc<Event<I>>>,
     /// The newest revision that has left this ring. States from here on can be told.
     floor: u64,
-    changed: watch::Sender<u64>,
+    changed: Arc<Bell>,
 }
 
 struct Kept {
@@ -86,13 +87,13 @@ impl<I> Shared<I> {
     /// Makes a batch visible: all of it at once, every watcher woken once.
     pub(crate) fn publish(&self, events: Vec<Published<I>>) {
         let now = Instant::now();
-        let mut touched: Vec<(watch::Sender<u64>, u64)> = Vec::new();
+        let mut touched: Vec<(Arc<Bell>, u64)> = Vec::new();
         let revision = {
             let mut state = self.lock();
             for (collection, event) in events {
                 let revision = event.revision;
                 let changed = state.apply(&collection, event, now);
-                match touched.iter_mut().find(|(sender, _)| sender.same_channel(&changed)) {
+                match touched.iter_mut().find(|(bell, _)| Arc::ptr_eq(bell, &changed)) {
                     Some((_, last)) => *last = revision,
                     None => touched.push((changed, revision)),
                 }
@@ -100,7 +101,7 @@ impl<I> Shared<I> {
             state.revision
         };
         for (changed, last) in touched {
-            changed.send_replace(last);
+            changed.ring(last);
         }
         self.revision.send_replace(revision);
     }
@@ -130,8 +131,8 @@ impl<I> Shared<I> {
             (old, changed)
         };
         drop(old);
-        for sender in changed {
-            sender.send_modify(|_| ());
+        for bell in changed {
+            bell.ring_now();
         }
         self.revision.send_replace(self.read().revision);
     }
@@ -318,7 +319,7 @@ impl<I> State<I> {
         collection: &str,
         event: Arc<Event<I>>,
         now: Instant,
-    ) -> watch::Sender<u64> {
+    ) -> Arc<Bell> {
         let at = self.collection(collection);
         let bytes = event.object.weight() + size_of::<Event<I>>();
         self.order.push_back(Kept { since: now, collection: at, bytes });
@@ -377,7 +378,7 @@ impl<I> State<I> {
             objects: BTreeMap::new(),
             ring: VecDeque::new(),
             floor: self.floor,
-            changed: watch::Sender::new(0),
+            changed: Bell::new(0),
         });
         at
     }

@@ -19,6 +19,7 @@ mod pod_security;
 mod priority;
 mod runtime_class;
 mod toleration;
+mod topology;
 
 mod default_storage_class;
 mod storage_protection;
@@ -47,6 +48,7 @@ pub(crate) async fn admit_create(call: &Call, object: &mut Value) -> Result<()> 
             priority::admit(call, object)?;
             toleration::admit(object);
             runtime_class::admit(call, object)?;
+            topology::admit(call, object);
         }
         ("", "nodes") => node_taint::admit(object),
         ("", "persistentvolumeclaims") => {

@@ -84,7 +84,7 @@ impl<'a> Node<'a> {
     fn bound_elsewhere(&self, call: &Call, name: &str) -> bool {
         let key = store_name(&call.target.namespace, name);
         let pod = call.store().get("pods", &key);
-        pod.is_some_and(|pod| pod.value().text(&["spec", "nodeName"]) != self.name)
+        pod.is_some_and(|pod| pod.field(&call.kind, "spec.nodeName") != Some(self.name))
     }
 
     fn new_pod(&self, pod: &Value) -> Option<String> {
@@ -95,8 +95,33 @@ impl<'a> Node<'a> {
                 self.name
             ));
         }
-        (pod.text(&["spec", "nodeName"]) != self.name).then(|| {
-            format!("node {:?} can only create pods with spec.nodeName set to itself", self.name)
+        let only =
+            |what: &str| Some(format!("node {:?} can only create pods with {what}", self.name));
+        if pod.text(&["spec", "nodeName"]) != self.name {
+            return only("spec.nodeName set to itself");
+        }
+        let owners = pod.at(&["metadata", "ownerReferences"]).and_then(Value::as_array);
+        match owners.map(Vec::as_slice).unwrap_or_default() {
+            [] => {}
+            [owner] => {
+                let own = owner.text(&["apiVersion"]) == "v1"
+                    && owner.text(&["kind"]) == "Node"
+                    && owner.text(&["name"]) == self.name;
+                if !own {
+                    return only("an owner reference set to itself");
+                }
+                if owner["controller"] != Value::Bool(true) {
+                    return only("a controller owner reference set to itself");
+                }
+            }
+            _ => return only("a single owner reference set to itself"),
+        }
+        let volumes = pod.at(&["spec", "volumes"]).and_then(Value::as_array);
+        let mut volumes = volumes.into_iter().flatten();
+        let claims = volumes.any(|volume| volume.at(&["persistentVolumeClaim"]).is_some());
+        claims.then(|| {
+            let what = "persistentvolumeclaims";
+            format!("node {:?} can not create pods that reference {what}", self.name)
         })
     }
 

@@ -47,7 +47,8 @@ pub(crate) async fn create(call: &Call) -> Result<Answer> {
         let status = pod.object("status");
         status.remove("nominatedNodeName");
         set_scheduled(status, &now);
-        Ok(Changed::tracked(pod))
+        // Upstream's field manager sees the Binding, not the pod: nobody owns the node's name.
+        Ok(Changed { object: pod, tracked: true })
     })
     .await?;
     let mut success = Status::success();

@@ -4,12 +4,13 @@ use crate::admission;
 use crate::answer::{self, Answer};
 use crate::call::{Call, name_of};
 use crate::error::{ApiError, Result};
-use crate::negotiate::{Encoding, Offer, View};
+use crate::negotiate::{Form, Offer};
 use crate::verbs::write::{self, Endpoint};
 use crate::views::{self, IncludeObject};
 use crate::{decode, services};
 use api::rules::Generation;
 use api::value::ValueExt;
+use bytes::Bytes;
 use http::StatusCode;
 use serde_json::Value;
 
@@ -32,15 +33,7 @@ pub(crate) async fn create(call: &Call) -> Result<Answer> {
     }
     let made = make(call, object, dry_run, Origin::Request).await?;
     let include = IncludeObject::parse(call.query.text("includeObject"))?;
-    if let Made::Stored(stored) = &made
-        && form.view == View::Whole
-        && form.encoding == Encoding::Json
-        && !form.pretty
-    {
-        return Ok(answer::bytes(StatusCode::CREATED, form, views::bytes(&call.kind, stored)));
-    }
-    let bytes = views::single(&call.kind, made.value(call), form, include);
-    Ok(answer::bytes(StatusCode::CREATED, form, bytes))
+    Ok(answer::bytes(StatusCode::CREATED, form, made.bytes(call, form, include)))
 }
 
 /// Where a new object's managedFields come from.
@@ -57,6 +50,14 @@ pub(crate) enum Made {
 }
 
 impl Made {
+    /// The object in the form that was asked for; stored bytes as they are where that will do.
+    pub(crate) fn bytes(&self, call: &Call, form: Form, include: IncludeObject) -> Bytes {
+        match self {
+            Made::Stored(stored) if form.is_plain() => views::bytes(&call.kind, stored),
+            _ => views::single(&call.kind, self.value(call), form, include),
+        }
+    }
+
     pub(crate) fn value(&self, call: &Call) -> Value {
         match self {
             Made::Stored(stored) => views::value(&call.kind, stored),

@@ -9,6 +9,7 @@ use crate::error::{ApiError, Result};
 use crate::negotiate::{Form, Offer};
 use crate::object::{Object, Stored, store_name};
 use crate::services;
+use crate::verbs::create::Made;
 use crate::verbs::list::{self, Filter};
 use crate::verbs::write::{self, ATTEMPTS, Failed};
 use crate::views::{self, IncludeObject};
@@ -119,11 +120,11 @@ fn from_query(call: &Call) -> Result<Value> {
     Ok(asked)
 }
 
-/// How a deletion ended.
+/// How a deletion ended, and the object as it was last.
 pub(crate) enum Outcome {
     /// Marked, or already marked; still there.
-    Kept(Value),
-    Removed(Value),
+    Kept(Made),
+    Removed(Made),
 }
 
 pub(crate) async fn delete(call: &Call) -> Result<Answer> {
@@ -141,15 +142,15 @@ fn shown(call: &Call, form: Form, options: &Options, outcome: Outcome) -> Answer
         _ => StatusCode::OK,
     };
     match outcome {
-        Outcome::Removed(object) if !call.kind.rules.returns_deleted => {
+        Outcome::Removed(made) if !call.kind.rules.returns_deleted => {
+            let object = made.value(call);
             let uid = object.text(&["metadata", "uid"]);
             let name = object.text(&["metadata", "name"]);
             let receipt = write::receipt(&call.kind, name, uid);
             answer::bytes(code, form, views::encode(&receipt, form))
         }
-        Outcome::Kept(object) | Outcome::Removed(object) => {
-            let include = IncludeObject::default();
-            answer::bytes(code, form, views::single(&call.kind, object, form, include))
+        Outcome::Kept(made) | Outcome::Removed(made) => {
+            answer::bytes(code, form, made.bytes(call, form, IncludeObject::default()))
         }
     }
 }
@@ -163,27 +164,28 @@ pub(crate) async fn delete_one(call: &Call, name: &str, options: &Options) -> Re
         let old = views::value(&call.kind, &stored);
         check_preconditions(call, name, &old, options)?;
         match plan(call, &old, options) {
-            Plan::Nothing => return Ok(Outcome::Kept(old)),
-            Plan::Remove => match remove(call, name, &stored, old, options).await? {
+            Plan::Nothing => return Ok(Outcome::Kept(Made::Stored(stored))),
+            Plan::Remove => match remove(call, name, &stored, &old, options).await? {
                 Ok(outcome) => return Ok(outcome),
                 Err(newer) => stored = newer,
             },
             Plan::Mark { object, then_remove } => {
                 if options.dry_run {
+                    let made = Made::Only(object);
                     return Ok(if then_remove {
-                        Outcome::Removed(object)
+                        Outcome::Removed(made)
                     } else {
-                        Outcome::Kept(object)
+                        Outcome::Kept(made)
                     });
                 }
                 let expect = Expect::Revision(stored.revision());
                 match write::write(call, name, expect, Some(&object)).await {
                     Ok(marked) if then_remove => {
-                        return second_write(call, name, marked, options).await;
+                        return second_write(call, name, marked, &object, options).await;
                     }
                     Ok(marked) => {
                         call.server.written(&call.kind).await;
-                        return Ok(Outcome::Kept(views::value(&call.kind, &marked)));
+                        return Ok(Outcome::Kept(Made::Stored(marked)));
                     }
                     Err(Failed::Conflict(Some(newer))) => stored = newer,
                     Err(Failed::Conflict(None)) => return Err(not_found()),
@@ -200,16 +202,16 @@ async fn second_write(
     call: &Call,
     name: &str,
     marked: Arc<Object>,
+    object: &Value,
     options: &Options,
 ) -> Result<Outcome> {
     let mut marked = marked;
     for _ in 0..ATTEMPTS {
-        let object = views::value(&call.kind, &marked);
         match remove(call, name, &marked, object, options).await? {
             Ok(outcome) => return Ok(outcome),
             Err(newer) if newer.meta().deletion_timestamp.is_none() => {
                 // Another object under the same name: ours is gone.
-                return Ok(Outcome::Removed(views::value(&call.kind, &marked)));
+                return Ok(Outcome::Removed(Made::Stored(marked)));
             }
             Err(newer) => marked = newer,
         }
@@ -217,24 +219,25 @@ async fn second_write(
     Err(ApiError::modified(&call.kind, name))
 }
 
+/// Removes what is stored, or answers what is stored instead by now.
 async fn remove(
     call: &Call,
     name: &str,
     stored: &Arc<Object>,
-    object: Value,
+    object: &Value,
     options: &Options,
 ) -> Result<std::result::Result<Outcome, Arc<Object>>> {
     if options.dry_run {
-        return Ok(Ok(Outcome::Removed(object)));
+        return Ok(Ok(Outcome::Removed(Made::Stored(stored.clone()))));
     }
     match write::write(call, name, Expect::Revision(stored.revision()), None).await {
         Ok(removed) => {
-            services::release(call, &object).await;
+            services::release(call, object).await;
             call.server.written(&call.kind).await;
-            Ok(Ok(Outcome::Removed(views::value(&call.kind, &removed))))
+            Ok(Ok(Outcome::Removed(Made::Stored(removed))))
         }
         Err(Failed::Conflict(Some(newer))) => Ok(Err(newer)),
-        Err(Failed::Conflict(None)) => Ok(Ok(Outcome::Removed(object))),
+        Err(Failed::Conflict(None)) => Ok(Ok(Outcome::Removed(Made::Stored(stored.clone())))),
         Err(Failed::Api(error)) => Err(error),
     }
 }

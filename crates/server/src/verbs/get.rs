@@ -3,7 +3,7 @@
 use crate::answer::{self, Answer};
 use crate::call::Call;
 use crate::error::Result;
-use crate::negotiate::{Encoding, Offer, View};
+use crate::negotiate::Offer;
 use crate::views::{self, IncludeObject};
 use http::StatusCode;
 
@@ -14,7 +14,7 @@ pub(crate) async fn get(call: &Call) -> Result<Answer> {
         call.server.barrier().await?;
     }
     let stored = call.stored()?;
-    if form.view == View::Whole && form.encoding == Encoding::Json && !form.pretty {
+    if form.is_plain() {
         let bytes = views::bytes(&call.kind, &stored);
         return Ok(answer::bytes(StatusCode::OK, form, bytes));
     }

@@ -4,7 +4,7 @@ use crate::answer::{self, Answer};
 use crate::body::Body;
 use crate::call::{Call, invalid_options};
 use crate::error::{ApiError, Result};
-use crate::negotiate::{Encoding, Form, Offer, View};
+use crate::negotiate::{Form, Offer, View};
 use crate::object::{self, Object, Stored, store_name};
 use crate::views::{self, IncludeObject};
 use api::crd::Custom;
@@ -323,7 +323,7 @@ pub(crate) async fn list(call: &Call) -> Result<Answer> {
     let form = call.form(Offer::List)?;
     let filter = Filter::of(call)?;
     let page = page(call, &filter).await?;
-    if form.view == View::Whole && form.encoding == Encoding::Json && !form.pretty {
+    if form.is_plain() {
         let parts = parts(&call.kind, &page);
         return Ok(answer::answer(StatusCode::OK, answer::JSON, Body::parts(parts)));
     }

@@ -91,9 +91,19 @@ pub(crate) fn patched(call: &Call, form: Form, old: &Value) -> Result<Value> {
         Form::Apply => return Err(ApiError::Internal("apply is no such patch".into())),
     };
     result.map_err(|error| match error {
-        PatchError::NotApplicable(why) => unprocessable(call, &why),
+        PatchError::NotApplicable(why) => not_applicable(&why),
         error => ApiError::Said(Box::new(error.status())),
     })
+}
+
+/// Upstream does not say which operation failed, nor on which object; kubectl shows the message
+/// only because the details are empty.
+fn not_applicable(why: &str) -> ApiError {
+    tracing::debug!(why, "a patch does not apply");
+    let said = "the server rejected our request due to an error in our request";
+    ApiError::Invalid(Box::new(
+        Status::failure(422, "Invalid", said).with_details(api::status::Details::default()),
+    ))
 }
 
 /// 422 without causes: the patch is well formed but does not fit this object.

@@ -4,7 +4,7 @@ use crate::admission;
 use crate::answer::{self, Answer};
 use crate::call::{Call, name_of};
 use crate::error::{ApiError, Result};
-use crate::negotiate::{Encoding, Offer, View};
+use crate::negotiate::Offer;
 use crate::object::{Object, store_name};
 use crate::verbs::create::{self, Made};
 use crate::verbs::write::{self, ATTEMPTS, Endpoint, Failed};
@@ -281,14 +281,6 @@ async fn finish_deletion(
 
 pub(crate) fn shown(call: &Call, made: &Made, code: StatusCode) -> Result<Answer> {
     let form = call.form(Offer::Object)?;
-    if let Made::Stored(stored) = made
-        && form.view == View::Whole
-        && form.encoding == Encoding::Json
-        && !form.pretty
-    {
-        return Ok(answer::bytes(code, form, views::bytes(&call.kind, stored)));
-    }
     let include = IncludeObject::parse(call.query.text("includeObject"))?;
-    let bytes = views::single(&call.kind, made.value(call), form, include);
-    Ok(answer::bytes(code, form, bytes))
+    Ok(answer::bytes(code, form, made.bytes(call, form, include)))
 }

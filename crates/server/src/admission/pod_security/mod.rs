@@ -5,6 +5,7 @@
 //! does, `restricted` what a careful one does not do either. `audit` has no place to be told yet.
 
 mod baseline;
+mod existing;
 mod restricted;
 mod setters;
 
@@ -109,6 +110,9 @@ pub(super) fn check_namespace(call: &Call, namespace: &Value, old: Option<&Value
     if changed && !errors.is_empty() {
         return Err(ApiError::invalid(&call.kind, super::name_of(namespace), errors));
     }
+    if let (true, Some(old)) = (changed, old) {
+        existing::warn(call, namespace, Policy::enforced(old), Policy::enforced(namespace));
+    }
     Ok(())
 }
 
@@ -141,6 +145,13 @@ impl Policies {
 }
 
 impl Policy {
+    /// What the labels of a Namespace object say.
+    fn enforced(namespace: &Value) -> Policy {
+        let label = |key: &str| namespace.at(&["metadata", "labels", key]).and_then(Value::as_str);
+        let version = format!("{ENFORCE}{VERSION_SUFFIX}");
+        Policy::parse(label(ENFORCE), label(&version), Level::Restricted)
+    }
+
     fn parse(level: Option<&str>, version: Option<&str>, unclear: Level) -> Policy {
         let level = level.map_or(Level::Privileged, |level| Level::parse(level).unwrap_or(unclear));
         let version = version.and_then(Version::parse).unwrap_or(LATEST);
@@ -149,6 +160,14 @@ impl Policy {
 
     /// `reason (detail), reason (detail)`, if the pod goes beyond the level.
     fn violations(&self, pod: &Value) -> Option<String> {
+        let said = self.found(pod).into_iter().map(|Violation { reason, detail }| {
+            if detail.is_empty() { reason } else { format!("{reason} ({detail})") }
+        });
+        let said: Vec<String> = said.collect();
+        (!said.is_empty()).then(|| said.join(", "))
+    }
+
+    fn found(&self, pod: &Value) -> Vec<Violation> {
         let Policy { level, version } = *self;
         let mut found: Vec<Violation> = Vec::new();
         if level >= Level::Baseline {
@@ -157,12 +176,7 @@ impl Policy {
         if level == Level::Restricted {
             found.extend(restricted::violations(pod, version));
         }
-        let said = found.iter().map(|Violation { reason, detail }| match detail.as_str() {
-            "" => reason.clone(),
-            detail => format!("{reason} ({detail})"),
-        });
-        let said: Vec<String> = said.collect();
-        (!said.is_empty()).then(|| said.join(", "))
+        found
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) fn violations(pod: &Value, version: Version) -> impl Iterator<Item = 
     [
         linux(since(8, privilege_escalation(pod))),
         linux(since(22, capabilities(pod))),
-        volumes(pod, version),
+        volumes(pod),
         run_as_non_root(pod),
         since(23, run_as_user(pod)),
         linux(since(19, seccomp(pod))),
@@ -82,18 +82,17 @@ fn capabilities(pod: &Value) -> Option<Violation> {
     }
 }
 
-fn volumes(pod: &Value, version: Version) -> Option<Violation> {
+fn volumes(pod: &Value) -> Option<Violation> {
     let volumes = pod.at(&["spec", "volumes"]).and_then(Value::as_array).into_iter().flatten();
     let source = |volume: &Value| -> Option<String> {
         let fields = volume.as_object()?;
-        fields.keys().find(|field| *field != "name").cloned()
+        let source = fields.keys().find(|field| *field != "name")?;
+        // Upstream's list of names ends before image volumes.
+        Some(if source == "image" { "unknown".into() } else { source.clone() })
     };
-    // Images are content like a container's own, and have been volumes since 1.31.
-    let allowed =
-        |kind: &str| VOLUMES.contains(&kind) || (kind == "image" && version >= Version(31));
     let bad: Vec<(&str, String)> = volumes
         .filter_map(|volume| Some((volume.text(&["name"]), source(volume)?)))
-        .filter(|(_, kind)| !allowed(kind))
+        .filter(|(_, kind)| !VOLUMES.contains(&kind.as_str()))
         .collect();
     if bad.is_empty() {
         return None;

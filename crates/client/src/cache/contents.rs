@@ -1,0 +1,224 @@
+//! Objects, the indexes over them, and what a change of either means. No I/O.
+
+use crate::object::controller_of;
+use crate::{Object, ObjectKey};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The index that every cache has: the uid of the owner that controls the object.
+pub(super) const CONTROLLER: &str = "controller";
+
+type IndexKeys<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
+
+pub(super) struct Contents<K> {
+    objects: BTreeMap<ObjectKey, Arc<K>>,
+    indexes: BTreeMap<&'static str, Index<K>>,
+}
+
+struct Index<K> {
+    keys: IndexKeys<K>,
+    entries: BTreeMap<String, BTreeSet<ObjectKey>>,
+}
+
+pub(super) struct Change<K> {
+    pub(super) key: ObjectKey,
+    pub(super) before: Option<Arc<K>>,
+    pub(super) after: Option<Arc<K>>,
+}
+
+impl<K: Object> Contents<K> {
+    pub(super) fn new() -> Self {
+        let mut contents = Contents { objects: BTreeMap::new(), indexes: BTreeMap::new() };
+        contents.add_index(
+            CONTROLLER,
+            Box::new(|object| {
+                controller_of(object).map(|owner| owner.uid.clone()).into_iter().collect()
+            }),
+        );
+        contents
+    }
+
+    pub(super) fn add_index(&mut self, name: &'static str, keys: IndexKeys<K>) {
+        self.indexes.insert(name, Index { keys, entries: BTreeMap::new() });
+    }
+
+    pub(super) fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
+        self.objects.get(key).cloned()
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<K>> {
+        self.objects.values()
+    }
+
+    pub(super) fn in_namespace<'a>(
+        &'a self,
+        namespace: &'a str,
+    ) -> impl Iterator<Item = &'a Arc<K>> {
+        // No name is shorter than the empty one, so this is where the namespace begins.
+        let run = self.objects.range(ObjectKey::new(namespace, "")..);
+        run.take_while(move |(key, _)| key.namespace() == namespace).map(|(_, object)| object)
+    }
+
+    pub(super) fn by_index(&self, name: &str, key: &str) -> Vec<Arc<K>> {
+        let found = self.indexes.get(name).and_then(|index| index.entries.get(key));
+        found.into_iter().flatten().filter_map(|key| self.get(key)).collect()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// Makes `objects` all there is. What is as it was is no change.
+    pub(super) fn replace(&mut self, objects: Vec<K>) -> Vec<Change<K>> {
+        let listed: BTreeSet<ObjectKey> = objects.iter().map(ObjectKey::of).collect();
+        let gone: Vec<ObjectKey> =
+            self.objects.keys().filter(|key| !listed.contains(key)).cloned().collect();
+        let mut changes: Vec<_> = gone.iter().filter_map(|key| self.remove(key)).collect();
+        changes.extend(objects.into_iter().filter_map(|object| self.put(Arc::new(object))));
+        changes
+    }
+
+    /// `None` if it is as it was: the same version of the same object.
+    pub(super) fn put(&mut self, object: Arc<K>) -> Option<Change<K>> {
+        let key = ObjectKey::of(object.as_ref());
+        let before = self.get(&key);
+        let version = |object: &K| {
+            let meta = object.meta();
+            (meta.uid.clone(), meta.resource_version.clone())
+        };
+        if before.as_ref().is_some_and(|before| version(before) == version(&object)) {
+            return None;
+        }
+        if let Some(before) = &before {
+            self.indexes.values_mut().for_each(|index| index.remove(&key, before));
+        }
+        self.indexes.values_mut().for_each(|index| index.add(&key, &object));
+        self.objects.insert(key.clone(), object.clone());
+        Some(Change { key, before, after: Some(object) })
+    }
+
+    pub(super) fn remove(&mut self, key: &ObjectKey) -> Option<Change<K>> {
+        let (key, before) = self.objects.remove_entry(key)?;
+        self.indexes.values_mut().for_each(|index| index.remove(&key, &before));
+        Some(Change { key, before: Some(before), after: None })
+    }
+}
+
+impl<K> Index<K> {
+    fn add(&mut self, key: &ObjectKey, object: &K) {
+        for entry in (self.keys)(object) {
+            self.entries.entry(entry).or_default().insert(key.clone());
+        }
+    }
+
+    fn remove(&mut self, key: &ObjectKey, object: &K) {
+        for entry in (self.keys)(object) {
+            if let Some(keys) = self.entries.get_mut(&entry) {
+                keys.remove(key);
+                if keys.is_empty() {
+                    self.entries.remove(&entry);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::Pod;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    const NODE: &str = "node";
+
+    fn pod(namespace: &str, name: &str, version: u32, node: &str, owner: Option<&str>) -> Pod {
+        let owners = owner.map(|uid| {
+            json!([
+                { "apiVersion": "v1", "kind": "Other", "name": "x", "uid": "other" },
+                { "apiVersion": "v1", "kind": "O", "name": "o", "uid": uid, "controller": true },
+            ])
+        });
+        serde_json::from_value(json!({
+            "metadata": {
+                "namespace": namespace, "name": name, "uid": name,
+                "resourceVersion": version.to_string(), "ownerReferences": owners,
+            },
+            "spec": { "nodeName": node, "containers": [] },
+        }))
+        .unwrap()
+    }
+
+    fn contents() -> Contents<Pod> {
+        let mut contents = Contents::new();
+        let node = |pod: &Pod| pod.spec.iter().filter_map(|spec| spec.node_name.clone()).collect();
+        contents.add_index(NODE, Box::new(node));
+        contents
+    }
+
+    fn names<'a>(pods: impl IntoIterator<Item = &'a Arc<Pod>>) -> Vec<String> {
+        pods.into_iter().map(|pod| ObjectKey::of(pod.as_ref()).to_string()).collect()
+    }
+
+    #[test]
+    fn objects_are_found_by_namespace_controller_and_index() {
+        let mut contents = contents();
+        contents.put(pod("a", "x", 1, "n1", Some("rs")).into());
+        contents.put(pod("a-b", "y", 2, "n1", None).into());
+        contents.put(pod("a", "w", 3, "n2", Some("rs")).into());
+        assert_eq!(names(contents.in_namespace("a")), ["a/w", "a/x"]);
+        assert_eq!(names(&contents.by_index(CONTROLLER, "rs")), ["a/w", "a/x"]);
+        assert!(contents.by_index(CONTROLLER, "other").is_empty(), "an owner, but no controller");
+        assert_eq!(names(&contents.by_index(NODE, "n1")), ["a/x", "a-b/y"]);
+        assert!(contents.by_index("none", "n1").is_empty());
+    }
+
+    #[test]
+    fn an_object_that_moves_leaves_its_old_place_in_the_index() {
+        let mut contents = contents();
+        contents.put(pod("a", "x", 1, "n1", None).into());
+        contents.put(pod("a", "x", 2, "n2", None).into());
+        assert!(contents.by_index(NODE, "n1").is_empty());
+        assert_eq!(names(&contents.by_index(NODE, "n2")), ["a/x"]);
+    }
+
+    #[test]
+    fn a_list_says_what_came_what_changed_and_what_went_meanwhile() {
+        let mut contents = contents();
+        for (name, version) in [("same", 1), ("changed", 2), ("gone", 3)] {
+            contents.put(pod("a", name, version, "n", None).into());
+        }
+        let list = [("same", 1), ("changed", 9), ("new", 8)];
+        let list = list.map(|(name, version)| pod("a", name, version, "n", None));
+        let mut changes: Vec<String> = contents
+            .replace(list.into())
+            .iter()
+            .map(|c| format!("{} {} {}", c.key, c.before.is_some(), c.after.is_some()))
+            .collect();
+        changes.sort();
+        assert_eq!(changes, ["a/changed true true", "a/gone true false", "a/new false true"]);
+        assert_eq!(names(contents.all()), ["a/changed", "a/new", "a/same"]);
+    }
+
+    proptest! {
+        /// However objects come and go, an index holds exactly what a search would find.
+        #[test]
+        fn an_index_agrees_with_a_search(
+            steps in prop::collection::vec((0u8..5, 0u8..3, any::<bool>()), 0..50),
+        ) {
+            let mut contents = contents();
+            for (version, (name, node, put)) in steps.into_iter().enumerate() {
+                let pod = pod("a", &format!("p{name}"), version as u32, &format!("n{node}"), None);
+                match put {
+                    true => drop(contents.put(pod.into())),
+                    false => drop(contents.remove(&ObjectKey::of(&pod))),
+                }
+            }
+            for node in ["n0", "n1", "n2"] {
+                let on_node = |pod: &&Arc<Pod>| pod.spec.as_ref().unwrap().node_name.as_deref() == Some(node);
+                let searched = names(contents.all().filter(on_node));
+                prop_assert_eq!(names(&contents.by_index(NODE, node)), searched);
+            }
+        }
+    }
+}

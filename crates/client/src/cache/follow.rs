@@ -1,0 +1,229 @@
+//! Follows the server: list, watch, and after a break go on where it broke, or list again.
+//!
+//! Not kube's own `watcher`: its waits follow a random source of their own, and a simulated cluster
+//! must be repeatable. And it does not say how far it has come.
+
+use super::Shared;
+use crate::client::ANSWER_MAX;
+use crate::read::Selection;
+use crate::{Client, Error, Object};
+use futures::{StreamExt, pin_mut};
+use kube::core::{Request, Status, WatchEvent};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long one watch lasts, at most. The next goes on where it ended.
+const WATCH_SECONDS: u32 = 290;
+
+/// Servers send a bookmark every minute. After this long without anything, nobody is there.
+const SILENCE_MAX: Duration = Duration::from_secs(150);
+
+/// The wait after a first failure; it doubles.
+const BACKOFF_FIRST: Duration = Duration::from_millis(100);
+
+/// The longest wait. Short, because all that a component does while it waits is outdated.
+const BACKOFF_MAX: Duration = Duration::from_secs(10);
+
+/// Why a watch came to its end.
+#[derive(Debug)]
+enum End {
+    /// In the order of things: its time was up, or the server stops.
+    Closed,
+    /// The connection broke, or could not be made.
+    Broken(Error),
+    /// There is an answer, and it is no.
+    Refused(Box<Status>),
+}
+
+impl std::fmt::Display for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            End::Closed => f.write_str("closed"),
+            End::Broken(error) => f.write_str(&crate::error::chain(error)),
+            End::Refused(status) => f.write_str(&status.message),
+        }
+    }
+}
+
+/// How to go on.
+#[derive(Debug, PartialEq, Clone, Copy)]
+enum Go {
+    Resume,
+    List,
+}
+
+impl End {
+    fn go(&self) -> Go {
+        match self {
+            End::Closed | End::Broken(_) => Go::Resume,
+            // Too many requests: the version is as good as before.
+            End::Refused(status) if status.code == 429 => Go::Resume,
+            // 410: history does not reach back that far. Anything else (a version that the server
+            // has not reached, since it lost its data, say): begin from what is there now.
+            End::Refused(_) => Go::List,
+        }
+    }
+}
+
+/// Doubles, up to a bound, with jitter so that a thousand clients do not come back as one.
+#[derive(Default)]
+struct Backoff {
+    failures: u32,
+}
+
+impl Backoff {
+    fn next(&mut self, chance: u64) -> Duration {
+        let full = BACKOFF_FIRST.saturating_mul(1 << self.failures.min(16)).min(BACKOFF_MAX);
+        self.failures += 1;
+        full / 2 + (full / 2).mul_f64((chance >> 11) as f64 / (1u64 << 53) as f64)
+    }
+
+    async fn wait(&mut self) {
+        tokio::time::sleep(self.next(clock::random_u64())).await;
+    }
+}
+
+/// Runs until it is aborted.
+pub(super) async fn follow<K: Object>(
+    client: Client,
+    kind: K::DynamicType,
+    which: Selection,
+    metadata_only: bool,
+    shared: Arc<Shared<K>>,
+) {
+    let mut backoff = Backoff::default();
+    let mut version = None;
+    loop {
+        let Some(from) = version.take() else {
+            match client.snapshot::<K>(&kind, &which, metadata_only).await {
+                Ok(snapshot) => {
+                    shared.replace(snapshot.items, &snapshot.version);
+                    version = Some(snapshot.version);
+                }
+                Err(error) => {
+                    tracing::warn!(
+                        error = crate::error::chain(&error),
+                        "cannot list; trying again"
+                    );
+                    backoff.wait().await;
+                }
+            }
+            continue;
+        };
+        let mut watch = Watch { version: from, heard: false, shared: &shared };
+        let end = watch.run(&client, &kind, &which, metadata_only).await;
+        if watch.heard {
+            backoff = Backoff::default();
+        }
+        if !(watch.heard && matches!(end, End::Closed)) {
+            tracing::debug!(kind = %K::plural(&kind), %end, "watch ended");
+            backoff.wait().await;
+        }
+        version = (end.go() == Go::Resume).then_some(watch.version);
+    }
+}
+
+struct Watch<'a, K: Object> {
+    /// What the next watch goes on from.
+    version: String,
+    /// Whether anything came at all.
+    heard: bool,
+    shared: &'a Shared<K>,
+}
+
+impl<K: Object> Watch<'_, K> {
+    async fn run(
+        &mut self,
+        client: &Client,
+        kind: &K::DynamicType,
+        which: &Selection,
+        metadata_only: bool,
+    ) -> End {
+        let request = Request::new(K::url_path(kind, which.namespace.as_deref()));
+        let params = which.watch_params(WATCH_SECONDS);
+        let request = match metadata_only {
+            true => request.watch_metadata(&params, &self.version),
+            false => request.watch(&params, &self.version),
+        };
+        let doing = || format!("watch {}", K::plural(kind));
+        let request = match request {
+            Ok(request) => request,
+            Err(error) => {
+                return End::Broken(Error::Unsendable { doing: doing(), why: error.to_string() });
+            }
+        };
+        let begun = client.kube().request_events::<K>(request);
+        let events = match tokio::time::timeout(ANSWER_MAX, begun).await {
+            Ok(Ok(events)) => events,
+            Ok(Err(kube::Error::Api(status))) => return End::Refused(status),
+            Ok(Err(error)) => return End::Broken(Error::from_kube(doing(), error)),
+            Err(_) => return End::Broken(Error::Timeout { doing: doing() }),
+        };
+        pin_mut!(events);
+        loop {
+            match tokio::time::timeout(SILENCE_MAX, events.next()).await {
+                Ok(Some(Ok(event))) => {
+                    if let Some(status) = self.take(event) {
+                        return End::Refused(status);
+                    }
+                }
+                Ok(Some(Err(kube::Error::Api(status)))) => return End::Refused(status),
+                Ok(Some(Err(error))) => return End::Broken(Error::from_kube(doing(), error)),
+                Ok(None) => return End::Closed,
+                Err(_) => return End::Broken(Error::Timeout { doing: doing() }),
+            }
+        }
+    }
+
+    /// The status, if that is what came.
+    fn take(&mut self, event: WatchEvent<K>) -> Option<Box<Status>> {
+        let version = match &event {
+            WatchEvent::Added(object)
+            | WatchEvent::Modified(object)
+            | WatchEvent::Deleted(object) => object.meta().resource_version.clone(),
+            WatchEvent::Bookmark(bookmark) => Some(bookmark.metadata.resource_version.clone()),
+            WatchEvent::Error(_) => None,
+        };
+        if let Some(version) = version {
+            self.version = version;
+            self.heard = true;
+        }
+        match event {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                self.shared.put(object, &self.version);
+            }
+            WatchEvent::Deleted(object) => self.shared.remove(&object, &self.version),
+            WatchEvent::Bookmark(_) => self.shared.advance(&self.version, false),
+            WatchEvent::Error(status) => return Some(status),
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_break_is_resumed_and_a_refusal_is_listed_again() {
+        let refused = |code| End::Refused(Status::failure("", "").with_code(code).boxed());
+        let broken = End::Broken(Error::Timeout { doing: "watch".into() });
+        assert_eq!(End::Closed.go(), Go::Resume);
+        assert_eq!(broken.go(), Go::Resume);
+        assert_eq!(refused(429).go(), Go::Resume);
+        for code in [410, 403, 500, 504] {
+            assert_eq!(refused(code).go(), Go::List, "{code}");
+        }
+    }
+
+    #[test]
+    fn the_wait_grows_and_stays_within_its_bounds() {
+        for chance in [0, u64::MAX / 2, u64::MAX] {
+            let mut backoff = Backoff::default();
+            let waits: Vec<_> = (0..40).map(|_| backoff.next(chance)).collect();
+            assert!(waits[0] >= BACKOFF_FIRST / 2 && waits[0] <= BACKOFF_FIRST, "{waits:?}");
+            assert!(waits.is_sorted(), "{waits:?}");
+            assert!(waits[39] >= BACKOFF_MAX / 2 && waits[39] <= BACKOFF_MAX, "{waits:?}");
+        }
+    }
+}

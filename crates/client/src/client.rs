@@ -1,0 +1,116 @@
+//! A handle on the API, over one of two transports, and it does not say which.
+//!
+//! Not here: what is asked through it (`read`, `write`).
+
+use crate::{Error, Result};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD as BASE64;
+use bytes::Bytes;
+use http::{Request, Response};
+use kube::client::Body;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde::de::DeserializeOwned;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long an answer may take. A server cuts its own work short at 60 s, so that no answer
+/// after that means that nobody is there.
+pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(65);
+
+/// Where reading and writing starts. Cheap to clone.
+#[derive(Clone)]
+pub struct Client {
+    kube: kube::Client,
+    manager: Option<String>,
+}
+
+impl Client {
+    /// Through a service of this process, such as a `server::Door`. Needs a tokio runtime.
+    pub fn in_process<S, B>(service: S) -> Client
+    where
+        S: tower::Service<Request<Body>, Response = Response<B>> + Send + 'static,
+        S::Future: Send + 'static,
+        S::Error: Into<tower::BoxError>,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<tower::BoxError>,
+    {
+        Client { kube: kube::Client::new(service, "default"), manager: None }
+    }
+
+    /// Over HTTPS, to the current context of a kubeconfig.
+    pub async fn from_kubeconfig(path: impl AsRef<Path>) -> Result<Client> {
+        let kubeconfig = Kubeconfig::read_from(path).map_err(config_error)?;
+        let options = KubeConfigOptions::default();
+        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await;
+        Client::from_config(config.map_err(config_error)?)
+    }
+
+    /// Over HTTPS, with a bearer token. `ca` is PEM; without it the system's roots are trusted.
+    pub async fn connect(url: &str, token: &str, ca: Option<&str>) -> Result<Client> {
+        // The same road as a file takes, so that there is one reader of certificates.
+        let mut cluster = serde_json::json!({ "server": url });
+        if let Some(ca) = ca {
+            // Without this, nobody would be trusted, and the first request would fail to say why.
+            if !ca.contains("-----BEGIN CERTIFICATE-----") {
+                return Err(Error::Config { why: "the CA is no certificate in PEM".into() });
+            }
+            cluster["certificate-authority-data"] = BASE64.encode(ca).into();
+        }
+        let kubeconfig = serde_json::from_value(serde_json::json!({
+            "clusters": [{ "name": "it", "cluster": cluster }],
+            "users": [{ "name": "we", "user": { "token": token } }],
+            "contexts": [{ "name": "we@it", "context": { "cluster": "it", "user": "we" } }],
+            "current-context": "we@it",
+        }));
+        let options = KubeConfigOptions::default();
+        let config =
+            kube::Config::from_custom_kubeconfig(kubeconfig.map_err(config_error)?, &options).await;
+        Client::from_config(config.map_err(config_error)?)
+    }
+
+    fn from_config(mut config: kube::Config) -> Result<Client> {
+        // Whoever asks knows whether, and after which wait, asking again makes sense.
+        config.default_retry = false;
+        let kube = kube::Client::try_from(config).map_err(config_error)?;
+        Ok(Client { kube, manager: None })
+    }
+
+    /// The same client, writing as field manager `name`.
+    pub fn named(mut self, name: &str) -> Client {
+        self.manager = Some(name.to_owned());
+        self
+    }
+
+    /// kube's own client, for what has no helper here: logs, exec, discovery, dynamic kinds.
+    pub fn kube(&self) -> &kube::Client {
+        &self.kube
+    }
+
+    pub(crate) fn manager(&self) -> Option<&str> {
+        self.manager.as_deref()
+    }
+
+    /// Asks, and reads the answer as a `T`. `doing` completes "failed to …".
+    pub(crate) async fn ask<T: DeserializeOwned>(
+        &self,
+        doing: impl Fn() -> String,
+        request: Result<Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> Result<T> {
+        let request = request
+            .map_err(|error| Error::Unsendable { doing: doing(), why: error.to_string() })?;
+        match tokio::time::timeout(ANSWER_MAX, self.kube.request(request)).await {
+            Ok(answer) => answer.map_err(|error| Error::from_kube(doing(), error)),
+            Err(_) => Err(Error::Timeout { doing: doing() }),
+        }
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("manager", &self.manager).finish_non_exhaustive()
+    }
+}
+
+fn config_error(error: impl std::error::Error) -> Error {
+    Error::Config { why: crate::error::chain(&error) }
+}

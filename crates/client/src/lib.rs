@@ -1,0 +1,27 @@
+//! Read, write and watch the API, as every part that is not the server does. See README.md.
+
+mod error;
+mod key;
+mod object;
+
+mod client;
+mod read;
+mod write;
+
+mod cache;
+
+mod controller;
+mod queue;
+
+mod leadership;
+
+pub use cache::{Cache, CacheBuilder, Changes};
+pub use client::Client;
+pub use controller::{Next, run_controller};
+pub use error::{Error, Result};
+pub use key::ObjectKey;
+pub use leadership::{LEASE_DURATION, Leadership, RENEW_DEADLINE, RETRY_PERIOD};
+pub use object::Object;
+pub use queue::{Counts, Queue, RETRY_FIRST, RETRY_MAX};
+pub use read::Selection;
+pub use write::{CONCURRENT_MAX, DeleteOptions, Propagation};

@@ -1,0 +1,350 @@
+//! `kubectl delete` in all its forms.
+
+use crate::harness::{Kubectl, each_kubectl};
+use std::time::Duration;
+
+/// Output of a watch or a wait comes at once, or something is wrong.
+const SOON: Duration = Duration::from_secs(30);
+
+/// A pod that a node has: deleting it takes until somebody says that it has ended.
+pub(crate) fn bound_pod(kubectl: &Kubectl, name: &str) {
+    kubectl.ok(&format!(
+        r#"kubectl run {name} --image=nginx --labels=app={name}
+        kubectl apply -f - <<END
+apiVersion: v1
+kind: Node
+metadata: {{name: nowhere}}
+END
+        kubectl create --raw /api/v1/namespaces/$NS/pods/{name}/binding -f - <<END
+{{"apiVersion": "v1", "kind": "Binding", "metadata": {{"name": "{name}"}},
+ "target": {{"apiVersion": "v1", "kind": "Node", "name": "nowhere"}}}}
+END"#
+    ));
+}
+
+const GRACE: &str = "-o jsonpath='{.metadata.deletionGracePeriodSeconds}'";
+
+#[test]
+fn w_50_pods_are_deleted_by_name_by_label_and_all_at_once() {
+    each_kubectl(|kubectl| {
+        kubectl.ok("for p in a b c d; do kubectl run $p --image=nginx --labels=env=$p; done");
+        kubectl.shows("kubectl delete po a", &[r#"pod "a" deleted"#]);
+        kubectl.fails("kubectl get po a", r#"Error from server (NotFound): pods "a" not found"#);
+        kubectl.shows("kubectl delete po -l env=b", &[r#"pod "b" deleted"#]);
+        kubectl.prints("kubectl get po -o name", "pod/c\npod/d");
+        kubectl.shows("kubectl delete po --all", &[r#"pod "c" deleted"#, r#"pod "d" deleted"#]);
+        kubectl.prints("kubectl get po -o name", "");
+        kubectl.ok("kubectl run e --image=nginx");
+        kubectl.shows("kubectl delete po --all -n $NS", &[r#"pod "e" deleted"#]);
+        kubectl.prints("kubectl get po -o name", "");
+    });
+}
+
+#[test]
+fn w_51_a_namespace_ends_with_what_is_in_it() {
+    each_kubectl(|kubectl| {
+        let ns = format!("ending-{}", kubectl.namespace);
+        kubectl.ok(&format!(
+            "kubectl create ns {ns}
+             kubectl -n {ns} create cm held --from-literal=a=b
+             kubectl -n {ns} patch cm held --type=merge \
+                 -p '{{\"metadata\":{{\"finalizers\":[\"example.com/hold\"]}}}}'"
+        ));
+        // T-CLI-13: the line comes at once.
+        kubectl.shows(
+            &format!("kubectl delete ns {ns} --wait=false"),
+            &[&format!("namespace \"{ns}\" deleted")],
+        );
+        // T-CLI-25
+        kubectl.shows(&format!("kubectl get ns {ns}"), &["STATUS", &ns, "Terminating"]);
+        kubectl.fails(
+            &format!("kubectl -n {ns} create cm late --from-literal=a=b"),
+            "because it is being terminated",
+        );
+        kubectl.ok(&format!(
+            "kubectl -n {ns} patch cm held --type=merge -p '{{\"metadata\":{{\"finalizers\":null}}}}'"
+        ));
+    });
+}
+
+#[test]
+fn w_52_delete_all_leaves_configuration_and_the_own_service_comes_back() {
+    each_kubectl(|kubectl| {
+        kubectl.ok("kubectl -n default create deployment web --image=nginx
+             kubectl -n default create service clusterip web --tcp=80
+             kubectl -n default run p --image=nginx
+             kubectl -n default create cm kept --from-literal=a=b
+             kubectl -n default create secret generic kept --from-literal=a=b");
+        let uid = "kubectl -n default get svc kubernetes -o jsonpath='{.metadata.uid}'";
+        let before = kubectl.ok(uid);
+        // T-CLI-11: what belongs to `all`.
+        kubectl.shows(
+            "kubectl -n default delete all --all",
+            &[
+                r#"pod "p" deleted"#,
+                r#"service "kubernetes" deleted"#,
+                r#"service "web" deleted"#,
+                r#"deployment.apps "web" deleted"#,
+            ],
+        );
+        kubectl
+            .prints("kubectl -n default get cm,secret kept -o name", "configmap/kept\nsecret/kept");
+        kubectl.ok("until kubectl -n default get svc kubernetes; do :; done");
+        assert_ne!(kubectl.ok(uid), before, "it is a new Service");
+        kubectl.prints(
+            "kubectl -n default get svc kubernetes -o jsonpath='{.spec.clusterIP}'",
+            "10.96.0.1",
+        );
+        kubectl.ok("until kubectl get ipaddress 10.96.0.1; do :; done");
+        kubectl.ok("kubectl -n default delete cm,secret kept");
+    });
+}
+
+#[test]
+fn w_53_secrets_configmaps_and_claims_go_and_the_root_certificate_comes_back() {
+    each_kubectl(|kubectl| {
+        kubectl.ok(r#"kubectl create secret generic s --from-literal=a=b
+             kubectl create cm c --from-literal=a=b
+             kubectl apply -f - <<END
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: claim}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+END"#);
+        kubectl.shows("kubectl delete secrets --all", &[r#"secret "s" deleted"#]);
+        kubectl.prints("kubectl get secrets -o name", "");
+        kubectl.shows(
+            "kubectl delete configmaps --all",
+            &[r#"configmap "c" deleted"#, r#"configmap "kube-root-ca.crt" deleted"#],
+        );
+        kubectl.ok("until kubectl get cm kube-root-ca.crt; do :; done");
+        kubectl.shows(
+            "kubectl delete pvc --all --wait=false",
+            &[r#"persistentvolumeclaim "claim" deleted"#],
+        );
+        // Nobody uses it; who protects claims in use (pvc-protection) lets it go.
+        kubectl.ok(
+            r#"kubectl patch pvc claim --type=merge -p '{"metadata":{"finalizers":null}}' || true
+            kubectl wait --for=delete pvc/claim --timeout=30s || ! kubectl get pvc claim"#,
+        );
+    });
+}
+
+#[test]
+fn w_61_a_dry_run_says_so_and_deletes_nothing() {
+    each_kubectl(|kubectl| {
+        bound_pod(kubectl, "p");
+        let uid =
+            kubectl.ok("kubectl get po p -o jsonpath='{.metadata.uid}{.metadata.resourceVersion}'");
+        // T-CLI-8, T-CLI-4
+        kubectl.shows("kubectl delete po p --dry-run=client", &[r#"pod "p" deleted"#, "(dry run)"]);
+        kubectl.shows(
+            "kubectl delete po p --dry-run=server",
+            &[r#"pod "p" deleted"#, "(server dry run)"],
+        );
+        kubectl.shows(
+            "kubectl delete po p --dry-run=server --force --grace-period=0",
+            &[r#"pod "p" force deleted"#, "(server dry run)"],
+        );
+        let after =
+            kubectl.ok("kubectl get po p -o jsonpath='{.metadata.uid}{.metadata.resourceVersion}'");
+        assert_eq!(uid, after, "nothing was written");
+        kubectl.prints(
+            "kubectl create cm dry --from-literal=a=b --dry-run=server",
+            "configmap/dry created (server dry run)",
+        );
+        kubectl.fails("kubectl get cm dry", "not found");
+    });
+}
+
+#[test]
+fn w_62_deleting_waits_for_the_uid_to_vanish_unless_told_not_to() {
+    each_kubectl(|kubectl| {
+        bound_pod(kubectl, "p");
+        // --wait=false returns at once, and the pod is still there, Terminating (T-CLI-22).
+        kubectl.shows("kubectl delete po p --wait=false", &[r#"pod "p" deleted"#]);
+        kubectl.shows("kubectl get po", &["p", "0/1", "Terminating"]);
+        kubectl.prints(&format!("kubectl get po p {GRACE}"), "30");
+        // T-CLI-7: the time is up, the deletion goes on.
+        kubectl.fails("kubectl delete po p --timeout=1s", "timed out waiting for the condition");
+        // T-CLI-2: --now is one second.
+        kubectl.ok("kubectl delete po p --now --wait=false");
+        kubectl.prints(&format!("kubectl get po p {GRACE}"), "1");
+        // T-CLI-5: the line comes before the wait; T-CLI-6: which ends when the pod is gone.
+        let mut waiting = kubectl.spawn("exec kubectl delete po p");
+        waiting.line(r#"pod "p" deleted"#, SOON);
+        kubectl.ok("kubectl delete po p --force --grace-period=0");
+        assert_eq!(waiting.exit(SOON), Some(0), "it was waited for: {}", waiting.stderr());
+    });
+}
+
+#[test]
+fn t_cli_1_each_object_gets_a_delete_that_says_how_to_propagate() {
+    each_kubectl(|kubectl| {
+        let body = |args: &str| {
+            kubectl.ok("kubectl create cm x --from-literal=a=b");
+            let said = kubectl.run(&format!("kubectl delete cm x {args} -v=8"));
+            assert_eq!(said.code, 0, "{said}");
+            // Versions differ in how they show it, so all space and escapes are taken out.
+            said.stderr.replace(|c: char| c.is_whitespace() || c == '\\' || c == '\t', "")
+        };
+        let plain = body("");
+        assert!(plain.contains(r#""propagationPolicy":"Background""#), "{plain}");
+        assert!(!plain.contains("gracePeriodSeconds"), "{plain}");
+        let sent = body("--now");
+        assert!(sent.contains(r#""gracePeriodSeconds":1"#), "{sent}");
+        // T-CLI-2: 0 without --force means 1.
+        let sent = body("--grace-period=0");
+        assert!(sent.contains(r#""gracePeriodSeconds":1"#), "{sent}");
+        let sent = body("--force");
+        assert!(sent.contains(r#""gracePeriodSeconds":0"#), "{sent}");
+        let sent = body("--grace-period=7");
+        assert!(sent.contains(r#""gracePeriodSeconds":7"#), "{sent}");
+    });
+}
+
+#[test]
+fn t_cli_2_flags_that_contradict_each_other_are_refused() {
+    each_kubectl(|kubectl| {
+        bound_pod(kubectl, "p");
+        kubectl.fails(
+            "kubectl delete po p --now --grace-period=3",
+            "--now and --grace-period cannot be specified together",
+        );
+        kubectl.fails(
+            "kubectl delete po p --force --grace-period=3",
+            "--force and --grace-period greater than 0 cannot be specified together",
+        );
+        kubectl.fails("kubectl delete po --all -l app=p", "found a non empty selector");
+        // T-EDGE-31: without --force, 0 silently means 1.
+        kubectl.ok("kubectl delete po p --grace-period=0 --wait=false");
+        kubectl.prints(&format!("kubectl get po p {GRACE}"), "1");
+        // T-CLI-3, T-CLI-4
+        let said = kubectl.run("kubectl delete po p --force");
+        assert_eq!(said.code, 0, "{said}");
+        assert!(said.stdout.contains(r#"pod "p" force deleted"#), "{said}");
+        let warning = "mmediate deletion does not wait for confirmation that the running resource has been terminated. The resource may continue to run on the cluster indefinitely.";
+        assert!(said.stderr.contains(warning), "{said}");
+        kubectl.fails("kubectl get po p", "not found");
+    });
+}
+
+#[test]
+fn a_second_delete_can_only_shorten_the_grace() {
+    each_kubectl(|kubectl| {
+        bound_pod(kubectl, "p");
+        for (asked, granted) in [("20", "20"), ("25", "20"), ("5", "5")] {
+            kubectl.ok(&format!("kubectl delete po p --grace-period={asked} --wait=false"));
+            kubectl.prints(&format!("kubectl get po p {GRACE}"), granted);
+        }
+        kubectl.ok("kubectl delete po p --force --grace-period=0");
+    });
+}
+
+#[test]
+fn t_cli_4_what_is_printed_names_kind_group_and_object() {
+    each_kubectl(|kubectl| {
+        kubectl.ok(
+            "kubectl create deployment d --image=nginx; kubectl create cm c --from-literal=a=b",
+        );
+        kubectl.shows("kubectl delete deployment d", &[r#"deployment.apps "d" deleted"#]);
+        kubectl.prints("kubectl delete cm c -o name", "configmap/c");
+        kubectl.ok("kubectl create clusterrole r-$NS --verb=get --resource=pods");
+        let ns = &kubectl.namespace;
+        kubectl.prints(
+            "kubectl delete clusterrole r-$NS",
+            &format!(r#"clusterrole.rbac.authorization.k8s.io "r-{ns}" deleted"#),
+        );
+    });
+}
+
+#[test]
+fn t_cli_9_who_owns_others_goes_first_last_or_alone() {
+    each_kubectl(|kubectl| {
+        for cascade in ["background", "foreground", "orphan"] {
+            kubectl.ok(&format!("kubectl create deployment {cascade} --image=nginx --replicas=0 || kubectl create deployment {cascade} --image=nginx"));
+            let uid = kubectl
+                .ok(&format!("kubectl get deploy {cascade} -o jsonpath='{{.metadata.uid}}'"));
+            bound_pod(kubectl, &format!("of-{cascade}"));
+            kubectl.ok(&format!(
+                r#"kubectl patch po of-{cascade} --type=merge -p '{{"metadata":{{"ownerReferences":[
+                   {{"apiVersion":"apps/v1","kind":"Deployment","name":"{cascade}","uid":"{uid}","blockOwnerDeletion":true}}]}}}}'"#
+            ));
+            kubectl.shows(
+                &format!("kubectl delete deploy {cascade} --cascade={cascade} --wait=false"),
+                &[&format!("deployment.apps \"{cascade}\" deleted")],
+            );
+        }
+        kubectl.fails("kubectl get deploy background", "not found");
+        // Its pod is on a node and ends gracefully, so its owner has to wait for it.
+        kubectl.prints(
+            "kubectl get deploy foreground -o jsonpath='{.metadata.finalizers}'",
+            r#"["foregroundDeletion"]"#,
+        );
+        kubectl.prints("kubectl get po of-orphan -o jsonpath='{.metadata.deletionTimestamp}'", "");
+    });
+}
+
+#[test]
+fn t_cli_10_what_is_not_there_is_an_error_only_if_it_was_named() {
+    each_kubectl(|kubectl| {
+        kubectl.ok("kubectl run here --image=nginx");
+        let said = kubectl.run("kubectl delete po missing here");
+        assert_eq!(said.code, 1, "{said}");
+        assert!(
+            said.stderr.contains(r#"Error from server (NotFound): pods "missing" not found"#),
+            "{said}"
+        );
+        assert!(said.stdout.contains(r#"pod "here" deleted"#), "others are still deleted: {said}");
+        kubectl.prints("kubectl delete po missing --ignore-not-found", "");
+        kubectl.prints("kubectl delete po --all", "No resources found");
+        kubectl.prints("kubectl delete po -l no=such", "No resources found");
+    });
+}
+
+#[test]
+fn t_cli_12_a_namespace_does_not_narrow_what_is_cluster_wide() {
+    each_kubectl(|kubectl| {
+        kubectl.ok("kubectl create clusterrole wide-$NS --verb=get --resource=pods");
+        let said = kubectl.run("kubectl delete clusterrole wide-$NS -n $NS");
+        assert_eq!(said.code, 0, "{said}");
+        assert!(
+            said.stderr.contains(
+                "deleting cluster-scoped resources, not scoped to the provided namespace"
+            ),
+            "{said}"
+        );
+    });
+}
+
+#[test]
+fn t_cli_14_interactive_deletion_asks_first() {
+    each_kubectl(|kubectl| {
+        if kubectl.is_before(28) {
+            return;
+        }
+        kubectl.ok("kubectl create cm c --from-literal=a=b");
+        let no = kubectl.ok("echo n | kubectl delete cm c -i");
+        assert!(
+            no.contains("Do you want to continue?") && no.contains("deletion is cancelled"),
+            "{no}"
+        );
+        kubectl.ok("kubectl get cm c");
+        kubectl.ok("echo y | kubectl delete cm c -i");
+        kubectl.fails("kubectl get cm c", "not found");
+    });
+}
+
+#[test]
+fn t_cli_15_replace_with_force_deletes_and_creates_anew() {
+    each_kubectl(|kubectl| {
+        kubectl.ok("kubectl create cm c --from-literal=a=b; kubectl get cm c -o yaml > c.yaml");
+        let uid = "kubectl get cm c -o jsonpath='{.metadata.uid}'";
+        let before = kubectl.ok(uid);
+        kubectl.shows(
+            "kubectl replace --force -f c.yaml",
+            &[r#"configmap "c" deleted"#, "configmap/c replaced"],
+        );
+        assert_ne!(kubectl.ok(uid), before);
+    });
+}

@@ -1,0 +1,204 @@
+//! The binary itself: what it prints, what it leaves on disk, how it starts and stops.
+
+use crate::harness::{Background, Cluster, LANDFALL, signal, up};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(30);
+
+fn landfall(args: &[&str]) -> Output {
+    Command::new(LANDFALL).args(args).output().expect("the binary runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn it_says_what_it_is_and_how_it_is_used() {
+    let version = landfall(&["version"]);
+    assert!(version.status.success());
+    assert!(text(&version.stdout).starts_with("landfall 0."), "{version:?}");
+    assert!(text(&version.stdout).contains("Kubernetes v1.36"), "{version:?}");
+    for args in [&["--help"][..], &["up", "--help"], &["server", "--help"]] {
+        let help = landfall(args);
+        assert!(help.status.success() && text(&help.stdout).contains("Usage:"), "{help:?}");
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let script = landfall(&["completions", shell]);
+        assert!(script.status.success() && text(&script.stdout).contains("data-dir"), "{shell}");
+    }
+    let wrong = landfall(&["nonsense"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(text(&wrong.stderr).contains("unrecognized subcommand"), "{wrong:?}");
+    let store = landfall(&["up", "--store", "floppy", "--data-dir", "/nonexistent"]);
+    assert!(!store.status.success());
+    assert!(text(&store.stderr).contains("neither `embedded` nor `etcd://HOST:PORT`"), "{store:?}");
+}
+
+#[test]
+fn secrets_on_disk_are_for_their_owner_only() {
+    let cluster = Cluster::start(&[]);
+    for name in ["kubeconfig", "admin.token"] {
+        let file = cluster.data_dir().join(name);
+        let mode = fs::metadata(&file).expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{}", file.display());
+    }
+    // The token is as good as the certificate.
+    let kubectl = cluster.kubectl();
+    let token = fs::read_to_string(cluster.data_dir().join("admin.token")).expect("it is there");
+    kubectl.prints(
+        &format!(
+            "kubectl config view --raw --minify > token.kubeconfig
+             kubectl --kubeconfig token.kubeconfig config set-credentials t --token={} > /dev/null
+             kubectl --kubeconfig token.kubeconfig config set-context --current --user=t > /dev/null
+             kubectl --kubeconfig token.kubeconfig auth can-i '*' '*'",
+            token.trim()
+        ),
+        "yes",
+    );
+    cluster.stop();
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_a_restart_and_after_a_kill() {
+    let cluster = Cluster::start(&[]);
+    cluster.kubectl().ok("kubectl create cm kept --from-literal=a=b");
+    let cluster = Cluster::start_in(cluster.stop(), &[]);
+    let kubectl = cluster.kubectl();
+    kubectl.prints("kubectl get cm kept -o jsonpath='{.data.a}'", "b");
+    kubectl.ok("kubectl create cm killed --from-literal=a=b");
+    let cluster = Cluster::start_in(cluster.kill(), &[]);
+    cluster
+        .kubectl()
+        .prints("kubectl get cm kept killed -o name", "configmap/kept\nconfigmap/killed");
+    cluster.stop();
+}
+
+#[test]
+fn a_second_instance_on_the_same_directory_is_refused() {
+    let cluster = Cluster::start(&[]);
+    let mut second = Background::spawn(&mut up(&cluster.data_dir()));
+    assert_eq!(second.exit(SOON), Some(1));
+    let said = second.stderr();
+    assert!(said.contains("another landfall is running on"), "it says why: {said}");
+    cluster.kubectl().ok("kubectl get ns default");
+    cluster.stop();
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let cluster = Cluster::start(&[]);
+    let address = cluster.url.trim_start_matches("https://");
+    let other = cluster.dir().join("other");
+    let mut command = Command::new(LANDFALL);
+    command.arg("up").arg("--data-dir").arg(other).args(["--listen", address]);
+    let mut second = Background::spawn(&mut command);
+    assert_eq!(second.exit(SOON), Some(1));
+    assert!(second.stderr().contains(address), "it says which: {}", second.stderr());
+    cluster.stop();
+}
+
+#[test]
+fn it_stops_on_sigterm_although_somebody_watches() {
+    let cluster = Cluster::start(&[]);
+    let kubectl = cluster.kubectl();
+    let mut watch = kubectl.spawn("exec kubectl get cm -w -o name");
+    watch.line("kube-root-ca.crt", SOON);
+    cluster.stop();
+    watch.exit(SOON);
+}
+
+#[test]
+fn it_stops_on_sigint_too() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut process = Background::spawn(&mut up(&dir.path().join("data")));
+    process.line("ready", SOON);
+    signal(process.id(), "INT");
+    assert_eq!(process.exit(SOON), Some(0));
+}
+
+#[test]
+fn every_request_is_written_to_the_audit_log() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = dir.path().join("audit.log");
+    let cluster = Cluster::start(&["--audit-log", log.to_str().expect("a plain path")]);
+    cluster.kubectl().ok("kubectl create secret generic s --from-literal=password=hunter2");
+    cluster.stop();
+    let log = fs::read_to_string(log).expect("there is a log");
+    assert!(
+        log.lines().any(|line| line.contains("secrets") && line.contains("kubernetes-admin")),
+        "{log}"
+    );
+    assert!(
+        log.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()),
+        "{log}"
+    );
+    assert!(!log.contains("hunter2") && !log.contains("aHVudGVyMg"), "secrets stay secret");
+}
+
+#[test]
+fn objects_can_be_kept_in_etcd() {
+    let Some(etcd) = Etcd::start() else {
+        eprintln!("skipped: there is no etcd on this machine; `scripts/install all` gets one");
+        return;
+    };
+    let cluster = Cluster::start(&["--store", &format!("etcd://{}", etcd.address)]);
+    let kubectl = cluster.kubectl();
+    kubectl.ok("kubectl create deployment d --image=nginx; kubectl create cm c --from-literal=a=b");
+    let watch = kubectl.spawn("exec kubectl get cm c -w -o jsonpath='{.data.a}{\"\\n\"}'");
+    watch.line("b", SOON);
+    kubectl.ok(r#"kubectl patch cm c -p '{"data":{"a":"changed"}}'"#);
+    watch.line("changed", SOON);
+    kubectl.ok("kubectl delete deployment d; kubectl apply --server-side -f - <<END
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: applied}
+END");
+    drop(watch);
+    // A second server on the same store sees the same cluster.
+    let second = Cluster::start(&["--store", &format!("etcd://{}", etcd.address)]);
+    second.kubectl().prints("kubectl get cm applied c -o name", "configmap/applied\nconfigmap/c");
+    let watch = second.kubectl().spawn("exec kubectl get cm -w -o name");
+    watch.line("configmap/c", SOON);
+    kubectl.ok("kubectl create cm from-the-first");
+    watch.line("from-the-first", SOON);
+    drop(watch);
+    second.stop();
+    let dir = cluster.stop();
+    let cluster = Cluster::start_in(dir, &["--store", &format!("etcd://{}", etcd.address)]);
+    cluster.kubectl().prints("kubectl get cm c -o jsonpath='{.data.a}'", "changed");
+    cluster.stop();
+}
+
+/// Debian's etcd, on two free ports, for one test.
+struct Etcd {
+    _process: Background,
+    _dir: tempfile::TempDir,
+    address: String,
+}
+
+impl Etcd {
+    fn start() -> Option<Etcd> {
+        Command::new("etcd").arg("--version").output().ok()?;
+        let dir = tempfile::tempdir().expect("a directory");
+        let free = || {
+            let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+            socket.local_addr().expect("it has an address").to_string()
+        };
+        let (address, peers) = (free(), free());
+        let (client_url, peer_url) = (format!("http://{address}"), format!("http://{peers}"));
+        let mut command = Command::new("sh");
+        // It logs to stderr; the line that says it serves must be seen on stdout.
+        command.args(["-c", "exec etcd \"$@\" 2>&1", "etcd", "--data-dir"]).arg(dir.path());
+        command.args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url]);
+        command.args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url]);
+        command.args(["--initial-cluster", &format!("default={peer_url}")]);
+        command.env("ETCD_UNSUPPORTED_ARCH", std::env::consts::ARCH.replace("aarch64", "arm64"));
+        let process = Background::spawn(&mut command);
+        process.line("client requests", SOON);
+        Some(Etcd { _process: process, _dir: dir, address })
+    }
+}

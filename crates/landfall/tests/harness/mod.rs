@@ -1,0 +1,108 @@
+//! A running landfall, and the clients that people have, for tests that look from outside.
+//!
+//! `Cluster` is the binary in a process of its own with a directory of its own; `Kubectl` runs
+//! commands as they are typed, with a home of its own. Nothing sleeps: waits are on output lines,
+//! on exits, or inside `kubectl wait`, and each has a bound.
+//! Not here: what must be true (the tests).
+
+mod kubectl;
+mod process;
+
+pub(crate) use kubectl::{Kubectl, kubectls};
+pub(crate) use process::{Background, signal};
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// A start takes a fraction of a second; a crowded machine may need more.
+const START_MAX: Duration = Duration::from_secs(60);
+/// Stopping waits for open requests, but not for long.
+const STOP_MAX: Duration = Duration::from_secs(30);
+
+pub(crate) const LANDFALL: &str = env!("CARGO_BIN_EXE_landfall");
+
+pub(crate) struct Cluster {
+    process: Background,
+    dir: TempDir,
+    pub(crate) url: String,
+}
+
+impl Cluster {
+    /// Starts `landfall up` on an empty directory and any free port, and waits until it is ready.
+    pub(crate) fn start(args: &[&str]) -> Cluster {
+        Cluster::start_in(tempfile::tempdir().expect("a directory for the cluster"), args)
+    }
+
+    /// The same, on what an earlier cluster left behind.
+    pub(crate) fn start_in(dir: TempDir, args: &[&str]) -> Cluster {
+        let mut command = up(&dir.path().join("data"));
+        let process = Background::spawn(command.args(args));
+        let ready = process.line("ready", START_MAX);
+        let url = ready.split_whitespace().nth(1).expect("it says where").to_owned();
+        Cluster { process, dir, url }
+    }
+
+    /// Scratch space that goes when the cluster goes.
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn data_dir(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.data_dir().join("kubeconfig")
+    }
+
+    /// The first kubectl there is, in the namespace `default`.
+    pub(crate) fn kubectl(&self) -> Kubectl {
+        let (version, path) = kubectls().remove(0);
+        Kubectl::new(self, &version, &path, "default")
+    }
+
+    /// Asks it to stop as `kill` does; it must do so, and without complaint.
+    pub(crate) fn stop(self) -> TempDir {
+        let Cluster { mut process, dir, .. } = self;
+        signal(process.id(), "TERM");
+        let code = process.exit(STOP_MAX);
+        assert_eq!(code, Some(0), "SIGTERM is a proper way to stop; it said: {}", process.stderr());
+        dir
+    }
+
+    /// Ends it as a crash would.
+    pub(crate) fn kill(self) -> TempDir {
+        let Cluster { mut process, dir, .. } = self;
+        signal(process.id(), "KILL");
+        assert_eq!(process.exit(STOP_MAX), None, "a signal ended it");
+        dir
+    }
+}
+
+pub(crate) fn up(data_dir: &Path) -> Command {
+    let mut command = Command::new(LANDFALL);
+    command.arg("up").arg("--data-dir").arg(data_dir).args(["--listen", "127.0.0.1:0"]);
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Runs a test with every kubectl on this machine, each in a namespace of its own, all in one
+/// cluster, which must then stop properly.
+pub(crate) fn each_kubectl(test: impl Fn(&Kubectl)) {
+    let cluster = Cluster::start(&[]);
+    for (version, path) in kubectls() {
+        let namespace = format!("with-{}", version.replace('.', "-"));
+        let kubectl = Kubectl::new(&cluster, &version, &path, &namespace);
+        eprintln!("--- kubectl {version} ({})", path.display());
+        test(&kubectl);
+    }
+    cluster.stop();
+}
+
+/// Where `scripts/install` puts what only tests need.
+pub(crate) fn tools() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).expect("two below the root").join("target/tools")
+}

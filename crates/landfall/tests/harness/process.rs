@@ -1,0 +1,128 @@
+//! Processes that run beside a test: their output line by line, their end, and their certain end.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+/// A process in a group of its own, which is killed when this is dropped.
+pub(crate) struct Background {
+    id: u32,
+    lines: Receiver<String>,
+    exit: Receiver<ExitStatus>,
+    exited: bool,
+    stderr: Arc<Mutex<String>>,
+}
+
+impl Background {
+    pub(crate) fn spawn(command: &mut Command) -> Background {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let lines = lines(child.stdout.take().expect("it is piped"));
+        let stderr = gather(child.stderr.take().expect("it is piped"));
+        let id = child.id();
+        Background { id, lines, exit: exit(child), exited: false, stderr }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// What it complained about so far.
+    pub(crate) fn stderr(&self) -> String {
+        self.stderr.lock().expect("the reader does not panic").clone()
+    }
+
+    /// Waits for a line of output with these words, passing over others.
+    #[track_caller]
+    pub(crate) fn line(&self, words: &str, bound: Duration) -> String {
+        let mut before = Vec::new();
+        loop {
+            match self.lines.recv_timeout(bound) {
+                Ok(line) if line.contains(words) => return line,
+                Ok(line) => before.push(line),
+                Err(why) => {
+                    panic!(
+                        "no line with {words:?} ({}); before: {before:#?}; stderr: {}",
+                        match why {
+                            RecvTimeoutError::Timeout => "and it still runs",
+                            RecvTimeoutError::Disconnected => "and it has ended",
+                        },
+                        self.stderr()
+                    );
+                }
+            }
+        }
+    }
+
+    /// Waits for its end. None: a signal ended it.
+    #[track_caller]
+    pub(crate) fn exit(&mut self, bound: Duration) -> Option<i32> {
+        let status = self.exit.recv_timeout(bound);
+        let status = status.unwrap_or_else(|_| panic!("still running: {}", self.stderr()));
+        self.exited = true;
+        status.code()
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if !self.exited {
+            // The group: a wrapper may have started the one that matters.
+            run_kill(&["-KILL", "--", &format!("-{}", self.id)]);
+        }
+        if thread::panicking() {
+            eprintln!("--- stderr of process {}:\n{}", self.id, self.stderr());
+        }
+    }
+}
+
+/// Sends a signal by name, as a person would.
+pub(crate) fn signal(id: u32, name: &str) {
+    run_kill(&[&format!("-{name}"), &id.to_string()]);
+}
+
+fn run_kill(args: &[&str]) {
+    // The shell has `kill` built in; the command of that name may not be installed.
+    let script = format!("kill {}", args.join(" "));
+    let status = Command::new("sh").args(["-c", &script]).stderr(Stdio::null()).status();
+    assert!(status.is_ok(), "sh could not be run");
+}
+
+fn lines(output: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+fn gather(mut output: impl Read + Send + 'static) -> Arc<Mutex<String>> {
+    let text = Arc::new(Mutex::new(String::new()));
+    let gathered = text.clone();
+    thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok(count @ 1..) = output.read(&mut buffer) {
+            let piece = String::from_utf8_lossy(&buffer[..count]).into_owned();
+            gathered.lock().expect("nobody panics while holding it").push_str(&piece);
+        }
+    });
+    text
+}
+
+fn exit(mut child: Child) -> Receiver<ExitStatus> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        if let Ok(status) = child.wait() {
+            let _ = sender.send(status);
+        }
+    });
+    receiver
+}
