@@ -471,10 +471,8 @@ impl Log {
         if revision <= self.last {
             return self.is_wrong(format!("{kind} {name} {revision} came after {}", self.last));
         }
-        let fits = match (kind, self.objects.contains_key(&name)) {
-            ("ADDED", false) | ("MODIFIED" | "DELETED", true) => true,
-            _ => false,
-        };
+        let known = self.objects.contains_key(&name);
+        let fits = matches!((kind, known), ("ADDED", false) | ("MODIFIED" | "DELETED", true));
         if !fits {
             return self.is_wrong(format!("{kind} {name} {revision} does not follow"));
         }

@@ -12,6 +12,9 @@ use std::time::Duration;
 /// The largest request body that is read.
 pub(crate) const REQUEST_MAX: usize = 3 * 1024 * 1024;
 
+/// How much of a body that is too long is read nevertheless, and forgotten.
+const DISCARD_MAX: usize = 16 * 1024 * 1024;
+
 /// A request ends after this, so nobody waits longer for the rest of a body.
 const ARRIVAL_MAX: Duration = Duration::from_secs(60);
 
@@ -136,24 +139,46 @@ where
     })
 }
 
+/// Takes the rest of a body that is too long and forgets it: most clients look for an answer only
+/// when they have said everything, and an HTTP/1.1 connection that is closed on them before loses
+/// it. There is a limit to this courtesy.
+async fn discard<B>(mut body: Pin<&mut B>)
+where
+    B: http_body::Body<Data = Bytes>,
+{
+    let mut discarded = 0;
+    while let Some(Ok(frame)) = body.frame().await {
+        discarded += frame.data_ref().map_or(0, Bytes::len);
+        if discarded > DISCARD_MAX {
+            return;
+        }
+    }
+}
+
 async fn read_all<B>(body: B) -> Result<Bytes>
 where
     B: http_body::Body<Data = Bytes>,
     B::Error: std::fmt::Display,
 {
-    if body.size_hint().lower() > REQUEST_MAX as u64 {
+    let declared = body.size_hint().lower();
+    let mut body = std::pin::pin!(body);
+    if declared > REQUEST_MAX as u64 {
+        if declared <= DISCARD_MAX as u64 {
+            discard(body).await;
+        }
         return Err(ApiError::TooLarge(REQUEST_MAX));
     }
-    let mut body = std::pin::pin!(body);
     let mut whole: Option<BytesMut> = None;
     let mut first: Option<Bytes> = None;
+    let mut too_large = false;
     while let Some(frame) = body.frame().await {
         let frame = frame
             .map_err(|error| ApiError::bad_request(format!("reading the body failed: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
         let so_far = whole.as_ref().map_or(first.as_ref().map_or(0, Bytes::len), BytesMut::len);
         if so_far + data.len() > REQUEST_MAX {
-            return Err(ApiError::TooLarge(REQUEST_MAX));
+            too_large = true;
+            break;
         }
         // Nearly every body arrives in one piece, which is then used as it is.
         match (&mut whole, first.take()) {
@@ -165,6 +190,11 @@ where
                 whole = Some(joined);
             }
         }
+    }
+    if too_large {
+        drop((whole, first));
+        discard(body).await;
+        return Err(ApiError::TooLarge(REQUEST_MAX));
     }
     Ok(whole.map(BytesMut::freeze).or(first).unwrap_or_default())
 }
