@@ -21,6 +21,7 @@ mod reviews;
 mod services;
 mod subresource;
 mod verbs;
+mod warnings;
 
 mod answer;
 mod error;

@@ -1,120 +1,17 @@
 //! Admission as clients meet it: a server in this process, requests through its door.
 
-use bytes::Bytes;
-use http::Request;
-use http_body_util::{BodyExt, Full};
+mod door;
+
+use door::{Client, Cluster, PODS, pod};
 use serde_json::{Value, json};
 use server::authn::User;
-use server::{Config, Door, Running, StoreChoice};
-use tower::Service as _;
 
-struct Cluster {
-    running: Running,
-    _dir: tempfile::TempDir,
-}
-
-struct Said {
-    code: u16,
-    body: Value,
-    warnings: Vec<String>,
-}
-
-impl Said {
-    fn message(&self) -> &str {
-        self.body["message"].as_str().unwrap_or_default()
-    }
-}
-
-impl Cluster {
-    async fn start() -> Cluster {
-        let dir = tempfile::tempdir().unwrap();
-        let config = Config {
-            data_dir: dir.path().into(),
-            listen: "127.0.0.1:0".parse().unwrap(),
-            store: StoreChoice::Embedded,
-            audit_log: None,
-            controllers: true,
-        };
-        Cluster { running: server::start(config).await.unwrap(), _dir: dir }
-    }
-
-    fn admin(&self) -> Client {
-        self.user(User::authenticated("admin", &["system:masters"]))
-    }
-
-    fn node(&self, name: &str) -> Client {
-        self.user(User::authenticated(format!("system:node:{name}"), &["system:nodes"]))
-    }
-
-    fn user(&self, user: User) -> Client {
-        Client { door: self.running.server.door(user) }
-    }
-}
-
-#[derive(Clone)]
-struct Client {
-    door: Door,
-}
-
-impl Client {
-    async fn send(&self, method: &str, path: &str, content: &str, body: &Value) -> Said {
-        let bytes = if body.is_null() { Vec::new() } else { serde_json::to_vec(body).unwrap() };
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header("content-type", content)
-            .body(Full::new(Bytes::from(bytes)))
-            .unwrap();
-        let answer = self.door.clone().call(request).await.unwrap();
-        let code = answer.status().as_u16();
-        let warnings = answer.headers().get_all("warning").iter();
-        let warnings = warnings.map(|text| text.to_str().unwrap().to_owned()).collect();
-        let bytes = answer.into_body().collect().await.unwrap().to_bytes();
-        Said { code, body: serde_json::from_slice(&bytes).unwrap_or(Value::Null), warnings }
-    }
-
-    async fn post(&self, path: &str, body: Value) -> Said {
-        self.send("POST", path, "application/json", &body).await
-    }
-
-    async fn put(&self, path: &str, body: &Value) -> Said {
-        self.send("PUT", path, "application/json", body).await
-    }
-
-    async fn patch(&self, path: &str, body: Value) -> Said {
-        self.send("PATCH", path, "application/merge-patch+json", &body).await
-    }
-
-    async fn get(&self, path: &str) -> Value {
-        self.send("GET", path, "application/json", &Value::Null).await.body
-    }
-
-    async fn delete(&self, path: &str) -> Said {
-        self.send("DELETE", path, "application/json", &Value::Null).await
-    }
-
-    /// Must succeed.
-    async fn make(&self, path: &str, body: Value) -> Value {
-        let said = self.post(path, body).await;
-        assert_eq!(said.code, 201, "{}", said.body);
-        said.body
-    }
-}
-
-const PODS: &str = "/api/v1/namespaces/default/pods";
 const QUOTAS: &str = "/api/v1/namespaces/default/resourcequotas";
 
-fn pod(name: &str) -> Value {
-    pod_with(name, json!({}))
-}
-
 fn pod_with(name: &str, resources: Value) -> Value {
-    json!({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {"containers": [{"name": "app", "image": "nginx:1.27", "resources": resources}]},
-    })
+    let mut pod = pod(name);
+    pod["spec"]["containers"][0]["resources"] = resources;
+    pod
 }
 
 /// A quota as the quota controller leaves it: counted.
@@ -131,7 +28,7 @@ async fn quota(client: &Client, name: &str, spec: Value, used: Value) {
 }
 
 async fn used(client: &Client, name: &str) -> Value {
-    client.get(&format!("{QUOTAS}/{name}")).await["status"]["used"].clone()
+    client.read(&format!("{QUOTAS}/{name}")).await["status"]["used"].clone()
 }
 
 #[tokio::test]
@@ -480,7 +377,7 @@ async fn an_update_keeps_what_admission_filled_in() {
     let said = admin.put(&format!("{PODS}/p"), &made).await;
     assert_eq!(said.code, 200, "{}", said.body);
     assert_eq!(said.body["spec"]["priority"], 0);
-    assert!(said.warnings.is_empty());
+    assert!(said.warnings().is_empty());
 }
 
 #[tokio::test]
@@ -517,7 +414,7 @@ async fn a_158_a_restricted_namespace_refuses_pods_and_warns_about_templates() {
     let said = admin.post("/apis/apps/v1/namespaces/safe/deployments", deployment).await;
     assert_eq!(said.code, 201, "{}", said.body);
     assert_eq!(
-        said.warnings,
+        said.warnings(),
         [
             "299 - \"would violate PodSecurity \\\"baseline:v1.35\\\": host namespaces (hostNetwork=true)\""
         ]
@@ -536,7 +433,7 @@ async fn a_158_a_namespace_that_turns_stricter_names_the_pods_that_do_not_fit() 
     let said = admin.patch("/api/v1/namespaces/default", labels).await;
     assert_eq!(said.code, 200, "{}", said.body);
     assert_eq!(
-        said.warnings,
+        said.warnings(),
         [
             "299 - \"existing pods in namespace \\\"default\\\" violate the new PodSecurity enforce level \\\"baseline:latest\\\"\"",
             "299 - \"p: host namespaces\"",

@@ -1,104 +1,12 @@
 //! Custom resources through the front door: a definition is written, its kind is served.
 
-use bytes::Bytes;
-use http::{Method, Request};
-use http_body_util::{BodyExt as _, Full};
+mod door;
+
+use door::Cluster;
 use serde_json::{Value, json};
-use server::authn::User;
-use server::{Body, Config, Door, Running, StoreChoice};
-use std::time::Duration;
-use tower::Service as _;
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
-
-struct Cluster {
-    door: Door,
-    running: Running,
-    dir: tempfile::TempDir,
-}
-
-struct Said {
-    code: u16,
-    body: Value,
-    warnings: Vec<String>,
-}
-
-impl Cluster {
-    async fn start() -> Self {
-        Self::at(tempfile::tempdir().unwrap()).await
-    }
-
-    async fn at(dir: tempfile::TempDir) -> Self {
-        let config = Config {
-            data_dir: dir.path().to_owned(),
-            listen: ([127, 0, 0, 1], 0).into(),
-            store: StoreChoice::Embedded,
-            audit_log: None,
-            controllers: false,
-        };
-        let running = server::start(config).await.unwrap();
-        let door = running.server.door(User::authenticated("tester", &["system:masters"]));
-        Cluster { door, running, dir }
-    }
-
-    async fn restart(self) -> Self {
-        self.running.stop().await;
-        Self::at(self.dir).await
-    }
-
-    async fn open(
-        &self,
-        method: Method,
-        path: &str,
-        media: &str,
-        body: Value,
-    ) -> http::Response<Body> {
-        let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
-        let request = Request::builder().method(method).uri(path).header("content-type", media);
-        let request = request.body(Full::new(body)).unwrap();
-        self.door.clone().call(request).await.unwrap()
-    }
-
-    async fn ask(&self, method: Method, path: &str, media: &str, body: Value) -> Said {
-        let answer = self.open(method, path, media, body).await;
-        let code = answer.status().as_u16();
-        let warnings = answer.headers().get_all("warning").iter();
-        let warnings = warnings.map(|text| text.to_str().unwrap().to_owned()).collect();
-        let body = answer.into_body().collect().await.ok().unwrap().to_bytes();
-        Said { code, body: serde_json::from_slice(&body).unwrap_or_default(), warnings }
-    }
-
-    async fn get(&self, path: &str) -> Said {
-        self.ask(Method::GET, path, "", Value::Null).await
-    }
-
-    async fn post(&self, path: &str, body: Value) -> Said {
-        self.ask(Method::POST, path, "application/json", body).await
-    }
-
-    async fn put(&self, path: &str, body: Value) -> Said {
-        self.ask(Method::PUT, path, "application/json", body).await
-    }
-
-    async fn merge(&self, path: &str, body: Value) -> Said {
-        self.ask(Method::PATCH, path, "application/merge-patch+json", body).await
-    }
-
-    async fn delete(&self, path: &str) -> Said {
-        self.ask(Method::DELETE, path, "", Value::Null).await
-    }
-
-    /// Until the path answers with this code, for at most a second.
-    async fn until(&self, path: &str, code: u16) -> bool {
-        let waited = tokio::time::timeout(Duration::from_secs(1), async {
-            while self.get(path).await.code != code {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        });
-        waited.await.is_ok()
-    }
-}
 
 fn spec_schema() -> Value {
     json!({"type": "object", "required": ["n"], "properties": {
@@ -178,7 +86,7 @@ async fn a_210_a_custom_object_is_pruned_defaulted_and_validated() {
     wanted["status"] = json!({"n": 9});
     let made = cluster.post(WIDGETS, wanted).await;
     assert_eq!((made.code, &made.body["spec"]), (201, &json!({"n": 3, "mode": "slow"})));
-    assert_eq!(made.warnings, [r#"299 - "unknown field \"spec.pruned\"""#]);
+    assert_eq!(made.warnings(), [r#"299 - "unknown field \"spec.pruned\"""#]);
     assert_eq!(made.body.get("status"), None);
     assert_eq!(made.body["metadata"]["generation"], 1);
     for (spec, said) in [
@@ -220,13 +128,13 @@ async fn a_215_status_and_scale_are_apart_from_the_rest() {
     cluster.post(WIDGETS, widget("w", json!({"n": 3}))).await;
     let path = format!("{WIDGETS}/w");
     let status = cluster
-        .merge(&format!("{path}/status"), json!({"spec": {"n": 5}, "status": {"n": 2}}))
+        .patch(&format!("{path}/status"), json!({"spec": {"n": 5}, "status": {"n": 2}}))
         .await;
     assert_eq!((&status.body["spec"]["n"], &status.body["status"]["n"]), (&3.into(), &2.into()));
     assert_eq!(status.body["metadata"]["generation"], 1);
     let scale = cluster.get(&format!("{path}/scale")).await.body;
     assert_eq!((&scale["spec"]["replicas"], &scale["status"]["replicas"]), (&3.into(), &2.into()));
-    let scaled = cluster.merge(&format!("{path}/scale"), json!({"spec": {"replicas": 7}})).await;
+    let scaled = cluster.patch(&format!("{path}/scale"), json!({"spec": {"replicas": 7}})).await;
     assert_eq!(scaled.code, 200, "{}", scaled.body);
     let now = cluster.get(&path).await.body;
     assert_eq!((&now["spec"]["n"], &now["metadata"]["generation"]), (&7.into(), &2.into()));
@@ -239,25 +147,9 @@ async fn a_103_fields_that_a_definition_makes_selectable_select() {
     for (name, color) in [("a", "red"), ("b", "blue"), ("c", "red")] {
         cluster.post(WIDGETS, widget(name, json!({"n": 1, "color": color}))).await;
     }
-    let names = |list: Value| -> Vec<String> {
-        list["items"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|o| o["metadata"]["name"].as_str().unwrap().into())
-            .collect()
-    };
+    assert_eq!(cluster.names(&format!("{WIDGETS}?fieldSelector=spec.color=red")).await, ["a", "c"]);
     assert_eq!(
-        names(cluster.get(&format!("{WIDGETS}?fieldSelector=spec.color=red")).await.body),
-        ["a", "c"]
-    );
-    assert_eq!(
-        names(
-            cluster
-                .get(&format!("{WIDGETS}?fieldSelector=spec.color!=red,metadata.name=b"))
-                .await
-                .body
-        ),
+        cluster.names(&format!("{WIDGETS}?fieldSelector=spec.color!=red,metadata.name=b")).await,
         ["b"]
     );
     assert_eq!(cluster.get(&format!("{WIDGETS}?fieldSelector=spec.n=1")).await.code, 400);
@@ -286,7 +178,7 @@ async fn a_207_a_deleted_definition_takes_its_instances_and_ends_watches() {
     held["metadata"]["finalizers"] = json!(["example.com/hold"]);
     cluster.post(WIDGETS, held).await;
     cluster.post(WIDGETS, widget("free", json!({"n": 1}))).await;
-    let watch = cluster.open(Method::GET, &format!("{WIDGETS}?watch=1"), "", Value::Null).await;
+    let mut watch = cluster.watch(WIDGETS).await;
 
     let path = format!("{DEFINITIONS}/widgets.example.com");
     assert_eq!(cluster.delete(&path).await.code, 200);
@@ -302,13 +194,13 @@ async fn a_207_a_deleted_definition_takes_its_instances_and_ends_watches() {
     // One is still held, so the kind is still served.
     assert_eq!(cluster.get(&format!("{WIDGETS}/held")).await.code, 200);
 
-    cluster.merge(&format!("{WIDGETS}/held"), json!({"metadata": {"finalizers": null}})).await;
+    cluster.patch(&format!("{WIDGETS}/held"), json!({"metadata": {"finalizers": null}})).await;
     assert!(cluster.until(&path, 404).await);
     assert!(cluster.until(WIDGETS, 404).await);
-    let watched = tokio::time::timeout(Duration::from_secs(1), watch.into_body().collect()).await;
-    let watched = watched.expect("the watch ends").ok().unwrap().to_bytes();
-    let deleted =
-        String::from_utf8_lossy(&watched).lines().filter(|line| line.contains("DELETED")).count();
+    let mut deleted = 0;
+    while let Some(line) = watch.line().await {
+        deleted += usize::from(line.contains("DELETED"));
+    }
     assert_eq!(deleted, 2);
 
     assert_eq!(cluster.post(DEFINITIONS, widgets()).await.code, 201);
@@ -343,11 +235,11 @@ async fn a_217_versions_come_and_go_with_the_definition() {
         )
         .await;
     let old = cluster.get("/apis/example.com/v1beta1/widgets").await;
-    assert_eq!(old.warnings, [r#"299 - "example.com/v1beta1 Widget is deprecated""#]);
+    assert_eq!(old.warnings(), [r#"299 - "example.com/v1beta1 Widget is deprecated""#]);
     let path = format!("{DEFINITIONS}/widgets.example.com");
     let mut stored = cluster.get(&path).await.body;
     stored["spec"]["versions"][1]["served"] = false.into();
-    assert_eq!(cluster.put(&path, stored).await.code, 200);
+    assert_eq!(cluster.put(&path, &stored).await.code, 200);
     assert_eq!(cluster.get("/apis/example.com/v1beta1/widgets").await.code, 404);
     assert_eq!(cluster.get(WIDGETS).await.code, 200);
 }
@@ -364,7 +256,7 @@ async fn a_211_defaults_and_pruning_also_reach_what_is_already_stored() {
     properties.as_object_mut().unwrap().remove("color");
     properties["size"] = json!({"type": "integer", "default": 4});
     stored["spec"]["versions"][0].as_object_mut().unwrap().remove("selectableFields");
-    let put = cluster.put(&path, stored).await;
+    let put = cluster.put(&path, &stored).await;
     assert_eq!(put.code, 200, "{}", put.body);
     let expected = json!({"n": 1, "mode": "slow", "size": 4});
     assert_eq!(cluster.get(&format!("{WIDGETS}/w")).await.body["spec"], expected);

@@ -7,7 +7,7 @@ use crate::error::{ApiError, Result};
 use crate::negotiate::{Form, Offer};
 use crate::verbs::write::{self, Endpoint};
 use crate::views::{self, IncludeObject};
-use crate::{decode, services};
+use crate::{decode, services, warnings};
 use api::rules::Generation;
 use api::value::ValueExt;
 use bytes::Bytes;
@@ -102,6 +102,7 @@ pub(crate) async fn make(
     }
     let mut lease = services::allocate(call, &mut object, None, dry_run).await?;
     write::check_new(&call.kind, &object)?;
+    warnings::create(call, &object);
     admission::check_create(call, &object, dry_run).await?;
     if dry_run {
         return Ok(Made::Only(object));

@@ -288,7 +288,7 @@ async fn wait_for(call: &Call, revision: u64) -> Result<()> {
     waited.map_err(|_| {
         let current = call.store().revision();
         ApiError::Timeout {
-            message: format!("Too large resource version: {revision}, current: {current}"),
+            message: format!("Timeout: Too large resource version: {revision}, current: {current}"),
             causes: vec![Cause {
                 reason: "ResourceVersionTooLarge".into(),
                 message: "Too large resource version".into(),

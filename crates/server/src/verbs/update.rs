@@ -9,7 +9,7 @@ use crate::object::{Object, store_name};
 use crate::verbs::create::{self, Made};
 use crate::verbs::write::{self, ATTEMPTS, Endpoint, Failed};
 use crate::views::{self, IncludeObject};
-use crate::{decode, services};
+use crate::{decode, services, warnings};
 use api::value::ValueExt;
 use http::StatusCode;
 use serde_json::Value;
@@ -91,10 +91,13 @@ pub(crate) async fn change(
         }
         admission::admit_update(call, &mut new, &old).await?;
         let mut lease = services::allocate(call, &mut new, Some(&old), dry_run).await?;
-        if endpoint == Endpoint::Main || endpoint == Endpoint::Scale {
+        if !matches!(endpoint, Endpoint::Status | Endpoint::Approval | Endpoint::Other) {
             write::bump_generation(&call.kind, &mut new, &old);
         }
         write::check_update(&call.kind, &new, &old, endpoint)?;
+        if endpoint == Endpoint::Main {
+            warnings::update(call, &new, &old);
+        }
         admission::check_update(call, &new, &old, dry_run).await?;
         if should_go(&new) {
             return finish_deletion(call, &stored, new, dry_run).await;
@@ -242,7 +245,18 @@ fn only_status(call: &Call, new: &mut Value, old: &Value) {
     if let Some(version) = new["metadata"].get("resourceVersion") {
         result["metadata"]["resourceVersion"] = version.clone();
     }
+    if kind.kind == "Pod" {
+        keep_observed_generation(&mut result, old);
+    }
     *new = result;
+}
+
+/// Clients older than the field leave it out; what was observed is not forgotten (T-API-56).
+fn keep_observed_generation(pod: &mut Value, old: &Value) {
+    let observed = |pod: &Value| pod["status"]["observedGeneration"].as_i64().unwrap_or(0);
+    if observed(pod) == 0 && observed(old) != 0 {
+        pod.object("status")["observedGeneration"] = observed(old).into();
+    }
 }
 
 /// Marked for deletion, held by nobody, and no grace left: any update removes it (T-API-15, T-API-37).

@@ -43,6 +43,14 @@ fn pod_ips(pod: &Value) -> String {
 fn default(pod: &mut Value) {
     let spec = pod.object("spec");
     pod_template::default_spec(spec);
+    // Templates keep what they say; a pod never shows a negative grace (T-API-7).
+    if spec
+        .at(&["terminationGracePeriodSeconds"])
+        .and_then(Value::as_i64)
+        .is_some_and(|grace| grace < 0)
+    {
+        spec["terminationGracePeriodSeconds"] = 1.into();
+    }
     spec.set_default("enableServiceLinks", true);
     let host_network = spec.at(&["hostNetwork"]) == Some(&Value::Bool(true));
     for list in CONTAINER_LISTS {
