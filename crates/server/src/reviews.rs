@@ -33,7 +33,7 @@ pub(crate) async fn create(call: &Call) -> Result<Answer> {
         "TokenReview" => reviews::token_review(&body, call.server.authenticator(), now, &lookup),
         _ => return Err(ApiError::MethodNotAllowed),
     };
-    let answered = answered.map_err(|status| ApiError::Said(status))?;
+    let answered = answered.map_err(ApiError::Said)?;
     Ok(answer::bytes(StatusCode::CREATED, form, views::encode(&answered, form)))
 }
 

@@ -51,8 +51,8 @@ pub struct Rules {
     pub validate_update: fn(new: &At, old: &At, &mut Errors),
     /// Checks of an update through `/status`.
     pub validate_status_update: fn(new: &At, old: &At, &mut Errors),
-    /// Field selectors besides metadata.name and metadata.namespace, as (field, value of an object).
-    pub fields: &'static [(&'static str, fn(&Value) -> String)],
+    /// Field selectors besides metadata.name and metadata.namespace.
+    pub fields: &'static [SelectableField],
     pub name: NameRule,
     pub generation: Generation,
     /// PUT without resourceVersion is allowed.
@@ -64,6 +64,9 @@ pub struct Rules {
     /// Without a propagation policy, dependents are orphaned.
     pub orphans_by_default: bool,
 }
+
+/// A field that selectors can name, and how to read it from an object.
+pub type SelectableField = (&'static str, fn(&Value) -> String);
 
 /// Which names a kind's objects may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

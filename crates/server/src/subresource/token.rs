@@ -20,7 +20,7 @@ pub(crate) async fn create(call: &Call) -> Result<Answer> {
         uid: &account.meta().uid,
     };
     let tokens = &call.server.authenticator().service_accounts;
-    let answer = tokens::request(&body, account, tokens, clock::now(), &lookup)
-        .map_err(|status| ApiError::Said(status))?;
+    let answer =
+        tokens::request(&body, account, tokens, clock::now(), &lookup).map_err(ApiError::Said)?;
     Ok(answer::json(StatusCode::CREATED, &answer))
 }

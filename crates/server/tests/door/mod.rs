@@ -4,7 +4,7 @@
 //! one rule is about.
 
 // Every test file has its own copy of this and uses its part of it.
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub)]
 
 use bytes::Bytes;
 use http::{HeaderMap, Request};
