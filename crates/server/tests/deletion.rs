@@ -584,6 +584,7 @@ async fn t_api_44_to_47_what_becomes_of_what_it_owns() {
     let controllers = format!("{core}/replicationcontrollers");
     let events = format!("{core}/events");
     let d = || deployment("x");
+    #[allow(clippy::type_complexity)] // It is a table.
     let rows: [(&str, Value, Option<&str>, Option<&str>, &[&str]); 13] = [
         (DEPLOYMENTS, d(), None, None, &[]),
         (DEPLOYMENTS, d(), None, Some("Background"), &[]),
