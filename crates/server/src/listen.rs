@@ -16,6 +16,8 @@ use tokio_rustls::TlsAcceptor;
 /// A client that opens a connection and says nothing does not hold it for longer.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 const HEADERS_MAX: Duration = Duration::from_secs(30);
+/// What a connection may buffer of requests and answers; larger bodies pass through in pieces.
+const BUFFER_MAX: usize = 64 * 1024;
 /// Upstream's limit of streams on one HTTP/2 connection.
 const STREAMS_MAX: u32 = 250;
 /// How long requests in flight may take to finish once the server was told to stop.
@@ -59,7 +61,11 @@ pub(crate) async fn serve(
 
 fn builder() -> auto::Builder<TokioExecutor> {
     let mut http = auto::Builder::new(TokioExecutor::new());
-    http.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_MAX).half_close(false);
+    http.http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS_MAX)
+        .half_close(false)
+        .max_buf_size(BUFFER_MAX);
     http.http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
@@ -99,7 +105,9 @@ async fn connection(
     let peer = Arc::new(Peer { user, address: address.ip().to_string() });
     let service = service_fn(move |request| {
         let (server, peer) = (server.clone(), peer.clone());
-        async move { Ok::<_, Infallible>(server.handle(request, &peer).await) }
+        // Boxed: a connection that waits for its next request, or streams a watch, would keep room
+        // for everything the largest request needs.
+        Box::pin(async move { Ok::<_, Infallible>(server.handle(request, &peer).await) })
     });
     let connection = http.serve_connection_with_upgrades(TokioIo::new(stream), service);
     if let Err(error) = watcher.watch(connection.into_owned()).await {

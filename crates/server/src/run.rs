@@ -73,7 +73,7 @@ const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
 /// Memory that past events may take, for watchers that come late. Five minutes of an ordinary day
 /// are far below it.
-const HISTORY_BYTES: usize = 48 << 20;
+const HISTORY_BYTES: usize = 32 << 20;
 
 /// Opens everything and answers requests from the moment this returns.
 pub async fn start(config: Config) -> Result<Running, Error> {

@@ -81,8 +81,7 @@ pub(crate) async fn watch(call: &Call) -> Result<Answer> {
         ends,
         next_bookmark: next_bookmark(ends),
         timer: Box::pin(tokio::time::sleep_until(next_bookmark(ends))),
-        closing: call.server.closing(),
-        gone: customs::Gone::of(&call.server, &call.kind),
+        over: Box::pin(over(call)),
         done: false,
     };
     if let Some((revision, objects, marked)) = initial {
@@ -103,6 +102,18 @@ pub(crate) async fn watch(call: &Call) -> Result<Answer> {
         Some((piece, (first, stream)))
     });
     Ok(answer::answer(StatusCode::OK, answer::JSON, Body::stream(stream)))
+}
+
+/// Resolves when the server stops, or stops serving the kind.
+fn over(call: &Call) -> impl Future<Output = ()> + Send + use<> {
+    let mut closing = call.server.closing();
+    let mut gone = customs::Gone::of(&call.server, &call.kind);
+    async move {
+        tokio::select! {
+            _ = closing.wait_for(|closing| *closing) => {}
+            () = gone.wait() => {}
+        }
+    }
 }
 
 fn from(call: &Call) -> Result<From> {
@@ -198,8 +209,8 @@ struct WatchStream {
     next_bookmark: Instant,
     /// Kept between events; setting a new timer for each would cost more than the event.
     timer: Pin<Box<Sleep>>,
-    closing: tokio::sync::watch::Receiver<bool>,
-    gone: customs::Gone,
+    /// Kept as well: it is asked before every event and has one thing to say in its life.
+    over: Pin<Box<dyn Future<Output = ()> + Send>>,
     done: bool,
 }
 
@@ -222,8 +233,7 @@ impl WatchStream {
                     }
                     continue;
                 }
-                _ = self.closing.wait_for(|closing| *closing) => return None,
-                () = self.gone.wait() => return None,
+                () = self.over.as_mut() => return None,
             };
             match events {
                 Ok(events) => {
