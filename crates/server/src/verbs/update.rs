@@ -129,7 +129,7 @@ pub(crate) async fn change(
     Err(ApiError::modified(&call.kind, &call.target.name))
 }
 
-/// The uid, if the client names one, is a precondition; the name may not change.
+/// The uid, if the client names one, is a precondition; name and namespace may not change.
 fn check_identity(call: &Call, new: &mut Value, old: &Value) -> Result<()> {
     let uid = new.text(&["metadata", "uid"]);
     let real = old.text(&["metadata", "uid"]);
@@ -151,7 +151,7 @@ fn check_identity(call: &Call, new: &mut Value, old: &Value) -> Result<()> {
             call.target.name
         )));
     }
-    Ok(())
+    write::settle_namespace(call, new)
 }
 
 fn prepare(call: &Call, endpoint: Endpoint, new: &mut Value, old: &Value) {
