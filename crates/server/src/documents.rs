@@ -143,11 +143,20 @@ impl Documents {
                 let mut answer = tagged(headers, JSON, made);
                 let for_good = HeaderValue::from_static("public, immutable");
                 answer.headers_mut().insert(header::CACHE_CONTROL, for_good);
+                if let Ok(expires) = HeaderValue::from_str(&in_a_year()) {
+                    answer.headers_mut().insert(header::EXPIRES, expires);
+                }
                 Ok(answer)
             }
             None => Ok(tagged(headers, JSON, made)),
         }
     }
+}
+
+/// As HTTP writes times.
+fn in_a_year() -> String {
+    let at = clock::now() + jiff::SignedDuration::from_hours(365 * 24);
+    at.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
 }
 
 /// The document, or 304 if the client has it already.

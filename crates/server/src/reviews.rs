@@ -44,5 +44,6 @@ async fn bind(call: &Call) -> Result<Answer> {
     let pods = registry.resource("", "v1", "pods").ok_or(ApiError::NoSuchPath)?;
     let mut pod = call.beside(pods, name_of(&body));
     pod.body = call.body.clone();
+    pod.query = call.query.clone(); // It may be a dry run.
     binding::create(&pod).await
 }

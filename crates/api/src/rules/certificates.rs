@@ -53,7 +53,10 @@ pub(crate) fn rules(kind: &str) -> Rules {
                 request.map().insert("spec".into(), spec);
             },
             validate,
-            validate_status_update: |new, _, errors| validate_conditions(new, errors),
+            validate_status_update: |new, old, errors| {
+                keep_decisions(new, old, errors);
+                validate_conditions(new, errors);
+            },
             fields: &[("spec.signerName", |request| request.text(&["spec", "signerName"]).into())],
             name: NameRule::PathSegment,
             ..Rules::NONE
@@ -129,6 +132,24 @@ fn validate_signer(signer: &At, errors: &mut Errors) {
         for complaint in names::dns1123_label(part) {
             errors.invalid_value(signer, path, &format!("validating label {part:?}: {complaint}"));
         }
+    }
+}
+
+/// A decision is made through `/approval` and never taken back.
+fn keep_decisions(new: &At, old: &At, errors: &mut Errors) {
+    let (new, old) = (new.field("status"), old.field("status"));
+    let conditions = new.field("conditions");
+    for kind in ["Approved", "Denied"] {
+        let has = |status: &At| {
+            status.field("conditions").items().any(|c| c.field("type").text() == kind)
+        };
+        let what = match (has(&old), has(&new)) {
+            (true, false) => "remove",
+            (false, true) => "add",
+            _ => continue,
+        };
+        let detail = format!("updates may not {what} a condition of type {kind:?}");
+        errors.forbidden(&conditions, &detail);
     }
 }
 

@@ -105,6 +105,7 @@ pub(crate) async fn make(
     warnings::create(call, &object);
     admission::check_create(call, &object, dry_run).await?;
     if dry_run {
+        write::check_absent(call, &object)?;
         return Ok(Made::Only(object));
     }
     for attempt in 1.. {

@@ -130,7 +130,7 @@ pub(crate) async fn change(
     Err(ApiError::modified(&call.kind, &call.target.name))
 }
 
-/// The uid, if the client names one, is a precondition; the name may not change.
+/// The uid, if the client names one, is a precondition; name and namespace may not change.
 fn check_identity(call: &Call, new: &mut Value, old: &Value) -> Result<()> {
     let uid = new.text(&["metadata", "uid"]);
     let real = old.text(&["metadata", "uid"]);
@@ -152,7 +152,7 @@ fn check_identity(call: &Call, new: &mut Value, old: &Value) -> Result<()> {
             call.target.name
         )));
     }
-    Ok(())
+    write::settle_namespace(call, new)
 }
 
 fn prepare(call: &Call, endpoint: Endpoint, new: &mut Value, old: &Value) {
@@ -169,9 +169,26 @@ fn prepare(call: &Call, endpoint: Endpoint, new: &mut Value, old: &Value) {
         }
         Endpoint::Main | Endpoint::Scale | Endpoint::Other => {}
     }
+    if kind.kind == "CertificateSigningRequest" && endpoint != Endpoint::Main {
+        time_conditions(new, old, &call.now());
+    }
     create::default(call, new);
     if endpoint == Endpoint::Main {
         (kind.rules.prepare_update)(new, old);
+    }
+}
+
+/// Who approves, denies or fails a request need not say when; a condition that stands keeps its
+/// time.
+fn time_conditions(request: &mut Value, old: &Value, now: &str) {
+    let before = old.at(&["status", "conditions"]).and_then(Value::as_array);
+    for condition in request.object("status").list_mut("conditions") {
+        condition.set_default("lastUpdateTime", now);
+        let same =
+            |old: &&Value| old["type"] == condition["type"] && old["status"] == condition["status"];
+        let since = before.and_then(|list| list.iter().find(same));
+        let since = since.and_then(|old| old.get("lastTransitionTime")).cloned();
+        condition.set_default("lastTransitionTime", since.unwrap_or_else(|| now.into()));
     }
 }
 

@@ -330,7 +330,12 @@ impl Shape {
                 let columns = !std::mem::replace(&mut self.columns_sent, true);
                 let version = object.text(&["metadata", "resourceVersion"]).to_owned();
                 let metadata = json!({ "resourceVersion": version });
-                views::table(&self.filter.kind, &[object], metadata, beta, self.include, columns)
+                // A bookmark is nothing but its metadata, so nobody can do without it.
+                let include = match self.include {
+                    IncludeObject::None if kind == "BOOKMARK" => IncludeObject::Metadata,
+                    include => include,
+                };
+                views::table(&self.filter.kind, &[object], metadata, beta, include, columns)
             }
             View::Partial { beta } => views::partial(&object, beta),
             View::Whole | View::PartialList { .. } | View::Discovery => object,

@@ -232,18 +232,29 @@ pub(crate) async fn store_new(call: &Call, object: &Value) -> Result<Arc<Object>
     let name = name_of(object);
     let stored = write(call, name, Expect::Absent, Some(object)).await;
     stored.map_err(|error| match error {
-        Failed::Conflict(current) => {
-            let deleting =
-                current.is_some_and(|current| current.meta().deletion_timestamp.is_some());
-            ApiError::AlreadyExists {
-                resource: call.kind.resource_group(),
-                group: call.kind.group.clone(),
-                name: name.into(),
-                prefix: if deleting { "object is being deleted: " } else { "" },
-            }
-        }
+        Failed::Conflict(current) => already_exists(call, name, current.as_deref()),
         Failed::Api(error) => error,
     })
+}
+
+/// Whether there is room for a new object, for those who only ask.
+pub(crate) fn check_absent(call: &Call, object: &Value) -> Result<()> {
+    let name = name_of(object);
+    let key = store_name(&call.target.namespace_of(&call.kind), name);
+    match call.store().get(&call.kind.storage.collection, &key) {
+        None => Ok(()),
+        Some(current) => Err(already_exists(call, name, Some(&current))),
+    }
+}
+
+fn already_exists(call: &Call, name: &str, current: Option<&Object>) -> ApiError {
+    let deleting = current.is_some_and(|current| current.meta().deletion_timestamp.is_some());
+    ApiError::AlreadyExists {
+        resource: call.kind.resource_group(),
+        group: call.kind.group.clone(),
+        name: name.into(),
+        prefix: if deleting { "object is being deleted: " } else { "" },
+    }
 }
 
 /// Why a conditional write did not happen.

@@ -278,7 +278,12 @@ impl Client {
         let answer = self.open("GET", &path, &[("accept", accept)], "").await;
         assert_eq!(answer.status().as_u16(), 200, "{path}");
         let (parts, body) = answer.into_parts();
-        Watch { headers: parts.headers, body, read: Vec::new() }
+        Watch { headers: parts.headers, body, read: Vec::new(), patience: PATIENCE }
+    }
+
+    /// For what comes only after minutes, on simulated time.
+    pub async fn patient_watch(&self, path: &str) -> Watch {
+        Watch { patience: 60 * PATIENCE, ..self.watch(path).await }
     }
 
     /// A pod that is bound to a node, so that it has somebody to end it gracefully.
@@ -316,6 +321,7 @@ pub struct Watch {
     pub headers: HeaderMap,
     body: Body,
     read: Vec<u8>,
+    patience: Duration,
 }
 
 impl Watch {
@@ -326,7 +332,7 @@ impl Watch {
                 let line: Vec<u8> = self.read.drain(..=end).collect();
                 return Some(String::from_utf8(line).unwrap());
             }
-            let frame = tokio::time::timeout(PATIENCE, self.body.frame()).await;
+            let frame = tokio::time::timeout(self.patience, self.body.frame()).await;
             let frame = frame.expect("an event or the end of the watch")?;
             self.read.extend_from_slice(&frame.unwrap().into_data().unwrap());
         }
