@@ -12,11 +12,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// What telling one watcher costs, roughly.
-const PER_WATCHER: Duration = Duration::from_micros(15);
+const PER_WATCHER: Duration = Duration::from_micros(16);
 /// Pauses shorter than a timer can measure are none.
 const PAUSE_MIN: Duration = Duration::from_millis(2);
 /// However many watchers there are, none waits for longer.
-const PAUSE_MAX: Duration = Duration::from_millis(12);
+const PAUSE_MAX: Duration = Duration::from_millis(16);
 
 pub(crate) struct Bell {
     changed: watch::Sender<u64>,
