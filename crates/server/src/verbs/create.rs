@@ -78,6 +78,7 @@ pub(crate) async fn make(
     }
     write::clear_system_fields(&mut object);
     write::settle_namespace(call, &mut object)?;
+    write::dedup_owners(call, &mut object);
     let generated = prepare_name(call, &mut object)?;
     let now = call.now();
     let metadata = object.object("metadata");
