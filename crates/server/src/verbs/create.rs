@@ -30,8 +30,8 @@ pub(crate) async fn create(call: &Call) -> Result<Answer> {
             "resourceVersion should not be set on objects to be created",
         ))));
     }
-    let made = make(call, object, dry_run, Origin::Request).await?;
     let include = IncludeObject::parse(call.query.text("includeObject"))?;
+    let made = make(call, object, dry_run, Origin::Request).await?;
     Ok(answer::bytes(StatusCode::CREATED, form, made.bytes(call, form, include)))
 }
 
