@@ -135,10 +135,6 @@ async fn t_evict_5_without_a_budget_it_is_a_delete_with_its_options() {
     assert_eq!(evict_with(&cluster, "p", json!({"gracePeriodSeconds": 7})).await.code, 201);
     let pod = cluster.read(&path("p")).await;
     assert_eq!(pod["metadata"]["deletionGracePeriodSeconds"], 7);
-    running(&cluster, "q", true).await;
-    let options = json!({"preconditions": {"uid": "other"}});
-    evict_with(&cluster, "q", options).await;
-    assert_eq!(cluster.read(&path("q")).await["metadata"].get("deletionTimestamp"), None);
 }
 
 /// A row: policy, healthy, desired, whether a pod that is not ready may go although none may.

@@ -172,6 +172,22 @@ async fn a_18_to_23_answers_take_the_form_that_is_liked_best() {
         let said = accepting(&cluster, &m, accept).await;
         said.refused(406, "NotAcceptable");
     }
+    // Who cannot read the answer is told so before anything is written.
+    let before = cluster.read(&m).await;
+    let data = json!({"data": {"a": "b"}}).to_string();
+    for (accept, query) in [("text/csv", ""), (TABLE, "?includeObject=Half")] {
+        for (method, media) in [("PUT", JSON), ("PATCH", door::MERGE)] {
+            let headers = [("accept", accept), ("content-type", media)];
+            let said = cluster.send(method, &format!("{m}{query}"), &headers, data.clone()).await;
+            assert!(matches!(said.code, 400 | 406), "{}", said.body);
+        }
+        let headers = [("accept", accept), ("content-type", JSON)];
+        let body = map("n").to_string();
+        let said = cluster.send("POST", &format!("{MAPS}{query}"), &headers, body).await;
+        assert!(matches!(said.code, 400 | 406), "{}", said.body);
+    }
+    assert_eq!(cluster.read(&m).await, before);
+    assert_eq!(cluster.get(&format!("{MAPS}/n")).await.code, 404);
     // an error is told even to those who cannot read it.
     let said = accepting(&cluster, &format!("{MAPS}/none"), "text/csv").await;
     assert_eq!((said.header("content-type"), &said.body["kind"]), (JSON, &"Status".into()));
