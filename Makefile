@@ -13,7 +13,7 @@ help:
 	@echo 'make up       build landfall and run it, with its data in DATA_DIR ($(DATA_DIR))'
 	@echo 'make test     everything that must pass: formatting, lints, tests'
 	@echo 'make lint     formatting and lints only'
-	@echo 'make bench    measure'
+	@echo 'make bench    measure; BENCH="--quick", "--grow", "--json" (docs/BENCHMARKS.md)'
 	@echo 'make install  install what building, testing and measuring need'
 	@echo 'make clean    remove what was built; installed tools and DATA_DIR stay'
 
@@ -33,9 +33,8 @@ lint:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 bench:
-	@test -x scripts/bench || { echo 'There are no measurements here yet: scripts/bench is missing.' >&2; exit 1; }
 	scripts/install build
-	scripts/bench
+	CARGO='$(CARGO)' scripts/bench $(BENCH)
 
 install:
 	scripts/install all

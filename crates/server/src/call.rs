@@ -6,6 +6,7 @@ use crate::negotiate::{self, Form, Offer};
 use crate::object::{Object, Store, store_name};
 use crate::request::{Query, Target};
 use crate::server::Server;
+use crate::views::IncludeObject;
 use api::status::Status;
 use api::{Errors, Kind};
 use bytes::Bytes;
@@ -113,6 +114,16 @@ impl Call {
                 Err(invalid_options(self.options_kind(), errors))
             }
         }
+    }
+
+    /// Everything about how a write is asked for and answered that can be wrong: found out before
+    /// it is done, because a request that is refused changes nothing.
+    pub(crate) fn check_options(&self) -> Result<()> {
+        self.form(Offer::Object)?;
+        IncludeObject::parse(self.query.text("includeObject"))?;
+        self.dry_run()?;
+        self.field_validation()?;
+        self.manager().map(drop)
     }
 
     fn options_kind(&self) -> &'static str {

@@ -9,6 +9,7 @@ use crate::server::Server;
 use crate::subresource::{binding, eviction, finalize, scale, token};
 use crate::verbs::write::Endpoint;
 use crate::verbs::{create, delete, get, list, patch, update, watch};
+use crate::views::{self, IncludeObject};
 use crate::{discovery, reviews};
 use api::kind::Verbs;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -108,17 +109,26 @@ fn component_status(call: &Call, verb: &str) -> Result<Answer> {
             "conditions": [{ "type": "Healthy", "status": "True", "message": "ok" }],
         })
     };
-    let items = vec![component("etcd-0")];
+    let include = IncludeObject::parse(call.query.text("includeObject"))?;
     match verb {
-        "list" => Ok(answer::json(
-            StatusCode::OK,
-            &json!({ "kind": "ComponentStatusList", "apiVersion": "v1", "metadata": {}, "items": items }),
-        )),
+        "list" => {
+            let form = call.form(Offer::List)?;
+            let items = [component("etcd-0")];
+            let shown = match form.view {
+                View::Table { beta } => {
+                    views::table(&call.kind, &items, json!({}), beta, include, true)
+                }
+                _ => {
+                    json!({ "kind": "ComponentStatusList", "apiVersion": "v1", "metadata": {}, "items": items })
+                }
+            };
+            Ok(answer::bytes(StatusCode::OK, form, views::encode(&shown, form)))
+        }
         "get" if call.target.name == "etcd-0" => {
-            let mut item = component("etcd-0");
-            item["kind"] = "ComponentStatus".into();
-            item["apiVersion"] = "v1".into();
-            Ok(answer::json(StatusCode::OK, &item))
+            let form = call.form(Offer::Object)?;
+            let item = views::convert(&call.kind, &component("etcd-0"));
+            let bytes = views::single(&call.kind, item, form, include);
+            Ok(answer::bytes(StatusCode::OK, form, bytes))
         }
         "get" => Err(ApiError::not_found(&call.kind, &call.target.name)),
         _ => Err(ApiError::MethodNotAllowed),

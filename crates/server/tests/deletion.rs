@@ -584,7 +584,8 @@ async fn t_api_44_to_47_what_becomes_of_what_it_owns() {
     let controllers = format!("{core}/replicationcontrollers");
     let events = format!("{core}/events");
     let d = || deployment("x");
-    let rows: [(&str, Value, Option<&str>, Option<&str>, &[&str]); 13] = [
+    type Row<'a> = (&'a str, Value, Option<&'a str>, Option<&'a str>, &'a [&'a str]);
+    let rows: [Row; 13] = [
         (DEPLOYMENTS, d(), None, None, &[]),
         (DEPLOYMENTS, d(), None, Some("Background"), &[]),
         (DEPLOYMENTS, d(), None, Some("Foreground"), &["foregroundDeletion"]),

@@ -262,7 +262,8 @@ async fn a_24_people_get_it_pretty() {
     let cluster = Cluster::start().await;
     cluster.make(MAPS, map("m")).await;
     let m = format!("{MAPS}/m");
-    let rows: [(String, &[(&str, &str)], bool); 7] = [
+    type Row<'a> = (String, &'a [(&'a str, &'a str)], bool);
+    let rows: [Row; 7] = [
         (m.clone(), &[], false),
         (format!("{m}?pretty=true"), &[], true),
         (m.clone(), &[("user-agent", "curl/8.0")], true),

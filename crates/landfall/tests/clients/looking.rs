@@ -9,6 +9,7 @@ fn the_cluster_says_that_it_is_ready() {
             .shows("kubectl get --raw '/readyz?verbose'", &["[+]ping ok", "readyz check passed"]);
         kubectl.prints("kubectl get --raw /livez", "ok");
         kubectl.shows("kubectl version", &["v1.36"]);
+        kubectl.shows("kubectl get cs", &["STATUS", "MESSAGE", "ERROR", "etcd-0", "Healthy", "ok"]);
         kubectl.shows("kubectl cluster-info", &["is running at", "https://127.0.0.1:"]);
     });
 }

@@ -10,6 +10,7 @@ mod harness;
 
 mod custom_resources;
 mod deletion;
+mod drain;
 mod kube_rs;
 mod looking;
 mod printing;

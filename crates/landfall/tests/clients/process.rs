@@ -83,7 +83,7 @@ fn a_second_instance_on_the_same_directory_is_refused() {
     let mut second = Background::spawn(&mut up(&cluster.data_dir()));
     assert_eq!(second.exit(SOON), Some(1));
     let said = second.stderr();
-    assert!(said.contains("already") || said.contains("in use"), "it says why: {said}");
+    assert!(said.contains("another landfall is running on"), "it says why: {said}");
     cluster.kubectl().ok("kubectl get ns default");
     cluster.stop();
 }

@@ -8,7 +8,7 @@
 mod kubectl;
 mod process;
 
-pub(crate) use kubectl::{Kubectl, Said, kubectls};
+pub(crate) use kubectl::{Kubectl, kubectls};
 pub(crate) use process::{Background, signal};
 
 use std::path::{Path, PathBuf};

@@ -4,14 +4,14 @@ use crate::answer::Answer;
 use crate::call::Call;
 use crate::decode;
 use crate::error::Result;
-use crate::verbs::update::{Changed, change, check_form, shown};
+use crate::verbs::update::{Changed, change, shown};
 use crate::verbs::write::Endpoint;
 use api::value::ValueExt;
 use http::StatusCode;
 
 /// PUT: takes only `spec.finalizers`; a marked Namespace without any left goes.
 pub(crate) async fn update(call: &Call) -> Result<Answer> {
-    check_form(call)?;
+    call.check_options()?;
     let dry_run = call.dry_run()?;
     let body = decode::object(call)?;
     let made = change(call, Endpoint::Other, dry_run, |old| {

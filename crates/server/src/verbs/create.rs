@@ -20,6 +20,7 @@ const NAME_ATTEMPTS: usize = 8;
 const NAME_PREFIX_MAX: usize = 58;
 
 pub(crate) async fn create(call: &Call) -> Result<Answer> {
+    call.check_options()?;
     let form = call.form(Offer::Object)?;
     let dry_run = call.dry_run()?;
     let object = decode::object(call)?;

@@ -6,7 +6,7 @@ use crate::decode;
 use crate::error::{ApiError, Result};
 use crate::negotiate;
 use crate::verbs::create::{self, Made, Origin};
-use crate::verbs::update::{Changed, change, check_form, shown};
+use crate::verbs::update::{Changed, change, shown};
 use crate::verbs::write::{self, Endpoint};
 use api::apply::{self, ApplyError, Manager};
 use api::patch::PatchError;
@@ -45,9 +45,8 @@ pub(crate) fn form(call: &Call) -> Result<Form> {
 
 pub(crate) async fn patch(call: &Call, endpoint: Endpoint) -> Result<Answer> {
     let form = form(call)?;
-    check_form(call)?;
+    call.check_options()?;
     let dry_run = call.dry_run()?;
-    call.field_validation()?;
     check_options(call, form)?;
     if form == Form::Apply {
         return apply(call, endpoint, dry_run).await;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use store::Expect;
 
 pub(crate) async fn update(call: &Call, endpoint: Endpoint) -> Result<Answer> {
-    check_form(call)?;
+    call.check_options()?;
     let dry_run = call.dry_run()?;
     let object = decode::object(call)?;
     let name = name_of(&object);
@@ -309,12 +309,6 @@ async fn finish_deletion(
         Err(Failed::Conflict(None)) => Ok(Made::Only(new)),
         Err(Failed::Conflict(Some(_))) => Err(ApiError::modified(&call.kind, &call.target.name)),
     }
-}
-
-/// Whether what comes out can be shown as asked, before anything is written.
-pub(crate) fn check_form(call: &Call) -> Result<()> {
-    call.form(Offer::Object)?;
-    IncludeObject::parse(call.query.text("includeObject")).map(drop)
 }
 
 pub(crate) fn shown(call: &Call, made: &Made, code: StatusCode) -> Result<Answer> {

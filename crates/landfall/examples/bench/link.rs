@@ -1,0 +1,184 @@
+//! One HTTP/1.1 connection over TLS, as a client holds it. No pool: who wants two opens two.
+
+use crate::load::Ask;
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::{Request, Response, Uri};
+use hyper_util::rt::TokioIo;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// A server that has not answered by then never will, and the measurement is void.
+const ANSWER_MAX: Duration = Duration::from_secs(120);
+
+/// How much of a refusal is shown.
+const REFUSAL_SHOWN: usize = 400;
+
+/// Where requests go, and with what rights.
+pub(crate) struct Target {
+    /// `host:port`
+    authority: String,
+    name: ServerName<'static>,
+    tls: TlsConnector,
+    authorization: HeaderValue,
+    namespace: String,
+}
+
+impl Target {
+    pub(crate) fn new(url: &str, token: &str, ca: Option<&Path>, namespace: &str) -> Result<Self> {
+        let uri: Uri = url.parse().with_context(|| format!("{url:?} is not a URL"))?;
+        if uri.scheme_str() != Some("https") {
+            bail!("{url:?} does not start with https://");
+        }
+        let host = uri.host().context("the URL names no host")?;
+        let authority = format!("{host}:{}", uri.port_u16().unwrap_or(443));
+        let name = host.trim_matches(['[', ']']).to_owned();
+        let mut authorization = HeaderValue::from_str(&format!("Bearer {token}"))?;
+        authorization.set_sensitive(true);
+        Ok(Target {
+            authority,
+            name: ServerName::try_from(name)?,
+            tls: TlsConnector::from(Arc::new(tls(ca)?)),
+            authorization,
+            namespace: namespace.to_owned(),
+        })
+    }
+
+    /// The path of a core resource in the namespace where all this happens.
+    pub(crate) fn path(&self, resource: &str) -> String {
+        format!("/api/v1/namespaces/{}/{resource}", self.namespace)
+    }
+}
+
+pub(crate) struct Link {
+    target: Arc<Target>,
+    sender: SendRequest<Full<Bytes>>,
+}
+
+impl Link {
+    pub(crate) async fn open(target: &Arc<Target>) -> Result<Self> {
+        let sender = connect(target).await?;
+        Ok(Link { target: target.clone(), sender })
+    }
+
+    /// Sends a request and returns as soon as the head of the answer is there, whatever it says.
+    pub(crate) async fn ask(&mut self, ask: &Ask) -> Result<Response<Incoming>> {
+        if self.sender.is_closed() {
+            self.sender = connect(&self.target).await?;
+        }
+        let request = Request::builder()
+            .method(ask.method.clone())
+            .uri(&ask.path)
+            .header(HOST, &self.target.authority)
+            .header(ACCEPT, "*/*")
+            .header(AUTHORIZATION, &self.target.authorization)
+            .header(CONTENT_TYPE, ask.content_type)
+            .body(Full::new(ask.body.clone()))?;
+        let answer = async {
+            self.sender.ready().await?;
+            self.sender.send_request(request).await
+        };
+        in_time(answer).await?.with_context(|| format!("{} {}", ask.method, ask.path))
+    }
+
+    /// Sends a request and reads the whole answer, which must be a success.
+    pub(crate) async fn call(&mut self, ask: &Ask) -> Result<Bytes> {
+        let answer = self.ask(ask).await?;
+        let status = answer.status();
+        let body = in_time(answer.into_body().collect()).await??.to_bytes();
+        if !status.is_success() {
+            let shown = String::from_utf8_lossy(&body[..body.len().min(REFUSAL_SHOWN)]);
+            bail!("{} {}: {status}: {shown}", ask.method, ask.path);
+        }
+        Ok(body)
+    }
+}
+
+async fn connect(target: &Target) -> Result<SendRequest<Full<Bytes>>> {
+    let opened = async {
+        let tcp = TcpStream::connect(&target.authority).await?;
+        tcp.set_nodelay(true)?;
+        let tls = target.tls.connect(target.name.clone(), tcp).await?;
+        let (sender, connection) = handshake(TokioIo::new(tls)).await?;
+        // How a connection ended is seen by whoever asks next.
+        tokio::spawn(async move { drop(connection.await) });
+        anyhow::Ok(sender)
+    };
+    in_time(opened).await?.with_context(|| format!("cannot connect to {}", target.authority))
+}
+
+pub(crate) async fn in_time<T>(work: impl Future<Output = T>) -> Result<T> {
+    let limited = tokio::time::timeout(ANSWER_MAX, work).await;
+    limited.with_context(|| format!("no answer within {} s", ANSWER_MAX.as_secs()))
+}
+
+fn tls(ca: Option<&Path>) -> Result<ClientConfig> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()?;
+    let mut config = if let Some(path) = ca {
+        let certificate = CertificateDer::from_pem_file(path)
+            .with_context(|| format!("no certificate in {}", path.display()))?;
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate)?;
+        builder.with_root_certificates(roots).with_no_client_auth()
+    } else {
+        let anyone = Arc::new(Anyone(provider));
+        builder.dangerous().with_custom_certificate_verifier(anyone).with_no_client_auth()
+    };
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+/// Believes every certificate: for `--server` without `--ca`.
+#[derive(Debug)]
+struct Anyone(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,170 @@
+//! Measures an API server and prints what it found beside the figures it has to beat.
+//!
+//!     process   starts a server in a fresh directory, reads its CPU time and memory
+//!     link      one HTTP/1.1 connection over TLS
+//!     load      the same request N times from C connections
+//!     fanout    one writer, many watchers
+//!     standard  all of it with the reference load, as a table with targets
+//!     grow      what the same work costs when more is stored
+//!
+//! How to run it and how to read what it prints: docs/BENCHMARKS.md. Not here: anything of the
+//! server. It is measured from outside, so that any other API server can be measured the same way.
+
+mod fanout;
+mod grow;
+mod link;
+mod load;
+mod process;
+mod standard;
+mod table;
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use link::Target;
+use process::{Processes, Started};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Measure an API server.
+///
+/// Without --server, a fresh landfall is started for it, with its data in a temporary directory
+/// that is removed afterwards (TMPDIR decides where).
+#[derive(Parser)]
+#[command(name = "bench")]
+struct Options {
+    /// How many pods [default: 5000, with --quick 500]
+    #[arg(long)]
+    n: Option<usize>,
+    /// How many connections send requests at the same time
+    #[arg(long, default_value_t = standard::CONNECTIONS)]
+    connections: usize,
+    /// A tenth of the load: does it run at all? Nothing is compared
+    #[arg(long)]
+    quick: bool,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Show how the cost of one operation grows with what is stored
+    #[arg(long)]
+    grow: bool,
+    /// With --grow: how many pods are stored when measuring
+    /// [default: 1000,5000,20000, with --quick 100,500,2000]
+    #[arg(long, value_delimiter = ',')]
+    sizes: Vec<usize>,
+    /// The landfall to start [default: the one built beside this program]
+    #[arg(long, value_name = "FILE", conflicts_with = "server")]
+    landfall: Option<PathBuf>,
+    /// Measure a server that is running already
+    #[arg(long, value_name = "URL", requires = "token")]
+    server: Option<String>,
+    /// A bearer token for --server, with the right to everything in the namespace
+    #[arg(long, requires = "server")]
+    token: Option<String>,
+    /// Who vouches for --server; without it, its certificate is not checked
+    #[arg(long, value_name = "FILE", requires = "server")]
+    ca: Option<PathBuf>,
+    /// Processes of --server on this machine, whose CPU time and memory are added up
+    #[arg(long, value_name = "PID", value_delimiter = ',', requires = "server")]
+    pid: Vec<u32>,
+    /// Where pods and config maps are made; config maps labelled `app=bench` there are deleted
+    #[arg(long, default_value = "default")]
+    namespace: String,
+}
+
+/// What is measured: where it answers, and, if it is on this machine, what it is made of.
+struct Subject {
+    target: Arc<Target>,
+    processes: Processes,
+    started: Option<Duration>,
+    /// If it was started for this, it ends with this.
+    own: Option<Started>,
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(printed) => {
+            println!("{printed}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<String> {
+    if options.connections == 0 || options.n == Some(0) || options.sizes.contains(&0) {
+        bail!("there is nothing to measure with zero of something");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        // Whichever ends first, the server is ended too: it belongs to the future that is dropped.
+        tokio::select! {
+            outcome = measure(options) => outcome,
+            _ = terminate.recv() => bail!("told to stop"),
+            _ = interrupt.recv() => bail!("interrupted"),
+        }
+    })
+}
+
+async fn measure(options: &Options) -> Result<String> {
+    if cfg!(debug_assertions) {
+        eprintln!("bench: this is a debug build; its figures say nothing about a release build");
+    }
+    let subject = subject(options).await?;
+    prepare(&subject.target).await?;
+    if options.grow {
+        grow::run(options, &subject).await
+    } else {
+        standard::run(options, &subject).await
+    }
+}
+
+async fn subject(options: &Options) -> Result<Subject> {
+    if let (Some(url), Some(token)) = (&options.server, &options.token) {
+        let ca = options.ca.as_deref();
+        let target = Target::new(url, token, ca, &options.namespace)?;
+        let processes = Processes(options.pid.clone());
+        return Ok(Subject { target: Arc::new(target), processes, started: None, own: None });
+    }
+    let binary = match &options.landfall {
+        Some(path) => path.clone(),
+        None => beside_this_program()?,
+    };
+    let own = Started::start(&binary).await?;
+    let target = Target::new(&own.url, &own.token()?, Some(&own.ca()), &options.namespace)?;
+    let target = Arc::new(target);
+    let took = own.until_ready(&target).await?;
+    let processes = Processes(vec![own.pid()]);
+    Ok(Subject { target, processes, started: Some(took), own: Some(own) })
+}
+
+/// `target/release/examples/bench` was built with `target/release/landfall`.
+fn beside_this_program() -> Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let folder = own.parent().and_then(|examples| examples.parent());
+    let binary = folder.context("this program is in no folder")?.join("landfall");
+    if !binary.exists() {
+        bail!("there is no {}: build it, or name one with --landfall", binary.display());
+    }
+    Ok(binary)
+}
+
+/// Without controllers nobody makes the account that pods run as.
+async fn prepare(target: &Arc<Target>) -> Result<()> {
+    let account = serde_json::json!({
+        "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "default" },
+    });
+    let mut link = link::Link::open(target).await?;
+    let made = link.ask(&load::Ask::create(target.path("serviceaccounts"), &account)).await?;
+    match made.status().as_u16() {
+        201 | 409 => Ok(()),
+        status => bail!("the account that pods run as could not be made: {status}"),
+    }
+}

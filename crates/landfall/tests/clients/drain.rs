@@ -1,0 +1,95 @@
+//! Taking a node out of service.
+
+use crate::harness::{Kubectl, each_kubectl};
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// A node of this name, and pods that it runs as far as the API can tell.
+fn node_with_pods(kubectl: &Kubectl, pods: &[&str]) -> String {
+    let node = format!("node-of-{}", kubectl.namespace);
+    kubectl.ok(&format!(
+        "kubectl create -f - <<END
+apiVersion: v1
+kind: Node
+metadata: {{name: {node}}}
+END"
+    ));
+    for pod in pods {
+        kubectl.ok(&format!(
+            r#"kubectl run {pod} --image=nginx --labels=app=drained
+            kubectl create --raw /api/v1/namespaces/$NS/pods/{pod}/binding -f - <<END
+{{"apiVersion": "v1", "kind": "Binding", "metadata": {{"name": "{pod}"}}, "target": {{"kind": "Node", "name": "{node}"}}}}
+END"#
+        ));
+    }
+    node
+}
+
+#[test]
+fn t_cli_36_a_node_is_cordoned_and_uncordoned() {
+    each_kubectl(|kubectl| {
+        let node = node_with_pods(kubectl, &[]);
+        kubectl.prints(&format!("kubectl cordon {node}"), &format!("node/{node} cordoned"));
+        kubectl.prints(&format!("kubectl cordon {node}"), &format!("node/{node} already cordoned"));
+        // T-CLI-25
+        kubectl.shows(&format!("kubectl get no {node}"), &[&node, ",SchedulingDisabled"]);
+        kubectl.prints(&format!("kubectl uncordon {node}"), &format!("node/{node} uncordoned"));
+        kubectl.prints(
+            &format!("kubectl taint node {node} a=b:NoSchedule"),
+            &format!("node/{node} tainted"),
+        );
+        kubectl.shows(&format!("kubectl delete no {node}"), &[&format!("node \"{node}\" deleted")]);
+    });
+}
+
+#[test]
+fn t_cli_37_and_40_a_drain_refuses_then_evicts_and_waits() {
+    each_kubectl(|kubectl| {
+        let node = node_with_pods(kubectl, &["a"]);
+        kubectl.fails(
+            &format!("kubectl drain {node}"),
+            "annot delete Pods", // Who is not told to is not to lose a pod nobody will replace.
+        );
+        kubectl.prints("kubectl get po a -o jsonpath='{.metadata.deletionTimestamp}'", "");
+        let mut drain = kubectl.spawn(&format!("exec kubectl drain {node} --force"));
+        drain.line(&format!("evicting pod {}/a", kubectl.namespace), SOON);
+        // The node says that it has ended.
+        kubectl.ok("kubectl wait --for=jsonpath='{.metadata.deletionGracePeriodSeconds}'=30 po/a --timeout=30s \
+            || until kubectl get po a | grep Terminating; do :; done
+            kubectl delete po a --force --grace-period=0");
+        drain.line("pod/a evicted", SOON);
+        assert_eq!(drain.exit(SOON), Some(0), "{}", drain.stderr());
+        kubectl.ok(&format!("kubectl delete no {node}"));
+    });
+}
+
+#[test]
+fn t_cli_39_a_disruption_budget_makes_a_drain_try_again() {
+    each_kubectl(|kubectl| {
+        if kubectl.is_before(24) {
+            return; // It knows budgets of policy/v1beta1 only, and cannot write a status.
+        }
+        let node = node_with_pods(kubectl, &["a"]);
+        kubectl.ok(r#"kubectl create pdb tight --selector=app=drained --min-available=1
+            kubectl patch pdb tight --subresource=status --type=merge -p '{"status":
+                {"observedGeneration":1,"disruptionsAllowed":0,"currentHealthy":1,"desiredHealthy":1,"expectedPods":1}}'
+            kubectl patch po a --subresource=status --type=merge -p '{"status":
+                {"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}'"#);
+        let said = kubectl.run(&format!("kubectl drain {node} --force --timeout=2s"));
+        assert_ne!(said.code, 0, "{said}");
+        assert!(
+            said.stderr
+                .contains("Cannot evict pod as it would violate the pod's disruption budget."),
+            "{said}"
+        );
+        kubectl.prints("kubectl get po a -o jsonpath='{.metadata.deletionTimestamp}'", "");
+        // T-CLI-38: without eviction there is no budget to ask.
+        let mut drain =
+            kubectl.spawn(&format!("exec kubectl drain {node} --force --disable-eviction"));
+        kubectl.ok("until kubectl get po a | grep Terminating; do :; done
+            kubectl delete po a --force --grace-period=0");
+        assert_eq!(drain.exit(SOON), Some(0), "{}", drain.stderr());
+        kubectl.ok(&format!("kubectl delete no {node}"));
+    });
+}
