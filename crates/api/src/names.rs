@@ -347,6 +347,7 @@ mod tests {
         assert_eq!(port_number(70000), ["must be between 1 and 65535, inclusive"]);
     }
 
+    ///
     #[test]
     fn a_61_a_prefix_may_end_with_a_dash() {
         assert!(object_name_prefix(NameRule::Subdomain, "gen-").is_empty());

@@ -327,6 +327,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    ///
     #[test]
     fn a_147_quantities_are_written_canonically() {
         for (given, canonical) in [

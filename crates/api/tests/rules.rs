@@ -155,6 +155,7 @@ proptest! {
     }
 }
 
+///
 #[test]
 fn a_148_a_201_only_two_kinds_are_stored_in_another_form() {
     let views: Vec<_> = KINDS

@@ -135,6 +135,7 @@ fn alias_bomb() -> Vec<u8> {
     (text + "metadata: {name: bomb}\ndata: *a9\n").into_bytes()
 }
 
+///
 #[tokio::test]
 async fn a_91_bad_bodies_get_a_clear_status_and_change_nothing() {
     let mut bed = Bed::new().await;

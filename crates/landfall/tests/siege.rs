@@ -155,6 +155,7 @@ async fn streams_that_are_cancelled_at_once_hurt_nobody() {
     end(landfall).await;
 }
 
+///
 #[tokio::test]
 async fn a_17_a_body_of_a_hundred_mebibytes_is_refused_early() {
     let (landfall, _home) = start().await;

@@ -32,6 +32,7 @@ async fn end(mut landfall: Landfall) {
     process::assert_no_panic(&dir);
 }
 
+///
 #[tokio::test]
 async fn a_171_bad_tokens_are_401_and_never_anonymous() {
     let (landfall, _home) = start().await;

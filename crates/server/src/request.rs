@@ -190,6 +190,7 @@ mod tests {
         assert_eq!(Route::of("/api/v1"), Route::Other("/api/v1".into()));
     }
 
+    ///
     #[test]
     fn a_2_a_trailing_slash_is_ignored() {
         assert_eq!(target("/api/v1/nodes/"), target("/api/v1/nodes"));

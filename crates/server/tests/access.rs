@@ -104,6 +104,7 @@ async fn a_171_no_credential_is_somebody_and_a_bad_one_nobody() {
     assert_eq!(over_tls(&cluster, PODS, &admin).await.0, 200);
 }
 
+///
 #[tokio::test]
 async fn a_174_to_177_a_service_account_is_known_by_its_token_while_it_exists() {
     let cluster = Cluster::start().await;
@@ -170,6 +171,7 @@ async fn a_93_who_may_not_is_told_so_before_anything_else_is_looked_at() {
 }
 
 /// A row: verb, path, body; allowed or not by the rules in the test.
+///
 #[tokio::test]
 async fn a_182_and_183_rules_add_up_and_match_exactly() {
     let cluster = Cluster::start().await;
@@ -242,6 +244,7 @@ async fn a_67_and_118_creating_by_update_or_apply_needs_the_right_to_create() {
     assert_eq!(ana.apply(&format!("{MAPS}/m"), "ana", map("m")).await.code, 200);
 }
 
+///
 #[tokio::test]
 async fn a_180_and_187_reviews_say_what_requests_then_meet() {
     let cluster = Cluster::start().await;
@@ -314,6 +317,7 @@ async fn a_180_and_187_reviews_say_what_requests_then_meet() {
     assert!(rules["status"]["nonResourceRules"].to_string().contains("/metrics"));
 }
 
+///
 #[tokio::test]
 async fn a_181_a_review_is_about_one_thing() {
     let cluster = Cluster::start().await;
@@ -332,6 +336,7 @@ async fn a_181_a_review_is_about_one_thing() {
         .refused(405, "MethodNotAllowed");
 }
 
+///
 #[tokio::test]
 async fn a_184_an_aggregated_role_has_the_rules_of_those_it_selects() {
     let cluster = Cluster::start().await;
@@ -347,6 +352,7 @@ async fn a_184_an_aggregated_role_has_the_rules_of_those_it_selects() {
     assert_eq!(ana(&cluster).get(MAPS).await.code, 200);
 }
 
+///
 #[tokio::test]
 async fn a_185_nobody_grants_what_they_do_not_have() {
     let cluster = Cluster::start().await;
@@ -379,6 +385,7 @@ async fn a_185_nobody_grants_what_they_do_not_have() {
     ana.post(BINDINGS, binding("edit", cluster_role("edit"))).await.refused(403, "Forbidden");
 }
 
+///
 #[tokio::test]
 async fn a_186_the_first_roles_are_there_and_come_back() {
     let cluster = Cluster::start().await;

@@ -77,6 +77,7 @@ async fn a_155_a_pod_of_an_account_that_is_not_there_is_refused() {
     assert_eq!(said.body["details"], json!({"name": "p", "kind": "pods"}));
 }
 
+///
 #[tokio::test]
 async fn a_157_a_full_quota_refuses_and_a_dry_run_reserves_nothing() {
     let cluster = Cluster::start().await;
@@ -263,6 +264,7 @@ async fn a_154_a_new_node_is_not_ready() {
     );
 }
 
+/// T-API-35
 #[tokio::test]
 async fn t_api_35_a_node_touches_only_what_is_its_own() {
     let cluster = Cluster::start().await;
@@ -309,6 +311,7 @@ async fn t_api_35_a_node_touches_only_what_is_its_own() {
     );
 }
 
+///
 #[tokio::test]
 async fn a_185_nobody_grants_what_they_do_not_hold() {
     let cluster = Cluster::start().await;
@@ -380,6 +383,7 @@ async fn an_update_keeps_what_admission_filled_in() {
     assert!(said.warnings().is_empty());
 }
 
+///
 #[tokio::test]
 async fn a_158_a_restricted_namespace_refuses_pods_and_warns_about_templates() {
     let cluster = Cluster::start().await;
@@ -441,6 +445,7 @@ async fn a_158_a_namespace_that_turns_stricter_names_the_pods_that_do_not_fit() 
     );
 }
 
+///
 #[tokio::test]
 async fn a_90_a_signing_request_names_its_caller_and_masters_cannot_be_asked_for() {
     let cluster = Cluster::start().await;

@@ -53,6 +53,7 @@ fn condition(definition: &Value, kind: &str) -> String {
     })
 }
 
+///
 #[tokio::test]
 async fn a_206_a_definition_is_served_and_established_when_its_writer_is_answered() {
     let cluster = Cluster::start().await;
@@ -78,6 +79,7 @@ async fn a_206_a_definition_is_served_and_established_when_its_writer_is_answere
     assert_eq!(found["resources"][0]["verbs"], json!(verbs));
 }
 
+///
 #[tokio::test]
 async fn a_210_a_custom_object_is_pruned_defaulted_and_validated() {
     let cluster = Cluster::start().await;
@@ -121,6 +123,7 @@ async fn a_210_a_custom_object_is_pruned_defaulted_and_validated() {
     assert_eq!(odd.code, 400, "{}", odd.body);
 }
 
+///
 #[tokio::test]
 async fn a_215_status_and_scale_are_apart_from_the_rest() {
     let cluster = Cluster::start().await;
@@ -140,6 +143,7 @@ async fn a_215_status_and_scale_are_apart_from_the_rest() {
     assert_eq!((&now["spec"]["n"], &now["metadata"]["generation"]), (&7.into(), &2.into()));
 }
 
+///
 #[tokio::test]
 async fn a_103_fields_that_a_definition_makes_selectable_select() {
     let cluster = Cluster::start().await;
@@ -170,6 +174,7 @@ async fn a_206_a_name_in_use_is_refused_until_it_is_free() {
     assert!(cluster.until(wodgets, 200).await, "{}", cluster.get(&path).await.body);
 }
 
+///
 #[tokio::test]
 async fn a_207_a_deleted_definition_takes_its_instances_and_ends_watches() {
     let cluster = Cluster::start().await;
@@ -207,6 +212,7 @@ async fn a_207_a_deleted_definition_takes_its_instances_and_ends_watches() {
     assert_eq!(cluster.get(WIDGETS).await.body["items"], json!([]));
 }
 
+///
 #[tokio::test]
 async fn a_216_without_conversion_only_the_version_differs() {
     let cluster = Cluster::start().await;
@@ -223,6 +229,7 @@ async fn a_216_without_conversion_only_the_version_differs() {
     assert_eq!(list["items"][0]["apiVersion"], "example.com/v1beta1");
 }
 
+///
 #[tokio::test]
 async fn a_217_versions_come_and_go_with_the_definition() {
     let cluster = Cluster::start().await;
@@ -244,6 +251,7 @@ async fn a_217_versions_come_and_go_with_the_definition() {
     assert_eq!(cluster.get(WIDGETS).await.code, 200);
 }
 
+///
 #[tokio::test]
 async fn a_211_defaults_and_pruning_also_reach_what_is_already_stored() {
     let cluster = Cluster::start().await;

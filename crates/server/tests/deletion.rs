@@ -86,6 +86,7 @@ async fn t_api_1_to_6_the_grace_of_a_pod_is_resolved_in_order() {
     }
 }
 
+/// T-API-7
 #[tokio::test]
 async fn t_api_7_a_negative_grace_is_one_in_a_pod_and_stays_in_a_template() {
     let cluster = Cluster::start().await;
@@ -105,6 +106,7 @@ async fn t_api_7_a_negative_grace_is_one_in_a_pod_and_stays_in_a_template() {
     );
 }
 
+/// T-API-8
 #[tokio::test]
 async fn t_api_8_the_grace_of_a_pod_cannot_be_changed() {
     let cluster = Cluster::start().await;
@@ -116,6 +118,7 @@ async fn t_api_8_the_grace_of_a_pod_cannot_be_changed() {
     assert_eq!(said.body["details"]["causes"][0]["reason"], "FieldValueForbidden");
 }
 
+/// T-API-9
 #[tokio::test]
 async fn t_api_9_nothing_is_born_deleted() {
     let cluster = Cluster::start().await;
@@ -127,6 +130,7 @@ async fn t_api_9_nothing_is_born_deleted() {
     assert_eq!(made["metadata"].get("deletionGracePeriodSeconds"), None);
 }
 
+/// T-API-10
 #[tokio::test]
 async fn t_api_10_a_mirror_pod_has_its_grace_like_any_other() {
     let cluster = Cluster::start().await;
@@ -140,6 +144,7 @@ async fn t_api_10_a_mirror_pod_has_its_grace_like_any_other() {
     assert_eq!(*grace(&cluster.delete(&path("mirror")).await.ok()), 30);
 }
 
+/// T-API-11
 #[tokio::test(start_paused = true)]
 async fn t_api_11_the_first_delete_sets_time_and_grace_in_one_write() {
     let cluster = Cluster::on_simulated_time().await;
@@ -153,6 +158,7 @@ async fn t_api_11_the_first_delete_sets_time_and_grace_in_one_write() {
     assert_eq!(cluster.read(&path("p")).await, said);
 }
 
+/// T-API-12
 #[tokio::test]
 async fn t_api_12_only_the_first_delete_raises_the_generation() {
     let cluster = Cluster::start().await;
@@ -170,6 +176,7 @@ async fn t_api_12_only_the_first_delete_raises_the_generation() {
     assert_eq!(kept["metadata"].get("generation"), None);
 }
 
+/// T-API-13, T-API-14
 #[tokio::test]
 async fn t_api_13_and_14_what_watchers_see_of_a_removal() {
     let cluster = Cluster::start().await;
@@ -198,6 +205,7 @@ async fn t_api_13_and_14_what_watchers_see_of_a_removal() {
 
 /// A server that dies between the two writes of a removal leaves a pod marked, without grace and
 /// held by nobody.
+/// T-API-15
 #[tokio::test]
 async fn t_api_15_the_next_update_or_delete_removes_what_was_left_behind() {
     let cluster = Cluster::start().await;
@@ -249,6 +257,7 @@ async fn t_api_16_to_19_deleting_again_can_only_hurry() {
     assert_eq!(cluster.get(&path("p")).await.code, 404);
 }
 
+/// T-API-21
 #[tokio::test]
 async fn t_api_21_another_policy_counts_later_only_where_there_is_no_grace() {
     let cluster = Cluster::start().await;
@@ -268,6 +277,7 @@ async fn t_api_21_another_policy_counts_later_only_where_there_is_no_grace() {
     assert_eq!(cluster.get(&d).await.code, 404);
 }
 
+/// T-API-22
 #[tokio::test]
 async fn t_api_22_an_update_cannot_take_a_deletion_back() {
     let cluster = Cluster::start().await;
@@ -288,6 +298,7 @@ async fn t_api_22_an_update_cannot_take_a_deletion_back() {
     assert!(said.refused(422, "Invalid").ends_with("field is immutable"), "{}", said.body);
 }
 
+/// T-API-23
 #[tokio::test]
 async fn t_api_23_options_come_in_the_body_or_else_in_the_query() {
     let cluster = Cluster::start().await;
@@ -316,6 +327,7 @@ async fn t_api_23_options_come_in_the_body_or_else_in_the_query() {
     assert_eq!(cluster.read(&path("bad")).await["metadata"].get("deletionTimestamp"), None);
 }
 
+/// T-API-24
 #[tokio::test]
 async fn t_api_24_options_that_contradict_themselves_are_refused() {
     let cluster = Cluster::start().await;
@@ -332,6 +344,7 @@ async fn t_api_24_options_that_contradict_themselves_are_refused() {
     assert_eq!(cluster.get(&format!("{MAPS}/m")).await.code, 200);
 }
 
+/// T-API-25
 #[tokio::test]
 async fn t_api_25_what_is_not_there_is_not_found() {
     let cluster = Cluster::start().await;
@@ -343,6 +356,7 @@ async fn t_api_25_what_is_not_there_is_not_found() {
     cluster.delete_with(&path("x"), options).await.refused(404, "NotFound");
 }
 
+/// T-API-26, T-API-27
 #[tokio::test]
 async fn t_api_26_and_27_some_kinds_answer_with_the_object_the_others_with_a_receipt() {
     let cluster = Cluster::start().await;
@@ -385,6 +399,7 @@ async fn t_api_26_and_27_some_kinds_answer_with_the_object_the_others_with_a_rec
     }
 }
 
+/// T-API-28, T-API-29
 #[tokio::test]
 async fn t_api_28_and_29_what_stays_is_answered_whole_and_with_200_but_for_one_case() {
     let cluster = Cluster::start().await;
@@ -405,6 +420,7 @@ async fn t_api_28_and_29_what_stays_is_answered_whole_and_with_200_but_for_one_c
     assert_eq!(cluster.delete(&path("p")).await.code, 200);
 }
 
+/// T-API-31, T-API-32
 #[tokio::test]
 async fn t_api_31_and_32_a_delete_of_another_object_or_version_is_a_conflict() {
     let cluster = Cluster::start().await;
@@ -427,6 +443,7 @@ async fn t_api_31_and_32_a_delete_of_another_object_or_version_is_a_conflict() {
     assert_eq!(cluster.get(&path("p")).await.code, 404);
 }
 
+/// T-API-33
 #[tokio::test]
 async fn t_api_33_a_namespace_created_anew_is_not_the_one_that_was_to_be_deleted() {
     let cluster = Cluster::start().await;
@@ -450,6 +467,7 @@ async fn t_api_33_a_namespace_created_anew_is_not_the_one_that_was_to_be_deleted
     assert!(message.ends_with("this namespace may not be deleted"), "{message}");
 }
 
+/// T-API-35
 #[tokio::test]
 async fn t_api_35_a_node_ends_only_its_own_pods() {
     let cluster = Cluster::start().await;
@@ -463,6 +481,7 @@ async fn t_api_35_a_node_ends_only_its_own_pods() {
     assert_eq!(cluster.get(&path("p")).await.code, 404);
 }
 
+/// T-API-36, T-API-37
 #[tokio::test]
 async fn t_api_36_and_37_finalizers_hold_an_object_until_the_last_is_gone() {
     let cluster = Cluster::start().await;
@@ -487,6 +506,7 @@ async fn t_api_36_and_37_finalizers_hold_an_object_until_the_last_is_gone() {
     assert_eq!(watch.said(1).await, ["DELETED m"]);
 }
 
+/// T-API-38
 #[tokio::test]
 async fn t_api_38_a_pod_with_grace_left_outlives_its_last_finalizer() {
     let cluster = Cluster::start().await;
@@ -499,6 +519,7 @@ async fn t_api_38_a_pod_with_grace_left_outlives_its_last_finalizer() {
     assert_eq!(cluster.get(&path("p")).await.code, 404);
 }
 
+/// T-API-39
 #[tokio::test]
 async fn t_api_39_a_finished_pod_that_is_held_is_marked_without_grace() {
     let cluster = Cluster::start().await;
@@ -514,6 +535,7 @@ async fn t_api_39_a_finished_pod_that_is_held_is_marked_without_grace() {
     assert_eq!(shown["rows"][0]["cells"][2], "Completed");
 }
 
+/// T-API-40, T-API-41
 #[tokio::test]
 async fn t_api_40_and_41_no_finalizer_comes_late_and_two_exclude_each_other() {
     let cluster = Cluster::start().await;
@@ -537,6 +559,7 @@ async fn t_api_40_and_41_no_finalizer_comes_late_and_two_exclude_each_other() {
     cluster.patch(&m, turned).await.ok();
 }
 
+/// T-API-42
 #[tokio::test]
 async fn t_api_42_nothing_else_is_frozen_by_a_deletion() {
     let cluster = Cluster::start().await;
@@ -561,6 +584,7 @@ async fn t_api_42_nothing_else_is_frozen_by_a_deletion() {
     cluster.patch(&format!("{}/ephemeralcontainers", path("p")), debug).await.ok();
 }
 
+/// T-API-43
 #[tokio::test]
 async fn t_api_43_a_pod_that_is_being_deleted_is_not_bound() {
     let cluster = Cluster::start().await;
@@ -572,6 +596,7 @@ async fn t_api_43_a_pod_that_is_being_deleted_is_not_bound() {
 }
 
 /// A row: kind, finalizer it has, policy asked for, the finalizers it then has (none: it is gone).
+/// T-API-44, T-API-45, T-API-46, T-API-47
 #[tokio::test]
 async fn t_api_44_to_47_what_becomes_of_what_it_owns() {
     let cluster = Cluster::start().await;
@@ -584,8 +609,8 @@ async fn t_api_44_to_47_what_becomes_of_what_it_owns() {
     let controllers = format!("{core}/replicationcontrollers");
     let events = format!("{core}/events");
     let d = || deployment("x");
-    #[allow(clippy::type_complexity)] // It is a table.
-    let rows: [(&str, Value, Option<&str>, Option<&str>, &[&str]); 13] = [
+    type Row<'a> = (&'a str, Value, Option<&'a str>, Option<&'a str>, &'a [&'a str]);
+    let rows: [Row; 13] = [
         (DEPLOYMENTS, d(), None, None, &[]),
         (DEPLOYMENTS, d(), None, Some("Background"), &[]),
         (DEPLOYMENTS, d(), None, Some("Foreground"), &["foregroundDeletion"]),
@@ -616,6 +641,7 @@ async fn t_api_44_to_47_what_becomes_of_what_it_owns() {
     }
 }
 
+/// T-API-48, T-API-49
 #[tokio::test]
 async fn t_api_48_and_49_of_a_collection_each_has_its_own_grace() {
     let cluster = Cluster::start().await;
@@ -634,6 +660,7 @@ async fn t_api_48_and_49_of_a_collection_each_has_its_own_grace() {
     assert_eq!(cluster.names(PODS).await, ["b"]);
 }
 
+/// T-API-50
 #[tokio::test]
 async fn t_api_50_namespaces_are_not_deleted_all_at_once() {
     let cluster = Cluster::start().await;
@@ -647,6 +674,7 @@ async fn t_api_50_namespaces_are_not_deleted_all_at_once() {
     cluster.delete("/api/v1/namespaces").await.refused(405, "MethodNotAllowed");
 }
 
+/// T-API-51
 #[tokio::test]
 async fn t_api_51_a_dry_run_shows_the_deletion_and_does_nothing() {
     let cluster = Cluster::start().await;
@@ -665,6 +693,7 @@ async fn t_api_51_a_dry_run_shows_the_deletion_and_does_nothing() {
     cluster.delete_with(&path("p"), refused).await.refused(409, "Conflict");
 }
 
+/// T-API-53
 #[tokio::test]
 async fn t_api_53_a_watcher_by_phase_sees_a_pod_go_when_it_ends() {
     let cluster = Cluster::start().await;
@@ -685,6 +714,7 @@ async fn t_api_53_a_watcher_by_phase_sees_a_pod_go_when_it_ends() {
     assert_eq!(version(&event["object"]), version(&failed));
 }
 
+/// T-API-54
 #[tokio::test]
 async fn t_api_54_the_status_of_a_terminating_pod_can_be_written() {
     let cluster = Cluster::start().await;
@@ -708,6 +738,7 @@ async fn t_api_54_the_status_of_a_terminating_pod_can_be_written() {
     assert_eq!(said["metadata"].get("finalizers"), None);
 }
 
+/// T-API-55
 #[tokio::test]
 async fn t_api_55_phases_are_free_but_a_container_that_ended_for_good_stays_ended() {
     let cluster = Cluster::start().await;
@@ -733,6 +764,7 @@ async fn t_api_55_phases_are_free_but_a_container_that_ended_for_good_stays_ende
     cluster.patch(&format!("{}/status", path("always")), running).await.ok();
 }
 
+/// T-API-56
 #[tokio::test]
 async fn t_api_56_the_observed_generation_is_not_forgotten() {
     let cluster = Cluster::start().await;

@@ -17,6 +17,7 @@ async fn accepting(client: &Client, path: &str, accept: &str) -> door::Said {
     client.get_with(path, &[("accept", accept)]).await
 }
 
+///
 #[tokio::test]
 async fn a_2_to_9_paths_that_are_there_and_paths_that_are_not() {
     let cluster = Cluster::start().await;
@@ -76,6 +77,7 @@ fn protobuf(name: &str, key: &str, value: &str) -> Vec<u8> {
     [b"k8s\0".to_vec(), field(1, &kind), field(2, &message)].concat()
 }
 
+///
 #[tokio::test]
 async fn a_11_and_14_bodies_come_as_json_yaml_or_protobuf() {
     let cluster = Cluster::start().await;
@@ -107,6 +109,7 @@ async fn a_11_and_14_bodies_come_as_json_yaml_or_protobuf() {
     }
 }
 
+///
 #[tokio::test]
 async fn a_15_a_body_is_of_the_kind_and_version_of_its_url() {
     let cluster = Cluster::start().await;
@@ -130,6 +133,7 @@ async fn a_15_a_body_is_of_the_kind_and_version_of_its_url() {
     assert_eq!(said.ok()["data"], json!({"a": "2"}));
 }
 
+///
 #[tokio::test]
 async fn a_17_a_body_over_three_mebibytes_is_too_much() {
     let cluster = Cluster::start().await;
@@ -141,6 +145,7 @@ async fn a_17_a_body_over_three_mebibytes_is_too_much() {
     );
 }
 
+///
 #[tokio::test]
 async fn a_18_to_23_answers_take_the_form_that_is_liked_best() {
     let cluster = Cluster::start().await;
@@ -172,6 +177,22 @@ async fn a_18_to_23_answers_take_the_form_that_is_liked_best() {
         let said = accepting(&cluster, &m, accept).await;
         said.refused(406, "NotAcceptable");
     }
+    // Who cannot read the answer is told so before anything is written.
+    let before = cluster.read(&m).await;
+    let data = json!({"data": {"a": "b"}}).to_string();
+    for (accept, query) in [("text/csv", ""), (TABLE, "?includeObject=Half")] {
+        for (method, media) in [("PUT", JSON), ("PATCH", door::MERGE)] {
+            let headers = [("accept", accept), ("content-type", media)];
+            let said = cluster.send(method, &format!("{m}{query}"), &headers, data.clone()).await;
+            assert!(matches!(said.code, 400 | 406), "{}", said.body);
+        }
+        let headers = [("accept", accept), ("content-type", JSON)];
+        let body = map("n").to_string();
+        let said = cluster.send("POST", &format!("{MAPS}{query}"), &headers, body).await;
+        assert!(matches!(said.code, 400 | 406), "{}", said.body);
+    }
+    assert_eq!(cluster.read(&m).await, before);
+    assert_eq!(cluster.get(&format!("{MAPS}/n")).await.code, 404);
     // an error is told even to those who cannot read it.
     let said = accepting(&cluster, &format!("{MAPS}/none"), "text/csv").await;
     assert_eq!((said.header("content-type"), &said.body["kind"]), (JSON, &"Status".into()));
@@ -209,6 +230,7 @@ async fn a_20_and_21_views_of_one_and_of_many() {
     assert_eq!(cluster.send("POST", review, &asked, body).await.code, 201);
 }
 
+///
 #[tokio::test]
 async fn a_192_to_194_tables() {
     let cluster = Cluster::start().await;
@@ -241,12 +263,14 @@ async fn a_192_to_194_tables() {
         .refused(400, "BadRequest");
 }
 
+///
 #[tokio::test]
 async fn a_24_people_get_it_pretty() {
     let cluster = Cluster::start().await;
     cluster.make(MAPS, map("m")).await;
     let m = format!("{MAPS}/m");
-    let rows: [(String, &[(&str, &str)], bool); 7] = [
+    type Row<'a> = (String, &'a [(&'a str, &'a str)], bool);
+    let rows: [Row; 7] = [
         (m.clone(), &[], false),
         (format!("{m}?pretty=true"), &[], true),
         (m.clone(), &[("user-agent", "curl/8.0")], true),
@@ -263,6 +287,7 @@ async fn a_24_people_get_it_pretty() {
     assert!(said.text().contains("\n  "));
 }
 
+///
 #[tokio::test]
 async fn a_25_large_answers_are_compressed_for_those_who_ask() {
     let cluster = Cluster::start().await;
@@ -291,6 +316,7 @@ async fn a_25_large_answers_are_compressed_for_those_who_ask() {
     assert_eq!(made["kind"], "ConfigMap");
 }
 
+///
 #[tokio::test]
 async fn a_26_every_answer_can_be_found_in_the_audit_log_and_none_is_kept() {
     let cluster = Cluster::start().await;
@@ -307,6 +333,7 @@ async fn a_26_every_answer_can_be_found_in_the_audit_log_and_none_is_kept() {
     );
 }
 
+///
 #[tokio::test]
 async fn a_27_and_28_lists_times_and_quantities() {
     let cluster = Cluster::start().await;
@@ -337,6 +364,7 @@ async fn a_27_and_28_lists_times_and_quantities() {
     assert_eq!((time.len(), &time[19..]), (20, "Z"));
 }
 
+///
 #[tokio::test]
 async fn a_35_and_36_the_server_says_what_it_is() {
     let cluster = Cluster::start().await;
@@ -361,6 +389,7 @@ async fn a_35_and_36_the_server_says_what_it_is() {
     }
 }
 
+///
 #[tokio::test]
 async fn a_37_and_38_the_old_documents() {
     let cluster = Cluster::start().await;
@@ -414,6 +443,7 @@ async fn a_37_and_38_the_old_documents() {
     assert_eq!((&eviction["singularName"], eviction.get("storageVersionHash")), (&"".into(), None));
 }
 
+///
 #[tokio::test]
 async fn a_40_to_43_everything_at_once() {
     let cluster = Cluster::start().await;
@@ -449,6 +479,7 @@ async fn a_40_to_43_everything_at_once() {
     }
 }
 
+///
 #[tokio::test]
 async fn a_46_and_47_the_third_open_api_is_fetched_by_its_hash() {
     let cluster = Cluster::start().await;
@@ -490,6 +521,7 @@ async fn a_52_the_second_open_api_is_there_for_old_clients() {
     accepting(&cluster, "/openapi/v2", "text/csv").await.refused(406, "NotAcceptable");
 }
 
+///
 #[tokio::test]
 async fn a_45_a_new_kind_is_in_all_documents_at_once() {
     let cluster = Cluster::start().await;

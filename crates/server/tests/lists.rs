@@ -26,6 +26,7 @@ async fn a_95_a_get_is_at_least_as_new_as_asked() {
     }
 }
 
+///
 #[tokio::test]
 async fn a_96_lists_are_read_at_the_version_asked_for() {
     let cluster = Cluster::start().await;
@@ -84,6 +85,7 @@ async fn a_96_what_was_long_ago_can_no_longer_be_read() {
     assert_eq!(said.refused(410, "Expired"), wanted);
 }
 
+///
 #[tokio::test(start_paused = true)]
 async fn a_97_a_version_of_the_future_is_waited_for_only_so_long() {
     let cluster = Cluster::on_simulated_time().await;
@@ -108,6 +110,7 @@ async fn a_97_a_version_of_the_future_is_waited_for_only_so_long() {
     assert!(names(&waiting.await.unwrap().ok()).contains(&"m".to_owned()));
 }
 
+///
 #[tokio::test]
 async fn a_98_lists_are_in_order_of_namespace_and_name() {
     let cluster = Cluster::start().await;
@@ -136,6 +139,7 @@ async fn a_98_lists_are_in_order_of_namespace_and_name() {
     assert_eq!(places, sorted);
 }
 
+///
 #[tokio::test]
 async fn a_99_a_page_holds_as_many_as_match_and_says_what_remains() {
     let cluster = Cluster::start().await;
@@ -164,6 +168,7 @@ async fn a_99_a_page_holds_as_many_as_match_and_says_what_remains() {
     cluster.get(&format!("{SHOP}?limit=few")).await.refused(400, "BadRequest");
 }
 
+///
 #[tokio::test]
 async fn a_100_all_pages_show_the_snapshot_of_the_first() {
     let cluster = Cluster::start().await;
@@ -196,6 +201,7 @@ async fn a_100_all_pages_show_the_snapshot_of_the_first() {
     );
 }
 
+///
 #[tokio::test(start_paused = true)]
 async fn a_101_a_token_expires_and_leaves_another_to_go_on_with() {
     let cluster = Cluster::on_simulated_time().await;
@@ -221,6 +227,7 @@ async fn a_101_a_token_expires_and_leaves_another_to_go_on_with() {
     );
 }
 
+///
 #[tokio::test]
 async fn a_102_labels_select() {
     let cluster = Cluster::start().await;
@@ -263,6 +270,7 @@ async fn a_102_labels_select() {
     }
 }
 
+///
 #[tokio::test]
 async fn a_103_fields_select() {
     let cluster = Cluster::start().await;

@@ -30,6 +30,7 @@ fn created(name: &str, mut object: Value) -> Value {
     object["metadata"]["managedFields"][0]["fieldsV1"].take()
 }
 
+///
 #[test]
 fn a_135_two_managers_apply_a_deployment() {
     let document = json!({
@@ -89,6 +90,7 @@ fn a_135_two_managers_apply_a_deployment() {
 }
 
 /// The well-known look of the entries that `kubectl create` leaves on a cluster.
+///
 #[test]
 fn a_131_created_objects_look_as_on_a_real_cluster() {
     let labels = json!({".": {}, "f:app": {}});

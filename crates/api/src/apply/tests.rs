@@ -159,6 +159,7 @@ fn times(object: &Value) -> Vec<&str> {
     entries.into_iter().flatten().filter_map(|e| e["time"].as_str()).collect()
 }
 
+///
 #[test]
 fn a_129_fields_of_an_object_are_written_as_upstream_writes_them() {
     let world = World::built_in();
@@ -208,6 +209,7 @@ fn a_129_foreign_spelling_of_a_set_becomes_ours_and_nonsense_is_refused() {
     }
 }
 
+///
 #[test]
 fn a_131_a_create_owns_everything_but_what_nobody_owns() {
     let spec = json!({
@@ -273,6 +275,7 @@ fn a_131_changed_fields_move_and_removed_fields_leave_everybody() {
     assert_eq!(owners(&gone), json!({}));
 }
 
+///
 #[test]
 fn a_133_a_write_may_reset_replace_or_ignore_the_managers() {
     let world = World::built_in();
@@ -312,6 +315,7 @@ fn a_133_a_write_may_reset_replace_or_ignore_the_managers() {
     );
 }
 
+///
 #[test]
 fn a_132_the_oldest_of_more_than_ten_updates_become_ancient_changes() {
     let world = World::built_in();
@@ -336,6 +340,7 @@ fn a_132_the_oldest_of_more_than_ten_updates_become_ancient_changes() {
     assert_eq!(entries[0]["time"], "2026-01-01T00:01:03Z");
 }
 
+///
 #[test]
 fn a_130_a_subresource_has_its_own_entry() {
     let world = World::built_in();
@@ -352,6 +357,7 @@ fn a_130_a_subresource_has_its_own_entry() {
     assert_eq!(entries[1]["fieldsV1"], json!({"f:status": {"f:ready": {}}}));
 }
 
+///
 #[test]
 fn a_136_the_story_of_two_appliers_and_an_update() {
     let world = World::built_in();
@@ -423,6 +429,7 @@ fn a_136_several_conflicts_are_listed_by_manager() {
     assert_eq!(owners(&shared)["one/Apply"], json!({"f:data": {"f:a": {}, "f:b": {}}}));
 }
 
+///
 #[test]
 fn a_135_what_the_schema_does_not_declare_is_refused() {
     let world = World::built_in();
@@ -457,6 +464,7 @@ fn a_135_what_the_schema_does_not_declare_is_refused() {
     }
 }
 
+///
 #[test]
 fn a_134_a_document_with_managers_or_of_another_version_is_refused() {
     let world = World::built_in();
@@ -540,6 +548,7 @@ fn a_135_an_element_goes_with_its_last_applier_and_keeps_what_others_own() {
     assert_eq!(owners(&less)["one/Apply"], json!({"f:data": {"f:k": {}}}));
 }
 
+///
 #[test]
 fn a_138_applying_the_same_again_changes_nothing_even_after_defaulting() {
     let world = World::built_in();
@@ -554,6 +563,7 @@ fn a_138_applying_the_same_again_changes_nothing_even_after_defaulting() {
     assert_eq!(again, live);
 }
 
+///
 #[test]
 fn a_137_kubectl_takes_over_what_its_annotation_explains() {
     let world = World::built_in();

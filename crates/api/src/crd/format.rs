@@ -275,6 +275,7 @@ fn is_credit_card(text: &str) -> bool {
 mod tests {
     use super::*;
 
+    ///
     #[test]
     fn a_212_strings_have_the_format_they_should_have() {
         for (name, good, bad) in [

@@ -55,6 +55,7 @@ fn defaulted(schema: Value, mut object: Value) -> Value {
     object
 }
 
+///
 #[test]
 fn a_206_a_definition_becomes_a_kind() {
     let kinds = kinds(&definition(spec(json!({"n": {"type": "integer"}}))));
@@ -74,6 +75,7 @@ fn a_206_a_definition_becomes_a_kind() {
     assert!(custom.unsupported().is_empty() && !custom.terminating);
 }
 
+///
 #[test]
 fn a_217_only_served_versions_are_kinds_and_all_are_stored_as_one() {
     let mut crd = definition(json!({"type": "object"}));
@@ -105,6 +107,7 @@ fn a_206_accepted_names_are_the_ones_served() {
     assert_eq!((&*kind.kind, kind.short.len(), &*kind.list_kind()), ("Widget", 0, "Widgets"));
 }
 
+///
 #[test]
 fn a_145_unknown_fields_are_pruned_and_told_but_not_where_they_are_preserved() {
     let schema = spec(json!({
@@ -163,6 +166,7 @@ fn a_145_unknown_fields_are_pruned_and_told_but_not_where_they_are_preserved() {
     assert!(decode::custom_value(&kind.schema, kind.ty, wrong).is_err());
 }
 
+///
 #[test]
 fn a_139_lists_merge_as_their_schema_says() {
     let items = json!({"type": "object", "properties": {
@@ -187,6 +191,7 @@ fn a_139_lists_merge_as_their_schema_says() {
     assert!(matches!(shape("whole"), Shape::Object(object) if object.atomic));
 }
 
+///
 #[test]
 fn a_212_the_golden_answers_word_for_word() {
     let schema = json!({"type": "object", "properties": {
@@ -376,6 +381,7 @@ fn a_212_of_alternatives_the_closest_is_told() {
     );
 }
 
+///
 #[test]
 fn a_214_what_an_update_leaves_alone_may_stay_wrong() {
     let schema = spec(json!({
@@ -402,6 +408,7 @@ fn a_214_what_an_update_leaves_alone_may_stay_wrong() {
     assert_eq!(said(schema, new).len(), 3);
 }
 
+///
 #[test]
 fn a_211_defaults_reach_into_what_exists() {
     let inner = json!({"type": "object", "properties": {"d": {"type": "integer", "default": 7}}});
@@ -425,6 +432,7 @@ fn a_211_defaults_reach_into_what_exists() {
     );
 }
 
+///
 #[test]
 fn a_210_embedded_objects_say_what_they_are() {
     let schema = json!({"type": "object", "x-kubernetes-embedded-resource": true,
@@ -438,6 +446,7 @@ fn a_210_embedded_objects_say_what_they_are() {
     );
 }
 
+///
 #[test]
 fn a_215_replicas_must_fit_into_a_scale() {
     let kind = kinds(&definition(spec(json!({"n": {"type": "integer"}})))).remove(0);
@@ -455,6 +464,7 @@ fn a_215_replicas_must_fit_into_a_scale() {
     );
 }
 
+///
 #[test]
 fn a_103_selectable_fields_are_read_as_text() {
     let kind = kinds(&definition(json!({"type": "object"}))).remove(0);
@@ -467,6 +477,7 @@ fn a_103_selectable_fields_are_read_as_text() {
     assert_eq!(custom.selected("spec.n", &json!({})), None);
 }
 
+///
 #[test]
 fn a_213_rules_in_cel_are_owned_up_to() {
     let schema = spec(json!({"x": {"type": "array", "items": {"type": "string",

@@ -17,6 +17,7 @@ fn said(decoded: &Decoded) -> Vec<String> {
     decoded.problems.iter().map(ToString::to_string).collect()
 }
 
+/// A-143
 #[test]
 fn a_143_unknown_and_duplicate_fields_are_told_in_document_order() {
     let decoded = pod(r#"{"spec": {"containers": [{"name": "a", "imagee": "x"}], "bogus": 1,
@@ -38,6 +39,7 @@ fn a_143_unknown_and_duplicate_fields_are_told_in_document_order() {
     );
 }
 
+/// A-142
 #[test]
 fn a_142_case_matters() {
     let decoded = pod(r#"{"Spec": {}, "metadata": {"Name": "x"}}"#).unwrap();
@@ -97,6 +99,7 @@ fn malformed_text_is_refused_in_the_words_of_go() {
     assert!(json(&schema, ty, b"{\"kind\": \"\xff\"}").is_err());
 }
 
+/// A-28
 #[test]
 fn a_28_quantities_and_times_become_canonical() {
     let decoded = pod(r#"{"metadata": {"creationTimestamp": "2026-01-02T03:04:05.5+01:00"},
@@ -157,6 +160,7 @@ fn depth_is_bounded() {
     assert!(value(&schema, ty, json!({"data": nested})).is_err());
 }
 
+/// A-145
 #[test]
 fn a_145_custom_resources_are_pruned_but_their_types_wait_for_validation() {
     let mut schema = (*Schema::built_in()).clone();

@@ -46,6 +46,7 @@ mod tests {
         }
     }
 
+    ///
     #[test]
     fn a_121_a_merge_patch_that_is_no_object_is_malformed() {
         for patch in [json!([]), json!("x"), json!(null), json!(1)] {

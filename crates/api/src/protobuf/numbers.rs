@@ -128,6 +128,7 @@ mod tests {
         "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta shardInfo",
     ];
 
+    ///
     #[test]
     fn a_14_every_field_has_its_number() {
         let schema = Schema::built_in();

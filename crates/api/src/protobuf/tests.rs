@@ -59,6 +59,7 @@ fn read(ty: &str, raw: Message) -> Value {
     decode(&schema, resolve, &body("", "", raw)).unwrap().2
 }
 
+///
 #[test]
 fn a_14_a_pod_becomes_its_json() {
     let metadata = msg()
@@ -174,6 +175,7 @@ fn a_14_options_and_subresources_are_read() {
     );
 }
 
+///
 #[test]
 fn a_28_times_bytes_and_raw_values_are_written_as_json_has_them() {
     let time = msg().int(1, 1_767_323_045).int(2, 6000);

@@ -108,6 +108,7 @@ mod tests {
         errors.iter().map(ToString::to_string).collect()
     }
 
+    ///
     #[test]
     fn a_75_a_220_an_api_service_is_named_after_its_version() {
         assert!(said("v1.g.example.com", json!({})).is_empty());

@@ -295,6 +295,7 @@ mod tests {
         assert_eq!(scaler["status"], json!({"currentMetrics": null, "desiredReplicas": 0}));
     }
 
+    ///
     #[test]
     fn a_92_wrong_autoscalers_are_refused_in_upstreams_words() {
         assert!(said(json!({"behavior": {}})).is_empty());
@@ -321,6 +322,7 @@ mod tests {
         }
     }
 
+    ///
     #[test]
     fn a_201_version_1_is_validated_as_version_2() {
         let scaler = json!({"apiVersion": "autoscaling/v1", "spec": {"maxReplicas": 3,

@@ -188,6 +188,7 @@ mod tests {
         errors.iter().map(|error| format!("{} {}", error.field, error.wrong.reason())).collect()
     }
 
+    ///
     #[test]
     fn a_92_wrong_requests_are_refused() {
         assert!(said(json!({})).is_empty());
@@ -202,6 +203,7 @@ mod tests {
         }
     }
 
+    ///
     #[test]
     fn a_77_what_was_asked_for_stays() {
         let old = json!({"spec": {"signerName": "a"}});

@@ -40,6 +40,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    ///
     #[test]
     fn a_92_a_lease_lasts_some_time() {
         let lease = json!({"spec": {"leaseDurationSeconds": 0, "leaseTransitions": -1}});

@@ -165,6 +165,7 @@ mod tests {
         assert_eq!(slice["endpoints"], json!(null));
     }
 
+    ///
     #[test]
     fn a_92_wrong_slices_are_refused_in_upstreams_words() {
         for (slice, expected) in [

@@ -181,6 +181,7 @@ mod tests {
         );
     }
 
+    ///
     #[test]
     fn a_103_events_are_selected_by_what_they_regard_in_either_form() {
         let field = |name: &str, event: &Value| {

@@ -246,6 +246,7 @@ mod tests {
         assert!(errors.is_empty(), "{errors:?}");
     }
 
+    ///
     #[test]
     fn a_92_wrong_flow_schemas_are_refused() {
         let mut schema = json!({"metadata": {"name": "s"}, "spec": {"rules": [{}]}});

@@ -101,6 +101,7 @@ mod tests {
         }
     }
 
+    ///
     #[test]
     fn a_92_operators_and_their_values_are_checked() {
         let selector = json!({"matchExpressions": [

@@ -37,6 +37,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    ///
     #[test]
     fn a_77_a_runtime_class_keeps_its_handler() {
         let (old, new) = (json!({"handler": "runc"}), json!({"handler": "kata"}));

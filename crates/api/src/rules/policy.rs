@@ -75,6 +75,7 @@ mod tests {
         errors.iter().map(ToString::to_string).collect()
     }
 
+    ///
     #[test]
     fn a_92_wrong_budgets_are_refused_in_upstreams_words() {
         assert!(said(json!({"minAvailable": "50%", "selector": {}})).is_empty());
@@ -94,6 +95,7 @@ mod tests {
         );
     }
 
+    ///
     #[test]
     fn a_63_a_new_budget_counts_from_zero() {
         let mut budget = json!({"spec": {}});

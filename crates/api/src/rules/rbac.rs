@@ -189,6 +189,7 @@ mod tests {
         assert_eq!(binding["subjects"][1].get("apiGroup"), None);
     }
 
+    ///
     #[test]
     fn a_92_wrong_roles_and_bindings_are_refused_in_upstreams_words() {
         let urls = json!({"rules": [{"verbs": ["get"], "nonResourceURLs": ["/x"]}]});

@@ -255,6 +255,7 @@ mod tests {
         errors.iter().map(ToString::to_string).collect()
     }
 
+    /// A-92
     #[test]
     fn a_92_a_request_asks_for_one_thing_in_one_way() {
         assert!(said(json!({"name": "r", "exactly": {"deviceClassName": "c"}})).is_empty());
@@ -271,6 +272,7 @@ mod tests {
         );
     }
 
+    /// A-103
     #[test]
     fn a_103_slices_are_selected_by_node_and_driver() {
         let slice = json!({"spec": {"nodeName": "n", "driver": "d"}});

@@ -286,6 +286,7 @@ mod tests {
         assert_eq!(driver["spec"]["volumeLifecycleModes"], json!(["Persistent"]));
     }
 
+    ///
     #[test]
     fn a_77_a_class_keeps_what_volumes_were_made_with() {
         let old = json!({"provisioner": "a", "volumeBindingMode": "Immediate"});
@@ -302,6 +303,7 @@ mod tests {
         );
     }
 
+    ///
     #[test]
     fn a_92_wrong_storage_objects_are_refused() {
         for (kind, object, expected) in [

@@ -126,6 +126,7 @@ mod tests {
     use super::*;
     use crate::Registry;
 
+    ///
     #[test]
     fn a_203_every_built_in_kind_has_its_type() {
         let registry = Registry::built_in();

@@ -79,6 +79,7 @@ mod tests {
         cells(asked.as_array().unwrap(), &Subject { object: &object, now })
     }
 
+    ///
     #[test]
     fn a_196_without_columns_a_custom_resource_shows_its_age() {
         let shown = columns(&[]);

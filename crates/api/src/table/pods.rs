@@ -332,6 +332,7 @@ mod tests {
         assert!(row_conditions(&json!({"status": {"phase": "Running"}})).is_empty());
     }
 
+    ///
     #[test]
     fn a_196_wide_columns_of_pods_say_none_when_there_is_nothing() {
         let now = Timestamp::UNIX_EPOCH;

@@ -25,6 +25,7 @@ END"#
 
 const GRACE: &str = "-o jsonpath='{.metadata.deletionGracePeriodSeconds}'";
 
+/// W-50
 #[test]
 fn w_50_pods_are_deleted_by_name_by_label_and_all_at_once() {
     each_kubectl(|kubectl| {
@@ -41,6 +42,7 @@ fn w_50_pods_are_deleted_by_name_by_label_and_all_at_once() {
     });
 }
 
+/// W-51
 #[test]
 fn w_51_a_namespace_ends_with_what_is_in_it() {
     each_kubectl(|kubectl| {
@@ -68,6 +70,7 @@ fn w_51_a_namespace_ends_with_what_is_in_it() {
     });
 }
 
+/// W-52
 #[test]
 fn w_52_delete_all_leaves_configuration_and_the_own_service_comes_back() {
     each_kubectl(|kubectl| {
@@ -101,6 +104,7 @@ fn w_52_delete_all_leaves_configuration_and_the_own_service_comes_back() {
     });
 }
 
+/// W-53
 #[test]
 fn w_53_secrets_configmaps_and_claims_go_and_the_root_certificate_comes_back() {
     each_kubectl(|kubectl| {
@@ -131,6 +135,7 @@ END"#);
     });
 }
 
+/// W-61
 #[test]
 fn w_61_a_dry_run_says_so_and_deletes_nothing() {
     each_kubectl(|kubectl| {
@@ -158,6 +163,7 @@ fn w_61_a_dry_run_says_so_and_deletes_nothing() {
     });
 }
 
+/// W-62
 #[test]
 fn w_62_deleting_waits_for_the_uid_to_vanish_unless_told_not_to() {
     each_kubectl(|kubectl| {
@@ -179,6 +185,7 @@ fn w_62_deleting_waits_for_the_uid_to_vanish_unless_told_not_to() {
     });
 }
 
+/// T-CLI-1
 #[test]
 fn t_cli_1_each_object_gets_a_delete_that_says_how_to_propagate() {
     each_kubectl(|kubectl| {
@@ -259,6 +266,7 @@ fn t_cli_4_what_is_printed_names_kind_group_and_object() {
     });
 }
 
+/// T-CLI-9
 #[test]
 fn t_cli_9_who_owns_others_goes_first_last_or_alone() {
     each_kubectl(|kubectl| {
@@ -286,6 +294,7 @@ fn t_cli_9_who_owns_others_goes_first_last_or_alone() {
     });
 }
 
+/// T-CLI-10
 #[test]
 fn t_cli_10_what_is_not_there_is_an_error_only_if_it_was_named() {
     each_kubectl(|kubectl| {
@@ -303,6 +312,7 @@ fn t_cli_10_what_is_not_there_is_an_error_only_if_it_was_named() {
     });
 }
 
+/// T-CLI-12
 #[test]
 fn t_cli_12_a_namespace_does_not_narrow_what_is_cluster_wide() {
     each_kubectl(|kubectl| {
@@ -318,6 +328,7 @@ fn t_cli_12_a_namespace_does_not_narrow_what_is_cluster_wide() {
     });
 }
 
+/// T-CLI-14
 #[test]
 fn t_cli_14_interactive_deletion_asks_first() {
     each_kubectl(|kubectl| {
@@ -336,6 +347,7 @@ fn t_cli_14_interactive_deletion_asks_first() {
     });
 }
 
+/// T-CLI-15
 #[test]
 fn t_cli_15_replace_with_force_deletes_and_creates_anew() {
     each_kubectl(|kubectl| {

@@ -26,6 +26,7 @@ END"#
     node
 }
 
+/// T-CLI-36
 #[test]
 fn t_cli_36_a_node_is_cordoned_and_uncordoned() {
     each_kubectl(|kubectl| {
@@ -43,6 +44,7 @@ fn t_cli_36_a_node_is_cordoned_and_uncordoned() {
     });
 }
 
+/// T-CLI-37, T-CLI-40
 #[test]
 fn t_cli_37_and_40_a_drain_refuses_then_evicts_and_waits() {
     each_kubectl(|kubectl| {
@@ -64,6 +66,7 @@ fn t_cli_37_and_40_a_drain_refuses_then_evicts_and_waits() {
     });
 }
 
+/// T-CLI-39
 #[test]
 fn t_cli_39_a_disruption_budget_makes_a_drain_try_again() {
     each_kubectl(|kubectl| {

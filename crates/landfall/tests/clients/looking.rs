@@ -14,6 +14,7 @@ fn the_cluster_says_that_it_is_ready() {
     });
 }
 
+/// T-CLI-35
 #[test]
 fn t_cli_35_api_resources_are_listed_and_filtered() {
     each_kubectl(|kubectl| {

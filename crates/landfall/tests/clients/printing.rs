@@ -6,6 +6,7 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(30);
 
+/// T-CLI-16
 #[test]
 fn t_cli_16_pods_have_their_columns() {
     each_kubectl(|kubectl| {
@@ -29,6 +30,7 @@ fn t_cli_16_pods_have_their_columns() {
     });
 }
 
+/// T-CLI-17, T-CLI-18, T-CLI-19, T-CLI-20, T-CLI-21, T-CLI-22
 #[test]
 fn t_cli_17_to_22_a_pods_status_column_tells_its_story() {
     each_kubectl(|kubectl| {
@@ -77,6 +79,7 @@ fn t_cli_17_to_22_a_pods_status_column_tells_its_story() {
     });
 }
 
+/// W-63
 #[test]
 fn w_63_a_watch_shows_every_transition_as_it_happens() {
     each_kubectl(|kubectl| {
@@ -124,6 +127,7 @@ fn waiting_ends_when_the_condition_is_true() {
     });
 }
 
+/// T-CLI-28
 #[test]
 fn t_cli_28_a_description_tells_of_the_ending() {
     each_kubectl(|kubectl| {
@@ -158,6 +162,7 @@ fn t_cli_28_a_description_tells_of_the_ending() {
     });
 }
 
+/// T-CLI-31
 #[test]
 fn t_cli_31_events_are_selected_by_what_they_are_about() {
     each_kubectl(|kubectl| {
@@ -199,6 +204,7 @@ END"
     });
 }
 
+/// T-CLI-32
 #[test]
 fn t_cli_32_pods_are_selected_by_their_fields() {
     each_kubectl(|kubectl| {

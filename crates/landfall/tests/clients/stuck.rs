@@ -3,6 +3,7 @@
 use crate::deletion::bound_pod;
 use crate::harness::each_kubectl;
 
+/// W-65
 #[test]
 fn w_65_a_pod_held_by_a_finalizer_is_found_and_freed() {
     each_kubectl(|kubectl| {
@@ -21,6 +22,7 @@ fn w_65_a_pod_held_by_a_finalizer_is_found_and_freed() {
     });
 }
 
+/// T-CLI-33
 #[test]
 fn t_cli_33_a_merge_patch_frees_any_held_object() {
     each_kubectl(|kubectl| {
@@ -33,6 +35,7 @@ fn t_cli_33_a_merge_patch_frees_any_held_object() {
     });
 }
 
+/// W-69
 #[test]
 fn w_69_a_stuck_namespace_is_looked_through_and_finalized_by_hand() {
     each_kubectl(|kubectl| {

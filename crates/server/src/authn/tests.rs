@@ -66,6 +66,7 @@ fn asked(list: &[(&str, &str)]) -> Result<User, Unauthorized> {
     authenticator().authenticate(&headers(list), None, at(NOW), &all_there)
 }
 
+///
 #[test]
 fn a_170_credentials_are_tried_in_order_and_schemes_ignore_case() {
     let bearer = format!("bEaReR {SECRET}");
@@ -101,6 +102,7 @@ fn a_170_a_websocket_may_carry_its_token_in_a_subprotocol() {
     assert_eq!(headers["sec-websocket-protocol"], "v5.channel.k8s.io");
 }
 
+///
 #[test]
 fn a_171_no_credential_is_anonymous_and_a_bad_one_is_refused() {
     for anonymous in [&[][..], &[("authorization", "Basic YTpi")], &[("authorization", "Bearer")]] {
@@ -114,6 +116,7 @@ fn a_171_no_credential_is_anonymous_and_a_bad_one_is_refused() {
     assert_eq!(refused.status().code, 401);
 }
 
+///
 #[test]
 fn a_174_a_token_speaks_for_its_service_account() {
     let authenticator = authenticator();
@@ -137,6 +140,7 @@ fn a_174_a_token_speaks_for_its_service_account() {
     );
 }
 
+///
 #[test]
 fn a_175_dates_audience_issuer_and_signature_must_be_right() {
     let tokens = authenticator().service_accounts;
@@ -189,6 +193,7 @@ fn a_175_dates_audience_issuer_and_signature_must_be_right() {
     }
 }
 
+///
 #[test]
 fn a_177_a_token_dies_with_what_it_is_bound_to() {
     let check = |claims: Claims, resource: &str, found: Option<Bound>| {
@@ -216,6 +221,7 @@ fn a_177_a_token_dies_with_what_it_is_bound_to() {
     }
 }
 
+///
 #[test]
 fn a_179_the_published_key_is_the_one_that_signs() {
     let tokens = authenticator().service_accounts;
@@ -244,6 +250,7 @@ fn token_request(spec: Value) -> Value {
     json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec})
 }
 
+///
 #[test]
 fn a_176_a_token_request_is_answered_with_defaults_and_a_token() {
     let authenticator = authenticator();
@@ -321,6 +328,7 @@ fn a_176_a_token_is_bound_only_to_what_exists_and_fits() {
     assert_eq!(answer["status"]["expirationTimestamp"], "2027-01-15T09:00:07Z");
 }
 
+///
 #[test]
 fn a_178_a_secrets_token_lives_as_long_as_the_secret() {
     let authenticator = authenticator();
@@ -334,6 +342,7 @@ fn a_178_a_secrets_token_lives_as_long_as_the_secret() {
     assert!(authenticator.user_of_token(&token, later, &without).is_err());
 }
 
+///
 #[test]
 fn a_188_impersonation_needs_a_user() {
     let ask = |list: &[(&str, &str)]| impersonation::requested(&headers(list));

@@ -72,6 +72,7 @@ fn ask(policy: &Policy, user: &User, what: &str) -> Decision {
     }
 }
 
+///
 #[test]
 fn a_182_a_183_rules_match_what_they_name() {
     let policy = policy();
@@ -181,6 +182,7 @@ fn a_184_aggregation_follows_labels_and_survives_circles() {
     assert!(!ask(&policy, &user("u"), "get -/stale ns p").allowed);
 }
 
+///
 #[test]
 fn a_91_denials_are_worded_like_upstream() {
     let (anonymous, nobody) = (User::anonymous(), user("nobody"));
@@ -222,6 +224,7 @@ fn a_91_denials_are_worded_like_upstream() {
     assert!(forbidden_message(&path).contains("User \"&lt;b&gt;\""));
 }
 
+///
 #[test]
 fn a_185_nobody_grants_what_they_do_not_hold() {
     let policy = policy();
@@ -298,6 +301,7 @@ fn invalid(result: Result<Value, Box<Status>>) -> (u16, String) {
     (status.code, status.message)
 }
 
+///
 #[test]
 fn a_180_access_reviews_answer_as_the_request_would_be_answered() {
     let policy = policy();
@@ -332,6 +336,7 @@ fn a_180_access_reviews_answer_as_the_request_would_be_answered() {
     assert_eq!(about("jane", json!([]), empty).unwrap()["status"]["allowed"], false);
 }
 
+///
 #[test]
 fn a_181_reviews_want_exactly_one_block_somebody_and_no_name() {
     let policy = policy();

@@ -14,6 +14,7 @@ fn names(objects: &[Value]) -> Vec<String> {
     objects.iter().map(name).collect()
 }
 
+///
 #[test]
 fn a_186_every_name_is_there_once_and_every_binding_finds_its_role() {
     let lists = [cluster_roles(), cluster_role_bindings(), self::roles(), role_bindings()];
@@ -57,6 +58,7 @@ fn a_186_aggregation_labels_lead_from_view_to_admin() {
     }
 }
 
+///
 #[test]
 fn a_190_every_flow_schema_finds_its_level() {
     let now = Timestamp::from_second(1_800_000_000).unwrap();
@@ -77,6 +79,7 @@ fn a_190_every_flow_schema_finds_its_level() {
     assert_eq!((schemas.len(), levels.len()), (13, 8));
 }
 
+///
 #[test]
 fn a_159_a_160_the_cluster_starts_with_its_namespaces_service_and_classes() {
     let all = names(&namespaces());

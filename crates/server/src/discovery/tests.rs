@@ -34,6 +34,7 @@ fn entry(list: &Value, name: &str) -> Value {
     all.iter().find(|entry| entry["name"] == name).unwrap_or(&Value::Null).clone()
 }
 
+///
 #[test]
 fn a_35_the_version_is_that_of_the_api() {
     let version = version();
@@ -46,6 +47,7 @@ fn a_35_the_version_is_that_of_the_api() {
     assert!(rest.chars().all(|c| c.is_ascii_alphanumeric() || "-.+_".contains(c)), "{git}");
 }
 
+///
 #[test]
 fn a_36_the_root_lists_the_paths() {
     let root = root(&registry(), ["/version", "/healthz"]);
@@ -56,6 +58,7 @@ fn a_36_the_root_lists_the_paths() {
     }
 }
 
+///
 #[test]
 fn a_37_the_legacy_roots() {
     assert_eq!(api_versions("10.0.0.1:6443")["versions"], json!(["v1"]));
@@ -73,6 +76,7 @@ fn a_37_the_legacy_roots() {
     assert!(resource_list(&registry(), "apps", "v2").is_none());
 }
 
+///
 #[test]
 fn a_44_groups_come_in_order_of_priority() {
     let list = group_list(&registry());
@@ -89,6 +93,7 @@ fn a_44_groups_come_in_order_of_priority() {
     assert_eq!(list["groups"][5]["preferredVersion"]["version"], "v2");
 }
 
+///
 #[test]
 fn a_38_resources_are_described_as_upstream_does() {
     let core = resource_list(&registry(), "", "v1").unwrap();
@@ -133,6 +138,7 @@ fn a_38_resources_are_described_as_upstream_does() {
     assert_eq!(entry(&apps, "deployments/status")["group"], Value::Null);
 }
 
+///
 #[test]
 fn a_39_the_storage_hash_is_that_of_the_stored_version() {
     let hash = |group, version, name| {
@@ -169,6 +175,7 @@ fn each_resource_is_followed_by_its_subresources() {
     }
 }
 
+///
 #[test]
 fn a_41_the_aggregated_form_says_the_same() {
     let registry = registry();
@@ -195,6 +202,7 @@ fn a_41_the_aggregated_form_says_the_same() {
     );
 }
 
+///
 #[test]
 fn a_203_every_kind_is_in_both_forms() {
     let registry = registry();
@@ -211,6 +219,7 @@ fn a_203_every_kind_is_in_both_forms() {
     assert_eq!(aggregated, registry.kinds().len());
 }
 
+///
 #[test]
 fn a_45_custom_kinds_appear_behind_all_others() {
     let registry = registry();

@@ -99,6 +99,7 @@ fn a_new_address_renews_only_the_serving_certificate() {
     assert!(shake_hands(&pki, &pki, None, "elsewhere.example").is_err());
 }
 
+///
 #[test]
 fn a_171_client_certificates_are_optional_and_only_ours_count() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -137,6 +138,7 @@ fn a_171_an_expired_client_certificate_is_refused() {
     assert!(shake(now + LEAF_LIFETIME.as_secs() + 60).is_err());
 }
 
+///
 #[test]
 fn a_170_each_organization_is_a_group() {
     let dir = tempfile::tempdir().unwrap();
@@ -209,6 +211,7 @@ fn a_start_cut_short_is_finished_by_the_next() {
     }
 }
 
+///
 #[test]
 fn a_173_the_kubeconfig_holds_everything_and_debug_output_nothing() {
     let dir = tempfile::tempdir().unwrap();

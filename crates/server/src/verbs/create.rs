@@ -31,8 +31,8 @@ pub(crate) async fn create(call: &Call) -> Result<Answer> {
             "resourceVersion should not be set on objects to be created",
         ))));
     }
-    let made = make(call, object, dry_run, Origin::Request).await?;
     let include = IncludeObject::parse(call.query.text("includeObject"))?;
+    let made = make(call, object, dry_run, Origin::Request).await?;
     Ok(answer::bytes(StatusCode::CREATED, form, made.bytes(call, form, include)))
 }
 
@@ -79,6 +79,7 @@ pub(crate) async fn make(
     }
     write::clear_system_fields(&mut object);
     write::settle_namespace(call, &mut object)?;
+    write::dedup_owners(call, &mut object);
     let generated = prepare_name(call, &mut object)?;
     let now = call.now();
     let metadata = object.object("metadata");

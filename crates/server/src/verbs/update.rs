@@ -84,6 +84,7 @@ pub(crate) async fn change(
         if !version.is_empty() && version != current {
             return Err(ApiError::modified(&call.kind, &call.target.name));
         }
+        write::dedup_owners(call, &mut new);
         prepare(call, endpoint, &mut new, &old);
         new.object("metadata")["resourceVersion"] = current.clone().into();
         if !tracked {

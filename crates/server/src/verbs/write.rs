@@ -14,6 +14,7 @@ use api::rules::{Generation, NameRule};
 use api::value::ValueExt;
 use api::{At, Errors, Kind};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::{Change, Expect, Write, WriteError};
 
@@ -53,6 +54,29 @@ pub(crate) fn settle_namespace(call: &Call, object: &mut Value) -> Result<()> {
         _ => {}
     }
     Ok(())
+}
+
+/// The same owner named twice is named once, and the client told.
+pub(crate) fn dedup_owners(call: &Call, object: &mut Value) {
+    let Some(Value::Array(owners)) = object.object("metadata").get_mut("ownerReferences") else {
+        return;
+    };
+    let mut seen = BTreeSet::new();
+    let mut twice = BTreeSet::new();
+    owners.retain(|owner| {
+        let new = seen.insert(owner.to_string());
+        if !new {
+            twice.insert(owner.text(&["uid"]).to_owned());
+        }
+        new
+    });
+    if !twice.is_empty() {
+        let twice: Vec<String> = twice.into_iter().collect();
+        call.warn(format!(
+            ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
+            twice.join(", ")
+        ));
+    }
 }
 
 /// Metadata and kind rules of a new object.

@@ -15,21 +15,21 @@ use server::{Body, Config, Door, Running, StoreChoice};
 use std::time::Duration;
 use tower::Service as _;
 
-pub const MERGE: &str = "application/merge-patch+json";
-pub const JSON_PATCH: &str = "application/json-patch+json";
-pub const STRATEGIC: &str = "application/strategic-merge-patch+json";
-pub const APPLY: &str = "application/apply-patch+yaml";
+pub(crate) const MERGE: &str = "application/merge-patch+json";
+pub(crate) const JSON_PATCH: &str = "application/json-patch+json";
+pub(crate) const STRATEGIC: &str = "application/strategic-merge-patch+json";
+pub(crate) const APPLY: &str = "application/apply-patch+yaml";
 
-pub const PODS: &str = "/api/v1/namespaces/default/pods";
-pub const MAPS: &str = "/api/v1/namespaces/default/configmaps";
-pub const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+pub(crate) const PODS: &str = "/api/v1/namespaces/default/pods";
+pub(crate) const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+pub(crate) const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 
 /// Nothing that a test waits for takes this long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-pub struct Cluster {
-    pub running: Running,
-    pub dir: tempfile::TempDir,
+pub(crate) struct Cluster {
+    pub(crate) running: Running,
+    pub(crate) dir: tempfile::TempDir,
     admin: Client,
 }
 
@@ -43,7 +43,7 @@ impl std::ops::Deref for Cluster {
 }
 
 impl Cluster {
-    pub async fn start() -> Cluster {
+    pub(crate) async fn start() -> Cluster {
         Self::at(tempfile::tempdir().unwrap()).await
     }
 
@@ -61,18 +61,18 @@ impl Cluster {
     }
 
     /// On a clock that moves only when the test says so. Needs a paused runtime.
-    pub async fn on_simulated_time() -> Cluster {
+    pub(crate) async fn on_simulated_time() -> Cluster {
         clock::simulate(jiff::Timestamp::new(1_800_000_000, 0).unwrap(), 1);
         Self::start().await
     }
 
-    pub async fn restart(self) -> Cluster {
+    pub(crate) async fn restart(self) -> Cluster {
         self.running.stop().await;
         Self::at(self.dir).await
     }
 
     /// Restarted, with these objects put into the store meanwhile as no whole write leaves them.
-    pub async fn with_stored(self, collection: &str, objects: &[Value]) -> Cluster {
+    pub(crate) async fn with_stored(self, collection: &str, objects: &[Value]) -> Cluster {
         self.running.stop().await;
         let envelope = store::Envelope { created: b"", updated: b"", deleted: b"", end: b"" };
         let path = self.dir.path().join("store.redb");
@@ -93,15 +93,15 @@ impl Cluster {
         Self::at(self.dir).await
     }
 
-    pub fn admin(&self) -> Client {
+    pub(crate) fn admin(&self) -> Client {
         self.admin.clone()
     }
 
-    pub fn node(&self, name: &str) -> Client {
+    pub(crate) fn node(&self, name: &str) -> Client {
         self.user(User::authenticated(format!("system:node:{name}"), &["system:nodes"]))
     }
 
-    pub fn user(&self, user: User) -> Client {
+    pub(crate) fn user(&self, user: User) -> Client {
         Client::of(&self.running, user)
     }
 }
@@ -121,53 +121,53 @@ fn draft(object: &Value) -> store::Draft {
 
 /// An answer, read to its end.
 #[derive(Debug)]
-pub struct Said {
-    pub code: u16,
-    pub headers: HeaderMap,
-    pub bytes: Bytes,
+pub(crate) struct Said {
+    pub(crate) code: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) bytes: Bytes,
     /// Null if it is no JSON.
-    pub body: Value,
+    pub(crate) body: Value,
 }
 
 impl Said {
-    pub fn message(&self) -> &str {
+    pub(crate) fn message(&self) -> &str {
         self.body["message"].as_str().unwrap_or_default()
     }
 
-    pub fn reason(&self) -> &str {
+    pub(crate) fn reason(&self) -> &str {
         self.body["reason"].as_str().unwrap_or_default()
     }
 
-    pub fn header(&self, name: &str) -> &str {
+    pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 
-    pub fn warnings(&self) -> Vec<&str> {
+    pub(crate) fn warnings(&self) -> Vec<&str> {
         let all = self.headers.get_all("warning").iter();
         all.map(|text| text.to_str().unwrap()).collect()
     }
 
-    pub fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(&self.bytes).unwrap()
     }
 
     /// It went well; this is what it said.
     #[track_caller]
-    pub fn ok(self) -> Value {
+    pub(crate) fn ok(self) -> Value {
         assert!((200..300).contains(&self.code), "{}: {}", self.code, self.body);
         self.body
     }
 
     /// It was refused with this code and reason; the message is for the caller to judge.
     #[track_caller]
-    pub fn refused(&self, code: u16, reason: &str) -> &str {
+    pub(crate) fn refused(&self, code: u16, reason: &str) -> &str {
         assert_eq!((self.code, self.reason()), (code, reason), "{}", self.body);
         self.message()
     }
 }
 
 #[derive(Clone)]
-pub struct Client {
+pub(crate) struct Client {
     door: Door,
 }
 
@@ -177,7 +177,7 @@ impl Client {
     }
 
     /// Sends it and answers when its first byte could be read.
-    pub async fn open(
+    pub(crate) async fn open(
         &self,
         method: &str,
         path: &str,
@@ -192,7 +192,7 @@ impl Client {
         self.door.clone().call(request).await.unwrap()
     }
 
-    pub async fn send(
+    pub(crate) async fn send(
         &self,
         method: &str,
         path: &str,
@@ -205,74 +205,74 @@ impl Client {
         Said { code: parts.status.as_u16(), headers: parts.headers, bytes, body }
     }
 
-    pub async fn get(&self, path: &str) -> Said {
+    pub(crate) async fn get(&self, path: &str) -> Said {
         self.get_with(path, &[]).await
     }
 
-    pub async fn get_with(&self, path: &str, headers: &[(&str, &str)]) -> Said {
+    pub(crate) async fn get_with(&self, path: &str, headers: &[(&str, &str)]) -> Said {
         self.send("GET", path, headers, "").await
     }
 
     /// What is there. It has to be.
-    pub async fn read(&self, path: &str) -> Value {
+    pub(crate) async fn read(&self, path: &str) -> Value {
         let said = self.get(path).await;
         assert_eq!(said.code, 200, "{path}: {}", said.body);
         said.body
     }
 
-    pub async fn post(&self, path: &str, body: Value) -> Said {
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Said {
         self.send("POST", path, &[("content-type", "application/json")], body.to_string()).await
     }
 
-    pub async fn put(&self, path: &str, body: &Value) -> Said {
+    pub(crate) async fn put(&self, path: &str, body: &Value) -> Said {
         self.send("PUT", path, &[("content-type", "application/json")], body.to_string()).await
     }
 
     /// A merge patch.
-    pub async fn patch(&self, path: &str, body: Value) -> Said {
+    pub(crate) async fn patch(&self, path: &str, body: Value) -> Said {
         self.patch_as(MERGE, path, body.to_string()).await
     }
 
-    pub async fn patch_as(&self, media: &str, path: &str, body: impl Into<Bytes>) -> Said {
+    pub(crate) async fn patch_as(&self, media: &str, path: &str, body: impl Into<Bytes>) -> Said {
         self.send("PATCH", path, &[("content-type", media)], body).await
     }
 
     /// A server-side apply.
-    pub async fn apply(&self, path: &str, manager: &str, body: Value) -> Said {
+    pub(crate) async fn apply(&self, path: &str, manager: &str, body: Value) -> Said {
         self.patch_as(APPLY, &format!("{path}?fieldManager={manager}"), body.to_string()).await
     }
 
-    pub async fn delete(&self, path: &str) -> Said {
+    pub(crate) async fn delete(&self, path: &str) -> Said {
         self.send("DELETE", path, &[], "").await
     }
 
-    pub async fn delete_with(&self, path: &str, options: Value) -> Said {
+    pub(crate) async fn delete_with(&self, path: &str, options: Value) -> Said {
         self.send("DELETE", path, &[("content-type", "application/json")], options.to_string())
             .await
     }
 
     /// Creates, and has to.
-    pub async fn make(&self, path: &str, body: Value) -> Value {
+    pub(crate) async fn make(&self, path: &str, body: Value) -> Value {
         let said = self.post(path, body).await;
         assert_eq!(said.code, 201, "{}", said.body);
         said.body
     }
 
     /// The names in a list, in its order.
-    pub async fn names(&self, path: &str) -> Vec<String> {
+    pub(crate) async fn names(&self, path: &str) -> Vec<String> {
         names(&self.read(path).await)
     }
 
     /// The collection's version now.
-    pub async fn version(&self, path: &str) -> String {
+    pub(crate) async fn version(&self, path: &str) -> String {
         version(&self.read(&format!("{path}?limit=1")).await)
     }
 
-    pub async fn watch(&self, path: &str) -> Watch {
+    pub(crate) async fn watch(&self, path: &str) -> Watch {
         self.watch_as(path, "application/json").await
     }
 
-    pub async fn watch_as(&self, path: &str, accept: &str) -> Watch {
+    pub(crate) async fn watch_as(&self, path: &str, accept: &str) -> Watch {
         let mark = if path.contains('?') { '&' } else { '?' };
         let path = format!("{path}{mark}watch=1");
         let answer = self.open("GET", &path, &[("accept", accept)], "").await;
@@ -282,26 +282,26 @@ impl Client {
     }
 
     /// For what comes only after minutes, on simulated time.
-    pub async fn patient_watch(&self, path: &str) -> Watch {
+    pub(crate) async fn patient_watch(&self, path: &str) -> Watch {
         Watch { patience: 60 * PATIENCE, ..self.watch(path).await }
     }
 
     /// A pod that is bound to a node, so that it has somebody to end it gracefully.
-    pub async fn bound(&self, pod: Value) -> Value {
+    pub(crate) async fn bound(&self, pod: Value) -> Value {
         let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
         self.make(PODS, pod).await;
         self.bind(&name).await.ok();
         self.read(&format!("{PODS}/{name}")).await
     }
 
-    pub async fn bind(&self, name: &str) -> Said {
+    pub(crate) async fn bind(&self, name: &str) -> Said {
         let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
                              "target": {"kind": "Node", "name": "n1"}});
         self.post(&format!("{PODS}/{name}/binding"), binding).await
     }
 
     /// Until the path answers with this code, for at most a second.
-    pub async fn until(&self, path: &str, code: u16) -> bool {
+    pub(crate) async fn until(&self, path: &str, code: u16) -> bool {
         let waited = tokio::time::timeout(Duration::from_secs(1), async {
             while self.get(path).await.code != code {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -317,8 +317,8 @@ fn escaped(path: &str) -> String {
 }
 
 /// The stream of a watch, line by line.
-pub struct Watch {
-    pub headers: HeaderMap,
+pub(crate) struct Watch {
+    pub(crate) headers: HeaderMap,
     body: Body,
     read: Vec<u8>,
     patience: Duration,
@@ -326,7 +326,7 @@ pub struct Watch {
 
 impl Watch {
     /// The next line as it came, or none if the stream is over.
-    pub async fn line(&mut self) -> Option<String> {
+    pub(crate) async fn line(&mut self) -> Option<String> {
         loop {
             if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.read.drain(..=end).collect();
@@ -338,12 +338,12 @@ impl Watch {
         }
     }
 
-    pub async fn next(&mut self) -> Value {
+    pub(crate) async fn next(&mut self) -> Value {
         let line = self.line().await.expect("another event");
         serde_json::from_str(&line).unwrap()
     }
 
-    pub async fn take(&mut self, count: usize) -> Vec<Value> {
+    pub(crate) async fn take(&mut self, count: usize) -> Vec<Value> {
         let mut events = Vec::new();
         for _ in 0..count {
             events.push(self.next().await);
@@ -352,7 +352,7 @@ impl Watch {
     }
 
     /// The next events as `TYPE name`.
-    pub async fn said(&mut self, count: usize) -> Vec<String> {
+    pub(crate) async fn said(&mut self, count: usize) -> Vec<String> {
         let events = self.take(count).await;
         let told = |event: &Value| {
             let kind = event["type"].as_str().unwrap();
@@ -362,7 +362,7 @@ impl Watch {
     }
 }
 
-pub fn pod(name: &str) -> Value {
+pub(crate) fn pod(name: &str) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Pod",
@@ -371,21 +371,21 @@ pub fn pod(name: &str) -> Value {
     })
 }
 
-pub fn map(name: &str) -> Value {
+pub(crate) fn map(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}})
 }
 
-pub fn labelled(mut object: Value, labels: Value) -> Value {
+pub(crate) fn labelled(mut object: Value, labels: Value) -> Value {
     object["metadata"]["labels"] = labels;
     object
 }
 
-pub fn held(mut object: Value, finalizer: &str) -> Value {
+pub(crate) fn held(mut object: Value, finalizer: &str) -> Value {
     object["metadata"]["finalizers"] = json!([finalizer]);
     object
 }
 
-pub fn deployment(name: &str) -> Value {
+pub(crate) fn deployment(name: &str) -> Value {
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
         "spec": {"replicas": 2, "selector": {"matchLabels": {"app": name}},
@@ -393,26 +393,26 @@ pub fn deployment(name: &str) -> Value {
     })
 }
 
-pub fn template(app: &str) -> Value {
+pub(crate) fn template(app: &str) -> Value {
     json!({"metadata": {"labels": {"app": app}},
            "spec": {"containers": [{"name": "app", "image": "nginx:1.27"}]}})
 }
 
-pub fn names(list: &Value) -> Vec<String> {
+pub(crate) fn names(list: &Value) -> Vec<String> {
     let items = list["items"].as_array().unwrap().iter();
     items.map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect()
 }
 
-pub fn version(object: &Value) -> String {
+pub(crate) fn version(object: &Value) -> String {
     object["metadata"]["resourceVersion"].as_str().unwrap().to_owned()
 }
 
 /// Seconds since 1970.
-pub fn seconds(time: &Value) -> i64 {
+pub(crate) fn seconds(time: &Value) -> i64 {
     let time: jiff::Timestamp = time.as_str().expect("a time").parse().unwrap();
     time.as_second()
 }
 
-pub fn now() -> i64 {
+pub(crate) fn now() -> i64 {
     clock::now().as_second()
 }

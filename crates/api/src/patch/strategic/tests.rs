@@ -52,6 +52,7 @@ fn merged(target: Value, patch: Value) -> Result<Value, PatchError> {
     strategic(&schema, ty, &target, &patch)
 }
 
+///
 #[test]
 fn a_123_and_a_124_merge_as_upstream() {
     let app = json!({"name": "app", "image": "nginx"});
@@ -174,6 +175,7 @@ fn a_123_and_a_124_merge_as_upstream() {
     }
 }
 
+///
 #[test]
 fn a_124_what_cannot_be_merged_is_refused_with_upstreams_words() {
     let target = json!({
@@ -252,6 +254,7 @@ proptest! {
 }
 
 /// What a real v1.36 server answered to a patch of a Deployment's pod template.
+///
 #[test]
 fn a_126_a_deployment_is_patched_by_the_built_in_keys() {
     let schema = Schema::built_in();

@@ -21,6 +21,7 @@ fn hook(more: Value) -> Value {
     json!({"webhooks": [hook]})
 }
 
+///
 #[test]
 fn a_147_webhooks_get_their_defaults() {
     let mut configuration = hook(json!({}));
@@ -40,6 +41,7 @@ fn a_147_webhooks_get_their_defaults() {
     assert_eq!(hook["clientConfig"]["service"]["port"], 443);
 }
 
+///
 #[test]
 fn a_92_wrong_webhooks_are_refused_in_upstreams_words() {
     let kind = "ValidatingWebhookConfiguration";
@@ -74,6 +76,7 @@ fn a_92_wrong_webhooks_are_refused_in_upstreams_words() {
     }
 }
 
+///
 #[test]
 fn a_167_a_168_policies_and_bindings_are_checked() {
     let rule =

@@ -34,6 +34,7 @@ fn said(definition: Value) -> Vec<String> {
     errors.iter().map(ToString::to_string).collect()
 }
 
+///
 #[test]
 fn a_147_a_definition_gets_its_defaults() {
     let definition = created(plain());
@@ -44,6 +45,7 @@ fn a_147_a_definition_gets_its_defaults() {
     assert_eq!(definition["spec"]["conversion"], json!({"strategy": "None"}));
 }
 
+///
 #[test]
 fn a_206_a_207_a_new_definition_stores_one_version_and_cleans_up() {
     let definition = created(plain());
@@ -63,6 +65,7 @@ fn a_206_stored_versions_grow_with_the_storage_version() {
     assert_eq!(new["status"]["storedVersions"], json!(["v1", "v2"]));
 }
 
+///
 #[test]
 fn a_204_wrong_definitions_are_refused() {
     let with = |pointer: &str, value: Value| {
@@ -113,6 +116,7 @@ fn a_204_community_groups_need_approval() {
     assert!(said(definition).is_empty());
 }
 
+///
 #[test]
 fn a_205_schemas_must_be_structural() {
     let at = "spec.versions[0].schema.openAPIV3Schema";
@@ -204,6 +208,7 @@ fn a_205_schemas_must_be_structural() {
     }
 }
 
+///
 #[test]
 fn a_208_kind_and_scope_are_fixed_once_established() {
     let update = |established: bool| {

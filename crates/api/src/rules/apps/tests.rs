@@ -39,6 +39,7 @@ fn workload(more: Value) -> Value {
     object
 }
 
+///
 #[test]
 fn a_147_a_deployment_gets_its_defaults() {
     let spec = &defaulted("Deployment", workload(json!({})))["spec"];
@@ -63,6 +64,7 @@ fn a_147_a_stateful_set_gets_its_defaults() {
     assert_eq!(set["status"], json!({"availableReplicas": 0, "replicas": 0}));
 }
 
+///
 #[test]
 fn a_92_wrong_workloads_are_refused_in_upstreams_words() {
     let mismatch = "spec.template.metadata.labels: Invalid value: {\"a\":\"d\"}: `selector` does not match template `labels`";
@@ -129,6 +131,7 @@ fn a_92_wrong_workloads_are_refused_in_upstreams_words() {
     }
 }
 
+///
 #[test]
 fn a_77_selectors_are_fixed_and_reported_after_the_mismatch() {
     let other = json!({"selector": {"matchLabels": {"a": "z"}}});

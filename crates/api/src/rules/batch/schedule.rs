@@ -277,6 +277,7 @@ mod tests {
         }
     }
 
+    ///
     #[test]
     fn a_92_a_bad_schedule_says_why() {
         for (schedule, why) in [

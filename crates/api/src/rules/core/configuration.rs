@@ -155,6 +155,7 @@ mod tests {
     use super::super::trial::{NOTHING, create, defaulted, update};
     use serde_json::{Value, json};
 
+    ///
     #[test]
     fn a_147_string_data_is_merged_and_wins() {
         let secret =
@@ -162,6 +163,7 @@ mod tests {
         assert_eq!(secret, json!({"type": "Opaque", "data": {"a": "bWU=", "b": ""}}));
     }
 
+    ///
     #[test]
     fn a_92_typed_secrets_have_their_keys() {
         let typed = |kind: &str, data: Value| {
@@ -199,6 +201,7 @@ mod tests {
         );
     }
 
+    ///
     #[test]
     fn a_77_what_is_frozen_stays_frozen() {
         let frozen = json!({"immutable": true, "data": {"a": "b"}, "metadata": {}});

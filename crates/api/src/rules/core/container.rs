@@ -338,6 +338,7 @@ mod tests {
     use super::super::trial::{NOTHING, create, pod, pod_with};
     use serde_json::json;
 
+    ///
     #[test]
     fn a_92_containers_are_refused_in_upstreams_words() {
         let hook = |handler| json!({"lifecycle": {"preStop": handler}});

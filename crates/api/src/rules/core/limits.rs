@@ -339,6 +339,7 @@ mod tests {
         json!({"spec": {"limits": [limit]}})
     }
 
+    ///
     #[test]
     fn a_147_limits_follow_from_each_other() {
         let made = defaulted(
@@ -356,6 +357,7 @@ mod tests {
         );
     }
 
+    ///
     #[test]
     fn a_92_limits_are_refused_in_upstreams_words() {
         for (limit, said) in [

@@ -82,6 +82,7 @@ mod tests {
     use super::super::trial::{NOTHING, create, created, update_status, updated};
     use serde_json::json;
 
+    ///
     #[test]
     fn a_147_namespaces_carry_their_name_and_a_finalizer() {
         let made = created("Namespace", json!({"metadata": {"name": "a"}}));
@@ -95,6 +96,7 @@ mod tests {
         assert_eq!(new["metadata"]["labels"], made["metadata"]["labels"]);
     }
 
+    ///
     #[test]
     fn a_75_a_namespace_is_named_like_a_label() {
         assert_eq!(
@@ -103,6 +105,7 @@ mod tests {
         );
     }
 
+    ///
     #[test]
     fn a_84_the_phase_follows_the_deletion() {
         let made = created("Namespace", json!({"metadata": {"name": "a"}}));

@@ -141,6 +141,7 @@ mod tests {
     use super::super::trial::{NOTHING, create, defaulted, update};
     use serde_json::json;
 
+    ///
     #[test]
     fn a_147_what_is_there_can_be_used() {
         let node = defaulted(
@@ -151,6 +152,7 @@ mod tests {
         assert_eq!(node["spec"]["podCIDRs"], json!(["10.1.0.0/24"]));
     }
 
+    ///
     #[test]
     fn a_92_nodes_are_refused_in_upstreams_words() {
         assert_eq!(
@@ -169,6 +171,7 @@ mod tests {
         );
     }
 
+    ///
     #[test]
     fn a_77_addresses_and_providers_are_set_once() {
         let node = defaulted("Node", json!({"metadata": {}, "spec": {}}));

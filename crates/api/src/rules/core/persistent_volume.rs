@@ -428,6 +428,7 @@ mod tests {
         volume
     }
 
+    ///
     #[test]
     fn a_147_volumes_and_claims_are_filled_in() {
         let made = created(
@@ -443,6 +444,7 @@ mod tests {
         assert_eq!(made["spec"]["hostPath"], json!({"path": "/x", "type": ""}));
     }
 
+    ///
     #[test]
     fn a_92_volumes_and_claims_are_refused_in_upstreams_words() {
         for (spec, said) in [
@@ -481,6 +483,7 @@ mod tests {
         }
     }
 
+    ///
     #[test]
     fn a_77_a_claim_is_bound_once_and_only_grows() {
         let mut old = created("PersistentVolumeClaim", claim(json!({})));

@@ -293,6 +293,7 @@ mod tests {
     use super::super::trial::{NOTHING, create, created, pod, pod_with, update_status};
     use serde_json::json;
 
+    ///
     #[test]
     fn a_147_pods_are_filled_in_beyond_templates() {
         let made = created(
@@ -334,6 +335,7 @@ mod tests {
         );
     }
 
+    ///
     #[test]
     fn a_92_pods_are_refused_in_upstreams_words() {
         let rows: &[(_, &str)] = &[
@@ -389,6 +391,7 @@ mod tests {
         assert_eq!(create("Pod", pod(json!({}))), NOTHING);
     }
 
+    ///
     #[test]
     fn a_84_status_keeps_its_class_and_ended_containers_stay_ended() {
         let mut old = created("Pod", pod(json!({"restartPolicy": "Never"})));

@@ -101,6 +101,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    ///
     #[test]
     fn a_147_quality_of_service_follows_from_requests_and_limits() {
         let both = json!({"cpu": "1", "memory": "1Gi"});

@@ -113,6 +113,7 @@ mod tests {
         controller
     }
 
+    ///
     #[test]
     fn a_147_selector_and_labels_come_from_the_template() {
         let made = defaulted("ReplicationController", controller(json!({})));
@@ -121,6 +122,7 @@ mod tests {
         assert_eq!(made["metadata"]["labels"], json!({"app": "kubia"}));
     }
 
+    ///
     #[test]
     fn a_92_controllers_are_refused_in_upstreams_words() {
         for (spec, said) in [

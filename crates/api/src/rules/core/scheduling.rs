@@ -302,6 +302,7 @@ mod tests {
     use super::super::trial::{NOTHING, create, pod};
     use serde_json::json;
 
+    ///
     #[test]
     fn a_92_wishes_for_nodes_are_refused_in_upstreams_words() {
         let spread = |more| {

@@ -476,6 +476,7 @@ mod tests {
         assert!(needs_health_check_port(&local));
     }
 
+    ///
     #[test]
     fn a_92_services_are_refused_in_upstreams_words() {
         let rows: &[(Value, &str)] = &[
@@ -528,6 +529,7 @@ mod tests {
         assert_eq!(create("Service", service(json!({"clusterIP": "None", "ports": []}))), NOTHING);
     }
 
+    ///
     #[test]
     fn a_84_only_load_balancers_have_ingress() {
         let plain = created("Service", service(json!({})));

@@ -382,6 +382,7 @@ mod tests {
         );
     }
 
+    ///
     #[test]
     fn a_92_volumes_are_refused_in_upstreams_words() {
         let rows: &[(Value, &str)] = &[

@@ -15,6 +15,7 @@ fn check(kind: &str, object: Value, expected: &[&str]) {
     assert_eq!(said(kind, object.clone()), expected, "{kind} {object}");
 }
 
+///
 #[test]
 fn a_147_a_policy_covers_what_it_has_rules_for() {
     let mut policy = json!({"spec": {"podSelector": {}, "ingress": [{"ports": [{"port": 80}]}]}});
@@ -26,6 +27,7 @@ fn a_147_a_policy_covers_what_it_has_rules_for() {
     assert_eq!(policy["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
 }
 
+///
 #[test]
 fn a_92_wrong_ingresses_are_refused_in_upstreams_words() {
     let path = |kind: &str, path: &str| {
@@ -89,6 +91,7 @@ fn a_92_wrong_policies_are_refused_in_upstreams_words() {
     );
 }
 
+///
 #[test]
 fn a_75_an_address_is_named_canonically() {
     let address = |name: &str| {
@@ -106,6 +109,7 @@ fn a_75_an_address_is_named_canonically() {
     );
 }
 
+///
 #[test]
 fn a_77_a_service_range_may_only_gain_the_other_family() {
     let range = |cidrs: Value| json!({"spec": {"cidrs": cidrs}});

@@ -8,6 +8,7 @@ fn parse(text: &str) -> LabelSelector {
     LabelSelector::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
+///
 #[test]
 fn a_102_every_kind_of_term_selects_what_it_says() {
     let labels = json!({"app": "web", "env": "", "n": "7"});

@@ -61,6 +61,7 @@ fn extension(message: &[u8], number: u32, name: &str) -> Value {
     serde_json::from_str(text(one(by_name(message, number, name), 2))).unwrap()
 }
 
+///
 #[test]
 fn a_52_the_document_says_the_same_as_the_json() {
     let registry = with_cron_tab(schema());
@@ -74,6 +75,7 @@ fn a_52_the_document_says_the_same_as_the_json() {
     assert_eq!(all(one(&document, 10), 1).len(), count("parameters"));
 }
 
+///
 #[test]
 fn a_53_kubectl_finds_merge_keys_and_kinds() {
     let document = document_bytes(&Registry::built_in());

@@ -17,6 +17,7 @@ fn check_references(value: &Value, document: &Value) {
     }
 }
 
+///
 #[test]
 fn a_54_definitions_paths_and_parameters_fit_together() {
     let document = document(&with_cron_tab(schema()));
@@ -87,6 +88,7 @@ fn a_54_a_kind_that_keeps_everything_is_an_empty_object() {
     );
 }
 
+///
 #[test]
 fn a_53_definitions_have_forms_that_old_kubectl_reads() {
     fn check(path: &str, schema: &Value) {

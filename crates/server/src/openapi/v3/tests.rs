@@ -64,6 +64,7 @@ fn explain<'a>(document: &'a Value, root: &str, path: &str) -> &'a Value {
     schema
 }
 
+///
 #[test]
 fn a_46_the_index_has_every_group_and_version() {
     let registry = Registry::built_in();
@@ -77,6 +78,7 @@ fn a_46_the_index_has_every_group_and_version() {
     assert!(document(&registry, "apps", "v7").is_none());
 }
 
+///
 #[test]
 fn a_47_hashes_are_stable_and_change_with_the_schema() {
     let registry = with_cron_tab(schema());
@@ -92,6 +94,7 @@ fn a_47_hashes_are_stable_and_change_with_the_schema() {
     assert!(!is_constant(&registry, "stable.example.com", "v1"));
 }
 
+///
 #[test]
 fn a_48_every_patch_says_that_it_validates_fields() {
     let registry = with_cron_tab(schema());
@@ -149,6 +152,7 @@ fn a_48_kinds_carry_their_names_as_a_list() {
     );
 }
 
+///
 #[test]
 fn a_49_no_reference_leads_nowhere() {
     let registry = with_cron_tab(schema());

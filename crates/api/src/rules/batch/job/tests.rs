@@ -24,6 +24,7 @@ fn said(kind: &str, object: &Value) -> Vec<String> {
     errors.iter().map(ToString::to_string).collect()
 }
 
+///
 #[test]
 fn a_147_a_job_selects_its_pods_by_its_own_uid() {
     let job = job(json!({}));
@@ -49,6 +50,7 @@ fn a_147_a_job_selects_its_pods_by_its_own_uid() {
     );
 }
 
+///
 #[test]
 fn a_92_wrong_jobs_are_refused_in_upstreams_words() {
     let cases: &[(Value, &[&str])] = &[
@@ -77,6 +79,7 @@ fn a_92_wrong_jobs_are_refused_in_upstreams_words() {
     }
 }
 
+///
 #[test]
 fn a_77_a_suspended_job_may_still_be_placed_elsewhere() {
     let update = |old: Value, new: Value| {
@@ -146,6 +149,7 @@ fn a_92_wrong_cron_jobs_are_refused_in_upstreams_words() {
     }
 }
 
+///
 #[test]
 fn a_75_a_cron_jobs_name_leaves_room_for_its_jobs() {
     let mut cron = cron(json!({}));
