@@ -1,119 +1,166 @@
-//! Wakes a collection's watchers: at once when it is quiet, together when much happens.
+//! Wakes a collection's watchers: a few at once, a crowd in a wave.
 //!
-//! Waking a watcher costs the same whether it finds one event or ten. With many watchers and a
-//! stream of events, waking all of them for each event would take all the time there is, and the
-//! writes behind the events would wait for it. So the pause between two wake-ups grows with the
-//! number of watchers. The first event after a pause is told at once; a few watchers never wait.
+//! Waking a thousand watchers together keeps every core busy for a while, and whatever comes in
+//! meanwhile, the next write above all, waits until the last of them was served. So watchers stand
+//! in groups, and a wave goes from group to group, letting others run in between. It is paced by the
+//! work it causes, needs no timer, and a group that is reached late finds all events there are by
+//! then: the more happens, the more is told at a time.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::sync::watch;
-use tokio::time::Instant;
 
-/// What telling one watcher costs, roughly.
-const PER_WATCHER: Duration = Duration::from_micros(16);
-/// Pauses shorter than a timer can measure are none.
-const PAUSE_MIN: Duration = Duration::from_millis(2);
-/// However many watchers there are, none waits for longer.
-const PAUSE_MAX: Duration = Duration::from_millis(16);
+/// Watchers that are woken together.
+const GROUP: usize = 64;
 
 pub(crate) struct Bell {
-    changed: watch::Sender<u64>,
-    rung: Mutex<Rung>,
-}
-
-#[derive(Default)]
-struct Rung {
-    last: Option<Instant>,
-    /// A wake-up is on its way, up to this revision.
-    coming: Option<u64>,
+    groups: RwLock<Vec<watch::Sender<u64>>>,
+    /// There are events up to this revision.
+    latest: AtomicU64,
+    /// A wave is on its way.
+    rolling: AtomicBool,
 }
 
 impl Bell {
     pub(crate) fn new(revision: u64) -> Arc<Bell> {
-        let (changed, _) = watch::channel(revision);
-        Arc::new(Bell { changed, rung: Mutex::default() })
+        Arc::new(Bell {
+            groups: RwLock::new(vec![watch::Sender::new(revision)]),
+            latest: AtomicU64::new(revision),
+            rolling: AtomicBool::new(false),
+        })
     }
 
+    /// A place in the first group that has room.
     pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
-        self.changed.subscribe()
+        let mut groups = self.groups.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(group) = groups.iter().find(|group| group.receiver_count() < GROUP) {
+            return group.subscribe();
+        }
+        let group = watch::Sender::new(self.latest.load(SeqCst));
+        let place = group.subscribe();
+        groups.push(group);
+        place
     }
 
     /// Everybody has to look, whatever the revision.
     pub(crate) fn ring_now(&self) {
-        self.changed.send_modify(|_| ());
+        for group in self.groups() {
+            group.send_modify(|_| ());
+        }
     }
 
     /// There are events up to `revision`.
     pub(crate) fn ring(self: &Arc<Self>, revision: u64) {
-        let pause = pause(self.changed.receiver_count());
-        let now = Instant::now();
-        let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(coming) = &mut rung.coming {
-            *coming = revision;
+        self.latest.fetch_max(revision, SeqCst);
+        let groups = self.groups();
+        let [first, others @ ..] = groups.as_slice() else { return };
+        first.send_replace(revision);
+        if others.iter().all(|group| group.receiver_count() == 0) {
             return;
         }
-        let due = rung.last.map_or(now, |last| last + pause);
-        if due > now
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            rung.coming = Some(revision);
-            let bell = self.clone();
-            runtime.spawn(async move {
-                tokio::time::sleep_until(due).await;
-                bell.ring_coming();
-            });
-            return;
-        }
-        rung.last = Some(now);
-        drop(rung);
-        self.changed.send_replace(revision);
-    }
-
-    fn ring_coming(&self) {
-        let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
-        rung.last = Some(Instant::now());
-        let coming = rung.coming.take();
-        drop(rung);
-        if let Some(revision) = coming {
-            self.changed.send_replace(revision);
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) if !self.rolling.swap(true, SeqCst) => {
+                runtime.spawn(self.clone().roll());
+            }
+            Ok(_) => {} // The wave that is on its way will come by again.
+            Err(_) => others.iter().for_each(|group| drop(group.send_replace(revision))),
         }
     }
-}
 
-fn pause(watchers: usize) -> Duration {
-    let pause = PER_WATCHER.saturating_mul(u32::try_from(watchers).unwrap_or(u32::MAX));
-    if pause < PAUSE_MIN { Duration::ZERO } else { pause.min(PAUSE_MAX) }
+    /// Goes from group to group until all have been told of the latest revision.
+    async fn roll(self: Arc<Self>) {
+        loop {
+            let mut told = false;
+            for group in self.groups() {
+                let latest = self.latest.load(SeqCst);
+                if *group.borrow() < latest {
+                    group.send_replace(latest);
+                    told = true;
+                    // Behind those just woken, and behind everybody else who has work to do.
+                    tokio::task::yield_now().await;
+                }
+            }
+            if told {
+                continue;
+            }
+            self.rolling.store(false, SeqCst);
+            // A ring between the last look and the line above found a wave and left it to that.
+            let latest = self.latest.load(SeqCst);
+            let missed = self.groups().iter().any(|group| *group.borrow() < latest);
+            if !missed || self.rolling.swap(true, SeqCst) {
+                return;
+            }
+        }
+    }
+
+    fn groups(&self) -> Vec<watch::Sender<u64>> {
+        self.groups.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn few_watchers_are_told_of_every_event_at_once() {
+    #[tokio::test]
+    async fn a_few_watchers_are_told_of_every_event_at_once() {
         let bell = Bell::new(0);
-        let mut one = bell.subscribe();
+        let mut some: Vec<_> = (0..GROUP).map(|_| bell.subscribe()).collect();
         for revision in 1..=3 {
             bell.ring(revision);
-            assert!(one.has_changed().unwrap());
-            assert_eq!(*one.borrow_and_update(), revision);
+            for watcher in &mut some {
+                assert!(watcher.has_changed().unwrap());
+                assert_eq!(*watcher.borrow_and_update(), revision);
+            }
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn many_watchers_are_told_of_many_events_together() {
+    #[tokio::test]
+    async fn a_crowd_is_told_in_a_wave_and_the_last_hear_all_there_is() {
         let bell = Bell::new(0);
-        let mut crowd: Vec<_> = (0..1000).map(|_| bell.subscribe()).collect();
-        let start = Instant::now();
+        let mut crowd: Vec<_> = (0..10 * GROUP).map(|_| bell.subscribe()).collect();
         bell.ring(1);
-        assert_eq!(*crowd[0].borrow_and_update(), 1, "the first event does not wait");
+        assert_eq!(*crowd[0].borrow_and_update(), 1, "the first group does not wait");
+        assert!(!crowd[9 * GROUP].has_changed().unwrap(), "the last has not been reached");
         bell.ring(2);
-        bell.ring(3);
-        assert!(!crowd[0].has_changed().unwrap());
-        crowd[0].changed().await.unwrap();
-        assert_eq!(*crowd[0].borrow_and_update(), 3);
-        assert!(start.elapsed() <= PAUSE_MAX + Duration::from_millis(1));
+        for watcher in &mut crowd {
+            watcher.wait_for(|revision| *revision >= 2).await.unwrap();
+        }
+        assert_eq!(*crowd[9 * GROUP].borrow(), 2, "told once, of both");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn nobody_is_forgotten_however_rings_and_waves_meet() {
+        let bell = Bell::new(0);
+        let crowd: Vec<_> = (0..5 * GROUP).map(|_| bell.subscribe()).collect();
+        let last = 2_000;
+        let waiting: Vec<_> = crowd
+            .into_iter()
+            .map(|mut watcher| {
+                tokio::spawn(
+                    async move { drop(watcher.wait_for(|seen| *seen >= last).await.unwrap()) },
+                )
+            })
+            .collect();
+        for revision in 1..=last {
+            bell.ring(revision);
+            if revision % 7 == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        for watcher in waiting {
+            watcher.await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn room_that_watchers_leave_is_used_again() {
+        let bell = Bell::new(0);
+        for _ in 0..100 {
+            let crowd: Vec<_> = (0..3 * GROUP).map(|_| bell.subscribe()).collect();
+            drop(crowd);
+        }
+        assert_eq!(bell.groups().len(), 3);
     }
 }
