@@ -11,8 +11,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::sync::watch;
 
-/// Watchers that are woken together.
-const GROUP: usize = 64;
+/// Watchers that stand together.
+const GROUP: usize = 16;
+/// A wave takes about this many steps, however large the crowd: smaller steps would let more writes
+/// in between, and the last in the crowd would wait longer.
+const STEPS: usize = 13;
 
 pub(crate) struct Bell {
     groups: RwLock<Vec<watch::Sender<u64>>>,
@@ -72,10 +75,11 @@ impl Bell {
     async fn roll(self: Arc<Self>) {
         loop {
             let mut told = false;
-            for group in self.groups() {
+            let groups = self.groups();
+            for step in groups.chunks(groups.len().div_ceil(STEPS)) {
                 let latest = self.latest.load(SeqCst);
-                if *group.borrow() < latest {
-                    group.send_replace(latest);
+                let behind = step.iter().filter(|group| *group.borrow() < latest);
+                if behind.map(|group| group.send_replace(latest)).count() > 0 {
                     told = true;
                     // Behind those just woken, and behind everybody else who has work to do.
                     tokio::task::yield_now().await;

@@ -237,6 +237,12 @@ impl WatchStream {
             };
             match events {
                 Ok(events) => {
+                    if let [only] = events.as_slice() {
+                        match self.shape.show(only) {
+                            Some(line) => return Some(line),
+                            None => continue,
+                        }
+                    }
                     let mut lines: VecDeque<Bytes> =
                         events.iter().filter_map(|event| self.shape.show(event)).collect();
                     if let Some(piece) = join(&mut lines) {
