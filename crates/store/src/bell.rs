@@ -12,10 +12,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::watch;
 
 /// Watchers that stand together.
-const GROUP: usize = 16;
-/// A wave takes about this many steps, however large the crowd: smaller steps would let more writes
-/// in between, and the last in the crowd would wait longer.
-const STEPS: usize = 13;
+const GROUP: usize = 8;
+/// Between two steps of a wave others have their turn, so small steps let many writes in between, and
+/// the events they make are told together. But the last in the crowd waits for all steps: the larger
+/// the crowd, the fewer there should be. With this divisor a hundred groups take about ten.
+const STRIDE_DIVISOR: usize = 1000;
 
 pub(crate) struct Bell {
     groups: RwLock<Vec<watch::Sender<u64>>>,
@@ -76,7 +77,8 @@ impl Bell {
         loop {
             let mut told = false;
             let groups = self.groups();
-            for step in groups.chunks(groups.len().div_ceil(STEPS)) {
+            let stride = (groups.len() * groups.len() / STRIDE_DIVISOR).max(1);
+            for step in groups.chunks(stride) {
                 let latest = self.latest.load(SeqCst);
                 let behind = step.iter().filter(|group| *group.borrow() < latest);
                 if behind.map(|group| group.send_replace(latest)).count() > 0 {
