@@ -3,11 +3,12 @@
 //! Waking a thousand watchers together keeps every core busy for a while, and whatever comes in
 //! meanwhile, the next write above all, waits until the last of them was served. So watchers stand
 //! in groups, and a wave goes from group to group, letting others run in between. It is paced by the
-//! work it causes, needs no timer, and a group that is reached late finds all events there are by
+//! work it causes, and a group that is reached late finds all events there are by
 //! then: the more happens, the more is told at a time.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -17,6 +18,10 @@ const GROUP: usize = 8;
 /// the events they make are told together. But the last in the crowd waits for all steps: the larger
 /// the crowd, the fewer there should be. With this divisor a hundred groups take about ten.
 const STRIDE_DIVISOR: usize = 1000;
+/// After a wave through more groups than this, the next one lets a moment pass: a write that has the
+/// machine for itself is done by then, and two events are told for the price of one.
+const CROWD: usize = 12;
+const MOMENT: Duration = Duration::from_millis(1);
 
 pub(crate) struct Bell {
     groups: RwLock<Vec<watch::Sender<u64>>>,
@@ -76,7 +81,9 @@ impl Bell {
     async fn roll(self: Arc<Self>) {
         loop {
             let mut told = false;
-            let groups = self.groups();
+            // Groups that a former crowd has left empty do not count.
+            let mut groups = self.groups();
+            groups.retain(|group| group.receiver_count() > 0);
             let stride = (groups.len() * groups.len() / STRIDE_DIVISOR).max(1);
             for step in groups.chunks(stride) {
                 let latest = self.latest.load(SeqCst);
@@ -88,12 +95,17 @@ impl Bell {
                 }
             }
             if told {
+                if groups.len() > CROWD {
+                    tokio::time::sleep(MOMENT).await;
+                }
                 continue;
             }
             self.rolling.store(false, SeqCst);
             // A ring between the last look and the line above found a wave and left it to that.
             let latest = self.latest.load(SeqCst);
-            let missed = self.groups().iter().any(|group| *group.borrow() < latest);
+            let behind =
+                |group: &watch::Sender<u64>| group.receiver_count() > 0 && *group.borrow() < latest;
+            let missed = self.groups().iter().any(behind);
             if !missed || self.rolling.swap(true, SeqCst) {
                 return;
             }
