@@ -73,7 +73,11 @@ impl Bell {
                 runtime.spawn(self.clone().roll());
             }
             Ok(_) => {} // The wave that is on its way will come by again.
-            Err(_) => others.iter().for_each(|group| drop(group.send_replace(revision))),
+            Err(_) => {
+                for group in others {
+                    group.send_replace(revision);
+                }
+            }
         }
     }
 
@@ -87,8 +91,12 @@ impl Bell {
             let stride = (groups.len() * groups.len() / STRIDE_DIVISOR).max(1);
             for step in groups.chunks(stride) {
                 let latest = self.latest.load(SeqCst);
-                let behind = step.iter().filter(|group| *group.borrow() < latest);
-                if behind.map(|group| group.send_replace(latest)).count() > 0 {
+                let mut woken = false;
+                for group in step.iter().filter(|group| *group.borrow() < latest) {
+                    group.send_replace(latest);
+                    woken = true;
+                }
+                if woken {
                     told = true;
                     // Behind those just woken, and behind everybody else who has work to do.
                     tokio::task::yield_now().await;
