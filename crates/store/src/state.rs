@@ -84,7 +84,7 @@ impl<I> Shared<I> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a batch visible: all of it at once, every watcher woken once.
+    /// Makes a batch visible, all of it at once, and rings for the watchers.
     pub(crate) fn publish(&self, events: Vec<Published<I>>) {
         let now = Instant::now();
         let mut touched: Vec<(Arc<Bell>, u64)> = Vec::new();

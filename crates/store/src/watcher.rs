@@ -13,7 +13,7 @@ pub struct Watcher<I> {
     collection: Arc<str>,
     /// Every event up to here has been delivered.
     cursor: u64,
-    /// Woken once per published batch that touched the collection.
+    /// Rung when the collection has changed; see `bell`.
     changed: watch::Receiver<u64>,
 }
 
