@@ -14,6 +14,7 @@ mod controller;
 mod queue;
 
 mod leadership;
+mod recorder;
 
 pub use cache::{Cache, CacheBuilder, Changes};
 pub use client::Client;
@@ -24,4 +25,5 @@ pub use leadership::{LEASE_DURATION, Leadership, RENEW_DEADLINE, RETRY_PERIOD};
 pub use object::Object;
 pub use queue::{Counts, Queue, RETRY_FIRST, RETRY_MAX};
 pub use read::Selection;
+pub use recorder::{Happening, Recorder, Severity, part, reference};
 pub use write::{CONCURRENT_MAX, DeleteOptions, Propagation};

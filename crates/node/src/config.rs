@@ -1,0 +1,1 @@
+//! From a pod's words to a container in the kernel's terms: environment, mounts, identity, limits.

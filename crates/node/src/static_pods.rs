@@ -1,0 +1,1 @@
+//! Pods from a directory, and their mirrors in the API (N-23 to N-25).

@@ -1,0 +1,114 @@
+//! What is so, as observed. A container is gone when its exit was seen, not when it was signalled.
+
+use crate::{Identity, PodNetwork, Resources};
+use jiff::Timestamp;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum SandboxState {
+    Ready,
+    /// Stopped, or what kept it has died. Its containers have ended or are about to.
+    NotReady,
+}
+
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Sandbox {
+    pub id: String,
+    pub pod: Identity,
+    pub attempt: u32,
+    pub state: SandboxState,
+    /// Why it is not ready, when that is not because it was stopped: "the pod's shim was killed by signal 9".
+    pub message: String,
+    pub created_at: Timestamp,
+    pub network: PodNetwork,
+    /// Only from a runtime that brings the network.
+    pub addresses: Vec<IpAddr>,
+    /// All of them, newest first.
+    pub containers: Vec<Container>,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Container {
+    pub id: String,
+    pub sandbox: String,
+    pub name: String,
+    pub attempt: u32,
+    pub state: ContainerState,
+    pub created_at: Timestamp,
+    /// How the spec named it, and which image it became.
+    pub image_name: String,
+    pub image: String,
+    /// As applied.
+    pub resources: Resources,
+    /// uid, gid and groups of process 1, once known.
+    pub user: Option<(u32, u32, Vec<u32>)>,
+    pub mounts: Vec<Mounted>,
+    pub log_path: std::path::PathBuf,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Mounted {
+    pub target: std::path::PathBuf,
+    pub read_only: bool,
+    pub recursive_read_only: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+pub enum ContainerState {
+    Created,
+    Running { started_at: Timestamp },
+    Exited(Exit),
+    /// It ran, and nobody can say how it ended.
+    Unknown,
+}
+
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Exit {
+    /// 128 + signal for a process that a signal ended.
+    pub code: i32,
+    pub signal: Option<i32>,
+    /// `OOMKilled`, `StartError`, or empty: the node then says Completed or Error.
+    pub reason: String,
+    pub message: String,
+    /// None when it never started.
+    pub started_at: Option<Timestamp>,
+    pub finished_at: Timestamp,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Image {
+    /// `sha256:…` of its configuration.
+    pub id: String,
+    /// `docker.io/library/busybox:latest`
+    pub tags: Vec<String>,
+    /// `docker.io/library/busybox@sha256:…`
+    pub digests: Vec<String>,
+    pub size: u64,
+    /// USER of the image: a number if it is one, else a name.
+    pub uid: Option<u32>,
+    pub username: String,
+    /// Never collected.
+    pub pinned: bool,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ContainerUsage {
+    pub pod: String,
+    pub container_id: String,
+    pub container: String,
+    pub at: Timestamp,
+    pub cpu_nanoseconds: u64,
+    pub memory_bytes: u64,
+    pub working_set_bytes: u64,
+    pub rss_bytes: u64,
+    pub page_faults: u64,
+    pub major_page_faults: u64,
+    /// Of the writable layer.
+    pub disk_bytes: u64,
+    pub started_at: Option<Timestamp>,
+}
