@@ -42,7 +42,12 @@ impl Recorder {
     /// `component` is who speaks (`kubelet`, `default-scheduler`), `instance` where.
     pub fn new(client: &Client, component: &str, instance: &str) -> Recorder {
         let (queue, waiting) = mpsc::channel(WAITING_MAX);
-        tokio::spawn(write::run(client.clone(), component.to_owned(), instance.to_owned(), waiting));
+        tokio::spawn(write::run(
+            client.clone(),
+            component.to_owned(),
+            instance.to_owned(),
+            waiting,
+        ));
         Recorder { queue, action: "".into() }
     }
 

@@ -14,7 +14,8 @@ pub use runtime::{Change, Images, PullProgress, Runtime, Version};
 pub use session::{Output, Session, Size};
 pub use spec::{
     Capabilities, ContainerSpec, Credentials, Device, Dns, Exec, Identity, ImageReference, Mount,
-    Namespace, PodNetwork, PortMapping, Propagation, Resources, SandboxSpec, Seccomp, Security, User,
+    Namespace, PodNetwork, PortMapping, Propagation, Resources, SandboxSpec, Seccomp, Security,
+    User,
 };
 pub use state::{
     Container, ContainerState, ContainerUsage, Exit, Image, Mounted, Sandbox, SandboxState,
