@@ -4,3 +4,4 @@
 //! here; the node will perform by it.
 
 pub mod deletion;
+pub mod placement;
