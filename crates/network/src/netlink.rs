@@ -1,0 +1,1 @@
+//! Messages to the kernel and its answers. See `message` for how they are built.

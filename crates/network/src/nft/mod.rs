@@ -1,0 +1,1 @@
+//! Packet rules, spoken to the kernel directly.

@@ -1,0 +1,26 @@
+//! What every pod's worker works with: one of each for the whole node.
+
+use crate::config::{NodeFacts, Objects};
+use crate::images::ImageManager;
+use crate::pods::Pods;
+use crate::probes::Prober;
+use crate::volumes::Volumes;
+use client::{Client, Recorder};
+use runtime::Runtime;
+use std::sync::Arc;
+
+pub(crate) struct Parts {
+    pub(crate) client: Client,
+    pub(crate) recorder: Recorder,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    /// What stands before `://` in container ids.
+    pub(crate) runtime_name: String,
+    /// None: the runtime brings the network.
+    pub(crate) network: Option<Arc<network::Pods>>,
+    pub(crate) images: ImageManager,
+    pub(crate) facts: Arc<NodeFacts>,
+    pub(crate) objects: Arc<Objects>,
+    pub(crate) volumes: Volumes,
+    pub(crate) prober: Prober,
+    pub(crate) pods: Arc<Pods>,
+}
