@@ -4,6 +4,12 @@
 
 mod pods;
 
+mod parts;
+mod report;
+mod worker;
+
+mod last_words;
+
 mod admission;
 mod config;
 mod endpoint;

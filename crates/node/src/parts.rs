@@ -23,4 +23,6 @@ pub(crate) struct Parts {
     pub(crate) volumes: Volumes,
     pub(crate) prober: Prober,
     pub(crate) pods: Arc<Pods>,
+    /// When this agent began.
+    pub(crate) started_at: jiff::Timestamp,
 }

@@ -23,7 +23,6 @@ impl Worker {
         let plan = bringup::plan(&self.pod, &observed, &self.backoffs, now);
         self.note_waiting(&plan, &mut observed);
         self.publish(&observed);
-        self.tell_prober();
         if plan.is_done() || status::is_terminal(&self.status) {
             return Ok(Next::End(Cause::Completed));
         }

@@ -1,7 +1,7 @@
 //! After the last process: volumes, records, and at last the object in the API.
 
 use super::{RETRY, Worker, jittered};
-use crate::logs;
+use crate::last_words::remove_logs;
 use client::{DeleteOptions, ObjectKey};
 use k8s_openapi::api::core::v1::Pod;
 use lifecycle::status::{self, Stage};
@@ -84,6 +84,6 @@ impl Worker {
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
         let meta = &self.pod.metadata;
         let dir = self.parts.facts.log_dir(&text(&meta.namespace), &text(&meta.name), &self.uid);
-        logs::remove(&dir);
+        remove_logs(&dir);
     }
 }

@@ -139,7 +139,7 @@ impl Worker {
     async fn drive(&mut self, mut drive: Drive, grace: Duration) -> Result<Option<Overtaken>, String> {
         let actions = drive.machine.step(drive.now(), Input::Terminate { grace });
         self.perform_all(&drive, actions);
-        let mut orders = self.orders.clone();
+        let (mut changes, mut ending) = (self.orders.clone(), self.orders.clone());
         while !drive.machine.is_over() {
             let due = drive.machine.next_due().map(|due| drive.origin + due.0);
             let due = due.unwrap_or_else(|| Instant::now() + LOOK_AGAIN);
@@ -147,8 +147,8 @@ impl Worker {
             let inputs = tokio::select! {
                 () = self.news.notified() => self.exits(&drive).await?,
                 Some(input) = drive.waiting.recv() => vec![input],
-                _ = orders.changed(), if drive.whole_pod => self.hurry(&drive),
-                () = Worker::ending(&mut orders), if !drive.whole_pod => return Ok(Some(Overtaken)),
+                _ = changes.changed(), if drive.whole_pod => self.hurry(&drive),
+                () = Worker::ending(&mut ending), if !drive.whole_pod => return Ok(Some(Overtaken)),
                 () = tokio::time::sleep_until(due.min(look_again)) => {
                     let mut inputs = self.exits(&drive).await?;
                     inputs.push(Input::Tick);

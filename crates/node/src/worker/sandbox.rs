@@ -19,7 +19,7 @@ impl Worker {
     pub(super) async fn volumes(&mut self) -> Result<Option<Mounted>, String> {
         let deadline = tokio::time::Instant::now() + MOUNT_WAIT;
         let mut pause = MOUNT_RETRY_FIRST;
-        let mut orders = self.orders.clone();
+        let (mut orders, mut ending) = (self.orders.clone(), self.orders.clone());
         loop {
             let failed = match self.parts.volumes.set_up(&self.pod).await {
                 Ok(mounted) => return Ok(Some(mounted)),
@@ -35,14 +35,13 @@ impl Worker {
                 return Err(message);
             }
             tokio::select! {
-                () = Worker::ending(&mut orders) => return Ok(None),
+                () = Worker::ending(&mut ending) => return Ok(None),
                 // What the volume needs may have come.
                 () = self.news.notified() => {}
-                () = changed(&mut orders, &self.pod) => {
-                    self.pod = orders.borrow().pod.clone();
-                }
+                () = changed(&mut orders, &self.pod) => {}
                 () = tokio::time::sleep(pause) => {}
             }
+            self.pod = self.orders.borrow().pod.clone();
             pause = (pause * 2).min(MOUNT_WAIT);
         }
     }

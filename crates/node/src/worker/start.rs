@@ -3,7 +3,7 @@
 use super::Worker;
 use super::bringup::Performed;
 use crate::config::{self, Inputs, PodContainer};
-use crate::probes::hook;
+use crate::probes::run_hook;
 use crate::volumes::Mounted;
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use lifecycle::bringup::{Plan, Start};
@@ -39,7 +39,6 @@ impl Worker {
                     }
                     let observed = self.observe().await?;
                     self.publish(&observed);
-                    self.tell_prober();
                 }
                 Err(Stopped::Ending) => return Ok(Performed::Something),
                 Err(Stopped::Failed(failure)) => {
@@ -193,7 +192,8 @@ impl Worker {
             return Ok(());
         };
         let mut orders = self.orders.clone();
-        let ran = hook::run(handler, &self.target(container, id, addresses), &self.parts.recorder);
+        let target = self.target(&container.name, id, addresses);
+        let ran = run_hook(handler, &target, &self.parts.recorder);
         let ran = tokio::select! {
             ran = ran => ran,
             // T-NODE-7: upstream would wait for the hook; a delete need not.
