@@ -61,3 +61,228 @@ pub enum Error {
     #[error("{0}")]
     Other(String),
 }
+
+/// An agent at work. Dropped, it stops; its pods do not.
+pub struct Running {
+    /// Where the endpoint answers.
+    pub address: SocketAddr,
+    news: mpsc::Sender<News>,
+    parts: Arc<Parts>,
+    recorder: Recorder,
+    node: Cache<Node>,
+    tasks: JoinSet<()>,
+}
+
+/// Starts the agent. On return it works; [`Running::ready`] waits until the API says so too.
+pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
+    let recorder = Recorder::new(&client, "kubelet", &config.name);
+    let version = config.runtime.version().await.map_err(Error::Runtime)?;
+    let facts = Arc::new(facts(&config));
+    let (results, probed) = mpsc::channel(RESULTS_WAITING);
+    let objects = Objects::new(&client);
+    let pods = Arc::new(Pods::default());
+    let mut tasks = JoinSet::new();
+
+    let node = Cache::<Node>::builder(&client)
+        .fields(&format!("metadata.name={}", config.name))
+        .start();
+    // TODO registration
+    let network = network(&config, &node).await?;
+    let parts = Arc::new(Parts {
+        client: client.clone(),
+        recorder: recorder.clone(),
+        runtime: config.runtime.clone(),
+        runtime_name: version.name,
+        network,
+        images: ImageManager::new(config.runtime.clone(), recorder.clone(), config.data_dir.join("pulls")),
+        objects: objects.clone(),
+        volumes: Volumes::new(facts.clone(), objects.clone(), &client, config.runtime.clone()),
+        facts,
+        prober: Prober::new(config.runtime.clone(), recorder.clone(), results),
+        pods,
+        started_at: clock::now(),
+    });
+    let cache = Cache::<Pod>::builder(&client)
+        .fields(&format!("spec.nodeName={}", config.name))
+        .start();
+    let (news, told) = mpsc::channel(NEWS_WAITING);
+    // Listen before looking, so that nothing falls in between.
+    tasks.spawn(follow_runtime(config.runtime.changes(), news.clone()));
+    tasks.spawn(follow_probes(probed, news.clone()));
+    tasks.spawn(follow_objects(objects, news.clone()));
+    cache.synced().await;
+    node.synced().await;
+    tasks.spawn(follow_pods(cache.clone(), news.clone()));
+    sweep(&parts, &cache).await;
+    tasks.spawn(Dispatch::new(parts.clone(), cache, node.clone()).run(told));
+    Ok(Running { address: config.listen, news, parts, recorder, node, tasks })
+}
+
+fn facts(config: &Config) -> NodeFacts {
+    NodeFacts {
+        log_root: config.log_dir.join("pods"),
+        cluster_dns: config.cluster_dns.clone(),
+        host_ips: config.node_ip.into_iter().collect(),
+        ..NodeFacts::new(&config.name, config.data_dir.join("kubelet"))
+    }
+}
+
+/// The pods' side of the network, once the Node has its range (N-7). None: the runtime brings it.
+async fn network(config: &Config, node: &Cache<Node>) -> Result<Option<Arc<network::Pods>>, Error> {
+    if config.runtime.brings_network() {
+        return Ok(None);
+    }
+    let cidrs = pod_cidrs(node, &config.name).await?;
+    let opened = network::Pods::open(network::PodsConfig {
+        state_dir: config.data_dir.join("network"),
+        netns_dir: config.data_dir.join("netns"),
+        link: config.link.clone(),
+        cidrs,
+        cluster_cidrs: Vec::new(),
+        table: format!("landfall-{}", config.link),
+        mtu: 1500,
+    });
+    Ok(Some(Arc::new(opened.await.map_err(Error::Network)?)))
+}
+
+/// Waits for the controller that hands out ranges.
+async fn pod_cidrs(node: &Cache<Node>, name: &str) -> Result<Vec<network::Cidr>, Error> {
+    let mut changes = node.subscribe();
+    loop {
+        let known = node.get(&ObjectKey::cluster(name));
+        let spec = known.as_ref().and_then(|node| node.spec.as_ref());
+        let texts = spec.and_then(|spec| spec.pod_cidrs.clone()).unwrap_or_default();
+        if !texts.is_empty() {
+            let parsed = texts.iter().map(|text| text.parse::<network::Cidr>());
+            return parsed.collect::<Result<_, _>>().map_err(|error| Error::Other(error.to_string()));
+        }
+        changes.next().await;
+    }
+}
+
+/// What an agent that was killed left of pods that are no more (T-NODE-13, T-NODE-76).
+async fn sweep(parts: &Arc<Parts>, cache: &Cache<Pod>) {
+    let known: BTreeSet<String> =
+        cache.list().iter().filter_map(|pod| pod.metadata.uid.clone()).collect();
+    let sandboxes = match parts.runtime.sandboxes().await {
+        Ok(sandboxes) => sandboxes,
+        Err(error) => {
+            tracing::warn!(%error, "what is left of earlier pods is not known");
+            return;
+        }
+    };
+    let mut keys = BTreeSet::new();
+    for sandbox in sandboxes {
+        if known.contains(&sandbox.pod.uid) {
+            keys.insert(network_key(&sandbox.pod.uid, sandbox.attempt));
+            continue;
+        }
+        if let Err(error) = end_orphan(parts, &sandbox).await {
+            tracing::warn!(%error, pod = sandbox.pod.uid, "an orphaned pod was not ended");
+        }
+    }
+    if let Some(network) = &parts.network
+        && let Err(error) = network.retain(&keys).await
+    {
+        tracing::warn!(%error, "addresses of earlier pods were not freed");
+    }
+    for uid in parts.volumes.orphans().unwrap_or_default() {
+        if !known.contains(&uid)
+            && let Err(error) = parts.volumes.tear_down(&uid).await
+        {
+            tracing::warn!(%error, uid, "volumes of an earlier pod are still there");
+        }
+    }
+}
+
+/// Grace 1, so two seconds for a stop signal; no hook, for the spec is lost; no status (T-NODE-13).
+async fn end_orphan(parts: &Parts, sandbox: &runtime::Sandbox) -> runtime::Result<()> {
+    let window = lifecycle::termination::STOP_WINDOW_MIN;
+    let running = |container: &&runtime::Container| {
+        matches!(container.state, runtime::ContainerState::Running { .. })
+    };
+    let mut any = false;
+    for container in sandbox.containers.iter().filter(running) {
+        any = true;
+        parts.runtime.stop_container(&container.id, window).await?;
+    }
+    let deadline = tokio::time::Instant::now() + window;
+    let mut changes = parts.runtime.changes();
+    while any && tokio::time::Instant::now() < deadline {
+        let now = parts.runtime.sandboxes_of(&sandbox.pod.uid).await?;
+        any = now.iter().flat_map(|sandbox| &sandbox.containers).any(|c| running(&c));
+        let _ = tokio::time::timeout_at(deadline, changes.recv()).await;
+    }
+    parts.runtime.stop_sandbox(&sandbox.id).await?;
+    parts.runtime.remove_sandbox(&sandbox.id).await
+}
+
+async fn follow_pods(cache: Cache<Pod>, news: mpsc::Sender<News>) {
+    let mut changes = cache.subscribe();
+    loop {
+        let key = changes.next().await;
+        if news.send(News::Pod(key)).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn follow_runtime(
+    mut changes: broadcast::Receiver<runtime::Change>,
+    news: mpsc::Sender<News>,
+) {
+    loop {
+        let told = match changes.recv().await {
+            Ok(change) => News::Look(change.pod),
+            Err(broadcast::error::RecvError::Lagged(_)) => News::LookAtAll,
+            Err(broadcast::error::RecvError::Closed) => return,
+        };
+        if news.send(told).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn follow_probes(
+    mut results: mpsc::Receiver<crate::probes::ProbeResult>,
+    news: mpsc::Sender<News>,
+) {
+    while let Some(result) = results.recv().await {
+        if news.send(News::Look(result.uid)).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn follow_objects(objects: Arc<Objects>, news: mpsc::Sender<News>) {
+    loop {
+        let uid = objects.changed().await;
+        if news.send(News::Look(uid)).await.is_err() {
+            return;
+        }
+    }
+}
+
+impl Running {
+    /// Resolves when the API has the node as Ready.
+    pub async fn ready(&self) {
+        let mut changes = self.node.subscribe();
+        loop {
+            let known = self.node.get(&ObjectKey::cluster(&self.parts.facts.name));
+            if known.is_some_and(|node| is_ready(&node)) {
+                return;
+            }
+            changes.next().await;
+        }
+    }
+
+    /// Pods go on running and are found again.
+    pub async fn stop(mut self) {
+        self.tasks.shutdown().await;
+    }
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True")
+}

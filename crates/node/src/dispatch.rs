@@ -4,11 +4,12 @@
 //!     changes in the runtime ─────────────┼──▶ dispatch ──▶ workers
 //!     probe results, changed objects ─────┘
 
-use crate::admission;
+use crate::admission::{self, Here, Rejection, Verdict};
 use crate::parts::Parts;
+use crate::static_pods::is_mirror;
 use crate::worker::{Handle, Kill, Worker};
 use client::{Cache, ObjectKey};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use lifecycle::status;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -34,6 +35,7 @@ pub(crate) enum News {
 pub(crate) struct Dispatch {
     parts: Arc<Parts>,
     pods: Cache<Pod>,
+    node: Cache<Node>,
     workers: BTreeMap<String, Handle>,
     /// Whose pod of that name in the API it was when it was looked at last.
     by_key: BTreeMap<ObjectKey, String>,
@@ -45,10 +47,11 @@ pub(crate) struct Dispatch {
 }
 
 impl Dispatch {
-    pub(crate) fn new(parts: Arc<Parts>, pods: Cache<Pod>) -> Dispatch {
+    pub(crate) fn new(parts: Arc<Parts>, pods: Cache<Pod>, node: Cache<Node>) -> Dispatch {
         Dispatch {
             parts,
             pods,
+            node,
             workers: BTreeMap::new(),
             by_key: BTreeMap::new(),
             admitted: BTreeSet::new(),
@@ -111,7 +114,7 @@ impl Dispatch {
     }
 
     fn pod_changed(&mut self, key: &ObjectKey) {
-        let pod = self.pods.get(key).filter(|pod| !is_mirror(pod));
+        let pod = self.pods.get(key).filter(|pod| !is_mirror(pod)); // N-25: run from its manifest.
         let uid = pod.as_ref().and_then(|pod| pod.metadata.uid.clone());
         let before = self.by_key.get(key).cloned();
         if let Some(before) = before.filter(|before| uid.as_ref() != Some(before)) {
@@ -140,9 +143,6 @@ impl Dispatch {
         }
         let (handle, orders) = Handle::new(pod.clone());
         let worker = Worker::new(self.parts.clone(), &handle, orders);
-        if let Some(kill) = &self.closing {
-            handle.kill(kill.clone());
-        }
         self.workers.insert(uid.clone(), handle);
         match self.refusal(&pod) {
             None => {
@@ -154,7 +154,7 @@ impl Dispatch {
             }
             Some(refusal) => {
                 self.running.spawn(async move {
-                    worker.reject(refusal.reason.as_ref(), &refusal.message).await;
+                    worker.reject(&refusal.reason, &refusal.message).await;
                     uid
                 });
             }
@@ -162,15 +162,44 @@ impl Dispatch {
     }
 
     /// Pods that have ended, or are ending, are not asked (N-27).
-    fn refusal(&self, pod: &Pod) -> Option<admission::Rejection> {
+    fn refusal(&self, pod: &Pod) -> Option<Rejection> {
         let over = pod.metadata.deletion_timestamp.is_some()
             || pod.status.as_ref().is_some_and(status::is_terminal);
-        if over {
-            return None;
-        }
+        let node = self.node.get(&ObjectKey::cluster(&self.parts.facts.name));
+        let node = node.filter(|_| !over)?;
+        let here = Here {
+            node: &node,
+            pressure: &[],
+            sysctls: &[],
+            apparmor: false,
+            strict_groups: true,
+            shutting_down: self.closing.is_some(),
+        };
         let admitted: Vec<Arc<Pod>> =
             self.admitted.iter().filter_map(|uid| self.parts.pods.by_uid(uid)).collect();
-        self.parts.admit(pod, &admitted).err()
+        match admission::decide(&here, &admitted, pod) {
+            Verdict::Admit => None,
+            Verdict::AdmitAfter(victims) => {
+                victims.iter().for_each(|victim| self.preempt(victim));
+                None
+            }
+            Verdict::Reject(rejection) => Some(rejection),
+        }
+    }
+
+    /// T-NODE-83
+    fn preempt(&self, victim: &Pod) {
+        let message = "Preempted in order to admit critical pod";
+        self.parts.recorder.warning(&client::reference(victim), "Preempting", message);
+        let worker = victim.metadata.uid.as_ref().and_then(|uid| self.workers.get(uid));
+        if let Some(worker) = worker {
+            let verdict = status::Verdict {
+                reason: "Preempting".into(),
+                message: message.into(),
+                disruption: true,
+            };
+            worker.kill(Kill { verdict, grace: None });
+        }
     }
 
     fn ended(&mut self, uid: &str) {
@@ -183,10 +212,4 @@ impl Dispatch {
             }
         }
     }
-}
-
-/// The API's copy of a static pod is not run; it is run from its manifest (N-25).
-fn is_mirror(pod: &Pod) -> bool {
-    let annotations = pod.metadata.annotations.as_ref();
-    annotations.is_some_and(|all| all.contains_key("kubernetes.io/config.mirror"))
 }

@@ -2,9 +2,10 @@
 //!
 //! Start at `agent.rs`; `worker` carries one pod. Deciding is `lifecycle`'s, running is `runtime`'s.
 
-mod pods;
-
+mod agent;
+mod dispatch;
 mod parts;
+mod pods;
 mod report;
 mod worker;
 
@@ -19,3 +20,5 @@ mod logs;
 mod probes;
 mod static_pods;
 mod volumes;
+
+pub use agent::{Config, Error, Running, start};

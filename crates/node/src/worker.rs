@@ -10,7 +10,7 @@
 mod bringup;
 mod cleanup;
 mod ending;
-mod observe;
+pub(crate) mod observe;
 mod sandbox;
 mod start;
 
@@ -222,7 +222,7 @@ impl Worker {
         let addresses = self.addresses(observed);
         let facts = self.facts(&addresses);
         let status = status::status(&self.pod, observed, &facts, &self.status);
-        let told = if observed.may_run() {
+        let told = if observed.any_running() {
             status::withheld(status.clone(), &self.status)
         } else {
             status.clone()

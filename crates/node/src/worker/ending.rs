@@ -65,7 +65,7 @@ impl Worker {
         let observed = self.observe().await?;
         self.stop_sandboxes(&observed).await?;
         let observed = self.observe().await?;
-        if observed.may_run() {
+        if observed.any_running() {
             // T-NODE-25
             return Err("detected running containers after a successful KillPod".into());
         }
