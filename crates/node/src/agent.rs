@@ -10,6 +10,7 @@ use crate::images::ImageManager;
 use crate::parts::Parts;
 use crate::pods::Pods;
 use crate::probes::Prober;
+use crate::static_pods::{self, StaticPods};
 use crate::volumes::Volumes;
 use crate::worker::observe::network_key;
 use client::{Cache, Client, ObjectKey, Recorder};
@@ -19,7 +20,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
 
 /// News that wait for the one task that hands them on. Senders wait when it is full.
@@ -100,6 +101,7 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
         facts,
         prober: Prober::new(config.runtime.clone(), recorder.clone(), results),
         pods,
+        node: node.clone(),
         started_at: clock::now(),
     });
     let cache = Cache::<Pod>::builder(&client)
@@ -114,7 +116,11 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
     node.synced().await;
     tasks.spawn(follow_pods(cache.clone(), news.clone()));
     sweep(&parts, &cache).await;
-    tasks.spawn(Dispatch::new(parts.clone(), cache, node.clone()).run(told));
+    if let Some(manifests) = &config.manifests {
+        let found = static_pods::follow(manifests, &config.name, recorder.clone());
+        tasks.spawn(follow_manifests(found, news.clone()));
+    }
+    tasks.spawn(Dispatch::new(parts.clone(), cache).run(told));
     Ok(Running { address: config.listen, news, parts, recorder, node, tasks })
 }
 
@@ -222,6 +228,20 @@ async fn follow_pods(cache: Cache<Pod>, news: mpsc::Sender<News>) {
     loop {
         let key = changes.next().await;
         if news.send(News::Pod(key)).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn follow_manifests(mut found: watch::Receiver<StaticPods>, news: mpsc::Sender<News>) {
+    loop {
+        let pods = found.borrow_and_update().clone();
+        if let Some(pods) = pods
+            && news.send(News::Static(pods)).await.is_err()
+        {
+            return;
+        }
+        if found.changed().await.is_err() {
             return;
         }
     }

@@ -9,7 +9,7 @@ use crate::parts::Parts;
 use crate::static_pods::is_mirror;
 use crate::worker::{Handle, Kill, Worker};
 use client::{Cache, ObjectKey};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use lifecycle::status;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use tokio::task::JoinSet;
 pub(crate) enum News {
     /// The API's view of this pod changed.
     Pod(ObjectKey),
-    /// A pod of a manifest came, changed, or (None) went.
-    Static { uid: String, pod: Option<Arc<Pod>> },
+    /// These are the pods of the manifests now.
+    Static(Arc<Vec<Arc<Pod>>>),
     /// Look again at this pod.
     Look(String),
     /// Look again at all of them.
@@ -35,10 +35,12 @@ pub(crate) enum News {
 pub(crate) struct Dispatch {
     parts: Arc<Parts>,
     pods: Cache<Pod>,
-    node: Cache<Node>,
     workers: BTreeMap<String, Handle>,
     /// Whose pod of that name in the API it was when it was looked at last.
     by_key: BTreeMap<ObjectKey, String>,
+    /// Static pods by name, and those that wait for an earlier one of that name to be gone (T-NODE-90).
+    statics: BTreeMap<ObjectKey, String>,
+    waiting: BTreeMap<ObjectKey, Arc<Pod>>,
     /// Uids of pods that passed admission and have not ended.
     admitted: BTreeSet<String>,
     running: JoinSet<String>,
@@ -47,13 +49,14 @@ pub(crate) struct Dispatch {
 }
 
 impl Dispatch {
-    pub(crate) fn new(parts: Arc<Parts>, pods: Cache<Pod>, node: Cache<Node>) -> Dispatch {
+    pub(crate) fn new(parts: Arc<Parts>, pods: Cache<Pod>) -> Dispatch {
         Dispatch {
             parts,
             pods,
-            node,
             workers: BTreeMap::new(),
             by_key: BTreeMap::new(),
+            statics: BTreeMap::new(),
+            waiting: BTreeMap::new(),
             admitted: BTreeSet::new(),
             running: JoinSet::new(),
             closing: None,
@@ -94,7 +97,7 @@ impl Dispatch {
     fn told(&mut self, news: News) {
         match news {
             News::Pod(key) => self.pod_changed(&key),
-            News::Static { uid, pod } => self.static_changed(&uid, pod),
+            News::Static(pods) => self.static_changed(&pods),
             News::Look(uid) => {
                 if let Some(worker) = self.workers.get(&uid) {
                     worker.news.notify_one();
@@ -114,6 +117,7 @@ impl Dispatch {
     }
 
     fn pod_changed(&mut self, key: &ObjectKey) {
+        self.tell_mirror(key);
         let pod = self.pods.get(key).filter(|pod| !is_mirror(pod)); // N-25: run from its manifest.
         let uid = pod.as_ref().and_then(|pod| pod.metadata.uid.clone());
         let before = self.by_key.get(key).cloned();
@@ -129,11 +133,36 @@ impl Dispatch {
         }
     }
 
-    fn static_changed(&mut self, uid: &str, pod: Option<Arc<Pod>>) {
-        match (pod, self.workers.get(uid)) {
-            (Some(pod), _) => self.wanted(uid.to_owned(), pod),
-            (None, Some(worker)) => worker.gone(),
-            (None, None) => {}
+    /// What is no longer there ends; what is new starts when an earlier one of its name is gone.
+    fn static_changed(&mut self, pods: &[Arc<Pod>]) {
+        let uids: BTreeSet<&str> =
+            pods.iter().filter_map(|pod| pod.metadata.uid.as_deref()).collect();
+        for uid in self.statics.values().filter(|uid| !uids.contains(uid.as_str())) {
+            if let Some(worker) = self.workers.get(uid) {
+                worker.gone();
+            }
+        }
+        self.waiting.clear();
+        for pod in pods {
+            let (key, uid) = (ObjectKey::of(&**pod), pod.metadata.uid.clone().unwrap_or_default());
+            match self.statics.get(&key) {
+                Some(known) if *known != uid => drop(self.waiting.insert(key, pod.clone())),
+                Some(_) | None => self.start_static(key, uid, pod.clone()),
+            }
+        }
+    }
+
+    fn start_static(&mut self, key: ObjectKey, uid: String, pod: Arc<Pod>) {
+        self.statics.insert(key.clone(), uid.clone());
+        self.wanted(uid.clone(), pod);
+        self.tell_mirror(&key);
+    }
+
+    /// The copy of a static pod in the API has changed, come or gone.
+    fn tell_mirror(&self, key: &ObjectKey) {
+        let worker = self.statics.get(key).and_then(|uid| self.workers.get(uid));
+        if let Some(worker) = worker {
+            worker.mirror(self.pods.get(key).filter(|pod| is_mirror(pod)));
         }
     }
 
@@ -165,7 +194,7 @@ impl Dispatch {
     fn refusal(&self, pod: &Pod) -> Option<Rejection> {
         let over = pod.metadata.deletion_timestamp.is_some()
             || pod.status.as_ref().is_some_and(status::is_terminal);
-        let node = self.node.get(&ObjectKey::cluster(&self.parts.facts.name));
+        let node = self.parts.node.get(&ObjectKey::cluster(&self.parts.facts.name));
         let node = node.filter(|_| !over)?;
         let here = Here {
             node: &node,
@@ -204,11 +233,15 @@ impl Dispatch {
 
     fn ended(&mut self, uid: &str) {
         self.admitted.remove(uid);
-        if let Some(worker) = self.workers.remove(uid) {
-            let gone = worker.orders.borrow().gone;
-            let key = ObjectKey::of(&*worker.orders.borrow().pod);
-            if self.by_key.get(&key).is_some_and(|known| known == uid) && gone {
-                self.by_key.remove(&key);
+        let Some(worker) = self.workers.remove(uid) else { return };
+        let key = ObjectKey::of(&*worker.orders.borrow().pod);
+        if self.by_key.get(&key).is_some_and(|known| known == uid) {
+            self.by_key.remove(&key);
+        }
+        if self.statics.get(&key).is_some_and(|known| known == uid) {
+            self.statics.remove(&key);
+            if let Some(pod) = self.waiting.remove(&key) {
+                self.start_static(key, pod.metadata.uid.clone().unwrap_or_default(), pod);
             }
         }
     }

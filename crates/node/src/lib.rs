@@ -9,6 +9,7 @@ mod pods;
 mod report;
 mod worker;
 
+mod join;
 mod last_words;
 
 mod admission;
@@ -22,3 +23,4 @@ mod static_pods;
 mod volumes;
 
 pub use agent::{Config, Error, Running, start};
+pub use join::{Credentials, Join, JoinError, join};

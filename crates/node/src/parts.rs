@@ -5,7 +5,8 @@ use crate::images::ImageManager;
 use crate::pods::Pods;
 use crate::probes::Prober;
 use crate::volumes::Volumes;
-use client::{Client, Recorder};
+use client::{Cache, Client, Recorder};
+use k8s_openapi::api::core::v1::Node;
 use runtime::Runtime;
 use std::sync::Arc;
 
@@ -23,6 +24,8 @@ pub(crate) struct Parts {
     pub(crate) volumes: Volumes,
     pub(crate) prober: Prober,
     pub(crate) pods: Arc<Pods>,
+    /// Our own Node object.
+    pub(crate) node: Cache<Node>,
     /// When this agent began.
     pub(crate) started_at: jiff::Timestamp,
 }

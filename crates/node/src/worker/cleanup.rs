@@ -2,6 +2,7 @@
 
 use super::{RETRY, Worker, jittered};
 use crate::last_words::remove_logs;
+use crate::static_pods::{delete_mirror, is_static};
 use client::{DeleteOptions, ObjectKey};
 use k8s_openapi::api::core::v1::Pod;
 use lifecycle::status::{self, Stage};
@@ -43,6 +44,7 @@ impl Worker {
         loop {
             self.follow_orders();
             if self.orders.borrow().gone {
+                self.remove_mirror().await;
                 break;
             }
             if self.pod.metadata.deletion_timestamp.is_some() {
@@ -70,6 +72,16 @@ impl Worker {
             Ok(_) => Ok(()),
             Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
             Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// T-NODE-89: a static pod's mirror goes after it has stopped.
+    async fn remove_mirror(&mut self) {
+        let mirror = self.orders.borrow().mirror.clone();
+        if let Some(mirror) = mirror.filter(|_| is_static(&self.pod))
+            && let Err(error) = delete_mirror(&self.parts.client, &mirror).await
+        {
+            tracing::warn!(pod = %self.title(), %error, "the mirror was not removed");
         }
     }
 
