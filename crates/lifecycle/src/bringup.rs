@@ -14,7 +14,7 @@ mod view;
 
 use crate::backoff::Backoffs;
 use crate::containers::{Kind, ephemeral_containers, init_containers};
-use crate::observed::Observed;
+use crate::observed::{Observed, StartFailure};
 use init::Init;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
@@ -128,10 +128,17 @@ pub struct Waiting {
     pub kind: Kind,
     pub until: Timestamp,
     pub delay: SignedDuration,
-    /// For `state.waiting`, with reason `CrashLoopBackOff`: put it into `Observed::failures`.
+    /// For `state.waiting`, with reason `CrashLoopBackOff`; see [`Waiting::failure`].
     pub message: String,
     /// For the Warning event `BackOff`.
     pub event: String,
+}
+
+impl Waiting {
+    /// What belongs into `Observed::failures` while it waits.
+    pub fn failure(&self) -> StartFailure {
+        StartFailure { reason: "CrashLoopBackOff".into(), message: self.message.clone() }
+    }
 }
 
 impl Plan {
