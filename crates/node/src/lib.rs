@@ -6,10 +6,12 @@ mod pods;
 
 mod admission;
 mod config;
-mod endpoint;
+pub mod endpoint;
 mod eviction;
 mod images;
-mod logs;
+pub mod logs;
 mod probes;
 mod static_pods;
 mod volumes;
+
+pub use pods::Pods;
