@@ -115,11 +115,16 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
     cache.synced().await;
     node.synced().await;
     tasks.spawn(follow_pods(cache.clone(), news.clone()));
-    sweep(&parts, &cache).await;
+    let mut known: BTreeSet<String> = cache.list().iter().filter_map(uid).collect();
     if let Some(manifests) = &config.manifests {
-        let found = static_pods::follow(manifests, &config.name, recorder.clone());
+        let mut found = static_pods::follow(manifests, &config.name, recorder.clone());
+        // Nothing is cleared away before every source has spoken (N-20).
+        if let Ok(first) = found.wait_for(Option::is_some).await {
+            known.extend(first.iter().flat_map(|pods| pods.iter()).filter_map(uid));
+        }
         tasks.spawn(follow_manifests(found, news.clone()));
     }
+    sweep(&parts, &known).await;
     tasks.spawn(Dispatch::new(parts.clone(), cache).run(told));
     Ok(Running { address: config.listen, news, parts, recorder, node, tasks })
 }
@@ -166,10 +171,12 @@ async fn pod_cidrs(node: &Cache<Node>, name: &str) -> Result<Vec<network::Cidr>,
     }
 }
 
+fn uid(pod: &Arc<Pod>) -> Option<String> {
+    pod.metadata.uid.clone()
+}
+
 /// What an agent that was killed left of pods that are no more (T-NODE-13, T-NODE-76).
-async fn sweep(parts: &Arc<Parts>, cache: &Cache<Pod>) {
-    let known: BTreeSet<String> =
-        cache.list().iter().filter_map(|pod| pod.metadata.uid.clone()).collect();
+async fn sweep(parts: &Arc<Parts>, known: &BTreeSet<String>) {
     let sandboxes = match parts.runtime.sandboxes().await {
         Ok(sandboxes) => sandboxes,
         Err(error) => {

@@ -14,13 +14,14 @@ mod last_words;
 
 mod admission;
 mod config;
-mod endpoint;
+pub mod endpoint;
 mod eviction;
 mod images;
-mod logs;
+pub mod logs;
 mod probes;
 mod static_pods;
 mod volumes;
 
 pub use agent::{Config, Error, Running, start};
 pub use join::{Credentials, Join, JoinError, join};
+pub use pods::Pods;
