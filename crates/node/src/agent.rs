@@ -6,7 +6,9 @@
 
 use crate::config::{NodeFacts, Objects};
 use crate::dispatch::{Dispatch, News};
+use crate::endpoint::{self, Endpoint, Metrics, Serving};
 use crate::images::ImageManager;
+use crate::logs::{self, Rotation};
 use crate::parts::Parts;
 use crate::pods::Pods;
 use crate::probes::Prober;
@@ -38,7 +40,8 @@ pub struct Config {
     pub node_ip: Option<IpAddr>,
     /// Where logs, exec and the like are served.
     pub listen: SocketAddr,
-    pub tls: rustls::ServerConfig,
+    /// See [`crate::endpoint::server_config`].
+    pub tls: Arc<rustls::ServerConfig>,
     pub runtime: Arc<dyn Runtime>,
     /// The device that pods' links are called after.
     pub link: String,
@@ -67,9 +70,9 @@ pub enum Error {
 pub struct Running {
     /// Where the endpoint answers.
     pub address: SocketAddr,
+    serving: Serving,
     news: mpsc::Sender<News>,
     parts: Arc<Parts>,
-    recorder: Recorder,
     node: Cache<Node>,
     tasks: JoinSet<()>,
 }
@@ -82,12 +85,26 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
     let (results, probed) = mpsc::channel(RESULTS_WAITING);
     let objects = Objects::new(&client);
     let pods = Arc::new(Pods::default());
+    let metrics = Arc::new(Metrics::default());
     let mut tasks = JoinSet::new();
-
-    let node = Cache::<Node>::builder(&client)
-        .fields(&format!("metadata.name={}", config.name))
-        .start();
-    // TODO registration
+    let node =
+        Cache::<Node>::builder(&client).fields(&format!("metadata.name={}", config.name)).start();
+    let serving = endpoint::serve(Endpoint {
+        node: config.name.clone(),
+        listen: config.listen,
+        tls: config.tls.clone(),
+        client: client.clone(),
+        pods: pods.clone(),
+        runtime: config.runtime.clone(),
+        log_root: facts.log_root.clone(),
+        host_logs: config.log_dir.clone(),
+        metrics: metrics.clone(),
+        config: serde_json::json!({}),
+    });
+    let serving =
+        serving.await.map_err(|source| Error::Listen { address: config.listen, source })?;
+    tasks.spawn(logs::run_rotation(config.runtime.clone(), Rotation::default()));
+    // registration goes here
     let network = network(&config, &node).await?;
     let parts = Arc::new(Parts {
         client: client.clone(),
@@ -95,18 +112,23 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
         runtime: config.runtime.clone(),
         runtime_name: version.name,
         network,
-        images: ImageManager::new(config.runtime.clone(), recorder.clone(), config.data_dir.join("pulls")),
+        images: ImageManager::new(
+            config.runtime.clone(),
+            recorder.clone(),
+            config.data_dir.join("pulls"),
+        ),
         objects: objects.clone(),
         volumes: Volumes::new(facts.clone(), objects.clone(), &client, config.runtime.clone()),
         facts,
+        metrics,
+        log_links: config.log_dir.join("containers"),
         prober: Prober::new(config.runtime.clone(), recorder.clone(), results),
         pods,
         node: node.clone(),
         started_at: clock::now(),
     });
-    let cache = Cache::<Pod>::builder(&client)
-        .fields(&format!("spec.nodeName={}", config.name))
-        .start();
+    let cache =
+        Cache::<Pod>::builder(&client).fields(&format!("spec.nodeName={}", config.name)).start();
     let (news, told) = mpsc::channel(NEWS_WAITING);
     // Listen before looking, so that nothing falls in between.
     tasks.spawn(follow_runtime(config.runtime.changes(), news.clone()));
@@ -126,7 +148,7 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
     }
     sweep(&parts, &known).await;
     tasks.spawn(Dispatch::new(parts.clone(), cache).run(told));
-    Ok(Running { address: config.listen, news, parts, recorder, node, tasks })
+    Ok(Running { address: serving.address, serving, news, parts, node, tasks })
 }
 
 fn facts(config: &Config) -> NodeFacts {
@@ -165,7 +187,9 @@ async fn pod_cidrs(node: &Cache<Node>, name: &str) -> Result<Vec<network::Cidr>,
         let texts = spec.and_then(|spec| spec.pod_cidrs.clone()).unwrap_or_default();
         if !texts.is_empty() {
             let parsed = texts.iter().map(|text| text.parse::<network::Cidr>());
-            return parsed.collect::<Result<_, _>>().map_err(|error| Error::Other(error.to_string()));
+            return parsed
+                .collect::<Result<_, _>>()
+                .map_err(|error| Error::Other(error.to_string()));
         }
         changes.next().await;
     }
@@ -199,6 +223,7 @@ async fn sweep(parts: &Arc<Parts>, known: &BTreeSet<String>) {
     {
         tracing::warn!(%error, "addresses of earlier pods were not freed");
     }
+    let _ = logs::remove_dead_links(&parts.log_links);
     for uid in parts.volumes.orphans().unwrap_or_default() {
         if !known.contains(&uid)
             && let Err(error) = parts.volumes.tear_down(&uid).await
@@ -305,7 +330,9 @@ impl Running {
 
     /// Pods go on running and are found again.
     pub async fn stop(mut self) {
+        self.serving.stop().await;
         self.tasks.shutdown().await;
+        self.parts.recorder.flush().await;
     }
 }
 

@@ -19,7 +19,11 @@ pub(crate) struct ImageManager {
 }
 
 impl ImageManager {
-    pub(crate) fn new(runtime: Arc<dyn Runtime>, recorder: Recorder, _dir: PathBuf) -> ImageManager {
+    pub(crate) fn new(
+        runtime: Arc<dyn Runtime>,
+        recorder: Recorder,
+        _dir: PathBuf,
+    ) -> ImageManager {
         ImageManager { runtime, recorder }
     }
 
@@ -31,10 +35,15 @@ impl ImageManager {
         policy: &str,
         _secrets: &[Arc<Secret>],
     ) -> Result<Image, ImageError> {
-        let failed = |error: runtime::Error| ImageError { reason: "ErrImagePull", message: error.to_string() };
+        let failed = |error: runtime::Error| ImageError {
+            reason: "ErrImagePull",
+            message: error.to_string(),
+        };
         let reference = ImageReference(image.to_owned());
         let images = self.runtime.images();
-        if policy != "Always" && let Some(found) = images.find(&reference).await.map_err(failed)? {
+        if policy != "Always"
+            && let Some(found) = images.find(&reference).await.map_err(failed)?
+        {
             let message = format!(
                 "Container image \"{image}\" already present on machine and can be accessed by the pod"
             );

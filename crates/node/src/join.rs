@@ -141,7 +141,9 @@ async fn signed(
     let waited = tokio::time::timeout(SIGNED_WITHIN, answer(client, &ObjectKey::of(&asked))).await;
     let nobody = || {
         let name = asked.metadata.name.as_deref().unwrap_or_default();
-        let why = format!("nobody signed the request {name} ({signer}) within a minute; is a controller running?");
+        let why = format!(
+            "nobody signed the request {name} ({signer}) within a minute; is a controller running?"
+        );
         JoinError::Refused(why)
     };
     Ok((key, waited.map_err(|_| nobody())??))
@@ -165,7 +167,11 @@ async fn answer(client: &Client, key: &ObjectKey) -> Result<String, JoinError> {
 }
 
 /// A fresh key, and a request for `system:node:<name>` in `system:nodes`.
-fn request(name: &str, addresses: &[IpAddr], serving: bool) -> Result<(String, String), rcgen::Error> {
+fn request(
+    name: &str,
+    addresses: &[IpAddr],
+    serving: bool,
+) -> Result<(String, String), rcgen::Error> {
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, format!("system:node:{name}"));

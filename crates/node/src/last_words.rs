@@ -17,7 +17,8 @@ const LOG_READ: u64 = 16 * 1024;
 /// container failed.
 pub(crate) fn termination_message(notes: &Notes, code: i32, log: &Path) -> String {
     let written = notes.message_file.as_deref().and_then(|file| end_of(file, FILE_MAX));
-    let written = written.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    let written =
+        written.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     if !written.is_empty() || code == 0 || notes.message_policy != "FallbackToLogsOnError" {
         return written;
     }

@@ -40,7 +40,8 @@ impl Report {
     pub(crate) fn observed(&self, pod: Option<Arc<Pod>>) {
         self.seen.send_if_modified(|seen| {
             let version = |pod: &Option<Arc<Pod>>| {
-                pod.as_ref().map(|pod| (pod.metadata.uid.clone(), pod.metadata.resource_version.clone()))
+                pod.as_ref()
+                    .map(|pod| (pod.metadata.uid.clone(), pod.metadata.resource_version.clone()))
             };
             let news = version(seen) != version(&pod);
             *seen = pod;

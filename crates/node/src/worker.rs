@@ -63,7 +63,8 @@ pub(crate) struct Handle {
 
 impl Handle {
     pub(crate) fn new(pod: Arc<Pod>) -> (Handle, watch::Receiver<Orders>) {
-        let (orders, received) = watch::channel(Orders { pod, mirror: None, gone: false, kill: None });
+        let (orders, received) =
+            watch::channel(Orders { pod, mirror: None, gone: false, kill: None });
         (Handle { orders: Arc::new(orders), news: Arc::new(Notify::new()) }, received)
     }
 
@@ -124,7 +125,11 @@ enum Next {
 }
 
 impl Worker {
-    pub(crate) fn new(parts: Arc<Parts>, handle: &Handle, orders: watch::Receiver<Orders>) -> Worker {
+    pub(crate) fn new(
+        parts: Arc<Parts>,
+        handle: &Handle,
+        orders: watch::Receiver<Orders>,
+    ) -> Worker {
         let pod = orders.borrow().pod.clone();
         Worker {
             report: Report::on(&parts.client, Some(pod.clone()).filter(|pod| !is_static(pod))),
@@ -278,10 +283,20 @@ impl Worker {
         }
     }
 
-    fn title(&self) -> String {
-        let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    /// Namespace and name.
+    fn names(&self) -> (&str, &str) {
         let meta = &self.pod.metadata;
-        format!("{}/{} ({})", text(&meta.namespace), text(&meta.name), self.uid)
+        (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+    }
+
+    fn log_dir(&self) -> std::path::PathBuf {
+        let (namespace, name) = self.names();
+        self.parts.facts.log_dir(namespace, name, &self.uid)
+    }
+
+    fn title(&self) -> String {
+        let (namespace, name) = self.names();
+        format!("{namespace}/{name} ({})", self.uid)
     }
 }
 

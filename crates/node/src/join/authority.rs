@@ -2,8 +2,8 @@
 
 use super::JoinError;
 use base64::Engine as _;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
@@ -24,7 +24,10 @@ pub(crate) fn fingerprint(certificate: &[u8]) -> String {
 pub(super) async fn fetch(server: &str, wanted: Option<&str>) -> Result<String, JoinError> {
     let refused = |why: String| JoinError::Refused(why);
     let wanted = wanted.ok_or_else(|| {
-        refused("the token does not say whom to trust: give --ca FILE, or a token with a fingerprint".into())
+        refused(
+            "the token does not say whom to trust: give --ca FILE, or a token with a fingerprint"
+                .into(),
+        )
     })?;
     let uri: http::Uri =
         server.parse().map_err(|_| refused(format!("{server:?} is not https://HOST:PORT")))?;
@@ -79,7 +82,8 @@ impl ServerCertVerifier for Pinned {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         let shown = intermediates.iter().chain([leaf]);
-        let authority = shown.into_iter().find(|certificate| fingerprint(certificate) == self.wanted);
+        let authority =
+            shown.into_iter().find(|certificate| fingerprint(certificate) == self.wanted);
         let authority = authority.ok_or_else(|| {
             rustls::Error::General("it is not the cluster this token belongs to".into())
         })?;

@@ -89,13 +89,13 @@ impl Worker {
         self.parts.pods.remove(&self.uid);
         let sandboxes = self.parts.runtime.sandboxes_of(&self.uid).await.unwrap_or_default();
         for sandbox in sandboxes {
+            for container in &sandbox.containers {
+                self.unlink_log(&container.name, &container.id);
+            }
             if let Err(error) = self.parts.runtime.remove_sandbox(&sandbox.id).await {
                 tracing::warn!(%error, id = sandbox.id, "a sandbox was not removed");
             }
         }
-        let text = |field: &Option<String>| field.clone().unwrap_or_default();
-        let meta = &self.pod.metadata;
-        let dir = self.parts.facts.log_dir(&text(&meta.namespace), &text(&meta.name), &self.uid);
-        remove_logs(&dir);
+        remove_logs(&self.log_dir());
     }
 }

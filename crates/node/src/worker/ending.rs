@@ -81,7 +81,11 @@ impl Worker {
     }
 
     /// Ends one container while its pod goes on.
-    pub(super) async fn end_one(&mut self, kill: &Kill, observed: &Observed) -> Result<(), Overtaken> {
+    pub(super) async fn end_one(
+        &mut self,
+        kill: &Kill,
+        observed: &Observed,
+    ) -> Result<(), Overtaken> {
         let machine = Termination::new(vec![member(&self.pod, &kill.id, &kill.name)]);
         let message = kill.message.clone();
         let addresses = self.addresses(observed);
@@ -128,7 +132,11 @@ impl Worker {
         self.parts.runtime.kill_container(id).await.map_err(|error| error.to_string())?;
         loop {
             let observed = self.observe().await?;
-            if !observed.containers.iter().any(|container| container.id == id && container.is_running()) {
+            if !observed
+                .containers
+                .iter()
+                .any(|container| container.id == id && container.is_running())
+            {
                 return Ok(());
             }
             let _ = tokio::time::timeout(LOOK_AGAIN, self.news.notified()).await;
@@ -136,7 +144,11 @@ impl Worker {
     }
 
     /// Runs the machine to its end. `Overtaken`: the whole pod is to end, and this was only a part.
-    async fn drive(&mut self, mut drive: Drive, grace: Duration) -> Result<Option<Overtaken>, String> {
+    async fn drive(
+        &mut self,
+        mut drive: Drive,
+        grace: Duration,
+    ) -> Result<Option<Overtaken>, String> {
         let actions = drive.machine.step(drive.now(), Input::Terminate { grace });
         self.perform_all(&drive, actions);
         let (mut changes, mut ending) = (self.orders.clone(), self.orders.clone());

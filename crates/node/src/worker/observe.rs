@@ -37,8 +37,10 @@ impl Worker {
             past_attempts: self.past_attempts(),
             ..Observed::default()
         };
-        let mut containers: Vec<_> = seen.into_iter().flat_map(|sandbox| sandbox.containers).collect();
-        containers.sort_by_key(|container| std::cmp::Reverse((container.created_at, container.attempt)));
+        let mut containers: Vec<_> =
+            seen.into_iter().flat_map(|sandbox| sandbox.containers).collect();
+        containers
+            .sort_by_key(|container| std::cmp::Reverse((container.created_at, container.attempt)));
         for container in containers {
             observed.containers.push(self.container(container).await);
         }
@@ -187,11 +189,8 @@ impl Worker {
 
     /// N-48: restart counts go on from the log files when the runtime's records are lost.
     fn past_attempts(&mut self) -> BTreeMap<String, u32> {
-        let text = |field: &Option<String>| field.clone().unwrap_or_default();
-        let meta = &self.pod.metadata;
-        let log_dir =
-            || self.parts.facts.log_dir(&text(&meta.namespace), &text(&meta.name), &self.uid);
-        self.memory.past_attempts.get_or_insert_with(|| last_words::past_attempts(&log_dir())).clone()
+        let dir = self.log_dir();
+        self.memory.past_attempts.get_or_insert_with(|| last_words::past_attempts(&dir)).clone()
     }
 
     pub(super) fn forget_container(&mut self, id: &str) {

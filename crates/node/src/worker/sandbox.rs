@@ -55,7 +55,10 @@ impl Worker {
     }
 
     /// None: the network is not ready, and the pod says so (N-19).
-    pub(super) async fn make_sandbox(&mut self, new: &NewSandbox) -> Result<Option<Sandbox>, String> {
+    pub(super) async fn make_sandbox(
+        &mut self,
+        new: &NewSandbox,
+    ) -> Result<Option<Sandbox>, String> {
         if new.changed {
             self.parts.recorder.normal(&self.reference(), "SandboxChanged", SANDBOX_CHANGED);
         }
@@ -80,7 +83,8 @@ impl Worker {
         let host_network = network == PodNetwork::Host;
         let mut spec = config::sandbox(&self.pod, &self.parts.facts, new.attempt, network)?;
         spec.handler = handler;
-        let made = self.parts.runtime.run_sandbox(&spec).await.map_err(|error| error.to_string())?;
+        let made =
+            self.parts.runtime.run_sandbox(&spec).await.map_err(|error| error.to_string())?;
         Ok(Sandbox {
             id: made.id,
             attempt: made.attempt,
@@ -99,7 +103,8 @@ impl Worker {
         };
         let key = network_key(&self.uid, attempt);
         let attached = network.attach(&key, &host_ports(&self.pod)).await;
-        let attached = attached.map_err(|error| format!("failed to set up the pod's network: {error}"))?;
+        let attached =
+            attached.map_err(|error| format!("failed to set up the pod's network: {error}"))?;
         Ok((PodNetwork::Path(attached.netns), attached.addresses))
     }
 
