@@ -10,6 +10,7 @@ mod endpoint;
 mod eviction;
 mod images;
 mod logs;
+mod node_object;
 mod probes;
 mod static_pods;
 mod volumes;
