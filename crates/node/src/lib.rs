@@ -18,6 +18,7 @@ pub mod endpoint;
 mod eviction;
 mod images;
 pub mod logs;
+mod node_object;
 mod probes;
 mod static_pods;
 mod volumes;
