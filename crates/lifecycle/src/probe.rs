@@ -4,7 +4,8 @@
 //! told to, and reports the answer. Not here: how a probe is performed (`node`), and what follows from
 //! its result (`bringup`, `status`).
 
-use jiff::Timestamp;
+use crate::containers::Kind;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1 as core;
 use std::time::Duration;
 
@@ -81,6 +82,31 @@ pub struct Inherited {
     pub outcome: Outcome,
 }
 
+/// A container that runs for longer than this when the agent starts was not started by it (N-95).
+const RAN_BEFORE: SignedDuration = SignedDuration::from_secs(10);
+
+impl Inherited {
+    /// What was told about a container before the agent started, if it ran well before that (N-95).
+    pub fn of(
+        kind: ProbeKind,
+        told: &core::ContainerStatus,
+        agent_started: Timestamp,
+    ) -> Option<Inherited> {
+        let since = told.state.as_ref()?.running.as_ref()?.started_at.as_ref()?.0;
+        if agent_started.duration_since(since) <= RAN_BEFORE {
+            return None;
+        }
+        let was = match kind {
+            ProbeKind::Startup => told.started == Some(true),
+            ProbeKind::Readiness => told.ready,
+            ProbeKind::Liveness => return None,
+        };
+        let (_, container_id) = told.container_id.as_deref()?.split_once("://")?;
+        let outcome = if was { Outcome::Success } else { initial(kind) };
+        Some(Inherited { container_id: container_id.to_owned(), outcome })
+    }
+}
+
 impl Worker {
     pub fn new(kind: ProbeKind, probe: &core::Probe) -> Worker {
         let at_least_one = |value: Option<i32>, default| value.unwrap_or(default).max(1) as u32;
@@ -99,7 +125,7 @@ impl Worker {
         }
     }
 
-    /// After the agent's restart (N-95): the value that the container had, if it was running before.
+    /// After the agent's restart: the value that the container had ([`Inherited::of`]).
     pub fn inheriting(self, inherited: Inherited) -> Worker {
         Worker { inherited: Some(inherited), ..self }
     }
@@ -110,6 +136,12 @@ impl Worker {
 
     pub fn period(&self) -> Duration {
         self.period
+    }
+
+    /// N-92: whoever computes a status while this is true should let it tick at once, so that a pod turns
+    /// ready when it can and not a period later.
+    pub fn hurries(&self) -> bool {
+        self.kind == ProbeKind::Readiness && self.result != Outcome::Success
     }
 
     /// What counts now, and for which container.
@@ -181,6 +213,12 @@ impl Worker {
         self.result = outcome;
         Output::Changed(outcome)
     }
+}
+
+/// T-NODE-60, 61: whether a probe goes on when its pod begins to end. Of regular containers only readiness
+/// does; of sidecars all do, but nothing is restarted for them.
+pub fn goes_on_while_terminating(kind: ProbeKind, container: Kind) -> bool {
+    kind == ProbeKind::Readiness || container == Kind::Sidecar
 }
 
 /// Before anything is known a container is not ready, alive, and neither started nor not.
