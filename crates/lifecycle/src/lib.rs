@@ -15,6 +15,9 @@ pub mod backoff;
 pub mod deletion;
 pub mod resources;
 
+#[cfg(test)]
+mod fixture;
+
 pub use bringup::{Plan, plan};
 pub use containers::Kind;
 pub use observed::Observed;
