@@ -13,6 +13,7 @@ pub mod termination;
 
 pub mod backoff;
 pub mod deletion;
+pub mod placement;
 pub mod resources;
 
 #[cfg(test)]

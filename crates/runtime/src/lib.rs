@@ -4,17 +4,20 @@
 //! what its containers may do is spelled out in a [`ContainerSpec`].
 
 mod error;
+mod images;
 mod runtime;
 mod session;
 mod spec;
 mod state;
 
 pub use error::{Error, Result};
+pub use images::{ImageConfig, ImageStore, Name, Registries};
 pub use runtime::{Change, Images, PullProgress, Runtime, Version};
 pub use session::{Output, Session, Size};
 pub use spec::{
     Capabilities, ContainerSpec, Credentials, Device, Dns, Exec, Identity, ImageReference, Mount,
-    Namespace, PodNetwork, PortMapping, Propagation, Resources, SandboxSpec, Seccomp, Security, User,
+    Namespace, PodNetwork, PortMapping, Propagation, Resources, SandboxSpec, Seccomp, Security,
+    User,
 };
 pub use state::{
     Container, ContainerState, ContainerUsage, Exit, Image, Mounted, Sandbox, SandboxState,
