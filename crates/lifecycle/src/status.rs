@@ -6,15 +6,15 @@
 //! a terminal phase) and for what is known from nowhere else (a container whose record is gone).
 //! Not here: when it is written (`node`).
 
+mod applied;
 mod conditions;
 mod containers;
 mod ending;
 mod phase;
-mod resources;
 
 use crate::containers::{AfterExit, after_exit};
 use crate::observed::{Container, Observed, State};
-use crate::resources as resources_of;
+use crate::resources::qos_class;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodSpec, PodStatus,
@@ -129,7 +129,7 @@ pub fn status(pod: &Pod, observed: &Observed, facts: &Facts, previous: &PodStatu
 
 /// What does not depend on the containers. Fields of others are left as they are (N-75).
 fn base(pod: &Pod, spec: &PodSpec, facts: &Facts, previous: &PodStatus) -> PodStatus {
-    let qos = || resources_of::qos_class(spec).as_str().to_owned();
+    let qos = || qos_class(spec).as_str().to_owned();
     let generation = pod.metadata.generation.max(previous.observed_generation);
     let host_ips: Vec<HostIP> =
         one_per_family(facts.host_ips, None).into_iter().map(|ip| HostIP { ip }).collect();
@@ -307,3 +307,6 @@ pub fn deadline_exceeded(pod: &Pod, status: &PodStatus, now: Timestamp) -> Optio
         disruption: false,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! What is told about each container: its state, its past, whether it is started and ready (N-81 to N-86).
 
-use super::{Facts, whole_second};
+use super::{Facts, Stage, whole_second};
 use crate::containers::{AfterExit, Kind, after_exit, init_containers};
 use crate::observed::{Container, Exit, Observed, StartFailure, State};
 use crate::probe::Outcome;
@@ -135,7 +135,7 @@ fn seen(
         state: Some(state(basis, newest, before)),
         allocated_resources: allocated.filter(|amounts| !amounts.is_empty()),
         resources: resources
-            .map(|allocated| super::resources::shown(allocated, actual))
+            .map(|allocated| super::applied::shown(allocated, actual))
             .map(without_empty),
         user,
         volume_mounts: mounts(spec, Some(newest)),
@@ -283,10 +283,13 @@ fn wait(status: &mut core::ContainerStatus, failure: &StartFailure) {
 
 /// It does not run and a pass would start it (N-43).
 fn will_be_started(basis: &Basis, kind: Kind, spec: &Spec) -> bool {
+    if basis.deleted || basis.facts.stage != Stage::Syncing {
+        return false;
+    }
     match basis.observed.latest(spec.name).map(|latest| &latest.state) {
-        None | Some(State::Created | State::Unknown) => !basis.deleted,
+        None | Some(State::Created | State::Unknown) => true,
         Some(State::Running { .. }) => false,
-        Some(State::Exited(exit)) => !basis.deleted && restarts(basis, kind, spec, exit),
+        Some(State::Exited(exit)) => restarts(basis, kind, spec, exit),
     }
 }
 
