@@ -226,7 +226,7 @@ impl Keeper {
         self.tell(notices);
         self.put(written);
         // After a change, nodes that changed together do not all report together again.
-        let half = 0.5 + clock::random_u64() as f64 / u64::MAX as f64;
+        let half = 0.5 + clock::fraction();
         let good_for = if changed { REPORT.mul_f64(half) } else { REPORT };
         self.written = Some((Instant::now(), good_for));
         Ok(())
