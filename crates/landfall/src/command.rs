@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 /// Where everything is kept unless told otherwise.
-const DATA_DIR: &str = "/var/lib/landfall";
+pub(crate) const DATA_DIR: &str = "/var/lib/landfall";
 
 /// Kubernetes in one file.
 ///
@@ -37,8 +37,8 @@ pub(crate) enum Command {
     Up(UpOptions),
     /// End a cluster: its pods, each within its grace period, then landfall itself
     ///
-    /// Objects stay in the data directory; `landfall up` brings the pods back. Also clears away what
-    /// a landfall that was killed has left running.
+    /// Objects stay in the data directory, and the next `landfall up` finds them. Also clears away
+    /// what a landfall that was killed has left running.
     Down {
         /// The data directory of the landfall to end
         #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
@@ -95,9 +95,10 @@ pub(crate) struct NodeOptions {
     /// Run the pods described in this directory, without an API server's say
     #[arg(long, value_name = "DIR")]
     pub(crate) pod_manifests: Option<PathBuf>,
-    /// The bridge that connects pods; nodes on one machine need different ones
-    #[arg(long, value_name = "NAME", default_value = "landfall0")]
-    pub(crate) bridge: String,
+    /// The device of the pods' network, at most seven letters; pods' links are called after it, so
+    /// nodes on one machine need different ones
+    #[arg(long, value_name = "NAME", default_value = "lf0")]
+    pub(crate) pod_link: String,
 }
 
 #[derive(Args)]

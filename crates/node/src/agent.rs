@@ -14,13 +14,15 @@ use crate::pods::Pods;
 use crate::probes::Prober;
 use crate::static_pods::{self, StaticPods};
 use crate::volumes::Volumes;
+use crate::worker::Kill;
 use crate::worker::observe::network_key;
 use client::{Cache, Client, ObjectKey, Recorder};
 use k8s_openapi::api::core::v1::{Node, Pod};
+use lifecycle::status::Verdict;
 use runtime::Runtime;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
@@ -121,6 +123,7 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
         volumes: Volumes::new(facts.clone(), objects.clone(), &client, config.runtime.clone()),
         facts,
         metrics,
+        active: watch::Sender::new(BTreeMap::new()),
         log_links: config.log_dir.join("containers"),
         prober: Prober::new(config.runtime.clone(), recorder.clone(), results),
         pods,
@@ -214,7 +217,7 @@ async fn sweep(parts: &Arc<Parts>, known: &BTreeSet<String>) {
             keys.insert(network_key(&sandbox.pod.uid, sandbox.attempt));
             continue;
         }
-        if let Err(error) = end_orphan(parts, &sandbox).await {
+        if let Err(error) = end_sandbox(&parts.runtime, &sandbox).await {
             tracing::warn!(%error, pod = sandbox.pod.uid, "an orphaned pod was not ended");
         }
     }
@@ -234,7 +237,10 @@ async fn sweep(parts: &Arc<Parts>, known: &BTreeSet<String>) {
 }
 
 /// Grace 1, so two seconds for a stop signal; no hook, for the spec is lost; no status (T-NODE-13).
-async fn end_orphan(parts: &Parts, sandbox: &runtime::Sandbox) -> runtime::Result<()> {
+async fn end_sandbox(
+    runtime: &Arc<dyn Runtime>,
+    sandbox: &runtime::Sandbox,
+) -> runtime::Result<()> {
     let window = lifecycle::termination::STOP_WINDOW_MIN;
     let running = |container: &&runtime::Container| {
         matches!(container.state, runtime::ContainerState::Running { .. })
@@ -242,17 +248,17 @@ async fn end_orphan(parts: &Parts, sandbox: &runtime::Sandbox) -> runtime::Resul
     let mut any = false;
     for container in sandbox.containers.iter().filter(running) {
         any = true;
-        parts.runtime.stop_container(&container.id, window).await?;
+        runtime.stop_container(&container.id, window).await?;
     }
     let deadline = tokio::time::Instant::now() + window;
-    let mut changes = parts.runtime.changes();
+    let mut changes = runtime.changes();
     while any && tokio::time::Instant::now() < deadline {
-        let now = parts.runtime.sandboxes_of(&sandbox.pod.uid).await?;
+        let now = runtime.sandboxes_of(&sandbox.pod.uid).await?;
         any = now.iter().flat_map(|sandbox| &sandbox.containers).any(|c| running(&c));
         let _ = tokio::time::timeout_at(deadline, changes.recv()).await;
     }
-    parts.runtime.stop_sandbox(&sandbox.id).await?;
-    parts.runtime.remove_sandbox(&sandbox.id).await
+    runtime.stop_sandbox(&sandbox.id).await?;
+    runtime.remove_sandbox(&sandbox.id).await
 }
 
 async fn follow_pods(cache: Cache<Pod>, news: mpsc::Sender<News>) {
@@ -328,6 +334,35 @@ impl Running {
         }
     }
 
+    /// Ends every pod within its own grace, writes down how, and takes the network away
+    /// (T-NODE-88). Says on the way who is left.
+    pub async fn end_pods<F: Future<Output = ()>>(&self, say: impl Fn(String) -> F) {
+        let verdict = Verdict {
+            reason: "Terminated".into(),
+            message: "Pod was terminated in response to imminent node shutdown.".into(),
+            disruption: true,
+        };
+        let _ = self.news.send(News::EndAll(Kill { verdict, grace: None })).await;
+        let mut active = self.parts.active.subscribe();
+        let mut left = active.borrow_and_update().clone();
+        say(format!("ending {} pods", left.len())).await;
+        while !left.is_empty() {
+            if active.changed().await.is_err() {
+                return;
+            }
+            let now = active.borrow_and_update().clone();
+            for (_, title) in left.iter().filter(|(uid, _)| !now.contains_key(*uid)) {
+                say(format!("{title} has ended, {} left", now.len())).await;
+            }
+            left = now;
+        }
+        if let Some(network) = &self.parts.network
+            && let Err(error) = network.remove().await
+        {
+            say(format!("the pods' network was not removed: {error}")).await;
+        }
+    }
+
     /// Pods go on running and are found again.
     pub async fn stop(mut self) {
         self.serving.stop().await;
@@ -339,4 +374,24 @@ impl Running {
 fn is_ready(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+/// Takes away what a landfall that was killed has left running below its data directory. Nobody asks
+/// the pods: their specs are in the API, and there is none.
+pub async fn clear_away(
+    data_dir: &Path,
+    runtime: Arc<dyn Runtime>,
+    say: impl Fn(String),
+) -> Result<(), Error> {
+    let sandboxes = runtime.sandboxes().await.map_err(Error::Runtime)?;
+    for sandbox in &sandboxes {
+        let pod = &sandbox.pod;
+        say(format!("ending {}/{}", pod.namespace, pod.name));
+        end_sandbox(&runtime, sandbox).await.map_err(Error::Runtime)?;
+    }
+    let facts = NodeFacts::new("", data_dir.join("kubelet"));
+    crate::volumes::clear_away(&facts).await.map_err(|source| {
+        let path = facts.pods_dir();
+        Error::Directory { path, source }
+    })
 }

@@ -23,6 +23,6 @@ mod probes;
 mod static_pods;
 mod volumes;
 
-pub use agent::{Config, Error, Running, start};
-pub use join::{Credentials, Join, JoinError, join};
+pub use agent::{Config, Error, Running, clear_away, start};
+pub use join::{Credentials, Join, JoinError, fingerprint, join, serve_as};
 pub use pods::Pods;

@@ -9,7 +9,9 @@ use crate::volumes::Volumes;
 use client::{Cache, Client, Recorder};
 use k8s_openapi::api::core::v1::Node;
 use runtime::Runtime;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use tokio::sync::watch;
 
 pub(crate) struct Parts {
     pub(crate) client: Client,
@@ -27,6 +29,8 @@ pub(crate) struct Parts {
     pub(crate) pods: Arc<Pods>,
     /// Our own Node object.
     pub(crate) node: Cache<Node>,
+    /// Pods that have not ended, by uid, with their names.
+    pub(crate) active: watch::Sender<BTreeMap<String, String>>,
     pub(crate) metrics: Arc<Metrics>,
     /// `/var/log/containers`: a second path for every log, with the container's id in it (N-157).
     pub(crate) log_links: std::path::PathBuf,
