@@ -34,6 +34,8 @@ pub(crate) async fn start(
         link: options.pod_link.clone(),
         manifests: options.pod_manifests.clone(),
         cluster_dns: Vec::new(),
+        cgroup: cgroup(&options.pod_link),
+        version: server::discovery::git_version().to_owned(),
     };
     node::start(client, config).await.context("the node could not be started")
 }
@@ -83,4 +85,9 @@ fn log_dir(data_dir: &Path) -> PathBuf {
     } else {
         data_dir.join("log")
     }
+}
+
+/// Nodes on one machine have different ones, as they have different links.
+fn cgroup(link: &str) -> String {
+    if link == crate::command::POD_LINK { "/kubepods".into() } else { format!("/kubepods-{link}") }
 }

@@ -9,6 +9,9 @@ use std::path::PathBuf;
 /// Where everything is kept unless told otherwise.
 pub(crate) const DATA_DIR: &str = "/var/lib/landfall";
 
+/// What the pods' network is called unless told otherwise.
+pub(crate) const POD_LINK: &str = "lf0";
+
 /// Kubernetes in one file.
 ///
 /// Start a cluster with `landfall up`, then use the kubectl you have:
@@ -97,7 +100,7 @@ pub(crate) struct NodeOptions {
     pub(crate) pod_manifests: Option<PathBuf>,
     /// The device of the pods' network, at most seven letters; pods' links are called after it, so
     /// nodes on one machine need different ones
-    #[arg(long, value_name = "NAME", default_value = "lf0")]
+    #[arg(long, value_name = "NAME", default_value = POD_LINK)]
     pub(crate) pod_link: String,
 }
 
@@ -180,12 +183,20 @@ pub(crate) struct Common {
     /// `etcd://HOST:PORT[,HOST:PORT…]`
     #[arg(long, value_name = "STORE", default_value = "embedded")]
     pub(crate) store: String,
+    /// Where pods get their addresses from; each node gets a /24 of it
+    #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/16")]
+    pub(crate) pod_cidr: String,
     /// Write one line of JSON per request to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) audit_log: Option<PathBuf>,
 }
 
 impl Common {
+    pub(crate) fn pod_cidrs(&self) -> anyhow::Result<controllers::Range> {
+        controllers::Range::new(&self.pod_cidr, 24)
+            .map_err(|why| anyhow::anyhow!("--pod-cidr: {why}"))
+    }
+
     pub(crate) fn store_choice(&self) -> anyhow::Result<StoreChoice> {
         if self.store == "embedded" {
             return Ok(StoreChoice::Embedded);

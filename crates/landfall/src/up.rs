@@ -15,7 +15,7 @@ pub(crate) fn run(options: &UpOptions) -> anyhow::Result<()> {
         let mut signals = Signals::listen()?;
         let control = server_dir(&options.common).and_then(|()| Control::listen(&options.common.data_dir))?;
         let server = start_server(&options.common, true).await?;
-        let plane = ControlPlane::start(&server);
+        let plane = ControlPlane::start(&server, options.common.pod_cidrs()?);
         let node = match options.no_node {
             true => None,
             false => Some(start_node(&server, options).await?),
@@ -49,7 +49,8 @@ pub(crate) fn run_server(options: &ServerOptions) -> anyhow::Result<()> {
     block_on(async {
         let mut signals = Signals::listen()?;
         let server = start_server(&options.common, !options.no_controllers).await?;
-        let plane = (!options.no_controllers).then(|| ControlPlane::start(&server));
+        let pod_cidrs = options.common.pod_cidrs()?;
+        let plane = (!options.no_controllers).then(|| ControlPlane::start(&server, pod_cidrs));
         say_ready(&server);
         signals.stop().await;
         if let Some(plane) = plane {
@@ -132,8 +133,12 @@ async fn start_node(server: &Running, options: &UpOptions) -> anyhow::Result<nod
     let (name, address) = (agent::name(&options.node)?, agent::address(&options.node));
     let user = User::authenticated(format!("system:node:{name}"), &["system:nodes"]);
     let client = Client::in_process(server.server.door(user));
-    let identity = server.node_identity(&name, &[address])?;
-    let serving = Serving { certificate: identity.certificate, key: identity.key, ca: identity.ca };
+    let credentials = server.node_credentials(&name, &[name.clone(), address.to_string()])?;
+    let serving = Serving {
+        certificate: credentials.serving.certificate,
+        key: credentials.serving.key,
+        ca: credentials.ca_certificate,
+    };
     agent::start(client, &options.common.data_dir, &options.node, &serving).await
 }
 
@@ -147,20 +152,20 @@ async fn end_pods(node: &node::Running, asked: &Asked) {
 
 /// Controllers and scheduler: ordinary clients that happen to live in this process.
 struct ControlPlane {
-    controllers: controllers::Running,
-    scheduler: scheduler::Running,
+    controllers: controllers::Handle,
+    scheduler: scheduler::Handle,
 }
 
 impl ControlPlane {
-    fn start(server: &Running) -> ControlPlane {
+    fn start(server: &Running, pod_cidrs: controllers::Range) -> ControlPlane {
         let as_user = |name: &str, groups: &[&str]| {
             Client::in_process(server.server.door(User::authenticated(name, groups)))
         };
         ControlPlane {
-            controllers: controllers::start(&as_user(
-                "system:kube-controller-manager",
-                &["system:masters"],
-            )),
+            controllers: controllers::start(
+                &as_user("system:kube-controller-manager", &["system:masters"]),
+                controllers::Options { pod_cidrs, identity: None },
+            ),
             scheduler: scheduler::start(&as_user("system:kube-scheduler", &[])),
         }
     }

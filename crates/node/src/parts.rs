@@ -6,7 +6,7 @@ use crate::images::ImageManager;
 use crate::pods::Pods;
 use crate::probes::Prober;
 use crate::volumes::Volumes;
-use client::{Cache, Client, Recorder};
+use client::{Client, Recorder};
 use k8s_openapi::api::core::v1::Node;
 use runtime::Runtime;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ pub(crate) struct Parts {
     pub(crate) prober: Prober,
     pub(crate) pods: Arc<Pods>,
     /// Our own Node object.
-    pub(crate) node: Cache<Node>,
+    pub(crate) node: watch::Receiver<Option<Arc<Node>>>,
     /// Pods that have not ended, by uid, with their names.
     pub(crate) active: watch::Sender<BTreeMap<String, String>>,
     pub(crate) metrics: Arc<Metrics>,
@@ -36,4 +36,10 @@ pub(crate) struct Parts {
     pub(crate) log_links: std::path::PathBuf,
     /// When this agent began.
     pub(crate) started_at: jiff::Timestamp,
+}
+
+impl Parts {
+    pub(crate) fn node(&self) -> Option<Arc<Node>> {
+        self.node.borrow().clone()
+    }
 }

@@ -349,3 +349,8 @@ fn unknown(volume: &Volume) -> String {
         None => "no volume plugin matched".to_owned(),
     }
 }
+
+/// Takes away the directories of all pods, whoever they were.
+pub(crate) fn clear_away(pods: &std::path::Path) -> std::io::Result<()> {
+    clean::uids(pods)?.iter().try_for_each(|uid| clean::tear_down(pods, uid))
+}

@@ -139,10 +139,13 @@ impl<K: Followable> Followed<K> {
 
     /// What nobody registered is read from the server.
     pub(super) async fn get(&self, key: &ObjectKey) -> Result<Option<Arc<K>>, String> {
-        let (cache, fresh) = match locked(&self.objects).get(key).map(|entry| &entry.state) {
-            None => return Ok(self.ask(key).await?.map(Arc::new)),
+        let followed = match locked(&self.objects).get(key).map(|entry| &entry.state) {
+            None => None,
             Some(State::Final(object)) => return Ok(Some(object.clone())),
-            Some(State::Watched { cache, fresh, .. }) => (cache.clone(), *fresh),
+            Some(State::Watched { cache, fresh, .. }) => Some((cache.clone(), *fresh)),
+        };
+        let Some((cache, fresh)) = followed else {
+            return Ok(self.ask(key).await?.map(Arc::new));
         };
         if fresh == Freshness::Good {
             if tokio::time::timeout(READ_MAX, cache.synced()).await.is_err() {
