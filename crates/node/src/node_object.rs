@@ -19,10 +19,11 @@ mod status;
 
 pub(crate) use address::Addresses;
 pub(crate) use facts::{facts_of, watch_runtime};
-pub(crate) use machine::Machine;
-pub(crate) use registration::{FactsProvider, Registration};
+pub(crate) use machine::{Machine, kilobytes};
+pub(crate) use registration::{FactsProvider, Registration, node_reference};
 
 use k8s_openapi::api::core::v1::Taint;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use runtime::{Image, Version};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -102,6 +103,28 @@ pub(crate) struct Health {
     pub(crate) pid_pressure: bool,
     pub(crate) shutting_down: bool,
 }
+
+impl Health {
+    /// The condition types that are true, as admission wants them.
+    pub(crate) fn pressure(&self) -> Vec<String> {
+        let all = [
+            ("MemoryPressure", self.memory_pressure),
+            ("DiskPressure", self.disk_pressure),
+            ("PIDPressure", self.pid_pressure),
+        ];
+        all.into_iter().filter(|(_, pressed)| *pressed).map(|(name, _)| name.to_owned()).collect()
+    }
+}
+
+/// What the Node says it has and can give, for those who need it before it is registered.
+pub(crate) fn capacity_and_allocatable(settings: &Settings, facts: &Facts) -> (Amounts, Amounts) {
+    let capacity = resources::capacity(settings, facts, &Amounts::new());
+    let allocatable = resources::allocatable(settings, facts, &capacity);
+    (capacity, allocatable)
+}
+
+/// Quantities by resource name.
+pub(crate) type Amounts = BTreeMap<String, Quantity>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RuntimeTrouble {

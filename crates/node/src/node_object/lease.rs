@@ -44,7 +44,7 @@ pub(super) async fn keep(client: Client, name: String, node: watch::Receiver<Opt
 
 /// Plus up to 4 %, so that nodes that started together do not stay together.
 pub(super) fn with_jitter(duration: Duration) -> Duration {
-    duration.mul_f64(1.0 + 0.04 * (clock::random_u64() as f64 / u64::MAX as f64))
+    duration.mul_f64(1.0 + 0.04 * clock::fraction())
 }
 
 /// First what we hold, without asking; then what is there.

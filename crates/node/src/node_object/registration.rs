@@ -49,7 +49,7 @@ impl Registration {
         let cache = Cache::builder(&client).fields(&selector).start();
         tasks.spawn(follow(cache, sender.clone()));
         let keeper = Keeper {
-            on: reference(&settings.name),
+            on: node_reference(&settings.name),
             client,
             recorder,
             settings,
@@ -75,7 +75,7 @@ impl Registration {
 }
 
 /// Upstream's events about a node name it by its name in place of the uid; tools look for that.
-fn reference(name: &str) -> ObjectReference {
+pub(crate) fn node_reference(name: &str) -> ObjectReference {
     ObjectReference {
         kind: Some("Node".to_owned()),
         name: Some(name.to_owned()),
@@ -226,7 +226,7 @@ impl Keeper {
         self.tell(notices);
         self.put(written);
         // After a change, nodes that changed together do not all report together again.
-        let half = 0.5 + clock::random_u64() as f64 / u64::MAX as f64;
+        let half = 0.5 + clock::fraction();
         let good_for = if changed { REPORT.mul_f64(half) } else { REPORT };
         self.written = Some((Instant::now(), good_for));
         Ok(())

@@ -3,9 +3,8 @@
 use super::{Facts, Settings};
 use api::quantity::Quantity as Parsed;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use std::collections::BTreeMap;
 
-pub(super) type List = BTreeMap<String, Quantity>;
+pub(super) use super::Amounts as List;
 
 /// Below this much memory pods are evicted (N-115), so it is not given away.
 const MEMORY_KEPT: i64 = 100 << 20;
