@@ -1,94 +1,41 @@
-//! What a pod asks of its node as a whole (N-110).
+//! What a pod asks of its node as a whole, in the integers that fitting compares (N-110).
+//!
+//! The sums are `resources`'; here they lose their way of writing.
 
+use crate::resources::{self, counted_requests, pod_limits};
 use api::quantity::Quantity as Parsed;
-use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::BTreeMap;
 
 /// By resource name: cpu in thousandths, everything else in whole units. Rounded up.
 pub type Amounts = BTreeMap<String, i64>;
 
-/// What of pod-level resources counts (the rest is not allowed there).
-fn may_be_pod_level(resource: &str) -> bool {
-    resource == "cpu" || resource == "memory" || resource.starts_with("hugepages-")
-}
-
+/// What it takes up, also while a resize is not settled.
 pub fn requests(pod: &Pod) -> Amounts {
-    let mut sum = of(pod, |resources| resources.requests.as_ref());
-    add(&mut sum, &overhead(pod));
-    sum
+    rounded(counted_requests(pod))
 }
 
 /// Only of resources that some container limits; whether all do is the caller's question.
 pub fn limits(pod: &Pod) -> Amounts {
-    let mut sum = of(pod, |resources| resources.limits.as_ref());
-    // An overhead on a limit that nobody set would invent one.
-    let mut overhead = overhead(pod);
-    overhead.retain(|resource, _| sum.contains_key(resource));
-    add(&mut sum, &overhead);
-    sum
-}
-
-type List = BTreeMap<String, Quantity>;
-
-/// max(regular + sidecars, each init container + the sidecars before it), or what the pod as a
-/// whole says.
-fn of(pod: &Pod, pick: impl Fn(&ResourceRequirements) -> Option<&List>) -> Amounts {
-    let Some(spec) = &pod.spec else { return Amounts::new() };
-    let of_container = |container: &Container| -> Amounts {
-        container.resources.as_ref().and_then(&pick).map(amounts).unwrap_or_default()
-    };
-    let mut running = Amounts::new();
-    for container in &spec.containers {
-        add(&mut running, &of_container(container));
-    }
-    let (mut sidecars, mut starting) = (Amounts::new(), Amounts::new());
-    for init in spec.init_containers.iter().flatten() {
-        let own = of_container(init);
-        if init.restart_policy.as_deref() == Some("Always") {
-            add(&mut running, &own);
-            add(&mut sidecars, &own);
-            raise(&mut starting, &sidecars);
-        } else {
-            let mut now = own;
-            add(&mut now, &sidecars);
-            raise(&mut starting, &now);
-        }
-    }
-    raise(&mut running, &starting);
-    if let Some(list) = spec.resources.as_ref().and_then(&pick) {
-        let pod_level = amounts(list);
-        running.extend(pod_level.into_iter().filter(|(resource, _)| may_be_pod_level(resource)));
-    }
-    running
-}
-
-fn overhead(pod: &Pod) -> Amounts {
-    pod.spec.as_ref().and_then(|spec| spec.overhead.as_ref()).map(amounts).unwrap_or_default()
-}
-
-fn amounts(list: &List) -> Amounts {
-    list.iter().map(|(resource, quantity)| (resource.clone(), amount(resource, quantity))).collect()
+    rounded(pod.spec.as_ref().map(pod_limits).unwrap_or_default())
 }
 
 /// cpu in thousandths, anything else in whole units; 0 if it cannot be read.
 pub fn amount(resource: &str, quantity: &Quantity) -> i64 {
-    let Ok(parsed) = Parsed::parse(&quantity.0) else { return 0 };
-    if resource == "cpu" { parsed.milli_value() } else { parsed.value() }
+    Parsed::parse(&quantity.0).map_or(0, |parsed| round(resource, &parsed))
 }
 
-fn add(sum: &mut Amounts, more: &Amounts) {
-    for (resource, amount) in more {
-        let entry = sum.entry(resource.clone()).or_default();
-        *entry = entry.saturating_add(*amount);
-    }
+fn rounded(exact: resources::Amounts) -> Amounts {
+    let round = |(resource, amount): (String, Parsed)| {
+        let rounded = round(&resource, &amount);
+        (resource, rounded)
+    };
+    exact.into_iter().map(round).collect()
 }
 
-fn raise(to: &mut Amounts, at_least: &Amounts) {
-    for (resource, amount) in at_least {
-        let entry = to.entry(resource.clone()).or_default();
-        *entry = (*entry).max(*amount);
-    }
+fn round(resource: &str, amount: &Parsed) -> i64 {
+    if resource == "cpu" { amount.milli_value() } else { amount.value() }
 }
 
 #[cfg(test)]
