@@ -28,22 +28,33 @@ const ASSUMED_COMPLETED: &str = "Unable to get init container status from contai
 pub(super) fn init_statuses(basis: &Basis) -> Vec<core::ContainerStatus> {
     let before = basis.previous.init_container_statuses.as_deref().unwrap_or_default();
     init_containers(basis.spec)
-        .map(|(kind, container)| status(basis, kind, &Spec::from(container), before))
+        .map(|(kind, container)| status(basis, kind, &Spec::from(container), before, true))
         .collect()
 }
 
-/// By name (N-74).
-pub(super) fn regular_statuses(basis: &Basis) -> Vec<core::ContainerStatus> {
+/// By name (N-74). Why one of them waits is no news while initialisation is under way (N-81, N-203).
+pub(super) fn regular_statuses(
+    basis: &Basis,
+    init: &[core::ContainerStatus],
+) -> Vec<core::ContainerStatus> {
     let before = basis.previous.container_statuses.as_deref().unwrap_or_default();
     let containers = basis.spec.containers.iter();
-    by_name(containers.map(|c| status(basis, Kind::Regular, &Spec::from(c), before)))
+    let turn = begun(basis) || is_initialized(basis, init);
+    by_name(containers.map(|c| status(basis, Kind::Regular, &Spec::from(c), before, turn)))
+}
+
+fn is_initialized(basis: &Basis, init: &[core::ContainerStatus]) -> bool {
+    init_containers(basis.spec).zip(init).all(|((kind, _), status)| match kind {
+        Kind::Sidecar => status.started == Some(true),
+        Kind::Init | Kind::Regular | Kind::Ephemeral => status.ready,
+    })
 }
 
 /// By name.
 pub(super) fn ephemeral_statuses(basis: &Basis) -> Vec<core::ContainerStatus> {
     let before = basis.previous.ephemeral_container_statuses.as_deref().unwrap_or_default();
     let containers = basis.spec.ephemeral_containers.iter().flatten();
-    by_name(containers.map(|c| status(basis, Kind::Ephemeral, &Spec::from(c), before)))
+    by_name(containers.map(|c| status(basis, Kind::Ephemeral, &Spec::from(c), before, true)))
 }
 
 fn by_name(all: impl Iterator<Item = core::ContainerStatus>) -> Vec<core::ContainerStatus> {
@@ -77,11 +88,13 @@ impl<'a> From<&'a core::EphemeralContainer> for Spec<'a> {
     }
 }
 
+/// `its_turn`: it would be started now if it could.
 fn status(
     basis: &Basis,
     kind: Kind,
     spec: &Spec,
     before: &[core::ContainerStatus],
+    its_turn: bool,
 ) -> core::ContainerStatus {
     let before = before.iter().find(|status| status.name == spec.name);
     let mut instances = basis.observed.instances(spec.name);
@@ -98,6 +111,7 @@ fn status(
         None => unseen(basis, kind, spec, before),
     };
     if let Some(failure) = basis.observed.failures.get(spec.name)
+        && its_turn
         && will_be_started(basis, kind, spec)
     {
         wait(&mut status, failure);

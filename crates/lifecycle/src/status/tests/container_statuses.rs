@@ -153,6 +153,19 @@ fn n_84_an_ended_container_waits_only_after_an_attempt_has_failed() {
 }
 
 #[test]
+fn n_203_while_init_is_under_way_regular_containers_wait_for_nothing_else() {
+    let pod = pod("Always", "i:one app");
+    let shown = |so: &str| {
+        let status = told(&pod, &failing(observed(so), "app", "CrashLoopBackOff"));
+        state_of(&of(&status, "app").state)
+    };
+    assert_eq!(shown("[second] one=run"), "waiting PodInitializing");
+    assert_eq!(shown("[second] one=exit1"), "waiting PodInitializing");
+    assert_eq!(shown("one=exit0"), "waiting CrashLoopBackOff");
+    assert_eq!(shown("app=exit1"), "waiting CrashLoopBackOff");
+}
+
+#[test]
 fn n_85_a_lost_init_container_of_a_running_pod_is_assumed_to_have_completed() {
     let pod = pod("Always", "i:one app");
     let status = told(&pod, &observed("app=run"));
