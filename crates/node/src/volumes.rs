@@ -349,3 +349,6 @@ fn unknown(volume: &Volume) -> String {
         None => "no volume plugin matched".to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests;
