@@ -6,12 +6,22 @@
 //! the world has moved. Safe to ask at any time. Not here: how a container ends (`termination`), what is
 //! told about it (`status`).
 
+mod init;
+mod regular;
+mod restart_all;
+mod sandbox;
+mod view;
+
 use crate::backoff::Backoffs;
-use crate::containers::Kind;
-use crate::observed::Observed;
+use crate::containers::{Kind, ephemeral_containers, init_containers};
+use crate::observed::{Observed, StartFailure};
+use init::Init;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
+use regular::Regular;
+use sandbox::Sandbox;
 use std::time::Duration;
+use view::View;
 
 /// One pass, to be performed from top to bottom. A default plan changes nothing.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -34,7 +44,7 @@ pub struct Plan {
 /// Why everything ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndAll {
-    /// The sandbox is no good. If one existed, [`NewSandbox::changed`] says so.
+    /// The sandbox is no good, or not there. If one existed, [`NewSandbox::changed`] says so.
     Sandbox,
     /// Nothing of this pod will ever be started again: its work is done, or has failed for good.
     Done,
@@ -118,10 +128,17 @@ pub struct Waiting {
     pub kind: Kind,
     pub until: Timestamp,
     pub delay: SignedDuration,
-    /// For `state.waiting`, with reason `CrashLoopBackOff`: put it into `Observed::failures`.
+    /// For `state.waiting`, with reason `CrashLoopBackOff`; see [`Waiting::failure`].
     pub message: String,
     /// For the Warning event `BackOff`.
     pub event: String,
+}
+
+impl Waiting {
+    /// What belongs into `Observed::failures` while it waits.
+    pub fn failure(&self) -> StartFailure {
+        StartFailure { reason: "CrashLoopBackOff".into(), message: self.message.clone() }
+    }
 }
 
 impl Plan {
@@ -136,8 +153,70 @@ impl Plan {
     }
 }
 
-/// What to do now.
+/// What to do now. `pod.status` is what the node last computed.
 pub fn plan(pod: &Pod, observed: &Observed, backoffs: &Backoffs, now: Timestamp) -> Plan {
-    let _ = (pod, observed, backoffs, now);
-    Plan::default()
+    let done = Plan { end_all: Some(EndAll::Done), ..Plan::default() };
+    let Some(spec) = &pod.spec else { return done };
+    // Whoever asks for a pod that is on its way out is told to end it: it never comes back (T-NODE-1).
+    if pod.metadata.deletion_timestamp.is_some() || is_finished(pod) {
+        return done;
+    }
+    let view = View { pod, spec, observed, backoffs, now };
+    match sandbox::wanted(&view) {
+        Sandbox::Good(id) => go_on(&view, id),
+        Sandbox::New(new) => start_over(&view, new),
+        Sandbox::NotWorthIt => done,
+    }
 }
+
+/// In a new sandbox everything begins again, except containers that are done for good (N-36).
+fn start_over(view: &View, new: NewSandbox) -> Plan {
+    let mut plan = Plan::default();
+    // Containers may be left over from a sandbox of which nothing else is known.
+    if new.changed || view.observed.any_running() {
+        plan.end_all = Some(EndAll::Sandbox);
+    }
+    plan.sandbox = Some(new);
+    match init_containers(view.spec).next() {
+        Some((kind, first)) => view.start(&mut plan, kind, 0, first),
+        None => {
+            for (index, container) in view.spec.containers.iter().enumerate() {
+                if regular::is_wanted(view, container) {
+                    view.start(&mut plan, Kind::Regular, index, container);
+                }
+            }
+        }
+    }
+    plan
+}
+
+/// The sandbox is good: look after what is in it.
+fn go_on(view: &View, sandbox: &str) -> Plan {
+    let mut plan = Plan { reset: restart_all::resets(view, sandbox), ..Plan::default() };
+    if !plan.reset.is_empty() {
+        return plan;
+    }
+    for (index, container) in ephemeral_containers(view.spec).iter().enumerate() {
+        // Never restarted, whatever became of it (N-42).
+        if view.observed.latest(&container.name).is_none() {
+            view.start_ephemeral(&mut plan, index, container);
+        }
+    }
+    match init::look_after(view, sandbox, &mut plan) {
+        Init::Unfinished => plan,
+        Init::Failed => Plan { end_all: Some(EndAll::Done), ..Plan::default() },
+        Init::Finished => {
+            if regular::look_after(view, &mut plan) == Regular::Over {
+                return Plan { end_all: Some(EndAll::Done), ..Plan::default() };
+            }
+            plan
+        }
+    }
+}
+
+fn is_finished(pod: &Pod) -> bool {
+    pod.status.as_ref().is_some_and(crate::status::is_terminal)
+}
+
+#[cfg(test)]
+mod tests;

@@ -60,8 +60,8 @@ pub struct Member {
 pub enum Progress {
     #[default]
     Fresh,
-    /// The hook was started; whether it ended is no longer known, so it is not waited for.
-    HookStarted,
+    /// The hook has run, or what is left of it is not to be waited for.
+    HookDone,
     StopSent,
 }
 
@@ -189,7 +189,7 @@ impl Termination {
         match input {
             Input::Terminate { grace } => self.terminate(now, grace, &mut actions),
             Input::Drained => self.drained(now, &mut actions),
-            Input::HookFinished { id } => self.hook_finished(now, &id),
+            Input::HookFinished { id } => self.set(&id, Stage::hook_finished),
             Input::Exited { id } => self.set(&id, |_| Stage::Gone),
             Input::Found(member) => self.found(now, member, &mut actions),
             Input::StopFailed { id } => self.set(&id, |stage| stage.stop_failed(now)),
@@ -220,15 +220,6 @@ impl Termination {
                 *stage = run_hook(member, now, due, actions);
             }
         }
-    }
-
-    fn hook_finished(&mut self, now: Moment, id: &str) {
-        self.set(id, |stage| match stage {
-            // Never later than it was due: a hook that ends while its overrun is being dealt with.
-            Stage::PreStop { due } => Stage::Turn { due },
-            other => other,
-        });
-        let _ = now;
     }
 
     fn found(&mut self, now: Moment, member: Member, actions: &mut Vec<Action>) {
@@ -294,6 +285,19 @@ impl Stage {
         }
     }
 
+    fn hook_finished(self) -> Stage {
+        match self {
+            Stage::PreStop { due } => Stage::Turn { due },
+            // Late news about a hook that was no longer waited for.
+            Stage::Running
+            | Stage::Held { .. }
+            | Stage::Turn { .. }
+            | Stage::Stopping { .. }
+            | Stage::Killed { .. }
+            | Stage::Gone => self,
+        }
+    }
+
     fn stop_failed(self, now: Moment) -> Stage {
         match self {
             Stage::Stopping { due, .. } => {
@@ -356,19 +360,12 @@ fn settled(
     actions: &mut Vec<Action>,
 ) -> Stage {
     let id = || member.id.clone();
-    let mut stop = |due: Moment| {
-        let kill_at = due.max(now + STOP_WINDOW_MIN);
-        actions.push(Action::SendStop { id: id(), kill_at });
-        Stage::Stopping { due: kill_at, resend: None }
-    };
     match stage {
-        Stage::Turn { due } if my_turn || due <= now => stop(due),
-        Stage::Held { due } if due <= now => stop(due),
+        Stage::Turn { due } if my_turn || due <= now => send_stop(member, now, due, actions),
+        Stage::Held { due } if due <= now => send_stop(member, now, due, actions),
         Stage::PreStop { due } if due <= now => {
             actions.push(Action::HookOverran { id: id() });
-            let kill_at = now + STOP_WINDOW_MIN;
-            actions.push(Action::SendStop { id: id(), kill_at });
-            Stage::Stopping { due: kill_at, resend: None }
+            send_stop(member, now, due, actions)
         }
         Stage::Stopping { due, .. } if due <= now => {
             actions.push(Action::SendKill { id: id() });
@@ -390,6 +387,13 @@ fn settled(
         | Stage::Killed { .. }
         | Stage::Gone => stage,
     }
+}
+
+/// However late it is, a stop signal gets its window (T-NODE-19).
+fn send_stop(member: &Member, now: Moment, due: Moment, actions: &mut Vec<Action>) -> Stage {
+    let kill_at = due.max(now + STOP_WINDOW_MIN);
+    actions.push(Action::SendStop { id: member.id.clone(), kill_at });
+    Stage::Stopping { due: kill_at, resend: None }
 }
 
 /// Who is to end when the pod does: all that run now, and only those (T-NODE-15).
@@ -444,3 +448,8 @@ pub fn container_grace(pod: &core::Pod, probe: Option<&core::Probe>) -> Duration
 fn seconds(amount: i64) -> Duration {
     Duration::from_secs(u64::try_from(amount).unwrap_or(0))
 }
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;

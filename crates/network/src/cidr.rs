@@ -25,6 +25,19 @@ impl Cidr {
         Some(Cidr { base, bits })
     }
 
+    /// For ranges written in the program: more bits than there are mean all of them.
+    pub(crate) fn known(address: IpAddr, bits: u8) -> Cidr {
+        Cidr::new(address, bits).unwrap_or(Cidr { base: address, bits: width(address) })
+    }
+
+    /// Everybody who listens.
+    pub(crate) fn multicast(ipv4: bool) -> Cidr {
+        match ipv4 {
+            true => Cidr::known(IpAddr::from([224, 0, 0, 0]), 4),
+            false => Cidr::known(IpAddr::from([0xff00, 0, 0, 0, 0, 0, 0, 0]), 8),
+        }
+    }
+
     pub fn base(&self) -> IpAddr {
         self.base
     }

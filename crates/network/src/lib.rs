@@ -1,7 +1,9 @@
 //! How packets find pods. See README.md.
 
 mod addresses;
+mod attachments;
 mod cidr;
+pub mod conntrack;
 mod error;
 mod link;
 mod namespace;

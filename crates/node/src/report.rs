@@ -8,6 +8,7 @@
 
 mod patch;
 
+use crate::static_pods::is_mirror;
 use client::{Client, ObjectKey};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use std::sync::Arc;
@@ -22,12 +23,12 @@ const RETRY_LAST: Duration = Duration::from_millis(500);
 pub(crate) struct Report {
     latest: watch::Sender<Option<Arc<PodStatus>>>,
     written: watch::Receiver<Option<Arc<PodStatus>>>,
-    seen: watch::Sender<Arc<Pod>>,
+    seen: watch::Sender<Option<Arc<Pod>>>,
 }
 
 impl Report {
-    /// `pod` is the object in the API: of a static pod, its mirror.
-    pub(crate) fn on(client: &Client, pod: Arc<Pod>) -> Report {
+    /// `pod` is the object in the API: of a static pod, its mirror, once there is one.
+    pub(crate) fn on(client: &Client, pod: Option<Arc<Pod>>) -> Report {
         let (latest, news) = watch::channel(None);
         let (told, written) = watch::channel(None);
         let (seen, object) = watch::channel(pod);
@@ -36,8 +37,16 @@ impl Report {
     }
 
     /// The object as the API has it now: what somebody else wrote into its status is put right.
-    pub(crate) fn observed(&self, pod: Arc<Pod>) {
-        self.seen.send_replace(pod);
+    pub(crate) fn observed(&self, pod: Option<Arc<Pod>>) {
+        self.seen.send_if_modified(|seen| {
+            let version = |pod: &Option<Arc<Pod>>| {
+                pod.as_ref()
+                    .map(|pod| (pod.metadata.uid.clone(), pod.metadata.resource_version.clone()))
+            };
+            let news = version(seen) != version(&pod);
+            *seen = pod;
+            news
+        });
     }
 
     pub(crate) fn tell(&self, status: PodStatus) {
@@ -65,7 +74,7 @@ impl Report {
 /// Ends when the worker lets go of its end, or the object is gone.
 async fn run(
     client: Client,
-    mut object: watch::Receiver<Arc<Pod>>,
+    mut object: watch::Receiver<Option<Arc<Pod>>>,
     mut news: watch::Receiver<Option<Arc<PodStatus>>>,
     told: watch::Sender<Option<Arc<PodStatus>>>,
 ) {
@@ -75,9 +84,9 @@ async fn run(
         if object.has_changed().unwrap_or(false) {
             base = newer(base, object.borrow_and_update().clone());
         }
-        let outcome = match &status {
-            Some(status) => write(&client, &base, status).await,
-            None => Outcome::Same,
+        let outcome = match (&status, &base) {
+            (Some(status), Some(base)) => write(&client, base, status).await,
+            (None, _) | (_, None) => Outcome::Same,
         };
         let retry = match outcome {
             Outcome::Same => {
@@ -85,12 +94,14 @@ async fn run(
                 None
             }
             Outcome::Stored(pod) => {
-                base = Arc::new(*pod);
+                base = Some(Arc::new(*pod));
                 told.send_replace(status);
                 None
             }
+            // Of a static pod, another mirror may come.
+            Outcome::Gone if base.as_deref().is_some_and(is_mirror) => None,
             Outcome::Gone => return,
-            Outcome::Failed if base.metadata.deletion_timestamp.is_some() => Some(RETRY_LAST),
+            Outcome::Failed if base.as_deref().is_some_and(is_going) => Some(RETRY_LAST),
             Outcome::Failed => Some(RETRY),
         };
         let pause = tokio::time::sleep(retry.unwrap_or(Duration::MAX / 4));
@@ -125,10 +136,21 @@ async fn write(client: &Client, base: &Pod, status: &PodStatus) -> Outcome {
     }
 }
 
+fn is_going(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some()
+}
+
 /// The watch may tell of a version older than the answer to our own last write.
-fn newer(ours: Arc<Pod>, seen: Arc<Pod>) -> Arc<Pod> {
+fn newer(ours: Option<Arc<Pod>>, seen: Option<Arc<Pod>>) -> Option<Arc<Pod>> {
     let version = |pod: &Pod| -> u64 {
         pod.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
     };
-    if version(&seen) >= version(&ours) { seen } else { ours }
+    match (ours, seen) {
+        (Some(ours), Some(seen))
+            if ours.metadata.uid == seen.metadata.uid && version(&ours) > version(&seen) =>
+        {
+            Some(ours)
+        }
+        (_, seen) => seen,
+    }
 }

@@ -10,12 +10,13 @@
 mod bringup;
 mod cleanup;
 mod ending;
-mod observe;
+pub(crate) mod observe;
 mod sandbox;
 mod start;
 
 use crate::parts::Parts;
 use crate::report::Report;
+use crate::static_pods::is_static;
 use client::reference;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodStatus};
@@ -36,6 +37,8 @@ const RETRY: Duration = Duration::from_secs(10);
 pub(crate) struct Orders {
     /// As the API, or the manifest, has it now.
     pub(crate) pod: Arc<Pod>,
+    /// Of a static pod: its copy in the API, if there is one.
+    pub(crate) mirror: Option<Arc<Pod>>,
     /// It left its source: force-deleted, or its manifest was removed.
     pub(crate) gone: bool,
     /// The node itself wants it to end.
@@ -60,12 +63,17 @@ pub(crate) struct Handle {
 
 impl Handle {
     pub(crate) fn new(pod: Arc<Pod>) -> (Handle, watch::Receiver<Orders>) {
-        let (orders, received) = watch::channel(Orders { pod, gone: false, kill: None });
+        let (orders, received) =
+            watch::channel(Orders { pod, mirror: None, gone: false, kill: None });
         (Handle { orders: Arc::new(orders), news: Arc::new(Notify::new()) }, received)
     }
 
     pub(crate) fn update(&self, pod: Arc<Pod>) {
         self.orders.send_modify(|orders| orders.pod = pod);
+    }
+
+    pub(crate) fn mirror(&self, mirror: Option<Arc<Pod>>) {
+        self.orders.send_modify(|orders| orders.mirror = mirror);
     }
 
     pub(crate) fn gone(&self) {
@@ -117,10 +125,14 @@ enum Next {
 }
 
 impl Worker {
-    pub(crate) fn new(parts: Arc<Parts>, handle: &Handle, orders: watch::Receiver<Orders>) -> Worker {
+    pub(crate) fn new(
+        parts: Arc<Parts>,
+        handle: &Handle,
+        orders: watch::Receiver<Orders>,
+    ) -> Worker {
         let pod = orders.borrow().pod.clone();
         Worker {
-            report: Report::on(&parts.client, pod.clone()),
+            report: Report::on(&parts.client, Some(pod.clone()).filter(|pod| !is_static(pod))),
             parts,
             orders,
             news: handle.news.clone(),
@@ -137,10 +149,15 @@ impl Worker {
 
     pub(crate) async fn run(mut self) {
         self.parts.pods.put(self.pod.clone());
+        let (namespace, name) = self.names();
+        let title = format!("{namespace}/{name}");
+        self.parts.active.send_modify(|active| drop(active.insert(self.uid.clone(), title)));
         let cause = self.live().await;
         tracing::debug!(pod = %self.title(), ?cause, "ending");
         self.end(&cause).await;
         self.clean_up().await;
+        self.report.written().await;
+        self.parts.active.send_modify(|active| drop(active.remove(&self.uid)));
         self.leave().await;
     }
 
@@ -188,7 +205,8 @@ impl Worker {
     fn follow_orders(&mut self) {
         let orders = self.orders.borrow_and_update().clone();
         self.pod = orders.pod;
-        self.report.observed(self.pod.clone());
+        let object = if is_static(&self.pod) { orders.mirror } else { Some(self.pod.clone()) };
+        self.report.observed(object);
         if let Some(kill) = orders.kill {
             self.verdict.get_or_insert(kill.verdict);
         }
@@ -222,7 +240,7 @@ impl Worker {
         let addresses = self.addresses(observed);
         let facts = self.facts(&addresses);
         let status = status::status(&self.pod, observed, &facts, &self.status);
-        let told = if observed.may_run() {
+        let told = if observed.any_running() {
             status::withheld(status.clone(), &self.status)
         } else {
             status.clone()
@@ -270,10 +288,20 @@ impl Worker {
         }
     }
 
-    fn title(&self) -> String {
-        let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    /// Namespace and name.
+    fn names(&self) -> (&str, &str) {
         let meta = &self.pod.metadata;
-        format!("{}/{} ({})", text(&meta.namespace), text(&meta.name), self.uid)
+        (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+    }
+
+    fn log_dir(&self) -> std::path::PathBuf {
+        let (namespace, name) = self.names();
+        self.parts.facts.log_dir(namespace, name, &self.uid)
+    }
+
+    fn title(&self) -> String {
+        let (namespace, name) = self.names();
+        format!("{namespace}/{name} ({})", self.uid)
     }
 }
 

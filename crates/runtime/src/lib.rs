@@ -4,12 +4,14 @@
 //! what its containers may do is spelled out in a [`ContainerSpec`].
 
 mod error;
+mod images;
 mod runtime;
 mod session;
 mod spec;
 mod state;
 
 pub use error::{Error, Result};
+pub use images::{ImageConfig, ImageStore, Name, Registries};
 pub use runtime::{Change, Images, PullProgress, Runtime, Version};
 pub use session::{Output, Session, Size};
 pub use spec::{

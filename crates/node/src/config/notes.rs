@@ -3,8 +3,9 @@
 //! The names are upstream's where upstream has one, so that tools that look at a CRI runtime find
 //! what they know.
 
-use super::{Kind, PodContainer};
+use super::PodContainer;
 use k8s_openapi::api::core::v1::Pod;
+use lifecycle::Kind;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -41,7 +42,7 @@ impl Notes {
     pub(crate) fn annotations(&self) -> BTreeMap<String, String> {
         let mut notes = BTreeMap::from([
             (HASH.to_owned(), self.hash.clone()),
-            (KIND.to_owned(), self.kind.as_str().to_owned()),
+            (KIND.to_owned(), kind_name(self.kind).to_owned()),
             (RESTART_COUNT.to_owned(), self.restart_count.to_string()),
             (MESSAGE_PATH.to_owned(), self.message_path.clone()),
             (MESSAGE_POLICY.to_owned(), self.message_policy.clone()),
@@ -55,12 +56,20 @@ impl Notes {
         notes
     }
 
+    /// For when the container itself is forgotten.
+    pub(crate) fn remove_files(&self) {
+        if let Some(file) = &self.message_file {
+            // It may be gone already, with the whole pod.
+            let _ = std::fs::remove_file(file);
+        }
+    }
+
     /// None when the container was not made by us.
     pub(crate) fn read(annotations: &BTreeMap<String, String>) -> Option<Notes> {
         let text = |name: &str| annotations.get(name).cloned();
         Some(Notes {
             hash: text(HASH)?,
-            kind: Kind::parse(annotations.get(KIND)?)?,
+            kind: kind_named(annotations.get(KIND)?)?,
             restart_count: annotations.get(RESTART_COUNT)?.parse().ok()?,
             message_path: text(MESSAGE_PATH).unwrap_or_default(),
             message_policy: text(MESSAGE_POLICY).unwrap_or_default(),
@@ -68,6 +77,20 @@ impl Notes {
             grace_seconds: annotations.get(GRACE).and_then(|seconds| seconds.parse().ok()),
         })
     }
+}
+
+fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Init => "init",
+        Kind::Sidecar => "sidecar",
+        Kind::Regular => "regular",
+        Kind::Ephemeral => "ephemeral",
+    }
+}
+
+fn kind_named(name: &str) -> Option<Kind> {
+    let all = [Kind::Init, Kind::Sidecar, Kind::Regular, Kind::Ephemeral];
+    all.into_iter().find(|kind| kind_name(*kind) == name)
 }
 
 /// Changes when the container must be made anew: its name and image only (N-21).

@@ -75,7 +75,8 @@ mod tests {
     use super::*;
 
     fn pod(status: Value) -> Pod {
-        serde_json::from_value(json!({"metadata": {"name": "a", "uid": "u"}, "status": status})).unwrap()
+        serde_json::from_value(json!({"metadata": {"name": "a", "uid": "u"}, "status": status}))
+            .unwrap()
     }
 
     fn patched(before: Value, after: Value) -> Option<Value> {
@@ -85,7 +86,8 @@ mod tests {
 
     #[test]
     fn an_unchanged_status_is_not_sent_n_70() {
-        let status = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
+        let status =
+            json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
         assert_eq!(patched(status.clone(), status), None);
     }
 

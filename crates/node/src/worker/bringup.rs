@@ -1,9 +1,11 @@
 //! One pass over a pod that shall run (N-31): look, tell, and do what `lifecycle` wants done.
 
 use super::{Cause, Next, RESYNC, Worker, jittered, until};
+use crate::static_pods::{is_static, reconcile_mirror};
 use lifecycle::bringup::{self, EndAll, Plan};
 use lifecycle::observed::{Observed, StartFailure};
 use lifecycle::status;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// When the network is not ready (N-19, N-33).
@@ -23,11 +25,11 @@ impl Worker {
         let plan = bringup::plan(&self.pod, &observed, &self.backoffs, now);
         self.note_waiting(&plan, &mut observed);
         self.publish(&observed);
-        self.tell_prober();
         if plan.is_done() || status::is_terminal(&self.status) {
             return Ok(Next::End(Cause::Completed));
         }
         self.parts.objects.register(&self.pod);
+        self.keep_mirror().await;
         let pause = self.pause(&plan);
         let changed = self.perform(plan, &observed).await?;
         match changed {
@@ -35,6 +37,21 @@ impl Worker {
             Performed::Nothing => Ok(Next::After(pause)),
             Performed::NetworkNotReady => Ok(Next::After(jittered(NETWORK_RETRY))),
             Performed::Failed => Ok(Next::After(pause.min(jittered(super::RETRY)))),
+        }
+    }
+
+    /// A static pod has a copy in the API (N-25).
+    async fn keep_mirror(&mut self) {
+        if !is_static(&self.pod) {
+            return;
+        }
+        let mirror = self.orders.borrow().mirror.clone();
+        let node = self.parts.node();
+        let (client, pod) = (&self.parts.client, &self.pod);
+        match reconcile_mirror(client, pod, mirror.as_deref(), node.as_deref()).await {
+            Ok(Some(made)) => self.report.observed(Some(Arc::new(made))),
+            Ok(None) => {}
+            Err(error) => tracing::warn!(pod = %self.title(), %error, "no mirror was made"),
         }
     }
 

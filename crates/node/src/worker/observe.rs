@@ -2,8 +2,11 @@
 
 use super::Worker;
 use crate::config::Notes;
-use crate::logs;
-use lifecycle::observed::{Container, Exit, Mounted, Observed, Sandbox, State, User};
+use crate::last_words;
+use crate::probes::{self, ContainerNow, Restored};
+use jiff::SignedDuration;
+use lifecycle::observed::{Container, Exit, Health, Mounted, Observed, Sandbox, State, User};
+use lifecycle::probe::Outcome;
 use runtime::{ContainerState, PodNetwork, SandboxState};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,6 +19,9 @@ pub(super) struct Memory {
     past_attempts: Option<BTreeMap<String, u32>>,
 }
 
+/// N-95: a container that ran this long before the agent keeps what was said of it.
+const INHERITED_AFTER: SignedDuration = SignedDuration::from_secs(10);
+
 /// How `network` knows a sandbox.
 pub(crate) fn network_key(uid: &str, attempt: u32) -> String {
     format!("{uid}-{attempt}")
@@ -27,17 +33,53 @@ impl Worker {
         let seen = seen.map_err(|error| error.to_string())?;
         let mut observed = Observed {
             sandboxes: seen.iter().map(|sandbox| self.sandbox(sandbox)).collect(),
-            health: self.parts.prober.health(&self.uid),
             failures: self.failures.clone(),
             past_attempts: self.past_attempts(),
             ..Observed::default()
         };
-        let mut containers: Vec<_> = seen.into_iter().flat_map(|sandbox| sandbox.containers).collect();
-        containers.sort_by_key(|container| std::cmp::Reverse((container.created_at, container.attempt)));
+        let mut containers: Vec<_> =
+            seen.into_iter().flat_map(|sandbox| sandbox.containers).collect();
+        containers
+            .sort_by_key(|container| std::cmp::Reverse((container.created_at, container.attempt)));
         for container in containers {
             observed.containers.push(self.container(container).await);
         }
+        observed.health = self.health(&observed);
         Ok(observed)
+    }
+
+    /// What runs is told to the probes, and what they say of it is part of what is so.
+    fn health(&self, observed: &Observed) -> BTreeMap<String, Health> {
+        let prober = &self.parts.prober;
+        prober.add_pod(&self.pod);
+        let ip = self.addresses(observed).first().map(ToString::to_string).unwrap_or_default();
+        let lasting = self.pod.spec.as_ref().into_iter();
+        for (_, container) in lasting.flat_map(lifecycle::containers::lasting_containers) {
+            let latest = observed.latest(&container.name);
+            let now = latest.map_or(ContainerNow::NotRunning, |latest| self.now(latest));
+            prober.observe(&self.uid, &ip, &container.name, now);
+        }
+        let judged = prober.judge(&self.uid).into_iter();
+        judged.map(|(name, verdict)| (name, health(verdict))).collect()
+    }
+
+    fn now(&self, container: &Container) -> ContainerNow {
+        let State::Running { started_at } = container.state else {
+            return ContainerNow::NotRunning;
+        };
+        let inherited = started_at + INHERITED_AFTER < self.parts.started_at;
+        let restored = inherited.then(|| self.restored(container)).flatten();
+        ContainerNow::Running { id: container.id.clone(), since: started_at, restored }
+    }
+
+    /// What the API said of this very container before the agent was restarted (N-95).
+    fn restored(&self, container: &Container) -> Option<Restored> {
+        let status = self.pod.status.as_ref()?;
+        let init = status.init_container_statuses.iter().flatten();
+        let mut all = init.chain(status.container_statuses.iter().flatten());
+        let id = format!("{}://{}", self.parts.runtime_name, container.id);
+        let known = all.find(|known| known.container_id.as_deref() == Some(&id))?;
+        Some(Restored { ready: known.ready, started: known.started == Some(true) })
     }
 
     fn sandbox(&self, seen: &runtime::Sandbox) -> Sandbox {
@@ -134,7 +176,7 @@ impl Worker {
         if let Some(message) = self.memory.messages.get(id) {
             return message.clone();
         }
-        let written = notes.map(|notes| logs::termination_message(notes, exit.code, log));
+        let written = notes.map(|notes| last_words::termination_message(notes, exit.code, log));
         let written = written.unwrap_or_default();
         let message = match (exit.message.is_empty(), written.is_empty()) {
             (false, false) => format!("{}: {written}", exit.message),
@@ -147,14 +189,27 @@ impl Worker {
 
     /// N-48: restart counts go on from the log files when the runtime's records are lost.
     fn past_attempts(&mut self) -> BTreeMap<String, u32> {
-        let text = |field: &Option<String>| field.clone().unwrap_or_default();
-        let meta = &self.pod.metadata;
-        let log_dir =
-            || self.parts.facts.log_dir(&text(&meta.namespace), &text(&meta.name), &self.uid);
-        self.memory.past_attempts.get_or_insert_with(|| logs::past_attempts(&log_dir())).clone()
+        let dir = self.log_dir();
+        self.memory.past_attempts.get_or_insert_with(|| last_words::past_attempts(&dir)).clone()
     }
 
     pub(super) fn forget_container(&mut self, id: &str) {
         self.memory.messages.remove(id);
+    }
+}
+
+fn health(verdict: probes::Verdict) -> Health {
+    let success = |yes: bool| if yes { Outcome::Success } else { Outcome::Failure };
+    let failed = |kind: probes::Kind| verdict.failed == Some(kind);
+    let startup = match (verdict.started, failed(probes::Kind::Startup)) {
+        (true, _) => Outcome::Success,
+        (false, true) => Outcome::Failure,
+        (false, false) => Outcome::Unknown,
+    };
+    Health {
+        startup,
+        readiness: success(verdict.ready),
+        liveness: success(!failed(probes::Kind::Liveness)),
+        container_id: verdict.container_id,
     }
 }

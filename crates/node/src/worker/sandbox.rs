@@ -19,7 +19,7 @@ impl Worker {
     pub(super) async fn volumes(&mut self) -> Result<Option<Mounted>, String> {
         let deadline = tokio::time::Instant::now() + MOUNT_WAIT;
         let mut pause = MOUNT_RETRY_FIRST;
-        let mut orders = self.orders.clone();
+        let (mut orders, mut ending) = (self.orders.clone(), self.orders.clone());
         loop {
             let failed = match self.parts.volumes.set_up(&self.pod).await {
                 Ok(mounted) => return Ok(Some(mounted)),
@@ -35,14 +35,13 @@ impl Worker {
                 return Err(message);
             }
             tokio::select! {
-                () = Worker::ending(&mut orders) => return Ok(None),
+                () = Worker::ending(&mut ending) => return Ok(None),
                 // What the volume needs may have come.
                 () = self.news.notified() => {}
-                () = changed(&mut orders, &self.pod) => {
-                    self.pod = orders.borrow().pod.clone();
-                }
+                () = changed(&mut orders, &self.pod) => {}
                 () = tokio::time::sleep(pause) => {}
             }
+            self.pod = self.orders.borrow().pod.clone();
             pause = (pause * 2).min(MOUNT_WAIT);
         }
     }
@@ -56,7 +55,10 @@ impl Worker {
     }
 
     /// None: the network is not ready, and the pod says so (N-19).
-    pub(super) async fn make_sandbox(&mut self, new: &NewSandbox) -> Result<Option<Sandbox>, String> {
+    pub(super) async fn make_sandbox(
+        &mut self,
+        new: &NewSandbox,
+    ) -> Result<Option<Sandbox>, String> {
         if new.changed {
             self.parts.recorder.normal(&self.reference(), "SandboxChanged", SANDBOX_CHANGED);
         }
@@ -81,7 +83,8 @@ impl Worker {
         let host_network = network == PodNetwork::Host;
         let mut spec = config::sandbox(&self.pod, &self.parts.facts, new.attempt, network)?;
         spec.handler = handler;
-        let made = self.parts.runtime.run_sandbox(&spec).await.map_err(|error| error.to_string())?;
+        let made =
+            self.parts.runtime.run_sandbox(&spec).await.map_err(|error| error.to_string())?;
         Ok(Sandbox {
             id: made.id,
             attempt: made.attempt,
@@ -100,7 +103,8 @@ impl Worker {
         };
         let key = network_key(&self.uid, attempt);
         let attached = network.attach(&key, &host_ports(&self.pod)).await;
-        let attached = attached.map_err(|error| format!("failed to set up the pod's network: {error}"))?;
+        let attached =
+            attached.map_err(|error| format!("failed to set up the pod's network: {error}"))?;
         Ok((PodNetwork::Path(attached.netns), attached.addresses))
     }
 

@@ -3,7 +3,8 @@
 use super::Worker;
 use super::bringup::Performed;
 use crate::config::{self, Inputs, PodContainer};
-use crate::probes::hook;
+use crate::logs;
+use crate::probes::run_hook;
 use crate::volumes::Mounted;
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use lifecycle::bringup::{Plan, Start};
@@ -39,7 +40,6 @@ impl Worker {
                     }
                     let observed = self.observe().await?;
                     self.publish(&observed);
-                    self.tell_prober();
                 }
                 Err(Stopped::Ending) => return Ok(Performed::Something),
                 Err(Stopped::Failed(failure)) => {
@@ -75,7 +75,11 @@ impl Worker {
         let target = container.target.and_then(|name| observed.latest(name));
         if container.target.is_some() && !target.is_some_and(|target| target.is_running()) {
             let name = container.target.unwrap_or_default();
-            return Err(self.failed(&on, CONFIG, format!("unable to find target container {name}")));
+            return Err(self.failed(
+                &on,
+                CONFIG,
+                format!("unable to find target container {name}"),
+            ));
         }
         let spec = config::container(Inputs {
             pod: &pod,
@@ -92,7 +96,8 @@ impl Worker {
         let created = self.parts.runtime.create_container(&sandbox.id, &spec).await;
         let created = created.map_err(|error| self.failed(&on, CREATE, error.to_string()))?;
         self.parts.recorder.normal(&on, "Created", "Container created");
-        if self.cause().is_some() || self.orders.borrow().pod.metadata.deletion_timestamp.is_some() {
+        if self.cause().is_some() || self.orders.borrow().pod.metadata.deletion_timestamp.is_some()
+        {
             return Err(Stopped::Ending);
         }
         let started = self.parts.runtime.start_container(&created.id).await;
@@ -101,6 +106,7 @@ impl Worker {
             self.failed(&on, RUN, text)
         })?;
         self.parts.recorder.normal(&on, "Started", "Container started");
+        self.link_log(&created);
         self.forget_older(observed, start).await;
         self.after_start(container, &created.id, &on, addresses).await
     }
@@ -193,7 +199,8 @@ impl Worker {
             return Ok(());
         };
         let mut orders = self.orders.clone();
-        let ran = hook::run(handler, &self.target(container, id, addresses), &self.parts.recorder);
+        let target = self.target(&container.name, id, addresses);
+        let ran = run_hook(handler, &target, &self.parts.recorder);
         let ran = tokio::select! {
             ran = ran => ran,
             // T-NODE-7: upstream would wait for the hook; a delete need not.
@@ -212,13 +219,29 @@ impl Worker {
     /// Only the last ended instance is kept, for `--previous` (T-NODE-75).
     async fn forget_older(&mut self, observed: &Observed, start: &Start) {
         let ended = observed.instances(&start.name).filter(|instance| !instance.is_running());
-        let older: Vec<String> = ended.skip(1).map(|instance| instance.id.clone()).collect();
-        for id in older {
+        let older: Vec<(String, u32)> = ended.skip(1).map(|c| (c.id.clone(), c.attempt)).collect();
+        for (id, attempt) in older {
             if let Err(error) = self.parts.runtime.remove_container(&id).await {
                 tracing::warn!(%error, id, "an old container was not removed");
             }
+            let log = self.log_dir().join(logs::container_log(&start.name, attempt));
+            let _ = logs::remove_instance(&log);
+            self.unlink_log(&start.name, &id);
             self.forget_container(&id);
         }
+    }
+
+    /// N-157
+    fn link_log(&self, container: &runtime::Container) {
+        let names = (container.name.as_str(), container.id.as_str());
+        let linked = logs::link(&self.parts.log_links, self.names(), names, &container.log_path);
+        if let Err(error) = linked {
+            tracing::warn!(%error, id = container.id, "the log has no link");
+        }
+    }
+
+    pub(super) fn unlink_log(&self, container: &str, id: &str) {
+        let _ = logs::unlink(&self.parts.log_links, self.names(), (container, id));
     }
 
     fn failed(&self, on: &ObjectReference, reason: &str, message: String) -> Stopped {
