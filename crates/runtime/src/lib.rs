@@ -9,12 +9,20 @@ mod session;
 mod spec;
 mod state;
 
+mod cgroup;
+mod durable;
+mod native;
+mod shim;
+
 pub use error::{Error, Result};
+pub use native::{ImageConfig, Native, NativeConfig, Unpacked};
 pub use runtime::{Change, Images, PullProgress, Runtime, Version};
 pub use session::{Output, Session, Size};
+pub use shim::run_if_asked as run_shim_if_asked;
 pub use spec::{
     Capabilities, ContainerSpec, Credentials, Device, Dns, Exec, Identity, ImageReference, Mount,
-    Namespace, PodNetwork, PortMapping, Propagation, Resources, SandboxSpec, Seccomp, Security, User,
+    Namespace, PodNetwork, PortMapping, Propagation, Resources, SandboxSpec, Seccomp, Security,
+    User,
 };
 pub use state::{
     Container, ContainerState, ContainerUsage, Exit, Image, Mounted, Sandbox, SandboxState,
