@@ -3,6 +3,7 @@
 //! It keeps processes and has never heard of the API: a pod here is a sandbox with an identity, and
 //! what its containers may do is spelled out in a [`ContainerSpec`].
 
+mod cri;
 mod error;
 mod images;
 mod runtime;
@@ -10,6 +11,7 @@ mod session;
 mod spec;
 mod state;
 
+pub use cri::Cri;
 pub use error::{Error, Result};
 pub use images::{ImageConfig, ImageStore, Name, Registries};
 pub use runtime::{Change, Images, PullProgress, Runtime, Version};
