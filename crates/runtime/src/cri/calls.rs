@@ -5,6 +5,7 @@ use k8s_cri::v1;
 use k8s_cri::v1::image_service_client::ImageServiceClient;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use std::collections::HashMap;
+use std::error::Error as _;
 use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Response, Status};
@@ -102,10 +103,10 @@ impl Calls {
 pub(super) fn error(status: &Status, what: &'static str, id: &str) -> Error {
     match status.code() {
         Code::NotFound => Error::NotFound { what, id: id.into() },
-        Code::Unavailable => Error::Unavailable(format!(
-            "the container runtime is unavailable: {}",
-            with_causes(status)
-        )),
+        // What the runtime itself says has no cause that we could know; a broken connection has.
+        _ if status.code() == Code::Unavailable || status.source().is_some() => Error::Unavailable(
+            format!("the container runtime is unavailable: {}", with_causes(status)),
+        ),
         _ => Error::Refused(status.message().to_string()),
     }
 }

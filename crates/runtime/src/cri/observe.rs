@@ -57,6 +57,10 @@ pub(super) fn container(status: &v1::ContainerStatus, sandbox: &str) -> Containe
         },
         image: status.image_ref.clone(),
         resources: match (reported, notes) {
+            // Where no swap was asked for, runtimes put a limit of their own.
+            (Some(reported), Some(notes)) if notes.resources.swap_limit.is_none() => {
+                Resources { swap_limit: None, ..resources(reported) }
+            }
             (Some(reported), _) => resources(reported),
             (None, Some(notes)) => notes.resources,
             (None, None) => Resources::default(),
