@@ -23,7 +23,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(20);
 
 const APPLETS: &[&str] =
-    &["sh", "sleep", "cat", "echo", "nc", "ls", "id", "true", "stty", "touch", "printenv", "wc"];
+    &["sh", "sleep", "cat", "echo", "httpd", "ls", "id", "true", "stty", "touch", "printenv", "wc"];
 
 pub(crate) struct World {
     pub(crate) cri: Cri,

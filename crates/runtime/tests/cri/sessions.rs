@@ -129,13 +129,13 @@ fn attach_talks_to_the_container_itself() {
 #[test]
 fn a_connection_reaches_what_listens_on_the_pods_loopback() {
     with_containerd(|world| async move {
-        let (sandbox, _) = world.run("web", "nc -l -p 8080 -s 127.0.0.1 -e cat").await;
-        let mut stream =
-            until("it listens", async || world.cri.connect(&sandbox.id, 8080).await.ok()).await;
-        stream.write_all(b"ping").await.unwrap();
-        let mut answer = [0; 4];
-        stream.read_exact(&mut answer).await.unwrap();
-        assert_eq!(&answer, b"ping");
+        let (sandbox, _) = world.run("web", "httpd -f -p 127.0.0.1:8080 -h /etc").await;
+        let listens = async || world.cri.connect(&sandbox.id, 8080).await.ok();
+        let mut stream = until("it listens", listens).await;
+        stream.write_all(b"GET /passwd HTTP/1.0\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.contains("nina"), "{answer}");
         let error = world.cri.connect(&sandbox.id, 9).await.unwrap_err().to_string();
         assert!(error.contains("failed to connect to localhost:9 inside the pod"), "{error}");
     });
