@@ -1,35 +1,9 @@
 //! The containers of a pod, of all kinds, in one shape.
 
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod};
+use lifecycle::Kind;
 use std::borrow::Cow;
 use std::ops::Deref;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
-    /// Runs to completion before the next.
-    Init,
-    /// Init container with restartPolicy Always.
-    Sidecar,
-    Regular,
-    Ephemeral,
-}
-
-impl Kind {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Kind::Init => "init",
-            Kind::Sidecar => "sidecar",
-            Kind::Regular => "regular",
-            Kind::Ephemeral => "ephemeral",
-        }
-    }
-
-    pub(crate) fn parse(text: &str) -> Option<Kind> {
-        [Kind::Init, Kind::Sidecar, Kind::Regular, Kind::Ephemeral]
-            .into_iter()
-            .find(|kind| kind.as_str() == text)
-    }
-}
 
 /// One container of a pod; reads like the API's `Container`.
 #[derive(Debug, Clone)]
@@ -51,12 +25,7 @@ impl Deref for PodContainer<'_> {
 impl PodContainer<'_> {
     /// As events name it: `spec.containers{web}`.
     pub(crate) fn field_path(&self) -> String {
-        let field = match self.kind {
-            Kind::Init | Kind::Sidecar => "initContainers",
-            Kind::Regular => "containers",
-            Kind::Ephemeral => "ephemeralContainers",
-        };
-        format!("spec.{field}{{{}}}", self.name)
+        self.kind.field_path(&self.name)
     }
 
     pub(crate) fn image_name(&self) -> &str {
@@ -67,10 +36,8 @@ impl PodContainer<'_> {
 /// Init containers and sidecars, regular and ephemeral ones, each in the order of the spec.
 pub(crate) fn containers(pod: &Pod) -> Vec<PodContainer<'_>> {
     let Some(spec) = &pod.spec else { return Vec::new() };
-    let init = spec.init_containers.iter().flatten().map(|container| {
-        let sidecar = container.restart_policy.as_deref() == Some("Always");
-        plain(if sidecar { Kind::Sidecar } else { Kind::Init }, container)
-    });
+    let init = lifecycle::containers::init_containers(spec);
+    let init = init.map(|(kind, container)| plain(kind, container));
     let regular = spec.containers.iter().map(|container| plain(Kind::Regular, container));
     let ephemeral = spec.ephemeral_containers.iter().flatten().map(|container| PodContainer {
         kind: Kind::Ephemeral,

@@ -3,9 +3,9 @@
 //! The names are upstream's where upstream has one, so that tools that look at a CRI runtime find
 //! what they know.
 
-use super::{Kind, PodContainer};
+use super::PodContainer;
 use k8s_openapi::api::core::v1::Pod;
-use sha2::{Digest, Sha256};
+use lifecycle::Kind;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -41,7 +41,7 @@ impl Notes {
     pub(crate) fn annotations(&self) -> BTreeMap<String, String> {
         let mut notes = BTreeMap::from([
             (HASH.to_owned(), self.hash.clone()),
-            (KIND.to_owned(), self.kind.as_str().to_owned()),
+            (KIND.to_owned(), kind_name(self.kind).to_owned()),
             (RESTART_COUNT.to_owned(), self.restart_count.to_string()),
             (MESSAGE_PATH.to_owned(), self.message_path.clone()),
             (MESSAGE_POLICY.to_owned(), self.message_policy.clone()),
@@ -55,12 +55,20 @@ impl Notes {
         notes
     }
 
+    /// For when the container itself is forgotten.
+    pub(crate) fn remove_files(&self) {
+        if let Some(file) = &self.message_file {
+            // It may be gone already, with the whole pod.
+            let _ = std::fs::remove_file(file);
+        }
+    }
+
     /// None when the container was not made by us.
     pub(crate) fn read(annotations: &BTreeMap<String, String>) -> Option<Notes> {
         let text = |name: &str| annotations.get(name).cloned();
         Some(Notes {
             hash: text(HASH)?,
-            kind: Kind::parse(annotations.get(KIND)?)?,
+            kind: kind_named(annotations.get(KIND)?)?,
             restart_count: annotations.get(RESTART_COUNT)?.parse().ok()?,
             message_path: text(MESSAGE_PATH).unwrap_or_default(),
             message_policy: text(MESSAGE_POLICY).unwrap_or_default(),
@@ -70,13 +78,23 @@ impl Notes {
     }
 }
 
+fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Init => "init",
+        Kind::Sidecar => "sidecar",
+        Kind::Regular => "regular",
+        Kind::Ephemeral => "ephemeral",
+    }
+}
+
+fn kind_named(name: &str) -> Option<Kind> {
+    let all = [Kind::Init, Kind::Sidecar, Kind::Regular, Kind::Ephemeral];
+    all.into_iter().find(|kind| kind_name(*kind) == name)
+}
+
 /// Changes when the container must be made anew: its name and image only (N-21).
 pub(crate) fn hash(container: &PodContainer<'_>) -> String {
-    let mut digest = Sha256::new();
-    digest.update(container.name.as_bytes());
-    digest.update([0]);
-    digest.update(container.image_name().as_bytes());
-    digest.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    lifecycle::observed::fingerprint(&container.name, container.image.as_deref())
 }
 
 /// What a sandbox is labelled with, and a container, with its name, as well.
