@@ -1,1 +1,73 @@
 //! The agent's HTTPS endpoint: logs, exec, attach, port-forward, stats (N-157 to N-171).
+//!
+//!     request ▸ access (who, may they) ▸ routes ▸ logs · exec · forward · stats · metrics · files
+//!                                                     │
+//!                           websocket, spdy ◀─────────┘  once the connection is upgraded
+//!
+//! The API server is its most frequent caller; metrics scrapers call it directly. Everybody is
+//! asked the same way who they are (N-168). Not here: running anything (`runtime`).
+
+mod access;
+mod answer;
+mod container_logs;
+mod exec;
+mod files;
+mod forward;
+mod listen;
+mod machine;
+mod metrics;
+mod query;
+mod remote;
+mod routes;
+mod scrape;
+mod spdy;
+mod stats;
+mod tls;
+mod upgrade;
+mod websocket;
+
+pub use listen::Serving;
+pub use metrics::{Labels, Metrics};
+pub use tls::{TlsError, server_config};
+
+use crate::pods::Pods;
+use runtime::Runtime;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The port of every node (N-168).
+pub const PORT: u16 = 10250;
+
+/// What the endpoint is made of.
+pub struct Endpoint {
+    /// Name of the Node.
+    pub node: String,
+    pub listen: SocketAddr,
+    /// See [`server_config`].
+    pub tls: Arc<rustls::ServerConfig>,
+    /// Asked who callers are and what they may do.
+    pub client: client::Client,
+    pub pods: Arc<Pods>,
+    pub runtime: Arc<dyn Runtime>,
+    /// `/var/log/pods`
+    pub log_root: PathBuf,
+    /// `/var/log`, shown below `/logs/`.
+    pub host_logs: PathBuf,
+    pub metrics: Arc<Metrics>,
+    /// Shown as `kubeletconfig` at `/configz`.
+    pub config: serde_json::Value,
+}
+
+/// Listens, and answers until the returned handle is stopped.
+pub async fn serve(endpoint: Endpoint) -> std::io::Result<Serving> {
+    listen::serve(endpoint).await
+}
+
+/// What every request shares.
+struct State {
+    endpoint: Endpoint,
+    access: access::Access,
+    started: jiff::Timestamp,
+    rates: stats::Rates,
+}

@@ -31,12 +31,12 @@ impl Pods {
         self.read().values().cloned().collect()
     }
 
-    pub(crate) fn put(&self, pod: Arc<Pod>) {
+    pub fn put(&self, pod: Arc<Pod>) {
         let Some(uid) = pod.metadata.uid.clone() else { return };
         self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(uid, pod);
     }
 
-    pub(crate) fn remove(&self, uid: &str) {
+    pub fn remove(&self, uid: &str) {
         self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(uid);
     }
 

@@ -11,11 +11,13 @@ mod state;
 
 mod cgroup;
 mod durable;
+mod images;
 mod native;
 mod shim;
 
 pub use error::{Error, Result};
-pub use native::{ImageConfig, Native, NativeConfig, Unpacked};
+pub use images::{ImageConfig, ImageStore, Name, Registries};
+pub use native::{Native, NativeConfig, Unpacked};
 pub use runtime::{Change, Images, PullProgress, Runtime, Version};
 pub use session::{Output, Session, Size};
 pub use shim::run_if_asked as run_shim_if_asked;

@@ -1,19 +1,8 @@
 //! What running a container needs of an image.
 
-use crate::{Images, Result};
+pub(crate) use crate::ImageConfig;
+use crate::{ImageStore, Images, Result};
 use std::path::PathBuf;
-
-/// What an image says about how to run it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ImageConfig {
-    pub entrypoint: Vec<String>,
-    pub cmd: Vec<String>,
-    pub env: Vec<(String, String)>,
-    pub working_dir: Option<String>,
-    pub user: String,
-    pub stop_signal: Option<String>,
-    pub volumes: Vec<String>,
-}
 
 /// Images that are here, unpacked.
 pub trait Unpacked: Images {
@@ -21,4 +10,35 @@ pub trait Unpacked: Images {
 
     /// Directories of its layers, topmost first.
     fn layers(&self, id: &str) -> Result<Vec<PathBuf>>;
+
+    /// Keeps an image's layers while a container stands on them, even if the image is removed.
+    fn hold(&self, container: &str, image: &str) -> Result<()>;
+
+    /// The container is gone. Idempotent.
+    fn release(&self, container: &str) -> Result<()>;
+
+    /// Whose holds there are.
+    fn holders(&self) -> Result<Vec<String>>;
+}
+
+impl Unpacked for ImageStore {
+    fn config(&self, id: &str) -> Result<ImageConfig> {
+        ImageStore::config(self, id)
+    }
+
+    fn layers(&self, id: &str) -> Result<Vec<PathBuf>> {
+        ImageStore::layers(self, id)
+    }
+
+    fn hold(&self, container: &str, image: &str) -> Result<()> {
+        ImageStore::hold(self, container, image)
+    }
+
+    fn release(&self, container: &str) -> Result<()> {
+        ImageStore::release(self, container)
+    }
+
+    fn holders(&self) -> Result<Vec<String>> {
+        ImageStore::holders(self)
+    }
 }

@@ -1,0 +1,107 @@
+//! Connections: TLS, HTTP/1.1, upgrades, and how they end.
+
+use super::access::{self, Access, User};
+use super::{Endpoint, State, routes};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+
+/// A client that opens a connection and says nothing does not hold it for longer.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+const HEADERS_MAX: Duration = Duration::from_secs(30);
+
+/// An endpoint that answers. Dropped, it goes on; [`Serving::stop`] ends it.
+pub struct Serving {
+    pub address: SocketAddr,
+    stop: watch::Sender<bool>,
+    accepting: JoinHandle<()>,
+}
+
+impl Serving {
+    /// Takes no more connections and cuts those there are: whoever streams here knows that nodes
+    /// go away.
+    pub async fn stop(self) {
+        self.stop.send_replace(true);
+        let _ = self.accepting.await;
+    }
+}
+
+pub(super) async fn serve(endpoint: Endpoint) -> std::io::Result<Serving> {
+    let listener = TcpListener::bind(endpoint.listen).await?;
+    let address = listener.local_addr()?;
+    let acceptor = TlsAcceptor::from(endpoint.tls.clone());
+    let access = Access::new(endpoint.node.clone(), endpoint.client.clone());
+    let state =
+        Arc::new(State { endpoint, access, started: clock::now(), rates: Default::default() });
+    let (stop, stopped) = watch::channel(false);
+    let accepting = tokio::spawn(accept(listener, acceptor, state, stopped));
+    Ok(Serving { address, stop, accepting })
+}
+
+async fn accept(
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    state: Arc<State>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    loop {
+        let accepted = tokio::select! {
+            _ = stopped.changed() => return,
+            accepted = listener.accept() => accepted,
+        };
+        let (stream, address) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of file descriptors, most likely: wait for some to be closed.
+                tracing::warn!(%error, "a connection to the node could not be accepted");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let (acceptor, state, mut stopped) = (acceptor.clone(), state.clone(), stopped.clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = stopped.changed() => {}
+                () = connection(acceptor, state, stream, address) => {}
+            }
+        });
+    }
+}
+
+async fn connection(
+    acceptor: TlsAcceptor,
+    state: Arc<State>,
+    stream: TcpStream,
+    address: SocketAddr,
+) {
+    let _ = stream.set_nodelay(true);
+    let stream = match tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            tracing::debug!(%address, %error, "a TLS handshake with the node failed");
+            return;
+        }
+        Err(_) => return,
+    };
+    let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    let user: Option<Arc<User>> =
+        certificate.and_then(|certificate| access::user_of_certificate(certificate)).map(Arc::new);
+    let service = service_fn(move |request| {
+        let (state, user) = (state.clone(), user.clone());
+        async move { Ok::<_, Infallible>(routes::handle(state, user, request).await) }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEADERS_MAX).half_close(false);
+    let connection = http.serve_connection(TokioIo::new(stream), service).with_upgrades();
+    if let Err(error) = connection.await {
+        tracing::debug!(%address, %error, "a connection to the node ended badly");
+    }
+}
