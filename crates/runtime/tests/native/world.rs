@@ -57,6 +57,15 @@ impl Unpacked for OneImage {
     fn layers(&self, _: &str) -> Result<Vec<PathBuf>> {
         Ok(vec![self.layer.clone()])
     }
+    fn hold(&self, _: &str, _: &str) -> Result<()> {
+        Ok(())
+    }
+    fn release(&self, _: &str) -> Result<()> {
+        Ok(())
+    }
+    fn holders(&self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
 }
 
 pub(crate) struct World {
@@ -298,4 +307,11 @@ pub(crate) fn script(text: &str) -> ContainerSpec {
         labels: BTreeMap::new(),
         annotations: BTreeMap::new(),
     }
+}
+
+/// Another agent over the same directory.
+pub(crate) async fn again(directory: tempfile::TempDir, uid: String) -> World {
+    let image = ImageConfig::default();
+    let native = open(directory.path(), &image).await;
+    World { directory, native, uid, image }
 }
