@@ -4,15 +4,21 @@
 //! writes them. Equal ones are counted up, floods are combined (N-179).
 
 mod correlate;
+mod recent;
 mod write;
 
 use crate::Client;
 use k8s_openapi::api::core::v1::ObjectReference;
 use std::sync::Arc;
-use tokio::sync::mpsc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use write::{Pending, Speaker};
 
 /// Events waiting to be written; more are dropped, as upstream drops them.
 const WAITING_MAX: usize = 1000;
+
+/// How long [`Recorder::flush`] waits at most: nobody's shutdown is held up by words.
+const FLUSH_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Severity {
@@ -36,25 +42,39 @@ pub struct Happening {
 pub struct Recorder {
     queue: mpsc::Sender<Happening>,
     action: Arc<str>,
+    /// `None` when nobody writes.
+    pending: Option<Pending>,
 }
 
 impl Recorder {
     /// `component` is who speaks (`kubelet`, `default-scheduler`), `instance` where.
     pub fn new(client: &Client, component: &str, instance: &str) -> Recorder {
         let (queue, waiting) = mpsc::channel(WAITING_MAX);
-        tokio::spawn(write::run(client.clone(), component.to_owned(), instance.to_owned(), waiting));
-        Recorder { queue, action: "".into() }
+        let pending = Arc::new(watch::Sender::new(0));
+        let speaker = Speaker { component: component.to_owned(), instance: instance.to_owned() };
+        tokio::spawn(write::run(client.clone(), speaker, waiting, pending.clone()));
+        Recorder { queue, action: "".into(), pending: Some(pending) }
     }
 
     /// For tests: what was told comes out of the receiver.
     pub fn collecting() -> (Recorder, mpsc::Receiver<Happening>) {
         let (queue, told) = mpsc::channel(WAITING_MAX);
-        (Recorder { queue, action: "".into() }, told)
+        (Recorder { queue, action: "".into(), pending: None }, told)
     }
 
-    /// The same recorder, saying what is being done.
+    /// The same recorder, saying what is being done. Its events are those of events.k8s.io (N-180).
     pub fn doing(&self, action: &str) -> Recorder {
-        Recorder { queue: self.queue.clone(), action: action.into() }
+        Recorder { action: action.into(), ..self.clone() }
+    }
+
+    /// Returns when everything told so far is written or given up, or after a few seconds. For an
+    /// orderly end.
+    pub async fn flush(&self) {
+        if let Some(pending) = &self.pending {
+            let mut pending = pending.subscribe();
+            let _ =
+                tokio::time::timeout(FLUSH_MAX, pending.wait_for(|pending| *pending == 0)).await;
+        }
     }
 
     pub fn normal(&self, on: &ObjectReference, reason: &str, message: impl Into<String>) {
@@ -74,8 +94,12 @@ impl Recorder {
             action: self.action.to_string(),
             at: clock::now(),
         };
+        if let Some(pending) = &self.pending {
+            pending.send_modify(|pending| *pending += 1);
+        }
         if self.queue.try_send(happening).is_err() {
             tracing::debug!(reason, "an event was dropped: too many are waiting");
+            self.pending.iter().for_each(write::settled);
         }
     }
 }

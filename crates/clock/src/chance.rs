@@ -21,6 +21,11 @@ pub fn random_u64() -> u64 {
     }
 }
 
+/// At least 0, less than 1: for jitter.
+pub fn fraction() -> f64 {
+    (random_u64() >> 11) as f64 / (1u64 << 53) as f64
+}
+
 pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     for chunk in bytes.chunks_mut(8) {

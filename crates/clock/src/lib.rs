@@ -10,7 +10,7 @@
 mod chance;
 mod wall;
 
-pub use chance::{random_bytes, random_name_suffix, random_u64, uuid};
+pub use chance::{fraction, random_bytes, random_name_suffix, random_u64, uuid};
 pub use wall::{now, now_rfc3339, rfc3339, rfc3339_micros};
 
 /// Puts this process on simulated time and seeded chance. Only the first call counts.

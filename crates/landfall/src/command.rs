@@ -3,8 +3,14 @@
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
 use server::StoreChoice;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+
+/// Where everything is kept unless told otherwise.
+pub(crate) const DATA_DIR: &str = "/var/lib/landfall";
+
+/// What the pods' network is called unless told otherwise.
+pub(crate) const POD_LINK: &str = "lf0";
 
 /// Kubernetes in one file.
 ///
@@ -12,10 +18,11 @@ use std::path::PathBuf;
 ///
 ///     sudo landfall up &
 ///     export KUBECONFIG=/var/lib/landfall/kubeconfig
-///     kubectl get namespaces
+///     kubectl run hello --image=busybox -- sleep 1000
 ///
-/// Everything it keeps is in one directory (--data-dir). Stop it with Ctrl-C or SIGTERM; what was
-/// acknowledged is there at the next start, however it was stopped.
+/// Everything it keeps is in one directory (--data-dir). Stop it with Ctrl-C or SIGTERM: pods go on
+/// running and are found again at the next start, however it was stopped. `landfall down` ends the
+/// pods too. No registry at hand? `landfall image import FILE`.
 #[derive(Parser)]
 #[command(name = "landfall", version, verbatim_doc_comment)]
 pub(crate) struct Cli {
@@ -27,11 +34,31 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a whole cluster in the foreground
     ///
-    /// Prints one line that starts with `ready` when the API answers. The admin's kubeconfig is
-    /// DIR/kubeconfig, a bearer token with the same rights is in DIR/admin.token.
+    /// Prints one line that starts with `ready` when the API answers and the node is Ready. The
+    /// admin's kubeconfig is DIR/kubeconfig, a bearer token with the same rights is in
+    /// DIR/admin.token.
     Up(UpOptions),
+    /// End a cluster: its pods, each within its grace period, then landfall itself
+    ///
+    /// Objects stay in the data directory, and the next `landfall up` finds them. Also clears away
+    /// what a landfall that was killed has left running.
+    Down {
+        /// The data directory of the landfall to end
+        #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
+        data_dir: PathBuf,
+    },
     /// Run the API server (and, unless told not to, the controllers) without a node
     Server(ServerOptions),
+    /// Run pods for an API server elsewhere
+    ///
+    /// Make a token there with `landfall token create`, which prints the whole command.
+    Node(NodeCommand),
+    /// Images of this machine: import, list, remove
+    #[command(subcommand)]
+    Image(ImageCommand),
+    /// Tokens by which nodes join
+    #[command(subcommand)]
+    Token(TokenCommand),
     /// Print the version
     Version,
     /// Print a completion script for your shell
@@ -47,6 +74,92 @@ pub(crate) struct UpOptions {
     /// Do not run pods on this machine
     #[arg(long)]
     pub(crate) no_node: bool,
+    #[command(flatten)]
+    pub(crate) node: NodeOptions,
+}
+
+/// How an agent runs, wherever its API server is.
+#[derive(Args)]
+pub(crate) struct NodeOptions {
+    /// The node's name; by default the host's
+    #[arg(long = "node-name", visible_alias = "name", value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// The address other nodes and the API server reach this node by; by default that of the
+    /// default route
+    #[arg(long, value_name = "IP")]
+    pub(crate) node_ip: Option<IpAddr>,
+    /// Where the agent answers the API server (logs, exec); port 0 takes any free one
+    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:10250")]
+    pub(crate) node_listen: SocketAddr,
+    /// What runs containers: `native`, or a CRI socket such as
+    /// unix:///run/containerd/containerd.sock
+    #[arg(long, value_name = "RUNTIME", default_value = "native")]
+    pub(crate) runtime: String,
+    /// Run the pods described in this directory, without an API server's say
+    #[arg(long, value_name = "DIR")]
+    pub(crate) pod_manifests: Option<PathBuf>,
+    /// The device of the pods' network, at most seven letters; pods' links are called after it, so
+    /// nodes on one machine need different ones
+    #[arg(long, value_name = "NAME", default_value = POD_LINK)]
+    pub(crate) pod_link: String,
+}
+
+#[derive(Args)]
+pub(crate) struct NodeCommand {
+    /// Where everything is kept
+    #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
+    pub(crate) data_dir: PathBuf,
+    /// The API server to work for, as https://HOST:PORT
+    #[arg(long, value_name = "URL", required_unless_present = "kubeconfig")]
+    pub(crate) server: Option<String>,
+    /// A join token (`landfall token create`)
+    #[arg(long, value_name = "TOKEN", required_unless_present = "kubeconfig")]
+    pub(crate) token: Option<String>,
+    /// The cluster's certificate authority; without it the server's is taken on trust of its
+    /// fingerprint in the token
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
+    /// A kubeconfig with the node's credentials, instead of --server and --token
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) node: NodeOptions,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum ImageCommand {
+    /// Add the images of an archive: an OCI layout or a docker archive, packed or not
+    Import {
+        /// The archive, or the directory of an OCI layout
+        file: PathBuf,
+        /// The data directory of the landfall that shall have them
+        #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
+        data_dir: PathBuf,
+    },
+    /// Show the images that are here
+    List {
+        /// The data directory to look into
+        #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
+        data_dir: PathBuf,
+    },
+    /// Remove an image
+    Rm {
+        /// Its name, digest or id
+        image: String,
+        /// The data directory to remove it from
+        #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
+        data_dir: PathBuf,
+    },
+}
+
+#[derive(Subcommand)]
+pub(crate) enum TokenCommand {
+    /// Make a token with which nodes can join for a day, and print the command that uses it
+    Create {
+        /// The data directory of the cluster
+        #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
+        data_dir: PathBuf,
+    },
 }
 
 #[derive(Args)]
@@ -61,7 +174,7 @@ pub(crate) struct ServerOptions {
 #[derive(Args)]
 pub(crate) struct Common {
     /// Where everything is kept
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/landfall")]
+    #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
     pub(crate) data_dir: PathBuf,
     /// The address and port to answer on; port 0 takes any free one
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:6443")]
@@ -70,12 +183,20 @@ pub(crate) struct Common {
     /// `etcd://HOST:PORT[,HOST:PORT…]`
     #[arg(long, value_name = "STORE", default_value = "embedded")]
     pub(crate) store: String,
+    /// Where pods get their addresses from; each node gets a /24 of it
+    #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/16")]
+    pub(crate) pod_cidr: String,
     /// Write one line of JSON per request to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) audit_log: Option<PathBuf>,
 }
 
 impl Common {
+    pub(crate) fn pod_cidrs(&self) -> anyhow::Result<controllers::Range> {
+        controllers::Range::new(&self.pod_cidr, 24)
+            .map_err(|why| anyhow::anyhow!("--pod-cidr: {why}"))
+    }
+
     pub(crate) fn store_choice(&self) -> anyhow::Result<StoreChoice> {
         if self.store == "embedded" {
             return Ok(StoreChoice::Embedded);

@@ -1,6 +1,25 @@
 //! How pods live and die: decisions only, no I/O, no clock, no async. See README.md.
 //!
 //! Time is an argument, effects are return values. The server marks objects by what is decided
-//! here; the node will perform by it.
+//! here; the node performs by it.
 
+pub mod containers;
+pub mod observed;
+
+pub mod bringup;
+pub mod probe;
+pub mod status;
+pub mod termination;
+
+pub mod backoff;
 pub mod deletion;
+pub mod placement;
+pub mod resources;
+
+#[cfg(test)]
+mod fixture;
+
+pub use bringup::{Plan, plan};
+pub use containers::Kind;
+pub use observed::Observed;
+pub use termination::{Moment, Termination};

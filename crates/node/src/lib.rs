@@ -2,7 +2,15 @@
 //!
 //! Start at `agent.rs`; `worker` carries one pod. Deciding is `lifecycle`'s, running is `runtime`'s.
 
+mod agent;
+mod dispatch;
+mod parts;
 mod pods;
+mod report;
+mod worker;
+
+mod join;
+mod last_words;
 
 mod admission;
 mod config;
@@ -10,8 +18,11 @@ pub mod endpoint;
 mod eviction;
 mod images;
 pub mod logs;
+mod node_object;
 mod probes;
 mod static_pods;
 mod volumes;
 
+pub use agent::{Config, Error, Running, clear_away, start};
+pub use join::{Credentials, Join, JoinError, fingerprint, join, serve_as};
 pub use pods::Pods;

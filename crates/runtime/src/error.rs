@@ -37,7 +37,10 @@ impl Error {
     }
 
     /// For `map_err`: says what was being done to which path.
-    pub fn io(doing: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Error {
+    pub fn io(
+        doing: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(std::io::Error) -> Error {
         let path = path.into();
         move |source| Error::Io { doing, path, source }
     }

@@ -61,7 +61,9 @@ pub struct Mounted {
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub enum ContainerState {
     Created,
-    Running { started_at: Timestamp },
+    Running {
+        started_at: Timestamp,
+    },
     Exited(Exit),
     /// It ran, and nobody can say how it ended.
     Unknown,

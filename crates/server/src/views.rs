@@ -73,11 +73,20 @@ pub(crate) fn is_stored_form(kind: &Kind, prefix: &str, stored: &Object) -> bool
 
 /// An item of a list, without the brace it begins with; built-in kinds leave out their type.
 pub(crate) fn item(kind: &Kind, stored: &Object) -> Bytes {
-    let bytes = bytes(kind, stored);
     if kind.custom.is_some() {
-        return bytes.slice(1..);
+        return bytes(kind, stored).slice(1..);
     }
-    bytes.slice(object::type_prefix(kind).len()..)
+    let prefix = object::type_prefix(kind);
+    if is_stored_form(kind, &prefix, stored) {
+        return stored.bytes().slice(prefix.len()..);
+    }
+    // What another form begins with depends on its fields, so they are left out before it is text.
+    let mut object = value(kind, stored);
+    if let Some(fields) = object.as_object_mut() {
+        fields.remove("kind");
+        fields.remove("apiVersion");
+    }
+    encode(&object, Form::default()).slice(1..)
 }
 
 pub(crate) fn encode(value: &Value, form: Form) -> Bytes {

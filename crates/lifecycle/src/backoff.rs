@@ -1,0 +1,213 @@
+//! How long to wait before trying again what failed: crashed containers and image pulls.
+//!
+//! Each pod has its own; keys are what is tried. The first failure costs the first delay, each
+//! further one twice that up to the longest; a long quiet time forgets it all (T-NODE-65, N-68).
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1 as core;
+use std::collections::BTreeMap;
+
+/// Entries of one pod; a pod has fewer containers and images than this. The stalest goes first.
+const ENTRIES_MAX: usize = 1000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    pub first: SignedDuration,
+    pub longest: SignedDuration,
+    /// After so much quiet the next failure is a first one again.
+    pub forgotten_after: SignedDuration,
+}
+
+/// Crash back-off and image pull back-off alike: 10 s to 300 s, forgotten after 600 s.
+pub const PACE: Pace = Pace {
+    first: SignedDuration::from_secs(10),
+    longest: SignedDuration::from_secs(300),
+    forgotten_after: SignedDuration::from_secs(600),
+};
+
+#[derive(Debug, Clone)]
+pub struct Backoffs {
+    pace: Pace,
+    entries: BTreeMap<String, Entry>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    delay: SignedDuration,
+    updated: Timestamp,
+}
+
+/// How long is still to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Remaining {
+    pub until: Timestamp,
+    /// The whole delay of this step, for messages.
+    pub delay: SignedDuration,
+}
+
+impl Default for Backoffs {
+    fn default() -> Self {
+        Backoffs::new(PACE)
+    }
+}
+
+impl Backoffs {
+    pub fn new(pace: Pace) -> Backoffs {
+        Backoffs { pace, entries: BTreeMap::new() }
+    }
+
+    /// Whether `key`, which failed at `failed`, still has to wait at `now`. The delay counts from the
+    /// failure: for a container from its finish time.
+    pub fn waiting(&self, key: &str, failed: Timestamp, now: Timestamp) -> Option<Remaining> {
+        let entry = self.entries.get(key).filter(|entry| !self.forgotten(entry, failed))?;
+        let until = later(failed, entry.delay);
+        (now < until).then_some(Remaining { until, delay: entry.delay })
+    }
+
+    /// Whether `key` still has to wait, counted from when [`Backoffs::failed`] was last told: for image pulls.
+    pub fn waiting_since_told(&self, key: &str, now: Timestamp) -> Option<Remaining> {
+        let entry = self.entries.get(key).filter(|entry| !self.forgotten(entry, now))?;
+        let until = later(entry.updated, entry.delay);
+        (now < until).then_some(Remaining { until, delay: entry.delay })
+    }
+
+    /// `key` failed at `failed`, and that is told at `now`: the next delay is the first or twice the last.
+    ///
+    /// For containers this is told when the next attempt *starts*, with the finish time of the
+    /// previous one, so the first restart is immediate.
+    pub fn failed(&mut self, key: &str, failed: Timestamp, now: Timestamp) {
+        let last = self.entries.get(key).filter(|entry| !self.forgotten(entry, failed));
+        let delay = match last {
+            Some(entry) => (entry.delay + entry.delay).min(self.pace.longest),
+            None => self.pace.first,
+        };
+        self.entries.insert(key.to_owned(), Entry { delay, updated: now });
+        if self.entries.len() > ENTRIES_MAX {
+            let stalest = self.entries.iter().min_by_key(|(_, entry)| entry.updated);
+            let stalest = stalest.map(|(key, _)| key.clone());
+            stalest.and_then(|key| self.entries.remove(&key));
+        }
+    }
+
+    /// It worked: the next failure is a first one.
+    pub fn forget(&mut self, key: &str) {
+        self.entries.remove(key);
+    }
+
+    fn forgotten(&self, entry: &Entry, failed: Timestamp) -> bool {
+        failed.duration_since(entry.updated) > self.pace.forgotten_after
+    }
+}
+
+/// A changed image or changed resources are something new to try (T-NODE-65).
+pub fn container_key(container: &core::Container) -> String {
+    let resources = format!("{:?}", container.resources);
+    let image = container.image.as_deref().unwrap_or_default();
+    format!("{}_{}", container.name, crate::observed::hash(&[image, &resources]))
+}
+
+pub(crate) fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
+    at.saturating_add(by).unwrap_or(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{at, container, pod};
+    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+    use proptest::prelude::*;
+
+    fn delay(backoffs: &Backoffs, key: &str, failed: i64) -> i64 {
+        backoffs.waiting(key, at(failed), at(failed)).map_or(0, |left| left.delay.as_secs())
+    }
+
+    #[test]
+    fn t_node_65_delays_double_from_10_to_300_seconds() {
+        let mut backoffs = Backoffs::default();
+        let mut delays = Vec::new();
+        let mut second = 0;
+        for _ in 0..8 {
+            delays.push(delay(&backoffs, "app", second));
+            second += delay(&backoffs, "app", second);
+            backoffs.failed("app", at(second), at(second));
+        }
+        assert_eq!(delays, [0, 10, 20, 40, 80, 160, 300, 300]);
+        assert_eq!(delay(&backoffs, "web", second), 0, "each has its own");
+    }
+
+    #[test]
+    fn t_node_65_the_delay_counts_from_the_finish_time() {
+        let mut backoffs = Backoffs::default();
+        backoffs.failed("app", at(0), at(0));
+        let left = Remaining { until: at(110), delay: PACE.first };
+        assert_eq!(backoffs.waiting("app", at(100), at(104)), Some(left));
+        assert_eq!(backoffs.waiting("app", at(100), at(110)), None);
+    }
+
+    #[test]
+    fn t_node_65_a_long_run_forgets_what_was() {
+        let mut backoffs = Backoffs::default();
+        for _ in 0..5 {
+            backoffs.failed("app", at(0), at(0));
+        }
+        assert_eq!(delay(&backoffs, "app", 600), 160, "ten minutes are not more than ten minutes");
+        assert_eq!(delay(&backoffs, "app", 601), 0);
+        backoffs.failed("app", at(601), at(601));
+        assert_eq!(delay(&backoffs, "app", 602), 10, "from the first again");
+    }
+
+    #[test]
+    fn t_node_65_another_image_or_other_resources_are_something_new() {
+        let mut pod = pod("Always", "app");
+        let app = container(&mut pod, "app");
+        let plain = container_key(app);
+        app.command = Some(vec!["other".into()]);
+        assert_eq!(container_key(app), plain);
+        app.image = Some("another".into());
+        let image = container_key(app);
+        let cpu = ("cpu".to_owned(), Quantity("1".into()));
+        let requests = Some([cpu].into());
+        app.resources = Some(core::ResourceRequirements { requests, ..Default::default() });
+        let resources = container_key(app);
+        assert!(plain != image && image != resources && plain != resources);
+    }
+
+    #[test]
+    fn n_68_image_pulls_wait_from_the_end_of_the_failed_pull() {
+        let mut backoffs = Backoffs::default();
+        assert_eq!(backoffs.waiting_since_told("image", at(0)), None);
+        backoffs.failed("image", at(7), at(7));
+        assert_eq!(
+            backoffs.waiting_since_told("image", at(16)).map(|left| left.until),
+            Some(at(17))
+        );
+        assert_eq!(backoffs.waiting_since_told("image", at(17)), None);
+        backoffs.failed("image", at(20), at(20));
+        assert!(backoffs.waiting_since_told("image", at(39)).is_some());
+        backoffs.forget("image");
+        assert_eq!(backoffs.waiting_since_told("image", at(39)), None);
+    }
+
+    #[test]
+    fn it_remembers_only_so_much() {
+        let mut backoffs = Backoffs::default();
+        for n in 0..2 * ENTRIES_MAX as i64 {
+            backoffs.failed(&format!("image {n}"), at(n), at(n));
+        }
+        assert_eq!(backoffs.entries.len(), ENTRIES_MAX);
+    }
+
+    proptest! {
+        #[test]
+        fn no_wait_is_longer_than_the_longest(failures in prop::collection::vec(0i64..1000, 0..30)) {
+            let mut backoffs = Backoffs::default();
+            let mut second = 0;
+            for after in failures {
+                second += after;
+                backoffs.failed("app", at(second), at(second));
+                let left = backoffs.waiting("app", at(second), at(second)).unwrap();
+                prop_assert!(left.delay >= PACE.first && left.delay <= PACE.longest);
+            }
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Regular containers: which are kept, ended, started or done (N-41, N-43).
+
+use super::view::View;
+use super::{Plan, Why};
+use crate::containers::{AfterExit, Kind, RestartPolicy, after_exit};
+use crate::observed::{Container, State};
+use crate::probe::Outcome;
+use k8s_openapi::api::core::v1 as core;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Regular {
+    /// Something runs, ends, or is going to be started.
+    Going,
+    /// All ended, none will be started again. Sidecars have nothing left to accompany (T-NODE-39).
+    Over,
+}
+
+pub(super) fn look_after(view: &View, plan: &mut Plan) -> Regular {
+    let mut going = false;
+    for (index, container) in view.spec.containers.iter().enumerate() {
+        let latest = view.observed.latest(&container.name);
+        match latest {
+            Some(current) if current.is_running() => {
+                going = true;
+                look_after_running(view, plan, index, container, current);
+            }
+            _ if is_wanted(view, container) => {
+                going = true;
+                if let Some(lost) = latest.filter(|latest| latest.state == State::Unknown) {
+                    let text = "Container is in \"unknown\" state, try killing it before restart";
+                    view.kill(plan, Kind::Regular, lost, Why::Unknown, text.into());
+                }
+                view.start(plan, Kind::Regular, index, container);
+            }
+            _ => {}
+        }
+    }
+    if going { Regular::Going } else { Regular::Over }
+}
+
+/// It does not run: should it (N-43)?
+pub(super) fn is_wanted(view: &View, container: &core::Container) -> bool {
+    match view.observed.latest(&container.name).map(|latest| &latest.state) {
+        None | Some(State::Created | State::Unknown | State::Running { .. }) => true,
+        Some(State::Exited(exit)) => after_exit(view.spec, container, exit) != AfterExit::Stay,
+    }
+}
+
+fn look_after_running(
+    view: &View,
+    plan: &mut Plan,
+    index: usize,
+    container: &core::Container,
+    current: &Container,
+) {
+    let name = &container.name;
+    let health = view.observed.health_of(current);
+    // Probes do not ask the restart rules, only the policy.
+    let policy = RestartPolicy::of_container(view.spec, container) != RestartPolicy::Never;
+    let (why, text, restart) = if view.changed(container, current) {
+        (Why::Changed, format!("Container {name} definition changed"), true)
+    } else if health.is_some_and(|health| health.liveness == Outcome::Failure) {
+        (Why::Liveness, format!("Container {name} failed liveness probe"), policy)
+    } else if health.is_some_and(|health| health.startup == Outcome::Failure) {
+        (Why::Startup, format!("Container {name} failed startup probe"), policy)
+    } else {
+        return;
+    };
+    let text = if restart { format!("{text}, will be restarted") } else { text };
+    view.kill(plan, Kind::Regular, current, why, text);
+    if restart {
+        view.start(plan, Kind::Regular, index, container);
+    }
+}

@@ -1,0 +1,39 @@
+//! An exit that restarts the whole pod in place (T-NODE-68).
+//!
+//! Every container is removed, so that initialisation begins again by itself. Those whose exit asked
+//! for it are removed last: until then the reason can still be seen, even after a crash.
+
+use super::Reset;
+use super::view::View;
+use crate::containers::{AfterExit, Kind, after_exit, kind_of};
+use crate::observed::Container;
+use k8s_openapi::api::core::v1 as core;
+
+pub(super) fn resets(view: &View, sandbox: &str) -> Vec<Reset> {
+    let askers: Vec<&str> = containers(view.spec)
+        .filter_map(|container| {
+            let current = view.current(sandbox, &container.name)?;
+            let after = after_exit(view.spec, container, current.exit()?);
+            (after == AfterExit::RestartAll).then_some(current.id.as_str())
+        })
+        .collect();
+    if askers.is_empty() {
+        return Vec::new();
+    }
+    let asked = |container: &&Container| askers.contains(&container.id.as_str());
+    let (last, first): (Vec<_>, Vec<_>) = view.observed.containers.iter().partition(asked);
+    first.into_iter().chain(last).map(|container| reset(view, container)).collect()
+}
+
+fn reset(view: &View, container: &Container) -> Reset {
+    Reset {
+        id: container.id.clone(),
+        name: container.name.clone(),
+        kind: kind_of(view.spec, &container.name).unwrap_or(Kind::Regular),
+        running: container.is_running(),
+    }
+}
+
+fn containers(spec: &core::PodSpec) -> impl Iterator<Item = &core::Container> {
+    spec.init_containers.iter().flatten().chain(&spec.containers)
+}

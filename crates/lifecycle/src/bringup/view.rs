@@ -1,0 +1,128 @@
+//! All that one decision looks at, and how a container gets onto the plan.
+
+use super::{Again, Kill, Plan, Start, Waiting, Why};
+use crate::backoff::{Backoffs, container_key};
+use crate::containers::{Kind, pod_title};
+use crate::observed::{Container, Observed, fingerprint};
+use crate::termination::container_grace;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1 as core;
+
+pub(super) struct View<'a> {
+    pub(super) pod: &'a core::Pod,
+    pub(super) spec: &'a core::PodSpec,
+    pub(super) observed: &'a Observed,
+    pub(super) backoffs: &'a Backoffs,
+    pub(super) now: Timestamp,
+}
+
+impl<'a> View<'a> {
+    /// The newest instance in this sandbox: what ran in an earlier one does not count for initialisation.
+    pub(super) fn current(&self, sandbox: &str, name: &str) -> Option<&'a Container> {
+        self.observed.instances(name).find(|container| container.sandbox == sandbox)
+    }
+
+    /// Puts it among those to start, or among those that have to wait.
+    pub(super) fn start(&self, plan: &mut Plan, kind: Kind, index: usize, of: &core::Container) {
+        let name = &of.name;
+        let key = container_key(of);
+        let again = self.last_end(name).map(|finished_at| Again { key, finished_at });
+        let remaining =
+            again.as_ref().and_then(|a| self.backoffs.waiting(&a.key, a.finished_at, self.now));
+        if let Some(remaining) = remaining {
+            let pod = pod_title(self.pod);
+            let delay = go_duration(remaining.delay);
+            plan.waiting.push(Waiting {
+                name: name.clone(),
+                kind,
+                until: remaining.until,
+                delay: remaining.delay,
+                message: format!("back-off {delay} restarting failed container={name} pod={pod}"),
+                event: format!("Back-off restarting failed container {name} in pod {pod}"),
+            });
+            return;
+        }
+        let attempt = self.next_attempt(name);
+        plan.start.push(Start { name: name.clone(), kind, index, attempt, again });
+    }
+
+    pub(super) fn start_ephemeral(
+        &self,
+        plan: &mut Plan,
+        index: usize,
+        of: &core::EphemeralContainer,
+    ) {
+        let kind = Kind::Ephemeral;
+        plan.start.push(Start { name: of.name.clone(), kind, index, attempt: 0, again: None });
+    }
+
+    pub(super) fn kill(&self, plan: &mut Plan, kind: Kind, of: &Container, why: Why, text: String) {
+        let spec = self.spec_of(&of.name);
+        let probe = spec.and_then(|spec| match why {
+            Why::Liveness => spec.liveness_probe.as_ref(),
+            Why::Startup => spec.startup_probe.as_ref(),
+            Why::Changed | Why::Unknown => None,
+        });
+        plan.kill.push(Kill {
+            id: of.id.clone(),
+            name: of.name.clone(),
+            kind,
+            why,
+            message: text,
+            grace: container_grace(self.pod, probe),
+        });
+    }
+
+    /// Made from another image than the spec asks for now (N-21).
+    pub(super) fn changed(&self, spec: &core::Container, container: &Container) -> bool {
+        let wanted = fingerprint(&spec.name, spec.image.as_deref());
+        !container.fingerprint.is_empty() && container.fingerprint != wanted
+    }
+
+    fn spec_of(&self, name: &str) -> Option<&'a core::Container> {
+        let mut all = self.spec.containers.iter().chain(self.spec.init_containers.iter().flatten());
+        all.find(|container| container.name == name)
+    }
+
+    fn told(&self, name: &str) -> Option<&'a core::ContainerStatus> {
+        let status = self.pod.status.as_ref()?;
+        let lists = [&status.container_statuses, &status.init_container_statuses];
+        lists.into_iter().flatten().flatten().find(|status| status.name == name)
+    }
+
+    /// When it last ended, from which back-off counts. Where the runtime's record is gone, what was told
+    /// about it serves: a container that is removed at each end must not escape its back-off.
+    fn last_end(&self, name: &str) -> Option<Timestamp> {
+        let seen = self.observed.instances(name).find_map(|container| container.exit());
+        if let Some(exit) = seen {
+            return Some(exit.finished_at);
+        }
+        let told = self.told(name)?;
+        let ended = |state: &Option<core::ContainerState>| {
+            state.as_ref()?.terminated.as_ref()?.finished_at.as_ref().map(|time| time.0)
+        };
+        ended(&told.state).or_else(|| ended(&told.last_state))
+    }
+
+    /// N-48: one more than any instance that left a trace.
+    fn next_attempt(&self, name: &str) -> u32 {
+        let seen = self.observed.instances(name).map(|container| container.attempt).max();
+        let logged = self.observed.past_attempts.get(name).copied();
+        let told = self.told(name).map(|told| {
+            let count = u32::try_from(told.restart_count).unwrap_or(0);
+            // Without an id it counts an instance that is yet to come.
+            count + u32::from(told.container_id.is_some())
+        });
+        let after = |past: Option<u32>| past.map(|attempt| attempt.saturating_add(1));
+        [after(seen), after(logged), told].into_iter().flatten().max().unwrap_or(0)
+    }
+}
+
+/// `10s`, `1m20s`, `5m0s`: as upstream writes durations.
+fn go_duration(duration: SignedDuration) -> String {
+    let seconds = duration.as_secs();
+    match seconds / 60 {
+        0 => format!("{seconds}s"),
+        minutes => format!("{minutes}m{}s", seconds % 60),
+    }
+}

@@ -1,0 +1,315 @@
+//! What is told about a pod: its phase, conditions and container statuses, from what is so.
+//!
+//!     spec, observed ──▶ container statuses ──▶ phase ──▶ conditions ──▶ status
+//!
+//! Computed whole each time; `previous` serves for what must not change (start time, transition times,
+//! a terminal phase) and for what is known from nowhere else (a container whose record is gone).
+//! Not here: when it is written (`node`).
+
+mod applied;
+mod conditions;
+mod containers;
+mod ending;
+mod phase;
+
+use crate::containers::{AfterExit, after_exit};
+use crate::observed::{Container, Observed, State};
+use crate::resources::qos_class;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{
+    ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodSpec, PodStatus,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use std::net::IpAddr;
+
+/// What the node knows besides what it observed.
+#[derive(Debug, Clone)]
+pub struct Facts<'a> {
+    pub now: Timestamp,
+    /// Of the Node object: internal addresses first, the primary family first (N-73).
+    pub host_ips: &'a [IpAddr],
+    /// Of the sandbox, the primary family first. Empty: not known, then earlier ones are kept.
+    pub pod_ips: &'a [IpAddr],
+    /// What stands before `://` in container ids: `landfall`, `containerd`.
+    pub runtime: &'a str,
+    pub stage: Stage,
+    /// The node itself ended this pod: eviction, preemption, shutdown, a deadline.
+    pub verdict: Option<&'a Verdict>,
+    /// Conditions that other parts of the node keep (resizes). They replace those of the same type.
+    pub conditions: &'a [PodCondition],
+}
+
+/// Where the pod's worker is (T-NODE-1). It only moves on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// Containers may be started.
+    Syncing,
+    /// Containers are only stopped.
+    Terminating,
+    /// Nothing runs any more: what did not end well has failed (T-NODE-50 to 52).
+    Terminated,
+}
+
+/// Why the node ended a pod that was not deleted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// `Evicted`, `Preempting`, `DeadlineExceeded`, `Terminated`
+    pub reason: String,
+    pub message: String,
+    /// It is a disruption, and the pod gets the condition DisruptionTarget (T-NODE-58, 80).
+    pub disruption: bool,
+}
+
+/// The reason of a node that shuts down: the only verdict that leaves a success a success (T-NODE-88).
+pub const REASON_SHUTDOWN: &str = "Terminated";
+
+/// All messages of one pod's containers together (T-NODE-59).
+const MESSAGES_MAX: usize = 12 * 1024;
+
+/// The whole status as it is now. Its phase may be terminal while containers still run; what may be
+/// written to the API meanwhile is [`withheld`].
+///
+/// `pod` has the resources that the node has allocated to it. `previous` is the status that was told
+/// last, by this agent or by the one before it.
+pub fn status(pod: &Pod, observed: &Observed, facts: &Facts, previous: &PodStatus) -> PodStatus {
+    let Some(spec) = &pod.spec else { return previous.clone() };
+    let over = facts.stage == Stage::Terminated;
+    let restarting_all = restart_all_is_asked(spec, observed);
+    let was_restarting = restarting_all || condition_is_true(previous, "AllContainersRestarting");
+    let basis = containers::Basis {
+        spec,
+        observed,
+        facts,
+        previous,
+        deleted: pod.metadata.deletion_timestamp.is_some(),
+        restarting_all: was_restarting,
+    };
+    let mut init = containers::init_statuses(&basis);
+    let mut regular = containers::regular_statuses(&basis, &init);
+    let mut ephemeral = containers::ephemeral_statuses(&basis);
+    if over {
+        ending::finish_containers(spec, &mut init, &mut regular);
+    }
+    let (phase, reason, message) =
+        phase_and_reason(pod, spec, observed, facts, previous, &init, &regular);
+    let basis = conditions::Basis {
+        pod,
+        spec,
+        observed,
+        facts,
+        previous,
+        init: &init,
+        regular: &regular,
+        phase: &phase,
+        restarting_all,
+    };
+    let mut conditions = conditions::conditions(&basis);
+    if let Some(verdict) = facts.verdict.filter(|verdict| verdict.disruption) {
+        conditions.retain(|condition| condition.type_ != "DisruptionTarget");
+        conditions.insert(0, conditions::disruption(&basis, verdict));
+    }
+    let count = init.len() + regular.len() + ephemeral.len();
+    for status in init.iter_mut().chain(&mut regular).chain(&mut ephemeral) {
+        shorten_messages(status, MESSAGES_MAX / count.max(1));
+    }
+    let status =
+        PodStatus { phase: Some(phase), reason, message, ..base(pod, spec, facts, previous) };
+    let pod_ips = pod_ips(spec, observed, facts, previous);
+    PodStatus {
+        conditions: Some(conditions),
+        init_container_statuses: Some(init).filter(|list| !list.is_empty()),
+        container_statuses: Some(regular).filter(|list| !list.is_empty()),
+        ephemeral_container_statuses: Some(ephemeral).filter(|list| !list.is_empty()),
+        pod_ip: pod_ips.first().cloned(),
+        pod_ips: Some(pod_ips.into_iter().map(|ip| PodIP { ip }).collect::<Vec<_>>())
+            .filter(|list| !list.is_empty()),
+        ..status
+    }
+}
+
+/// What does not depend on the containers. Fields of others are left as they are (N-75).
+fn base(pod: &Pod, spec: &PodSpec, facts: &Facts, previous: &PodStatus) -> PodStatus {
+    let qos = || qos_class(spec).as_str().to_owned();
+    let generation = pod.metadata.generation.max(previous.observed_generation);
+    let host_ips: Vec<HostIP> =
+        one_per_family(facts.host_ips, None).into_iter().map(|ip| HostIP { ip }).collect();
+    let now = Time(whole_second(facts.now));
+    let mut status = PodStatus {
+        observed_generation: generation,
+        start_time: Some(previous.start_time.clone().unwrap_or(now)),
+        qos_class: Some(previous.qos_class.clone().unwrap_or_else(qos)),
+        ..previous.clone()
+    };
+    if !host_ips.is_empty() {
+        status.host_ip = host_ips.first().map(|first| first.ip.clone());
+        status.host_ips = Some(host_ips);
+    }
+    status
+}
+
+/// N-77: reason and message belong to the phase and go with it.
+fn phase_and_reason(
+    pod: &Pod,
+    spec: &PodSpec,
+    observed: &Observed,
+    facts: &Facts,
+    previous: &PodStatus,
+    init: &[ContainerStatus],
+    regular: &[ContainerStatus],
+) -> (String, Option<String>, Option<String>) {
+    // A terminal phase is never left, whoever wrote it (T-NODE-57).
+    let told = [Some(previous), pod.status.as_ref()];
+    if let Some(told) = told.into_iter().flatten().find(|status| is_terminal(status)) {
+        let phase = told.phase.clone().unwrap_or_default();
+        return (phase, told.reason.clone(), told.message.clone());
+    }
+    let over = facts.stage == Stage::Terminated && !ending::is_static(pod);
+    let begun = has_begun(spec, observed);
+    let counted = phase::Counted { spec, init, regular, begun, over };
+    let mut phase = phase::phase(&counted);
+    if over && !matches!(phase, "Succeeded" | "Failed") {
+        phase = "Failed";
+    }
+    if let Some(verdict) = facts.verdict {
+        let spared = phase == "Succeeded" && verdict.reason == REASON_SHUTDOWN;
+        let phase = if spared { "Succeeded" } else { "Failed" };
+        return (phase.into(), Some(verdict.reason.clone()), Some(verdict.message.clone()));
+    }
+    match previous.phase.as_deref() == Some(phase) {
+        true => (phase.into(), previous.reason.clone(), previous.message.clone()),
+        false => (phase.into(), None, None),
+    }
+}
+
+/// A regular container has started in the newest sandbox.
+fn has_begun(spec: &PodSpec, observed: &Observed) -> bool {
+    let Some(sandbox) = observed.sandboxes.first() else { return false };
+    let started = |container: &Container| match &container.state {
+        State::Running { .. } => true,
+        State::Exited(exit) => exit.started_at.is_some(),
+        State::Created | State::Unknown => false,
+    };
+    let regular = |container: &Container| spec.containers.iter().any(|c| c.name == container.name);
+    let mut all = observed.containers.iter().filter(|c| c.sandbox == sandbox.id);
+    all.any(|container| regular(container) && started(container))
+}
+
+/// N-73. A pod that has stopped keeps the addresses it had (T-NODE-56).
+fn pod_ips(
+    spec: &PodSpec,
+    observed: &Observed,
+    facts: &Facts,
+    previous: &PodStatus,
+) -> Vec<String> {
+    let known = || previous.pod_ips.iter().flatten().map(|ip| ip.ip.clone()).collect::<Vec<_>>();
+    let primary = facts.host_ips.first().map(IpAddr::is_ipv6);
+    if spec.host_network.unwrap_or(false) {
+        let known = known();
+        return if known.is_empty() { one_per_family(facts.host_ips, primary) } else { known };
+    }
+    let addresses = match facts.pod_ips {
+        [] => observed.ready_sandbox().map_or(&[][..], |sandbox| &sandbox.addresses),
+        given => given,
+    };
+    if addresses.is_empty() && facts.stage != Stage::Syncing {
+        return known();
+    }
+    one_per_family(addresses, primary)
+}
+
+/// The first of each family, the primary family first.
+fn one_per_family(addresses: &[IpAddr], primary_is_v6: Option<bool>) -> Vec<String> {
+    let first = |v6: bool| addresses.iter().find(|ip| ip.is_ipv6() == v6);
+    let primary = primary_is_v6.or_else(|| addresses.first().map(IpAddr::is_ipv6)).unwrap_or(false);
+    [first(primary), first(!primary)].into_iter().flatten().map(ToString::to_string).collect()
+}
+
+/// An exit that restarts the whole pod is waiting to be acted on (T-NODE-68).
+fn restart_all_is_asked(spec: &PodSpec, observed: &Observed) -> bool {
+    let mut all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    all.any(|container| {
+        let exit = observed.latest(&container.name).and_then(Container::exit);
+        exit.is_some_and(|exit| after_exit(spec, container, exit) == AfterExit::RestartAll)
+    })
+}
+
+fn condition_is_true(status: &PodStatus, type_: &str) -> bool {
+    status.conditions.iter().flatten().any(|c| c.type_ == type_ && c.status == "True")
+}
+
+fn shorten_messages(status: &mut ContainerStatus, bytes: usize) {
+    for state in [&mut status.state, &mut status.last_state].into_iter().flatten() {
+        if let Some(message) = state.terminated.as_mut().and_then(|end| end.message.as_mut()) {
+            message.truncate(message.floor_char_boundary(bytes));
+        }
+    }
+}
+
+/// All times in a status are whole seconds (N-88).
+fn whole_second(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
+}
+
+/// T-NODE-53, 58: what is published while something of the pod may still run. A phase that is not yet
+/// terminal in `told` stays what it is, with its reason; that it was a disruption is not yet said.
+///
+/// `told` is what was really published last. Given what was computed last, a terminal phase would pass
+/// on the second time.
+pub fn withheld(mut status: PodStatus, told: &PodStatus) -> PodStatus {
+    if !is_terminal(&status) || is_terminal(told) {
+        return status;
+    }
+    status.phase = told.phase.clone();
+    status.reason = told.reason.clone();
+    status.message = told.message.clone();
+    let said = |conditions: &Option<Vec<PodCondition>>| {
+        conditions.iter().flatten().find(|c| c.type_ == "DisruptionTarget").cloned()
+    };
+    let before = said(&told.conditions);
+    let conditions = status.conditions.get_or_insert_default();
+    conditions.retain(|condition| condition.type_ != "DisruptionTarget");
+    conditions.splice(0..0, before);
+    status
+}
+
+/// Succeeded or Failed.
+pub fn is_terminal(status: &PodStatus) -> bool {
+    matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"))
+}
+
+/// The status of a pod that the node does not admit (N-27, T-NODE-82): no container was ever there.
+pub fn rejected(pod: &Pod, facts: &Facts, reason: &str, message: &str) -> PodStatus {
+    let previous = pod.status.clone().unwrap_or_default();
+    let base = match &pod.spec {
+        Some(spec) => base(pod, spec, facts, &previous),
+        None => previous,
+    };
+    PodStatus {
+        phase: Some("Failed".into()),
+        reason: Some(reason.into()),
+        message: Some(format!("Pod was rejected: {message}")),
+        init_container_statuses: None,
+        container_statuses: None,
+        ephemeral_container_statuses: None,
+        ..base
+    }
+}
+
+/// T-NODE-77: when a pod with activeDeadlineSeconds has to end.
+pub fn deadline(pod: &Pod, status: &PodStatus) -> Option<Timestamp> {
+    let seconds = pod.spec.as_ref()?.active_deadline_seconds?;
+    let start = status.start_time.as_ref()?.0;
+    start.checked_add(jiff::SignedDuration::from_secs(seconds)).ok()
+}
+
+/// T-NODE-77: past the deadline this is the verdict.
+pub fn deadline_exceeded(pod: &Pod, status: &PodStatus, now: Timestamp) -> Option<Verdict> {
+    (deadline(pod, status)? <= now).then(|| Verdict {
+        reason: "DeadlineExceeded".into(),
+        message: "Pod was active on the node longer than the specified deadline".into(),
+        disruption: false,
+    })
+}
+
+#[cfg(test)]
+mod tests;

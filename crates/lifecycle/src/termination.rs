@@ -1,0 +1,455 @@
+//! How the containers of a pod end: hook, turn, stop signal, kill. Of one container or of all.
+//!
+//!     Terminate ──▶ (held) ──▶ preStop ──▶ (turn) ──▶ stop signal ──▶ kill at the deadline
+//!                      └──────────┴──────────┴── exit, at any time ──▶ gone
+//!
+//! Told what happened and when, it answers what to do next; the node does it and tells how that
+//! went. No clock: every moment is an argument. No timers: [`Termination::next_due`] is derived from the
+//! stages, so none can be stale. A container is gone when its exit was seen, never before.
+//!
+//! All containers run through their stages at the same time (T-NODE-15); only sidecars wait with
+//! their stop signal until it is their turn (T-NODE-35). The grace period covers everything:
+//! waiting, hook and turn are charged to it, but a stop signal always gets [`STOP_WINDOW_MIN`].
+
+use crate::containers::{Kind, ephemeral_containers, init_containers, kind_of};
+use crate::observed::Observed;
+use k8s_openapi::api::core::v1 as core;
+use std::time::Duration;
+
+/// A stop signal always gets this long, even if the hook ate the whole grace period (T-NODE-19).
+/// Upstream: `minimumGracePeriodInSeconds` in kuberuntime.
+pub const STOP_WINDOW_MIN: Duration = Duration::from_secs(2);
+
+/// After so long a signal that could not be sent is sent again.
+pub const RESEND_AFTER: Duration = Duration::from_secs(1);
+
+/// A point on a clock that never goes back: time since an origin that the caller chose once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(pub Duration);
+
+impl std::ops::Add<Duration> for Moment {
+    type Output = Moment;
+
+    fn add(self, by: Duration) -> Moment {
+        Moment(self.0.saturating_add(by))
+    }
+}
+
+impl Moment {
+    /// How long until `later`; nothing if that is past.
+    pub fn until(self, later: Moment) -> Duration {
+        later.0.saturating_sub(self.0)
+    }
+}
+
+/// A container that is to end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    pub id: String,
+    pub name: String,
+    pub kind: Kind,
+    /// It has a preStop hook.
+    pub hook: bool,
+    /// Where it is declared in its list; sidecars end in the reverse of this order.
+    pub place: usize,
+    /// What was already done before the agent restarted: neither hook nor signal comes twice.
+    pub progress: Progress,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Progress {
+    #[default]
+    Fresh,
+    /// The hook has run, or what is left of it is not to be waited for.
+    HookDone,
+    StopSent,
+}
+
+/// Where one container is. What it waits for, and until when, is in the stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Not asked to end.
+    Running,
+    /// Traffic is still being taken away; neither hook nor signal before that.
+    Held {
+        due: Moment,
+    },
+    PreStop {
+        due: Moment,
+    },
+    /// A sidecar that is done with its hook, while others still run.
+    Turn {
+        due: Moment,
+    },
+    /// The signal is on its way; at `due` comes the kill. `resend`: it could not be sent.
+    Stopping {
+        due: Moment,
+        resend: Option<Moment>,
+    },
+    Killed {
+        resend: Option<Moment>,
+    },
+    /// Its exit was seen.
+    Gone,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// Deletion, eviction, node shutdown, a failed probe. May repeat; a later request can only hurry.
+    /// A grace of zero means no hook (T-NODE-26).
+    Terminate {
+        grace: Duration,
+    },
+    /// Traffic has left ([`Termination::held`]): the hooks may run.
+    Drained,
+    /// The hook ended, well or not (T-NODE-29).
+    HookFinished {
+        id: String,
+    },
+    /// Its exit was seen.
+    Exited {
+        id: String,
+    },
+    /// One more container turned out to be running: it was being started when the end began.
+    Found(Member),
+    /// The stop signal could not be sent.
+    StopFailed {
+        id: String,
+    },
+    KillFailed {
+        id: String,
+    },
+    /// Time has passed. Always safe to send: the machine knows itself what is due.
+    Tick,
+}
+
+/// What to do, in this order. Only start it: how it ended is an input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Event Normal `Killing`: it comes before anything else that happens to a container (T-NODE-16).
+    Announce {
+        id: String,
+    },
+    RunPreStop {
+        id: String,
+    },
+    /// The hook still runs and is not waited for any longer (T-NODE-28, T-EDGE-8).
+    HookOverran {
+        id: String,
+    },
+    /// The container's own stop signal. `kill_at`: when the kill comes if it does not exit; a later
+    /// Terminate may hurry that.
+    SendStop {
+        id: String,
+        kill_at: Moment,
+    },
+    SendKill {
+        id: String,
+    },
+}
+
+/// The ending of a pod, or of one container of it.
+#[derive(Debug, Clone)]
+pub struct Termination {
+    members: Vec<(Member, Stage)>,
+    /// When everybody should have ended by, once asked.
+    due: Option<Moment>,
+    hold: bool,
+}
+
+impl Termination {
+    /// All that run now. See [`members`].
+    pub fn new(members: Vec<Member>) -> Termination {
+        let members = members.into_iter().map(|member| (member, Stage::Running)).collect();
+        Termination { members, due: None, hold: false }
+    }
+
+    /// Hooks and signals wait for [`Input::Drained`], but never beyond the grace.
+    pub fn held(self) -> Termination {
+        Termination { hold: true, ..self }
+    }
+
+    /// Every exit was seen.
+    pub fn is_over(&self) -> bool {
+        self.members.iter().all(|(_, stage)| *stage == Stage::Gone)
+    }
+
+    /// When to send a [`Input::Tick`] if nothing else happens.
+    pub fn next_due(&self) -> Option<Moment> {
+        self.members.iter().filter_map(|(_, stage)| stage.due()).min()
+    }
+
+    /// Who is where, for timelines and messages.
+    pub fn stages(&self) -> impl Iterator<Item = (&Member, Stage)> {
+        self.members.iter().map(|(member, stage)| (member, *stage))
+    }
+
+    pub fn step(&mut self, now: Moment, input: Input) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match input {
+            Input::Terminate { grace } => self.terminate(now, grace, &mut actions),
+            Input::Drained => self.drained(now, &mut actions),
+            Input::HookFinished { id } => self.set(&id, Stage::hook_finished),
+            Input::Exited { id } => self.set(&id, |_| Stage::Gone),
+            Input::Found(member) => self.found(now, member, &mut actions),
+            Input::StopFailed { id } => self.set(&id, |stage| stage.stop_failed(now)),
+            Input::KillFailed { id } => self.set(&id, |stage| stage.kill_failed(now)),
+            Input::Tick => {}
+        }
+        self.settle(now, &mut actions);
+        actions
+    }
+
+    fn terminate(&mut self, now: Moment, grace: Duration, actions: &mut Vec<Action>) {
+        let asked = now + grace;
+        let due = self.due.map_or(asked, |due| due.min(asked));
+        self.due = Some(due);
+        let hold = self.hold && grace > Duration::ZERO;
+        for (member, stage) in &mut self.members {
+            *stage = match *stage {
+                Stage::Running => begin(member, now, due, hold, actions),
+                other => other.hurried(now, asked),
+            };
+        }
+    }
+
+    fn drained(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        self.hold = false;
+        for (member, stage) in &mut self.members {
+            if let Stage::Held { due } = *stage {
+                *stage = run_hook(member, now, due, actions);
+            }
+        }
+    }
+
+    fn found(&mut self, now: Moment, member: Member, actions: &mut Vec<Action>) {
+        if self.members.iter().any(|(known, _)| known.id == member.id) {
+            return;
+        }
+        let stage = match self.due {
+            Some(due) => begin(&member, now, due, self.hold, actions),
+            None => Stage::Running,
+        };
+        self.members.push((member, stage));
+    }
+
+    /// Does what is due, and gives the signal to whom it is the turn of. One round is enough: a signal
+    /// never ends anybody by itself, so no new turn can come from it.
+    fn settle(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        for index in 0..self.members.len() {
+            let my_turn = self.is_turn_of(index);
+            let (member, stage) = &mut self.members[index];
+            *stage = settled(member, *stage, now, my_turn, actions);
+        }
+    }
+
+    /// T-NODE-35: a sidecar's turn comes when all regular containers and all sidecars declared after it
+    /// are gone. Everybody else's turn is always.
+    fn is_turn_of(&self, index: usize) -> bool {
+        let (me, _) = &self.members[index];
+        me.kind != Kind::Sidecar
+            || self.members.iter().all(|(other, stage)| {
+                let before_me = other.kind == Kind::Regular
+                    || (other.kind == Kind::Sidecar && other.place > me.place);
+                !before_me || *stage == Stage::Gone
+            })
+    }
+
+    fn set(&mut self, id: &str, change: impl Fn(Stage) -> Stage) {
+        for (_, stage) in self.members.iter_mut().filter(|(member, _)| member.id == id) {
+            *stage = change(*stage);
+        }
+    }
+}
+
+impl Stage {
+    fn due(self) -> Option<Moment> {
+        match self {
+            Stage::Running | Stage::Gone => None,
+            Stage::Held { due } | Stage::PreStop { due } | Stage::Turn { due } => Some(due),
+            Stage::Stopping { due, resend } => Some(resend.map_or(due, |at| at.min(due))),
+            Stage::Killed { resend } => resend,
+        }
+    }
+
+    /// Asked again, to be over by `asked`: the earlier time wins, but a stop signal keeps its window.
+    fn hurried(self, now: Moment, asked: Moment) -> Stage {
+        match self {
+            Stage::Held { due } => Stage::Held { due: due.min(asked) },
+            Stage::PreStop { due } => Stage::PreStop { due: due.min(asked) },
+            Stage::Turn { due } => Stage::Turn { due: due.min(asked) },
+            Stage::Stopping { due, resend } => {
+                Stage::Stopping { due: due.min(asked.max(now + STOP_WINDOW_MIN)), resend }
+            }
+            Stage::Running | Stage::Killed { .. } | Stage::Gone => self,
+        }
+    }
+
+    fn hook_finished(self) -> Stage {
+        match self {
+            Stage::PreStop { due } => Stage::Turn { due },
+            // Late news about a hook that was no longer waited for.
+            Stage::Running
+            | Stage::Held { .. }
+            | Stage::Turn { .. }
+            | Stage::Stopping { .. }
+            | Stage::Killed { .. }
+            | Stage::Gone => self,
+        }
+    }
+
+    fn stop_failed(self, now: Moment) -> Stage {
+        match self {
+            Stage::Stopping { due, .. } => {
+                Stage::Stopping { due, resend: Some(now + RESEND_AFTER) }
+            }
+            Stage::Running
+            | Stage::Held { .. }
+            | Stage::PreStop { .. }
+            | Stage::Turn { .. }
+            | Stage::Killed { .. }
+            | Stage::Gone => self,
+        }
+    }
+
+    fn kill_failed(self, now: Moment) -> Stage {
+        match self {
+            Stage::Killed { .. } => Stage::Killed { resend: Some(now + RESEND_AFTER) },
+            Stage::Running
+            | Stage::Held { .. }
+            | Stage::PreStop { .. }
+            | Stage::Turn { .. }
+            | Stage::Stopping { .. }
+            | Stage::Gone => self,
+        }
+    }
+}
+
+/// The end of one container begins.
+fn begin(
+    member: &Member,
+    now: Moment,
+    due: Moment,
+    hold: bool,
+    actions: &mut Vec<Action>,
+) -> Stage {
+    if member.progress == Progress::StopSent {
+        return Stage::Stopping { due: due.max(now + STOP_WINDOW_MIN), resend: None };
+    }
+    actions.push(Action::Announce { id: member.id.clone() });
+    if hold {
+        return Stage::Held { due };
+    }
+    run_hook(member, now, due, actions)
+}
+
+/// No time, no hook (T-NODE-26).
+fn run_hook(member: &Member, now: Moment, due: Moment, actions: &mut Vec<Action>) -> Stage {
+    if member.hook && member.progress == Progress::Fresh && now < due {
+        actions.push(Action::RunPreStop { id: member.id.clone() });
+        return Stage::PreStop { due };
+    }
+    Stage::Turn { due }
+}
+
+fn settled(
+    member: &Member,
+    stage: Stage,
+    now: Moment,
+    my_turn: bool,
+    actions: &mut Vec<Action>,
+) -> Stage {
+    let id = || member.id.clone();
+    match stage {
+        Stage::Turn { due } if my_turn || due <= now => send_stop(member, now, due, actions),
+        Stage::Held { due } if due <= now => send_stop(member, now, due, actions),
+        Stage::PreStop { due } if due <= now => {
+            actions.push(Action::HookOverran { id: id() });
+            send_stop(member, now, due, actions)
+        }
+        Stage::Stopping { due, .. } if due <= now => {
+            actions.push(Action::SendKill { id: id() });
+            Stage::Killed { resend: None }
+        }
+        Stage::Stopping { due, resend: Some(at) } if at <= now => {
+            actions.push(Action::SendStop { id: id(), kill_at: due });
+            Stage::Stopping { due, resend: None }
+        }
+        Stage::Killed { resend: Some(at) } if at <= now => {
+            actions.push(Action::SendKill { id: id() });
+            Stage::Killed { resend: None }
+        }
+        Stage::Running
+        | Stage::Held { .. }
+        | Stage::PreStop { .. }
+        | Stage::Turn { .. }
+        | Stage::Stopping { .. }
+        | Stage::Killed { .. }
+        | Stage::Gone => stage,
+    }
+}
+
+/// However late it is, a stop signal gets its window (T-NODE-19).
+fn send_stop(member: &Member, now: Moment, due: Moment, actions: &mut Vec<Action>) -> Stage {
+    let kill_at = due.max(now + STOP_WINDOW_MIN);
+    actions.push(Action::SendStop { id: member.id.clone(), kill_at });
+    Stage::Stopping { due: kill_at, resend: None }
+}
+
+/// Who is to end when the pod does: all that run now, and only those (T-NODE-15).
+pub fn members(pod: &core::Pod, observed: &Observed) -> Vec<Member> {
+    let running = observed.containers.iter().filter(|container| container.is_running());
+    running.map(|container| member(pod, &container.id, &container.name)).collect()
+}
+
+/// One container as a member. What the spec does not know ends like a regular container, without hook.
+pub fn member(pod: &core::Pod, id: &str, name: &str) -> Member {
+    let member = |kind, hook, place| Member {
+        id: id.to_owned(),
+        name: name.to_owned(),
+        kind,
+        hook,
+        place,
+        progress: Progress::Fresh,
+    };
+    let Some(spec) = &pod.spec else { return member(Kind::Regular, false, 0) };
+    let has_hook = |c: &core::Container| c.lifecycle.as_ref().is_some_and(|l| l.pre_stop.is_some());
+    let init = init_containers(spec).enumerate().find(|(_, (_, c))| c.name == name);
+    if let Some((place, (kind, container))) = init {
+        return member(kind, has_hook(container), place);
+    }
+    if let Some(place) = spec.containers.iter().position(|c| c.name == name) {
+        return member(Kind::Regular, has_hook(&spec.containers[place]), place);
+    }
+    let place = ephemeral_containers(spec).iter().position(|c| c.name == name);
+    member(kind_of(spec, name).unwrap_or(Kind::Regular), false, place.unwrap_or(0))
+}
+
+/// T-NODE-5: the grace of a whole pod that ends on the node: the smallest of what was asked for, else
+/// the pod's own, and at least a second. `internal`: eviction, shutdown.
+pub fn pod_grace(pod: &core::Pod, internal: Option<i64>) -> Duration {
+    let asked = pod.metadata.deletion_grace_period_seconds;
+    let own = || pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
+    let grace = match (asked, internal) {
+        (Some(asked), Some(internal)) => Some(asked.min(internal)),
+        (asked, internal) => asked.or(internal).or_else(own),
+    };
+    seconds(grace.unwrap_or(0).max(1))
+}
+
+/// T-NODE-18: the grace of one container that ends while its pod goes on; `probe`: the one that failed.
+pub fn container_grace(pod: &core::Pod, probe: Option<&core::Probe>) -> Duration {
+    let own = || pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
+    let asked = pod.metadata.deletion_grace_period_seconds;
+    let probes = || probe.and_then(|probe| probe.termination_grace_period_seconds);
+    seconds(asked.or_else(probes).or_else(own).unwrap_or(2))
+}
+
+fn seconds(amount: i64) -> Duration {
+    Duration::from_secs(u64::try_from(amount).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;

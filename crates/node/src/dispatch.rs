@@ -1,0 +1,247 @@
+//! Which pod has which worker. One task: pods are admitted one after another, oldest first (N-27).
+//!
+//!     pods of this node (API, manifests) ─┐
+//!     changes in the runtime ─────────────┼──▶ dispatch ──▶ workers
+//!     probe results, changed objects ─────┘
+
+use crate::admission::{self, Here, Rejection, Verdict};
+use crate::parts::Parts;
+use crate::static_pods::is_mirror;
+use crate::worker::{Handle, Kill, Worker};
+use client::{Cache, ObjectKey};
+use k8s_openapi::api::core::v1::Pod;
+use lifecycle::status;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+/// Something the agent as a whole is told.
+pub(crate) enum News {
+    /// The API's view of this pod changed.
+    Pod(ObjectKey),
+    /// These are the pods of the manifests now.
+    Static(Arc<Vec<Arc<Pod>>>),
+    /// Look again at this pod.
+    Look(String),
+    /// Look again at all of them.
+    LookAtAll,
+    /// The node wants this pod to end.
+    Kill { uid: String, kill: Kill },
+    /// No more pods are started; those that run are to end.
+    EndAll(Kill),
+}
+
+pub(crate) struct Dispatch {
+    parts: Arc<Parts>,
+    pods: Cache<Pod>,
+    workers: BTreeMap<String, Handle>,
+    /// Whose pod of that name in the API it was when it was looked at last.
+    by_key: BTreeMap<ObjectKey, String>,
+    /// Static pods by name, and those that wait for an earlier one of that name to be gone (T-NODE-90).
+    statics: BTreeMap<ObjectKey, String>,
+    waiting: BTreeMap<ObjectKey, Arc<Pod>>,
+    /// Uids of pods that passed admission and have not ended.
+    admitted: BTreeSet<String>,
+    running: JoinSet<String>,
+    /// Set when no more pods are to be started.
+    closing: Option<Kill>,
+}
+
+impl Dispatch {
+    pub(crate) fn new(parts: Arc<Parts>, pods: Cache<Pod>) -> Dispatch {
+        Dispatch {
+            parts,
+            pods,
+            workers: BTreeMap::new(),
+            by_key: BTreeMap::new(),
+            statics: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            admitted: BTreeSet::new(),
+            running: JoinSet::new(),
+            closing: None,
+        }
+    }
+
+    /// Until everything was told to end and has ended; or for ever.
+    pub(crate) async fn run(mut self, mut news: mpsc::Receiver<News>) {
+        self.begin();
+        loop {
+            tokio::select! {
+                told = news.recv() => match told {
+                    Some(told) => self.told(told),
+                    None => return,
+                },
+                Some(ended) = self.running.join_next(), if !self.running.is_empty() => {
+                    match ended {
+                        Ok(uid) => self.ended(&uid),
+                        Err(error) => tracing::error!(%error, "a pod's worker failed"),
+                    }
+                }
+            }
+        }
+    }
+
+    /// All pods that were there when the agent started, oldest first (N-27).
+    fn begin(&mut self) {
+        let mut pods = self.pods.list();
+        pods.sort_by(|a, b| {
+            let age = |pod: &Pod| pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+            age(a).cmp(&age(b)).then_with(|| ObjectKey::of(&**a).cmp(&ObjectKey::of(&**b)))
+        });
+        for pod in pods {
+            self.pod_changed(&ObjectKey::of(&*pod));
+        }
+    }
+
+    fn told(&mut self, news: News) {
+        match news {
+            News::Pod(key) => self.pod_changed(&key),
+            News::Static(pods) => self.static_changed(&pods),
+            News::Look(uid) => {
+                if let Some(worker) = self.workers.get(&uid) {
+                    worker.news.notify_one();
+                }
+            }
+            News::LookAtAll => self.workers.values().for_each(|worker| worker.news.notify_one()),
+            News::Kill { uid, kill } => {
+                if let Some(worker) = self.workers.get(&uid) {
+                    worker.kill(kill);
+                }
+            }
+            News::EndAll(kill) => {
+                self.workers.values().for_each(|worker| worker.kill(kill.clone()));
+                self.closing = Some(kill);
+            }
+        }
+    }
+
+    fn pod_changed(&mut self, key: &ObjectKey) {
+        self.tell_mirror(key);
+        let pod = self.pods.get(key).filter(|pod| !is_mirror(pod)); // N-25: run from its manifest.
+        let uid = pod.as_ref().and_then(|pod| pod.metadata.uid.clone());
+        let before = self.by_key.get(key).cloned();
+        if let Some(before) = before.filter(|before| uid.as_ref() != Some(before)) {
+            self.by_key.remove(key);
+            if let Some(worker) = self.workers.get(&before) {
+                worker.gone();
+            }
+        }
+        if let (Some(pod), Some(uid)) = (pod, uid) {
+            self.by_key.insert(key.clone(), uid.clone());
+            self.wanted(uid, pod);
+        }
+    }
+
+    /// What is no longer there ends; what is new starts when an earlier one of its name is gone.
+    fn static_changed(&mut self, pods: &[Arc<Pod>]) {
+        let uids: BTreeSet<&str> =
+            pods.iter().filter_map(|pod| pod.metadata.uid.as_deref()).collect();
+        for uid in self.statics.values().filter(|uid| !uids.contains(uid.as_str())) {
+            if let Some(worker) = self.workers.get(uid) {
+                worker.gone();
+            }
+        }
+        self.waiting.clear();
+        for pod in pods {
+            let (key, uid) = (ObjectKey::of(&**pod), pod.metadata.uid.clone().unwrap_or_default());
+            match self.statics.get(&key) {
+                Some(known) if *known != uid => drop(self.waiting.insert(key, pod.clone())),
+                Some(_) | None => self.start_static(key, uid, pod.clone()),
+            }
+        }
+    }
+
+    fn start_static(&mut self, key: ObjectKey, uid: String, pod: Arc<Pod>) {
+        self.statics.insert(key.clone(), uid.clone());
+        self.wanted(uid.clone(), pod);
+        self.tell_mirror(&key);
+    }
+
+    /// The copy of a static pod in the API has changed, come or gone.
+    fn tell_mirror(&self, key: &ObjectKey) {
+        let worker = self.statics.get(key).and_then(|uid| self.workers.get(uid));
+        if let Some(worker) = worker {
+            worker.mirror(self.pods.get(key).filter(|pod| is_mirror(pod)));
+        }
+    }
+
+    fn wanted(&mut self, uid: String, pod: Arc<Pod>) {
+        if let Some(worker) = self.workers.get(&uid) {
+            return worker.update(pod);
+        }
+        let (handle, orders) = Handle::new(pod.clone());
+        let worker = Worker::new(self.parts.clone(), &handle, orders);
+        self.workers.insert(uid.clone(), handle);
+        match self.refusal(&pod) {
+            None => {
+                self.admitted.insert(uid.clone());
+                self.running.spawn(async move {
+                    worker.run().await;
+                    uid
+                });
+            }
+            Some(refusal) => {
+                self.running.spawn(async move {
+                    worker.reject(&refusal.reason, &refusal.message).await;
+                    uid
+                });
+            }
+        }
+    }
+
+    /// Pods that have ended, or are ending, are not asked (N-27).
+    fn refusal(&self, pod: &Pod) -> Option<Rejection> {
+        let over = pod.metadata.deletion_timestamp.is_some()
+            || pod.status.as_ref().is_some_and(status::is_terminal);
+        let node = self.parts.node().filter(|_| !over)?;
+        let here = Here {
+            node: &node,
+            pressure: &[],
+            sysctls: &[],
+            apparmor: false,
+            strict_groups: true,
+            shutting_down: self.closing.is_some(),
+        };
+        let admitted: Vec<Arc<Pod>> =
+            self.admitted.iter().filter_map(|uid| self.parts.pods.by_uid(uid)).collect();
+        match admission::decide(&here, &admitted, pod) {
+            Verdict::Admit => None,
+            Verdict::AdmitAfter(victims) => {
+                victims.iter().for_each(|victim| self.preempt(victim));
+                None
+            }
+            Verdict::Reject(rejection) => Some(rejection),
+        }
+    }
+
+    /// T-NODE-83
+    fn preempt(&self, victim: &Pod) {
+        let message = "Preempted in order to admit critical pod";
+        self.parts.recorder.warning(&client::reference(victim), "Preempting", message);
+        let worker = victim.metadata.uid.as_ref().and_then(|uid| self.workers.get(uid));
+        if let Some(worker) = worker {
+            let verdict = status::Verdict {
+                reason: "Preempting".into(),
+                message: message.into(),
+                disruption: true,
+            };
+            worker.kill(Kill { verdict, grace: None });
+        }
+    }
+
+    fn ended(&mut self, uid: &str) {
+        self.admitted.remove(uid);
+        let Some(worker) = self.workers.remove(uid) else { return };
+        let key = ObjectKey::of(&*worker.orders.borrow().pod);
+        if self.by_key.get(&key).is_some_and(|known| known == uid) {
+            self.by_key.remove(&key);
+        }
+        if self.statics.get(&key).is_some_and(|known| known == uid) {
+            self.statics.remove(&key);
+            if let Some(pod) = self.waiting.remove(&key) {
+                self.start_static(key, pod.metadata.uid.clone().unwrap_or_default(), pod);
+            }
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! How a node gets its credentials: a token once, then certificates of its own.
+//!
+//!     token ──▶ CSR kube-apiserver-client-kubelet ──▶ client certificate (system:node:<name>)
+//!                         client certificate ──▶ CSR kubelet-serving ──▶ serving certificate
+//!
+//! Whom to trust is in the token: its third part is the fingerprint of the cluster's authority, which
+//! the server shows in its chain. Everything is kept in the data directory, so a second start needs
+//! no token.
+
+mod authority;
+
+pub use authority::fingerprint;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD as BASE64;
+use client::{Client, ObjectKey};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::{
+    CertificateSigningRequest, CertificateSigningRequestSpec,
+};
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use rcgen::{CertificateParams, DnType, KeyPair, SanType};
+use serde_json::json;
+use std::net::IpAddr;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A request that nobody signs in this time will not be signed.
+const SIGNED_WITHIN: Duration = Duration::from_secs(60);
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+
+pub struct Join<'a> {
+    /// `https://host:port`
+    pub server: &'a str,
+    /// `id.secret`, or `id.secret.fingerprint`.
+    pub token: &'a str,
+    /// The cluster's authority in PEM, if it is known.
+    pub ca: Option<String>,
+    pub name: &'a str,
+    /// By which the API server will reach this node.
+    pub addresses: &'a [IpAddr],
+    /// Where credentials are kept.
+    pub dir: &'a Path,
+}
+
+/// What a node has to show.
+pub struct Credentials {
+    /// For the API server, as `system:node:<name>`.
+    pub kubeconfig: PathBuf,
+    /// All in PEM.
+    pub serving_certificate: String,
+    pub serving_key: String,
+    pub ca: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    #[error("{0}")]
+    Refused(String),
+    #[error("the API server did not accept the request")]
+    Api(#[from] client::Error),
+    #[error("cannot write {}", path.display())]
+    File { path: PathBuf, source: std::io::Error },
+}
+
+/// Asks for what is missing.
+pub async fn join(join: Join<'_>) -> Result<Credentials, JoinError> {
+    let path = |name: &str| join.dir.join(name);
+    private_dir(join.dir)?;
+    let kubeconfig = path("kubeconfig");
+    let (token, fingerprint) = split(join.token)?;
+    let ca = match (&join.ca, std::fs::read_to_string(path("ca.crt"))) {
+        (Some(ca), _) => ca.clone(),
+        (None, Ok(ca)) => ca,
+        (None, Err(_)) => authority::fetch(join.server, fingerprint).await?,
+    };
+    if !kubeconfig.exists() {
+        write(&path("ca.crt"), ca.as_bytes())?;
+        let client = Client::connect(join.server, token, Some(&ca)).await?;
+        let (key, certificate) = client_certificate(&client, join.name).await?;
+        let text = kubeconfig_text(join.server, &ca, &certificate, &key);
+        write(&kubeconfig, text.as_bytes())?;
+    }
+    let client = Client::from_kubeconfig(&kubeconfig).await?;
+    let (key, certificate) = serving_certificate(&client, join.name, join.addresses).await?;
+    write(&path("serving.key"), key.as_bytes())?;
+    write(&path("serving.crt"), certificate.as_bytes())?;
+    Ok(Credentials { kubeconfig, serving_certificate: certificate, serving_key: key, ca })
+}
+
+/// With a kubeconfig of the node's own: only the serving certificate is missing.
+pub async fn serve_as(
+    kubeconfig: &Path,
+    name: &str,
+    addresses: &[IpAddr],
+    dir: &Path,
+) -> Result<Credentials, JoinError> {
+    private_dir(dir)?;
+    let client = Client::from_kubeconfig(kubeconfig).await?;
+    let ca = client.get::<ConfigMap>(&ObjectKey::new("kube-system", "kube-root-ca.crt")).await?;
+    let ca = ca.data.unwrap_or_default().remove("ca.crt").unwrap_or_default();
+    let (key, certificate) = serving_certificate(&client, name, addresses).await?;
+    write(&dir.join("serving.key"), key.as_bytes())?;
+    write(&dir.join("serving.crt"), certificate.as_bytes())?;
+    let kubeconfig = kubeconfig.to_owned();
+    Ok(Credentials { kubeconfig, serving_certificate: certificate, serving_key: key, ca })
+}
+
+fn private_dir(dir: &Path) -> Result<(), JoinError> {
+    std::fs::create_dir_all(dir)
+        .and_then(|()| std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700)))
+        .map_err(|source| JoinError::File { path: dir.to_owned(), source })
+}
+
+/// The token itself, and the fingerprint it may carry.
+fn split(token: &str) -> Result<(&str, Option<&str>), JoinError> {
+    let shape = || {
+        let why = "a join token looks like `abcdef.0123456789abcdef.FINGERPRINT`; make one with \
+                   `landfall token create` where the API server runs";
+        JoinError::Refused(why.into())
+    };
+    let mut dots = token.match_indices('.').map(|(at, _)| at);
+    dots.next().ok_or_else(shape)?;
+    match dots.next() {
+        Some(at) => Ok((&token[..at], Some(&token[at + 1..]))),
+        None => Ok((token, None)),
+    }
+}
+
+async fn client_certificate(client: &Client, name: &str) -> Result<(String, String), JoinError> {
+    let signer = "kubernetes.io/kube-apiserver-client-kubelet";
+    signed(client, name, &[], signer, "client auth").await
+}
+
+async fn serving_certificate(
+    client: &Client,
+    name: &str,
+    addresses: &[IpAddr],
+) -> Result<(String, String), JoinError> {
+    signed(client, name, addresses, "kubernetes.io/kubelet-serving", "server auth").await
+}
+
+/// Makes a key, asks for a certificate of the node's name, waits for it. Answers (key, certificate).
+async fn signed(
+    client: &Client,
+    name: &str,
+    addresses: &[IpAddr],
+    signer: &str,
+    usage: &str,
+) -> Result<(String, String), JoinError> {
+    let (key, request) = request(name, addresses, signer.ends_with("serving"))
+        .map_err(|error| JoinError::Refused(format!("no key could be made: {error}")))?;
+    let asked = CertificateSigningRequest {
+        metadata: ObjectMeta { generate_name: Some("csr-".into()), ..ObjectMeta::default() },
+        spec: CertificateSigningRequestSpec {
+            request: ByteString(request.into_bytes()),
+            signer_name: signer.into(),
+            usages: Some(vec!["digital signature".into(), usage.into()]),
+            ..CertificateSigningRequestSpec::default()
+        },
+        status: None,
+    };
+    let asked = client.create(&asked).await?;
+    let waited = tokio::time::timeout(SIGNED_WITHIN, answer(client, &ObjectKey::of(&asked))).await;
+    let nobody = || {
+        let name = asked.metadata.name.as_deref().unwrap_or_default();
+        let why = format!(
+            "nobody signed the request {name} ({signer}) within a minute; is a controller running?"
+        );
+        JoinError::Refused(why)
+    };
+    Ok((key, waited.map_err(|_| nobody())??))
+}
+
+async fn answer(client: &Client, key: &ObjectKey) -> Result<String, JoinError> {
+    loop {
+        let request = client.get::<CertificateSigningRequest>(key).await?;
+        let status = request.status.unwrap_or_default();
+        if let Some(certificate) = status.certificate {
+            return String::from_utf8(certificate.0)
+                .map_err(|_| JoinError::Refused("the certificate is not PEM".into()));
+        }
+        let no = status.conditions.into_iter().flatten().find(|c| c.type_ != "Approved");
+        if let Some(no) = no {
+            let why = no.message.unwrap_or_default();
+            return Err(JoinError::Refused(format!("the certificate was refused: {why}")));
+        }
+        tokio::time::sleep(ASK_AGAIN).await;
+    }
+}
+
+/// A fresh key, and a request for `system:node:<name>` in `system:nodes`.
+fn request(
+    name: &str,
+    addresses: &[IpAddr],
+    serving: bool,
+) -> Result<(String, String), rcgen::Error> {
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, format!("system:node:{name}"));
+    params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+    if serving {
+        params.subject_alt_names.push(SanType::DnsName(name.try_into()?));
+        params.subject_alt_names.extend(addresses.iter().map(|ip| SanType::IpAddress(*ip)));
+    }
+    let request = params.serialize_request(&key)?.pem()?;
+    Ok((key.serialize_pem(), request))
+}
+
+fn kubeconfig_text(server: &str, ca: &str, certificate: &str, key: &str) -> String {
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "landfall", "cluster": {
+            "server": server, "certificate-authority-data": BASE64.encode(ca)}}],
+        "users": [{"name": "node", "user": {
+            "client-certificate-data": BASE64.encode(certificate),
+            "client-key-data": BASE64.encode(key)}}],
+        "contexts": [{"name": "node", "context": {"cluster": "landfall", "user": "node"}}],
+        "current-context": "node",
+    });
+    // JSON is YAML.
+    format!("{config:#}\n")
+}
+
+/// Secrets: for us alone, whole or not at all.
+fn write(path: &Path, bytes: &[u8]) -> Result<(), JoinError> {
+    let new = path.with_extension("new");
+    let written = || {
+        let mut file = std::fs::OpenOptions::new()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .mode(0o600)
+            .open(&new)?;
+        std::io::Write::write_all(&mut file, bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&new, path)
+    };
+    written().map_err(|source| JoinError::File { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_may_carry_a_fingerprint() {
+        assert_eq!(split("a.b").unwrap(), ("a.b", None));
+        assert_eq!(split("a.b.c").unwrap(), ("a.b", Some("c")));
+        assert!(split("ab").unwrap_err().to_string().contains("landfall token create"));
+    }
+
+    #[test]
+    fn a_request_names_the_node_and_where_it_serves() {
+        let (_, pem) = request("n1", &["10.0.0.1".parse().unwrap()], true).unwrap();
+        let request = rcgen::CertificateSigningRequestParams::from_pem(&pem).unwrap();
+        assert_eq!(request.params.subject_alt_names.len(), 2);
+        let name = request.params.distinguished_name.get(&DnType::CommonName);
+        assert_eq!(name, Some(&rcgen::DnValue::Utf8String("system:node:n1".into())));
+    }
+}

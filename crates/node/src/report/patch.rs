@@ -1,0 +1,127 @@
+//! The strategic merge patch that turns one status into another, with nothing in it that is so already.
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use serde_json::{Map, Value, json};
+
+/// Lists that strategic merge would merge by key although we mean the whole list.
+const REPLACED: [&str; 2] = ["podIPs", "hostIPs"];
+const CONDITIONS: &str = "conditions";
+
+/// None: it is so already. The uid makes sure that no other pod of that name is written to.
+pub(super) fn between(base: &Pod, status: &PodStatus) -> Option<Value> {
+    let before = base.status.as_ref().map(object).unwrap_or_default();
+    let mut after = object(status);
+    let mut changed = Map::new();
+    for key in before.keys().filter(|key| !after.contains_key(*key)) {
+        changed.insert(key.clone(), Value::Null);
+    }
+    let conditions = (before.get(CONDITIONS), after.remove(CONDITIONS));
+    changed.remove(CONDITIONS);
+    if let Some(conditions) = differing_conditions(conditions.0, conditions.1.as_ref()) {
+        changed.insert(CONDITIONS.into(), conditions);
+    }
+    for (key, value) in after {
+        if before.get(&key) == Some(&value) {
+            continue;
+        }
+        let value = match value {
+            Value::Array(mut items) if REPLACED.contains(&key.as_str()) => {
+                items.push(json!({"$patch": "replace"}));
+                Value::Array(items)
+            }
+            value => value,
+        };
+        changed.insert(key, value);
+    }
+    if changed.is_empty() {
+        return None;
+    }
+    let uid = base.metadata.uid.as_deref().unwrap_or_default();
+    Some(json!({"metadata": {"uid": uid}, "status": changed}))
+}
+
+/// Only conditions that differ, so that one written meanwhile by somebody else is kept.
+fn differing_conditions(before: Option<&Value>, after: Option<&Value>) -> Option<Value> {
+    let list = |conditions: Option<&Value>| {
+        conditions.and_then(Value::as_array).cloned().unwrap_or_default()
+    };
+    let (before, after) = (list(before), list(after));
+    let is_in = |list: &[Value], kind: &Value| list.iter().any(|c| &c["type"] == kind);
+    let mut differing: Vec<Value> = after.iter().filter(|c| !before.contains(c)).cloned().collect();
+    // A field that is gone from a condition has to be named to be removed.
+    for condition in &mut differing {
+        let old = before.iter().find(|old| old["type"] == condition["type"]);
+        let fields = old.and_then(Value::as_object).into_iter().flat_map(Map::keys);
+        for field in fields {
+            if condition.get(field).is_none() {
+                condition[field.as_str()] = Value::Null;
+            }
+        }
+    }
+    let gone = before.iter().filter(|c| !is_in(&after, &c["type"]));
+    differing.extend(gone.map(|c| json!({"$patch": "delete", "type": c["type"]})));
+    (!differing.is_empty()).then_some(Value::Array(differing))
+}
+
+fn object(status: &PodStatus) -> Map<String, Value> {
+    match serde_json::to_value(status) {
+        Ok(Value::Object(fields)) => fields,
+        _ => Map::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(status: Value) -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": "a", "uid": "u"}, "status": status}))
+            .unwrap()
+    }
+
+    fn patched(before: Value, after: Value) -> Option<Value> {
+        let after: PodStatus = serde_json::from_value(after).unwrap();
+        between(&pod(before), &after).map(|patch| patch["status"].clone())
+    }
+
+    #[test]
+    fn an_unchanged_status_is_not_sent_n_70() {
+        let status =
+            json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
+        assert_eq!(patched(status.clone(), status), None);
+    }
+
+    #[test]
+    fn only_what_differs_is_sent_and_what_is_gone_is_null() {
+        let before = json!({"phase": "Running", "reason": "x", "hostIP": "1.2.3.4"});
+        let after = json!({"phase": "Failed", "hostIP": "1.2.3.4"});
+        assert_eq!(patched(before, after), Some(json!({"phase": "Failed", "reason": null})));
+    }
+
+    #[test]
+    fn a_foreign_condition_is_not_touched_and_an_own_one_that_ends_is_deleted() {
+        let before = json!({"conditions": [
+            {"type": "Foreign", "status": "True"},
+            {"type": "PodResizePending", "status": "True"},
+            {"type": "Ready", "status": "False", "reason": "ContainersNotReady"}]});
+        let after = json!({"conditions": [
+            {"type": "Foreign", "status": "True"}, {"type": "Ready", "status": "True"}]});
+        let wanted = json!({"conditions": [
+            {"type": "Ready", "status": "True", "reason": null},
+            {"$patch": "delete", "type": "PodResizePending"}]});
+        assert_eq!(patched(before, after), Some(wanted));
+    }
+
+    #[test]
+    fn addresses_are_replaced_not_merged() {
+        let after = json!({"podIPs": [{"ip": "10.0.0.2"}]});
+        let wanted = json!({"podIPs": [{"ip": "10.0.0.2"}, {"$patch": "replace"}]});
+        assert_eq!(patched(json!({"podIPs": [{"ip": "10.0.0.9"}]}), after), Some(wanted));
+    }
+
+    #[test]
+    fn the_uid_is_a_precondition() {
+        let after: PodStatus = serde_json::from_value(json!({"phase": "Running"})).unwrap();
+        assert_eq!(between(&pod(json!({})), &after).unwrap()["metadata"]["uid"], "u");
+    }
+}

@@ -1,0 +1,148 @@
+//! What people see of a static pod through the API: a mirror object, made and kept by the node
+//! (N-25, T-NODE-89 to 91).
+
+use super::{CONFIG_HASH, CONFIG_MIRROR, annotation};
+use client::{Client, DeleteOptions, ObjectKey};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MirrorPlan {
+    /// The one that is there is of another pod, or on its way out.
+    pub(crate) delete: bool,
+    pub(crate) create: bool,
+}
+
+/// What to do about the mirror of a static pod that runs or is to run. `node` is the Node object if
+/// it is known: without it, or when it is going, there is nobody to own a mirror.
+pub(crate) fn mirror_plan(pod: &Pod, mirror: Option<&Pod>, node: Option<&Node>) -> MirrorPlan {
+    let delete = mirror.is_some_and(|mirror| {
+        mirror.metadata.deletion_timestamp.is_some() || !is_mirror_of(mirror, pod)
+    });
+    let owned = node.is_some_and(|node| node.metadata.deletion_timestamp.is_none());
+    MirrorPlan { delete, create: owned && (mirror.is_none() || delete) }
+}
+
+fn is_mirror_of(mirror: &Pod, pod: &Pod) -> bool {
+    mirror.metadata.name == pod.metadata.name
+        && mirror.metadata.namespace == pod.metadata.namespace
+        && annotation(mirror, CONFIG_MIRROR).is_some()
+        && annotation(mirror, CONFIG_MIRROR) == annotation(pod, CONFIG_HASH)
+}
+
+/// Decides and does it. The mirror that is there now, if it is known.
+pub(crate) async fn reconcile_mirror(
+    client: &Client,
+    pod: &Pod,
+    mirror: Option<&Pod>,
+    node: Option<&Node>,
+) -> client::Result<Option<Pod>> {
+    let plan = mirror_plan(pod, mirror, node);
+    if let Some(mirror) = mirror.filter(|_| plan.delete) {
+        delete_mirror(client, mirror).await?;
+    }
+    let Some(node) = node.filter(|_| plan.create) else {
+        return Ok(mirror.filter(|_| !plan.delete).cloned());
+    };
+    let wanted = mirror_of(pod, node);
+    match client.create(&wanted).await {
+        Err(error) if error.is_already_exists() => {
+            let there: Option<Pod> = client.find(&ObjectKey::of(pod)).await?;
+            match there {
+                Some(there) if is_mirror_of(&there, pod) => Ok(Some(there)),
+                // Of an older manifest, from before this agent: the next pass will know it.
+                _ => Err(error),
+            }
+        }
+        made => made.map(Some),
+    }
+}
+
+/// At once, and only this very one. Gone is fine.
+pub(crate) async fn delete_mirror(client: &Client, mirror: &Pod) -> client::Result<()> {
+    let options = DeleteOptions::only(mirror).grace(0);
+    match client.delete::<Pod>(&ObjectKey::of(mirror), &options).await {
+        Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn mirror_of(pod: &Pod, node: &Node) -> Pod {
+    let mut mirror = pod.clone();
+    let hash = annotation(pod, CONFIG_HASH).unwrap_or_default().to_owned();
+    mirror.metadata.uid = None;
+    mirror.metadata.annotations.get_or_insert_default().insert(CONFIG_MIRROR.to_owned(), hash);
+    mirror.metadata.owner_references = Some(vec![OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        name: node.metadata.name.clone().unwrap_or_default(),
+        uid: node.metadata.uid.clone().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: None,
+    }]);
+    mirror.status = None;
+    mirror
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(annotations: Value) -> Pod {
+        serde_json::from_value(json!({ "metadata": {
+            "name": "web-n", "namespace": "default", "uid": "u", "annotations": annotations } }))
+        .unwrap()
+    }
+
+    fn node() -> Node {
+        serde_json::from_value(json!({ "metadata": { "name": "n", "uid": "nu" } })).unwrap()
+    }
+
+    #[test]
+    fn n_25_a_mirror_is_made_kept_or_made_anew() {
+        let own = pod(json!({ "kubernetes.io/config.hash": "h1" }));
+        let good = pod(json!({ "kubernetes.io/config.mirror": "h1" }));
+        let old = pod(json!({ "kubernetes.io/config.mirror": "h0" }));
+        let stranger = pod(json!({}));
+        let going = {
+            let mut going = good.clone();
+            going.metadata.deletion_timestamp =
+                serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+            going
+        };
+        let node = node();
+        let leaving = {
+            let mut leaving = node.clone();
+            leaving.metadata.deletion_timestamp =
+                serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+            leaving
+        };
+        let rows = [
+            (None, Some(&node), (false, true)),
+            (Some(&good), Some(&node), (false, false)),
+            (Some(&old), Some(&node), (true, true)),
+            (Some(&going), Some(&node), (true, true)),
+            (Some(&stranger), Some(&node), (true, true)),
+            (None, None, (false, false)),
+            (None, Some(&leaving), (false, false)),
+            (Some(&old), None, (true, false)),
+        ];
+        for (mirror, node, (delete, create)) in rows {
+            let plan = mirror_plan(&own, mirror, node);
+            assert_eq!(plan, MirrorPlan { delete, create }, "{mirror:?} {node:?}");
+        }
+    }
+
+    #[test]
+    fn n_25_a_mirror_belongs_to_the_node() {
+        let mirror = mirror_of(&pod(json!({ "kubernetes.io/config.hash": "h1" })), &node());
+        assert_eq!(mirror.metadata.annotations.unwrap()["kubernetes.io/config.mirror"], "h1");
+        let owner = &mirror.metadata.owner_references.unwrap()[0];
+        assert_eq!(
+            (owner.kind.as_str(), owner.name.as_str(), owner.uid.as_str()),
+            ("Node", "n", "nu")
+        );
+        assert_eq!(owner.controller, Some(true));
+    }
+}

@@ -1,0 +1,312 @@
+//! The files of configMap, secret, downwardAPI and projected volumes (N-139 to N-142).
+
+use super::atomic::{File, Payload};
+use super::tokens::Tokens;
+use crate::config::{self, NodeFacts, Objects};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, ProjectedVolumeSource, Secret,
+    ServiceAccountTokenProjection, Volume, VolumeProjection,
+};
+use std::collections::BTreeMap;
+
+const DEFAULT_MODE: i32 = 0o644;
+/// A token that not everybody may read.
+const PRIVATE_MODE: u32 = 0o600;
+
+/// Where payloads come from.
+pub(crate) struct Source<'a> {
+    pub(crate) objects: &'a Objects,
+    pub(crate) tokens: &'a Tokens,
+    pub(crate) facts: &'a NodeFacts,
+}
+
+impl Source<'_> {
+    /// None: the volume is not one of files that the node writes.
+    pub(crate) async fn payload(
+        &self,
+        pod: &Pod,
+        volume: &Volume,
+    ) -> Option<Result<Payload, String>> {
+        if let Some(it) = &volume.config_map {
+            let (optional, mode) = (it.optional == Some(true), it.default_mode);
+            return Some(self.config_map(pod, &it.name, it.items.as_deref(), optional, mode).await);
+        }
+        if let Some(it) = &volume.secret {
+            let name = it.secret_name.as_deref().unwrap_or_default();
+            let (optional, mode) = (it.optional == Some(true), it.default_mode);
+            return Some(self.secret(pod, name, it.items.as_deref(), optional, mode).await);
+        }
+        if let Some(it) = &volume.downward_api {
+            let items = it.items.as_deref().unwrap_or_default();
+            return Some(downward(pod, items, it.default_mode, self.facts));
+        }
+        match &volume.projected {
+            Some(it) => Some(self.projected(pod, it).await),
+            None => None,
+        }
+    }
+
+    async fn config_map(
+        &self,
+        pod: &Pod,
+        name: &str,
+        items: Option<&[KeyToPath]>,
+        optional: bool,
+        mode: Option<i32>,
+    ) -> Result<Payload, String> {
+        match self.objects.config_map(config::namespace(pod), name).await? {
+            Some(found) => config_map(&found, items, optional, mode),
+            None if optional => Ok(Payload::new()),
+            None => Err(format!("configmap {name:?} not found")),
+        }
+    }
+
+    async fn secret(
+        &self,
+        pod: &Pod,
+        name: &str,
+        items: Option<&[KeyToPath]>,
+        optional: bool,
+        mode: Option<i32>,
+    ) -> Result<Payload, String> {
+        match self.objects.secret(config::namespace(pod), name).await? {
+            Some(found) => secret(&found, items, optional, mode),
+            None if optional => Ok(Payload::new()),
+            None => Err(format!("secret {name:?} not found")),
+        }
+    }
+
+    /// All sources in one tree; the later wins (N-141).
+    async fn projected(&self, pod: &Pod, it: &ProjectedVolumeSource) -> Result<Payload, String> {
+        let mut payload = Payload::new();
+        let mut errors = Vec::new();
+        for source in it.sources.iter().flatten() {
+            match self.projection(pod, source, it.default_mode).await {
+                Ok(files) => payload.extend(files),
+                Err(error) => errors.push(error),
+            }
+        }
+        match errors.as_slice() {
+            [] => Ok(payload),
+            [one] => Err(one.clone()),
+            several => Err(format!("[{}]", several.join(", "))),
+        }
+    }
+
+    async fn projection(
+        &self,
+        pod: &Pod,
+        source: &VolumeProjection,
+        mode: Option<i32>,
+    ) -> Result<Payload, String> {
+        if let Some(it) = &source.config_map {
+            let optional = it.optional == Some(true);
+            return self.config_map(pod, &it.name, it.items.as_deref(), optional, mode).await;
+        }
+        if let Some(it) = &source.secret {
+            let optional = it.optional == Some(true);
+            return self.secret(pod, &it.name, it.items.as_deref(), optional, mode).await;
+        }
+        if let Some(it) = &source.downward_api {
+            return downward(pod, it.items.as_deref().unwrap_or_default(), mode, self.facts);
+        }
+        if let Some(it) = &source.service_account_token {
+            return self.token(pod, it, mode).await;
+        }
+        if source.cluster_trust_bundle.is_some() {
+            return Err("ClusterTrustBundle projection is not supported in this node".into());
+        }
+        Err("unsupported projected volume source".into())
+    }
+
+    async fn token(
+        &self,
+        pod: &Pod,
+        it: &ServiceAccountTokenProjection,
+        mode: Option<i32>,
+    ) -> Result<Payload, String> {
+        let token = self.tokens.get(pod, it.audience.as_deref(), it.expiration_seconds).await;
+        let data = token.map_err(|error| format!("failed to fetch token: {error}"))?.into_bytes();
+        let owner = shared_user(pod);
+        let has_group = fs_group(pod).is_some();
+        let mode = match owner.is_some() || has_group {
+            true => PRIVATE_MODE,
+            false => file_mode(None, mode),
+        };
+        Ok(BTreeMap::from([(it.path.clone(), File { data, mode, owner })]))
+    }
+}
+
+pub(crate) fn fs_group(pod: &Pod) -> Option<u32> {
+    let context = pod.spec.as_ref()?.security_context.as_ref()?;
+    u32::try_from(context.fs_group?).ok()
+}
+
+/// The user that all containers run as, if they agree on one (N-142).
+fn shared_user(pod: &Pod) -> Option<u32> {
+    let of_pod = pod.spec.as_ref()?.security_context.as_ref().and_then(|it| it.run_as_user);
+    let containers = config::containers(pod);
+    let mut users = containers.iter().map(|container| {
+        let own = container.security_context.as_ref().and_then(|it| it.run_as_user);
+        own.or(of_pod)
+    });
+    let first = users.next()??;
+    users.all(|user| user == Some(first)).then(|| u32::try_from(first).ok()).flatten()
+}
+
+fn config_map(
+    object: &ConfigMap,
+    items: Option<&[KeyToPath]>,
+    optional: bool,
+    mode: Option<i32>,
+) -> Result<Payload, String> {
+    let text = object.data.iter().flatten().map(|(key, value)| (key, value.as_bytes()));
+    let binary = object.binary_data.iter().flatten().map(|(key, value)| (key, value.0.as_slice()));
+    let data = text.chain(binary).map(|(key, value)| (key.as_str(), value)).collect();
+    chosen(data, items, optional, mode, "configmap references non-existent config key")
+}
+
+fn secret(
+    object: &Secret,
+    items: Option<&[KeyToPath]>,
+    optional: bool,
+    mode: Option<i32>,
+) -> Result<Payload, String> {
+    let data = object.data.iter().flatten();
+    let data = data.map(|(key, value)| (key.as_str(), value.0.as_slice())).collect();
+    chosen(data, items, optional, mode, "references non-existent secret key")
+}
+
+/// All keys, or those that are listed, under the names they are given.
+fn chosen(
+    data: BTreeMap<&str, &[u8]>,
+    items: Option<&[KeyToPath]>,
+    optional: bool,
+    mode: Option<i32>,
+    missing: &str,
+) -> Result<Payload, String> {
+    let file = |data: &[u8], own: Option<i32>| File {
+        data: data.to_owned(),
+        mode: file_mode(own, mode),
+        owner: None,
+    };
+    let Some(items) = items.filter(|items| !items.is_empty()) else {
+        return Ok(data
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), file(value, None)))
+            .collect());
+    };
+    let mut payload = Payload::new();
+    for item in items {
+        match data.get(item.key.as_str()) {
+            Some(value) => drop(payload.insert(item.path.clone(), file(value, item.mode))),
+            None if optional => {}
+            None => return Err(format!("{missing}: {}", item.key)),
+        }
+    }
+    Ok(payload)
+}
+
+fn downward(
+    pod: &Pod,
+    items: &[DownwardAPIVolumeFile],
+    mode: Option<i32>,
+    facts: &NodeFacts,
+) -> Result<Payload, String> {
+    let mut payload = Payload::new();
+    for item in items {
+        let text = match (&item.field_ref, &item.resource_field_ref) {
+            (Some(field), _) => config::field(pod, &field.field_path)?,
+            (_, Some(resource)) => config::resource(pod, None, resource, facts)?,
+            (None, None) => String::new(),
+        };
+        let file = File { data: text.into(), mode: file_mode(item.mode, mode), owner: None };
+        payload.insert(item.path.clone(), file);
+    }
+    Ok(payload)
+}
+
+fn file_mode(own: Option<i32>, default: Option<i32>) -> u32 {
+    u32::try_from(own.or(default).unwrap_or(DEFAULT_MODE)).unwrap_or(0o644) & 0o777
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn shown(payload: &Payload) -> Vec<String> {
+        let file = |(path, file): (&String, &File)| {
+            format!("{path} {:o} {}", file.mode, String::from_utf8_lossy(&file.data))
+        };
+        payload.iter().map(file).collect()
+    }
+
+    fn items(items: Value) -> Vec<KeyToPath> {
+        serde_json::from_value(items).unwrap()
+    }
+
+    /// N-139
+    #[test]
+    fn keys_become_files_and_items_choose_and_rename() {
+        let map: ConfigMap = serde_json::from_value(json!({
+            "data": { "a": "1", "b": "2" }, "binaryData": { "c": "Mw==" },
+        }))
+        .unwrap();
+        let all = config_map(&map, None, false, None).unwrap();
+        assert_eq!(shown(&all), ["a 644 1", "b 644 2", "c 644 3"]);
+        let some = items(
+            json!([{ "key": "c", "path": "x/y", "mode": 0o400 }, { "key": "a", "path": "z" }]),
+        );
+        let some = config_map(&map, Some(&some), false, Some(0o440)).unwrap();
+        assert_eq!(shown(&some), ["x/y 400 3", "z 440 1"]);
+    }
+
+    /// N-139
+    #[test]
+    fn a_listed_key_must_exist_unless_it_is_optional() {
+        let none = items(json!([{ "key": "k", "path": "k" }]));
+        let map = config_map(&ConfigMap::default(), Some(&none), false, None);
+        assert_eq!(map.unwrap_err(), "configmap references non-existent config key: k");
+        let refused = secret(&Secret::default(), Some(&none), false, None);
+        assert_eq!(refused.unwrap_err(), "references non-existent secret key: k");
+        assert!(secret(&Secret::default(), Some(&none), true, None).unwrap().is_empty());
+    }
+
+    /// N-142
+    #[test]
+    fn a_user_is_shared_only_if_all_containers_have_it() {
+        let pod = |of_pod: Value, users: &[Value]| -> Pod {
+            let containers: Vec<Value> = users
+                .iter()
+                .map(|user| json!({ "name": "c", "securityContext": { "runAsUser": user } }))
+                .collect();
+            let spec =
+                json!({ "securityContext": { "runAsUser": of_pod }, "containers": containers });
+            serde_json::from_value(json!({ "spec": spec })).unwrap()
+        };
+        let no = json!(null);
+        assert_eq!(shared_user(&pod(no.clone(), &[no.clone()])), None);
+        assert_eq!(shared_user(&pod(json!(7), &[no.clone()])), Some(7));
+        assert_eq!(shared_user(&pod(json!(7), &[no.clone(), json!(8)])), None);
+        assert_eq!(shared_user(&pod(json!(7), &[json!(8), json!(8)])), Some(8));
+        assert_eq!(shared_user(&pod(no.clone(), &[json!(8), no])), None);
+    }
+
+    /// N-55, N-56
+    #[test]
+    fn a_downward_file_says_what_the_pod_says() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": { "name": "p", "labels": { "a": "1" } },
+            "spec": { "containers": [{ "name": "c", "resources": { "limits": { "cpu": "1250m" } } }] },
+        }))
+        .unwrap();
+        let items: Vec<DownwardAPIVolumeFile> = serde_json::from_value(json!([
+            { "path": "labels", "fieldRef": { "fieldPath": "metadata.labels" } },
+            { "path": "cpu", "mode": 0o400, "resourceFieldRef": { "containerName": "c", "resource": "limits.cpu" } },
+        ]))
+        .unwrap();
+        let payload = downward(&pod, &items, None, &NodeFacts::new("n", "/tmp")).unwrap();
+        assert_eq!(shown(&payload), ["cpu 400 2", "labels 644 a=\"1\""]);
+    }
+}

@@ -1,0 +1,315 @@
+//! Carries one pod from bound to gone on this node.
+//!
+//!     orders, exits, probe results ──▶ worker ──▶ lifecycle ──▶ what to do ──▶ runtime
+//!                                        ▲                                      │
+//!                                        └──────────── observed ◀───────────────┘
+//!
+//! One task per pod, one thing at a time, and one way only: live, end, clean up, leave (T-NODE-1).
+//! Not here: what to do next (`lifecycle`), how a process is signalled (`runtime`).
+
+mod bringup;
+mod cleanup;
+mod ending;
+pub(crate) mod observe;
+mod sandbox;
+mod start;
+
+use crate::parts::Parts;
+use crate::report::Report;
+use crate::static_pods::is_static;
+use client::reference;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodStatus};
+use lifecycle::backoff::Backoffs;
+use lifecycle::observed::{Observed, StartFailure};
+use lifecycle::status::{self, Stage, Verdict};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+
+/// Passes of a pod to which nothing happens (N-33), and after an error.
+const RESYNC: Duration = Duration::from_secs(60);
+const RETRY: Duration = Duration::from_secs(10);
+
+/// What the agent wants of a pod's worker. It only ever gets worse for the pod.
+#[derive(Clone)]
+pub(crate) struct Orders {
+    /// As the API, or the manifest, has it now.
+    pub(crate) pod: Arc<Pod>,
+    /// Of a static pod: its copy in the API, if there is one.
+    pub(crate) mirror: Option<Arc<Pod>>,
+    /// It left its source: force-deleted, or its manifest was removed.
+    pub(crate) gone: bool,
+    /// The node itself wants it to end.
+    pub(crate) kill: Option<Kill>,
+}
+
+/// Eviction, preemption, shutdown.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Kill {
+    pub(crate) verdict: Verdict,
+    /// None: the pod's own.
+    pub(crate) grace: Option<Duration>,
+}
+
+/// How the agent reaches a worker.
+#[derive(Clone)]
+pub(crate) struct Handle {
+    pub(crate) orders: Arc<watch::Sender<Orders>>,
+    /// Look again: something happened to a container, a probe turned, a ConfigMap changed.
+    pub(crate) news: Arc<Notify>,
+}
+
+impl Handle {
+    pub(crate) fn new(pod: Arc<Pod>) -> (Handle, watch::Receiver<Orders>) {
+        let (orders, received) =
+            watch::channel(Orders { pod, mirror: None, gone: false, kill: None });
+        (Handle { orders: Arc::new(orders), news: Arc::new(Notify::new()) }, received)
+    }
+
+    pub(crate) fn update(&self, pod: Arc<Pod>) {
+        self.orders.send_modify(|orders| orders.pod = pod);
+    }
+
+    pub(crate) fn mirror(&self, mirror: Option<Arc<Pod>>) {
+        self.orders.send_modify(|orders| orders.mirror = mirror);
+    }
+
+    pub(crate) fn gone(&self) {
+        self.orders.send_modify(|orders| orders.gone = true);
+    }
+
+    pub(crate) fn kill(&self, kill: Kill) {
+        self.orders.send_modify(|orders| orders.kill = Some(kill));
+    }
+}
+
+pub(crate) struct Worker {
+    parts: Arc<Parts>,
+    orders: watch::Receiver<Orders>,
+    news: Arc<Notify>,
+    pod: Arc<Pod>,
+    uid: String,
+    report: Report,
+    /// As computed last, whether or not it may be told already.
+    status: PodStatus,
+    stage: Stage,
+    verdict: Option<Verdict>,
+    backoffs: Backoffs,
+    /// Why containers wait, until an attempt succeeds.
+    failures: BTreeMap<String, StartFailure>,
+    memory: observe::Memory,
+}
+
+/// Why a pod ends on this node (T-NODE-2).
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Cause {
+    /// It has a deletion timestamp.
+    Deleted,
+    /// It left its source.
+    Gone,
+    /// Its phase in the API is terminal.
+    Finished,
+    /// The node wants it so.
+    Killed,
+    /// Its containers are done, or can never be.
+    Completed,
+}
+
+/// When to look again.
+enum Next {
+    Now,
+    After(Duration),
+    End(Cause),
+}
+
+impl Worker {
+    pub(crate) fn new(
+        parts: Arc<Parts>,
+        handle: &Handle,
+        orders: watch::Receiver<Orders>,
+    ) -> Worker {
+        let pod = orders.borrow().pod.clone();
+        Worker {
+            report: Report::on(&parts.client, Some(pod.clone()).filter(|pod| !is_static(pod))),
+            parts,
+            orders,
+            news: handle.news.clone(),
+            uid: pod.metadata.uid.clone().unwrap_or_default(),
+            status: pod.status.clone().unwrap_or_default(),
+            pod,
+            stage: Stage::Syncing,
+            verdict: None,
+            backoffs: Backoffs::default(),
+            failures: BTreeMap::new(),
+            memory: observe::Memory::default(),
+        }
+    }
+
+    pub(crate) async fn run(mut self) {
+        self.parts.pods.put(self.pod.clone());
+        let (namespace, name) = self.names();
+        let title = format!("{namespace}/{name}");
+        self.parts.active.send_modify(|active| drop(active.insert(self.uid.clone(), title)));
+        let cause = self.live().await;
+        tracing::debug!(pod = %self.title(), ?cause, "ending");
+        self.end(&cause).await;
+        self.clean_up().await;
+        self.report.written().await;
+        self.parts.active.send_modify(|active| drop(active.remove(&self.uid)));
+        self.leave().await;
+    }
+
+    /// The pod will not run here: says why, and waits for its object to go (N-27).
+    pub(crate) async fn reject(mut self, reason: &str, message: &str) {
+        self.stage = Stage::Terminated;
+        self.parts.recorder.warning(&self.reference(), reason, message);
+        let facts = self.facts(&[]);
+        let rejected = status::rejected(&self.pod, &facts, reason, message);
+        self.tell(rejected);
+        self.leave().await;
+    }
+
+    /// Runs passes until there is a reason to end.
+    async fn live(&mut self) -> Cause {
+        loop {
+            self.follow_orders();
+            if let Some(cause) = self.cause() {
+                return cause;
+            }
+            let next = match self.pass().await {
+                Ok(next) => next,
+                Err(why) => {
+                    tracing::info!(pod = %self.title(), why, "a pass failed");
+                    Next::After(jittered(RETRY))
+                }
+            };
+            match next {
+                Next::Now => tokio::task::yield_now().await,
+                Next::After(pause) => self.wait(pause).await,
+                Next::End(cause) => return cause,
+            }
+        }
+    }
+
+    /// Until there is news, at most that long.
+    async fn wait(&mut self, pause: Duration) {
+        tokio::select! {
+            () = self.news.notified() => {}
+            _ = self.orders.changed() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+
+    fn follow_orders(&mut self) {
+        let orders = self.orders.borrow_and_update().clone();
+        self.pod = orders.pod;
+        let object = if is_static(&self.pod) { orders.mirror } else { Some(self.pod.clone()) };
+        self.report.observed(object);
+        if let Some(kill) = orders.kill {
+            self.verdict.get_or_insert(kill.verdict);
+        }
+    }
+
+    fn cause(&self) -> Option<Cause> {
+        let orders = self.orders.borrow();
+        if orders.gone {
+            Some(Cause::Gone)
+        } else if self.pod.metadata.deletion_timestamp.is_some() {
+            Some(Cause::Deleted)
+        } else if orders.kill.is_some() {
+            Some(Cause::Killed)
+        } else {
+            self.pod.status.as_ref().is_some_and(status::is_terminal).then_some(Cause::Finished)
+        }
+    }
+
+    /// Resolves when the pod is to end: long waits of a pass are given up for it.
+    async fn ending(orders: &mut watch::Receiver<Orders>) {
+        let over = |orders: &Orders| {
+            orders.gone || orders.kill.is_some() || orders.pod.metadata.deletion_timestamp.is_some()
+        };
+        if orders.wait_for(over).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Computes the status from what is so, tells it, and keeps it.
+    fn publish(&mut self, observed: &Observed) {
+        let addresses = self.addresses(observed);
+        let facts = self.facts(&addresses);
+        let status = status::status(&self.pod, observed, &facts, &self.status);
+        let told = if observed.any_running() {
+            status::withheld(status.clone(), &self.status)
+        } else {
+            status.clone()
+        };
+        self.tell(told);
+        self.status = status;
+    }
+
+    fn tell(&mut self, status: PodStatus) {
+        let mut pod = Pod::clone(&self.pod);
+        pod.status = Some(status.clone());
+        self.parts.pods.put(Arc::new(pod));
+        self.report.tell(status);
+    }
+
+    fn facts<'a>(&'a self, addresses: &'a [std::net::IpAddr]) -> status::Facts<'a> {
+        status::Facts {
+            now: clock::now(),
+            host_ips: &self.parts.facts.host_ips,
+            pod_ips: addresses,
+            runtime: &self.parts.runtime_name,
+            stage: self.stage,
+            verdict: self.verdict.as_ref(),
+            conditions: &[],
+        }
+    }
+
+    /// The newest sandbox's, or the node's own for a pod in its network.
+    fn addresses(&self, observed: &Observed) -> Vec<std::net::IpAddr> {
+        if self.host_network() {
+            return self.parts.facts.host_ips.clone();
+        }
+        observed.sandboxes.first().map(|sandbox| sandbox.addresses.clone()).unwrap_or_default()
+    }
+
+    fn host_network(&self) -> bool {
+        self.pod.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true))
+    }
+
+    fn reference(&self) -> ObjectReference {
+        ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Pod".into()),
+            ..reference(&*self.pod)
+        }
+    }
+
+    /// Namespace and name.
+    fn names(&self) -> (&str, &str) {
+        let meta = &self.pod.metadata;
+        (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+    }
+
+    fn log_dir(&self) -> std::path::PathBuf {
+        let (namespace, name) = self.names();
+        self.parts.facts.log_dir(namespace, name, &self.uid)
+    }
+
+    fn title(&self) -> String {
+        let (namespace, name) = self.names();
+        format!("{namespace}/{name} ({})", self.uid)
+    }
+}
+
+/// Up to half as long again, so that a thousand pods do not come at once (N-33).
+fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(1.0 + 0.5 * clock::fraction())
+}
+
+fn until(at: Timestamp) -> Duration {
+    at.duration_since(clock::now()).try_into().unwrap_or_default()
+}

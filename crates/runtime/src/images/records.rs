@@ -1,0 +1,192 @@
+//! Which images are here: one small file, replaced as a whole, read anew each time.
+//!
+//! Several processes use it, so nothing of it is kept in memory; changes are made under a lock.
+
+use super::digest::Digest;
+use super::locks::Lock;
+use super::manifest::ImageConfig;
+use super::reference::Name;
+use crate::{Error, Image, ImageReference, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Clone)]
+pub(crate) struct Records {
+    directory: PathBuf,
+}
+
+/// All of them, by id: the digest of the configuration.
+pub(crate) type Known = BTreeMap<Digest, Record>;
+
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Record {
+    pub(crate) config: ImageConfig,
+    /// Unpacked ones, the lowest first.
+    pub(crate) layers: Vec<Digest>,
+    /// `docker.io/library/busybox:latest`. No tag stands in two records.
+    pub(crate) tags: BTreeSet<String>,
+    /// `docker.io/library/busybox@sha256:…`, of what was asked for: a manifest or an index (N-178).
+    pub(crate) digests: BTreeSet<String>,
+    /// Of the manifest that an index led to.
+    #[serde(default)]
+    pub(crate) manifests: BTreeSet<Digest>,
+    /// Unpacked.
+    pub(crate) size: u64,
+    #[serde(default)]
+    pub(crate) pinned: bool,
+}
+
+impl Records {
+    pub(crate) fn new(directory: &Path) -> Records {
+        Records { directory: directory.to_owned() }
+    }
+
+    pub(crate) fn read(&self) -> Result<Known> {
+        let path = self.directory.join("images.json");
+        match std::fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map_err(|e| Error::io("read", path)(std::io::Error::other(e))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Known::new()),
+            Err(error) => Err(Error::io("read", path)(error)),
+        }
+    }
+
+    /// Reads, lets `change` change, and writes what became of it before it returns.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Known) -> Result<T>) -> Result<T> {
+        let _lock = Lock::exclusive(&self.directory.join("records.lock"))?;
+        let mut known = self.read()?;
+        let answer = change(&mut known)?;
+        let bytes = serde_json::to_vec_pretty(&known)
+            .map_err(|e| Error::io("write", self.directory.clone())(std::io::Error::other(e)))?;
+        replace(&self.directory.join("images.json"), &bytes)?;
+        Ok(answer)
+    }
+}
+
+/// The file is the old one or the new one at any time, also after the power went.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    let write = || {
+        let mut file = tempfile::NamedTempFile::new_in(directory)?;
+        file.write_all(bytes)?;
+        file.as_file().sync_all()?;
+        file.persist(path)?;
+        std::fs::File::open(directory)?.sync_all()
+    };
+    write().map_err(Error::io("write", path))
+}
+
+/// By id (with or without `sha256:`), by name, by digest.
+pub(crate) fn find<'a>(known: &'a Known, image: &ImageReference) -> Result<Option<&'a Digest>> {
+    let text = image.0.as_str();
+    let id = Digest::parse(text).or_else(|| Digest::parse(&format!("sha256:{text}")));
+    if let Some((id, _)) = id.and_then(|id| known.get_key_value(&id)) {
+        return Ok(Some(id));
+    }
+    if Digest::parse(text).is_some() {
+        return Ok(None); // An id of something that is not here.
+    }
+    let name = Name::parse(text)?;
+    let named = |record: &Record| match (&name.digest, name.tagged()) {
+        (Some(digest), _) => record.has_digest(&name, digest),
+        (None, tag) => tag.is_some_and(|tag| record.tags.contains(&tag)),
+    };
+    Ok(known.iter().find(|(_, record)| named(record)).map(|(id, _)| id))
+}
+
+impl Record {
+    fn has_digest(&self, name: &Name, digest: &Digest) -> bool {
+        let repository = format!("{}@", name.full_repository());
+        self.digests.contains(&name.with_digest(digest))
+            || (self.manifests.contains(digest)
+                && self.digests.iter().any(|known| known.starts_with(&repository)))
+    }
+
+    pub(crate) fn image(&self, id: &Digest) -> Image {
+        let user = self.config.user.split(':').next().unwrap_or_default();
+        let uid = user.parse().ok();
+        Image {
+            id: id.to_string(),
+            tags: self.tags.iter().cloned().collect(),
+            digests: self.digests.iter().cloned().collect(),
+            size: self.size,
+            uid,
+            username: if uid.is_some() { String::new() } else { user.to_owned() },
+            pinned: self.pinned,
+        }
+    }
+}
+
+/// Adds what is new to what is known; a tag moves to the newest image that claims it.
+pub(crate) fn merge(known: &mut Known, id: &Digest, new: Record) {
+    for (other, record) in known.iter_mut() {
+        if other != id {
+            record.tags.retain(|tag| !new.tags.contains(tag));
+        }
+    }
+    match known.get_mut(id) {
+        Some(old) => {
+            old.tags.extend(new.tags);
+            old.digests.extend(new.digests);
+            old.manifests.extend(new.manifests);
+            old.size = new.size;
+        }
+        None => {
+            known.insert(id.clone(), new);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(tags: &[&str], digests: &[&str]) -> Record {
+        Record {
+            config: ImageConfig::default(),
+            layers: Vec::new(),
+            tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
+            digests: digests.iter().map(|digest| (*digest).to_owned()).collect(),
+            manifests: BTreeSet::new(),
+            size: 1,
+            pinned: false,
+        }
+    }
+
+    #[test]
+    fn a_tag_names_one_image_only() {
+        let (old, new) = (Digest::of(b"old"), Digest::of(b"new"));
+        let mut known = Known::new();
+        merge(&mut known, &old, record(&["docker.io/library/a:1"], &["docker.io/library/a@x"]));
+        merge(&mut known, &new, record(&["docker.io/library/a:1"], &[]));
+        let found = find(&known, &ImageReference("a:1".into())).unwrap();
+        assert_eq!(found, Some(&new));
+        assert!(known[&old].tags.is_empty());
+        assert!(known.contains_key(&old), "it is still there by its digest");
+    }
+
+    #[test]
+    fn images_are_found_by_id_name_and_digest() {
+        let id = Digest::of(b"it");
+        let manifest = Digest::of(b"manifest");
+        let by_digest = format!("docker.io/library/a@{manifest}");
+        let mut known = Known::new();
+        merge(&mut known, &id, record(&["docker.io/library/a:latest"], &[&by_digest]));
+        let names = [
+            id.to_string(),
+            id.hex().to_owned(),
+            "a".into(),
+            "docker.io/a".into(),
+            by_digest,
+            format!("a:2@{manifest}"), // The digest decides (N-172).
+        ];
+        for name in names {
+            assert_eq!(find(&known, &ImageReference(name.clone())).unwrap(), Some(&id), "{name}");
+        }
+        for name in ["a:2", "b", &manifest.to_string(), &format!("b@{manifest}")] {
+            assert_eq!(find(&known, &ImageReference(name.to_owned())).unwrap(), None, "{name}");
+        }
+        assert!(find(&known, &ImageReference("A".into())).is_err());
+    }
+}
