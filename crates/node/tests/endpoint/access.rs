@@ -46,28 +46,34 @@ async fn get(cluster: &Cluster, token: &str, path: &str) -> (StatusCode, String)
     (parts.status, String::from_utf8_lossy(&body).into_owned())
 }
 
-async fn scraper(cluster: &Cluster) -> String {
+/// The token of a service account that may do just this in the whole cluster.
+pub(crate) async fn token_of(
+    cluster: &Cluster,
+    name: &str,
+    resources: &[&str],
+    verbs: &[&str],
+) -> String {
     let admin = &cluster.admin;
-    let account = json!({ "metadata": { "name": "scraper", "namespace": "default" } });
+    let account = json!({ "metadata": { "name": name, "namespace": "default" } });
     let account: ServiceAccount = crate::cluster::parse(account);
     let _: ServiceAccount = admin.create(&account).await.unwrap();
-    let role = json!({ "metadata": { "name": "scraper" }, "rules": [
-        { "apiGroups": [""], "resources": ["nodes/metrics", "nodes/stats"], "verbs": ["get"] },
+    let role = json!({ "metadata": { "name": name }, "rules": [
+        { "apiGroups": [""], "resources": resources, "verbs": verbs },
     ]});
     let _: ClusterRole = admin.create(&crate::cluster::parse::<ClusterRole>(role)).await.unwrap();
     let binding = json!({
-        "metadata": { "name": "scraper" },
-        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "scraper" },
-        "subjects": [{ "kind": "ServiceAccount", "name": "scraper", "namespace": "default" }],
+        "metadata": { "name": name },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name },
+        "subjects": [{ "kind": "ServiceAccount", "name": name, "namespace": "default" }],
     });
     let binding: ClusterRoleBinding = crate::cluster::parse(binding);
     let _: ClusterRoleBinding = admin.create(&binding).await.unwrap();
-    let request = Request::post("/api/v1/namespaces/default/serviceaccounts/scraper/token")
+    let body = json!({
+        "kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "spec": {},
+    });
+    let request = Request::post(format!("/api/v1/namespaces/default/serviceaccounts/{name}/token"))
         .header(header::CONTENT_TYPE, "application/json")
-        .body(
-            br#"{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","spec":{}}"#
-                .to_vec(),
-        );
+        .body(body.to_string().into_bytes());
     let answer: TokenRequest = admin.kube().request(request.unwrap()).await.unwrap();
     answer.status.unwrap().token.unwrap()
 }
@@ -82,7 +88,7 @@ async fn n_168_callers_are_known_and_allowed_or_refused() {
         let refused = get(&cluster, stranger, "/healthz").await;
         assert_eq!(refused, (StatusCode::UNAUTHORIZED, "Unauthorized".into()));
     }
-    let token = scraper(&cluster).await;
+    let token = token_of(&cluster, "scraper", &["nodes/metrics", "nodes/stats"], &["get"]).await;
     assert_eq!(get(&cluster, &token, "/metrics/resource").await.0, StatusCode::OK);
     let forbidden = "Forbidden (user=system:serviceaccount:default:scraper, verb=get, \
                      resource=nodes, subresource(s)=[pods proxy])";
@@ -135,4 +141,18 @@ async fn n_170_the_pages_show_pods_and_what_they_use() {
     for (path, code) in [("/checkpoint/a/b/c", 404), ("/nothing", 404), ("/logs/../data", 404)] {
         assert_eq!(get(&cluster, &token, path).await.0.as_u16(), code, "{path}");
     }
+}
+
+/// N-168: asked without credentials, on the machine itself.
+#[tokio::test]
+async fn n_168_health_is_a_plain_page_of_its_own() {
+    let health = node::endpoint::serve_health("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let stream = TcpStream::connect(health.address).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let request = Request::get("/healthz").header(header::HOST, "node");
+    let answer = sender.send_request(request.body(Empty::<Bytes>::new()).unwrap()).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "ok");
 }

@@ -1,7 +1,7 @@
 //! WebSocket as other clients than kubectl speak it: old subprotocols, text, logs, plain
 //! port-forward, and nodes/proxy.
 
-use crate::access::connect;
+use crate::access::{connect, token_of};
 use crate::cluster::{Cluster, PATIENCE};
 use futures::{SinkExt as _, StreamExt as _};
 use http::{HeaderMap, Request, header};
@@ -122,27 +122,42 @@ async fn n_164_a_client_that_leaves_does_not_end_the_process() {
     assert_eq!(code, 5, "it saw the end of its input and was not killed");
 }
 
+/// The first words of the answer to a request for an upgrade.
+async fn handshake(cluster: &Cluster, path: &str, protocol: &str, token: &str) -> String {
+    let mut stream = connect(&cluster.ca, cluster.running.address).await;
+    let request = format!(
+        "GET {POD}/{path} HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\
+         Sec-WebSocket-Protocol: {protocol}\r\nAuthorization: Bearer {token}\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 4096];
+    let count = stream.read(&mut answer).await.unwrap();
+    String::from_utf8_lossy(&answer[..count]).into_owned()
+}
+
+/// A-189
+#[tokio::test(flavor = "multi_thread")]
+async fn a_189_who_may_only_get_may_not_run_commands_over_a_websocket() {
+    let cluster = Cluster::start().await;
+    cluster.pod("p", &["c"], "").await;
+    let what = ["pods/exec", "pods/attach", "pods/portforward"];
+    let reader = token_of(&cluster, "reader", &what, &["get"]).await;
+    let runner = token_of(&cluster, "runner", &what, &["get", "create"]).await;
+    let path = "exec?command=true&stdout=1";
+    let refused = handshake(&cluster, path, "v4.channel.k8s.io", &reader).await;
+    assert!(refused.starts_with("HTTP/1.1 403"), "{refused}");
+    let allowed = handshake(&cluster, path, "v4.channel.k8s.io", &runner).await;
+    assert!(allowed.starts_with("HTTP/1.1 101"), "{allowed}");
+}
+
 /// A-226
 #[tokio::test(flavor = "multi_thread")]
 async fn a_226_no_streams_and_no_known_protocol_are_refused() {
     let cluster = Cluster::start().await;
     cluster.pod("p", &["c"], "").await;
-    let refused = |path: &'static str, protocol: &'static str| {
-        let cluster = &cluster;
-        async move {
-            let mut stream = connect(&cluster.ca, cluster.running.address).await;
-            let token = cluster.token();
-            let request = format!(
-                "GET {POD}/{path} HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\
-                 Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\
-                 Sec-WebSocket-Protocol: {protocol}\r\nAuthorization: Bearer {token}\r\n\r\n"
-            );
-            stream.write_all(request.as_bytes()).await.unwrap();
-            let mut answer = vec![0; 4096];
-            let count = stream.read(&mut answer).await.unwrap();
-            String::from_utf8_lossy(&answer[..count]).into_owned()
-        }
-    };
+    let token = cluster.token();
+    let refused = |path, protocol| handshake(&cluster, path, protocol, &token);
     let none = refused("exec?command=true", "v4.channel.k8s.io").await;
     assert!(none.starts_with("HTTP/1.1 400"), "{none}");
     let unknown = refused("exec?command=true&stdout=1", "v9.channel.k8s.io").await;
