@@ -21,3 +21,6 @@ pub(crate) use prober::{ContainerNow, Kind, ProbeCount, ProbeResult, Prober, Res
 
 /// What probes and hooks call themselves: `kube-probe/1.36`.
 const VERSION: &str = "1.36";
+
+#[cfg(test)]
+mod tests;
