@@ -4,7 +4,7 @@ use crate::command::NodeOptions;
 use crate::image;
 use anyhow::Context;
 use client::Client;
-use runtime::{Cri, ImageStore, Native, NativeConfig, Runtime};
+use runtime::{ImageStore, Native, NativeConfig, Runtime};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,14 +42,13 @@ pub(crate) async fn start(
 
 pub(crate) async fn open_runtime(data_dir: &Path, choice: &str) -> anyhow::Result<Arc<dyn Runtime>> {
     if choice != "native" {
-        let cri = Cri::connect(choice).await;
-        return Ok(Arc::new(cri.with_context(|| format!("--runtime {choice} cannot be used"))?));
+        anyhow::bail!("--runtime {choice} is not known; this version runs containers itself (native)");
     }
     let images = image::directory(data_dir);
     let images = ImageStore::open(&images).context("the images cannot be used")?;
     let native = Native::open(NativeConfig {
         state_dir: data_dir.join("run"),
-        images,
+        images: Arc::new(images),
         executable: std::env::current_exe().context("landfall does not find itself")?,
     });
     Ok(Arc::new(native.await.context("containers cannot be run here")?))

@@ -19,7 +19,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     // A pod's shim is this program too. It stays small: nothing else is set up before.
-    if let Some(code) = runtime::shim::run_if_asked() {
+    if let Some(code) = runtime::run_shim_if_asked() {
         return code;
     }
     let cli = Cli::parse();

@@ -354,3 +354,6 @@ fn unknown(volume: &Volume) -> String {
 pub(crate) fn clear_away(pods: &std::path::Path) -> std::io::Result<()> {
     clean::uids(pods)?.iter().try_for_each(|uid| clean::tear_down(pods, uid))
 }
+
+#[cfg(test)]
+mod tests;

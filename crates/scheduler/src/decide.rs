@@ -1,5 +1,8 @@
 //! Which node for this pod: filters, then scores (N-186, N-195). Pure: chance is an argument.
 
+#[cfg(test)]
+mod tests;
+
 use crate::filters::{Choice, Cycle, Plugins, Rejection};
 use crate::node::NodeState;
 use crate::pod::PodInfo;
@@ -121,17 +124,4 @@ pub(crate) fn fits(cycle: &Cycle, node: &NodeState) -> Result<(), Rejection> {
         crowded.check(&change.node)?;
     }
     cycle.check(node)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn n_186_in_a_large_cluster_some_feasible_nodes_are_enough() {
-        let cases = [(1, 1), (100, 100), (101, 100), (1000, 420), (5000, 500), (10_000, 500)];
-        for (nodes, expected) in cases {
-            assert_eq!(enough(nodes), expected, "{nodes}");
-        }
-    }
 }

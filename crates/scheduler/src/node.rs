@@ -134,7 +134,7 @@ pub(crate) mod tests {
         state
     }
 
-    fn merge(into: &mut Value, more: Value) {
+    pub(crate) fn merge(into: &mut Value, more: Value) {
         match (into, more) {
             (Value::Object(into), Value::Object(more)) => {
                 for (key, value) in more {

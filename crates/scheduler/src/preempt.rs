@@ -3,6 +3,8 @@
 //! Not here: ending them (`act`).
 
 mod budgets;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use budgets::{Budget, Budgets};
 

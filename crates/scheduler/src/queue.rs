@@ -9,6 +9,9 @@
 //! A pod that waits, and that an event makes fit as far as its rules can tell from the one node,
 //! does not back off: that it was tried a moment ago is no reason to let it wait for a sure thing.
 
+#[cfg(test)]
+mod tests;
+
 use crate::filters::Plugins;
 use crate::pod::PodInfo;
 use client::ObjectKey;

@@ -107,10 +107,10 @@ async fn n_188_pods_are_spread_over_nodes_and_never_too_many_on_one() {
     for node in ["n1", "n2", "n3"] {
         cluster.node(node, json!({})).await;
     }
-    let create = (0..12).map(|n| cluster.pod(&format!("p{n}"), asking("1")).boxed_local());
-    futures::future::join_all(create).await;
-    for n in 0..12 {
-        cluster.bound(&format!("p{n}")).await;
+    let names: Vec<String> = (0..12).map(|n| format!("p{n}")).collect();
+    futures::future::join_all(names.iter().map(|name| cluster.pod(name, asking("1")))).await;
+    for name in &names {
+        cluster.bound(name).await;
     }
     for node in ["n1", "n2", "n3"] {
         let pods = cluster.pods().await;
@@ -118,5 +118,3 @@ async fn n_188_pods_are_spread_over_nodes_and_never_too_many_on_one() {
     }
     cluster.stop().await;
 }
-
-use futures::FutureExt;

@@ -51,8 +51,8 @@ async fn an_image_is_pulled_by_tag_and_by_digest_n_173_n_178() {
 
     let index = layout.index[0]["digest"].as_str().unwrap();
     let by_digest = format!("{}/a/b@{index}", registry.host);
-    assert_eq!(image.tags, [name.clone()]);
-    assert_eq!(image.digests, [by_digest.clone()]);
+    assert_eq!(image.tags, std::slice::from_ref(&name));
+    assert_eq!(image.digests, std::slice::from_ref(&by_digest));
     assert_eq!(place.store.config(&name).unwrap().cmd, ["one"]);
     let layers = place.store.layers(&name).unwrap();
     assert_eq!(std::fs::read_to_string(layers[0].join("two")).unwrap(), "2");

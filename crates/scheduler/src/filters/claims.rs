@@ -3,6 +3,8 @@
 
 mod limits;
 mod matching;
+#[cfg(test)]
+mod tests;
 
 use super::{Plugin, Rejection, affinity};
 use crate::node::NodeState;

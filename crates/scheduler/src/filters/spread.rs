@@ -111,3 +111,109 @@ pub(crate) fn question(pod: &PodInfo, constraint: &TopologySpreadConstraint) -> 
     let namespaces = Some([pod.namespace().to_owned()].into());
     Question { staying: true, ..Question::of(namespaces, selector(wanted.as_ref())) }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::filters::Cycle;
+    use crate::filters::tests::said;
+    use crate::node::NodeState;
+    use crate::node::tests::node;
+    use crate::pod::PodInfo;
+    use crate::pod::tests::{pod_with, read};
+    use crate::view::View;
+    use crate::world::World;
+    use crate::world::tests::world;
+    use serde_json::{Value, json};
+
+    const NO: &str = "node(s) didn't match pod topology spread constraints";
+
+    fn zoned(name: &str, zone: &str) -> NodeState {
+        node(name, json!({ "metadata": { "labels": { "zone": zone } } }))
+    }
+
+    fn web(name: &str, node: &str) -> PodInfo {
+        pod_with(name, json!({ "app": "web" }), json!({ "nodeName": node }))
+    }
+
+    fn spreading(more: Value) -> PodInfo {
+        let mut constraint = json!({
+            "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": { "matchLabels": { "app": "web" } },
+        });
+        for (key, value) in more.as_object().unwrap() {
+            constraint[key] = value.clone();
+        }
+        let constraints = json!([constraint]);
+        pod_with(
+            "p",
+            json!({ "app": "web", "hash": "1" }),
+            json!({
+                "topologySpreadConstraints": constraints, "nodeSelector": { "kind": "worker" },
+            }),
+        )
+    }
+
+    fn checked(world: &World, pod: &PodInfo) -> Vec<String> {
+        let cycle = Cycle::begin(View::of(world), pod).unwrap();
+        world.nodes().map(|node| said(cycle.spread.check(pod, node))).collect()
+    }
+
+    fn worker(name: &str, zone: &str) -> NodeState {
+        node(name, json!({ "metadata": { "labels": { "zone": zone, "kind": "worker" } } }))
+    }
+
+    #[test]
+    fn n_192_a_domain_may_not_be_ahead_by_more_than_the_skew() {
+        let nodes = || [worker("a", "x"), worker("b", "x"), worker("c", "y"), node("d", json!({}))];
+        let missing = format!("{NO} (missing required label) (hard)");
+        let two = world(nodes(), [web("1", "a"), web("2", "b"), web("3", "c")]);
+        assert_eq!(checked(&two, &spreading(json!({}))), [NO, NO, "fits", &missing]);
+        assert_eq!(
+            checked(&two, &spreading(json!({ "maxSkew": 2 }))),
+            ["fits", "fits", "fits", &missing]
+        );
+        let none = world(nodes(), []);
+        assert_eq!(checked(&none, &spreading(json!({}))), ["fits", "fits", "fits", &missing]);
+    }
+
+    #[test]
+    fn n_192_only_nodes_that_the_pod_wants_make_up_domains() {
+        // Zone z is empty but not for this pod, so it does not hold the minimum down.
+        let nodes = [worker("a", "x"), worker("b", "y"), zoned("c", "z")];
+        let world = world(nodes, [web("1", "a"), web("2", "b")]);
+        assert_eq!(checked(&world, &spreading(json!({})))[..2], ["fits", "fits"]);
+        let all = spreading(json!({ "nodeAffinityPolicy": "Ignore" }));
+        assert_eq!(checked(&world, &all)[..2], [NO, NO]);
+    }
+
+    #[test]
+    fn n_192_with_too_few_domains_the_minimum_is_nothing() {
+        let world = world([worker("a", "x"), worker("b", "y")], [web("1", "a"), web("2", "b")]);
+        assert_eq!(checked(&world, &spreading(json!({ "minDomains": 2 }))), ["fits", "fits"]);
+        assert_eq!(checked(&world, &spreading(json!({ "minDomains": 3 }))), [NO, NO]);
+    }
+
+    #[test]
+    fn n_192_pods_of_others_and_those_that_are_going_are_not_counted() {
+        let going = read(json!({
+            "metadata": { "namespace": "default", "name": "1", "uid": "1", "labels": { "app": "web" },
+                          "deletionTimestamp": "2026-01-01T00:00:00Z" },
+            "spec": { "nodeName": "a", "containers": [] },
+        }));
+        let elsewhere = read(json!({
+            "metadata": { "namespace": "other", "name": "2", "uid": "2", "labels": { "app": "web" } },
+            "spec": { "nodeName": "a", "containers": [] },
+        }));
+        let world = world([worker("a", "x"), worker("b", "y")], [going, elsewhere]);
+        assert_eq!(checked(&world, &spreading(json!({}))), ["fits", "fits"]);
+    }
+
+    #[test]
+    fn n_192_match_label_keys_narrow_the_selector() {
+        let older = pod_with("1", json!({ "app": "web", "hash": "0" }), json!({ "nodeName": "a" }));
+        let world = world([worker("a", "x"), worker("b", "y")], [older]);
+        assert_eq!(checked(&world, &spreading(json!({}))), [NO, "fits"]);
+        let keyed = spreading(json!({ "matchLabelKeys": ["hash"] }));
+        assert_eq!(checked(&world, &keyed), ["fits", "fits"]);
+    }
+}

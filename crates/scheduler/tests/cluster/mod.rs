@@ -153,7 +153,7 @@ pub(crate) fn asking(cpu: &str) -> Value {
         "resources": { "requests": { "cpu": cpu } } }] })
 }
 
-pub(crate) fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
+pub(crate) fn read<T: client::Object>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 

@@ -83,6 +83,12 @@ enum State<K: Followable> {
     Final(Arc<K>),
 }
 
+/// What an entry says, taken out from under its lock.
+enum Known<K: Followable> {
+    Watched(Cache<K>, Freshness),
+    Final(Arc<K>),
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Freshness {
     /// What is in the cache was listed after the last pod came.
@@ -139,13 +145,10 @@ impl<K: Followable> Followed<K> {
 
     /// What nobody registered is read from the server.
     pub(super) async fn get(&self, key: &ObjectKey) -> Result<Option<Arc<K>>, String> {
-        let followed = match locked(&self.objects).get(key).map(|entry| &entry.state) {
-            None => None,
-            Some(State::Final(object)) => return Ok(Some(object.clone())),
-            Some(State::Watched { cache, fresh, .. }) => Some((cache.clone(), *fresh)),
-        };
-        let Some((cache, fresh)) = followed else {
-            return Ok(self.ask(key).await?.map(Arc::new));
+        let (cache, fresh) = match self.known(key) {
+            None => return Ok(self.ask(key).await?.map(Arc::new)),
+            Some(Known::Final(object)) => return Ok(Some(object)),
+            Some(Known::Watched(cache, fresh)) => (cache, fresh),
         };
         if fresh == Freshness::Good {
             if tokio::time::timeout(READ_MAX, cache.synced()).await.is_err() {
@@ -167,6 +170,13 @@ impl<K: Followable> Followed<K> {
         }
         self.keep_if_final(key, found.as_ref());
         Ok(found)
+    }
+
+    fn known(&self, key: &ObjectKey) -> Option<Known<K>> {
+        Some(match &locked(&self.objects).get(key)?.state {
+            State::Final(object) => Known::Final(object.clone()),
+            State::Watched { cache, fresh, .. } => Known::Watched(cache.clone(), *fresh),
+        })
     }
 
     fn keep_if_final(&self, key: &ObjectKey, found: Option<&Arc<K>>) {

@@ -1,0 +1,202 @@
+//! What each kind of volume is when it has been made, and what is left when it is gone.
+
+use super::world::{World, about};
+use crate::config::uid;
+use crate::volumes::{Mounted, VolumeError, mount_table};
+use k8s_openapi::api::core::v1::Secret;
+use serde_json::json;
+use std::fs;
+use std::os::unix::fs::symlink;
+
+/// N-34, N-136, N-138, N-139
+#[tokio::test]
+async fn each_kind_has_its_backing_and_mode() {
+    let world = World::new().await;
+    world.config_map("cm", json!({ "key": "value" })).await;
+    let secret =
+        json!({ "metadata": { "namespace": "default", "name": "s" }, "data": { "k": "djE=" } });
+    world.create::<Secret>(secret).await;
+    let pod = world.pod_with("p", json!({}), json!([
+        { "name": "disk", "emptyDir": {} },
+        { "name": "memory", "emptyDir": { "medium": "Memory", "sizeLimit": "64Ki" } },
+        { "name": "config", "configMap": { "name": "cm" } },
+        { "name": "secret", "secret": { "secretName": "s", "defaultMode": 0o400 } },
+        { "name": "down", "downwardAPI": { "items": [{ "path": "who", "fieldRef": { "fieldPath": "metadata.name" } }] } },
+        { "name": "all", "projected": { "sources": [
+            { "configMap": { "name": "cm", "items": [{ "key": "key", "path": "same" }] } },
+            { "secret": { "name": "s", "items": [{ "key": "k", "path": "same" }, { "key": "k", "path": "deep/k" }] } },
+        ] } },
+        { "name": "host", "hostPath": { "path": world.place.path(), "type": "Directory" } },
+    ]));
+    let pod = pod.await;
+    let Mounted { volumes } = world.pass(&pod).await.unwrap();
+    let volumes_dir = world.facts.pod_dir(uid(&pod)).join("volumes");
+    for (name, kind, mode, mounted, read_only) in [
+        ("disk", "empty-dir", 0o777, false, false),
+        ("memory", "empty-dir", 0o1777, true, false),
+        ("config", "configmap", 0o777, false, true),
+        ("secret", "secret", 0o1777, true, true),
+        ("down", "downward-api", 0o1777, true, true),
+        ("all", "projected", 0o1777, true, true),
+    ] {
+        let volume = &volumes[name];
+        assert_eq!(volume.path, volumes_dir.join(format!("kubernetes.io~{kind}")).join(name));
+        assert_eq!(about(&volume.path), (mode, 0, 0), "{name}");
+        assert_eq!(mount_table::is_mount_point(&volume.path).unwrap(), mounted, "{name}");
+        assert_eq!(volume.read_only, read_only, "{name}");
+    }
+    assert_eq!(volumes["host"].path, world.place.path());
+    let read =
+        |volume: &str, file: &str| fs::read_to_string(volumes[volume].path.join(file)).unwrap();
+    assert_eq!(read("config", "key"), "value");
+    assert_eq!(read("secret", "k"), "v1");
+    assert_eq!(read("down", "who"), "p");
+    assert_eq!((read("all", "same"), read("all", "deep/k")), ("v1".into(), "v1".into()), "N-141");
+    assert_eq!(about(&volumes["secret"].path.join("k")), (0o400, 0, 0));
+    assert_eq!(about(&world.facts.pod_dir(uid(&pod))).0, 0o750, "N-34");
+
+    let full = fs::write(volumes["memory"].path.join("big"), vec![0; 200_000]).unwrap_err();
+    assert_eq!(full.raw_os_error(), Some(libc::ENOSPC), "N-137");
+    fs::write(volumes["disk"].path.join("mine"), "kept").unwrap();
+    let again = world.pass(&pod).await.unwrap();
+    assert_eq!(again.volumes, volumes, "a second pass changes nothing");
+    assert_eq!(read("disk", "mine"), "kept");
+}
+
+/// N-144: fsGroup, once; and not for hostPath.
+#[tokio::test]
+async fn fs_group_owns_the_volumes_of_the_pod() {
+    let world = World::new().await;
+    world.config_map("cm", json!({ "key": "value" })).await;
+    let host = world.place.path().join("host");
+    fs::create_dir(&host).unwrap();
+    let pod = world.pod_with(
+        "p",
+        json!({ "fsGroup": 4321 }),
+        json!([
+            { "name": "disk", "emptyDir": {} },
+            { "name": "config", "configMap": { "name": "cm", "defaultMode": 0o400 } },
+            { "name": "host", "hostPath": { "path": host } },
+        ]),
+    );
+    let pod = pod.await;
+    let Mounted { volumes } = world.pass(&pod).await.unwrap();
+    assert_eq!(about(&volumes["disk"].path), (0o2777, 0, 4321));
+    assert_eq!(about(&volumes["config"].path.join("key")), (0o440, 0, 4321));
+    assert_eq!(about(&host).2, 0);
+}
+
+/// N-132, N-133
+#[tokio::test]
+async fn only_what_is_used_is_needed_and_what_fails_is_told() {
+    let world = World::new().await;
+    let pod = world.pod(
+        "p",
+        json!({
+            "containers": [{ "name": "c", "volumeMounts": [
+                { "name": "missing", "mountPath": "/a" }, { "name": "wrong", "mountPath": "/b" },
+                { "name": "huge", "mountPath": "/c" }, { "name": "foreign", "mountPath": "/d" },
+            ] }],
+            "volumes": [
+                { "name": "missing", "configMap": { "name": "nowhere" } },
+                { "name": "wrong", "hostPath": { "path": "/dev/null", "type": "Directory" } },
+                { "name": "huge", "emptyDir": { "medium": "HugePages-2Mi" } },
+                { "name": "foreign", "nfs": { "server": "s", "path": "/p" } },
+                { "name": "unused", "secret": { "secretName": "nowhere" } },
+            ],
+        }),
+    );
+    let errors: Vec<String> =
+        world.pass(&pod.await).await.unwrap_err().iter().map(VolumeError::event_message).collect();
+    assert_eq!(
+        errors,
+        [
+            "MountVolume.SetUp failed for volume \"missing\" : configmap \"nowhere\" not found",
+            "MountVolume.SetUp failed for volume \"wrong\" : hostPath type check failed: /dev/null is not a directory",
+            "MountVolume.SetUp failed for volume \"huge\" : medium \"HugePages-2Mi\" is not supported: this node has no huge pages of 2097152 bytes",
+            "MountVolume.SetUp failed for volume \"foreign\" : no volume plugin matched",
+        ]
+    );
+}
+
+/// N-146
+#[tokio::test]
+async fn an_image_volume_is_there_once_its_image_is() {
+    let world = World::new().await;
+    let volumes = json!([{ "name": "img", "image": { "reference": "r", "pullPolicy": "Never" } }]);
+    let pod = world.pod_with("p", json!({}), volumes).await;
+    let mut mounted = world.pass(&pod).await.unwrap();
+    assert!(mounted.volumes.is_empty());
+    let image = runtime::Image {
+        id: "sha256:1".into(),
+        tags: vec![],
+        digests: vec![],
+        size: 0,
+        uid: None,
+        username: String::new(),
+        pinned: false,
+    };
+    for _ in 0..2 {
+        world.volumes.mount_image(&pod, "img", &image, &mut mounted).await.unwrap();
+    }
+    let volume = mounted.volumes["img"].clone();
+    assert!(volume.read_only && volume.no_exec);
+    assert_eq!(fs::read_to_string(volume.path.join("hello")).unwrap(), "from the image");
+    let again = world.pass(&pod).await.unwrap();
+    assert_eq!(again.volumes["img"], volume, "a later pass finds it");
+    world.volumes.tear_down(uid(&pod)).await.unwrap();
+    assert!(world.place.path().join("image/hello").exists());
+}
+
+/// N-34: nothing but the uid is needed, and nothing but the pod's own is removed.
+#[tokio::test]
+async fn everything_of_the_pod_goes_and_nothing_else() {
+    let world = World::new().await;
+    world.config_map("cm", json!({ "key": "value" })).await;
+    let host = world.place.path().join("host");
+    fs::create_dir(&host).unwrap();
+    fs::write(host.join("precious"), "").unwrap();
+    let pod = world.pod_with(
+        "p",
+        json!({}),
+        json!([
+            { "name": "disk", "emptyDir": {} },
+            { "name": "memory", "emptyDir": { "medium": "Memory" } },
+            { "name": "config", "configMap": { "name": "cm" } },
+            { "name": "host", "hostPath": { "path": host } },
+        ]),
+    );
+    let pod = pod.await;
+    let Mounted { volumes } = world.pass(&pod).await.unwrap();
+    symlink(&host, volumes["disk"].path.join("way-out")).unwrap();
+    fs::create_dir(volumes["disk"].path.join("mnt")).unwrap();
+    // Something in the pod mounted the host's directory into its own volume.
+    mount_table::bind(&host, &volumes["disk"].path.join("mnt")).unwrap();
+    mount_table::tmpfs(&volumes["memory"].path, None).unwrap();
+    assert_eq!(world.volumes.orphans().unwrap(), [uid(&pod)]);
+
+    world.volumes.tear_down(uid(&pod)).await.unwrap();
+    assert!(world.volumes.orphans().unwrap().is_empty());
+    assert!(host.join("precious").exists());
+    assert!(mount_table::below(world.place.path()).unwrap().is_empty());
+    world.volumes.tear_down(uid(&pod)).await.unwrap();
+}
+
+/// N-137
+#[tokio::test]
+async fn what_a_pod_wrote_is_measured() {
+    let world = World::new().await;
+    let pod = world.pod_with("p", json!({}), json!([
+        { "name": "disk", "emptyDir": {} }, { "name": "memory", "emptyDir": { "medium": "Memory" } },
+    ]));
+    let pod = pod.await;
+    let Mounted { volumes } = world.pass(&pod).await.unwrap();
+    for volume in volumes.values() {
+        fs::write(volume.path.join("file"), vec![1u8; 100_000]).unwrap();
+    }
+    let usage = world.volumes.usage(uid(&pod)).await.unwrap();
+    let mut found: Vec<_> =
+        usage.iter().map(|it| (it.volume.as_str(), it.on_disk, it.bytes >= 100_000)).collect();
+    found.sort();
+    assert_eq!(found, [("disk", true, true), ("memory", false, true)]);
+}
