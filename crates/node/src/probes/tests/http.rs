@@ -25,7 +25,8 @@ impl Server {
                 let mut request = Vec::new();
                 let mut more = [0; 1024];
                 // 22 begins a TLS handshake; to a plain server that is no request at all.
-                while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.first() != Some(&22)
+                while !request.windows(4).any(|end| end == b"\r\n\r\n")
+                    && request.first() != Some(&22)
                 {
                     match stream.read(&mut more).await {
                         Ok(n) if n > 0 => request.extend_from_slice(&more[..n]),
