@@ -248,10 +248,7 @@ impl Runtime for Native {
 
     async fn run_sandbox(&self, spec: &SandboxSpec) -> Result<Sandbox> {
         if !spec.handler.is_empty() {
-            return Err(Error::Refused(format!(
-                "no runtime for {:?} is configured",
-                spec.handler
-            )));
+            return Err(Error::Refused(format!("no runtime for {:?} is configured", spec.handler)));
         }
         let id = new_id();
         let record = SandboxRecord {

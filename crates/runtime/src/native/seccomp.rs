@@ -12,7 +12,10 @@ pub(crate) fn profile(security: &Security) -> Result<Option<Value>> {
         Seccomp::Localhost(path) => {
             let text = std::fs::read(path).map_err(Error::io("read the seccomp profile", path))?;
             serde_json::from_slice(&text).map(Some).map_err(|error| {
-                Error::Refused(format!("cannot read the seccomp profile {}: {error}", path.display()))
+                Error::Refused(format!(
+                    "cannot read the seccomp profile {}: {error}",
+                    path.display()
+                ))
             })
         }
     }
