@@ -14,7 +14,6 @@ mod thresholds;
 mod usage;
 
 pub(crate) use signals::Places;
-pub(crate) use thresholds::{Amount, Signal, Threshold, default_thresholds};
 
 use crate::node_object::{Health, node_reference};
 use crate::parts::Parts;
@@ -24,7 +23,7 @@ use k8s_openapi::api::core::v1::Pod;
 use lifecycle::status::is_terminal;
 use std::sync::Arc;
 use std::time::Duration;
-use thresholds::{Met, Pressure};
+use thresholds::{Met, Pressure, Threshold, default_thresholds};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 use usage::PodUsage;
@@ -51,13 +50,18 @@ pub(crate) type Reclaim = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// What evictions are decided with.
 pub(crate) struct Eviction {
-    pub(crate) parts: Arc<Parts>,
-    pub(crate) thresholds: Vec<Threshold>,
-    pub(crate) places: Places,
-    pub(crate) reclaim: Reclaim,
+    parts: Arc<Parts>,
+    thresholds: Vec<Threshold>,
+    places: Places,
+    reclaim: Reclaim,
 }
 
 impl Eviction {
+    /// With upstream's thresholds.
+    pub(crate) fn new(parts: Arc<Parts>, places: Places, reclaim: Reclaim) -> Eviction {
+        Eviction { parts, thresholds: default_thresholds(), places, reclaim }
+    }
+
     /// Looks every ten seconds, keeps the pressures of `health` true, and tells who is to go.
     pub(crate) async fn run(self, health: watch::Sender<Health>, evict: mpsc::Sender<Evict>) {
         let mut pressure = Pressure::new(self.thresholds.clone());

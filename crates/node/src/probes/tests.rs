@@ -6,7 +6,7 @@ mod hooks;
 mod http;
 mod workers;
 
-use super::{Handler, Outcome, Target, run};
+use super::handler::{Handler, Outcome, Target, run};
 use async_trait::async_trait;
 use bytes::Bytes;
 use k8s_openapi::api::core::v1::{Pod, Probe};

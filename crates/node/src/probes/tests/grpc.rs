@@ -1,7 +1,7 @@
 //! grpc against a hand-made server of `grpc.health.v1` (N-101).
 
 use super::{asked, closed_port, failure};
-use crate::probes::Outcome;
+use crate::probes::handler::Outcome;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};

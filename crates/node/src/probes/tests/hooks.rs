@@ -2,7 +2,7 @@
 
 use super::http::{Server, answer};
 use super::{Commands, End, target};
-use crate::probes::{HookFailure, run_hook};
+use crate::probes::hook::{HookFailure, run_hook};
 use client::Recorder;
 use serde_json::{Value, json};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! httpGet against a server of our own that plays what it is told (N-97 to N-99).
 
 use super::{End, asked, attempt, closed_port, failure};
-use crate::probes::Outcome;
+use crate::probes::handler::Outcome;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
