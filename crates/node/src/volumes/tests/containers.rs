@@ -154,8 +154,9 @@ async fn a_hostile_link_in_a_volume_leads_nowhere() {
     .into_iter()
     .enumerate()
     {
+        let name = format!("p{index}");
         let pod = world.pod(
-            &format!("p{index}"),
+            &name,
             json!({
                 "containers": [{ "name": "c", "volumeMounts": [
                     { "name": "data", "mountPath": "/m", "subPath": sub_path },
