@@ -1,1 +1,10 @@
-//! controllers
+//! One file per controller. See README.md.
+
+mod node_leases;
+mod node_taints;
+mod pod_cidrs;
+
+mod start;
+
+pub use pod_cidrs::Range;
+pub use start::{Handle, Options, start};

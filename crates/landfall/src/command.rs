@@ -7,7 +7,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 /// Where everything is kept unless told otherwise.
-const DATA_DIR: &str = "/var/lib/landfall";
+pub(crate) const DATA_DIR: &str = "/var/lib/landfall";
+
+/// What the pods' network is called unless told otherwise.
+pub(crate) const POD_LINK: &str = "lf0";
 
 /// Kubernetes in one file.
 ///
@@ -37,8 +40,8 @@ pub(crate) enum Command {
     Up(UpOptions),
     /// End a cluster: its pods, each within its grace period, then landfall itself
     ///
-    /// Objects stay in the data directory; `landfall up` brings the pods back. Also clears away what
-    /// a landfall that was killed has left running.
+    /// Objects stay in the data directory, and the next `landfall up` finds them. Also clears away
+    /// what a landfall that was killed has left running.
     Down {
         /// The data directory of the landfall to end
         #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
@@ -95,9 +98,10 @@ pub(crate) struct NodeOptions {
     /// Run the pods described in this directory, without an API server's say
     #[arg(long, value_name = "DIR")]
     pub(crate) pod_manifests: Option<PathBuf>,
-    /// The bridge that connects pods; nodes on one machine need different ones
-    #[arg(long, value_name = "NAME", default_value = "landfall0")]
-    pub(crate) bridge: String,
+    /// The device of the pods' network, at most seven letters; pods' links are called after it, so
+    /// nodes on one machine need different ones
+    #[arg(long, value_name = "NAME", default_value = POD_LINK)]
+    pub(crate) pod_link: String,
 }
 
 #[derive(Args)]
@@ -179,12 +183,20 @@ pub(crate) struct Common {
     /// `etcd://HOST:PORT[,HOST:PORT…]`
     #[arg(long, value_name = "STORE", default_value = "embedded")]
     pub(crate) store: String,
+    /// Where pods get their addresses from; each node gets a /24 of it
+    #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/16")]
+    pub(crate) pod_cidr: String,
     /// Write one line of JSON per request to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) audit_log: Option<PathBuf>,
 }
 
 impl Common {
+    pub(crate) fn pod_cidrs(&self) -> anyhow::Result<controllers::Range> {
+        controllers::Range::new(&self.pod_cidr, 24)
+            .map_err(|why| anyhow::anyhow!("--pod-cidr: {why}"))
+    }
+
     pub(crate) fn store_choice(&self) -> anyhow::Result<StoreChoice> {
         if self.store == "embedded" {
             return Ok(StoreChoice::Embedded);

@@ -1,6 +1,12 @@
 //! The binary: the one place that joins the parts. Commands are read here and handed on.
 
 mod command;
+
+mod agent;
+mod control;
+mod down;
+mod image;
+mod token;
 mod up;
 
 use clap::{CommandFactory, Parser};
@@ -12,10 +18,18 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // A pod's shim is this program too. It stays small: nothing else is set up before.
+    if let Some(code) = runtime::run_shim_if_asked() {
+        return code;
+    }
     let cli = Cli::parse();
-    let outcome = match cli.command {
-        Command::Up(options) => up::run(&options),
-        Command::Server(options) => up::run_server(&options),
+    let outcome = match &cli.command {
+        Command::Up(options) => up::run(options),
+        Command::Down { data_dir } => down::run(data_dir),
+        Command::Server(options) => up::run_server(options),
+        Command::Node(options) => up::run_node(options),
+        Command::Image(command) => image::run(command),
+        Command::Token(command) => token::run(command),
         Command::Version => {
             println!(
                 "landfall {} (Kubernetes {})",
@@ -25,7 +39,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "landfall", &mut std::io::stdout());
+            clap_complete::generate(*shell, &mut Cli::command(), "landfall", &mut std::io::stdout());
             Ok(())
         }
     };

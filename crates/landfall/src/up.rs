@@ -1,28 +1,116 @@
-//! `landfall up` and `landfall server`: start, say so, run until told to stop.
+//! `landfall up`, `server` and `node`: start, say so, run until told to stop.
 
-use crate::command::{Common, ServerOptions, UpOptions};
+use crate::agent::{self, Serving};
+use crate::command::{Common, NodeCommand, ServerOptions, UpOptions};
+use crate::control::{Asked, Control};
 use anyhow::Context;
-use server::Config;
-use tokio::signal::unix::{SignalKind, signal};
+use client::Client;
+use server::authn::User;
+use server::{Config, Running};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub(crate) fn run(options: &UpOptions) -> anyhow::Result<()> {
-    if !options.no_node {
-        eprintln!(
-            "landfall: this version has no node agent yet: pods are accepted and stay Pending"
-        );
-    }
-    serve(&options.common, true)
+    prepare()?;
+    block_on(async {
+        let mut signals = Signals::listen()?;
+        let control = server_dir(&options.common).and_then(|()| Control::listen(&options.common.data_dir))?;
+        let server = start_server(&options.common, true).await?;
+        let plane = ControlPlane::start(&server, options.common.pod_cidrs()?);
+        let node = match options.no_node {
+            true => None,
+            false => Some(start_node(&server, options).await?),
+        };
+        if let Some(node) = &node {
+            node.ready().await;
+        }
+        say_ready(&server);
+        let asked = tokio::select! {
+            () = signals.stop() => None,
+            asked = control.asked() => Some(asked),
+        };
+        if let Some(node) = node {
+            match &asked {
+                Some(asked) => end_pods(&node, asked).await,
+                None => {}
+            }
+            node.stop().await;
+        }
+        plane.stop().await;
+        server.stop().await;
+        if let Some(asked) = asked {
+            asked.done().await;
+        }
+        Ok(())
+    })
 }
 
 pub(crate) fn run_server(options: &ServerOptions) -> anyhow::Result<()> {
-    serve(&options.common, !options.no_controllers)
+    prepare()?;
+    block_on(async {
+        let mut signals = Signals::listen()?;
+        let server = start_server(&options.common, !options.no_controllers).await?;
+        let pod_cidrs = options.common.pod_cidrs()?;
+        let plane = (!options.no_controllers).then(|| ControlPlane::start(&server, pod_cidrs));
+        say_ready(&server);
+        signals.stop().await;
+        if let Some(plane) = plane {
+            plane.stop().await;
+        }
+        server.stop().await;
+        Ok(())
+    })
 }
 
-fn serve(common: &Common, controllers: bool) -> anyhow::Result<()> {
-    log_to_stderr();
-    rustls::crypto::ring::default_provider()
-        .install_default()
-        .map_err(|_| anyhow::anyhow!("the TLS library was set up twice"))?;
+/// An agent alone, for a server elsewhere.
+pub(crate) fn run_node(options: &NodeCommand) -> anyhow::Result<()> {
+    prepare()?;
+    block_on(async {
+        let mut signals = Signals::listen()?;
+        std::fs::create_dir_all(&options.data_dir)?;
+        let control = Control::listen(&options.data_dir)?;
+        let (client, serving) = join(options).await?;
+        let node = agent::start(client, &options.data_dir, &options.node, &serving).await?;
+        node.ready().await;
+        println!("ready: node {} answers on {}", agent::name(&options.node)?, node.address);
+        let asked = tokio::select! {
+            () = signals.stop() => None,
+            asked = control.asked() => Some(asked),
+        };
+        if let Some(asked) = &asked {
+            end_pods(&node, asked).await;
+        }
+        node.stop().await;
+        if let Some(asked) = asked {
+            asked.done().await;
+        }
+        Ok(())
+    })
+}
+
+/// Credentials of this node: from a token at first, from then on its own.
+async fn join(options: &NodeCommand) -> anyhow::Result<(Client, Serving)> {
+    let dir = options.data_dir.join("node");
+    let (name, address) = (agent::name(&options.node)?, agent::address(&options.node));
+    let ca = options.ca.as_ref().map(std::fs::read_to_string).transpose().context("--ca")?;
+    let credentials = match &options.kubeconfig {
+        Some(kubeconfig) => node::serve_as(kubeconfig, &name, &[address], &dir).await?,
+        None => {
+            let server = options.server.as_deref().context("--server is missing")?;
+            let token = options.token.as_deref().context("--token is missing")?;
+            let addresses = &[address];
+            node::join(node::Join { server, token, ca, name: &name, addresses, dir: &dir }).await?
+        }
+    };
+    let client = Client::from_kubeconfig(&credentials.kubeconfig).await?;
+    let serving = Serving {
+        certificate: credentials.serving_certificate,
+        key: credentials.serving_key,
+        ca: credentials.ca,
+    };
+    Ok((client, serving))
+}
+
+async fn start_server(common: &Common, controllers: bool) -> anyhow::Result<Running> {
     let config = Config {
         data_dir: common.data_dir.clone(),
         listen: common.listen,
@@ -30,26 +118,104 @@ fn serve(common: &Common, controllers: bool) -> anyhow::Result<()> {
         audit_log: common.audit_log.clone(),
         controllers,
     };
+    Ok(server::start(config).await?)
+}
+
+fn say_ready(server: &Running) {
+    println!(
+        "ready: https://{} is answering; export KUBECONFIG={}",
+        server.address,
+        server.kubeconfig.display()
+    );
+}
+
+async fn start_node(server: &Running, options: &UpOptions) -> anyhow::Result<node::Running> {
+    let (name, address) = (agent::name(&options.node)?, agent::address(&options.node));
+    let user = User::authenticated(format!("system:node:{name}"), &["system:nodes"]);
+    let client = Client::in_process(server.server.door(user));
+    let credentials = server.node_credentials(&name, &[name.clone(), address.to_string()])?;
+    let serving = Serving {
+        certificate: credentials.serving.certificate,
+        key: credentials.serving.key,
+        ca: credentials.ca_certificate,
+    };
+    agent::start(client, &options.common.data_dir, &options.node, &serving).await
+}
+
+async fn end_pods(node: &node::Running, asked: &Asked) {
+    node.end_pods(|line| {
+        let progress = asked.progress.clone();
+        async move { progress.say(line).await }
+    })
+    .await;
+}
+
+/// Controllers and scheduler: ordinary clients that happen to live in this process.
+struct ControlPlane {
+    controllers: controllers::Handle,
+    scheduler: scheduler::Handle,
+}
+
+impl ControlPlane {
+    fn start(server: &Running, pod_cidrs: controllers::Range) -> ControlPlane {
+        let as_user = |name: &str, groups: &[&str]| {
+            Client::in_process(server.server.door(User::authenticated(name, groups)))
+        };
+        ControlPlane {
+            controllers: controllers::start(
+                &as_user("system:kube-controller-manager", &["system:masters"]),
+                controllers::Options { pod_cidrs, identity: None },
+            ),
+            scheduler: scheduler::start(&as_user("system:kube-scheduler", &[])),
+        }
+    }
+
+    async fn stop(self) {
+        self.scheduler.stop().await;
+        self.controllers.stop().await;
+    }
+}
+
+/// What asks a process to stop.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> anyhow::Result<Signals> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
+            interrupt: signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?,
+        })
+    }
+
+    async fn stop(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+fn prepare() -> anyhow::Result<()> {
+    log_to_stderr();
+    rustls::crypto::ring::default_provider()
+        .install_default()
+        .map_err(|_| anyhow::anyhow!("the TLS library was set up twice"))
+}
+
+fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("the runtime could not be started")?;
-    runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-        let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-        let running = server::start(config).await?;
-        println!(
-            "ready: https://{} is answering; export KUBECONFIG={}",
-            running.address,
-            running.kubeconfig.display()
-        );
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        running.stop().await;
-        Ok(())
-    })
+    runtime.block_on(work)
+}
+
+fn server_dir(common: &Common) -> anyhow::Result<()> {
+    std::fs::create_dir_all(&common.data_dir)
+        .with_context(|| format!("cannot create {}", common.data_dir.display()))
 }
 
 /// Quiet unless something is wrong; `LANDFALL_LOG=debug` shows more.

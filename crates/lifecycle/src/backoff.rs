@@ -109,3 +109,105 @@ pub fn container_key(container: &core::Container) -> String {
 pub(crate) fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
     at.saturating_add(by).unwrap_or(at)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{at, container, pod};
+    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+    use proptest::prelude::*;
+
+    fn delay(backoffs: &Backoffs, key: &str, failed: i64) -> i64 {
+        backoffs.waiting(key, at(failed), at(failed)).map_or(0, |left| left.delay.as_secs())
+    }
+
+    #[test]
+    fn t_node_65_delays_double_from_10_to_300_seconds() {
+        let mut backoffs = Backoffs::default();
+        let mut delays = Vec::new();
+        let mut second = 0;
+        for _ in 0..8 {
+            delays.push(delay(&backoffs, "app", second));
+            second += delay(&backoffs, "app", second);
+            backoffs.failed("app", at(second), at(second));
+        }
+        assert_eq!(delays, [0, 10, 20, 40, 80, 160, 300, 300]);
+        assert_eq!(delay(&backoffs, "web", second), 0, "each has its own");
+    }
+
+    #[test]
+    fn t_node_65_the_delay_counts_from_the_finish_time() {
+        let mut backoffs = Backoffs::default();
+        backoffs.failed("app", at(0), at(0));
+        let left = Remaining { until: at(110), delay: PACE.first };
+        assert_eq!(backoffs.waiting("app", at(100), at(104)), Some(left));
+        assert_eq!(backoffs.waiting("app", at(100), at(110)), None);
+    }
+
+    #[test]
+    fn t_node_65_a_long_run_forgets_what_was() {
+        let mut backoffs = Backoffs::default();
+        for _ in 0..5 {
+            backoffs.failed("app", at(0), at(0));
+        }
+        assert_eq!(delay(&backoffs, "app", 600), 160, "ten minutes are not more than ten minutes");
+        assert_eq!(delay(&backoffs, "app", 601), 0);
+        backoffs.failed("app", at(601), at(601));
+        assert_eq!(delay(&backoffs, "app", 602), 10, "from the first again");
+    }
+
+    #[test]
+    fn t_node_65_another_image_or_other_resources_are_something_new() {
+        let mut pod = pod("Always", "app");
+        let app = container(&mut pod, "app");
+        let plain = container_key(app);
+        app.command = Some(vec!["other".into()]);
+        assert_eq!(container_key(app), plain);
+        app.image = Some("another".into());
+        let image = container_key(app);
+        let cpu = ("cpu".to_owned(), Quantity("1".into()));
+        let requests = Some([cpu].into());
+        app.resources = Some(core::ResourceRequirements { requests, ..Default::default() });
+        let resources = container_key(app);
+        assert!(plain != image && image != resources && plain != resources);
+    }
+
+    #[test]
+    fn n_68_image_pulls_wait_from_the_end_of_the_failed_pull() {
+        let mut backoffs = Backoffs::default();
+        assert_eq!(backoffs.waiting_since_told("image", at(0)), None);
+        backoffs.failed("image", at(7), at(7));
+        assert_eq!(
+            backoffs.waiting_since_told("image", at(16)).map(|left| left.until),
+            Some(at(17))
+        );
+        assert_eq!(backoffs.waiting_since_told("image", at(17)), None);
+        backoffs.failed("image", at(20), at(20));
+        assert!(backoffs.waiting_since_told("image", at(39)).is_some());
+        backoffs.forget("image");
+        assert_eq!(backoffs.waiting_since_told("image", at(39)), None);
+    }
+
+    #[test]
+    fn it_remembers_only_so_much() {
+        let mut backoffs = Backoffs::default();
+        for n in 0..2 * ENTRIES_MAX as i64 {
+            backoffs.failed(&format!("image {n}"), at(n), at(n));
+        }
+        assert_eq!(backoffs.entries.len(), ENTRIES_MAX);
+    }
+
+    proptest! {
+        #[test]
+        fn no_wait_is_longer_than_the_longest(failures in prop::collection::vec(0i64..1000, 0..30)) {
+            let mut backoffs = Backoffs::default();
+            let mut second = 0;
+            for after in failures {
+                second += after;
+                backoffs.failed("app", at(second), at(second));
+                let left = backoffs.waiting("app", at(second), at(second)).unwrap();
+                prop_assert!(left.delay >= PACE.first && left.delay <= PACE.longest);
+            }
+        }
+    }
+}

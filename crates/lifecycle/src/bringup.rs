@@ -44,7 +44,7 @@ pub struct Plan {
 /// Why everything ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndAll {
-    /// The sandbox is no good. If one existed, [`NewSandbox::changed`] says so.
+    /// The sandbox is no good, or not there. If one existed, [`NewSandbox::changed`] says so.
     Sandbox,
     /// Nothing of this pod will ever be started again: its work is done, or has failed for good.
     Done,
@@ -172,7 +172,8 @@ pub fn plan(pod: &Pod, observed: &Observed, backoffs: &Backoffs, now: Timestamp)
 /// In a new sandbox everything begins again, except containers that are done for good (N-36).
 fn start_over(view: &View, new: NewSandbox) -> Plan {
     let mut plan = Plan::default();
-    if new.changed {
+    // Containers may be left over from a sandbox of which nothing else is known.
+    if new.changed || view.observed.any_running() {
         plan.end_all = Some(EndAll::Sandbox);
     }
     plan.sandbox = Some(new);
@@ -216,3 +217,6 @@ fn go_on(view: &View, sandbox: &str) -> Plan {
 fn is_finished(pod: &Pod) -> bool {
     pod.status.as_ref().is_some_and(crate::status::is_terminal)
 }
+
+#[cfg(test)]
+mod tests;

@@ -138,3 +138,34 @@ pub(crate) fn pod_title(pod: &core::Pod) -> String {
     let meta = &pod.metadata;
     format!("{}_{}({})", text(&meta.name), text(&meta.namespace), text(&meta.uid))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::pod;
+
+    #[test]
+    fn t_node_17_events_name_a_container_by_its_list() {
+        let pod = pod("Always", "i:one s:proxy app e:debug");
+        let spec = pod.spec.as_ref().unwrap();
+        for (name, wanted) in [
+            ("one", "spec.initContainers{one}"),
+            ("proxy", "spec.initContainers{proxy}"),
+            ("app", "spec.containers{app}"),
+            ("debug", "spec.ephemeralContainers{debug}"),
+        ] {
+            assert_eq!(kind_of(spec, name).unwrap().field_path(name), wanted, "T-NODE-17");
+        }
+        assert_eq!(kind_of(spec, "other"), None);
+    }
+
+    #[test]
+    fn only_restart_policy_always_makes_a_sidecar() {
+        let pod = pod("Always", "i:one s:proxy app");
+        let spec = pod.spec.as_ref().unwrap();
+        let init: Vec<_> = init_containers(spec).map(|(kind, c)| (kind, c.name.as_str())).collect();
+        assert_eq!(init, [(Kind::Init, "one"), (Kind::Sidecar, "proxy")]);
+        let lasting: Vec<_> = lasting_containers(spec).map(|(_, c)| c.name.as_str()).collect();
+        assert_eq!(lasting, ["proxy", "app"]);
+    }
+}

@@ -16,6 +16,9 @@ pub mod deletion;
 pub mod placement;
 pub mod resources;
 
+#[cfg(test)]
+mod fixture;
+
 pub use bringup::{Plan, plan};
 pub use containers::Kind;
 pub use observed::Observed;

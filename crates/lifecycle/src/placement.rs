@@ -1,13 +1,12 @@
-//! Where a pod may be: node selectors, taints, host ports, requests. The scheduler chooses by it,
-//! the node checks again what it was given.
+//! Where a pod may be: node selectors, taints, host ports. The scheduler chooses by it, the node
+//! checks again what it was given.
 //!
-//! Not here: which of several nodes is best, and what is said to people when none will do.
+//! Not here: how much a pod needs (`resources`), which of several nodes is best, and what is said to
+//! people when none will do.
 
 mod ports;
-mod requests;
 
 pub use ports::{HostPort, host_ports, ports_conflict};
-pub use requests::{Amounts, amount, limits, requests};
 
 use k8s_openapi::api::core::v1::{
     Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration,

@@ -229,3 +229,216 @@ pub fn initial(kind: ProbeKind) -> Outcome {
         ProbeKind::Liveness => Outcome::Success,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Outcome::{Failure, Success, Unknown};
+    use super::ProbeKind::{Liveness, Readiness, Startup};
+    use super::*;
+    use crate::fixture::at;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use proptest::prelude::*;
+
+    fn probe(delay: i32, success: i32, failure: i32) -> core::Probe {
+        core::Probe {
+            initial_delay_seconds: Some(delay),
+            period_seconds: Some(5),
+            success_threshold: Some(success),
+            failure_threshold: Some(failure),
+            ..Default::default()
+        }
+    }
+
+    fn seen(id: &str, running_since: Option<i64>, started: bool) -> Input {
+        let running_since = running_since.map(at);
+        Input::Tick(Some(Seen { container_id: id.into(), running_since, started }))
+    }
+
+    fn answer(id: &str, success: bool) -> Input {
+        Input::Answered { container_id: id.into(), success }
+    }
+
+    /// Ticks, and if it is to probe gives the answer.
+    fn tick(worker: &mut Worker, id: &str, started: bool, success: bool) -> Output {
+        match worker.step(at(100), seen(id, Some(0), started)) {
+            Output::ProbeNow => worker.step(at(100), answer(id, success)),
+            other => other,
+        }
+    }
+
+    #[test]
+    fn n_89_the_defaults_are_the_apis() {
+        let worker = Worker::new(Liveness, &core::Probe::default());
+        assert_eq!(worker.period(), Duration::from_secs(10));
+        assert_eq!((worker.success_threshold, worker.failure_threshold), (1, 3));
+    }
+
+    #[test]
+    fn n_90_it_probes_when_the_container_runs_long_enough_and_is_or_is_not_started() {
+        for (kind, since, started, now, wanted) in [
+            (Liveness, Some(0), true, 9, Output::Wait),
+            (Liveness, Some(0), true, 10, Output::ProbeNow),
+            (Liveness, Some(0), false, 60, Output::Wait),
+            (Readiness, Some(0), true, 10, Output::ProbeNow),
+            (Readiness, Some(0), false, 60, Output::Wait),
+            (Startup, Some(0), false, 10, Output::ProbeNow),
+            (Startup, Some(0), false, 9, Output::Wait),
+            (Startup, Some(0), true, 60, Output::Wait),
+        ] {
+            let mut worker = Worker::new(kind, &probe(10, 1, 3));
+            let output = worker.step(at(now), seen("c", since, started));
+            assert_eq!(output, wanted, "N-90: {kind:?} {started} at {now}");
+        }
+        let mut worker = Worker::new(Readiness, &probe(0, 1, 3));
+        assert_eq!(worker.step(at(0), Input::Tick(None)), Output::Wait, "no container yet");
+    }
+
+    #[test]
+    fn n_91_a_result_counts_after_enough_equal_ones_in_a_row() {
+        let (yes, no) = (true, false);
+        let changed = Output::Changed;
+        let wait = Output::Wait;
+        for (kind, success, failure, answers, wanted) in [
+            (Readiness, 2, 3, vec![yes, yes], vec![wait, changed(Success)]),
+            (Readiness, 2, 3, vec![yes, no, yes, yes], vec![wait, wait, wait, changed(Success)]),
+            (Liveness, 1, 2, vec![no, no], vec![wait, changed(Failure)]),
+            (Liveness, 1, 2, vec![no, yes, no, no], vec![wait, wait, wait, changed(Failure)]),
+            (Readiness, 1, 2, vec![yes, no, no], vec![changed(Success), wait, changed(Failure)]),
+            (Liveness, 1, 3, vec![yes, yes], vec![wait, wait]),
+        ] {
+            let mut worker = Worker::new(kind, &probe(0, success, failure));
+            let outputs: Vec<_> =
+                answers.iter().map(|answer| tick(&mut worker, "c", true, *answer)).collect();
+            assert_eq!(outputs, wanted, "N-91: {kind:?} {answers:?}");
+        }
+    }
+
+    #[test]
+    fn n_91_before_the_first_result_each_kind_has_its_own_word() {
+        for (kind, wanted) in [(Readiness, Failure), (Liveness, Success), (Startup, Unknown)] {
+            let mut worker = Worker::new(kind, &probe(0, 1, 3));
+            worker.step(at(0), seen("c", Some(0), false));
+            assert_eq!(worker.result(), (Some("c"), wanted), "N-91: {kind:?}");
+        }
+    }
+
+    #[test]
+    fn n_92_readiness_hurries_until_it_succeeds() {
+        let mut worker = Worker::new(Readiness, &probe(0, 1, 3));
+        assert!(worker.hurries());
+        tick(&mut worker, "c", true, true);
+        assert!(!worker.hurries());
+        assert!(!Worker::new(Liveness, &probe(0, 1, 3)).hurries());
+    }
+
+    #[test]
+    fn n_93_after_a_failure_for_good_it_waits_for_another_container() {
+        for (kind, started) in [(Liveness, true), (Startup, false)] {
+            let mut worker = Worker::new(kind, &probe(0, 1, 1));
+            assert_eq!(tick(&mut worker, "c", started, false), Output::Changed(Failure));
+            assert_eq!(tick(&mut worker, "c", started, true), Output::Wait, "N-93: on hold");
+            assert_eq!(worker.result(), (Some("c"), Failure));
+            let again = worker.step(at(100), seen("d", Some(50), started));
+            assert_eq!(again, Output::ProbeNow, "N-93: {kind:?}");
+            assert_eq!(worker.result(), (Some("d"), initial(kind)));
+        }
+        let mut worker = Worker::new(Startup, &probe(0, 1, 1));
+        assert_eq!(tick(&mut worker, "c", false, true), Output::Changed(Success));
+        assert_eq!(tick(&mut worker, "c", true, true), Output::Wait, "N-93: started is started");
+    }
+
+    #[test]
+    fn n_94_an_error_counts_for_nothing() {
+        let mut worker = Worker::new(Liveness, &probe(0, 1, 2));
+        assert_eq!(tick(&mut worker, "c", true, false), Output::Wait);
+        assert_eq!(worker.step(at(100), Input::Errored), Output::Wait);
+        assert_eq!(tick(&mut worker, "c", true, false), Output::Changed(Failure), "two in a row");
+        assert_eq!(TRIES_ON_ERROR, 3);
+    }
+
+    #[test]
+    fn n_95_after_a_restart_of_the_agent_the_last_word_holds() {
+        let told = |since: i64, ready| core::ContainerStatus {
+            container_id: Some("landfall://c".into()),
+            ready,
+            started: Some(true),
+            state: Some(core::ContainerState {
+                running: Some(core::ContainerStateRunning { started_at: Some(Time(at(since))) }),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        for (kind, since, ready, wanted) in [
+            (Readiness, 0, true, Success),
+            (Readiness, 0, false, Failure),
+            (Readiness, 90, true, Failure),
+            (Startup, 0, true, Success),
+            (Startup, 95, true, Unknown),
+            (Liveness, 0, true, Success),
+        ] {
+            let mut worker = Worker::new(kind, &probe(0, 1, 3));
+            if let Some(inherited) = Inherited::of(kind, &told(since, ready), at(100)) {
+                worker = worker.inheriting(inherited);
+            }
+            worker.step(at(100), seen("c", Some(since), true));
+            assert_eq!(worker.result(), (Some("c"), wanted), "N-95: {kind:?} since {since}");
+            worker.step(at(100), seen("d", Some(since), true));
+            assert_eq!(worker.result(), (Some("d"), initial(kind)), "only for that container");
+        }
+    }
+
+    #[test]
+    fn n_96_a_container_that_does_not_run_is_not_ready() {
+        let mut worker = Worker::new(Readiness, &probe(0, 1, 3));
+        assert_eq!(tick(&mut worker, "c", true, true), Output::Changed(Success));
+        let ended = worker.step(at(100), seen("c", None, false));
+        assert_eq!(ended, Output::Changed(Failure));
+    }
+
+    #[test]
+    fn t_node_60_and_61_readiness_goes_on_and_sidecars_are_probed_to_the_end() {
+        for (kind, container, wanted) in [
+            (Readiness, Kind::Regular, true),
+            (Liveness, Kind::Regular, false),
+            (Startup, Kind::Regular, false),
+            (Liveness, Kind::Sidecar, true),
+            (Startup, Kind::Sidecar, true),
+            (Readiness, Kind::Sidecar, true),
+        ] {
+            assert_eq!(goes_on_while_terminating(kind, container), wanted);
+        }
+    }
+
+    #[test]
+    fn an_answer_about_an_earlier_container_is_not_believed() {
+        let mut worker = Worker::new(Liveness, &probe(0, 1, 1));
+        worker.step(at(0), seen("c", Some(0), true));
+        worker.step(at(0), seen("d", Some(0), true));
+        assert_eq!(worker.step(at(0), answer("c", false)), Output::Wait);
+        assert_eq!(worker.result(), (Some("d"), Success));
+    }
+
+    proptest! {
+        /// N-91: whatever the answers, a change to failure is preceded by that many failures in a row.
+        #[test]
+        fn no_change_without_enough_equal_answers(
+            answers in prop::collection::vec(any::<bool>(), 0..40),
+            success in 1i32..4,
+            failure in 1i32..4,
+        ) {
+            let mut worker = Worker::new(Readiness, &probe(0, success, failure));
+            for (index, answer) in answers.iter().enumerate() {
+                let output = tick(&mut worker, "c", true, *answer);
+                let needed = if *answer { success } else { failure } as usize;
+                let run = answers[..=index].iter().rev().take_while(|a| *a == answer).count();
+                if let Output::Changed(outcome) = output {
+                    prop_assert_eq!(outcome, if *answer { Success } else { Failure });
+                    prop_assert!(run >= needed);
+                }
+                if run >= needed {
+                    prop_assert_eq!(worker.result().1, if *answer { Success } else { Failure });
+                }
+            }
+        }
+    }
+}

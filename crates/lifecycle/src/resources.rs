@@ -314,3 +314,6 @@ fn largest(mut one: Amounts, other: Amounts) -> Amounts {
     }
     one
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,15 +6,15 @@
 //! a terminal phase) and for what is known from nowhere else (a container whose record is gone).
 //! Not here: when it is written (`node`).
 
+mod applied;
 mod conditions;
 mod containers;
 mod ending;
 mod phase;
-mod resources;
 
 use crate::containers::{AfterExit, after_exit};
 use crate::observed::{Container, Observed, State};
-use crate::resources as resources_of;
+use crate::resources::qos_class;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodSpec, PodStatus,
@@ -69,8 +69,8 @@ const MESSAGES_MAX: usize = 12 * 1024;
 /// The whole status as it is now. Its phase may be terminal while containers still run; what may be
 /// written to the API meanwhile is [`withheld`].
 ///
-/// `pod` has the resources that the node has allocated to it. `previous` is the last status that
-/// is known, from the API or from here.
+/// `pod` has the resources that the node has allocated to it. `previous` is the status that was told
+/// last, by this agent or by the one before it.
 pub fn status(pod: &Pod, observed: &Observed, facts: &Facts, previous: &PodStatus) -> PodStatus {
     let Some(spec) = &pod.spec else { return previous.clone() };
     let over = facts.stage == Stage::Terminated;
@@ -85,7 +85,7 @@ pub fn status(pod: &Pod, observed: &Observed, facts: &Facts, previous: &PodStatu
         restarting_all: was_restarting,
     };
     let mut init = containers::init_statuses(&basis);
-    let mut regular = containers::regular_statuses(&basis);
+    let mut regular = containers::regular_statuses(&basis, &init);
     let mut ephemeral = containers::ephemeral_statuses(&basis);
     if over {
         ending::finish_containers(spec, &mut init, &mut regular);
@@ -129,7 +129,7 @@ pub fn status(pod: &Pod, observed: &Observed, facts: &Facts, previous: &PodStatu
 
 /// What does not depend on the containers. Fields of others are left as they are (N-75).
 fn base(pod: &Pod, spec: &PodSpec, facts: &Facts, previous: &PodStatus) -> PodStatus {
-    let qos = || resources_of::qos_class(spec).as_str().to_owned();
+    let qos = || qos_class(spec).as_str().to_owned();
     let generation = pod.metadata.generation.max(previous.observed_generation);
     let host_ips: Vec<HostIP> =
         one_per_family(facts.host_ips, None).into_iter().map(|ip| HostIP { ip }).collect();
@@ -251,18 +251,21 @@ fn whole_second(at: Timestamp) -> Timestamp {
 }
 
 /// T-NODE-53, 58: what is published while something of the pod may still run. A phase that is not yet
-/// terminal in `previous` stays what it is, with its reason; that it was a disruption is not yet said.
-pub fn withheld(mut status: PodStatus, previous: &PodStatus) -> PodStatus {
-    if !is_terminal(&status) || is_terminal(previous) {
+/// terminal in `told` stays what it is, with its reason; that it was a disruption is not yet said.
+///
+/// `told` is what was really published last. Given what was computed last, a terminal phase would pass
+/// on the second time.
+pub fn withheld(mut status: PodStatus, told: &PodStatus) -> PodStatus {
+    if !is_terminal(&status) || is_terminal(told) {
         return status;
     }
-    status.phase = previous.phase.clone();
-    status.reason = previous.reason.clone();
-    status.message = previous.message.clone();
+    status.phase = told.phase.clone();
+    status.reason = told.reason.clone();
+    status.message = told.message.clone();
     let said = |conditions: &Option<Vec<PodCondition>>| {
         conditions.iter().flatten().find(|c| c.type_ == "DisruptionTarget").cloned()
     };
-    let before = said(&previous.conditions);
+    let before = said(&told.conditions);
     let conditions = status.conditions.get_or_insert_default();
     conditions.retain(|condition| condition.type_ != "DisruptionTarget");
     conditions.splice(0..0, before);
@@ -307,3 +310,6 @@ pub fn deadline_exceeded(pod: &Pod, status: &PodStatus, now: Timestamp) -> Optio
         disruption: false,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -448,3 +448,8 @@ pub fn container_grace(pod: &core::Pod, probe: Option<&core::Probe>) -> Duration
 fn seconds(amount: i64) -> Duration {
     Duration::from_secs(u64::try_from(amount).unwrap_or(0))
 }
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;

@@ -13,6 +13,7 @@ mod tests;
 use crate::static_pods::{is_critical, is_static};
 use k8s_openapi::api::core::v1::{AppArmorProfile, Node, Pod, Taint};
 use lifecycle::placement;
+use lifecycle::resources::{Qos, qos_class};
 use std::sync::Arc;
 
 /// What is so on this node.
@@ -93,7 +94,9 @@ fn under_pressure(here: &Here, pod: &Pod) -> Option<Rejection> {
     if here.pressure.is_empty() || is_critical(pod) {
         return None;
     }
-    if here.pressure == ["MemoryPressure"] && (!is_best_effort(pod) || bears_memory_pressure(pod)) {
+    if here.pressure == ["MemoryPressure"]
+        && (qos(pod) != Qos::BestEffort || bears_memory_pressure(pod))
+    {
         return None;
     }
     let conditions = here.pressure.join(" ");
@@ -110,15 +113,14 @@ fn bears_memory_pressure(pod: &Pod) -> bool {
     tolerations.into_iter().any(|toleration| placement::tolerates(toleration, &taint))
 }
 
-/// No container asks for cpu or memory, nor does the pod as a whole.
-pub(crate) fn is_best_effort(pod: &Pod) -> bool {
-    if let Some(class) = pod.status.as_ref().and_then(|status| status.qos_class.as_deref()) {
-        return class == "BestEffort";
+/// What the server found, or what the spec says.
+fn qos(pod: &Pod) -> Qos {
+    match pod.status.as_ref().and_then(|status| status.qos_class.as_deref()) {
+        Some("Guaranteed") => Qos::Guaranteed,
+        Some("Burstable") => Qos::Burstable,
+        Some("BestEffort") => Qos::BestEffort,
+        _ => pod.spec.as_ref().map_or(Qos::BestEffort, qos_class),
     }
-    let counts = |amounts: placement::Amounts| {
-        ["cpu", "memory"].iter().any(|resource| amounts.get(*resource).is_some_and(|n| *n > 0))
-    };
-    !counts(placement::requests(pod)) && !counts(placement::limits(pod))
 }
 
 /// Row 4.

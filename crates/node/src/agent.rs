@@ -8,19 +8,22 @@ use crate::config::{NodeFacts, Objects};
 use crate::dispatch::{Dispatch, News};
 use crate::endpoint::{self, Endpoint, Metrics, Serving};
 use crate::images::ImageManager;
+use crate::node_object::{Health, Registration, Settings, facts_of, watch_runtime};
 use crate::logs::{self, Rotation};
 use crate::parts::Parts;
 use crate::pods::Pods;
 use crate::probes::Prober;
 use crate::static_pods::{self, StaticPods};
 use crate::volumes::Volumes;
+use crate::worker::Kill;
 use crate::worker::observe::network_key;
-use client::{Cache, Client, ObjectKey, Recorder};
+use client::{Cache, Client, Recorder};
 use k8s_openapi::api::core::v1::{Node, Pod};
+use lifecycle::status::Verdict;
 use runtime::Runtime;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
@@ -48,6 +51,10 @@ pub struct Config {
     /// Static pods.
     pub manifests: Option<PathBuf>,
     pub cluster_dns: Vec<IpAddr>,
+    /// The cgroup that all pods are below: `/kubepods`.
+    pub cgroup: String,
+    /// Of Kubernetes: `v1.36.4`.
+    pub version: String,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -73,7 +80,8 @@ pub struct Running {
     serving: Serving,
     news: mpsc::Sender<News>,
     parts: Arc<Parts>,
-    node: Cache<Node>,
+    registration: Registration,
+    health: watch::Sender<Health>,
     tasks: JoinSet<()>,
 }
 
@@ -81,31 +89,33 @@ pub struct Running {
 pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
     let recorder = Recorder::new(&client, "kubelet", &config.name);
     let version = config.runtime.version().await.map_err(Error::Runtime)?;
-    let facts = Arc::new(facts(&config));
-    let (results, probed) = mpsc::channel(RESULTS_WAITING);
-    let objects = Objects::new(&client);
     let pods = Arc::new(Pods::default());
     let metrics = Arc::new(Metrics::default());
     let mut tasks = JoinSet::new();
-    let node =
-        Cache::<Node>::builder(&client).fields(&format!("metadata.name={}", config.name)).start();
-    let serving = endpoint::serve(Endpoint {
-        node: config.name.clone(),
-        listen: config.listen,
-        tls: config.tls.clone(),
-        client: client.clone(),
-        pods: pods.clone(),
-        runtime: config.runtime.clone(),
-        log_root: facts.log_root.clone(),
-        host_logs: config.log_dir.clone(),
-        metrics: metrics.clone(),
-        config: serde_json::json!({}),
-    });
-    let serving =
-        serving.await.map_err(|source| Error::Listen { address: config.listen, source })?;
+    let serving = serve(&config, &client, &pods, &metrics).await?;
     tasks.spawn(logs::run_rotation(config.runtime.clone(), Rotation::default()));
-    // registration goes here
-    let network = network(&config, &node).await?;
+
+    let settings = settings(&config, serving.address.port());
+    let gather = facts_of(&settings, config.runtime.clone());
+    let health = watch::Sender::new(Health::default());
+    tasks.spawn(watch_runtime(config.runtime.clone(), health.clone()));
+    let registration = Registration::start(
+        client.clone(),
+        recorder.clone(),
+        settings.clone(),
+        gather.clone(),
+        health.subscribe(),
+    );
+    let node = registered(&registration).await;
+    let facts = Arc::new(facts(&config, &node));
+    let network = network(&config, &registration).await;
+    health.send_modify(|health| {
+        health.network = Some(network.as_ref().map(drop).map_err(ToString::to_string));
+    });
+    let network = network?;
+
+    let (results, probed) = mpsc::channel(RESULTS_WAITING);
+    let objects = Objects::new(&client);
     let parts = Arc::new(Parts {
         client: client.clone(),
         recorder: recorder.clone(),
@@ -121,10 +131,11 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
         volumes: Volumes::new(facts.clone(), objects.clone(), &client, config.runtime.clone()),
         facts,
         metrics,
+        active: watch::Sender::new(BTreeMap::new()),
         log_links: config.log_dir.join("containers"),
         prober: Prober::new(config.runtime.clone(), recorder.clone(), results),
         pods,
-        node: node.clone(),
+        node: registration.subscribe(),
         started_at: clock::now(),
     });
     let cache =
@@ -135,7 +146,6 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
     tasks.spawn(follow_probes(probed, news.clone()));
     tasks.spawn(follow_objects(objects, news.clone()));
     cache.synced().await;
-    node.synced().await;
     tasks.spawn(follow_pods(cache.clone(), news.clone()));
     let mut known: BTreeSet<String> = cache.list().iter().filter_map(uid).collect();
     if let Some(manifests) = &config.manifests {
@@ -148,24 +158,76 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
     }
     sweep(&parts, &known).await;
     tasks.spawn(Dispatch::new(parts.clone(), cache).run(told));
-    Ok(Running { address: serving.address, serving, news, parts, node, tasks })
+    Ok(Running { address: serving.address, serving, news, parts, registration, health, tasks })
 }
 
-fn facts(config: &Config) -> NodeFacts {
+async fn serve(
+    config: &Config,
+    client: &Client,
+    pods: &Arc<Pods>,
+    metrics: &Arc<Metrics>,
+) -> Result<Serving, Error> {
+    let serving = endpoint::serve(Endpoint {
+        node: config.name.clone(),
+        listen: config.listen,
+        tls: config.tls.clone(),
+        client: client.clone(),
+        pods: pods.clone(),
+        runtime: config.runtime.clone(),
+        log_root: config.log_dir.join("pods"),
+        host_logs: config.log_dir.clone(),
+        metrics: metrics.clone(),
+        config: serde_json::json!({}),
+    });
+    serving.await.map_err(|source| Error::Listen { address: config.listen, source })
+}
+
+fn settings(config: &Config, port: u16) -> Settings {
+    Settings {
+        addresses: config.node_ip.into_iter().collect(),
+        port,
+        ..Settings::new(&config.name, &config.data_dir, &config.version)
+    }
+}
+
+/// What pods are told of this node.
+fn facts(config: &Config, node: &Node) -> NodeFacts {
+    let status = node.status.clone().unwrap_or_default();
+    let addresses = status.addresses.unwrap_or_default();
+    let internal = addresses.iter().filter(|address| address.type_ == "InternalIP");
     NodeFacts {
         log_root: config.log_dir.join("pods"),
         cluster_dns: config.cluster_dns.clone(),
-        host_ips: config.node_ip.into_iter().collect(),
+        host_ips: internal.filter_map(|address| address.address.parse().ok()).collect(),
+        allocatable: status.allocatable.unwrap_or_default(),
+        capacity: status.capacity.unwrap_or_default(),
+        cgroup_root: config.cgroup.clone(),
         ..NodeFacts::new(&config.name, config.data_dir.join("kubelet"))
     }
 }
 
+/// The Node as it was accepted.
+async fn registered(registration: &Registration) -> Arc<Node> {
+    let mut node = registration.subscribe();
+    loop {
+        if let Some(node) = node.borrow_and_update().clone() {
+            return node;
+        }
+        if node.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
 /// The pods' side of the network, once the Node has its range (N-7). None: the runtime brings it.
-async fn network(config: &Config, node: &Cache<Node>) -> Result<Option<Arc<network::Pods>>, Error> {
+async fn network(
+    config: &Config,
+    registration: &Registration,
+) -> Result<Option<Arc<network::Pods>>, Error> {
     if config.runtime.brings_network() {
         return Ok(None);
     }
-    let cidrs = pod_cidrs(node, &config.name).await?;
+    let cidrs = pod_cidrs(registration).await?;
     let opened = network::Pods::open(network::PodsConfig {
         state_dir: config.data_dir.join("network"),
         netns_dir: config.data_dir.join("netns"),
@@ -179,19 +241,19 @@ async fn network(config: &Config, node: &Cache<Node>) -> Result<Option<Arc<netwo
 }
 
 /// Waits for the controller that hands out ranges.
-async fn pod_cidrs(node: &Cache<Node>, name: &str) -> Result<Vec<network::Cidr>, Error> {
-    let mut changes = node.subscribe();
+async fn pod_cidrs(registration: &Registration) -> Result<Vec<network::Cidr>, Error> {
+    let mut node = registration.subscribe();
     loop {
-        let known = node.get(&ObjectKey::cluster(name));
+        let known = node.borrow_and_update().clone();
         let spec = known.as_ref().and_then(|node| node.spec.as_ref());
         let texts = spec.and_then(|spec| spec.pod_cidrs.clone()).unwrap_or_default();
         if !texts.is_empty() {
             let parsed = texts.iter().map(|text| text.parse::<network::Cidr>());
-            return parsed
-                .collect::<Result<_, _>>()
-                .map_err(|error| Error::Other(error.to_string()));
+            return parsed.collect::<Result<_, _>>().map_err(Error::Network);
         }
-        changes.next().await;
+        if node.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 }
 
@@ -214,7 +276,7 @@ async fn sweep(parts: &Arc<Parts>, known: &BTreeSet<String>) {
             keys.insert(network_key(&sandbox.pod.uid, sandbox.attempt));
             continue;
         }
-        if let Err(error) = end_orphan(parts, &sandbox).await {
+        if let Err(error) = end_sandbox(&parts.runtime, &sandbox).await {
             tracing::warn!(%error, pod = sandbox.pod.uid, "an orphaned pod was not ended");
         }
     }
@@ -234,7 +296,10 @@ async fn sweep(parts: &Arc<Parts>, known: &BTreeSet<String>) {
 }
 
 /// Grace 1, so two seconds for a stop signal; no hook, for the spec is lost; no status (T-NODE-13).
-async fn end_orphan(parts: &Parts, sandbox: &runtime::Sandbox) -> runtime::Result<()> {
+async fn end_sandbox(
+    runtime: &Arc<dyn Runtime>,
+    sandbox: &runtime::Sandbox,
+) -> runtime::Result<()> {
     let window = lifecycle::termination::STOP_WINDOW_MIN;
     let running = |container: &&runtime::Container| {
         matches!(container.state, runtime::ContainerState::Running { .. })
@@ -242,17 +307,17 @@ async fn end_orphan(parts: &Parts, sandbox: &runtime::Sandbox) -> runtime::Resul
     let mut any = false;
     for container in sandbox.containers.iter().filter(running) {
         any = true;
-        parts.runtime.stop_container(&container.id, window).await?;
+        runtime.stop_container(&container.id, window).await?;
     }
     let deadline = tokio::time::Instant::now() + window;
-    let mut changes = parts.runtime.changes();
+    let mut changes = runtime.changes();
     while any && tokio::time::Instant::now() < deadline {
-        let now = parts.runtime.sandboxes_of(&sandbox.pod.uid).await?;
+        let now = runtime.sandboxes_of(&sandbox.pod.uid).await?;
         any = now.iter().flat_map(|sandbox| &sandbox.containers).any(|c| running(&c));
         let _ = tokio::time::timeout_at(deadline, changes.recv()).await;
     }
-    parts.runtime.stop_sandbox(&sandbox.id).await?;
-    parts.runtime.remove_sandbox(&sandbox.id).await
+    runtime.stop_sandbox(&sandbox.id).await?;
+    runtime.remove_sandbox(&sandbox.id).await
 }
 
 async fn follow_pods(cache: Cache<Pod>, news: mpsc::Sender<News>) {
@@ -318,13 +383,40 @@ async fn follow_objects(objects: Arc<Objects>, news: mpsc::Sender<News>) {
 impl Running {
     /// Resolves when the API has the node as Ready.
     pub async fn ready(&self) {
-        let mut changes = self.node.subscribe();
-        loop {
-            let known = self.node.get(&ObjectKey::cluster(&self.parts.facts.name));
-            if known.is_some_and(|node| is_ready(&node)) {
+        let mut node = self.registration.subscribe();
+        let ready = |node: &Option<Arc<Node>>| node.as_ref().is_some_and(|node| is_ready(node));
+        if node.wait_for(ready).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Ends every pod within its own grace, writes down how, and takes the network away
+    /// (T-NODE-88). Says on the way who is left.
+    pub async fn end_pods<F: Future<Output = ()>>(&self, say: impl Fn(String) -> F) {
+        let verdict = Verdict {
+            reason: "Terminated".into(),
+            message: "Pod was terminated in response to imminent node shutdown.".into(),
+            disruption: true,
+        };
+        self.health.send_modify(|health| health.shutting_down = true);
+        let _ = self.news.send(News::EndAll(Kill { verdict, grace: None })).await;
+        let mut active = self.parts.active.subscribe();
+        let mut left = active.borrow_and_update().clone();
+        say(format!("ending {} pods", left.len())).await;
+        while !left.is_empty() {
+            if active.changed().await.is_err() {
                 return;
             }
-            changes.next().await;
+            let now = active.borrow_and_update().clone();
+            for (_, title) in left.iter().filter(|(uid, _)| !now.contains_key(*uid)) {
+                say(format!("{title} has ended, {} left", now.len())).await;
+            }
+            left = now;
+        }
+        if let Some(network) = &self.parts.network
+            && let Err(error) = network.remove().await
+        {
+            say(format!("the pods' network was not removed: {error}")).await;
         }
     }
 
@@ -339,4 +431,21 @@ impl Running {
 fn is_ready(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+/// Takes away what a landfall that was killed has left running below its data directory. Nobody asks
+/// the pods: their specs are in the API, and there is none.
+pub async fn clear_away(
+    data_dir: &Path,
+    runtime: Arc<dyn Runtime>,
+    say: impl Fn(String),
+) -> Result<(), Error> {
+    let sandboxes = runtime.sandboxes().await.map_err(Error::Runtime)?;
+    for sandbox in &sandboxes {
+        let pod = &sandbox.pod;
+        say(format!("ending {}/{}", pod.namespace, pod.name));
+        end_sandbox(&runtime, sandbox).await.map_err(Error::Runtime)?;
+    }
+    crate::volumes::clear_away(&data_dir.join("kubelet/pods"))
+        .map_err(|source| Error::Directory { path: data_dir.join("kubelet/pods"), source })
 }

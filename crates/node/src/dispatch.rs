@@ -194,8 +194,7 @@ impl Dispatch {
     fn refusal(&self, pod: &Pod) -> Option<Rejection> {
         let over = pod.metadata.deletion_timestamp.is_some()
             || pod.status.as_ref().is_some_and(status::is_terminal);
-        let node = self.parts.node.get(&ObjectKey::cluster(&self.parts.facts.name));
-        let node = node.filter(|_| !over)?;
+        let node = self.parts.node().filter(|_| !over)?;
         let here = Here {
             node: &node,
             pressure: &[],

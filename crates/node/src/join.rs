@@ -9,6 +9,8 @@
 
 mod authority;
 
+pub use authority::fingerprint;
+
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as BASE64;
 use client::{Client, ObjectKey};
@@ -16,6 +18,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestSpec,
 };
+use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use rcgen::{CertificateParams, DnType, KeyPair, SanType};
 use serde_json::json;
@@ -65,9 +68,7 @@ pub enum JoinError {
 /// Asks for what is missing.
 pub async fn join(join: Join<'_>) -> Result<Credentials, JoinError> {
     let path = |name: &str| join.dir.join(name);
-    std::fs::create_dir_all(join.dir)
-        .and_then(|()| std::fs::set_permissions(join.dir, std::fs::Permissions::from_mode(0o700)))
-        .map_err(|source| JoinError::File { path: join.dir.to_owned(), source })?;
+    private_dir(join.dir)?;
     let kubeconfig = path("kubeconfig");
     let (token, fingerprint) = split(join.token)?;
     let ca = match (&join.ca, std::fs::read_to_string(path("ca.crt"))) {
@@ -87,6 +88,30 @@ pub async fn join(join: Join<'_>) -> Result<Credentials, JoinError> {
     write(&path("serving.key"), key.as_bytes())?;
     write(&path("serving.crt"), certificate.as_bytes())?;
     Ok(Credentials { kubeconfig, serving_certificate: certificate, serving_key: key, ca })
+}
+
+/// With a kubeconfig of the node's own: only the serving certificate is missing.
+pub async fn serve_as(
+    kubeconfig: &Path,
+    name: &str,
+    addresses: &[IpAddr],
+    dir: &Path,
+) -> Result<Credentials, JoinError> {
+    private_dir(dir)?;
+    let client = Client::from_kubeconfig(kubeconfig).await?;
+    let ca = client.get::<ConfigMap>(&ObjectKey::new("kube-system", "kube-root-ca.crt")).await?;
+    let ca = ca.data.unwrap_or_default().remove("ca.crt").unwrap_or_default();
+    let (key, certificate) = serving_certificate(&client, name, addresses).await?;
+    write(&dir.join("serving.key"), key.as_bytes())?;
+    write(&dir.join("serving.crt"), certificate.as_bytes())?;
+    let kubeconfig = kubeconfig.to_owned();
+    Ok(Credentials { kubeconfig, serving_certificate: certificate, serving_key: key, ca })
+}
+
+fn private_dir(dir: &Path) -> Result<(), JoinError> {
+    std::fs::create_dir_all(dir)
+        .and_then(|()| std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700)))
+        .map_err(|source| JoinError::File { path: dir.to_owned(), source })
 }
 
 /// The token itself, and the fingerprint it may carry.

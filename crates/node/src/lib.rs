@@ -18,10 +18,11 @@ pub mod endpoint;
 mod eviction;
 mod images;
 pub mod logs;
+mod node_object;
 mod probes;
 mod static_pods;
 mod volumes;
 
-pub use agent::{Config, Error, Running, start};
-pub use join::{Credentials, Join, JoinError, join};
+pub use agent::{Config, Error, Running, clear_away, start};
+pub use join::{Credentials, Join, JoinError, fingerprint, join, serve_as};
 pub use pods::Pods;

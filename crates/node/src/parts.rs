@@ -6,10 +6,12 @@ use crate::images::ImageManager;
 use crate::pods::Pods;
 use crate::probes::Prober;
 use crate::volumes::Volumes;
-use client::{Cache, Client, Recorder};
+use client::{Client, Recorder};
 use k8s_openapi::api::core::v1::Node;
 use runtime::Runtime;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use tokio::sync::watch;
 
 pub(crate) struct Parts {
     pub(crate) client: Client,
@@ -26,10 +28,18 @@ pub(crate) struct Parts {
     pub(crate) prober: Prober,
     pub(crate) pods: Arc<Pods>,
     /// Our own Node object.
-    pub(crate) node: Cache<Node>,
+    pub(crate) node: watch::Receiver<Option<Arc<Node>>>,
+    /// Pods that have not ended, by uid, with their names.
+    pub(crate) active: watch::Sender<BTreeMap<String, String>>,
     pub(crate) metrics: Arc<Metrics>,
     /// `/var/log/containers`: a second path for every log, with the container's id in it (N-157).
     pub(crate) log_links: std::path::PathBuf,
     /// When this agent began.
     pub(crate) started_at: jiff::Timestamp,
+}
+
+impl Parts {
+    pub(crate) fn node(&self) -> Option<Arc<Node>> {
+        self.node.borrow().clone()
+    }
 }

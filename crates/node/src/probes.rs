@@ -7,7 +7,6 @@
 mod handler;
 mod hook;
 mod prober;
-mod threshold;
 
 mod dial;
 mod exec;

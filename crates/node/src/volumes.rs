@@ -350,5 +350,10 @@ fn unknown(volume: &Volume) -> String {
     }
 }
 
+/// Takes away the directories of all pods, whoever they were.
+pub(crate) fn clear_away(pods: &std::path::Path) -> std::io::Result<()> {
+    clean::uids(pods)?.iter().try_for_each(|uid| clean::tear_down(pods, uid))
+}
+
 #[cfg(test)]
 mod tests;

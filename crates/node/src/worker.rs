@@ -149,10 +149,15 @@ impl Worker {
 
     pub(crate) async fn run(mut self) {
         self.parts.pods.put(self.pod.clone());
+        let (namespace, name) = self.names();
+        let title = format!("{namespace}/{name}");
+        self.parts.active.send_modify(|active| drop(active.insert(self.uid.clone(), title)));
         let cause = self.live().await;
         tracing::debug!(pod = %self.title(), ?cause, "ending");
         self.end(&cause).await;
         self.clean_up().await;
+        self.report.written().await;
+        self.parts.active.send_modify(|active| drop(active.remove(&self.uid)));
         self.leave().await;
     }
 

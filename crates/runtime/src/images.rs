@@ -9,15 +9,19 @@
 
 mod adopt;
 mod archive;
+mod challenge;
 mod digest;
+mod download;
 mod import;
 mod limits;
 mod locks;
 mod manifest;
 mod mount;
+mod pull;
 mod records;
 mod reference;
 mod registries;
+mod registry;
 mod root;
 mod shelf;
 mod store;
@@ -46,11 +50,11 @@ impl Images for ImageStore {
     async fn pull(
         &self,
         image: &ImageReference,
-        _credentials: &[Credentials],
-        _progress: &(dyn Fn(PullProgress) + Send + Sync),
+        credentials: &[Credentials],
+        progress: &(dyn Fn(PullProgress) + Send + Sync),
     ) -> Result<Image> {
         let name = Name::parse(&image.0)?;
-        Err(Error::RegistryUnavailable(format!("cannot ask {} for {name}", name.registry)))
+        pull::pull(self, &name, credentials, progress).await
     }
 
     async fn remove(&self, id: &str) -> Result<()> {

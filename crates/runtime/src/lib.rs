@@ -5,12 +5,19 @@
 
 mod error;
 mod images;
+
+mod cgroup;
+mod durable;
+mod native;
+mod shim;
 mod runtime;
 mod session;
 mod spec;
 mod state;
 
 pub use error::{Error, Result};
+pub use native::{Native, NativeConfig, Unpacked};
+pub use shim::run_if_asked as run_shim_if_asked;
 pub use images::{ImageConfig, ImageStore, Name, Registries};
 pub use runtime::{Change, Images, PullProgress, Runtime, Version};
 pub use session::{Output, Session, Size};

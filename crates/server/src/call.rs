@@ -22,7 +22,18 @@ pub(crate) struct Call {
     pub(crate) headers: HeaderMap,
     pub(crate) user: Arc<User>,
     pub(crate) body: Bytes,
+    /// For what is passed on to others.
+    pub(crate) wire: Wire,
     warnings: Mutex<Vec<String>>,
+}
+
+/// What a request was before it was read.
+#[derive(Default)]
+pub(crate) struct Wire {
+    pub(crate) method: http::Method,
+    pub(crate) uri: http::Uri,
+    /// The connection itself, if the request came over one that can be had.
+    pub(crate) upgrade: Mutex<Option<hyper::upgrade::OnUpgrade>>,
 }
 
 /// How strictly unknown and duplicate fields are taken.
@@ -43,7 +54,8 @@ impl Call {
         user: Arc<User>,
         body: Bytes,
     ) -> Self {
-        Call { server, kind, target, query, headers, user, body, warnings: Mutex::default() }
+        let (wire, warnings) = (Wire::default(), Mutex::default());
+        Call { server, kind, target, query, headers, user, body, wire, warnings }
     }
 
     /// A call on another object that this one has to touch too, by the same caller.

@@ -6,7 +6,7 @@ use crate::error::{ApiError, Result};
 use crate::negotiate::{self, Offer, View};
 use crate::request::Query;
 use crate::server::Server;
-use crate::subresource::{binding, eviction, finalize, scale, token};
+use crate::subresource::{binding, eviction, finalize, log, proxy, scale, stream, token};
 use crate::verbs::write::Endpoint;
 use crate::verbs::{create, delete, get, list, patch, update, watch};
 use crate::views::{self, IncludeObject};
@@ -80,23 +80,12 @@ async fn subresource(call: &Call, method: &Method) -> Result<Answer> {
         "binding" if is(&Method::POST) => binding::create(call).await,
         "eviction" if is(&Method::POST) => eviction::create(call).await,
         "token" if is(&Method::POST) => token::create(call).await,
-        "log" | "exec" | "attach" | "portforward" | "proxy" => Err(no_node(call)),
+        "log" if read => log::read(call).await,
+        "exec" | "attach" | "portforward" if is(&Method::GET) || is(&Method::POST) => {
+            stream::open(call).await
+        }
+        "proxy" => proxy::pass(call).await,
         _ => Err(ApiError::MethodNotAllowed),
-    }
-}
-
-/// These need an agent on the pod's node.
-fn no_node(call: &Call) -> ApiError {
-    match call.stored() {
-        Err(error) => error,
-        Ok(_) => ApiError::Said(Box::new(api::Status::failure(
-            503,
-            "ServiceUnavailable",
-            format!(
-                "{} of {} \"{}\" needs a node agent, and none is connected to this server yet",
-                call.target.subresource, call.kind.plural, call.target.name
-            ),
-        ))),
     }
 }
 

@@ -41,6 +41,6 @@ mod upkeep;
 
 pub use answer::Answer;
 pub use body::Body;
-pub use run::{Config, Running, StoreChoice, start};
+pub use run::{Config, Error, NodeCredentials, Running, StoreChoice, start};
 pub use server::Server;
 pub use service::Door;

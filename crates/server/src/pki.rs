@@ -11,10 +11,12 @@
 //! a damaged file is an error that says what to do.
 
 mod authority;
+mod backends;
 mod files;
 mod subject;
 
 pub use authority::Identity;
+pub(crate) use backends::unverified;
 pub use files::write_secret;
 
 use authority::{Authority, Purpose};
@@ -82,7 +84,8 @@ impl Pki {
             source,
         })?;
         let authority = Authority::load_or_create(&pki)?;
-        let serving = Purpose::Serving { names: serving_names(sans) };
+        let subject = "kube-apiserver".to_owned();
+        let serving = Purpose::Serving { subject, names: serving_names(sans) };
         let serving = authority.load_or_issue(&pki, "serving", &serving)?;
         let admin = Purpose::client(ADMIN, &[crate::authn::MASTERS]);
         let admin = authority.load_or_issue(&pki, "admin", &admin)?;
@@ -162,6 +165,27 @@ impl Pki {
         lifetime: Duration,
     ) -> Result<Identity, Error> {
         self.authority.issue(&Purpose::client(name, groups), lifetime)
+    }
+
+    /// A node's two certificates: for its endpoint under these names and addresses, and as the user
+    /// `system:node:<name>`.
+    pub fn sign_node(
+        &self,
+        name: &str,
+        addresses: &[String],
+    ) -> Result<(Identity, Identity), Error> {
+        let user = format!("system:node:{name}");
+        let names = addresses
+            .iter()
+            .map(String::as_str)
+            .chain([name])
+            .filter(|name| is_dns_name(name) || name.parse::<std::net::IpAddr>().is_ok())
+            .map(str::to_owned)
+            .collect();
+        let serving = Purpose::Serving { subject: user.clone(), names };
+        let serving = self.authority.issue(&serving, LEAF_LIFETIME)?;
+        let client = self.issue_client(&user, &["system:nodes"], LEAF_LIFETIME)?;
+        Ok((serving, client))
     }
 
     /// The CA certificate in PEM: what clients, `kube-root-ca.crt` and kubeconfigs trust.

@@ -83,13 +83,25 @@ impl Route {
         target.subresource = parts.next().unwrap_or_default();
         if target.subresource == "proxy" {
             // Kept as it came: a trailing slash and escapes mean something to the backend.
-            let marker = "/proxy";
-            target.rest = path.find(marker).map(|at| path[at + marker.len()..].to_owned());
+            let begin = if target.group.is_empty() { 2 } else { 3 };
+            let place = if target.namespace.is_empty() { 1 } else { 3 };
+            let before = begin + usize::from(target.watch_prefix) + place + 2;
+            target.rest = Some(after_segments(path, before).to_owned());
         } else if parts.next().is_some() {
             return None;
         }
         Some(target)
     }
+}
+
+/// What is left of a path after so many segments, with its slashes.
+fn after_segments(path: &str, count: usize) -> &str {
+    let mut rest = path;
+    for _ in 0..count {
+        let segment = rest.trim_start_matches('/');
+        rest = &segment[segment.find('/').unwrap_or(segment.len())..];
+    }
+    rest
 }
 
 fn decoded(segment: &str) -> Option<String> {
@@ -225,6 +237,14 @@ mod tests {
         let one = target("/api/v1/watch/namespaces/shop/pods/web");
         assert!(one.watch_prefix);
         assert_eq!(verb(&Method::GET, &one, &Query::default()), "watch");
+    }
+
+    #[test]
+    fn a_89_what_follows_proxy_is_kept_as_it_came() {
+        let rest = |path: &str| target(path).rest.unwrap();
+        assert_eq!(rest("/api/v1/namespaces/proxy/pods/proxy/proxy/a%20b//c/"), "/a%20b//c/");
+        assert_eq!(rest("/api/v1/nodes/n/proxy/"), "/");
+        assert_eq!(rest("/api/v1/nodes/n/proxy"), "");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::audit::Audit;
 use crate::authn::{Authenticator, ServiceAccountTokens, StaticTokens, User};
 use crate::object::{ENVELOPE, Store};
-use crate::pki::Pki;
+use crate::pki::{Identity, Pki};
 use crate::server::{Parts, Server};
 use crate::{listen, upkeep};
 use std::net::SocketAddr;
@@ -62,6 +62,7 @@ pub struct Running {
     pub address: SocketAddr,
     /// The admin's kubeconfig.
     pub kubeconfig: PathBuf,
+    pki: Pki,
     stop: oneshot::Sender<()>,
     done: JoinHandle<()>,
     store: Store,
@@ -97,6 +98,7 @@ pub async fn start(config: Config) -> Result<Running, Error> {
         authenticator: authenticator(&pki)?,
         address: address.to_string(),
         ca_certificate: pki.ca_certificate().to_owned(),
+        nodes: Arc::new(pki.node_client_config()?),
         audit,
     });
     upkeep::begin(&server, address, config.controllers).await.map_err(Error::Bootstrap)?;
@@ -107,10 +109,37 @@ pub async fn start(config: Config) -> Result<Running, Error> {
     let (stop, stopped) = oneshot::channel::<()>();
     let stopped = async move { drop(stopped.await) };
     let done = tokio::spawn(listen::serve(server.clone(), listener, tls, stopped));
-    Ok(Running { server, address, kubeconfig, stop, done, store, _lock: lock })
+    Ok(Running { server, address, kubeconfig, pki, stop, done, store, _lock: lock })
+}
+
+/// What a node needs to take part, all in PEM.
+#[derive(Debug, Clone)]
+pub struct NodeCredentials {
+    /// For its HTTPS endpoint.
+    pub serving: Identity,
+    /// `system:node:<name>` in `system:nodes`.
+    pub client: Identity,
+    pub ca_certificate: String,
+    /// With which it reaches this server.
+    pub kubeconfig: String,
 }
 
 impl Running {
+    /// For a node that runs in this process, or is set up by it: no request, no approval. `addresses`
+    /// are all names and addresses under which its endpoint is reached.
+    pub fn node_credentials(
+        &self,
+        name: &str,
+        addresses: &[String],
+    ) -> Result<NodeCredentials, Error> {
+        let (serving, client) = self.pki.sign_node(name, addresses)?;
+        let url = format!("https://{}", reachable(self.address));
+        let user = format!("system:node:{name}");
+        let kubeconfig = self.pki.kubeconfig_for(&url, &user, &client);
+        let ca_certificate = self.pki.ca_certificate().to_owned();
+        Ok(NodeCredentials { serving, client, ca_certificate, kubeconfig })
+    }
+
     /// Lets requests in flight finish, ends watches, writes everything down.
     pub async fn stop(self) {
         let _ = self.stop.send(());

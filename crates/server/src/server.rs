@@ -9,7 +9,7 @@ use crate::answer::{self, Answer};
 use crate::audit::Audit;
 use crate::authn::{Authenticator, User};
 use crate::authz::{Attributes, Policy, forbidden_status};
-use crate::call::Call;
+use crate::call::{Call, Wire};
 use crate::customs::Customs;
 use crate::documents::Documents;
 use crate::error::{ApiError, Result};
@@ -23,7 +23,7 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use tokio::sync::{Semaphore, watch};
 
 /// Requests that may be under way at once, watches and other long ones not counted. Beyond it
@@ -52,6 +52,8 @@ struct Inner {
     /// `127.0.0.1:6443`, for discovery.
     address: String,
     ca_certificate: String,
+    /// How nodes are met: who we are, and that they are ours.
+    nodes: Arc<rustls::ClientConfig>,
     /// Namespaces get their first objects from this server, not from a controller elsewhere.
     furnishes: std::sync::atomic::AtomicBool,
 }
@@ -62,6 +64,7 @@ pub(crate) struct Parts {
     pub(crate) authenticator: Authenticator,
     pub(crate) address: String,
     pub(crate) ca_certificate: String,
+    pub(crate) nodes: Arc<rustls::ClientConfig>,
     pub(crate) audit: Option<Audit>,
 }
 
@@ -91,6 +94,7 @@ impl Server {
             audit: parts.audit,
             address: parts.address,
             ca_certificate: parts.ca_certificate,
+            nodes: parts.nodes,
             furnishes: false.into(),
         }))
     }
@@ -154,6 +158,10 @@ impl Server {
         &self.0.ca_certificate
     }
 
+    pub(crate) fn nodes(&self) -> &Arc<rustls::ClientConfig> {
+        &self.0.nodes
+    }
+
     pub(crate) fn furnish_namespaces(&self) {
         self.0.furnishes.store(true, std::sync::atomic::Ordering::Relaxed);
     }
@@ -211,7 +219,7 @@ impl Server {
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: std::fmt::Display,
     {
-        let (parts, request_body) = request.into_parts();
+        let (mut parts, request_body) = request.into_parts();
         let route = Route::of(parts.uri.path());
         let query = Query::parse(parts.uri.query());
         if let Route::Other(path) = &route
@@ -235,7 +243,14 @@ impl Server {
                 let long = dispatch::is_long_running(verb, &target.subresource);
                 let _permit = if long { None } else { Some(self.permit()?) };
                 let body = body::read(request_body).await?;
-                let call = Call::new(self.clone(), kind, target, query, parts.headers, user, body);
+                let wire = Wire {
+                    method: parts.method.clone(),
+                    uri: parts.uri,
+                    upgrade: Mutex::new(parts.extensions.remove()),
+                };
+                let mut call =
+                    Call::new(self.clone(), kind, target, query, parts.headers, user, body);
+                call.wire = wire;
                 if let Some(told) = call.kind.custom.as_ref().and_then(|c| c.deprecation.as_ref()) {
                     call.warn(told);
                 }
@@ -337,6 +352,11 @@ impl Server {
             name,
             ..Attributes::resource(user, verb, &target.group, &target.resource)
         })
+    }
+
+    /// Another verb on the very object that a request names.
+    pub(crate) fn authorize_here(&self, call: &Call, verb: &str) -> Result<()> {
+        self.authorize(&call.user, verb, &call.target, &Query::default())
     }
 
     /// Another right that a request turned out to need.

@@ -38,6 +38,27 @@ impl Cluster {
     /// The same, on what an earlier cluster left behind.
     pub(crate) fn start_in(dir: TempDir, args: &[&str]) -> Cluster {
         let mut command = up(&dir.path().join("data"));
+        command.arg("--no-node");
+        Cluster::run(command, dir, args)
+    }
+
+    /// A cluster that runs pods, with these images of `scripts/images`.
+    pub(crate) fn with_node(images: &[&str]) -> Cluster {
+        let dir = tempfile::tempdir().expect("a directory for the cluster");
+        for image in images {
+            import(&dir.path().join("data"), &built_image(image));
+        }
+        Cluster::with_node_in(dir, &[])
+    }
+
+    /// The same, on what an earlier cluster left behind.
+    pub(crate) fn with_node_in(dir: TempDir, args: &[&str]) -> Cluster {
+        let mut command = up(&dir.path().join("data"));
+        command.args(node_args(std::process::id()));
+        Cluster::run(command, dir, args)
+    }
+
+    fn run(mut command: Command, dir: TempDir, args: &[&str]) -> Cluster {
         let process = Background::spawn(command.args(args));
         let ready = process.line("ready", START_MAX);
         let url = ready.split_whitespace().nth(1).expect("it says where").to_owned();
@@ -86,6 +107,38 @@ pub(crate) fn up(data_dir: &Path) -> Command {
     command.arg("up").arg("--data-dir").arg(data_dir).args(["--listen", "127.0.0.1:0"]);
     command.stdin(Stdio::null());
     command
+}
+
+/// Tests run side by side on one machine: each has a network of its own.
+fn node_args(process: u32) -> Vec<String> {
+    let words = ["--node-name", "n1", "--node-listen", "127.0.0.1:0", "--pod-link"];
+    let mut args: Vec<String> = words.map(str::to_owned).to_vec();
+    args.push(format!("t{:x}", process % 0x10_0000));
+    args.extend(["--pod-cidr".into(), format!("10.{}.0.0/16", 100 + process % 100)]);
+    args
+}
+
+/// What `scripts/images` built when the tests' tools were installed.
+pub(crate) fn built_image(name: &str) -> PathBuf {
+    let path = tools().join("images").join(format!("{name}.tar"));
+    assert!(path.is_file(), "{} is not there: run `scripts/install all`", path.display());
+    path
+}
+
+pub(crate) fn import(data_dir: &Path, archive: &Path) {
+    let mut command = Command::new(LANDFALL);
+    command.args(["image", "import"]).arg(archive).arg("--data-dir").arg(data_dir);
+    let output = command.output().expect("landfall can be run");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Ends a cluster with all its pods, and says what it said.
+pub(crate) fn down(data_dir: &Path) -> String {
+    let mut command = Command::new(LANDFALL);
+    let output = command.arg("down").arg("--data-dir").arg(data_dir).output();
+    let output = output.expect("landfall can be run");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Runs a test with every kubectl on this machine, each in a namespace of its own, all in one

@@ -1,6 +1,6 @@
 //! What is told about each container: its state, its past, whether it is started and ready (N-81 to N-86).
 
-use super::{Facts, whole_second};
+use super::{Facts, Stage, whole_second};
 use crate::containers::{AfterExit, Kind, after_exit, init_containers};
 use crate::observed::{Container, Exit, Observed, StartFailure, State};
 use crate::probe::Outcome;
@@ -28,22 +28,33 @@ const ASSUMED_COMPLETED: &str = "Unable to get init container status from contai
 pub(super) fn init_statuses(basis: &Basis) -> Vec<core::ContainerStatus> {
     let before = basis.previous.init_container_statuses.as_deref().unwrap_or_default();
     init_containers(basis.spec)
-        .map(|(kind, container)| status(basis, kind, &Spec::from(container), before))
+        .map(|(kind, container)| status(basis, kind, &Spec::from(container), before, true))
         .collect()
 }
 
-/// By name (N-74).
-pub(super) fn regular_statuses(basis: &Basis) -> Vec<core::ContainerStatus> {
+/// By name (N-74). Why one of them waits is no news while initialisation is under way (N-81, N-203).
+pub(super) fn regular_statuses(
+    basis: &Basis,
+    init: &[core::ContainerStatus],
+) -> Vec<core::ContainerStatus> {
     let before = basis.previous.container_statuses.as_deref().unwrap_or_default();
     let containers = basis.spec.containers.iter();
-    by_name(containers.map(|c| status(basis, Kind::Regular, &Spec::from(c), before)))
+    let turn = begun(basis) || is_initialized(basis, init);
+    by_name(containers.map(|c| status(basis, Kind::Regular, &Spec::from(c), before, turn)))
+}
+
+fn is_initialized(basis: &Basis, init: &[core::ContainerStatus]) -> bool {
+    init_containers(basis.spec).zip(init).all(|((kind, _), status)| match kind {
+        Kind::Sidecar => status.started == Some(true),
+        Kind::Init | Kind::Regular | Kind::Ephemeral => status.ready,
+    })
 }
 
 /// By name.
 pub(super) fn ephemeral_statuses(basis: &Basis) -> Vec<core::ContainerStatus> {
     let before = basis.previous.ephemeral_container_statuses.as_deref().unwrap_or_default();
     let containers = basis.spec.ephemeral_containers.iter().flatten();
-    by_name(containers.map(|c| status(basis, Kind::Ephemeral, &Spec::from(c), before)))
+    by_name(containers.map(|c| status(basis, Kind::Ephemeral, &Spec::from(c), before, true)))
 }
 
 fn by_name(all: impl Iterator<Item = core::ContainerStatus>) -> Vec<core::ContainerStatus> {
@@ -77,11 +88,13 @@ impl<'a> From<&'a core::EphemeralContainer> for Spec<'a> {
     }
 }
 
+/// `its_turn`: it would be started now if it could.
 fn status(
     basis: &Basis,
     kind: Kind,
     spec: &Spec,
     before: &[core::ContainerStatus],
+    its_turn: bool,
 ) -> core::ContainerStatus {
     let before = before.iter().find(|status| status.name == spec.name);
     let mut instances = basis.observed.instances(spec.name);
@@ -98,6 +111,7 @@ fn status(
         None => unseen(basis, kind, spec, before),
     };
     if let Some(failure) = basis.observed.failures.get(spec.name)
+        && its_turn
         && will_be_started(basis, kind, spec)
     {
         wait(&mut status, failure);
@@ -135,7 +149,7 @@ fn seen(
         state: Some(state(basis, newest, before)),
         allocated_resources: allocated.filter(|amounts| !amounts.is_empty()),
         resources: resources
-            .map(|allocated| super::resources::shown(allocated, actual))
+            .map(|allocated| super::applied::shown(allocated, actual))
             .map(without_empty),
         user,
         volume_mounts: mounts(spec, Some(newest)),
@@ -283,10 +297,13 @@ fn wait(status: &mut core::ContainerStatus, failure: &StartFailure) {
 
 /// It does not run and a pass would start it (N-43).
 fn will_be_started(basis: &Basis, kind: Kind, spec: &Spec) -> bool {
+    if basis.deleted || basis.facts.stage != Stage::Syncing {
+        return false;
+    }
     match basis.observed.latest(spec.name).map(|latest| &latest.state) {
-        None | Some(State::Created | State::Unknown) => !basis.deleted,
+        None | Some(State::Created | State::Unknown) => true,
         Some(State::Running { .. }) => false,
-        Some(State::Exited(exit)) => !basis.deleted && restarts(basis, kind, spec, exit),
+        Some(State::Exited(exit)) => restarts(basis, kind, spec, exit),
     }
 }
 

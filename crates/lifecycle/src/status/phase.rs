@@ -75,7 +75,7 @@ fn count_sidecars(counted: &Counted) -> (Counts, bool) {
         match status.map(Shown::of) {
             Some(Shown::Running) => {
                 counts.running += 1;
-                pending |= !status.is_some_and(|status| status.started == Some(true));
+                pending |= status.is_none_or(|status| status.started != Some(true));
             }
             Some(Shown::Waiting) => {
                 counts.waiting += 1;

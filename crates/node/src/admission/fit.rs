@@ -1,9 +1,24 @@
 //! Are there resources enough (row 6)? Requests against what the node can give.
 
 use super::Rejection;
+use api::quantity::Quantity;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use lifecycle::placement::{Amounts, amount, requests};
+use lifecycle::resources::{amounts, pod_requests};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// By resource name: cpu in thousandths, everything else in whole units. Rounded up.
+pub(super) type Units = BTreeMap<String, i64>;
+
+pub(super) fn requests(pod: &Pod) -> Units {
+    let asked = pod.spec.as_ref().map(pod_requests).unwrap_or_default();
+    asked.into_iter().map(|(resource, amount)| in_units(resource, &amount)).collect()
+}
+
+fn in_units(resource: String, amount: &Quantity) -> (String, i64) {
+    let units = if resource == "cpu" { amount.milli_value() } else { amount.value() };
+    (resource, units)
+}
 
 /// One resource there is too little of; cpu in thousandths, the rest in whole units.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,11 +38,11 @@ impl Shortage {
 
 /// In upstream's order: pods, cpu, memory, ephemeral-storage, then by name.
 pub(super) fn shortages(node: &Node, others: &[&Arc<Pod>], pod: &Pod) -> Vec<Shortage> {
-    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
-    let capacity = |resource: &str| {
-        allocatable.and_then(|all| all.get(resource)).map(|quantity| amount(resource, quantity))
-    };
-    let mut used = Amounts::new();
+    let allocatable = amounts(node.status.as_ref().and_then(|status| status.allocatable.as_ref()));
+    let allocatable: Units =
+        allocatable.into_iter().map(|(r, amount)| in_units(r, &amount)).collect();
+    let capacity = |resource: &str| allocatable.get(resource).copied();
+    let mut used = Units::new();
     for (resource, amount) in others.iter().flat_map(|other| requests(other)) {
         let sum = used.entry(resource).or_default();
         *sum = sum.saturating_add(amount);
@@ -52,7 +67,7 @@ pub(super) fn shortages(node: &Node, others: &[&Arc<Pod>], pod: &Pod) -> Vec<Sho
         .collect()
 }
 
-fn used_of(used: &Amounts, resource: &str) -> i64 {
+fn used_of(used: &Units, resource: &str) -> i64 {
     used.get(resource).copied().unwrap_or_default()
 }
 

@@ -3,11 +3,11 @@
 //! As few of the better classes as possible: Guaranteed pods only for what Burstable and BestEffort
 //! ones cannot free, and so on down. Within a class, whoever frees most of what is missing.
 
-use super::fit::Shortage;
-use super::{Rejection, is_best_effort};
+use super::fit::{Shortage, Units, requests};
+use super::{Rejection, qos};
 use crate::static_pods::is_critical;
 use k8s_openapi::api::core::v1::Pod;
-use lifecycle::placement::{Amounts, requests};
+use lifecycle::resources::Qos;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ type Missing = BTreeMap<String, i64>;
 
 struct Candidate {
     pod: Arc<Pod>,
-    frees: Amounts,
+    frees: Units,
 }
 
 pub(super) fn victims(
@@ -52,10 +52,10 @@ fn gives_way(other: &Pod, to: &Pod) -> bool {
 
 /// 0 BestEffort, 1 Burstable, 2 Guaranteed.
 fn class(pod: &Pod) -> usize {
-    match pod.status.as_ref().and_then(|status| status.qos_class.as_deref()) {
-        Some("Guaranteed") => 2,
-        _ if is_best_effort(pod) => 0,
-        _ => 1,
+    match qos(pod) {
+        Qos::BestEffort => 0,
+        Qos::Burstable => 1,
+        Qos::Guaranteed => 2,
     }
 }
 

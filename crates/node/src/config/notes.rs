@@ -6,7 +6,6 @@
 use super::PodContainer;
 use k8s_openapi::api::core::v1::Pod;
 use lifecycle::Kind;
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -95,11 +94,7 @@ fn kind_named(name: &str) -> Option<Kind> {
 
 /// Changes when the container must be made anew: its name and image only (N-21).
 pub(crate) fn hash(container: &PodContainer<'_>) -> String {
-    let mut digest = Sha256::new();
-    digest.update(container.name.as_bytes());
-    digest.update([0]);
-    digest.update(container.image_name().as_bytes());
-    digest.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    lifecycle::observed::fingerprint(&container.name, container.image.as_deref())
 }
 
 /// What a sandbox is labelled with, and a container, with its name, as well.

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// The SHA-256 of the authority's certificate, in hexadecimal: the third part of a join token.
-pub(crate) fn fingerprint(certificate: &[u8]) -> String {
+pub fn fingerprint(certificate: &[u8]) -> String {
     Sha256::digest(certificate).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

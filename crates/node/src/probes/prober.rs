@@ -2,38 +2,32 @@
 
 use super::handler::Target;
 use super::task;
-use super::threshold::Threshold;
 use client::Recorder;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, Probe};
+use lifecycle::probe::{self, Inherited, Input, Outcome, Output, Seen};
 use runtime::Runtime;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Kind {
-    Startup,
-    Liveness,
-    Readiness,
+pub(crate) use lifecycle::probe::ProbeKind as Kind;
+
+/// As events have it.
+pub(super) fn name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Startup => "Startup",
+        Kind::Liveness => "Liveness",
+        Kind::Readiness => "Readiness",
+    }
 }
 
-impl Kind {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Kind::Startup => "Startup",
-            Kind::Liveness => "Liveness",
-            Kind::Readiness => "Readiness",
-        }
-    }
-
-    fn of(self, container: &Container) -> Option<&Probe> {
-        match self {
-            Kind::Startup => container.startup_probe.as_ref(),
-            Kind::Liveness => container.liveness_probe.as_ref(),
-            Kind::Readiness => container.readiness_probe.as_ref(),
-        }
+fn probe_of(container: &Container, kind: Kind) -> Option<&Probe> {
+    match kind {
+        Kind::Startup => container.startup_probe.as_ref(),
+        Kind::Liveness => container.liveness_probe.as_ref(),
+        Kind::Readiness => container.readiness_probe.as_ref(),
     }
 }
 
@@ -118,7 +112,7 @@ struct ProbedContainer {
 }
 
 struct Worker {
-    threshold: Threshold,
+    machine: probe::Worker,
     kick: Arc<Notify>,
     task: AbortHandle,
 }
@@ -165,17 +159,13 @@ impl Prober {
     }
 
     fn worker(&self, uid: &str, container: &Container, kind: Kind) -> Option<Worker> {
-        let probe = kind.of(container)?;
-        let threshold = Threshold::new(
-            kind,
-            probe.success_threshold.unwrap_or(1),
-            probe.failure_threshold.unwrap_or(3),
-        );
+        let probe = probe_of(container, kind)?;
+        let machine = probe::Worker::new(kind, probe);
         let kick = Arc::new(Notify::new());
         let subject =
             task::Subject { uid: uid.to_owned(), container: container.name.clone(), kind };
         let run = task::run(Arc::downgrade(&self.shared), subject, probe.clone(), kick.clone());
-        Some(Worker { threshold, kick, task: tokio::spawn(run).abort_handle() })
+        Some(Worker { machine, kick, task: tokio::spawn(run).abort_handle() })
     }
 
     /// The pod has ended or is gone.
@@ -207,13 +197,17 @@ impl Prober {
             ContainerNow::NotRunning => None,
         };
         container.now = now;
+        let ContainerNow::Running { id, .. } = &container.now else { return };
         for (kind, worker) in &mut container.probes {
-            worker.threshold.begin(match kind {
-                Kind::Startup => restored.map(|was| was.started).filter(|started| *started),
-                Kind::Readiness => restored.map(|was| was.ready),
-                Kind::Liveness => None,
-            });
+            let outcome = match (kind, restored) {
+                (Kind::Startup, Some(Restored { started: true, .. }))
+                | (Kind::Readiness, Some(Restored { ready: true, .. })) => Outcome::Success,
+                _ => continue,
+            };
+            let inherited = Inherited { container_id: id.clone(), outcome };
+            worker.machine = worker.machine.clone().inheriting(inherited);
         }
+        container.tick_all(clock::now());
     }
 
     /// What to say of every running container of the pod. Whoever computes a status asks this:
@@ -276,12 +270,32 @@ impl ProbedPod {
 impl ProbedContainer {
     fn verdict(&self) -> Option<Verdict> {
         let container_id = self.now.id()?.to_owned();
-        let of = |kind| self.probes.get(&kind).map(|worker| worker.threshold.verdict());
-        let started = of(Kind::Startup).is_none_or(|verdict| verdict == Some(true));
-        let ready = started && of(Kind::Readiness).is_none_or(|verdict| verdict == Some(true));
-        let has_failed = |kind: &Kind| of(*kind) == Some(Some(false));
+        let of = |kind| match self.probes.get(&kind).map(|worker| worker.machine.result()) {
+            Some((Some(id), outcome)) if id == container_id => Some(outcome),
+            Some(_) => Some(probe::initial(kind)),
+            None => None,
+        };
+        let succeeds = |kind| of(kind).is_none_or(|outcome| outcome == Outcome::Success);
+        let started = succeeds(Kind::Startup);
+        let ready = started && succeeds(Kind::Readiness);
+        let has_failed = |kind: &Kind| of(*kind) == Some(Outcome::Failure);
         let failed = [Kind::Liveness, Kind::Startup].into_iter().find(has_failed);
         Some(Verdict { container_id, started, ready, failed })
+    }
+
+    /// How the machines see the container; None while it does not run: then they rest.
+    fn seen(&self) -> Option<Seen> {
+        let ContainerNow::Running { id, since, .. } = &self.now else { return None };
+        let started = self.verdict()?.started;
+        Some(Seen { container_id: id.clone(), running_since: Some(*since), started })
+    }
+
+    /// Lets every probe meet a new container; whether it is time to probe is asked later.
+    fn tick_all(&mut self, now: Timestamp) {
+        let seen = self.seen();
+        for worker in self.probes.values_mut() {
+            worker.machine.step(now, Input::Tick(seen.clone()));
+        }
     }
 }
 
@@ -292,27 +306,20 @@ impl Shared {
     }
 
     /// Whom to ask, if it is time to ask at all (N-90, N-93).
-    pub(super) fn due(
-        &self,
-        subject: &task::Subject,
-        initial_delay: i64,
-        now: Timestamp,
-    ) -> Option<Target> {
-        let pods = self.pods();
-        let pod = pods.get(&subject.uid)?;
-        let container = pod.containers.get(&subject.container)?;
-        let ContainerNow::Running { id, since, .. } = &container.now else { return None };
-        let threshold = &container.probes.get(&subject.kind)?.threshold;
-        let started = container.verdict()?.started;
-        let wanted = (subject.kind == Kind::Startup) != started;
-        let waited = now.duration_since(*since).as_secs() >= initial_delay;
-        if threshold.is_settled() || !wanted || !waited {
+    pub(super) fn due(&self, subject: &task::Subject, now: Timestamp) -> Option<Target> {
+        let mut pods = self.pods();
+        let pod = pods.get_mut(&subject.uid)?;
+        let container = pod.containers.get_mut(&subject.container)?;
+        let seen = container.seen()?;
+        let container_id = seen.container_id.clone();
+        let machine = &mut container.probes.get_mut(&subject.kind)?.machine;
+        if machine.step(now, Input::Tick(Some(seen))) != Output::ProbeNow {
             return None;
         }
         Some(Target {
             pod: pod.pod.clone(),
             container: subject.container.clone(),
-            container_id: id.clone(),
+            container_id,
             pod_ip: pod.ip.clone(),
             runtime: self.runtime.clone(),
         })
@@ -327,18 +334,16 @@ impl Shared {
     ) -> Option<ProbeResult> {
         let mut pods = self.pods();
         let container = pods.get_mut(&subject.uid)?.containers.get_mut(&subject.container)?;
-        // Late news of an instance that is gone says nothing about the next one.
-        if container.now.id() != Some(container_id) {
-            return None;
-        }
-        let threshold = &mut container.probes.get_mut(&subject.kind)?.threshold;
-        let success = threshold.count(success)?;
+        let machine = &mut container.probes.get_mut(&subject.kind)?.machine;
+        // Late news of an instance that is gone is no news.
+        let input = Input::Answered { container_id: container_id.to_owned(), success };
+        let Output::Changed(outcome) = machine.step(clock::now(), input) else { return None };
         Some(ProbeResult {
             uid: subject.uid.clone(),
             container: subject.container.clone(),
             container_id: container_id.to_owned(),
             kind: subject.kind,
-            success,
+            success: outcome == Outcome::Success,
         })
     }
 

@@ -1,16 +1,14 @@
 //! One probe of one container: ticks, tries, tells (N-89 to N-94, N-104).
 
 use super::handler::{Handler, Outcome, Target, run as attempt};
-use super::prober::{Kind, Shared};
+use super::prober::{Kind, Shared, name};
 use client::{Recorder, part, reference};
 use k8s_openapi::api::core::v1::{ObjectReference, Probe};
+use lifecycle::probe::TRIES_ON_ERROR;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior};
-
-/// Upstream: `maxProbeRetries`.
-const TRIES: usize = 3;
 
 /// Which probe of which container.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,12 +43,11 @@ fn first_tick(shared: &Shared, period: Duration) -> Instant {
     if now.duration_since(shared.since) >= period {
         return now;
     }
-    now + period.mul_f64(clock::random_u64() as f64 / u64::MAX as f64)
+    now + period.mul_f64(clock::fraction())
 }
 
 async fn once(shared: &Shared, subject: &Subject, probe: &Probe, timeout: Duration) {
-    let delay = i64::from(probe.initial_delay_seconds.unwrap_or_default());
-    let Some(target) = shared.due(subject, delay, clock::now()) else { return };
+    let Some(target) = shared.due(subject, clock::now()) else { return };
     let outcome = try_hard(Handler::of_probe(probe), &target, timeout).await;
     let on = container_reference(&target);
     let (result, success) = tell(&shared.recorder, &on, subject.kind, &outcome);
@@ -65,7 +62,7 @@ async fn once(shared: &Shared, subject: &Subject, probe: &Probe, timeout: Durati
 /// Only what could not be tried is tried again (N-94).
 async fn try_hard(handler: Handler<'_>, target: &Target, timeout: Duration) -> Outcome {
     let mut outcome = attempt(handler, target, timeout).await;
-    for _ in 1..TRIES {
+    for _ in 1..TRIES_ON_ERROR {
         if !matches!(outcome, Outcome::Error(_)) {
             break;
         }
@@ -81,7 +78,7 @@ fn tell(
     kind: Kind,
     outcome: &Outcome,
 ) -> (&'static str, Option<bool>) {
-    let kind = kind.name();
+    let kind = name(kind);
     match outcome {
         Outcome::Success => ("successful", Some(true)),
         Outcome::Warning(text) => {

@@ -116,7 +116,7 @@ spec:
 
     fn from(text: &str, file: &str) -> Result<Pod, String> {
         let seen = "2026-01-02T03:04:05.000000006Z".parse().unwrap();
-        read(text.as_bytes(), Path::new(file), "Node-1", seen)
+        read(text.as_bytes(), Path::new(file), "node-1", seen)
     }
 
     #[test]
@@ -131,7 +131,7 @@ spec:
         assert_eq!(annotations["kubernetes.io/config.source"], "file");
         assert_eq!(annotations["kubernetes.io/config.hash"], uid);
         assert_eq!(annotations["kubernetes.io/config.seen"], "2026-01-02T03:04:05.000000006Z");
-        assert_eq!(spec.node_name.as_deref(), Some("Node-1"));
+        assert_eq!(spec.node_name.as_deref(), Some("node-1"));
         let toleration = &spec.tolerations.unwrap()[0];
         assert_eq!(toleration.operator.as_deref(), Some("Exists"));
         assert_eq!(toleration.effect.as_deref(), Some("NoExecute"));

@@ -2,7 +2,6 @@
 
 use super::{Cause, Next, RESYNC, Worker, jittered, until};
 use crate::static_pods::{is_static, reconcile_mirror};
-use client::ObjectKey;
 use lifecycle::bringup::{self, EndAll, Plan};
 use lifecycle::observed::{Observed, StartFailure};
 use lifecycle::status;
@@ -47,7 +46,7 @@ impl Worker {
             return;
         }
         let mirror = self.orders.borrow().mirror.clone();
-        let node = self.parts.node.get(&ObjectKey::cluster(&self.parts.facts.name));
+        let node = self.parts.node();
         let (client, pod) = (&self.parts.client, &self.pod);
         match reconcile_mirror(client, pod, mirror.as_deref(), node.as_deref()).await {
             Ok(Some(made)) => self.report.observed(Some(Arc::new(made))),

@@ -1,18 +1,38 @@
-//! What the node's owner says about registries: mirrors to ask first, certificates to trust.
+//! What the node's owner says about registries: mirrors to ask first, certificates to trust. And
+//! where that leads for a given image.
 
-use crate::{Error, Result};
+use super::reference::Name;
+use crate::{Credentials, Error, Result};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+/// Docker Hub's registry does not live where its name says.
+const HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
 
 /// `registries.json` in the store's directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Registries {
-    /// By host as it stands in names (`docker.io`, `r.example:5000`): addresses such as
+    /// By host as it stands in names (`docker.io`, `r.example:5000`; `*` for all): addresses such as
     /// `https://mirror.example` or `http://10.0.0.1:5000/hub`, asked in order before the host itself.
+    /// A path stands before the repository. A mirror never sees the credentials meant for the host;
+    /// its own may stand in its address.
     pub mirrors: BTreeMap<String, Vec<String>>,
     /// Certificates (PEM) to trust besides the machine's own.
     pub ca_files: Vec<PathBuf>,
+}
+
+/// A server to ask.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    /// `https://mirror.example`
+    origin: String,
+    /// `hub/`, before the repository.
+    prefix: String,
+    /// For whom a mirror speaks.
+    namespace: Option<String>,
+    /// Of a mirror's own.
+    pub(crate) credentials: Option<Credentials>,
 }
 
 impl Registries {
@@ -24,5 +44,143 @@ impl Registries {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Registries::default()),
             Err(error) => Err(Error::io("read", path)(error)),
         }
+    }
+
+    /// Mirrors first, the registry itself last.
+    pub(crate) fn endpoints(&self, name: &Name) -> Result<Vec<Endpoint>> {
+        let mirrors = self.mirrors.get(&name.registry).or_else(|| self.mirrors.get("*"));
+        let mut endpoints = Vec::new();
+        for address in mirrors.into_iter().flatten() {
+            endpoints.push(Endpoint::mirror(address, &name.registry)?);
+        }
+        endpoints.push(Endpoint::of(&name.registry));
+        Ok(endpoints)
+    }
+
+    pub(crate) fn certificates(&self) -> Result<Vec<reqwest::Certificate>> {
+        let mut all = Vec::new();
+        for path in &self.ca_files {
+            let bytes = std::fs::read(path).map_err(Error::io("read", path))?;
+            let read = reqwest::Certificate::from_pem_bundle(&bytes).map_err(|e| {
+                Error::Refused(format!("{} holds no certificates: {e}", path.display()))
+            })?;
+            all.extend(read);
+        }
+        Ok(all)
+    }
+}
+
+impl Endpoint {
+    /// Only a registry on this very machine is spoken to without TLS.
+    fn of(registry: &str) -> Endpoint {
+        let host = if registry == HUB.0 { HUB.1 } else { registry };
+        let scheme = if is_loopback(host) { "http" } else { "https" };
+        Endpoint {
+            origin: format!("{scheme}://{host}"),
+            prefix: String::new(),
+            namespace: None,
+            credentials: None,
+        }
+    }
+
+    fn mirror(address: &str, registry: &str) -> Result<Endpoint> {
+        let wrong = || Error::Refused(format!("{address:?} is not the address of a mirror"));
+        let url: reqwest::Url = address.parse().map_err(|_| wrong())?;
+        let host = url.host_str().filter(|_| matches!(url.scheme(), "http" | "https"));
+        let host = host.ok_or_else(wrong)?;
+        let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+        let path = url.path().trim_matches('/');
+        let path =
+            path.strip_prefix("v2").filter(|p| p.is_empty() || p.starts_with('/')).unwrap_or(path);
+        let path = path.trim_matches('/');
+        let credentials = (!url.username().is_empty()).then(|| Credentials {
+            username: url.username().to_owned(),
+            password: url.password().unwrap_or_default().to_owned(),
+            token: String::new(),
+        });
+        Ok(Endpoint {
+            origin: format!("{}://{host}{port}", url.scheme()),
+            prefix: if path.is_empty() { String::new() } else { format!("{path}/") },
+            namespace: Some(registry.to_owned()),
+            credentials,
+        })
+    }
+
+    pub(crate) fn url(&self, repository: &str, what: &str) -> String {
+        let namespace = self.namespace.as_ref().map(|ns| format!("?ns={ns}")).unwrap_or_default();
+        format!("{}/v2/{}{repository}/{what}{namespace}", self.origin, self.prefix)
+    }
+
+    pub(crate) fn is_mirror(&self) -> bool {
+        self.namespace.is_some()
+    }
+
+    pub(crate) fn is_secure(&self) -> bool {
+        self.origin.starts_with("https://")
+    }
+
+    pub(crate) fn is_loopback(&self) -> bool {
+        self.origin.split_once("://").is_some_and(|(_, host)| is_loopback(host))
+    }
+
+    pub(crate) fn host(&self) -> &str {
+        self.origin.split_once("://").map_or("", |(_, host)| host)
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let address = name.trim_start_matches('[').trim_end_matches(']');
+    name == "localhost"
+        || address.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn urls(registries: &Registries, name: &str) -> Vec<String> {
+        let name = Name::parse(name).unwrap();
+        let endpoints = registries.endpoints(&name).unwrap();
+        endpoints.iter().map(|e| e.url(&name.repository, "tags")).collect()
+    }
+
+    #[test]
+    fn registries_are_asked_over_tls_unless_they_are_here() {
+        let none = Registries::default();
+        for (name, url) in [
+            ("busybox", "https://registry-1.docker.io/v2/library/busybox/tags"),
+            ("r.example:5000/a", "https://r.example:5000/v2/a/tags"),
+            ("localhost:5000/a", "http://localhost:5000/v2/a/tags"),
+            ("127.0.0.9/a", "http://127.0.0.9/v2/a/tags"),
+            ("[::1]:5000/a", "http://[::1]:5000/v2/a/tags"),
+            ("localhost.example/a", "https://localhost.example/v2/a/tags"),
+        ] {
+            assert_eq!(urls(&none, name), [url]);
+        }
+    }
+
+    #[test]
+    fn mirrors_are_asked_first_and_told_for_whom() {
+        let text = r#"{"mirrors": {"docker.io": ["http://10.0.0.1:5000/hub", "https://u:p@m.example/v2/"]}}"#;
+        let registries: Registries = serde_json::from_str(text).unwrap();
+        let expected = [
+            "http://10.0.0.1:5000/v2/hub/a/b/tags?ns=docker.io",
+            "https://m.example/v2/a/b/tags?ns=docker.io",
+            "https://registry-1.docker.io/v2/a/b/tags",
+        ];
+        assert_eq!(urls(&registries, "a/b"), expected);
+        assert_eq!(urls(&registries, "r.example/a").len(), 1);
+        let endpoints = registries.endpoints(&Name::parse("a/b").unwrap()).unwrap();
+        assert_eq!(endpoints[1].credentials.as_ref().unwrap().username, "u");
+        assert!(serde_json::from_str::<Registries>(r#"{"mirorrs": {}}"#).is_err());
+        let bad = Registries {
+            mirrors: [("*".to_owned(), vec!["ftp://x".to_owned()])].into(),
+            ..Registries::default()
+        };
+        assert!(bad.endpoints(&Name::parse("a").unwrap()).is_err());
     }
 }

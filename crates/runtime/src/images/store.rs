@@ -186,6 +186,12 @@ impl ImageStore {
         Ok(id.map(|id| known[id].image(id)))
     }
 
+    /// Of an image that is here.
+    pub(crate) fn configuration(&self, id: &Digest) -> Result<Option<Configuration>> {
+        let record = self.inner.records.read()?.remove(id);
+        Ok(record.map(|record| Configuration { config: record.config, layers: record.layers }))
+    }
+
     pub(crate) fn list_now(&self) -> Result<Vec<Image>> {
         let known = self.inner.records.read()?;
         Ok(known.iter().map(|(id, record)| record.image(id)).collect())

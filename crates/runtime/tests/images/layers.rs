@@ -282,3 +282,20 @@ fn progress_ends_where_it_said_it_would() {
     assert!(told.windows(2).all(|pair| pair[0].done <= pair[1].done));
     assert_eq!(Some(told.last().unwrap().done), told[0].total);
 }
+
+#[test]
+fn the_images_that_the_script_builds_can_be_imported() {
+    let place = Place::new();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/images");
+    let built = std::process::Command::new(script).arg(place.path()).arg("busybox").output();
+    let built = built.unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let images = place.store.import(place.path().join("busybox.tar"), &|_| {}).unwrap();
+    assert_eq!(images[0].id, images[1].id, "two names, one image");
+    let tags = ["docker.io/library/busybox:1", "docker.io/library/busybox:latest"];
+    assert_eq!(images[1].tags, tags);
+    let root = place.store.layers("busybox").unwrap().remove(0);
+    assert_eq!(root.join("bin/sh").read_link().unwrap(), Path::new("/bin/busybox"));
+    assert_eq!(mode(&root.join("tmp")), 0o1777);
+    assert_eq!(place.store.config("busybox:1").unwrap().cmd, ["sh"]);
+}

@@ -5,6 +5,8 @@
 mod fixture;
 mod hostile;
 mod layers;
+mod pulls;
+mod server;
 mod sharing;
 
 use runtime::{Image, ImageStore};

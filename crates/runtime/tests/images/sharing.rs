@@ -87,6 +87,70 @@ fn what_a_crash_left_is_gone_after_open() {
     assert!(opened.layers("a/b:1").unwrap().iter().all(|layer| layer.is_dir()));
 }
 
+/// Where the process to be killed finds its work; not set when the test runs by itself.
+const VICTIM: &str = "IMAGES_TEST_IMPORT";
+
+#[test]
+fn a_process_that_imports_and_is_killed() {
+    let Some(directory) = std::env::var_os(VICTIM) else { return };
+    let directory = std::path::PathBuf::from(directory);
+    let store = ImageStore::open(directory.join("store")).unwrap();
+    store.import(directory.join("layout.tar"), &|_| {}).unwrap();
+}
+
+#[tokio::test]
+async fn a_kill_at_any_time_leaves_nothing_half_used() {
+    let mut layers = Vec::new();
+    for n in 0..3 {
+        let mut layer = Layer::new();
+        for m in 0..100 {
+            layer = layer.file(&format!("d{m}/f{n}"), &format!("{n}").repeat(2_000));
+        }
+        layers.push(layer.build());
+    }
+    let layout = Layout::default().image("a/b:1", &layers, json!({}));
+    let (mut killed, mut halves) = (0, 0);
+    // Later each time, by how much is there already, until it gets through.
+    for wanted in 0.. {
+        let place = Place::new();
+        layout.write(place.path());
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "sharing::a_process_that_imports_and_is_killed"])
+            .env(VICTIM, place.path())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let ended = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break Some(status);
+            }
+            let (shelf, making) = place.leftovers();
+            if shelf >= wanted && making > 0 {
+                break None;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        };
+        child.kill().unwrap();
+        child.wait().unwrap();
+        killed += usize::from(ended.is_none());
+        halves += place.leftovers().1;
+        // Whoever comes next finds either all of the image or none of it, and can make it.
+        let store = ImageStore::open(place.path().join("store")).unwrap();
+        let whole = store.layers("a/b:1").map_or(0, |layers| layers.len());
+        assert_eq!(place.leftovers(), (whole, 0));
+        assert!(whole == 0 || whole == 3);
+        store.import(place.path().join("layout.tar"), &|_| {}).unwrap();
+        for (layer, n) in store.layers("a/b:1").unwrap().iter().zip([2, 1, 0]) {
+            let files = (0..100).map(|m| layer.join(format!("d{m}/f{n}")));
+            assert!(files.map(|file| file.metadata().unwrap().len()).all(|size| size == 2_000));
+        }
+        if ended.is_some() {
+            break;
+        }
+    }
+    assert!(killed > 0 && halves > 0, "{killed} killed, {halves} things half done");
+}
+
 #[test]
 fn a_moved_tag_names_the_newer_image_and_the_older_stays_by_its_digest() {
     let place = Place::new();

@@ -34,7 +34,7 @@ impl std::fmt::Debug for Identity {
 
 /// What a certificate is for.
 pub(super) enum Purpose {
-    Serving { names: BTreeSet<String> },
+    Serving { subject: String, names: BTreeSet<String> },
     Client { name: String, groups: Vec<String> },
 }
 
@@ -121,7 +121,7 @@ impl Authority {
             return false;
         };
         let fits = match purpose {
-            Purpose::Serving { names } => alternative_names(&leaf) == *names,
+            Purpose::Serving { names, .. } => alternative_names(&leaf) == *names,
             Purpose::Client { name, groups } => {
                 crate::authn::user_of_certificate(der).is_ok_and(|user| {
                     user.name == *name && groups.iter().all(|group| user.in_group(group))
@@ -140,11 +140,11 @@ impl Authority {
             vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
         params.use_authority_key_identifier_extension = true;
         let der = match purpose {
-            Purpose::Serving { names } => {
+            Purpose::Serving { subject, names } => {
                 let names: Vec<String> = names.iter().cloned().collect();
                 let named = CertificateParams::new(names).map_err(broken)?;
                 params.subject_alt_names = named.subject_alt_names;
-                params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
+                params.distinguished_name.push(DnType::CommonName, subject.as_str());
                 params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
                 params.signed_by(&key, &self.issuer).map_err(broken)?.der().to_vec()
             }

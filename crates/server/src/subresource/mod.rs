@@ -1,7 +1,12 @@
 //! Subresources that do more than show or change the object itself.
 
+mod backend;
 pub(crate) mod binding;
 pub(crate) mod eviction;
 pub(crate) mod finalize;
+pub(crate) mod log;
+mod node;
+pub(crate) mod proxy;
 pub(crate) mod scale;
+pub(crate) mod stream;
 pub(crate) mod token;

@@ -1,0 +1,138 @@
+//! Says that a node is not heard of when neither its lease nor its status has moved for a while
+//! (T-CTRL-38).
+//!
+//! Clocks are never compared: what counts is how long *we* have seen nothing move, so after a start
+//! every node gets its full time (C-189). Not here: the taints that follow (`node_taints`).
+
+use crate::start::Cluster;
+use client::{Cache, Next, ObjectKey, Queue, run_controller};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Duration;
+use tokio::time::Instant;
+
+const WORKERS: usize = 4;
+const NAMESPACE: &str = "kube-node-lease";
+
+/// Upstream: `NodeMonitorGracePeriod`, `NodeStartupGracePeriod`.
+const SILENT_FOR: Duration = Duration::from_secs(50);
+const SILENT_FROM_START: Duration = Duration::from_secs(60);
+
+/// What nobody can vouch for any more.
+const CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
+
+/// What moves when a node lives.
+#[derive(Debug, Clone, PartialEq)]
+struct Pulse {
+    uid: Option<String>,
+    renewed: Option<jiff::Timestamp>,
+    heartbeat: Option<jiff::Timestamp>,
+    version: Option<String>,
+}
+
+struct Health {
+    pulse: Pulse,
+    since: Instant,
+}
+
+struct Leases {
+    leases: Cache<Lease>,
+    health: Mutex<HashMap<ObjectKey, Health>>,
+}
+
+pub(crate) async fn run(cluster: &Cluster) {
+    let queue = Queue::new();
+    let leases = Cache::<Lease>::builder(&cluster.client).namespace(NAMESPACE).start();
+    cluster.nodes.feed_keys(&queue);
+    leases
+        .feed(&queue, |lease| lease.metadata.name.iter().map(|n| ObjectKey::cluster(n)).collect());
+    cluster.nodes.synced().await;
+    leases.synced().await;
+    let state = Leases { leases, health: Mutex::default() };
+    run_controller("node-leases", &queue, WORKERS, |key| reconcile(cluster, &state, key)).await;
+}
+
+async fn reconcile(cluster: &Cluster, state: &Leases, key: ObjectKey) -> client::Result<Next> {
+    let Some(node) = cluster.nodes.get(&key) else {
+        state.health().remove(&key);
+        return Ok(Next::Change);
+    };
+    let lease = state.leases.get(&ObjectKey::new(NAMESPACE, key.name()));
+    let pulse = pulse(&node, lease.as_deref());
+    let since = state.since(&key, pulse, Instant::now());
+    let silent_for =
+        if condition(&node, "Ready").is_some() { SILENT_FOR } else { SILENT_FROM_START };
+    let left = silent_for.saturating_sub(since.elapsed());
+    if !left.is_zero() {
+        return Ok(Next::After(left));
+    }
+    let Some(conditions) = unknown(&node, clock::now()) else {
+        return Ok(Next::Change);
+    };
+    // Only as it was looked at: a heartbeat that comes now must not be overwritten.
+    let patch = json!({
+        "metadata": { "resourceVersion": node.metadata.resource_version },
+        "status": { "conditions": conditions },
+    });
+    match cluster.client.patch_status::<Node>(&key, &patch).await {
+        Err(error) if error.is_not_found() || error.is_conflict() => Ok(Next::Change),
+        patched => patched.map(|_| Next::Change),
+    }
+}
+
+impl Leases {
+    fn health(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, Health>> {
+        self.health.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Since when the node has been as it is.
+    fn since(&self, key: &ObjectKey, pulse: Pulse, now: Instant) -> Instant {
+        let mut all = self.health();
+        let health =
+            all.entry(key.clone()).or_insert_with(|| Health { pulse: pulse.clone(), since: now });
+        if health.pulse != pulse {
+            *health = Health { pulse, since: now };
+        }
+        health.since
+    }
+}
+
+fn pulse(node: &Node, lease: Option<&Lease>) -> Pulse {
+    let ready = condition(node, "Ready");
+    Pulse {
+        uid: node.metadata.uid.clone(),
+        renewed: lease.and_then(|lease| Some(lease.spec.as_ref()?.renew_time.as_ref()?.0)),
+        heartbeat: ready.and_then(|ready| Some(ready.last_heartbeat_time.as_ref()?.0)),
+        version: ready.filter(|ready| ready.status != "Unknown").map(|ready| ready.status.clone()),
+    }
+}
+
+fn condition<'a>(node: &'a Node, type_: &str) -> Option<&'a NodeCondition> {
+    let mut conditions = node.status.as_ref()?.conditions.iter().flatten();
+    conditions.find(|condition| condition.type_ == type_)
+}
+
+/// What the conditions become, if they are not that already.
+fn unknown(node: &Node, now: jiff::Timestamp) -> Option<Vec<Value>> {
+    let now = clock::rfc3339(now);
+    let changed = CONDITIONS.iter().filter_map(|type_| {
+        let never = json!({
+            "type": type_, "status": "Unknown", "reason": "NodeStatusNeverUpdated",
+            "message": "Kubelet never posted node status.",
+            "lastHeartbeatTime": node.metadata.creation_timestamp, "lastTransitionTime": now,
+        });
+        match condition(node, type_) {
+            None => Some(never),
+            Some(before) if before.status == "Unknown" => None,
+            Some(_) => Some(json!({
+                "type": type_, "status": "Unknown", "reason": "NodeStatusUnknown",
+                "message": "Kubelet stopped posting node status.", "lastTransitionTime": now,
+            })),
+        }
+    });
+    let changed: Vec<Value> = changed.collect();
+    (!changed.is_empty()).then_some(changed)
+}

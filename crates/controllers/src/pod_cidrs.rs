@@ -1,0 +1,179 @@
+//! Gives every node a piece of the range that pods have their addresses from (C-184). Once given it
+//! is never changed, and comes back when the node goes.
+
+use crate::start::Cluster;
+use client::{Next, ObjectKey, Queue, reference, run_controller};
+use k8s_openapi::api::core::v1::Node;
+use serde_json::json;
+use std::collections::{BTreeSet, HashMap};
+use std::net::Ipv4Addr;
+use std::str::FromStr;
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// When all is given away, somebody may leave.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
+/// A range of addresses, cut into pieces of one size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Range {
+    base: u32,
+    prefix: u8,
+    piece: u8,
+}
+
+impl Range {
+    /// `10.244.0.0/16`, in pieces of `/24`.
+    pub fn new(cidr: &str, piece: u8) -> Result<Range, String> {
+        let wrong = || format!("{cidr:?} cannot be cut into pieces of /{piece}");
+        let (base, prefix) = cidr.split_once('/').ok_or_else(wrong)?;
+        let base = u32::from(Ipv4Addr::from_str(base).map_err(|_| wrong())?);
+        let prefix: u8 = prefix.parse().map_err(|_| wrong())?;
+        let fits = (1..=30).contains(&prefix) && (prefix..=30).contains(&piece);
+        let on_border = base.checked_shl(prefix.into()).unwrap_or_default() == 0;
+        if fits && on_border { Ok(Range { base, prefix, piece }) } else { Err(wrong()) }
+    }
+
+    fn pieces(self) -> u32 {
+        1 << (self.piece - self.prefix)
+    }
+
+    fn piece(self, number: u32) -> String {
+        let address = self.base + (number << (32 - self.piece));
+        format!("{}/{}", Ipv4Addr::from(address), self.piece)
+    }
+
+    /// The pieces that `cidr` touches, which may be larger than one or outside.
+    fn touched(self, cidr: &str) -> std::ops::Range<u32> {
+        let parsed = cidr.split_once('/').and_then(|(base, prefix)| {
+            let base = u32::from(Ipv4Addr::from_str(base).ok()?);
+            let prefix: u32 = prefix.parse().ok().filter(|prefix| *prefix <= 32)?;
+            Some((u64::from(base), 1u64 << (32 - prefix)))
+        });
+        let Some((first, size)) = parsed else {
+            return 0..0; // Of another family: none of ours.
+        };
+        let (ours, step) = (u64::from(self.base), 1u64 << (32 - self.piece));
+        let end = ours + step * u64::from(self.pieces());
+        let (from, to) = (first.max(ours), (first + size).min(end));
+        if from >= to {
+            return 0..0;
+        }
+        ((from - ours) / step) as u32..(to - ours).div_ceil(step) as u32
+    }
+
+    /// The first piece that nobody has.
+    fn free(self, taken: &BTreeSet<u32>) -> Option<u32> {
+        (0..self.pieces()).find(|number| !taken.contains(number))
+    }
+}
+
+impl Default for Range {
+    fn default() -> Self {
+        Range { base: u32::from(Ipv4Addr::new(10, 244, 0, 0)), prefix: 16, piece: 24 }
+    }
+}
+
+/// What was given, and may not be in the cache yet.
+type Given = Mutex<HashMap<ObjectKey, u32>>;
+
+pub(crate) async fn run(cluster: &Cluster, range: Range) {
+    let queue = Queue::new();
+    cluster.nodes.feed_keys(&queue);
+    cluster.nodes.synced().await;
+    let given = Given::default();
+    // One at a time: what one node gets, the next must not.
+    run_controller("pod-cidrs", &queue, 1, |key| reconcile(cluster, range, &given, key)).await;
+}
+
+async fn reconcile(
+    cluster: &Cluster,
+    range: Range,
+    given: &Given,
+    key: ObjectKey,
+) -> client::Result<Next> {
+    let node = cluster.nodes.get(&key);
+    let Some(node) = node.filter(|node| cidrs(node).next().is_none()) else {
+        locked(given).remove(&key); // It has one, or is gone.
+        return Ok(Next::Change);
+    };
+    let Some(number) = choose(cluster, range, given, &key) else {
+        let name = key.name();
+        let message = format!("Node {name} status is now: CIDRNotAvailable");
+        cluster.recorder.normal(&reference(&*node), "CIDRNotAvailable", message);
+        return Ok(Next::After(LOOK_AGAIN));
+    };
+    let cidr = range.piece(number);
+    let patch = json!({
+        "metadata": { "uid": node.metadata.uid },
+        "spec": { "podCIDR": cidr, "podCIDRs": [cidr] },
+    });
+    match cluster.client.patch_merge::<Node>(&key, &patch).await {
+        Err(error) if error.is_not_found() || error.is_conflict() => Ok(Next::Change),
+        patched => patched.map(|_| Next::Change),
+    }
+}
+
+/// What this node was given before, or else the first piece that no node has.
+fn choose(cluster: &Cluster, range: Range, given: &Given, key: &ObjectKey) -> Option<u32> {
+    let mut given = locked(given);
+    if let Some(number) = given.get(key) {
+        return Some(*number);
+    }
+    let nodes = cluster.nodes.list();
+    let mut taken: BTreeSet<u32> = given.values().copied().collect();
+    for cidr in nodes.iter().flat_map(|node| cidrs(node)) {
+        taken.extend(range.touched(cidr));
+    }
+    let number = range.free(&taken)?;
+    given.insert(key.clone(), number);
+    Some(number)
+}
+
+fn cidrs(node: &Node) -> impl Iterator<Item = &str> {
+    let spec = node.spec.iter();
+    spec.flat_map(|spec| spec.pod_cidr.iter().chain(spec.pod_cidrs.iter().flatten()))
+        .map(String::as_str)
+        .filter(|cidr| !cidr.is_empty())
+}
+
+fn locked(given: &Given) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, u32>> {
+    given.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_cut_into_pieces() {
+        let range = Range::default();
+        assert_eq!(range, Range::new("10.244.0.0/16", 24).unwrap());
+        assert_eq!(range.pieces(), 256);
+        assert_eq!(range.piece(0), "10.244.0.0/24");
+        assert_eq!(range.piece(255), "10.244.255.0/24");
+        for (cidr, piece) in
+            [("10.244.1.0/16", 24), ("10.244.0.0/24", 16), ("x/16", 24), ("::/16", 24)]
+        {
+            assert!(Range::new(cidr, piece).is_err(), "{cidr} {piece}");
+        }
+    }
+
+    #[test]
+    fn c_184_what_a_node_has_is_not_given_again_whatever_its_size() {
+        let range = Range::default();
+        let cases = [
+            ("10.244.3.0/24", 3..4),
+            ("10.244.4.0/23", 4..6),
+            ("10.244.4.128/25", 4..5),
+            ("10.0.0.0/8", 0..256),
+            ("192.168.0.0/24", 0..0),
+            ("fd00::/64", 0..0),
+        ];
+        for (cidr, expected) in cases {
+            assert_eq!(range.touched(cidr), expected, "{cidr}");
+        }
+        assert_eq!(range.free(&[0, 1, 3].into()), Some(2));
+        assert_eq!(range.free(&(0..256).collect()), None);
+    }
+}

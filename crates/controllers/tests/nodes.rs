@@ -1,0 +1,190 @@
+//! What controllers do for nodes, on a whole server and a paused clock.
+
+use client::{Cache, Client, ObjectKey};
+use controllers::{Handle, Options, Range};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Event, Node};
+use serde_json::{Value, json};
+use server::authn::User;
+use server::{Config, Running, StoreChoice};
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+/// Nothing here takes that long; it is there so that a failing test ends.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+struct Cluster {
+    running: Running,
+    controllers: Handle,
+    client: Client,
+    nodes: Cache<Node>,
+    events: Cache<Event>,
+    _data_dir: TempDir,
+}
+
+impl Cluster {
+    async fn start(options: Options) -> Cluster {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let data_dir = tempfile::tempdir().unwrap();
+        let config = Config {
+            data_dir: data_dir.path().into(),
+            listen: ([127, 0, 0, 1], 0).into(),
+            store: StoreChoice::Embedded,
+            audit_log: None,
+            controllers: false,
+        };
+        let running = server::start(config).await.unwrap();
+        let admin = User::authenticated("tester", &["system:masters"]);
+        let client = Client::in_process(running.server.door(admin));
+        let controllers = controllers::start(&client, options);
+        let (nodes, events) = (Cache::start(&client), Cache::start(&client));
+        Cluster { running, controllers, client, nodes, events, _data_dir: data_dir }
+    }
+
+    async fn stop(self) {
+        self.controllers.stop().await;
+        self.running.stop().await;
+    }
+
+    async fn node(&self, name: &str) {
+        let node = json!({ "metadata": { "name": name } });
+        self.client.create::<Node>(&read(node)).await.unwrap();
+    }
+
+    async fn ready(&self, name: &str, status: &str) {
+        let condition = json!({ "type": "Ready", "status": status, "reason": "r", "message": "m" });
+        let patch = json!({ "status": { "conditions": [condition] } });
+        self.client.patch_status::<Node>(&ObjectKey::cluster(name), &patch).await.unwrap();
+    }
+
+    async fn when(&self, name: &str, wanted: impl Fn(&Node) -> bool) -> Arc<Node> {
+        let key = ObjectKey::cluster(name);
+        let mut changes = self.nodes.subscribe();
+        let found = async {
+            loop {
+                match self.nodes.get(&key) {
+                    Some(node) if wanted(&node) => return node,
+                    _ => drop(changes.next().await),
+                }
+            }
+        };
+        let found = tokio::time::timeout(PATIENCE, found).await;
+        found.unwrap_or_else(|_| panic!("not as wanted: {:#?}", self.nodes.get(&key)))
+    }
+
+    async fn event(&self, reason: &str) -> Arc<Event> {
+        let mut changes = self.events.subscribe();
+        let found = async {
+            loop {
+                let wanted = |event: &Arc<Event>| event.reason.as_deref() == Some(reason);
+                if let Some(event) = self.events.list().into_iter().find(wanted) {
+                    return event;
+                }
+                changes.next().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, found).await.unwrap_or_else(|_| panic!("no {reason}"))
+    }
+}
+
+fn read<T: client::Object>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+fn taints(node: &Node) -> Vec<String> {
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    taints.map(|taint| format!("{}:{}", taint.key, taint.effect)).collect()
+}
+
+fn cidr(node: &Node) -> Option<&str> {
+    node.spec.as_ref()?.pod_cidr.as_deref()
+}
+
+fn status_of<'a>(node: &'a Node, type_: &str) -> Option<&'a str> {
+    let mut conditions = node.status.as_ref()?.conditions.iter().flatten();
+    conditions.find(|c| c.type_ == type_).map(|condition| condition.status.as_str())
+}
+
+#[tokio::test(start_paused = true)]
+async fn n_6_a_node_that_gets_ready_is_open_for_pods_at_once() {
+    let cluster = Cluster::start(Options::default()).await;
+    cluster.node("n1").await;
+    let node = cluster.when("n1", |node| cidr(node).is_some()).await;
+    assert_eq!(taints(&node), ["node.kubernetes.io/not-ready:NoSchedule"]);
+    let before = Instant::now();
+    cluster.ready("n1", "True").await;
+    cluster.when("n1", |node| taints(node).is_empty()).await;
+    assert!(before.elapsed() < Duration::from_secs(1), "nothing here waits");
+    cluster.ready("n1", "False").await;
+    cluster.when("n1", |node| taints(node) == ["node.kubernetes.io/not-ready:NoSchedule"]).await;
+    let event = cluster.event("RegisteredNode").await;
+    assert_eq!(event.message.as_deref(), Some("Node n1 event: Registered Node n1 in Controller"));
+    assert_eq!(event.metadata.namespace.as_deref(), Some("default"));
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_184_nodes_get_pieces_of_their_own_and_give_them_back() {
+    let pod_cidrs = Range::new("10.9.0.0/22", 24).unwrap();
+    let cluster = Cluster::start(Options { pod_cidrs, ..Options::default() }).await;
+    let names = ["n1", "n2", "n3", "n4"];
+    futures::future::join_all(names.iter().map(|name| cluster.node(name))).await;
+    let mut all = Vec::new();
+    for name in names {
+        let node = cluster.when(name, |node| cidr(node).is_some()).await;
+        let spec = node.spec.as_ref().unwrap();
+        assert_eq!(spec.pod_cidrs.as_ref().unwrap()[0], spec.pod_cidr.clone().unwrap());
+        all.push(spec.pod_cidr.clone().unwrap());
+    }
+    all.sort();
+    assert_eq!(all, ["10.9.0.0/24", "10.9.1.0/24", "10.9.2.0/24", "10.9.3.0/24"]);
+
+    cluster.node("n5").await;
+    let event = cluster.event("CIDRNotAvailable").await;
+    assert_eq!(event.message.as_deref(), Some("Node n5 status is now: CIDRNotAvailable"));
+    let key = ObjectKey::cluster("n2");
+    let freed = cidr(&cluster.nodes.get(&key).unwrap()).unwrap().to_owned();
+    cluster.client.delete::<Node>(&key, &Default::default()).await.unwrap();
+    let node = cluster.when("n5", |node| cidr(node).is_some()).await;
+    assert_eq!(cidr(&node), Some(freed.as_str()));
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn t_ctrl_38_a_node_that_is_not_heard_of_is_unknown_after_50_seconds() {
+    let cluster = Cluster::start(Options::default()).await;
+    cluster.node("n1").await;
+    cluster.ready("n1", "True").await;
+    let lease = |second: u32| {
+        json!({
+            "metadata": { "namespace": "kube-node-lease", "name": "n1" },
+            "spec": { "holderIdentity": "n1", "leaseDurationSeconds": 40,
+                      "renewTime": format!("2026-01-01T00:00:{second:02}.000000Z") },
+        })
+    };
+    cluster.client.create::<Lease>(&read(lease(0))).await.unwrap();
+    let key = ObjectKey::new("kube-node-lease", "n1");
+    for second in 1..5 {
+        tokio::time::sleep(Duration::from_secs(40)).await;
+        cluster.client.patch_merge::<Lease>(&key, &lease(second)).await.unwrap();
+    }
+    let silent = Instant::now();
+    let node = cluster.nodes.get(&ObjectKey::cluster("n1")).unwrap();
+    assert_eq!(status_of(&node, "Ready"), Some("True"), "a lease that moves is enough");
+
+    let node = cluster.when("n1", |node| status_of(node, "Ready") == Some("Unknown")).await;
+    let after = silent.elapsed();
+    assert!((50..=55).contains(&after.as_secs()), "{after:?}");
+    let conditions = node.status.as_ref().unwrap().conditions.as_ref().unwrap();
+    let ready = conditions.iter().find(|condition| condition.type_ == "Ready").unwrap();
+    assert_eq!(ready.reason.as_deref(), Some("NodeStatusUnknown"));
+    assert_eq!(ready.message.as_deref(), Some("Kubelet stopped posting node status."));
+    assert_eq!(status_of(&node, "DiskPressure"), Some("Unknown"));
+    cluster.when("n1", |n| taints(n) == ["node.kubernetes.io/unreachable:NoSchedule"]).await;
+
+    cluster.ready("n1", "True").await;
+    cluster.when("n1", |node| taints(node).is_empty()).await;
+    cluster.stop().await;
+}

@@ -1,0 +1,31 @@
+//! Pods on a real node: `landfall up` as people start it, kubectl as they type it, real images.
+//!
+//! Each test has a cluster of its own, and ends it with `landfall down`; what may not be left behind
+//! is then looked for in the kernel ([`ground::Ground`]).
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod ground;
+
+mod crashes;
+mod endings;
+mod hostile;
+mod running;
+mod starting;
+mod streams;
+mod volumes;
+
+use harness::{Cluster, Kubectl, down};
+
+/// Runs a test on a cluster with a node and these images, then ends the cluster and makes sure that
+/// nothing of it is left.
+fn on_a_node(images: &[&str], test: impl FnOnce(&Cluster, &Kubectl)) {
+    let ground = ground::Ground::look();
+    let cluster = Cluster::with_node(images);
+    let kubectl = cluster.kubectl();
+    test(&cluster, &kubectl);
+    kubectl.ok("kubectl delete pods --all --grace-period=1");
+    down(&cluster.data_dir());
+    ground.is_as_before(&cluster.data_dir());
+}

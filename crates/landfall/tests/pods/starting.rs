@@ -1,0 +1,123 @@
+//! How pods come up: in order, and when they cannot, saying why.
+
+use crate::on_a_node;
+
+/// W-1, N-38, N-40, N-41, N-76: init containers one after another, a sidecar in its place, then the rest.
+#[test]
+fn init_containers_and_sidecars_start_in_order_and_the_pod_completes() {
+    on_a_node(&["busybox"], |_, kubectl| {
+        let watch = kubectl.spawn("exec kubectl get pods -w --no-headers");
+        kubectl.ok("kubectl apply -f - <<'EOF'
+apiVersion: v1
+kind: Pod
+metadata: {name: ordered}
+spec:
+  restartPolicy: Never
+  volumes: [{name: w, emptyDir: {}}]
+  initContainers:
+  - name: first
+    image: busybox:1
+    command: [sh, -c, 'echo first >> /w/order; sleep 1']
+    volumeMounts: [{name: w, mountPath: /w}]
+  - name: side
+    image: busybox:1
+    restartPolicy: Always
+    command: [sh, -c, 'echo side >> /w/order; trap \"exit 0\" TERM; while :; do sleep 0.1; done']
+    startupProbe: {exec: {command: [test, -s, /w/order]}, periodSeconds: 1}
+    volumeMounts: [{name: w, mountPath: /w}]
+  - name: second
+    image: busybox:1
+    command: [sh, -c, 'echo second >> /w/order; sleep 1']
+    volumeMounts: [{name: w, mountPath: /w}]
+  containers:
+  - name: main
+    image: busybox:1
+    command: [sh, -c, 'cat /w/order']
+    volumeMounts: [{name: w, mountPath: /w}]
+EOF
+kubectl wait --for=jsonpath='{.status.phase}'=Succeeded pod/ordered --timeout=60s");
+        kubectl.prints("kubectl logs ordered -c main", "first\nside\nsecond");
+        let seen = watch.stdout();
+        let order = ["Init:0/3", "Init:1/3", "Init:2/3", "PodInitializing", "Completed"];
+        let mut rest = seen.as_str();
+        for word in order {
+            let at = rest.find(word).unwrap_or_else(|| panic!("{word} did not come in turn:\n{seen}"));
+            rest = &rest[at..];
+        }
+        kubectl.prints(
+            "kubectl get pod ordered -o jsonpath='{.status.conditions[?(@.type==\"Initialized\")].status}'",
+            "True",
+        );
+    });
+}
+
+/// N-45, N-65, N-67, N-128: each says its own reason, and recovers when the cause is gone.
+#[test]
+fn what_cannot_start_says_why_and_starts_when_it_can() {
+    on_a_node(&["busybox"], |_, kubectl| {
+        kubectl.ok("kubectl apply -f - <<'EOF'
+apiVersion: v1
+kind: Pod
+metadata: {name: no-config}
+spec:
+  containers:
+  - name: c
+    image: busybox:1
+    command: [sleep, '1000']
+    envFrom: [{configMapRef: {name: later}}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: never-pulled}
+spec:
+  containers: [{name: c, image: 'absent:1', imagePullPolicy: Never}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: bad-name}
+spec:
+  containers: [{name: c, image: 'Upper/Case:1'}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: no-command}
+spec:
+  restartPolicy: Never
+  containers: [{name: c, image: 'busybox:1', command: [/no/such/program]}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: root}
+spec:
+  securityContext: {runAsNonRoot: true}
+  containers: [{name: c, image: 'busybox:1', command: [sleep, '1000']}]
+EOF");
+        let waits = |pod: &str, reason: &str| {
+            kubectl.ok(&format!(
+                "kubectl wait --timeout=30s pod/{pod} \
+                 --for=jsonpath='{{.status.containerStatuses[0].state.waiting.reason}}'={reason}"
+            ));
+        };
+        waits("no-config", "CreateContainerConfigError");
+        waits("never-pulled", "ErrImageNeverPull");
+        waits("bad-name", "InvalidImageName");
+        waits("root", "CreateContainerConfigError");
+        kubectl.ok("kubectl wait --timeout=30s pod/no-command --for=jsonpath='{.status.containerStatuses[0].state.terminated.reason}'=StartError");
+        kubectl.shows("kubectl describe pod no-config", &["configmap \"later\" not found"]);
+        kubectl.shows("kubectl describe pod root", &["image will run as root"]);
+        kubectl.ok("kubectl create configmap later --from-literal=a=b
+                    kubectl wait --for=condition=Ready pod/no-config --timeout=60s");
+        kubectl.prints("kubectl exec no-config -- printenv a", "b");
+    });
+}
+
+/// N-66, N-68: a registry that is not there.
+#[test]
+fn an_image_that_cannot_be_pulled_backs_off() {
+    on_a_node(&["busybox"], |_, kubectl| {
+        kubectl.ok("kubectl run p --image=localhost:1/nothing:1
+                    kubectl wait --timeout=60s pod/p --for=jsonpath='{.status.containerStatuses[0].state.waiting.reason}'=ImagePullBackOff");
+        kubectl.shows("kubectl get pod p", &["ImagePullBackOff"]);
+        kubectl.shows("kubectl describe pod p", &["Pulling image", "Failed to pull image"]);
+    });
+}

@@ -1,0 +1,279 @@
+//! What pods ask for and what the kernel is told, as tables.
+
+use super::*;
+use crate::fixture::{container, pod};
+
+/// `cpu=1 memory=1Gi`
+fn list(text: &str) -> Option<BTreeMap<String, Text>> {
+    let pair = |word: &str| {
+        let (name, amount) = word.split_once('=').unwrap();
+        (name.to_owned(), Text(amount.into()))
+    };
+    Some(text.split_whitespace().map(pair).collect::<BTreeMap<_, _>>()).filter(|m| !m.is_empty())
+}
+
+fn resources(requests: &str, limits: &str) -> Option<core::ResourceRequirements> {
+    let (requests, limits) = (list(requests), list(limits));
+    Some(core::ResourceRequirements { requests, limits, claims: None })
+}
+
+/// A pod of `spec` with (container, requests, limits).
+fn asking(spec: &str, rows: &[(&str, &str, &str)]) -> core::PodSpec {
+    let mut pod = pod("Always", spec);
+    for (name, requests, limits) in rows {
+        container(&mut pod, name).resources = resources(requests, limits);
+    }
+    pod.spec.unwrap()
+}
+
+fn said(amounts: &Amounts) -> String {
+    let words: Vec<_> = amounts.iter().map(|(name, amount)| format!("{name}={amount}")).collect();
+    words.join(" ")
+}
+
+#[test]
+fn n_110_a_pod_needs_what_its_greediest_moment_needs() {
+    for (story, spec, rows, wanted) in [
+        (
+            "sum",
+            "a b",
+            vec![("a", "cpu=100m", ""), ("b", "cpu=200m memory=1Gi", "")],
+            "cpu=300m memory=1Gi",
+        ),
+        (
+            "a greedy init container",
+            "i:i a",
+            vec![("i", "cpu=1", ""), ("a", "cpu=200m", "")],
+            "cpu=1",
+        ),
+        ("a modest one", "i:i a", vec![("i", "cpu=100m", ""), ("a", "cpu=200m", "")], "cpu=200m"),
+        (
+            "only the largest of several init containers",
+            "i:i i:j a",
+            vec![("i", "cpu=1 memory=1Gi", ""), ("j", "cpu=2", ""), ("a", "cpu=200m", "")],
+            "cpu=2 memory=1Gi",
+        ),
+        ("sidecars stay", "s:s a", vec![("s", "cpu=100m", ""), ("a", "cpu=200m", "")], "cpu=300m"),
+        (
+            "a sidecar before an init container runs beside it",
+            "s:s i:i a",
+            vec![("s", "cpu=100m", ""), ("i", "cpu=1", ""), ("a", "cpu=200m", "")],
+            "cpu=1100m",
+        ),
+        (
+            "a sidecar after it does not",
+            "i:i s:s a",
+            vec![("s", "cpu=100m", ""), ("i", "cpu=1", ""), ("a", "cpu=200m", "")],
+            "cpu=1",
+        ),
+    ] {
+        let spec = asking(spec, &rows);
+        assert_eq!(said(&pod_requests(&spec)), wanted, "N-110: {story}");
+        let swapped: Vec<_> = rows.iter().map(|(name, asked, _)| (*name, "", *asked)).collect();
+        let limited = asking_like(&spec, &swapped);
+        assert_eq!(said(&pod_limits(&limited)), wanted, "N-110, limits: {story}");
+    }
+}
+
+/// The same containers with other resources.
+fn asking_like(spec: &core::PodSpec, rows: &[(&str, &str, &str)]) -> core::PodSpec {
+    let mut spec = spec.clone();
+    let all = spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten());
+    for container in all {
+        let row = rows.iter().find(|(name, ..)| *name == container.name);
+        container.resources = row.and_then(|(_, requests, limits)| resources(requests, limits));
+    }
+    spec
+}
+
+#[test]
+fn n_110_overhead_is_added_and_the_pods_own_words_replace_the_sum() {
+    let mut spec = asking("a", &[("a", "cpu=100m", "memory=1Gi")]);
+    spec.overhead = list("cpu=50m memory=16Mi");
+    assert_eq!(said(&pod_requests(&spec)), "cpu=150m memory=16Mi");
+    assert_eq!(said(&pod_limits(&spec)), "memory=1040Mi", "only what is limited");
+    spec.resources = resources("cpu=1 example.com/gpu=3", "cpu=2");
+    assert_eq!(said(&pod_requests(&spec)), "cpu=1050m memory=16Mi");
+    assert_eq!(said(&pod_limits(&spec)), "cpu=2050m memory=1040Mi");
+}
+
+#[test]
+fn n_110_while_a_resize_is_unsettled_the_most_counts() {
+    for (asked, allocated, actual, infeasible, wanted) in [
+        ("cpu=100m", "cpu=200m", "cpu=300m", false, "cpu=300m"),
+        ("cpu=400m", "cpu=200m", "cpu=300m", false, "cpu=400m"),
+        ("cpu=400m", "cpu=200m", "cpu=300m", true, "cpu=300m"),
+        ("cpu=400m", "cpu=200m", "", true, "cpu=200m"),
+    ] {
+        let mut pod = pod("Always", "a");
+        container(&mut pod, "a").resources = resources(asked, "");
+        let reason = if infeasible { "Infeasible" } else { "Deferred" };
+        pod.status = Some(core::PodStatus {
+            conditions: Some(vec![core::PodCondition {
+                type_: "PodResizePending".into(),
+                status: "True".into(),
+                reason: Some(reason.into()),
+                ..Default::default()
+            }]),
+            container_statuses: Some(vec![core::ContainerStatus {
+                name: "a".into(),
+                allocated_resources: list(allocated),
+                resources: resources(actual, ""),
+                ..Default::default()
+            }]),
+            ..Default::default()
+        });
+        assert_eq!(said(&counted_requests(&pod)), wanted, "N-110: {asked} {reason}");
+        pod.status = None;
+        assert_eq!(said(&counted_requests(&pod)), asked);
+    }
+}
+
+#[test]
+fn n_87_the_class_follows_from_cpu_and_memory_of_all_containers() {
+    let full = "cpu=1 memory=1Gi";
+    for (story, spec, rows, wanted) in [
+        ("nothing", "a", vec![], Qos::BestEffort),
+        ("zero is nothing", "a", vec![("a", "cpu=0", "memory=0")], Qos::BestEffort),
+        ("other resources", "a", vec![("a", "", "example.com/gpu=1")], Qos::BestEffort),
+        ("all limited", "a", vec![("a", full, full)], Qos::Guaranteed),
+        ("written otherwise", "a", vec![("a", "cpu=1000m memory=1024Mi", full)], Qos::Guaranteed),
+        ("requests below limits", "a", vec![("a", "cpu=500m memory=1Gi", full)], Qos::Burstable),
+        ("limits alone", "a", vec![("a", "", full)], Qos::Burstable),
+        ("only memory", "a", vec![("a", "memory=1Gi", "memory=1Gi")], Qos::Burstable),
+        ("one of two", "a b", vec![("a", full, full)], Qos::Burstable),
+        ("an init container without", "i:i a", vec![("a", full, full)], Qos::Burstable),
+        (
+            "an init container with",
+            "i:i a",
+            vec![("i", full, full), ("a", full, full)],
+            Qos::Guaranteed,
+        ),
+        ("a request", "a b", vec![("b", "cpu=1m", "")], Qos::Burstable),
+    ] {
+        assert_eq!(qos_class(&asking(spec, &rows)), wanted, "N-87: {story}");
+    }
+    let mut spec = asking("a b", &[("a", "cpu=1", "")]);
+    spec.resources = resources(full, full);
+    assert_eq!(qos_class(&spec), Qos::Guaranteed, "N-87: only the pod's own words are looked at");
+    spec.resources = resources(full, "");
+    assert_eq!(qos_class(&spec), Qos::Burstable);
+    assert_eq!(Qos::BestEffort.as_str(), "BestEffort");
+}
+
+#[test]
+fn n_106_cpu_requests_become_shares_and_weights() {
+    for (milli, wanted) in [
+        (0, 2),
+        (1, 2),
+        (2, 2),
+        (100, 102),
+        (1000, 1024),
+        (256_000, 262_144),
+        (i64::MAX, 262_144),
+        (-5, 2),
+    ] {
+        assert_eq!(cpu_shares(milli), wanted, "N-106: {milli}m");
+    }
+    for (shares, pod, container) in
+        [(2, 1, 1), (102, 4, 17), (1024, 39, 100), (262_144, 10_000, 10_000), (0, 1, 1)]
+    {
+        assert_eq!(pod_cpu_weight(shares), pod, "N-106: {shares}");
+        assert_eq!(container_cpu_weight(shares), container, "N-106: {shares}");
+    }
+}
+
+#[test]
+fn n_107_cpu_limits_become_microseconds_of_every_100_ms() {
+    for (milli, wanted) in
+        [(0, None), (1, Some(1000)), (10, Some(1000)), (11, Some(1100)), (1500, Some(150_000))]
+    {
+        assert_eq!(cpu_quota(milli), wanted, "N-107: {milli}m");
+    }
+}
+
+#[test]
+fn n_106_to_108_a_container_without_a_request_shares_by_its_limit() {
+    let of = |requests, limits| container_cgroup(resources(requests, limits).as_ref());
+    let cgroup =
+        |cpu_shares, cpu_quota, memory_limit| Cgroup { cpu_shares, cpu_quota, memory_limit };
+    assert_eq!(of("cpu=500m", "cpu=1 memory=1Mi"), cgroup(512, Some(100_000), Some(1_048_576)));
+    assert_eq!(of("", "cpu=2"), cgroup(2048, Some(200_000), None), "N-106");
+    assert_eq!(of("cpu=0", "cpu=2"), cgroup(2, Some(200_000), None), "N-106");
+    assert_eq!(of("memory=1Gi", ""), cgroup(2, None, None), "N-108: a request writes nothing");
+    assert_eq!(container_cgroup(None), cgroup(2, None, None));
+}
+
+#[test]
+fn n_109_a_pods_cgroup_is_limited_only_if_every_container_is() {
+    let cgroup =
+        |cpu_shares, cpu_quota, memory_limit| Cgroup { cpu_shares, cpu_quota, memory_limit };
+    let full = "cpu=1 memory=1Mi";
+    for (story, spec, rows, wanted) in [
+        ("BestEffort", "a", vec![], cgroup(2, None, None)),
+        ("Guaranteed", "a", vec![("a", full, full)], cgroup(1024, Some(100_000), Some(1 << 20))),
+        (
+            "all limited",
+            "a b",
+            vec![("a", "", full), ("b", "", full)],
+            cgroup(2, Some(200_000), Some(2 << 20)),
+        ),
+        (
+            "one of two",
+            "a b",
+            vec![("a", full, full), ("b", "cpu=1", "cpu=1")],
+            cgroup(2048, Some(200_000), None),
+        ),
+        ("not the init container", "i:i a", vec![("a", full, full)], cgroup(1024, None, None)),
+    ] {
+        assert_eq!(pod_cgroup(&asking(spec, &rows)), wanted, "N-109: {story}");
+    }
+    let mut spec = asking("a b", &[("a", "cpu=1", "")]);
+    spec.resources = resources("cpu=2", "cpu=2 memory=1Mi");
+    spec.overhead = list("memory=1Mi");
+    assert_eq!(
+        pod_cgroup(&spec),
+        cgroup(2048, Some(200_000), Some(2 << 20)),
+        "N-109: the pod's own"
+    );
+}
+
+#[test]
+fn n_111_who_asked_for_less_memory_is_the_first_to_go() {
+    const NODE: i64 = 4 << 30;
+    let full = "cpu=1 memory=1Gi";
+    for (story, spec, rows, name, wanted) in [
+        ("Guaranteed", "a", vec![("a", full, full)], "a", -997),
+        ("BestEffort", "a", vec![], "a", 1000),
+        ("Burstable", "a", vec![("a", "memory=1Gi", "")], "a", 750),
+        ("asks for nothing", "a b", vec![("b", "memory=1Gi", "")], "a", 999),
+        ("asks for everything", "a", vec![("a", "memory=4Gi", "")], "a", 3),
+        ("asks for more than there is", "a", vec![("a", "memory=40Gi", "")], "a", 3),
+        (
+            "a sidecar like the smallest",
+            "s:s a b",
+            vec![("s", "", ""), ("a", "memory=1Gi", ""), ("b", "memory=2Gi", "")],
+            "s",
+            750,
+        ),
+        (
+            "a greedy sidecar",
+            "s:s a",
+            vec![("s", "memory=3Gi", ""), ("a", "memory=1Gi", "")],
+            "s",
+            250,
+        ),
+        ("an init container", "i:s a", vec![("s", "", ""), ("a", "memory=1Gi", "")], "s", 999),
+    ] {
+        let spec = asking(spec, &rows);
+        let mut all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+        let container = all.find(|container| container.name == name).unwrap();
+        assert_eq!(oom_score_adj(&spec, container, NODE), wanted, "N-111: {story}");
+    }
+    let mut spec = asking("a", &[]);
+    spec.priority_class_name = Some("system-node-critical".into());
+    assert_eq!(oom_score_adj(&spec, &spec.containers[0], NODE), -997, "N-111: critical");
+    let mut spec = asking("a b", &[("a", "memory=1Gi", "")]);
+    spec.resources = resources("memory=3Gi", "");
+    assert_eq!(oom_score_adj(&spec, &spec.containers[1], NODE), 750, "the pod's own, divided");
+}

@@ -1,0 +1,390 @@
+//! Stories of endings: what happens at which second, and what must be done at which second.
+
+use super::*;
+use crate::fixture::{container, deleted, observed, pod};
+
+pub(super) const PLAIN: &str = "app";
+
+/// `app`, `app+hook`, `s:proxy`, `s:proxy+hook`, `i:one`, `e:debug`: in the order of declaration.
+pub(super) fn cast(text: &str) -> Vec<Member> {
+    let one = |(place, word): (usize, &str)| {
+        let (kind, rest) = match word.split_once(':') {
+            Some(("s", rest)) => (Kind::Sidecar, rest),
+            Some(("i", rest)) => (Kind::Init, rest),
+            Some(("e", rest)) => (Kind::Ephemeral, rest),
+            _ => (Kind::Regular, word),
+        };
+        let (name, hook) = rest.split_once('+').map_or((rest, false), |(name, _)| (name, true));
+        let (id, name) = (name.to_owned(), name.to_owned());
+        Member { id, name, kind, hook, place, progress: Progress::Fresh }
+    };
+    text.split_whitespace().enumerate().map(one).collect()
+}
+
+pub(super) fn term(seconds: u64) -> Input {
+    Input::Terminate { grace: Duration::from_secs(seconds) }
+}
+
+pub(super) fn hook(name: &str) -> Input {
+    Input::HookFinished { id: name.into() }
+}
+
+pub(super) fn exit(name: &str) -> Input {
+    Input::Exited { id: name.into() }
+}
+
+/// Plays a story against a clock in milliseconds that ticks when something is due.
+pub(super) fn play(mut machine: Termination, inputs: &[(u64, Input)]) -> Vec<(u64, Action)> {
+    let (mut done, mut inputs) = (Vec::new(), inputs.iter().peekable());
+    loop {
+        let due = machine.next_due().map(|due| due.0.as_millis() as u64);
+        let (at, input) = match (inputs.peek(), due) {
+            (Some((at, _)), due) if due.is_none_or(|due| *at <= due) => {
+                let (at, input) = inputs.next().unwrap();
+                (*at, input.clone())
+            }
+            (_, Some(due)) => (due, Input::Tick),
+            (_, None) => return done,
+        };
+        let actions = machine.step(Moment(Duration::from_millis(at)), input);
+        done.extend(actions.into_iter().map(|action| (at, action)));
+    }
+}
+
+/// `30 kill app`; that it is announced is left out.
+fn said((at, action): &(u64, Action)) -> Option<String> {
+    let (what, id) = match action {
+        Action::Announce { .. } => return None,
+        Action::RunPreStop { id } => ("hook", id),
+        Action::HookOverran { id } => ("overran", id),
+        Action::SendStop { id, .. } => ("stop", id),
+        Action::SendKill { id } => ("kill", id),
+    };
+    Some(format!("{} {what} {id}", *at / 1000))
+}
+
+#[track_caller]
+fn check(story: &str, who: &str, inputs: &[(u64, Input)], wanted: &[&str]) {
+    check_machine(story, Termination::new(cast(who)), inputs, wanted);
+}
+
+#[track_caller]
+fn check_machine(story: &str, machine: Termination, inputs: &[(u64, Input)], wanted: &[&str]) {
+    let inputs: Vec<_> = inputs.iter().map(|(at, input)| (at * 1000, input.clone())).collect();
+    let done: Vec<_> = play(machine, &inputs).iter().filter_map(said).collect();
+    assert_eq!(done, wanted, "{story}");
+}
+
+#[test]
+fn t_node_16_to_20_one_container_gets_its_signal_its_time_and_its_kill() {
+    check("exits in time", PLAIN, &[(0, term(30)), (4, exit("app"))], &["0 stop app"]);
+    check("ignores the signal", PLAIN, &[(0, term(30))], &["0 stop app", "30 kill app"]);
+    check("T-NODE-19: at least two seconds", PLAIN, &[(0, term(1))], &["0 stop app", "2 kill app"]);
+    check("exits before it is asked", PLAIN, &[(0, exit("app")), (1, term(30))], &[]);
+    let exits_at_the_last = [(0, term(30)), (30, exit("app"))];
+    check("exits in the second of its kill", PLAIN, &exits_at_the_last, &["0 stop app"]);
+}
+
+#[test]
+fn t_node_26_to_29_the_hook_comes_first_and_is_charged_to_the_grace() {
+    let who = "app+hook";
+    check(
+        "T-NODE-27: grace 10, hook 4 s",
+        who,
+        &[(0, term(10)), (4, hook("app"))],
+        &["0 hook app", "4 stop app", "10 kill app"],
+    );
+    check(
+        "T-NODE-19, 28: the hook overruns",
+        who,
+        &[(0, term(30))],
+        &["0 hook app", "30 overran app", "30 stop app", "32 kill app"],
+    );
+    check(
+        "the hook ends in the second of its timer",
+        who,
+        &[(0, term(30)), (30, hook("app"))],
+        &["0 hook app", "30 stop app", "32 kill app"],
+    );
+    check(
+        "the hook leaves one second of the grace",
+        who,
+        &[(0, term(10)), (9, hook("app"))],
+        &["0 hook app", "9 stop app", "11 kill app"],
+    );
+    check(
+        "T-NODE-26: it exits during the hook",
+        who,
+        &[(0, term(30)), (3, exit("app")), (4, hook("app"))],
+        &["0 hook app"],
+    );
+    check("T-NODE-26: no grace, no hook", who, &[(0, term(0))], &["0 stop app", "2 kill app"]);
+    check(
+        "T-NODE-14: a forced delete is a grace of one second",
+        who,
+        &[(0, term(1))],
+        &["0 hook app", "1 overran app", "1 stop app", "3 kill app"],
+    );
+    check(
+        "late news of the hook",
+        who,
+        &[(0, term(5)), (6, hook("app"))],
+        &["0 hook app", "5 overran app", "5 stop app", "7 kill app"],
+    );
+}
+
+#[test]
+fn t_edge_2_a_later_request_can_only_hurry() {
+    check("told to hurry", PLAIN, &[(0, term(30)), (5, term(10))], &["0 stop app", "15 kill app"]);
+    check(
+        "told to take longer",
+        PLAIN,
+        &[(0, term(10)), (5, term(60))],
+        &["0 stop app", "10 kill app"],
+    );
+    check(
+        "forced while the hook runs",
+        "app+hook",
+        &[(0, term(30)), (5, term(0))],
+        &["0 hook app", "5 overran app", "5 stop app", "7 kill app"],
+    );
+    check(
+        "forced in the stop window",
+        PLAIN,
+        &[(0, term(30)), (5, term(1))],
+        &["0 stop app", "7 kill app"],
+    );
+    check(
+        "forced while a sidecar waits for its turn",
+        "s:proxy app",
+        &[(0, term(30)), (5, term(3))],
+        &["0 stop app", "8 stop proxy", "8 kill app", "10 kill proxy"],
+    );
+}
+
+#[test]
+fn t_node_15_all_containers_end_at_the_same_time() {
+    let who = "i:one app web+hook e:debug";
+    let inputs = [(0, term(10)), (2, exit("debug")), (3, hook("web")), (4, exit("one"))];
+    let wanted = [
+        "0 hook web",
+        "0 stop one",
+        "0 stop app",
+        "0 stop debug",
+        "3 stop web",
+        "10 kill app",
+        "10 kill web",
+    ];
+    check("T-NODE-15, 41, 43", who, &inputs, &wanted);
+}
+
+#[test]
+fn t_node_35_to_37_sidecars_end_after_the_others_in_reverse_order() {
+    let who = "s:log s:proxy app web";
+    check(
+        "T-NODE-35: everybody ends in time",
+        who,
+        &[(0, term(30)), (2, exit("web")), (5, exit("app")), (7, exit("proxy")), (8, exit("log"))],
+        &["0 stop app", "0 stop web", "5 stop proxy", "7 stop log"],
+    );
+    check(
+        "T-NODE-36: the hook of a sidecar runs at once, only its signal waits",
+        "s:proxy+hook app",
+        &[(0, term(30)), (4, hook("proxy")), (9, exit("app")), (10, exit("proxy"))],
+        &["0 hook proxy", "0 stop app", "9 stop proxy"],
+    );
+    check(
+        "its hook may take longer than the others",
+        "s:proxy+hook app",
+        &[(0, term(30)), (4, exit("app")), (9, hook("proxy"))],
+        &["0 hook proxy", "0 stop app", "9 stop proxy", "30 kill proxy"],
+    );
+    check(
+        "T-NODE-37: waiting uses up its own grace",
+        "s:proxy app",
+        &[(0, term(10))],
+        &["0 stop app", "10 stop proxy", "10 kill app", "12 kill proxy"],
+    );
+    check(
+        "T-NODE-38: an exit that is not seen releases nobody",
+        "s:proxy app",
+        &[(0, term(10)), (1, Input::StopFailed { id: "app".into() })],
+        &["0 stop app", "2 stop app", "10 stop proxy", "10 kill app", "12 kill proxy"],
+    );
+    check(
+        "init and ephemeral containers are not waited for",
+        "i:one s:proxy e:debug",
+        &[(0, term(10)), (3, exit("proxy"))],
+        &["0 stop one", "0 stop proxy", "0 stop debug", "10 kill one", "10 kill debug"],
+    );
+    check(
+        "T-NODE-39: a pod that completed has only sidecars left",
+        "s:log s:proxy",
+        &[(0, term(30)), (1, exit("proxy")), (2, exit("log"))],
+        &["0 stop proxy", "1 stop log"],
+    );
+    check(
+        "T-NODE-62: one sidecar alone does not wait for anybody",
+        "s:proxy+hook",
+        &[(0, term(5)), (1, hook("proxy"))],
+        &["0 hook proxy", "1 stop proxy", "5 kill proxy"],
+    );
+}
+
+#[test]
+fn a_held_ending_waits_for_traffic_to_leave_but_not_beyond_its_grace() {
+    let held = || Termination::new(cast("app+hook web")).held();
+    check_machine(
+        "traffic leaves",
+        held(),
+        &[(0, term(30)), (2, Input::Drained), (5, hook("app")), (6, exit("web"))],
+        &["2 hook app", "2 stop web", "5 stop app", "30 kill app"],
+    );
+    check_machine(
+        "it never does",
+        held(),
+        &[(0, term(30))],
+        &["30 stop app", "30 stop web", "32 kill app", "32 kill web"],
+    );
+    check_machine(
+        "forced meanwhile",
+        held(),
+        &[(0, term(30)), (3, term(0))],
+        &["3 stop app", "3 stop web", "5 kill app", "5 kill web"],
+    );
+    check_machine(
+        "traffic had left before",
+        held(),
+        &[(0, Input::Drained), (1, term(9))],
+        &[
+            "1 hook app",
+            "1 stop web",
+            "10 overran app",
+            "10 stop app",
+            "10 kill web",
+            "12 kill app",
+        ],
+    );
+}
+
+#[test]
+fn t_edge_3_what_was_done_before_a_restart_of_the_agent_is_not_done_again() {
+    let resumed = |progress| {
+        let mut members = cast("app+hook");
+        members[0].progress = progress;
+        Termination::new(members)
+    };
+    let rest = [(0, term(7))];
+    check_machine("hook done", resumed(Progress::HookDone), &rest, &["0 stop app", "7 kill app"]);
+    check_machine("stop sent", resumed(Progress::StopSent), &rest, &["7 kill app"]);
+    check_machine("nothing left", resumed(Progress::StopSent), &[(0, term(0))], &["2 kill app"]);
+}
+
+#[test]
+fn a_signal_that_could_not_be_sent_is_sent_again() {
+    let failed = |id: &str| Input::KillFailed { id: id.into() };
+    check(
+        "kill fails twice",
+        PLAIN,
+        &[(0, term(5)), (5, Input::Tick), (6, failed("app")), (8, failed("app"))],
+        &["0 stop app", "5 kill app", "7 kill app", "9 kill app"],
+    );
+    check(
+        "it is gone after all",
+        PLAIN,
+        &[(0, term(5)), (1, Input::StopFailed { id: "app".into() }), (1, exit("app"))],
+        &["0 stop app"],
+    );
+}
+
+#[test]
+fn t_edge_4_a_container_that_turns_up_late_ends_with_the_others() {
+    let late = cast("late+hook").remove(0);
+    let found = Input::Found(late);
+    check(
+        "it has what is left of the grace",
+        PLAIN,
+        &[(0, term(10)), (4, found.clone()), (4, found), (6, hook("late"))],
+        &["0 stop app", "4 hook late", "6 stop late", "10 kill app", "10 kill late"],
+    );
+}
+
+#[test]
+fn t_node_16_an_ending_is_announced_before_anything_else_happens() {
+    let done = play(Termination::new(cast("s:proxy app+hook")), &[(0, term(1))]);
+    for name in ["proxy", "app"] {
+        let id = name.to_owned();
+        let of = |action: &Action| match action {
+            Action::Announce { id }
+            | Action::RunPreStop { id }
+            | Action::HookOverran { id }
+            | Action::SendStop { id, .. }
+            | Action::SendKill { id } => id == name,
+        };
+        let first = done.iter().find(|(_, action)| of(action));
+        assert_eq!(first, Some(&(0, Action::Announce { id })), "T-NODE-16");
+    }
+}
+
+#[test]
+fn a_stop_says_when_the_kill_comes() {
+    let done = play(Termination::new(cast(PLAIN)), &[(3000, term(30))]);
+    let kill_at = Moment(Duration::from_secs(33));
+    assert_eq!(done[1], (3000, Action::SendStop { id: "app".into(), kill_at }));
+}
+
+#[test]
+fn t_node_15_only_containers_that_run_are_to_end() {
+    let mut pod = pod("Always", "i:one s:log s:proxy app web e:debug");
+    for name in ["proxy", "app"] {
+        let pre_stop = Some(k8s_openapi::api::core::v1::LifecycleHandler::default());
+        let lifecycle = core::Lifecycle { pre_stop, ..Default::default() };
+        container(&mut pod, name).lifecycle = Some(lifecycle);
+    }
+    let so = observed("debug=run web=exit1 app=run proxy=run log=run one=exit0 stray=run");
+    let members = members(&pod, &so);
+    let rows: Vec<_> = members.iter().map(|m| (m.name.as_str(), m.kind, m.hook, m.place)).collect();
+    let wanted = [
+        ("debug", Kind::Ephemeral, false, 0),
+        ("app", Kind::Regular, true, 0),
+        ("proxy", Kind::Sidecar, true, 2),
+        ("log", Kind::Sidecar, false, 1),
+        ("stray", Kind::Regular, false, 0),
+    ];
+    assert_eq!(rows, wanted);
+}
+
+#[test]
+fn t_node_5_the_grace_on_the_node_is_the_smallest_and_at_least_a_second() {
+    let plain = || pod("Always", "app");
+    for (rule, pod, internal, wanted) in [
+        ("T-NODE-5: its own", plain(), None, 30),
+        ("T-NODE-5: of the delete", deleted(plain(), 10), None, 10),
+        ("T-NODE-5: a longer one", deleted(plain(), 60), None, 60),
+        ("T-NODE-5: the smaller", deleted(plain(), 60), Some(5), 5),
+        ("T-NODE-5: the smaller", deleted(plain(), 3), Some(5), 3),
+        ("T-NODE-14: forced", deleted(plain(), 0), None, 1),
+        ("T-NODE-79: eviction", plain(), Some(0), 1),
+    ] {
+        assert_eq!(pod_grace(&pod, internal).as_secs(), wanted, "{rule}");
+    }
+}
+
+#[test]
+fn t_node_18_and_63_a_probe_may_bring_its_own_grace_unless_the_pod_is_deleted() {
+    let probe =
+        |grace| core::Probe { termination_grace_period_seconds: grace, ..Default::default() };
+    let plain = || pod("Always", "app");
+    let mut bare = plain();
+    bare.spec.as_mut().unwrap().termination_grace_period_seconds = None;
+    for (rule, pod, probe, wanted) in [
+        ("T-NODE-18", plain(), None, 30),
+        ("T-NODE-18", plain(), Some(probe(Some(5))), 5),
+        ("T-NODE-63", plain(), Some(probe(Some(90))), 90),
+        ("T-NODE-63", deleted(plain(), 7), Some(probe(Some(90))), 7),
+        ("T-NODE-18", plain(), Some(probe(None)), 30),
+        ("T-NODE-18", bare, None, 2),
+    ] {
+        assert_eq!(container_grace(&pod, probe.as_ref()).as_secs(), wanted, "{rule}");
+    }
+}

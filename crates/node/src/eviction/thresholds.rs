@@ -1,0 +1,212 @@
+//! When is it too little, and how long is that remembered (N-115, T-NODE-79, T-NODE-81). Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// In order of urgency: what the kernel would solve by killing comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Signal {
+    MemoryAvailable,
+    NodefsAvailable,
+    NodefsInodesFree,
+    ImagefsAvailable,
+    ImagefsInodesFree,
+    PidAvailable,
+}
+
+impl Signal {
+    /// What is said to be short.
+    pub(crate) fn resource(self) -> &'static str {
+        match self {
+            Signal::MemoryAvailable => "memory",
+            Signal::NodefsAvailable | Signal::ImagefsAvailable => "ephemeral-storage",
+            Signal::NodefsInodesFree | Signal::ImagefsInodesFree => "inodes",
+            Signal::PidAvailable => "pids",
+        }
+    }
+
+    pub(crate) fn is_disk(self) -> bool {
+        !matches!(self, Signal::MemoryAvailable | Signal::PidAvailable)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Amount {
+    Bytes(u64),
+    /// Of what there is in all.
+    Percent(u8),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Threshold {
+    pub(crate) signal: Signal,
+    pub(crate) below: Amount,
+    /// Soft: only when it has been so for this long.
+    pub(crate) soft: Option<Duration>,
+}
+
+/// N-115
+pub(crate) fn default_thresholds() -> Vec<Threshold> {
+    let hard = |signal, below| Threshold { signal, below, soft: None };
+    vec![
+        hard(Signal::MemoryAvailable, Amount::Bytes(100 << 20)),
+        hard(Signal::NodefsAvailable, Amount::Percent(10)),
+        hard(Signal::NodefsInodesFree, Amount::Percent(5)),
+        hard(Signal::ImagefsAvailable, Amount::Percent(15)),
+        hard(Signal::ImagefsInodesFree, Amount::Percent(5)),
+    ]
+}
+
+/// How much is left, of how much.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Reading {
+    pub(super) available: u64,
+    pub(super) capacity: u64,
+}
+
+pub(super) type Readings = BTreeMap<Signal, Reading>;
+
+/// A threshold that is met, with the numbers for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Met {
+    pub(super) signal: Signal,
+    pub(super) threshold: u64,
+    pub(super) available: u64,
+}
+
+/// A condition stays this long after it was last seen, so that it does not flap.
+const LINGER: Duration = Duration::from_secs(300);
+
+/// What is met, since when, and which conditions follow.
+pub(super) struct Pressure {
+    thresholds: Vec<Threshold>,
+    /// When a threshold began to be met, by its place in the list.
+    since: BTreeMap<usize, Instant>,
+    last_seen: BTreeMap<Signal, Instant>,
+    now: Option<Instant>,
+}
+
+impl Pressure {
+    pub(super) fn new(thresholds: Vec<Threshold>) -> Pressure {
+        Pressure { thresholds, since: BTreeMap::new(), last_seen: BTreeMap::new(), now: None }
+    }
+
+    /// Takes a look's readings; answers what calls for an eviction now, most urgent first. What
+    /// could not be read is not met.
+    pub(super) fn step(&mut self, now: Instant, readings: &Readings) -> Vec<Met> {
+        self.now = Some(now);
+        let mut due = Vec::new();
+        for (place, threshold) in self.thresholds.iter().enumerate() {
+            let Some(met) = is_met(threshold, readings) else {
+                self.since.remove(&place);
+                continue;
+            };
+            // A condition comes with the first sight of it, also for soft ones.
+            self.last_seen.insert(threshold.signal, now);
+            let since = *self.since.entry(place).or_insert(now);
+            if threshold.soft.is_none_or(|grace| now.duration_since(since) >= grace) {
+                due.push(met);
+            }
+        }
+        due.sort_by_key(|met| met.signal);
+        due
+    }
+
+    /// Memory, disk, PID.
+    pub(super) fn conditions(&self) -> (bool, bool, bool) {
+        let fresh = |(_, seen): &(&Signal, &Instant)| {
+            self.now.is_some_and(|now| now.duration_since(**seen) < LINGER)
+        };
+        let pressed = |of: fn(Signal) -> bool| {
+            self.last_seen.iter().filter(fresh).any(|(signal, _)| of(*signal))
+        };
+        (
+            pressed(|signal| signal == Signal::MemoryAvailable),
+            pressed(Signal::is_disk),
+            pressed(|signal| signal == Signal::PidAvailable),
+        )
+    }
+}
+
+fn is_met(threshold: &Threshold, readings: &Readings) -> Option<Met> {
+    let Reading { available, capacity } = *readings.get(&threshold.signal)?;
+    let below = match threshold.below {
+        Amount::Bytes(bytes) => bytes,
+        Amount::Percent(percent) => {
+            u64::try_from(u128::from(capacity) * u128::from(percent) / 100).unwrap_or(u64::MAX)
+        }
+    };
+    let signal = threshold.signal;
+    (available < below).then_some(Met { signal, threshold: below, available })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn readings(memory: u64, disk: u64) -> Readings {
+        let reading = |available| Reading { available, capacity: 1000 << 20 };
+        BTreeMap::from([
+            (Signal::MemoryAvailable, reading(memory << 20)),
+            (Signal::NodefsAvailable, reading(disk << 20)),
+        ])
+    }
+
+    fn signals(met: &[Met]) -> Vec<Signal> {
+        met.iter().map(|met| met.signal).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn n_115_hard_thresholds_are_met_below_100mi_and_below_a_tenth() {
+        let mut pressure = Pressure::new(default_thresholds());
+        let now = Instant::now();
+        let rows = [
+            (100, 100, vec![]),
+            (99, 100, vec![Signal::MemoryAvailable]),
+            (100, 99, vec![Signal::NodefsAvailable]),
+            (0, 0, vec![Signal::MemoryAvailable, Signal::NodefsAvailable]),
+        ];
+        for (memory, disk, expected) in rows {
+            assert_eq!(signals(&pressure.step(now, &readings(memory, disk))), expected);
+        }
+        assert_eq!(signals(&pressure.step(now, &Readings::new())), []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn t_node_81_a_condition_stays_five_minutes_after_it_was_last_seen() {
+        let mut pressure = Pressure::new(default_thresholds());
+        let start = Instant::now();
+        let at = |second: u64| start + Duration::from_secs(second);
+        pressure.step(at(0), &readings(50, 500));
+        assert_eq!(pressure.conditions(), (true, false, false));
+        pressure.step(at(10), &readings(500, 50));
+        assert_eq!(pressure.conditions(), (true, true, false));
+        pressure.step(at(299), &readings(500, 500));
+        assert_eq!(pressure.conditions(), (true, true, false));
+        pressure.step(at(300), &readings(500, 500));
+        assert_eq!(pressure.conditions(), (false, true, false));
+        pressure.step(at(310), &readings(500, 500));
+        assert_eq!(pressure.conditions(), (false, false, false));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_soft_threshold_waits_and_starts_over_when_it_was_not_met_in_between() {
+        let soft = Threshold {
+            signal: Signal::MemoryAvailable,
+            below: Amount::Bytes(200 << 20),
+            soft: Some(Duration::from_secs(30)),
+        };
+        let mut pressure = Pressure::new(vec![soft]);
+        let start = Instant::now();
+        let mut met = |second: u64, memory: u64| {
+            !pressure.step(start + Duration::from_secs(second), &readings(memory, 500)).is_empty()
+        };
+        assert!(!met(0, 150));
+        assert!(!met(20, 150));
+        assert!(!met(25, 250));
+        assert!(!met(30, 150));
+        assert!(!met(50, 150));
+        assert!(met(60, 150));
+    }
+}

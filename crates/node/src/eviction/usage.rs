@@ -1,0 +1,79 @@
+//! What every pod holds: memory as the runtime counts it, disk as it is found on disk.
+
+use crate::volumes::{VolumeUsage, Volumes};
+use k8s_openapi::api::core::v1::Pod;
+use runtime::Runtime;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct PodUsage {
+    pub(super) pod: Arc<Pod>,
+    pub(super) containers: Vec<ContainerUse>,
+    pub(super) volumes: Vec<VolumeUsage>,
+    pub(super) inodes: u64,
+    pub(super) processes: u64,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct ContainerUse {
+    pub(super) name: String,
+    /// Working set.
+    pub(super) memory: u64,
+    /// Of the writable layer.
+    pub(super) disk: u64,
+    pub(super) logs: u64,
+}
+
+impl PodUsage {
+    pub(super) fn memory(&self) -> u64 {
+        self.containers.iter().map(|container| container.memory).sum()
+    }
+
+    /// Ephemeral storage: layers, logs, and volumes that lie on disk.
+    pub(super) fn disk(&self) -> u64 {
+        let containers = self.containers.iter().map(|container| container.disk + container.logs);
+        let volumes = self.volumes.iter().filter(|v| v.on_disk).map(|volume| volume.bytes);
+        containers.chain(volumes).sum()
+    }
+}
+
+/// What cannot be read counts as nothing: nobody is evicted on a guess.
+pub(super) async fn read(
+    pods: &[Arc<Pod>],
+    runtime: &dyn Runtime,
+    volumes: &Volumes,
+    log_root: &Path,
+) -> Vec<PodUsage> {
+    let used = runtime.usage().await.unwrap_or_default();
+    let mut all = Vec::with_capacity(pods.len());
+    for pod in pods {
+        let text = |field: &Option<String>| field.clone().unwrap_or_default();
+        let meta = &pod.metadata;
+        let uid = text(&meta.uid);
+        let place = format!("{}_{}_{uid}", text(&meta.namespace), text(&meta.name));
+        let logs = log_root.join(place);
+        let mut containers: Vec<ContainerUse> = Vec::new();
+        for own in used.iter().filter(|used| used.pod == uid) {
+            containers.push(ContainerUse {
+                name: own.container.clone(),
+                memory: own.working_set_bytes,
+                disk: own.disk_bytes,
+                logs: size(logs.join(&own.container)).await,
+            });
+        }
+        let volumes = volumes.usage(&uid).await.unwrap_or_default();
+        let inodes = volumes.iter().map(|volume| volume.inodes).sum();
+        all.push(PodUsage { pod: pod.clone(), containers, volumes, inodes, processes: 0 });
+    }
+    all
+}
+
+/// Of the files of one directory of logs.
+async fn size(directory: PathBuf) -> u64 {
+    let sum = move || {
+        let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
+        files.filter_map(|file| Some(file.metadata().ok()?.len())).sum()
+    };
+    tokio::task::spawn_blocking(sum).await.unwrap_or_default()
+}

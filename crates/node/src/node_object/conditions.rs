@@ -1,0 +1,251 @@
+//! How the node feels, in the words of its conditions (N-14, N-15).
+
+use super::resources::{List, missing};
+use super::{Health, RuntimeTrouble};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::NodeCondition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+/// One row of the table in N-14: what is said when it is so and when it is not.
+struct Row {
+    type_: &'static str,
+    /// reason, message, event
+    when_true: (&'static str, &'static str, &'static str),
+    when_false: (&'static str, &'static str, &'static str),
+}
+
+const PRESSURES: [Row; 3] = [
+    Row {
+        type_: "MemoryPressure",
+        when_true: (
+            "KubeletHasInsufficientMemory",
+            "kubelet has insufficient memory available",
+            "NodeHasInsufficientMemory",
+        ),
+        when_false: (
+            "KubeletHasSufficientMemory",
+            "kubelet has sufficient memory available",
+            "NodeHasSufficientMemory",
+        ),
+    },
+    Row {
+        type_: "DiskPressure",
+        when_true: ("KubeletHasDiskPressure", "kubelet has disk pressure", "NodeHasDiskPressure"),
+        when_false: (
+            "KubeletHasNoDiskPressure",
+            "kubelet has no disk pressure",
+            "NodeHasNoDiskPressure",
+        ),
+    },
+    Row {
+        type_: "PIDPressure",
+        when_true: (
+            "KubeletHasInsufficientPID",
+            "kubelet has insufficient PID available",
+            "NodeHasInsufficientPID",
+        ),
+        when_false: (
+            "KubeletHasSufficientPID",
+            "kubelet has sufficient PID available",
+            "NodeHasSufficientPID",
+        ),
+    },
+];
+
+/// The conditions, Ready last, and the reasons of the events that tell of changes.
+pub(super) fn conditions(
+    health: &Health,
+    capacity: &List,
+    before: &[NodeCondition],
+    now: Timestamp,
+) -> (Vec<NodeCondition>, Vec<&'static str>) {
+    let mut events = Vec::new();
+    let pressed = [health.memory_pressure, health.disk_pressure, health.pid_pressure];
+    let mut conditions: Vec<NodeCondition> = PRESSURES
+        .iter()
+        .zip(pressed)
+        .map(|(row, pressed)| {
+            let (reason, message, event) = if pressed { row.when_true } else { row.when_false };
+            let (condition, changed) = condition(row.type_, pressed, reason, message, before, now);
+            // A first word counts as a change.
+            if changed != Some(false) {
+                events.push(event);
+            }
+            condition
+        })
+        .collect();
+    let problems = problems(health, capacity);
+    let (reason, message) = match problems.as_slice() {
+        [] => ("KubeletReady", "kubelet is posting ready status".to_owned()),
+        [one] => ("KubeletNotReady", one.clone()),
+        several => ("KubeletNotReady", format!("[{}]", several.join(", "))),
+    };
+    let ready = problems.is_empty();
+    let (condition, changed) = condition("Ready", ready, reason, &message, before, now);
+    if changed == Some(true) {
+        events.push(if ready { "NodeReady" } else { "NodeNotReady" });
+    }
+    conditions.push(condition);
+    (conditions, events)
+}
+
+/// Whether the status has changed; None if there was no such condition.
+fn condition(
+    type_: &str,
+    status: bool,
+    reason: &str,
+    message: &str,
+    before: &[NodeCondition],
+    now: Timestamp,
+) -> (NodeCondition, Option<bool>) {
+    let status = if status { "True" } else { "False" };
+    let old = before.iter().find(|old| old.type_ == type_);
+    let changed = old.map(|old| old.status != status);
+    // Written without fractions, so compared without.
+    let now = Time(Timestamp::from_second(now.as_second()).unwrap_or(now));
+    let since =
+        old.filter(|_| changed == Some(false)).and_then(|old| old.last_transition_time.clone());
+    let condition = NodeCondition {
+        type_: type_.to_owned(),
+        status: status.to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
+        last_heartbeat_time: Some(now.clone()),
+        last_transition_time: since.or(Some(now)),
+    };
+    (condition, changed)
+}
+
+/// Everything that keeps the node from being ready, in words.
+pub(super) fn problems(health: &Health, capacity: &List) -> Vec<String> {
+    let mut problems = Vec::new();
+    match &health.runtime {
+        None => {
+            problems.push("container runtime status check may not have completed yet".to_owned())
+        }
+        Some(Err(RuntimeTrouble::Down)) => problems.push("container runtime is down".to_owned()),
+        Some(Err(RuntimeTrouble::NotReady(why))) => problems.push(format!(
+            "container runtime not ready: RuntimeReady=false reason:RuntimeNotReady message:{why}"
+        )),
+        Some(Ok(())) => {}
+    }
+    match &health.network {
+        None => problems.push("network state unknown".to_owned()),
+        Some(Err(why)) => problems.push(format!(
+            "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady \
+             message:{why}"
+        )),
+        Some(Ok(())) => {}
+    }
+    if health.shutting_down {
+        problems.push("node is shutting down".to_owned());
+    }
+    let missing = missing(capacity);
+    if !missing.is_empty() {
+        let list = missing.join(", ");
+        problems.push(format!("missing node capacity for resources: {list}"));
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+    fn enough() -> List {
+        let names = ["cpu", "memory", "pods", "ephemeral-storage"];
+        names.into_iter().map(|name| (name.to_owned(), Quantity("1".to_owned()))).collect()
+    }
+
+    fn well() -> Health {
+        Health { runtime: Some(Ok(())), network: Some(Ok(())), ..Health::default() }
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn n_14_a_healthy_node_says_so_with_ready_last() {
+        let (conditions, events) = conditions(&well(), &enough(), &[], at(100));
+        let said: Vec<_> = conditions
+            .iter()
+            .map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_deref().unwrap()))
+            .collect();
+        assert_eq!(
+            said,
+            [
+                ("MemoryPressure", "False", "KubeletHasSufficientMemory"),
+                ("DiskPressure", "False", "KubeletHasNoDiskPressure"),
+                ("PIDPressure", "False", "KubeletHasSufficientPID"),
+                ("Ready", "True", "KubeletReady"),
+            ]
+        );
+        assert_eq!(
+            events,
+            ["NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"]
+        );
+    }
+
+    #[test]
+    fn n_14_a_transition_is_timed_and_told_only_when_the_status_changes() {
+        let (first, _) = conditions(&well(), &enough(), &[], at(100));
+        let (same, events) = conditions(&well(), &enough(), &first, at(200));
+        assert_eq!(same[3].last_transition_time, Some(Time(at(100))));
+        assert_eq!(same[3].last_heartbeat_time, Some(Time(at(200))));
+        assert!(events.is_empty());
+        let ill = Health { disk_pressure: true, shutting_down: true, ..well() };
+        let (other, events) = conditions(&ill, &enough(), &same, at(300));
+        assert_eq!(events, ["NodeHasDiskPressure", "NodeNotReady"]);
+        assert_eq!(other[1].last_transition_time, Some(Time(at(300))));
+        assert_eq!(other[0].last_transition_time, Some(Time(at(100))));
+        assert_eq!(other[3].message.as_deref(), Some("node is shutting down"));
+    }
+
+    #[test]
+    fn n_15_each_trouble_has_its_text() {
+        let down = Some(Err(RuntimeTrouble::Down));
+        let not_ready = Some(Err(RuntimeTrouble::NotReady("no shim".to_owned())));
+        let rows = [
+            (well(), enough(), vec![]),
+            (
+                Health { runtime: None, ..well() },
+                enough(),
+                vec!["container runtime status check may not have completed yet"],
+            ),
+            (Health { runtime: down, ..well() }, enough(), vec!["container runtime is down"]),
+            (
+                Health { runtime: not_ready, network: None, ..well() },
+                enough(),
+                vec![
+                    "container runtime not ready: RuntimeReady=false reason:RuntimeNotReady message:no shim",
+                    "network state unknown",
+                ],
+            ),
+            (
+                Health { network: Some(Err("no bridge".to_owned())), ..well() },
+                enough(),
+                vec![
+                    "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:no bridge",
+                ],
+            ),
+            (
+                well(),
+                List::new(),
+                vec!["missing node capacity for resources: cpu, memory, pods, ephemeral-storage"],
+            ),
+        ];
+        for (health, capacity, expected) in rows {
+            assert_eq!(problems(&health, &capacity), expected, "{health:?}");
+        }
+        let both = Health { runtime: None, network: None, ..well() };
+        let (conditions, _) = conditions(&both, &enough(), &[], at(0));
+        assert_eq!(
+            conditions[3].message.as_deref(),
+            Some(
+                "[container runtime status check may not have completed yet, network state unknown]"
+            )
+        );
+    }
+}

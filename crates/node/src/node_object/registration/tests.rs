@@ -1,0 +1,1 @@
+//! Registration against a real server.

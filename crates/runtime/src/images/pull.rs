@@ -1,0 +1,182 @@
+//! Fetches an image from its registry: who answers, which manifest, which layers are missing.
+
+use super::digest::Digest;
+use super::download::{Download, fetch};
+use super::import::pair;
+use super::limits::INDEX_DEPTH_MAX;
+use super::manifest::{Configuration, Descriptor, Document, choose, no_platform};
+use super::reference::Name;
+use super::registries::Registries;
+use super::registry::{Failure, Repository};
+use super::store::{ImageStore, NewImage};
+use crate::{Credentials, Error, Image, PullProgress, Result};
+use futures::{StreamExt, TryStreamExt};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Layers of one image on their way at once. As containerd does.
+const LAYERS_AT_ONCE: usize = 3;
+
+/// A manifest, from whoever had it.
+struct Found {
+    from: Repository,
+    /// Of what was asked for: a manifest or an index.
+    digest: Digest,
+    document: Document,
+}
+
+pub(crate) async fn pull(
+    store: &ImageStore,
+    name: &Name,
+    credentials: &[Credentials],
+    progress: &(dyn Fn(PullProgress) + Send + Sync),
+) -> Result<Image> {
+    let (work, registries) = store.aside(|store| Ok((store.begin()?, store.registries()?))).await?;
+    let found = resolve(&registries, name, credentials).await?;
+    let unpacked = |failure| failed(name, failure);
+    let (manifest, config, layers) =
+        descend(&found.from, found.digest.clone(), found.document).await.map_err(unpacked)?;
+    let configuration = configuration(store, &found.from, &config).await.map_err(unpacked)?;
+    let missing = missing(store, &configuration, &layers).await?;
+
+    let total = missing.values().map(|layer| layer.size).sum();
+    let done = AtomicU64::new(0);
+    let told = |bytes: i64| {
+        let before = done.fetch_add(bytes as u64, Ordering::Relaxed);
+        let done = before.wrapping_add(bytes as u64);
+        progress(PullProgress { done, total: Some(total) });
+    };
+    told(0);
+    futures::stream::iter(missing)
+        .map(|(layer, packed)| {
+            let download = Download { layer, packed };
+            fetch(store, &work, &found.from, download, &told)
+        })
+        .buffer_unordered(LAYERS_AT_ONCE)
+        .try_collect::<Vec<()>>()
+        .await
+        .map_err(unpacked)?;
+
+    let mut image = NewImage::new(config.digest, configuration, Some(&manifest));
+    image.tags.extend(name.tagged());
+    image.digests.push(name.with_digest(&found.digest));
+    store.aside(move |store| store.commit(&work, image)).await
+}
+
+/// Asks mirrors, then the registry; with each of the credentials, or as nobody if there are none
+/// (N-175: whoever has credentials is not also tried as nobody).
+async fn resolve(
+    registries: &Registries,
+    name: &Name,
+    credentials: &[Credentials],
+) -> Result<Found> {
+    let reference = name.digest().or_else(|| name.tag.clone()).unwrap_or_default();
+    let mut failures = Vec::new();
+    for endpoint in registries.endpoints(name)? {
+        let known: Vec<Option<&Credentials>> = match (&endpoint.credentials, credentials) {
+            (Some(own), _) => vec![Some(own)],
+            (None, all) if !endpoint.is_mirror() && !all.is_empty() => {
+                all.iter().map(Some).collect()
+            }
+            _ => vec![None],
+        };
+        for known in known {
+            let from = Repository::new(registries, &endpoint, &name.repository, known)?;
+            match manifest(&from, &reference, name.digest.as_ref()).await {
+                Ok((digest, document)) => return Ok(Found { from, digest, document }),
+                Err(failure) => {
+                    tracing::debug!(host = endpoint.host(), %name, %failure, "no manifest");
+                    failures.push(failure);
+                }
+            }
+        }
+    }
+    Err(unresolved(name, &failures))
+}
+
+async fn manifest(
+    from: &Repository,
+    reference: &str,
+    expected: Option<&Digest>,
+) -> Result<(Digest, Document), Failure> {
+    let bytes = from.manifest(reference).await?;
+    let digest = match expected {
+        Some(digest) => {
+            let mut context = digest.context();
+            context.update(&bytes);
+            digest.matches(context).map_err(Failure::Bad)?;
+            digest.clone()
+        }
+        None => Digest::of(&bytes),
+    };
+    Ok((digest, Document::read(&bytes).map_err(Failure::Bad)?))
+}
+
+/// From an index to the manifest for this machine (N-173).
+async fn descend(
+    from: &Repository,
+    mut digest: Digest,
+    mut document: Document,
+) -> Result<(Digest, Descriptor, Vec<Descriptor>), Failure> {
+    for _ in 0..=INDEX_DEPTH_MAX {
+        match document {
+            Document::Manifest { config, layers } => return Ok((digest, config, layers)),
+            Document::Index(entries) => {
+                let best = choose(&entries).into_iter().next();
+                let best = best.ok_or_else(|| Failure::Bad(no_platform()))?;
+                let reference = best.digest.to_string();
+                (digest, document) = manifest(from, &reference, Some(&best.digest)).await?;
+            }
+        }
+    }
+    Err(Failure::Bad(Error::Refused("indexes within indexes, and no end".to_owned())))
+}
+
+/// Of an image already known nothing is fetched twice.
+async fn configuration(
+    store: &ImageStore,
+    from: &Repository,
+    config: &Descriptor,
+) -> Result<Configuration, Failure> {
+    let id = config.digest.clone();
+    match store.aside(move |store| store.configuration(&id)).await.map_err(Failure::Bad)? {
+        Some(known) => Ok(known),
+        None => Configuration::read(&from.document(&config.digest).await?).map_err(Failure::Bad),
+    }
+}
+
+/// Unpacked digest to packed layer; a layer that stands twice in an image is fetched once.
+async fn missing(
+    store: &ImageStore,
+    configuration: &Configuration,
+    layers: &[Descriptor],
+) -> Result<BTreeMap<Digest, Descriptor>> {
+    let pairs = pair(configuration, layers)?.into_iter();
+    let pairs: Vec<_> = pairs.map(|(layer, packed)| (layer, packed.clone())).collect();
+    store
+        .aside(move |store| {
+            Ok(pairs.into_iter().filter(|(layer, _)| !store.shelf().has(layer)).collect())
+        })
+        .await
+}
+
+/// Errors are joined; only if nobody at all was there is the registry called unavailable.
+fn unresolved(name: &Name, failures: &[Failure]) -> Error {
+    let mut texts: Vec<String> = failures.iter().map(Failure::to_string).collect();
+    texts.dedup();
+    let texts = texts.join(", ");
+    let text = format!("failed to resolve reference \"{name}\": {name}: {texts}");
+    if failures.iter().all(|failure| matches!(failure, Failure::Unreachable(_))) {
+        return Error::RegistryUnavailable(text);
+    }
+    Error::Pull(text)
+}
+
+fn failed(name: &Name, failure: Failure) -> Error {
+    let text = format!("failed to pull and unpack image \"{name}\": {failure}");
+    match failure {
+        Failure::Unreachable(_) => Error::RegistryUnavailable(text),
+        Failure::Bad(error @ Error::Io { .. }) => error,
+        Failure::Refused(_) | Failure::Bad(_) => Error::Pull(text),
+    }
+}

@@ -1,0 +1,169 @@
+//! How many pods of a sort are on each node, kept while pods come and go.
+//!
+//! Spreading and affinity ask such questions, and the pods of one workload ask the same ones. A
+//! question is counted over all pods once; after that, each pod that comes or goes changes the
+//! counts, so that a decision does not cost more when there are more pods.
+
+use crate::pod::PodInfo;
+use api::selector::LabelSelector;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// How many questions are kept. Each costs a look at every pod that comes or goes.
+const QUESTIONS_MAX: usize = 64;
+
+/// Pods of these namespaces; `None`: of all.
+pub(crate) type Namespaces = Option<BTreeSet<String>>;
+
+/// Which pods are counted: those that fit all of these.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Question {
+    pub(crate) all: Vec<(Namespaces, LabelSelector)>,
+    /// Leave out those that are being deleted.
+    pub(crate) staying: bool,
+}
+
+/// Per node, if there are any.
+pub(crate) type Counts = HashMap<Arc<str>, usize>;
+
+#[derive(Debug, Default)]
+pub(crate) struct Census {
+    answers: HashMap<String, Answer>,
+    asked: u64,
+}
+
+#[derive(Debug)]
+struct Answer {
+    question: Question,
+    counts: Arc<Counts>,
+    /// When it was asked last.
+    asked: u64,
+}
+
+impl Question {
+    pub(crate) fn of(namespaces: Namespaces, selector: LabelSelector) -> Question {
+        Question { all: vec![(namespaces, selector)], staying: false }
+    }
+
+    pub(crate) fn means(&self, pod: &PodInfo) -> bool {
+        if self.staying && pod.is_going() {
+            return false;
+        }
+        self.all.iter().all(|(namespaces, selector)| {
+            namespaces.as_ref().is_none_or(|some| some.contains(pod.namespace()))
+                && selector.matches(|key| pod.label(key))
+        })
+    }
+
+    fn text(&self) -> String {
+        let nothing = self.all.iter().any(|(_, selector)| selector.is_nothing());
+        format!("{:?} {} {nothing}", self.all, self.staying)
+    }
+}
+
+impl Census {
+    /// `pods` are all pods that are on a node, counted only if this was not asked before.
+    pub(crate) fn ask<'a>(
+        &mut self,
+        question: &Question,
+        pods: impl FnOnce() -> Box<dyn Iterator<Item = &'a Arc<PodInfo>> + 'a>,
+    ) -> Arc<Counts> {
+        self.asked += 1;
+        let text = question.text();
+        if let Some(answer) = self.answers.get_mut(&text) {
+            answer.asked = self.asked;
+            return answer.counts.clone();
+        }
+        if self.answers.len() >= QUESTIONS_MAX {
+            let oldest = self.answers.iter().min_by_key(|(_, answer)| answer.asked);
+            if let Some(oldest) = oldest.map(|(text, _)| text.clone()) {
+                self.answers.remove(&oldest);
+            }
+        }
+        let mut counts = Counts::new();
+        for pod in pods().filter(|pod| question.means(pod)) {
+            if let Some(node) = &pod.node {
+                *counts.entry(node.clone()).or_default() += 1;
+            }
+        }
+        let counts = Arc::new(counts);
+        let answer =
+            Answer { question: question.clone(), counts: counts.clone(), asked: self.asked };
+        self.answers.insert(text, answer);
+        counts
+    }
+
+    pub(crate) fn came(&mut self, pod: &PodInfo) {
+        self.change(pod, |counts, node| *counts.entry(node.clone()).or_default() += 1);
+    }
+
+    pub(crate) fn went(&mut self, pod: &PodInfo) {
+        self.change(pod, |counts, node| {
+            if let Some(count) = counts.get_mut(node) {
+                *count = count.saturating_sub(1);
+                if *count == 0 {
+                    counts.remove(node);
+                }
+            }
+        });
+    }
+
+    fn change(&mut self, pod: &PodInfo, change: impl Fn(&mut Counts, &Arc<str>)) {
+        let Some(node) = &pod.node else {
+            return;
+        };
+        for answer in self.answers.values_mut().filter(|answer| answer.question.means(pod)) {
+            change(Arc::make_mut(&mut answer.counts), node);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::tests::pod_with;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn question(app: &str) -> Question {
+        let selector = json!({ "matchLabels": { "app": app } });
+        let namespaces = Some(["default".to_owned()].into());
+        Question::of(namespaces, LabelSelector::from_object(&selector).unwrap())
+    }
+
+    proptest! {
+        /// However pods come and go, what is kept is what a count would find.
+        #[test]
+        fn what_is_kept_is_what_a_count_would_find(
+            steps in prop::collection::vec((0u8..8, 0u8..3, 0u8..2), 0..40),
+        ) {
+            let mut census = Census::default();
+            let mut pods: Vec<Arc<PodInfo>> = Vec::new();
+            for (name, node, app) in steps {
+                let name = format!("p{name}");
+                if let Some(at) = pods.iter().position(|pod| pod.key.name() == name) {
+                    census.went(&pods.swap_remove(at));
+                } else {
+                    let labels = json!({ "app": format!("a{app}") });
+                    let pod = pod_with(&name, labels, json!({ "nodeName": format!("n{node}") }));
+                    census.came(&pod);
+                    pods.push(Arc::new(pod));
+                }
+                for app in ["a0", "a1"] {
+                    let kept = census.ask(&question(app), || Box::new(pods.iter()));
+                    let counted = Census::default().ask(&question(app), || Box::new(pods.iter()));
+                    prop_assert_eq!(kept, counted);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn old_questions_are_forgotten() {
+        let mut census = Census::default();
+        for n in 0..QUESTIONS_MAX + 10 {
+            census.ask(&question(&format!("a{n}")), || Box::new(std::iter::empty()));
+        }
+        assert_eq!(census.answers.len(), QUESTIONS_MAX);
+    }
+}

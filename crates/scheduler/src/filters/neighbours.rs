@@ -1,0 +1,251 @@
+//! InterPodAffinity: which pods must be near and which far, asked by the pod and by those that are
+//! there already (N-193).
+
+use super::{Plugin, Rejection};
+use crate::census::Question;
+use crate::neighbourhood::{Role, Term};
+use crate::node::NodeState;
+use crate::pod::PodInfo;
+use crate::view::View;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+const NOT_NEAR: &str = "node(s) didn't match pod affinity rules";
+const NOT_FAR: &str = "node(s) didn't match pod anti-affinity rules";
+const UNWANTED: &str = "node(s) didn't satisfy existing pods anti-affinity rules";
+
+/// Values of a topology key.
+type Domains = HashSet<String>;
+
+pub(super) struct Plan {
+    /// For each required term: where such pods are.
+    near: Vec<(String, Domains)>,
+    /// No such pod is anywhere, and the pod would be the first of them.
+    first: bool,
+    far: Vec<(String, Domains)>,
+    /// Where pods are that do not want this one near.
+    unwanted: Vec<(String, Domains)>,
+}
+
+impl Plan {
+    pub(super) fn make(view: View, pod: &PodInfo) -> Plan {
+        let near: Vec<&Arc<Term>> = pod.terms.with(Role::Near).collect();
+        let near_domains = near_domains(view, &near);
+        let nowhere = near_domains.iter().all(|(_, domains)| domains.is_empty());
+        let namespaces = &view.world.namespaces;
+        let far = pod.terms.with(Role::Far).map(|term| {
+            let question = Question::of(term.namespaces(namespaces), term.selector.clone());
+            (term.topology_key.clone(), domains(view, &view.counts(&question), &term.topology_key))
+        });
+        Plan {
+            first: nowhere && near.iter().all(|term| term.means(pod, namespaces)),
+            near: near_domains,
+            far: far.collect(),
+            unwanted: unwanted(view, pod),
+        }
+    }
+
+    pub(super) fn check(&self, node: &NodeState) -> Result<(), Rejection> {
+        let mut satisfied = true;
+        for (key, domains) in &self.near {
+            let Some(domain) = node.label(key) else {
+                return Err(Rejection::hard(Plugin::InterPodAffinity, NOT_NEAR));
+            };
+            satisfied &= domains.contains(domain);
+        }
+        if !satisfied && !self.first {
+            return Err(Rejection::hard(Plugin::InterPodAffinity, NOT_NEAR));
+        }
+        let is_in = |(key, domains): &(String, Domains)| {
+            node.label(key).is_some_and(|domain| domains.contains(domain))
+        };
+        if self.far.iter().any(is_in) {
+            return Err(Rejection::soft(Plugin::InterPodAffinity, NOT_FAR));
+        }
+        if self.unwanted.iter().any(is_in) {
+            return Err(Rejection::soft(Plugin::InterPodAffinity, UNWANTED));
+        }
+        Ok(())
+    }
+}
+
+/// A pod counts for the terms only if it is meant by all of them.
+fn near_domains(view: View, terms: &[&Arc<Term>]) -> Vec<(String, Domains)> {
+    if terms.is_empty() {
+        return Vec::new();
+    }
+    let namespaces = &view.world.namespaces;
+    let all = terms.iter().map(|term| (term.namespaces(namespaces), term.selector.clone()));
+    let counts = view.counts(&Question { all: all.collect(), staying: false });
+    let domains_of =
+        |term: &&Arc<Term>| (term.topology_key.clone(), domains(view, &counts, &term.topology_key));
+    terms.iter().map(domains_of).collect()
+}
+
+fn unwanted(view: View, pod: &PodInfo) -> Vec<(String, Domains)> {
+    if !view.world.has_groups() && view.change.is_none() {
+        return Vec::new();
+    }
+    let namespaces = &view.world.namespaces;
+    let mut unwanted = Vec::new();
+    for (group, nodes) in view.groups().filter(|(group, _)| group.role == Role::Far) {
+        if group.term.means(pod, namespaces) {
+            let key = &group.term.topology_key;
+            unwanted.push((key.clone(), domains(view, &nodes, key)));
+        }
+    }
+    // Those that would come may be the first with their terms.
+    if let Some(change) = view.change {
+        for came in &change.came {
+            for term in came.terms.with(Role::Far).filter(|term| term.means(pod, namespaces)) {
+                let domain = change.node.label(&term.topology_key).map(str::to_owned);
+                unwanted.push((term.topology_key.clone(), domain.into_iter().collect()));
+            }
+        }
+    }
+    unwanted
+}
+
+/// The domains of the nodes with a count.
+fn domains(view: View, counts: &HashMap<Arc<str>, usize>, key: &str) -> Domains {
+    if counts.is_empty() {
+        return Domains::new();
+    }
+    let there = |node: &&NodeState| counts.get(&node.name).is_some_and(|count| *count > 0);
+    let there = view.nodes().filter(there);
+    there.filter_map(|node| node.label(key).map(str::to_owned)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::filters::Cycle;
+    use crate::filters::tests::said;
+    use crate::node::NodeState;
+    use crate::node::tests::node;
+    use crate::pod::PodInfo;
+    use crate::pod::tests::{pod_with, read};
+    use crate::view::{Change, View};
+    use crate::world::World;
+    use crate::world::tests::world;
+    use serde_json::{Value, json};
+    use std::sync::Arc;
+
+    const NOT_NEAR: &str = "node(s) didn't match pod affinity rules (hard)";
+    const NOT_FAR: &str = "node(s) didn't match pod anti-affinity rules";
+    const UNWANTED: &str = "node(s) didn't satisfy existing pods anti-affinity rules";
+
+    fn zoned(name: &str, zone: &str) -> NodeState {
+        node(name, json!({ "metadata": { "labels": { "zone": zone } } }))
+    }
+
+    /// Two in zone x, one in y, one without a zone.
+    fn nodes() -> [NodeState; 4] {
+        [zoned("a", "x"), zoned("b", "x"), zoned("c", "y"), node("d", json!({}))]
+    }
+
+    fn requiring(kind: &str, app: &str, more: Value) -> Value {
+        let mut term = json!({ "topologyKey": "zone",
+                               "labelSelector": { "matchLabels": { "app": app } } });
+        for (key, value) in more.as_object().unwrap() {
+            term[key] = value.clone();
+        }
+        let mut affinity = json!({});
+        affinity[kind] = json!({ "requiredDuringSchedulingIgnoredDuringExecution": [term] });
+        affinity
+    }
+
+    fn pod(name: &str, app: &str, affinity: Value) -> PodInfo {
+        pod_with(name, json!({ "app": app }), json!({ "affinity": affinity }))
+    }
+
+    fn db_on(node: &str) -> PodInfo {
+        pod("db", "db", json!({})).on(&node.into())
+    }
+
+    fn checked(view: View, pod: &PodInfo) -> Vec<String> {
+        let cycle = Cycle::begin(view, pod).unwrap();
+        view.nodes().map(|node| said(cycle.neighbours.check(node))).collect()
+    }
+
+    fn in_world(world: &World, pod: &PodInfo) -> Vec<String> {
+        checked(View::of(world), pod)
+    }
+
+    #[test]
+    fn n_193_required_neighbours_must_be_in_the_domain() {
+        let world = world(nodes(), [db_on("a")]);
+        let near = pod("p", "web", requiring("podAffinity", "db", json!({})));
+        assert_eq!(in_world(&world, &near), ["fits", "fits", NOT_NEAR, NOT_NEAR]);
+    }
+
+    #[test]
+    fn n_193_who_is_meant_by_its_own_terms_may_be_the_first() {
+        let empty = world(nodes(), []);
+        let own = pod("p", "web", requiring("podAffinity", "web", json!({})));
+        assert_eq!(in_world(&empty, &own), ["fits", "fits", "fits", NOT_NEAR]);
+        let other = pod("p", "web", requiring("podAffinity", "db", json!({})));
+        assert_eq!(in_world(&empty, &other), [NOT_NEAR, NOT_NEAR, NOT_NEAR, NOT_NEAR]);
+        let second = world(nodes(), [pod("1", "web", json!({})).on(&"c".into())]);
+        assert_eq!(in_world(&second, &own), [NOT_NEAR, NOT_NEAR, "fits", NOT_NEAR]);
+    }
+
+    #[test]
+    fn n_193_anti_affinity_holds_both_ways() {
+        let far = pod("p", "web", requiring("podAntiAffinity", "db", json!({})));
+        let there = world(nodes(), [db_on("a")]);
+        assert_eq!(in_world(&there, &far), [NOT_FAR, NOT_FAR, "fits", "fits"]);
+        let shy = pod("shy", "x", requiring("podAntiAffinity", "web", json!({}))).on(&"c".into());
+        let world = world(nodes(), [shy]);
+        assert_eq!(
+            in_world(&world, &pod("p", "web", json!({}))),
+            ["fits", "fits", UNWANTED, "fits"]
+        );
+        assert_eq!(in_world(&world, &pod("p", "db", json!({}))), ["fits"; 4]);
+    }
+
+    #[test]
+    fn n_193_terms_are_about_the_own_namespace_unless_they_say_others() {
+        let elsewhere = read(json!({
+            "metadata": { "namespace": "other", "name": "db", "uid": "db", "labels": { "app": "db" } },
+            "spec": { "nodeName": "a", "containers": [] },
+        }));
+        let mut world = world(nodes(), [elsewhere]);
+        world.namespaces.insert("other".into(), [("team".into(), "blue".into())].into());
+        let asked = |more: Value| {
+            let far = pod("p", "web", requiring("podAntiAffinity", "db", more));
+            in_world(&world, &far)[0].clone()
+        };
+        let by_team =
+            |team: &str| json!({ "namespaceSelector": { "matchLabels": { "team": team } } });
+        assert_eq!(asked(json!({})), "fits");
+        assert_eq!(asked(json!({ "namespaces": ["other"] })), NOT_FAR);
+        assert_eq!(asked(json!({ "namespaceSelector": {} })), NOT_FAR);
+        assert_eq!(asked(by_team("blue")), NOT_FAR);
+        assert_eq!(asked(by_team("red")), "fits");
+    }
+
+    #[test]
+    fn n_193_a_pod_counts_only_if_all_terms_mean_it() {
+        let mut affinity = requiring("podAffinity", "db", json!({}));
+        let second = json!({ "topologyKey": "zone",
+                             "labelSelector": { "matchLabels": { "tier": "back" } } });
+        let terms = &mut affinity["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+        terms.as_array_mut().unwrap().push(second);
+        let near = pod("p", "web", affinity);
+        let world = world(nodes(), [db_on("a")]);
+        assert_eq!(in_world(&world, &near)[0], NOT_NEAR);
+    }
+
+    #[test]
+    fn what_would_go_and_come_is_reckoned_with() {
+        let world = world(nodes(), [db_on("a")]);
+        let far = pod("p", "web", requiring("podAntiAffinity", "db", json!({})));
+        let mut change = Change::none(world.node("a").unwrap());
+        change.remove(&db_on("a").key);
+        assert_eq!(checked(View::with(&world, &change), &far), ["fits"; 4]);
+        let shy = pod("shy", "x", requiring("podAntiAffinity", "web", json!({}))).on(&"a".into());
+        change.add(&Arc::new(shy));
+        let expected = [UNWANTED, UNWANTED, "fits", "fits"];
+        assert_eq!(checked(View::with(&world, &change), &far), expected);
+    }
+}

@@ -1,0 +1,375 @@
+//! What the scheduler wants to know of a pod, read once.
+
+use crate::amounts::{Amounts, CPU, List, MEMORY, amount};
+use crate::neighbourhood::Terms;
+use client::ObjectKey;
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a container without a request counts as when nodes are compared (N-195).
+const CPU_UNSAID: i64 = 100;
+const MEMORY_UNSAID: i64 = 200 * 1024 * 1024;
+
+const ANY_IP: &str = "0.0.0.0";
+
+#[derive(Debug, Clone)]
+pub(crate) struct PodInfo {
+    pub(crate) key: ObjectKey,
+    pub(crate) uid: String,
+    pub(crate) pod: Arc<Pod>,
+    /// Where it is: as the API says, or as was decided.
+    pub(crate) node: Option<Arc<str>>,
+    pub(crate) priority: i32,
+    /// What it takes of a node (N-110).
+    pub(crate) requests: Amounts,
+    /// CPU and memory with something for those who said nothing.
+    pub(crate) estimated: [i64; 2],
+    pub(crate) ports: Vec<HostPort>,
+    /// Its claims, by name, also those of its ephemeral volumes.
+    pub(crate) claims: Vec<String>,
+    pub(crate) terms: Arc<Terms>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct HostPort {
+    pub(crate) ip: String,
+    pub(crate) protocol: String,
+    pub(crate) port: i32,
+}
+
+impl PodInfo {
+    pub(crate) fn read(pod: Arc<Pod>) -> PodInfo {
+        let none = PodSpec::default();
+        let spec = pod.spec.as_ref().unwrap_or(&none);
+        let node = spec.node_name.as_deref().filter(|name| !name.is_empty()).map(Arc::from);
+        let requests = requests(spec, pod.status.as_ref(), &Amounts::of);
+        let estimated = estimated(spec, pod.status.as_ref());
+        PodInfo {
+            key: ObjectKey::of(&*pod),
+            uid: pod.metadata.uid.clone().unwrap_or_default(),
+            node,
+            priority: spec.priority.unwrap_or_default(),
+            requests,
+            estimated,
+            ports: ports(spec),
+            claims: claims(&pod, spec),
+            terms: Arc::new(Terms::read(&pod)),
+            pod,
+        }
+    }
+
+    /// The same pod, on this node.
+    pub(crate) fn on(&self, node: &Arc<str>) -> PodInfo {
+        PodInfo { node: Some(node.clone()), ..self.clone() }
+    }
+
+    pub(crate) fn namespace(&self) -> &str {
+        self.key.namespace()
+    }
+
+    pub(crate) fn label(&self, key: &str) -> Option<&str> {
+        self.pod.metadata.labels.as_ref()?.get(key).map(String::as_str)
+    }
+
+    pub(crate) fn is_going(&self) -> bool {
+        self.pod.metadata.deletion_timestamp.is_some()
+    }
+
+    pub(crate) fn is_same_as(&self, other: &PodInfo) -> bool {
+        self.key == other.key && self.uid == other.uid
+    }
+
+    pub(crate) fn nominated_node(&self) -> Option<&str> {
+        let node = self.pod.status.as_ref()?.nominated_node_name.as_deref()?;
+        (!node.is_empty()).then_some(node)
+    }
+
+    /// When it began to run; what has not, begins now at the earliest.
+    pub(crate) fn started(&self) -> Option<&Time> {
+        self.pod.status.as_ref()?.start_time.as_ref()
+    }
+}
+
+/// Ended, well or badly: it takes nothing of its node any more.
+pub(crate) fn is_over(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+pub(crate) fn is_gated(pod: &Pod) -> bool {
+    let gates = pod.spec.as_ref().and_then(|spec| spec.scheduling_gates.as_ref());
+    gates.is_some_and(|gates| !gates.is_empty())
+}
+
+fn is_sidecar(container: &Container) -> bool {
+    container.restart_policy.as_deref() == Some("Always")
+}
+
+/// The effective request of the pod (N-110).
+fn requests(
+    spec: &PodSpec,
+    status: Option<&PodStatus>,
+    of: &dyn Fn(Option<&List>) -> Amounts,
+) -> Amounts {
+    let statuses = Statuses::of(status);
+    let mut running = Amounts::default();
+    let mut starting = Amounts::default();
+    let mut sidecars = Amounts::default();
+    for container in &spec.containers {
+        running.add(&statuses.request(container, of));
+    }
+    for container in spec.init_containers.iter().flatten() {
+        let mut request = statuses.request(container, of);
+        if is_sidecar(container) {
+            running.add(&request);
+            sidecars.add(&request);
+            starting.raise(&sidecars);
+        } else {
+            request.add(&sidecars);
+            starting.raise(&request);
+        }
+    }
+    running.raise(&starting);
+    if let Some(whole) = spec.resources.as_ref().and_then(|whole| whole.requests.as_ref()) {
+        for (name, quantity) in whole {
+            match name.as_str() {
+                CPU => running.cpu = amount(name, quantity),
+                MEMORY => running.memory = amount(name, quantity),
+                _ => drop(running.others.insert(name.clone(), amount(name, quantity))),
+            }
+        }
+    }
+    running.add(&Amounts::of(spec.overhead.as_ref()));
+    running
+}
+
+/// What the node says of the containers while a resize is unsettled.
+struct Statuses<'a> {
+    by_name: BTreeMap<&'a str, &'a ContainerStatus>,
+    infeasible: bool,
+}
+
+impl<'a> Statuses<'a> {
+    fn of(status: Option<&'a PodStatus>) -> Self {
+        let all = status.into_iter().flat_map(|status| {
+            let lists = [&status.container_statuses, &status.init_container_statuses];
+            lists.into_iter().flatten().flatten()
+        });
+        let by_name = all.map(|status| (status.name.as_str(), status)).collect();
+        let conditions = status.iter().flat_map(|status| status.conditions.iter().flatten());
+        let infeasible = conditions.into_iter().any(|condition| {
+            let infeasible = condition.reason.as_deref() == Some("Infeasible");
+            condition.type_ == "PodResizePending" && infeasible
+        });
+        Statuses { by_name, infeasible }
+    }
+
+    fn request(&self, container: &Container, of: &dyn Fn(Option<&List>) -> Amounts) -> Amounts {
+        let wanted = container.resources.as_ref().and_then(|wanted| wanted.requests.as_ref());
+        let Some(status) = self.by_name.get(container.name.as_str()) else {
+            return of(wanted);
+        };
+        let actual = status.resources.as_ref().and_then(|actual| actual.requests.as_ref());
+        if status.allocated_resources.is_none() && actual.is_none() {
+            return of(wanted);
+        }
+        let mut request = of(status.allocated_resources.as_ref());
+        request.raise(&of(actual));
+        if !self.infeasible {
+            request.raise(&of(wanted));
+        }
+        request
+    }
+}
+
+fn estimated(spec: &PodSpec, status: Option<&PodStatus>) -> [i64; 2] {
+    let of = |list: Option<&List>| {
+        let mut amounts = Amounts::of(list);
+        let said = |name| list.is_some_and(|list| list.contains_key(name));
+        if !said(CPU) {
+            amounts.cpu = CPU_UNSAID;
+        }
+        if !said(MEMORY) {
+            amounts.memory = MEMORY_UNSAID;
+        }
+        amounts
+    };
+    let amounts = requests(spec, status, &of);
+    [amounts.cpu, amounts.memory]
+}
+
+/// Host ports of what runs; those of init containers do not count, except sidecars' (N-191).
+fn ports(spec: &PodSpec) -> Vec<HostPort> {
+    let sidecars = spec.init_containers.iter().flatten().filter(|init| is_sidecar(init));
+    let ports = spec.containers.iter().chain(sidecars).flat_map(|c| c.ports.iter().flatten());
+    ports
+        .filter_map(|port| {
+            let number = port.host_port.filter(|number| *number > 0)?;
+            let ip = port.host_ip.as_deref().filter(|ip| !ip.is_empty()).unwrap_or(ANY_IP);
+            let protocol = port.protocol.as_deref().unwrap_or("TCP");
+            Some(HostPort { ip: ip.into(), protocol: protocol.into(), port: number })
+        })
+        .collect()
+}
+
+impl HostPort {
+    pub(crate) fn conflicts_with(&self, other: &HostPort) -> bool {
+        let same_ip = self.ip == other.ip || self.ip == ANY_IP || other.ip == ANY_IP;
+        self.port == other.port && self.protocol == other.protocol && same_ip
+    }
+}
+
+fn claims(pod: &Pod, spec: &PodSpec) -> Vec<String> {
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let volumes = spec.volumes.iter().flatten();
+    volumes
+        .filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
+            (Some(claim), _) => Some(claim.claim_name.clone()),
+            (None, Some(_)) => Some(format!("{name}-{}", volume.name)),
+            (None, None) => None,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    /// A pod with this in its spec.
+    pub(crate) fn pod(name: &str, spec: Value) -> PodInfo {
+        pod_with(name, json!({}), spec)
+    }
+
+    pub(crate) fn pod_with(name: &str, labels: Value, mut spec: Value) -> PodInfo {
+        if spec.get("containers").is_none() {
+            spec["containers"] = json!([{ "name": "c" }]);
+        }
+        read(json!({
+            "metadata": { "namespace": "default", "name": name, "uid": name, "labels": labels },
+            "spec": spec,
+        }))
+    }
+
+    pub(crate) fn read(pod: Value) -> PodInfo {
+        PodInfo::read(Arc::new(serde_json::from_value(pod).unwrap()))
+    }
+
+    pub(crate) fn asking(name: &str, cpu: &str, memory: &str) -> PodInfo {
+        let requests = json!({ "cpu": cpu, "memory": memory });
+        pod(name, json!({ "containers": [{ "name": "c", "resources": { "requests": requests } }] }))
+    }
+
+    fn container(name: &str, cpu: &str) -> Value {
+        json!({ "name": name, "resources": { "requests": { "cpu": cpu } } })
+    }
+
+    fn sidecar(name: &str, cpu: &str) -> Value {
+        let mut sidecar = container(name, cpu);
+        sidecar["restartPolicy"] = "Always".into();
+        sidecar
+    }
+
+    #[test]
+    fn n_110_a_pod_takes_the_most_it_needs_at_any_time() {
+        let cases = [
+            ("sum", json!({ "containers": [container("a", "1"), container("b", "2")] }), 3000),
+            (
+                "largest init",
+                json!({ "containers": [container("a", "1")],
+                        "initContainers": [container("i", "4"), container("j", "2")] }),
+                4000,
+            ),
+            (
+                "sidecars run on, and beside the inits after them",
+                json!({ "containers": [container("a", "1")],
+                        "initContainers": [sidecar("s", "500m"), container("i", "4")] }),
+                4500,
+            ),
+            (
+                "an init before the sidecar does not run beside it",
+                json!({ "containers": [container("a", "1")],
+                        "initContainers": [container("i", "4"), sidecar("s", "500m")] }),
+                4000,
+            ),
+            (
+                "overhead on top",
+                json!({ "containers": [container("a", "1")], "overhead": { "cpu": "250m" } }),
+                1250,
+            ),
+            (
+                "of the pod as a whole",
+                json!({ "containers": [container("a", "1")], "overhead": { "cpu": "250m" },
+                        "resources": { "requests": { "cpu": "3" } } }),
+                3250,
+            ),
+        ];
+        for (what, spec, cpu) in cases {
+            assert_eq!(pod("p", spec).requests.cpu, cpu, "{what}");
+        }
+    }
+
+    #[test]
+    fn n_110_while_a_resize_is_unsettled_the_largest_counts() {
+        let resized = |conditions: Value| {
+            read(json!({
+                "metadata": { "name": "p" },
+                "spec": { "containers": [container("a", "4")] },
+                "status": {
+                    "conditions": conditions,
+                    "containerStatuses": [{
+                        "name": "a", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                        "allocatedResources": { "cpu": "2" },
+                        "resources": { "requests": { "cpu": "3" } },
+                    }],
+                },
+            }))
+        };
+        assert_eq!(resized(json!([])).requests.cpu, 4000);
+        let infeasible =
+            json!([{ "type": "PodResizePending", "status": "True", "reason": "Infeasible" }]);
+        assert_eq!(resized(infeasible).requests.cpu, 3000);
+    }
+
+    #[test]
+    fn n_195_who_asks_for_nothing_counts_for_something() {
+        let spec = json!({ "containers": [container("a", "1"), { "name": "b" }] });
+        assert_eq!(pod("p", spec).estimated, [1100, 2 * 200 * 1024 * 1024]);
+    }
+
+    #[test]
+    fn n_191_ports_conflict_on_the_same_address_or_on_any() {
+        let port = |ip: &str, protocol: &str, port| HostPort {
+            ip: ip.into(),
+            protocol: protocol.into(),
+            port,
+        };
+        let cases = [
+            (port("0.0.0.0", "TCP", 80), port("10.0.0.1", "TCP", 80), true),
+            (port("10.0.0.2", "TCP", 80), port("10.0.0.1", "TCP", 80), false),
+            (port("10.0.0.1", "UDP", 80), port("10.0.0.1", "TCP", 80), false),
+            (port("10.0.0.1", "TCP", 81), port("10.0.0.1", "TCP", 80), false),
+            (port("10.0.0.1", "TCP", 80), port("10.0.0.1", "TCP", 80), true),
+        ];
+        for (a, b, conflict) in cases {
+            assert_eq!(a.conflicts_with(&b), conflict, "{a:?} {b:?}");
+            assert_eq!(b.conflicts_with(&a), conflict, "{b:?} {a:?}");
+        }
+    }
+
+    #[test]
+    fn n_191_the_ports_of_init_containers_count_only_for_sidecars() {
+        let listening = |name: &str, port: i32| json!({ "name": name, "ports": [{ "containerPort": 1, "hostPort": port }] });
+        let mut sidecar = listening("s", 3);
+        sidecar["restartPolicy"] = "Always".into();
+        let info = pod(
+            "p",
+            json!({ "containers": [listening("c", 1)],
+                    "initContainers": [listening("i", 2), sidecar] }),
+        );
+        assert_eq!(info.ports.iter().map(|port| port.port).collect::<Vec<_>>(), [1, 3]);
+        assert_eq!((&*info.ports[0].ip, &*info.ports[0].protocol), ("0.0.0.0", "TCP"));
+    }
+}

@@ -1,0 +1,226 @@
+//! Which pod is next, which wait, and for what (N-183, N-185). Pure: time is an argument.
+//!
+//!     add ──▶ active ──take──▶ out ──done──▶ (forgotten)
+//!               ▲               │
+//!               │    rejected   ├────────▶ waiting ──5 min, or an event that helps──┐
+//!               │    failed     └────────▶ backing off ◀──────────────────────────┤
+//!               └───────────────────── 1 s, 2, 4, 8, 10 s after the last try ◀──────┘
+//!
+//! A pod that waits, and that an event makes fit as far as its rules can tell from the one node,
+//! does not back off: that it was tried a moment ago is no reason to let it wait for a sure thing.
+
+#[cfg(test)]
+mod tests;
+
+use crate::filters::Plugins;
+use crate::pod::PodInfo;
+use client::ObjectKey;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+const BACKOFF_FIRST: Duration = Duration::from_secs(1);
+const BACKOFF_MAX: Duration = Duration::from_secs(10);
+
+/// After this long a pod is tried again, whatever rejected it; looked for this often.
+const WAIT_MAX: Duration = Duration::from_secs(300);
+const SWEEP: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    entries: HashMap<ObjectKey, Entry>,
+    active: BTreeSet<(Reverse<i32>, u64, ObjectKey)>,
+    backing_off: BTreeSet<(Instant, u64, ObjectKey)>,
+    waiting: BTreeMap<ObjectKey, Instant>,
+    sequence: u64,
+    next_sweep: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    pod: Arc<PodInfo>,
+    attempts: u32,
+    /// When the last try ended.
+    tried: Option<Instant>,
+    rejected_by: Plugins,
+    place: Place,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Place {
+    /// With this priority: the pod's may have changed since.
+    Active(i32, u64),
+    BackingOff(Instant, u64),
+    Waiting,
+    /// Being decided or bound.
+    Out,
+}
+
+/// What an event means for a pod that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Help {
+    None,
+    Perhaps,
+    Surely,
+}
+
+impl Queue {
+    /// A pod that wants a node. If it is known, this is what it is now; `anew` says that it changed
+    /// in a way that may help it.
+    pub(crate) fn put(&mut self, pod: Arc<PodInfo>, anew: bool, now: Instant) {
+        let key = pod.key.clone();
+        match self.entries.get_mut(&key) {
+            Some(entry) if entry.pod.uid == pod.uid => {
+                let (place, moved) = (entry.place, entry.pod.priority != pod.priority);
+                entry.pod = pod;
+                match place {
+                    Place::Waiting if anew => self.back_off(&key, now),
+                    Place::Active(..) if moved => self.activate(&key),
+                    _ => (),
+                }
+            }
+            _ => {
+                self.remove(&key);
+                let rejected_by = Plugins::default();
+                let entry = Entry { pod, attempts: 0, tried: None, rejected_by, place: Place::Out };
+                self.entries.insert(key.clone(), entry);
+                self.activate(&key);
+            }
+        }
+    }
+
+    pub(crate) fn get(&self, key: &ObjectKey) -> Option<&Arc<PodInfo>> {
+        self.entries.get(key).map(|entry| &entry.pod)
+    }
+
+    pub(crate) fn remove(&mut self, key: &ObjectKey) {
+        self.leave_place(key);
+        self.entries.remove(key);
+    }
+
+    /// The most important pod that can be tried now; of equals the one that came first.
+    pub(crate) fn take(&mut self, now: Instant) -> Option<Arc<PodInfo>> {
+        while let Some((due, _, key)) = self.backing_off.first().cloned() {
+            if due > now {
+                break;
+            }
+            self.activate(&key);
+        }
+        self.sweep(now);
+        let (_, _, key) = self.active.pop_first()?;
+        let entry = self.entries.get_mut(&key)?;
+        entry.place = Place::Out;
+        entry.attempts = entry.attempts.saturating_add(1);
+        Some(entry.pod.clone())
+    }
+
+    /// No node could take the pod: it waits for something that helps.
+    pub(crate) fn rejected(&mut self, key: &ObjectKey, by: Plugins, now: Instant) {
+        let Some(entry) = self.entries.get_mut(key).filter(|entry| entry.place == Place::Out)
+        else {
+            return;
+        };
+        (entry.rejected_by, entry.tried, entry.place) = (by, Some(now), Place::Waiting);
+        self.waiting.insert(key.clone(), now);
+        self.next_sweep.get_or_insert(now + SWEEP);
+    }
+
+    /// Something went wrong that has nothing to do with nodes.
+    pub(crate) fn failed(&mut self, key: &ObjectKey, now: Instant) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.tried = Some(now);
+            self.back_off(key, now);
+        }
+    }
+
+    /// Asks of every pod that waits whether something helps it.
+    pub(crate) fn help(&mut self, now: Instant, helps: impl Fn(&PodInfo, Plugins) -> Help) {
+        let mut helped = Vec::new();
+        for key in self.waiting.keys() {
+            if let Some(entry) = self.entries.get(key) {
+                match helps(&entry.pod, entry.rejected_by) {
+                    Help::None => (),
+                    help => helped.push((key.clone(), help)),
+                }
+            }
+        }
+        for (key, help) in helped {
+            match help {
+                Help::Surely => self.activate(&key),
+                _ => self.back_off(&key, now),
+            }
+        }
+    }
+
+    pub(crate) fn is_anyone_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// When time alone changes something.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        let backing_off = self.backing_off.first().map(|(due, _, _)| *due);
+        [backing_off, self.next_sweep].into_iter().flatten().min()
+    }
+
+    fn sweep(&mut self, now: Instant) {
+        if self.next_sweep.is_none_or(|due| due > now) {
+            return;
+        }
+        let long = |since: &Instant| now.duration_since(*since) >= WAIT_MAX;
+        let due = self.waiting.iter().filter(|(_, since)| long(since)).map(|(key, _)| key.clone());
+        for key in due.collect::<Vec<_>>() {
+            self.activate(&key);
+        }
+        self.next_sweep = (!self.waiting.is_empty()).then_some(now + SWEEP);
+    }
+
+    fn activate(&mut self, key: &ObjectKey) {
+        self.leave_place(key);
+        if let Some(entry) = self.entries.get_mut(key) {
+            self.sequence += 1;
+            let priority = entry.pod.priority;
+            entry.place = Place::Active(priority, self.sequence);
+            self.active.insert((Reverse(priority), self.sequence, key.clone()));
+        }
+    }
+
+    fn back_off(&mut self, key: &ObjectKey, now: Instant) {
+        let Some(entry) = self.entries.get(key) else {
+            return;
+        };
+        let due = entry.tried.map_or(now, |tried| tried + wait(entry.attempts));
+        if due <= now {
+            return self.activate(key);
+        }
+        self.leave_place(key);
+        if let Some(entry) = self.entries.get_mut(key) {
+            self.sequence += 1;
+            entry.place = Place::BackingOff(due, self.sequence);
+            self.backing_off.insert((due, self.sequence, key.clone()));
+        }
+    }
+
+    fn leave_place(&mut self, key: &ObjectKey) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        match std::mem::replace(&mut entry.place, Place::Out) {
+            Place::Active(priority, number) => {
+                self.active.remove(&(Reverse(priority), number, key.clone()));
+            }
+            Place::BackingOff(due, number) => {
+                self.backing_off.remove(&(due, number, key.clone()));
+            }
+            Place::Waiting => drop(self.waiting.remove(key)),
+            Place::Out => (),
+        }
+    }
+}
+
+/// How long after a try the next one may come.
+fn wait(attempts: u32) -> Duration {
+    let doubled = BACKOFF_FIRST.saturating_mul(1 << attempts.saturating_sub(1).min(8));
+    doubled.min(BACKOFF_MAX)
+}

@@ -1,0 +1,120 @@
+//! Pods get nodes, or are told why not, on a whole server.
+
+mod cluster;
+
+use client::ObjectKey;
+use cluster::{Cluster, asking, node_of, scheduled};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde_json::json;
+
+#[tokio::test]
+async fn n_187_a_pod_is_bound_to_the_only_node_and_it_is_said() {
+    let cluster = Cluster::start().await;
+    cluster.node("n1", json!({})).await;
+    cluster.pod("web", json!({})).await;
+    assert_eq!(cluster.bound("web").await, "n1");
+    let pod = cluster.when("web", |pod| scheduled(pod).is_some_and(|c| c.status == "True")).await;
+    assert_eq!(scheduled(&pod).unwrap().reason, None);
+    let event = cluster.event("web", "Scheduled").await;
+    assert_eq!(event.message.as_deref(), Some("Successfully assigned default/web to n1"));
+    assert_eq!(event.type_.as_deref(), Some("Normal"));
+    assert_eq!(event.action.as_deref(), Some("Binding"));
+    assert_eq!(event.reporting_component.as_deref(), Some("default-scheduler"));
+    assert!(event.metadata.name.as_deref().unwrap().starts_with("web."));
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn n_183_pods_of_another_scheduler_are_left_alone() {
+    let cluster = Cluster::start().await;
+    cluster.node("n1", json!({})).await;
+    cluster.pod("theirs", json!({ "schedulerName": "mine" })).await;
+    cluster.pod("ours", json!({})).await;
+    cluster.bound("ours").await;
+    let theirs = cluster.when("theirs", |_| true).await;
+    assert_eq!(node_of(&theirs), None);
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn n_185_a_pod_that_waits_for_a_node_is_bound_when_it_comes() {
+    let cluster = Cluster::start().await;
+    cluster.pod("web", json!({})).await;
+    assert_eq!(cluster.unscheduled("web").await, "no nodes available to schedule pods");
+    cluster.node("n1", json!({})).await;
+    assert_eq!(cluster.bound("web").await, "n1");
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn n_202_a_full_node_takes_no_more_until_somebody_leaves() {
+    let cluster = Cluster::start().await;
+    cluster.node("n1", json!({})).await;
+    cluster.pod("one", asking("3")).await;
+    cluster.bound("one").await;
+    cluster.pod("two", asking("2")).await;
+    let said = cluster.unscheduled("two").await;
+    assert_eq!(
+        said,
+        "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: \
+         0/1 nodes are available: 1 No preemption victims found for incoming pod."
+    );
+    let event = cluster.event("two", "FailedScheduling").await;
+    assert_eq!(event.message.as_deref(), Some(said.as_str()));
+    assert_eq!(event.type_.as_deref(), Some("Warning"));
+    assert_eq!(event.action.as_deref(), Some("Scheduling"));
+    cluster.forget("one").await;
+    assert_eq!(cluster.bound("two").await, "n1");
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn n_184_a_gated_pod_waits_without_a_word() {
+    let cluster = Cluster::start().await;
+    cluster.node("n1", json!({})).await;
+    cluster.pod("gated", json!({ "schedulingGates": [{ "name": "a/b" }] })).await;
+    cluster.pod("other", json!({})).await;
+    cluster.bound("other").await;
+    let gated = cluster.when("gated", |_| true).await;
+    assert_eq!(node_of(&gated), None);
+    assert_eq!(scheduled(&gated).unwrap().reason.as_deref(), Some("SchedulingGated"));
+    let key = ObjectKey::new("default", "gated");
+    let open = json!({ "spec": { "schedulingGates": [] } });
+    cluster.client.patch_merge::<Pod>(&key, &open).await.unwrap();
+    assert_eq!(cluster.bound("gated").await, "n1");
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn n_189_a_cordoned_node_takes_pods_again_when_it_is_uncordoned() {
+    let cluster = Cluster::start().await;
+    cluster.node("n1", json!({ "spec": { "unschedulable": true } })).await;
+    cluster.pod("web", json!({})).await;
+    assert_eq!(
+        cluster.unscheduled("web").await,
+        "0/1 nodes are available: 1 node(s) were unschedulable. no new claims to deallocate, \
+         preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
+    );
+    let open = json!({ "spec": { "unschedulable": null } });
+    cluster.client.patch_merge::<Node>(&ObjectKey::cluster("n1"), &open).await.unwrap();
+    assert_eq!(cluster.bound("web").await, "n1");
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn n_188_pods_are_spread_over_nodes_and_never_too_many_on_one() {
+    let cluster = Cluster::start().await;
+    for node in ["n1", "n2", "n3"] {
+        cluster.node(node, json!({})).await;
+    }
+    let names: Vec<String> = (0..12).map(|n| format!("p{n}")).collect();
+    futures::future::join_all(names.iter().map(|name| cluster.pod(name, asking("1")))).await;
+    for name in &names {
+        cluster.bound(name).await;
+    }
+    for node in ["n1", "n2", "n3"] {
+        let pods = cluster.pods().await;
+        assert_eq!(pods.iter().filter(|pod| node_of(pod) == Some(node)).count(), 4, "{node}");
+    }
+    cluster.stop().await;
+}
