@@ -37,7 +37,7 @@ kubectl delete pod polite"));
 #[test]
 fn stopping_leaves_pods_and_down_ends_them() {
     let ground = Ground::look();
-    let cluster = Cluster::with_node(&["busybox"]);
+    let cluster = Cluster::with_node(&["busybox"], &[]);
     let kubectl = cluster.kubectl();
     kubectl.ok("kubectl run p --image=busybox:1 -- sleep 1000
                 kubectl wait --for=condition=Ready pod/p --timeout=30s");
