@@ -5,6 +5,7 @@
 //! because it can kill a whole group in one step.
 
 mod device;
+mod device_filter;
 mod layout;
 mod limits;
 mod usage;
