@@ -103,6 +103,13 @@ impl Cgroup {
         processes.is_empty()
     }
 
+    /// Removes the group unless something is in it or below it.
+    pub(crate) fn remove_if_empty(&self) {
+        for directory in self.directories() {
+            let _ = fs::remove_dir(directory);
+        }
+    }
+
     /// Removes the group and everything below it. False when a process is still in it.
     pub(crate) fn remove(&self) -> bool {
         let mut gone = true;

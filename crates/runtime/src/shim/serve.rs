@@ -120,8 +120,13 @@ impl Shim {
         self.connections.push(connection);
         let mut buffer = vec![0; BUFFER];
         while !self.finished() {
+            let busy = self.starting.len();
             for (ready, flags) in self.wait()? {
                 self.act(&ready, flags, &mut buffer);
+            }
+            if self.starting.len() < busy {
+                // A start is the most code a shim ever runs.
+                memory::give_back();
             }
             let gone = self.connections.iter().filter(|c| c.leaving && !c.wants_to_write());
             for number in gone.map(|connection| connection.number).collect::<Vec<_>>() {
