@@ -9,12 +9,17 @@ mod session;
 mod spec;
 mod state;
 
-mod cgroup;
-mod durable;
 mod images;
+
 mod native;
 mod shim;
 
+mod cri;
+
+mod cgroup;
+mod durable;
+
+pub use cri::Cri;
 pub use error::{Error, Result};
 pub use images::{ImageConfig, ImageStore, Name, Registries};
 pub use native::{Native, NativeConfig, Unpacked};

@@ -1,0 +1,333 @@
+//! Containers by way of a CRI runtime such as containerd or CRI-O, over its socket.
+//!
+//! The runtime brings the network (CNI) and keeps the images. `request` says what we want in CRI's
+//! words, `observe` reads what it answers, `changes` finds out that something happened, `stream`
+//! carries the stdio of exec and attach.
+//! Not here: how containers are made when there is no such runtime (`native`).
+
+mod calls;
+mod changes;
+mod images;
+mod notes;
+mod observe;
+mod request;
+mod spdy;
+mod stream;
+mod tunnel;
+
+use crate::{
+    Change, Container, ContainerSpec, ContainerUsage, Error, Exec, Images, Resources, Result,
+    Runtime, Sandbox, SandboxSpec, Session, User, Version,
+};
+use async_trait::async_trait;
+use calls::{Calls, RUN_MAX, SHORT};
+use changes::Watcher;
+use images::CriImages;
+use k8s_cri::v1;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::broadcast;
+
+/// Records of ended containers kept in memory, so that they need not be asked for again.
+const ENDED_MAX: usize = 4096;
+
+/// A CRI runtime behind a socket.
+pub struct Cri {
+    calls: Calls,
+    images: CriImages,
+    watcher: Watcher,
+    /// What ended containers were like: that does not change any more.
+    ended: Mutex<HashMap<String, v1::ContainerStatus>>,
+    /// Limits that were changed since the container was made.
+    updated: Mutex<HashMap<String, Resources>>,
+}
+
+impl Cri {
+    /// Connects to `unix:///run/containerd/containerd.sock` or the like. Fails when nobody answers
+    /// there or what answers does not speak CRI v1; later failures are found again by every call.
+    pub async fn connect(endpoint: &str) -> Result<Cri> {
+        let calls = Calls::connect(endpoint).await?;
+        calls.version().await?;
+        let images = CriImages::open(calls.clone()).await?;
+        let watcher = Watcher::start(calls.clone());
+        let (ended, updated) = (Mutex::default(), Mutex::default());
+        Ok(Cri { calls, images, watcher, ended, updated })
+    }
+
+    async fn sandbox_status(&self, id: &str) -> Result<v1::PodSandboxStatus> {
+        let request = v1::PodSandboxStatusRequest { pod_sandbox_id: id.into(), verbose: false };
+        let call = async |mut to: calls::Client| to.pod_sandbox_status(request).await;
+        let status = self.calls.runtime("sandbox", id, SHORT, call).await?.status;
+        status.ok_or_else(|| Error::NotFound { what: "sandbox", id: id.into() })
+    }
+
+    /// What sandbox it is that we made.
+    async fn spec_of(&self, id: &str) -> Result<SandboxSpec> {
+        let status = self.sandbox_status(id).await?;
+        notes::sandbox(&status.annotations)
+            .ok_or_else(|| Error::Refused(format!("sandbox {id:?} was made by somebody else")))
+    }
+
+    async fn container_status(&self, id: &str) -> Result<v1::ContainerStatus> {
+        if let Some(status) = lock(&self.ended).get(id) {
+            return Ok(status.clone());
+        }
+        let request = v1::ContainerStatusRequest { container_id: id.into(), verbose: false };
+        let call = async |mut to: calls::Client| to.container_status(request).await;
+        let status = self.calls.runtime("container", id, SHORT, call).await?.status;
+        let status = status.ok_or_else(|| Error::NotFound { what: "container", id: id.into() })?;
+        if status.state() == v1::ContainerState::ContainerExited {
+            let mut ended = lock(&self.ended);
+            if ended.len() >= ENDED_MAX {
+                ended.clear();
+            }
+            ended.insert(id.into(), status.clone());
+        }
+        Ok(status)
+    }
+
+    async fn container(&self, id: &str, sandbox: &str) -> Result<Container> {
+        let status = self.container_status(id).await?;
+        let mut container = observe::container(&status, sandbox);
+        if let Some(resources) = lock(&self.updated).get(id) {
+            container.resources = resources.clone();
+        }
+        Ok(container)
+    }
+
+    /// All that the filter lets through, newest first.
+    async fn list(&self, labels: HashMap<String, String>) -> Result<Vec<Sandbox>> {
+        let (sandboxes, containers) = self.calls.list(labels).await?;
+        let mut found = Vec::with_capacity(sandboxes.len());
+        for sandbox in sandboxes {
+            let mut inside = Vec::new();
+            for container in containers.iter().filter(|c| c.pod_sandbox_id == sandbox.id) {
+                match self.container(&container.id, &sandbox.id).await {
+                    Ok(container) => inside.push(container),
+                    Err(error) if error.is_not_found() => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            inside.sort_by(|a, b| (b.created_at, b.attempt).cmp(&(a.created_at, a.attempt)));
+            match self.sandbox_status(&sandbox.id).await {
+                Ok(status) => found.push(observe::sandbox(&status, inside)),
+                Err(error) if error.is_not_found() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        found.sort_by(|a, b| (b.created_at, b.attempt).cmp(&(a.created_at, a.attempt)));
+        Ok(found)
+    }
+
+    /// CRI wants to know the user; when the pod does not say, it is the image's.
+    async fn with_user(
+        &self,
+        spec: &ContainerSpec,
+        config: &mut v1::ContainerConfig,
+    ) -> Result<()> {
+        let security = config.linux.as_mut().and_then(|linux| linux.security_context.as_mut());
+        if let (User::Image, Some(security)) = (&spec.security.user, security) {
+            let image = crate::ImageReference(spec.image.clone());
+            let image = self
+                .images
+                .find(&image)
+                .await?
+                .ok_or_else(|| Error::NotFound { what: "image", id: spec.image.clone() })?;
+            match image.uid {
+                Some(uid) => security.run_as_user = Some(v1::Int64Value { value: uid.into() }),
+                None => security.run_as_username = image.username,
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for the container to stop and waits until it has; one that is gone is fine.
+    async fn stop_within(calls: &Calls, id: &str, seconds: i64) -> Result<()> {
+        let request = v1::StopContainerRequest { container_id: id.into(), timeout: seconds };
+        let most = SHORT + Duration::from_secs(seconds.unsigned_abs());
+        let call = async |mut to: calls::Client| to.stop_container(request).await;
+        gone_is_fine(calls.runtime("container", id, most, call).await.map(drop))
+    }
+}
+
+#[async_trait]
+impl Runtime for Cri {
+    async fn version(&self) -> Result<Version> {
+        let answer = self.calls.version().await?;
+        Ok(Version { name: answer.runtime_name, version: answer.runtime_version })
+    }
+
+    async fn ready(&self) -> Result<()> {
+        let request = v1::StatusRequest { verbose: false };
+        let call = async |mut to: calls::Client| to.status(request).await;
+        let answer = self.calls.runtime("runtime", "", SHORT, call).await?;
+        observe::readiness(&answer.status.unwrap_or_default()).map_err(Error::Unavailable)
+    }
+
+    fn brings_network(&self) -> bool {
+        true
+    }
+
+    async fn run_sandbox(&self, spec: &SandboxSpec) -> Result<Sandbox> {
+        let config = Some(request::sandbox(spec)?);
+        make_directory(&spec.log_directory).await?;
+        let request = v1::RunPodSandboxRequest { config, runtime_handler: spec.handler.clone() };
+        let call = async |mut to: calls::Client| to.run_pod_sandbox(request).await;
+        let id = self.calls.runtime("sandbox", "", RUN_MAX, call).await?.pod_sandbox_id;
+        self.watcher.look();
+        Ok(observe::sandbox(&self.sandbox_status(&id).await?, Vec::new()))
+    }
+
+    async fn stop_sandbox(&self, sandbox: &str) -> Result<()> {
+        let request = v1::StopPodSandboxRequest { pod_sandbox_id: sandbox.into() };
+        let call = async |mut to: calls::Client| to.stop_pod_sandbox(request).await;
+        let stopped = self.calls.runtime("sandbox", sandbox, RUN_MAX, call).await;
+        self.watcher.look();
+        gone_is_fine(stopped.map(drop))
+    }
+
+    async fn remove_sandbox(&self, sandbox: &str) -> Result<()> {
+        let request = v1::RemovePodSandboxRequest { pod_sandbox_id: sandbox.into() };
+        let call = async |mut to: calls::Client| to.remove_pod_sandbox(request).await;
+        let removed = self.calls.runtime("sandbox", sandbox, RUN_MAX, call).await;
+        self.watcher.look();
+        gone_is_fine(removed.map(drop))
+    }
+
+    async fn sandboxes(&self) -> Result<Vec<Sandbox>> {
+        self.list(HashMap::new()).await
+    }
+
+    async fn sandboxes_of(&self, pod: &str) -> Result<Vec<Sandbox>> {
+        self.list(HashMap::from([(request::POD_UID.to_string(), pod.to_string())])).await
+    }
+
+    fn changes(&self) -> broadcast::Receiver<Change> {
+        self.watcher.subscribe()
+    }
+
+    async fn create_container(&self, sandbox: &str, spec: &ContainerSpec) -> Result<Container> {
+        let around = self.spec_of(sandbox).await?;
+        let mut config = request::container(&around, spec)?;
+        self.with_user(spec, &mut config).await?;
+        if let Some(directory) = around.log_directory.join(&config.log_path).parent() {
+            make_directory(&directory.to_path_buf()).await?;
+        }
+        let request = v1::CreateContainerRequest {
+            pod_sandbox_id: sandbox.into(),
+            config: Some(config),
+            sandbox_config: Some(request::sandbox_for(&around, spec)?),
+        };
+        let call = async |mut to: calls::Client| to.create_container(request).await;
+        let id = self.calls.runtime("sandbox", sandbox, SHORT, call).await?.container_id;
+        self.watcher.look();
+        self.container(&id, sandbox).await
+    }
+
+    async fn start_container(&self, container: &str) -> Result<()> {
+        let request = v1::StartContainerRequest { container_id: container.into() };
+        let call = async |mut to: calls::Client| to.start_container(request).await;
+        let started = self.calls.runtime("container", container, SHORT, call).await;
+        self.watcher.look();
+        match started {
+            Err(Error::Refused(why)) => Err(Error::Start(why)),
+            other => other.map(drop),
+        }
+    }
+
+    async fn stop_container(&self, container: &str, window: Duration) -> Result<()> {
+        // With no time at all the runtime would kill without asking.
+        let seconds = window.as_secs() + u64::from(window.subsec_nanos() > 0);
+        let seconds = i64::try_from(seconds.max(1)).unwrap_or(i64::MAX / 2);
+        let (calls, id) = (self.calls.clone(), container.to_string());
+        let watcher = self.watcher.handle();
+        tokio::spawn(async move {
+            if let Err(error) = Cri::stop_within(&calls, &id, seconds).await {
+                tracing::warn!(container = id, %error, "a container does not stop");
+            }
+            watcher.look();
+        });
+        Ok(())
+    }
+
+    async fn kill_container(&self, container: &str) -> Result<()> {
+        let killed = Cri::stop_within(&self.calls, container, 0).await;
+        self.watcher.look();
+        killed
+    }
+
+    async fn remove_container(&self, container: &str) -> Result<()> {
+        let request = v1::RemoveContainerRequest { container_id: container.into() };
+        let call = async |mut to: calls::Client| to.remove_container(request).await;
+        let removed = self.calls.runtime("container", container, SHORT, call).await;
+        lock(&self.ended).remove(container);
+        lock(&self.updated).remove(container);
+        self.watcher.look();
+        gone_is_fine(removed.map(drop))
+    }
+
+    async fn update_container(&self, container: &str, resources: &Resources) -> Result<()> {
+        let status = self.container_status(container).await?;
+        let score = notes::container(&status.annotations).map_or(0, |notes| notes.oom_score_adj);
+        let request = v1::UpdateContainerResourcesRequest {
+            container_id: container.into(),
+            linux: Some(request::resources(resources, score)),
+            ..Default::default()
+        };
+        let call = async |mut to: calls::Client| to.update_container_resources(request).await;
+        self.calls.runtime("container", container, SHORT, call).await?;
+        lock(&self.updated).insert(container.into(), resources.clone());
+        self.watcher.look();
+        Ok(())
+    }
+
+    async fn exec(&self, container: &str, exec: &Exec) -> Result<Session> {
+        stream::exec(&self.calls, container, exec).await
+    }
+
+    async fn attach(&self, container: &str, exec: &Exec) -> Result<Session> {
+        stream::attach(&self.calls, container, exec).await
+    }
+
+    async fn reopen_log(&self, container: &str) -> Result<()> {
+        let request = v1::ReopenContainerLogRequest { container_id: container.into() };
+        let call = async |mut to: calls::Client| to.reopen_container_log(request).await;
+        self.calls.runtime("container", container, SHORT, call).await.map(drop)
+    }
+
+    async fn usage(&self) -> Result<Vec<ContainerUsage>> {
+        let request = v1::ListContainerStatsRequest { filter: None };
+        let call = async |mut to: calls::Client| to.list_container_stats(request).await;
+        let answer = self.calls.runtime("runtime", "", SHORT, call).await?;
+        Ok(answer.stats.iter().map(observe::usage).collect())
+    }
+
+    async fn connect(&self, sandbox: &str, port: u16) -> Result<tokio::net::TcpStream> {
+        tunnel::connect(&self.calls, sandbox, port).await
+    }
+
+    fn images(&self) -> &dyn Images {
+        &self.images
+    }
+}
+
+fn gone_is_fine(result: Result<()>) -> Result<()> {
+    match result {
+        Err(error) if error.is_not_found() => Ok(()),
+        other => other,
+    }
+}
+
+/// The runtime writes logs, but does not make directories for them.
+async fn make_directory(path: &PathBuf) -> Result<()> {
+    tokio::fs::create_dir_all(path).await.map_err(Error::io("create", path))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Shared by whoever may find out that it is time to look.
+type Bell = Arc<tokio::sync::Notify>;

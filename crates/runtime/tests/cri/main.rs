@@ -1,0 +1,5 @@
+//! Debian's containerd, driven through the `Runtime` trait.
+
+mod fixture;
+mod life;
+mod sessions;
