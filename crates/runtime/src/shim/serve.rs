@@ -9,7 +9,7 @@ use super::log::Source;
 use super::message::{
     Ask, Call, Pod, Reply, Running, Told, decode, frame, frame_bytes, take_frame,
 };
-use super::{create, enter, pause, said, settle};
+use super::{create, enter, memory, pause, said, settle};
 use crate::Exit;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
@@ -116,11 +116,17 @@ impl Shim {
     pub(crate) fn run(mut self, agent: UnixStream) -> Result<(), String> {
         let mut connection = Connection::new(0, agent).map_err(said("keep the socket"))?;
         connection.tell(&Told::Ready);
+        memory::give_back();
         self.connections.push(connection);
         let mut buffer = vec![0; BUFFER];
         while !self.finished() {
+            let busy = self.starting.len();
             for (ready, flags) in self.wait()? {
                 self.act(&ready, flags, &mut buffer);
+            }
+            if self.starting.len() < busy {
+                // A start is the most code a shim ever runs.
+                memory::give_back();
             }
             let gone = self.connections.iter().filter(|c| c.leaving && !c.wants_to_write());
             for number in gone.map(|connection| connection.number).collect::<Vec<_>>() {
