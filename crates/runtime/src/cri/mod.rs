@@ -25,6 +25,7 @@ use calls::{Calls, RUN_MAX, SHORT};
 use changes::Watcher;
 use images::CriImages;
 use k8s_cri::v1;
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -111,14 +112,14 @@ impl Cri {
                     Err(error) => return Err(error),
                 }
             }
-            inside.sort_by(|a, b| (b.created_at, b.attempt).cmp(&(a.created_at, a.attempt)));
+            inside.sort_by_key(|one| Reverse((one.created_at, one.attempt)));
             match self.sandbox_status(&sandbox.id).await {
                 Ok(status) => found.push(observe::sandbox(&status, inside)),
                 Err(error) if error.is_not_found() => {}
                 Err(error) => return Err(error),
             }
         }
-        found.sort_by(|a, b| (b.created_at, b.attempt).cmp(&(a.created_at, a.attempt)));
+        found.sort_by_key(|one| Reverse((one.created_at, one.attempt)));
         Ok(found)
     }
 
