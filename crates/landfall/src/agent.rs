@@ -4,7 +4,7 @@ use crate::command::NodeOptions;
 use crate::image;
 use anyhow::Context;
 use client::Client;
-use runtime::{ImageStore, Native, NativeConfig, Runtime};
+use runtime::{Cri, ImageStore, Native, NativeConfig, Runtime};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,9 +40,13 @@ pub(crate) async fn start(
     node::start(client, config).await.context("the node could not be started")
 }
 
-pub(crate) async fn open_runtime(data_dir: &Path, choice: &str) -> anyhow::Result<Arc<dyn Runtime>> {
+pub(crate) async fn open_runtime(
+    data_dir: &Path,
+    choice: &str,
+) -> anyhow::Result<Arc<dyn Runtime>> {
     if choice != "native" {
-        anyhow::bail!("--runtime {choice} is not known; this version runs containers itself (native)");
+        let cri = Cri::connect(choice).await;
+        return Ok(Arc::new(cri.with_context(|| format!("--runtime {choice} cannot be used"))?));
     }
     let images = image::directory(data_dir);
     let images = ImageStore::open(&images).context("the images cannot be used")?;

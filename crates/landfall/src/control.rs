@@ -104,5 +104,7 @@ pub(crate) async fn ask_down(data_dir: &Path, say: impl Fn(&str)) -> anyhow::Res
         }
         say(&line);
     }
-    anyhow::bail!("landfall ended before it said that everything was gone; run `landfall down` again")
+    anyhow::bail!(
+        "landfall ended before it said that everything was gone; run `landfall down` again"
+    )
 }

@@ -39,7 +39,12 @@ fn main() -> ExitCode {
             Ok(())
         }
         Command::Completions { shell } => {
-            clap_complete::generate(*shell, &mut Cli::command(), "landfall", &mut std::io::stdout());
+            clap_complete::generate(
+                *shell,
+                &mut Cli::command(),
+                "landfall",
+                &mut std::io::stdout(),
+            );
             Ok(())
         }
     };

@@ -13,7 +13,8 @@ pub(crate) fn run(options: &UpOptions) -> anyhow::Result<()> {
     prepare()?;
     block_on(async {
         let mut signals = Signals::listen()?;
-        let control = server_dir(&options.common).and_then(|()| Control::listen(&options.common.data_dir))?;
+        let control =
+            server_dir(&options.common).and_then(|()| Control::listen(&options.common.data_dir))?;
         let server = start_server(&options.common, true).await?;
         let plane = ControlPlane::start(&server, options.common.pod_cidrs()?);
         let node = match options.no_node {

@@ -34,6 +34,7 @@ pub(crate) use downward::{amount, field, resource};
 pub(crate) use facts::NodeFacts;
 pub(crate) use files::{make_directory, make_pod_directories};
 pub(crate) use identity::{name, namespace, uid};
+pub(crate) use lifecycle::Kind;
 pub(crate) use notes::Notes;
 pub(crate) use objects::Objects;
 

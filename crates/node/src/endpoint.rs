@@ -26,7 +26,7 @@ mod tls;
 mod upgrade;
 mod websocket;
 
-pub use listen::Serving;
+pub use listen::{Health, Serving, serve_health};
 pub use metrics::{Labels, Metrics};
 pub use tls::{TlsError, server_config};
 

@@ -14,21 +14,16 @@ mod thresholds;
 mod usage;
 
 pub(crate) use signals::Places;
-pub(crate) use thresholds::{Amount, Signal, Threshold, default_thresholds};
 
-use crate::node_object::Health;
-use crate::pods::Pods;
+use crate::node_object::{Health, node_reference};
+use crate::parts::Parts;
 use crate::static_pods::is_critical;
-use crate::volumes::Volumes;
-use client::Recorder;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Pod;
 use lifecycle::status::is_terminal;
-use runtime::Runtime;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use thresholds::{Met, Pressure};
+use thresholds::{Met, Pressure, Threshold, default_thresholds};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 use usage::PodUsage;
@@ -55,19 +50,18 @@ pub(crate) type Reclaim = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// What evictions are decided with.
 pub(crate) struct Eviction {
-    pub(crate) node: String,
-    pub(crate) thresholds: Vec<Threshold>,
-    pub(crate) places: Places,
-    /// `/var/log/pods`, or what stands for it.
-    pub(crate) log_root: PathBuf,
-    pub(crate) pods: Arc<Pods>,
-    pub(crate) volumes: Arc<Volumes>,
-    pub(crate) runtime: Arc<dyn Runtime>,
-    pub(crate) recorder: Recorder,
-    pub(crate) reclaim: Reclaim,
+    parts: Arc<Parts>,
+    thresholds: Vec<Threshold>,
+    places: Places,
+    reclaim: Reclaim,
 }
 
 impl Eviction {
+    /// With upstream's thresholds.
+    pub(crate) fn new(parts: Arc<Parts>, places: Places, reclaim: Reclaim) -> Eviction {
+        Eviction { parts, thresholds: default_thresholds(), places, reclaim }
+    }
+
     /// Looks every ten seconds, keeps the pressures of `health` true, and tells who is to go.
     pub(crate) async fn run(self, health: watch::Sender<Health>, evict: mpsc::Sender<Evict>) {
         let mut pressure = Pressure::new(self.thresholds.clone());
@@ -75,7 +69,11 @@ impl Eviction {
             if let Some(victims) = self.round(&mut pressure, &health).await {
                 for victim in &victims {
                     let message = victim.message.clone();
-                    self.recorder.warning(&client::reference(&*victim.pod), "Evicted", message);
+                    self.parts.recorder.warning(
+                        &client::reference(&*victim.pod),
+                        "Evicted",
+                        message,
+                    );
                     if evict.send(victim.clone()).await.is_err() {
                         return;
                     }
@@ -94,17 +92,17 @@ impl Eviction {
     ) -> Option<Vec<Evict>> {
         let mut met = pressure.step(tokio::time::Instant::now(), &signals::read(&self.places));
         tell_health(pressure, health);
-        let pods = self.pods.list();
+        let pods = self.parts.pods.list();
         let active: Vec<_> = pods.into_iter().filter(is_active).collect();
-        let usage = usage::read(&active, &*self.runtime, &self.volumes, &self.log_root).await;
+        let usage = usage::read(&active, &self.parts).await;
         let over: Vec<Evict> = usage.iter().filter_map(over_its_limits).collect();
         if !over.is_empty() {
             return Some(over);
         }
         let first = met.first()?;
         let resource = first.signal.resource();
-        self.recorder.warning(
-            &crate::node_object::node_reference(&self.node),
+        self.parts.recorder.warning(
+            &node_reference(&self.parts.facts.name),
             "EvictionThresholdMet",
             format!("Attempting to reclaim {resource}"),
         );
@@ -121,7 +119,7 @@ impl Eviction {
     async fn cleared(&self, victims: &[Evict]) {
         let there = |victim: &Evict| {
             let uid = victim.pod.metadata.uid.as_deref().unwrap_or_default();
-            self.pods.by_uid(uid).is_some_and(|pod| is_active(&pod))
+            self.parts.pods.by_uid(uid).is_some_and(|pod| is_active(&pod))
         };
         let gone = async {
             while victims.iter().any(there) {

@@ -89,7 +89,7 @@ pub(crate) fn remove_logs(log_dir: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Kind;
+    use lifecycle::Kind;
 
     fn notes(policy: &str, file: &Path) -> Notes {
         Notes {

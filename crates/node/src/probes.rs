@@ -15,9 +15,12 @@ mod http;
 mod http_request;
 mod task;
 
-pub(crate) use handler::{Handler, Outcome, Target, run};
-pub(crate) use hook::{HookFailure, run_hook};
-pub(crate) use prober::{ContainerNow, Kind, ProbeCount, ProbeResult, Prober, Restored, Verdict};
+pub(crate) use handler::Target;
+pub(crate) use hook::run_hook;
+pub(crate) use prober::{ContainerNow, Kind, ProbeResult, Prober, Restored, Verdict};
 
 /// What probes and hooks call themselves: `kube-probe/1.36`.
 const VERSION: &str = "1.36";
+
+#[cfg(test)]
+mod tests;

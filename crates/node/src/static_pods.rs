@@ -12,7 +12,7 @@ mod mirror;
 mod references;
 
 pub(crate) use folder::{StaticPods, follow};
-pub(crate) use mirror::{MirrorPlan, delete_mirror, mirror_plan, reconcile_mirror};
+pub(crate) use mirror::{delete_mirror, reconcile_mirror};
 
 use k8s_openapi::api::core::v1::Pod;
 

@@ -92,7 +92,7 @@ pub(crate) struct Worker {
     pod: Arc<Pod>,
     uid: String,
     report: Report,
-    /// As computed last, whether or not it may be told already.
+    /// As told last.
     status: PodStatus,
     stage: Stage,
     verdict: Option<Verdict>,
@@ -235,8 +235,9 @@ impl Worker {
         }
     }
 
-    /// Computes the status from what is so, tells it, and keeps it.
-    fn publish(&mut self, observed: &Observed) {
+    /// Computes the status from what is so and tells what of it may be told. True: it is terminal,
+    /// whether that is told already or not (T-NODE-53).
+    fn publish(&mut self, observed: &Observed) -> bool {
         let addresses = self.addresses(observed);
         let facts = self.facts(&addresses);
         let status = status::status(&self.pod, observed, &facts, &self.status);
@@ -245,8 +246,9 @@ impl Worker {
         } else {
             status.clone()
         };
+        self.status = told.clone();
         self.tell(told);
-        self.status = status;
+        status::is_terminal(&status)
     }
 
     fn tell(&mut self, status: PodStatus) {

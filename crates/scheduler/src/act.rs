@@ -6,7 +6,7 @@ mod volumes;
 use crate::filters::Choice;
 use crate::pod::PodInfo;
 use crate::preempt::REASON;
-use client::{Cache, Client, DeleteOptions, Error, ObjectKey, Recorder, reference};
+use client::{Cache, Client, DeleteOptions, Error, Recorder, reference};
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, PodCondition};
 use serde_json::{Value, json};
@@ -214,11 +214,6 @@ fn status_patch(pod: &Pod, report: &Report, now: jiff::Timestamp) -> Option<Valu
     }
     let nothing = patch.as_object().is_none_or(serde_json::Map::is_empty);
     (!nothing).then(|| json!({ "status": patch }))
-}
-
-/// The key of a claim's volume, as it is asked for.
-fn cluster(name: &str) -> ObjectKey {
-    ObjectKey::cluster(name)
 }
 
 #[cfg(test)]

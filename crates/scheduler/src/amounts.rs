@@ -1,6 +1,6 @@
 //! Amounts of resources: of a node, of a pod, and what is left.
 //!
-//! Not here: which of a pod's containers count how (`pod`).
+//! Not here: which of a pod's containers count how (`lifecycle::resources`).
 
 use api::quantity::Quantity;
 use k8s_openapi::apimachinery::pkg::api::resource;
@@ -28,6 +28,15 @@ impl Amounts {
         let mut amounts = Amounts::default();
         for (name, quantity) in list.into_iter().flatten() {
             amounts.set(name, amount(name, quantity));
+        }
+        amounts
+    }
+
+    /// From what `lifecycle` has added up.
+    pub(crate) fn counted(list: &BTreeMap<String, Quantity>) -> Amounts {
+        let mut amounts = Amounts::default();
+        for (name, quantity) in list {
+            amounts.set(name, in_units(name, *quantity));
         }
         amounts
     }
@@ -60,11 +69,6 @@ impl Amounts {
         self.others.retain(|_, amount| *amount != 0);
     }
 
-    /// Of each resource the larger amount.
-    pub(crate) fn raise(&mut self, other: &Amounts) {
-        self.combine(other, i64::max);
-    }
-
     fn combine(&mut self, other: &Amounts, with: fn(i64, i64) -> i64) {
         self.cpu = with(self.cpu, other.cpu);
         self.memory = with(self.memory, other.memory);
@@ -85,6 +89,9 @@ impl Amounts {
 
 pub(crate) fn amount(name: &str, quantity: &resource::Quantity) -> i64 {
     // The API lets nothing in that cannot be read.
-    let quantity = Quantity::parse(&quantity.0).unwrap_or(Quantity::ZERO);
+    in_units(name, Quantity::parse(&quantity.0).unwrap_or(Quantity::ZERO))
+}
+
+fn in_units(name: &str, quantity: Quantity) -> i64 {
     if name == CPU { quantity.milli_value() } else { quantity.value() }
 }

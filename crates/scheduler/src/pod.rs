@@ -1,16 +1,16 @@
 //! What the scheduler wants to know of a pod, read once.
 
-use crate::amounts::{Amounts, CPU, List, MEMORY, amount};
+use crate::amounts::{Amounts, CPU, MEMORY};
 use crate::neighbourhood::Terms;
 use client::ObjectKey;
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec, PodStatus};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use std::collections::BTreeMap;
+use lifecycle::resources;
 use std::sync::Arc;
 
 /// What a container without a request counts as when nodes are compared (N-195).
-const CPU_UNSAID: i64 = 100;
-const MEMORY_UNSAID: i64 = 200 * 1024 * 1024;
+const UNSAID: [(&str, &str); 2] = [(CPU, "100m"), (MEMORY, "200Mi")];
 
 const ANY_IP: &str = "0.0.0.0";
 
@@ -44,8 +44,8 @@ impl PodInfo {
         let none = PodSpec::default();
         let spec = pod.spec.as_ref().unwrap_or(&none);
         let node = spec.node_name.as_deref().filter(|name| !name.is_empty()).map(Arc::from);
-        let requests = requests(spec, pod.status.as_ref(), &Amounts::of);
-        let estimated = estimated(spec, pod.status.as_ref());
+        let requests = Amounts::counted(&resources::counted_requests(&pod));
+        let estimated = estimated(spec);
         PodInfo {
             key: ObjectKey::of(&*pod),
             uid: pod.metadata.uid.clone().unwrap_or_default(),
@@ -107,96 +107,32 @@ fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
 
-/// The effective request of the pod (N-110).
-fn requests(
-    spec: &PodSpec,
-    status: Option<&PodStatus>,
-    of: &dyn Fn(Option<&List>) -> Amounts,
-) -> Amounts {
-    let statuses = Statuses::of(status);
-    let mut running = Amounts::default();
-    let mut starting = Amounts::default();
-    let mut sidecars = Amounts::default();
-    for container in &spec.containers {
-        running.add(&statuses.request(container, of));
-    }
-    for container in spec.init_containers.iter().flatten() {
-        let mut request = statuses.request(container, of);
-        if is_sidecar(container) {
-            running.add(&request);
-            sidecars.add(&request);
-            starting.raise(&sidecars);
-        } else {
-            request.add(&sidecars);
-            starting.raise(&request);
+/// CPU and memory as the scores count them: who says nothing takes a little (N-195).
+fn estimated(spec: &PodSpec) -> [i64; 2] {
+    let wanted = |container: &Container| {
+        let resources = container.resources.as_ref();
+        let mut requests = resources.and_then(|r| r.requests.clone()).unwrap_or_default();
+        for (name, little) in UNSAID {
+            requests.entry(name.into()).or_insert_with(|| Quantity(little.into()));
         }
-    }
-    running.raise(&starting);
-    if let Some(whole) = spec.resources.as_ref().and_then(|whole| whole.requests.as_ref()) {
-        for (name, quantity) in whole {
-            match name.as_str() {
-                CPU => running.cpu = amount(name, quantity),
-                MEMORY => running.memory = amount(name, quantity),
-                _ => drop(running.others.insert(name.clone(), amount(name, quantity))),
-            }
+        Container {
+            restart_policy: container.restart_policy.clone(),
+            resources: Some(ResourceRequirements {
+                requests: Some(requests),
+                ..Default::default()
+            }),
+            ..Container::default()
         }
-    }
-    running.add(&Amounts::of(spec.overhead.as_ref()));
-    running
-}
-
-/// What the node says of the containers while a resize is unsettled.
-struct Statuses<'a> {
-    by_name: BTreeMap<&'a str, &'a ContainerStatus>,
-    infeasible: bool,
-}
-
-impl<'a> Statuses<'a> {
-    fn of(status: Option<&'a PodStatus>) -> Self {
-        let all = status.into_iter().flat_map(|status| {
-            let lists = [&status.container_statuses, &status.init_container_statuses];
-            lists.into_iter().flatten().flatten()
-        });
-        let by_name = all.map(|status| (status.name.as_str(), status)).collect();
-        let conditions = status.iter().flat_map(|status| status.conditions.iter().flatten());
-        let infeasible = conditions.into_iter().any(|condition| {
-            let infeasible = condition.reason.as_deref() == Some("Infeasible");
-            condition.type_ == "PodResizePending" && infeasible
-        });
-        Statuses { by_name, infeasible }
-    }
-
-    fn request(&self, container: &Container, of: &dyn Fn(Option<&List>) -> Amounts) -> Amounts {
-        let wanted = container.resources.as_ref().and_then(|wanted| wanted.requests.as_ref());
-        let Some(status) = self.by_name.get(container.name.as_str()) else {
-            return of(wanted);
-        };
-        let actual = status.resources.as_ref().and_then(|actual| actual.requests.as_ref());
-        if status.allocated_resources.is_none() && actual.is_none() {
-            return of(wanted);
-        }
-        let mut request = of(status.allocated_resources.as_ref());
-        request.raise(&of(actual));
-        if !self.infeasible {
-            request.raise(&of(wanted));
-        }
-        request
-    }
-}
-
-fn estimated(spec: &PodSpec, status: Option<&PodStatus>) -> [i64; 2] {
-    let of = |list: Option<&List>| {
-        let mut amounts = Amounts::of(list);
-        let said = |name| list.is_some_and(|list| list.contains_key(name));
-        if !said(CPU) {
-            amounts.cpu = CPU_UNSAID;
-        }
-        if !said(MEMORY) {
-            amounts.memory = MEMORY_UNSAID;
-        }
-        amounts
     };
-    let amounts = requests(spec, status, &of);
+    let inits = spec.init_containers.as_ref();
+    let said = PodSpec {
+        containers: spec.containers.iter().map(wanted).collect(),
+        init_containers: inits.map(|inits| inits.iter().map(wanted).collect()),
+        resources: spec.resources.clone(),
+        overhead: spec.overhead.clone(),
+        ..PodSpec::default()
+    };
+    let amounts = Amounts::counted(&resources::pod_requests(&said));
     [amounts.cpu, amounts.memory]
 }
 

@@ -128,7 +128,7 @@ fn make_room(world: &World, pod: &PodInfo, node: &NodeState) -> Result<Candidate
     if lesser.is_empty() {
         return Err(vec![NOBODY.into()]);
     }
-    lesser.sort_by(|a, b| importance(a).cmp(&importance(b)));
+    lesser.sort_by_key(|pod| importance(pod));
     let mut change = Change::none(node);
     lesser.iter().for_each(|pod| change.remove(&pod.key));
     check(world, pod, &change)?;

@@ -246,6 +246,19 @@ fn t_node_53_58_and_80_what_ends_a_pod_is_told_when_nothing_runs_any_more() {
 }
 
 #[test]
+fn t_node_53_a_phase_stays_withheld_however_often_it_is_told() {
+    let verdict = Verdict { reason: "Evicted".into(), message: "low".into(), disruption: true };
+    let facts = Facts { verdict: Some(&verdict), ..facts(Stage::Terminating) };
+    let pod = pod("Always", "app");
+    let so = observed("app=run");
+    let mut last = told(&pod, &so);
+    for _ in 0..3 {
+        last = withheld(status(&pod, &so, &facts, &last), &last);
+        assert_eq!((phase_of(&last), last.reason.as_deref()), ("Running", None));
+    }
+}
+
+#[test]
 fn t_node_88_a_shutdown_leaves_a_success_a_success() {
     let verdict = Verdict {
         reason: REASON_SHUTDOWN.into(),
@@ -485,7 +498,9 @@ fn n_80_a_transition_time_changes_only_with_the_status() {
 fn n_81_and_203_before_the_first_start_containers_wait_for_the_pod() {
     for (spec, so, name, wanted) in [
         ("app", "", "app", "waiting ContainerCreating"),
+        // N-37: a sandbox that could not be made changes nothing here.
         ("app", "[none]", "app", "waiting ContainerCreating"),
+        ("i:one app", "[none]", "app", "waiting PodInitializing"),
         ("i:one app", "", "one", "waiting PodInitializing"),
         ("i:one app", "one=run", "app", "waiting PodInitializing"),
         ("i:one app", "one=exit1", "app", "waiting PodInitializing"),

@@ -32,8 +32,8 @@ pub(super) struct User {
 pub(super) fn user_of_certificate(der: &[u8]) -> Option<User> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let subject = certificate.subject();
-    let name = subject.iter_common_name().filter_map(|name| name.as_str().ok());
-    let name = name.filter(|name| !name.is_empty()).next()?.to_owned();
+    let mut names = subject.iter_common_name().filter_map(|name| name.as_str().ok());
+    let name = names.find(|name| !name.is_empty())?.to_owned();
     let groups = subject.iter_organization().filter_map(|group| group.as_str().ok());
     let groups = groups.chain(["system:authenticated"]).map(str::to_owned).collect();
     Some(User { name, groups, ..User::default() })

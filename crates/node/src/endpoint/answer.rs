@@ -9,6 +9,8 @@ use tokio::sync::mpsc;
 
 pub(super) type Body = UnsyncBoxBody<Bytes, Infallible>;
 pub(super) type Answer = Response<Body>;
+/// An answer instead of what was wanted.
+pub(super) type Refused = Box<Answer>;
 
 /// In full, with its type.
 pub(super) fn of(code: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {

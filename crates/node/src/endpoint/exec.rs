@@ -1,6 +1,6 @@
 //! `/exec`, `/attach` and `/run`: which container, with which streams, over which protocol.
 
-use super::answer::{self, Answer};
+use super::answer::{self, Answer, Refused};
 use super::remote::Wanted;
 use super::routes::Call;
 use super::upgrade::{self, Manner};
@@ -15,7 +15,7 @@ const RUN_OUTPUT_MAX: usize = 16 << 20;
 
 pub(super) async fn exec(call: Call, namespace: &str, pod: &str, rest: &[&str]) -> Answer {
     match find(&call, namespace, pod, rest).await {
-        Err(answer) => answer,
+        Err(refused) => *refused,
         Ok(found) => {
             let asked = asked(&call);
             start(call, found, asked, false).await
@@ -25,7 +25,7 @@ pub(super) async fn exec(call: Call, namespace: &str, pod: &str, rest: &[&str]) 
 
 pub(super) async fn attach(call: Call, namespace: &str, pod: &str, rest: &[&str]) -> Answer {
     let found = match find(&call, namespace, pod, rest).await {
-        Err(answer) => return answer,
+        Err(refused) => return *refused,
         Ok(found) => found,
     };
     let mut asked = asked(&call);
@@ -39,7 +39,7 @@ pub(super) async fn attach(call: Call, namespace: &str, pod: &str, rest: &[&str]
 /// The old way: runs a command and answers with what it said.
 pub(super) async fn run(call: Call, namespace: &str, pod: &str, rest: &[&str]) -> Answer {
     let found = match find(&call, namespace, pod, rest).await {
-        Err(answer) => return answer,
+        Err(refused) => return *refused,
         Ok(found) => found,
     };
     let command = call.query.get("cmd").unwrap_or_default();
@@ -66,14 +66,14 @@ struct Found {
 }
 
 /// `[uid/]container` among the running containers of that pod (N-164).
-async fn find(call: &Call, namespace: &str, name: &str, rest: &[&str]) -> Result<Found, Answer> {
+async fn find(call: &Call, namespace: &str, name: &str, rest: &[&str]) -> Result<Found, Refused> {
     let (uid, container) = match rest {
         [container] => (None, *container),
         [uid, container] => (Some(*uid), *container),
-        _ => return Err(answer::text(StatusCode::NOT_FOUND, "404 page not found\n")),
+        _ => return Err(Box::new(answer::text(StatusCode::NOT_FOUND, "404 page not found\n"))),
     };
     let pod = pod(call, namespace, name, uid)?;
-    let failed = |why: String| answer::text(StatusCode::INTERNAL_SERVER_ERROR, why);
+    let failed = |why: String| Box::new(answer::text(StatusCode::INTERNAL_SERVER_ERROR, why));
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let sandboxes = call.state.endpoint.runtime.sandboxes_of(uid).await;
     let sandboxes = sandboxes.map_err(|error| failed(error.to_string()))?;
@@ -89,7 +89,7 @@ pub(super) fn pod(
     namespace: &str,
     name: &str,
     uid: Option<&str>,
-) -> Result<Arc<Pod>, Answer> {
+) -> Result<Arc<Pod>, Refused> {
     let pods = &call.state.endpoint.pods;
     let found = match uid {
         Some(uid) => pods.by_uid(uid).filter(|pod| {
@@ -98,12 +98,12 @@ pub(super) fn pod(
         }),
         None => pods.by_name(namespace, name),
     };
-    found.ok_or_else(|| answer::text(StatusCode::NOT_FOUND, "pod does not exist"))
+    found.ok_or_else(|| Box::new(answer::text(StatusCode::NOT_FOUND, "pod does not exist")))
 }
 
 /// The sandbox that a pod lives in now.
-pub(super) async fn sandbox(call: &Call, pod: &Pod) -> Result<String, Answer> {
-    let failed = |why: String| answer::text(StatusCode::INTERNAL_SERVER_ERROR, why);
+pub(super) async fn sandbox(call: &Call, pod: &Pod) -> Result<String, Refused> {
+    let failed = |why: String| Box::new(answer::text(StatusCode::INTERNAL_SERVER_ERROR, why));
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let sandboxes = call.state.endpoint.runtime.sandboxes_of(uid).await;
     let sandboxes = sandboxes.map_err(|error| failed(error.to_string()))?;

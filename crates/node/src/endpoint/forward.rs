@@ -50,11 +50,11 @@ impl Pod {
 pub(super) async fn answer(call: Call, namespace: &str, name: &str, uid: Option<&str>) -> Answer {
     let pod = match exec::pod(&call, namespace, name, uid) {
         Ok(pod) => pod,
-        Err(answer) => return answer,
+        Err(refused) => return *refused,
     };
     let sandbox = match exec::sandbox(&call, &pod).await {
         Ok(sandbox) => sandbox,
-        Err(answer) => return answer,
+        Err(refused) => return *refused,
     };
     let pod = Pod {
         runtime: call.state.endpoint.runtime.clone(),
@@ -65,13 +65,13 @@ pub(super) async fn answer(call: Call, namespace: &str, name: &str, uid: Option<
     let Some(upgrade) = call.upgrade else { return upgrade::required() };
     if upgrade.manner == Manner::Spdy {
         return match upgrade.choose(&[SPDY_PROTOCOL]) {
-            Err(refused) => refused,
+            Err(refused) => *refused,
             Ok(protocol) => upgrade.accept(protocol, move |io| streams(Connection::new(io), pod)),
         };
     }
     let protocol = match upgrade.choose(WEBSOCKET_PROTOCOLS) {
         Ok(protocol) => protocol,
-        Err(refused) => return refused,
+        Err(refused) => return *refused,
     };
     if protocol == TUNNEL {
         return upgrade.accept(protocol, move |io| async move {

@@ -1,7 +1,7 @@
 //! Connections: TLS, HTTP/1.1, upgrades, and how they end.
 
 use super::access::{self, Access, User};
-use super::{Endpoint, State, routes};
+use super::{Endpoint, State, answer, routes};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -44,6 +44,39 @@ pub(super) async fn serve(endpoint: Endpoint) -> std::io::Result<Serving> {
     let (stop, stopped) = watch::channel(false);
     let accepting = tokio::spawn(accept(listener, acceptor, state, stopped));
     Ok(Serving { address, stop, accepting })
+}
+
+/// The plain page for whoever watches over this process: `http://127.0.0.1:10248/healthz`, for which
+/// nobody is asked who they are (N-168). Answers until it is dropped.
+pub async fn serve_health(listen: SocketAddr) -> std::io::Result<Health> {
+    let listener = TcpListener::bind(listen).await?;
+    let address = listener.local_addr()?;
+    let accepting = tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let service = service_fn(|request: http::Request<hyper::body::Incoming>| async move {
+                Ok::<_, Infallible>(match request.uri().path() {
+                    "/healthz" => answer::text(http::StatusCode::OK, "ok"),
+                    _ => answer::text(http::StatusCode::NOT_FOUND, "404 page not found\n"),
+                })
+            });
+            let mut http = http1::Builder::new();
+            http.timer(TokioTimer::new()).header_read_timeout(HEADERS_MAX);
+            tokio::spawn(http.serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    Ok(Health { address, accepting })
+}
+
+/// See [`serve_health`].
+pub struct Health {
+    pub address: SocketAddr,
+    accepting: JoinHandle<()>,
+}
+
+impl Drop for Health {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
 }
 
 async fn accept(

@@ -164,7 +164,8 @@ pub(super) async fn cadvisor(call: &Call) -> Answer {
     let usage = call.state.endpoint.runtime.usage().await.unwrap_or_default();
     let named = usage_by_name(call, &usage).await;
     let mut page = Page::default();
-    let rows: [(&str, &str, fn(&ContainerUsage) -> f64); 5] = [
+    type Row = (&'static str, &'static str, fn(&ContainerUsage) -> f64);
+    let rows: [Row; 5] = [
         ("container_cpu_usage_seconds_total", "counter", |one| one.cpu_nanoseconds as f64 / 1e9),
         ("container_memory_usage_bytes", "gauge", |one| one.memory_bytes as f64),
         ("container_memory_working_set_bytes", "gauge", |one| one.working_set_bytes as f64),

@@ -27,7 +27,7 @@ const WAITING: usize = 16;
 pub(super) fn remote(upgrade: Upgrade, wanted: Wanted) -> Answer {
     let protocol = match upgrade.choose(PROTOCOLS) {
         Ok(protocol) => protocol,
-        Err(refused) => return refused,
+        Err(refused) => return *refused,
     };
     upgrade.accept(protocol, move |io| async move {
         let mut connection = Connection::new(io);

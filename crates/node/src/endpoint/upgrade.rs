@@ -1,6 +1,6 @@
 //! A request to speak something else on the connection from here on.
 
-use super::answer::{self, Answer};
+use super::answer::{self, Answer, Refused};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
@@ -54,13 +54,13 @@ impl Upgrade {
 
     /// The first offered protocol that is among those known. A WebSocket client may offer none,
     /// which is the protocol "".
-    pub(super) fn choose<'a>(&self, known: &[&'a str]) -> Result<&'a str, Answer> {
+    pub(super) fn choose<'a>(&self, known: &[&'a str]) -> Result<&'a str, Refused> {
         if self.offered.is_empty() && self.manner == Manner::WebSocket {
             return Ok("");
         }
         if self.offered.is_empty() {
             let why = "unable to upgrade: X-Stream-Protocol-Version header is required";
-            return Err(answer::text(StatusCode::BAD_REQUEST, why));
+            return Err(Box::new(answer::text(StatusCode::BAD_REQUEST, why)));
         }
         let chosen = self.offered.iter().find_map(|offered| {
             known.iter().find(|known| !known.is_empty() && **known == offered.as_str())
@@ -76,7 +76,7 @@ impl Upgrade {
                     answer.headers_mut().append(ACCEPTED_PROTOCOLS, value);
                 }
             }
-            answer
+            Box::new(answer)
         })
     }
 

@@ -92,7 +92,7 @@ impl Framing {
 pub(super) fn remote(upgrade: Upgrade, wanted: Wanted) -> Answer {
     let protocol = match upgrade.choose(EXEC_PROTOCOLS) {
         Ok(protocol) => protocol,
-        Err(refused) => return refused,
+        Err(refused) => return *refused,
     };
     upgrade.accept(protocol, move |io| async move {
         let framing = Framing::of(protocol);
@@ -186,7 +186,7 @@ pub(super) fn stream(
 ) -> Answer {
     let protocol = match upgrade.choose(&["binary.k8s.io", "base64.binary.k8s.io"]) {
         Ok(protocol) => protocol,
-        Err(refused) => return refused,
+        Err(refused) => return *refused,
     };
     let base64 = protocol.starts_with("base64");
     let encode = move |bytes: Bytes| match base64 {

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 /// In order of urgency: what the kernel would solve by killing comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Signal {
+pub(super) enum Signal {
     MemoryAvailable,
     NodefsAvailable,
     NodefsInodesFree,
@@ -17,7 +17,7 @@ pub(crate) enum Signal {
 
 impl Signal {
     /// What is said to be short.
-    pub(crate) fn resource(self) -> &'static str {
+    pub(super) fn resource(self) -> &'static str {
         match self {
             Signal::MemoryAvailable => "memory",
             Signal::NodefsAvailable | Signal::ImagefsAvailable => "ephemeral-storage",
@@ -26,28 +26,28 @@ impl Signal {
         }
     }
 
-    pub(crate) fn is_disk(self) -> bool {
+    pub(super) fn is_disk(self) -> bool {
         !matches!(self, Signal::MemoryAvailable | Signal::PidAvailable)
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Amount {
+pub(super) enum Amount {
     Bytes(u64),
     /// Of what there is in all.
     Percent(u8),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Threshold {
-    pub(crate) signal: Signal,
-    pub(crate) below: Amount,
+pub(super) struct Threshold {
+    pub(super) signal: Signal,
+    pub(super) below: Amount,
     /// Soft: only when it has been so for this long.
-    pub(crate) soft: Option<Duration>,
+    pub(super) soft: Option<Duration>,
 }
 
 /// N-115
-pub(crate) fn default_thresholds() -> Vec<Threshold> {
+pub(super) fn default_thresholds() -> Vec<Threshold> {
     let hard = |signal, below| Threshold { signal, below, soft: None };
     vec![
         hard(Signal::MemoryAvailable, Amount::Bytes(100 << 20)),

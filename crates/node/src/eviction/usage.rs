@@ -1,9 +1,9 @@
 //! What every pod holds: memory as the runtime counts it, disk as it is found on disk.
 
-use crate::volumes::{VolumeUsage, Volumes};
+use crate::parts::Parts;
+use crate::volumes::VolumeUsage;
 use k8s_openapi::api::core::v1::Pod;
-use runtime::Runtime;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -39,20 +39,14 @@ impl PodUsage {
 }
 
 /// What cannot be read counts as nothing: nobody is evicted on a guess.
-pub(super) async fn read(
-    pods: &[Arc<Pod>],
-    runtime: &dyn Runtime,
-    volumes: &Volumes,
-    log_root: &Path,
-) -> Vec<PodUsage> {
-    let used = runtime.usage().await.unwrap_or_default();
+pub(super) async fn read(pods: &[Arc<Pod>], parts: &Parts) -> Vec<PodUsage> {
+    let used = parts.runtime.usage().await.unwrap_or_default();
     let mut all = Vec::with_capacity(pods.len());
     for pod in pods {
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
         let meta = &pod.metadata;
         let uid = text(&meta.uid);
-        let place = format!("{}_{}_{uid}", text(&meta.namespace), text(&meta.name));
-        let logs = log_root.join(place);
+        let logs = parts.facts.log_dir(&text(&meta.namespace), &text(&meta.name), &uid);
         let mut containers: Vec<ContainerUse> = Vec::new();
         for own in used.iter().filter(|used| used.pod == uid) {
             containers.push(ContainerUse {
@@ -62,7 +56,7 @@ pub(super) async fn read(
                 logs: size(logs.join(&own.container)).await,
             });
         }
-        let volumes = volumes.usage(&uid).await.unwrap_or_default();
+        let volumes = parts.volumes.usage(&uid).await.unwrap_or_default();
         let inodes = volumes.iter().map(|volume| volume.inodes).sum();
         all.push(PodUsage { pod: pod.clone(), containers, volumes, inodes, processes: 0 });
     }

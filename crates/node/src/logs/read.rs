@@ -77,13 +77,13 @@ pub async fn read(
     let mut reading = Reading::open(path, query).await?;
     let mut ended = !query.follow;
     loop {
-        match reading.to_end(out).await? {
+        match reading.until_end(out).await? {
             Progress::Enough => return Ok(()),
             Progress::AtEnd => {}
         }
         if reading.replaced(path).await {
             // What was written to the old file before the new one was made is read first.
-            if let Progress::Enough = reading.to_end(out).await? {
+            if let Progress::Enough = reading.until_end(out).await? {
                 return Ok(());
             }
             reading.go_on_with(File::open(path).await?);
@@ -127,7 +127,7 @@ impl Reading {
         Ok(Reading { file, rendering, block: vec![0; BLOCK], begun: Vec::new() })
     }
 
-    async fn to_end(&mut self, out: &mpsc::Sender<Bytes>) -> std::io::Result<Progress> {
+    async fn until_end(&mut self, out: &mpsc::Sender<Bytes>) -> std::io::Result<Progress> {
         loop {
             if self.rendering.is_full() {
                 return Ok(Progress::Enough);

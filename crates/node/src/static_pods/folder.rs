@@ -159,6 +159,12 @@ fn content(file: &Path) -> Option<Vec<u8>> {
     std::fs::read(file).ok()
 }
 
+#[allow(unsafe_code, reason = "what is registered owns its descriptor, which stays open as long")]
+fn registered(inotify: Inotify) -> Option<AsyncFd<Raw>> {
+    // SAFETY: `Raw` always answers with the descriptor of the `Inotify` it owns.
+    unsafe { AsyncFd::register(Raw(inotify)) }.ok()
+}
+
 /// An inotify watch on the directory.
 struct Eye(AsyncFd<Raw>);
 
@@ -182,7 +188,7 @@ impl Eye {
             | AddWatchFlags::IN_DELETE_SELF
             | AddWatchFlags::IN_MOVE_SELF;
         inotify.add_watch(directory, changes).ok()?;
-        AsyncFd::new(Raw(inotify)).ok().map(Eye)
+        registered(inotify).map(Eye)
     }
 
     /// Waits for changes and forgets them. False when the directory itself has gone.

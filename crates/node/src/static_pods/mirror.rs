@@ -145,4 +145,49 @@ mod tests {
         );
         assert_eq!(owner.controller, Some(true));
     }
+
+    #[tokio::test]
+    async fn n_25_t_node_91_a_mirror_is_created_in_the_api_and_replaced_when_its_pod_changes() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let data = tempfile::tempdir().unwrap();
+        let config = server::Config {
+            data_dir: data.path().into(),
+            listen: ([127, 0, 0, 1], 0).into(),
+            store: server::StoreChoice::Embedded,
+            audit_log: None,
+            controllers: false,
+        };
+        let server = server::start(config).await.unwrap();
+        let admin = server::authn::User::authenticated("tester", &["system:masters"]);
+        let client = Client::in_process(server.server.door(admin));
+        let node: Node = client
+            .create(&serde_json::from_value(json!({ "metadata": { "name": "n" } })).unwrap())
+            .await
+            .unwrap();
+        let pod = |hash: &str| -> Pod {
+            serde_json::from_value(json!({
+                "metadata": { "name": "web-n", "namespace": "default", "uid": hash, "annotations": {
+                    "kubernetes.io/config.hash": hash, "kubernetes.io/config.source": "file" } },
+                "spec": { "nodeName": "n", "containers": [{ "name": "c", "image": "i" }] },
+            }))
+            .unwrap()
+        };
+        let first =
+            reconcile_mirror(&client, &pod("h1"), None, Some(&node)).await.unwrap().unwrap();
+        assert_ne!(first.metadata.uid.as_deref(), Some("h1"));
+        // Not known yet, but there: it is taken as it is.
+        let again =
+            reconcile_mirror(&client, &pod("h1"), None, Some(&node)).await.unwrap().unwrap();
+        assert_eq!(again.metadata.uid, first.metadata.uid);
+        let second =
+            reconcile_mirror(&client, &pod("h2"), Some(&first), Some(&node)).await.unwrap();
+        assert_ne!(second.as_ref().unwrap().metadata.uid, first.metadata.uid);
+        let there: Pod = client.get(&ObjectKey::new("default", "web-n")).await.unwrap();
+        assert_eq!(annotation(&there, CONFIG_MIRROR), Some("h2"));
+        delete_mirror(&client, &first).await.unwrap();
+        assert!(client.find::<Pod>(&ObjectKey::of(&there)).await.unwrap().is_some());
+        delete_mirror(&client, &there).await.unwrap();
+        assert!(client.find::<Pod>(&ObjectKey::of(&there)).await.unwrap().is_none());
+        server.stop().await;
+    }
 }

@@ -24,8 +24,8 @@ impl Worker {
         }
         let plan = bringup::plan(&self.pod, &observed, &self.backoffs, now);
         self.note_waiting(&plan, &mut observed);
-        self.publish(&observed);
-        if plan.is_done() || status::is_terminal(&self.status) {
+        let terminal = self.publish(&observed);
+        if plan.is_done() || terminal {
             return Ok(Next::End(Cause::Completed));
         }
         self.parts.objects.register(&self.pod);
@@ -113,12 +113,10 @@ impl Worker {
 
     /// T-NODE-68: everything is killed without hooks and forgotten, then starts over.
     async fn reset(&mut self, plan: &Plan) -> Result<Performed, String> {
+        let running = plan.reset.iter().filter(|container| container.running);
+        let running = running.map(|container| (container.id.as_str(), container.name.as_str()));
+        self.end_for_reset(running.collect()).await;
         for container in &plan.reset {
-            let on = client::part(&self.reference(), &container.kind.field_path(&container.name));
-            if container.running {
-                self.parts.recorder.normal(&on, "Killing", "killing");
-                self.kill_at_once(&container.id).await?;
-            }
             let removed = self.parts.runtime.remove_container(&container.id).await;
             removed.map_err(|error| error.to_string())?;
             self.forget_container(&container.id);

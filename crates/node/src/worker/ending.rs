@@ -61,7 +61,7 @@ impl Worker {
         let grace = self.grace(cause);
         let stopping = |member: &Member| format!("Stopping container {}", member.name);
         let drive = Drive::new(machine, self.addresses(&observed), Box::new(stopping), true);
-        let _ = self.drive(drive, grace).await?;
+        self.drive(drive, grace).await;
         let observed = self.observe().await?;
         self.stop_sandboxes(&observed).await?;
         let observed = self.observe().await?;
@@ -91,29 +91,17 @@ impl Worker {
         let addresses = self.addresses(observed);
         let drive = Drive::new(machine, addresses, Box::new(move |_| message.clone()), false);
         match self.drive(drive, kill.grace).await {
-            Ok(Some(overtaken)) => Err(overtaken),
-            Ok(None) => Ok(()),
-            Err(why) => {
-                tracing::warn!(pod = %self.title(), why, "a container was not ended");
-                Ok(())
-            }
+            Some(overtaken) => Err(overtaken),
+            None => Ok(()),
         }
     }
 
     /// The container's postStart hook failed (T-NODE-67).
-    pub(super) async fn end_after_hook(
-        &mut self,
-        container: &PodContainer<'_>,
-        id: &str,
-        on: &ObjectReference,
-    ) {
-        let _ = on;
+    pub(super) async fn end_after_hook(&mut self, container: &PodContainer<'_>, id: &str) {
         let machine = Termination::new(vec![member(&self.pod, id, &container.name)]);
         let message = Box::new(|_: &Member| "FailedPostStartHook".to_owned());
         let grace = container_grace(&self.pod, None);
-        if let Err(why) = self.drive(Drive::new(machine, Vec::new(), message, false), grace).await {
-            tracing::warn!(pod = %self.title(), why, "a container was not ended");
-        }
+        self.drive(Drive::new(machine, Vec::new(), message, false), grace).await;
     }
 
     /// The sandbox is no good: what runs in it ends with the pod's own grace, then it goes (N-36).
@@ -121,34 +109,22 @@ impl Worker {
         let machine = Termination::new(members(&self.pod, observed));
         let stopping = |member: &Member| format!("Stopping container {}", member.name);
         let drive = Drive::new(machine, self.addresses(observed), Box::new(stopping), false);
-        if self.drive(drive, container_grace(&self.pod, None)).await?.is_none() {
+        if self.drive(drive, container_grace(&self.pod, None)).await.is_none() {
             self.stop_sandboxes(observed).await?;
         }
         Ok(())
     }
 
-    /// Without hook and without asking (T-NODE-68); returns when its end was seen.
-    pub(super) async fn kill_at_once(&mut self, id: &str) -> Result<(), String> {
-        self.parts.runtime.kill_container(id).await.map_err(|error| error.to_string())?;
-        loop {
-            let observed = self.observe().await?;
-            if !observed
-                .containers
-                .iter()
-                .any(|container| container.id == id && container.is_running())
-            {
-                return Ok(());
-            }
-            let _ = tokio::time::timeout(LOOK_AGAIN, self.news.notified()).await;
-        }
+    /// All start over: no hook, a stop signal with its two seconds, then the kill (T-NODE-68).
+    pub(super) async fn end_for_reset(&mut self, containers: Vec<(&str, &str)>) {
+        let all = containers.iter().map(|(id, name)| member(&self.pod, id, name));
+        let machine = Termination::new(all.collect());
+        let message = Box::new(|_: &Member| "killing".to_owned());
+        self.drive(Drive::new(machine, Vec::new(), message, false), Duration::ZERO).await;
     }
 
     /// Runs the machine to its end. `Overtaken`: the whole pod is to end, and this was only a part.
-    async fn drive(
-        &mut self,
-        mut drive: Drive,
-        grace: Duration,
-    ) -> Result<Option<Overtaken>, String> {
+    async fn drive(&mut self, mut drive: Drive, grace: Duration) -> Option<Overtaken> {
         let actions = drive.machine.step(drive.now(), Input::Terminate { grace });
         self.perform_all(&drive, actions);
         let (mut changes, mut ending) = (self.orders.clone(), self.orders.clone());
@@ -157,12 +133,12 @@ impl Worker {
             let due = due.unwrap_or_else(|| Instant::now() + LOOK_AGAIN);
             let look_again = Instant::now() + LOOK_AGAIN;
             let inputs = tokio::select! {
-                () = self.news.notified() => self.exits(&drive).await?,
+                () = self.news.notified() => self.exits(&drive).await,
                 Some(input) = drive.waiting.recv() => vec![input],
-                _ = changes.changed(), if drive.whole_pod => self.hurry(&drive),
-                () = Worker::ending(&mut ending), if !drive.whole_pod => return Ok(Some(Overtaken)),
+                _ = changes.changed(), if drive.whole_pod => self.hurry(),
+                () = Worker::ending(&mut ending), if !drive.whole_pod => return Some(Overtaken),
                 () = tokio::time::sleep_until(due.min(look_again)) => {
-                    let mut inputs = self.exits(&drive).await?;
+                    let mut inputs = self.exits(&drive).await;
                     inputs.push(Input::Tick);
                     inputs
                 }
@@ -172,12 +148,19 @@ impl Worker {
                 self.perform_all(&drive, actions);
             }
         }
-        Ok(None)
+        None
     }
 
     /// What was seen to have ended since, and what turned out to run.
-    async fn exits(&mut self, drive: &Drive) -> Result<Vec<Input>, String> {
-        let observed = self.observe().await?;
+    async fn exits(&mut self, drive: &Drive) -> Vec<Input> {
+        let observed = match self.observe().await {
+            Ok(observed) => observed,
+            Err(why) => {
+                // The machine goes on by its own clock; it must not start over.
+                tracing::warn!(pod = %self.title(), why, "nobody knows what runs");
+                return Vec::new();
+            }
+        };
         self.publish(&observed);
         let running = |id: &str| observed.containers.iter().any(|c| c.id == id && c.is_running());
         let ended = drive.machine.stages().filter(|(member, _)| !running(&member.id));
@@ -186,16 +169,15 @@ impl Worker {
         if drive.whole_pod {
             inputs.extend(members(&self.pod, &observed).into_iter().map(Input::Found));
         }
-        Ok(inputs)
+        inputs
     }
 
     /// A later delete with a shorter grace takes effect at once (T-EDGE-2).
-    fn hurry(&mut self, drive: &Drive) -> Vec<Input> {
+    fn hurry(&mut self) -> Vec<Input> {
         let before = self.grace(&Cause::Deleted);
         self.follow_orders();
         let gone = self.orders.borrow().gone && self.pod.metadata.deletion_timestamp.is_none();
         let after = self.grace(if gone { &Cause::Gone } else { &Cause::Deleted });
-        let _ = drive;
         if after < before { vec![Input::Terminate { grace: after }] } else { Vec::new() }
     }
 

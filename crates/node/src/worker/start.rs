@@ -209,7 +209,7 @@ impl Worker {
         let Err(failure) = ran else { return Ok(()) };
         tracing::info!(pod = %self.title(), why = failure.message, "postStart failed");
         self.parts.recorder.warning(on, "FailedPostStartHook", "PostStartHook failed");
-        self.end_after_hook(container, id, on).await;
+        self.end_after_hook(container, id).await;
         Err(Stopped::Failed(StartFailure {
             reason: "PostStartHookError".into(),
             message: failure.message,

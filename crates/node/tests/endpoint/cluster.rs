@@ -43,8 +43,11 @@ impl Cluster {
         let agent = door(User::authenticated(format!("system:node:{NODE}"), &["system:nodes"]));
         let credentials = running.node_credentials(NODE, &["127.0.0.1".to_owned()]).unwrap();
         let serving = &credentials.serving;
-        let tls =
-            endpoint::server_config(&serving.certificate, &serving.key, &credentials.ca_certificate);
+        let tls = endpoint::server_config(
+            &serving.certificate,
+            &serving.key,
+            &credentials.ca_certificate,
+        );
         let (runtime, pods) = (Arc::new(Double::default()), Arc::new(Pods::default()));
         let endpoint = endpoint::serve(Endpoint {
             node: NODE.to_owned(),
@@ -151,10 +154,6 @@ impl Cluster {
     pub(crate) fn token(&self) -> String {
         let path = self.dir.path().join("data/admin.token");
         std::fs::read_to_string(path).unwrap().trim().to_owned()
-    }
-
-    pub(crate) fn url(&self) -> String {
-        format!("https://{}", self.running.address)
     }
 }
 

@@ -196,7 +196,11 @@ impl Runtime for Double {
 
     async fn connect(&self, _: &str, port: u16) -> Result<tokio::net::TcpStream> {
         let connected = tokio::net::TcpStream::connect(("127.0.0.1", port)).await;
-        connected.map_err(|error| Error::Refused(format!("failed to connect to localhost:{port} inside namespace: {error}")))
+        connected.map_err(|error| {
+            Error::Refused(format!(
+                "failed to connect to localhost:{port} inside namespace: {error}"
+            ))
+        })
     }
 
     fn images(&self) -> &dyn Images {

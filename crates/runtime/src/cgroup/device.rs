@@ -23,25 +23,22 @@ pub(crate) struct Rule {
 impl Devices {
     /// What every container may use: any node may be made, the usual ones opened.
     pub(crate) fn usual() -> Vec<Rule> {
-        let any = |kind, access: &str| Rule { kind, major: None, minor: None, access: access.into() };
-        let one = |major, minor| Rule {
-            kind: 'c',
-            major: Some(major),
-            minor,
-            access: "rwm".into(),
-        };
+        let any =
+            |kind, access: &str| Rule { kind, major: None, minor: None, access: access.into() };
+        let one =
+            |major, minor| Rule { kind: 'c', major: Some(major), minor, access: "rwm".into() };
         vec![
             any('c', "m"),
             any('b', "m"),
-            one(1, Some(3)),  // null
-            one(1, Some(5)),  // zero
-            one(1, Some(7)),  // full
-            one(1, Some(8)),  // random
-            one(1, Some(9)),  // urandom
-            one(5, Some(0)),  // tty
-            one(5, Some(1)),  // console
-            one(5, Some(2)),  // ptmx
-            one(136, None),   // pts/*
+            one(1, Some(3)), // null
+            one(1, Some(5)), // zero
+            one(1, Some(7)), // full
+            one(1, Some(8)), // random
+            one(1, Some(9)), // urandom
+            one(5, Some(0)), // tty
+            one(5, Some(1)), // console
+            one(5, Some(2)), // ptmx
+            one(136, None),  // pts/*
         ]
     }
 }

@@ -17,11 +17,11 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 
 pub(crate) async fn connect(sandbox: &LiveSandbox, port: u16) -> Result<tokio::net::TcpStream> {
     sandbox.link()?;
-    let process = sandbox
-        .process()
-        .ok_or_else(|| Error::Unavailable("the sandbox has no process".into()))?;
-    let refused =
-        |error: io::Error| Error::Refused(format!("failed to connect to localhost:{port}: {error}"));
+    let process =
+        sandbox.process().ok_or_else(|| Error::Unavailable("the sandbox has no process".into()))?;
+    let refused = |error: io::Error| {
+        Error::Refused(format!("failed to connect to localhost:{port}: {error}"))
+    };
     let namespace = File::open(format!("/proc/{}/ns/net", process.pid)).map_err(refused)?;
     let (sender, receiver) = oneshot::channel();
     std::thread::Builder::new()

@@ -30,6 +30,7 @@ pub(crate) fn create(
         // What was made so far belongs to nobody.
         let _ = fs::remove_dir_all(sandbox.container_directory(&id));
         sandbox.container_cgroup(&id).remove();
+        let _ = images.release(&id);
     }
     outcome
 }
@@ -41,6 +42,7 @@ fn prepare(
     id: &str,
 ) -> Result<Container> {
     let image = images.config(&spec.image)?;
+    images.hold(id, &spec.image)?;
     let layers = images.layers(&spec.image)?;
     let command = command(spec, &image)?;
     let user = Accounts::read(&layers).resolve(&image.user, &spec.security)?;
@@ -74,14 +76,15 @@ fn prepare(
         Namespace::Host => PathBuf::from("/dev/shm"),
         _ => sandbox.directory.join("shm"),
     };
+    let capabilities = capability::bounding(&spec.security)?;
     let parts = Parts {
         spec,
         command,
         env: environment(spec, &image, user.home.as_deref()),
         working_dir: working_dir.clone(),
         user: &user,
-        capabilities: capability::bounding(&spec.security)?,
-        seccomp: seccomp::profile(&spec.security)?,
+        seccomp: seccomp::profile(&spec.security, &capabilities)?,
+        capabilities,
         own_pid,
         shm,
         volumes: volumes.clone(),

@@ -42,6 +42,8 @@ use tokio::sync::broadcast;
 
 /// Changes a slow listener may be behind before it has to look at everything again.
 const CHANGES_KEPT: usize = 1024;
+/// Of two uuids, without their dashes.
+const ID_LENGTH: usize = 64;
 /// A shim is ready after milliseconds; a machine that needs longer is in trouble.
 const READY_MAX: Duration = Duration::from_secs(30);
 
@@ -80,7 +82,21 @@ impl Native {
                 None => drop(std::fs::remove_dir_all(directory)),
             }
         }
-        Ok(Native { config, sandboxes: Mutex::new(sandboxes), changes })
+        let native = Native { config, sandboxes: Mutex::new(sandboxes), changes };
+        native.release_strays()?;
+        Ok(native)
+    }
+
+    /// Lets go of layers held for containers that did not outlive an earlier agent. Others hold
+    /// layers too, under names that are no container's.
+    fn release_strays(&self) -> Result<()> {
+        let ours = |id: &str| id.len() == ID_LENGTH && id.bytes().all(|b| b.is_ascii_hexdigit());
+        for holder in self.config.images.holders()? {
+            if ours(&holder) && self.holder(&holder).is_err() {
+                self.config.images.release(&holder)?;
+            }
+        }
+        Ok(())
     }
 
     fn all(&self) -> MutexGuard<'_, HashMap<String, Arc<LiveSandbox>>> {
@@ -248,10 +264,7 @@ impl Runtime for Native {
 
     async fn run_sandbox(&self, spec: &SandboxSpec) -> Result<Sandbox> {
         if !spec.handler.is_empty() {
-            return Err(Error::Refused(format!(
-                "no runtime for {:?} is configured",
-                spec.handler
-            )));
+            return Err(Error::Refused(format!("no runtime for {:?} is configured", spec.handler)));
         }
         let id = new_id();
         let record = SandboxRecord {
@@ -291,9 +304,11 @@ impl Runtime for Native {
     async fn remove_sandbox(&self, id: &str) -> Result<()> {
         self.stop_sandbox(id).await?;
         let Some(sandbox) = self.find(id) else { return Ok(()) };
-        let directory = sandbox.directory.clone();
-        remove_directory(directory).await?;
+        remove_directory(sandbox.directory.clone()).await?;
         self.all().remove(id);
+        for record in sandbox.containers() {
+            self.config.images.release(&record.container.id)?;
+        }
         Ok(())
     }
 
@@ -387,7 +402,7 @@ impl Runtime for Native {
         unmount(&directory.join("rootfs"));
         remove_directory(directory).await?;
         sandbox.drop_container(container);
-        Ok(())
+        self.config.images.release(container)
     }
 
     async fn update_container(&self, container: &str, resources: &Resources) -> Result<()> {

@@ -93,9 +93,7 @@ fn root_propagation(mounts: &[Mount]) -> &'static str {
 fn mounts(parts: &Parts<'_>) -> Vec<Value> {
     let privileged = parts.spec.security.privileged;
     let access = if privileged { "rw" } else { "ro" };
-    let mount = |target: &str, kind: &str, source: &str, options: &[&str]| {
-        json!({ "destination": target, "type": kind, "source": source, "options": options })
-    };
+    let mount = |target: &str, kind: &str, source: &str, options: &[&str]| json!({ "destination": target, "type": kind, "source": source, "options": options });
     let mut mounts = vec![
         mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"]),
         mount("/dev", "tmpfs", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=65536k"]),
@@ -175,8 +173,8 @@ fn cgroup_mounts(parts: &Parts<'_>, access: &str) -> Vec<Value> {
 
 /// A device of the node as the configuration names it.
 pub(crate) fn device(device: &Device) -> Result<Value> {
-    let found = std::fs::metadata(&device.source)
-        .map_err(Error::io("find the device", &device.source))?;
+    let found =
+        std::fs::metadata(&device.source).map_err(Error::io("find the device", &device.source))?;
     let kind = found.file_type();
     let kind = match (kind.is_char_device(), kind.is_block_device()) {
         (true, _) => "c",
@@ -217,11 +215,7 @@ fn walk(directory: &Path, found: &mut Vec<Device>, depth: usize) {
         if kind.is_dir() && depth < DEPTH_MAX {
             walk(&path, found, depth + 1);
         } else if kind.is_char_device() || kind.is_block_device() {
-            found.push(Device {
-                source: path.clone(),
-                target: path,
-                permissions: "rwm".into(),
-            });
+            found.push(Device { source: path.clone(), target: path, permissions: "rwm".into() });
         }
     }
 }

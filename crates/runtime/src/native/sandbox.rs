@@ -10,9 +10,7 @@ use super::record::{self, ContainerRecord, SandboxRecord, ShimProcess};
 use crate::cgroup::Cgroup;
 use crate::shim::message::{Ask, Reply, Told};
 use crate::shim::{connect, pidfd};
-use crate::{
-    Change, Container, ContainerState, Error, Exit, Result, Sandbox, SandboxState,
-};
+use crate::{Change, Container, ContainerState, Error, Exit, Result, Sandbox, SandboxState};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -52,7 +50,8 @@ impl LiveSandbox {
         changes: broadcast::Sender<Change>,
     ) -> Arc<LiveSandbox> {
         let mut containers = BTreeMap::new();
-        for entry in std::fs::read_dir(directory.join("containers")).into_iter().flatten().flatten() {
+        for entry in std::fs::read_dir(directory.join("containers")).into_iter().flatten().flatten()
+        {
             if let Some(container) =
                 record::read::<ContainerRecord>(&entry.path().join("container.json"))
             {
@@ -293,7 +292,8 @@ impl LiveSandbox {
 
     async fn reconnect(self: &Arc<Self>) -> Result<(), String> {
         let gone = || "the pod's shim died while nobody was watching".to_owned();
-        let process = record::read::<ShimProcess>(&self.directory.join("shim.pid")).ok_or_else(gone)?;
+        let process =
+            record::read::<ShimProcess>(&self.directory.join("shim.pid")).ok_or_else(gone)?;
         if !process.is_alive() {
             return Err(gone());
         }

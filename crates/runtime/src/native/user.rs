@@ -47,7 +47,9 @@ impl Accounts {
                 Err(_) if name.is_empty() => (0, self.user_by_id(0)),
                 Err(_) => {
                     let line = self.user_by_name(name).ok_or_else(|| {
-                        Error::Refused(format!("unable to find user {name}: no matching entries in passwd file"))
+                        Error::Refused(format!(
+                            "unable to find user {name}: no matching entries in passwd file"
+                        ))
                     })?;
                     (number(&line, 2)?, Some(line))
                 }
@@ -62,8 +64,10 @@ impl Accounts {
         };
         let mut groups = vec![gid];
         let user_name = line.as_deref().and_then(|line| line.split(':').next());
-        let of_image = user_name.filter(|_| !security.strict_groups).map(|name| self.groups_of(name));
-        for group in security.supplemental_groups.iter().copied().chain(of_image.into_iter().flatten())
+        let of_image =
+            user_name.filter(|_| !security.strict_groups).map(|name| self.groups_of(name));
+        for group in
+            security.supplemental_groups.iter().copied().chain(of_image.into_iter().flatten())
         {
             if !groups.contains(&group) {
                 groups.push(group);
@@ -88,7 +92,9 @@ impl Accounts {
         }
         let line = self.group.lines().find(|line| line.split(':').next() == Some(group));
         let line = line.ok_or_else(|| {
-            Error::Refused(format!("unable to find group {group}: no matching entries in group file"))
+            Error::Refused(format!(
+                "unable to find group {group}: no matching entries in group file"
+            ))
         })?;
         number(line, 2)
     }
@@ -96,9 +102,11 @@ impl Accounts {
     fn groups_of(&self, name: &str) -> Vec<u32> {
         self.group
             .lines()
-            .filter(|line| line.split(':').nth(3).is_some_and(|members| {
-                members.split(',').any(|member| member.trim() == name)
-            }))
+            .filter(|line| {
+                line.split(':')
+                    .nth(3)
+                    .is_some_and(|members| members.split(',').any(|member| member.trim() == name))
+            })
             .filter_map(|line| number(line, 2).ok())
             .collect()
     }
@@ -135,7 +143,8 @@ mod tests {
 
     fn accounts() -> Accounts {
         Accounts {
-            passwd: "root:x:0:0:root:/root:/bin/sh\nalice:x:1000:1001::/home/alice:/bin/sh\n".into(),
+            passwd: "root:x:0:0:root:/root:/bin/sh\nalice:x:1000:1001::/home/alice:/bin/sh\n"
+                .into(),
             group: "root:x:0:\nalice:x:1001:\nwheel:x:50:alice,bob\naudio:x:60:bob\n".into(),
         }
     }
@@ -156,11 +165,8 @@ mod tests {
         assert_eq!(who("7:8", Security::default()), (7, 8, vec![8]));
         assert_eq!(who("alice", uid(4242)), (4242, 0, vec![0]), "unknown users have group 0");
         assert_eq!(who("", uid(1000)), (1000, 1001, vec![1001, 50]));
-        let strict = Security {
-            strict_groups: true,
-            supplemental_groups: vec![77, 77],
-            ..uid(1000)
-        };
+        let strict =
+            Security { strict_groups: true, supplemental_groups: vec![77, 77], ..uid(1000) };
         assert_eq!(who("", strict), (1000, 1001, vec![1001, 77]));
         let group = Security { group: Some(9), supplemental_groups: vec![5], ..uid(1000) };
         assert_eq!(who("", group), (1000, 9, vec![9, 5, 50]));

@@ -51,7 +51,8 @@ pub(crate) struct Stdio(pub(crate) [OwnedFd; 3]);
 impl Container {
     /// Opens the log and makes the pipes.
     pub(crate) fn prepare(directory: PathBuf, id: String) -> Result<(Container, Stdio), String> {
-        let plan = std::fs::read(directory.join("plan.json")).map_err(super::said("read plan.json"))?;
+        let plan =
+            std::fs::read(directory.join("plan.json")).map_err(super::said("read plan.json"))?;
         let plan: Plan = serde_json::from_slice(&plan).map_err(super::said("read plan.json"))?;
         let log = Log::open(plan.log.clone())
             .map_err(|error| format!("cannot open the log {}: {error}", plan.log.display()))?;
@@ -126,7 +127,12 @@ impl Container {
                 None
             }
             Ok(length) => {
-                stream.lines.take(clock::now(), stream.source, &buffer[..length], &mut self.records);
+                stream.lines.take(
+                    clock::now(),
+                    stream.source,
+                    &buffer[..length],
+                    &mut self.records,
+                );
                 self.write_records();
                 Some(&buffer[..length])
             }

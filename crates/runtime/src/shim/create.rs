@@ -53,7 +53,10 @@ pub(crate) struct Report(pub(crate) RawFd);
 impl Report {
     fn line(self, line: &str) {
         use std::os::fd::BorrowedFd;
-        #[allow(unsafe_code, reason = "the descriptor is open in this process for as long as it lives")]
+        #[allow(
+            unsafe_code,
+            reason = "the descriptor is open in this process for as long as it lives"
+        )]
         // SAFETY: nothing in the children of the shim closes it before they end or exec.
         let pipe = unsafe { BorrowedFd::borrow_raw(self.0) };
         let _ = nix::unistd::write(pipe, line.as_bytes());
@@ -87,8 +90,7 @@ fn create(
         name_pid_namespace(&container.directory, &path)?;
     }
     let state = container.directory.join("state");
-    let console =
-        container.plan.terminal.then(|| container.directory.join("console.sock"));
+    let console = container.plan.terminal.then(|| container.directory.join("console.sock"));
     let mut built = ContainerBuilder::new(container.id.clone(), SyscallType::default())
         .with_executor(Program { report })
         .with_root_path(state)

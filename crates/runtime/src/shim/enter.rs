@@ -21,7 +21,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 /// Where programs are looked for when a container says nothing.
-pub(crate) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(crate) const DEFAULT_PATH: &str =
+    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What the new process is born with: a socket to send the terminal's master to, or its stdio.
 pub(crate) enum Ends {
@@ -62,10 +63,12 @@ fn enter(
     let _ = sys::prctl(libc::PR_SET_DUMPABLE, 0);
     restore_signals();
     set_oom_score(container.plan.oom_score_adj);
-    let spec = Spec::load(container.directory.join("config.json")).map_err(said("read config.json"))?;
+    let spec =
+        Spec::load(container.directory.join("config.json")).map_err(said("read config.json"))?;
     container.cgroup.join(std::process::id()).map_err(said("join the cgroup"))?;
-    let namespaces = ["pid", "cgroup", "mnt"]
-        .map(|name| File::open(format!("/proc/{pid}/ns/{name}")).map_err(said("find the container")));
+    let namespaces = ["pid", "cgroup", "mnt"].map(|name| {
+        File::open(format!("/proc/{pid}/ns/{name}")).map_err(said("find the container"))
+    });
     for namespace in namespaces {
         setns(namespace?, CloneFlags::empty()).map_err(said("enter the container"))?;
     }
@@ -111,12 +114,8 @@ fn become_process(spec: &Spec, command: &[String], ends: &Ends) -> Result<(), St
 fn take_identity(spec: &Spec, process: &Process) -> Result<(), String> {
     let syscall = create_syscall();
     let user = process.user();
-    let groups: Vec<Gid> = user
-        .additional_gids()
-        .iter()
-        .flatten()
-        .map(|group| Gid::from_raw(*group))
-        .collect();
+    let groups: Vec<Gid> =
+        user.additional_gids().iter().flatten().map(|group| Gid::from_raw(*group)).collect();
     let no_new_privs = process.no_new_privileges() == Some(true);
     if no_new_privs {
         sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1).map_err(said("set no_new_privs"))?;
@@ -137,7 +136,8 @@ fn take_identity(spec: &Spec, process: &Process) -> Result<(), String> {
     }
     capabilities::reset_effective(syscall.as_ref()).map_err(said("reset capabilities"))?;
     if let Some(allowed) = process.capabilities() {
-        capabilities::drop_privileges(allowed, syscall.as_ref()).map_err(said("drop capabilities"))?;
+        capabilities::drop_privileges(allowed, syscall.as_ref())
+            .map_err(said("drop capabilities"))?;
     }
     if no_new_privs {
         apply_filter()?;
@@ -207,12 +207,13 @@ pub(crate) fn find_executable(name: &str, path: &str) -> Result<PathBuf, String>
         };
     }
     path.split(':')
-        .map(|directory| PathBuf::from(if directory.is_empty() { "." } else { directory }).join(name))
+        .map(|directory| {
+            PathBuf::from(if directory.is_empty() { "." } else { directory }).join(name)
+        })
         .find(|file| {
             !name.is_empty()
-                && std::fs::metadata(file).is_ok_and(|found| {
-                    found.is_file() && found.permissions().mode() & 0o111 != 0
-                })
+                && std::fs::metadata(file)
+                    .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
         })
         .ok_or_else(|| format!("exec: {name:?}: executable file not found in $PATH"))
 }

@@ -104,8 +104,7 @@ impl Log {
 
     /// The file was renamed: go on in a new one of the old name (N-159).
     pub(crate) fn reopen(&mut self) -> io::Result<()> {
-        let file =
-            File::options().create(true).append(true).mode(0o640).open(&self.path)?;
+        let file = File::options().create(true).append(true).mode(0o640).open(&self.path)?;
         self.file = Some(file);
         Ok(())
     }
@@ -154,9 +153,6 @@ mod tests {
         let exact = vec![b'x'; PIECE];
         assert_eq!(records(&[&exact, b"\n"]), [row("F", PIECE)]);
         assert_eq!(records(&[&exact]), [row("F", PIECE)]);
-        assert_eq!(
-            records(&[&long, &long]),
-            [row("P", PIECE), row("P", PIECE), row("F", 20)]
-        );
+        assert_eq!(records(&[&long, &long]), [row("P", PIECE), row("P", PIECE), row("F", 20)]);
     }
 }

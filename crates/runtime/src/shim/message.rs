@@ -23,20 +23,46 @@ pub(crate) enum Ask {
     /// How is everything? Answered with [`Reply::Containers`].
     State,
     /// Run a container that was prepared on disk.
-    Start { container: String },
+    Start {
+        container: String,
+    },
     /// To process 1 of a container.
-    Signal { container: String, signal: i32 },
+    Signal {
+        container: String,
+        signal: i32,
+    },
     /// Run one more process. With a terminal one descriptor comes along (a socket on which the
     /// terminal's master is sent back), otherwise three: its stdin, stdout and stderr.
-    Exec { exec: u64, container: String, command: Vec<String>, terminal: bool },
+    Exec {
+        exec: u64,
+        container: String,
+        command: Vec<String>,
+        terminal: bool,
+    },
     /// To the process group of an exec.
-    SignalExec { exec: u64, signal: i32 },
-    Resize { container: String, width: u16, height: u16 },
-    Reopen { container: String },
+    SignalExec {
+        exec: u64,
+        signal: i32,
+    },
+    Resize {
+        container: String,
+        width: u16,
+        height: u16,
+    },
+    Reopen {
+        container: String,
+    },
     /// This connection becomes a stream of frames.
-    Attach { container: String, stdin: bool, stdout: bool, stderr: bool },
+    Attach {
+        container: String,
+        stdin: bool,
+        stdout: bool,
+        stderr: bool,
+    },
     /// A container that has ended will not be asked for again.
-    Forget { container: String },
+    Forget {
+        container: String,
+    },
     /// Let go of everything and end. The caller has killed what ran.
     Stop,
 }
@@ -45,20 +71,38 @@ pub(crate) enum Ask {
 pub(crate) enum Told {
     /// Said once, on the connection the shim was born with.
     Ready,
-    Answer { id: u64, outcome: Result<Reply, String> },
-    Exited { container: String, exit: Exit },
-    ExecExited { exec: u64, code: i32 },
+    Answer {
+        id: u64,
+        outcome: Result<Reply, String>,
+    },
+    Exited {
+        container: String,
+        exit: Exit,
+    },
+    ExecExited {
+        exec: u64,
+        code: i32,
+    },
     /// What all containers depend upon has died.
-    Broken { message: String },
+    Broken {
+        message: String,
+    },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
     Done,
-    Started { at: Timestamp },
+    Started {
+        at: Timestamp,
+    },
     /// The process could not be run, and why; the container has ended.
-    NotStarted { exit: Exit },
-    Containers { running: Vec<Running>, broken: Option<String> },
+    NotStarted {
+        exit: Exit,
+    },
+    Containers {
+        running: Vec<Running>,
+        broken: Option<String>,
+    },
 }
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -52,7 +52,8 @@ fn run(directory: &Path) -> ExitCode {
     // The agent that started this process is at the other end of its stdin.
     let mut agent = UnixStream::from(sys::own(0));
     let outcome = serve::Shim::prepare(directory).and_then(|shim| {
-        let agent = agent.try_clone().map_err(|error| format!("cannot keep the socket: {error}"))?;
+        let agent =
+            agent.try_clone().map_err(|error| format!("cannot keep the socket: {error}"))?;
         shim.run(agent)
     });
     match outcome {

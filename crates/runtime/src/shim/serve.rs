@@ -462,7 +462,9 @@ impl Shim {
                     code: 128,
                     signal: None,
                     reason: "StartError".into(),
-                    message: format!("failed to start container: unable to start container process: {why}"),
+                    message: format!(
+                        "failed to start container: unable to start container process: {why}"
+                    ),
                     started_at: None,
                     finished_at: now,
                 });
@@ -491,7 +493,9 @@ impl Shim {
     fn reap(&mut self, buffer: &mut [u8]) {
         loop {
             let ended = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::Exited(pid, code)) => Ended { pid: pid.as_raw(), code, signal: None },
+                Ok(WaitStatus::Exited(pid, code)) => {
+                    Ended { pid: pid.as_raw(), code, signal: None }
+                }
                 Ok(WaitStatus::Signaled(pid, signal, _)) => {
                     let signal = signal as i32;
                     Ended { pid: pid.as_raw(), code: 128 + signal, signal: Some(signal) }

@@ -77,7 +77,11 @@ pub(crate) fn pidfd(pid: i32) -> io::Result<OwnedFd> {
 }
 
 #[allow(unsafe_code, reason = "ioctl with a struct that outlives the call")]
-pub(crate) fn set_terminal_size(terminal: BorrowedFd<'_>, width: u16, height: u16) -> io::Result<()> {
+pub(crate) fn set_terminal_size(
+    terminal: BorrowedFd<'_>,
+    width: u16,
+    height: u16,
+) -> io::Result<()> {
     let size = libc::winsize { ws_row: height, ws_col: width, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: TIOCSWINSZ reads one winsize.
     match unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) } {

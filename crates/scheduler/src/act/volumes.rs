@@ -1,6 +1,6 @@
 //! Before a pod is bound: its claims get the volumes that were chosen, and are waited for (N-194).
 
-use super::{Hands, cluster, said};
+use super::{Hands, said};
 use crate::filters::Choice;
 use crate::pod::PodInfo;
 use crate::volumes::{SELECTED_NODE, bound_to};
@@ -50,7 +50,8 @@ async fn promise(hands: &Hands, claim: &ObjectKey, volume: &str) -> Result<(), S
         "namespace": claim.namespace(), "name": claim.name(), "uid": owner.metadata.uid,
         "resourceVersion": owner.metadata.resource_version,
     } } });
-    let patched = hands.client.patch_merge::<PersistentVolume>(&cluster(volume), &patch).await;
+    let patched =
+        hands.client.patch_merge::<PersistentVolume>(&ObjectKey::cluster(volume), &patch).await;
     patched.map(drop).map_err(|error| said(&error))
 }
 

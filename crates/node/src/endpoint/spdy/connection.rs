@@ -220,7 +220,7 @@ impl Reading {
     }
 
     async fn opened(&mut self, id: u32, headers: Headers, last: bool) -> io::Result<bool> {
-        if id % 2 == 0 || id <= self.last {
+        if id.is_multiple_of(2) || id <= self.last {
             return Ok(self.send(Frame::Reset { stream: id, why: PROTOCOL_ERROR }).await);
         }
         self.last = id;

@@ -23,8 +23,8 @@ async fn each_kind_has_its_backing_and_mode() {
         { "name": "secret", "secret": { "secretName": "s", "defaultMode": 0o400 } },
         { "name": "down", "downwardAPI": { "items": [{ "path": "who", "fieldRef": { "fieldPath": "metadata.name" } }] } },
         { "name": "all", "projected": { "sources": [
-            { "configMap": { "name": "cm", "items": [{ "key": "key", "path": "same" }] } },
-            { "secret": { "name": "s", "items": [{ "key": "k", "path": "same" }, { "key": "k", "path": "deep/k" }] } },
+            { "configMap": { "name": "cm" } },
+            { "secret": { "name": "s", "items": [{ "key": "k", "path": "key" }, { "key": "k", "path": "deep/k" }] } },
         ] } },
         { "name": "host", "hostPath": { "path": world.place.path(), "type": "Directory" } },
     ]));
@@ -51,7 +51,7 @@ async fn each_kind_has_its_backing_and_mode() {
     assert_eq!(read("config", "key"), "value");
     assert_eq!(read("secret", "k"), "v1");
     assert_eq!(read("down", "who"), "p");
-    assert_eq!((read("all", "same"), read("all", "deep/k")), ("v1".into(), "v1".into()), "N-141");
+    assert_eq!((read("all", "key"), read("all", "deep/k")), ("v1".into(), "v1".into()), "N-141");
     assert_eq!(about(&volumes["secret"].path.join("k")), (0o400, 0, 0));
     assert_eq!(about(&world.facts.pod_dir(uid(&pod))).0, 0o750, "N-34");
 

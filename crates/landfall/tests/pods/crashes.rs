@@ -1,0 +1,102 @@
+//! What survives: kill -9 of landfall, kill -9 of a shim.
+
+use crate::ground::Ground;
+use crate::harness::{Cluster, Kubectl, down, import, built_image, signal};
+use std::collections::BTreeSet;
+
+const PODS: usize = 20;
+
+/// The same containers, no restart counted, no log line and no exit code lost.
+#[test]
+fn twenty_pods_do_not_notice_that_landfall_was_killed() {
+    let ground = Ground::look();
+    let dir = tempfile::tempdir().unwrap();
+    import(&dir.path().join("data"), &built_image("busybox"));
+    let cluster = Cluster::with_node_in(dir, &[]);
+    let kubectl = cluster.kubectl();
+    let counting = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done";
+    for pod in 0..PODS {
+        kubectl.ok(&format!("kubectl run p{pod} --image=busybox:1 -- sh -c '{counting}'"));
+    }
+    // These end while nobody looks: one well, one not.
+    kubectl.ok("kubectl run ends-well --image=busybox:1 --restart=Never -- sh -c 'until [ -f /tmp/go ]; do sleep 0.1; done; echo last words; exit 0'
+kubectl run ends-badly --image=busybox:1 --restart=Never -- sh -c 'until [ -f /tmp/go ]; do sleep 0.1; done; exit 42'
+kubectl wait --for=condition=Ready pod --all --timeout=120s
+kubectl exec ends-well -- sh -c '(sleep 1; touch /tmp/go) & sleep 0'
+kubectl exec ends-badly -- sh -c '(sleep 1; touch /tmp/go) & sleep 0'");
+    let before = containers(&kubectl);
+    let dir = cluster.kill();
+    wait_until_gone(&dir.path().join("data"), 2);
+    let cluster = Cluster::with_node_in(dir, &[]);
+    let kubectl = cluster.kubectl();
+    kubectl.ok("kubectl wait --for=jsonpath='{.status.phase}'=Succeeded pod/ends-well --timeout=30s
+kubectl wait --for=jsonpath='{.status.phase}'=Failed pod/ends-badly --timeout=30s
+kubectl wait --for=condition=Ready pod/p0 --timeout=30s");
+    assert_eq!(containers(&kubectl), before, "the same containers, no restart");
+    kubectl.prints("kubectl logs ends-well", "last words");
+    kubectl.prints(
+        "kubectl get pod ends-badly -o jsonpath='{.status.containerStatuses[0].state.terminated.exitCode}'",
+        "42",
+    );
+    for pod in [0, PODS - 1] {
+        let log = kubectl.ok(&format!("kubectl logs p{pod}"));
+        for (at, line) in log.lines().enumerate() {
+            assert_eq!(line, (at + 1).to_string(), "a line of p{pod} is missing");
+        }
+    }
+    kubectl.ok("kubectl delete pods --all --grace-period=1");
+    down(&cluster.data_dir());
+    ground.is_as_before(&cluster.data_dir());
+}
+
+/// The pod's status says what happened, and the pod comes back.
+#[test]
+fn a_pod_recovers_from_the_death_of_its_shim() {
+    let ground = Ground::look();
+    let cluster = Cluster::with_node(&["busybox"]);
+    let kubectl = cluster.kubectl();
+    kubectl.ok("kubectl run p --image=busybox:1 -- sleep 1000
+kubectl run once --image=busybox:1 --restart=Never -- sleep 1000
+kubectl wait --for=condition=Ready pod --all --timeout=60s");
+    for shim in shims(&cluster.data_dir()) {
+        signal(shim, "KILL");
+    }
+    kubectl.ok("kubectl wait --for=jsonpath='{.status.containerStatuses[0].restartCount}'=1 pod/p --timeout=30s
+kubectl wait --for=condition=Ready pod/p --timeout=30s
+kubectl wait --for=jsonpath='{.status.phase}'=Failed pod/once --timeout=30s");
+    let last = kubectl.ok("kubectl get pod p -o jsonpath='{.status.containerStatuses[0].lastState.terminated.message}'");
+    assert!(last.contains("shim"), "it says what happened: {last}");
+    kubectl.shows("kubectl describe pod p", &["Pod sandbox changed"]);
+    kubectl.ok("kubectl delete pods --all --grace-period=1");
+    down(&cluster.data_dir());
+    ground.is_as_before(&cluster.data_dir());
+}
+
+fn containers(kubectl: &Kubectl) -> BTreeSet<String> {
+    let path = "{range .items[*]}{.metadata.name} {.status.containerStatuses[0].containerID} \
+                {.status.containerStatuses[0].restartCount}{\"\\n\"}{end}";
+    kubectl.ok(&format!("kubectl get pods -o jsonpath='{path}'")).lines().map(str::to_owned).collect()
+}
+
+fn shims(data_dir: &std::path::Path) -> Vec<u32> {
+    let run = data_dir.join("run").display().to_string();
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        line.contains(" shim ") && line.contains(&run)
+    })
+    .collect()
+}
+
+/// Until that many containers have left an exit on disk: what happened while landfall was away.
+fn wait_until_gone(data_dir: &std::path::Path, exits: usize) {
+    let started = std::process::Command::new("sh")
+        .args(["-c", &format!(
+            "for i in $(seq 300); do [ $(find '{}' -name 'exit*' | wc -l) -ge {exits} ] && exit 0; sleep 0.1; done; exit 1",
+            data_dir.join("run").display()
+        )])
+        .status();
+    assert!(started.unwrap().success(), "they did not end");
+}

@@ -1,0 +1,317 @@
+//! A runtime of its own for each test: directories, cgroup, one image made of busybox.
+
+use async_trait::async_trait;
+use runtime::{
+    Container, ContainerSpec, ContainerState, Credentials, Error, Exec, Exit, Identity, Image,
+    ImageConfig, ImageReference, Images, Namespace, Native, NativeConfig, PodNetwork, PullProgress,
+    Resources, Result, Runtime, Sandbox, SandboxSpec, Security, Unpacked,
+};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Anything that takes longer than this never happens.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+/// One image, the busybox of this machine.
+pub(crate) struct OneImage {
+    layer: PathBuf,
+    pub(crate) config: ImageConfig,
+}
+
+#[async_trait]
+impl Images for OneImage {
+    async fn find(&self, _: &ImageReference) -> Result<Option<Image>> {
+        Ok(None)
+    }
+    async fn list(&self) -> Result<Vec<Image>> {
+        Ok(Vec::new())
+    }
+    async fn pull(
+        &self,
+        _: &ImageReference,
+        _: &[Credentials],
+        _: &(dyn Fn(PullProgress) + Send + Sync),
+    ) -> Result<Image> {
+        Err(Error::Pull("there is no registry".into()))
+    }
+    async fn remove(&self, _: &str) -> Result<()> {
+        Ok(())
+    }
+    fn directory(&self) -> PathBuf {
+        self.layer.clone()
+    }
+    async fn mount(&self, _: &str, _: &Path) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Unpacked for OneImage {
+    fn config(&self, id: &str) -> Result<ImageConfig> {
+        match id {
+            "busybox" => Ok(self.config.clone()),
+            _ => Err(Error::NotFound { what: "image", id: id.to_owned() }),
+        }
+    }
+    fn layers(&self, _: &str) -> Result<Vec<PathBuf>> {
+        Ok(vec![self.layer.clone()])
+    }
+    fn hold(&self, _: &str, _: &str) -> Result<()> {
+        Ok(())
+    }
+    fn release(&self, _: &str) -> Result<()> {
+        Ok(())
+    }
+    fn holders(&self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) directory: tempfile::TempDir,
+    pub(crate) native: Native,
+    pub(crate) uid: String,
+    image: ImageConfig,
+}
+
+/// None when this is not root: nothing can be shown then.
+pub(crate) async fn world() -> Option<World> {
+    world_with(ImageConfig::default()).await
+}
+
+pub(crate) async fn world_with(image: ImageConfig) -> Option<World> {
+    if !nix::unistd::geteuid().is_root() {
+        return None;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    make_layer(&directory.path().join("layer"));
+    let native = open(directory.path(), &image).await;
+    Some(World { directory, native, uid: clock::uuid(), image })
+}
+
+async fn open(directory: &Path, image: &ImageConfig) -> Native {
+    let images = OneImage { layer: directory.join("layer"), config: image.clone() };
+    Native::open(NativeConfig {
+        state_dir: directory.join("run"),
+        images: Arc::new(images),
+        executable: env!("CARGO_BIN_EXE_landfall-shim-test").into(),
+    })
+    .await
+    .unwrap()
+}
+
+fn make_layer(layer: &Path) {
+    for name in ["bin", "etc", "tmp", "data"] {
+        std::fs::create_dir_all(layer.join(name)).unwrap();
+    }
+    std::fs::copy("/bin/busybox", layer.join("bin/busybox")).unwrap();
+    for applet in [
+        "sh", "echo", "cat", "sleep", "id", "ls", "mount", "grep", "true", "false", "hostname",
+        "wc", "kill", "ps", "env", "pwd", "touch", "head", "dd", "mkdir", "ip", "stty", "nc",
+        "seq", "tail", "tr", "yes", "chroot", "unshare", "mknod", "readlink", "stat", "date",
+        "printf", "test", "rm",
+    ] {
+        std::os::unix::fs::symlink("busybox", layer.join("bin").join(applet)).unwrap();
+    }
+    std::fs::write(
+        layer.join("etc/passwd"),
+        "root:x:0:0:root:/root:/bin/sh\nalice:x:1000:1000::/home/alice:/bin/sh\n",
+    )
+    .unwrap();
+    std::fs::write(layer.join("etc/group"), "root:x:0:\nalice:x:1000:\nwheel:x:50:alice\n")
+        .unwrap();
+    std::fs::write(layer.join("data/from-image"), "image").unwrap();
+}
+
+impl World {
+    /// The agent dies and another one takes over.
+    pub(crate) async fn restart(self) -> World {
+        let World { directory, native, uid, image } = self;
+        drop(native);
+        let native = open(directory.path(), &image).await;
+        World { directory, native, uid, image }
+    }
+
+    pub(crate) fn cgroup(&self) -> String {
+        format!("/landfall-test/pod{}", self.uid)
+    }
+
+    pub(crate) fn sandbox_spec(&self) -> SandboxSpec {
+        SandboxSpec {
+            pod: Identity { uid: self.uid.clone(), namespace: "default".into(), name: "p".into() },
+            attempt: 0,
+            hostname: Some("web-0".into()),
+            network: PodNetwork::Host,
+            ipc: Namespace::Pod,
+            pid: Namespace::Container,
+            sysctls: BTreeMap::new(),
+            cgroup: self.cgroup(),
+            resources: Resources::default(),
+            log_directory: self.directory.path().join("logs"),
+            dns: None,
+            ports: Vec::new(),
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+            handler: String::new(),
+        }
+    }
+
+    pub(crate) async fn sandbox(&self) -> Sandbox {
+        self.native.run_sandbox(&self.sandbox_spec()).await.unwrap()
+    }
+
+    pub(crate) async fn created(&self, sandbox: &Sandbox, spec: &ContainerSpec) -> Container {
+        self.native.create_container(&sandbox.id, spec).await.unwrap()
+    }
+
+    pub(crate) async fn started(&self, sandbox: &Sandbox, spec: &ContainerSpec) -> Container {
+        let container = self.created(sandbox, spec).await;
+        self.native.start_container(&container.id).await.unwrap();
+        container
+    }
+
+    /// Runs a script to its end.
+    pub(crate) async fn run(&self, sandbox: &Sandbox, spec: &ContainerSpec) -> (Exit, Log) {
+        let container = self.started(sandbox, spec).await;
+        let exit = self.exit(&container.id).await;
+        (exit, self.log(&container))
+    }
+
+    pub(crate) async fn container(&self, id: &str) -> Container {
+        let all = self.native.sandboxes().await.unwrap();
+        let mut containers = all.into_iter().flat_map(|sandbox| sandbox.containers);
+        containers.find(|container| container.id == id).expect("the container is known")
+    }
+
+    /// Waits for its end, by listening for changes.
+    pub(crate) async fn exit(&self, id: &str) -> Exit {
+        let mut changes = self.native.changes();
+        let waiting = async {
+            loop {
+                if let ContainerState::Exited(exit) = self.container(id).await.state {
+                    return exit;
+                }
+                let _ = changes.recv().await;
+            }
+        };
+        tokio::time::timeout(SOON, waiting).await.expect("it ends")
+    }
+
+    pub(crate) fn log(&self, container: &Container) -> Log {
+        Log(std::fs::read_to_string(&container.log_path).unwrap_or_default())
+    }
+
+    /// Waits until the log contains a text.
+    pub(crate) async fn wait_for_log(&self, container: &Container, text: &str) {
+        until(|| self.log(container).0.contains(text)).await;
+    }
+
+    pub(crate) async fn exec(&self, container: &str, command: &[&str]) -> (i32, String) {
+        let exec = Exec {
+            command: command.iter().map(|word| (*word).to_owned()).collect(),
+            stdout: true,
+            stderr: true,
+            ..Exec::default()
+        };
+        let session = self.native.exec(container, &exec).await.unwrap();
+        let (code, output) = session.collect(1 << 20).await.unwrap();
+        (code, String::from_utf8_lossy(&output).into_owned())
+    }
+
+    /// Stops and removes everything, and looks for what is left (T-NODE-72).
+    pub(crate) async fn leave(self) {
+        for sandbox in self.native.sandboxes().await.unwrap() {
+            self.native.remove_sandbox(&sandbox.id).await.unwrap();
+        }
+        let directory = self.directory.path().to_str().unwrap();
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(directory), "a mount is left");
+        let left: Vec<_> = std::fs::read_dir(self.directory.path().join("run")).unwrap().collect();
+        assert!(left.is_empty(), "a directory is left: {left:?}");
+        for root in std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten() {
+            let group = format!("{}{}", root.path().display(), self.cgroup());
+            assert!(!Path::new(&group).exists(), "a cgroup is left: {group}");
+        }
+        assert!(shims_of(directory).is_empty(), "a shim is left");
+    }
+}
+
+/// Processes that were started for a state directory.
+pub(crate) fn shims_of(directory: &str) -> Vec<i32> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    processes
+        .filter_map(|entry| {
+            let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+            let command = std::fs::read_to_string(entry.path().join("cmdline")).ok()?;
+            command.contains(directory).then_some(pid)
+        })
+        .collect()
+}
+
+/// Waits for something to become true, looking again and again.
+pub(crate) async fn until(condition: impl Fn() -> bool) {
+    let waiting = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(SOON, waiting).await.expect("it becomes true");
+}
+
+pub(crate) struct Log(pub(crate) String);
+
+impl Log {
+    /// The content of one stream, pieces joined.
+    pub(crate) fn of(&self, stream: &str) -> String {
+        let mut text = String::new();
+        for line in self.0.lines() {
+            let mut parts = line.splitn(4, ' ');
+            let (source, tag) = (parts.nth(1), parts.next());
+            if source == Some(stream) {
+                text.push_str(parts.next().unwrap_or_default());
+                if tag == Some("F") {
+                    text.push('\n');
+                }
+            }
+        }
+        text
+    }
+
+    pub(crate) fn stdout(&self) -> String {
+        self.of("stdout")
+    }
+}
+
+/// A container that runs a shell script.
+pub(crate) fn script(text: &str) -> ContainerSpec {
+    ContainerSpec {
+        name: "c".into(),
+        attempt: 0,
+        image: "busybox".into(),
+        image_name: "busybox:latest".into(),
+        command: Some(vec!["/bin/sh".into(), "-c".into(), text.into()]),
+        args: None,
+        env: Vec::new(),
+        working_dir: None,
+        mounts: Vec::new(),
+        devices: Vec::new(),
+        security: Security::default(),
+        resources: Resources::default(),
+        stdin: false,
+        stdin_once: false,
+        tty: false,
+        log_path: format!("c/{}.log", clock::uuid()).into(),
+        pid_of: None,
+        stop_signal: None,
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+    }
+}
+
+/// Another agent over the same directory.
+pub(crate) async fn again(directory: tempfile::TempDir, uid: String) -> World {
+    let image = ImageConfig::default();
+    let native = open(directory.path(), &image).await;
+    World { directory, native, uid, image }
+}
