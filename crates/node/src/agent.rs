@@ -4,6 +4,7 @@
 //!
 //! Not here: what becomes of a pod (`worker`), what the Node object says (`node_object`).
 
+use crate::cgroup_root;
 use crate::config::{NodeFacts, Objects};
 use crate::dispatch::{Dispatch, News};
 use crate::endpoint::{self, Endpoint, Metrics, Serving};
@@ -481,6 +482,7 @@ impl Running {
         {
             say(format!("the pods' network was not removed: {error}")).await;
         }
+        cgroup_root::remove(&self.parts.facts.cgroup_root);
     }
 
     /// Pods go on running and are found again.
