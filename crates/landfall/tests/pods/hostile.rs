@@ -16,7 +16,7 @@ metadata: {{name: flood}}
 spec:
   terminationGracePeriodSeconds: 1
   containers:
-  - {{name: c, image: 'busybox:1', command: [yes, 'a line that says nothing'], resources: {{limits: {{cpu: 200m}}}}}}
+  - {{name: c, image: 'busybox:1', command: ['yes', 'a line that says nothing'], resources: {{limits: {{cpu: 200m}}}}}}
 ---
 apiVersion: v1
 kind: Pod

@@ -103,7 +103,7 @@ EOF");
         kubectl.shows("kubectl describe pod root", &["image will run as root"]);
         kubectl.ok("kubectl create configmap later --from-literal=a=b
                     kubectl wait --for=condition=Ready pod/no-config --timeout=60s");
-        kubectl.prints("kubectl exec no-config -- printenv a", "b");
+        kubectl.prints("kubectl exec no-config -- sh -c 'echo $a'", "b");
     });
 }
 
