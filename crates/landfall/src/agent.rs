@@ -60,13 +60,9 @@ pub(crate) async fn open_runtime(
     Ok(Arc::new(native.await.context("containers cannot be run here")?))
 }
 
-/// The node's name: as given, else the host's, in lower case (N-3).
+/// The node's name: as given, else the host's (N-3).
 pub(crate) fn name(options: &NodeOptions) -> anyhow::Result<String> {
-    let name = match &options.name {
-        Some(name) => name.clone(),
-        None => std::fs::read_to_string("/proc/sys/kernel/hostname")
-            .context("this host has no name; give one with --node-name")?,
-    };
+    let name = options.name.clone().unwrap_or_else(node::default_name);
     let name = name.trim().to_lowercase();
     anyhow::ensure!(!name.is_empty(), "this host has no name; give one with --node-name");
     Ok(name)

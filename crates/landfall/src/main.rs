@@ -3,6 +3,7 @@
 mod command;
 
 mod agent;
+mod allocator;
 mod control;
 mod down;
 mod image;
@@ -13,9 +14,8 @@ use clap::{CommandFactory, Parser};
 use command::{Cli, Command};
 use std::process::ExitCode;
 
-/// A third of the time of a write went into the system's allocator; this one takes a fraction.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: allocator::Chosen = allocator::Chosen;
 
 fn main() -> ExitCode {
     // A pod's shim is this program too. It stays small: nothing else is set up before.

@@ -15,6 +15,15 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// As metrics name it.
+    pub fn metric(self) -> &'static str {
+        match self {
+            Kind::Ephemeral => "ephemeral_container",
+            Kind::Init | Kind::Sidecar => "init_container",
+            Kind::Regular => "container",
+        }
+    }
+
     /// `spec.containers{app}`: how events name a container (T-NODE-17).
     pub fn field_path(self, name: &str) -> String {
         let list = match self {

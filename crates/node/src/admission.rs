@@ -40,11 +40,6 @@ impl Rejection {
     fn new(reason: &str, message: impl Into<String>) -> Rejection {
         Rejection { reason: reason.to_owned(), message: message.into() }
     }
-
-    /// Labels may just have changed: ask the API for the node and decide once more (N-27, row 7).
-    pub(crate) fn may_be_stale(&self) -> bool {
-        self.reason == "NodeAffinity"
-    }
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -9,11 +9,10 @@ use crate::config::{NodeFacts, Objects};
 use crate::dispatch::{Dispatch, News};
 use crate::endpoint::{self, Endpoint, Metrics, Serving};
 use crate::eviction::{Evict, Eviction, Places, Reclaim, Thresholds};
+use crate::figures;
 use crate::images::ImageManager;
 use crate::logs::{self, Rotation};
-use crate::node_object::{
-    Health, Registration, Settings, facts_of, node_reference, watch_runtime,
-};
+use crate::node_object::{Health, Registration, Settings, facts_of, node_reference, watch_runtime};
 use crate::parts::Parts;
 use crate::pods::Pods;
 use crate::probes::Prober;
@@ -169,6 +168,7 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
     sweep(&parts, &known).await;
     tasks.spawn(evict(&config, &parts, health.clone(), news.clone())?);
     tasks.spawn(collect_images(parts.clone()));
+    tasks.spawn(figures::keep(parts.clone()));
     tasks.spawn(Dispatch::new(parts.clone(), cache, health.subscribe()).run(told));
     Ok(Running { address: serving.address, serving, news, parts, registration, health, tasks })
 }

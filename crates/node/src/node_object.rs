@@ -55,7 +55,7 @@ pub(crate) struct Settings {
 }
 
 /// Name of a node by default: the kernel's hostname, trimmed and in lower case (N-3).
-pub(crate) fn default_name() -> String {
+pub fn default_name() -> String {
     let hostname = nix::unistd::gethostname().unwrap_or_default();
     hostname.to_string_lossy().trim().to_lowercase()
 }
@@ -114,13 +114,6 @@ impl Health {
         ];
         all.into_iter().filter(|(_, pressed)| *pressed).map(|(name, _)| name.to_owned()).collect()
     }
-}
-
-/// What the Node says it has and can give, for those who need it before it is registered.
-pub(crate) fn capacity_and_allocatable(settings: &Settings, facts: &Facts) -> (Amounts, Amounts) {
-    let capacity = resources::capacity(settings, facts, &Amounts::new());
-    let allocatable = resources::allocatable(settings, facts, &capacity);
-    (capacity, allocatable)
 }
 
 /// Quantities by resource name.

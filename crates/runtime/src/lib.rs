@@ -25,7 +25,7 @@ pub use images::{ImageConfig, ImageStore, Name, Registries};
 pub use native::{Native, NativeConfig, Unpacked};
 pub use runtime::{Change, Images, PullProgress, Runtime, Version};
 pub use session::{Output, Session, Size};
-pub use shim::run_if_asked as run_shim_if_asked;
+pub use shim::{MODE as SHIM_WORD, run_if_asked as run_shim_if_asked};
 pub use spec::{
     Capabilities, ContainerSpec, Credentials, Device, Dns, Exec, Identity, ImageReference, Mount,
     Namespace, PodNetwork, PortMapping, Propagation, Resources, SandboxSpec, Seccomp, Security,

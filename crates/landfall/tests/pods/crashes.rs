@@ -1,7 +1,7 @@
 //! What survives: kill -9 of landfall, kill -9 of a shim.
 
 use crate::ground::Ground;
-use crate::harness::{Cluster, Kubectl, down, import, built_image, signal};
+use crate::harness::{Cluster, Kubectl, built_image, down, import, signal};
 use std::collections::BTreeSet;
 
 const PODS: usize = 20;
@@ -29,9 +29,11 @@ kubectl exec ends-badly -- sh -c '(sleep 1; touch /tmp/go) & sleep 0'");
     wait_until_gone(&dir.path().join("data"), 2);
     let cluster = Cluster::with_node_in(dir, &[]);
     let kubectl = cluster.kubectl();
-    kubectl.ok("kubectl wait --for=jsonpath='{.status.phase}'=Succeeded pod/ends-well --timeout=30s
+    kubectl.ok(
+        "kubectl wait --for=jsonpath='{.status.phase}'=Succeeded pod/ends-well --timeout=30s
 kubectl wait --for=jsonpath='{.status.phase}'=Failed pod/ends-badly --timeout=30s
-kubectl wait --for=condition=Ready pod/p0 --timeout=30s");
+kubectl wait --for=condition=Ready pod/p0 --timeout=30s",
+    );
     assert_eq!(containers(&kubectl), before, "the same containers, no restart");
     kubectl.prints("kubectl logs ends-well", "last words");
     kubectl.prints(
@@ -75,7 +77,11 @@ kubectl wait --for=jsonpath='{.status.phase}'=Failed pod/once --timeout=30s");
 fn containers(kubectl: &Kubectl) -> BTreeSet<String> {
     let path = "{range .items[*]}{.metadata.name} {.status.containerStatuses[0].containerID} \
                 {.status.containerStatuses[0].restartCount}{\"\\n\"}{end}";
-    kubectl.ok(&format!("kubectl get pods -o jsonpath='{path}'")).lines().map(str::to_owned).collect()
+    kubectl
+        .ok(&format!("kubectl get pods -o jsonpath='{path}'"))
+        .lines()
+        .map(str::to_owned)
+        .collect()
 }
 
 fn shims(data_dir: &std::path::Path) -> Vec<u32> {

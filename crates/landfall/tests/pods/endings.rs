@@ -1,7 +1,7 @@
 //! How pods end here: asked first, each within its grace, leaving nothing.
 
-use crate::harness::{Cluster, down};
 use crate::ground::{Ground, mounts, processes};
+use crate::harness::{Cluster, down};
 use crate::on_a_node;
 
 /// T-NODE-16, T-NODE-27, T-NODE-47: hook, signal, exit code; the last words are in the log.

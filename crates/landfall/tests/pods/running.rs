@@ -30,7 +30,11 @@ kubectl wait --for=condition=Ready pod/probed --timeout=30s");
         kubectl.shows("kubectl get pod probed", &["1/1", "Running", "1 ("]);
         kubectl.shows(
             "kubectl describe pod probed",
-            &["Readiness probe failed", "Liveness probe failed", "failed liveness probe, will be restarted"],
+            &[
+                "Readiness probe failed",
+                "Liveness probe failed",
+                "failed liveness probe, will be restarted",
+            ],
         );
     });
 }
@@ -85,9 +89,15 @@ kubectl wait --for=jsonpath='{.status.containerStatuses[0].state.waiting.reason}
         kubectl.prints(&state("done"), "Completed 0");
         kubectl.prints(&state("failed"), "Error 3");
         kubectl.prints(&state("eater"), "OOMKilled 137");
-        kubectl.shows("kubectl get pods", &["again", "CrashLoopBackOff", "done", "Completed", "OOMKilled"]);
+        kubectl.shows(
+            "kubectl get pods",
+            &["again", "CrashLoopBackOff", "done", "Completed", "OOMKilled"],
+        );
         kubectl.prints("kubectl logs again --previous", "I was here");
-        kubectl.shows("kubectl describe pod again", &["Exit Code:", "7", "Back-off restarting failed container"]);
+        kubectl.shows(
+            "kubectl describe pod again",
+            &["Exit Code:", "7", "Back-off restarting failed container"],
+        );
     });
 }
 
@@ -125,9 +135,13 @@ kubectl wait --for=condition=Ready pod/careful --timeout=30s");
             &["CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"],
         );
         kubectl.fails("kubectl exec careful -- touch /file", "Read-only file system");
-        kubectl.prints("kubectl exec careful -- cat /proc/sys/net/ipv4/ip_unprivileged_port_start", "1024");
+        kubectl.prints(
+            "kubectl exec careful -- cat /proc/sys/net/ipv4/ip_unprivileged_port_start",
+            "1024",
+        );
         kubectl.ok("kubectl run root --image=busybox:1 -- sleep 1000
                     kubectl wait --for=condition=Ready pod/root --timeout=30s");
-        kubectl.fails("kubectl exec root -- ip link add dummy0 type dummy", "Operation not permitted");
+        kubectl
+            .fails("kubectl exec root -- ip link add dummy0 type dummy", "Operation not permitted");
     });
 }

@@ -38,7 +38,10 @@ fn logs(kubectl: &Kubectl) {
     assert_ne!(first, next);
     kubectl.shows("kubectl logs talker --timestamps --tail=1", &["T", "Z line "]);
     kubectl.prints("kubectl logs talker --limit-bytes=6", "line 0");
-    kubectl.fails("kubectl logs talker --previous", "previous terminated container \"talker\" in pod \"talker\" not found");
+    kubectl.fails(
+        "kubectl logs talker --previous",
+        "previous terminated container \"talker\" in pod \"talker\" not found",
+    );
 }
 
 /// N-164
@@ -55,7 +58,9 @@ fn exec(kubectl: &Kubectl) {
 }
 
 fn cp(kubectl: &Kubectl) {
-    kubectl.ok("echo content > here; kubectl cp here talker:/tmp/there; kubectl cp talker:/tmp/there back");
+    kubectl.ok(
+        "echo content > here; kubectl cp here talker:/tmp/there; kubectl cp talker:/tmp/there back",
+    );
     kubectl.prints("cat back", "content");
 }
 

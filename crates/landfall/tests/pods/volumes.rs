@@ -74,7 +74,9 @@ spec:
   - {{name: disk, persistentVolumeClaim: {{claimName: claim}}}}
 EOF
 kubectl wait --for=condition=Ready pod/volumes --timeout=60s"));
-        let says = |command: &str, words: &str| kubectl.prints(&format!("kubectl exec volumes -- {command}"), words);
+        let says = |command: &str, words: &str| {
+            kubectl.prints(&format!("kubectl exec volumes -- {command}"), words)
+        };
         says("stat -c '%a %g' /empty", "2777 3000");
         says("cat /cm/key /one-key", "oneone");
         says("stat -L -c '%a %u %g' /secret/password", "440 0 3000");

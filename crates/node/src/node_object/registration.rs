@@ -64,6 +64,7 @@ impl Registration {
     }
 
     /// The Node as it was last seen; None until it is registered.
+    #[cfg(test)]
     pub(crate) fn node(&self) -> Option<Arc<Node>> {
         self.node.borrow().clone()
     }

@@ -225,6 +225,7 @@ impl Prober {
     }
 
     /// The same, leaving everything as it is.
+    #[cfg(test)]
     pub(crate) fn results(&self, uid: &str) -> BTreeMap<String, Verdict> {
         self.shared.pods().get(uid).map(ProbedPod::verdicts).unwrap_or_default()
     }

@@ -87,6 +87,7 @@ impl Worker {
 
     async fn forget(&mut self) {
         self.parts.pods.remove(&self.uid);
+        self.parts.metrics.forget("pod_uid", &self.uid);
         let sandboxes = self.parts.runtime.sandboxes_of(&self.uid).await.unwrap_or_default();
         for sandbox in sandboxes {
             for container in &sandbox.containers {

@@ -68,6 +68,7 @@ impl Worker {
             self.parts.recorder.warning(&self.reference(), "FailedCreatePodSandBox", message);
             why
         })?;
+        self.parts.metrics.add("kubelet_started_pods_total", &[], 1);
         for warning in config::dns_warnings(&self.pod, &self.parts.facts) {
             self.parts.recorder.warning(&self.reference(), warning.reason, warning.message);
         }

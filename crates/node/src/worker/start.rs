@@ -107,6 +107,8 @@ impl Worker {
         })?;
         self.parts.recorder.normal(&on, "Started", "Container started");
         self.link_log(&created);
+        let sort = [("container_type", container.kind.metric())];
+        self.parts.metrics.add("kubelet_started_containers_total", &sort, 1);
         self.forget_older(observed, start).await;
         self.after_start(container, &created.id, &on, addresses).await
     }

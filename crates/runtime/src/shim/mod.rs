@@ -36,7 +36,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// `landfall shim <directory>`: how the binary is asked to be a shim.
-pub(crate) const MODE: &str = "shim";
+pub const MODE: &str = "shim";
 
 /// Must be the first thing in `main`: when this process was started to be a shim, it is one, and
 /// the answer is how it ended. Otherwise None, and nothing has happened.

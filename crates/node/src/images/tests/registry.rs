@@ -84,7 +84,7 @@ async fn a_pull_secret_opens_a_real_registry_n_65_n_174_n_176() {
     assert!(denied.message.contains("pull access denied"), "{denied:?}");
     let image = manager.ensure(&pod("2"), &on(), &name, "IfNotPresent", &secrets).await.unwrap();
     assert_eq!(store.config(&image.id).unwrap().cmd, ["sh"]);
-    assert_eq!(image.tags, [name.clone()]);
+    assert_eq!(image.tags, std::slice::from_ref(&name));
     let mut pulled = false;
     while let Ok(happening) = told.try_recv() {
         pulled |=
