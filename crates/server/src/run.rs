@@ -89,7 +89,9 @@ pub async fn start(config: Config) -> Result<Running, Error> {
         .await
         .map_err(|source| Error::Listen { address: config.listen, source })?;
     let address = listener.local_addr().map_err(data_dir)?;
-    let pki = Arc::new(Pki::load_or_create(dir, &[address.ip().to_string()])?);
+    let outside = outside(address);
+    let names = [address.ip().to_string(), outside.ip().to_string()];
+    let pki = Arc::new(Pki::load_or_create(dir, &names)?);
     let store = open_store(&config).await?;
     let audit = config
         .audit_log
@@ -105,7 +107,7 @@ pub async fn start(config: Config) -> Result<Running, Error> {
         audit,
     });
     let controllers = config.controllers.then(|| pki.clone());
-    upkeep::begin(&server, address, controllers).await.map_err(Error::Bootstrap)?;
+    upkeep::begin(&server, outside, controllers).await.map_err(Error::Bootstrap)?;
     let kubeconfig = dir.join("kubeconfig");
     let text = pki.kubeconfig(&format!("https://{}", reachable(address)));
     crate::pki::write_secret(&kubeconfig, text.as_bytes()).map_err(data_dir)?;
@@ -161,6 +163,20 @@ fn reachable(address: SocketAddr) -> SocketAddr {
         address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
     }
     address
+}
+
+/// Where pods and nodes find a server that listens on every address: that of the default route.
+fn outside(address: SocketAddr) -> SocketAddr {
+    let of_default_route = || {
+        let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+        // No packet is sent: the kernel only chooses the way, and with it our address.
+        socket.connect((std::net::Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
+        Some(SocketAddr::new(socket.local_addr().ok()?.ip(), address.port()))
+    };
+    match address.ip().is_unspecified() {
+        true => of_default_route().unwrap_or_else(|| reachable(address)),
+        false => address,
+    }
 }
 
 async fn open_store(config: &Config) -> Result<Store, Error> {
