@@ -35,6 +35,8 @@ pub(crate) async fn start(
         manifests: options.pod_manifests.clone(),
         cluster_dns: Vec::new(),
         cgroup: cgroup(&options.pod_link),
+        eviction_hard: options.eviction_hard.clone(),
+        pod_pids_limit: options.pod_pids_limit,
         version: server::discovery::git_version().to_owned(),
     };
     node::start(client, config).await.context("the node could not be started")

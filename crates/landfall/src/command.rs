@@ -98,6 +98,13 @@ pub(crate) struct NodeOptions {
     /// Run the pods described in this directory, without an API server's say
     #[arg(long, value_name = "DIR")]
     pub(crate) pod_manifests: Option<PathBuf>,
+    /// When pods are evicted, such as memory.available<100Mi,nodefs.available<10%; empty: never. By
+    /// default as upstream does: below 100Mi of memory, 10% of the disk, 15% for images
+    #[arg(long, value_name = "THRESHOLDS")]
+    pub(crate) eviction_hard: Option<String>,
+    /// How many processes one pod may have; without it as many as the node can
+    #[arg(long, value_name = "N")]
+    pub(crate) pod_pids_limit: Option<i64>,
     /// The device of the pods' network, at most seven letters; pods' links are called after it, so
     /// nodes on one machine need different ones
     #[arg(long, value_name = "NAME", default_value = POD_LINK)]

@@ -4,12 +4,16 @@
 //!
 //! Not here: what becomes of a pod (`worker`), what the Node object says (`node_object`).
 
+use crate::cgroup_root;
 use crate::config::{NodeFacts, Objects};
 use crate::dispatch::{Dispatch, News};
 use crate::endpoint::{self, Endpoint, Metrics, Serving};
+use crate::eviction::{Evict, Eviction, Places, Reclaim, Thresholds};
 use crate::images::ImageManager;
 use crate::logs::{self, Rotation};
-use crate::node_object::{Health, Registration, Settings, facts_of, watch_runtime};
+use crate::node_object::{
+    Health, Registration, Settings, facts_of, node_reference, watch_runtime,
+};
 use crate::parts::Parts;
 use crate::pods::Pods;
 use crate::probes::Prober;
@@ -32,6 +36,8 @@ use tokio::task::JoinSet;
 const NEWS_WAITING: usize = 1024;
 /// Probe results that wait.
 const RESULTS_WAITING: usize = 256;
+/// Evictions that wait; there is one at a time.
+const EVICTIONS_WAITING: usize = 4;
 
 pub struct Config {
     pub name: String,
@@ -53,6 +59,10 @@ pub struct Config {
     pub cluster_dns: Vec<IpAddr>,
     /// The cgroup that all pods are below: `/kubepods`.
     pub cgroup: String,
+    /// When pods are evicted: `memory.available<100Mi,…`. None: upstream's thresholds.
+    pub eviction_hard: Option<String>,
+    /// How many processes one pod may have (N-113); None: as many as the node can.
+    pub pod_pids_limit: Option<i64>,
     /// Of Kubernetes: `v1.36.4`.
     pub version: String,
 }
@@ -157,7 +167,9 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
         tasks.spawn(follow_manifests(found, news.clone()));
     }
     sweep(&parts, &known).await;
-    tasks.spawn(Dispatch::new(parts.clone(), cache).run(told));
+    tasks.spawn(evict(&config, &parts, health.clone(), news.clone())?);
+    tasks.spawn(collect_images(parts.clone()));
+    tasks.spawn(Dispatch::new(parts.clone(), cache, health.subscribe()).run(told));
     Ok(Running { address: serving.address, serving, news, parts, registration, health, tasks })
 }
 
@@ -190,6 +202,57 @@ fn settings(config: &Config, port: u16) -> Settings {
     }
 }
 
+/// Ends pods when the node runs short of something (N-115, N-137).
+fn evict(
+    config: &Config,
+    parts: &Arc<Parts>,
+    health: watch::Sender<Health>,
+    news: mpsc::Sender<News>,
+) -> Result<impl Future<Output = ()> + use<>, Error> {
+    let thresholds = Thresholds::hard(config.eviction_hard.as_deref()).map_err(Error::Other)?;
+    let places =
+        Places { node: config.data_dir.clone(), images: parts.runtime.images().directory() };
+    let freeing = parts.clone();
+    let reclaim: Reclaim = Arc::new(move || {
+        let parts = freeing.clone();
+        Box::pin(async move {
+            if let Err(error) = parts.images.delete_unused(image_volumes(&parts)).await {
+                tracing::warn!(%error, "unused images were not removed");
+            }
+        })
+    });
+    let eviction = Eviction::new(parts.clone(), thresholds, places, reclaim);
+    Ok(async move {
+        let (victims, mut chosen) = mpsc::channel::<Evict>(EVICTIONS_WAITING);
+        let hand_on = async {
+            while let Some(victim) = chosen.recv().await {
+                let verdict = Verdict {
+                    reason: "Evicted".into(),
+                    message: victim.message,
+                    disruption: victim.disruption,
+                };
+                let uid = victim.pod.metadata.uid.clone().unwrap_or_default();
+                let kill = Kill { verdict, grace: Some(victim.grace) };
+                let _ = news.send(News::Kill { uid, kill }).await;
+            }
+        };
+        tokio::join!(eviction.run(health, victims), hand_on);
+    })
+}
+
+/// N-177
+async fn collect_images(parts: Arc<Parts>) {
+    let node = node_reference(&parts.facts.name);
+    parts.images.keep_collecting(&node, || image_volumes(&parts)).await;
+}
+
+/// Images that pods show as volumes.
+fn image_volumes(parts: &Parts) -> BTreeSet<String> {
+    let pods = parts.pods.list();
+    let volumes = pods.iter().filter_map(|pod| pod.spec.as_ref()?.volumes.as_ref()).flatten();
+    volumes.filter_map(|volume| volume.image.as_ref()?.reference.clone()).collect()
+}
+
 /// What pods are told of this node.
 fn facts(config: &Config, node: &Node) -> NodeFacts {
     let status = node.status.clone().unwrap_or_default();
@@ -202,6 +265,7 @@ fn facts(config: &Config, node: &Node) -> NodeFacts {
         allocatable: status.allocatable.unwrap_or_default(),
         capacity: status.capacity.unwrap_or_default(),
         cgroup_root: config.cgroup.clone(),
+        pod_pids_limit: config.pod_pids_limit,
         ..NodeFacts::new(&config.name, config.data_dir.join("kubelet"))
     }
 }
@@ -418,6 +482,7 @@ impl Running {
         {
             say(format!("the pods' network was not removed: {error}")).await;
         }
+        cgroup_root::remove(&self.parts.facts.cgroup_root);
     }
 
     /// Pods go on running and are found again.

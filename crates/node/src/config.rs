@@ -4,7 +4,6 @@
 //!          └─▶ container() ─▶ runtime::ContainerSpec      (reads ConfigMaps, Secrets by `objects`)
 //!
 //! Not here: when to start what (`worker`), and how volumes come to be on disk (`volumes`).
-#![allow(dead_code, reason = "its callers are written next to it")]
 
 mod containers;
 mod facts;
@@ -34,7 +33,6 @@ pub(crate) use downward::{amount, field, resource};
 pub(crate) use facts::NodeFacts;
 pub(crate) use files::{make_directory, make_pod_directories};
 pub(crate) use identity::{name, namespace, uid};
-pub(crate) use lifecycle::Kind;
 pub(crate) use notes::Notes;
 pub(crate) use objects::Objects;
 
@@ -140,6 +138,7 @@ pub(crate) async fn container(inputs: Inputs<'_>) -> Result<runtime::ContainerSp
 }
 
 /// As it is now, also for a container that runs already (resize).
+#[allow(dead_code, reason = "resizing in place is to come")]
 pub(crate) fn container_resources(
     pod: &Pod,
     container: &PodContainer<'_>,
@@ -149,6 +148,7 @@ pub(crate) fn container_resources(
 }
 
 /// As it is now, also for a pod that runs already (resize).
+#[allow(dead_code, reason = "resizing in place is to come")]
 pub(crate) fn pod_resources(pod: &Pod, facts: &NodeFacts) -> runtime::Resources {
     resources::of_pod(pod, facts)
 }

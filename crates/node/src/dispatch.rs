@@ -5,6 +5,7 @@
 //!     probe results, changed objects ─────┘
 
 use crate::admission::{self, Here, Rejection, Verdict};
+use crate::node_object::Health;
 use crate::parts::Parts;
 use crate::static_pods::is_mirror;
 use crate::worker::{Handle, Kill, Worker};
@@ -13,7 +14,7 @@ use k8s_openapi::api::core::v1::Pod;
 use lifecycle::status;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 /// Something the agent as a whole is told.
@@ -35,6 +36,7 @@ pub(crate) enum News {
 pub(crate) struct Dispatch {
     parts: Arc<Parts>,
     pods: Cache<Pod>,
+    health: watch::Receiver<Health>,
     workers: BTreeMap<String, Handle>,
     /// Whose pod of that name in the API it was when it was looked at last.
     by_key: BTreeMap<ObjectKey, String>,
@@ -49,10 +51,15 @@ pub(crate) struct Dispatch {
 }
 
 impl Dispatch {
-    pub(crate) fn new(parts: Arc<Parts>, pods: Cache<Pod>) -> Dispatch {
+    pub(crate) fn new(
+        parts: Arc<Parts>,
+        pods: Cache<Pod>,
+        health: watch::Receiver<Health>,
+    ) -> Dispatch {
         Dispatch {
             parts,
             pods,
+            health,
             workers: BTreeMap::new(),
             by_key: BTreeMap::new(),
             statics: BTreeMap::new(),
@@ -195,9 +202,10 @@ impl Dispatch {
         let over = pod.metadata.deletion_timestamp.is_some()
             || pod.status.as_ref().is_some_and(status::is_terminal);
         let node = self.parts.node().filter(|_| !over)?;
+        let pressure = self.health.borrow().pressure();
         let here = Here {
             node: &node,
-            pressure: &[],
+            pressure: &pressure,
             sysctls: &[],
             apparmor: false,
             strict_groups: true,

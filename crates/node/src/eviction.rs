@@ -23,7 +23,7 @@ use k8s_openapi::api::core::v1::Pod;
 use lifecycle::status::is_terminal;
 use std::sync::Arc;
 use std::time::Duration;
-use thresholds::{Met, Pressure, Threshold, default_thresholds};
+use thresholds::{Met, Pressure, Threshold, default_thresholds, parse};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 use usage::PodUsage;
@@ -48,6 +48,16 @@ pub(crate) struct Evict {
 /// Frees what nobody uses: images, dead containers.
 pub(crate) type Reclaim = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
+/// When the node is short of something.
+pub(crate) struct Thresholds(Vec<Threshold>);
+
+impl Thresholds {
+    /// As `--eviction-hard` has them; None: upstream's (N-115).
+    pub(crate) fn hard(text: Option<&str>) -> Result<Thresholds, String> {
+        Ok(Thresholds(text.map_or_else(|| Ok(default_thresholds()), parse)?))
+    }
+}
+
 /// What evictions are decided with.
 pub(crate) struct Eviction {
     parts: Arc<Parts>,
@@ -57,9 +67,13 @@ pub(crate) struct Eviction {
 }
 
 impl Eviction {
-    /// With upstream's thresholds.
-    pub(crate) fn new(parts: Arc<Parts>, places: Places, reclaim: Reclaim) -> Eviction {
-        Eviction { parts, thresholds: default_thresholds(), places, reclaim }
+    pub(crate) fn new(
+        parts: Arc<Parts>,
+        thresholds: Thresholds,
+        places: Places,
+        reclaim: Reclaim,
+    ) -> Eviction {
+        Eviction { parts, thresholds: thresholds.0, places, reclaim }
     }
 
     /// Looks every ten seconds, keeps the pressures of `health` true, and tells who is to go.

@@ -9,6 +9,7 @@ mod pods;
 mod report;
 mod worker;
 
+mod cgroup_root;
 mod join;
 mod last_words;
 

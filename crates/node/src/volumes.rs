@@ -5,7 +5,6 @@
 //!     pods/<uid>/plugins/<kind>/<volume>/ready made already, so that it is not made again
 //!
 //! Not here: how a container sees them (`config::mounts`).
-#![allow(dead_code, reason = "its callers are written next to it")]
 
 pub(crate) mod beneath;
 pub(crate) mod subpath;
@@ -20,6 +19,7 @@ mod mount_table;
 mod nested;
 mod payload;
 mod tokens;
+#[allow(dead_code, reason = "eviction, which asks for it, is being written")]
 mod usage;
 
 use crate::config::{self, NodeFacts, Objects, make_pod_directories};
@@ -99,6 +99,7 @@ impl MountedVolume {
 
 /// What the writable volumes of a pod hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(dead_code, reason = "eviction, which asks for it, is being written")]
 pub(crate) struct VolumeUsage {
     pub(crate) volume: String,
     pub(crate) bytes: u64,
@@ -269,6 +270,7 @@ impl Volumes {
     }
 
     /// The emptyDir and configMap-like volumes of a pod, measured now.
+    #[allow(dead_code, reason = "eviction, which asks for it, is being written")]
     pub(crate) async fn usage(&self, uid: &str) -> std::io::Result<Vec<VolumeUsage>> {
         let folder = self.facts.pod_dir(uid);
         apart(move || usage::measure(&folder)).await

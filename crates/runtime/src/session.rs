@@ -28,7 +28,8 @@ pub struct Session {
     /// The exit code of an exec. An attach answers when the container ends or lets go. An error is
     /// the text to show: the command could not be run.
     pub exit: oneshot::Receiver<Result<i32, String>>,
-    /// Dropping it ends an exec's process group (probes that time out); None when that cannot be.
+    /// Dropping it ends an exec's process group (probes that time out), sending lets it live on when
+    /// its client has left (N-164); None when it cannot be ended.
     pub kill: Option<oneshot::Sender<()>>,
 }
 

@@ -43,12 +43,12 @@ impl Cluster {
     }
 
     /// A cluster that runs pods, with these images of `scripts/images`.
-    pub(crate) fn with_node(images: &[&str]) -> Cluster {
+    pub(crate) fn with_node(images: &[&str], args: &[&str]) -> Cluster {
         let dir = tempfile::tempdir().expect("a directory for the cluster");
         for image in images {
             import(&dir.path().join("data"), &built_image(image));
         }
-        Cluster::with_node_in(dir, &[])
+        Cluster::with_node_in(dir, args)
     }
 
     /// The same, on what an earlier cluster left behind.
@@ -111,9 +111,11 @@ pub(crate) fn up(data_dir: &Path) -> Command {
 
 /// Tests run side by side on one machine: each has a network of its own.
 fn node_args(process: u32) -> Vec<String> {
-    let words = ["--node-name", "n1", "--node-listen", "127.0.0.1:0", "--pod-link"];
+    let words = ["--node-name", "n1", "--node-listen", "0.0.0.0:0", "--pod-link"];
     let mut args: Vec<String> = words.map(str::to_owned).to_vec();
     args.push(format!("t{:x}", process % 0x10_0000));
+    // A test machine may be nearly full; nobody's pods are to be evicted for that.
+    args.extend(["--eviction-hard".into(), String::new()]);
     args.extend(["--pod-cidr".into(), format!("10.{}.0.0/16", 100 + process % 100)]);
     args
 }

@@ -53,7 +53,7 @@ kubectl wait --for=condition=Ready pod/p0 --timeout=30s");
 #[test]
 fn a_pod_recovers_from_the_death_of_its_shim() {
     let ground = Ground::look();
-    let cluster = Cluster::with_node(&["busybox"]);
+    let cluster = Cluster::with_node(&["busybox"], &[]);
     let kubectl = cluster.kubectl();
     kubectl.ok("kubectl run p --image=busybox:1 -- sleep 1000
 kubectl run once --image=busybox:1 --restart=Never -- sleep 1000

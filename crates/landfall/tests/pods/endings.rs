@@ -37,9 +37,9 @@ kubectl delete pod polite"));
 #[test]
 fn stopping_leaves_pods_and_down_ends_them() {
     let ground = Ground::look();
-    let cluster = Cluster::with_node(&["busybox"]);
+    let cluster = Cluster::with_node(&["busybox"], &[]);
     let kubectl = cluster.kubectl();
-    kubectl.ok("kubectl run p --image=busybox:1 -- sleep 1000
+    kubectl.ok("kubectl run p --image=busybox:1 -- sh -c 'trap \"exit 0\" TERM; while :; do sleep 0.1; done'
                 kubectl wait --for=condition=Ready pod/p --timeout=30s");
     let id = "kubectl get pod p -o jsonpath='{.status.containerStatuses[0].containerID}'";
     let before = kubectl.ok(id);

@@ -1,6 +1,6 @@
 //! Pods that mean harm: the node stays Ready and says what it refused.
 
-use crate::on_a_node;
+use crate::{on_a_node, on_a_node_with};
 
 #[test]
 fn a_log_flood_a_full_volume_and_a_link_out_of_a_volume_do_no_harm() {
@@ -16,7 +16,7 @@ metadata: {{name: flood}}
 spec:
   terminationGracePeriodSeconds: 1
   containers:
-  - {{name: c, image: 'busybox:1', command: [yes, 'a line that says nothing'], resources: {{limits: {{cpu: 200m}}}}}}
+  - {{name: c, image: 'busybox:1', command: ['yes', 'a line that says nothing'], resources: {{limits: {{cpu: 200m}}}}}}
 ---
 apiVersion: v1
 kind: Pod
@@ -50,7 +50,7 @@ kubectl wait --for=condition=Ready pod/flood --timeout=60s"));
 /// N-113: with a limit on its processes a fork bomb only hurts itself.
 #[test]
 fn a_fork_bomb_is_held_by_its_pids_limit() {
-    on_a_node(&["busybox"], |_, kubectl| {
+    on_a_node_with(&["busybox"], &["--pod-pids-limit", "64"], |_, kubectl| {
         kubectl.ok("kubectl apply -f - <<'EOF'
 apiVersion: v1
 kind: Pod

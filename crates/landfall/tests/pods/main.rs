@@ -21,8 +21,12 @@ use harness::{Cluster, Kubectl, down};
 /// Runs a test on a cluster with a node and these images, then ends the cluster and makes sure that
 /// nothing of it is left.
 fn on_a_node(images: &[&str], test: impl FnOnce(&Cluster, &Kubectl)) {
+    on_a_node_with(images, &[], test);
+}
+
+fn on_a_node_with(images: &[&str], args: &[&str], test: impl FnOnce(&Cluster, &Kubectl)) {
     let ground = ground::Ground::look();
-    let cluster = Cluster::with_node(images);
+    let cluster = Cluster::with_node(images, args);
     let kubectl = cluster.kubectl();
     test(&cluster, &kubectl);
     kubectl.ok("kubectl delete pods --all --grace-period=1");

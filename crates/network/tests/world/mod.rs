@@ -21,15 +21,17 @@ pub(crate) const POD_RANGE: &str = "10.77.3.0/24";
 
 /// Runs `test` where no other test is.
 pub(crate) fn alone<F: Future<Output = ()>>(test: impl FnOnce(PathBuf) -> F + Send + 'static) {
+    // Removed out here, where what the test mounted in it was never seen.
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_path_buf();
     let thread = std::thread::spawn(move || {
         unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).expect("needs root");
         let none: Option<&str> = None;
         let flags = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
         mount(none, "/", none, flags, none).unwrap();
         run("ip link set lo up");
-        let directory = tempfile::tempdir().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(test(directory.path().to_path_buf()));
+        runtime.block_on(test(path));
     });
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);

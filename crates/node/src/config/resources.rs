@@ -48,7 +48,7 @@ fn effective(pod: &Pod, own: Option<&ResourceRequirements>) -> ResourceRequireme
         if let (None, Some(limit)) = (own, of_pod.get(name)) {
             // Shares come from a limit only where no request says otherwise.
             let requests = resources.requests.get_or_insert_default();
-            requests.entry(name.into()).or_insert_with(|| zero());
+            requests.entry(name.into()).or_insert_with(zero);
             resources.limits.get_or_insert_default().insert(name.into(), limit.clone());
         }
     }
@@ -79,7 +79,7 @@ fn huge_pages(resources: &ResourceRequirements, facts: &NodeFacts) -> Vec<(Strin
 /// `2MB`, `1GB`: how the kernel spells the size of a huge page.
 pub(crate) fn kernel_size(bytes: u64) -> String {
     const UNITS: [(&str, u64); 3] = [("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)];
-    let unit = UNITS.iter().find(|(_, unit)| bytes >= *unit && bytes % unit == 0);
+    let unit = UNITS.iter().find(|(_, unit)| bytes >= *unit && bytes.is_multiple_of(*unit));
     unit.map_or_else(|| format!("{bytes}B"), |(name, unit)| format!("{}{name}", bytes / unit))
 }
 

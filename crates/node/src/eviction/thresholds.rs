@@ -58,6 +58,36 @@ pub(super) fn default_thresholds() -> Vec<Threshold> {
     ]
 }
 
+/// As people write them: `memory.available<100Mi,nodefs.available<10%`; nothing means none.
+pub(super) fn parse(text: &str) -> Result<Vec<Threshold>, String> {
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    parts.map(parse_one).collect()
+}
+
+fn parse_one(text: &str) -> Result<Threshold, String> {
+    let shape = || {
+        format!("{text:?} is no threshold such as memory.available<100Mi or nodefs.available<10%")
+    };
+    let (name, amount) = text.split_once('<').ok_or_else(shape)?;
+    let signal = match name.trim() {
+        "memory.available" => Signal::MemoryAvailable,
+        "nodefs.available" => Signal::NodefsAvailable,
+        "nodefs.inodesFree" => Signal::NodefsInodesFree,
+        "imagefs.available" => Signal::ImagefsAvailable,
+        "imagefs.inodesFree" => Signal::ImagefsInodesFree,
+        "pid.available" => Signal::PidAvailable,
+        _ => return Err(shape()),
+    };
+    let below = match amount.trim().strip_suffix('%') {
+        Some(percent) => Amount::Percent(percent.parse().map_err(|_| shape())?),
+        None => {
+            let amount = api::quantity::Quantity::parse(amount.trim()).map_err(|_| shape())?;
+            Amount::Bytes(u64::try_from(amount.value()).map_err(|_| shape())?)
+        }
+    };
+    Ok(Threshold { signal, below, soft: None })
+}
+
 /// How much is left, of how much.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reading {

@@ -286,8 +286,8 @@ mod tests {
             serde_json::from_value(json!({ "spec": spec })).unwrap()
         };
         let no = json!(null);
-        assert_eq!(shared_user(&pod(no.clone(), &[no.clone()])), None);
-        assert_eq!(shared_user(&pod(json!(7), &[no.clone()])), Some(7));
+        assert_eq!(shared_user(&pod(no.clone(), std::slice::from_ref(&no))), None);
+        assert_eq!(shared_user(&pod(json!(7), std::slice::from_ref(&no))), Some(7));
         assert_eq!(shared_user(&pod(json!(7), &[no.clone(), json!(8)])), None);
         assert_eq!(shared_user(&pod(json!(7), &[json!(8), json!(8)])), Some(8));
         assert_eq!(shared_user(&pod(no.clone(), &[json!(8), no])), None);

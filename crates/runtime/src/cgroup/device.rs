@@ -1,6 +1,6 @@
-//! Which devices a group may open: written into v1's `devices` hierarchy.
+//! Which devices a group may open: lines in v1's `devices` hierarchy, a program on v2.
 
-use super::{Cgroup, write};
+use super::{Cgroup, Layout, device_filter, layout, write};
 use std::io;
 
 /// A list of rules on top of "nothing is allowed", or everything.
@@ -46,8 +46,8 @@ impl Devices {
 impl Cgroup {
     pub(crate) fn allow_devices(&self, devices: &Devices) -> io::Result<()> {
         let Devices::Only(rules) = devices else { return Ok(()) };
-        if super::layout().is_v2() {
-            return Ok(());
+        if let Layout::V2 { root } = layout() {
+            return device_filter::attach(&root.join(&self.path), rules);
         }
         let Some(directory) = self.directory("devices") else { return Ok(()) };
         write(&directory.join("devices.deny"), "a")?;

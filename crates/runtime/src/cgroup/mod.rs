@@ -5,6 +5,7 @@
 //! because it can kill a whole group in one step.
 
 mod device;
+mod device_filter;
 mod layout;
 mod limits;
 mod usage;
@@ -100,6 +101,13 @@ impl Cgroup {
             let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
         }
         processes.is_empty()
+    }
+
+    /// Removes the group unless something is in it or below it.
+    pub(crate) fn remove_if_empty(&self) {
+        for directory in self.directories() {
+            let _ = fs::remove_dir(directory);
+        }
     }
 
     /// Removes the group and everything below it. False when a process is still in it.

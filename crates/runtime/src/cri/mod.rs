@@ -15,6 +15,7 @@ mod spdy;
 mod stream;
 mod tunnel;
 
+use crate::cgroup::{Cgroup, Level};
 use crate::{
     Change, Container, ContainerSpec, ContainerUsage, Error, Exec, Images, Resources, Result,
     Runtime, Sandbox, SandboxSpec, Session, User, Version,
@@ -24,6 +25,7 @@ use calls::{Calls, RUN_MAX, SHORT};
 use changes::Watcher;
 use images::CriImages;
 use k8s_cri::v1;
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -110,14 +112,14 @@ impl Cri {
                     Err(error) => return Err(error),
                 }
             }
-            inside.sort_by(|a, b| (b.created_at, b.attempt).cmp(&(a.created_at, a.attempt)));
+            inside.sort_by_key(|one| Reverse((one.created_at, one.attempt)));
             match self.sandbox_status(&sandbox.id).await {
                 Ok(status) => found.push(observe::sandbox(&status, inside)),
                 Err(error) if error.is_not_found() => {}
                 Err(error) => return Err(error),
             }
         }
-        found.sort_by(|a, b| (b.created_at, b.attempt).cmp(&(a.created_at, a.attempt)));
+        found.sort_by_key(|one| Reverse((one.created_at, one.attempt)));
         Ok(found)
     }
 
@@ -139,6 +141,18 @@ impl Cri {
                 Some(uid) => security.run_as_user = Some(v1::Int64Value { value: uid.into() }),
                 None => security.run_as_username = image.username,
             }
+        }
+        Ok(())
+    }
+
+    /// With its last sandbox a pod's cgroup goes. It is ours: the runtime only makes those below.
+    async fn forget_pod(&self, spec: &SandboxSpec) -> Result<()> {
+        let labels = HashMap::from([(request::POD_UID.to_string(), spec.pod.uid.clone())]);
+        let (left, _) = self.calls.list(labels).await?;
+        if left.is_empty() && !spec.cgroup.is_empty() {
+            let cgroup = Cgroup::new(&spec.cgroup);
+            // What is still busy is removed with the next pod of that name, or never used again.
+            let _ = tokio::task::spawn_blocking(move || cgroup.remove()).await;
         }
         Ok(())
     }
@@ -173,6 +187,7 @@ impl Runtime for Cri {
     async fn run_sandbox(&self, spec: &SandboxSpec) -> Result<Sandbox> {
         let config = Some(request::sandbox(spec)?);
         make_directory(&spec.log_directory).await?;
+        limit_pod(spec).await?;
         let request = v1::RunPodSandboxRequest { config, runtime_handler: spec.handler.clone() };
         let call = async |mut to: calls::Client| to.run_pod_sandbox(request).await;
         let id = self.calls.runtime("sandbox", "", RUN_MAX, call).await?.pod_sandbox_id;
@@ -189,11 +204,16 @@ impl Runtime for Cri {
     }
 
     async fn remove_sandbox(&self, sandbox: &str) -> Result<()> {
+        let spec = self.spec_of(sandbox).await.ok();
         let request = v1::RemovePodSandboxRequest { pod_sandbox_id: sandbox.into() };
         let call = async |mut to: calls::Client| to.remove_pod_sandbox(request).await;
         let removed = self.calls.runtime("sandbox", sandbox, RUN_MAX, call).await;
         self.watcher.look();
-        gone_is_fine(removed.map(drop))
+        gone_is_fine(removed.map(drop))?;
+        match spec {
+            Some(spec) => self.forget_pod(&spec).await,
+            None => Ok(()),
+        }
     }
 
     async fn sandboxes(&self) -> Result<Vec<Sandbox>> {
@@ -318,6 +338,20 @@ fn gone_is_fine(result: Result<()>) -> Result<()> {
         Err(error) if error.is_not_found() => Ok(()),
         other => other,
     }
+}
+
+/// Limits for the pod as a whole, which CRI leaves to its caller.
+async fn limit_pod(spec: &SandboxSpec) -> Result<()> {
+    if spec.cgroup.is_empty() {
+        return Ok(());
+    }
+    let (path, resources) = (spec.cgroup.clone(), spec.resources.clone());
+    let limited = tokio::task::spawn_blocking(move || {
+        let cgroup = Cgroup::new(&path);
+        cgroup.create().and_then(|()| cgroup.limit(&resources, Level::Pod))
+    });
+    let limited = limited.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+    limited.map_err(Error::io("limit the pod's cgroup", &spec.cgroup))
 }
 
 /// The runtime writes logs, but does not make directories for them.

@@ -139,8 +139,8 @@ pub(super) fn image(image: &v1::Image) -> Image {
 pub(super) fn usage(stats: &v1::ContainerStats) -> ContainerUsage {
     let attributes = stats.attributes.clone().unwrap_or_default();
     let metadata = attributes.metadata.unwrap_or_default();
-    let cpu = stats.cpu.clone().unwrap_or_default();
-    let memory = stats.memory.clone().unwrap_or_default();
+    let cpu = stats.cpu.unwrap_or_default();
+    let memory = stats.memory.unwrap_or_default();
     let number = |value: Option<v1::UInt64Value>| value.map_or(0, |value| value.value);
     ContainerUsage {
         pod: label(&attributes.labels, super::request::POD_UID),

@@ -1,6 +1,7 @@
 //! What we want, in CRI's words. Pure: nothing is asked or done here.
 
 use super::notes::{self, ContainerNotes};
+use crate::cgroup;
 use crate::{
     ContainerSpec, Error, Mount, Namespace, PodNetwork, Propagation, Resources, Result,
     SandboxSpec, Seccomp, Security, User,
@@ -196,7 +197,8 @@ fn profile(kind: ProfileType, path: &str) -> v1::SecurityProfile {
 /// Zero means "no limit" to CRI, as None does to us.
 pub(super) fn resources(wanted: &Resources, oom_score_adj: i32) -> v1::LinuxContainerResources {
     let shares = wanted.cpu_shares.map(|shares| i64::try_from(shares).unwrap_or(i64::MAX));
-    let pids = wanted.pids_limit.filter(|limit| *limit > 0);
+    // Only with cgroup v2 can this be said of a container; with v1 the pod's limit has to do.
+    let pids = wanted.pids_limit.filter(|limit| *limit > 0 && cgroup::layout().is_v2());
     v1::LinuxContainerResources {
         cpu_period: wanted.cpu_quota.map_or(0, |_| CPU_PERIOD),
         cpu_quota: wanted.cpu_quota.unwrap_or_default(),

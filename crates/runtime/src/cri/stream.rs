@@ -145,8 +145,8 @@ impl Streams {
         writer: &mut Writer<impl tokio::io::AsyncWrite + Unpin>,
         exec: &Exec,
     ) -> std::io::Result<Streams> {
-        let mut streams = Streams::default();
-        streams.error = writer.open(&[("streamtype", "error")]).await?;
+        let error = writer.open(&[("streamtype", "error")]).await?;
+        let mut streams = Streams { error, ..Streams::default() };
         if exec.stdin {
             streams.stdin = Some(writer.open(&[("streamtype", "stdin")]).await?);
         }

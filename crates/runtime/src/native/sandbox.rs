@@ -88,6 +88,19 @@ impl LiveSandbox {
         self.cgroup().child(id)
     }
 
+    /// Of all its containers, also of one that was being made when an agent died. The pod's own
+    /// group is not killed: another sandbox of the same pod may live in it.
+    fn groups(&self) -> Vec<Cgroup> {
+        let entries = std::fs::read_dir(self.directory.join("containers")).into_iter().flatten();
+        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        names.map(|id| self.container_cgroup(&id)).collect()
+    }
+
+    async fn kill_everything(&self) {
+        let groups = self.groups();
+        futures::future::join_all(groups.iter().map(kill_all)).await;
+    }
+
     /// As it is now.
     pub(crate) fn snapshot(&self) -> Sandbox {
         let state = self.state();
@@ -261,7 +274,7 @@ impl LiveSandbox {
             state.message = how.to_owned();
         }
         self.changed();
-        kill_all(&self.cgroup()).await;
+        self.kill_everything().await;
         for record in self.containers() {
             let directory = self.container_directory(&record.container.id);
             let started = record::started_at(&directory);
@@ -328,7 +341,7 @@ impl LiveSandbox {
             state.stopping = true;
             state.link.clone()
         };
-        kill_all(&self.cgroup()).await;
+        self.kill_everything().await;
         self.wait(KILL_MAX, |sandbox| {
             link.is_none() || !sandbox.containers.iter().any(|c| is_running(&c.state))
         })
@@ -356,9 +369,12 @@ impl LiveSandbox {
             unmount(&self.container_directory(&record.container.id).join("rootfs"));
         }
         unmount(&self.directory.join("shm"));
-        let cgroup = self.cgroup();
-        kill_all(&cgroup).await;
-        remove_cgroup(&cgroup).await
+        self.kill_everything().await;
+        for group in self.groups() {
+            remove_cgroup(&group).await?;
+        }
+        self.cgroup().remove_if_empty();
+        Ok(())
     }
 }
 

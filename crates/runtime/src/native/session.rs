@@ -8,7 +8,7 @@ use super::readiness::register;
 use super::sandbox::{LiveSandbox, is_running};
 use crate::shim::message::{Ask, Call, Told, decode, encode, frame, frame_bytes, take_frame};
 use crate::shim::{connect, receive_descriptor, set_terminal_size};
-use crate::{Error, Exec, Output, Result, Session, Size};
+use crate::{ContainerState, Error, Exec, Output, Result, Session, Size};
 use bytes::Bytes;
 use nix::fcntl::OFlag;
 use std::io;
@@ -23,6 +23,8 @@ use tokio::sync::{mpsc, oneshot};
 /// Pieces in flight in each direction; then whoever writes waits.
 const PIECES: usize = 16;
 const PIECE: usize = 32 << 10;
+
+const SHIM_GONE: &str = "the pod's shim went away";
 
 pub(crate) async fn exec(sandbox: &LiveSandbox, container: &str, exec: &Exec) -> Result<Session> {
     if !is_running(&sandbox.container(container)?.container.state) {
@@ -74,7 +76,7 @@ async fn supervise(
     let forced = tokio::select! {
         biased;
         code = &mut exited => {
-            let _ = exit.send(code.map_err(|_| "the pod's shim went away".into()));
+            let _ = exit.send(code.map_err(|_| SHIM_GONE.into()));
             return;
         }
         () = too_long => timeout,
@@ -84,7 +86,7 @@ async fn supervise(
     let code = exited.await;
     let _ = exit.send(match forced {
         Some(timeout) => Err(format!("command timed out after {timeout:?}")),
-        None => code.map_err(|_| "the pod's shim went away".into()),
+        None => code.map_err(|_| SHIM_GONE.into()),
     });
 }
 
@@ -211,7 +213,11 @@ async fn write_terminal(terminal: &AsyncFd<OwnedFd>, mut bytes: &[u8]) -> io::Re
     Ok(())
 }
 
-pub(crate) async fn attach(sandbox: &LiveSandbox, container: &str, exec: &Exec) -> Result<Session> {
+pub(crate) async fn attach(
+    sandbox: &Arc<LiveSandbox>,
+    container: &str,
+    exec: &Exec,
+) -> Result<Session> {
     let record = sandbox.container(container)?;
     if !is_running(&record.container.state) {
         return Err(Error::Refused(format!("container {container} is not running")));
@@ -239,14 +245,21 @@ pub(crate) async fn attach(sandbox: &LiveSandbox, container: &str, exec: &Exec) 
         }
         let read = stream.read_buf(&mut input).await.map_err(cannot("reach the shim"))?;
         if read == 0 {
-            return Err(Error::Unavailable("the pod's shim went away".into()));
+            return Err(Error::Unavailable(SHIM_GONE.into()));
         }
     }
     let (reader, writer) = stream.into_split();
     let (output, output_end) = mpsc::channel(PIECES);
     let (exit, exit_end) = oneshot::channel();
     let (frames, frames_end) = mpsc::channel(PIECES);
-    tokio::spawn(read_frames(reader, input, output, exit));
+    let (sandbox, id) = (sandbox.clone(), container.to_owned());
+    tokio::spawn(async move {
+        let Some(ended) = read_frames(reader, input, output).await else { return };
+        // A pod that is done is stopped at once: then its shim is gone before it said so here.
+        let known = sandbox.container(&id).map(|record| record.container.state);
+        let over = matches!(&known, Ok(ContainerState::Exited(exit)) if exit.message.is_empty());
+        let _ = exit.send(if ended || over { Ok(0) } else { Err(SHIM_GONE.into()) });
+    });
     tokio::spawn(write_frames(writer, frames_end));
     let stdin = (exec.stdin && record.stdin).then(|| frame_sender(frames.clone()));
     let resize = record.terminal.then(|| size_sender(frames.clone()));
@@ -254,37 +267,33 @@ pub(crate) async fn attach(sandbox: &LiveSandbox, container: &str, exec: &Exec) 
     Ok(Session { stdin, output: output_end, resize, exit: exit_end, kill: None })
 }
 
+/// True: the shim said that it is over. False: the shim is gone. None: the caller has left.
 async fn read_frames(
     mut reader: tokio::net::unix::OwnedReadHalf,
     mut input: Vec<u8>,
     output: mpsc::Sender<Output>,
-    exit: oneshot::Sender<Result<i32, String>>,
-) {
+) -> Option<bool> {
     loop {
         while let Some((kind, content)) = take_frame(&mut input) {
             let piece = match kind {
                 frame::STDOUT => Output::Stdout(content.into()),
                 frame::STDERR => Output::Stderr(content.into()),
-                frame::ENDED => {
-                    let _ = exit.send(Ok(0));
-                    return;
-                }
+                frame::ENDED => return Some(true),
                 _ => continue,
             };
             if output.send(piece).await.is_err() {
-                return;
+                return None;
             }
         }
         tokio::select! {
             read = reader.read_buf(&mut input) => match read {
                 Ok(length) if length > 0 => {}
-                _ => break,
+                _ => return Some(false),
             },
             // The caller has left: the connection must end, for stdinOnce and for quiet containers.
-            () = output.closed() => return,
+            () = output.closed() => return None,
         }
     }
-    let _ = exit.send(Err("the pod's shim went away".into()));
 }
 
 async fn write_frames(

@@ -16,6 +16,7 @@ mod container;
 mod create;
 mod enter;
 mod log;
+mod memory;
 pub(crate) mod message;
 mod pause;
 mod root;

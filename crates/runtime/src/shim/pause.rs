@@ -2,7 +2,6 @@
 
 use super::sys::{self, Forked};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 
 /// Makes a process namespace and its first process; answers that one's pid as seen from here.
 pub(crate) fn start() -> std::io::Result<i32> {
@@ -32,10 +31,7 @@ fn reap_for_ever() -> ! {
     waited_for.add(Signal::SIGCHLD);
     let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&waited_for), None);
     loop {
-        while matches!(
-            waitpid(None, Some(WaitPidFlag::WNOHANG)),
-            Ok(status) if status != WaitStatus::StillAlive
-        ) {}
+        while sys::reap_one().is_some() {}
         let _ = waited_for.wait();
     }
 }

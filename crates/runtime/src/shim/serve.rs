@@ -9,12 +9,12 @@ use super::log::Source;
 use super::message::{
     Ask, Call, Pod, Reply, Running, Told, decode, frame, frame_bytes, take_frame,
 };
-use super::{create, enter, pause, said, settle};
+use super::{create, enter, memory, pause, said, settle, sys};
 use crate::Exit;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
@@ -116,11 +116,17 @@ impl Shim {
     pub(crate) fn run(mut self, agent: UnixStream) -> Result<(), String> {
         let mut connection = Connection::new(0, agent).map_err(said("keep the socket"))?;
         connection.tell(&Told::Ready);
+        memory::give_back();
         self.connections.push(connection);
         let mut buffer = vec![0; BUFFER];
         while !self.finished() {
+            let busy = self.starting.len();
             for (ready, flags) in self.wait()? {
                 self.act(&ready, flags, &mut buffer);
+            }
+            if self.starting.len() < busy {
+                // A start is the most code a shim ever runs.
+                memory::give_back();
             }
             let gone = self.connections.iter().filter(|c| c.leaving && !c.wants_to_write());
             for number in gone.map(|connection| connection.number).collect::<Vec<_>>() {
@@ -491,17 +497,10 @@ impl Shim {
 
     /// Takes in every child that has ended, known or not.
     fn reap(&mut self, buffer: &mut [u8]) {
-        loop {
-            let ended = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::Exited(pid, code)) => {
-                    Ended { pid: pid.as_raw(), code, signal: None }
-                }
-                Ok(WaitStatus::Signaled(pid, signal, _)) => {
-                    let signal = signal as i32;
-                    Ended { pid: pid.as_raw(), code: 128 + signal, signal: Some(signal) }
-                }
-                Ok(WaitStatus::StillAlive) | Err(_) => return,
-                Ok(_) => continue,
+        while let Some((pid, how)) = sys::reap_one() {
+            let ended = match how {
+                Ok(code) => Ended { pid, code, signal: None },
+                Err(signal) => Ended { pid, code: 128 + signal, signal: Some(signal) },
             };
             self.child_ended(ended, buffer);
         }
@@ -610,9 +609,10 @@ fn take_ends(connection: &mut Connection, terminal: bool) -> Option<enter::Ends>
 
 /// A process that is gone has got every signal it could get.
 fn send(pid: i32, signal: i32) -> Result<(), String> {
-    let signal = Signal::try_from(signal).map_err(|_| format!("there is no signal {signal}"))?;
-    match kill(Pid::from_raw(pid), signal) {
-        Ok(()) | Err(nix::errno::Errno::ESRCH) => Ok(()),
-        Err(error) => Err(format!("cannot send {signal}: {error}")),
+    match sys::kill(pid, signal) {
+        Err(error) if error.raw_os_error() != Some(libc::ESRCH) => {
+            Err(format!("cannot send signal {signal}: {error}"))
+        }
+        _ => Ok(()),
     }
 }

@@ -110,3 +110,26 @@ pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
         _ => Ok(()),
     }
 }
+
+/// Sends a signal by its number: real-time signals, which images do ask for, have no name.
+#[allow(unsafe_code, reason = "kill with plain numbers")]
+pub(crate) fn kill(pid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: plain numbers.
+    match unsafe { libc::kill(pid, signal) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// One child that has ended: its pid, and its exit code or the signal that ended it.
+#[allow(unsafe_code, reason = "the safe wrapper fails for children ended by a real-time signal")]
+pub(crate) fn reap_one() -> Option<(i32, Result<i32, i32>)> {
+    let mut status = 0;
+    // SAFETY: waitpid writes one number.
+    let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
+    if pid <= 0 {
+        return None;
+    }
+    let signalled = libc::WIFSIGNALED(status);
+    Some((pid, if signalled { Err(libc::WTERMSIG(status)) } else { Ok(libc::WEXITSTATUS(status)) }))
+}

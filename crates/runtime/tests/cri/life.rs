@@ -226,6 +226,23 @@ fn use_is_measured_and_limits_change_while_it_runs() {
 }
 
 #[test]
+fn the_pod_as_a_whole_is_limited_and_its_cgroup_goes_with_it() {
+    with_containerd(|world| async move {
+        let mut around = world.sandbox("web");
+        around.resources.memory_limit = Some(96 << 20);
+        let files =
+            ["/sys/fs/cgroup/memoryPATH/memory.limit_in_bytes", "/sys/fs/cgroupPATH/memory.max"];
+        let files = files.map(|file| file.replace("PATH", &around.cgroup));
+        let limit = || files.iter().find_map(|file| fs::read_to_string(file).ok());
+        let sandbox = world.cri.run_sandbox(&around).await.unwrap();
+        assert_eq!(limit().unwrap().trim(), (96 << 20).to_string());
+        world.cri.stop_sandbox(&sandbox.id).await.unwrap();
+        world.cri.remove_sandbox(&sandbox.id).await.unwrap();
+        assert_eq!(limit(), None);
+    });
+}
+
+#[test]
 fn images_are_found_listed_and_removed() {
     with_containerd(|world| async move {
         let images = world.cri.images();

@@ -23,7 +23,8 @@ async fn how_long_things_take() {
         let exec = begin.elapsed();
         let begin = Instant::now();
         world.native.kill_container(&container.id).await.unwrap();
-        world.exit(&container.id).await;
+        let exit = world.exit(&container.id).await;
+        let told = clock::now().duration_since(exit.finished_at);
         let ended = begin.elapsed();
         let shim = shims_of(world.directory.path().to_str().unwrap());
         let memory = std::fs::read_to_string(format!("/proc/{}/status", shim[0])).unwrap();
@@ -33,7 +34,7 @@ async fn how_long_things_take() {
         let begin = Instant::now();
         world.native.remove_sandbox(&sandbox.id).await.unwrap();
         println!(
-            "sandbox {up:?}, create {created:?}, start {started:?}, exec {exec:?}, kill to exit {ended:?}, remove {:?}",
+            "sandbox {up:?}, create {created:?}, start {started:?}, exec {exec:?}, kill to exit {ended:?}, seen to told {told:?}, remove {:?}",
             begin.elapsed()
         );
     }

@@ -74,6 +74,28 @@ async fn a_shim_that_died_while_no_agent_was_there_is_reported() {
     world.leave().await;
 }
 
+/// Two incarnations of a pod share its cgroup for a while.
+#[tokio::test]
+async fn an_old_sandbox_is_stopped_without_touching_the_new_one() {
+    let Some(world) = world().await else { return };
+    let old = world.sandbox().await;
+    let before = world.started(&old, &script("sleep 1000")).await;
+    let mut spec = world.sandbox_spec();
+    spec.attempt = 1;
+    let new = world.native.run_sandbox(&spec).await.unwrap();
+    let after = world.started(&new, &script("sleep 1000")).await;
+    let made = world.created(&new, &script("exit 3")).await;
+    world.native.remove_sandbox(&old.id).await.unwrap();
+    let sandboxes = world.native.sandboxes_of(&world.uid).await.unwrap();
+    assert_eq!(sandboxes.len(), 1);
+    assert!(sandboxes[0].containers.iter().all(|container| container.id != before.id));
+    assert!(matches!(world.container(&after.id).await.state, ContainerState::Running { .. }));
+    assert_eq!(world.exec(&after.id, &["true"]).await.0, 0);
+    world.native.start_container(&made.id).await.unwrap();
+    assert_eq!(world.exit(&made.id).await.code, 3);
+    world.leave().await;
+}
+
 #[tokio::test]
 async fn a_sandbox_that_cannot_be_made_leaves_nothing() {
     let Some(world) = world().await else { return };

@@ -36,6 +36,16 @@ async fn t_node_47_exit_codes_and_signals_are_told_apart() {
     world.native.kill_container(&container.id).await.unwrap();
     let exit = world.exit(&container.id).await;
     assert_eq!((exit.code, exit.signal), (137, Some(9)));
+    // Real-time signals have numbers only; they end processes all the same.
+    let mut spec = world.sandbox_spec();
+    spec.pid = runtime::Namespace::Host;
+    let sandbox = world.native.run_sandbox(&spec).await.unwrap();
+    let mut spec = script("exec sleep 1000");
+    spec.stop_signal = Some("SIGRTMIN+3".into());
+    let container = world.started(&sandbox, &spec).await;
+    world.native.stop_container(&container.id, Duration::from_secs(1)).await.unwrap();
+    let exit = world.exit(&container.id).await;
+    assert_eq!((exit.code, exit.signal), (165, Some(37)));
     world.leave().await;
 }
 

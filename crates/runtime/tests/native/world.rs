@@ -68,7 +68,42 @@ impl Unpacked for OneImage {
     }
 }
 
+/// A test that fails leaves no process, no mount and no cgroup either.
+struct Sweep {
+    directory: PathBuf,
+    uid: String,
+}
+
+impl Drop for Sweep {
+    fn drop(&mut self) {
+        let directory = self.directory.to_str().unwrap_or("/nowhere");
+        for pid in shims_of(directory) {
+            let _ =
+                nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL);
+        }
+        let group = format!("landfall-test/pod{}", self.uid);
+        for root in ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"] {
+            let _ = std::fs::write(Path::new(root).join(&group).join("cgroup.kill"), "1");
+        }
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        for mount in mounts.lines().filter_map(|line| line.split(' ').nth(4)) {
+            if mount.starts_with(directory) {
+                let _ = nix::mount::umount2(mount, nix::mount::MntFlags::MNT_DETACH);
+            }
+        }
+        let roots = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
+        for root in roots.map(|root| root.path()).chain(["/sys/fs/cgroup".into()]) {
+            let group = root.join(&group);
+            for child in std::fs::read_dir(&group).into_iter().flatten().flatten() {
+                let _ = std::fs::remove_dir(child.path());
+            }
+            let _ = std::fs::remove_dir(group);
+        }
+    }
+}
+
 pub(crate) struct World {
+    sweep: Sweep,
     pub(crate) directory: tempfile::TempDir,
     pub(crate) native: Native,
     pub(crate) uid: String,
@@ -87,7 +122,7 @@ pub(crate) async fn world_with(image: ImageConfig) -> Option<World> {
     let directory = tempfile::tempdir().unwrap();
     make_layer(&directory.path().join("layer"));
     let native = open(directory.path(), &image).await;
-    Some(World { directory, native, uid: clock::uuid(), image })
+    Some(World::new(directory, native, clock::uuid(), image))
 }
 
 async fn open(directory: &Path, image: &ImageConfig) -> Native {
@@ -125,12 +160,17 @@ fn make_layer(layer: &Path) {
 }
 
 impl World {
+    fn new(directory: tempfile::TempDir, native: Native, uid: String, image: ImageConfig) -> World {
+        let sweep = Sweep { directory: directory.path().to_owned(), uid: uid.clone() };
+        World { sweep, directory, native, uid, image }
+    }
+
     /// The agent dies and another one takes over.
     pub(crate) async fn restart(self) -> World {
-        let World { directory, native, uid, image } = self;
+        let World { sweep, directory, native, uid, image } = self;
         drop(native);
         let native = open(directory.path(), &image).await;
-        World { directory, native, uid, image }
+        World { sweep, directory, native, uid, image }
     }
 
     pub(crate) fn cgroup(&self) -> String {
@@ -313,5 +353,5 @@ pub(crate) fn script(text: &str) -> ContainerSpec {
 pub(crate) async fn again(directory: tempfile::TempDir, uid: String) -> World {
     let image = ImageConfig::default();
     let native = open(directory.path(), &image).await;
-    World { directory, native, uid, image }
+    World::new(directory, native, uid, image)
 }

@@ -226,3 +226,20 @@ fn a_173_the_kubeconfig_holds_everything_and_debug_output_nothing() {
         assert!(!shown.contains(secret) && !shown.contains("PRIVATE KEY"));
     }
 }
+
+///
+#[test]
+fn a_node_gets_a_name_to_serve_under_and_one_to_call_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = load(dir.path(), &[]).unwrap();
+    let (serving, client) = pki.sign_node("n1", &["10.0.0.7".into(), "not a name".into()]).unwrap();
+    let user = shake_hands(&pki, &pki, Some(&client), "localhost").unwrap().unwrap();
+    assert_eq!(user.name, "system:node:n1");
+    assert!(user.in_group("system:nodes"));
+    let der = CertificateDer::from_pem_slice(serving.certificate.as_bytes()).unwrap();
+    let names = x509_parser::parse_x509_certificate(&der).unwrap().1;
+    let names = names.subject_alternative_name().unwrap().unwrap().value.general_names.len();
+    assert_eq!(names, 2, "its address and its own name");
+    let caller = shake_hands(&pki, &pki, Some(&client), "n1");
+    assert!(caller.is_err(), "the server is not the node");
+}

@@ -1,0 +1,191 @@
+//! Device rules on v2, where they are a small program the kernel runs at every open and mknod.
+//!
+//! The program is a list of rules: the first that fits allows, and what fits none is refused.
+
+use super::device::Rule;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+const PROG_LOAD: libc::c_int = 5;
+const PROG_ATTACH: libc::c_int = 8;
+const TYPE_CGROUP_DEVICE: u32 = 15;
+const ATTACH_CGROUP_DEVICE: u32 = 6;
+const ALLOW_MULTI: u32 = 2;
+
+/// Registers by what is in them.
+const RESULT: u8 = 0;
+const CONTEXT: u8 = 1;
+const KIND: u8 = 2;
+const ACCESS: u8 = 3;
+const MAJOR: u8 = 4;
+const MINOR: u8 = 5;
+
+const LOAD_WORD: u8 = 0x61;
+const AND_32: u8 = 0x54;
+const SHIFT_RIGHT_32: u8 = 0x74;
+const COPY_32: u8 = 0xbc;
+const SET: u8 = 0xb7;
+const JUMP_UNEQUAL: u8 = 0x55;
+const JUMP_UNEQUAL_REGISTER: u8 = 0x5d;
+const EXIT: u8 = 0x95;
+
+#[repr(C)]
+struct Load {
+    kind: u32,
+    count: u32,
+    instructions: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+}
+
+#[repr(C)]
+struct Attach {
+    target: u32,
+    program: u32,
+    kind: u32,
+    flags: u32,
+}
+
+/// From now on the group at this directory may use what the rules say.
+pub(super) fn attach(directory: &Path, rules: &[Rule]) -> io::Result<()> {
+    let program = program(rules);
+    let license = c"Apache-2.0";
+    let load = Load {
+        kind: TYPE_CGROUP_DEVICE,
+        count: program.len() as u32,
+        instructions: program.as_ptr() as u64,
+        license: license.as_ptr() as u64,
+        log_level: 0,
+        log_size: 0,
+        log: 0,
+        kernel_version: 0,
+        flags: 0,
+    };
+    let loaded = bpf(PROG_LOAD, &load)?;
+    #[allow(unsafe_code, reason = "the kernel has just made this descriptor for us")]
+    // SAFETY: a successful load answers a new descriptor that nobody else has.
+    let loaded = unsafe { OwnedFd::from_raw_fd(loaded) };
+    let group = File::open(directory)?;
+    let attach = Attach {
+        target: group.as_raw_fd() as u32,
+        program: loaded.as_raw_fd() as u32,
+        kind: ATTACH_CGROUP_DEVICE,
+        flags: ALLOW_MULTI,
+    };
+    // The group keeps the program; our descriptor may go.
+    bpf(PROG_ATTACH, &attach).map(drop)
+}
+
+#[allow(unsafe_code, reason = "bpf has no wrapper")]
+fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<i32> {
+    // SAFETY: the kernel reads as many bytes as it is told, of a struct that outlives the call; the
+    // addresses in it are of buffers that do so too.
+    let answer = unsafe {
+        libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), size_of::<T>())
+    };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer as i32) }
+}
+
+fn program(rules: &[Rule]) -> Vec<u64> {
+    let mut program = vec![
+        // The context: kind in the lower and access in the upper half of a word, major, minor.
+        instruction(LOAD_WORD, KIND, CONTEXT, 0, 0),
+        instruction(AND_32, KIND, 0, 0, 0xFFFF),
+        instruction(LOAD_WORD, ACCESS, CONTEXT, 0, 0),
+        instruction(SHIFT_RIGHT_32, ACCESS, 0, 0, 16),
+        instruction(LOAD_WORD, MAJOR, CONTEXT, 4, 0),
+        instruction(LOAD_WORD, MINOR, CONTEXT, 8, 0),
+    ];
+    for rule in rules {
+        program.extend(block(rule));
+    }
+    program.push(instruction(SET, RESULT, 0, 0, 0));
+    program.push(instruction(EXIT, 0, 0, 0, 0));
+    program
+}
+
+/// One rule: jumps behind itself at the first thing that does not fit.
+fn block(rule: &Rule) -> Vec<u64> {
+    let mut tests: Vec<Vec<(u8, u8, u8, i32)>> = Vec::new();
+    match rule.kind {
+        'b' => tests.push(vec![(JUMP_UNEQUAL, KIND, 0, 1)]),
+        'c' => tests.push(vec![(JUMP_UNEQUAL, KIND, 0, 2)]),
+        _ => {}
+    }
+    let allowed = [('m', 1), ('r', 2), ('w', 4)];
+    let mask: i32 = allowed
+        .iter()
+        .filter(|(letter, _)| rule.access.contains(*letter))
+        .map(|(_, bit)| bit)
+        .sum();
+    if mask != 7 {
+        // What is asked for must be within what is allowed. The context is no longer needed.
+        tests.push(vec![
+            (COPY_32, CONTEXT, ACCESS, 0),
+            (AND_32, CONTEXT, 0, mask),
+            (JUMP_UNEQUAL_REGISTER, CONTEXT, ACCESS, 0),
+        ]);
+    }
+    for (register, number) in [(MAJOR, rule.major), (MINOR, rule.minor)] {
+        if let Some(number) = number {
+            tests.push(vec![(JUMP_UNEQUAL, register, 0, number as i32)]);
+        }
+    }
+    let flat: Vec<_> = tests.into_iter().flatten().collect();
+    let end = flat.len() + 2;
+    let jumps = |code| code == JUMP_UNEQUAL || code == JUMP_UNEQUAL_REGISTER;
+    let mut block: Vec<u64> = flat
+        .into_iter()
+        .enumerate()
+        .map(|(at, (code, to, from, value))| {
+            let offset = if jumps(code) { (end - at - 1) as i16 } else { 0 };
+            instruction(code, to, from, offset, value)
+        })
+        .collect();
+    block.push(instruction(SET, RESULT, 0, 0, 1));
+    block.push(instruction(EXIT, 0, 0, 0, 0));
+    block
+}
+
+fn instruction(code: u8, to: u8, from: u8, offset: i16, value: i32) -> u64 {
+    let [a, b] = offset.to_ne_bytes();
+    let [c, d, e, f] = value.to_ne_bytes();
+    u64::from_ne_bytes([code, to | from << 4, a, b, c, d, e, f])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::device::Devices;
+    use super::super::layout;
+    use super::*;
+    use std::process::Command;
+
+    /// A shell in a group with the usual rules opens /dev/null and not the disk it may make.
+    #[test]
+    fn the_kernel_takes_the_program_and_obeys_it() {
+        let Some(root) = layout().unified() else { return };
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let group = root.join(format!("landfall-test-{}", clock::uuid()));
+        std::fs::create_dir(&group).unwrap();
+        attach(&group, &Devices::usual()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let text = format!(
+            "echo $$ > {}/cgroup.procs && head -c 1 /dev/zero > /dev/null && \
+             mknod {}/kmsg c 1 11 && ! head -c 1 {}/kmsg 2>/dev/null",
+            group.display(),
+            directory.path().display(),
+            directory.path().display(),
+        );
+        let outcome = Command::new("sh").arg("-c").arg(text).output().unwrap();
+        std::fs::remove_dir(&group).unwrap();
+        assert!(outcome.status.success(), "{outcome:?}");
+    }
+}
