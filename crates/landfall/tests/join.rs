@@ -6,6 +6,7 @@
 #[path = "pods/ground.rs"]
 mod ground;
 #[path = "harness/mod.rs"]
+#[allow(dead_code, reason = "the other tests use the rest of it")]
 mod harness;
 
 use harness::{Background, Cluster, LANDFALL, built_image, down, import, signal};

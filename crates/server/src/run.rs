@@ -101,7 +101,7 @@ pub async fn start(config: Config) -> Result<Running, Error> {
     let server = Server::new(Parts {
         store: store.clone(),
         authenticator: authenticator(&pki, &store)?,
-        address: address.to_string(),
+        address: outside.to_string(),
         ca_certificate: pki.ca_certificate().to_owned(),
         nodes: Arc::new(pki.node_client_config()?),
         audit,
@@ -224,5 +224,19 @@ fn lock(dir: &Path) -> Result<std::fs::File, Error> {
         Err(std::fs::TryLockError::Error(source)) => {
             Err(Error::DataDir { path: dir.into(), source })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_listens_everywhere_is_found_somewhere() {
+        let given: SocketAddr = "192.0.2.7:6443".parse().unwrap();
+        assert_eq!(outside(given), given);
+        let found = outside("0.0.0.0:6443".parse().unwrap());
+        assert!(!found.ip().is_unspecified());
+        assert_eq!(found.port(), 6443);
     }
 }

@@ -22,6 +22,26 @@ const NODE_SERVING: &str = "kubernetes.io/kubelet-serving";
 const TOKEN: &str = "abcdef.0123456789abcdef";
 const JOINERS: &str = "system:bootstrappers:kubeadm:default-node-token";
 
+/// As `openssl req -newkey rsa:2048 -subj /O=crew/O=deck/CN=ana` makes it.
+const PERSON: &str = "\
+-----BEGIN CERTIFICATE REQUEST-----
+MIICcTCCAVkCAQAwLDENMAsGA1UECgwEY3JldzENMAsGA1UECgwEZGVjazEMMAoG
+A1UEAwwDYW5hMIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEA0wEovr3d
+F6R47CRV55n5GyACK9mdFRkEvKCL6dVqaXCBVU8nscd01MkBPcmQJAxLZRVysm2H
+nSn6GfCGj47G8ND4ljYlno2rUihWGeQgROrD3PKpoh+kT5E0SQ6Ft6Oxby9cysYI
++TOg/KTOyRCm/vLYy75zcm23iFG34KU2SGyo1EGOozUKaywvnzcCrh1V1afZbNpP
+sk77jtS5MN8IAfSKw5FNUZ1WfRgjUOAAKhg/W21QlMeWB5bosSmFBkeFGZptHh0x
+HsS4lopl72XdcrkbHOQGmWxfI25X4ZqoT8Qi6JIgt+HMxSytndjAjUgzBk3HB/cF
+nfRIpZx73QKxxwIDAQABoAAwDQYJKoZIhvcNAQELBQADggEBABLOSAQ3r4g9yhZJ
+JUuHT74RqvKlmzs/b/k3BsMcMR3cThv5JiTEshMdgzZ16qkk8gyrLVk7Vp16PDGo
+IeVmPv7iaii5nwgm8LdMRW0OXDrmEHbWsXK88HoB+phykbXiqRjMjYP0tul01c3P
+YK1Md7P3qXJ20AmDp7vJrl0ZB1dqtBdXHqYSKyb0eoB/rO38FrDVRUV0TEnsTGgg
+pWibQOyF80q9L01/zoMQM5IldJdYfhcvsWEZU87rUC6eQgjn8nBEb5k37cspV4I0
+Qrvi4Rww4yFftmnJBEAWUMvW0M2y1HbqeZ2+bINjau+x1959GY8QSUaBxLLTBive
+zF9eKns=
+-----END CERTIFICATE REQUEST-----
+";
+
 /// The Secret that `landfall token create` makes.
 async fn make_token(cluster: &Cluster, expiration: &str) {
     let secret = json!({
@@ -79,7 +99,11 @@ impl Wish<'_> {
 
     /// Asks, and waits for whatever becomes of it.
     async fn answered(&self, who: &Client, key: &KeyPair) -> Value {
-        let made = who.make(REQUESTS, self.object(key)).await;
+        self.outcome(who, self.object(key)).await
+    }
+
+    async fn outcome(&self, who: &Client, object: Value) -> Value {
+        let made = who.make(REQUESTS, object).await;
         let place = format!("{REQUESTS}/{}", made["metadata"]["name"].as_str().unwrap());
         let answered = tokio::time::timeout(Duration::from_secs(10), async {
             loop {
@@ -260,15 +284,79 @@ async fn c_148_what_nobody_decides_waits_for_a_person_and_is_then_signed() {
     Wish::client("system:node:n2").answered(&cluster.node("n2"), &key).await;
     let place = format!("{REQUESTS}/{}", waiting["metadata"]["name"].as_str().unwrap());
     assert_eq!(cluster.read(&place).await["status"], json!({}));
+    certificate(&approved_by_hand(&cluster, &place).await);
+}
+
+/// The status after a person approved it and the signer did its part.
+async fn approved_by_hand(cluster: &Cluster, place: &str) -> Value {
     let approved = json!({"status": {"conditions": [
         {"type": "Approved", "status": "True", "reason": "ByHand", "message": "I know it"}]}});
     cluster.patch(&format!("{place}/approval"), approved).await.ok();
     let signed = tokio::time::timeout(Duration::from_secs(10), async {
-        while cluster.read(&place).await["status"]["certificate"].is_null() {
+        loop {
+            let status = cluster.read(place).await["status"].clone();
+            let failed = status["conditions"].as_array().is_some_and(|all| all.len() > 1);
+            if failed || !status["certificate"].is_null() {
+                return status;
+            }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     });
-    signed.await.expect("a person's approval is enough");
+    signed.await.expect("the signer's answer")
+}
+
+/// C-149, C-150
+#[tokio::test]
+async fn c_149_a_person_gets_a_certificate_when_another_approves() {
+    let cluster = Cluster::start().await;
+    let request = |name: &str, usages: &[&str]| {
+        json!({"metadata": {"name": name}, "spec": {
+            "request": BASE64_STANDARD.encode(PERSON), "usages": usages,
+            "signerName": "kubernetes.io/kube-apiserver-client", "expirationSeconds": 3600}})
+    };
+    cluster.make(REQUESTS, request("good", &["client auth"])).await;
+    let status = approved_by_hand(&cluster, &format!("{REQUESTS}/good")).await;
+    let der = certificate(&status);
+    let user = user_of_certificate(&der).unwrap();
+    assert_eq!(
+        (user.name.as_str(), &user.groups[..2]),
+        ("ana", &["crew".into(), "deck".into()][..])
+    );
+    let (_, leaf) = X509Certificate::from_der(&der).unwrap();
+    let (start, end) = (leaf.validity().not_before, leaf.validity().not_after);
+    assert_eq!(end.timestamp() - start.timestamp(), 3600 + 300);
+
+    cluster.make(REQUESTS, request("bad", &["client auth", "server auth"])).await;
+    let status = approved_by_hand(&cluster, &format!("{REQUESTS}/bad")).await;
+    let failed = &status["conditions"][1];
+    assert_eq!(
+        (&failed["type"], &failed["reason"]),
+        (&json!("Failed"), &json!("SignerValidationFailure"))
+    );
+    assert!(status["certificate"].is_null());
+}
+
+/// Whoever asks must hold the key: else a node could be handed somebody else's.
+#[tokio::test]
+async fn a_request_that_its_key_did_not_sign_is_denied() {
+    let cluster = Cluster::start().await;
+    let wish = Wish::client("system:node:n2");
+    let mut object = wish.object(&KeyPair::generate().unwrap());
+    let pem = BASE64_STANDARD.decode(object["spec"]["request"].as_str().unwrap()).unwrap();
+    let (_, pem) = x509_parser::pem::parse_x509_pem(&pem).unwrap();
+    let mut der = pem.contents;
+    *der.last_mut().unwrap() ^= 1;
+    let pem = format!(
+        "-----BEGIN CERTIFICATE REQUEST-----\n{}\n-----END CERTIFICATE REQUEST-----\n",
+        BASE64_STANDARD.encode(der)
+    );
+    object["spec"]["request"] = BASE64_STANDARD.encode(pem).into();
+    let status = wish.outcome(&joiner(&cluster), object).await;
+    assert_eq!(status["conditions"][0]["type"], "Denied");
+    assert_eq!(
+        status["conditions"][0]["message"],
+        "the request is not signed with the key it is for"
+    );
 }
 
 /// A-154, T-API-35
@@ -288,6 +376,12 @@ async fn a_154_a_node_touches_no_other_nodes_things() {
         n2.delete("/api/v1/nodes/n1").await,
         n2.patch(&format!("{leases}/n1"), label.clone()).await,
         n2.delete(&format!("{leases}/n1")).await,
+        n2.post(leases, json!({"metadata": {"name": "n3"}, "spec": {}})).await,
+        n2.post(
+            "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases",
+            json!({"metadata": {"name": "n2"}, "spec": {}}),
+        )
+        .await,
         n2.patch(&format!("{PODS}/p/status"), ready.clone()).await,
         n2.patch(&format!("{PODS}/p"), label.clone()).await,
         n2.delete(&format!("{PODS}/p")).await,
