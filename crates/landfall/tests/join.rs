@@ -97,6 +97,8 @@ fn a_node_joins_by_its_token_runs_pods_and_is_held_to_its_own() {
     );
     signal(running.id(), "TERM");
     assert_eq!(running.exit(JOIN_MAX), Some(0), "{}", running.stderr());
+    // The machine moved meanwhile: what the Node says of its address is no longer so.
+    kubectl.ok("kubectl patch node n2 --subresource=status -p '{\"status\":{\"addresses\":[{\"type\":\"InternalIP\",\"address\":\"203.0.113.7\"}]}}'");
     let again = node(&data_dir, &cluster.url, &token);
     again.line("ready: node n2", JOIN_MAX);
     kubectl.prints("kubectl exec talker -- echo still", "still");
