@@ -2,12 +2,13 @@
 
 use crate::command::TokenCommand;
 use anyhow::Context;
-use client::Client;
-use k8s_openapi::api::core::v1::Secret;
+use client::{Client, ObjectKey};
+use k8s_openapi::api::core::v1::{Endpoints, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 /// How long nodes can join with it.
@@ -29,9 +30,11 @@ pub(crate) fn run(command: &TokenCommand) -> anyhow::Result<()> {
 
 async fn create(data_dir: &Path) -> anyhow::Result<()> {
     let kubeconfig = data_dir.join("kubeconfig");
-    let text = std::fs::read_to_string(&kubeconfig).with_context(|| {
-        format!("there is no cluster in {}; is --data-dir right?", data_dir.display())
-    })?;
+    anyhow::ensure!(
+        kubeconfig.is_file(),
+        "there is no cluster in {}; is --data-dir right?",
+        data_dir.display()
+    );
     let client = Client::from_kubeconfig(&kubeconfig).await?;
     let (id, secret) = (letters::<6>(), letters::<16>());
     client
@@ -40,14 +43,31 @@ async fn create(data_dir: &Path) -> anyhow::Result<()> {
         .context("the token was not made; is landfall running?")?;
     let ca = CertificateDer::from_pem_file(data_dir.join("pki/ca.crt"))
         .context("the cluster's certificate cannot be read")?;
-    let server = text.lines().find_map(|line| line.trim().strip_prefix("server: "));
+    let server = server(&client).await?;
     println!(
-        "sudo landfall node --server {} --token {id}.{secret}.{}",
-        server.unwrap_or("https://HOST:PORT"),
+        "sudo landfall node --server https://{server} --token {id}.{secret}.{}",
         node::fingerprint(&ca)
     );
+    if server.ip().is_loopback() {
+        eprintln!(
+            "Only this machine can reach {server}: for nodes elsewhere, start landfall with \
+             --listen 0.0.0.0:{}",
+            server.port()
+        );
+    }
     eprintln!("The token can be used for 24 hours. It is a secret: whoever has it can add nodes.");
     Ok(())
+}
+
+/// Where the server says it is found; its kubeconfig may name an address of this machine only.
+async fn server(client: &Client) -> anyhow::Result<SocketAddr> {
+    let key = ObjectKey::new("default", "kubernetes");
+    let endpoints = client.get::<Endpoints>(&key).await?;
+    let subset = endpoints.subsets.into_iter().flatten().next().unwrap_or_default();
+    let ip = subset.addresses.and_then(|list| list.first()?.ip.parse::<IpAddr>().ok());
+    let port = subset.ports.and_then(|list| u16::try_from(list.first()?.port).ok());
+    let address = ip.zip(port).context("the API server does not say where it is")?;
+    Ok(SocketAddr::from(address))
 }
 
 fn bootstrap_secret(id: &str, secret: &str) -> Secret {

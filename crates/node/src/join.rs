@@ -18,7 +18,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestSpec,
 };
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use rcgen::{CertificateParams, DnType, KeyPair, SanType};
 use serde_json::json;
@@ -79,7 +79,8 @@ pub async fn join(join: Join<'_>) -> Result<Credentials, JoinError> {
     if !kubeconfig.exists() {
         write(&path("ca.crt"), ca.as_bytes())?;
         let client = Client::connect(join.server, token, Some(&ca)).await?;
-        let (key, certificate) = client_certificate(&client, join.name).await?;
+        let asked = client_certificate(&client, join.name).await;
+        let (key, certificate) = asked.map_err(|error| not_known(join.server, error))?;
         let text = kubeconfig_text(join.server, &ca, &certificate, &key);
         write(&kubeconfig, text.as_bytes())?;
     }
@@ -129,6 +130,19 @@ fn split(token: &str) -> Result<(&str, Option<&str>), JoinError> {
     }
 }
 
+/// 401 says only that a credential is not good; here it is known which.
+fn not_known(server: &str, error: JoinError) -> JoinError {
+    match error {
+        JoinError::Api(error) if error.status().is_some_and(|status| status.code == 401) => {
+            JoinError::Refused(format!(
+                "{server} does not accept the token: it is mistyped, has expired or was removed; \
+                 make a new one with `landfall token create` where the API server runs"
+            ))
+        }
+        error => error,
+    }
+}
+
 async fn client_certificate(client: &Client, name: &str) -> Result<(String, String), JoinError> {
     let signer = "kubernetes.io/kube-apiserver-client-kubelet";
     signed(client, name, &[], signer, "client auth").await
@@ -139,7 +153,29 @@ async fn serving_certificate(
     name: &str,
     addresses: &[IpAddr],
 ) -> Result<(String, String), JoinError> {
+    tell_addresses(client, name, addresses).await?;
     signed(client, name, addresses, "kubernetes.io/kubelet-serving", "server auth").await
+}
+
+/// A machine may have moved since its Node was written, and a node gets a certificate only for the
+/// addresses that its Node has. The agent fills in the rest later.
+async fn tell_addresses(
+    client: &Client,
+    name: &str,
+    addresses: &[IpAddr],
+) -> Result<(), JoinError> {
+    let key = ObjectKey::cluster(name);
+    let Some(node) = client.find::<Node>(&key).await? else { return Ok(()) };
+    let known = node.status.and_then(|status| status.addresses).unwrap_or_default();
+    let has = |ip: &IpAddr| known.iter().any(|known| known.address == ip.to_string());
+    if !addresses.iter().all(has) {
+        // Not merged by their type: a node may have two of one.
+        let mut all = vec![json!({"$patch": "replace"})];
+        all.extend(addresses.iter().map(|ip| json!({"type": "InternalIP", "address": ip})));
+        all.push(json!({"type": "Hostname", "address": name}));
+        client.patch_status::<Node>(&key, &json!({"status": {"addresses": all}})).await?;
+    }
+    Ok(())
 }
 
 /// Makes a key, asks for a certificate of the node's name, waits for it. Answers (key, certificate).

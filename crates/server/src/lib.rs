@@ -37,6 +37,7 @@ mod audit;
 pub mod bootstrap;
 mod customs;
 mod metrics;
+mod signing;
 mod upkeep;
 
 pub use answer::Answer;

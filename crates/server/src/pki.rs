@@ -13,11 +13,13 @@
 mod authority;
 mod backends;
 mod files;
+mod order;
 mod subject;
 
 pub use authority::Identity;
 pub(crate) use backends::unverified;
 pub use files::write_secret;
+pub(crate) use order::Order;
 
 use authority::{Authority, Purpose};
 use base64::Engine as _;
@@ -114,9 +116,11 @@ impl Pki {
                 .allow_unauthenticated()
                 .build()
                 .map_err(|error| broken(&error))?;
-        let chain = CertificateDer::pem_slice_iter(self.serving.certificate.as_bytes())
+        let mut chain = CertificateDer::pem_slice_iter(self.serving.certificate.as_bytes())
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| broken(&error))?;
+        // Whoever joins knows our authority by its fingerprint only, and finds it here.
+        chain.push(self.authority.der().clone());
         let key = PrivateKeyDer::from_pem_slice(self.serving.key.as_bytes())
             .map_err(|error| broken(&error))?;
         let mut config = ServerConfig::builder_with_details(provider, clock)
@@ -223,6 +227,12 @@ fn serving_names(given: &[String]) -> BTreeSet<String> {
         .chain([host.trim().to_lowercase()])
         .filter(|name| is_dns_name(name) || name.parse::<std::net::IpAddr>().is_ok())
         .collect()
+}
+
+/// Whether clients inside the cluster would take the bearer of this name for the API server.
+pub(crate) fn is_api_name(name: &str) -> bool {
+    let machine = ["localhost", "127.0.0.1", "::1"];
+    NAMES.contains(&name) && !machine.contains(&name)
 }
 
 fn is_dns_name(name: &str) -> bool {

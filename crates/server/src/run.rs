@@ -1,8 +1,10 @@
 //! Starting and stopping a server: its data directory, its store, its keys, its first objects.
 
 use crate::audit::Audit;
-use crate::authn::{Authenticator, ServiceAccountTokens, StaticTokens, User};
-use crate::object::{ENVELOPE, Store};
+use crate::authn::{
+    Authenticator, BootstrapTokens, ServiceAccountTokens, StaticTokens, User, bootstrap_tokens,
+};
+use crate::object::{ENVELOPE, Store, Stored, store_name};
 use crate::pki::{Identity, Pki};
 use crate::server::{Parts, Server};
 use crate::{listen, upkeep};
@@ -29,7 +31,8 @@ pub struct Config {
     pub store: StoreChoice,
     /// One line of JSON per request goes here.
     pub audit_log: Option<PathBuf>,
-    /// Keep up what the control plane owes every namespace (the `default` service account).
+    /// Keep up what the control plane owes every namespace (the `default` service account), and
+    /// answer nodes that ask for certificates.
     pub controllers: bool,
 }
 
@@ -62,7 +65,7 @@ pub struct Running {
     pub address: SocketAddr,
     /// The admin's kubeconfig.
     pub kubeconfig: PathBuf,
-    pki: Pki,
+    pki: Arc<Pki>,
     stop: oneshot::Sender<()>,
     done: JoinHandle<()>,
     store: Store,
@@ -86,7 +89,9 @@ pub async fn start(config: Config) -> Result<Running, Error> {
         .await
         .map_err(|source| Error::Listen { address: config.listen, source })?;
     let address = listener.local_addr().map_err(data_dir)?;
-    let pki = Pki::load_or_create(dir, &[address.ip().to_string()])?;
+    let outside = outside(address);
+    let names = [address.ip().to_string(), outside.ip().to_string()];
+    let pki = Arc::new(Pki::load_or_create(dir, &names)?);
     let store = open_store(&config).await?;
     let audit = config
         .audit_log
@@ -95,13 +100,14 @@ pub async fn start(config: Config) -> Result<Running, Error> {
         .transpose()?;
     let server = Server::new(Parts {
         store: store.clone(),
-        authenticator: authenticator(&pki)?,
-        address: address.to_string(),
+        authenticator: authenticator(&pki, &store)?,
+        address: outside.to_string(),
         ca_certificate: pki.ca_certificate().to_owned(),
         nodes: Arc::new(pki.node_client_config()?),
         audit,
     });
-    upkeep::begin(&server, address, config.controllers).await.map_err(Error::Bootstrap)?;
+    let controllers = config.controllers.then(|| pki.clone());
+    upkeep::begin(&server, outside, controllers).await.map_err(Error::Bootstrap)?;
     let kubeconfig = dir.join("kubeconfig");
     let text = pki.kubeconfig(&format!("https://{}", reachable(address)));
     crate::pki::write_secret(&kubeconfig, text.as_bytes()).map_err(data_dir)?;
@@ -159,6 +165,20 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     address
 }
 
+/// Where pods and nodes find a server that listens on every address: that of the default route.
+fn outside(address: SocketAddr) -> SocketAddr {
+    let of_default_route = || {
+        let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+        // No packet is sent: the kernel only chooses the way, and with it our address.
+        socket.connect((std::net::Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
+        Some(SocketAddr::new(socket.local_addr().ok()?.ip(), address.port()))
+    };
+    match address.ip().is_unspecified() {
+        true => of_default_route().unwrap_or_else(|| reachable(address)),
+        false => address,
+    }
+}
+
 async fn open_store(config: &Config) -> Result<Store, Error> {
     let backend = match &config.store {
         StoreChoice::Embedded => {
@@ -178,14 +198,19 @@ async fn open_store(config: &Config) -> Result<Store, Error> {
     })
 }
 
-fn authenticator(pki: &Pki) -> Result<Authenticator, Error> {
+fn authenticator(pki: &Pki, store: &Store) -> Result<Authenticator, Error> {
     let mut static_tokens = StaticTokens::new();
     static_tokens
         .add(pki.admin_token(), User::authenticated("kubernetes-admin", &["system:masters"]));
     let audiences = [ISSUER.to_owned()];
     let service_accounts = ServiceAccountTokens::new(pki.service_account_key(), ISSUER, &audiences)
         .map_err(|_| Error::Key)?;
-    Ok(Authenticator { static_tokens, service_accounts })
+    let store = store.clone();
+    let bootstrap_tokens = BootstrapTokens::new(move |name| {
+        let secret = store.get("secrets", &store_name(bootstrap_tokens::NAMESPACE, name))?;
+        Some(secret.value())
+    });
+    Ok(Authenticator { static_tokens, bootstrap_tokens, service_accounts })
 }
 
 /// One server per data directory. The lock goes with the process, however it ends.
@@ -199,5 +224,19 @@ fn lock(dir: &Path) -> Result<std::fs::File, Error> {
         Err(std::fs::TryLockError::Error(source)) => {
             Err(Error::DataDir { path: dir.into(), source })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_listens_everywhere_is_found_somewhere() {
+        let given: SocketAddr = "192.0.2.7:6443".parse().unwrap();
+        assert_eq!(outside(given), given);
+        let found = outside("0.0.0.0:6443".parse().unwrap());
+        assert!(!found.ip().is_unspecified());
+        assert_eq!(found.port(), 6443);
     }
 }

@@ -7,8 +7,9 @@
 
 use crate::authz::Policy;
 use crate::object::{self, Stored, store_name};
+use crate::pki::Pki;
 use crate::server::Server;
-use crate::{bootstrap, customs, services};
+use crate::{bootstrap, customs, services, signing};
 use api::Kind;
 use api::value::ValueExt;
 use futures::future::try_join_all;
@@ -30,17 +31,18 @@ const OWN_SERVICE_PARTS: [&str; 4] =
 const EVENT_LIFE: jiff::SignedDuration = jiff::SignedDuration::from_secs(3600);
 const EVENT_SWEEP: Duration = Duration::from_secs(60);
 
-/// Stores what is missing and starts what goes on in the background.
+/// Stores what is missing and starts what goes on in the background; with the keys of the cluster
+/// also what controllers would do.
 pub(crate) async fn begin(
     server: &Server,
     address: SocketAddr,
-    controllers: bool,
+    controllers: Option<Arc<Pki>>,
 ) -> Result<(), String> {
     services::sweep(server.store()).await;
     store_first_objects(server, address).await?;
     refresh_policy(server);
     customs::settle(server).await;
-    if controllers {
+    if controllers.is_some() {
         let (_, namespaces) = server.store().list("namespaces", "", None);
         for namespace in namespaces {
             furnish(server, namespace.name()).await?;
@@ -49,7 +51,8 @@ pub(crate) async fn begin(
     spawn_until_closing(server, follow_roles(server.clone()));
     spawn_until_closing(server, customs::follow(server.clone()));
     spawn_until_closing(server, forget_events(server.clone()));
-    if controllers {
+    if let Some(pki) = controllers {
+        spawn_until_closing(server, signing::follow(server.clone(), pki));
         server.furnish_namespaces();
         for collection in ["namespaces", "serviceaccounts", "configmaps"] {
             spawn_until_closing(server, refurnish(server.clone(), collection));

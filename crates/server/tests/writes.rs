@@ -484,7 +484,7 @@ async fn a_90_a_signing_request_is_decided_through_approval_only() {
     let pem = base64::engine::general_purpose::STANDARD.encode(pem);
     let requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
     let request = json!({"metadata": {"name": "r"}, "spec": {"request": pem, "usages": ["client auth"],
-        "signerName": "kubernetes.io/kube-apiserver-client", "username": "root"}});
+        "signerName": "example.com/nobody", "username": "root"}});
     let made = cluster.make(requests, request).await;
     assert_eq!(made["spec"]["username"], "admin");
     let place = format!("{requests}/r");

@@ -162,6 +162,14 @@ pub(crate) fn check_namespace(call: &Call) -> Result<()> {
     Ok(())
 }
 
+/// Before a token of a service account is made.
+pub(crate) fn check_token(call: &Call, request: &Value) -> Result<()> {
+    match node_restriction::Node::of(call)? {
+        Some(node) => node.check_token(call, request),
+        None => Ok(()),
+    }
+}
+
 fn resource(call: &Call) -> (&str, &str) {
     (&call.kind.group, &call.kind.plural)
 }

@@ -1,8 +1,7 @@
 //! NodeRestriction: a node writes only what is its own (A-154, T-API-35).
 //!
 //! Its role lets a node write Nodes, Leases and pods; here it is held to its own Node, its own
-//! Lease, and the pods bound to it. Not here: which secrets a node may read, and for which pods it
-//! may ask for tokens.
+//! Lease, the pods bound to it, and tokens for these. Not here: which secrets a node may read.
 
 use super::{is_mirror, refuse, resource};
 use crate::authn::NODES;
@@ -78,6 +77,28 @@ impl<'a> Node<'a> {
             return Err(ApiError::forbidden(&call.kind, name, &why));
         }
         Ok(())
+    }
+
+    /// A token speaks for a service account: a node gets those of the pods it runs.
+    pub(super) fn check_token(&self, call: &Call, request: &Value) -> Result<()> {
+        let forbidden = |why: &str| Err(ApiError::forbidden(&call.kind, &call.target.name, why));
+        let bound = request.at(&["spec", "boundObjectRef"]).cloned().unwrap_or_default();
+        let name = bound.text(&["name"]);
+        let is_pod = bound.text(&["kind"]) == "Pod" && bound.text(&["apiVersion"]) == "v1";
+        if !is_pod || name.is_empty() {
+            return forbidden("node requested token not bound to a pod");
+        }
+        if bound.text(&["uid"]).is_empty() {
+            return forbidden("node requested token with a pod binding without a uid");
+        }
+        let pod = call.store().get("pods", &store_name(&call.target.namespace, name));
+        match pod {
+            // Whether it is there, and is the one that is meant, is asked when the token is made.
+            Some(pod) if pod.value().text(&["spec", "nodeName"]) != self.name => {
+                forbidden("node requested token bound to a pod scheduled on a different node")
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A pod that is not there is nobody's: the verb will say so.

@@ -1,13 +1,14 @@
 //! Who is asking: from credentials on a request to a [`User`].
 //!
 //!     TLS peer certificate ──▶ certificate ─┐
-//!     Authorization: Bearer ──▶ bearer ──▶ static_tokens, service_account ─┤──▶ User
+//!     Authorization: Bearer ──▶ bearer ──▶ static_tokens, bootstrap_tokens, service_account ─┤──▶ User
 //!     WebSocket subprotocol ──▶ bearer ─────┘          nothing at all ──▶ anonymous
 //!
 //! Everything here is pure: time is an argument, the objects a token is bound to are looked up
 //! through a closure. Not here: what the user may do (`authz`), where keys live (`pki`).
 
 pub mod bearer;
+pub mod bootstrap_tokens;
 pub mod certificate;
 pub mod impersonation;
 pub mod jwt;
@@ -15,6 +16,7 @@ pub mod service_account;
 pub mod static_tokens;
 pub mod tokens;
 
+pub use bootstrap_tokens::BootstrapTokens;
 pub use certificate::user_of_certificate;
 pub use service_account::{Bound, BoundLookup, Claims, ServiceAccountTokens, TokenError};
 pub use static_tokens::StaticTokens;
@@ -110,6 +112,7 @@ impl Unauthorized {
 #[derive(Debug)]
 pub struct Authenticator {
     pub static_tokens: StaticTokens,
+    pub bootstrap_tokens: BootstrapTokens,
     pub service_accounts: ServiceAccountTokens,
 }
 
@@ -147,6 +150,9 @@ impl Authenticator {
         if let Some(user) = self.static_tokens.user(token) {
             return Ok(user.clone());
         }
+        if let Some(user) = self.bootstrap_tokens.user(token, now) {
+            return Ok(user?);
+        }
         let claims = self.service_accounts.verify(token, now)?;
         claims.check_bound(now, bound)?;
         Ok(claims.user())
@@ -163,13 +169,17 @@ impl Authenticator {
     ) -> Result<(User, Vec<String>), TokenError> {
         let accepted = self.service_accounts.audiences();
         let wanted = if audiences.is_empty() { accepted } else { audiences };
-        if let Some(user) = self.static_tokens.user(token) {
-            // A static token has no audience of its own: it is good for this server only.
+        let known = match self.static_tokens.user(token) {
+            Some(user) => Some(user.clone()),
+            None => self.bootstrap_tokens.user(token, now).transpose()?,
+        };
+        if let Some(user) = known {
+            // Such a token has no audience of its own: it is good for this server only.
             let matching = intersection(wanted, accepted);
             if matching.is_empty() {
                 return Err(TokenError::Audience);
             }
-            return Ok((user.clone(), matching));
+            return Ok((user, matching));
         }
         let claims = self.service_accounts.verify_for(token, wanted, now)?;
         claims.check_bound(now, bound)?;

@@ -43,6 +43,8 @@ pub enum TokenError {
     Audience,
     #[error("service account token has been invalidated")]
     Invalidated,
+    #[error(transparent)]
+    Bootstrap(#[from] super::bootstrap_tokens::BootstrapError),
 }
 
 /// The claims of a token.

@@ -48,6 +48,6 @@ pub(crate) fn hash(token: &str) -> Hash {
     hash
 }
 
-fn same(left: &Hash, right: &Hash) -> bool {
+pub(super) fn same(left: &Hash, right: &Hash) -> bool {
     left.iter().zip(right).fold(0, |differing, (a, b)| differing | (a ^ b)) == 0
 }

@@ -23,7 +23,8 @@ fn authenticator() -> Authenticator {
     static_tokens.add(SECRET, User::authenticated("kubernetes-admin", &[MASTERS]));
     let key = SigningKey::generate().unwrap();
     let service_accounts = ServiceAccountTokens::with_key(key, ISSUER, &[]);
-    Authenticator { static_tokens, service_accounts }
+    let bootstrap_tokens = BootstrapTokens::new(|_| None);
+    Authenticator { static_tokens, bootstrap_tokens, service_accounts }
 }
 
 fn claims() -> Claims {

@@ -3,7 +3,7 @@
 use super::reviews::*;
 use super::*;
 use crate::authn::jwt::SigningKey;
-use crate::authn::{Authenticator, Bound, ServiceAccountTokens, StaticTokens};
+use crate::authn::{Authenticator, BootstrapTokens, Bound, ServiceAccountTokens, StaticTokens};
 use crate::bootstrap;
 use api::Status;
 use jiff::Timestamp;
@@ -409,7 +409,8 @@ fn a_180_a_token_review_says_whose_token_it_is_and_for_whom() {
     let service_accounts = ServiceAccountTokens::with_key(key, "us", &["us".into(), "we".into()]);
     let mut static_tokens = StaticTokens::new();
     static_tokens.add("letmein", user("root"));
-    let authenticator = Authenticator { static_tokens, service_accounts };
+    let bootstrap_tokens = BootstrapTokens::new(|_| None);
+    let authenticator = Authenticator { static_tokens, bootstrap_tokens, service_accounts };
     let there = |_: &str, _: &str, _: &str| Some(Bound { uid: "1".into(), deleted_since: None });
     let now = Timestamp::from_second(1_800_000_000).unwrap();
     let review = |token: &str, audiences: Value| {

@@ -1,7 +1,7 @@
 //! Turns the tables of roles into RBAC objects.
 
 use super::controller_roles::CONTROLLERS;
-use super::roles::{AGGREGATED, BINDINGS, CLUSTER_ROLES, LOCAL_BINDINGS, LOCAL_ROLES};
+use super::roles::{AGGREGATED, BINDINGS, CLUSTER_ROLES, JOINING, LOCAL_BINDINGS, LOCAL_ROLES};
 use crate::authz::aggregation;
 use api::value::ValueExt as _;
 use serde_json::{Value, json};
@@ -112,7 +112,10 @@ pub fn cluster_role_bindings() -> Vec<Value> {
         let role = format!("{CONTROLLER_PREFIX}{name}");
         binding("", &role, "ClusterRole", &role, &[Subject::Account(name)])
     });
-    plain.chain(controllers).collect()
+    let joining = JOINING.iter().map(|(name, role, group)| {
+        binding("", name, "ClusterRole", role, &[Subject::Group(group)])
+    });
+    plain.chain(controllers).chain(joining).collect()
 }
 
 /// Roles in kube-system and kube-public.

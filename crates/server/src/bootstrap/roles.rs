@@ -317,6 +317,23 @@ pub(super) const BINDINGS: &[(&str, &[Subject])] = &[
     ("system:service-account-issuer-discovery", &[Group("system:serviceaccounts")]),
 ];
 
+/// Named and bound as kubeadm does it: who has a join token may ask for a node's certificate and
+/// gets it, and nodes renew theirs.
+pub(super) const JOINING: &[(&str, &str, &str)] = &[
+    ("kubeadm:kubelet-bootstrap", "system:node-bootstrapper", JOINERS),
+    (
+        "kubeadm:node-autoapprove-bootstrap",
+        "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
+        JOINERS,
+    ),
+    (
+        "kubeadm:node-autoapprove-certificate-rotation",
+        "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient",
+        "system:nodes",
+    ),
+];
+const JOINERS: &str = "system:bootstrappers:kubeadm:default-node-token";
+
 const READER: &str = "extension-apiserver-authentication-reader";
 const LOCK_MANAGER: &str = "system::leader-locking-kube-controller-manager";
 const LOCK_SCHEDULER: &str = "system::leader-locking-kube-scheduler";

@@ -91,6 +91,18 @@ impl Authority {
         &self.der
     }
 
+    pub(super) fn issuer(&self) -> &Issuer<'static, KeyPair> {
+        &self.issuer
+    }
+
+    /// When the authority itself ends: nothing it signs is good for longer.
+    /// Since 1970.
+    pub(super) fn ends(&self) -> Duration {
+        let own = X509Certificate::from_der(&self.der);
+        let end = own.map_or(0, |(_, own)| own.validity().not_after.timestamp());
+        Duration::from_secs(u64::try_from(end).unwrap_or_default())
+    }
+
     /// The certificate in `dir` under that name, if it still does; a new one otherwise.
     pub(super) fn load_or_issue(
         &self,
@@ -215,12 +227,21 @@ fn self_signed(path: &Path, key: &KeyPair) -> Result<String, Error> {
 
 /// Valid from a day ago, for clocks that are a little behind ours.
 fn params(lifetime: Duration) -> CertificateParams {
-    let now = Duration::from_secs(u64::try_from(clock::now().as_second()).unwrap_or_default());
+    let now = now();
+    params_between(now.saturating_sub(DAY), now + lifetime)
+}
+
+/// Since 1970.
+pub(super) fn now() -> Duration {
+    Duration::from_secs(u64::try_from(clock::now().as_second()).unwrap_or_default())
+}
+
+pub(super) fn params_between(start: Duration, end: Duration) -> CertificateParams {
     let epoch = rcgen::date_time_ymd(1970, 1, 1);
     let mut params = CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
-    params.not_before = epoch + now.saturating_sub(DAY);
-    params.not_after = epoch + now + lifetime;
+    params.not_before = epoch + start;
+    params.not_after = epoch + end;
     let mut serial = clock::random_bytes::<16>();
     serial[0] &= 0x7f; // A serial number is positive.
     params.serial_number = Some(SerialNumber::from_slice(&serial));
@@ -231,7 +252,7 @@ pub(super) fn new_key() -> Result<KeyPair, Error> {
     KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).map_err(broken)
 }
 
-fn to_pem(der: &[u8]) -> String {
+pub(super) fn to_pem(der: &[u8]) -> String {
     use base64::Engine as _;
     let text = base64::prelude::BASE64_STANDARD.encode(der);
     let mut pem = String::from("-----BEGIN CERTIFICATE-----\n");
@@ -265,7 +286,7 @@ fn damaged(path: &Path, why: &str, advice: &'static str) -> Error {
     Error::Damaged { path: path.to_owned(), why: why.to_owned(), advice }
 }
 
-fn broken(error: rcgen::Error) -> Error {
+pub(super) fn broken(error: rcgen::Error) -> Error {
     Error::Certificate(error.to_string())
 }
 

@@ -1,5 +1,6 @@
 //! `serviceaccounts/{name}/token`: a token that is bound and expires.
 
+use crate::admission;
 use crate::answer::{self, Answer};
 use crate::authn::tokens::{self, Account};
 use crate::call::Call;
@@ -10,6 +11,7 @@ use http::StatusCode;
 
 pub(crate) async fn create(call: &Call) -> Result<Answer> {
     let body = decode::other(call, "io.k8s.api.authentication.v1.TokenRequest")?;
+    admission::check_token(call, &body)?;
     let account = call.stored()?;
     let lookup = |resource: &str, namespace: &str, name: &str| {
         call.store().get(resource, &store_name(namespace, name)).map(|object| object.value())
