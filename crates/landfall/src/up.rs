@@ -30,9 +30,8 @@ pub(crate) fn run(options: &UpOptions) -> anyhow::Result<()> {
             asked = control.asked() => Some(asked),
         };
         if let Some(node) = node {
-            match &asked {
-                Some(asked) => end_pods(&node, asked).await,
-                None => {}
+            if let Some(asked) = &asked {
+                end_pods(&node, asked).await;
             }
             node.stop().await;
         }

@@ -17,6 +17,7 @@ use crate::parts::Parts;
 use crate::pods::Pods;
 use crate::probes::Prober;
 use crate::static_pods::{self, StaticPods};
+use crate::traces::Traces;
 use crate::volumes::Volumes;
 use crate::worker::Kill;
 use crate::worker::observe::network_key;
@@ -291,29 +292,26 @@ async fn network(
     if config.runtime.brings_network() {
         return Ok(None);
     }
-    let cidrs = pod_cidrs(registration).await?;
-    let opened = network::Pods::open(network::PodsConfig {
-        state_dir: config.data_dir.join("network"),
-        netns_dir: config.data_dir.join("netns"),
+    let traces = Traces {
         link: config.link.clone(),
-        cidrs,
-        cluster_cidrs: Vec::new(),
-        table: format!("landfall-{}", config.link),
-        mtu: 1500,
-    });
-    Ok(Some(Arc::new(opened.await.map_err(Error::Network)?)))
+        cidrs: pod_cidrs(registration).await?,
+        cgroup: config.cgroup.clone(),
+    };
+    let path = traces.write(&config.data_dir);
+    path.map_err(|source| Error::Directory { path: config.data_dir.clone(), source })?;
+    let opened = network::Pods::open(traces.network(&config.data_dir)).await;
+    Ok(Some(Arc::new(opened.map_err(Error::Network)?)))
 }
 
 /// Waits for the controller that hands out ranges.
-async fn pod_cidrs(registration: &Registration) -> Result<Vec<network::Cidr>, Error> {
+async fn pod_cidrs(registration: &Registration) -> Result<Vec<String>, Error> {
     let mut node = registration.subscribe();
     loop {
         let known = node.borrow_and_update().clone();
         let spec = known.as_ref().and_then(|node| node.spec.as_ref());
         let texts = spec.and_then(|spec| spec.pod_cidrs.clone()).unwrap_or_default();
         if !texts.is_empty() {
-            let parsed = texts.iter().map(|text| text.parse::<network::Cidr>());
-            return parsed.collect::<Result<_, _>>().map_err(Error::Network);
+            return Ok(texts);
         }
         if node.changed().await.is_err() {
             std::future::pending::<()>().await;
@@ -511,6 +509,11 @@ pub async fn clear_away(
         say(format!("ending {}/{}", pod.namespace, pod.name));
         end_sandbox(&runtime, sandbox).await.map_err(Error::Runtime)?;
     }
-    crate::volumes::clear_away(&data_dir.join("kubelet/pods"))
-        .map_err(|source| Error::Directory { path: data_dir.join("kubelet/pods"), source })
+    let pods = data_dir.join("kubelet/pods");
+    crate::volumes::clear_away(&pods).map_err(|source| Error::Directory { path: pods, source })?;
+    let Some(traces) = Traces::read(data_dir) else { return Ok(()) };
+    let network = network::Pods::open(traces.network(data_dir)).await.map_err(Error::Network)?;
+    network.remove().await.map_err(Error::Network)?;
+    cgroup_root::remove(&traces.cgroup);
+    Ok(())
 }

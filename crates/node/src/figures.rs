@@ -2,6 +2,7 @@
 
 use crate::parts::Parts;
 use k8s_openapi::api::core::v1::ContainerStatus;
+use lifecycle::probe::ProbeKind;
 use lifecycle::status::is_terminal;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +33,7 @@ pub(crate) async fn keep(parts: Arc<Parts>) {
         );
         for count in parts.prober.counts() {
             let labels = [
-                ("probe_type", count.kind.name()),
+                ("probe_type", probe_type(count.kind)),
                 ("result", count.result),
                 ("container", &count.container),
                 ("pod", &count.pod),
@@ -42,5 +43,13 @@ pub(crate) async fn keep(parts: Arc<Parts>) {
             metrics.set("prober_probe_total", &labels, count.count as f64);
         }
         tokio::time::sleep(EVERY).await;
+    }
+}
+
+fn probe_type(kind: ProbeKind) -> &'static str {
+    match kind {
+        ProbeKind::Startup => "Startup",
+        ProbeKind::Readiness => "Readiness",
+        ProbeKind::Liveness => "Liveness",
     }
 }

@@ -13,6 +13,7 @@ mod cgroup_root;
 mod figures;
 mod join;
 mod last_words;
+mod traces;
 
 mod admission;
 mod config;

@@ -1,7 +1,5 @@
 //! The native runtime against the real kernel. Needs root; without it every test passes unseen.
 
-#[path = "native/bench.rs"]
-mod bench;
 #[path = "native/crash.rs"]
 mod crash;
 #[path = "native/isolation.rs"]

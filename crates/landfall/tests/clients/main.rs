@@ -5,6 +5,7 @@
 //! node that exists only as an object. Tests that prove a row of the walkthrough or a rule of the
 //! specification name it (`W-50`, `T-CLI-1`).
 
+#[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../harness/mod.rs"]
 mod harness;
 

@@ -24,6 +24,8 @@ const STOP_MAX: Duration = Duration::from_secs(30);
 pub(crate) const LANDFALL: &str = env!("CARGO_BIN_EXE_landfall");
 
 pub(crate) struct Cluster {
+    /// First, so that it goes first.
+    _ends: Option<Ends>,
     process: Background,
     dir: TempDir,
     pub(crate) url: String,
@@ -55,14 +57,15 @@ impl Cluster {
     pub(crate) fn with_node_in(dir: TempDir, args: &[&str]) -> Cluster {
         let mut command = up(&dir.path().join("data"));
         command.args(node_args(std::process::id()));
-        Cluster::run(command, dir, args)
+        let ends = Ends(dir.path().join("data"));
+        Cluster { _ends: Some(ends), ..Cluster::run(command, dir, args) }
     }
 
     fn run(mut command: Command, dir: TempDir, args: &[&str]) -> Cluster {
         let process = Background::spawn(command.args(args));
         let ready = process.line("ready", START_MAX);
         let url = ready.split_whitespace().nth(1).expect("it says where").to_owned();
-        Cluster { process, dir, url }
+        Cluster { _ends: None, process, dir, url }
     }
 
     /// Scratch space that goes when the cluster goes.
@@ -107,6 +110,18 @@ pub(crate) fn up(data_dir: &Path) -> Command {
     command.arg("up").arg("--data-dir").arg(data_dir).args(["--listen", "127.0.0.1:0"]);
     command.stdin(Stdio::null());
     command
+}
+
+/// A test that fails ends its pods all the same.
+struct Ends(PathBuf);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let mut command = Command::new(LANDFALL);
+            let _ = command.arg("down").arg("--data-dir").arg(&self.0).output();
+        }
+    }
 }
 
 /// Tests run side by side on one machine: each has a network of its own.

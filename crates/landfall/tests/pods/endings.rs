@@ -52,3 +52,19 @@ fn stopping_leaves_pods_and_down_ends_them() {
     assert!(said.contains("ending 1 pods") && said.contains("default/p has ended"), "{said}");
     ground.is_as_before(&cluster.data_dir());
 }
+
+/// What a killed landfall left is cleared away without it.
+#[test]
+fn down_clears_away_what_a_killed_landfall_left() {
+    let ground = Ground::look();
+    let cluster = Cluster::with_node(&["busybox"], &[]);
+    let kubectl = cluster.kubectl();
+    kubectl.ok("kubectl run p --image=busybox:1 -- sleep 1000
+                kubectl wait --for=condition=Ready pod/p --timeout=30s");
+    let dir = cluster.kill();
+    let data = dir.path().join("data");
+    assert!(!processes(&data).is_empty(), "the shim goes on");
+    let said = down(&data);
+    assert!(said.contains("no landfall is running") && said.contains("ending default/p"), "{said}");
+    ground.is_as_before(&data);
+}

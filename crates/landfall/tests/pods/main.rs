@@ -3,6 +3,7 @@
 //! Each test has a cluster of its own, and ends it with `landfall down`; what may not be left behind
 //! is then looked for in the kernel ([`ground::Ground`]).
 
+#[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../harness/mod.rs"]
 mod harness;
 
