@@ -8,6 +8,7 @@
 use anyhow::Context;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
@@ -15,6 +16,8 @@ use tokio::sync::mpsc;
 const DONE: &str = "done";
 /// Lines of progress that wait for a slow reader.
 const LINES_WAITING: usize = 64;
+/// A process that has said its last word is gone after this.
+const EXIT_MAX: Duration = Duration::from_secs(10);
 
 /// Where progress goes. A reader that is gone stops nothing.
 #[derive(Clone)]
@@ -52,7 +55,7 @@ impl Control {
     pub(crate) async fn asked(&self) -> Asked {
         loop {
             let Ok((stream, _)) = self.listener.accept().await else {
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             };
             let mut line = String::new();
@@ -83,10 +86,13 @@ impl Asked {
         Asked { progress: Progress(lines), writer }
     }
 
+    /// The last word. The connection stays open as long as this process lives, so that whoever asked
+    /// can wait for its end.
     pub(crate) async fn done(self) {
         drop(self.progress);
         if let Ok(Some(mut stream)) = self.writer.await {
             let _ = stream.write_all(format!("{DONE}\n").as_bytes()).await;
+            std::mem::forget(stream);
         }
     }
 }
@@ -100,6 +106,8 @@ pub(crate) async fn ask_down(data_dir: &Path, say: impl Fn(&str)) -> anyhow::Res
     let mut lines = BufReader::new(stream).lines();
     while let Some(line) = lines.next_line().await.context("the running landfall fell silent")? {
         if line == DONE {
+            // Until the process is gone: there is nothing more to read before.
+            let _ = tokio::time::timeout(EXIT_MAX, lines.next_line()).await;
             return Ok(Some(()));
         }
         say(&line);

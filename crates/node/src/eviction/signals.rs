@@ -83,7 +83,8 @@ mod tests {
             let reading = readings[&signal];
             assert!(reading.capacity > 0 && reading.available <= reading.capacity, "{signal:?}");
         }
-        let missing = Places { node: "/nonexistent".into(), images: "/nonexistent".into() };
+        let nowhere = place.path().join("nowhere");
+        let missing = Places { node: nowhere.clone(), images: nowhere };
         assert!(!read(&missing).contains_key(&Signal::NodefsAvailable));
     }
 }

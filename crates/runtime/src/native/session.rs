@@ -305,6 +305,8 @@ async fn write_frames(
             return;
         }
     }
+    // A client that has nothing more to say still listens: half a connection would look like none.
+    writer.forget();
 }
 
 fn frame_sender(frames: mpsc::Sender<Vec<u8>>) -> mpsc::Sender<Bytes> {
