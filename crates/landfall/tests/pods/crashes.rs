@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 const PODS: usize = 20;
 
-/// The same containers, no restart counted, no log line and no exit code lost.
+/// N-20: nothing is cleared away before the API has spoken. The same containers, no restart counted, no log line and no exit code lost.
 #[test]
 fn twenty_pods_do_not_notice_that_landfall_was_killed() {
     let ground = Ground::look();

@@ -107,7 +107,7 @@ EOF");
     });
 }
 
-/// N-66, N-68: a registry that is not there.
+/// N-66, N-68, N-216: a registry that is not there.
 #[test]
 fn an_image_that_cannot_be_pulled_backs_off() {
     on_a_node(&["busybox"], |_, kubectl| {
@@ -115,5 +115,61 @@ fn an_image_that_cannot_be_pulled_backs_off() {
                     kubectl wait --timeout=60s pod/p --for=jsonpath='{.status.containerStatuses[0].state.waiting.reason}'=ImagePullBackOff");
         kubectl.shows("kubectl get pod p", &["ImagePullBackOff"]);
         kubectl.shows("kubectl describe pod p", &["Pulling image", "Failed to pull image"]);
+        kubectl.ok("for i in $(seq 100); do kubectl get events | grep BackOff | grep -q Normal && exit 0; done; exit 1");
+    });
+}
+
+/// The timeline of a start (0.1 of the node's rules): N-7, N-31, N-35, N-41, N-46, N-181, N-215.
+#[test]
+fn a_pod_comes_up_step_by_step_and_says_so() {
+    on_a_node(&["busybox"], |_, kubectl| {
+        kubectl.ok("kubectl run p --image=busybox:1 -- sleep 1000
+                    kubectl wait --for=condition=Ready pod/p --timeout=30s");
+        // Events are written in the order of what happened to one object.
+        kubectl.ok(
+            "for i in $(seq 100); do kubectl get events | grep -q Started && exit 0; done; exit 1",
+        );
+        let events = kubectl.ok(
+            "kubectl get events --field-selector involvedObject.name=p --sort-by=.metadata.creationTimestamp \
+             -o jsonpath='{range .items[*]}{.reason}|{.message}|{.involvedObject.fieldPath}|{.metadata.name}{\"\\n\"}{end}'",
+        );
+        let said = |reason: &str| {
+            let found = events.lines().find(|line| line.starts_with(&format!("{reason}|")));
+            found.unwrap_or_else(|| panic!("no {reason} in {events}")).to_owned()
+        };
+        assert!(said("Scheduled").contains("Successfully assigned default/p to n1"), "{events}");
+        assert!(said("Pulled").contains("already present on machine"), "{events}");
+        assert!(said("Created").starts_with("Created|Container created|spec.containers{p}|p."));
+        assert!(said("Started").starts_with("Started|Container started|spec.containers{p}|p."));
+        let address = kubectl.ok("kubectl get pod p -o jsonpath='{.status.podIP}'");
+        let range = kubectl.ok("kubectl get node n1 -o jsonpath='{.spec.podCIDR}'");
+        let network = range.rsplit_once('.').map(|(network, _)| network).unwrap_or_default();
+        assert!(address.starts_with(&format!("{network}.")), "{address} is not in {range}");
+        kubectl.prints(
+            "kubectl get pod p -o jsonpath='{.status.conditions[*].type}'",
+            "PodReadyToStartContainers Initialized Ready ContainersReady PodScheduled",
+        );
+    });
+}
+
+/// N-125: a handler that nobody here knows.
+#[test]
+fn a_runtime_class_that_is_not_there_keeps_the_pod_from_starting() {
+    on_a_node(&["busybox"], |_, kubectl| {
+        kubectl.ok("kubectl apply -f - <<'EOF'
+apiVersion: node.k8s.io/v1
+kind: RuntimeClass
+metadata: {name: exotic}
+handler: exotic
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  runtimeClassName: exotic
+  containers: [{name: c, image: 'busybox:1'}]
+EOF
+for i in $(seq 100); do kubectl get events | grep -q FailedCreatePodSandBox && exit 0; done; exit 1");
+        kubectl.shows("kubectl get pod p", &["0/1", "ContainerCreating"]);
     });
 }

@@ -165,7 +165,7 @@ async fn n_127_privileged_means_everything_the_node_has() {
     world.leave().await;
 }
 
-/// N-63: the cgroup filesystem shows the container's own and cannot be written; devices are few.
+/// N-63, N-214: the cgroup filesystem shows the container's own and cannot be written; devices are few.
 #[tokio::test]
 async fn n_63_cgroups_and_devices_are_guarded() {
     let Some(world) = world().await else { return };

@@ -92,7 +92,7 @@ async fn n_45_a_command_that_is_not_there_is_a_start_error() {
     world.leave().await;
 }
 
-/// N-49: command and args against the image's ENTRYPOINT and CMD.
+/// N-49, N-207: command and args against the image's ENTRYPOINT and CMD.
 #[tokio::test]
 async fn n_49_command_and_args_replace_the_images() {
     let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();

@@ -136,7 +136,7 @@ async fn n_99_a_redirect_is_followed_on_the_same_host_only_and_ten_times_at_most
 }
 
 #[tokio::test]
-async fn n_99_nobody_there_and_nobody_answering_are_failures_in_gos_words() {
+async fn n_99_and_n_103_nobody_there_and_nobody_answering_are_failures_in_gos_words() {
     let port = closed_port().await;
     let said = format!(
         "Get \"http://127.0.0.1:{port}/\": dial tcp 127.0.0.1:{port}: connect: connection refused"

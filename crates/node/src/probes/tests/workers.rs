@@ -98,7 +98,7 @@ async fn n_89_a_probe_ticks_every_period() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn n_92_a_container_that_could_be_ready_is_asked_at_once() {
+async fn n_92_and_n_212_a_container_that_could_be_ready_is_asked_at_once() {
     let container = json!({ "readinessProbe": probe(json!({ "periodSeconds": 3600 })) });
     let mut stage = Stage::with(container, End::Exit(1, "")).await;
     stage.prober.judge("u1");
@@ -159,7 +159,7 @@ async fn n_93_n_104_a_failed_liveness_probe_rests_until_there_is_a_new_container
 }
 
 #[tokio::test(start_paused = true)]
-async fn n_94_what_could_not_be_tried_is_tried_thrice_and_counts_for_nothing() {
+async fn n_94_and_n_211_what_could_not_be_tried_is_tried_thrice_and_counts_for_nothing() {
     let container = json!({ "livenessProbe": probe(json!({ "failureThreshold": 1 })) });
     let mut stage = Stage::with(container, End::Refused("no shim")).await;
     pass(15).await;
