@@ -26,6 +26,7 @@ build:
 
 test: install lint
 	$(CARGO) nextest run --workspace --locked
+	scripts/test-containerd
 
 lint:
 	scripts/install build
@@ -35,6 +36,7 @@ lint:
 bench:
 	scripts/install build
 	CARGO='$(CARGO)' scripts/bench $(BENCH)
+	[ "$$(id -u)" != 0 ] || scripts/bench-pods --landfall $(TARGET_DIR)/release/landfall
 
 install:
 	scripts/install all

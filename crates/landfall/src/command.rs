@@ -193,6 +193,9 @@ pub(crate) struct Common {
     /// Where pods get their addresses from; each node gets a /24 of it
     #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/16")]
     pub(crate) pod_cidr: String,
+    /// Do not decide where pods run: another scheduler does
+    #[arg(long)]
+    pub(crate) no_scheduler: bool,
     /// Write one line of JSON per request to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) audit_log: Option<PathBuf>,

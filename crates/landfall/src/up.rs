@@ -16,7 +16,7 @@ pub(crate) fn run(options: &UpOptions) -> anyhow::Result<()> {
         let control =
             server_dir(&options.common).and_then(|()| Control::listen(&options.common.data_dir))?;
         let server = start_server(&options.common, true).await?;
-        let plane = ControlPlane::start(&server, options.common.pod_cidrs()?);
+        let plane = ControlPlane::start(&server, &options.common, options.common.pod_cidrs()?);
         let node = match options.no_node {
             true => None,
             false => Some(start_node(&server, options).await?),
@@ -50,7 +50,8 @@ pub(crate) fn run_server(options: &ServerOptions) -> anyhow::Result<()> {
         let mut signals = Signals::listen()?;
         let server = start_server(&options.common, !options.no_controllers).await?;
         let pod_cidrs = options.common.pod_cidrs()?;
-        let plane = (!options.no_controllers).then(|| ControlPlane::start(&server, pod_cidrs));
+        let plane = (!options.no_controllers)
+            .then(|| ControlPlane::start(&server, &options.common, pod_cidrs));
         say_ready(&server);
         signals.stop().await;
         if let Some(plane) = plane {
@@ -153,11 +154,11 @@ async fn end_pods(node: &node::Running, asked: &Asked) {
 /// Controllers and scheduler: ordinary clients that happen to live in this process.
 struct ControlPlane {
     controllers: controllers::Handle,
-    scheduler: scheduler::Handle,
+    scheduler: Option<scheduler::Handle>,
 }
 
 impl ControlPlane {
-    fn start(server: &Running, pod_cidrs: controllers::Range) -> ControlPlane {
+    fn start(server: &Running, options: &Common, pod_cidrs: controllers::Range) -> ControlPlane {
         let as_user = |name: &str, groups: &[&str]| {
             Client::in_process(server.server.door(User::authenticated(name, groups)))
         };
@@ -166,12 +167,15 @@ impl ControlPlane {
                 &as_user("system:kube-controller-manager", &["system:masters"]),
                 controllers::Options { pod_cidrs, identity: None },
             ),
-            scheduler: scheduler::start(&as_user("system:kube-scheduler", &[])),
+            scheduler: (!options.no_scheduler)
+                .then(|| scheduler::start(&as_user("system:kube-scheduler", &[]))),
         }
     }
 
     async fn stop(self) {
-        self.scheduler.stop().await;
+        if let Some(scheduler) = self.scheduler {
+            scheduler.stop().await;
+        }
         self.controllers.stop().await;
     }
 }

@@ -191,7 +191,7 @@ async fn a_damaged_file_is_refused_by_name() {
         damage(&path);
         let refused = Command::new("timeout")
             .args(["20", env!("CARGO_BIN_EXE_landfall")])
-            .args(["up", "--no-node", "--listen", "127.0.0.1:0", "--data-dir"])
+            .args(["up", "--no-node", "--no-scheduler", "--listen", "127.0.0.1:0", "--data-dir"])
             .arg(&dir)
             .output()
             .unwrap();

@@ -40,7 +40,8 @@ impl Cluster {
     /// The same, on what an earlier cluster left behind.
     pub(crate) fn start_in(dir: TempDir, args: &[&str]) -> Cluster {
         let mut command = up(&dir.path().join("data"));
-        command.arg("--no-node");
+        // What only the API decides: nobody else writes to pods here.
+        command.args(["--no-node", "--no-scheduler"]);
         Cluster::run(command, dir, args)
     }
 
@@ -131,6 +132,9 @@ fn node_args(process: u32) -> Vec<String> {
     args.push(format!("t{:x}", process % 0x10_0000));
     // A test machine may be nearly full; nobody's pods are to be evicted for that.
     args.extend(["--eviction-hard".into(), String::new()]);
+    if let Some(runtime) = other_runtime() {
+        args.extend(["--runtime".into(), runtime]);
+    }
     args.extend(["--pod-cidr".into(), format!("10.{}.0.0/16", 100 + process % 100)]);
     args
 }
@@ -142,7 +146,16 @@ pub(crate) fn built_image(name: &str) -> PathBuf {
     path
 }
 
+/// The runtime under test, if it is not landfall's own: `scripts/test-containerd` sets it. Images are
+/// there already then.
+pub(crate) fn other_runtime() -> Option<String> {
+    std::env::var("LANDFALL_TEST_RUNTIME").ok()
+}
+
 pub(crate) fn import(data_dir: &Path, archive: &Path) {
+    if other_runtime().is_some() {
+        return;
+    }
     let mut command = Command::new(LANDFALL);
     command.args(["image", "import"]).arg(archive).arg("--data-dir").arg(data_dir);
     let output = command.output().expect("landfall can be run");

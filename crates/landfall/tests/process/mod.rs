@@ -117,7 +117,7 @@ impl Drop for Landfall {
 pub(crate) fn spawn(dir: &Path) -> Child {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(stderr_file(dir)).unwrap();
     Command::new(env!("CARGO_BIN_EXE_landfall"))
-        .args(["up", "--no-node", "--listen", "127.0.0.1:0", "--data-dir"])
+        .args(["up", "--no-node", "--no-scheduler", "--listen", "127.0.0.1:0", "--data-dir"])
         .arg(dir)
         .env_remove("LANDFALL_LOG")
         .stdin(Stdio::null())
