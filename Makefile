@@ -7,11 +7,12 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 # Steps of one target come one after another, whatever -j says.
 .NOTPARALLEL:
-.PHONY: help up build test lint bench install clean
+.PHONY: help up build test test-containerd lint bench install clean
 
 help:
 	@echo 'make up       build landfall and run it, with its data in DATA_DIR ($(DATA_DIR))'
 	@echo 'make test     everything that must pass: formatting, lints, tests'
+	@echo 'make test-containerd   the tests of pods once more, on containerd'
 	@echo 'make lint     formatting and lints only'
 	@echo 'make bench    measure; BENCH="--quick", "--grow", "--json" (docs/BENCHMARKS.md)'
 	@echo 'make install  install what building, testing and measuring need'
@@ -26,6 +27,8 @@ build:
 
 test: install lint
 	$(CARGO) nextest run --workspace --locked
+
+test-containerd: install
 	scripts/test-containerd
 
 lint:

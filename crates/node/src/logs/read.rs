@@ -81,7 +81,7 @@ pub async fn read(
             Progress::Enough => return Ok(()),
             Progress::AtEnd => {}
         }
-        if reading.replaced(path).await {
+        if query.follow && reading.replaced(path).await {
             // What was written to the old file before the new one was made is read first.
             if let Progress::Enough = reading.until_end(out).await? {
                 return Ok(());
@@ -114,17 +114,23 @@ struct Reading {
     block: Vec<u8>,
     /// The beginning of a record whose end is not there yet.
     begun: Vec<u8>,
+    /// Bytes that are still to be read, unless the file is followed: what was there when it was
+    /// opened. A container that writes faster than its reader reads must not hold it for ever.
+    left: Option<u64>,
 }
 
 impl Reading {
     async fn open(path: &Path, query: &Query) -> std::io::Result<Reading> {
         let mut file = File::open(path).await?;
+        let length = file.metadata().await?.len();
+        let mut start = 0;
         if let Some(records) = query.tail {
-            let start = tail::start(&mut file, records).await?;
+            start = tail::start(&mut file, length, records).await?;
             file.seek(SeekFrom::Start(start)).await?;
         }
         let rendering = Rendering::new(query);
-        Ok(Reading { file, rendering, block: vec![0; BLOCK], begun: Vec::new() })
+        let left = (!query.follow).then(|| length - start);
+        Ok(Reading { file, rendering, block: vec![0; BLOCK], begun: Vec::new(), left })
     }
 
     async fn until_end(&mut self, out: &mpsc::Sender<Bytes>) -> std::io::Result<Progress> {
@@ -132,10 +138,13 @@ impl Reading {
             if self.rendering.is_full() {
                 return Ok(Progress::Enough);
             }
-            let count = self.file.read(&mut self.block).await?;
+            let most =
+                self.left.map_or(BLOCK, |left| BLOCK.min(usize::try_from(left).unwrap_or(BLOCK)));
+            let count = self.file.read(&mut self.block[..most]).await?;
             if count == 0 {
                 return Ok(Progress::AtEnd);
             }
+            self.left = self.left.map(|left| left.saturating_sub(count as u64));
             let mut shown = Vec::new();
             for piece in self.block[..count].split_inclusive(|byte| *byte == b'\n') {
                 if !piece.ends_with(b"\n") {

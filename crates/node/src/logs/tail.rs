@@ -6,9 +6,9 @@ use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 
 const BLOCK: u64 = 64 * 1024;
 
-/// The offset after which there are `records` newlines (N-162): 0 if the file has no more.
-pub(super) async fn start(file: &mut File, records: u64) -> std::io::Result<u64> {
-    let mut end = file.metadata().await?.len();
+/// The offset after which there are `records` newlines before `end` (N-162): 0 if there are no more.
+pub(super) async fn start(file: &mut File, end: u64, records: u64) -> std::io::Result<u64> {
+    let mut end = end;
     let mut left = records;
     let mut block = vec![0; BLOCK as usize];
     while end > 0 {
@@ -37,7 +37,9 @@ mod tests {
     async fn tail(content: &[u8], records: u64) -> u64 {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), content).unwrap();
-        start(&mut File::open(file.path()).await.unwrap(), records).await.unwrap()
+        start(&mut File::open(file.path()).await.unwrap(), content.len() as u64, records)
+            .await
+            .unwrap()
     }
 
     #[tokio::test]
