@@ -45,6 +45,14 @@ impl Cluster {
         Cluster::run(command, dir, args)
     }
 
+    /// A cluster that waits for nodes from elsewhere.
+    pub(crate) fn without_node(args: &[&str]) -> Cluster {
+        let dir = tempfile::tempdir().expect("a directory for the cluster");
+        let mut command = up(&dir.path().join("data"));
+        command.arg("--no-node");
+        Cluster::run(command, dir, args)
+    }
+
     /// A cluster that runs pods, with these images of `scripts/images`.
     pub(crate) fn with_node(images: &[&str], args: &[&str]) -> Cluster {
         let dir = tempfile::tempdir().expect("a directory for the cluster");
