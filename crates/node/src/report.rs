@@ -81,9 +81,7 @@ async fn run(
     let mut base = object.borrow_and_update().clone();
     loop {
         let status = news.borrow_and_update().clone();
-        if object.has_changed().unwrap_or(false) {
-            base = newer(base, object.borrow_and_update().clone());
-        }
+        base = newer(base, object.borrow_and_update().clone());
         let outcome = match (&status, &base) {
             (Some(status), Some(base)) => write(&client, base, status).await,
             (None, _) | (_, None) => Outcome::Same,

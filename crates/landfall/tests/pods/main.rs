@@ -9,6 +9,7 @@ mod harness;
 
 mod ground;
 
+mod asked;
 mod crashes;
 mod endings;
 mod hostile;
