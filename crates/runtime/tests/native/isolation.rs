@@ -212,9 +212,9 @@ async fn n_154_binds_are_mounted_parents_first_and_as_they_should_be() {
         mount("file", "/etc/one"),
         mount("not/there", "/missing"),
     ];
-    spec.working_dir = Some("/v/work/here".into());
+    spec.working_dir = Some("/v/deep/here".into());
     let seen = output(&world, &sandbox, &spec).await;
-    assert_eq!(seen, "outerinnerfile\ndenied\n/missing\n1\n/v/work/here\n");
+    assert_eq!(seen, "outerinnerfile\ndenied\n/missing\n1\n/v/deep/here\n");
     assert!(root.join("outer/y").exists() && root.join("not/there").is_dir());
     let mut shared = script("cat /v/name");
     shared.security.privileged = true;
