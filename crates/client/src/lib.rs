@@ -17,7 +17,7 @@ mod leadership;
 mod recorder;
 
 pub use cache::{Cache, CacheBuilder, Changes};
-pub use client::Client;
+pub use client::{Client, Renewable, Trust, trust_of};
 pub use controller::{Next, run_controller};
 pub use error::{Error, Result};
 pub use key::ObjectKey;
