@@ -14,6 +14,7 @@ pub mod termination;
 pub mod backoff;
 pub mod deletion;
 pub mod placement;
+pub mod resize;
 pub mod resources;
 
 #[cfg(test)]
