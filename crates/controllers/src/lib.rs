@@ -4,6 +4,10 @@ mod node_leases;
 mod node_taints;
 mod pod_cidrs;
 
+mod replica_set;
+
+mod workload;
+
 mod start;
 
 pub use pod_cidrs::Range;

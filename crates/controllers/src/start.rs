@@ -1,9 +1,10 @@
 //! Starts the controllers, each on what it shares with the others, and stops them again.
 
 use crate::pod_cidrs::Range;
-use crate::{node_leases, node_taints, pod_cidrs};
+use crate::{node_leases, node_taints, pod_cidrs, replica_set, workload};
 use client::{Cache, Client, Leadership, ObjectKey, Recorder};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::{Node, Pod, ReplicationController};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -84,6 +85,9 @@ async fn lead(
 pub(crate) struct Cluster {
     pub(crate) client: Client,
     pub(crate) nodes: Cache<Node>,
+    /// With an index of those that nobody controls.
+    pub(crate) pods: Cache<Pod>,
+    pub(crate) replica_sets: Cache<ReplicaSet>,
     /// For what is said about nodes.
     pub(crate) recorder: Recorder,
 }
@@ -93,6 +97,8 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
     let cluster = Cluster {
         client: client.clone(),
         nodes: Cache::start(client),
+        pods: workload::pods(client),
+        replica_sets: replica_set::sets(client),
         recorder: Recorder::new(client, "node-controller", ""),
     };
     tokio::select! {
@@ -101,6 +107,8 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
                 node_taints::run(&cluster),
                 node_leases::run(&cluster),
                 pod_cidrs::run(&cluster, options.pod_cidrs),
+                replica_set::run(&cluster, cluster.replica_sets.clone()),
+                replica_set::run::<ReplicationController>(&cluster, replica_set::sets(client)),
             )
         } => (),
         () = until => (),
