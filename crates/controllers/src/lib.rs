@@ -4,6 +4,7 @@ mod node_leases;
 mod node_taints;
 mod pod_cidrs;
 
+mod deployment;
 mod replica_set;
 
 mod workload;

@@ -1,7 +1,7 @@
 //! Starts the controllers, each on what it shares with the others, and stops them again.
 
 use crate::pod_cidrs::Range;
-use crate::{node_leases, node_taints, pod_cidrs, replica_set, workload};
+use crate::{deployment, node_leases, node_taints, pod_cidrs, replica_set, workload};
 use client::{Cache, Client, Leadership, ObjectKey, Recorder};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Node, Pod, ReplicationController};
@@ -107,6 +107,7 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
                 node_taints::run(&cluster),
                 node_leases::run(&cluster),
                 pod_cidrs::run(&cluster, options.pod_cidrs),
+                deployment::run(&cluster),
                 replica_set::run(&cluster, cluster.replica_sets.clone()),
                 replica_set::run::<ReplicationController>(&cluster, replica_set::sets(client)),
             )

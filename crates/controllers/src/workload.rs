@@ -17,7 +17,7 @@ pub(crate) use pods::{
     available_at, condition, is_active, is_available, is_ready, is_terminal, is_terminating,
     next_availability, phase, ready_since,
 };
-pub(crate) use template::{hash, same_template};
+pub(crate) use template::{HASH_LABEL, hash, same_template};
 pub(crate) use victims::{Ranked, rank_victims};
 pub(crate) use writes::Writes;
 

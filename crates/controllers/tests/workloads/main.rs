@@ -3,4 +3,5 @@
 
 mod cluster;
 
+mod deployments;
 mod replica_sets;
