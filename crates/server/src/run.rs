@@ -146,6 +146,11 @@ impl Running {
         Ok(NodeCredentials { serving, client, ca_certificate, kubeconfig })
     }
 
+    /// How many records of endings (`terminations.landfall.dev`) are kept; the newest.
+    pub fn keep_terminations(&self, count: usize) {
+        self.server.terminations().keep(count);
+    }
+
     /// Lets requests in flight finish, ends watches, writes everything down.
     pub async fn stop(self) {
         let _ = self.stop.send(());
