@@ -60,7 +60,7 @@ impl DeleteOptions {
         self
     }
 
-    fn params(&self) -> DeleteParams {
+    pub(crate) fn params(&self) -> DeleteParams {
         let (uid, resource_version) = (self.uid.clone(), self.resource_version.clone());
         let asked = uid.is_some() || resource_version.is_some();
         DeleteParams {
@@ -242,11 +242,11 @@ impl Client {
         self.ask(doing, request).await
     }
 
-    fn params(&self) -> PostParams {
+    pub(crate) fn params(&self) -> PostParams {
         PostParams { field_manager: self.manager().map(str::to_owned), ..PostParams::default() }
     }
 
-    fn patch_params(&self) -> PatchParams {
+    pub(crate) fn patch_params(&self) -> PatchParams {
         PatchParams { field_manager: self.manager().map(str::to_owned), ..PatchParams::default() }
     }
 }
@@ -313,7 +313,10 @@ fn api_version<K: k8s_openapi::Resource>() -> &'static str {
     K::API_VERSION
 }
 
-fn encode(doing: impl Fn() -> String, object: &(impl Serialize + Debug)) -> Result<Vec<u8>> {
+pub(crate) fn encode(
+    doing: impl Fn() -> String,
+    object: &(impl Serialize + Debug),
+) -> Result<Vec<u8>> {
     serde_json::to_vec(object)
         .map_err(|error| Error::Unsendable { doing: doing(), why: error.to_string() })
 }

@@ -15,6 +15,7 @@ pub mod timeline;
 pub mod backoff;
 pub mod deletion;
 pub mod placement;
+pub mod resize;
 pub mod resources;
 
 #[cfg(test)]
