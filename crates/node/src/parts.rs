@@ -1,6 +1,7 @@
 //! What every pod's worker works with: one of each for the whole node.
 
 use crate::config::{NodeFacts, Objects};
+use crate::deadlines::Deadlines;
 use crate::endpoint::Metrics;
 use crate::images::ImageManager;
 use crate::pods::Pods;
@@ -34,6 +35,8 @@ pub(crate) struct Parts {
     pub(crate) metrics: Arc<Metrics>,
     /// `/var/log/containers`: a second path for every log, with the container's id in it (N-157).
     pub(crate) log_links: std::path::PathBuf,
+    /// None: an ending that an agent before this one began starts over (T-NODE-11).
+    pub(crate) deadlines: Option<Deadlines>,
     /// When this agent began.
     pub(crate) started_at: jiff::Timestamp,
 }

@@ -100,6 +100,8 @@ pub(crate) struct Worker {
     /// Why containers wait, until an attempt succeeds.
     failures: BTreeMap<String, StartFailure>,
     memory: observe::Memory,
+    /// A part of the pod that was being ended when the whole was to end.
+    underway: Option<ending::Drive>,
 }
 
 /// Why a pod ends on this node (T-NODE-2).
@@ -144,6 +146,7 @@ impl Worker {
             backoffs: Backoffs::default(),
             failures: BTreeMap::new(),
             memory: observe::Memory::default(),
+            underway: None,
         }
     }
 
@@ -154,7 +157,7 @@ impl Worker {
         self.parts.active.send_modify(|active| drop(active.insert(self.uid.clone(), title)));
         let cause = self.live().await;
         tracing::debug!(pod = %self.title(), ?cause, "ending");
-        self.end(&cause).await;
+        self.end().await;
         self.clean_up().await;
         self.report.written().await;
         self.parts.active.send_modify(|active| drop(active.remove(&self.uid)));
