@@ -18,6 +18,7 @@ use crate::parts::Parts;
 use crate::pods::Pods;
 use crate::probes::Prober;
 use crate::static_pods::{self, StaticPods};
+use crate::timeline::Timeline;
 use crate::traces::Traces;
 use crate::volumes::Volumes;
 use crate::worker::Kill;
@@ -132,6 +133,7 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
     let parts = Arc::new(Parts {
         client: client.clone(),
         recorder: recorder.clone(),
+        timeline: Timeline::open(&client, &config.name, &config.data_dir.join("timeline")),
         runtime: config.runtime.clone(),
         runtime_name: version.name,
         network,
@@ -506,6 +508,7 @@ impl Running {
     pub async fn stop(mut self) {
         self.serving.stop().await;
         self.tasks.shutdown().await;
+        self.parts.timeline.flush_all().await;
         self.parts.recorder.flush().await;
     }
 }
