@@ -105,10 +105,20 @@ pub(crate) struct NodeOptions {
     /// How many processes one pod may have; without it as many as the node can
     #[arg(long, value_name = "N")]
     pub(crate) pod_pids_limit: Option<i64>,
+    /// Of a pod that is ending when landfall is restarted: `full`, its hook and its whole grace
+    /// period again, as upstream does, or `kept`, what is left of it
+    #[arg(long, value_name = "full|kept", default_value = "full")]
+    pub(crate) grace_after_restart: GraceAfterRestart,
     /// The device of the pods' network, at most seven letters; pods' links are called after it, so
     /// nodes on one machine need different ones
     #[arg(long, value_name = "NAME", default_value = POD_LINK)]
     pub(crate) pod_link: String,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub(crate) enum GraceAfterRestart {
+    Full,
+    Kept,
 }
 
 #[derive(Args)]

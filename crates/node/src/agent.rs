@@ -6,6 +6,7 @@
 
 use crate::cgroup_root;
 use crate::config::{NodeFacts, Objects};
+use crate::deadlines::{Deadlines, GraceAfterRestart};
 use crate::dispatch::{Dispatch, News};
 use crate::endpoint::{self, Endpoint, Metrics, Serving};
 use crate::eviction::{Evict, Eviction, Places, Reclaim, Thresholds};
@@ -17,6 +18,7 @@ use crate::parts::Parts;
 use crate::pods::Pods;
 use crate::probes::Prober;
 use crate::static_pods::{self, StaticPods};
+use crate::timeline::Timeline;
 use crate::traces::Traces;
 use crate::volumes::Volumes;
 use crate::worker::Kill;
@@ -63,6 +65,8 @@ pub struct Config {
     pub eviction_hard: Option<String>,
     /// How many processes one pod may have (N-113); None: as many as the node can.
     pub pod_pids_limit: Option<i64>,
+    /// Of pods that were ending when an agent before this one went away.
+    pub grace_after_restart: GraceAfterRestart,
     /// Of Kubernetes: `v1.36.4`.
     pub version: String,
 }
@@ -129,6 +133,7 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
     let parts = Arc::new(Parts {
         client: client.clone(),
         recorder: recorder.clone(),
+        timeline: Timeline::open(&client, &config.name, &config.data_dir.join("timeline")),
         runtime: config.runtime.clone(),
         runtime_name: version.name,
         network,
@@ -146,6 +151,7 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
         prober: Prober::new(config.runtime.clone(), recorder.clone(), results),
         pods,
         node: registration.subscribe(),
+        deadlines: deadlines(&config)?,
         started_at: clock::now(),
     });
     let cache =
@@ -193,6 +199,14 @@ async fn serve(
         config: serde_json::json!({}),
     });
     serving.await.map_err(|source| Error::Listen { address: config.listen, source })
+}
+
+fn deadlines(config: &Config) -> Result<Option<Deadlines>, Error> {
+    let failed = |source| Error::Directory { path: config.data_dir.clone(), source };
+    match config.grace_after_restart {
+        GraceAfterRestart::Full => Ok(None),
+        GraceAfterRestart::Kept => Deadlines::open(&config.data_dir).map(Some).map_err(failed),
+    }
 }
 
 fn settings(config: &Config, port: u16) -> Settings {
@@ -332,15 +346,19 @@ async fn sweep(parts: &Arc<Parts>, known: &BTreeSet<String>) {
             return;
         }
     };
-    let mut keys = BTreeSet::new();
-    for sandbox in sandboxes {
-        if known.contains(&sandbox.pod.uid) {
-            keys.insert(network_key(&sandbox.pod.uid, sandbox.attempt));
-            continue;
-        }
-        if let Err(error) = end_sandbox(&parts.runtime, &sandbox).await {
+    let (known_ones, orphans): (Vec<_>, Vec<_>) =
+        sandboxes.into_iter().partition(|sandbox| known.contains(&sandbox.pod.uid));
+    let keys: BTreeSet<String> =
+        known_ones.iter().map(|sandbox| network_key(&sandbox.pod.uid, sandbox.attempt)).collect();
+    let ended = orphans.iter().map(|sandbox| async {
+        parts.metrics.add("kubelet_orphaned_runtime_pods_total", &[], 1);
+        if let Err(error) = end_sandbox(&parts.runtime, sandbox).await {
             tracing::warn!(%error, pod = sandbox.pod.uid, "an orphaned pod was not ended");
         }
+    });
+    futures::future::join_all(ended).await;
+    if let Some(deadlines) = &parts.deadlines {
+        deadlines.retain(known);
     }
     if let Some(network) = &parts.network
         && let Err(error) = network.retain(&keys).await
@@ -366,16 +384,19 @@ async fn end_sandbox(
     let running = |container: &&runtime::Container| {
         matches!(container.state, runtime::ContainerState::Running { .. })
     };
+    let mut changes = runtime.changes();
     let mut any = false;
     for container in sandbox.containers.iter().filter(running) {
         any = true;
         runtime.stop_container(&container.id, window).await?;
     }
     let deadline = tokio::time::Instant::now() + window;
-    let mut changes = runtime.changes();
     while any && tokio::time::Instant::now() < deadline {
         let now = runtime.sandboxes_of(&sandbox.pod.uid).await?;
         any = now.iter().flat_map(|sandbox| &sandbox.containers).any(|c| running(&c));
+        if !any {
+            break;
+        }
         let _ = tokio::time::timeout_at(deadline, changes.recv()).await;
     }
     runtime.stop_sandbox(&sandbox.id).await?;
@@ -487,6 +508,7 @@ impl Running {
     pub async fn stop(mut self) {
         self.serving.stop().await;
         self.tasks.shutdown().await;
+        self.parts.timeline.flush_all().await;
         self.parts.recorder.flush().await;
     }
 }
