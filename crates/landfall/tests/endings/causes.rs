@@ -22,9 +22,13 @@ fn every_cause_but_its_own_end_runs_the_hook() {
     on_a_node(&["python"], &[], |node| {
         let place = &node.place;
         let liveness = probe("test ! -f /out/dead", json!({"terminationGracePeriodSeconds": 3}));
-        let startup = probe("false", json!({"initialDelaySeconds": 3}));
+        // Neither well nor not until it is told.
+        let startup = probe(
+            "until [ -f /out/dead ]; do sleep 0.1; done; false",
+            json!({"timeoutSeconds": 60}),
+        );
         let never = json!({"restartPolicy": "Never"});
-        let deadline = json!({"restartPolicy": "Never", "activeDeadlineSeconds": 6});
+        let deadline = json!({"restartPolicy": "Never", "activeDeadlineSeconds": 12});
         let itself = {
             let hook = script("echo hook > /out/itself");
             let container = place.shell("itself", "python:1", "echo start > $P; exit 0");

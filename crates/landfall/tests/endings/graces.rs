@@ -1,7 +1,7 @@
 //! The grace of a pod: how it is shared by hooks, signals and kills, and by containers side by side.
 
 use crate::node::on_a_node;
-use crate::witness::{GONE, hook, is_about, script};
+use crate::witness::{GONE, hook, is_about, is_around, script};
 use serde_json::json;
 
 /// W-3, W-5, W-54, T-NODE-15, T-NODE-47, T-NODE-48: two containers that ignore the signal end together
@@ -75,7 +75,7 @@ fn hooks_share_the_grace_of_their_pod() {
             let took = place.between(("clock", "SIGTERM"), (name, GONE));
             is_about(&format!("T-NODE-27: the end of {name}"), took, 6.0);
         }
-        is_about("W-11", place.between(("overruns", "begin"), ("overruns", "SIGTERM")), 2.0);
+        is_around("W-11", place.between(("overruns", "begin"), ("overruns", "SIGTERM")), 2.0);
         is_about("T-NODE-19", place.between(("overruns", "SIGTERM"), ("overruns", GONE)), 2.0);
         node.kubectl.ok("kubectl wait --for=delete pod --all --timeout=30s");
         let events = node.kubectl.ok("kubectl get events -o custom-columns=P:.involvedObject.fieldPath,R:.reason,M:.message --no-headers");
@@ -151,8 +151,8 @@ fn a_hook_of_45_seconds_in_a_grace_of_a_minute_is_not_cut() {
         let containers = vec![place.witness("long", "--term ignore", hook)];
         node.run(&[place.pod("long", 60, containers, json!({}))], &["long"]);
         node.delete("long");
-        is_about("the signal", place.between(("long", "begin"), ("long", "SIGTERM")), 45.0);
-        is_about("the kill", place.between(("long", "begin"), ("long", GONE)), 60.0);
+        is_around("the signal", place.between(("long", "begin"), ("long", "SIGTERM")), 45.0);
+        is_around("the kill", place.between(("long", "begin"), ("long", GONE)), 60.0);
         assert_eq!(place.words("long"), ["start", "begin", "end", "SIGTERM", GONE]);
     });
 }

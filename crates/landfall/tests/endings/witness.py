@@ -1,7 +1,7 @@
 """A process that says what happens to it, when it happens.
 
     witness.py NAME [--term CODE|ignore|default] [--after SECONDS] [--mark SECONDS]
-                    [--children] [--http PORT]
+                    [--until FILE] [--children] [--http PORT]
 
 Every line goes to the pipe /out/NAME: what, then the time of day and the monotonic time in
 nanoseconds. The pipe is held open until the end, also by children: whoever reads it sees the end of
@@ -9,6 +9,7 @@ the last process as the end of the file.
 
 --term     on any stop signal: exit with this code (0), ignore it, or leave it to the kernel
 --after    how long it takes to exit
+--until    exits when there is this file
 --mark     says `mark` this long after the first stop signal
 --children makes a child, and a grandchild in a session of its own, that ignore everything
 --http     answers GETs on this port, and says their paths
@@ -25,6 +26,7 @@ options = argparse.ArgumentParser()
 options.add_argument("name")
 options.add_argument("--term", default="0")
 options.add_argument("--after", type=float, default=0)
+options.add_argument("--until")
 options.add_argument("--mark", type=float)
 options.add_argument("--children", action="store_true")
 options.add_argument("--http", type=int)
@@ -77,5 +79,7 @@ while True:
         options.mark = None
     if options.term != "ignore":
         time.sleep(options.after)
+        while options.until and not os.path.exists(options.until):
+            time.sleep(0.02)
         say("exit")
         os._exit(int(options.term))

@@ -140,6 +140,12 @@ pub(crate) fn is_about(what: &str, seconds: f64, wanted: f64) {
     );
 }
 
+/// The same for what is measured from a hook's first word, which comes a moment after its beginning.
+#[track_caller]
+pub(crate) fn is_around(what: &str, seconds: f64, wanted: f64) {
+    assert!((seconds - wanted).abs() <= LATE, "{what}: {seconds:.3} s instead of {wanted} s");
+}
+
 /// Adds the fields of one object to another.
 pub(crate) fn with(mut object: Value, more: Value) -> Value {
     if let (Value::Object(fields), Value::Object(more)) = (&mut object, more) {
