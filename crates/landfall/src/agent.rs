@@ -37,6 +37,7 @@ pub(crate) async fn start(
         cgroup: cgroup(&options.pod_link),
         eviction_hard: options.eviction_hard.clone(),
         pod_pids_limit: options.pod_pids_limit,
+        shutdown: options.shutdown.periods()?,
         version: server::discovery::git_version().to_owned(),
     };
     node::start(client, config).await.context("the node could not be started")

@@ -23,6 +23,7 @@ mod images;
 pub mod logs;
 mod node_object;
 mod probes;
+mod shutdown;
 mod static_pods;
 mod volumes;
 
@@ -30,3 +31,4 @@ pub use agent::{Config, Error, Running, clear_away, start};
 pub use join::{Credentials, Join, JoinError, fingerprint, join, serve_as};
 pub use node_object::default_name;
 pub use pods::Pods;
+pub use shutdown::{Cut, How, Period, Periods};

@@ -105,6 +105,17 @@ impl Cluster {
         dir
     }
 
+    pub(crate) fn process_id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// After somebody else asked it to end: it must do so without complaint.
+    pub(crate) fn ended(self) -> TempDir {
+        let Cluster { mut process, dir, .. } = self;
+        assert_eq!(process.exit(STOP_MAX), Some(0), "it said: {}", process.stderr());
+        dir
+    }
+
     /// Ends it as a crash would.
     pub(crate) fn kill(self) -> TempDir {
         let Cluster { mut process, dir, .. } = self;

@@ -14,6 +14,7 @@ mod crashes;
 mod endings;
 mod hostile;
 mod running;
+mod shutdown;
 mod starting;
 mod streams;
 mod volumes;

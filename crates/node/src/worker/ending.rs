@@ -172,13 +172,13 @@ impl Worker {
         inputs
     }
 
-    /// A later delete with a shorter grace takes effect at once (T-EDGE-2).
+    /// A later delete, or the node itself, with a shorter grace takes effect at once (T-EDGE-2). Saying
+    /// the same again changes nothing: the machine keeps the earlier time.
     fn hurry(&mut self) -> Vec<Input> {
-        let before = self.grace(&Cause::Deleted);
         self.follow_orders();
         let gone = self.orders.borrow().gone && self.pod.metadata.deletion_timestamp.is_none();
-        let after = self.grace(if gone { &Cause::Gone } else { &Cause::Deleted });
-        if after < before { vec![Input::Terminate { grace: after }] } else { Vec::new() }
+        let grace = self.grace(if gone { &Cause::Gone } else { &Cause::Deleted });
+        vec![Input::Terminate { grace }]
     }
 
     fn perform_all(&mut self, drive: &Drive, actions: Vec<Action>) {
