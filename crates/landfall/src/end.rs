@@ -1,7 +1,8 @@
 //! How a running landfall ends: what asks it to, and what becomes of its pods.
 //!
-//!     SIGTERM, Ctrl-C, `landfall stop` ──▶ pods go on
-//!     `landfall down`                  ──▶ pods end; asked once more, by signal or word: in a hurry
+//!     SIGTERM, Ctrl-C, `landfall stop`   ──▶ pods go on
+//!     the same while the host goes down  ──▶ pods end
+//!     `landfall down`                    ──▶ pods end; asked once more, by signal or word: in a hurry
 
 use crate::control::{Asked, Control, Progress, Wish};
 use anyhow::Context;
@@ -43,13 +44,6 @@ impl End {
         }
     }
 
-    fn wish(&self) -> Wish {
-        match self {
-            End::Signal => Wish::Stop,
-            End::Asked(asked) => asked.wish,
-        }
-    }
-
     fn progress(&self) -> Option<Progress> {
         match self {
             End::Signal => None,
@@ -75,9 +69,12 @@ impl End {
 
 /// Ends the node's part: its pods too, if that was asked for.
 pub(crate) async fn leave(node: node::Running, end: &mut End, signals: &mut Signals) {
-    match end.wish() {
-        Wish::Stop => {}
-        Wish::Down => end_pods(&node, end, signals).await,
+    let with_pods = match end {
+        End::Signal => node.host_is_stopping().await,
+        End::Asked(asked) => asked.wish == Wish::Down,
+    };
+    if with_pods {
+        end_pods(&node, end, signals).await;
     }
     node.stop().await;
 }

@@ -16,7 +16,7 @@ use crate::node_object::{Health, Registration, Settings, facts_of, node_referenc
 use crate::parts::Parts;
 use crate::pods::Pods;
 use crate::probes::Prober;
-use crate::shutdown::{Cut, How, Periods, Shutdown};
+use crate::shutdown::{Cut, Host, How, Periods, Shutdown};
 use crate::static_pods::{self, StaticPods};
 use crate::traces::Traces;
 use crate::volumes::Volumes;
@@ -174,6 +174,7 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
     tasks.spawn(figures::keep(parts.clone()));
     tasks.spawn(Dispatch::new(parts.clone(), cache, health.subscribe()).run(told));
     let shutdown = Arc::new(Shutdown::new(parts.clone(), news, health, config.shutdown));
+    tasks.spawn(Host::system().follow(shutdown.clone()));
     Ok(Running { address: serving.address, serving, parts, registration, shutdown, tasks })
 }
 
@@ -469,6 +470,11 @@ impl Running {
         }
         cgroup_root::remove(&self.parts.facts.cgroup_root);
         cuts
+    }
+
+    /// A signal to end may come because the host goes down: then pods are to end too.
+    pub async fn host_is_stopping(&self) -> bool {
+        self.shutdown.host_is_stopping(&Host::system()).await
     }
 
     /// While pods are being ended: those that have not ended get no more than two seconds.

@@ -31,6 +31,8 @@ pub(crate) enum News {
     Kill { uid: String, kill: Kill },
     /// No more pods are started. The answer: those that have not ended.
     Close(oneshot::Sender<Vec<Arc<Pod>>>),
+    /// Pods are started again.
+    Open,
 }
 
 pub(crate) struct Dispatch {
@@ -120,6 +122,7 @@ impl Dispatch {
                 self.closed = true;
                 let _ = answer.send(self.active());
             }
+            News::Open => self.closed = false,
         }
     }
 

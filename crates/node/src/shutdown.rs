@@ -6,7 +6,13 @@
 //! Nobody is waited for without bound. Not here: how one pod ends (`worker`).
 
 mod cut;
+mod dbus;
+mod host;
+mod logind;
 mod plan;
+mod wire;
+
+pub(crate) use host::Host;
 
 pub use cut::{Cut, How};
 pub use plan::{Period, Periods};
@@ -22,6 +28,7 @@ use lifecycle::termination::pod_grace;
 use plan::{Group, groups, wait_for};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -40,6 +47,8 @@ pub(crate) struct Shutdown {
     /// One at a time: who comes second finds what is left.
     running: Mutex<()>,
     hurry: watch::Sender<bool>,
+    /// logind said so.
+    host_goes_down: AtomicBool,
 }
 
 impl Shutdown {
@@ -50,7 +59,8 @@ impl Shutdown {
         periods: Periods,
     ) -> Shutdown {
         let hurry = watch::Sender::new(false);
-        Shutdown { parts, news, health, periods, running: Mutex::new(()), hurry }
+        let (running, host_goes_down) = (Mutex::new(()), AtomicBool::new(false));
+        Shutdown { parts, news, health, periods, running, hurry, host_goes_down }
     }
 
     /// Ends every pod and says on the way who is left. On return their last statuses are stored, but
@@ -75,6 +85,30 @@ impl Shutdown {
         self.told_not_ready().await;
         self.metric("kubelet_graceful_shutdown_end_time_seconds");
         cuts
+    }
+
+    async fn host_goes_down(&self) {
+        tracing::warn!("the host goes down: ending pods");
+        self.host_goes_down.store(true, Ordering::Relaxed);
+        self.end_pods(|line| async move { tracing::info!("{line}") }).await;
+    }
+
+    /// T-NODE-88: new pods are taken again; those that have ended stay so.
+    async fn host_stays_up(&self) {
+        if !self.host_goes_down.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        tracing::warn!("the host does not go down after all");
+        let cancelled = "Shutdown manager detected shutdown cancellation";
+        let node = node_reference(&self.parts.facts.name);
+        self.parts.recorder.normal(&node, "Shutdown", cancelled);
+        let _ = self.news.send(News::Open).await;
+        self.health.send_modify(|health| health.shutting_down = false);
+    }
+
+    /// Whether a signal to end is part of the host's own end.
+    pub(crate) async fn host_is_stopping(&self, host: &Host) -> bool {
+        self.host_goes_down.load(Ordering::Relaxed) || host.is_stopping().await
     }
 
     /// Who has not ended gets no more than a stop signal and its two seconds.

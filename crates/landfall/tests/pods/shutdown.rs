@@ -10,7 +10,7 @@ use std::time::Duration;
 const LONG: Duration = Duration::from_secs(60);
 
 /// A pod that writes down when it was asked to end, takes a while, and ends.
-fn polite(cluster: &Cluster, name: &str, line: &str) -> String {
+pub(crate) fn polite(cluster: &Cluster, name: &str, line: &str) -> String {
     let out = cluster.dir().join("out");
     std::fs::create_dir_all(&out).unwrap();
     let path = out.display();
