@@ -25,6 +25,7 @@ mod node_object;
 mod probes;
 mod shutdown;
 mod static_pods;
+pub mod timeline;
 mod volumes;
 
 pub use agent::{Config, Error, Running, clear_away, start};
