@@ -156,9 +156,6 @@ impl Worker {
 
     pub(crate) async fn run(mut self) {
         self.parts.pods.put(self.pod.clone());
-        let (namespace, name) = self.names();
-        let title = format!("{namespace}/{name}");
-        self.parts.active.send_modify(|active| drop(active.insert(self.uid.clone(), title)));
         let cause = self.live().await;
         tracing::debug!(pod = %self.title(), ?cause, "ending");
         self.note_seen(&cause);

@@ -272,8 +272,8 @@ impl Worker {
         self.publish(observed);
     }
 
-    /// A later delete with a shorter grace takes effect at once, and so does the end of the object
-    /// (T-EDGE-2).
+    /// A later delete with a shorter grace takes effect at once, and so do the end of the object and
+    /// the node's own end (T-EDGE-2).
     fn hurry(&mut self, drive: &mut Drive) {
         self.follow_orders();
         let asked = self.grace();
