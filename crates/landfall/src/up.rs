@@ -72,7 +72,8 @@ pub(crate) fn run_node(options: &NodeCommand) -> anyhow::Result<()> {
         let (client, serving) = join(options).await?;
         let node = agent::start(client, &options.data_dir, &options.node, &serving).await?;
         node.ready().await;
-        println!("ready: node {} answers on {}", agent::name(&options.node)?, node.address);
+        let answers = node.address.map(|address| format!(" answers on {address}"));
+        println!("ready: node {}{}", agent::name(&options.node)?, answers.unwrap_or_default());
         let asked = tokio::select! {
             () = signals.stop() => None,
             asked = control.asked() => Some(asked),

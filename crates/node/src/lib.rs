@@ -26,7 +26,7 @@ mod probes;
 mod static_pods;
 mod volumes;
 
-pub use agent::{Config, Error, Running, clear_away, start};
+pub use agent::{Config, Error, Listen, Running, clear_away, start};
 pub use join::{Credentials, Join, JoinError, fingerprint, join, serve_as};
-pub use node_object::default_name;
+pub use node_object::{Hardware, default_name};
 pub use pods::Pods;

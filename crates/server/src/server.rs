@@ -66,6 +66,7 @@ pub(crate) struct Parts {
     pub(crate) ca_certificate: String,
     pub(crate) nodes: Arc<rustls::ClientConfig>,
     pub(crate) audit: Option<Audit>,
+    pub(crate) built_in: Arc<Registry>,
 }
 
 /// Who is at the other end of a connection.
@@ -78,7 +79,7 @@ pub(crate) struct Peer {
 
 impl Server {
     pub(crate) fn new(parts: Parts) -> Server {
-        let built_in = Arc::new(Registry::built_in());
+        let built_in = parts.built_in;
         Server(Arc::new(Inner {
             store: parts.store,
             registry: ArcSwap::from(built_in.clone()),
@@ -134,8 +135,8 @@ impl Server {
         self.0.policy.load_full()
     }
 
-    pub(crate) fn set_policy(&self, policy: Policy) {
-        self.0.policy.store(Arc::new(policy));
+    pub(crate) fn set_policy(&self, policy: Arc<Policy>) {
+        self.0.policy.store(policy);
     }
 
     pub(crate) fn authenticator(&self) -> &Authenticator {

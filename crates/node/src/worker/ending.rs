@@ -133,7 +133,7 @@ impl Worker {
             let due = due.unwrap_or_else(|| Instant::now() + LOOK_AGAIN);
             let look_again = Instant::now() + LOOK_AGAIN;
             let inputs = tokio::select! {
-                () = self.news.notified() => self.exits(&drive).await,
+                biased;
                 Some(input) = drive.waiting.recv() => vec![input],
                 _ = changes.changed(), if drive.whole_pod => self.hurry(),
                 () = Worker::ending(&mut ending), if !drive.whole_pod => return Some(Overtaken),
@@ -142,6 +142,8 @@ impl Worker {
                     inputs.push(Input::Tick);
                     inputs
                 }
+                // Last: news may never cease, and time must not wait for it.
+                () = self.news.notified() => self.exits(&drive).await,
             };
             for input in inputs {
                 let actions = drive.machine.step(drive.now(), input);
