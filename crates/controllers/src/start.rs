@@ -81,10 +81,12 @@ async fn lead(
     let lease = ObjectKey::new(LEASE.0, LEASE.1);
     loop {
         let mut leadership = tokio::select! {
+            biased;
             leadership = Leadership::acquire(client, &lease, identity) => leadership,
             () = &mut stopped => return,
         };
         tokio::select! {
+            biased;
             () = run(client, options, leadership.lost()) => (),
             () = &mut stopped => {
                 if let Err(error) = leadership.release().await {
@@ -117,6 +119,7 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
         recorder: Recorder::new(client, "node-controller", ""),
     };
     tokio::select! {
+        biased;
         _ = async {
             tokio::join!(
                 node_taints::run(&cluster),

@@ -70,7 +70,8 @@ pub(crate) fn run_node(options: &NodeCommand) -> anyhow::Result<()> {
         let node = agent::start(client, &options.data_dir, &options.node, &serving).await?;
         tokio::spawn(credentials.renewing());
         node.ready().await;
-        println!("ready: node {} answers on {}", agent::name(&options.node)?, node.address);
+        let answers = node.address.map(|address| format!(" answers on {address}"));
+        println!("ready: node {}{}", agent::name(&options.node)?, answers.unwrap_or_default());
         let mut asked = End::awaited(&mut signals, &control).await;
         leave(node, &mut asked, &mut signals).await;
         asked.done().await;

@@ -13,7 +13,9 @@ use crate::eviction::{Evict, Eviction, Places, Reclaim, Thresholds};
 use crate::figures;
 use crate::images::ImageManager;
 use crate::logs::{self, Rotation};
-use crate::node_object::{Health, Registration, Settings, facts_of, node_reference, watch_runtime};
+use crate::node_object::{
+    Hardware, Health, Registration, Settings, facts_of, given, node_reference, watch_runtime,
+};
 use crate::parts::Parts;
 use crate::pods::Pods;
 use crate::probes::Prober;
@@ -50,10 +52,11 @@ pub struct Config {
     pub log_dir: PathBuf,
     /// None: that of the default route.
     pub node_ip: Option<IpAddr>,
-    /// Where logs, exec and the like are served.
-    pub listen: SocketAddr,
-    /// See [`crate::endpoint::server_config`].
-    pub tls: Arc<rustls::ServerConfig>,
+    /// Where logs, exec and the like are served. None: nobody can ask this node for them.
+    pub endpoint: Option<Listen>,
+    /// None: what this machine is. Given, this machine is not looked at, and nothing on it is kept
+    /// from filling up: no evictions, no rotated logs, no collected images. See `crates/sim`.
+    pub hardware: Option<Hardware>,
     pub runtime: Arc<dyn Runtime>,
     /// The device that pods' links are called after.
     pub link: String,
@@ -72,6 +75,12 @@ pub struct Config {
     pub shutdown: Periods,
     /// Of Kubernetes: `v1.36.4`.
     pub version: String,
+}
+
+pub struct Listen {
+    pub address: SocketAddr,
+    /// See [`crate::endpoint::server_config`].
+    pub tls: Arc<rustls::ServerConfig>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -93,8 +102,8 @@ pub enum Error {
 /// An agent at work. Dropped, it stops; its pods do not.
 pub struct Running {
     /// Where the endpoint answers.
-    pub address: SocketAddr,
-    serving: Serving,
+    pub address: Option<SocketAddr>,
+    serving: Option<Serving>,
     parts: Arc<Parts>,
     registration: Registration,
     shutdown: Arc<Shutdown>,
@@ -109,10 +118,13 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
     let metrics = Arc::new(Metrics::default());
     let mut tasks = JoinSet::new();
     let serving = serve(&config, &client, &pods, &metrics).await?;
-    tasks.spawn(logs::run_rotation(config.runtime.clone(), Rotation::default()));
+    let address = serving.as_ref().map(|serving| serving.address);
 
-    let settings = settings(&config, serving.address.port());
-    let gather = facts_of(&settings, config.runtime.clone());
+    let settings = settings(&config, address);
+    let gather = match config.hardware {
+        Some(hardware) => given(hardware, config.runtime.clone()),
+        None => facts_of(&settings, config.runtime.clone()),
+    };
     let health = watch::Sender::new(Health::default());
     tasks.spawn(watch_runtime(config.runtime.clone(), health.clone()));
     let registration = Registration::start(
@@ -175,13 +187,20 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
         tasks.spawn(follow_manifests(found, news.clone()));
     }
     sweep(&parts, &known).await;
-    tasks.spawn(evict(&config, &parts, health.clone(), news.clone())?);
-    tasks.spawn(collect_images(parts.clone()));
-    tasks.spawn(figures::keep(parts.clone()));
+    if config.hardware.is_none() {
+        tasks.spawn(logs::run_rotation(config.runtime.clone(), Rotation::default()));
+        tasks.spawn(evict(&config, &parts, health.clone(), news.clone())?);
+        tasks.spawn(collect_images(parts.clone()));
+    }
+    if serving.is_some() {
+        tasks.spawn(figures::keep(parts.clone()));
+    }
     tasks.spawn(Dispatch::new(parts.clone(), cache, health.subscribe()).run(told));
     let shutdown = Arc::new(Shutdown::new(parts.clone(), news, health, config.shutdown));
-    tasks.spawn(Host::system().follow(shutdown.clone()));
-    Ok(Running { address: serving.address, serving, parts, registration, shutdown, tasks })
+    if config.hardware.is_none() {
+        tasks.spawn(Host::system().follow(shutdown.clone()));
+    }
+    Ok(Running { address, serving, parts, registration, shutdown, tasks })
 }
 
 async fn serve(
@@ -189,11 +208,12 @@ async fn serve(
     client: &Client,
     pods: &Arc<Pods>,
     metrics: &Arc<Metrics>,
-) -> Result<Serving, Error> {
+) -> Result<Option<Serving>, Error> {
+    let Some(listen) = &config.endpoint else { return Ok(None) };
     let serving = endpoint::serve(Endpoint {
         node: config.name.clone(),
-        listen: config.listen,
-        tls: config.tls.clone(),
+        listen: listen.address,
+        tls: listen.tls.clone(),
         client: client.clone(),
         pods: pods.clone(),
         runtime: config.runtime.clone(),
@@ -202,7 +222,8 @@ async fn serve(
         metrics: metrics.clone(),
         config: serde_json::json!({}),
     });
-    serving.await.map_err(|source| Error::Listen { address: config.listen, source })
+    let served = serving.await;
+    served.map(Some).map_err(|source| Error::Listen { address: listen.address, source })
 }
 
 fn deadlines(config: &Config) -> Result<Option<Deadlines>, Error> {
@@ -213,10 +234,10 @@ fn deadlines(config: &Config) -> Result<Option<Deadlines>, Error> {
     }
 }
 
-fn settings(config: &Config, port: u16) -> Settings {
+fn settings(config: &Config, address: Option<SocketAddr>) -> Settings {
     Settings {
         addresses: config.node_ip.into_iter().collect(),
-        port,
+        port: address.map_or(0, |address| address.port()),
         ..Settings::new(&config.name, &config.data_dir, &config.version)
     }
 }
@@ -505,7 +526,9 @@ impl Running {
 
     /// Pods go on running and are found again.
     pub async fn stop(mut self) {
-        self.serving.stop().await;
+        if let Some(serving) = self.serving.take() {
+            serving.stop().await;
+        }
         self.tasks.shutdown().await;
         self.parts.timeline.flush_all().await;
         self.parts.recorder.flush().await;

@@ -77,16 +77,18 @@ impl Dispatch {
         self.begin();
         loop {
             tokio::select! {
-                told = news.recv() => match told {
-                    Some(told) => self.told(told),
-                    None => return,
-                },
+                biased;
+                // Each ends once; news may never cease.
                 Some(ended) = self.running.join_next(), if !self.running.is_empty() => {
                     match ended {
                         Ok(uid) => self.ended(&uid),
                         Err(error) => tracing::error!(%error, "a pod's worker failed"),
                     }
                 }
+                told = news.recv() => match told {
+                    Some(told) => self.told(told),
+                    None => return,
+                },
             }
         }
     }

@@ -203,8 +203,9 @@ impl Worker {
     /// Until there is news, at most that long.
     async fn wait(&mut self, pause: Duration) {
         tokio::select! {
-            () = self.news.notified() => {}
+            biased;
             _ = self.orders.changed() => {}
+            () = self.news.notified() => {}
             () = tokio::time::sleep(pause) => {}
         }
     }

@@ -79,6 +79,7 @@ pub async fn run(client: Client, stop: impl Future<Output = ()>) {
         start: 0,
     };
     tokio::select! {
+        biased;
         () = scheduler.work() => (),
         () = stop => (),
     }
@@ -129,6 +130,7 @@ impl Scheduler {
             }
         };
         tokio::select! {
+            biased;
             Some(input) = self.caches.inputs.get() => self.take(input),
             Some(done) = self.deeds.join_next() => self.settle(done.ok()),
             () = due => (),

@@ -69,6 +69,7 @@ pub(crate) struct Parts {
     pub(crate) ca_certificate: String,
     pub(crate) nodes: Arc<rustls::ClientConfig>,
     pub(crate) audit: Option<Audit>,
+    pub(crate) built_in: Arc<Registry>,
 }
 
 /// Who is at the other end of a connection.
@@ -81,7 +82,7 @@ pub(crate) struct Peer {
 
 impl Server {
     pub(crate) fn new(parts: Parts) -> Server {
-        let built_in = Arc::new(Registry::built_in());
+        let built_in = parts.built_in;
         Server(Arc::new(Inner {
             relations: Arc::new(Relations::of(&parts.store)),
             store: parts.store,

@@ -35,6 +35,7 @@ impl Worker {
                 return Err(message);
             }
             tokio::select! {
+                biased;
                 () = Worker::ending(&mut ending) => return Ok(None),
                 // What the volume needs may have come.
                 () = self.news.notified() => {}

@@ -124,8 +124,9 @@ impl Worker {
         let ensured =
             self.parts.images.ensure(&self.pod, on, container.image_name(), policy, &secrets);
         let ensured = tokio::select! {
-            ensured = ensured => ensured,
+            biased;
             () = Worker::ending(&mut orders) => return Err(Stopped::Ending),
+            ensured = ensured => ensured,
         };
         ensured.map_err(|error| {
             Stopped::Failed(StartFailure {
@@ -208,9 +209,10 @@ impl Worker {
         let target = self.target(&container.name, id, addresses);
         let ran = run_hook(handler, &target, &self.parts.recorder);
         let ran = tokio::select! {
-            ran = ran => ran,
+            biased;
             // T-NODE-7: upstream would wait for the hook; a delete need not.
             () = Worker::ending(&mut orders) => return Err(Stopped::Ending),
+            ran = ran => ran,
         };
         let Err(failure) = ran else { return Ok(()) };
         tracing::info!(pod = %self.title(), why = failure.message, "postStart failed");
