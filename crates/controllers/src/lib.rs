@@ -1,8 +1,10 @@
 //! One file per controller. See README.md.
 
+mod join_tokens;
 mod node_leases;
 mod node_taints;
 mod pod_cidrs;
+mod signing_requests;
 
 mod start;
 

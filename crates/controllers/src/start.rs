@@ -1,7 +1,7 @@
 //! Starts the controllers, each on what it shares with the others, and stops them again.
 
 use crate::pod_cidrs::Range;
-use crate::{node_leases, node_taints, pod_cidrs};
+use crate::{join_tokens, node_leases, node_taints, pod_cidrs, signing_requests};
 use client::{Cache, Client, Leadership, ObjectKey, Recorder};
 use k8s_openapi::api::core::v1::Node;
 use tokio::sync::oneshot;
@@ -101,6 +101,8 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
                 node_taints::run(&cluster),
                 node_leases::run(&cluster),
                 pod_cidrs::run(&cluster, options.pod_cidrs),
+                signing_requests::run(&cluster),
+                join_tokens::run(&cluster),
             )
         } => (),
         () = until => (),

@@ -180,8 +180,11 @@ impl ControlPlane {
                 &as_user("system:kube-controller-manager", &["system:masters"]),
                 controllers::Options { pod_cidrs, identity: None },
             ),
-            scheduler: (!options.no_scheduler)
-                .then(|| scheduler::start(&as_user("system:kube-scheduler", &[]))),
+            scheduler: (!options.no_scheduler).then(|| {
+                let scheduler = scheduler::start(&as_user("system:kube-scheduler", &[]));
+                server.server.also_show(scheduler.metrics());
+                scheduler
+            }),
         }
     }
 

@@ -6,6 +6,7 @@
 
 use crate::cgroup_root;
 use crate::config::{NodeFacts, Objects};
+use crate::counted::Counted;
 use crate::dispatch::{Dispatch, News};
 use crate::endpoint::{self, Endpoint, Metrics, Serving};
 use crate::eviction::{Evict, Eviction, Places, Reclaim, Thresholds};
@@ -96,11 +97,12 @@ pub struct Running {
 }
 
 /// Starts the agent. On return it works; [`Running::ready`] waits until the API says so too.
-pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
+pub async fn start(client: Client, mut config: Config) -> Result<Running, Error> {
     let recorder = Recorder::new(&client, "kubelet", &config.name);
     let version = config.runtime.version().await.map_err(Error::Runtime)?;
     let pods = Arc::new(Pods::default());
     let metrics = Arc::new(Metrics::default());
+    config.runtime = Counted::new(config.runtime, metrics.clone());
     let mut tasks = JoinSet::new();
     let serving = serve(&config, &client, &pods, &metrics).await?;
     tasks.spawn(logs::run_rotation(config.runtime.clone(), Rotation::default()));
@@ -338,6 +340,7 @@ async fn sweep(parts: &Arc<Parts>, known: &BTreeSet<String>) {
             keys.insert(network_key(&sandbox.pod.uid, sandbox.attempt));
             continue;
         }
+        parts.metrics.add("kubelet_orphaned_runtime_pods_total", &[], 1);
         if let Err(error) = end_sandbox(&parts.runtime, &sandbox).await {
             tracing::warn!(%error, pod = sandbox.pod.uid, "an orphaned pod was not ended");
         }

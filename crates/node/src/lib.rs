@@ -10,6 +10,7 @@ mod report;
 mod worker;
 
 mod cgroup_root;
+mod counted;
 mod figures;
 mod join;
 mod last_words;
