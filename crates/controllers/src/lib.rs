@@ -1,12 +1,18 @@
 //! One file per controller. See README.md.
 
+mod finished_jobs;
+mod garbage;
 mod join_tokens;
+mod namespaces;
 mod node_leases;
 mod node_taints;
 mod pod_cidrs;
+mod pod_garbage;
 mod signing_requests;
 
+mod pods;
 mod start;
 
 pub use pod_cidrs::Range;
+pub use pod_garbage::FINISHED_MAX;
 pub use start::{Handle, Options, start};

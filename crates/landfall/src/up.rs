@@ -178,7 +178,7 @@ impl ControlPlane {
         ControlPlane {
             controllers: controllers::start(
                 &as_user("system:kube-controller-manager", &["system:masters"]),
-                controllers::Options { pod_cidrs, identity: None },
+                controllers::Options { pod_cidrs, ..controllers::Options::default() },
             ),
             scheduler: (!options.no_scheduler).then(|| {
                 let scheduler = scheduler::start(&as_user("system:kube-scheduler", &[]));

@@ -38,7 +38,7 @@ const PULL: &[f64] =
 const STATUS: &[f64] = &[0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
 
 /// N-182, and the catalogue of section 2.10 of the rules of termination.
-pub const CATALOGUE: &[Family] = &[
+const CATALOGUE: &[Family] = &[
     gauge("kubelet_active_pods", &["static"], "Pods that have not ended."),
     counter(
         "kubelet_admission_rejections_total",
