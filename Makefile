@@ -11,8 +11,8 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 help:
 	@echo 'make up       build landfall and run it, with its data in DATA_DIR ($(DATA_DIR))'
-	@echo 'make test     everything that must pass: formatting, lints, tests'
-	@echo 'make test-containerd   the tests of pods once more, on containerd'
+	@echo 'make test     everything that must pass: formatting, lints, tests, on both runtimes'
+	@echo 'make test-containerd   only the tests of pods, on containerd'
 	@echo 'make lint     formatting and lints only'
 	@echo 'make bench    measure; BENCH="--quick", "--grow", "--json" (docs/BENCHMARKS.md)'
 	@echo 'make install  install what building, testing and measuring need'
@@ -27,6 +27,7 @@ build:
 
 test: install lint
 	$(CARGO) nextest run --workspace --locked
+	scripts/test-containerd --or-skip --workspace -E 'binary_id(landfall::pods)'
 
 test-containerd: install
 	scripts/test-containerd

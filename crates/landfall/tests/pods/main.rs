@@ -12,6 +12,7 @@ mod ground;
 mod asked;
 mod crashes;
 mod endings;
+mod figures;
 mod hostile;
 mod running;
 mod starting;
