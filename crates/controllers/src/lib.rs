@@ -10,7 +10,12 @@ mod pod_cidrs;
 mod pod_garbage;
 mod signing_requests;
 
+mod deployment;
+mod replica_set;
+
 mod pods;
+mod workload;
+
 mod start;
 
 pub use pod_cidrs::Range;

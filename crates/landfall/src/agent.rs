@@ -1,6 +1,6 @@
 //! The node's side of a landfall: its runtime, its credentials, its agent.
 
-use crate::command::NodeOptions;
+use crate::command::{GraceAfterRestart, NodeOptions};
 use crate::image;
 use anyhow::Context;
 use client::Client;
@@ -36,6 +36,11 @@ pub(crate) async fn start(
         cgroup: cgroup(&options.pod_link),
         eviction_hard: options.eviction_hard.clone(),
         pod_pids_limit: options.pod_pids_limit,
+        grace_after_restart: match options.grace_after_restart {
+            GraceAfterRestart::Full => node::GraceAfterRestart::Full,
+            GraceAfterRestart::Kept => node::GraceAfterRestart::Kept,
+        },
+        shutdown: options.shutdown.periods()?,
         version: server::discovery::git_version().to_owned(),
     };
     node::start(client, config).await.context("the node could not be started")

@@ -10,6 +10,7 @@
 mod bringup;
 mod cleanup;
 mod ending;
+mod notes;
 pub(crate) mod observe;
 mod sandbox;
 mod start;
@@ -24,6 +25,7 @@ use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodStatus};
 use lifecycle::backoff::Backoffs;
 use lifecycle::observed::{Observed, StartFailure};
 use lifecycle::status::{self, Stage, Verdict};
+use lifecycle::timeline::What;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,6 +107,9 @@ pub(crate) struct Worker {
     /// Why containers wait, until an attempt succeeds.
     failures: BTreeMap<String, StartFailure>,
     memory: observe::Memory,
+    /// A part of the pod that was being ended when the whole was to end.
+    underway: Option<ending::Drive>,
+    notes: notes::Notes,
     /// Since when this node knows of the pod.
     known_since: Instant,
 }
@@ -151,30 +156,29 @@ impl Worker {
             backoffs: Backoffs::default(),
             failures: BTreeMap::new(),
             memory: observe::Memory::default(),
+            underway: None,
+            notes: notes::Notes::default(),
             known_since: Instant::now(),
         }
     }
 
     pub(crate) async fn run(mut self) {
         self.parts.pods.put(self.pod.clone());
-        let (namespace, name) = self.names();
-        let title = format!("{namespace}/{name}");
-        self.parts.active.send_modify(|active| drop(active.insert(self.uid.clone(), title)));
         let metrics = self.parts.metrics.clone();
-        metrics.observe(
-            "kubelet_pod_worker_start_duration_seconds",
-            &[],
-            self.known_since.elapsed(),
-        );
+        let known = self.known_since.elapsed();
+        metrics.observe("kubelet_pod_worker_start_duration_seconds", &[], known);
         let cause = self.live().await;
         tracing::debug!(pod = %self.title(), ?cause, "ending");
+        self.note_seen(&cause);
         let began = Instant::now();
-        self.end(&cause).await;
+        self.end().await;
         metrics.observe(PASS, &[("operation_type", "kill")], began.elapsed());
         let began = Instant::now();
         self.clean_up().await;
         metrics.observe(PASS, &[("operation_type", "terminated")], began.elapsed());
-        self.report.written().await;
+        if self.report.written().await {
+            self.note(What::StatusWritten);
+        }
         self.parts.active.send_modify(|active| drop(active.remove(&self.uid)));
         self.leave().await;
     }
