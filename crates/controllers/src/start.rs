@@ -2,8 +2,8 @@
 
 use crate::pod_cidrs::Range;
 use crate::{
-    deployment, finished_jobs, garbage, namespaces, node_leases, node_taints, pod_cidrs, pod_garbage,
-    pods, replica_set,
+    deployment, finished_jobs, garbage, join_tokens, namespaces, node_leases, node_taints,
+    pod_cidrs, pod_garbage, pods, replica_set, signing_requests,
 };
 use client::{Cache, Client, Leadership, ObjectKey, Recorder};
 use k8s_openapi::api::apps::v1::ReplicaSet;
@@ -125,6 +125,8 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
                 node_taints::run(&cluster),
                 node_leases::run(&cluster),
                 pod_cidrs::run(&cluster, options.pod_cidrs),
+                signing_requests::run(&cluster),
+                join_tokens::run(&cluster),
                 namespaces::run(&cluster),
                 garbage::run(&cluster),
                 pod_garbage::run(&cluster, options.finished_pods_max),

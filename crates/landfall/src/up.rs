@@ -159,8 +159,11 @@ impl ControlPlane {
                 &as_user("system:kube-controller-manager", &["system:masters"]),
                 controllers::Options { pod_cidrs, ..controllers::Options::default() },
             ),
-            scheduler: (!options.no_scheduler)
-                .then(|| scheduler::start(&as_user("system:kube-scheduler", &[]))),
+            scheduler: (!options.no_scheduler).then(|| {
+                let scheduler = scheduler::start(&as_user("system:kube-scheduler", &[]));
+                server.server.also_show(scheduler.metrics());
+                scheduler
+            }),
         }
     }
 
@@ -184,9 +187,12 @@ fn server_dir(common: &Common) -> anyhow::Result<()> {
         .with_context(|| format!("cannot create {}", common.data_dir.display()))
 }
 
+/// What goes wrong, and how far long pulls have come.
+const LOGGED: &str = "warn,node::images::progress=info";
+
 /// Quiet unless something is wrong; `LANDFALL_LOG=debug` shows more.
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("LANDFALL_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(LOGGED));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 }

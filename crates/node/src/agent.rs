@@ -6,6 +6,7 @@
 
 use crate::cgroup_root;
 use crate::config::{NodeFacts, Objects};
+use crate::counted::Counted;
 use crate::deadlines::{Deadlines, GraceAfterRestart};
 use crate::dispatch::{Dispatch, News};
 use crate::endpoint::{self, Endpoint, Metrics, Serving};
@@ -111,11 +112,12 @@ pub struct Running {
 }
 
 /// Starts the agent. On return it works; [`Running::ready`] waits until the API says so too.
-pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
+pub async fn start(client: Client, mut config: Config) -> Result<Running, Error> {
     let recorder = Recorder::new(&client, "kubelet", &config.name);
     let version = config.runtime.version().await.map_err(Error::Runtime)?;
     let pods = Arc::new(Pods::default());
     let metrics = Arc::new(Metrics::default());
+    config.runtime = Counted::new(config.runtime, metrics.clone());
     let mut tasks = JoinSet::new();
     let serving = serve(&config, &client, &pods, &metrics).await?;
     let address = serving.as_ref().map(|serving| serving.address);

@@ -241,6 +241,7 @@ impl Dispatch {
     fn preempt(&self, victim: &Pod) {
         let message = "Preempted in order to admit critical pod";
         self.parts.recorder.warning(&client::reference(victim), "Preempting", message);
+        self.parts.metrics.add("kubelet_preemptions", &[("preemption_signal", "")], 1);
         let worker = victim.metadata.uid.as_ref().and_then(|uid| self.workers.get(uid));
         if let Some(worker) = worker {
             let verdict = status::Verdict {

@@ -10,6 +10,7 @@ mod report;
 mod worker;
 
 mod cgroup_root;
+mod counted;
 mod deadlines;
 mod figures;
 mod join;

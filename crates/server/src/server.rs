@@ -164,6 +164,11 @@ impl Server {
         &self.0.metrics
     }
 
+    /// Shows the numbers of another part of this process at `/metrics`.
+    pub fn also_show(&self, metrics: Arc<::metrics::Registry>) {
+        self.metrics().also(metrics);
+    }
+
     pub(crate) fn address(&self) -> &str {
         &self.0.address
     }
