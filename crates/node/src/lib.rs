@@ -10,12 +10,14 @@ mod report;
 mod worker;
 
 mod cgroup_root;
+mod class_groups;
 mod figures;
 mod join;
 mod last_words;
 mod traces;
 
 mod admission;
+mod allocations;
 mod config;
 pub mod endpoint;
 mod eviction;
