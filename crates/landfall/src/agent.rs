@@ -9,10 +9,9 @@ use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What the agent shows to whoever calls it, in PEM.
+/// What the agent shows to whoever calls it, and whose callers it knows (PEM).
 pub(crate) struct Serving {
-    pub(crate) certificate: String,
-    pub(crate) key: String,
+    pub(crate) shown: Arc<tls::Shown>,
     pub(crate) ca: String,
 }
 
@@ -22,7 +21,7 @@ pub(crate) async fn start(
     options: &NodeOptions,
     serving: &Serving,
 ) -> anyhow::Result<node::Running> {
-    let tls = node::endpoint::server_config(&serving.certificate, &serving.key, &serving.ca)?;
+    let tls = node::endpoint::server_config(serving.shown.clone(), &serving.ca)?;
     let config = node::Config {
         name: name(options)?,
         data_dir: data_dir.to_owned(),

@@ -7,6 +7,7 @@ use anyhow::Context;
 use client::Client;
 use server::authn::User;
 use server::{Config, Running};
+use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub(crate) fn run(options: &UpOptions) -> anyhow::Result<()> {
@@ -69,8 +70,11 @@ pub(crate) fn run_node(options: &NodeCommand) -> anyhow::Result<()> {
         let mut signals = Signals::listen()?;
         std::fs::create_dir_all(&options.data_dir)?;
         let control = Control::listen(&options.data_dir)?;
-        let (client, serving) = join(options).await?;
+        let credentials = join(options).await?;
+        let serving = Serving { shown: credentials.serving.clone(), ca: credentials.ca.clone() };
+        let client = credentials.client.clone();
         let node = agent::start(client, &options.data_dir, &options.node, &serving).await?;
+        tokio::spawn(credentials.renewing());
         node.ready().await;
         println!("ready: node {} answers on {}", agent::name(&options.node)?, node.address);
         let asked = tokio::select! {
@@ -89,7 +93,7 @@ pub(crate) fn run_node(options: &NodeCommand) -> anyhow::Result<()> {
 }
 
 /// Credentials of this node: from a token at first, from then on its own.
-async fn join(options: &NodeCommand) -> anyhow::Result<(Client, Serving)> {
+async fn join(options: &NodeCommand) -> anyhow::Result<node::Credentials> {
     let dir = options.data_dir.join("node");
     let (name, address) = (agent::name(&options.node)?, agent::address(&options.node));
     let ca = options.ca.as_ref().map(std::fs::read_to_string).transpose().context("--ca")?;
@@ -102,13 +106,7 @@ async fn join(options: &NodeCommand) -> anyhow::Result<(Client, Serving)> {
             node::join(node::Join { server, token, ca, name: &name, addresses, dir: &dir }).await?
         }
     };
-    let client = Client::from_kubeconfig(&credentials.kubeconfig).await?;
-    let serving = Serving {
-        certificate: credentials.serving_certificate,
-        key: credentials.serving_key,
-        ca: credentials.ca,
-    };
-    Ok((client, serving))
+    Ok(credentials)
 }
 
 async fn start_server(common: &Common, controllers: bool) -> anyhow::Result<Running> {
@@ -134,13 +132,28 @@ async fn start_node(server: &Running, options: &UpOptions) -> anyhow::Result<nod
     let (name, address) = (agent::name(&options.node)?, agent::address(&options.node));
     let user = User::authenticated(format!("system:node:{name}"), &["system:nodes"]);
     let client = Client::in_process(server.server.door(user));
-    let credentials = server.node_credentials(&name, &[name.clone(), address.to_string()])?;
+    let addresses = [name.clone(), address.to_string()];
+    let credentials = server.node_credentials(&name, &addresses)?;
+    let made = &credentials.serving;
     let serving = Serving {
-        certificate: credentials.serving.certificate,
-        key: credentials.serving.key,
-        ca: credentials.ca_certificate,
+        shown: tls::Shown::new(&made.certificate, &made.key)?,
+        ca: credentials.ca_certificate.clone(),
     };
+    tokio::spawn(renew(serving.shown.clone(), server.node_signer(&name, &addresses)));
     agent::start(client, &options.common.data_dir, &options.node, &serving).await
+}
+
+/// The node in this process asks nobody for its next certificate: the authority is here.
+async fn renew<E: std::error::Error>(
+    shown: Arc<tls::Shown>,
+    sign: impl Fn() -> Result<server::pki::Identity, E>,
+) {
+    let next = || -> Result<tls::Validity, String> {
+        let made = sign().map_err(|error| error.to_string())?;
+        shown.replace(&made.certificate, &made.key).map_err(|error| error.to_string())?;
+        Ok(shown.life())
+    };
+    tls::keep("node's serving", shown.life(), || std::future::ready(next())).await;
 }
 
 async fn end_pods(node: &node::Running, asked: &Asked) {
@@ -165,7 +178,7 @@ impl ControlPlane {
         ControlPlane {
             controllers: controllers::start(
                 &as_user("system:kube-controller-manager", &["system:masters"]),
-                controllers::Options { pod_cidrs, identity: None },
+                controllers::Options { pod_cidrs, ..controllers::Options::default() },
             ),
             scheduler: (!options.no_scheduler)
                 .then(|| scheduler::start(&as_user("system:kube-scheduler", &[]))),

@@ -10,6 +10,7 @@ pub mod bringup;
 pub mod probe;
 pub mod status;
 pub mod termination;
+pub mod timeline;
 
 pub mod backoff;
 pub mod deletion;

@@ -26,6 +26,7 @@ pub mod logs;
 mod node_object;
 mod probes;
 mod static_pods;
+pub mod timeline;
 mod volumes;
 
 pub use agent::{Config, Error, Running, clear_away, start};

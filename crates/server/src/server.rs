@@ -8,7 +8,7 @@
 use crate::answer::{self, Answer};
 use crate::audit::Audit;
 use crate::authn::{Authenticator, User};
-use crate::authz::{Attributes, Policy, forbidden_status};
+use crate::authz::{Attributes, Policy, Relations, forbidden_status};
 use crate::call::{Call, Wire};
 use crate::customs::Customs;
 use crate::documents::Documents;
@@ -43,6 +43,7 @@ struct Inner {
     served: watch::Sender<()>,
     customs: Customs,
     policy: ArcSwap<Policy>,
+    relations: Arc<Relations>,
     authenticator: Authenticator,
     documents: Documents,
     in_flight: Semaphore,
@@ -80,6 +81,7 @@ impl Server {
     pub(crate) fn new(parts: Parts) -> Server {
         let built_in = Arc::new(Registry::built_in());
         Server(Arc::new(Inner {
+            relations: Arc::new(Relations::of(&parts.store)),
             store: parts.store,
             registry: ArcSwap::from(built_in.clone()),
             served: watch::Sender::new(()),
@@ -134,8 +136,12 @@ impl Server {
         self.0.policy.load_full()
     }
 
+    pub(crate) fn relations(&self) -> &Relations {
+        &self.0.relations
+    }
+
     pub(crate) fn set_policy(&self, policy: Policy) {
-        self.0.policy.store(Arc::new(policy));
+        self.0.policy.store(Arc::new(policy.knowing(self.0.relations.clone())));
     }
 
     pub(crate) fn authenticator(&self) -> &Authenticator {
@@ -350,6 +356,7 @@ impl Server {
             subresource: &target.subresource,
             namespace: &target.namespace,
             name,
+            selector: query.text("fieldSelector").unwrap_or_default(),
             ..Attributes::resource(user, verb, &target.group, &target.resource)
         })
     }

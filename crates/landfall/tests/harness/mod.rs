@@ -155,9 +155,11 @@ pub(crate) fn built_image(name: &str) -> PathBuf {
 }
 
 /// The runtime under test, if it is not landfall's own: `scripts/test-containerd` sets it. Images are
-/// there already then.
+/// there already then. A node owns its runtime, so there is one for every test that runs at once.
 pub(crate) fn other_runtime() -> Option<String> {
-    std::env::var("LANDFALL_TEST_RUNTIME").ok()
+    let given = std::env::var("LANDFALL_TEST_RUNTIME").ok()?;
+    let slot = std::env::var("NEXTEST_TEST_GLOBAL_SLOT").unwrap_or_else(|_| "0".into());
+    Some(given.replace("SLOT", &slot))
 }
 
 pub(crate) fn import(data_dir: &Path, archive: &Path) {

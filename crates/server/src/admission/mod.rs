@@ -184,7 +184,7 @@ fn refuse(call: &Call, object: &Value, why: impl AsRef<str>) -> ApiError {
 }
 
 /// A static pod's shadow, written by its node. Most plugins leave it alone.
-fn is_mirror(pod: &Value) -> bool {
+pub(crate) fn is_mirror(pod: &Value) -> bool {
     pod.at(&["metadata", "annotations", MIRROR]).is_some()
 }
 
