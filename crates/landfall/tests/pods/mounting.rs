@@ -135,7 +135,8 @@ EOF"
 fn projections_merge_their_sources_with_their_modes() {
     on_a_node(&["busybox"], |_, kubectl| {
         kubectl.ok("kubectl create configmap cm --from-literal=a=from-map --from-literal=same=map
-kubectl create secret generic secret --from-literal=b=from-secret --from-literal=same=secret
+kubectl create secret generic secret --from-literal=b=from-secret
+kubectl create secret generic other --from-literal=same=secret
 kubectl apply -f - <<'EOF'
 apiVersion: v1
 kind: Pod
@@ -159,8 +160,10 @@ spec:
     projected:
       defaultMode: 0440
       sources:
-      - configMap: {name: cm, items: [{key: a, path: map/a, mode: 0400}, {key: same, path: same}]}
-      - secret: {name: secret, items: [{key: b, path: secret/b}, {key: same, path: same}]}
+      - configMap: {name: cm}
+      - configMap: {name: cm, items: [{key: a, path: map/a, mode: 0400}]}
+      - secret: {name: secret, items: [{key: b, path: secret/b}]}
+      - secret: {name: other}
       - configMap: {name: nobody, optional: true}
       - downwardAPI: {items: [{path: labels, fieldRef: {fieldPath: metadata.labels}}]}
       - serviceAccountToken: {path: token, expirationSeconds: 600, audience: somebody}
@@ -269,7 +272,7 @@ kubectl wait --for=condition=Ready pod/p --timeout=30s"
         kubectl.ok(&format!("{reads} touch /ro/below/x"));
         kubectl.fails(&format!("{reads} touch /deep/below/x"), "Read-only file system");
         kubectl.prints(
-            "kubectl get pod p -o jsonpath='{range .status.containerStatuses[?(@.name==\"reads\")].volumeMounts[*]}{.mountPath}={.recursiveReadOnly} {end}' | tr ' ' '\\n' | grep =.",
+            "kubectl get pod p -o jsonpath='{range .status.containerStatuses[?(@.name==\"reads\")].volumeMounts[*]}{.mountPath}={.recursiveReadOnly} {end}' | tr ' ' '\\n' | grep -e ^/ro -e ^/deep",
             "/ro=Disabled\n/deep=Enabled",
         );
         let late = shared.join("late");
@@ -366,5 +369,52 @@ kubectl wait --for=condition=Ready pod/p --timeout=30s");
         kubectl.ok("kubectl delete pod p");
         let device = std::fs::read(&raw.0).unwrap();
         assert!(device.starts_with(b"abc\nxxx"), "what was written is on the disk");
+    });
+}
+
+/// N-137: what is on disk is measured every ten seconds; who has too much goes, with the reason.
+#[test]
+fn a_pod_that_holds_more_on_disk_than_it_may_is_evicted() {
+    on_a_node(&["busybox"], |_, kubectl| {
+        kubectl.ok("kubectl apply -f - <<'EOF'
+apiVersion: v1
+kind: Pod
+metadata: {name: volume}
+spec:
+  terminationGracePeriodSeconds: 1
+  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi}}]
+  containers:
+  - {name: c, image: 'busybox:1', command: [sh, -c, 'head -c 3000000 /dev/zero > /v/x; exec sleep 1000'], volumeMounts: [{name: v, mountPath: /v}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: layer}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: c, image: 'busybox:1', command: [sh, -c, 'head -c 3000000 /dev/zero > /x; exec sleep 1000'], resources: {limits: {ephemeral-storage: 1Mi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: modest}
+spec:
+  terminationGracePeriodSeconds: 1
+  volumes: [{name: v, emptyDir: {sizeLimit: 10Mi}}]
+  containers:
+  - {name: c, image: 'busybox:1', command: [sh, -c, 'head -c 3000000 /dev/zero > /v/x; exec sleep 1000'], volumeMounts: [{name: v, mountPath: /v}]}
+EOF
+kubectl wait --for=jsonpath='{.status.phase}'=Failed pod/volume pod/layer --timeout=60s");
+        let told = |pod: &str| {
+            format!("kubectl get pod {pod} -o jsonpath='{{.status.reason}}: {{.status.message}}'")
+        };
+        kubectl.prints(
+            &told("volume"),
+            "Evicted: Usage of EmptyDir volume \"v\" exceeds the limit \"1Mi\".",
+        );
+        kubectl.prints(
+            &told("layer"),
+            "Evicted: Pod ephemeral local storage usage exceeds the total limit of containers 1Mi.",
+        );
+        kubectl.prints("kubectl get pod modest -o jsonpath='{.status.phase}'", "Running");
     });
 }

@@ -214,3 +214,49 @@ EOF"));
     down(&cluster.data_dir());
     ground.is_as_before(&cluster.data_dir());
 }
+
+/// N-105, N-109: the groups above the pods' have the node's limits and the weight of their pods.
+#[test]
+fn the_cgroups_above_pods_carry_the_nodes_limits_and_their_pods_weight() {
+    on_a_node(&["busybox"], |_, kubectl| {
+        for (name, cpu) in [("p", "100m"), ("q", "150m")] {
+            kubectl.ok(&format!("kubectl apply -f - <<'EOF'
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{{name: c, image: 'busybox:1', command: [sleep, '1000'], resources: {{requests: {{cpu: {cpu}}}}}}}]
+EOF"));
+        }
+        kubectl.ok("kubectl wait --for=condition=Ready pod/p pod/q --timeout=30s");
+        happens(kubectl, "NodeAllocatableEnforced.*Updated Node Allocatable limit across pods");
+        let uid = kubectl.ok("kubectl get pod p -o jsonpath='{.metadata.uid}'");
+        let above = |v1: &str, v2: &str| {
+            let pod = group(Path::new("/sys/fs/cgroup"), &format!("pod{}", uid.trim()), v1, v2);
+            let pod = pod.expect("the pod has a cgroup");
+            let class = pod.parent().expect("it is below its class").to_owned();
+            (class.parent().expect("which is below all").to_owned(), class)
+        };
+        let read = |group: &Path, v1: &str, v2: &str| {
+            let read = |name: &str| std::fs::read_to_string(group.join(name)).ok();
+            read(v1).or_else(|| read(v2)).expect("it has that file").trim().to_owned()
+        };
+        let (_, burstable) = above("cpu.shares", "cpu.weight");
+        // 250m of cpu; as a weight of version 2 that is 10.
+        let shares = read(&burstable, "cpu.shares", "cpu.weight");
+        assert!(shares == "256" || shares == "10", "{shares}");
+        let (all, _) = above("memory.limit_in_bytes", "memory.max");
+        let limit: u64 = read(&all, "memory.limit_in_bytes", "memory.max").parse().unwrap();
+        let capacity = kubectl.ok("kubectl get node n1 -o jsonpath='{.status.capacity.memory}'");
+        let capacity = capacity.trim().strip_suffix("Ki").expect("in Ki").parse::<u64>().unwrap();
+        assert_eq!(limit / 1024 / 4, capacity / 4, "in pages");
+        kubectl.ok("kubectl delete pod q --wait=false");
+        let lighter = |shares: &str| shares == "102" || shares == "4";
+        let lighter = (0..500).any(|_| {
+            kubectl.ok("kubectl get pod p -o name");
+            lighter(&read(&burstable, "cpu.shares", "cpu.weight"))
+        });
+        assert!(lighter, "the class is as heavy as the pod that is left");
+    });
+}

@@ -6,7 +6,7 @@ use super::oci::{self, Parts};
 use super::record::{self, ContainerRecord};
 use super::sandbox::{LiveSandbox, is_running};
 use super::user::Accounts;
-use super::{capability, seccomp};
+use super::{capability, private, seccomp};
 use crate::cgroup::{DeviceRule, Devices, Level};
 use crate::shim::message::Plan;
 use crate::{
@@ -59,6 +59,15 @@ fn prepare(
     let working_dir = working_dir(spec, &image);
     make_inside_mount(spec, &working_dir)?;
 
+    // A root that the node sees is made in the node's namespace: nothing may be bound there.
+    let visible_root = spec.mounts.iter().any(|m| m.propagation == Propagation::Shared);
+    let mut spec = spec.clone();
+    let staged = match visible_root {
+        true => Vec::new(),
+        false => private::stage(&mut spec.mounts, &directory)?,
+    };
+    let spec = &spec;
+
     let devices = match spec.security.privileged {
         true => oci::all_devices(),
         false => spec.devices.clone(),
@@ -97,7 +106,8 @@ fn prepare(
     let log = sandbox.record.log_directory.join(&spec.log_path);
     let plan = Plan {
         layers,
-        visible_root: spec.mounts.iter().any(|m| m.propagation == Propagation::Shared),
+        visible_root,
+        staged,
         cgroup: cgroup_path,
         oom_score_adj: spec.security.oom_score_adj,
         own_pid,

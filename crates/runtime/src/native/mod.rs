@@ -14,6 +14,7 @@ mod create;
 mod image;
 mod link;
 mod oci;
+mod private;
 mod readiness;
 mod record;
 mod sandbox;
