@@ -183,6 +183,9 @@ fn prepare() -> anyhow::Result<()> {
 }
 
 fn server_dir(common: &Common) -> anyhow::Result<()> {
+    // Nothing is made for a command line that makes no sense.
+    common.store_choice()?;
+    common.pod_cidrs()?;
     std::fs::create_dir_all(&common.data_dir)
         .with_context(|| format!("cannot create {}", common.data_dir.display()))
 }

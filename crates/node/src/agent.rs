@@ -4,7 +4,9 @@
 //!
 //! Not here: what becomes of a pod (`worker`), what the Node object says (`node_object`).
 
+use crate::allocations::Allocations;
 use crate::cgroup_root;
+use crate::class_groups;
 use crate::config::{NodeFacts, Objects};
 use crate::counted::Counted;
 use crate::deadlines::{Deadlines, GraceAfterRestart};
@@ -29,6 +31,7 @@ use crate::worker::Kill;
 use crate::worker::observe::network_key;
 use client::{Cache, Client, Recorder};
 use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use lifecycle::status::Verdict;
 use runtime::Runtime;
 use std::collections::{BTreeMap, BTreeSet};
@@ -160,6 +163,7 @@ pub async fn start(client: Client, mut config: Config) -> Result<Running, Error>
         ),
         objects: objects.clone(),
         volumes: Volumes::new(facts.clone(), objects.clone(), &client, config.runtime.clone()),
+        allocations: Allocations::open(facts.root_dir.join("allocations")),
         facts,
         metrics,
         active: watch::Sender::new(BTreeMap::new()),
@@ -193,6 +197,7 @@ pub async fn start(client: Client, mut config: Config) -> Result<Running, Error>
         tasks.spawn(logs::run_rotation(config.runtime.clone(), Rotation::default()));
         tasks.spawn(evict(&config, &parts, health.clone(), news.clone())?);
         tasks.spawn(collect_images(parts.clone()));
+        tasks.spawn(class_groups::keep(parts.clone()));
     }
     if serving.is_some() {
         tasks.spawn(figures::keep(parts.clone()));
@@ -304,12 +309,26 @@ fn facts(config: &Config, node: &Node) -> NodeFacts {
         log_root: config.log_dir.join("pods"),
         cluster_dns: config.cluster_dns.clone(),
         host_ips: internal.filter_map(|address| address.address.parse().ok()).collect(),
-        allocatable: status.allocatable.unwrap_or_default(),
-        capacity: status.capacity.unwrap_or_default(),
         cgroup_root: config.cgroup.clone(),
         pod_pids_limit: config.pod_pids_limit,
+        huge_pages: huge_pages(&status.capacity.clone().unwrap_or_default()),
+        swap: swap_is_on(),
+        allocatable: status.allocatable.unwrap_or_default(),
+        capacity: status.capacity.unwrap_or_default(),
         ..NodeFacts::new(&config.name, config.data_dir.join("kubelet"))
     }
+}
+
+/// Sizes of the huge pages that there are (N-112).
+fn huge_pages(capacity: &BTreeMap<String, Quantity>) -> Vec<u64> {
+    let sizes = capacity.keys().filter_map(|name| name.strip_prefix("hugepages-"));
+    let bytes = sizes.filter_map(|size| api::quantity::Quantity::parse(size).ok());
+    bytes.filter_map(|size| u64::try_from(size.value()).ok()).collect()
+}
+
+/// The table has a line for each place to swap to, below its heading.
+fn swap_is_on() -> bool {
+    std::fs::read_to_string("/proc/swaps").is_ok_and(|table| table.lines().count() > 1)
 }
 
 /// The Node as it was accepted.
@@ -392,6 +411,7 @@ async fn sweep(parts: &Arc<Parts>, known: &BTreeSet<String>) {
     {
         tracing::warn!(%error, "addresses of earlier pods were not freed");
     }
+    parts.allocations.retain(known);
     let _ = logs::remove_dead_links(&parts.log_links);
     for uid in parts.volumes.orphans().unwrap_or_default() {
         if !known.contains(&uid)

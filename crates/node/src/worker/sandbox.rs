@@ -42,7 +42,8 @@ impl Worker {
                 () = changed(&mut orders, &self.pod) => {}
                 () = tokio::time::sleep(pause) => {}
             }
-            self.pod = self.orders.borrow().pod.clone();
+            let pod = self.orders.borrow().pod.clone();
+            self.pod = self.parts.allocations.on(&pod);
             pause = (pause * 2).min(MOUNT_WAIT);
         }
     }
