@@ -1,12 +1,19 @@
 //! One file per controller. See README.md.
 
+mod cluster_roles;
+mod disruption;
 mod finished_jobs;
 mod garbage;
 mod namespaces;
 mod node_leases;
+mod node_lost;
 mod node_taints;
 mod pod_cidrs;
 mod pod_garbage;
+mod services;
+mod storage;
+mod system_namespaces;
+mod taint_eviction;
 
 mod pods;
 mod start;

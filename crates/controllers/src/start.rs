@@ -2,7 +2,9 @@
 
 use crate::pod_cidrs::Range;
 use crate::{
-    finished_jobs, garbage, namespaces, node_leases, node_taints, pod_cidrs, pod_garbage, pods,
+    cluster_roles, disruption, finished_jobs, garbage, namespaces, node_leases, node_lost,
+    node_taints, pod_cidrs, pod_garbage, pods, services, storage, system_namespaces,
+    taint_eviction,
 };
 use client::{Cache, Client, Leadership, ObjectKey, Recorder};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -121,6 +123,13 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
                 garbage::run(&cluster),
                 pod_garbage::run(&cluster, options.finished_pods_max),
                 finished_jobs::run(&cluster),
+                services::run(&cluster),
+                node_lost::run(&cluster),
+                taint_eviction::run(&cluster),
+                disruption::run(&cluster),
+                storage::run(&cluster),
+                cluster_roles::run(&cluster),
+                system_namespaces::run(&cluster),
             )
         } => (),
         () = until => (),
