@@ -10,6 +10,7 @@ mod node_lost;
 mod node_taints;
 mod pod_cidrs;
 mod pod_garbage;
+mod quotas;
 mod services;
 mod storage;
 mod system_namespaces;

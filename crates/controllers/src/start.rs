@@ -3,10 +3,10 @@
 use crate::pod_cidrs::Range;
 use crate::{
     cluster_roles, disruption, finished_jobs, garbage, namespaces, node_leases, node_lost,
-    node_taints, pod_cidrs, pod_garbage, pods, services, storage, system_namespaces,
+    node_taints, pod_cidrs, pod_garbage, pods, quotas, services, storage, system_namespaces,
     taint_eviction,
 };
-use client::{Cache, Client, Leadership, ObjectKey, Recorder};
+use client::{Cache, Client, Leadership, ObjectKey, Queue, Recorder};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -101,6 +101,8 @@ pub(crate) struct Cluster {
     pub(crate) client: Client,
     pub(crate) nodes: Cache<Node>,
     pub(crate) pods: Cache<Pod>,
+    /// Namespaces that an object has left. Whoever sees all kinds says so; quotas are counted by it.
+    pub(crate) left: Queue<String>,
     /// For what is said about nodes.
     pub(crate) recorder: Recorder,
 }
@@ -111,6 +113,7 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
         client: client.clone(),
         nodes: Cache::start(client),
         pods: pods::cache(client),
+        left: Queue::new(),
         recorder: Recorder::new(client, "node-controller", ""),
     };
     tokio::select! {
@@ -130,6 +133,7 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
                 storage::run(&cluster),
                 cluster_roles::run(&cluster),
                 system_namespaces::run(&cluster),
+                quotas::run(&cluster),
             )
         } => (),
         () = until => (),

@@ -10,6 +10,7 @@ mod harness;
 mod ground;
 
 mod asked;
+mod clearing;
 mod crashes;
 mod endings;
 mod hostile;

@@ -8,7 +8,6 @@
 mod namespace;
 
 mod limit_ranger;
-mod pod_resources;
 mod service_account;
 
 mod node_restriction;
