@@ -211,7 +211,7 @@ impl Client {
         let doing = || format!("update {}/{subresource} {key}", K::plural(&()));
         let body = crate::write::encode(doing, object)?;
         let at = Request::new(K::url_path(&(), key.place()));
-        self.ask(doing, at.replace_subresource(subresource, key.name(), &self.post(), body)).await
+        self.ask(doing, at.replace_subresource(subresource, key.name(), &self.params(), body)).await
     }
 }
 

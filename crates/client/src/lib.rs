@@ -18,7 +18,7 @@ mod leadership;
 mod recorder;
 
 pub use cache::{Cache, CacheBuilder, Changes};
-pub use client::Client;
+pub use client::{Client, Renewable, Trust, trust_of};
 pub use controller::{Next, run_controller};
 pub use dynamic::{Discovery, Outline, ServedKind};
 pub use error::{Error, Result};

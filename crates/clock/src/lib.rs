@@ -8,9 +8,11 @@
 //! Not here: waiting. Every wait is `tokio::time`, which a paused runtime already controls.
 
 mod chance;
+mod monotonic;
 mod wall;
 
 pub use chance::{fraction, random_bytes, random_name_suffix, random_u64, uuid};
+pub use monotonic::monotonic;
 pub use wall::{now, now_rfc3339, rfc3339, rfc3339_micros};
 
 /// Puts this process on simulated time and seeded chance. Only the first call counts.

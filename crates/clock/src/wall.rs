@@ -10,6 +10,11 @@ pub(crate) fn simulate(epoch: Timestamp) {
     let _ = SIMULATED.set((epoch, Instant::now()));
 }
 
+/// Time passed since the simulation began, if this is one.
+pub(crate) fn simulated() -> Option<std::time::Duration> {
+    SIMULATED.get().map(|(_, start)| start.elapsed())
+}
+
 /// The time of day.
 ///
 /// Real time is asked of the system every time and never derived from a monotonic clock, because

@@ -16,7 +16,12 @@ mod storage;
 mod system_namespaces;
 mod taint_eviction;
 
+mod deployment;
+mod replica_set;
+
 mod pods;
+mod workload;
+
 mod start;
 
 pub use pod_cidrs::Range;

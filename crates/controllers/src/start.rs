@@ -2,12 +2,13 @@
 
 use crate::pod_cidrs::Range;
 use crate::{
-    cluster_roles, disruption, finished_jobs, garbage, namespaces, node_leases, node_lost,
-    node_taints, pod_cidrs, pod_garbage, pods, quotas, services, storage, system_namespaces,
-    taint_eviction,
+    cluster_roles, deployment, disruption, finished_jobs, garbage, namespaces, node_leases,
+    node_lost, node_taints, pod_cidrs, pod_garbage, pods, quotas, replica_set, services, storage,
+    system_namespaces, taint_eviction,
 };
 use client::{Cache, Client, Leadership, ObjectKey, Queue, Recorder};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::{Node, Pod, ReplicationController};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -100,9 +101,11 @@ async fn lead(
 pub(crate) struct Cluster {
     pub(crate) client: Client,
     pub(crate) nodes: Cache<Node>,
+    /// With the indexes of `pods`.
     pub(crate) pods: Cache<Pod>,
     /// Namespaces that an object has left. Whoever sees all kinds says so; quotas are counted by it.
     pub(crate) left: Queue<String>,
+    pub(crate) replica_sets: Cache<ReplicaSet>,
     /// For what is said about nodes.
     pub(crate) recorder: Recorder,
 }
@@ -114,6 +117,7 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
         nodes: Cache::start(client),
         pods: pods::cache(client),
         left: Queue::new(),
+        replica_sets: replica_set::sets(client),
         recorder: Recorder::new(client, "node-controller", ""),
     };
     tokio::select! {
@@ -134,6 +138,9 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
                 cluster_roles::run(&cluster),
                 system_namespaces::run(&cluster),
                 quotas::run(&cluster),
+                deployment::run(&cluster),
+                replica_set::run(&cluster, cluster.replica_sets.clone()),
+                replica_set::run::<ReplicationController>(&cluster, replica_set::sets(client)),
             )
         } => (),
         () = until => (),

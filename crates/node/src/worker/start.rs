@@ -151,7 +151,11 @@ impl Worker {
             let secrets = self.pull_secrets().await;
             let policy = source.pull_policy.as_deref().unwrap_or("IfNotPresent");
             let name = source.reference.as_deref().unwrap_or_default();
-            let ensured = self.parts.images.ensure(&pod, &on, name, policy, &secrets).await;
+            let mut orders = self.orders.clone();
+            let ensured = tokio::select! {
+                ensured = self.parts.images.ensure(&pod, &on, name, policy, &secrets) => ensured,
+                () = Worker::ending(&mut orders) => return Err(Stopped::Ending),
+            };
             let image = ensured.map_err(|error| {
                 Stopped::Failed(StartFailure {
                     reason: error.reason.to_owned(),
