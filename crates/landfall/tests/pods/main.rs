@@ -10,6 +10,7 @@ mod harness;
 mod ground;
 
 mod asked;
+mod clearing;
 mod confined;
 mod crashes;
 mod endings;

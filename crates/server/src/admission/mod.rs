@@ -9,7 +9,6 @@ mod namespace;
 
 mod limit_ranger;
 mod pod_resize;
-mod pod_resources;
 mod service_account;
 
 mod node_restriction;

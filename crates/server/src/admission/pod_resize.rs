@@ -1,10 +1,10 @@
 //! PodResize: a pod may not ask for more than its node could ever give (N-117).
 
-use super::pod_resources::{Side, amounts, total_with_overhead};
 use super::refuse;
 use crate::call::Call;
 use crate::error::{ApiError, Result};
 use crate::object::Stored;
+use api::quota::pods::{Side, amounts, total_with_overhead};
 use api::quantity::Quantity;
 use api::status::Cause;
 use api::value::ValueExt;
