@@ -1,7 +1,10 @@
 //! Starts the controllers, each on what it shares with the others, and stops them again.
 
 use crate::pod_cidrs::Range;
-use crate::{deployment, node_leases, node_taints, pod_cidrs, replica_set, workload};
+use crate::{
+    daemon_set, deployment, node_leases, node_taints, pod_cidrs, replica_set, stateful_set,
+    workload,
+};
 use client::{Cache, Client, Leadership, ObjectKey, Recorder};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Node, Pod, ReplicationController};
@@ -101,6 +104,7 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
         replica_sets: replica_set::sets(client),
         recorder: Recorder::new(client, "node-controller", ""),
     };
+    let revisions = workload::revisions(client);
     tokio::select! {
         _ = async {
             tokio::join!(
@@ -108,6 +112,8 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
                 node_leases::run(&cluster),
                 pod_cidrs::run(&cluster, options.pod_cidrs),
                 deployment::run(&cluster),
+                stateful_set::run(&cluster, revisions.clone()),
+                daemon_set::run(&cluster, revisions.clone()),
                 replica_set::run(&cluster, cluster.replica_sets.clone()),
                 replica_set::run::<ReplicationController>(&cluster, replica_set::sets(client)),
             )

@@ -1,6 +1,7 @@
 //! What all controllers of workloads share: who owns what, what a pod counts as, making and deleting
 //! pods, and seeing one's own writes.
 
+pub(crate) mod history;
 mod owners;
 mod pod_control;
 mod pods;
@@ -14,7 +15,7 @@ pub(crate) use owners::{
 };
 pub(crate) use pod_control::{PodControl, from_template, why};
 pub(crate) use pods::{
-    available_at, condition, is_active, is_available, is_ready, is_terminal, is_terminating,
+    available_at, is_active, is_available, is_ready, is_terminal, is_terminating,
     next_availability, phase, ready_since,
 };
 pub(crate) use template::{HASH_LABEL, hash, same_template};
@@ -22,6 +23,7 @@ pub(crate) use victims::{Ranked, rank_victims};
 pub(crate) use writes::Writes;
 
 use client::{Cache, Client, Error};
+use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 
@@ -48,6 +50,11 @@ pub(crate) fn selector(selector: &LabelSelector) -> api::selector::LabelSelector
 
 /// Pods, found by their controller, and those without one by their labels.
 pub(crate) fn pods(client: &Client) -> Cache<Pod> {
+    Cache::builder(client).index(ORPHANS, orphan_keys).start()
+}
+
+/// Revisions, as all that keep a history share them.
+pub(crate) fn revisions(client: &Client) -> Cache<ControllerRevision> {
     Cache::builder(client).index(ORPHANS, orphan_keys).start()
 }
 
