@@ -18,8 +18,10 @@ mod storage;
 mod system_namespaces;
 mod taint_eviction;
 
+mod daemon_set;
 mod deployment;
 mod replica_set;
+mod stateful_set;
 
 mod pods;
 mod workload;

@@ -2,9 +2,10 @@
 
 use crate::pod_cidrs::Range;
 use crate::{
-    cluster_roles, deployment, disruption, finished_jobs, garbage, join_tokens, namespaces,
-    node_leases, node_lost, node_taints, pod_cidrs, pod_garbage, pods, quotas, replica_set, services,
-    signing_requests, storage, system_namespaces, taint_eviction,
+    cluster_roles, daemon_set, deployment, disruption, finished_jobs, garbage, join_tokens,
+    namespaces, node_leases, node_lost, node_taints, pod_cidrs, pod_garbage, pods, quotas,
+    replica_set, services, signing_requests, stateful_set, storage, system_namespaces,
+    taint_eviction, workload,
 };
 use client::{Cache, Client, Leadership, ObjectKey, Queue, Recorder};
 use k8s_openapi::api::apps::v1::ReplicaSet;
@@ -122,6 +123,7 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
         replica_sets: replica_set::sets(client),
         recorder: Recorder::new(client, "node-controller", ""),
     };
+    let revisions = workload::revisions(client);
     tokio::select! {
         biased;
         _ = async {
@@ -144,6 +146,8 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
                 system_namespaces::run(&cluster),
                 quotas::run(&cluster),
                 deployment::run(&cluster),
+                stateful_set::run(&cluster, revisions.clone()),
+                daemon_set::run(&cluster, revisions.clone()),
                 replica_set::run(&cluster, cluster.replica_sets.clone()),
                 replica_set::run::<ReplicationController>(&cluster, replica_set::sets(client)),
             )
