@@ -36,7 +36,7 @@ fn every_cause_but_its_own_end_runs_the_hook() {
         };
         let pods = [
             pod(place, "alive", "--term ignore", json!({"livenessProbe": liveness}), json!({})),
-            pod(place, "startup", "", json!({"startupProbe": startup}), never.clone()),
+            pod(place, "startup", "--term 1", json!({"startupProbe": startup}), never.clone()),
             pod(place, "deadline", "", json!({}), deadline),
             pod(place, "failed", "", json!({}), json!({})),
             itself,

@@ -100,19 +100,19 @@ fn a_second_delete_can_only_hurry() {
         let pods = [
             place.pod(
                 "plain",
-                600,
+                60,
                 vec![place.witness("plain", "--term ignore", json!({}))],
                 json!({}),
             ),
             place.pod(
                 "hooked",
-                600,
+                60,
                 vec![place.witness("hooked", "--term ignore", hooked)],
                 json!({}),
             ),
             place.pod(
                 "long",
-                600,
+                60,
                 vec![place.witness("long", "--term ignore", json!({}))],
                 json!({}),
             ),
@@ -123,7 +123,7 @@ fn a_second_delete_can_only_hurry() {
         place.at("plain", "SIGTERM");
         place.at("hooked", "begin");
         place.at("long", "SIGTERM");
-        assert_eq!(node.get("plain", "{.metadata.deletionGracePeriodSeconds}"), "600", "W-55");
+        assert_eq!(node.get("plain", "{.metadata.deletionGracePeriodSeconds}"), "60", "W-55");
         assert_eq!(node.get("long", "{.metadata.deletionGracePeriodSeconds}"), "4", "W-7");
         let asked = crate::witness::now();
         node.delete("plain hooked --grace-period=1");

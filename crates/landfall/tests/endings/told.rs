@@ -6,6 +6,7 @@ use crate::signals::cgroups_of;
 use crate::witness::{GONE, is_about};
 use serde_json::{Value, json};
 use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::time::Duration;
 
 fn condition<'a>(pod: &'a Value, name: &str) -> &'a Value {
@@ -125,9 +126,9 @@ fn a_start_is_given_up_for_an_end() {
         let after = json!({"name": "after", "image": "python:1"});
         let absent = json!({"name": "absent", "image": "absent:1", "imagePullPolicy": "Never"});
         let pods = [
-            place.pod("post", 600, vec![post], json!({})),
-            place.pod("init", 600, vec![after], json!({"initContainers": [init]})),
-            place.pod("absent", 600, vec![absent], json!({})),
+            place.pod("post", 60, vec![post], json!({})),
+            place.pod("init", 60, vec![after], json!({"initContainers": [init]})),
+            place.pod("absent", 60, vec![absent], json!({})),
         ];
         let watch = node.watch();
         node.run(&pods, &["post", "init"]);
@@ -163,7 +164,7 @@ fn at_once(node: &Node, watch: &crate::node::Watch) {
     let place = &node.place;
     let pod = place.pod(
         "hasty",
-        600,
+        1,
         vec![place.witness("hasty", "", json!({}))],
         json!({"nodeName": "n1"}),
     );
@@ -226,15 +227,19 @@ fn nothing_is_called_ended_that_may_still_run() {
     });
 }
 
+/// Where landfall keeps the sandbox of a pod of one container.
+pub(crate) fn sandbox_of(node: &Node, pod: &str) -> PathBuf {
+    let id = node.get(pod, "{.status.containerStatuses[0].containerID}");
+    let id = id.rsplit('/').next().unwrap().to_owned();
+    let all = std::fs::read_dir(node.cluster.data_dir().join("run")).unwrap().flatten();
+    let mut all = all.map(|entry| entry.path());
+    all.find(|path| path.join("containers").join(&id).exists()).expect("it has a sandbox")
+}
+
 /// The shim of the only pod that runs a container of this name.
 pub(crate) fn shim_of(node: &Node, container: &str) -> u32 {
-    let id = node.get(container, "{.status.containerStatuses[0].containerID}");
-    let id = id.rsplit('/').next().unwrap().to_owned();
-    let run = node.cluster.data_dir().join("run");
-    let command =
-        format!("dirname $(dirname $(find {} -name '{id}' -path '*/containers/*'))", run.display());
-    let sandbox = node.kubectl.ok(&command);
-    let record = std::fs::read_to_string(format!("{}/shim.pid", sandbox.trim())).unwrap();
+    let sandbox = sandbox_of(node, container);
+    let record = std::fs::read_to_string(sandbox.join("shim.pid")).unwrap();
     let record: Value = serde_json::from_str(&record).unwrap();
     u32::try_from(record["pid"].as_u64().unwrap()).unwrap()
 }
