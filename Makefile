@@ -7,7 +7,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 # Steps of one target come one after another, whatever -j says.
 .NOTPARALLEL:
-.PHONY: help up build test test-containerd test-endings-long lint bench install clean
+.PHONY: help up build test test-containerd test-endings-long lint coverage bench install clean
 
 help:
 	@echo 'make up       build landfall and run it, with its data in DATA_DIR ($(DATA_DIR))'
@@ -15,6 +15,7 @@ help:
 	@echo 'make test-containerd   the tests of pods once more, on containerd'
 	@echo 'make test-endings-long   tests of endings that take their true time'
 	@echo 'make lint     formatting and lints only'
+	@echo 'make coverage  which rules are named by tests; RULES="T-NODE W" also by which (docs/rules.txt)'
 	@echo 'make bench    measure; BENCH="--quick", "--grow", "--json" (docs/BENCHMARKS.md)'
 	@echo 'make install  install what building, testing and measuring need'
 	@echo 'make clean    remove what was built; installed tools and DATA_DIR stay'
@@ -27,6 +28,7 @@ build:
 	$(CARGO) build --release --locked --package landfall
 
 test: install lint
+	scripts/coverage --check
 	$(CARGO) nextest run --workspace --locked
 
 test-containerd: install
@@ -39,6 +41,9 @@ lint:
 	scripts/install build
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+coverage:
+	scripts/coverage $(RULES)
 
 bench:
 	scripts/install build

@@ -8,7 +8,12 @@ mod node_taints;
 mod pod_cidrs;
 mod pod_garbage;
 
+mod deployment;
+mod replica_set;
+
 mod pods;
+mod workload;
+
 mod start;
 
 pub use pod_cidrs::Range;

@@ -2,10 +2,12 @@
 
 use crate::pod_cidrs::Range;
 use crate::{
-    finished_jobs, garbage, namespaces, node_leases, node_taints, pod_cidrs, pod_garbage, pods,
+    deployment, finished_jobs, garbage, namespaces, node_leases, node_taints, pod_cidrs, pod_garbage,
+    pods, replica_set,
 };
 use client::{Cache, Client, Leadership, ObjectKey, Recorder};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::{Node, Pod, ReplicationController};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -98,7 +100,9 @@ async fn lead(
 pub(crate) struct Cluster {
     pub(crate) client: Client,
     pub(crate) nodes: Cache<Node>,
+    /// With the indexes of `pods`.
     pub(crate) pods: Cache<Pod>,
+    pub(crate) replica_sets: Cache<ReplicaSet>,
     /// For what is said about nodes.
     pub(crate) recorder: Recorder,
 }
@@ -109,6 +113,7 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
         client: client.clone(),
         nodes: Cache::start(client),
         pods: pods::cache(client),
+        replica_sets: replica_set::sets(client),
         recorder: Recorder::new(client, "node-controller", ""),
     };
     tokio::select! {
@@ -121,6 +126,9 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
                 garbage::run(&cluster),
                 pod_garbage::run(&cluster, options.finished_pods_max),
                 finished_jobs::run(&cluster),
+                deployment::run(&cluster),
+                replica_set::run(&cluster, cluster.replica_sets.clone()),
+                replica_set::run::<ReplicationController>(&cluster, replica_set::sets(client)),
             )
         } => (),
         () = until => (),

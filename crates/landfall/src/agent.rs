@@ -40,6 +40,7 @@ pub(crate) async fn start(
             GraceAfterRestart::Full => node::GraceAfterRestart::Full,
             GraceAfterRestart::Kept => node::GraceAfterRestart::Kept,
         },
+        shutdown: options.shutdown.periods()?,
         version: server::discovery::git_version().to_owned(),
     };
     node::start(client, config).await.context("the node could not be started")

@@ -1,14 +1,15 @@
 //! `landfall up`, `server` and `node`: start, say so, run until told to stop.
 
 use crate::agent::{self, Serving};
+use crate::block_on;
 use crate::command::{Common, NodeCommand, ServerOptions, UpOptions};
-use crate::control::{Asked, Control};
+use crate::control::Control;
+use crate::end::{End, Signals, leave};
 use anyhow::Context;
 use client::Client;
 use server::authn::User;
 use server::{Config, Running};
 use std::sync::Arc;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub(crate) fn run(options: &UpOptions) -> anyhow::Result<()> {
     prepare()?;
@@ -26,21 +27,14 @@ pub(crate) fn run(options: &UpOptions) -> anyhow::Result<()> {
             node.ready().await;
         }
         say_ready(&server);
-        let asked = tokio::select! {
-            () = signals.stop() => None,
-            asked = control.asked() => Some(asked),
-        };
+        let mut asked = End::awaited(&mut signals, &control).await;
+        // First the pods, whose last statuses the API has to take; the API comes last.
         if let Some(node) = node {
-            if let Some(asked) = &asked {
-                end_pods(&node, asked).await;
-            }
-            node.stop().await;
+            leave(node, &mut asked, &mut signals).await;
         }
         plane.stop().await;
         server.stop().await;
-        if let Some(asked) = asked {
-            asked.done().await;
-        }
+        asked.done().await;
         Ok(())
     })
 }
@@ -77,17 +71,9 @@ pub(crate) fn run_node(options: &NodeCommand) -> anyhow::Result<()> {
         tokio::spawn(credentials.renewing());
         node.ready().await;
         println!("ready: node {} answers on {}", agent::name(&options.node)?, node.address);
-        let asked = tokio::select! {
-            () = signals.stop() => None,
-            asked = control.asked() => Some(asked),
-        };
-        if let Some(asked) = &asked {
-            end_pods(&node, asked).await;
-        }
-        node.stop().await;
-        if let Some(asked) = asked {
-            asked.done().await;
-        }
+        let mut asked = End::awaited(&mut signals, &control).await;
+        leave(node, &mut asked, &mut signals).await;
+        asked.done().await;
         Ok(())
     })
 }
@@ -156,14 +142,6 @@ async fn renew<E: std::error::Error>(
     tls::keep("node's serving", shown.life(), || std::future::ready(next())).await;
 }
 
-async fn end_pods(node: &node::Running, asked: &Asked) {
-    node.end_pods(|line| {
-        let progress = asked.progress.clone();
-        async move { progress.say(line).await }
-    })
-    .await;
-}
-
 /// Controllers and scheduler: ordinary clients that happen to live in this process.
 struct ControlPlane {
     controllers: controllers::Handle,
@@ -193,41 +171,11 @@ impl ControlPlane {
     }
 }
 
-/// What asks a process to stop.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn listen() -> anyhow::Result<Signals> {
-        Ok(Signals {
-            terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
-            interrupt: signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?,
-        })
-    }
-
-    async fn stop(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
-}
-
 fn prepare() -> anyhow::Result<()> {
     log_to_stderr();
     rustls::crypto::ring::default_provider()
         .install_default()
         .map_err(|_| anyhow::anyhow!("the TLS library was set up twice"))
-}
-
-fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("the runtime could not be started")?;
-    runtime.block_on(work)
 }
 
 fn server_dir(common: &Common) -> anyhow::Result<()> {

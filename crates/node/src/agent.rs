@@ -17,7 +17,9 @@ use crate::node_object::{Health, Registration, Settings, facts_of, node_referenc
 use crate::parts::Parts;
 use crate::pods::Pods;
 use crate::probes::Prober;
+use crate::shutdown::{Cut, Host, How, Periods, Shutdown};
 use crate::static_pods::{self, StaticPods};
+use crate::timeline::Timeline;
 use crate::traces::Traces;
 use crate::volumes::Volumes;
 use crate::worker::Kill;
@@ -66,6 +68,8 @@ pub struct Config {
     pub pod_pids_limit: Option<i64>,
     /// Of pods that were ending when an agent before this one went away.
     pub grace_after_restart: GraceAfterRestart,
+    /// How long pods get when the node shuts down.
+    pub shutdown: Periods,
     /// Of Kubernetes: `v1.36.4`.
     pub version: String,
 }
@@ -91,10 +95,9 @@ pub struct Running {
     /// Where the endpoint answers.
     pub address: SocketAddr,
     serving: Serving,
-    news: mpsc::Sender<News>,
     parts: Arc<Parts>,
     registration: Registration,
-    health: watch::Sender<Health>,
+    shutdown: Arc<Shutdown>,
     tasks: JoinSet<()>,
 }
 
@@ -132,6 +135,7 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
     let parts = Arc::new(Parts {
         client: client.clone(),
         recorder: recorder.clone(),
+        timeline: Timeline::open(&client, &config.name, &config.data_dir.join("timeline")),
         runtime: config.runtime.clone(),
         runtime_name: version.name,
         network,
@@ -175,7 +179,9 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
     tasks.spawn(collect_images(parts.clone()));
     tasks.spawn(figures::keep(parts.clone()));
     tasks.spawn(Dispatch::new(parts.clone(), cache, health.subscribe()).run(told));
-    Ok(Running { address: serving.address, serving, news, parts, registration, health, tasks })
+    let shutdown = Arc::new(Shutdown::new(parts.clone(), news, health, config.shutdown));
+    tasks.spawn(Host::system().follow(shutdown.clone()));
+    Ok(Running { address: serving.address, serving, parts, registration, shutdown, tasks })
 }
 
 async fn serve(
@@ -471,28 +477,12 @@ impl Running {
         }
     }
 
-    /// Ends every pod within its own grace, writes down how, and takes the network away
-    /// (T-NODE-88). Says on the way who is left.
-    pub async fn end_pods<F: Future<Output = ()>>(&self, say: impl Fn(String) -> F) {
-        let verdict = Verdict {
-            reason: "Terminated".into(),
-            message: "Pod was terminated in response to imminent node shutdown.".into(),
-            disruption: true,
-        };
-        self.health.send_modify(|health| health.shutting_down = true);
-        let _ = self.news.send(News::EndAll(Kill { verdict, grace: None })).await;
-        let mut active = self.parts.active.subscribe();
-        let mut left = active.borrow_and_update().clone();
-        say(format!("ending {} pods", left.len())).await;
-        while !left.is_empty() {
-            if active.changed().await.is_err() {
-                return;
-            }
-            let now = active.borrow_and_update().clone();
-            for (_, title) in left.iter().filter(|(uid, _)| !now.contains_key(*uid)) {
-                say(format!("{title} has ended, {} left", now.len())).await;
-            }
-            left = now;
+    /// Ends every pod, writes down how, and takes the network away (T-NODE-88). Says on the way who is
+    /// left, and at the end what was cut.
+    pub async fn end_pods<F: Future<Output = ()>>(&self, say: impl Fn(String) -> F) -> Vec<Cut> {
+        let cuts = self.shutdown.end_pods(&say).await;
+        if cuts.iter().any(|cut| cut.how == How::Left { running: true }) {
+            return cuts;
         }
         if let Some(network) = &self.parts.network
             && let Err(error) = network.remove().await
@@ -500,17 +490,29 @@ impl Running {
             say(format!("the pods' network was not removed: {error}")).await;
         }
         cgroup_root::remove(&self.parts.facts.cgroup_root);
+        cuts
+    }
+
+    /// A signal to end may come because the host goes down: then pods are to end too.
+    pub async fn host_is_stopping(&self) -> bool {
+        self.shutdown.host_is_stopping(&Host::system()).await
+    }
+
+    /// While pods are being ended: those that have not ended get no more than two seconds.
+    pub fn hurry(&self) {
+        self.shutdown.hurry();
     }
 
     /// Pods go on running and are found again.
     pub async fn stop(mut self) {
         self.serving.stop().await;
         self.tasks.shutdown().await;
+        self.parts.timeline.flush_all().await;
         self.parts.recorder.flush().await;
     }
 }
 
-fn is_ready(node: &Node) -> bool {
+pub(crate) fn is_ready(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True")
 }

@@ -6,6 +6,7 @@ use crate::endpoint::Metrics;
 use crate::images::ImageManager;
 use crate::pods::Pods;
 use crate::probes::Prober;
+use crate::timeline::Timeline;
 use crate::volumes::Volumes;
 use client::{Client, Recorder};
 use k8s_openapi::api::core::v1::Node;
@@ -17,6 +18,7 @@ use tokio::sync::watch;
 pub(crate) struct Parts {
     pub(crate) client: Client,
     pub(crate) recorder: Recorder,
+    pub(crate) timeline: Timeline,
     pub(crate) runtime: Arc<dyn Runtime>,
     /// What stands before `://` in container ids.
     pub(crate) runtime_name: String,

@@ -148,6 +148,11 @@ impl Running {
         Ok(NodeCredentials { serving, client, ca_certificate, kubeconfig })
     }
 
+    /// How many records of endings (`terminations.landfall.dev`) are kept; the newest.
+    pub fn keep_terminations(&self, count: usize) {
+        self.server.terminations().keep(count);
+    }
+
     /// Makes the same again, for a node of this process whose certificates have become old.
     pub fn node_signer(
         &self,

@@ -16,6 +16,7 @@ use crate::error::{ApiError, Result};
 use crate::metrics::Metrics;
 use crate::object::{Store, Stored, store_name};
 use crate::request::{self, Query, Route, Target};
+use crate::terminations::retention::Retention;
 use crate::{body, dispatch};
 use api::{Kind, Registry, Schema};
 use arc_swap::ArcSwap;
@@ -42,6 +43,7 @@ struct Inner {
     /// Told whenever the registry changes.
     served: watch::Sender<()>,
     customs: Customs,
+    terminations: Retention,
     policy: ArcSwap<Policy>,
     relations: Arc<Relations>,
     authenticator: Authenticator,
@@ -86,6 +88,7 @@ impl Server {
             registry: ArcSwap::from(built_in.clone()),
             served: watch::Sender::new(()),
             customs: Customs::default(),
+            terminations: Retention::default(),
             built_in,
             policy: ArcSwap::default(),
             authenticator: parts.authenticator,
@@ -122,6 +125,10 @@ impl Server {
 
     pub(crate) fn customs(&self) -> &Customs {
         &self.0.customs
+    }
+
+    pub(crate) fn terminations(&self) -> &Retention {
+        &self.0.terminations
     }
 
     pub(crate) fn built_in(&self) -> &Registry {

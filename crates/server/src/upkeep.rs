@@ -3,13 +3,14 @@
 //! At the start the objects of `bootstrap` are stored where they are missing, before anybody is
 //! answered. After that: RBAC rules are compiled anew when they change, every namespace gets its
 //! `kube-root-ca.crt` and `default` account before its creation is acknowledged (and again if
-//! somebody deletes them), so does the server's own Service, and events are forgotten after an hour.
+//! somebody deletes them), so does the server's own Service, and events are forgotten after an hour,
+//! records of endings after a day.
 
 use crate::authz::Policy;
 use crate::object::{self, Stored, store_name};
 use crate::pki::Pki;
 use crate::server::Server;
-use crate::{bootstrap, customs, services, signing};
+use crate::{bootstrap, customs, services, signing, terminations};
 use api::Kind;
 use api::value::ValueExt;
 use futures::future::try_join_all;
@@ -57,6 +58,7 @@ pub(crate) async fn begin(
     spawn_until_closing(server, follow_roles(server.clone()));
     spawn_until_closing(server, customs::follow(server.clone()));
     spawn_until_closing(server, forget_events(server.clone()));
+    spawn_until_closing(server, terminations::retention::run(server.clone()));
     spawn_until_closing(server, know_pods(server.clone()));
     if let Some(pki) = controllers {
         spawn_until_closing(server, signing::follow(server.clone(), pki));

@@ -5,11 +5,13 @@
 //! The same for a whole pod and for one container of it. Nothing that takes time stands between a moment
 //! and what is due at it: looking at the runtime, writing to the API and hooks all run beside the loop.
 
+use super::notes::Teller;
 use super::observe::Seen;
 use super::{RETRY, Worker, jittered};
 use crate::config::PodContainer;
 use crate::deadlines::Unfinished;
-use crate::probes::{Target, run_hook};
+use crate::probes::{Target, hook_word, run_hook};
+use crate::timeline::stamp;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{LifecycleHandler, ObjectReference, Pod};
 use lifecycle::bringup::Kill;
@@ -19,6 +21,7 @@ use lifecycle::termination::{
     Action, Input, Member, Moment, Termination, container_grace, member, members, pod_grace,
     reported_after,
 };
+use lifecycle::timeline::What;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,6 +85,11 @@ impl Worker {
         if observed.any_running() {
             // T-NODE-25
             return Err("detected running containers after a successful KillPod".into());
+        }
+        self.note_exits(&observed);
+        self.note(What::SandboxStopped);
+        if self.parts.network.is_some() && !self.host_network() && !observed.sandboxes.is_empty() {
+            self.note(What::NetworkGone);
         }
         Ok(())
     }
@@ -177,6 +185,7 @@ impl Worker {
         if let Some(observed) = known {
             // What was started by the step runs before this goes on.
             tokio::task::yield_now().await;
+            self.note_beginning(observed, grace);
             self.take_in(&mut drive, observed);
         }
         let (mut changes, mut ending) = (self.orders.clone(), self.orders.clone());
@@ -257,11 +266,14 @@ impl Worker {
         for input in inputs {
             self.step(drive, input);
         }
+        if drive.whole_pod {
+            self.note_exits(observed);
+        }
         self.publish(observed);
     }
 
-    /// A later delete with a shorter grace takes effect at once, and so does the end of the object
-    /// (T-EDGE-2).
+    /// A later delete with a shorter grace takes effect at once, and so do the end of the object and
+    /// the node's own end (T-EDGE-2).
     fn hurry(&mut self, drive: &mut Drive) {
         self.follow_orders();
         let asked = self.grace();
@@ -290,20 +302,29 @@ impl Worker {
                 let runtime = self.parts.runtime.clone();
                 let window = drive.now().until(kill_at);
                 let inputs = drive.inputs.clone();
+                let teller = self.teller_of(drive, &id);
                 tokio::spawn(async move {
+                    let asked = stamp();
                     if let Err(error) = runtime.stop_container(&id, window).await {
                         tracing::warn!(%error, id, "the stop signal was not sent");
                         let _ = inputs.send(Input::StopFailed { id }).await;
+                    } else if let Some(teller) = teller {
+                        teller.stop_sent(&runtime, &id, asked).await;
                     }
                 });
             }
             Action::SendKill { id } => {
                 let runtime = self.parts.runtime.clone();
                 let inputs = drive.inputs.clone();
+                let teller = self.teller_of(drive, &id);
+                self.tell_kill(drive, &id);
                 tokio::spawn(async move {
+                    let at = stamp();
                     if let Err(error) = runtime.kill_container(&id).await {
                         tracing::warn!(%error, id, "a container was not killed");
                         let _ = inputs.send(Input::KillFailed { id }).await;
+                    } else if let Some(teller) = teller {
+                        teller.killed(at);
                     }
                 });
             }
@@ -316,11 +337,19 @@ impl Worker {
         let Some(handler) = pre_stop(&self.pod, &member.name) else { return };
         let target = self.target(&member.name, id, &drive.addresses);
         let (recorder, on) = (self.parts.recorder.clone(), self.part(member));
+        let teller = self.teller_of(drive, id);
         let (inputs, id, title) = (drive.inputs.clone(), id.to_owned(), self.title());
         tokio::spawn(async move {
-            if let Err(failure) = run_hook(&handler, &target, &recorder).await {
+            if let Some(teller) = &teller {
+                teller.tell(stamp(), What::HookStarted { hook: hook_word(&handler).to_owned() });
+            }
+            let ran = run_hook(&handler, &target, &recorder).await;
+            if let Err(failure) = &ran {
                 tracing::info!(pod = title, why = %failure.message, "preStop failed");
                 recorder.warning(&on, "FailedPreStopHook", "PreStopHook failed");
+            }
+            if let Some(teller) = teller {
+                teller.hook_ended(ran.is_ok(), ran.unwrap_or_else(|failure| failure.said));
             }
             let _ = inputs.send(Input::HookFinished { id }).await;
         });
@@ -334,6 +363,24 @@ impl Worker {
             drive.asked.as_secs()
         );
         self.parts.recorder.warning(&self.part(member), "PreStopHookOverran", message);
+        if let Some(teller) = self.teller_of(drive, id) {
+            teller.tell(stamp(), What::HookOverran);
+        }
+    }
+
+    /// Upstream says nothing of it either (T-EDGE-7).
+    fn tell_kill(&self, drive: &Drive, id: &str) {
+        let Some(member) = drive.member(id) else { return };
+        let (name, asked) = (&member.name, drive.asked.as_secs());
+        let message =
+            format!("Container {name} did not end within its grace period ({asked}s): killed");
+        self.parts.recorder.warning(&self.part(member), "KilledAfterGrace", message);
+    }
+
+    /// None: only a part of the pod ends, and its record does not begin with that.
+    fn teller_of(&self, drive: &Drive, id: &str) -> Option<Teller> {
+        let member = drive.member(id).filter(|_| drive.whole_pod)?;
+        self.teller(&member.name)
     }
 
     pub(super) fn target(&self, container: &str, id: &str, addresses: &[IpAddr]) -> Target {
