@@ -15,7 +15,7 @@ fn condition<'a>(pod: &'a Value, name: &str) -> &'a Value {
 }
 
 /// W-2, W-8, W-16, W-17, T-NODE-44 to 46, T-NODE-51, T-NODE-53 to 56, T-NODE-70 to 74, T-INV-3,
-/// T-INV-7: from the mark to the end, as a watcher sees it; the node puts right what others write; a
+/// T-INV-4, T-INV-7: from the mark to the end, as a watcher sees it; the node puts right what others write; a
 /// container that has ended is shown as ended while another goes on (T-EDGE-5).
 #[test]
 fn a_watcher_sees_an_ending_in_its_order() {
@@ -80,6 +80,13 @@ fn is_in_order(events: &[Value], gone: f64) {
         event["object"]["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap()
     });
     assert!(versions.by_ref().is_sorted_by(|a, b| a < b), "T-INV-7");
+    let mut grace = 60;
+    for event in &events[first..] {
+        let meta = &event["object"]["metadata"];
+        let now = meta["deletionGracePeriodSeconds"].as_i64().unwrap();
+        assert!(meta["deletionTimestamp"].is_string() && now <= grace, "T-INV-4: {meta:#}");
+        grace = now;
+    }
     for event in events {
         let pod = &event["object"];
         if !matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed")) {
@@ -159,7 +166,7 @@ fn a_start_is_given_up_for_an_end() {
     });
 }
 
-/// T-NODE-8: bound and deleted in one breath: it goes, and nothing of it ever ran after the mark.
+/// T-NODE-8, T-INV-1: bound and deleted in one breath: it goes, and nothing of it ever ran after the mark.
 fn at_once(node: &Node, watch: &crate::node::Watch) {
     let place = &node.place;
     let pod = place.pod(
@@ -244,7 +251,8 @@ pub(crate) fn shim_of(node: &Node, container: &str) -> u32 {
     u32::try_from(record["pid"].as_u64().unwrap()).unwrap()
 }
 
-/// T-NODE-91: a mirror that is deleted comes back as another object; the pod it shows runs on.
+/// T-NODE-91: a mirror that is deleted comes back as another object; the pod it shows runs on. T-NODE-89,
+/// T-NODE-90: a manifest that changes ends the old pod with its own grace before the new one starts.
 #[test]
 fn a_deleted_mirror_leaves_its_pod_alone() {
     let manifests = tempfile::tempdir().unwrap();
@@ -267,8 +275,13 @@ fn a_deleted_mirror_leaves_its_pod_alone() {
 kubectl wait --for=jsonpath='{{.status.phase}}'=Running pod/fixed-n1 --timeout=60s"));
         assert_eq!(node.get("fixed-n1", id), container, "T-NODE-91");
         assert_eq!(place.words("fixed"), ["start"]);
-        std::fs::remove_file(manifests.path().join("fixed.json")).unwrap();
-        place.at("fixed", GONE);
+        let mut other = pod;
+        other["metadata"]["labels"] = json!({"edition": "second"});
+        std::fs::write(manifests.path().join("fixed.json"), other.to_string()).unwrap();
+        place.nth("fixed", "start", 1);
+        assert_eq!(place.words("fixed"), ["start", "SIGTERM", GONE, "start"], "T-NODE-90");
         is_about("its own grace", place.between(("fixed", "SIGTERM"), ("fixed", GONE)), 3.0);
+        std::fs::remove_file(manifests.path().join("fixed.json")).unwrap();
+        place.nth("fixed", GONE, 1);
     });
 }
