@@ -14,6 +14,7 @@ mod crashes;
 mod endings;
 mod host;
 mod hostile;
+mod replaced;
 mod running;
 mod shutdown;
 mod starting;
