@@ -19,6 +19,7 @@ mod host;
 mod hostile;
 mod image_volumes;
 mod mounting;
+mod replaced;
 mod resizing;
 mod running;
 mod shutdown;
