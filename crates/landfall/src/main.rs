@@ -7,6 +7,7 @@ mod allocator;
 mod control;
 mod down;
 mod image;
+mod timeline;
 mod token;
 mod up;
 
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         Command::Node(options) => up::run_node(options),
         Command::Image(command) => image::run(command),
         Command::Token(command) => token::run(command),
+        Command::Timeline(command) => timeline::run(command),
         Command::Version => {
             println!(
                 "landfall {} (Kubernetes {})",

@@ -16,6 +16,7 @@ mod hostile;
 mod running;
 mod starting;
 mod streams;
+mod timeline;
 mod volumes;
 
 use harness::{Cluster, Kubectl, down};

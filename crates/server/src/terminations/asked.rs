@@ -27,8 +27,9 @@ pub(crate) async fn marked(call: &Call, old: &Value, new: &Value, grace_asked: O
         )
     };
     let (before, after) = (mark(old), mark(new));
-    if before == after {
-        return; // Only its finalizers were changed.
+    // Only its finalizers were changed; or its node lets go of what it has ended.
+    if before == after || call.user.node_name() == Some(subject.node.as_str()) {
+        return;
     }
     let now = stamp();
     let grace = after.1.unwrap_or(0);
