@@ -27,8 +27,8 @@ pub(crate) async fn start(
         data_dir: data_dir.to_owned(),
         log_dir: log_dir(data_dir),
         node_ip: Some(address(options)),
-        listen: options.node_listen,
-        tls: Arc::new(tls),
+        endpoint: Some(node::Listen { address: options.node_listen, tls: Arc::new(tls) }),
+        hardware: None,
         runtime: open_runtime(data_dir, &options.runtime).await?,
         link: options.pod_link.clone(),
         manifests: options.pod_manifests.clone(),
@@ -40,6 +40,7 @@ pub(crate) async fn start(
             GraceAfterRestart::Full => node::GraceAfterRestart::Full,
             GraceAfterRestart::Kept => node::GraceAfterRestart::Kept,
         },
+        shutdown: options.shutdown.periods()?,
         version: server::discovery::git_version().to_owned(),
     };
     node::start(client, config).await.context("the node could not be started")

@@ -14,10 +14,10 @@ fn a_forced_delete_takes_the_object_and_asks_the_process() {
         let stubborn = |name: &str, more| place.witness(name, "--term ignore", more);
         let hook = |name: &str| script(&format!("echo hook > /out/{name}; exec sleep 1000"));
         let pods = [
-            place.pod("same", 600, vec![stubborn("old", hook("old"))], json!({})),
-            place.pod("slow", 600, vec![stubborn("slow", hook("slow"))], json!({})),
+            place.pod("same", 60, vec![stubborn("old", hook("old"))], json!({})),
+            place.pod("slow", 60, vec![stubborn("slow", hook("slow"))], json!({})),
         ];
-        let next = place.pod("same", 600, vec![stubborn("new", json!({}))], json!({}));
+        let next = place.pod("same", 60, vec![stubborn("new", json!({}))], json!({}));
         node.run(&pods, &["old", "slow"]);
         node.delete("slow");
         place.at("slow", "hook");

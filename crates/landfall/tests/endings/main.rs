@@ -14,9 +14,14 @@ mod ground;
 mod node;
 mod witness;
 
+mod asked;
 mod causes;
 mod forced;
 mod graces;
+mod hangs;
+mod load;
 mod orders;
 mod restarts;
+mod servers;
 mod signals;
+mod told;

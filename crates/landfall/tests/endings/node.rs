@@ -2,7 +2,7 @@
 
 use crate::ground::Ground;
 use crate::harness::{Background, Cluster, Kubectl, down};
-use crate::witness::{LONG, Place};
+use crate::witness::{LONG, Place, now};
 use serde_json::Value;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
@@ -82,7 +82,7 @@ impl Node {
     }
 }
 
-/// What a watcher of pods has seen.
+/// What a watcher of pods has seen: events, with the time at which they came as `seen`.
 pub(crate) struct Watch {
     seen: Arc<(Mutex<Vec<Value>>, Condvar)>,
     over: Arc<AtomicBool>,
@@ -100,7 +100,8 @@ impl Watch {
             while !stop.load(Ordering::Relaxed) {
                 match process.next(TURN) {
                     Ok(line) => {
-                        let event = serde_json::from_str(&line).expect("an event");
+                        let mut event: Value = serde_json::from_str(&line).expect("an event");
+                        event["seen"] = now().into();
                         told.0.lock().unwrap().push(event);
                         told.1.notify_all();
                     }

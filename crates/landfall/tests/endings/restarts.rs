@@ -73,7 +73,7 @@ fn a_pod_that_nobody_knows_any_more_is_ended() {
     let place = &node.place;
     let hook = script("echo hook > /out/orphan");
     let orphan = place.witness("orphan", "--term ignore", hook);
-    node.run(&[place.pod("orphan", 600, vec![orphan], json!({}))], &["orphan"]);
+    node.run(&[place.pod("orphan", 60, vec![orphan], json!({}))], &["orphan"]);
     let foreign =
         node.cluster.data_dir().join("kubelet/pods/nobody/volumes/kubernetes.io~empty-dir/x");
     std::fs::create_dir_all(&foreign).unwrap();

@@ -86,7 +86,6 @@ fn exit_codes_say_how_it_went_and_nobody_is_left() {
             "kubectl describe pod held",
             &[
                 "Status:",
-                "Terminating",
                 "handles:",
                 "Exit Code:    0",
                 "unhandled:",

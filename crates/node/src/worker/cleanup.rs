@@ -92,9 +92,6 @@ impl Worker {
 
     async fn forget(&mut self) {
         self.parts.pods.remove(&self.uid);
-        if let Some(deadlines) = &self.parts.deadlines {
-            deadlines.forget(&self.uid);
-        }
         self.parts.metrics.forget("pod_uid", &self.uid);
         let sandboxes = self.parts.runtime.sandboxes_of(&self.uid).await.unwrap_or_default();
         for sandbox in sandboxes {

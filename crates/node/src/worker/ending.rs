@@ -70,6 +70,9 @@ impl Worker {
             self.wait(jittered(RETRY)).await;
             self.follow_orders();
         }
+        if let Some(deadlines) = &self.parts.deadlines {
+            deadlines.forget(&self.uid);
+        }
     }
 
     async fn try_end(&mut self) -> Result<(), String> {
@@ -227,10 +230,8 @@ impl Worker {
 
     /// Writes down how far it has come, if that is wanted.
     fn keep(&self, drive: &mut Drive) {
-        let Some(deadlines) = self.parts.deadlines.as_ref().filter(|_| drive.whole_pod) else {
-            return;
-        };
-        // The deadline does not move with the clock's last digits.
+        let wanted = drive.whole_pod && !drive.machine.is_over();
+        let Some(deadlines) = self.parts.deadlines.as_ref().filter(|_| wanted) else { return };
         let now = (drive.now(), clock::now());
         let unfinished = Unfinished::of(&drive.machine, now);
         if let Some(unfinished) = unfinished.filter(|new| !new.is_as(drive.kept.as_ref())) {
@@ -271,8 +272,8 @@ impl Worker {
         self.publish(observed);
     }
 
-    /// A later delete with a shorter grace takes effect at once, and so does the end of the object
-    /// (T-EDGE-2).
+    /// A later delete with a shorter grace takes effect at once, and so do the end of the object and
+    /// the node's own end (T-EDGE-2).
     fn hurry(&mut self, drive: &mut Drive) {
         self.follow_orders();
         let asked = self.grace();
