@@ -74,6 +74,16 @@ pub(crate) enum Command {
     /// Tokens by which nodes join
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Show how a pod ended: who asked, every step, how long each took
+    ///
+    /// Reads the cluster's records of endings (`kubectl get terminations`) and draws the newest of
+    /// this pod: a bar for every container and a line for every step, with the time since the
+    /// request. Records stay for a day after the pod is gone.
+    ///
+    ///     landfall timeline web-1
+    ///     landfall timeline web-1 -n shop --follow     # then: kubectl delete pod web-1 -n shop
+    #[command(verbatim_doc_comment)]
+    Timeline(TimelineCommand),
     /// Print the version
     Version,
     /// Print a completion script for your shell
@@ -262,6 +272,24 @@ pub(crate) enum TokenCommand {
 }
 
 #[derive(Args)]
+pub(crate) struct TimelineCommand {
+    /// The pod
+    pub(crate) pod: String,
+    /// Its namespace; by default the kubeconfig's
+    #[arg(short, long, value_name = "NS")]
+    pub(crate) namespace: Option<String>,
+    /// How the cluster is reached; by default $KUBECONFIG, ~/.kube/config, or that of `landfall up`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// Of several pods that had this name, the one whose uid begins like this
+    #[arg(long, value_name = "UID")]
+    pub(crate) uid: Option<String>,
+    /// Show steps as they happen, until the pod has ended; waits for the ending if there is none yet
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+}
+
+#[derive(Args)]
 pub(crate) struct ServerOptions {
     #[command(flatten)]
     pub(crate) common: Common,
@@ -288,6 +316,9 @@ pub(crate) struct Common {
     /// Do not decide where pods run: another scheduler does
     #[arg(long)]
     pub(crate) no_scheduler: bool,
+    /// How many records of endings (`kubectl get terminations`) are kept, for a day at most
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(crate) keep_terminations: usize,
     /// Write one line of JSON per request to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) audit_log: Option<PathBuf>,

@@ -8,6 +8,7 @@ mod control;
 mod down;
 mod end;
 mod image;
+mod timeline;
 mod token;
 mod up;
 
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Command::Node(options) => up::run_node(options),
         Command::Image(command) => image::run(command),
         Command::Token(command) => token::run(command),
+        Command::Timeline(command) => timeline::run(command),
         Command::Version => {
             println!(
                 "landfall {} (Kubernetes {})",

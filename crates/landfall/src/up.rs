@@ -119,7 +119,9 @@ async fn start_server(common: &Common, controllers: bool) -> anyhow::Result<Runn
         audit_log: common.audit_log.clone(),
         controllers,
     };
-    Ok(server::start(config).await?)
+    let server = server::start(config).await?;
+    server.keep_terminations(common.keep_terminations);
+    Ok(server)
 }
 
 fn say_ready(server: &Running) {

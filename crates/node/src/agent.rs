@@ -33,6 +33,7 @@ use client::{Cache, Client, Recorder};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use lifecycle::status::Verdict;
+use lifecycle::timeline::What;
 use runtime::Runtime;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -398,8 +399,18 @@ async fn sweep(parts: &Arc<Parts>, known: &BTreeSet<String>) {
         known_ones.iter().map(|sandbox| network_key(&sandbox.pod.uid, sandbox.attempt)).collect();
     let ended = orphans.iter().map(|sandbox| async {
         parts.metrics.add("kubelet_orphaned_runtime_pods_total", &[], 1);
-        if let Err(error) = end_sandbox(&parts.runtime, sandbox).await {
-            tracing::warn!(%error, pod = sandbox.pod.uid, "an orphaned pod was not ended");
+        parts.timeline.record_orphan(
+            &sandbox.pod,
+            What::Seen { grace_seconds: Some(1), reason: "Gone".into() },
+        );
+        match end_sandbox(&parts.runtime, sandbox).await {
+            Ok(()) => {
+                parts.timeline.record_orphan(&sandbox.pod, What::SandboxStopped);
+                parts.timeline.record_orphan(&sandbox.pod, What::CgroupGone);
+            }
+            Err(error) => {
+                tracing::warn!(%error, pod = sandbox.pod.uid, "an orphaned pod was not ended");
+            }
         }
     });
     futures::future::join_all(ended).await;

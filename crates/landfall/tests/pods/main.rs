@@ -25,6 +25,7 @@ mod running;
 mod shutdown;
 mod starting;
 mod streams;
+mod timeline;
 mod volumes;
 
 use harness::{Cluster, Kubectl, down};
