@@ -7,7 +7,7 @@ const PREFIX: &str = "dev.landfall.v1";
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
 /// The types by name; the first one has a list kind.
-pub fn types() -> Vec<(String, Value)> {
+pub(crate) fn types() -> Vec<(String, Value)> {
     vec![
         (format!("{PREFIX}.Termination"), termination()),
         (format!("{PREFIX}.TerminationPod"), pod()),

@@ -118,6 +118,16 @@ impl Client {
         self.ask::<K>(doing, request).await.map(drop)
     }
 
+    /// Writes the object's status, and what a status write takes of its metadata, as it is in
+    /// `object`. A conflict if it has changed since it was read.
+    pub async fn replace_status<K: Object<DynamicType = ()>>(&self, object: &K) -> Result<K> {
+        let key = ObjectKey::of(object);
+        let doing = || format!("update the status of {} {key}", K::plural(&()));
+        let body = encode(doing, object)?;
+        let request = at::<K>(&key).replace_subresource("status", key.name(), &self.params(), body);
+        self.ask(doing, request).await
+    }
+
     /// A JSON merge patch: `null` removes.
     pub async fn patch_merge<K: Object<DynamicType = ()>>(
         &self,
@@ -126,6 +136,18 @@ impl Client {
     ) -> Result<K> {
         let doing = || format!("patch {} {key}", K::plural(&()));
         let request = at::<K>(key).patch(key.name(), &self.patch_params(), &Patch::Merge(patch));
+        self.ask(doing, request).await
+    }
+
+    /// A strategic merge patch: lists with keys are merged, and `$patch` directives are followed.
+    pub async fn patch_strategic<K: Object<DynamicType = ()>>(
+        &self,
+        key: &ObjectKey,
+        patch: &Value,
+    ) -> Result<K> {
+        let doing = || format!("patch {} {key}", K::plural(&()));
+        let patch = Patch::Strategic(patch);
+        let request = at::<K>(key).patch(key.name(), &self.patch_params(), &patch);
         self.ask(doing, request).await
     }
 

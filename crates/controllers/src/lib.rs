@@ -2,13 +2,20 @@
 
 mod finished_jobs;
 mod garbage;
+mod join_tokens;
 mod namespaces;
 mod node_leases;
 mod node_taints;
 mod pod_cidrs;
 mod pod_garbage;
+mod signing_requests;
+
+mod deployment;
+mod replica_set;
 
 mod pods;
+mod workload;
+
 mod start;
 
 pub use pod_cidrs::Range;

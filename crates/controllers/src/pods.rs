@@ -1,6 +1,7 @@
 //! Questions that several controllers ask of a pod, the indexes by which pods are found, and the two
 //! writes by which a controller ends one.
 
+use crate::workload;
 use client::{Client, DeleteOptions, ObjectKey};
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use serde_json::json;
@@ -26,6 +27,7 @@ pub(crate) fn cache(client: &Client) -> client::Cache<Pod> {
             claims(pod).map(|name| format!("{}/{name}", namespace(pod))).collect()
         })
         .index(BY_END, |pod| is_terminal(pod).then(|| ENDED.to_owned()).into_iter().collect())
+        .index(workload::ORPHANS, workload::orphan_keys)
         .start()
 }
 

@@ -2,10 +2,12 @@
 
 use crate::pod_cidrs::Range;
 use crate::{
-    finished_jobs, garbage, namespaces, node_leases, node_taints, pod_cidrs, pod_garbage, pods,
+    deployment, finished_jobs, garbage, join_tokens, namespaces, node_leases, node_taints,
+    pod_cidrs, pod_garbage, pods, replica_set, signing_requests,
 };
 use client::{Cache, Client, Leadership, ObjectKey, Recorder};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::{Node, Pod, ReplicationController};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -79,10 +81,12 @@ async fn lead(
     let lease = ObjectKey::new(LEASE.0, LEASE.1);
     loop {
         let mut leadership = tokio::select! {
+            biased;
             leadership = Leadership::acquire(client, &lease, identity) => leadership,
             () = &mut stopped => return,
         };
         tokio::select! {
+            biased;
             () = run(client, options, leadership.lost()) => (),
             () = &mut stopped => {
                 if let Err(error) = leadership.release().await {
@@ -98,7 +102,9 @@ async fn lead(
 pub(crate) struct Cluster {
     pub(crate) client: Client,
     pub(crate) nodes: Cache<Node>,
+    /// With the indexes of `pods`.
     pub(crate) pods: Cache<Pod>,
+    pub(crate) replica_sets: Cache<ReplicaSet>,
     /// For what is said about nodes.
     pub(crate) recorder: Recorder,
 }
@@ -109,18 +115,25 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
         client: client.clone(),
         nodes: Cache::start(client),
         pods: pods::cache(client),
+        replica_sets: replica_set::sets(client),
         recorder: Recorder::new(client, "node-controller", ""),
     };
     tokio::select! {
+        biased;
         _ = async {
             tokio::join!(
                 node_taints::run(&cluster),
                 node_leases::run(&cluster),
                 pod_cidrs::run(&cluster, options.pod_cidrs),
+                signing_requests::run(&cluster),
+                join_tokens::run(&cluster),
                 namespaces::run(&cluster),
                 garbage::run(&cluster),
                 pod_garbage::run(&cluster, options.finished_pods_max),
                 finished_jobs::run(&cluster),
+                deployment::run(&cluster),
+                replica_set::run(&cluster, cluster.replica_sets.clone()),
+                replica_set::run::<ReplicationController>(&cluster, replica_set::sets(client)),
             )
         } => (),
         () = until => (),

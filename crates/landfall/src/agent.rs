@@ -1,6 +1,6 @@
 //! The node's side of a landfall: its runtime, its credentials, its agent.
 
-use crate::command::NodeOptions;
+use crate::command::{GraceAfterRestart, NodeOptions};
 use crate::image;
 use anyhow::Context;
 use client::Client;
@@ -27,8 +27,8 @@ pub(crate) async fn start(
         data_dir: data_dir.to_owned(),
         log_dir: log_dir(data_dir),
         node_ip: Some(address(options)),
-        listen: options.node_listen,
-        tls: Arc::new(tls),
+        endpoint: Some(node::Listen { address: options.node_listen, tls: Arc::new(tls) }),
+        hardware: None,
         runtime: open_runtime(data_dir, &options.runtime).await?,
         link: options.pod_link.clone(),
         manifests: options.pod_manifests.clone(),
@@ -36,6 +36,10 @@ pub(crate) async fn start(
         cgroup: cgroup(&options.pod_link),
         eviction_hard: options.eviction_hard.clone(),
         pod_pids_limit: options.pod_pids_limit,
+        grace_after_restart: match options.grace_after_restart {
+            GraceAfterRestart::Full => node::GraceAfterRestart::Full,
+            GraceAfterRestart::Kept => node::GraceAfterRestart::Kept,
+        },
         shutdown: options.shutdown.periods()?,
         version: server::discovery::git_version().to_owned(),
     };

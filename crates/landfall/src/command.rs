@@ -68,7 +68,7 @@ pub(crate) enum Command {
     ///
     /// Make a token there with `landfall token create`, which prints the whole command.
     Node(NodeCommand),
-    /// Images of this machine: import, list, remove
+    /// Images of this machine: import, pull, list, remove
     #[command(subcommand)]
     Image(ImageCommand),
     /// Tokens by which nodes join
@@ -120,6 +120,10 @@ pub(crate) struct NodeOptions {
     /// How many processes one pod may have; without it as many as the node can
     #[arg(long, value_name = "N")]
     pub(crate) pod_pids_limit: Option<i64>,
+    /// Of a pod that is ending when landfall is restarted: `full`, its hook and its whole grace
+    /// period again, as upstream does, or `kept`, what is left of it
+    #[arg(long, value_name = "full|kept", default_value = "full")]
+    pub(crate) grace_after_restart: GraceAfterRestart,
     /// The device of the pods' network, at most seven letters; pods' links are called after it, so
     /// nodes on one machine need different ones
     #[arg(long, value_name = "NAME", default_value = POD_LINK)]
@@ -185,6 +189,12 @@ fn period(text: &str) -> Result<node::Period, String> {
     Ok(node::Period { priority, length: time(length)? })
 }
 
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub(crate) enum GraceAfterRestart {
+    Full,
+    Kept,
+}
+
 #[derive(Args)]
 pub(crate) struct NodeCommand {
     /// Where everything is kept
@@ -214,6 +224,14 @@ pub(crate) enum ImageCommand {
         /// The archive, or the directory of an OCI layout
         file: PathBuf,
         /// The data directory of the landfall that shall have them
+        #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
+        data_dir: PathBuf,
+    },
+    /// Fetch an image from its registry, as pods that name it would
+    Pull {
+        /// Its name: `nginx:1.27`, `registry.example/team/app@sha256:…`
+        image: String,
+        /// The data directory of the landfall that shall have it
         #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
         data_dir: PathBuf,
     },

@@ -75,7 +75,8 @@ pub(crate) fn run_node(options: &NodeCommand) -> anyhow::Result<()> {
         let mut signals = Signals::listen()?;
         let control = control(&options.data_dir)?;
         let Some(node) = signals.during(start_alone(options)).await? else { return Ok(()) };
-        println!("ready: node {} answers on {}", agent::name(&options.node)?, node.address);
+        let answers = node.address.map(|address| format!(" answers on {address}"));
+        println!("ready: node {}{}", agent::name(&options.node)?, answers.unwrap_or_default());
         let mut asked = End::awaited(&mut signals, &control).await;
         leave(node, &mut asked, &mut signals).await;
         asked.done().await;
@@ -173,8 +174,11 @@ impl ControlPlane {
                 &as_user("system:kube-controller-manager", &["system:masters"]),
                 controllers::Options { pod_cidrs, ..controllers::Options::default() },
             ),
-            scheduler: (!options.no_scheduler)
-                .then(|| scheduler::start(&as_user("system:kube-scheduler", &[]))),
+            scheduler: (!options.no_scheduler).then(|| {
+                let scheduler = scheduler::start(&as_user("system:kube-scheduler", &[]));
+                server.server.also_show(scheduler.metrics());
+                scheduler
+            }),
         }
     }
 
@@ -199,9 +203,12 @@ fn control(data_dir: &Path) -> anyhow::Result<Control> {
     Control::listen(data_dir)
 }
 
+/// What goes wrong, and how far long pulls have come.
+const LOGGED: &str = "warn,node::images::progress=info";
+
 /// Quiet unless something is wrong; `LANDFALL_LOG=debug` shows more.
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("LANDFALL_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(LOGGED));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 }

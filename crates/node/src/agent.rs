@@ -6,18 +6,23 @@
 
 use crate::cgroup_root;
 use crate::config::{NodeFacts, Objects};
+use crate::counted::Counted;
+use crate::deadlines::{Deadlines, GraceAfterRestart};
 use crate::dispatch::{Dispatch, News};
 use crate::endpoint::{self, Endpoint, Metrics, Serving};
 use crate::eviction::{Evict, Eviction, Places, Reclaim, Thresholds};
 use crate::figures;
 use crate::images::ImageManager;
 use crate::logs::{self, Rotation};
-use crate::node_object::{Health, Registration, Settings, facts_of, node_reference, watch_runtime};
+use crate::node_object::{
+    Hardware, Health, Registration, Settings, facts_of, given, node_reference, watch_runtime,
+};
 use crate::parts::Parts;
 use crate::pods::Pods;
 use crate::probes::Prober;
 use crate::shutdown::{Cut, Host, How, Periods, Shutdown};
 use crate::static_pods::{self, StaticPods};
+use crate::timeline::Timeline;
 use crate::traces::Traces;
 use crate::volumes::Volumes;
 use crate::worker::Kill;
@@ -48,10 +53,11 @@ pub struct Config {
     pub log_dir: PathBuf,
     /// None: that of the default route.
     pub node_ip: Option<IpAddr>,
-    /// Where logs, exec and the like are served.
-    pub listen: SocketAddr,
-    /// See [`crate::endpoint::server_config`].
-    pub tls: Arc<rustls::ServerConfig>,
+    /// Where logs, exec and the like are served. None: nobody can ask this node for them.
+    pub endpoint: Option<Listen>,
+    /// None: what this machine is. Given, this machine is not looked at, and nothing on it is kept
+    /// from filling up: no evictions, no rotated logs, no collected images. See `crates/sim`.
+    pub hardware: Option<Hardware>,
     pub runtime: Arc<dyn Runtime>,
     /// The device that pods' links are called after.
     pub link: String,
@@ -64,10 +70,18 @@ pub struct Config {
     pub eviction_hard: Option<String>,
     /// How many processes one pod may have (N-113); None: as many as the node can.
     pub pod_pids_limit: Option<i64>,
+    /// Of pods that were ending when an agent before this one went away.
+    pub grace_after_restart: GraceAfterRestart,
     /// How long pods get when the node shuts down.
     pub shutdown: Periods,
     /// Of Kubernetes: `v1.36.4`.
     pub version: String,
+}
+
+pub struct Listen {
+    pub address: SocketAddr,
+    /// See [`crate::endpoint::server_config`].
+    pub tls: Arc<rustls::ServerConfig>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -89,8 +103,8 @@ pub enum Error {
 /// An agent at work. Dropped, it stops; its pods do not.
 pub struct Running {
     /// Where the endpoint answers.
-    pub address: SocketAddr,
-    serving: Serving,
+    pub address: Option<SocketAddr>,
+    serving: Option<Serving>,
     parts: Arc<Parts>,
     registration: Registration,
     shutdown: Arc<Shutdown>,
@@ -98,17 +112,21 @@ pub struct Running {
 }
 
 /// Starts the agent. On return it works; [`Running::ready`] waits until the API says so too.
-pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
+pub async fn start(client: Client, mut config: Config) -> Result<Running, Error> {
     let recorder = Recorder::new(&client, "kubelet", &config.name);
     let version = config.runtime.version().await.map_err(Error::Runtime)?;
     let pods = Arc::new(Pods::default());
     let metrics = Arc::new(Metrics::default());
+    config.runtime = Counted::new(config.runtime, metrics.clone());
     let mut tasks = JoinSet::new();
     let serving = serve(&config, &client, &pods, &metrics).await?;
-    tasks.spawn(logs::run_rotation(config.runtime.clone(), Rotation::default()));
+    let address = serving.as_ref().map(|serving| serving.address);
 
-    let settings = settings(&config, serving.address.port());
-    let gather = facts_of(&settings, config.runtime.clone());
+    let settings = settings(&config, address);
+    let gather = match config.hardware {
+        Some(hardware) => given(hardware, config.runtime.clone()),
+        None => facts_of(&settings, config.runtime.clone()),
+    };
     let health = watch::Sender::new(Health::default());
     tasks.spawn(watch_runtime(config.runtime.clone(), health.clone()));
     let registration = Registration::start(
@@ -131,6 +149,7 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
     let parts = Arc::new(Parts {
         client: client.clone(),
         recorder: recorder.clone(),
+        timeline: Timeline::open(&client, &config.name, &config.data_dir.join("timeline")),
         runtime: config.runtime.clone(),
         runtime_name: version.name,
         network,
@@ -148,6 +167,7 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
         prober: Prober::new(config.runtime.clone(), recorder.clone(), results),
         pods,
         node: registration.subscribe(),
+        deadlines: deadlines(&config)?,
         started_at: clock::now(),
     });
     let cache =
@@ -169,13 +189,20 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
         tasks.spawn(follow_manifests(found, news.clone()));
     }
     sweep(&parts, &known).await;
-    tasks.spawn(evict(&config, &parts, health.clone(), news.clone())?);
-    tasks.spawn(collect_images(parts.clone()));
-    tasks.spawn(figures::keep(parts.clone()));
+    if config.hardware.is_none() {
+        tasks.spawn(logs::run_rotation(config.runtime.clone(), Rotation::default()));
+        tasks.spawn(evict(&config, &parts, health.clone(), news.clone())?);
+        tasks.spawn(collect_images(parts.clone()));
+    }
+    if serving.is_some() {
+        tasks.spawn(figures::keep(parts.clone()));
+    }
     tasks.spawn(Dispatch::new(parts.clone(), cache, health.subscribe()).run(told));
     let shutdown = Arc::new(Shutdown::new(parts.clone(), news, health, config.shutdown));
-    tasks.spawn(Host::system().follow(shutdown.clone()));
-    Ok(Running { address: serving.address, serving, parts, registration, shutdown, tasks })
+    if config.hardware.is_none() {
+        tasks.spawn(Host::system().follow(shutdown.clone()));
+    }
+    Ok(Running { address, serving, parts, registration, shutdown, tasks })
 }
 
 async fn serve(
@@ -183,11 +210,12 @@ async fn serve(
     client: &Client,
     pods: &Arc<Pods>,
     metrics: &Arc<Metrics>,
-) -> Result<Serving, Error> {
+) -> Result<Option<Serving>, Error> {
+    let Some(listen) = &config.endpoint else { return Ok(None) };
     let serving = endpoint::serve(Endpoint {
         node: config.name.clone(),
-        listen: config.listen,
-        tls: config.tls.clone(),
+        listen: listen.address,
+        tls: listen.tls.clone(),
         client: client.clone(),
         pods: pods.clone(),
         runtime: config.runtime.clone(),
@@ -196,13 +224,22 @@ async fn serve(
         metrics: metrics.clone(),
         config: serde_json::json!({}),
     });
-    serving.await.map_err(|source| Error::Listen { address: config.listen, source })
+    let served = serving.await;
+    served.map(Some).map_err(|source| Error::Listen { address: listen.address, source })
 }
 
-fn settings(config: &Config, port: u16) -> Settings {
+fn deadlines(config: &Config) -> Result<Option<Deadlines>, Error> {
+    let failed = |source| Error::Directory { path: config.data_dir.clone(), source };
+    match config.grace_after_restart {
+        GraceAfterRestart::Full => Ok(None),
+        GraceAfterRestart::Kept => Deadlines::open(&config.data_dir).map(Some).map_err(failed),
+    }
+}
+
+fn settings(config: &Config, address: Option<SocketAddr>) -> Settings {
     Settings {
         addresses: config.node_ip.into_iter().collect(),
-        port,
+        port: address.map_or(0, |address| address.port()),
         ..Settings::new(&config.name, &config.data_dir, &config.version)
     }
 }
@@ -336,15 +373,19 @@ async fn sweep(parts: &Arc<Parts>, known: &BTreeSet<String>) {
             return;
         }
     };
-    let mut keys = BTreeSet::new();
-    for sandbox in sandboxes {
-        if known.contains(&sandbox.pod.uid) {
-            keys.insert(network_key(&sandbox.pod.uid, sandbox.attempt));
-            continue;
-        }
-        if let Err(error) = end_sandbox(&parts.runtime, &sandbox).await {
+    let (known_ones, orphans): (Vec<_>, Vec<_>) =
+        sandboxes.into_iter().partition(|sandbox| known.contains(&sandbox.pod.uid));
+    let keys: BTreeSet<String> =
+        known_ones.iter().map(|sandbox| network_key(&sandbox.pod.uid, sandbox.attempt)).collect();
+    let ended = orphans.iter().map(|sandbox| async {
+        parts.metrics.add("kubelet_orphaned_runtime_pods_total", &[], 1);
+        if let Err(error) = end_sandbox(&parts.runtime, sandbox).await {
             tracing::warn!(%error, pod = sandbox.pod.uid, "an orphaned pod was not ended");
         }
+    });
+    futures::future::join_all(ended).await;
+    if let Some(deadlines) = &parts.deadlines {
+        deadlines.retain(known);
     }
     if let Some(network) = &parts.network
         && let Err(error) = network.retain(&keys).await
@@ -370,16 +411,19 @@ async fn end_sandbox(
     let running = |container: &&runtime::Container| {
         matches!(container.state, runtime::ContainerState::Running { .. })
     };
+    let mut changes = runtime.changes();
     let mut any = false;
     for container in sandbox.containers.iter().filter(running) {
         any = true;
         runtime.stop_container(&container.id, window).await?;
     }
     let deadline = tokio::time::Instant::now() + window;
-    let mut changes = runtime.changes();
     while any && tokio::time::Instant::now() < deadline {
         let now = runtime.sandboxes_of(&sandbox.pod.uid).await?;
         any = now.iter().flat_map(|sandbox| &sandbox.containers).any(|c| running(&c));
+        if !any {
+            break;
+        }
         let _ = tokio::time::timeout_at(deadline, changes.recv()).await;
     }
     runtime.stop_sandbox(&sandbox.id).await?;
@@ -484,8 +528,11 @@ impl Running {
 
     /// Pods go on running and are found again.
     pub async fn stop(mut self) {
-        self.serving.stop().await;
+        if let Some(serving) = self.serving.take() {
+            serving.stop().await;
+        }
         self.tasks.shutdown().await;
+        self.parts.timeline.flush_all().await;
         self.parts.recorder.flush().await;
     }
 }

@@ -77,16 +77,18 @@ impl Dispatch {
         self.begin();
         loop {
             tokio::select! {
-                told = news.recv() => match told {
-                    Some(told) => self.told(told),
-                    None => return,
-                },
+                biased;
+                // Each ends once; news may never cease.
                 Some(ended) = self.running.join_next(), if !self.running.is_empty() => {
                     match ended {
                         Ok(uid) => self.ended(&uid),
                         Err(error) => tracing::error!(%error, "a pod's worker failed"),
                     }
                 }
+                told = news.recv() => match told {
+                    Some(told) => self.told(told),
+                    None => return,
+                },
             }
         }
     }
@@ -239,6 +241,7 @@ impl Dispatch {
     fn preempt(&self, victim: &Pod) {
         let message = "Preempted in order to admit critical pod";
         self.parts.recorder.warning(&client::reference(victim), "Preempting", message);
+        self.parts.metrics.add("kubelet_preemptions", &[("preemption_signal", "")], 1);
         let worker = victim.metadata.uid.as_ref().and_then(|uid| self.workers.get(uid));
         if let Some(worker) = worker {
             let verdict = status::Verdict {

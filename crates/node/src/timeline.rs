@@ -102,6 +102,21 @@ impl Timeline {
         self.add(&namespace, || subject(pod, &self.0.node), step);
     }
 
+    /// Something that can be seen again by a later agent, such as an exit: `which` makes it one step
+    /// however often it is seen.
+    pub fn record_once(&self, pod: &Pod, container: &str, which: &str, at: Stamp, what: What) {
+        let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+        let which = format!("end of {}", which.chars().take(12).collect::<String>());
+        let step = Step { incarnation: which, sequence: 0, ..self.step(container, at, what, "") };
+        self.add(&namespace, || subject(pod, &self.0.node), step);
+    }
+
+    /// What is left to tell, when the agent stops: a moment for each, and the rest is in the journals.
+    pub async fn flush_all(&self) {
+        let waiting: Vec<String> = self.lock().keys().cloned().collect();
+        futures::future::join_all(waiting.iter().map(|uid| self.flush(uid))).await;
+    }
+
     /// Until the API knows what was recorded of the pod, but not for long: endings do not depend on
     /// being watched.
     pub async fn flush(&self, uid: &str) {

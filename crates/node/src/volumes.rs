@@ -299,7 +299,7 @@ impl Volumes {
 async fn apart<T: Send + 'static>(
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
 ) -> std::io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(std::io::Error::other)?
+    clock::apart(work).await.map_err(std::io::Error::other)?
 }
 
 /// `pods/<uid>/volumes/<kind>/<volume>`

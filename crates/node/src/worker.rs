@@ -10,10 +10,12 @@
 mod bringup;
 mod cleanup;
 mod ending;
+mod notes;
 pub(crate) mod observe;
 mod sandbox;
 mod start;
 
+use crate::figures;
 use crate::parts::Parts;
 use crate::report::Report;
 use crate::static_pods::is_static;
@@ -23,14 +25,19 @@ use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodStatus};
 use lifecycle::backoff::Backoffs;
 use lifecycle::observed::{Observed, StartFailure};
 use lifecycle::status::{self, Stage, Verdict};
+use lifecycle::timeline::What;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 /// Passes of a pod to which nothing happens (N-33), and after an error.
 const RESYNC: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(10);
+
+/// How long what was done with a pod took.
+const PASS: &str = "kubelet_pod_worker_duration_seconds";
 
 /// What the agent wants of a pod's worker. It only ever gets worse for the pod.
 #[derive(Clone)]
@@ -100,6 +107,11 @@ pub(crate) struct Worker {
     /// Why containers wait, until an attempt succeeds.
     failures: BTreeMap<String, StartFailure>,
     memory: observe::Memory,
+    /// A part of the pod that was being ended when the whole was to end.
+    underway: Option<ending::Drive>,
+    notes: notes::Notes,
+    /// Since when this node knows of the pod.
+    known_since: Instant,
 }
 
 /// Why a pod ends on this node (T-NODE-2).
@@ -144,16 +156,29 @@ impl Worker {
             backoffs: Backoffs::default(),
             failures: BTreeMap::new(),
             memory: observe::Memory::default(),
+            underway: None,
+            notes: notes::Notes::default(),
+            known_since: Instant::now(),
         }
     }
 
     pub(crate) async fn run(mut self) {
         self.parts.pods.put(self.pod.clone());
+        let metrics = self.parts.metrics.clone();
+        let known = self.known_since.elapsed();
+        metrics.observe("kubelet_pod_worker_start_duration_seconds", &[], known);
         let cause = self.live().await;
         tracing::debug!(pod = %self.title(), ?cause, "ending");
-        self.end(&cause).await;
+        self.note_seen(&cause);
+        let began = Instant::now();
+        self.end().await;
+        metrics.observe(PASS, &[("operation_type", "kill")], began.elapsed());
+        let began = Instant::now();
         self.clean_up().await;
-        self.report.written().await;
+        metrics.observe(PASS, &[("operation_type", "terminated")], began.elapsed());
+        if self.report.written().await {
+            self.note(What::StatusWritten);
+        }
         self.parts.active.send_modify(|active| drop(active.remove(&self.uid)));
         self.leave().await;
     }
@@ -162,6 +187,8 @@ impl Worker {
     pub(crate) async fn reject(mut self, reason: &str, message: &str) {
         self.stage = Stage::Terminated;
         self.parts.recorder.warning(&self.reference(), reason, message);
+        let labels = [("reason", reason)];
+        self.parts.metrics.add("kubelet_admission_rejections_total", &labels, 1);
         let facts = self.facts(&[]);
         let rejected = status::rejected(&self.pod, &facts, reason, message);
         self.tell(rejected);
@@ -170,12 +197,17 @@ impl Worker {
 
     /// Runs passes until there is a reason to end.
     async fn live(&mut self) -> Cause {
+        let mut operation = "create";
         loop {
             self.follow_orders();
             if let Some(cause) = self.cause() {
                 return cause;
             }
-            let next = match self.pass().await {
+            let began = Instant::now();
+            let passed = self.pass().await;
+            self.parts.metrics.observe(PASS, &[("operation_type", operation)], began.elapsed());
+            operation = "sync";
+            let next = match passed {
                 Ok(next) => next,
                 Err(why) => {
                     tracing::info!(pod = %self.title(), why, "a pass failed");
@@ -193,8 +225,9 @@ impl Worker {
     /// Until there is news, at most that long.
     async fn wait(&mut self, pause: Duration) {
         tokio::select! {
-            () = self.news.notified() => {}
+            biased;
             _ = self.orders.changed() => {}
+            () = self.news.notified() => {}
             () = tokio::time::sleep(pause) => {}
         }
     }
@@ -251,6 +284,9 @@ impl Worker {
     fn tell(&mut self, status: PodStatus) {
         let mut pod = Pod::clone(&self.pod);
         pod.status = Some(status.clone());
+        let before = self.parts.pods.by_uid(&self.uid);
+        let known = self.known_since.elapsed();
+        figures::told(&self.parts.metrics, before.as_deref(), &pod, clock::now(), known);
         self.parts.pods.put(Arc::new(pod));
         self.report.tell(status);
     }

@@ -17,6 +17,7 @@ use crate::error::{ApiError, Result};
 use crate::metrics::Metrics;
 use crate::object::{Store, Stored, store_name};
 use crate::request::{self, Query, Route, Target};
+use crate::terminations::retention::Retention;
 use crate::{body, dispatch};
 use api::{Kind, Registry, Schema};
 use arc_swap::ArcSwap;
@@ -44,6 +45,7 @@ struct Inner {
     /// Told whenever the registry changes.
     served: watch::Sender<()>,
     customs: Customs,
+    terminations: Retention,
     policy: ArcSwap<Policy>,
     relations: Arc<Relations>,
     authenticator: Authenticator,
@@ -69,6 +71,7 @@ pub(crate) struct Parts {
     pub(crate) ca_certificate: String,
     pub(crate) nodes: Arc<rustls::ClientConfig>,
     pub(crate) audit: Option<Audit>,
+    pub(crate) built_in: Arc<Registry>,
 }
 
 /// Who is at the other end of a connection.
@@ -81,13 +84,14 @@ pub(crate) struct Peer {
 
 impl Server {
     pub(crate) fn new(parts: Parts) -> Server {
-        let built_in = Arc::new(Registry::built_in());
+        let built_in = parts.built_in;
         Server(Arc::new(Inner {
             relations: Arc::new(Relations::of(&parts.store)),
             store: parts.store,
             registry: ArcSwap::from(built_in.clone()),
             served: watch::Sender::new(()),
             customs: Customs::default(),
+            terminations: Retention::default(),
             built_in,
             policy: ArcSwap::default(),
             authenticator: parts.authenticator,
@@ -126,6 +130,10 @@ impl Server {
         &self.0.customs
     }
 
+    pub(crate) fn terminations(&self) -> &Retention {
+        &self.0.terminations
+    }
+
     pub(crate) fn built_in(&self) -> &Registry {
         &self.0.built_in
     }
@@ -156,6 +164,11 @@ impl Server {
 
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.0.metrics
+    }
+
+    /// Shows the numbers of another part of this process at `/metrics`.
+    pub fn also_show(&self, metrics: Arc<::metrics::Registry>) {
+        self.metrics().also(metrics);
     }
 
     pub(crate) fn address(&self) -> &str {

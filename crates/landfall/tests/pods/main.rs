@@ -12,6 +12,7 @@ mod ground;
 mod asked;
 mod crashes;
 mod endings;
+mod figures;
 mod host;
 mod hostile;
 mod replaced;

@@ -202,7 +202,10 @@ fn a_second_start_on_the_same_directory_takes_nothing_from_the_first() {
     let second = second.args(["--no-node", "--no-scheduler"]).output().unwrap();
     assert!(!second.status.success());
     let said = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert!(said.contains("another landfall is running on") && said.contains("landfall stop"), "{said}");
+    assert!(
+        said.contains("another landfall is running on") && said.contains("landfall stop"),
+        "{said}"
+    );
     cluster.kubectl().ok("kubectl get namespaces");
     let mut stop = Command::new(LANDFALL);
     let stop = stop.arg("stop").arg("--data-dir").arg(cluster.data_dir()).output().unwrap();

@@ -1,5 +1,8 @@
 //! How a record grows: each step once, in the order of time, within bounds.
 
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
 use super::{Request, SERVER, Step, Subject, Termination, What};
 
 /// Steps of one record at most.
@@ -14,8 +17,11 @@ const TEXT_MAX: usize = 512;
 const OUTPUT_TOTAL_MAX: usize = 128 * 1024;
 
 impl Termination {
-    pub fn new(namespace: &str, pod: Subject) -> Termination {
+    /// A record with nothing in it yet. `uid` is its own.
+    pub fn new(namespace: &str, pod: Subject, uid: &str, now: Timestamp) -> Termination {
         let mut record = Termination { pod, ..Termination::default() };
+        record.metadata.uid = Some(uid.to_owned());
+        record.metadata.creation_timestamp = Some(Time(now));
         record.metadata.namespace = Some(namespace.to_owned());
         record.metadata.name = Some(super::name(&record.pod.name, &record.pod.uid));
         record

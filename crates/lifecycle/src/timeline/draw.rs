@@ -143,8 +143,8 @@ impl Scale {
             let (mark, next) = match &step.what {
                 What::HookStarted { .. } => (None, '▒'),
                 What::HookEnded { .. } if fill == '▒' => (None, '·'),
-                What::Signal { signal, .. } if signal == "SIGKILL" => (Some('✗'), '█'),
                 What::Signal { .. } => (None, '█'),
+                What::Exited { signal, .. } if signal == "SIGKILL" => (Some('✗'), ' '),
                 What::Exited { .. } | What::Lost => (Some('●'), ' '),
                 _ => continue,
             };

@@ -38,10 +38,11 @@ impl Outcome {
 impl Termination {
     /// Derives everything else from the steps.
     pub(super) fn settle(&mut self) {
-        self.request = request(&self.steps);
         self.started = started(&self.steps);
         self.confirmed = self.has(|what| matches!(what, What::SandboxStopped));
         self.ended = self.end();
+        let counts = |step: &&Step| self.ended.is_none_or(|ended| step.at <= ended);
+        self.request = request(self.steps.iter().filter(counts));
         self.outcome = self.judge();
         self.summary = self.sentence();
     }
@@ -50,26 +51,29 @@ impl Termination {
         self.steps.iter().any(|step| is(&step.what))
     }
 
-    fn last(&self, is: impl Fn(&What) -> bool) -> Option<Timestamp> {
-        self.steps.iter().rev().find(|step| is(&step.what)).map(|step| step.at)
+    fn first(&self, is: impl Fn(&What) -> bool) -> Option<Timestamp> {
+        self.steps.iter().find(|step| is(&step.what)).map(|step| step.at)
     }
 
     /// With a deletion it is over when the object is gone and nothing runs; without one, when the
-    /// API knows how it ended.
+    /// API knows how it ended, whatever becomes of the object later.
     fn end(&self) -> Option<Timestamp> {
-        let removed = self.last(|what| matches!(what, What::Removed));
-        let stopped = self.last(|what| matches!(what, What::SandboxStopped));
+        let removed = self.first(|what| matches!(what, What::Removed));
+        let stopped = self.first(|what| matches!(what, What::SandboxStopped));
         if self.has(|what| matches!(what, What::UnsafeByRequest { .. })) {
             return Some(removed?.max(stopped?));
         }
-        if removed.is_some() {
-            return removed;
-        }
+        let told = self.first(|what| matches!(what, What::StatusWritten));
+        let deleted = self.deleted();
+        let kept = told.filter(|told| deleted.is_none_or(|deleted| deleted > *told));
+        kept.filter(|_| stopped.is_some()).or(removed)
+    }
+
+    /// When the API was asked to delete it.
+    fn deleted(&self) -> Option<Timestamp> {
         let by_the_server =
-            |step: &Step| step.actor == super::SERVER && matches!(step.what, What::Requested(_));
-        let deleted = self.steps.iter().find(|step| by_the_server(step)).map(|step| step.at);
-        let told = self.last(|what| matches!(what, What::StatusWritten))?;
-        stopped.filter(|_| deleted.is_none_or(|deleted| deleted > told)).map(|_| told)
+            |step: &&Step| step.actor == super::SERVER && matches!(step.what, What::Requested(_));
+        self.steps.iter().find(by_the_server).map(|step| step.at)
     }
 
     fn judge(&self) -> Outcome {
@@ -173,8 +177,8 @@ impl Termination {
 const SENTENCE_MAX: usize = 512;
 
 /// The first request, with what later ones left of its time.
-fn request(steps: &[Step]) -> Option<Request> {
-    let mut requests = steps.iter().filter_map(|step| match &step.what {
+fn request<'a>(steps: impl Iterator<Item = &'a Step> + Clone) -> Option<Request> {
+    let mut requests = steps.filter_map(|step| match &step.what {
         What::Requested(request) => Some((true, request)),
         What::Shortened(request) => Some((false, request)),
         _ => None,

@@ -35,6 +35,7 @@ impl Worker {
                 return Err(message);
             }
             tokio::select! {
+                biased;
                 () = Worker::ending(&mut ending) => return Ok(None),
                 // What the volume needs may have come.
                 () = self.news.notified() => {}
@@ -64,6 +65,7 @@ impl Worker {
         }
         let made = self.try_sandbox(new).await;
         let made = made.map_err(|why| {
+            self.parts.metrics.add("kubelet_started_pods_errors_total", &[], 1);
             let message = format!("Failed to create pod sandbox: {why}");
             self.parts.recorder.warning(&self.reference(), "FailedCreatePodSandBox", message);
             why
