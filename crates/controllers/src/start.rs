@@ -2,10 +2,12 @@
 
 use crate::pod_cidrs::Range;
 use crate::{
-    deployment, finished_jobs, garbage, join_tokens, namespaces, node_leases, node_taints,
-    pod_cidrs, pod_garbage, pods, replica_set, signing_requests,
+    cluster_roles, daemon_set, deployment, disruption, finished_jobs, garbage, join_tokens,
+    namespaces, node_leases, node_lost, node_taints, pod_cidrs, pod_garbage, pods, quotas,
+    replica_set, services, signing_requests, stateful_set, storage, system_namespaces,
+    taint_eviction, workload,
 };
-use client::{Cache, Client, Leadership, ObjectKey, Recorder};
+use client::{Cache, Client, Leadership, ObjectKey, Queue, Recorder};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Node, Pod, ReplicationController};
 use tokio::sync::oneshot;
@@ -81,10 +83,12 @@ async fn lead(
     let lease = ObjectKey::new(LEASE.0, LEASE.1);
     loop {
         let mut leadership = tokio::select! {
+            biased;
             leadership = Leadership::acquire(client, &lease, identity) => leadership,
             () = &mut stopped => return,
         };
         tokio::select! {
+            biased;
             () = run(client, options, leadership.lost()) => (),
             () = &mut stopped => {
                 if let Err(error) = leadership.release().await {
@@ -102,6 +106,8 @@ pub(crate) struct Cluster {
     pub(crate) nodes: Cache<Node>,
     /// With the indexes of `pods`.
     pub(crate) pods: Cache<Pod>,
+    /// Namespaces that an object has left. Whoever sees all kinds says so; quotas are counted by it.
+    pub(crate) left: Queue<String>,
     pub(crate) replica_sets: Cache<ReplicaSet>,
     /// For what is said about nodes.
     pub(crate) recorder: Recorder,
@@ -113,10 +119,13 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
         client: client.clone(),
         nodes: Cache::start(client),
         pods: pods::cache(client),
+        left: Queue::new(),
         replica_sets: replica_set::sets(client),
         recorder: Recorder::new(client, "node-controller", ""),
     };
+    let revisions = workload::revisions(client);
     tokio::select! {
+        biased;
         _ = async {
             tokio::join!(
                 node_taints::run(&cluster),
@@ -128,7 +137,17 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
                 garbage::run(&cluster),
                 pod_garbage::run(&cluster, options.finished_pods_max),
                 finished_jobs::run(&cluster),
+                services::run(&cluster),
+                node_lost::run(&cluster),
+                taint_eviction::run(&cluster),
+                disruption::run(&cluster),
+                storage::run(&cluster),
+                cluster_roles::run(&cluster),
+                system_namespaces::run(&cluster),
+                quotas::run(&cluster),
                 deployment::run(&cluster),
+                stateful_set::run(&cluster, revisions.clone()),
+                daemon_set::run(&cluster, revisions.clone()),
                 replica_set::run(&cluster, cluster.replica_sets.clone()),
                 replica_set::run::<ReplicationController>(&cluster, replica_set::sets(client)),
             )

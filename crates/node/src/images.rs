@@ -202,7 +202,8 @@ impl ImageManager {
     ) -> Result<Vec<Login>, String> {
         let repository = wanted.name.full_repository();
         let mut logins = Keyring::of_secrets(secrets)?.lookup(&repository);
-        if let Ok(bytes) = tokio::fs::read(&self.config).await {
+        let config = self.config.clone();
+        if let Ok(Ok(bytes)) = clock::apart(move || std::fs::read(config)).await {
             match Keyring::of_node(&bytes) {
                 Ok(node) => logins.extend(node.lookup(&repository)),
                 Err(why) => {

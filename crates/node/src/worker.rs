@@ -12,6 +12,7 @@ mod cleanup;
 mod ending;
 mod notes;
 pub(crate) mod observe;
+mod resize;
 mod sandbox;
 mod start;
 
@@ -143,6 +144,7 @@ impl Worker {
         orders: watch::Receiver<Orders>,
     ) -> Worker {
         let pod = orders.borrow().pod.clone();
+        let pod = parts.allocations.on(&pod);
         Worker {
             report: Report::on(&parts.client, Some(pod.clone()).filter(|pod| !is_static(pod))),
             parts,
@@ -225,16 +227,17 @@ impl Worker {
     /// Until there is news, at most that long.
     async fn wait(&mut self, pause: Duration) {
         tokio::select! {
-            () = self.news.notified() => {}
+            biased;
             _ = self.orders.changed() => {}
+            () = self.news.notified() => {}
             () = tokio::time::sleep(pause) => {}
         }
     }
 
     fn follow_orders(&mut self) {
         let orders = self.orders.borrow_and_update().clone();
-        self.pod = orders.pod;
-        let object = if is_static(&self.pod) { orders.mirror } else { Some(self.pod.clone()) };
+        self.pod = self.parts.allocations.on(&orders.pod);
+        let object = if is_static(&self.pod) { orders.mirror } else { Some(orders.pod) };
         self.report.observed(object);
         if let Some(kill) = orders.kill {
             self.verdict.get_or_insert(kill.verdict);
@@ -268,7 +271,10 @@ impl Worker {
     /// whether that is told already or not (T-NODE-53).
     fn publish(&mut self, observed: &Observed) -> bool {
         let addresses = self.addresses(observed);
-        let facts = self.facts(&addresses);
+        let known = self.parts.allocations.get(&self.uid);
+        let known = known.filter(|_| self.stage == Stage::Syncing);
+        let conditions = known.map(|known| known.conditions()).unwrap_or_default();
+        let facts = status::Facts { conditions: &conditions, ..self.facts(&addresses) };
         let status = status::status(&self.pod, observed, &facts, &self.status);
         let told = if observed.any_running() {
             status::withheld(status.clone(), &self.status)

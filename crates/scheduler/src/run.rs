@@ -92,6 +92,7 @@ async fn run_counted(client: Client, figures: Figures, stop: impl Future<Output 
         figures,
     };
     tokio::select! {
+        biased;
         () = scheduler.work() => (),
         () = stop => (),
     }
@@ -146,6 +147,7 @@ impl Scheduler {
             }
         };
         tokio::select! {
+            biased;
             Some(input) = self.caches.inputs.get() => self.take(input),
             Some(done) = self.deeds.join_next() => self.settle(done.ok()),
             () = due => (),

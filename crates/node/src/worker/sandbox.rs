@@ -35,13 +35,15 @@ impl Worker {
                 return Err(message);
             }
             tokio::select! {
+                biased;
                 () = Worker::ending(&mut ending) => return Ok(None),
                 // What the volume needs may have come.
                 () = self.news.notified() => {}
                 () = changed(&mut orders, &self.pod) => {}
                 () = tokio::time::sleep(pause) => {}
             }
-            self.pod = self.orders.borrow().pod.clone();
+            let pod = self.orders.borrow().pod.clone();
+            self.pod = self.parts.allocations.on(&pod);
             pause = (pause * 2).min(MOUNT_WAIT);
         }
     }
