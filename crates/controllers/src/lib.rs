@@ -4,8 +4,10 @@ mod node_leases;
 mod node_taints;
 mod pod_cidrs;
 
+mod cron_job;
 mod daemon_set;
 mod deployment;
+mod job;
 mod replica_set;
 mod stateful_set;
 

@@ -2,8 +2,8 @@
 
 use crate::pod_cidrs::Range;
 use crate::{
-    daemon_set, deployment, node_leases, node_taints, pod_cidrs, replica_set, stateful_set,
-    workload,
+    cron_job, daemon_set, deployment, job, node_leases, node_taints, pod_cidrs, replica_set,
+    stateful_set, workload,
 };
 use client::{Cache, Client, Leadership, ObjectKey, Recorder};
 use k8s_openapi::api::apps::v1::ReplicaSet;
@@ -105,6 +105,7 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
         recorder: Recorder::new(client, "node-controller", ""),
     };
     let revisions = workload::revisions(client);
+    let jobs = job::jobs(client);
     tokio::select! {
         _ = async {
             tokio::join!(
@@ -114,6 +115,8 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
                 deployment::run(&cluster),
                 stateful_set::run(&cluster, revisions.clone()),
                 daemon_set::run(&cluster, revisions.clone()),
+                job::run(&cluster, jobs.clone()),
+                cron_job::run(&cluster, jobs.clone()),
                 replica_set::run(&cluster, cluster.replica_sets.clone()),
                 replica_set::run::<ReplicationController>(&cluster, replica_set::sets(client)),
             )
