@@ -40,7 +40,8 @@ async fn c_124_c_125_c_127_c_129_a_job_is_started_every_minute_and_old_ones_go()
     cluster.create::<CronJob>(cron(json!({ "successfulJobsHistoryLimit": 1 }))).await;
     let jobs = cluster.when_all::<Job>(|jobs| jobs.len() == 1).await;
     assert_eq!(names(&jobs), [format!("tick-{}", 1_767_225_600 / 60 + 1)]);
-    assert_eq!(cluster.event("SuccessfulCreate").await, format!("Created job {}", names(&jobs)[0]));
+    let said = cluster.event_on("CronJob", "SuccessfulCreate").await;
+    assert_eq!(said, format!("Created job {}", names(&jobs)[0]));
     cluster.when::<CronJob>("tick", |cron| active(cron) == 1).await;
     for _ in 0..3 {
         cluster.when_all::<Pod>(|pods| !pods.is_empty()).await;

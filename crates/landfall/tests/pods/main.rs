@@ -17,6 +17,7 @@ mod running;
 mod starting;
 mod streams;
 mod volumes;
+mod workloads;
 
 use harness::{Cluster, Kubectl, down};
 
