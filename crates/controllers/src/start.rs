@@ -2,10 +2,12 @@
 
 use crate::pod_cidrs::Range;
 use crate::{
-    cron_job, daemon_set, deployment, job, node_leases, node_taints, pod_cidrs, replica_set,
-    stateful_set, workload,
+    cluster_roles, cron_job, daemon_set, deployment, disruption, finished_jobs, garbage, job,
+    join_tokens, namespaces, node_leases, node_lost, node_taints, pod_cidrs, pod_garbage, pods,
+    quotas, replica_set, services, signing_requests, stateful_set, storage, system_namespaces,
+    taint_eviction, workload,
 };
-use client::{Cache, Client, Leadership, ObjectKey, Recorder};
+use client::{Cache, Client, Leadership, ObjectKey, Queue, Recorder};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Node, Pod, ReplicationController};
 use tokio::sync::oneshot;
@@ -18,12 +20,24 @@ const NAME: &str = "kube-controller-manager";
 const LEASE: (&str, &str) = ("kube-system", "kube-controller-manager");
 
 /// What can be chosen.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Options {
     /// Where pods get their addresses from, and how much of it a node gets.
     pub pod_cidrs: Range,
     /// If there are several servers: who this one is. Only one of them runs the controllers.
     pub identity: Option<String>,
+    /// How many finished pods may stay; `None` is all of them (T-CTRL-33).
+    pub finished_pods_max: Option<usize>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            pod_cidrs: Range::default(),
+            identity: None,
+            finished_pods_max: Some(pod_garbage::FINISHED_MAX),
+        }
+    }
 }
 
 /// Controllers that run. Dropping the handle lets them run on.
@@ -69,10 +83,12 @@ async fn lead(
     let lease = ObjectKey::new(LEASE.0, LEASE.1);
     loop {
         let mut leadership = tokio::select! {
+            biased;
             leadership = Leadership::acquire(client, &lease, identity) => leadership,
             () = &mut stopped => return,
         };
         tokio::select! {
+            biased;
             () = run(client, options, leadership.lost()) => (),
             () = &mut stopped => {
                 if let Err(error) = leadership.release().await {
@@ -88,8 +104,10 @@ async fn lead(
 pub(crate) struct Cluster {
     pub(crate) client: Client,
     pub(crate) nodes: Cache<Node>,
-    /// With an index of those that nobody controls.
+    /// With the indexes of `pods`.
     pub(crate) pods: Cache<Pod>,
+    /// Namespaces that an object has left. Whoever sees all kinds says so; quotas are counted by it.
+    pub(crate) left: Queue<String>,
     pub(crate) replica_sets: Cache<ReplicaSet>,
     /// For what is said about nodes.
     pub(crate) recorder: Recorder,
@@ -100,18 +118,34 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
     let cluster = Cluster {
         client: client.clone(),
         nodes: Cache::start(client),
-        pods: workload::pods(client),
+        pods: pods::cache(client),
+        left: Queue::new(),
         replica_sets: replica_set::sets(client),
         recorder: Recorder::new(client, "node-controller", ""),
     };
     let revisions = workload::revisions(client);
     let jobs = job::jobs(client);
     tokio::select! {
+        biased;
         _ = async {
             tokio::join!(
                 node_taints::run(&cluster),
                 node_leases::run(&cluster),
                 pod_cidrs::run(&cluster, options.pod_cidrs),
+                signing_requests::run(&cluster),
+                join_tokens::run(&cluster),
+                namespaces::run(&cluster),
+                garbage::run(&cluster),
+                pod_garbage::run(&cluster, options.finished_pods_max),
+                finished_jobs::run(&cluster),
+                services::run(&cluster),
+                node_lost::run(&cluster),
+                taint_eviction::run(&cluster),
+                disruption::run(&cluster),
+                storage::run(&cluster),
+                cluster_roles::run(&cluster),
+                system_namespaces::run(&cluster),
+                quotas::run(&cluster),
                 deployment::run(&cluster),
                 stateful_set::run(&cluster, revisions.clone()),
                 daemon_set::run(&cluster, revisions.clone()),

@@ -24,7 +24,6 @@ pub(crate) use writes::Writes;
 
 use client::{Cache, Client, Error};
 use k8s_openapi::api::apps::v1::ControllerRevision;
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 
 /// Not more than this many creates or deletes in one reconcile. Upstream: `BurstReplicas`.
@@ -46,11 +45,6 @@ pub(crate) fn selector(selector: &LabelSelector) -> api::selector::LabelSelector
     let value = serde_json::to_value(selector).unwrap_or_default();
     let read = api::selector::LabelSelector::from_object;
     read(&value).or_else(|_| read(&serde_json::Value::Null)).unwrap_or_default()
-}
-
-/// Pods, found by their controller, and those without one by their labels.
-pub(crate) fn pods(client: &Client) -> Cache<Pod> {
-    Cache::builder(client).index(ORPHANS, orphan_keys).start()
 }
 
 /// Revisions, as all that keep a history share them.

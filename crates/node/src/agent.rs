@@ -4,25 +4,34 @@
 //!
 //! Not here: what becomes of a pod (`worker`), what the Node object says (`node_object`).
 
+use crate::allocations::Allocations;
 use crate::cgroup_root;
+use crate::class_groups;
 use crate::config::{NodeFacts, Objects};
+use crate::counted::Counted;
+use crate::deadlines::{Deadlines, GraceAfterRestart};
 use crate::dispatch::{Dispatch, News};
 use crate::endpoint::{self, Endpoint, Metrics, Serving};
 use crate::eviction::{Evict, Eviction, Places, Reclaim, Thresholds};
 use crate::figures;
 use crate::images::ImageManager;
 use crate::logs::{self, Rotation};
-use crate::node_object::{Health, Registration, Settings, facts_of, node_reference, watch_runtime};
+use crate::node_object::{
+    Hardware, Health, Registration, Settings, facts_of, given, node_reference, watch_runtime,
+};
 use crate::parts::Parts;
 use crate::pods::Pods;
 use crate::probes::Prober;
+use crate::shutdown::{Cut, Host, How, Periods, Shutdown};
 use crate::static_pods::{self, StaticPods};
+use crate::timeline::Timeline;
 use crate::traces::Traces;
 use crate::volumes::Volumes;
 use crate::worker::Kill;
 use crate::worker::observe::network_key;
 use client::{Cache, Client, Recorder};
 use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use lifecycle::status::Verdict;
 use runtime::Runtime;
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,10 +56,11 @@ pub struct Config {
     pub log_dir: PathBuf,
     /// None: that of the default route.
     pub node_ip: Option<IpAddr>,
-    /// Where logs, exec and the like are served.
-    pub listen: SocketAddr,
-    /// See [`crate::endpoint::server_config`].
-    pub tls: Arc<rustls::ServerConfig>,
+    /// Where logs, exec and the like are served. None: nobody can ask this node for them.
+    pub endpoint: Option<Listen>,
+    /// None: what this machine is. Given, this machine is not looked at, and nothing on it is kept
+    /// from filling up: no evictions, no rotated logs, no collected images. See `crates/sim`.
+    pub hardware: Option<Hardware>,
     pub runtime: Arc<dyn Runtime>,
     /// The device that pods' links are called after.
     pub link: String,
@@ -63,8 +73,18 @@ pub struct Config {
     pub eviction_hard: Option<String>,
     /// How many processes one pod may have (N-113); None: as many as the node can.
     pub pod_pids_limit: Option<i64>,
+    /// Of pods that were ending when an agent before this one went away.
+    pub grace_after_restart: GraceAfterRestart,
+    /// How long pods get when the node shuts down.
+    pub shutdown: Periods,
     /// Of Kubernetes: `v1.36.4`.
     pub version: String,
+}
+
+pub struct Listen {
+    pub address: SocketAddr,
+    /// See [`crate::endpoint::server_config`].
+    pub tls: Arc<rustls::ServerConfig>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -86,27 +106,30 @@ pub enum Error {
 /// An agent at work. Dropped, it stops; its pods do not.
 pub struct Running {
     /// Where the endpoint answers.
-    pub address: SocketAddr,
-    serving: Serving,
-    news: mpsc::Sender<News>,
+    pub address: Option<SocketAddr>,
+    serving: Option<Serving>,
     parts: Arc<Parts>,
     registration: Registration,
-    health: watch::Sender<Health>,
+    shutdown: Arc<Shutdown>,
     tasks: JoinSet<()>,
 }
 
 /// Starts the agent. On return it works; [`Running::ready`] waits until the API says so too.
-pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
+pub async fn start(client: Client, mut config: Config) -> Result<Running, Error> {
     let recorder = Recorder::new(&client, "kubelet", &config.name);
     let version = config.runtime.version().await.map_err(Error::Runtime)?;
     let pods = Arc::new(Pods::default());
     let metrics = Arc::new(Metrics::default());
+    config.runtime = Counted::new(config.runtime, metrics.clone());
     let mut tasks = JoinSet::new();
     let serving = serve(&config, &client, &pods, &metrics).await?;
-    tasks.spawn(logs::run_rotation(config.runtime.clone(), Rotation::default()));
+    let address = serving.as_ref().map(|serving| serving.address);
 
-    let settings = settings(&config, serving.address.port());
-    let gather = facts_of(&settings, config.runtime.clone());
+    let settings = settings(&config, address);
+    let gather = match config.hardware {
+        Some(hardware) => given(hardware, config.runtime.clone()),
+        None => facts_of(&settings, config.runtime.clone()),
+    };
     let health = watch::Sender::new(Health::default());
     tasks.spawn(watch_runtime(config.runtime.clone(), health.clone()));
     let registration = Registration::start(
@@ -129,6 +152,7 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
     let parts = Arc::new(Parts {
         client: client.clone(),
         recorder: recorder.clone(),
+        timeline: Timeline::open(&client, &config.name, &config.data_dir.join("timeline")),
         runtime: config.runtime.clone(),
         runtime_name: version.name,
         network,
@@ -139,6 +163,7 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
         ),
         objects: objects.clone(),
         volumes: Volumes::new(facts.clone(), objects.clone(), &client, config.runtime.clone()),
+        allocations: Allocations::open(facts.root_dir.join("allocations")),
         facts,
         metrics,
         active: watch::Sender::new(BTreeMap::new()),
@@ -146,6 +171,7 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
         prober: Prober::new(config.runtime.clone(), recorder.clone(), results),
         pods,
         node: registration.subscribe(),
+        deadlines: deadlines(&config)?,
         started_at: clock::now(),
     });
     let cache =
@@ -167,11 +193,21 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
         tasks.spawn(follow_manifests(found, news.clone()));
     }
     sweep(&parts, &known).await;
-    tasks.spawn(evict(&config, &parts, health.clone(), news.clone())?);
-    tasks.spawn(collect_images(parts.clone()));
-    tasks.spawn(figures::keep(parts.clone()));
+    if config.hardware.is_none() {
+        tasks.spawn(logs::run_rotation(config.runtime.clone(), Rotation::default()));
+        tasks.spawn(evict(&config, &parts, health.clone(), news.clone())?);
+        tasks.spawn(collect_images(parts.clone()));
+        tasks.spawn(class_groups::keep(parts.clone()));
+    }
+    if serving.is_some() {
+        tasks.spawn(figures::keep(parts.clone()));
+    }
     tasks.spawn(Dispatch::new(parts.clone(), cache, health.subscribe()).run(told));
-    Ok(Running { address: serving.address, serving, news, parts, registration, health, tasks })
+    let shutdown = Arc::new(Shutdown::new(parts.clone(), news, health, config.shutdown));
+    if config.hardware.is_none() {
+        tasks.spawn(Host::system().follow(shutdown.clone()));
+    }
+    Ok(Running { address, serving, parts, registration, shutdown, tasks })
 }
 
 async fn serve(
@@ -179,11 +215,12 @@ async fn serve(
     client: &Client,
     pods: &Arc<Pods>,
     metrics: &Arc<Metrics>,
-) -> Result<Serving, Error> {
+) -> Result<Option<Serving>, Error> {
+    let Some(listen) = &config.endpoint else { return Ok(None) };
     let serving = endpoint::serve(Endpoint {
         node: config.name.clone(),
-        listen: config.listen,
-        tls: config.tls.clone(),
+        listen: listen.address,
+        tls: listen.tls.clone(),
         client: client.clone(),
         pods: pods.clone(),
         runtime: config.runtime.clone(),
@@ -192,13 +229,22 @@ async fn serve(
         metrics: metrics.clone(),
         config: serde_json::json!({}),
     });
-    serving.await.map_err(|source| Error::Listen { address: config.listen, source })
+    let served = serving.await;
+    served.map(Some).map_err(|source| Error::Listen { address: listen.address, source })
 }
 
-fn settings(config: &Config, port: u16) -> Settings {
+fn deadlines(config: &Config) -> Result<Option<Deadlines>, Error> {
+    let failed = |source| Error::Directory { path: config.data_dir.clone(), source };
+    match config.grace_after_restart {
+        GraceAfterRestart::Full => Ok(None),
+        GraceAfterRestart::Kept => Deadlines::open(&config.data_dir).map(Some).map_err(failed),
+    }
+}
+
+fn settings(config: &Config, address: Option<SocketAddr>) -> Settings {
     Settings {
         addresses: config.node_ip.into_iter().collect(),
-        port,
+        port: address.map_or(0, |address| address.port()),
         ..Settings::new(&config.name, &config.data_dir, &config.version)
     }
 }
@@ -263,12 +309,26 @@ fn facts(config: &Config, node: &Node) -> NodeFacts {
         log_root: config.log_dir.join("pods"),
         cluster_dns: config.cluster_dns.clone(),
         host_ips: internal.filter_map(|address| address.address.parse().ok()).collect(),
-        allocatable: status.allocatable.unwrap_or_default(),
-        capacity: status.capacity.unwrap_or_default(),
         cgroup_root: config.cgroup.clone(),
         pod_pids_limit: config.pod_pids_limit,
+        huge_pages: huge_pages(&status.capacity.clone().unwrap_or_default()),
+        swap: swap_is_on(),
+        allocatable: status.allocatable.unwrap_or_default(),
+        capacity: status.capacity.unwrap_or_default(),
         ..NodeFacts::new(&config.name, config.data_dir.join("kubelet"))
     }
+}
+
+/// Sizes of the huge pages that there are (N-112).
+fn huge_pages(capacity: &BTreeMap<String, Quantity>) -> Vec<u64> {
+    let sizes = capacity.keys().filter_map(|name| name.strip_prefix("hugepages-"));
+    let bytes = sizes.filter_map(|size| api::quantity::Quantity::parse(size).ok());
+    bytes.filter_map(|size| u64::try_from(size.value()).ok()).collect()
+}
+
+/// The table has a line for each place to swap to, below its heading.
+fn swap_is_on() -> bool {
+    std::fs::read_to_string("/proc/swaps").is_ok_and(|table| table.lines().count() > 1)
 }
 
 /// The Node as it was accepted.
@@ -332,21 +392,26 @@ async fn sweep(parts: &Arc<Parts>, known: &BTreeSet<String>) {
             return;
         }
     };
-    let mut keys = BTreeSet::new();
-    for sandbox in sandboxes {
-        if known.contains(&sandbox.pod.uid) {
-            keys.insert(network_key(&sandbox.pod.uid, sandbox.attempt));
-            continue;
-        }
-        if let Err(error) = end_sandbox(&parts.runtime, &sandbox).await {
+    let (known_ones, orphans): (Vec<_>, Vec<_>) =
+        sandboxes.into_iter().partition(|sandbox| known.contains(&sandbox.pod.uid));
+    let keys: BTreeSet<String> =
+        known_ones.iter().map(|sandbox| network_key(&sandbox.pod.uid, sandbox.attempt)).collect();
+    let ended = orphans.iter().map(|sandbox| async {
+        parts.metrics.add("kubelet_orphaned_runtime_pods_total", &[], 1);
+        if let Err(error) = end_sandbox(&parts.runtime, sandbox).await {
             tracing::warn!(%error, pod = sandbox.pod.uid, "an orphaned pod was not ended");
         }
+    });
+    futures::future::join_all(ended).await;
+    if let Some(deadlines) = &parts.deadlines {
+        deadlines.retain(known);
     }
     if let Some(network) = &parts.network
         && let Err(error) = network.retain(&keys).await
     {
         tracing::warn!(%error, "addresses of earlier pods were not freed");
     }
+    parts.allocations.retain(known);
     let _ = logs::remove_dead_links(&parts.log_links);
     for uid in parts.volumes.orphans().unwrap_or_default() {
         if !known.contains(&uid)
@@ -366,16 +431,19 @@ async fn end_sandbox(
     let running = |container: &&runtime::Container| {
         matches!(container.state, runtime::ContainerState::Running { .. })
     };
+    let mut changes = runtime.changes();
     let mut any = false;
     for container in sandbox.containers.iter().filter(running) {
         any = true;
         runtime.stop_container(&container.id, window).await?;
     }
     let deadline = tokio::time::Instant::now() + window;
-    let mut changes = runtime.changes();
     while any && tokio::time::Instant::now() < deadline {
         let now = runtime.sandboxes_of(&sandbox.pod.uid).await?;
         any = now.iter().flat_map(|sandbox| &sandbox.containers).any(|c| running(&c));
+        if !any {
+            break;
+        }
         let _ = tokio::time::timeout_at(deadline, changes.recv()).await;
     }
     runtime.stop_sandbox(&sandbox.id).await?;
@@ -452,28 +520,12 @@ impl Running {
         }
     }
 
-    /// Ends every pod within its own grace, writes down how, and takes the network away
-    /// (T-NODE-88). Says on the way who is left.
-    pub async fn end_pods<F: Future<Output = ()>>(&self, say: impl Fn(String) -> F) {
-        let verdict = Verdict {
-            reason: "Terminated".into(),
-            message: "Pod was terminated in response to imminent node shutdown.".into(),
-            disruption: true,
-        };
-        self.health.send_modify(|health| health.shutting_down = true);
-        let _ = self.news.send(News::EndAll(Kill { verdict, grace: None })).await;
-        let mut active = self.parts.active.subscribe();
-        let mut left = active.borrow_and_update().clone();
-        say(format!("ending {} pods", left.len())).await;
-        while !left.is_empty() {
-            if active.changed().await.is_err() {
-                return;
-            }
-            let now = active.borrow_and_update().clone();
-            for (_, title) in left.iter().filter(|(uid, _)| !now.contains_key(*uid)) {
-                say(format!("{title} has ended, {} left", now.len())).await;
-            }
-            left = now;
+    /// Ends every pod, writes down how, and takes the network away (T-NODE-88). Says on the way who is
+    /// left, and at the end what was cut.
+    pub async fn end_pods<F: Future<Output = ()>>(&self, say: impl Fn(String) -> F) -> Vec<Cut> {
+        let cuts = self.shutdown.end_pods(&say).await;
+        if cuts.iter().any(|cut| cut.how == How::Left { running: true }) {
+            return cuts;
         }
         if let Some(network) = &self.parts.network
             && let Err(error) = network.remove().await
@@ -481,17 +533,31 @@ impl Running {
             say(format!("the pods' network was not removed: {error}")).await;
         }
         cgroup_root::remove(&self.parts.facts.cgroup_root);
+        cuts
+    }
+
+    /// A signal to end may come because the host goes down: then pods are to end too.
+    pub async fn host_is_stopping(&self) -> bool {
+        self.shutdown.host_is_stopping(&Host::system()).await
+    }
+
+    /// While pods are being ended: those that have not ended get no more than two seconds.
+    pub fn hurry(&self) {
+        self.shutdown.hurry();
     }
 
     /// Pods go on running and are found again.
     pub async fn stop(mut self) {
-        self.serving.stop().await;
+        if let Some(serving) = self.serving.take() {
+            serving.stop().await;
+        }
         self.tasks.shutdown().await;
+        self.parts.timeline.flush_all().await;
         self.parts.recorder.flush().await;
     }
 }
 
-fn is_ready(node: &Node) -> bool {
+pub(crate) fn is_ready(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True")
 }

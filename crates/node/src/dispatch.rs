@@ -4,6 +4,8 @@
 //!     changes in the runtime ─────────────┼──▶ dispatch ──▶ workers
 //!     probe results, changed objects ─────┘
 
+mod resizes;
+
 use crate::admission::{self, Here, Rejection, Verdict};
 use crate::node_object::Health;
 use crate::parts::Parts;
@@ -14,8 +16,12 @@ use k8s_openapi::api::core::v1::Pod;
 use lifecycle::status;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tokio::sync::{mpsc, watch};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
+
+/// Resizes that wait for room are tried again at least this often (N-118).
+const RESIZE_AGAIN: Duration = Duration::from_secs(180);
 
 /// Something the agent as a whole is told.
 pub(crate) enum News {
@@ -29,8 +35,10 @@ pub(crate) enum News {
     LookAtAll,
     /// The node wants this pod to end.
     Kill { uid: String, kill: Kill },
-    /// No more pods are started; those that run are to end.
-    EndAll(Kill),
+    /// No more pods are started. The answer: those that have not ended.
+    Close(oneshot::Sender<Vec<Arc<Pod>>>),
+    /// Pods are started again.
+    Open,
 }
 
 pub(crate) struct Dispatch {
@@ -46,8 +54,8 @@ pub(crate) struct Dispatch {
     /// Uids of pods that passed admission and have not ended.
     admitted: BTreeSet<String>,
     running: JoinSet<String>,
-    /// Set when no more pods are to be started.
-    closing: Option<Kill>,
+    /// No more pods are to be started.
+    closed: bool,
 }
 
 impl Dispatch {
@@ -66,25 +74,32 @@ impl Dispatch {
             waiting: BTreeMap::new(),
             admitted: BTreeSet::new(),
             running: JoinSet::new(),
-            closing: None,
+            closed: false,
         }
     }
 
     /// Until everything was told to end and has ended; or for ever.
     pub(crate) async fn run(mut self, mut news: mpsc::Receiver<News>) {
         self.begin();
+        let mut active = self.parts.active.subscribe();
+        let mut again = tokio::time::interval(RESIZE_AGAIN);
         loop {
             tokio::select! {
-                told = news.recv() => match told {
-                    Some(told) => self.told(told),
-                    None => return,
-                },
+                biased;
+                // Each ends once; news may never cease.
                 Some(ended) = self.running.join_next(), if !self.running.is_empty() => {
                     match ended {
                         Ok(uid) => self.ended(&uid),
                         Err(error) => tracing::error!(%error, "a pod's worker failed"),
                     }
                 }
+                // A pod has ended, though its object may stay.
+                Ok(()) = active.changed() => self.resizes(),
+                _ = again.tick() => self.resizes(),
+                told = news.recv() => match told {
+                    Some(told) => self.told(told),
+                    None => return,
+                },
             }
         }
     }
@@ -96,8 +111,12 @@ impl Dispatch {
             let age = |pod: &Pod| pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
             age(a).cmp(&age(b)).then_with(|| ObjectKey::of(&**a).cmp(&ObjectKey::of(&**b)))
         });
-        for pod in pods {
-            self.pod_changed(&ObjectKey::of(&*pod));
+        for pod in &pods {
+            self.pod_changed(&ObjectKey::of(&**pod));
+        }
+        // All have what they had; now those that asked for something else meanwhile (N-122).
+        for pod in &pods {
+            self.resize(pod.metadata.uid.as_deref().unwrap_or_default(), pod);
         }
     }
 
@@ -116,11 +135,18 @@ impl Dispatch {
                     worker.kill(kill);
                 }
             }
-            News::EndAll(kill) => {
-                self.workers.values().for_each(|worker| worker.kill(kill.clone()));
-                self.closing = Some(kill);
+            News::Close(answer) => {
+                self.closed = true;
+                let _ = answer.send(self.active());
             }
+            News::Open => self.closed = false,
         }
+    }
+
+    fn active(&self) -> Vec<Arc<Pod>> {
+        let active = self.parts.active.borrow();
+        let workers = self.workers.iter().filter(|(uid, _)| active.contains_key(*uid));
+        workers.map(|(_, worker)| worker.orders.borrow().pod.clone()).collect()
     }
 
     fn pod_changed(&mut self, key: &ObjectKey) {
@@ -175,14 +201,22 @@ impl Dispatch {
 
     fn wanted(&mut self, uid: String, pod: Arc<Pod>) {
         if let Some(worker) = self.workers.get(&uid) {
+            self.resize(&uid, &pod);
             return worker.update(pod);
         }
         let (handle, orders) = Handle::new(pod.clone());
         let worker = Worker::new(self.parts.clone(), &handle, orders);
         self.workers.insert(uid.clone(), handle);
-        match self.refusal(&pod) {
+        // What it was granted before counts, not what it asks for by now (N-122).
+        let granted = self.parts.allocations.on(&pod);
+        match self.refusal(&granted) {
             None => {
+                self.parts.allocations.admit(&pod);
+                self.parts.pods.put(granted);
                 self.admitted.insert(uid.clone());
+                // Before its worker's first step, so that a shutdown cannot overlook it.
+                let title = format!("{}", ObjectKey::of(&*pod));
+                self.parts.active.send_modify(|active| drop(active.insert(uid.clone(), title)));
                 self.running.spawn(async move {
                     worker.run().await;
                     uid
@@ -209,11 +243,9 @@ impl Dispatch {
             sysctls: &[],
             apparmor: false,
             strict_groups: true,
-            shutting_down: self.closing.is_some(),
+            shutting_down: self.closed,
         };
-        let admitted: Vec<Arc<Pod>> =
-            self.admitted.iter().filter_map(|uid| self.parts.pods.by_uid(uid)).collect();
-        match admission::decide(&here, &admitted, pod) {
+        match admission::decide(&here, &self.admitted(), pod) {
             Verdict::Admit => None,
             Verdict::AdmitAfter(victims) => {
                 victims.iter().for_each(|victim| self.preempt(victim));
@@ -223,10 +255,22 @@ impl Dispatch {
         }
     }
 
+    /// Pods that take room here, with what they were granted. One that has ended takes none.
+    fn admitted(&self) -> Vec<Arc<Pod>> {
+        let active = self.parts.active.borrow();
+        let ended = |pod: &Pod, uid: &String| {
+            pod.status.as_ref().is_some_and(status::is_terminal) && !active.contains_key(uid)
+        };
+        let pods = self.admitted.iter().filter_map(|uid| Some((uid, self.parts.pods.by_uid(uid)?)));
+        let there = pods.filter(|(uid, pod)| !ended(pod, uid));
+        there.map(|(_, pod)| self.parts.allocations.on(&pod)).collect()
+    }
+
     /// T-NODE-83
     fn preempt(&self, victim: &Pod) {
         let message = "Preempted in order to admit critical pod";
         self.parts.recorder.warning(&client::reference(victim), "Preempting", message);
+        self.parts.metrics.add("kubelet_preemptions", &[("preemption_signal", "")], 1);
         let worker = victim.metadata.uid.as_ref().and_then(|uid| self.workers.get(uid));
         if let Some(worker) = worker {
             let verdict = status::Verdict {
@@ -240,6 +284,7 @@ impl Dispatch {
 
     fn ended(&mut self, uid: &str) {
         self.admitted.remove(uid);
+        self.parts.allocations.remove(uid);
         let Some(worker) = self.workers.remove(uid) else { return };
         let key = ObjectKey::of(&*worker.orders.borrow().pod);
         if self.by_key.get(&key).is_some_and(|known| known == uid) {

@@ -66,6 +66,12 @@ pub trait Runtime: Send + Sync + 'static {
     /// A container that has ended is fine.
     async fn stop_container(&self, container: &str, window: Duration) -> Result<()>;
 
+    /// The signal that [`Runtime::stop_container`] sends, if this runtime tells.
+    async fn stop_signal(&self, container: &str) -> Option<i32> {
+        let _ = container;
+        None
+    }
+
     /// SIGKILL for every process of the container. A container that has ended is fine.
     async fn kill_container(&self, container: &str) -> Result<()>;
 
@@ -74,6 +80,13 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Changes limits of a running container.
     async fn update_container(&self, container: &str, resources: &Resources) -> Result<()>;
+
+    /// Writes limits into a cgroup above the containers, a pod's for instance, and makes it if it is
+    /// not there. What is None stays. For a runtime without cgroups there is nothing to do.
+    async fn limit_group(&self, cgroup: &str, resources: &Resources) -> Result<()> {
+        let _ = (cgroup, resources);
+        Ok(())
+    }
 
     /// A process in a running container, with its stdio.
     async fn exec(&self, container: &str, exec: &Exec) -> Result<Session>;

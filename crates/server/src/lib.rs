@@ -1,5 +1,6 @@
 //! HTTP to store: who asks, whether they may, what is admitted, what is stored. See README.md.
 
+mod indoors;
 mod listen;
 mod run;
 mod server;
@@ -7,6 +8,7 @@ mod service;
 
 mod body;
 mod call;
+mod deadline;
 mod decode;
 mod dispatch;
 mod negotiate;
@@ -38,10 +40,12 @@ pub mod bootstrap;
 mod customs;
 mod metrics;
 mod signing;
+mod terminations;
 mod upkeep;
 
 pub use answer::Answer;
 pub use body::Body;
+pub use indoors::{Foundation, Indoors, Site};
 pub use run::{Config, Error, NodeCredentials, Running, StoreChoice, start};
 pub use server::Server;
 pub use service::Door;

@@ -8,14 +8,16 @@
 use crate::answer::{self, Answer};
 use crate::audit::Audit;
 use crate::authn::{Authenticator, User};
-use crate::authz::{Attributes, Policy, forbidden_status};
+use crate::authz::{Attributes, Policy, Relations, forbidden_status};
 use crate::call::{Call, Wire};
 use crate::customs::Customs;
+use crate::deadline::Deadline;
 use crate::documents::Documents;
 use crate::error::{ApiError, Result};
 use crate::metrics::Metrics;
 use crate::object::{Store, Stored, store_name};
 use crate::request::{self, Query, Route, Target};
+use crate::terminations::retention::Retention;
 use crate::{body, dispatch};
 use api::{Kind, Registry, Schema};
 use arc_swap::ArcSwap;
@@ -24,7 +26,8 @@ use futures::FutureExt as _;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::Instant;
 
 /// Requests that may be under way at once, watches and other long ones not counted. Beyond it
 /// clients are asked to come back.
@@ -42,10 +45,12 @@ struct Inner {
     /// Told whenever the registry changes.
     served: watch::Sender<()>,
     customs: Customs,
+    terminations: Retention,
     policy: ArcSwap<Policy>,
+    relations: Arc<Relations>,
     authenticator: Authenticator,
     documents: Documents,
-    in_flight: Semaphore,
+    in_flight: Arc<Semaphore>,
     closing: watch::Sender<bool>,
     metrics: Metrics,
     audit: Option<Audit>,
@@ -66,6 +71,7 @@ pub(crate) struct Parts {
     pub(crate) ca_certificate: String,
     pub(crate) nodes: Arc<rustls::ClientConfig>,
     pub(crate) audit: Option<Audit>,
+    pub(crate) built_in: Arc<Registry>,
 }
 
 /// Who is at the other end of a connection.
@@ -78,17 +84,19 @@ pub(crate) struct Peer {
 
 impl Server {
     pub(crate) fn new(parts: Parts) -> Server {
-        let built_in = Arc::new(Registry::built_in());
+        let built_in = parts.built_in;
         Server(Arc::new(Inner {
+            relations: Arc::new(Relations::of(&parts.store)),
             store: parts.store,
             registry: ArcSwap::from(built_in.clone()),
             served: watch::Sender::new(()),
             customs: Customs::default(),
+            terminations: Retention::default(),
             built_in,
             policy: ArcSwap::default(),
             authenticator: parts.authenticator,
             documents: Documents::default(),
-            in_flight: Semaphore::new(IN_FLIGHT_MAX),
+            in_flight: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
             closing: watch::Sender::new(false),
             metrics: Metrics::default(),
             audit: parts.audit,
@@ -122,6 +130,10 @@ impl Server {
         &self.0.customs
     }
 
+    pub(crate) fn terminations(&self) -> &Retention {
+        &self.0.terminations
+    }
+
     pub(crate) fn built_in(&self) -> &Registry {
         &self.0.built_in
     }
@@ -134,8 +146,12 @@ impl Server {
         self.0.policy.load_full()
     }
 
+    pub(crate) fn relations(&self) -> &Relations {
+        &self.0.relations
+    }
+
     pub(crate) fn set_policy(&self, policy: Policy) {
-        self.0.policy.store(Arc::new(policy));
+        self.0.policy.store(Arc::new(policy.knowing(self.0.relations.clone())));
     }
 
     pub(crate) fn authenticator(&self) -> &Authenticator {
@@ -148,6 +164,11 @@ impl Server {
 
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.0.metrics
+    }
+
+    /// Shows the numbers of another part of this process at `/metrics`.
+    pub fn also_show(&self, metrics: Arc<::metrics::Registry>) {
+        self.metrics().also(metrics);
     }
 
     pub(crate) fn address(&self) -> &str {
@@ -192,7 +213,7 @@ impl Server {
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: std::fmt::Display,
     {
-        let started = tokio::time::Instant::now();
+        let started = Instant::now();
         let audit_id = request.headers().get(AUDIT_ID).cloned();
         let method = request.method().clone();
         let uri = request.uri().clone();
@@ -219,6 +240,7 @@ impl Server {
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: std::fmt::Display,
     {
+        let started = Instant::now();
         let (mut parts, request_body) = request.into_parts();
         let route = Route::of(parts.uri.path());
         let query = Query::parse(parts.uri.query());
@@ -232,6 +254,7 @@ impl Server {
         match route {
             Route::Other(path) => {
                 self.authorize_path(&user, &parts.method, &path)?;
+                Deadline::of("get", &query, started)?; // Never met here, but it has to make sense.
                 // Whatever its body is, it is not read: nothing here takes one.
                 dispatch::path(self, &parts.method, &path, &query, &parts.headers).await
             }
@@ -241,7 +264,11 @@ impl Server {
                 self.authorize(&user, verb, &target, &query)?;
                 let kind = self.kind(&mut target)?;
                 let long = dispatch::is_long_running(verb, &target.subresource);
-                let _permit = if long { None } else { Some(self.permit()?) };
+                let deadline = match long {
+                    true => None,
+                    false => Some(Deadline::of(verb, &query, started)?),
+                };
+                let permit = if long { None } else { Some(self.permit()?) };
                 let body = body::read(request_body).await?;
                 let wire = Wire {
                     method: parts.method.clone(),
@@ -254,16 +281,24 @@ impl Server {
                 if let Some(told) = call.kind.custom.as_ref().and_then(|c| c.deprecation.as_ref()) {
                     call.warn(told);
                 }
-                let answered = dispatch::resource(&call, &parts.method, verb).await;
-                let mut answer = answered.unwrap_or_else(Answer::from);
-                answer::add_warnings(&mut answer, &call.take_warnings());
-                Ok(crate::gzip::maybe(&call.headers, answer))
+                let work = async move {
+                    // Work that nobody waits for any longer counts until it is done.
+                    let _permit = permit;
+                    let answered = dispatch::resource(&call, &parts.method, verb).await;
+                    let mut answer = answered.unwrap_or_else(Answer::from);
+                    answer::add_warnings(&mut answer, &call.take_warnings());
+                    Ok(crate::gzip::maybe(&call.headers, answer))
+                };
+                match deadline {
+                    None => work.await,
+                    Some(deadline) => deadline.bounds(work, dispatch::writes_one(verb)).await,
+                }
             }
         }
     }
 
-    fn permit(&self) -> Result<tokio::sync::SemaphorePermit<'_>> {
-        self.0.in_flight.try_acquire().map_err(|_| ApiError::Overloaded)
+    fn permit(&self) -> Result<OwnedSemaphorePermit> {
+        self.0.in_flight.clone().try_acquire_owned().map_err(|_| ApiError::Overloaded)
     }
 
     fn kind(&self, target: &mut Target) -> Result<Arc<Kind>> {
@@ -350,6 +385,7 @@ impl Server {
             subresource: &target.subresource,
             namespace: &target.namespace,
             name,
+            selector: query.text("fieldSelector").unwrap_or_default(),
             ..Attributes::resource(user, verb, &target.group, &target.resource)
         })
     }

@@ -8,11 +8,12 @@
 mod namespace;
 
 mod limit_ranger;
-mod pod_resources;
+mod pod_resize;
 mod service_account;
 
 mod node_restriction;
 mod node_taint;
+mod speaker;
 
 mod pod_security;
 
@@ -34,6 +35,7 @@ mod quota;
 use crate::call::{Call, name_of};
 use crate::error::{ApiError, Result};
 use api::value::ValueExt;
+use lifecycle::timeline::{Steps, Subject};
 use serde_json::Value;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -120,7 +122,10 @@ pub(crate) async fn check_update(
     }
     let (group, plural) = resource(call);
     match (group, plural, call.target.subresource.as_str()) {
-        ("", "pods", "resize") => limit_ranger::check_pod(call, new)?,
+        ("", "pods", "resize") => {
+            limit_ranger::check_pod(call, new)?;
+            pod_resize::check(call, new)?;
+        }
         ("", "pods", "" | "ephemeralcontainers") => {
             pod_security::check_pod(call, new, Some(old))?;
         }
@@ -162,6 +167,17 @@ pub(crate) fn check_namespace(call: &Call) -> Result<()> {
     Ok(())
 }
 
+/// Before steps are added to the record of an ending: everybody speaks for themselves.
+pub(crate) fn check_steps(call: &Call, steps: &Steps, subject: &Subject) -> Result<()> {
+    if call.store().get("namespaces", &call.target.namespace).is_none() {
+        return namespace::check_namespace(call);
+    }
+    match node_restriction::Node::of(call)? {
+        Some(node) => node.check_steps(call, steps, subject),
+        None => speaker::check(call, steps),
+    }
+}
+
 /// Before a token of a service account is made.
 pub(crate) fn check_token(call: &Call, request: &Value) -> Result<()> {
     match node_restriction::Node::of(call)? {
@@ -180,7 +196,7 @@ fn refuse(call: &Call, object: &Value, why: impl AsRef<str>) -> ApiError {
 }
 
 /// A static pod's shadow, written by its node. Most plugins leave it alone.
-fn is_mirror(pod: &Value) -> bool {
+pub(crate) fn is_mirror(pod: &Value) -> bool {
     pod.at(&["metadata", "annotations", MIRROR]).is_some()
 }
 
