@@ -18,8 +18,10 @@ mod storage;
 mod system_namespaces;
 mod taint_eviction;
 
+mod cron_job;
 mod daemon_set;
 mod deployment;
+mod job;
 mod replica_set;
 mod stateful_set;
 

@@ -2,9 +2,9 @@
 
 use crate::pod_cidrs::Range;
 use crate::{
-    cluster_roles, daemon_set, deployment, disruption, finished_jobs, garbage, join_tokens,
-    namespaces, node_leases, node_lost, node_taints, pod_cidrs, pod_garbage, pods, quotas,
-    replica_set, services, signing_requests, stateful_set, storage, system_namespaces,
+    cluster_roles, cron_job, daemon_set, deployment, disruption, finished_jobs, garbage, job,
+    join_tokens, namespaces, node_leases, node_lost, node_taints, pod_cidrs, pod_garbage, pods,
+    quotas, replica_set, services, signing_requests, stateful_set, storage, system_namespaces,
     taint_eviction, workload,
 };
 use client::{Cache, Client, Leadership, ObjectKey, Queue, Recorder};
@@ -124,6 +124,7 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
         recorder: Recorder::new(client, "node-controller", ""),
     };
     let revisions = workload::revisions(client);
+    let jobs = job::jobs(client);
     tokio::select! {
         biased;
         _ = async {
@@ -148,6 +149,8 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
                 deployment::run(&cluster),
                 stateful_set::run(&cluster, revisions.clone()),
                 daemon_set::run(&cluster, revisions.clone()),
+                job::run(&cluster, jobs.clone()),
+                cron_job::run(&cluster, jobs.clone()),
                 replica_set::run(&cluster, cluster.replica_sets.clone()),
                 replica_set::run::<ReplicationController>(&cluster, replica_set::sets(client)),
             )
