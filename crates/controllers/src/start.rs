@@ -1,6 +1,7 @@
 //! Starts the controllers, each on what it shares with the others, and stops them again.
 
 use crate::pod_cidrs::Range;
+use crate::storage::LocalVolumes;
 use crate::{
     cluster_roles, deployment, disruption, finished_jobs, garbage, namespaces, node_leases,
     node_lost, node_taints, pod_cidrs, pod_garbage, pods, quotas, replica_set, services, storage,
@@ -27,6 +28,8 @@ pub struct Options {
     pub identity: Option<String>,
     /// How many finished pods may stay; `None` is all of them (T-CTRL-33).
     pub finished_pods_max: Option<usize>,
+    /// If claims may have directories of this machine: which node it is, and where they are.
+    pub local_volumes: Option<LocalVolumes>,
 }
 
 impl Default for Options {
@@ -35,6 +38,7 @@ impl Default for Options {
             pod_cidrs: Range::default(),
             identity: None,
             finished_pods_max: Some(pod_garbage::FINISHED_MAX),
+            local_volumes: None,
         }
     }
 }
@@ -134,7 +138,7 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
                 node_lost::run(&cluster),
                 taint_eviction::run(&cluster),
                 disruption::run(&cluster),
-                storage::run(&cluster),
+                storage::run(&cluster, options.local_volumes.as_ref()),
                 cluster_roles::run(&cluster),
                 system_namespaces::run(&cluster),
                 quotas::run(&cluster),

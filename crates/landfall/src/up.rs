@@ -18,7 +18,14 @@ pub(crate) fn run(options: &UpOptions) -> anyhow::Result<()> {
         let control =
             server_dir(&options.common).and_then(|()| Control::listen(&options.common.data_dir))?;
         let server = start_server(&options.common, true).await?;
-        let plane = ControlPlane::start(&server, &options.common, options.common.pod_cidrs()?);
+        let mut chosen = options.common.controllers()?;
+        if !options.no_node {
+            chosen.local_volumes = Some(controllers::LocalVolumes {
+                node: agent::name(&options.node)?,
+                directory: options.common.data_dir.join("volumes"),
+            });
+        }
+        let plane = ControlPlane::start(&server, &options.common, chosen);
         let node = match options.no_node {
             true => None,
             false => Some(start_node(&server, options).await?),
@@ -44,9 +51,9 @@ pub(crate) fn run_server(options: &ServerOptions) -> anyhow::Result<()> {
     block_on(async {
         let mut signals = Signals::listen()?;
         let server = start_server(&options.common, !options.no_controllers).await?;
-        let pod_cidrs = options.common.pod_cidrs()?;
+        let chosen = options.common.controllers()?;
         let plane = (!options.no_controllers)
-            .then(|| ControlPlane::start(&server, &options.common, pod_cidrs));
+            .then(|| ControlPlane::start(&server, &options.common, chosen));
         say_ready(&server);
         signals.stop().await;
         if let Some(plane) = plane {
@@ -149,14 +156,14 @@ struct ControlPlane {
 }
 
 impl ControlPlane {
-    fn start(server: &Running, options: &Common, pod_cidrs: controllers::Range) -> ControlPlane {
+    fn start(server: &Running, options: &Common, chosen: controllers::Options) -> ControlPlane {
         let as_user = |name: &str, groups: &[&str]| {
             Client::in_process(server.server.door(User::authenticated(name, groups)))
         };
         ControlPlane {
             controllers: controllers::start(
                 &as_user("system:kube-controller-manager", &["system:masters"]),
-                controllers::Options { pod_cidrs, ..controllers::Options::default() },
+                chosen,
             ),
             scheduler: (!options.no_scheduler)
                 .then(|| scheduler::start(&as_user("system:kube-scheduler", &[]))),

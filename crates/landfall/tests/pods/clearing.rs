@@ -169,3 +169,41 @@ kubectl delete pv v --timeout=30s"
         kubectl.fails("kubectl get pod owned", "not found");
     });
 }
+
+/// C-169, C-171: a claim without a class gets a directory of this machine, and gives it back.
+#[test]
+fn a_claim_gets_a_directory_and_gives_it_back() {
+    on_a_node(&["busybox"], |cluster, kubectl| {
+        kubectl.ok(&format!(
+            "kubectl apply -f - <<'EOF'
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {{name: c}}
+spec: {{accessModes: [ReadWriteOnce], resources: {{requests: {{storage: 1Mi}}}}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: p}}
+spec:
+  securityContext: {{runAsUser: 1000}}
+  volumes: [{{name: v, persistentVolumeClaim: {{claimName: c}}}}]
+  containers:
+  - name: c
+    image: busybox:1
+    command: [sh, -c, 'echo kept > /data/file; {PROMPT}']
+    volumeMounts: [{{name: v, mountPath: /data}}]
+EOF
+kubectl wait --for=condition=Ready pod/p --timeout=60s
+kubectl delete pod p"
+        ));
+        let volume = kubectl.ok("kubectl get pvc c -o jsonpath='{.spec.volumeName}'");
+        let volume = volume.trim();
+        let path = cluster.data_dir().join("volumes").join(volume);
+        assert_eq!(std::fs::read_to_string(path.join("file")).unwrap(), "kept\n");
+        kubectl.ok(&format!(
+            "kubectl delete pvc c
+             kubectl wait --for=delete pv/{volume} --timeout=30s"
+        ));
+        assert!(!path.exists(), "the class says Delete");
+    });
+}
