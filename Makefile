@@ -11,8 +11,8 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 help:
 	@echo 'make up       build landfall and run it, with its data in DATA_DIR ($(DATA_DIR))'
-	@echo 'make test     everything that must pass: formatting, lints, tests'
-	@echo 'make test-containerd   the tests of pods once more, on containerd'
+	@echo 'make test     everything that must pass: formatting, lints, tests, on both runtimes'
+	@echo 'make test-containerd   only the tests of pods, on containerd'
 	@echo 'make test-endings-long   tests of endings that take their true time'
 	@echo 'make lint     formatting and lints only'
 	@echo 'make coverage  which rules are named by tests; RULES="T-NODE W" also by which (docs/rules.txt)'
@@ -30,6 +30,7 @@ build:
 test: install lint
 	scripts/coverage --check
 	$(CARGO) nextest run --workspace --locked
+	scripts/test-containerd --or-skip --workspace -E 'binary_id(landfall::pods)'
 
 test-containerd: install
 	scripts/test-containerd

@@ -95,6 +95,7 @@ impl<K: Key> Queue<K> {
             };
             match due {
                 Some(due) => tokio::select! {
+                    biased;
                     () = changed => (),
                     () = tokio::time::sleep_until(due) => (),
                 },

@@ -1,21 +1,28 @@
 //! Random numbers: the kernel's, or a seeded sequence when simulated.
 
-use std::sync::{Mutex, OnceLock};
+use std::cell::Cell;
 
-static SEEDED: OnceLock<Mutex<u64>> = OnceLock::new();
+thread_local! {
+    static SEEDED: Cell<Option<u64>> = const { Cell::new(None) };
+}
 
 /// The letters of generated names: no vowels and no look-alikes.
 const NAME_LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
 pub(crate) fn seed(seed: u64) {
-    let _ = SEEDED.set(Mutex::new(seed));
+    SEEDED.set(Some(seed));
+}
+
+pub(crate) fn stop() {
+    SEEDED.set(None);
 }
 
 pub fn random_u64() -> u64 {
     match SEEDED.get() {
-        Some(state) => {
-            let mut state = state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            split_mix(&mut state)
+        Some(mut state) => {
+            let number = split_mix(&mut state);
+            SEEDED.set(Some(state));
+            number
         }
         None => getrandom::u64().expect("the kernel gives random numbers"),
     }

@@ -1,13 +1,31 @@
 //! Wall time: the system's, or derived from tokio's clock when simulated.
 
-use jiff::Timestamp;
-use std::sync::OnceLock;
+use jiff::{SignedDuration, Timestamp};
+use std::cell::Cell;
 use tokio::time::Instant;
 
-static SIMULATED: OnceLock<(Timestamp, Instant)> = OnceLock::new();
+thread_local! {
+    /// What the time of day was when tokio's clock said this.
+    static SIMULATED: Cell<Option<(Timestamp, Instant)>> = const { Cell::new(None) };
+}
 
 pub(crate) fn simulate(epoch: Timestamp) {
-    let _ = SIMULATED.set((epoch, Instant::now()));
+    SIMULATED.set(Some((epoch, Instant::now())));
+}
+
+pub(crate) fn stop() {
+    SIMULATED.set(None);
+}
+
+pub(crate) fn is_simulated() -> bool {
+    SIMULATED.get().is_some()
+}
+
+/// Somebody set the clock: the time of day jumps, timers do not notice. Does nothing to real time.
+pub fn jump(by: SignedDuration) {
+    if let Some((epoch, start)) = SIMULATED.get() {
+        SIMULATED.set(Some((epoch.saturating_add(by).unwrap_or(epoch), start)));
+    }
 }
 
 /// Time passed since the simulation began, if this is one.
@@ -22,8 +40,8 @@ pub(crate) fn simulated() -> Option<std::time::Duration> {
 pub fn now() -> Timestamp {
     match SIMULATED.get() {
         Some((epoch, start)) => {
-            let passed = jiff::SignedDuration::try_from(start.elapsed()).unwrap_or_default();
-            *epoch + passed
+            let passed = SignedDuration::try_from(start.elapsed()).unwrap_or_default();
+            epoch + passed
         }
         None => Timestamp::now(),
     }
@@ -61,5 +79,13 @@ mod tests {
         let before = now();
         tokio::time::sleep(std::time::Duration::from_secs(30)).await;
         assert_eq!(now().as_second() - before.as_second(), 30);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_is_set_jumps_and_goes_on() {
+        simulate(Timestamp::new(1_000, 0).unwrap());
+        jump(SignedDuration::from_secs(-100));
+        tokio::time::sleep(std::time::Duration::from_secs(30)).await;
+        assert_eq!(now().as_second(), 930);
     }
 }

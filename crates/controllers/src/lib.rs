@@ -4,6 +4,7 @@ mod cluster_roles;
 mod disruption;
 mod finished_jobs;
 mod garbage;
+mod join_tokens;
 mod namespaces;
 mod node_leases;
 mod node_lost;
@@ -12,12 +13,15 @@ mod pod_cidrs;
 mod pod_garbage;
 mod quotas;
 mod services;
+mod signing_requests;
 mod storage;
 mod system_namespaces;
 mod taint_eviction;
 
+mod daemon_set;
 mod deployment;
 mod replica_set;
+mod stateful_set;
 
 mod pods;
 mod workload;

@@ -3,9 +3,10 @@
 use crate::pod_cidrs::Range;
 use crate::storage::LocalVolumes;
 use crate::{
-    cluster_roles, deployment, disruption, finished_jobs, garbage, namespaces, node_leases,
-    node_lost, node_taints, pod_cidrs, pod_garbage, pods, quotas, replica_set, services, storage,
-    system_namespaces, taint_eviction,
+    cluster_roles, daemon_set, deployment, disruption, finished_jobs, garbage, join_tokens,
+    namespaces, node_leases, node_lost, node_taints, pod_cidrs, pod_garbage, pods, quotas,
+    replica_set, services, signing_requests, stateful_set, storage, system_namespaces,
+    taint_eviction, workload,
 };
 use client::{Cache, Client, Leadership, ObjectKey, Queue, Recorder};
 use k8s_openapi::api::apps::v1::ReplicaSet;
@@ -86,10 +87,12 @@ async fn lead(
     let lease = ObjectKey::new(LEASE.0, LEASE.1);
     loop {
         let mut leadership = tokio::select! {
+            biased;
             leadership = Leadership::acquire(client, &lease, identity) => leadership,
             () = &mut stopped => return,
         };
         tokio::select! {
+            biased;
             () = run(client, options, leadership.lost()) => (),
             () = &mut stopped => {
                 if let Err(error) = leadership.release().await {
@@ -124,12 +127,16 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
         replica_sets: replica_set::sets(client),
         recorder: Recorder::new(client, "node-controller", ""),
     };
+    let revisions = workload::revisions(client);
     tokio::select! {
+        biased;
         _ = async {
             tokio::join!(
                 node_taints::run(&cluster),
                 node_leases::run(&cluster),
                 pod_cidrs::run(&cluster, options.pod_cidrs),
+                signing_requests::run(&cluster),
+                join_tokens::run(&cluster),
                 namespaces::run(&cluster),
                 garbage::run(&cluster),
                 pod_garbage::run(&cluster, options.finished_pods_max),
@@ -143,6 +150,8 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
                 system_namespaces::run(&cluster),
                 quotas::run(&cluster),
                 deployment::run(&cluster),
+                stateful_set::run(&cluster, revisions.clone()),
+                daemon_set::run(&cluster, revisions.clone()),
                 replica_set::run(&cluster, cluster.replica_sets.clone()),
                 replica_set::run::<ReplicationController>(&cluster, replica_set::sets(client)),
             )

@@ -68,7 +68,7 @@ pub(crate) enum Command {
     ///
     /// Make a token there with `landfall token create`, which prints the whole command.
     Node(NodeCommand),
-    /// Images of this machine: import, list, remove
+    /// Images of this machine: import, pull, list, remove
     #[command(subcommand)]
     Image(ImageCommand),
     /// Tokens by which nodes join
@@ -224,6 +224,14 @@ pub(crate) enum ImageCommand {
         /// The archive, or the directory of an OCI layout
         file: PathBuf,
         /// The data directory of the landfall that shall have them
+        #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
+        data_dir: PathBuf,
+    },
+    /// Fetch an image from its registry, as pods that name it would
+    Pull {
+        /// Its name: `nginx:1.27`, `registry.example/team/app@sha256:…`
+        image: String,
+        /// The data directory of the landfall that shall have it
         #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
         data_dir: PathBuf,
     },

@@ -4,8 +4,11 @@
 //!
 //! Not here: what becomes of a pod (`worker`), what the Node object says (`node_object`).
 
+use crate::allocations::Allocations;
 use crate::cgroup_root;
+use crate::class_groups;
 use crate::config::{NodeFacts, Objects};
+use crate::counted::Counted;
 use crate::deadlines::{Deadlines, GraceAfterRestart};
 use crate::dispatch::{Dispatch, News};
 use crate::endpoint::{self, Endpoint, Metrics, Serving};
@@ -13,7 +16,9 @@ use crate::eviction::{Evict, Eviction, Places, Reclaim, Thresholds};
 use crate::figures;
 use crate::images::ImageManager;
 use crate::logs::{self, Rotation};
-use crate::node_object::{Health, Registration, Settings, facts_of, node_reference, watch_runtime};
+use crate::node_object::{
+    Hardware, Health, Registration, Settings, facts_of, given, node_reference, watch_runtime,
+};
 use crate::parts::Parts;
 use crate::pods::Pods;
 use crate::probes::Prober;
@@ -26,6 +31,7 @@ use crate::worker::Kill;
 use crate::worker::observe::network_key;
 use client::{Cache, Client, Recorder};
 use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use lifecycle::status::Verdict;
 use runtime::Runtime;
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,10 +56,11 @@ pub struct Config {
     pub log_dir: PathBuf,
     /// None: that of the default route.
     pub node_ip: Option<IpAddr>,
-    /// Where logs, exec and the like are served.
-    pub listen: SocketAddr,
-    /// See [`crate::endpoint::server_config`].
-    pub tls: Arc<rustls::ServerConfig>,
+    /// Where logs, exec and the like are served. None: nobody can ask this node for them.
+    pub endpoint: Option<Listen>,
+    /// None: what this machine is. Given, this machine is not looked at, and nothing on it is kept
+    /// from filling up: no evictions, no rotated logs, no collected images. See `crates/sim`.
+    pub hardware: Option<Hardware>,
     pub runtime: Arc<dyn Runtime>,
     /// The device that pods' links are called after.
     pub link: String,
@@ -72,6 +79,12 @@ pub struct Config {
     pub shutdown: Periods,
     /// Of Kubernetes: `v1.36.4`.
     pub version: String,
+}
+
+pub struct Listen {
+    pub address: SocketAddr,
+    /// See [`crate::endpoint::server_config`].
+    pub tls: Arc<rustls::ServerConfig>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -93,8 +106,8 @@ pub enum Error {
 /// An agent at work. Dropped, it stops; its pods do not.
 pub struct Running {
     /// Where the endpoint answers.
-    pub address: SocketAddr,
-    serving: Serving,
+    pub address: Option<SocketAddr>,
+    serving: Option<Serving>,
     parts: Arc<Parts>,
     registration: Registration,
     shutdown: Arc<Shutdown>,
@@ -102,17 +115,21 @@ pub struct Running {
 }
 
 /// Starts the agent. On return it works; [`Running::ready`] waits until the API says so too.
-pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
+pub async fn start(client: Client, mut config: Config) -> Result<Running, Error> {
     let recorder = Recorder::new(&client, "kubelet", &config.name);
     let version = config.runtime.version().await.map_err(Error::Runtime)?;
     let pods = Arc::new(Pods::default());
     let metrics = Arc::new(Metrics::default());
+    config.runtime = Counted::new(config.runtime, metrics.clone());
     let mut tasks = JoinSet::new();
     let serving = serve(&config, &client, &pods, &metrics).await?;
-    tasks.spawn(logs::run_rotation(config.runtime.clone(), Rotation::default()));
+    let address = serving.as_ref().map(|serving| serving.address);
 
-    let settings = settings(&config, serving.address.port());
-    let gather = facts_of(&settings, config.runtime.clone());
+    let settings = settings(&config, address);
+    let gather = match config.hardware {
+        Some(hardware) => given(hardware, config.runtime.clone()),
+        None => facts_of(&settings, config.runtime.clone()),
+    };
     let health = watch::Sender::new(Health::default());
     tasks.spawn(watch_runtime(config.runtime.clone(), health.clone()));
     let registration = Registration::start(
@@ -146,6 +163,7 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
         ),
         objects: objects.clone(),
         volumes: Volumes::new(facts.clone(), objects.clone(), &client, config.runtime.clone()),
+        allocations: Allocations::open(facts.root_dir.join("allocations")),
         facts,
         metrics,
         active: watch::Sender::new(BTreeMap::new()),
@@ -175,13 +193,21 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
         tasks.spawn(follow_manifests(found, news.clone()));
     }
     sweep(&parts, &known).await;
-    tasks.spawn(evict(&config, &parts, health.clone(), news.clone())?);
-    tasks.spawn(collect_images(parts.clone()));
-    tasks.spawn(figures::keep(parts.clone()));
+    if config.hardware.is_none() {
+        tasks.spawn(logs::run_rotation(config.runtime.clone(), Rotation::default()));
+        tasks.spawn(evict(&config, &parts, health.clone(), news.clone())?);
+        tasks.spawn(collect_images(parts.clone()));
+        tasks.spawn(class_groups::keep(parts.clone()));
+    }
+    if serving.is_some() {
+        tasks.spawn(figures::keep(parts.clone()));
+    }
     tasks.spawn(Dispatch::new(parts.clone(), cache, health.subscribe()).run(told));
     let shutdown = Arc::new(Shutdown::new(parts.clone(), news, health, config.shutdown));
-    tasks.spawn(Host::system().follow(shutdown.clone()));
-    Ok(Running { address: serving.address, serving, parts, registration, shutdown, tasks })
+    if config.hardware.is_none() {
+        tasks.spawn(Host::system().follow(shutdown.clone()));
+    }
+    Ok(Running { address, serving, parts, registration, shutdown, tasks })
 }
 
 async fn serve(
@@ -189,11 +215,12 @@ async fn serve(
     client: &Client,
     pods: &Arc<Pods>,
     metrics: &Arc<Metrics>,
-) -> Result<Serving, Error> {
+) -> Result<Option<Serving>, Error> {
+    let Some(listen) = &config.endpoint else { return Ok(None) };
     let serving = endpoint::serve(Endpoint {
         node: config.name.clone(),
-        listen: config.listen,
-        tls: config.tls.clone(),
+        listen: listen.address,
+        tls: listen.tls.clone(),
         client: client.clone(),
         pods: pods.clone(),
         runtime: config.runtime.clone(),
@@ -202,7 +229,8 @@ async fn serve(
         metrics: metrics.clone(),
         config: serde_json::json!({}),
     });
-    serving.await.map_err(|source| Error::Listen { address: config.listen, source })
+    let served = serving.await;
+    served.map(Some).map_err(|source| Error::Listen { address: listen.address, source })
 }
 
 fn deadlines(config: &Config) -> Result<Option<Deadlines>, Error> {
@@ -213,10 +241,10 @@ fn deadlines(config: &Config) -> Result<Option<Deadlines>, Error> {
     }
 }
 
-fn settings(config: &Config, port: u16) -> Settings {
+fn settings(config: &Config, address: Option<SocketAddr>) -> Settings {
     Settings {
         addresses: config.node_ip.into_iter().collect(),
-        port,
+        port: address.map_or(0, |address| address.port()),
         ..Settings::new(&config.name, &config.data_dir, &config.version)
     }
 }
@@ -281,12 +309,26 @@ fn facts(config: &Config, node: &Node) -> NodeFacts {
         log_root: config.log_dir.join("pods"),
         cluster_dns: config.cluster_dns.clone(),
         host_ips: internal.filter_map(|address| address.address.parse().ok()).collect(),
-        allocatable: status.allocatable.unwrap_or_default(),
-        capacity: status.capacity.unwrap_or_default(),
         cgroup_root: config.cgroup.clone(),
         pod_pids_limit: config.pod_pids_limit,
+        huge_pages: huge_pages(&status.capacity.clone().unwrap_or_default()),
+        swap: swap_is_on(),
+        allocatable: status.allocatable.unwrap_or_default(),
+        capacity: status.capacity.unwrap_or_default(),
         ..NodeFacts::new(&config.name, config.data_dir.join("kubelet"))
     }
+}
+
+/// Sizes of the huge pages that there are (N-112).
+fn huge_pages(capacity: &BTreeMap<String, Quantity>) -> Vec<u64> {
+    let sizes = capacity.keys().filter_map(|name| name.strip_prefix("hugepages-"));
+    let bytes = sizes.filter_map(|size| api::quantity::Quantity::parse(size).ok());
+    bytes.filter_map(|size| u64::try_from(size.value()).ok()).collect()
+}
+
+/// The table has a line for each place to swap to, below its heading.
+fn swap_is_on() -> bool {
+    std::fs::read_to_string("/proc/swaps").is_ok_and(|table| table.lines().count() > 1)
 }
 
 /// The Node as it was accepted.
@@ -369,6 +411,7 @@ async fn sweep(parts: &Arc<Parts>, known: &BTreeSet<String>) {
     {
         tracing::warn!(%error, "addresses of earlier pods were not freed");
     }
+    parts.allocations.retain(known);
     let _ = logs::remove_dead_links(&parts.log_links);
     for uid in parts.volumes.orphans().unwrap_or_default() {
         if !known.contains(&uid)
@@ -505,7 +548,9 @@ impl Running {
 
     /// Pods go on running and are found again.
     pub async fn stop(mut self) {
-        self.serving.stop().await;
+        if let Some(serving) = self.serving.take() {
+            serving.stop().await;
+        }
         self.tasks.shutdown().await;
         self.parts.timeline.flush_all().await;
         self.parts.recorder.flush().await;

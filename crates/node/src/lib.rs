@@ -10,6 +10,8 @@ mod report;
 mod worker;
 
 mod cgroup_root;
+mod class_groups;
+mod counted;
 mod deadlines;
 mod figures;
 mod join;
@@ -17,6 +19,7 @@ mod last_words;
 mod traces;
 
 mod admission;
+mod allocations;
 mod config;
 pub mod endpoint;
 mod eviction;
@@ -29,9 +32,9 @@ mod static_pods;
 pub mod timeline;
 mod volumes;
 
-pub use agent::{Config, Error, Running, clear_away, start};
+pub use agent::{Config, Error, Listen, Running, clear_away, start};
 pub use deadlines::GraceAfterRestart;
 pub use join::{Credentials, Join, JoinError, fingerprint, join, serve_as};
-pub use node_object::default_name;
+pub use node_object::{Hardware, default_name};
 pub use pods::Pods;
 pub use shutdown::{Cut, How, Period, Periods};

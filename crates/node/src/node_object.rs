@@ -18,7 +18,7 @@ mod resources;
 mod status;
 
 pub(crate) use address::Addresses;
-pub(crate) use facts::{facts_of, watch_runtime};
+pub(crate) use facts::{facts_of, given, watch_runtime};
 pub(crate) use machine::{Machine, kilobytes};
 pub(crate) use registration::{FactsProvider, Registration, node_reference};
 
@@ -89,6 +89,14 @@ pub(crate) struct Facts {
     pub(crate) storage: Option<u64>,
     pub(crate) runtime: Option<Version>,
     pub(crate) images: Vec<Image>,
+}
+
+/// A machine in a few numbers, for a node that has none.
+#[derive(Debug, Clone, Copy)]
+pub struct Hardware {
+    pub cores: u64,
+    pub memory_bytes: u64,
+    pub storage_bytes: u64,
 }
 
 /// How the node feels; told by the agent on a watch channel, each change is written at once.

@@ -104,6 +104,7 @@ async fn run(
         };
         let pause = tokio::time::sleep(retry.unwrap_or(Duration::MAX / 4));
         tokio::select! {
+            biased;
             changed = news.changed() => if changed.is_err() { return },
             changed = object.changed() => if changed.is_err() { return },
             () = pause, if retry.is_some() => {}

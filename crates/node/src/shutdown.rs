@@ -134,7 +134,7 @@ impl Shutdown {
             let given = if hurried { Duration::ZERO } else { group.grace(pod) };
             let kill = Kill { verdict: verdict(), grace: Some(given) };
             let _ = self.news.send(News::Kill { uid: uid.clone(), kill }).await;
-            let own = pod_grace(pod, None);
+            let own = pod_grace(pod, None, false);
             let (given, pod) = (group.grace(pod), title(pod));
             told.insert(uid, Told { pod, own, given, hurried });
         }

@@ -190,6 +190,7 @@ pub(crate) async fn follow(server: Server) {
                 waiting |= is_terminating(&definition.value) && !finish(&server, &definition).await;
             }
             let seen = tokio::select! {
+                biased;
                 seen = watcher.next(1024) => seen,
                 () = tokio::time::sleep(LOOK_AGAIN), if waiting => continue,
             };

@@ -1,5 +1,6 @@
 //! HTTP to store: who asks, whether they may, what is admitted, what is stored. See README.md.
 
+mod indoors;
 mod listen;
 mod run;
 mod server;
@@ -7,6 +8,7 @@ mod service;
 
 mod body;
 mod call;
+mod deadline;
 mod decode;
 mod dispatch;
 mod negotiate;
@@ -43,6 +45,7 @@ mod upkeep;
 
 pub use answer::Answer;
 pub use body::Body;
+pub use indoors::{Foundation, Indoors, Site};
 pub use run::{Config, Error, NodeCredentials, Running, StoreChoice, start};
 pub use server::Server;
 pub use service::Door;

@@ -105,9 +105,12 @@ pub async fn start(config: Config) -> Result<Running, Error> {
         ca_certificate: pki.ca_certificate().to_owned(),
         nodes: Arc::new(pki.node_client_config()?),
         audit,
+        built_in: Arc::new(api::Registry::built_in()),
     });
     let controllers = config.controllers.then(|| pki.clone());
-    upkeep::begin(&server, outside, controllers).await.map_err(Error::Bootstrap)?;
+    let stored = upkeep::store_what_is_missing(&server, outside, controllers.is_some());
+    stored.await.map_err(Error::Bootstrap)?;
+    upkeep::attend(&server, outside, controllers);
     let kubeconfig = dir.join("kubeconfig");
     let text = pki.kubeconfig(&format!("https://{}", reachable(address)));
     crate::pki::write_secret(&kubeconfig, text.as_bytes()).map_err(data_dir)?;
@@ -206,16 +209,18 @@ async fn open_store(config: &Config) -> Result<Store, Error> {
             prefix: "/landfall/".into(),
         }),
     };
-    let mut options = store::Options::new(ENVELOPE);
-    options.history_bytes = HISTORY_BYTES;
-    let opened = Store::open(backend, options).await;
+    let opened = Store::open(backend, store_options()).await;
     opened.map_err(|error| match error {
         store::Error::InUse { .. } => Error::InUse { path: config.data_dir.clone() },
         error => Error::Store(error),
     })
 }
 
-fn authenticator(pki: &Pki, store: &Store) -> Result<Authenticator, Error> {
+pub(crate) fn store_options() -> store::Options {
+    store::Options { history_bytes: HISTORY_BYTES, ..store::Options::new(ENVELOPE) }
+}
+
+pub(crate) fn authenticator(pki: &Pki, store: &Store) -> Result<Authenticator, Error> {
     let mut static_tokens = StaticTokens::new();
     static_tokens
         .add(pki.admin_token(), User::authenticated("kubernetes-admin", &["system:masters"]));

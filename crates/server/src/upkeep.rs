@@ -38,23 +38,27 @@ const RENEWAL_LOOK: Duration = Duration::from_secs(24 * 3600);
 
 const RELATIONS_EVERY: Duration = Duration::from_secs(10);
 
-/// Stores what is missing and starts what goes on in the background; with the keys of the cluster
-/// also what controllers would do.
-pub(crate) async fn begin(
+/// Before anybody is answered. `furnished`: also what controllers would store.
+pub(crate) async fn store_what_is_missing(
     server: &Server,
     address: SocketAddr,
-    controllers: Option<Arc<Pki>>,
+    furnished: bool,
 ) -> Result<(), String> {
     services::sweep(server.store()).await;
     store_first_objects(server, address).await?;
     refresh_policy(server);
     customs::settle(server).await;
-    if controllers.is_some() {
+    if furnished {
         let (_, namespaces) = server.store().list("namespaces", "", None);
         for namespace in namespaces {
             furnish(server, namespace.name()).await?;
         }
     }
+    Ok(())
+}
+
+/// Starts what goes on in the background; with the keys of the cluster also what controllers would do.
+pub(crate) fn attend(server: &Server, address: SocketAddr, controllers: Option<Arc<Pki>>) {
     spawn_until_closing(server, follow_roles(server.clone()));
     spawn_until_closing(server, customs::follow(server.clone()));
     spawn_until_closing(server, forget_events(server.clone()));
@@ -70,7 +74,6 @@ pub(crate) async fn begin(
             spawn_until_closing(server, keep_own_service(server.clone(), address, collection));
         }
     }
-    Ok(())
 }
 
 pub(crate) fn spawn_until_closing(
@@ -80,6 +83,7 @@ pub(crate) fn spawn_until_closing(
     let mut closing = server.closing();
     tokio::spawn(async move {
         tokio::select! {
+            biased;
             () = task => {}
             _ = closing.wait_for(|closing| *closing) => {}
         }
@@ -237,7 +241,8 @@ pub(crate) fn refresh_policy(server: &Server) {
     };
     let (cluster_roles, cluster_bindings) = (all("clusterroles"), all("clusterrolebindings"));
     let (roles, bindings) = (all("roles"), all("rolebindings"));
-    server.set_policy(Policy::build(&cluster_roles, &cluster_bindings, &roles, &bindings));
+    let policy = Policy::build(&cluster_roles, &cluster_bindings, &roles, &bindings);
+    server.set_policy(policy);
 }
 
 /// Other servers on the same store change roles too.
@@ -254,6 +259,7 @@ async fn follow_roles(server: Server) {
     };
     loop {
         let seen = tokio::select! {
+            biased;
             seen = a.next(1024) => seen,
             seen = b.next(1024) => seen,
             seen = c.next(1024) => seen,

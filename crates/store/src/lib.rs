@@ -12,10 +12,13 @@ mod bell;
 mod state;
 mod watcher;
 
+mod batch;
 mod embedded;
 mod etcd;
+mod memory;
 
 pub use error::{Compacted, Error};
+pub use memory::Memory;
 pub use object::{Draft, Envelope, Event, EventKind, Index, Object};
 pub use store::{Backend, EtcdOptions, Options, Store};
 pub use watcher::Watcher;

@@ -46,12 +46,14 @@ struct Collection<I> {
     changed: Arc<Bell>,
 }
 
+#[derive(Clone)]
 struct Kept {
     since: Instant,
     collection: usize,
     bytes: usize,
 }
 
+#[derive(Clone)]
 struct Limits {
     age: Duration,
     events: usize,
@@ -227,6 +229,43 @@ impl<I> State<I> {
                 events: options.history_events,
                 bytes: options.history_bytes,
             },
+        }
+    }
+
+    /// The same objects and history, for others to watch.
+    pub(crate) fn again(&self) -> Self {
+        self.copied(|collection| (collection.ring.clone(), collection.floor), self.order.clone())
+    }
+
+    /// The same objects, from before history begins.
+    pub(crate) fn settled(&self) -> Self {
+        let revision = self.revision;
+        State { floor: revision, ..self.copied(|_| (VecDeque::new(), revision), VecDeque::new()) }
+    }
+
+    fn copied(
+        &self,
+        history: impl Fn(&Collection<I>) -> (VecDeque<Arc<Event<I>>>, u64),
+        order: VecDeque<Kept>,
+    ) -> Self {
+        let copy = |collection: &Collection<I>| {
+            let (ring, floor) = history(collection);
+            Collection {
+                name: collection.name.clone(),
+                objects: collection.objects.clone(),
+                ring,
+                floor,
+                changed: Bell::new(self.revision),
+            }
+        };
+        State {
+            revision: self.revision,
+            floor: self.floor,
+            collections: self.collections.iter().map(copy).collect(),
+            by_name: self.by_name.clone(),
+            order_bytes: order.iter().map(|kept| kept.bytes).sum(),
+            order,
+            limits: self.limits.clone(),
         }
     }
 

@@ -1,7 +1,8 @@
 //! The store's face: opening, reading, writing, watching.
 //!
 //! Reads are answered from memory (`state`). Writes go to the engine underneath, which is the only
-//! one that changes the memory: `embedded` (one file, one writer) or `etcd` (shared by servers).
+//! one that changes the memory: `embedded` (one file, one writer), `etcd` (shared by servers), or
+//! `memory` (nothing underneath, for simulated clusters).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,15 +10,13 @@ use std::time::Duration;
 
 use crate::state::Shared;
 use crate::{Compacted, Envelope, Error, Index, Object, Watcher, Write, WriteError};
-use crate::{embedded, etcd};
+use crate::{embedded, etcd, memory};
 
 /// What lies underneath.
 #[derive(Debug, Clone)]
 pub enum Backend {
     /// One file on this machine, made if it does not exist.
     Embedded { path: PathBuf },
-    /// The embedded engine on memory: for tests and simulations. Gone when closed.
-    Memory,
     /// An etcd cluster, possibly shared with other servers of the same prefix.
     Etcd(EtcdOptions),
 }
@@ -61,6 +60,7 @@ pub struct Store<I> {
 enum Engine<I> {
     Embedded(embedded::Engine<I>),
     Etcd(Box<etcd::Engine<I>>),
+    Memory(memory::Engine<I>),
 }
 
 impl<I> Clone for Store<I> {
@@ -76,11 +76,7 @@ impl<I: Index> Store<I> {
     pub async fn open(backend: Backend, options: Options) -> Result<Self, Error> {
         let (state, engine) = match backend {
             Backend::Embedded { path } => {
-                let (state, engine) = embedded::open(Some(path), options).await?;
-                (state, Engine::Embedded(engine))
-            }
-            Backend::Memory => {
-                let (state, engine) = embedded::open(None, options).await?;
+                let (state, engine) = embedded::open(path, options).await?;
                 (state, Engine::Embedded(engine))
             }
             Backend::Etcd(etcd) => {
@@ -89,6 +85,12 @@ impl<I: Index> Store<I> {
             }
         };
         Ok(Store { state, engine: Arc::new(engine) })
+    }
+
+    /// A store on memory that outlives it. Whoever had that open can write no more.
+    pub fn open_memory(memory: &memory::Memory<I>, options: Options) -> Self {
+        let (state, engine) = memory::open(memory, options);
+        Store { state, engine: Arc::new(Engine::Memory(engine)) }
     }
 
     /// The newest revision that reads can see.
@@ -125,6 +127,7 @@ impl<I: Index> Store<I> {
         match &*self.engine {
             Engine::Embedded(engine) => engine.write(write).await,
             Engine::Etcd(engine) => engine.write(write).await,
+            Engine::Memory(engine) => engine.write(write).await,
         }
     }
 
@@ -141,7 +144,7 @@ impl<I: Index> Store<I> {
     /// Reads after this see every write that was acknowledged, by whichever server, before it.
     pub async fn barrier(&self) -> Result<u64, Error> {
         match &*self.engine {
-            Engine::Embedded(_) => Ok(self.revision()),
+            Engine::Embedded(_) | Engine::Memory(_) => Ok(self.revision()),
             Engine::Etcd(engine) => engine.barrier().await,
         }
     }
@@ -162,6 +165,17 @@ impl<I: Index> Store<I> {
         match &*self.engine {
             Engine::Embedded(engine) => engine.close().await,
             Engine::Etcd(engine) => engine.close().await,
+            Engine::Memory(engine) => {
+                engine.close();
+                Ok(())
+            }
+        }
+    }
+
+    /// Nothing is written from here on, as if the process had been killed. Memory only.
+    pub fn cut(&self) {
+        if let Engine::Memory(engine) = &*self.engine {
+            engine.close();
         }
     }
 

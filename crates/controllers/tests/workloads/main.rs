@@ -3,5 +3,7 @@
 
 mod cluster;
 
+mod daemon_sets;
 mod deployments;
 mod replica_sets;
+mod stateful_sets;

@@ -78,7 +78,7 @@ server = http.server.ThreadingHTTPServer(('', 8080), Answers)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 def handler(number, frame):
     say('SIGTERM')
-    server.socket.close()
+    server.shutdown()
     time.sleep(float(os.environ['HANDLER']))
     say('db-closed')
     sys.exit(0)

@@ -69,5 +69,5 @@ async fn size(directory: PathBuf) -> u64 {
         let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
         files.filter_map(|file| Some(file.metadata().ok()?.len())).sum()
     };
-    tokio::task::spawn_blocking(sum).await.unwrap_or_default()
+    clock::apart(sum).await.unwrap_or_default()
 }

@@ -159,7 +159,7 @@ impl Pulled {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> T {
-        tokio::task::spawn_blocking(work).await.unwrap_or_default()
+        clock::apart(work).await.unwrap_or_default()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Asks the machine and the runtime what is so: for the registration, and for its health.
 
 use super::machine::filesystem_size;
-use super::{Addresses, Facts, FactsProvider, Health, Machine, RuntimeTrouble, Settings};
+use super::{Addresses, Facts, FactsProvider, Hardware, Health, Machine, RuntimeTrouble, Settings};
 use runtime::{Image, Runtime, Version};
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +42,25 @@ pub(crate) fn facts_of(settings: &Settings, runtime: Arc<dyn Runtime>) -> FactsP
                 storage: filesystem_size(&directory),
                 runtime: remembered.runtime.clone(),
                 images: remembered.images.as_ref().map(|i| i.1.clone()).unwrap_or_default(),
+            }
+        })
+    })
+}
+
+/// For a node without a machine: always the same.
+pub(crate) fn given(hardware: Hardware, runtime: Arc<dyn Runtime>) -> FactsProvider {
+    Arc::new(move || {
+        let runtime = runtime.clone();
+        Box::pin(async move {
+            Facts {
+                machine: Machine {
+                    cores: hardware.cores,
+                    memory: hardware.memory_bytes,
+                    ..Machine::default()
+                },
+                storage: Some(hardware.storage_bytes),
+                runtime: runtime.version().await.ok(),
+                ..Facts::default()
             }
         })
     })

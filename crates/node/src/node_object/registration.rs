@@ -130,6 +130,7 @@ impl Keeper {
             let hurry = !ready && Instant::now() < often_until;
             let pause = if hurry { LOOK_OFTEN } else { with_jitter(LOOK) };
             tokio::select! {
+                biased;
                 changed = self.health.changed() => if changed.is_err() { sleep(pause).await },
                 () = sleep(pause) => {}
             }

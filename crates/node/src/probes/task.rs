@@ -29,8 +29,9 @@ pub(super) async fn run(shared: Weak<Shared>, subject: Subject, probe: Probe, ki
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         tokio::select! {
-            _ = ticks.tick() => {}
+            biased;
             () = kick.notified() => ticks.reset(),
+            _ = ticks.tick() => {}
         }
         let Some(shared) = shared.upgrade() else { return };
         once(&shared, &subject, &probe, seconds(probe.timeout_seconds, 1)).await;

@@ -76,13 +76,13 @@ pub(crate) struct Group {
 
 impl Group {
     pub(crate) fn grace(&self, pod: &Pod) -> Duration {
-        let own = pod_grace(pod, None);
+        let own = pod_grace(pod, None, false);
         self.period.map_or(own, |period| own.min(period))
     }
 
     /// How long the next group waits for this one at most.
     pub(crate) fn wait(&self) -> Duration {
-        let longest = || self.pods.iter().map(|pod| pod_grace(pod, None)).max();
+        let longest = || self.pods.iter().map(|pod| pod_grace(pod, None, false)).max();
         self.period.unwrap_or_else(|| wait_for(longest().unwrap_or_default()))
     }
 }

@@ -35,13 +35,15 @@ impl Worker {
                 return Err(message);
             }
             tokio::select! {
+                biased;
                 () = Worker::ending(&mut ending) => return Ok(None),
                 // What the volume needs may have come.
                 () = self.news.notified() => {}
                 () = changed(&mut orders, &self.pod) => {}
                 () = tokio::time::sleep(pause) => {}
             }
-            self.pod = self.orders.borrow().pod.clone();
+            let pod = self.orders.borrow().pod.clone();
+            self.pod = self.parts.allocations.on(&pod);
             pause = (pause * 2).min(MOUNT_WAIT);
         }
     }
@@ -64,6 +66,7 @@ impl Worker {
         }
         let made = self.try_sandbox(new).await;
         let made = made.map_err(|why| {
+            self.parts.metrics.add("kubelet_started_pods_errors_total", &[], 1);
             let message = format!("Failed to create pod sandbox: {why}");
             self.parts.recorder.warning(&self.reference(), "FailedCreatePodSandBox", message);
             why

@@ -25,7 +25,7 @@ struct Grant {
 }
 
 /// Grants by who gets them. Service accounts are users by their full name.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 struct Grants {
     users: HashMap<String, Vec<Grant>>,
     groups: HashMap<String, Vec<Grant>>,
@@ -39,7 +39,7 @@ impl Grants {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Policy {
     everywhere: Grants,
     namespaces: HashMap<String, Grants>,

@@ -110,6 +110,7 @@ fn over(call: &Call) -> impl Future<Output = ()> + Send + use<> {
     let mut gone = customs::Gone::of(&call.server, &call.kind);
     async move {
         tokio::select! {
+            biased;
             _ = closing.wait_for(|closing| *closing) => {}
             () = gone.wait() => {}
         }

@@ -39,6 +39,7 @@ const CACHE_BYTES: usize = 16 << 20;
 #[derive(Debug, Clone)]
 pub(super) enum Place {
     File(PathBuf),
+    #[cfg(test)]
     Memory,
 }
 
@@ -52,6 +53,7 @@ impl Log {
     pub(super) fn open(place: Place) -> Result<Self, Error> {
         match place.clone() {
             Place::File(path) => Self::open_with(place, |builder| builder.create(path)),
+            #[cfg(test)]
             Place::Memory => Self::open_with(place, |builder| {
                 builder.create_with_backend(redb::backends::InMemoryBackend::new())
             }),
@@ -279,6 +281,7 @@ impl Place {
     fn path(&self) -> PathBuf {
         match self {
             Place::File(path) => path.clone(),
+            #[cfg(test)]
             Place::Memory => PathBuf::from("(memory)"),
         }
     }

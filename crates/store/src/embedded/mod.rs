@@ -30,12 +30,12 @@ pub(crate) struct Engine<I> {
     queue: mpsc::Sender<Request<I>>,
 }
 
-/// Opens the file, or memory if there is no path.
+/// Opens the file, made if it does not exist.
 pub(crate) async fn open<I: Index>(
-    path: Option<PathBuf>,
+    path: PathBuf,
     options: Options,
 ) -> Result<(Arc<Shared<I>>, Engine<I>), Error> {
-    let place = path.map_or(Place::Memory, Place::File);
+    let place = Place::File(path);
     let (at, loading, now) = (place.clone(), options.clone(), Instant::now());
     let opened = tokio::task::spawn_blocking(move || {
         let log = Log::open(at)?;

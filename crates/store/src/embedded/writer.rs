@@ -4,7 +4,7 @@
 //! While a commit syncs, the next batch gathers in the queue: that is all there is to group commit.
 //! A commit that fails changes nothing in memory; the log is then opened anew before the next one.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use tokio::task::spawn_blocking;
 use tokio::time::MissedTickBehavior;
 
 use super::log::{Log, Place};
+use crate::batch::{Answer, Batch};
 use crate::error::describe;
-use crate::object::Identity;
 use crate::state::{Forgotten, Published, Shared};
-use crate::{Change, Error, Event, EventKind, Expect, Index, Object, Options, Write, WriteError};
+use crate::{Error, Index, Options, Write, WriteError};
 
 /// How many writes share a transaction at most.
 const BATCH_WRITES: usize = 512;
@@ -24,17 +24,12 @@ const BATCH_WRITES: usize = 512;
 const FORGET_BATCH: usize = 1024;
 /// How often old history is looked for when nothing is written.
 const HOUSEKEEPING: Duration = Duration::from_secs(10);
-/// Names and collections carry a 16-bit length in the log.
-const NAME_BYTES_MAX: usize = u16::MAX as usize;
 
 pub(super) enum Request<I> {
     Write(Write, oneshot::Sender<Answer<I>>),
     Close(oneshot::Sender<()>),
 }
 
-type Answer<I> = Result<Arc<Object<I>>, WriteError<I>>;
-/// Collection and name.
-type Key = (Arc<str>, Arc<str>);
 type Answers<I> = Vec<(oneshot::Sender<Answer<I>>, Answer<I>)>;
 
 pub(super) struct Writer<I> {
@@ -125,16 +120,10 @@ impl<I: Index> Writer<I> {
         &self,
         batch: Vec<(Write, oneshot::Sender<Answer<I>>)>,
     ) -> (Vec<Published<I>>, Answers<I>) {
-        let mut checking = Checking {
-            state: &self.state,
-            options: &self.options,
-            revision: self.state.read().revision(),
-            changed: HashMap::new(),
-            events: Vec::with_capacity(batch.len()),
-        };
+        let mut deciding = Batch::new(&self.state, &self.options, batch.len());
         let answers =
-            batch.into_iter().map(|(write, writer)| (writer, checking.decide(write))).collect();
-        (checking.events, answers)
+            batch.into_iter().map(|(write, writer)| (writer, deciding.decide(write))).collect();
+        (deciding.into_events(), answers)
     }
 
     /// Makes the events durable, and takes history out of the log if at least `forget_from` of it
@@ -200,72 +189,6 @@ impl<I: Index> Writer<I> {
         if let Some(closed) = close {
             let _ = closed.send(());
         }
-    }
-}
-
-/// A batch while it is decided: what its earlier writes have changed is seen by its later ones.
-struct Checking<'a, I> {
-    state: &'a Shared<I>,
-    options: &'a Options,
-    revision: u64,
-    changed: HashMap<Key, Option<Arc<Object<I>>>>,
-    events: Vec<Published<I>>,
-}
-
-impl<I: Index> Checking<'_, I> {
-    fn decide(&mut self, write: Write) -> Answer<I> {
-        let Write { collection, name, expect, change } = write;
-        if collection.len().max(name.len()) > NAME_BYTES_MAX {
-            return Err(Error::Refused { name, what: "its name is too long" }.into());
-        }
-        let key = (collection, Arc::<str>::from(name));
-        let current = match self.changed.get(&key) {
-            Some(changed) => changed.clone(),
-            None => self.state.read().get(&key.0, &key.1),
-        };
-        let met = match (expect, &current) {
-            (Expect::Absent, None) => true,
-            (Expect::Revision(expected), Some(object)) => object.revision() == expected,
-            (Expect::Absent, Some(_)) | (Expect::Revision(_), None) => false,
-        };
-        if !met {
-            return Err(WriteError::Conflict { current });
-        }
-        let event = self.event(&key, current, change)?;
-        let object = event.object.clone();
-        self.revision = event.revision;
-        let left = (event.kind != EventKind::Deleted).then(|| object.clone());
-        self.events.push((key.0.clone(), Arc::new(event)));
-        self.changed.insert(key, left);
-        Ok(object)
-    }
-
-    fn event(
-        &self,
-        (collection, name): &Key,
-        previous: Option<Arc<Object<I>>>,
-        change: Change,
-    ) -> Result<Event<I>, WriteError<I>> {
-        let envelope = &self.options.envelope;
-        let revision = self.revision + 1;
-        let (kind, object) = match (change, &previous) {
-            (Change::Put(draft), previous) => {
-                let (before, after) = draft.split(name)?;
-                let (kind, created, name) = match previous {
-                    Some(object) => {
-                        (EventKind::Updated, object.created(), object.shared_name().clone())
-                    }
-                    None => (EventKind::Created, revision, name.clone()),
-                };
-                let identity = Identity { collection, name, kind, revision, created };
-                (kind, Object::new(envelope, identity, before, after))
-            }
-            (Change::Delete, Some(object)) => {
-                (EventKind::Deleted, object.deleted(envelope, collection, revision))
-            }
-            (Change::Delete, None) => return Err(WriteError::Conflict { current: None }),
-        };
-        Ok(Event { revision, kind, object: Arc::new(object), previous })
     }
 }
 

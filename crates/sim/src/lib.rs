@@ -1,0 +1,33 @@
+//! A whole cluster in one thread, on a clock that stands still and one seed. See README.md.
+//!
+//! Start at `run.rs`; `scenario.rs` is the table of what there is to simulate, `judge.rs` says what
+//! must be true.
+
+mod scenario;
+
+mod many;
+mod run;
+
+mod cluster;
+mod plan;
+
+mod host;
+mod plane;
+
+mod hands;
+mod life;
+mod machine;
+mod script;
+
+mod line;
+
+mod book;
+mod judge;
+
+mod chance;
+
+pub use cluster::Wrap;
+pub use judge::Broken;
+pub use many::{Summary, run_many};
+pub use run::{Error, Ground, Options, Outcome, Violation, run};
+pub use scenario::{SCENARIOS, Scenario};

@@ -1,0 +1,366 @@
+//! A machine without a kernel: sandboxes and containers that do what their scripts say.
+//!
+//! It outlives the agents that use it, as containers outlive theirs, and writes into the book what
+//! really happens. Not here: how an agent reaches it (`hands`).
+
+use crate::book::{Agent, Book, Name, Signal, What};
+use crate::script::{Hook, OnTerm, Script};
+use runtime::{
+    Change, Container, ContainerSpec, ContainerState, Error, Exit, Result, Sandbox, SandboxSpec,
+    SandboxState, Session,
+};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, broadcast, mpsc, oneshot};
+
+/// Changes that an agent may be behind before it has to look at everything.
+const CHANGES_KEPT: usize = 1024;
+
+pub(crate) struct Machine {
+    pub(crate) name: Name,
+    number: u16,
+    book: Book,
+    changes: broadcast::Sender<Change>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    made: u64,
+    /// Of each pod, newest first.
+    sandboxes: BTreeMap<String, Vec<Sandbox>>,
+    /// Which pod a sandbox or a container belongs to.
+    pods: BTreeMap<String, String>,
+    processes: BTreeMap<String, Process>,
+}
+
+/// What is behind a container.
+struct Process {
+    script: Script,
+    stopped: bool,
+    /// Told when it ends, for whatever runs in it.
+    ended: Arc<Notify>,
+}
+
+impl Machine {
+    pub(crate) fn new(name: &str, number: u16, book: Book) -> Arc<Machine> {
+        Arc::new(Machine {
+            name: name.into(),
+            number,
+            book,
+            changes: broadcast::Sender::new(CHANGES_KEPT),
+            state: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn changes(&self) -> broadcast::Receiver<Change> {
+        self.changes.subscribe()
+    }
+
+    pub(crate) fn run_sandbox(&self, spec: &SandboxSpec) -> Sandbox {
+        let mut state = self.state();
+        let id = state.next(&self.name, "s");
+        let [high, low] = (state.made as u16).to_be_bytes();
+        let [_, number] = self.number.to_be_bytes();
+        let sandbox = Sandbox {
+            id: id.clone(),
+            pod: spec.pod.clone(),
+            attempt: spec.attempt,
+            state: SandboxState::Ready,
+            message: String::new(),
+            created_at: clock::now(),
+            network: spec.network.clone(),
+            addresses: vec![IpAddr::V4(Ipv4Addr::new(10, number, high, low))],
+            containers: Vec::new(),
+            labels: spec.labels.clone(),
+            annotations: spec.annotations.clone(),
+        };
+        state.pods.insert(id, spec.pod.uid.clone());
+        state.sandboxes.entry(spec.pod.uid.clone()).or_default().insert(0, sandbox.clone());
+        sandbox
+    }
+
+    /// Whatever runs in it is killed.
+    pub(crate) fn stop_sandbox(self: &Arc<Self>, id: &str, by: &Agent) {
+        let mut running = Vec::new();
+        let mut pod = None;
+        if let Some(sandbox) = self.state().sandbox(id) {
+            sandbox.state = SandboxState::NotReady;
+            pod = Some(sandbox.pod.uid.clone());
+            let alive = sandbox.containers.iter().filter(|c| is_running(c));
+            running.extend(alive.map(|container| container.id.clone()));
+        }
+        for container in running {
+            self.signal(&container, Signal::Sandbox, by);
+            self.exit(&container, 137, Some(9));
+        }
+        if let Some(pod) = pod {
+            let _ = self.changes.send(Change { pod });
+        }
+    }
+
+    pub(crate) fn remove_sandbox(&self, id: &str) {
+        let mut state = self.state();
+        let Some(pod) = state.pods.remove(id) else { return };
+        let mut gone = Vec::new();
+        if let Some(all) = state.sandboxes.get_mut(&pod) {
+            for sandbox in all.iter().filter(|sandbox| sandbox.id == id) {
+                gone.extend(sandbox.containers.iter().map(|container| container.id.clone()));
+            }
+            all.retain(|sandbox| sandbox.id != id);
+            if all.is_empty() {
+                state.sandboxes.remove(&pod);
+            }
+        }
+        for container in gone {
+            state.pods.remove(&container);
+            state.processes.remove(&container);
+        }
+    }
+
+    pub(crate) fn sandboxes(&self) -> Vec<Sandbox> {
+        self.state().sandboxes.values().flatten().cloned().collect()
+    }
+
+    pub(crate) fn sandboxes_of(&self, pod: &str) -> Vec<Sandbox> {
+        self.state().sandboxes.get(pod).cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn create_container(
+        &self,
+        sandbox: &str,
+        spec: &ContainerSpec,
+    ) -> Result<Container> {
+        let mut state = self.state();
+        let id = state.next(&self.name, "c");
+        let found = state.sandbox(sandbox).filter(|found| found.state == SandboxState::Ready);
+        let Some(found) = found else {
+            return Err(Error::NotFound { what: "sandbox", id: sandbox.to_owned() });
+        };
+        let container = Container {
+            id: id.clone(),
+            sandbox: sandbox.to_owned(),
+            name: spec.name.clone(),
+            attempt: spec.attempt,
+            state: ContainerState::Created,
+            created_at: clock::now(),
+            image_name: spec.image_name.clone(),
+            image: spec.image.clone(),
+            resources: spec.resources.clone(),
+            user: Some((0, 0, vec![0])),
+            mounts: Vec::new(),
+            log_path: spec.log_path.clone(),
+            labels: spec.labels.clone(),
+            annotations: spec.annotations.clone(),
+        };
+        found.containers.insert(0, container.clone());
+        let pod = found.pod.uid.clone();
+        state.pods.insert(id.clone(), pod);
+        let script = Script::read(spec.args.as_deref().unwrap_or_default());
+        state.processes.insert(id, Process { script, stopped: false, ended: Arc::default() });
+        Ok(container)
+    }
+
+    /// How long it takes to start, and whose it is.
+    pub(crate) fn before_start(&self, id: &str, by: &Agent) -> Result<(Duration, Name)> {
+        let mut state = self.state();
+        let missing = || Error::NotFound { what: "container", id: id.to_owned() };
+        let container = state.container(id).ok_or_else(missing)?;
+        let name: Name = container.name.as_str().into();
+        let uid: Name = state.pods.get(id).ok_or_else(missing)?.as_str().into();
+        let takes = state.processes.get(id).map(|process| process.script.start).unwrap_or_default();
+        drop(state);
+        self.book.write(What::Starting {
+            container: id.into(),
+            name,
+            uid: uid.clone(),
+            by: by.clone(),
+        });
+        Ok((takes, uid))
+    }
+
+    pub(crate) fn start_container(self: &Arc<Self>, id: &str) -> Result<()> {
+        let mut state = self.state();
+        let Some(container) = state.container(id) else {
+            return Err(Error::NotFound { what: "container", id: id.to_owned() });
+        };
+        if container.state != ContainerState::Created {
+            return Err(Error::Refused(format!("container {id} was started before")));
+        }
+        container.state = ContainerState::Running { started_at: clock::now() };
+        let run = state.processes.get(id).and_then(|process| process.script.run);
+        drop(state);
+        self.book.write(What::Running { container: id.into() });
+        self.tell(id);
+        if let Some((after, code)) = run {
+            self.exit_later(id, after, code);
+        }
+        Ok(())
+    }
+
+    /// The stop signal. What has ended does not hear it.
+    pub(crate) fn stop_container(self: &Arc<Self>, id: &str, by: &Agent) {
+        let mut state = self.state();
+        if !state.container(id).is_some_and(|container| is_running(container)) {
+            drop(state);
+            return self.too_late(id, Signal::Stop, by);
+        }
+        let Some(process) = state.processes.get_mut(id) else { return };
+        let first = !std::mem::replace(&mut process.stopped, true);
+        let term = process.script.term;
+        drop(state);
+        self.signal(id, Signal::Stop, by);
+        if let (OnTerm::Exit { after, code }, true) = (term, first) {
+            self.exit_later(id, after, code);
+        }
+    }
+
+    pub(crate) fn kill_container(self: &Arc<Self>, id: &str, by: &Agent) {
+        if !self.state().container(id).is_some_and(|container| is_running(container)) {
+            return self.too_late(id, Signal::Kill, by);
+        }
+        self.signal(id, Signal::Kill, by);
+        self.exit(id, 137, Some(9));
+    }
+
+    pub(crate) fn remove_container(&self, id: &str) {
+        let mut state = self.state();
+        let Some(pod) = state.pods.remove(id) else { return };
+        state.processes.remove(id);
+        for sandbox in state.sandboxes.get_mut(&pod).into_iter().flatten() {
+            sandbox.containers.retain(|container| container.id != id);
+        }
+    }
+
+    /// A command in a container: a hook, or anything else, which succeeds at once.
+    pub(crate) fn exec(
+        self: &Arc<Self>,
+        id: &str,
+        command: &[String],
+        by: &Agent,
+    ) -> Result<Session> {
+        let mut state = self.state();
+        if !state.container(id).is_some_and(|container| is_running(container)) {
+            return Err(Error::Refused(format!("container {id} is not running")));
+        }
+        let ended = state.processes.get(id).map(|process| process.ended.clone());
+        drop(state);
+        let hook = Hook::read(command);
+        let (said, output) = mpsc::channel(1);
+        let (exited, exit) = oneshot::channel();
+        let (kill, killed) = oneshot::channel::<()>();
+        let (id, book, by): (Name, Book, Agent) = (id.into(), self.book.clone(), by.clone());
+        if hook.is_some() {
+            book.write(What::HookBegins { container: id.clone(), by: by.clone() });
+        }
+        let ended = async move {
+            match ended {
+                Some(ended) => ended.notified().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::spawn(async move {
+            let killed = async {
+                if killed.await.is_ok() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            let how = tokio::select! {
+                biased;
+                () = ended => None,
+                code = run(hook) => Some(code),
+                () = killed => None,
+            };
+            if hook.is_some() {
+                book.write(What::HookEnds { container: id, by, how });
+            }
+            drop(said);
+            let _ = exited.send(Ok(how.unwrap_or(137)));
+        });
+        Ok(Session { stdin: None, output, resize: None, exit, kill: Some(kill) })
+    }
+
+    fn exit_later(self: &Arc<Self>, id: &str, after: Duration, code: i32) {
+        let (machine, id) = (self.clone(), id.to_owned());
+        if after.is_zero() {
+            return self.exit(&id, code, None);
+        }
+        tokio::spawn(async move {
+            tokio::time::sleep(after).await;
+            machine.exit(&id, code, None);
+        });
+    }
+
+    fn exit(&self, id: &str, code: i32, signal: Option<i32>) {
+        let mut state = self.state();
+        let Some(container) = state.container(id) else { return };
+        let ContainerState::Running { started_at } = container.state else { return };
+        container.state = ContainerState::Exited(Exit {
+            code,
+            signal,
+            reason: String::new(),
+            message: String::new(),
+            started_at: Some(started_at),
+            finished_at: clock::now(),
+        });
+        if let Some(process) = state.processes.get(id) {
+            process.ended.notify_waiters();
+        }
+        drop(state);
+        self.book.write(What::Exit { container: id.into(), code });
+        self.tell(id);
+    }
+
+    fn signal(&self, id: &str, signal: Signal, by: &Agent) {
+        self.book.write(What::Signal { container: id.into(), signal, by: by.clone() });
+    }
+
+    /// Asked for after the end. Whether the agent could have known, the judge knows.
+    fn too_late(&self, id: &str, signal: Signal, by: &Agent) {
+        self.book.write(What::TooLate { container: id.into(), signal, by: by.clone() });
+    }
+
+    fn tell(&self, id: &str) {
+        let pod = self.state().pods.get(id).cloned();
+        if let Some(pod) = pod {
+            let _ = self.changes.send(Change { pod });
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn next(&mut self, machine: &str, sort: &str) -> String {
+        self.made += 1;
+        format!("{machine}-{sort}{}", self.made)
+    }
+
+    fn sandbox(&mut self, id: &str) -> Option<&mut Sandbox> {
+        let pod = self.pods.get(id)?;
+        self.sandboxes.get_mut(pod)?.iter_mut().find(|sandbox| sandbox.id == id)
+    }
+
+    fn container(&mut self, id: &str) -> Option<&mut Container> {
+        let pod = self.pods.get(id)?;
+        let all = self.sandboxes.get_mut(pod)?.iter_mut();
+        all.flat_map(|sandbox| &mut sandbox.containers).find(|container| container.id == id)
+    }
+}
+
+async fn run(hook: Option<Hook>) -> i32 {
+    let Some(hook) = hook else { return 0 };
+    match hook.takes {
+        Some(takes) => tokio::time::sleep(takes).await,
+        None => std::future::pending().await,
+    }
+    hook.code
+}
+
+pub(crate) fn is_running(container: &Container) -> bool {
+    matches!(container.state, ContainerState::Running { .. })
+}
