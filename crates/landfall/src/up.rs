@@ -207,7 +207,7 @@ fn prepare() -> anyhow::Result<()> {
 fn server_control(common: &Common) -> anyhow::Result<Control> {
     // Nothing is made for a command line that makes no sense.
     common.store_choice()?;
-    common.pod_cidrs()?;
+    common.controllers()?;
     control(&common.data_dir)
 }
 
