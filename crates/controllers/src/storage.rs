@@ -1,7 +1,10 @@
 //! Claims and the volumes behind them: who gets which (`binding`), that nothing goes while it is in use
-//! (`protection`), and volumes made of directories (`local`). Not here: mounting (`node`), and choosing a node by its volumes (`scheduler`).
+//! (`protection`), claims of one pod (`ephemeral`), and volumes made of directories (`local`).
+//!
+//! Not here: mounting (`node`), and choosing a node by its volumes (`scheduler`).
 
 mod binding;
+mod ephemeral;
 mod local;
 mod matching;
 mod protection;
@@ -54,7 +57,12 @@ pub(crate) async fn run(cluster: &Cluster, local_volumes: Option<&LocalVolumes>)
             local::run(cluster, &storage, here).await;
         }
     };
-    tokio::join!(protection::run(cluster, &storage), binding::run(cluster, &storage), local);
+    tokio::join!(
+        protection::run(cluster, &storage),
+        binding::run(cluster, &storage),
+        ephemeral::run(cluster, &storage),
+        local,
+    );
 }
 
 fn attributes_class(volume: &PersistentVolume) -> Option<String> {

@@ -243,3 +243,37 @@ async fn c_169_c_171_directories_become_volumes_and_go_with_their_claims() {
     assert!(!path.exists(), "the agreement was Delete");
     cluster.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn c_174_a_pod_gets_claims_of_its_own_and_takes_them_along() {
+    let cluster = Cluster::start().await;
+    let claims = cluster.follow::<PersistentVolumeClaim>();
+    cluster.create::<Node>(json!({ "metadata": { "name": "n" } })).await;
+    claim(&cluster, "p-taken", json!({ "storageClassName": "" })).await;
+    let spec = json!({ "accessModes": ["ReadWriteOnce"], "storageClassName": "",
+                       "resources": { "requests": { "storage": "1Gi" } } });
+    let template = json!({ "metadata": { "labels": { "a": "b" } }, "spec": spec });
+    let volumes = json!([
+        { "name": "own", "ephemeral": { "volumeClaimTemplate": template } },
+        { "name": "taken", "ephemeral": { "volumeClaimTemplate": template } },
+    ]);
+    let pod =
+        cluster.running_pod("default", "p", "n", json!({ "spec": { "volumes": volumes } })).await;
+    let own = key("default", "p-own");
+    claims
+        .when(&own, |claim| {
+            let owner = claim.and_then(|c| c.metadata.owner_references.as_ref()?.first().cloned());
+            owner.is_some_and(|owner| Some(owner.uid) == pod.metadata.uid)
+        })
+        .await;
+    assert_eq!(claims.cache.get(&own).unwrap().metadata.labels.as_ref().unwrap()["a"], "b");
+    let events = cluster.follow::<k8s_openapi::api::core::v1::Event>();
+    let said = "ephemeral volume taken: PVC default/p-taken was not created for pod default/p (pod is not owner)";
+    events.find(|event| event.message.as_deref() == Some(said)).await;
+
+    let now = DeleteOptions::default().grace(0);
+    cluster.client.delete::<Pod>(&key("default", "p"), &now).await.unwrap();
+    claims.gone(&own).await;
+    assert!(claims.cache.get(&key("default", "p-taken")).is_some(), "which is another's");
+    cluster.stop().await;
+}

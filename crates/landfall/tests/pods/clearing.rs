@@ -62,11 +62,9 @@ kubectl wait --for=condition=Ready pod/web --timeout=30s"
             "until {slices} | grep -F '{ready}'; do sleep 0.1; done
              {listed} | grep web
              kubectl delete pod web --wait=false
-             until {slices} | grep -F '{ending}'; do sleep 0.1; done"
-        ));
-        kubectl.prints(listed, "");
-        kubectl.ok(&format!(
-            "kubectl get pod web
+             until {slices} | grep -F '{ending}'; do sleep 0.1; done
+             until [ -z \"$({listed})\" ]; do sleep 0.1; done
+             kubectl get pod web | grep Terminating
              kubectl wait --for=delete pod/web --timeout=30s
              until [ -z \"$({slices})\" ]; do sleep 0.1; done
              kubectl delete svc web"
