@@ -33,3 +33,4 @@ mod start;
 pub use pod_cidrs::Range;
 pub use pod_garbage::FINISHED_MAX;
 pub use start::{Handle, Options, start};
+pub use storage::LocalVolumes;

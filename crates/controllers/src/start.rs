@@ -1,6 +1,7 @@
 //! Starts the controllers, each on what it shares with the others, and stops them again.
 
 use crate::pod_cidrs::Range;
+use crate::storage::LocalVolumes;
 use crate::{
     cluster_roles, cron_job, daemon_set, deployment, disruption, finished_jobs, garbage, job,
     join_tokens, namespaces, node_leases, node_lost, node_taints, pod_cidrs, pod_garbage, pods,
@@ -28,6 +29,8 @@ pub struct Options {
     pub identity: Option<String>,
     /// How many finished pods may stay; `None` is all of them (T-CTRL-33).
     pub finished_pods_max: Option<usize>,
+    /// If claims may have directories of this machine: which node it is, and where they are.
+    pub local_volumes: Option<LocalVolumes>,
 }
 
 impl Default for Options {
@@ -36,6 +39,7 @@ impl Default for Options {
             pod_cidrs: Range::default(),
             identity: None,
             finished_pods_max: Some(pod_garbage::FINISHED_MAX),
+            local_volumes: None,
         }
     }
 }
@@ -142,7 +146,7 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
                 node_lost::run(&cluster),
                 taint_eviction::run(&cluster),
                 disruption::run(&cluster),
-                storage::run(&cluster),
+                storage::run(&cluster, options.local_volumes.as_ref()),
                 cluster_roles::run(&cluster),
                 system_namespaces::run(&cluster),
                 quotas::run(&cluster),
