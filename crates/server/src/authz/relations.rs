@@ -222,7 +222,7 @@ mod tests {
 
     async fn open() -> Store {
         let options = store::Options { history_events: 8, ..store::Options::new(ENVELOPE) };
-        Store::open(store::Backend::Memory, options).await.unwrap()
+        Store::open_memory(&store::Memory::default(), options)
     }
 
     async fn put(store: &Store, plural: &str, name: &str, object: Value) {
