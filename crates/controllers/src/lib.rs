@@ -18,8 +18,10 @@ mod storage;
 mod system_namespaces;
 mod taint_eviction;
 
+mod cron_job;
 mod daemon_set;
 mod deployment;
+mod job;
 mod replica_set;
 mod stateful_set;
 
@@ -31,3 +33,4 @@ mod start;
 pub use pod_cidrs::Range;
 pub use pod_garbage::FINISHED_MAX;
 pub use start::{Handle, Options, start};
+pub use storage::LocalVolumes;

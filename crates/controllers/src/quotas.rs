@@ -12,7 +12,7 @@ use api::quota::{Counted, scope, usage};
 use client::{Cache, Next, Outline, Selection, ServedKind, run_controller};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{
-    PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, Service,
+    PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, ResourceRequirements, Service,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use serde::Serialize;
@@ -37,15 +37,11 @@ pub(crate) async fn run(cluster: &Cluster) {
     });
     cluster.pods.feed_changes(queue, |before, after| {
         // What makes a pod count differently, while it is there.
-        let said = |pod: &Pod| {
-            let spec = pod.spec.as_ref();
-            let sizes = spec.map(|spec| {
-                spec.containers.iter().map(|c| c.resources.clone()).collect::<Vec<_>>()
-            });
-            (pods::is_terminal(pod), spec.and_then(|spec| spec.active_deadline_seconds), sizes)
-        };
         let (Some(before), Some(after)) = (before, after) else { return Vec::new() };
-        let changed = said(before) != said(after);
+        let deadline = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.active_deadline_seconds);
+        let changed = pods::is_terminal(before) != pods::is_terminal(after)
+            || deadline(before) != deadline(after)
+            || !sizes(before).eq(sizes(after));
         changed.then(|| pods::namespace(after).to_owned()).into_iter().collect()
     });
     quotas.synced().await;
@@ -54,6 +50,11 @@ pub(crate) async fn run(cluster: &Cluster) {
         reconcile(cluster, &quotas, namespace)
     })
     .await;
+}
+
+fn sizes(pod: &Pod) -> impl Iterator<Item = Option<&ResourceRequirements>> {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    containers.map(|container| container.resources.as_ref())
 }
 
 async fn reconcile(

@@ -119,26 +119,27 @@ fn selecting(services: &Cache<Service>, pod: &Pod) -> Vec<ObjectKey> {
     found
 }
 
-/// Whatever of a pod decides how it is listed. A change of anything else concerns nobody here.
-fn concerns(pod: &Pod) -> impl PartialEq + use<> {
-    let (spec, status) = (pod.spec.clone(), pod.status.clone());
-    (
-        pod.metadata.uid.clone(),
-        pod.metadata.labels.clone(),
-        pods::is_ending(pod),
-        pods::is_terminal(pod),
-        pods::condition(pod, "Ready")
-            .map(|ready| (ready.status.clone(), ready.last_transition_time.clone())),
-        status.map(|status| (status.pod_ip, status.pod_ips)),
-        spec.map(|spec| spec.node_name),
-    )
+/// Whether two states of a pod are listed alike. Most changes of a pod concern nobody here.
+fn is_listed_alike(before: &Pod, after: &Pod) -> bool {
+    let addresses = |pod: &Pod| pod.status.as_ref().map(|s| (s.pod_ip.clone(), s.pod_ips.clone()));
+    let ready = |pod: &Pod| {
+        let ready = pods::condition(pod, "Ready");
+        ready.map(|ready| (ready.status == "True", ready.last_transition_time.clone()))
+    };
+    before.metadata.uid == after.metadata.uid
+        && before.metadata.labels == after.metadata.labels
+        && pods::is_ending(before) == pods::is_ending(after)
+        && pods::is_terminal(before) == pods::is_terminal(after)
+        && pods::node_name(before) == pods::node_name(after)
+        && ready(before) == ready(after)
+        && addresses(before) == addresses(after)
 }
 
 /// Feeds the Services that a change of pods or nodes concerns.
 fn feed_backends(cluster: &Cluster, services: &Services, queue: &client::Queue<ObjectKey>) {
     let known = services.services.clone();
     cluster.pods.feed_changes(queue, move |before, after| match (before, after) {
-        (Some(before), Some(after)) if concerns(before) == concerns(after) => Vec::new(),
+        (Some(before), Some(after)) if is_listed_alike(before, after) => Vec::new(),
         _ => [before, after].into_iter().flatten().flat_map(|pod| selecting(&known, pod)).collect(),
     });
     let (known, pods) = (services.services.clone(), cluster.pods.clone());

@@ -1,10 +1,11 @@
 //! Starts the controllers, each on what it shares with the others, and stops them again.
 
 use crate::pod_cidrs::Range;
+use crate::storage::LocalVolumes;
 use crate::{
-    cluster_roles, daemon_set, deployment, disruption, finished_jobs, garbage, join_tokens,
-    namespaces, node_leases, node_lost, node_taints, pod_cidrs, pod_garbage, pods, quotas,
-    replica_set, services, signing_requests, stateful_set, storage, system_namespaces,
+    cluster_roles, cron_job, daemon_set, deployment, disruption, finished_jobs, garbage, job,
+    join_tokens, namespaces, node_leases, node_lost, node_taints, pod_cidrs, pod_garbage, pods,
+    quotas, replica_set, services, signing_requests, stateful_set, storage, system_namespaces,
     taint_eviction, workload,
 };
 use client::{Cache, Client, Leadership, ObjectKey, Queue, Recorder};
@@ -28,6 +29,8 @@ pub struct Options {
     pub identity: Option<String>,
     /// How many finished pods may stay; `None` is all of them (T-CTRL-33).
     pub finished_pods_max: Option<usize>,
+    /// If claims may have directories of this machine: which node it is, and where they are.
+    pub local_volumes: Option<LocalVolumes>,
 }
 
 impl Default for Options {
@@ -36,6 +39,7 @@ impl Default for Options {
             pod_cidrs: Range::default(),
             identity: None,
             finished_pods_max: Some(pod_garbage::FINISHED_MAX),
+            local_volumes: None,
         }
     }
 }
@@ -124,6 +128,7 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
         recorder: Recorder::new(client, "node-controller", ""),
     };
     let revisions = workload::revisions(client);
+    let jobs = job::jobs(client);
     tokio::select! {
         biased;
         _ = async {
@@ -141,13 +146,15 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
                 node_lost::run(&cluster),
                 taint_eviction::run(&cluster),
                 disruption::run(&cluster),
-                storage::run(&cluster),
+                storage::run(&cluster, options.local_volumes.as_ref()),
                 cluster_roles::run(&cluster),
                 system_namespaces::run(&cluster),
                 quotas::run(&cluster),
                 deployment::run(&cluster),
                 stateful_set::run(&cluster, revisions.clone()),
                 daemon_set::run(&cluster, revisions.clone()),
+                job::run(&cluster, jobs.clone()),
+                cron_job::run(&cluster, jobs.clone()),
                 replica_set::run(&cluster, cluster.replica_sets.clone()),
                 replica_set::run::<ReplicationController>(&cluster, replica_set::sets(client)),
             )

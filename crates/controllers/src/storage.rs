@@ -1,9 +1,15 @@
-//! Claims and the volumes behind them: who gets which (`binding`), and that nothing goes while it is in
-//! use (`protection`). Not here: mounting (`node`), and choosing a node by its volumes (`scheduler`).
+//! Claims and the volumes behind them: who gets which (`binding`), that nothing goes while it is in use
+//! (`protection`), claims of one pod (`ephemeral`), and volumes made of directories (`local`).
+//!
+//! Not here: mounting (`node`), and choosing a node by its volumes (`scheduler`).
 
 mod binding;
+mod ephemeral;
+mod local;
 mod matching;
 mod protection;
+
+pub use local::LocalVolumes;
 
 use crate::start::Cluster;
 use client::Cache;
@@ -23,7 +29,7 @@ struct Storage {
     classes: Cache<StorageClass>,
 }
 
-pub(crate) async fn run(cluster: &Cluster) {
+pub(crate) async fn run(cluster: &Cluster, local_volumes: Option<&LocalVolumes>) {
     let storage = Storage {
         claims: Cache::builder(&cluster.client)
             .index(BY_ATTRIBUTES, attributes_of)
@@ -46,7 +52,17 @@ pub(crate) async fn run(cluster: &Cluster) {
             .start(),
         classes: Cache::start(&cluster.client),
     };
-    tokio::join!(protection::run(cluster, &storage), binding::run(cluster, &storage));
+    let local = async {
+        if let Some(here) = local_volumes {
+            local::run(cluster, &storage, here).await;
+        }
+    };
+    tokio::join!(
+        protection::run(cluster, &storage),
+        binding::run(cluster, &storage),
+        ephemeral::run(cluster, &storage),
+        local,
+    );
 }
 
 fn attributes_class(volume: &PersistentVolume) -> Option<String> {

@@ -35,16 +35,13 @@ pub(crate) async fn run(cluster: &Cluster) {
     let queue = Queue::new();
     cluster.pods.feed_changes(&queue, |before, after| {
         // What concerns us: where it is, and what it tolerates.
-        let said = |pod: &Pod| {
-            let tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.clone());
-            (
-                pod.metadata.uid.clone(),
-                pods::node_name(pod).map(str::to_owned),
-                pods::is_ending(pod),
-                tolerations,
-            )
-        };
-        let same = before.map(said) == after.map(said);
+        let tolerations = |pod: &Pod| pod.spec.as_ref().and_then(|s| s.tolerations.clone());
+        let same = before.zip(after).is_some_and(|(before, after)| {
+            before.metadata.uid == after.metadata.uid
+                && pods::node_name(before) == pods::node_name(after)
+                && pods::is_ending(before) == pods::is_ending(after)
+                && tolerations(before) == tolerations(after)
+        });
         let pod = after.or(before).filter(|_| !same);
         pod.map(ObjectKey::of).into_iter().collect()
     });

@@ -15,11 +15,11 @@ pub(crate) use owners::{
 };
 pub(crate) use pod_control::{PodControl, from_template, why};
 pub(crate) use pods::{
-    available_at, is_active, is_available, is_ready, is_terminal, is_terminating,
+    available_at, condition, is_active, is_available, is_ready, is_terminal, is_terminating,
     next_availability, phase, ready_since,
 };
 pub(crate) use template::{HASH_LABEL, hash, same_template};
-pub(crate) use victims::{Ranked, rank_victims};
+pub(crate) use victims::{Ranked, rank_for_removal, rank_victims};
 pub(crate) use writes::Writes;
 
 use client::{Cache, Client, Error};

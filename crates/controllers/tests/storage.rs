@@ -4,6 +4,7 @@ mod cluster;
 
 use client::{DeleteOptions, ObjectKey};
 use cluster::{Cluster, Followed, key};
+use controllers::{LocalVolumes, Options};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttributesClass};
 use serde_json::{Value, json};
@@ -203,5 +204,76 @@ async fn c_175_an_attribute_class_that_nobody_names_goes() {
     assert!(classes.cache.get(&ObjectKey::cluster("used")).is_some());
     cluster.delete::<PersistentVolumeClaim>(&key("default", "c")).await;
     classes.gone(&ObjectKey::cluster("used")).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_169_c_171_directories_become_volumes_and_go_with_their_claims() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = LocalVolumes { node: "n".into(), directory: dir.path().join("volumes") };
+    let cluster = Cluster::with(Options { local_volumes: Some(here), ..Options::default() }).await;
+    let claims = cluster.follow::<PersistentVolumeClaim>();
+    let volumes = cluster.follow::<PersistentVolume>();
+    let classes = cluster.follow::<StorageClass>();
+    classes.when(&ObjectKey::cluster("standard"), |class| class.is_some()).await;
+    claim(&cluster, "c", json!({})).await;
+    claim_is(&claims, "c", "Pending ").await;
+    let c = key("default", "c");
+    let choose = |node: &str| json!({ "metadata": { "annotations": { "volume.kubernetes.io/selected-node": node } } });
+    // C-168: another node has none, and is chosen no more.
+    cluster.client.patch_merge::<PersistentVolumeClaim>(&c, &choose("other")).await.unwrap();
+    cluster.event("ProvisioningFailed").await;
+    claims
+        .when(&c, |claim| {
+            let all =
+                claim.and_then(|claim| claim.metadata.annotations.clone()).unwrap_or_default();
+            !all.contains_key("volume.kubernetes.io/selected-node")
+        })
+        .await;
+    cluster.client.patch_merge::<PersistentVolumeClaim>(&c, &choose("n")).await.unwrap();
+    let uid = claims.cache.get(&c).unwrap().metadata.uid.clone().unwrap();
+    let name = format!("pvc-{uid}");
+    claim_is(&claims, "c", &format!("Bound {name}")).await;
+    volume_is(&volumes, &name, "Bound").await;
+    let path = dir.path().join("volumes").join(&name);
+    std::fs::write(path.join("data"), "kept").unwrap();
+
+    cluster.delete::<PersistentVolumeClaim>(&c).await;
+    volumes.gone(&ObjectKey::cluster(&name)).await;
+    assert!(!path.exists(), "the agreement was Delete");
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_174_a_pod_gets_claims_of_its_own_and_takes_them_along() {
+    let cluster = Cluster::start().await;
+    let claims = cluster.follow::<PersistentVolumeClaim>();
+    cluster.create::<Node>(json!({ "metadata": { "name": "n" } })).await;
+    claim(&cluster, "p-taken", json!({ "storageClassName": "" })).await;
+    let spec = json!({ "accessModes": ["ReadWriteOnce"], "storageClassName": "",
+                       "resources": { "requests": { "storage": "1Gi" } } });
+    let template = json!({ "metadata": { "labels": { "a": "b" } }, "spec": spec });
+    let volumes = json!([
+        { "name": "own", "ephemeral": { "volumeClaimTemplate": template } },
+        { "name": "taken", "ephemeral": { "volumeClaimTemplate": template } },
+    ]);
+    let pod =
+        cluster.running_pod("default", "p", "n", json!({ "spec": { "volumes": volumes } })).await;
+    let own = key("default", "p-own");
+    claims
+        .when(&own, |claim| {
+            let owner = claim.and_then(|c| c.metadata.owner_references.as_ref()?.first().cloned());
+            owner.is_some_and(|owner| Some(owner.uid) == pod.metadata.uid)
+        })
+        .await;
+    assert_eq!(claims.cache.get(&own).unwrap().metadata.labels.as_ref().unwrap()["a"], "b");
+    let events = cluster.follow::<k8s_openapi::api::core::v1::Event>();
+    let said = "ephemeral volume taken: PVC default/p-taken was not created for pod default/p (pod is not owner)";
+    events.find(|event| event.message.as_deref() == Some(said)).await;
+
+    let now = DeleteOptions::default().grace(0);
+    cluster.client.delete::<Pod>(&key("default", "p"), &now).await.unwrap();
+    claims.gone(&own).await;
+    assert!(claims.cache.get(&key("default", "p-taken")).is_some(), "which is another's");
     cluster.stop().await;
 }

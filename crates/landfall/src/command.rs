@@ -313,6 +313,9 @@ pub(crate) struct Common {
     /// Where pods get their addresses from; each node gets a /24 of it
     #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/16")]
     pub(crate) pod_cidr: String,
+    /// How many finished pods may stay; the oldest go first. 0 lets all of them stay
+    #[arg(long, value_name = "N", default_value_t = controllers::FINISHED_MAX)]
+    pub(crate) terminated_pod_gc_threshold: usize,
     /// Do not decide where pods run: another scheduler does
     #[arg(long)]
     pub(crate) no_scheduler: bool,
@@ -325,9 +328,12 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    pub(crate) fn pod_cidrs(&self) -> anyhow::Result<controllers::Range> {
-        controllers::Range::new(&self.pod_cidr, 24)
-            .map_err(|why| anyhow::anyhow!("--pod-cidr: {why}"))
+    pub(crate) fn controllers(&self) -> anyhow::Result<controllers::Options> {
+        let pod_cidrs = controllers::Range::new(&self.pod_cidr, 24)
+            .map_err(|why| anyhow::anyhow!("--pod-cidr: {why}"))?;
+        let most = self.terminated_pod_gc_threshold;
+        let finished_pods_max = (most > 0).then_some(most);
+        Ok(controllers::Options { pod_cidrs, finished_pods_max, ..Default::default() })
     }
 
     pub(crate) fn store_choice(&self) -> anyhow::Result<StoreChoice> {

@@ -37,7 +37,14 @@ async fn start(
     options: &UpOptions,
 ) -> anyhow::Result<(Running, ControlPlane, Option<node::Running>)> {
     let server = start_server(&options.common, true).await?;
-    let plane = ControlPlane::start(&server, &options.common, options.common.pod_cidrs()?);
+    let mut chosen = options.common.controllers()?;
+    if !options.no_node {
+        chosen.local_volumes = Some(controllers::LocalVolumes {
+            node: agent::name(&options.node)?,
+            directory: options.common.data_dir.join("volumes"),
+        });
+    }
+    let plane = ControlPlane::start(&server, &options.common, chosen);
     let node = match options.no_node {
         true => None,
         false => Some(start_node(&server, options).await?),
@@ -54,9 +61,9 @@ pub(crate) fn run_server(options: &ServerOptions) -> anyhow::Result<()> {
         let mut signals = Signals::listen()?;
         let control = server_control(&options.common)?;
         let server = start_server(&options.common, !options.no_controllers).await?;
-        let pod_cidrs = options.common.pod_cidrs()?;
+        let chosen = options.common.controllers()?;
         let plane = (!options.no_controllers)
-            .then(|| ControlPlane::start(&server, &options.common, pod_cidrs));
+            .then(|| ControlPlane::start(&server, &options.common, chosen));
         say_ready(&server);
         let asked = End::awaited(&mut signals, &control).await;
         if let Some(plane) = plane {
@@ -167,14 +174,14 @@ struct ControlPlane {
 }
 
 impl ControlPlane {
-    fn start(server: &Running, options: &Common, pod_cidrs: controllers::Range) -> ControlPlane {
+    fn start(server: &Running, options: &Common, chosen: controllers::Options) -> ControlPlane {
         let as_user = |name: &str, groups: &[&str]| {
             Client::in_process(server.server.door(User::authenticated(name, groups)))
         };
         ControlPlane {
             controllers: controllers::start(
                 &as_user("system:kube-controller-manager", &["system:masters"]),
-                controllers::Options { pod_cidrs, ..controllers::Options::default() },
+                chosen,
             ),
             scheduler: (!options.no_scheduler).then(|| {
                 let scheduler = scheduler::start(&as_user("system:kube-scheduler", &[]));
@@ -202,7 +209,7 @@ fn prepare() -> anyhow::Result<()> {
 fn server_control(common: &Common) -> anyhow::Result<Control> {
     // Nothing is made for a command line that makes no sense.
     common.store_choice()?;
-    common.pod_cidrs()?;
+    common.controllers()?;
     control(&common.data_dir)
 }
 

@@ -91,7 +91,7 @@ impl Metrics {
             writeln!(text, "apiserver_storage_objects{{resource=\"{collection}\"}} {count}")?;
         }
         writeln!(text, "# HELP landfall_store_revision The newest resource version.")?;
-        writeln!(text, "# TYPE landfall_store_revision counter")?;
+        writeln!(text, "# TYPE landfall_store_revision gauge")?;
         writeln!(text, "landfall_store_revision {}", store.revision())
     }
 }

@@ -62,11 +62,9 @@ kubectl wait --for=condition=Ready pod/web --timeout=30s"
             "until {slices} | grep -F '{ready}'; do sleep 0.1; done
              {listed} | grep web
              kubectl delete pod web --wait=false
-             until {slices} | grep -F '{ending}'; do sleep 0.1; done"
-        ));
-        kubectl.prints(listed, "");
-        kubectl.ok(&format!(
-            "kubectl get pod web
+             until {slices} | grep -F '{ending}'; do sleep 0.1; done
+             until [ -z \"$({listed})\" ]; do sleep 0.1; done
+             kubectl get pod web | grep Terminating
              kubectl wait --for=delete pod/web --timeout=30s
              until [ -z \"$({slices})\" ]; do sleep 0.1; done
              kubectl delete svc web"
@@ -167,5 +165,43 @@ kubectl delete pv v --timeout=30s"
                kubectl delete cm owner --cascade=foreground --timeout=30s"#
         ));
         kubectl.fails("kubectl get pod owned", "not found");
+    });
+}
+
+/// C-169, C-171: a claim without a class gets a directory of this machine, and gives it back.
+#[test]
+fn a_claim_gets_a_directory_and_gives_it_back() {
+    on_a_node(&["busybox"], |cluster, kubectl| {
+        kubectl.ok(&format!(
+            "kubectl apply -f - <<'EOF'
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {{name: c}}
+spec: {{accessModes: [ReadWriteOnce], resources: {{requests: {{storage: 1Mi}}}}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: p}}
+spec:
+  securityContext: {{runAsUser: 1000}}
+  volumes: [{{name: v, persistentVolumeClaim: {{claimName: c}}}}]
+  containers:
+  - name: c
+    image: busybox:1
+    command: [sh, -c, 'echo kept > /data/file; {PROMPT}']
+    volumeMounts: [{{name: v, mountPath: /data}}]
+EOF
+kubectl wait --for=condition=Ready pod/p --timeout=60s
+kubectl delete pod p"
+        ));
+        let volume = kubectl.ok("kubectl get pvc c -o jsonpath='{.spec.volumeName}'");
+        let volume = volume.trim();
+        let path = cluster.data_dir().join("volumes").join(volume);
+        assert_eq!(std::fs::read_to_string(path.join("file")).unwrap(), "kept\n");
+        kubectl.ok(&format!(
+            "kubectl delete pvc c
+             kubectl wait --for=delete pv/{volume} --timeout=30s"
+        ));
+        assert!(!path.exists(), "the class says Delete");
     });
 }

@@ -27,6 +27,7 @@ mod starting;
 mod streams;
 mod timeline;
 mod volumes;
+mod workloads;
 
 use harness::{Cluster, Kubectl, down};
 

@@ -84,9 +84,19 @@ async fn usage_by_name<'a>(call: &Call, usage: &'a [ContainerUsage]) -> Vec<Name
 
 /// What metrics-server scrapes (N-171).
 pub(super) async fn resource(call: &Call) -> Answer {
-    let asked = call.state.endpoint.runtime.usage().await;
+    let runtime = &call.state.endpoint.runtime;
+    let asked = runtime.usage().await;
     let failed = asked.is_err();
-    let usage = asked.unwrap_or_default();
+    let mut usage = asked.unwrap_or_default();
+    if usage.iter().any(|one| one.started_at.is_none()) {
+        // CRI does not say it among the figures.
+        let sandboxes = runtime.sandboxes().await.unwrap_or_default();
+        let containers = sandboxes.iter().flat_map(|sandbox| &sandbox.containers);
+        let started: BTreeMap<&str, Timestamp> = containers.filter_map(started).collect();
+        for one in &mut usage {
+            one.started_at = one.started_at.or(started.get(one.container_id.as_str()).copied());
+        }
+    }
     let named = usage_by_name(call, &usage).await;
     let mut page = Page::default();
     container_usage(&mut page, &named);
@@ -100,6 +110,13 @@ pub(super) async fn resource(call: &Call) -> Answer {
         page.sample(name, &[], f64::from(u8::from(failed)), None);
     }
     answer_of(page)
+}
+
+fn started(container: &runtime::Container) -> Option<(&str, Timestamp)> {
+    match container.state {
+        ContainerState::Running { started_at } => Some((&container.id, started_at)),
+        ContainerState::Created | ContainerState::Exited(_) | ContainerState::Unknown => None,
+    }
 }
 
 fn container_usage(page: &mut Page, named: &[Named<'_>]) {
