@@ -1,6 +1,4 @@
 //! A server and the controllers in one process, for tests that want to see what becomes of objects.
-//! Each test file uses what it needs of this.
-#![allow(dead_code)]
 
 use client::{Cache, Client, DeleteOptions, Object, ObjectKey, Selection};
 use controllers::{Handle, Options};

@@ -1,9 +1,7 @@
 //! Where Services find their pods, on a whole server and a paused clock.
 
-mod cluster;
-
+use crate::cluster::{Cluster, Followed, key};
 use client::{DeleteOptions, ObjectKey};
-use cluster::{Cluster, Followed, key};
 use k8s_openapi::api::core::v1::{EndpointAddress, Endpoints, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde_json::{Value, json};

@@ -1,9 +1,7 @@
 //! How claims get their volumes and keep them while they are used, on a whole server and a paused clock.
 
-mod cluster;
-
+use crate::cluster::{Cluster, Followed, key};
 use client::{DeleteOptions, ObjectKey};
-use cluster::{Cluster, Followed, key};
 use controllers::{LocalVolumes, Options};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttributesClass};

@@ -1,9 +1,7 @@
 //! How a namespace goes, on a whole server and a paused clock.
 
-mod cluster;
-
+use crate::cluster::{Cluster, key};
 use client::{DeleteOptions, ObjectKey};
-use cluster::{Cluster, key};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service, ServiceAccount};
 use serde_json::{Value, json};
 use std::time::Duration;

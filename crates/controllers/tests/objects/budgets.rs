@@ -1,9 +1,7 @@
 //! Budgets and the evictions that they allow, on a whole server and a paused clock.
 
-mod cluster;
-
+use crate::cluster::{Cluster, Followed, key};
 use client::{DeleteOptions, ObjectKey};
-use cluster::{Cluster, Followed, key};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;

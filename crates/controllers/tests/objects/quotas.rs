@@ -1,9 +1,7 @@
 //! Quotas and what is counted against them, on a whole server and a paused clock.
 
-mod cluster;
-
+use crate::cluster::{Cluster, Followed, key};
 use client::ObjectKey;
-use cluster::{Cluster, Followed, key};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, ResourceQuota, Service};
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use serde_json::json;

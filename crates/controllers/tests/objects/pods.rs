@@ -1,9 +1,7 @@
 //! What becomes of pods whose node does not end them, on a whole server and a paused clock.
 
-mod cluster;
-
+use crate::cluster::{Cluster, key};
 use client::ObjectKey;
-use cluster::{Cluster, key};
 use controllers::Options;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};

@@ -1,9 +1,7 @@
 //! What becomes of objects whose owners go, on a whole server and a paused clock.
 
-mod cluster;
-
+use crate::cluster::{Cluster, key};
 use client::{ApiResource, DeleteOptions, ObjectKey, Outline, Propagation, Selection};
-use cluster::{Cluster, key};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;

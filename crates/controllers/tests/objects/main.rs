@@ -1,0 +1,12 @@
+//! What controllers clear away and keep in step, on a whole server and a paused clock.
+
+#[allow(dead_code, reason = "not every test looks at everything")]
+mod cluster;
+
+mod budgets;
+mod garbage;
+mod namespaces;
+mod pods;
+mod quotas;
+mod services;
+mod storage;
