@@ -23,7 +23,7 @@ fn image(image: &str) -> Value {
 
 async fn runs(cluster: &Cluster, name: &str) -> Pod {
     let pod = cluster.when::<Pod>(name, |pod| pod.metadata.deletion_timestamp.is_none()).await;
-    cluster.bind(&pod, "n1").await;
+    cluster.bind(&pod).await;
     cluster.runs(&pod, true).await;
     pod
 }
