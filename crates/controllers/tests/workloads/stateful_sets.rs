@@ -126,7 +126,7 @@ async fn c_64_c_65_t_ctrl_22_claims_are_made_first_and_belong_to_whom_the_policy
             "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } } }],
     });
     cluster.create::<StatefulSet>(set(2, claims)).await;
-    cluster.living(2).await;
+    cluster.all_run(2).await;
     let owner = |claim: &PersistentVolumeClaim| {
         claim.metadata.owner_references.as_ref().map(|owners| owners[0].kind.clone())
     };
