@@ -84,9 +84,12 @@ pub(crate) async fn run(cluster: &Cluster, jobs: Cache<Job>) {
     );
 }
 
+/// Which Job of a name, and which of its specs.
+type Edition = (Option<String>, Option<i64>);
+
 /// New Jobs and changed specs are looked at at once, everything else in batches (C-110).
 fn feed(cluster: &Cluster, jobs: &Cache<Job>, queue: &Queue<ObjectKey>, late: &Queue<ObjectKey>) {
-    let known: Mutex<HashMap<ObjectKey, (Option<String>, Option<i64>)>> = Mutex::default();
+    let known: Mutex<HashMap<ObjectKey, Edition>> = Mutex::default();
     let there = jobs.clone();
     jobs.feed(queue, move |job| {
         let key = ObjectKey::of(job);

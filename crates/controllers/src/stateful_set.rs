@@ -93,6 +93,9 @@ impl Controller<'_> {
     async fn look(&self, set: &Arc<StatefulSet>) -> client::Result<Next> {
         let history = self.history(set).await?;
         let pods = self.claimed(set).await?;
+        if is_deleted(set.as_ref()) && history.is_empty() {
+            return Ok(Next::Change); // There is nothing left to tell.
+        }
         let mut status = set.status.clone().unwrap_or_default();
         let update = self.update_revision(set, &history, &mut status.collision_count).await?;
         let current = history

@@ -189,9 +189,9 @@ fn due(cron: &CronJob, jobs: &[Arc<Job>], times: &Times, now: Timestamp, plan: &
     let from = earliest.map_or(base, |earliest| earliest.max(base));
     let due = times.due(from, now);
     let after = due.as_ref().map_or(base, |due| due.last);
-    plan.next = times.next(after.max(base)).and_then(|next| {
+    plan.next = times.next(after.max(base)).map(|next| {
         let wait = Duration::try_from(next.duration_since(now)).unwrap_or_default();
-        Some(wait + LAG)
+        wait + LAG
     });
     let Some(due) = due else {
         // With a deadline a time can be missed for good, and is said to be.
@@ -296,11 +296,14 @@ mod tests {
         (started, plan.said.iter().map(|said| said.reason).collect())
     }
 
+    /// Name, spec, status, jobs, now, what is started, what is said.
+    type Row<'a> = (&'a str, Value, Value, &'a [Arc<Job>], &'a str, Option<&'a str>, &'a [&'a str]);
+
     #[test]
     fn c_124_c_126_c_128_what_is_due_is_started_if_it_may() {
         let last = |at: &str| json!({ "lastScheduleTime": format!("2026-01-01T{at}:00Z") });
         let running = [job("r", "", "2026-01-01T00:10:00Z")];
-        let cases: [(&str, Value, Value, &[Arc<Job>], &str, Option<&str>, &[&str]); 11] = [
+        let cases: [Row<'_>; 11] = [
             ("not yet", json!({}), json!({}), &[], "00:09", None, &[]),
             ("due", json!({}), json!({}), &[], "00:10", Some("00:10"), &[]),
             ("only the last", json!({}), json!({}), &[], "00:55", Some("00:50"), &[]),

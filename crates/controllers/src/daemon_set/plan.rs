@@ -40,6 +40,9 @@ struct Fence {
     unavailable: i32,
 }
 
+/// The new and the old pod of a node.
+type Pair<'a> = (Option<&'a Arc<Pod>>, Option<&'a Arc<Pod>>);
+
 struct Look<'a> {
     set: &'a DaemonSet,
     hash: &'a str,
@@ -183,7 +186,7 @@ impl<'a> Look<'a> {
     }
 
     /// The new and the old pod of a node, unless there are several of either.
-    fn pair(&self, pods: &[&'a Arc<Pod>]) -> Option<(Option<&'a Arc<Pod>>, Option<&'a Arc<Pod>>)> {
+    fn pair(&self, pods: &[&'a Arc<Pod>]) -> Option<Pair<'a>> {
         let living = pods.iter().copied().filter(|pod| !is_deleted(pod.as_ref()));
         let (new, old): (Vec<_>, Vec<_>) =
             living.partition(|pod| is_updated(self.set, pod, self.hash));

@@ -47,7 +47,7 @@ pub(super) fn split(
         (Some(there), Some(wanted)) => same_template(there, wanted),
         _ => false,
     };
-    let new = sets.iter().position(|set| fits(set)).map(|at| sets.remove(at));
+    let new = sets.iter().position(fits).map(|at| sets.remove(at));
     (
         new.map(|new| new.as_ref().clone()),
         sets.into_iter().map(|set| set.as_ref().clone()).collect(),

@@ -2,12 +2,14 @@
 
 use client::{Client, DeleteOptions, ObjectKey, Selection};
 use controllers::{Handle, Options};
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use serde_json::{Value, json};
 use server::authn::User;
 use server::{Config, Running, StoreChoice};
 use std::time::Duration;
 use tempfile::TempDir;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 /// Nothing here takes that long; it is there so that a failing test ends.
@@ -22,7 +24,25 @@ pub(crate) struct Cluster {
     pub(crate) client: Client,
     running: Running,
     controllers: Handle,
+    heartbeats: JoinHandle<()>,
     _data_dir: TempDir,
+}
+
+/// The node that pods run on if they are not meant for another. No DaemonSet wants it.
+pub(crate) const WORKER: &str = "worker";
+
+/// Every node is heard of, so that nobody takes their pods away.
+async fn heartbeats(client: Client) {
+    loop {
+        for node in client.list::<Node>(&Selection::default()).await.unwrap_or_default() {
+            let lease = json!({
+                "metadata": { "namespace": "kube-node-lease", "name": node.metadata.name },
+                "spec": { "renewTime": clock::rfc3339_micros(clock::now()) },
+            });
+            let _ = client.apply::<Lease>(&lease).await;
+        }
+        tokio::time::sleep(Duration::from_secs(10)).await;
+    }
 }
 
 impl Cluster {
@@ -42,10 +62,21 @@ impl Cluster {
         let admin = User::authenticated("tester", &["system:masters"]);
         let client = Client::in_process(running.server.door(admin));
         let controllers = controllers::start(&client, Options::default());
-        Cluster { client, running, controllers, _data_dir: data_dir }
+        let heartbeats = tokio::spawn(heartbeats(client.clone()));
+        let cluster = Cluster { client, running, controllers, heartbeats, _data_dir: data_dir };
+        let taint = json!({ "taints": [{ "key": "tests", "effect": "NoSchedule" }] });
+        cluster.ready_node(json!({ "metadata": { "name": WORKER }, "spec": taint })).await;
+        cluster
+    }
+
+    pub(crate) async fn ready_node(&self, node: Value) {
+        let node = self.create::<Node>(node).await;
+        let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
+        self.client.patch_status::<Node>(&ObjectKey::of(&node), &ready).await.unwrap();
     }
 
     pub(crate) async fn stop(self) {
+        self.heartbeats.abort();
         self.controllers.stop().await;
         self.running.stop().await;
     }
@@ -147,16 +178,18 @@ impl Cluster {
     pub(crate) async fn all_run(&self, wanted: usize) -> Vec<Pod> {
         let pods = self.living(wanted).await;
         for pod in &pods {
-            self.bind(pod, "n1").await;
+            self.bind(pod).await;
             self.runs(pod, true).await;
         }
         pods
     }
 
-    pub(crate) async fn bind(&self, pod: &Pod, node: &str) {
+    /// To the node that it is meant for.
+    pub(crate) async fn bind(&self, pod: &Pod) {
         let bound = pod.spec.as_ref().unwrap().node_name.is_some();
         if !bound {
-            self.client.bind(&ObjectKey::of(pod), None, node).await.unwrap();
+            let node = meant_for(pod).unwrap_or_else(|| WORKER.to_owned());
+            self.client.bind(&ObjectKey::of(pod), None, &node).await.unwrap();
         }
     }
 
@@ -196,6 +229,14 @@ impl Cluster {
         let event = events.into_iter().find(has).unwrap();
         event.message.unwrap_or_default()
     }
+}
+
+/// The one node that a daemon's pod may be on.
+pub(crate) fn meant_for(pod: &Pod) -> Option<String> {
+    let affinity = pod.spec.as_ref()?.affinity.as_ref()?.node_affinity.as_ref()?;
+    let required = affinity.required_during_scheduling_ignored_during_execution.as_ref()?;
+    let field = required.node_selector_terms.first()?.match_fields.as_ref()?.first()?;
+    field.values.as_ref()?.first().cloned()
 }
 
 pub(crate) fn key(name: &str) -> ObjectKey {

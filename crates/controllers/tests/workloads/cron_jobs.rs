@@ -29,7 +29,7 @@ async fn minutes(number: u64) {
 /// All pods that run succeed.
 async fn succeed(cluster: &Cluster) {
     for pod in cluster.all::<Pod>().await {
-        cluster.bind(&pod, "n1").await;
+        cluster.bind(&pod).await;
         cluster.ended(&pod, "Succeeded").await;
     }
 }

@@ -1,6 +1,6 @@
 //! DaemonSets.
 
-use crate::cluster::{Cluster, NAMESPACE, lives, names, template};
+use crate::cluster::{Cluster, NAMESPACE, lives, meant_for, names, template};
 use client::ObjectKey;
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -21,30 +21,13 @@ fn image(image: &str) -> Value {
     json!({ "spec": { "template": { "spec": { "containers": [{ "name": "c", "image": image }] } } } })
 }
 
-/// A node that is ready, so that it has no taints.
 async fn node(cluster: &Cluster, name: &str) {
-    let node = json!({ "metadata": { "name": name, "labels": { "disk": "fast" } } });
-    cluster.create::<Node>(node).await;
-    let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
-    let key = ObjectKey::cluster(name);
-    cluster.client.patch_status::<Node>(&key, &ready).await.unwrap();
+    let meta = json!({ "name": name, "labels": { "disk": "fast" } });
+    cluster.ready_node(json!({ "metadata": meta })).await;
 }
 
-fn meant_for(pod: &Pod) -> String {
-    let spec = pod.spec.as_ref().unwrap();
-    let affinity = spec.affinity.as_ref().unwrap().node_affinity.as_ref().unwrap();
-    let required = affinity.required_during_scheduling_ignored_during_execution.as_ref().unwrap();
-    let field = &required.node_selector_terms[0].match_fields.as_ref().unwrap()[0];
-    field.values.as_ref().unwrap()[0].clone()
-}
-
-async fn all_run(cluster: &Cluster, wanted: usize) -> Vec<Pod> {
-    let pods = cluster.living(wanted).await;
-    for pod in &pods {
-        cluster.bind(pod, &meant_for(pod)).await;
-        cluster.runs(pod, true).await;
-    }
-    pods
+fn node_of(pod: &Pod) -> String {
+    meant_for(pod).unwrap()
 }
 
 fn status(set: &DaemonSet) -> (i32, i32, i32, Option<i32>) {
@@ -61,16 +44,16 @@ async fn c_81_c_85_every_node_gets_a_pod_and_loses_it_with_its_label() {
     let mut wants_fast = template("log", "one");
     wants_fast["spec"]["nodeSelector"] = json!({ "disk": "fast" });
     cluster.create::<DaemonSet>(set(json!({ "template": wants_fast }))).await;
-    let mut meant: Vec<String> = all_run(&cluster, 2).await.iter().map(meant_for).collect();
+    let mut meant: Vec<String> = cluster.all_run(2).await.iter().map(node_of).collect();
     meant.sort();
     assert_eq!(meant, ["n1", "n2"]);
     cluster.when::<DaemonSet>("log", |set| status(set) == (2, 2, 2, Some(2))).await;
     node(&cluster, "n3").await;
-    all_run(&cluster, 3).await;
+    cluster.all_run(3).await;
     let slow = json!({ "metadata": { "labels": { "disk": "slow" } } });
     cluster.client.patch_merge::<Node>(&ObjectKey::cluster("n1"), &slow).await.unwrap();
     let left = cluster.living(2).await;
-    assert!(left.iter().all(|pod| meant_for(pod) != "n1"));
+    assert!(left.iter().all(|pod| node_of(pod) != "n1"));
     cluster.stop().await;
 }
 
@@ -80,14 +63,14 @@ async fn c_96_t_ctrl_30_a_rolling_update_never_has_two_pods_on_a_node() {
     node(&cluster, "n1").await;
     node(&cluster, "n2").await;
     cluster.create::<DaemonSet>(set(json!({}))).await;
-    let first = all_run(&cluster, 2).await;
+    let first = cluster.all_run(2).await;
     cluster.when::<DaemonSet>("log", |set| status(set) == (2, 2, 2, Some(2))).await;
     cluster.patch::<DaemonSet>("log", image("two")).await;
     for _ in 0..2 {
         cluster.living(1).await;
         assert_eq!(cluster.all::<Pod>().await.len(), 2, "the old one is in its grace");
         cluster.clear().await;
-        all_run(&cluster, 2).await;
+        cluster.all_run(2).await;
     }
     let rolled = |set: &DaemonSet| {
         status(set) == (2, 2, 2, Some(2)) && {
@@ -106,7 +89,7 @@ async fn c_90_a_pod_that_was_not_rolled_yet_is_not_restarted_by_going_back() {
     node(&cluster, "n1").await;
     node(&cluster, "n2").await;
     cluster.create::<DaemonSet>(set(json!({}))).await;
-    let first = all_run(&cluster, 2).await;
+    let first = cluster.all_run(2).await;
     cluster.patch::<DaemonSet>("log", image("broken")).await;
     let left = names(&cluster.living(1).await)[0].clone();
     cluster.clear().await;
@@ -118,7 +101,7 @@ async fn c_90_a_pod_that_was_not_rolled_yet_is_not_restarted_by_going_back() {
         lives(pod) && spec.containers[0].image.as_deref() == Some("broken")
     };
     cluster.when_all::<Pod>(|pods| pods.iter().filter(is_broken).count() == 0).await;
-    let after = names(&all_run(&cluster, 2).await);
+    let after = names(&cluster.all_run(2).await);
     assert!(after.contains(&left) && names(&first).contains(&left), "{after:?}");
     let revisions = cluster.all::<ControllerRevision>().await;
     assert_eq!(revisions.iter().map(|one| one.revision).max(), Some(3));
@@ -130,7 +113,7 @@ async fn c_87_t_ctrl_31_a_failed_pod_is_replaced_and_told_of() {
     let cluster = Cluster::start().await;
     node(&cluster, "n1").await;
     cluster.create::<DaemonSet>(set(json!({}))).await;
-    let pods = all_run(&cluster, 1).await;
+    let pods = cluster.all_run(1).await;
     cluster.ended(&pods[0], "Failed").await;
     let again = |now: &[Pod]| {
         let living: Vec<&Pod> = now.iter().filter(|pod| lives(pod)).collect();
@@ -150,7 +133,7 @@ async fn c_91_a_second_revision_of_the_same_template_is_left_until_something_hap
     let cluster = Cluster::start().await;
     node(&cluster, "n1").await;
     cluster.create::<DaemonSet>(set(json!({}))).await;
-    all_run(&cluster, 1).await;
+    cluster.all_run(1).await;
     cluster.when::<DaemonSet>("log", |set| status(set) == (1, 1, 1, Some(1))).await;
     cluster.quiet().await;
     let mut twin = cluster.all::<ControllerRevision>().await.remove(0);

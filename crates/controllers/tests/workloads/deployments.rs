@@ -54,7 +54,7 @@ async fn roll(cluster: &Cluster) -> (usize, usize) {
         most = most.max(living.len());
         fewest = fewest.min(living.iter().filter(ready).count());
         if let Some(pod) = living.iter().find(|pod| !ready(pod)) {
-            cluster.bind(pod, "n1").await;
+            cluster.bind(pod).await;
             cluster.runs(pod, true).await;
         }
         cluster.clear().await;
@@ -143,7 +143,7 @@ async fn c_57_a_rollout_that_does_not_move_is_said_to_be_stuck_after_its_deadlin
         reason(web, "Progressing").as_deref() == Some("ProgressDeadlineExceeded")
     };
     cluster.when::<Deployment>("web", stuck).await;
-    cluster.bind(&pods[0], "n1").await;
+    cluster.bind(&pods[0]).await;
     cluster.runs(&pods[0], true).await;
     cluster.when::<Deployment>("web", |web| !stuck(web) && is_done(web)).await;
     cluster.stop().await;

@@ -29,7 +29,7 @@ fn reasons(job: &Job) -> Vec<String> {
 }
 
 async fn ends(cluster: &Cluster, pod: &Pod, phase: &str) {
-    cluster.bind(pod, "n1").await;
+    cluster.bind(pod).await;
     cluster.ended(pod, phase).await;
 }
 
@@ -117,7 +117,7 @@ async fn c_116_a_disrupted_pod_does_not_count_and_is_replaced() {
         { "action": "Ignore", "onPodConditions": [{ "type": "DisruptionTarget", "status": "True" }] }] } });
     cluster.create::<Job>(job(policy)).await;
     let pod = cluster.living(1).await.remove(0);
-    cluster.bind(&pod, "n1").await;
+    cluster.bind(&pod).await;
     let evicted = json!({ "status": { "phase": "Failed", "conditions": [
         { "type": "DisruptionTarget", "status": "True" }] } });
     let name = names(std::slice::from_ref(&pod)).remove(0);

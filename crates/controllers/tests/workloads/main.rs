@@ -8,4 +8,5 @@ mod daemon_sets;
 mod deployments;
 mod jobs;
 mod replica_sets;
+mod resting;
 mod stateful_sets;

@@ -23,7 +23,7 @@ fn image(image: &str) -> Value {
 
 async fn runs(cluster: &Cluster, name: &str) -> Pod {
     let pod = cluster.when::<Pod>(name, |pod| pod.metadata.deletion_timestamp.is_none()).await;
-    cluster.bind(&pod, "n1").await;
+    cluster.bind(&pod).await;
     cluster.runs(&pod, true).await;
     pod
 }
@@ -126,7 +126,7 @@ async fn c_64_c_65_t_ctrl_22_claims_are_made_first_and_belong_to_whom_the_policy
             "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } } }],
     });
     cluster.create::<StatefulSet>(set(2, claims)).await;
-    cluster.living(2).await;
+    cluster.all_run(2).await;
     let owner = |claim: &PersistentVolumeClaim| {
         claim.metadata.owner_references.as_ref().map(|owners| owners[0].kind.clone())
     };
@@ -140,23 +140,19 @@ async fn c_64_c_65_t_ctrl_22_claims_are_made_first_and_belong_to_whom_the_policy
     assert_eq!(claim.persistent_volume_claim.as_ref().unwrap().claim_name, "data-db-1");
     cluster.patch::<StatefulSet>("db", json!({ "spec": { "replicas": 1 } })).await;
     let of_pod = |claim: &PersistentVolumeClaim| owner(claim).as_deref() == Some("Pod");
-    cluster.when::<PersistentVolumeClaim>("data-db-1", of_pod).await;
+    let before = cluster.when::<PersistentVolumeClaim>("data-db-1", of_pod).await;
     cluster
         .when_all::<Pod>(|pods| {
             pods.iter().any(|pod| pod.metadata.deletion_timestamp.is_some()) || pods.len() == 1
         })
         .await;
     cluster.clear().await;
-    // Back up before the claim is gone: the new pod waits for that.
+    // The claim goes with its pod; a new pod waits for that, and has a claim of its own.
     cluster.patch::<StatefulSet>("db", json!({ "spec": { "replicas": 2 } })).await;
-    cluster.living(1).await;
-    cluster.delete::<PersistentVolumeClaim>("data-db-1").await;
-    let free = json!({ "metadata": { "finalizers": null } });
-    let _ = cluster
-        .client
-        .patch_merge::<PersistentVolumeClaim>(&crate::cluster::key("data-db-1"), &free)
-        .await;
     assert_eq!(names(&cluster.living(2).await), ["db-0", "db-1"]);
+    let after = cluster.get::<PersistentVolumeClaim>("data-db-1").await;
+    assert_ne!(after.metadata.uid, before.metadata.uid);
+    assert_eq!(owner(&after).as_deref(), Some("StatefulSet"));
     cluster.stop().await;
 }
 
