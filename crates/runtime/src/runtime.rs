@@ -82,11 +82,8 @@ pub trait Runtime: Send + Sync + 'static {
     async fn update_container(&self, container: &str, resources: &Resources) -> Result<()>;
 
     /// Writes limits into a cgroup above the containers, a pod's for instance, and makes it if it is
-    /// not there. What is None stays. For a runtime without cgroups there is nothing to do.
-    async fn limit_group(&self, cgroup: &str, resources: &Resources) -> Result<()> {
-        let _ = (cgroup, resources);
-        Ok(())
-    }
+    /// not there. What is None stays.
+    async fn limit_group(&self, cgroup: &str, resources: &Resources) -> Result<()>;
 
     /// A process in a running container, with its stdio.
     async fn exec(&self, container: &str, exec: &Exec) -> Result<Session>;

@@ -176,6 +176,11 @@ impl Runtime for Hands {
         self.refused("resize containers")
     }
 
+    /// The machine has no cgroups.
+    async fn limit_group(&self, _: &str, _: &Resources) -> Result<()> {
+        Ok(())
+    }
+
     async fn exec(&self, container: &str, exec: &Exec) -> Result<Session> {
         self.call(|| self.machine.exec(container, &exec.command, &self.agent)).await
     }

@@ -350,7 +350,7 @@ fn n_73_addresses_are_one_per_family_and_outlive_the_sandbox() {
 }
 
 #[test]
-fn n_74_and_205_statuses_are_sorted_and_conditions_in_order() {
+fn n_74_n_205_statuses_are_sorted_and_conditions_in_order() {
     let mut pod = pod("Always", "i:zeta i:alpha web app e:two e:one");
     let foreign =
         PodCondition { type_: "example.com/x".into(), status: "True".into(), ..Default::default() };

@@ -132,6 +132,9 @@ impl Runtime for Commands {
     async fn update_container(&self, _: &str, _: &Resources) -> Result<()> {
         absent()
     }
+    async fn limit_group(&self, _: &str, _: &Resources) -> Result<()> {
+        absent()
+    }
     async fn attach(&self, _: &str, _: &Exec) -> Result<Session> {
         absent()
     }

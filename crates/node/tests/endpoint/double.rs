@@ -139,6 +139,9 @@ impl Runtime for Double {
     async fn update_container(&self, _: &str, _: &Resources) -> Result<()> {
         self.no()
     }
+    async fn limit_group(&self, _: &str, _: &Resources) -> Result<()> {
+        self.no()
+    }
 
     async fn exec(&self, _: &str, exec: &Exec) -> Result<Session> {
         if exec.tty {

@@ -219,6 +219,9 @@ impl Runtime for OnlyImages {
     async fn update_container(&self, _: &str, _: &Resources) -> Result<()> {
         no()
     }
+    async fn limit_group(&self, _: &str, _: &Resources) -> Result<()> {
+        no()
+    }
     async fn exec(&self, _: &str, _: &Exec) -> Result<Session> {
         no()
     }
