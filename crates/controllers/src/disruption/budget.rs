@@ -40,22 +40,20 @@ pub(super) struct Healthy {
 /// What a budget's spec asks for.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Expectation {
-    AtLeast(i32),
-    AtLeastPercent(i64),
-    AtMost(i32),
-    AtMostPercent(i64),
+    Least(i32),
+    LeastPercent(i64),
+    Most(i32),
+    MostPercent(i64),
 }
 
 pub(super) fn expectation(budget: &PodDisruptionBudget) -> Option<Expectation> {
     let spec = budget.spec.as_ref()?;
     let percent = |text: &str| text.strip_suffix('%')?.parse().ok();
     match (&spec.max_unavailable, &spec.min_available) {
-        (Some(IntOrString::Int(count)), _) => Some(Expectation::AtMost(*count)),
-        (Some(IntOrString::String(text)), _) => Some(Expectation::AtMostPercent(percent(text)?)),
-        (None, Some(IntOrString::Int(count))) => Some(Expectation::AtLeast(*count)),
-        (None, Some(IntOrString::String(text))) => {
-            Some(Expectation::AtLeastPercent(percent(text)?))
-        }
+        (Some(IntOrString::Int(count)), _) => Some(Expectation::Most(*count)),
+        (Some(IntOrString::String(text)), _) => Some(Expectation::MostPercent(percent(text)?)),
+        (None, Some(IntOrString::Int(count))) => Some(Expectation::Least(*count)),
+        (None, Some(IntOrString::String(text))) => Some(Expectation::LeastPercent(percent(text)?)),
         (None, None) => None,
     }
 }
@@ -63,7 +61,7 @@ pub(super) fn expectation(budget: &PodDisruptionBudget) -> Option<Expectation> {
 impl Expectation {
     /// Whether the pods' owners say how many there should be. For a plain minimum nobody has to ask.
     pub(super) fn counts_owners(&self) -> bool {
-        !matches!(self, Expectation::AtLeast(_))
+        !matches!(self, Expectation::Least(_))
     }
 
     /// Percentages are rounded up, both ways (C-214).
@@ -74,10 +72,10 @@ impl Expectation {
             i32::try_from(part).unwrap_or(i32::MAX)
         };
         let desired = match self {
-            Expectation::AtLeast(count) => *count,
-            Expectation::AtLeastPercent(percent) => part(*percent),
-            Expectation::AtMost(count) => expected.saturating_sub(*count).max(0),
-            Expectation::AtMostPercent(percent) => expected.saturating_sub(part(*percent)).max(0),
+            Expectation::Least(count) => *count,
+            Expectation::LeastPercent(percent) => part(*percent),
+            Expectation::Most(count) => expected.saturating_sub(*count).max(0),
+            Expectation::MostPercent(percent) => expected.saturating_sub(part(*percent)).max(0),
         };
         Sums { expected, desired, unmanaged: false }
     }

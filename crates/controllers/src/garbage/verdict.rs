@@ -83,16 +83,16 @@ pub(super) fn of_deleted(meta: &ObjectMeta, dependents: &Dependents) -> Verdict 
 /// Of an object that has owners; `owners` are in the order of its references.
 pub(super) fn of_owned(meta: &ObjectMeta, owners: &[Owner], dependents: &Dependents) -> Verdict {
     let references = meta.owner_references.as_deref().unwrap_or_default();
-    let all = |state: Owner| owners.iter().any(|owner| *owner == state);
+    let some = |state: Owner| owners.contains(&state);
     if references.is_empty() {
         return Verdict::Leave;
     }
-    if all(Owner::Solid) {
+    if some(Owner::Solid) {
         let dead = references.iter().zip(owners).filter(|(_, state)| **state != Owner::Solid);
         let dead: Vec<String> = dead.map(|(owner, _)| owner.uid.clone()).collect();
         return if dead.is_empty() { Verdict::Leave } else { Verdict::Forget(dead) };
     }
-    if all(Owner::Waiting) && dependents.any {
+    if some(Owner::Waiting) && dependents.any {
         let holds = references.iter().any(|owner| owner.block_owner_deletion == Some(true));
         let unblock = dependents.waiting && holds;
         return Verdict::Delete { propagation: Propagation::Foreground, unblock };

@@ -121,7 +121,7 @@ fn plan(service: &Service, pods: &[Arc<Pod>], there: Option<&Endpoints>) -> Opti
         let before = there.subsets.as_deref().unwrap_or_default();
         before == subsets && there.metadata == metadata
     });
-    (!same).then(|| Endpoints { metadata, subsets: Some(subsets) })
+    (!same).then_some(Endpoints { metadata, subsets: Some(subsets) })
 }
 
 /// Addresses that share the same ports stand together, in order.
