@@ -167,11 +167,11 @@ mod tests {
     use crate::authn::User;
     use crate::object::{ENVELOPE, Store, draft};
     use serde_json::json;
-    use store::{Backend, Change, Expect, Options, Write};
+    use store::{Change, Expect, Options, Write};
 
     /// A pod `mine` on n1 and a pod `theirs` on n2, each with a secret and an account of that name.
     async fn relations() -> Relations {
-        let store = Store::open(Backend::Memory, Options::new(ENVELOPE)).await.unwrap();
+        let store = Store::open_memory(&store::Memory::default(), Options::new(ENVELOPE));
         let registry = api::Registry::built_in();
         let kind = registry.resource("", "v1", "pods").unwrap();
         for (name, node) in [("mine", "n1"), ("theirs", "n2")] {
