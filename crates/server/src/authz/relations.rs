@@ -220,7 +220,7 @@ mod tests {
     use serde_json::json;
     use store::{Change, Expect, Write};
 
-    async fn open() -> Store {
+    fn open() -> Store {
         let options = store::Options { history_events: 8, ..store::Options::new(ENVELOPE) };
         Store::open_memory(&store::Memory::default(), options)
     }
@@ -255,7 +255,7 @@ mod tests {
     /// a secret is a node's as long as one of its pods names it, and from the first moment.
     #[tokio::test]
     async fn a_reference_lasts_as_long_as_a_pod_that_makes_it() {
-        let store = open().await;
+        let store = open();
         let relations = Relations::of(&store);
         let sees = |node: &str, secret: &str| relations.hold(node, "secrets", "ns", secret);
         assert!(!sees("n1", "s"));
@@ -278,7 +278,7 @@ mod tests {
     /// more than the history holds has happened since the last question.
     #[tokio::test]
     async fn nothing_is_missed_when_the_history_is_too_short() {
-        let store = open().await;
+        let store = open();
         let relations = Relations::of(&store);
         put(&store, "pods", "ns/gone", pod("gone", "n1", "old")).await;
         assert!(relations.hold("n1", "secrets", "ns", "old"));
@@ -294,7 +294,7 @@ mod tests {
     /// from the pod to its claim, to the volume that is bound to it, to the volume's secrets.
     #[tokio::test]
     async fn volumes_and_their_secrets_belong_to_the_node_of_the_claim() {
-        let store = open().await;
+        let store = open();
         let relations = Relations::of(&store);
         let claim =
             json!({"metadata": {"namespace": "ns", "name": "c"}, "spec": {"volumeName": "v"}});
