@@ -13,6 +13,9 @@
 //! Not here: how lists merge (`schema/merge_rules.rs`) and protobuf numbers
 //! (`protobuf/numbers.txt`): the generated types do not say.
 
+#[path = "build/terminations.rs"]
+mod terminations;
+
 use flate2::{Compression, write::GzEncoder};
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Value, json};
@@ -25,6 +28,7 @@ const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=build/terminations.rs");
     let types = types();
     let out = std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR");
     let out = Path::new(&out);
@@ -41,10 +45,13 @@ fn types() -> BTreeMap<String, Value> {
     let listed = add_kinds(&mut generator);
     let mut types: BTreeMap<String, Value> =
         generator.take_definitions(false).into_iter().collect();
+    let ours = terminations::types();
+    let listed = listed.into_iter().chain(ours.first().map(|(name, _)| name.clone()));
     for name in listed {
         let (list, schema) = list_of(&name);
         types.insert(list, schema);
     }
+    types.extend(ours);
     types.insert(format!("{META}.CreateOptions"), write_options("CreateOptions", false));
     types.insert(format!("{META}.UpdateOptions"), write_options("UpdateOptions", false));
     types.insert(format!("{META}.PatchOptions"), write_options("PatchOptions", true));

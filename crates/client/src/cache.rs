@@ -203,6 +203,11 @@ impl<K: Object> Cache<K> {
         self.read(|contents| contents.in_namespace(namespace).cloned().collect())
     }
 
+    /// Whether there is anything in the namespace. Costs the same however much it is.
+    pub fn any_in_namespace(&self, namespace: &str) -> bool {
+        self.read(|contents| contents.in_namespace(namespace).next().is_some())
+    }
+
     /// Those whose controller is `owner`: the very one, by uid.
     pub fn controlled_by<O: kube::Resource>(&self, owner: &O) -> Vec<Arc<K>> {
         let uid = owner.meta().uid.as_deref().unwrap_or_default();
@@ -216,6 +221,11 @@ impl<K: Object> Cache<K> {
     /// Those for which the index `name` has `key`. There is nothing in an index that was not made.
     pub fn by_index(&self, name: &'static str, key: &str) -> Vec<Arc<K>> {
         self.read(|contents| contents.by_index(name, key))
+    }
+
+    /// How many [`Cache::by_index`] would return.
+    pub fn count(&self, name: &'static str, key: &str) -> usize {
+        self.read(|contents| contents.count(name, key))
     }
 
     pub fn len(&self) -> usize {
@@ -256,6 +266,20 @@ impl<K: Object> Cache<K> {
     /// Adds the key of every object that comes, changes or goes to `queue`.
     pub fn feed_keys(&self, queue: &Queue<ObjectKey>) {
         self.feed(queue, |object| vec![ObjectKey::of(object)]);
+    }
+
+    /// As [`Cache::feed`], for keys that depend on what changed: `keys` is given what was and what
+    /// is. Not for deciding what to do: a reconcile is never told what changed.
+    pub fn feed_changes<Q: Key>(
+        &self,
+        queue: &Queue<Q>,
+        keys: impl Fn(Option<&K>, Option<&K>) -> Vec<Q> + Send + Sync + 'static,
+    ) {
+        let queue = queue.clone();
+        self.listen(move |_, before, after| {
+            keys(before, after).into_iter().for_each(|key| queue.add(key));
+            true
+        });
     }
 
     fn listen(

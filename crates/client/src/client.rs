@@ -3,6 +3,7 @@
 //! Not here: what is asked through it (`read`, `write`).
 
 use crate::{Error, Result};
+use arc_swap::ArcSwap;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD as BASE64;
 use bytes::Bytes;
@@ -10,7 +11,8 @@ use http::{Request, Response};
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde::de::DeserializeOwned;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long an answer may take. A server cuts its own work short at 60 s, so that no answer
@@ -43,6 +45,20 @@ impl Client {
         let options = KubeConfigOptions::default();
         let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await;
         Client::from_config(config.map_err(config_error)?)
+    }
+
+    /// The same, for a kubeconfig whose credentials are replaced from time to time: see
+    /// [`Renewable::reload`].
+    pub async fn renewable(path: impl AsRef<Path>) -> Result<(Client, Renewable)> {
+        let newest = Client::from_kubeconfig(&path).await?.kube;
+        let newest = Arc::new(ArcSwap::from_pointee(newest));
+        let asked = newest.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let kube = asked.load_full();
+            async move { kube.send(request).await }
+        });
+        let renewable = Renewable { path: path.as_ref().to_owned(), newest };
+        Ok((Client::in_process(service), renewable))
     }
 
     /// Over HTTPS, with a bearer token. `ca` is PEM; without it the system's roots are trusted.
@@ -103,6 +119,56 @@ impl Client {
             Err(_) => Err(Error::Timeout { doing: doing() }),
         }
     }
+}
+
+/// Where a [`Client::renewable`] takes its credentials from.
+pub struct Renewable {
+    path: PathBuf,
+    newest: Arc<ArcSwap<kube::Client>>,
+}
+
+impl Renewable {
+    /// Requests from now on go out with what the file says now. Those under way, watches among them,
+    /// end as they began.
+    pub async fn reload(&self) -> Result<()> {
+        let newest = Client::from_kubeconfig(&self.path).await?.kube;
+        self.newest.store(Arc::new(newest));
+        Ok(())
+    }
+}
+
+/// What a kubeconfig's current context trusts and shows, both in PEM.
+pub struct Trust {
+    pub ca: Option<String>,
+    /// None if it names a token, or something else that is no certificate.
+    pub certificate: Option<String>,
+}
+
+/// Reads it without connecting anywhere.
+pub async fn trust_of(kubeconfig: impl AsRef<Path>) -> Result<Trust> {
+    let read = Kubeconfig::read_from(kubeconfig).map_err(config_error)?;
+    let options = KubeConfigOptions::default();
+    let config = kube::Config::from_custom_kubeconfig(read, &options).await;
+    let config = config.map_err(config_error)?;
+    let pem = |der: &Vec<u8>| to_pem(der);
+    let ca = config.root_cert.map(|roots| roots.iter().map(pem).collect());
+    let auth = config.auth_info;
+    let certificate = match (auth.client_certificate_data, auth.client_certificate) {
+        (Some(data), _) => {
+            let bytes = BASE64.decode(data).map_err(config_error)?;
+            Some(String::from_utf8_lossy(&bytes).into_owned())
+        }
+        (None, Some(path)) => Some(std::fs::read_to_string(path).map_err(config_error)?),
+        (None, None) => None,
+    };
+    Ok(Trust { ca, certificate })
+}
+
+fn to_pem(der: &[u8]) -> String {
+    let text = BASE64.encode(der);
+    let lines = text.as_bytes().chunks(64).map(|line| String::from_utf8_lossy(line) + "\n");
+    let lines: String = lines.collect();
+    format!("-----BEGIN CERTIFICATE-----\n{lines}-----END CERTIFICATE-----\n")
 }
 
 impl std::fmt::Debug for Client {

@@ -68,6 +68,11 @@ impl Error {
         self.has_reason("Invalid")
     }
 
+    /// The request itself is wrong: it will be refused as long as it stays as it is.
+    pub fn is_bad_request(&self) -> bool {
+        self.has_reason("BadRequest") || self.has_reason("RequestEntityTooLarge")
+    }
+
     /// The namespace goes away and takes no new objects. Trying again is of no use.
     pub fn is_namespace_terminating(&self) -> bool {
         let details = self.status().and_then(|status| status.details.as_ref());

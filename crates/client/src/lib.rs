@@ -5,6 +5,7 @@ mod key;
 mod object;
 
 mod client;
+mod dynamic;
 mod read;
 mod write;
 
@@ -17,10 +18,12 @@ mod leadership;
 mod recorder;
 
 pub use cache::{Cache, CacheBuilder, Changes};
-pub use client::Client;
+pub use client::{Client, Renewable, Trust, trust_of};
 pub use controller::{Next, run_controller};
+pub use dynamic::{Discovery, Outline, ServedKind};
 pub use error::{Error, Result};
 pub use key::ObjectKey;
+pub use kube::core::ApiResource;
 pub use leadership::{LEASE_DURATION, Leadership, RENEW_DEADLINE, RETRY_PERIOD};
 pub use object::Object;
 pub use queue::{Counts, Queue, RETRY_FIRST, RETRY_MAX};

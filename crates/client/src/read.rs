@@ -30,7 +30,7 @@ impl Selection {
         self
     }
 
-    fn list_params(&self, continue_token: Option<String>) -> ListParams {
+    pub(crate) fn list_params(&self, continue_token: Option<String>) -> ListParams {
         ListParams {
             label_selector: self.labels.clone(),
             field_selector: self.fields.clone(),

@@ -60,7 +60,7 @@ impl DeleteOptions {
         self
     }
 
-    fn params(&self) -> DeleteParams {
+    pub(crate) fn params(&self) -> DeleteParams {
         let (uid, resource_version) = (self.uid.clone(), self.resource_version.clone());
         let asked = uid.is_some() || resource_version.is_some();
         DeleteParams {
@@ -85,7 +85,7 @@ impl Client {
             _ => format!("create {} {key}", K::plural(&())),
         };
         let body = encode(doing, object)?;
-        self.ask(doing, at::<K>(&key).create(&self.post(), body)).await
+        self.ask(doing, at::<K>(&key).create(&self.params(), body)).await
     }
 
     /// Replaces the object as a whole, except its status. Fails with a conflict if it has changed.
@@ -93,7 +93,7 @@ impl Client {
         let key = ObjectKey::of(object);
         let doing = || format!("update {} {key}", K::plural(&()));
         let body = encode(doing, object)?;
-        self.ask(doing, at::<K>(&key).replace(key.name(), &self.post(), body)).await
+        self.ask(doing, at::<K>(&key).replace(key.name(), &self.params(), body)).await
     }
 
     /// Writes `status` into the object that was observed; a conflict if it has changed since.
@@ -114,8 +114,18 @@ impl Client {
         }
         object["status"] = status;
         let body = encode(doing, &object)?;
-        let request = at::<K>(&key).replace_subresource("status", key.name(), &self.post(), body);
+        let request = at::<K>(&key).replace_subresource("status", key.name(), &self.params(), body);
         self.ask::<K>(doing, request).await.map(drop)
+    }
+
+    /// Writes the object's status, and what a status write takes of its metadata, as it is in
+    /// `object`. A conflict if it has changed since it was read.
+    pub async fn replace_status<K: Object<DynamicType = ()>>(&self, object: &K) -> Result<K> {
+        let key = ObjectKey::of(object);
+        let doing = || format!("update the status of {} {key}", K::plural(&()));
+        let body = encode(doing, object)?;
+        let request = at::<K>(&key).replace_subresource("status", key.name(), &self.params(), body);
+        self.ask(doing, request).await
     }
 
     /// A JSON merge patch: `null` removes.
@@ -126,6 +136,18 @@ impl Client {
     ) -> Result<K> {
         let doing = || format!("patch {} {key}", K::plural(&()));
         let request = at::<K>(key).patch(key.name(), &self.patch_params(), &Patch::Merge(patch));
+        self.ask(doing, request).await
+    }
+
+    /// A strategic merge patch: lists with keys are merged, and `$patch` directives are followed.
+    pub async fn patch_strategic<K: Object<DynamicType = ()>>(
+        &self,
+        key: &ObjectKey,
+        patch: &Value,
+    ) -> Result<K> {
+        let doing = || format!("patch {} {key}", K::plural(&()));
+        let patch = Patch::Strategic(patch);
+        let request = at::<K>(key).patch(key.name(), &self.patch_params(), &patch);
         self.ask(doing, request).await
     }
 
@@ -203,7 +225,8 @@ impl Client {
             "deleteOptions": options.params(),
         });
         let body = encode(doing, &eviction)?;
-        let request = at::<Pod>(pod).create_subresource("eviction", pod.name(), &self.post(), body);
+        let request =
+            at::<Pod>(pod).create_subresource("eviction", pod.name(), &self.params(), body);
         self.ask::<Value>(doing, request).await.map(drop)
     }
 
@@ -220,15 +243,32 @@ impl Client {
             binding["metadata"]["uid"] = uid.into();
         }
         let body = encode(doing, &binding)?;
-        let request = at::<Pod>(pod).create_subresource("binding", pod.name(), &self.post(), body);
+        let request =
+            at::<Pod>(pod).create_subresource("binding", pod.name(), &self.params(), body);
         self.ask::<Value>(doing, request).await.map(drop)
     }
 
-    fn post(&self) -> PostParams {
+    /// Posts to a subresource of an object, which need not be there: the server knows what it means.
+    pub async fn post<K: Object<DynamicType = ()>>(
+        &self,
+        key: &ObjectKey,
+        subresource: &str,
+        body: &impl Serialize,
+    ) -> Result<Value> {
+        let doing = || format!("post to {}/{subresource} of {key}", K::plural(&()));
+        let unsendable =
+            |e: serde_json::Error| Error::Unsendable { doing: doing(), why: e.to_string() };
+        let body = serde_json::to_vec(body).map_err(unsendable)?;
+        let params = self.params();
+        let request = at::<K>(key).create_subresource(subresource, key.name(), &params, body);
+        self.ask(doing, request).await
+    }
+
+    pub(crate) fn params(&self) -> PostParams {
         PostParams { field_manager: self.manager().map(str::to_owned), ..PostParams::default() }
     }
 
-    fn patch_params(&self) -> PatchParams {
+    pub(crate) fn patch_params(&self) -> PatchParams {
         PatchParams { field_manager: self.manager().map(str::to_owned), ..PatchParams::default() }
     }
 }
@@ -295,7 +335,10 @@ fn api_version<K: k8s_openapi::Resource>() -> &'static str {
     K::API_VERSION
 }
 
-fn encode(doing: impl Fn() -> String, object: &(impl Serialize + Debug)) -> Result<Vec<u8>> {
+pub(crate) fn encode(
+    doing: impl Fn() -> String,
+    object: &(impl Serialize + Debug),
+) -> Result<Vec<u8>> {
     serde_json::to_vec(object)
         .map_err(|error| Error::Unsendable { doing: doing(), why: error.to_string() })
 }

@@ -28,6 +28,11 @@ pub fn jump(by: SignedDuration) {
     }
 }
 
+/// Time passed since the simulation began, if this is one.
+pub(crate) fn simulated() -> Option<std::time::Duration> {
+    SIMULATED.get().map(|(_, start)| start.elapsed())
+}
+
 /// The time of day.
 ///
 /// Real time is asked of the system every time and never derived from a monotonic clock, because

@@ -1,9 +1,13 @@
 //! Starts the controllers, each on what it shares with the others, and stops them again.
 
 use crate::pod_cidrs::Range;
-use crate::{node_leases, node_taints, pod_cidrs};
+use crate::{
+    deployment, finished_jobs, garbage, namespaces, node_leases, node_taints, pod_cidrs,
+    pod_garbage, pods, replica_set,
+};
 use client::{Cache, Client, Leadership, ObjectKey, Recorder};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::{Node, Pod, ReplicationController};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -14,12 +18,24 @@ const NAME: &str = "kube-controller-manager";
 const LEASE: (&str, &str) = ("kube-system", "kube-controller-manager");
 
 /// What can be chosen.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Options {
     /// Where pods get their addresses from, and how much of it a node gets.
     pub pod_cidrs: Range,
     /// If there are several servers: who this one is. Only one of them runs the controllers.
     pub identity: Option<String>,
+    /// How many finished pods may stay; `None` is all of them (T-CTRL-33).
+    pub finished_pods_max: Option<usize>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            pod_cidrs: Range::default(),
+            identity: None,
+            finished_pods_max: Some(pod_garbage::FINISHED_MAX),
+        }
+    }
 }
 
 /// Controllers that run. Dropping the handle lets them run on.
@@ -86,6 +102,9 @@ async fn lead(
 pub(crate) struct Cluster {
     pub(crate) client: Client,
     pub(crate) nodes: Cache<Node>,
+    /// With the indexes of `pods`.
+    pub(crate) pods: Cache<Pod>,
+    pub(crate) replica_sets: Cache<ReplicaSet>,
     /// For what is said about nodes.
     pub(crate) recorder: Recorder,
 }
@@ -95,6 +114,8 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
     let cluster = Cluster {
         client: client.clone(),
         nodes: Cache::start(client),
+        pods: pods::cache(client),
+        replica_sets: replica_set::sets(client),
         recorder: Recorder::new(client, "node-controller", ""),
     };
     tokio::select! {
@@ -104,6 +125,13 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
                 node_taints::run(&cluster),
                 node_leases::run(&cluster),
                 pod_cidrs::run(&cluster, options.pod_cidrs),
+                namespaces::run(&cluster),
+                garbage::run(&cluster),
+                pod_garbage::run(&cluster, options.finished_pods_max),
+                finished_jobs::run(&cluster),
+                deployment::run(&cluster),
+                replica_set::run(&cluster, cluster.replica_sets.clone()),
+                replica_set::run::<ReplicationController>(&cluster, replica_set::sets(client)),
             )
         } => (),
         () = until => (),

@@ -1,6 +1,6 @@
 //! The node's side of a landfall: its runtime, its credentials, its agent.
 
-use crate::command::NodeOptions;
+use crate::command::{GraceAfterRestart, NodeOptions};
 use crate::image;
 use anyhow::Context;
 use client::Client;
@@ -9,10 +9,9 @@ use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What the agent shows to whoever calls it, in PEM.
+/// What the agent shows to whoever calls it, and whose callers it knows (PEM).
 pub(crate) struct Serving {
-    pub(crate) certificate: String,
-    pub(crate) key: String,
+    pub(crate) shown: Arc<tls::Shown>,
     pub(crate) ca: String,
 }
 
@@ -22,7 +21,7 @@ pub(crate) async fn start(
     options: &NodeOptions,
     serving: &Serving,
 ) -> anyhow::Result<node::Running> {
-    let tls = node::endpoint::server_config(&serving.certificate, &serving.key, &serving.ca)?;
+    let tls = node::endpoint::server_config(serving.shown.clone(), &serving.ca)?;
     let config = node::Config {
         name: name(options)?,
         data_dir: data_dir.to_owned(),
@@ -37,6 +36,11 @@ pub(crate) async fn start(
         cgroup: cgroup(&options.pod_link),
         eviction_hard: options.eviction_hard.clone(),
         pod_pids_limit: options.pod_pids_limit,
+        grace_after_restart: match options.grace_after_restart {
+            GraceAfterRestart::Full => node::GraceAfterRestart::Full,
+            GraceAfterRestart::Kept => node::GraceAfterRestart::Kept,
+        },
+        shutdown: options.shutdown.periods()?,
         version: server::discovery::git_version().to_owned(),
     };
     node::start(client, config).await.context("the node could not be started")

@@ -5,6 +5,7 @@ use clap::{Args, Parser, Subcommand};
 use server::StoreChoice;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Where everything is kept unless told otherwise.
 pub(crate) const DATA_DIR: &str = "/var/lib/landfall";
@@ -20,9 +21,9 @@ pub(crate) const POD_LINK: &str = "lf0";
 ///     export KUBECONFIG=/var/lib/landfall/kubeconfig
 ///     kubectl run hello --image=busybox -- sleep 1000
 ///
-/// Everything it keeps is in one directory (--data-dir). Stop it with Ctrl-C or SIGTERM: pods go on
-/// running and are found again at the next start, however it was stopped. `landfall down` ends the
-/// pods too. No registry at hand? `landfall image import FILE`.
+/// Everything it keeps is in one directory (--data-dir). Stop it with Ctrl-C, SIGTERM or `landfall
+/// stop`: pods go on running and are found again at the next start, however it was stopped. `landfall
+/// down` ends the pods too. No registry at hand? `landfall image import FILE`.
 #[derive(Parser)]
 #[command(name = "landfall", version, verbatim_doc_comment)]
 pub(crate) struct Cli {
@@ -38,10 +39,24 @@ pub(crate) enum Command {
     /// admin's kubeconfig is DIR/kubeconfig, a bearer token with the same rights is in
     /// DIR/admin.token.
     Up(UpOptions),
+    /// Stop landfall and leave its pods running, as for an upgrade
+    ///
+    /// The same as SIGTERM, Ctrl-C or `systemctl stop`. The next start finds the pods again: the same
+    /// containers, no restart counted, no log line and no exit code lost. Waits until landfall is gone.
+    Stop {
+        /// The data directory of the landfall to stop
+        #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
+        data_dir: PathBuf,
+    },
     /// End a cluster: its pods, each within its grace period, then landfall itself
     ///
-    /// Objects stay in the data directory, and the next `landfall up` finds them. Also clears away
-    /// what a landfall that was killed has left running.
+    /// Every pod gets its preStop hook, its stop signal and the time that
+    /// terminationGracePeriodSeconds gives it; critical pods end after all others (--shutdown-grace and
+    /// its kin, given to `landfall up`, say otherwise). The last lines tell whose time was cut, and
+    /// what to change. In a hurry? Ctrl-C: what has not ended gets two seconds.
+    ///
+    /// Objects stay in the data directory: ended pods are Failed with the reason Terminated, and the
+    /// next `landfall up` finds them. Also clears away what a landfall that was killed has left running.
     Down {
         /// The data directory of the landfall to end
         #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
@@ -59,12 +74,55 @@ pub(crate) enum Command {
     /// Tokens by which nodes join
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Run a whole cluster without machines, on simulated time, and check every ending
+    ///
+    /// Server, controllers, scheduler and node agents are the real ones; machines, the network and the
+    /// clock are simulated, and one number, the seed, decides everything that happens: which pods there
+    /// are, what their containers do when they are asked to stop, who crashes when, which answer is
+    /// lost. The same seed always tells the same story, byte for byte. At every step the rules of
+    /// terminations are checked against what really happened.
+    ///
+    ///     landfall sim --list                      what can be simulated
+    ///     landfall sim crash --seed 7 --story      one story, line by line
+    ///     landfall sim mix --seeds 0..10000        many stories, until one breaks a rule
+    ///
+    /// A seed that breaks a rule is printed with its story and the command that tells it again.
+    #[command(verbatim_doc_comment)]
+    Sim(SimOptions),
     /// Print the version
     Version,
     /// Print a completion script for your shell
     ///
     /// For bash: landfall completions bash > /etc/bash_completion.d/landfall
     Completions { shell: clap_complete::Shell },
+}
+
+#[derive(Args)]
+pub(crate) struct SimOptions {
+    /// What to simulate; see --list
+    #[arg(default_value = "mix")]
+    pub(crate) scenario: String,
+    /// The one number that decides everything
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Many seeds, on all cores: A..B, without B
+    #[arg(long, value_name = "A..B", value_parser = seeds, conflicts_with = "seed")]
+    pub(crate) seeds: Option<std::ops::Range<u64>>,
+    /// Print what happened, also if nothing is wrong
+    #[arg(long)]
+    pub(crate) story: bool,
+    /// With --seeds: tell each twice and compare, byte by byte
+    #[arg(long, requires = "seeds")]
+    pub(crate) twice: bool,
+    /// Print the scenarios there are
+    #[arg(long)]
+    pub(crate) list: bool,
+}
+
+fn seeds(text: &str) -> Result<std::ops::Range<u64>, String> {
+    let range =
+        text.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
+    range.ok_or_else(|| "write it as 0..100".to_owned())
 }
 
 #[derive(Args)]
@@ -105,10 +163,79 @@ pub(crate) struct NodeOptions {
     /// How many processes one pod may have; without it as many as the node can
     #[arg(long, value_name = "N")]
     pub(crate) pod_pids_limit: Option<i64>,
+    /// Of a pod that is ending when landfall is restarted: `full`, its hook and its whole grace
+    /// period again, as upstream does, or `kept`, what is left of it
+    #[arg(long, value_name = "full|kept", default_value = "full")]
+    pub(crate) grace_after_restart: GraceAfterRestart,
     /// The device of the pods' network, at most seven letters; pods' links are called after it, so
     /// nodes on one machine need different ones
     #[arg(long, value_name = "NAME", default_value = POD_LINK)]
     pub(crate) pod_link: String,
+    #[command(flatten)]
+    pub(crate) shutdown: ShutdownOptions,
+}
+
+/// How long pods get when the node ends them: `landfall down`, or the host goes down.
+#[derive(Args)]
+pub(crate) struct ShutdownOptions {
+    /// When the node shuts down, all pods together get this long, such as 30s or 2m; no pod gets more
+    /// than its own grace period. Without it every pod gets its own, critical ones after all others
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) shutdown_grace: Option<Duration>,
+    /// Of --shutdown-grace, the last part, for critical pods (priority 2000000000 and above)
+    #[arg(long, value_name = "TIME", value_parser = time, requires = "shutdown_grace")]
+    pub(crate) shutdown_grace_critical: Option<Duration>,
+    /// Instead: how long pods get by priority, lowest first, such as 0=20s,1000=10s,2000000000=5s: pods
+    /// from 0 to 999 end first, within 20 seconds
+    #[arg(
+        long,
+        value_name = "PRIORITY=TIME,…",
+        value_parser = period,
+        value_delimiter = ',',
+        conflicts_with = "shutdown_grace"
+    )]
+    pub(crate) shutdown_grace_by_priority: Vec<node::Period>,
+}
+
+impl ShutdownOptions {
+    pub(crate) fn periods(&self) -> anyhow::Result<node::Periods> {
+        if let Some(total) = self.shutdown_grace {
+            let critical = self.shutdown_grace_critical.unwrap_or_default();
+            return node::Periods::two(total, critical)
+                .map_err(|why| anyhow::anyhow!("--shutdown-grace-critical: {why}"));
+        }
+        if self.shutdown_grace_by_priority.is_empty() {
+            return Ok(node::Periods::Own);
+        }
+        node::Periods::by_priority(self.shutdown_grace_by_priority.clone())
+            .map_err(|why| anyhow::anyhow!("--shutdown-grace-by-priority: {why}"))
+    }
+}
+
+/// `90s`, `1m30s`, `2m`; a bare number is seconds.
+fn time(text: &str) -> Result<Duration, String> {
+    let text = text.trim();
+    let written = match text.parse::<u32>() {
+        Ok(seconds) => return Ok(Duration::from_secs(seconds.into())),
+        Err(_) => text.parse::<jiff::SignedDuration>().map_err(|why| why.to_string())?,
+    };
+    // Upstream has no shorter ones either: graces are counted in whole seconds.
+    Duration::try_from(written)
+        .ok()
+        .filter(|time| time.subsec_nanos() == 0)
+        .ok_or_else(|| "write whole seconds, such as 30s or 2m".to_owned())
+}
+
+fn period(text: &str) -> Result<node::Period, String> {
+    let (priority, length) = text.split_once('=').ok_or("write PRIORITY=TIME, such as 0=20s")?;
+    let priority = priority.trim().parse::<i32>().map_err(|why| format!("{priority}: {why}"))?;
+    Ok(node::Period { priority, length: time(length)? })
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub(crate) enum GraceAfterRestart {
+    Full,
+    Kept,
 }
 
 #[derive(Args)]
@@ -224,5 +351,50 @@ impl Common {
             bail!("--store {:?} names no host: write etcd://HOST:PORT", self.store);
         }
         Ok(StoreChoice::Etcd(endpoints))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn periods(args: &[&str]) -> Result<node::Periods, String> {
+        let line = ["landfall", "up"].iter().chain(args);
+        let cli = Cli::try_parse_from(line).map_err(|error| error.to_string())?;
+        let Command::Up(options) = cli.command else { unreachable!("it says up") };
+        options.node.shutdown.periods().map_err(|error| error.to_string())
+    }
+
+    fn table(rows: &[(i32, u64)]) -> node::Periods {
+        let period = |(priority, length): &(i32, u64)| node::Period {
+            priority: *priority,
+            length: Duration::from_secs(*length),
+        };
+        node::Periods::by_priority(rows.iter().map(period).collect()).unwrap()
+    }
+
+    #[test]
+    fn t_node_87_periods_of_a_shutdown_can_be_written_in_two_ways() {
+        assert_eq!(periods(&[]), Ok(node::Periods::Own));
+        let two = periods(&["--shutdown-grace", "1m", "--shutdown-grace-critical=10"]);
+        assert_eq!(two, Ok(table(&[(0, 50), (2_000_000_000, 10)])));
+        let list = periods(&["--shutdown-grace-by-priority", "1000=10s,-5=1m30s"]);
+        assert_eq!(list, Ok(table(&[(-5, 90), (1000, 10)])));
+    }
+
+    #[test]
+    fn periods_that_mean_nothing_are_refused() {
+        for wrong in [
+            &["--shutdown-grace", "soon"][..],
+            &["--shutdown-grace", "-5s"],
+            &["--shutdown-grace", "1500ms"],
+            &["--shutdown-grace-critical", "5s"],
+            &["--shutdown-grace", "5s", "--shutdown-grace-critical", "6s"],
+            &["--shutdown-grace-by-priority", "20s"],
+            &["--shutdown-grace-by-priority", "0=1s,0=2s"],
+            &["--shutdown-grace", "5s", "--shutdown-grace-by-priority", "0=1s"],
+        ] {
+            assert!(periods(wrong).is_err(), "{wrong:?} was taken");
+        }
     }
 }

@@ -6,10 +6,13 @@ mod agent;
 mod allocator;
 mod control;
 mod down;
+mod end;
 mod image;
+mod simulate;
 mod token;
 mod up;
 
+use anyhow::Context;
 use clap::{CommandFactory, Parser};
 use command::{Cli, Command};
 use std::process::ExitCode;
@@ -25,11 +28,13 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match &cli.command {
         Command::Up(options) => up::run(options),
-        Command::Down { data_dir } => down::run(data_dir),
+        Command::Stop { data_dir } => down::stop(data_dir),
+        Command::Down { data_dir } => down::down(data_dir),
         Command::Server(options) => up::run_server(options),
         Command::Node(options) => up::run_node(options),
         Command::Image(command) => image::run(command),
         Command::Token(command) => token::run(command),
+        Command::Sim(options) => simulate::run(options),
         Command::Version => {
             println!(
                 "landfall {} (Kubernetes {})",
@@ -55,4 +60,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("the runtime could not be started")?;
+    runtime.block_on(work)
 }

@@ -1,13 +1,15 @@
 //! `landfall up`, `server` and `node`: start, say so, run until told to stop.
 
 use crate::agent::{self, Serving};
+use crate::block_on;
 use crate::command::{Common, NodeCommand, ServerOptions, UpOptions};
-use crate::control::{Asked, Control};
+use crate::control::Control;
+use crate::end::{End, Signals, leave};
 use anyhow::Context;
 use client::Client;
 use server::authn::User;
 use server::{Config, Running};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use std::sync::Arc;
 
 pub(crate) fn run(options: &UpOptions) -> anyhow::Result<()> {
     prepare()?;
@@ -25,21 +27,14 @@ pub(crate) fn run(options: &UpOptions) -> anyhow::Result<()> {
             node.ready().await;
         }
         say_ready(&server);
-        let asked = tokio::select! {
-            () = signals.stop() => None,
-            asked = control.asked() => Some(asked),
-        };
+        let mut asked = End::awaited(&mut signals, &control).await;
+        // First the pods, whose last statuses the API has to take; the API comes last.
         if let Some(node) = node {
-            if let Some(asked) = &asked {
-                end_pods(&node, asked).await;
-            }
-            node.stop().await;
+            leave(node, &mut asked, &mut signals).await;
         }
         plane.stop().await;
         server.stop().await;
-        if let Some(asked) = asked {
-            asked.done().await;
-        }
+        asked.done().await;
         Ok(())
     })
 }
@@ -69,28 +64,23 @@ pub(crate) fn run_node(options: &NodeCommand) -> anyhow::Result<()> {
         let mut signals = Signals::listen()?;
         std::fs::create_dir_all(&options.data_dir)?;
         let control = Control::listen(&options.data_dir)?;
-        let (client, serving) = join(options).await?;
+        let credentials = join(options).await?;
+        let serving = Serving { shown: credentials.serving.clone(), ca: credentials.ca.clone() };
+        let client = credentials.client.clone();
         let node = agent::start(client, &options.data_dir, &options.node, &serving).await?;
+        tokio::spawn(credentials.renewing());
         node.ready().await;
         let answers = node.address.map(|address| format!(" answers on {address}"));
         println!("ready: node {}{}", agent::name(&options.node)?, answers.unwrap_or_default());
-        let asked = tokio::select! {
-            () = signals.stop() => None,
-            asked = control.asked() => Some(asked),
-        };
-        if let Some(asked) = &asked {
-            end_pods(&node, asked).await;
-        }
-        node.stop().await;
-        if let Some(asked) = asked {
-            asked.done().await;
-        }
+        let mut asked = End::awaited(&mut signals, &control).await;
+        leave(node, &mut asked, &mut signals).await;
+        asked.done().await;
         Ok(())
     })
 }
 
 /// Credentials of this node: from a token at first, from then on its own.
-async fn join(options: &NodeCommand) -> anyhow::Result<(Client, Serving)> {
+async fn join(options: &NodeCommand) -> anyhow::Result<node::Credentials> {
     let dir = options.data_dir.join("node");
     let (name, address) = (agent::name(&options.node)?, agent::address(&options.node));
     let ca = options.ca.as_ref().map(std::fs::read_to_string).transpose().context("--ca")?;
@@ -103,13 +93,7 @@ async fn join(options: &NodeCommand) -> anyhow::Result<(Client, Serving)> {
             node::join(node::Join { server, token, ca, name: &name, addresses, dir: &dir }).await?
         }
     };
-    let client = Client::from_kubeconfig(&credentials.kubeconfig).await?;
-    let serving = Serving {
-        certificate: credentials.serving_certificate,
-        key: credentials.serving_key,
-        ca: credentials.ca,
-    };
-    Ok((client, serving))
+    Ok(credentials)
 }
 
 async fn start_server(common: &Common, controllers: bool) -> anyhow::Result<Running> {
@@ -135,21 +119,28 @@ async fn start_node(server: &Running, options: &UpOptions) -> anyhow::Result<nod
     let (name, address) = (agent::name(&options.node)?, agent::address(&options.node));
     let user = User::authenticated(format!("system:node:{name}"), &["system:nodes"]);
     let client = Client::in_process(server.server.door(user));
-    let credentials = server.node_credentials(&name, &[name.clone(), address.to_string()])?;
+    let addresses = [name.clone(), address.to_string()];
+    let credentials = server.node_credentials(&name, &addresses)?;
+    let made = &credentials.serving;
     let serving = Serving {
-        certificate: credentials.serving.certificate,
-        key: credentials.serving.key,
-        ca: credentials.ca_certificate,
+        shown: tls::Shown::new(&made.certificate, &made.key)?,
+        ca: credentials.ca_certificate.clone(),
     };
+    tokio::spawn(renew(serving.shown.clone(), server.node_signer(&name, &addresses)));
     agent::start(client, &options.common.data_dir, &options.node, &serving).await
 }
 
-async fn end_pods(node: &node::Running, asked: &Asked) {
-    node.end_pods(|line| {
-        let progress = asked.progress.clone();
-        async move { progress.say(line).await }
-    })
-    .await;
+/// The node in this process asks nobody for its next certificate: the authority is here.
+async fn renew<E: std::error::Error>(
+    shown: Arc<tls::Shown>,
+    sign: impl Fn() -> Result<server::pki::Identity, E>,
+) {
+    let next = || -> Result<tls::Validity, String> {
+        let made = sign().map_err(|error| error.to_string())?;
+        shown.replace(&made.certificate, &made.key).map_err(|error| error.to_string())?;
+        Ok(shown.life())
+    };
+    tls::keep("node's serving", shown.life(), || std::future::ready(next())).await;
 }
 
 /// Controllers and scheduler: ordinary clients that happen to live in this process.
@@ -166,7 +157,7 @@ impl ControlPlane {
         ControlPlane {
             controllers: controllers::start(
                 &as_user("system:kube-controller-manager", &["system:masters"]),
-                controllers::Options { pod_cidrs, identity: None },
+                controllers::Options { pod_cidrs, ..controllers::Options::default() },
             ),
             scheduler: (!options.no_scheduler)
                 .then(|| scheduler::start(&as_user("system:kube-scheduler", &[]))),
@@ -181,41 +172,11 @@ impl ControlPlane {
     }
 }
 
-/// What asks a process to stop.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn listen() -> anyhow::Result<Signals> {
-        Ok(Signals {
-            terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
-            interrupt: signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?,
-        })
-    }
-
-    async fn stop(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
-}
-
 fn prepare() -> anyhow::Result<()> {
     log_to_stderr();
     rustls::crypto::ring::default_provider()
         .install_default()
         .map_err(|_| anyhow::anyhow!("the TLS library was set up twice"))
-}
-
-fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("the runtime could not be started")?;
-    runtime.block_on(work)
 }
 
 fn server_dir(common: &Common) -> anyhow::Result<()> {

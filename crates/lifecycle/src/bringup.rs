@@ -85,6 +85,8 @@ pub enum Why {
     Changed,
     Liveness,
     Startup,
+    /// It was granted other resources, and its policy wants them only from its start (N-120).
+    Resized,
     /// Nobody knows whether it runs; it must not run twice.
     Unknown,
 }

@@ -10,10 +10,12 @@ pub mod bringup;
 pub mod probe;
 pub mod status;
 pub mod termination;
+pub mod timeline;
 
 pub mod backoff;
 pub mod deletion;
 pub mod placement;
+pub mod resize;
 pub mod resources;
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ mod containers;
 mod ending;
 mod phase;
 
+pub(crate) use ending::is_static;
+
 use crate::containers::{AfterExit, after_exit};
 use crate::observed::{Container, Observed, State};
 use crate::resources::qos_class;
@@ -163,7 +165,7 @@ fn phase_and_reason(
         let phase = told.phase.clone().unwrap_or_default();
         return (phase, told.reason.clone(), told.message.clone());
     }
-    let over = facts.stage == Stage::Terminated && !ending::is_static(pod);
+    let over = facts.stage == Stage::Terminated && !is_static(pod);
     let begun = has_begun(spec, observed);
     let counted = phase::Counted { spec, init, regular, begun, over };
     let mut phase = phase::phase(&counted);

@@ -11,6 +11,10 @@
 //! their stop signal until it is their turn (T-NODE-35). The grace period covers everything:
 //! waiting, hook and turn are charged to it, but a stop signal always gets [`STOP_WINDOW_MIN`].
 
+mod grace;
+
+pub use grace::{container_grace, pod_grace, reported_after};
+
 use crate::containers::{Kind, ephemeral_containers, init_containers, kind_of};
 use crate::observed::Observed;
 use k8s_openapi::api::core::v1 as core;
@@ -52,7 +56,7 @@ pub struct Member {
     pub hook: bool,
     /// Where it is declared in its list; sidecars end in the reverse of this order.
     pub place: usize,
-    /// What was already done before the agent restarted: neither hook nor signal comes twice.
+    /// What was already done before the agent was restarted: neither hook nor signal comes twice.
     pub progress: Progress,
 }
 
@@ -62,7 +66,8 @@ pub enum Progress {
     Fresh,
     /// The hook has run, or what is left of it is not to be waited for.
     HookDone,
-    StopSent,
+    /// It has its stop signal, and its time until then, whoever waits for it now (T-EDGE-3).
+    StopSent { kill_at: Moment },
 }
 
 /// Where one container is. What it waits for, and until when, is in the stage.
@@ -169,6 +174,22 @@ impl Termination {
         Termination { hold: true, ..self }
     }
 
+    /// One container was being ended, and now the whole pod is to end: the others join it and get the
+    /// time of the next [`Input::Terminate`]. What has begun goes on, hooks and signals do not repeat.
+    pub fn join(&mut self, others: Vec<Member>) {
+        self.due = None;
+        for other in others {
+            if self.members.iter().all(|(known, _)| known.id != other.id) {
+                self.members.push((other, Stage::Running));
+            }
+        }
+    }
+
+    /// When everybody should have ended by, once asked.
+    pub fn due(&self) -> Option<Moment> {
+        self.due
+    }
+
     /// Every exit was seen.
     pub fn is_over(&self) -> bool {
         self.members.iter().all(|(_, stage)| *stage == Stage::Gone)
@@ -263,6 +284,18 @@ impl Termination {
 }
 
 impl Stage {
+    /// What an agent that takes over in this stage need not do again (T-EDGE-3).
+    pub fn progress(self, now: Moment) -> Progress {
+        match self {
+            // A hook that still ran is run again: nobody knows how far it came.
+            Stage::Running | Stage::Held { .. } | Stage::PreStop { .. } => Progress::Fresh,
+            Stage::Turn { .. } => Progress::HookDone,
+            Stage::Stopping { resend: Some(_), .. } => Progress::HookDone,
+            Stage::Stopping { due, resend: None } => Progress::StopSent { kill_at: due },
+            Stage::Killed { .. } | Stage::Gone => Progress::StopSent { kill_at: now },
+        }
+    }
+
     fn due(self) -> Option<Moment> {
         match self {
             Stage::Running | Stage::Gone => None,
@@ -333,8 +366,8 @@ fn begin(
     hold: bool,
     actions: &mut Vec<Action>,
 ) -> Stage {
-    if member.progress == Progress::StopSent {
-        return Stage::Stopping { due: due.max(now + STOP_WINDOW_MIN), resend: None };
+    if let Progress::StopSent { kill_at } = member.progress {
+        return Stage::Stopping { due: kill_at, resend: None };
     }
     actions.push(Action::Announce { id: member.id.clone() });
     if hold {
@@ -423,30 +456,6 @@ pub fn member(pod: &core::Pod, id: &str, name: &str) -> Member {
     }
     let place = ephemeral_containers(spec).iter().position(|c| c.name == name);
     member(kind_of(spec, name).unwrap_or(Kind::Regular), false, place.unwrap_or(0))
-}
-
-/// T-NODE-5: the grace of a whole pod that ends on the node: the smallest of what was asked for, else
-/// the pod's own, and at least a second. `internal`: eviction, shutdown.
-pub fn pod_grace(pod: &core::Pod, internal: Option<i64>) -> Duration {
-    let asked = pod.metadata.deletion_grace_period_seconds;
-    let own = || pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
-    let grace = match (asked, internal) {
-        (Some(asked), Some(internal)) => Some(asked.min(internal)),
-        (asked, internal) => asked.or(internal).or_else(own),
-    };
-    seconds(grace.unwrap_or(0).max(1))
-}
-
-/// T-NODE-18: the grace of one container that ends while its pod goes on; `probe`: the one that failed.
-pub fn container_grace(pod: &core::Pod, probe: Option<&core::Probe>) -> Duration {
-    let own = || pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
-    let asked = pod.metadata.deletion_grace_period_seconds;
-    let probes = || probe.and_then(|probe| probe.termination_grace_period_seconds);
-    seconds(asked.or_else(probes).or_else(own).unwrap_or(2))
-}
-
-fn seconds(amount: i64) -> Duration {
-    Duration::from_secs(u64::try_from(amount).unwrap_or(0))
 }
 
 #[cfg(test)]

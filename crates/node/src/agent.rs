@@ -6,6 +6,7 @@
 
 use crate::cgroup_root;
 use crate::config::{NodeFacts, Objects};
+use crate::deadlines::{Deadlines, GraceAfterRestart};
 use crate::dispatch::{Dispatch, News};
 use crate::endpoint::{self, Endpoint, Metrics, Serving};
 use crate::eviction::{Evict, Eviction, Places, Reclaim, Thresholds};
@@ -18,7 +19,9 @@ use crate::node_object::{
 use crate::parts::Parts;
 use crate::pods::Pods;
 use crate::probes::Prober;
+use crate::shutdown::{Cut, Host, How, Periods, Shutdown};
 use crate::static_pods::{self, StaticPods};
+use crate::timeline::Timeline;
 use crate::traces::Traces;
 use crate::volumes::Volumes;
 use crate::worker::Kill;
@@ -66,6 +69,10 @@ pub struct Config {
     pub eviction_hard: Option<String>,
     /// How many processes one pod may have (N-113); None: as many as the node can.
     pub pod_pids_limit: Option<i64>,
+    /// Of pods that were ending when an agent before this one went away.
+    pub grace_after_restart: GraceAfterRestart,
+    /// How long pods get when the node shuts down.
+    pub shutdown: Periods,
     /// Of Kubernetes: `v1.36.4`.
     pub version: String,
 }
@@ -97,10 +104,9 @@ pub struct Running {
     /// Where the endpoint answers.
     pub address: Option<SocketAddr>,
     serving: Option<Serving>,
-    news: mpsc::Sender<News>,
     parts: Arc<Parts>,
     registration: Registration,
-    health: watch::Sender<Health>,
+    shutdown: Arc<Shutdown>,
     tasks: JoinSet<()>,
 }
 
@@ -141,6 +147,7 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
     let parts = Arc::new(Parts {
         client: client.clone(),
         recorder: recorder.clone(),
+        timeline: Timeline::open(&client, &config.name, &config.data_dir.join("timeline")),
         runtime: config.runtime.clone(),
         runtime_name: version.name,
         network,
@@ -158,6 +165,7 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
         prober: Prober::new(config.runtime.clone(), recorder.clone(), results),
         pods,
         node: registration.subscribe(),
+        deadlines: deadlines(&config)?,
         started_at: clock::now(),
     });
     let cache =
@@ -178,7 +186,7 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
         }
         tasks.spawn(follow_manifests(found, news.clone()));
     }
-    sweep(&parts, &known).await;
+    tasks.spawn(sweep(&parts, known).await);
     if config.hardware.is_none() {
         tasks.spawn(logs::run_rotation(config.runtime.clone(), Rotation::default()));
         tasks.spawn(evict(&config, &parts, health.clone(), news.clone())?);
@@ -188,7 +196,11 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
         tasks.spawn(figures::keep(parts.clone()));
     }
     tasks.spawn(Dispatch::new(parts.clone(), cache, health.subscribe()).run(told));
-    Ok(Running { address, serving, news, parts, registration, health, tasks })
+    let shutdown = Arc::new(Shutdown::new(parts.clone(), news, health, config.shutdown));
+    if config.hardware.is_none() {
+        tasks.spawn(Host::system().follow(shutdown.clone()));
+    }
+    Ok(Running { address, serving, parts, registration, shutdown, tasks })
 }
 
 async fn serve(
@@ -212,6 +224,14 @@ async fn serve(
     });
     let served = serving.await;
     served.map(Some).map_err(|source| Error::Listen { address: listen.address, source })
+}
+
+fn deadlines(config: &Config) -> Result<Option<Deadlines>, Error> {
+    let failed = |source| Error::Directory { path: config.data_dir.clone(), source };
+    match config.grace_after_restart {
+        GraceAfterRestart::Full => Ok(None),
+        GraceAfterRestart::Kept => Deadlines::open(&config.data_dir).map(Some).map_err(failed),
+    }
 }
 
 fn settings(config: &Config, address: Option<SocketAddr>) -> Settings {
@@ -342,24 +362,20 @@ fn uid(pod: &Arc<Pod>) -> Option<String> {
     pod.metadata.uid.clone()
 }
 
-/// What an agent that was killed left of pods that are no more (T-NODE-13, T-NODE-76).
-async fn sweep(parts: &Arc<Parts>, known: &BTreeSet<String>) {
-    let sandboxes = match parts.runtime.sandboxes().await {
-        Ok(sandboxes) => sandboxes,
-        Err(error) => {
-            tracing::warn!(%error, "what is left of earlier pods is not known");
-            return;
-        }
-    };
-    let mut keys = BTreeSet::new();
-    for sandbox in sandboxes {
-        if known.contains(&sandbox.pod.uid) {
-            keys.insert(network_key(&sandbox.pod.uid, sandbox.attempt));
-            continue;
-        }
-        if let Err(error) = end_sandbox(&parts.runtime, &sandbox).await {
-            tracing::warn!(%error, pod = sandbox.pod.uid, "an orphaned pod was not ended");
-        }
+/// What an agent that was killed left of pods that are no more (T-NODE-13, T-NODE-76). Ending them
+/// takes its time, and nobody else has to wait for it: that is left for the answer to do.
+async fn sweep(
+    parts: &Arc<Parts>,
+    known: BTreeSet<String>,
+) -> impl Future<Output = ()> + Send + use<> {
+    let sandboxes = parts.runtime.sandboxes().await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "what is left of earlier pods is not known");
+        Vec::new()
+    });
+    let keys: BTreeSet<String> =
+        sandboxes.iter().map(|sandbox| network_key(&sandbox.pod.uid, sandbox.attempt)).collect();
+    if let Some(deadlines) = &parts.deadlines {
+        deadlines.retain(&known);
     }
     if let Some(network) = &parts.network
         && let Err(error) = network.retain(&keys).await
@@ -367,12 +383,33 @@ async fn sweep(parts: &Arc<Parts>, known: &BTreeSet<String>) {
         tracing::warn!(%error, "addresses of earlier pods were not freed");
     }
     let _ = logs::remove_dead_links(&parts.log_links);
-    for uid in parts.volumes.orphans().unwrap_or_default() {
-        if !known.contains(&uid)
-            && let Err(error) = parts.volumes.tear_down(&uid).await
-        {
-            tracing::warn!(%error, uid, "volumes of an earlier pod are still there");
+    // Looked for now, while no new pod has anything here.
+    let mut volumes = parts.volumes.orphans().unwrap_or_default();
+    volumes.retain(|uid| !known.contains(uid));
+    let orphans = sandboxes.into_iter().filter(move |sandbox| !known.contains(&sandbox.pod.uid));
+    let orphans: Vec<runtime::Sandbox> = orphans.collect();
+    let parts = parts.clone();
+    async move {
+        let ended = orphans.iter().map(|sandbox| end_orphan(&parts, sandbox));
+        futures::future::join_all(ended).await;
+        for uid in volumes {
+            if let Err(error) = parts.volumes.tear_down(&uid).await {
+                tracing::warn!(%error, uid, "volumes of an earlier pod are still there");
+            }
         }
+    }
+}
+
+async fn end_orphan(parts: &Parts, sandbox: &runtime::Sandbox) {
+    parts.metrics.add("kubelet_orphaned_runtime_pods_total", &[], 1);
+    let uid = &sandbox.pod.uid;
+    if let Err(error) = end_sandbox(&parts.runtime, sandbox).await {
+        tracing::warn!(%error, pod = uid, "an orphaned pod was not ended");
+    }
+    if let Some(network) = &parts.network
+        && let Err(error) = network.detach(&network_key(uid, sandbox.attempt)).await
+    {
+        tracing::warn!(%error, pod = uid, "the address of an orphaned pod was not freed");
     }
 }
 
@@ -385,16 +422,19 @@ async fn end_sandbox(
     let running = |container: &&runtime::Container| {
         matches!(container.state, runtime::ContainerState::Running { .. })
     };
+    let mut changes = runtime.changes();
     let mut any = false;
     for container in sandbox.containers.iter().filter(running) {
         any = true;
         runtime.stop_container(&container.id, window).await?;
     }
     let deadline = tokio::time::Instant::now() + window;
-    let mut changes = runtime.changes();
     while any && tokio::time::Instant::now() < deadline {
         let now = runtime.sandboxes_of(&sandbox.pod.uid).await?;
         any = now.iter().flat_map(|sandbox| &sandbox.containers).any(|c| running(&c));
+        if !any {
+            break;
+        }
         let _ = tokio::time::timeout_at(deadline, changes.recv()).await;
     }
     runtime.stop_sandbox(&sandbox.id).await?;
@@ -471,28 +511,12 @@ impl Running {
         }
     }
 
-    /// Ends every pod within its own grace, writes down how, and takes the network away
-    /// (T-NODE-88). Says on the way who is left.
-    pub async fn end_pods<F: Future<Output = ()>>(&self, say: impl Fn(String) -> F) {
-        let verdict = Verdict {
-            reason: "Terminated".into(),
-            message: "Pod was terminated in response to imminent node shutdown.".into(),
-            disruption: true,
-        };
-        self.health.send_modify(|health| health.shutting_down = true);
-        let _ = self.news.send(News::EndAll(Kill { verdict, grace: None })).await;
-        let mut active = self.parts.active.subscribe();
-        let mut left = active.borrow_and_update().clone();
-        say(format!("ending {} pods", left.len())).await;
-        while !left.is_empty() {
-            if active.changed().await.is_err() {
-                return;
-            }
-            let now = active.borrow_and_update().clone();
-            for (_, title) in left.iter().filter(|(uid, _)| !now.contains_key(*uid)) {
-                say(format!("{title} has ended, {} left", now.len())).await;
-            }
-            left = now;
+    /// Ends every pod, writes down how, and takes the network away (T-NODE-88). Says on the way who is
+    /// left, and at the end what was cut.
+    pub async fn end_pods<F: Future<Output = ()>>(&self, say: impl Fn(String) -> F) -> Vec<Cut> {
+        let cuts = self.shutdown.end_pods(&say).await;
+        if cuts.iter().any(|cut| cut.how == How::Left { running: true }) {
+            return cuts;
         }
         if let Some(network) = &self.parts.network
             && let Err(error) = network.remove().await
@@ -500,6 +524,17 @@ impl Running {
             say(format!("the pods' network was not removed: {error}")).await;
         }
         cgroup_root::remove(&self.parts.facts.cgroup_root);
+        cuts
+    }
+
+    /// A signal to end may come because the host goes down: then pods are to end too.
+    pub async fn host_is_stopping(&self) -> bool {
+        self.shutdown.host_is_stopping(&Host::system()).await
+    }
+
+    /// While pods are being ended: those that have not ended get no more than two seconds.
+    pub fn hurry(&self) {
+        self.shutdown.hurry();
     }
 
     /// Pods go on running and are found again.
@@ -508,11 +543,12 @@ impl Running {
             serving.stop().await;
         }
         self.tasks.shutdown().await;
+        self.parts.timeline.flush_all().await;
         self.parts.recorder.flush().await;
     }
 }
 
-fn is_ready(node: &Node) -> bool {
+pub(crate) fn is_ready(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True")
 }

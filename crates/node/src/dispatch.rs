@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::Pod;
 use lifecycle::status;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 /// Something the agent as a whole is told.
@@ -29,8 +29,10 @@ pub(crate) enum News {
     LookAtAll,
     /// The node wants this pod to end.
     Kill { uid: String, kill: Kill },
-    /// No more pods are started; those that run are to end.
-    EndAll(Kill),
+    /// No more pods are started. The answer: those that have not ended.
+    Close(oneshot::Sender<Vec<Arc<Pod>>>),
+    /// Pods are started again.
+    Open,
 }
 
 pub(crate) struct Dispatch {
@@ -46,8 +48,8 @@ pub(crate) struct Dispatch {
     /// Uids of pods that passed admission and have not ended.
     admitted: BTreeSet<String>,
     running: JoinSet<String>,
-    /// Set when no more pods are to be started.
-    closing: Option<Kill>,
+    /// No more pods are to be started.
+    closed: bool,
 }
 
 impl Dispatch {
@@ -66,7 +68,7 @@ impl Dispatch {
             waiting: BTreeMap::new(),
             admitted: BTreeSet::new(),
             running: JoinSet::new(),
-            closing: None,
+            closed: false,
         }
     }
 
@@ -118,11 +120,18 @@ impl Dispatch {
                     worker.kill(kill);
                 }
             }
-            News::EndAll(kill) => {
-                self.workers.values().for_each(|worker| worker.kill(kill.clone()));
-                self.closing = Some(kill);
+            News::Close(answer) => {
+                self.closed = true;
+                let _ = answer.send(self.active());
             }
+            News::Open => self.closed = false,
         }
+    }
+
+    fn active(&self) -> Vec<Arc<Pod>> {
+        let active = self.parts.active.borrow();
+        let workers = self.workers.iter().filter(|(uid, _)| active.contains_key(*uid));
+        workers.map(|(_, worker)| worker.orders.borrow().pod.clone()).collect()
     }
 
     fn pod_changed(&mut self, key: &ObjectKey) {
@@ -185,6 +194,9 @@ impl Dispatch {
         match self.refusal(&pod) {
             None => {
                 self.admitted.insert(uid.clone());
+                // Before its worker's first step, so that a shutdown cannot overlook it.
+                let title = format!("{}", ObjectKey::of(&*pod));
+                self.parts.active.send_modify(|active| drop(active.insert(uid.clone(), title)));
                 self.running.spawn(async move {
                     worker.run().await;
                     uid
@@ -211,7 +223,7 @@ impl Dispatch {
             sysctls: &[],
             apparmor: false,
             strict_groups: true,
-            shutting_down: self.closing.is_some(),
+            shutting_down: self.closed,
         };
         let admitted: Vec<Arc<Pod>> =
             self.admitted.iter().filter_map(|uid| self.parts.pods.by_uid(uid)).collect();

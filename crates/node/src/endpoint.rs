@@ -22,13 +22,11 @@ mod routes;
 mod scrape;
 mod spdy;
 mod stats;
-mod tls;
 mod upgrade;
 mod websocket;
 
 pub use listen::{Health, Serving, serve_health};
 pub use metrics::{Labels, Metrics};
-pub use tls::{TlsError, server_config};
 
 use crate::pods::Pods;
 use runtime::Runtime;
@@ -57,6 +55,12 @@ pub struct Endpoint {
     pub metrics: Arc<Metrics>,
     /// Shown as `kubeletconfig` at `/configz`.
     pub config: serde_json::Value,
+}
+
+/// Shows what `shown` has at the time. Client certificates of `ca` (PEM) are welcome, none is required
+/// (N-168). HTTP/1.1 only, since upgrades need it.
+pub fn server_config(shown: Arc<tls::Shown>, ca: &str) -> Result<rustls::ServerConfig, tls::Error> {
+    tls::server_config(shown, ca, &["http/1.1"])
 }
 
 /// Listens, and answers until the returned handle is stopped.

@@ -5,20 +5,23 @@
 //!
 //! Whom to trust is in the token: its third part is the fingerprint of the cluster's authority, which
 //! the server shows in its chain. Everything is kept in the data directory, so a second start needs
-//! no token.
+//! no token. [`Credentials::renewing`] replaces both certificates before they end.
 
 mod authority;
+mod credentials;
 
 pub use authority::fingerprint;
+pub use credentials::Credentials;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as BASE64;
 use client::{Client, ObjectKey};
+use credentials::{Own, Whose};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestSpec,
 };
-use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use rcgen::{CertificateParams, DnType, KeyPair, SanType};
 use serde_json::json;
@@ -45,16 +48,6 @@ pub struct Join<'a> {
     pub dir: &'a Path,
 }
 
-/// What a node has to show.
-pub struct Credentials {
-    /// For the API server, as `system:node:<name>`.
-    pub kubeconfig: PathBuf,
-    /// All in PEM.
-    pub serving_certificate: String,
-    pub serving_key: String,
-    pub ca: String,
-}
-
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     #[error("{0}")]
@@ -63,9 +56,11 @@ pub enum JoinError {
     Api(#[from] client::Error),
     #[error("cannot write {}", path.display())]
     File { path: PathBuf, source: std::io::Error },
+    #[error("the certificate cannot be used")]
+    Tls(#[from] tls::Error),
 }
 
-/// Asks for what is missing.
+/// Asks for what is missing, or has ended.
 pub async fn join(join: Join<'_>) -> Result<Credentials, JoinError> {
     let path = |name: &str| join.dir.join(name);
     private_dir(join.dir)?;
@@ -76,7 +71,9 @@ pub async fn join(join: Join<'_>) -> Result<Credentials, JoinError> {
         (None, Ok(ca)) => ca,
         (None, Err(_)) => authority::fetch(join.server, fingerprint).await?,
     };
-    if !kubeconfig.exists() {
+    let whose =
+        Whose { name: join.name.into(), addresses: join.addresses.to_vec(), dir: join.dir.into() };
+    if !is_good(&kubeconfig).await {
         write(&path("ca.crt"), ca.as_bytes())?;
         let client = Client::connect(join.server, token, Some(&ca)).await?;
         let asked = client_certificate(&client, join.name).await;
@@ -84,14 +81,13 @@ pub async fn join(join: Join<'_>) -> Result<Credentials, JoinError> {
         let text = kubeconfig_text(join.server, &ca, &certificate, &key);
         write(&kubeconfig, text.as_bytes())?;
     }
-    let client = Client::from_kubeconfig(&kubeconfig).await?;
-    let (key, certificate) = serving_certificate(&client, join.name, join.addresses).await?;
-    write(&path("serving.key"), key.as_bytes())?;
-    write(&path("serving.crt"), certificate.as_bytes())?;
-    Ok(Credentials { kubeconfig, serving_certificate: certificate, serving_key: key, ca })
+    let (client, renewable) = Client::renewable(&kubeconfig).await?;
+    let own = Own { server: join.server.into(), kubeconfig, renewable };
+    Credentials::complete(client, ca, whose, Some(own)).await
 }
 
-/// With a kubeconfig of the node's own: only the serving certificate is missing.
+/// With a kubeconfig that somebody made for this node: only the serving certificate is missing, and
+/// only that is ours to renew.
 pub async fn serve_as(
     kubeconfig: &Path,
     name: &str,
@@ -100,13 +96,22 @@ pub async fn serve_as(
 ) -> Result<Credentials, JoinError> {
     private_dir(dir)?;
     let client = Client::from_kubeconfig(kubeconfig).await?;
-    let ca = client.get::<ConfigMap>(&ObjectKey::new("kube-system", "kube-root-ca.crt")).await?;
-    let ca = ca.data.unwrap_or_default().remove("ca.crt").unwrap_or_default();
-    let (key, certificate) = serving_certificate(&client, name, addresses).await?;
-    write(&dir.join("serving.key"), key.as_bytes())?;
-    write(&dir.join("serving.crt"), certificate.as_bytes())?;
-    let kubeconfig = kubeconfig.to_owned();
-    Ok(Credentials { kubeconfig, serving_certificate: certificate, serving_key: key, ca })
+    let ca = client::trust_of(kubeconfig).await?.ca.ok_or_else(|| {
+        let why = format!("{} does not say whom to trust", kubeconfig.display());
+        JoinError::Refused(why)
+    })?;
+    let whose = Whose { name: name.into(), addresses: addresses.to_vec(), dir: dir.into() };
+    Credentials::complete(client, ca, whose, None).await
+}
+
+/// Whether there is a certificate that has not ended.
+async fn is_good(kubeconfig: &Path) -> bool {
+    let shown = match kubeconfig.exists() {
+        true => client::trust_of(kubeconfig).await.ok().and_then(|trust| trust.certificate),
+        false => None,
+    };
+    let life = shown.and_then(|pem| tls::Validity::of_pem(&pem).ok());
+    life.is_some_and(|life| !life.has_ended(clock::now()))
 }
 
 fn private_dir(dir: &Path) -> Result<(), JoinError> {

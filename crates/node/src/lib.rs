@@ -10,6 +10,7 @@ mod report;
 mod worker;
 
 mod cgroup_root;
+mod deadlines;
 mod figures;
 mod join;
 mod last_words;
@@ -23,10 +24,14 @@ mod images;
 pub mod logs;
 mod node_object;
 mod probes;
+mod shutdown;
 mod static_pods;
+pub mod timeline;
 mod volumes;
 
 pub use agent::{Config, Error, Listen, Running, clear_away, start};
+pub use deadlines::GraceAfterRestart;
 pub use join::{Credentials, Join, JoinError, fingerprint, join, serve_as};
 pub use node_object::{Hardware, default_name};
 pub use pods::Pods;
+pub use shutdown::{Cut, How, Period, Periods};

@@ -1,10 +1,12 @@
 //! What every pod's worker works with: one of each for the whole node.
 
 use crate::config::{NodeFacts, Objects};
+use crate::deadlines::Deadlines;
 use crate::endpoint::Metrics;
 use crate::images::ImageManager;
 use crate::pods::Pods;
 use crate::probes::Prober;
+use crate::timeline::Timeline;
 use crate::volumes::Volumes;
 use client::{Client, Recorder};
 use k8s_openapi::api::core::v1::Node;
@@ -16,6 +18,7 @@ use tokio::sync::watch;
 pub(crate) struct Parts {
     pub(crate) client: Client,
     pub(crate) recorder: Recorder,
+    pub(crate) timeline: Timeline,
     pub(crate) runtime: Arc<dyn Runtime>,
     /// What stands before `://` in container ids.
     pub(crate) runtime_name: String,
@@ -34,6 +37,8 @@ pub(crate) struct Parts {
     pub(crate) metrics: Arc<Metrics>,
     /// `/var/log/containers`: a second path for every log, with the container's id in it (N-157).
     pub(crate) log_links: std::path::PathBuf,
+    /// None: an ending that an agent before this one began starts over (T-NODE-11).
+    pub(crate) deadlines: Option<Deadlines>,
     /// When this agent began.
     pub(crate) started_at: jiff::Timestamp,
 }

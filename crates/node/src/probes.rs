@@ -16,7 +16,7 @@ mod http_request;
 mod task;
 
 pub(crate) use handler::Target;
-pub(crate) use hook::run_hook;
+pub(crate) use hook::{Said, hook_word, run_hook};
 pub(crate) use prober::{ContainerNow, Kind, ProbeResult, Prober, Restored, Verdict};
 
 /// What probes and hooks call themselves: `kube-probe/1.36`.

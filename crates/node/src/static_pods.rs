@@ -22,7 +22,7 @@ const CONFIG_SEEN: &str = "kubernetes.io/config.seen";
 const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// From here on a priority is the system's.
-const CRITICAL: i32 = 2_000_000_000;
+pub(crate) const CRITICAL: i32 = 2_000_000_000;
 
 fn annotation<'p>(pod: &'p Pod, name: &str) -> Option<&'p str> {
     pod.metadata.annotations.as_ref()?.get(name).map(String::as_str)

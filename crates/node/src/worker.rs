@@ -10,6 +10,7 @@
 mod bringup;
 mod cleanup;
 mod ending;
+mod notes;
 pub(crate) mod observe;
 mod sandbox;
 mod start;
@@ -23,6 +24,7 @@ use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodStatus};
 use lifecycle::backoff::Backoffs;
 use lifecycle::observed::{Observed, StartFailure};
 use lifecycle::status::{self, Stage, Verdict};
+use lifecycle::timeline::What;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,6 +102,9 @@ pub(crate) struct Worker {
     /// Why containers wait, until an attempt succeeds.
     failures: BTreeMap<String, StartFailure>,
     memory: observe::Memory,
+    /// A part of the pod that was being ended when the whole was to end.
+    underway: Option<ending::Drive>,
+    notes: notes::Notes,
 }
 
 /// Why a pod ends on this node (T-NODE-2).
@@ -144,19 +149,21 @@ impl Worker {
             backoffs: Backoffs::default(),
             failures: BTreeMap::new(),
             memory: observe::Memory::default(),
+            underway: None,
+            notes: notes::Notes::default(),
         }
     }
 
     pub(crate) async fn run(mut self) {
         self.parts.pods.put(self.pod.clone());
-        let (namespace, name) = self.names();
-        let title = format!("{namespace}/{name}");
-        self.parts.active.send_modify(|active| drop(active.insert(self.uid.clone(), title)));
         let cause = self.live().await;
         tracing::debug!(pod = %self.title(), ?cause, "ending");
-        self.end(&cause).await;
+        self.note_seen(&cause);
+        self.end().await;
         self.clean_up().await;
-        self.report.written().await;
+        if self.report.written().await {
+            self.note(What::StatusWritten);
+        }
         self.parts.active.send_modify(|active| drop(active.remove(&self.uid)));
         self.leave().await;
     }

@@ -10,7 +10,7 @@ use crate::subresource::{binding, eviction, finalize, log, proxy, scale, stream,
 use crate::verbs::write::Endpoint;
 use crate::verbs::{create, delete, get, list, patch, update, watch};
 use crate::views::{self, IncludeObject};
-use crate::{discovery, reviews};
+use crate::{discovery, reviews, terminations};
 use api::kind::Verbs;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use serde_json::{Value, json};
@@ -39,6 +39,9 @@ pub(crate) async fn resource(call: &Call, method: &Method, verb: &str) -> Result
     if call.kind.verbs == Verbs::GetAndList {
         return component_status(call, verb);
     }
+    if call.kind.verbs == Verbs::ReadOnly && !matches!(verb, "get" | "list" | "watch") {
+        return Err(read_only(call));
+    }
     let named = !call.target.name.is_empty();
     let all_namespaces = call.kind.namespaced && call.target.namespace.is_empty();
     match verb {
@@ -54,6 +57,18 @@ pub(crate) async fn resource(call: &Call, method: &Method, verb: &str) -> Result
         }
         _ => Err(ApiError::MethodNotAllowed),
     }
+}
+
+/// Whoever may do anything may still not do this.
+fn read_only(call: &Call) -> ApiError {
+    let what = call.kind.resource_group();
+    ApiError::Said(Box::new(api::Status::failure(
+        405,
+        "MethodNotAllowed",
+        format!(
+            "{what} are read-only: they are written by the parts that end pods, and go by themselves"
+        ),
+    )))
 }
 
 async fn subresource(call: &Call, method: &Method) -> Result<Answer> {
@@ -80,6 +95,7 @@ async fn subresource(call: &Call, method: &Method) -> Result<Answer> {
         "binding" if is(&Method::POST) => binding::create(call).await,
         "eviction" if is(&Method::POST) => eviction::create(call).await,
         "token" if is(&Method::POST) => token::create(call).await,
+        "steps" if is(&Method::POST) => terminations::posted::create(call).await,
         "log" if read => log::read(call).await,
         "exec" | "attach" | "portforward" if is(&Method::GET) || is(&Method::POST) => {
             stream::open(call).await

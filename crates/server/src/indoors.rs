@@ -81,7 +81,7 @@ impl Site {
         let laid = &self.foundation.0;
         let indoors = Indoors::open(&laid.keys, &self.memory)?;
         if std::mem::take(&mut self.fresh) {
-            indoors.server.set_policy(laid.policy.clone());
+            indoors.server.set_policy(Policy::clone(&laid.policy));
         } else {
             let stored = upkeep::store_what_is_missing(&indoors.server, ADDRESS, true).await;
             stored.map_err(Error::Bootstrap)?;

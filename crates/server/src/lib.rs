@@ -39,6 +39,7 @@ pub mod bootstrap;
 mod customs;
 mod metrics;
 mod signing;
+mod terminations;
 mod upkeep;
 
 pub use answer::Answer;

@@ -13,8 +13,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-/// A client that opens a connection and says nothing does not hold it for longer.
-const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// A client that opens a connection and asks nothing does not hold it for longer.
 const HEADERS_MAX: Duration = Duration::from_secs(30);
 /// What a connection may buffer of requests and answers; larger bodies pass through in pieces.
 const BUFFER_MAX: usize = 64 * 1024;
@@ -27,25 +26,17 @@ const DRAIN_MAX: Duration = Duration::from_secs(10);
 pub(crate) async fn serve(
     server: Server,
     listener: TcpListener,
-    tls: Arc<rustls::ServerConfig>,
+    config: Arc<rustls::ServerConfig>,
     stop: impl Future<Output = ()>,
 ) {
-    let acceptor = TlsAcceptor::from(tls);
+    let acceptor = TlsAcceptor::from(config);
     let graceful = Arc::new(GracefulShutdown::new());
     let http = Arc::new(builder());
     let mut stop = std::pin::pin!(stop);
     loop {
         let (stream, address) = tokio::select! {
             () = &mut stop => break,
-            accepted = listener.accept() => match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    // Out of file descriptors, most likely: wait for some to be closed.
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                    continue;
-                }
-            },
+            accepted = tls::accepted(&listener) => accepted,
         };
         let (server, acceptor) = (server.clone(), acceptor.clone());
         let (http, watcher) = (http.clone(), graceful.watcher());
@@ -84,15 +75,7 @@ async fn connection(
     stream: TcpStream,
     address: SocketAddr,
 ) {
-    let _ = stream.set_nodelay(true);
-    let stream = match tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => {
-            tracing::debug!(%address, %error, "a TLS handshake failed");
-            return;
-        }
-        Err(_) => return,
-    };
+    let Some(stream) = tls::shaken(&acceptor, stream, address).await else { return };
     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let user = match certificate.map(|certificate| user_of_certificate(certificate)) {
         None => None,

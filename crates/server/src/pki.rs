@@ -8,7 +8,8 @@
 //!
 //! Whatever can be made again without anybody noticing (serving and admin certificates) is, when
 //! it is old or does not fit. What others rely on (the CA, `sa.key`) is never replaced silently:
-//! a damaged file is an error that says what to do.
+//! a damaged file is an error that says what to do. [`Pki::renew`] does the same while the server runs;
+//! what is shown is replaced without a restart (`tls`).
 
 mod authority;
 mod backends;
@@ -17,28 +18,26 @@ mod order;
 mod subject;
 
 pub use authority::Identity;
-pub(crate) use backends::unverified;
 pub use files::write_secret;
 pub(crate) use order::Order;
 
+use arc_swap::ArcSwap;
 use authority::{Authority, Purpose};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use rustls::server::WebPkiClientVerifier;
+use rustls::ServerConfig;
 use rustls::time_provider::TimeProvider;
-use rustls::{RootCertStore, ServerConfig};
-use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use tls::Shown;
 
 pub const ADMIN: &str = "kubernetes-admin";
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const LEAF_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Certificates are renewed at start when less than this is left.
+/// Certificates are renewed when less than this is left: at a start, and while the server runs.
 const LEAF_RENEWAL: Duration = Duration::from_secs(60 * 24 * 3600);
 
 /// Names under which the API server is reached, besides those given.
@@ -68,9 +67,16 @@ const START_OVER: &str = "restore it from a backup, or delete the whole pki dire
 const MADE_ANEW: &str = "delete it, and a new one is made at the next start";
 
 pub struct Pki {
+    /// Of the files.
+    dir: PathBuf,
+    /// By which the API server is reached.
+    names: BTreeSet<String>,
     authority: Authority,
-    serving: Identity,
-    admin: Identity,
+    leaves: ArcSwap<Leaves>,
+    /// What the API server shows.
+    shown: Arc<Shown>,
+    /// What it shows to nodes when it calls them.
+    caller: Arc<Shown>,
     service_account_key: String,
     admin_token: String,
 }
@@ -86,56 +92,52 @@ impl Pki {
             source,
         })?;
         let authority = Authority::load_or_create(&pki)?;
-        let subject = "kube-apiserver".to_owned();
-        let serving = Purpose::Serving { subject, names: serving_names(sans) };
-        let serving = authority.load_or_issue(&pki, "serving", &serving)?;
-        let admin = Purpose::client(ADMIN, &[crate::authn::MASTERS]);
-        let admin = authority.load_or_issue(&pki, "admin", &admin)?;
+        let names = serving_names(sans);
+        let leaves = Leaves::load_or_issue(&authority, &pki, &names)?;
+        let caller = backends::caller(&authority)?;
         Ok(Pki {
+            names,
+            shown: Shown::new(&chain(&leaves.serving, &authority), &leaves.serving.key)?,
+            caller: Shown::new(&caller.certificate, &caller.key)?,
             authority,
-            serving,
-            admin,
+            leaves: ArcSwap::from_pointee(leaves),
             service_account_key: service_account_key(&pki.join("sa.key"))?,
             admin_token: admin_token(&dir.join("admin.token"))?,
+            dir: pki,
         })
+    }
+
+    /// Renews what has become old, and shows it from now on. Says whether the kubeconfig is another
+    /// one now.
+    pub fn renew(&self) -> Result<bool, Error> {
+        let before = self.leaves.load();
+        let leaves = Leaves::load_or_issue(&self.authority, &self.dir, &self.names)?;
+        if leaves.serving.certificate != before.serving.certificate {
+            self.shown.replace(&chain(&leaves.serving, &self.authority), &leaves.serving.key)?;
+        }
+        if is_old(self.caller.life()) {
+            let caller = backends::caller(&self.authority)?;
+            self.caller.replace(&caller.certificate, &caller.key)?;
+        }
+        let changed = leaves.admin.certificate != before.admin.certificate;
+        self.leaves.store(Arc::new(leaves));
+        Ok(changed)
     }
 
     /// TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1; client certificates of our CA are welcome, and none
     /// is required (A-171).
     pub fn server_config(&self) -> Result<ServerConfig, Error> {
-        self.server_config_by(Arc::new(Clock))
+        self.server_config_by(Arc::new(tls::Clock))
     }
 
     fn server_config_by(&self, clock: Arc<dyn TimeProvider>) -> Result<ServerConfig, Error> {
-        let broken = |error: &dyn std::fmt::Display| Error::Certificate(error.to_string());
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut roots = RootCertStore::empty();
-        roots.add(self.authority.der().clone()).map_err(|error| broken(&error))?;
-        let clients =
-            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-                .allow_unauthenticated()
-                .build()
-                .map_err(|error| broken(&error))?;
-        let mut chain = CertificateDer::pem_slice_iter(self.serving.certificate.as_bytes())
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| broken(&error))?;
-        // Whoever joins knows our authority by its fingerprint only, and finds it here.
-        chain.push(self.authority.der().clone());
-        let key = PrivateKeyDer::from_pem_slice(self.serving.key.as_bytes())
-            .map_err(|error| broken(&error))?;
-        let mut config = ServerConfig::builder_with_details(provider, clock)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| broken(&error))?
-            .with_client_cert_verifier(clients)
-            .with_single_cert(chain, key)
-            .map_err(|error| broken(&error))?;
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(config)
+        let alpn = ["h2", "http/1.1"];
+        Ok(tls::server_config_by(clock, self.shown.clone(), self.authority.pem(), &alpn)?)
     }
 
     /// The administrator's kubeconfig, with everything embedded (A-173).
     pub fn kubeconfig(&self, server: &str) -> String {
-        self.kubeconfig_for(server, ADMIN, &self.admin)
+        self.kubeconfig_for(server, ADMIN, &self.admin())
     }
 
     /// A kubeconfig for anybody else, such as a component or a node.
@@ -207,8 +209,47 @@ impl Pki {
         &self.admin_token
     }
 
-    pub fn admin(&self) -> &Identity {
-        &self.admin
+    pub fn admin(&self) -> Identity {
+        self.leaves.load().admin.clone()
+    }
+}
+
+/// What is made again when it is old.
+struct Leaves {
+    serving: Identity,
+    admin: Identity,
+}
+
+impl Leaves {
+    fn load_or_issue(
+        authority: &Authority,
+        dir: &Path,
+        names: &BTreeSet<String>,
+    ) -> Result<Leaves, Error> {
+        let subject = "kube-apiserver".to_owned();
+        let serving = Purpose::Serving { subject, names: names.clone() };
+        let admin = Purpose::client(ADMIN, &[crate::authn::MASTERS]);
+        Ok(Leaves {
+            serving: authority.load_or_issue(dir, "serving", &serving)?,
+            admin: authority.load_or_issue(dir, "admin", &admin)?,
+        })
+    }
+}
+
+/// Whoever joins knows our authority by its fingerprint only, and finds it here.
+fn chain(serving: &Identity, authority: &Authority) -> String {
+    format!("{}{}", serving.certificate, authority.pem())
+}
+
+fn is_old(life: tls::Validity) -> bool {
+    Duration::try_from(life.until.duration_since(clock::now()))
+        .is_ok_and(|left| left < LEAF_RENEWAL)
+        || life.has_ended(clock::now())
+}
+
+impl From<tls::Error> for Error {
+    fn from(error: tls::Error) -> Error {
+        Error::Certificate(error.to_string())
     }
 }
 
@@ -286,17 +327,6 @@ fn admin_token(path: &Path) -> Result<String, Error> {
         clock::random_bytes::<32>().iter().map(|byte| format!("{byte:02x}")).collect();
     write_secret(path, format!("{token}\n").as_bytes()).map_err(file("write"))?;
     Ok(token)
-}
-
-/// The one clock, for the dates of client certificates.
-#[derive(Debug)]
-struct Clock;
-
-impl TimeProvider for Clock {
-    fn current_time(&self) -> Option<UnixTime> {
-        let seconds = u64::try_from(clock::now().as_second()).ok()?;
-        Some(UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
-    }
 }
 
 #[cfg(test)]

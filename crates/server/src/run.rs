@@ -115,6 +115,8 @@ pub async fn start(config: Config) -> Result<Running, Error> {
     let text = pki.kubeconfig(&format!("https://{}", reachable(address)));
     crate::pki::write_secret(&kubeconfig, text.as_bytes()).map_err(data_dir)?;
     let tls = Arc::new(pki.server_config()?);
+    let renewing = upkeep::renew_certificates(pki.clone(), kubeconfig.clone(), reachable(address));
+    upkeep::spawn_until_closing(&server, renewing);
     let (stop, stopped) = oneshot::channel::<()>();
     let stopped = async move { drop(stopped.await) };
     let done = tokio::spawn(listen::serve(server.clone(), listener, tls, stopped));
@@ -147,6 +149,21 @@ impl Running {
         let kubeconfig = self.pki.kubeconfig_for(&url, &user, &client);
         let ca_certificate = self.pki.ca_certificate().to_owned();
         Ok(NodeCredentials { serving, client, ca_certificate, kubeconfig })
+    }
+
+    /// How many records of endings (`terminations.landfall.dev`) are kept; the newest.
+    pub fn keep_terminations(&self, count: usize) {
+        self.server.terminations().keep(count);
+    }
+
+    /// Makes the same again, for a node of this process whose certificates have become old.
+    pub fn node_signer(
+        &self,
+        name: &str,
+        addresses: &[String],
+    ) -> impl Fn() -> Result<Identity, Error> + Send + Sync + 'static {
+        let (pki, name, addresses) = (self.pki.clone(), name.to_owned(), addresses.to_vec());
+        move || Ok(pki.sign_node(&name, &addresses)?.0)
     }
 
     /// Lets requests in flight finish, ends watches, writes everything down.

@@ -8,7 +8,7 @@
 use crate::answer::{self, Answer};
 use crate::audit::Audit;
 use crate::authn::{Authenticator, User};
-use crate::authz::{Attributes, Policy, forbidden_status};
+use crate::authz::{Attributes, Policy, Relations, forbidden_status};
 use crate::call::{Call, Wire};
 use crate::customs::Customs;
 use crate::documents::Documents;
@@ -16,6 +16,7 @@ use crate::error::{ApiError, Result};
 use crate::metrics::Metrics;
 use crate::object::{Store, Stored, store_name};
 use crate::request::{self, Query, Route, Target};
+use crate::terminations::retention::Retention;
 use crate::{body, dispatch};
 use api::{Kind, Registry, Schema};
 use arc_swap::ArcSwap;
@@ -42,7 +43,9 @@ struct Inner {
     /// Told whenever the registry changes.
     served: watch::Sender<()>,
     customs: Customs,
+    terminations: Retention,
     policy: ArcSwap<Policy>,
+    relations: Arc<Relations>,
     authenticator: Authenticator,
     documents: Documents,
     in_flight: Semaphore,
@@ -81,10 +84,12 @@ impl Server {
     pub(crate) fn new(parts: Parts) -> Server {
         let built_in = parts.built_in;
         Server(Arc::new(Inner {
+            relations: Arc::new(Relations::of(&parts.store)),
             store: parts.store,
             registry: ArcSwap::from(built_in.clone()),
             served: watch::Sender::new(()),
             customs: Customs::default(),
+            terminations: Retention::default(),
             built_in,
             policy: ArcSwap::default(),
             authenticator: parts.authenticator,
@@ -123,6 +128,10 @@ impl Server {
         &self.0.customs
     }
 
+    pub(crate) fn terminations(&self) -> &Retention {
+        &self.0.terminations
+    }
+
     pub(crate) fn built_in(&self) -> &Registry {
         &self.0.built_in
     }
@@ -135,8 +144,12 @@ impl Server {
         self.0.policy.load_full()
     }
 
-    pub(crate) fn set_policy(&self, policy: Arc<Policy>) {
-        self.0.policy.store(policy);
+    pub(crate) fn relations(&self) -> &Relations {
+        &self.0.relations
+    }
+
+    pub(crate) fn set_policy(&self, policy: Policy) {
+        self.0.policy.store(Arc::new(policy.knowing(self.0.relations.clone())));
     }
 
     pub(crate) fn authenticator(&self) -> &Authenticator {
@@ -351,6 +364,7 @@ impl Server {
             subresource: &target.subresource,
             namespace: &target.namespace,
             name,
+            selector: query.text("fieldSelector").unwrap_or_default(),
             ..Attributes::resource(user, verb, &target.group, &target.resource)
         })
     }

@@ -3,18 +3,20 @@
 //! At the start the objects of `bootstrap` are stored where they are missing, before anybody is
 //! answered. After that: RBAC rules are compiled anew when they change, every namespace gets its
 //! `kube-root-ca.crt` and `default` account before its creation is acknowledged (and again if
-//! somebody deletes them), so does the server's own Service, and events are forgotten after an hour.
+//! somebody deletes them), so does the server's own Service, and events are forgotten after an hour,
+//! records of endings after a day.
 
 use crate::authz::Policy;
 use crate::object::{self, Stored, store_name};
 use crate::pki::Pki;
 use crate::server::Server;
-use crate::{bootstrap, customs, services, signing};
+use crate::{bootstrap, customs, services, signing, terminations};
 use api::Kind;
 use api::value::ValueExt;
 use futures::future::try_join_all;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Change, EventKind, Expect, Write, WriteError};
@@ -30,6 +32,11 @@ const OWN_SERVICE_PARTS: [&str; 4] =
 /// Events are kept for this long, looked through this often.
 const EVENT_LIFE: jiff::SignedDuration = jiff::SignedDuration::from_secs(3600);
 const EVENT_SWEEP: Duration = Duration::from_secs(60);
+
+/// Certificates live for a year; that one is renewed a day later does not matter.
+const RENEWAL_LOOK: Duration = Duration::from_secs(24 * 3600);
+
+const RELATIONS_EVERY: Duration = Duration::from_secs(10);
 
 /// Before anybody is answered. `furnished`: also what controllers would store.
 pub(crate) async fn store_what_is_missing(
@@ -55,6 +62,8 @@ pub(crate) fn attend(server: &Server, address: SocketAddr, controllers: Option<A
     spawn_until_closing(server, follow_roles(server.clone()));
     spawn_until_closing(server, customs::follow(server.clone()));
     spawn_until_closing(server, forget_events(server.clone()));
+    spawn_until_closing(server, terminations::retention::run(server.clone()));
+    spawn_until_closing(server, know_pods(server.clone()));
     if let Some(pki) = controllers {
         spawn_until_closing(server, signing::follow(server.clone(), pki));
         server.furnish_namespaces();
@@ -67,7 +76,10 @@ pub(crate) fn attend(server: &Server, address: SocketAddr, controllers: Option<A
     }
 }
 
-fn spawn_until_closing(server: &Server, task: impl Future<Output = ()> + Send + 'static) {
+pub(crate) fn spawn_until_closing(
+    server: &Server,
+    task: impl Future<Output = ()> + Send + 'static,
+) {
     let mut closing = server.closing();
     tokio::spawn(async move {
         tokio::select! {
@@ -230,7 +242,7 @@ pub(crate) fn refresh_policy(server: &Server) {
     let (cluster_roles, cluster_bindings) = (all("clusterroles"), all("clusterrolebindings"));
     let (roles, bindings) = (all("roles"), all("rolebindings"));
     let policy = Policy::build(&cluster_roles, &cluster_bindings, &roles, &bindings);
-    server.set_policy(Arc::new(policy));
+    server.set_policy(policy);
 }
 
 /// Other servers on the same store change roles too.
@@ -311,6 +323,32 @@ async fn refurnish(server: Server, collection: &'static str) {
                 tracing::warn!(namespace, error, "a namespace lacks its first objects");
             }
         }
+    }
+}
+
+/// The server's own certificates, for as long as it runs.
+pub(crate) async fn renew_certificates(pki: Arc<Pki>, kubeconfig: PathBuf, address: SocketAddr) {
+    loop {
+        tokio::time::sleep(RENEWAL_LOOK).await;
+        let renewed = pki.renew().map_err(|error| error.to_string()).and_then(|changed| {
+            if changed {
+                let text = pki.kubeconfig(&format!("https://{address}"));
+                let written = crate::pki::write_secret(&kubeconfig, text.as_bytes());
+                written.map_err(|error| error.to_string())?;
+            }
+            Ok(())
+        });
+        if let Err(error) = renewed {
+            tracing::error!(error, "the server's certificates could not be renewed");
+        }
+    }
+}
+
+/// What nodes may read is asked all the time; so that no question has much to catch up on.
+async fn know_pods(server: Server) {
+    loop {
+        server.relations().catch_up();
+        tokio::time::sleep(RELATIONS_EVERY).await;
     }
 }
 

@@ -408,6 +408,13 @@ async fn a_154_a_node_asks_for_tokens_of_its_own_pods_only() {
     let (n1, n2) = (cluster.node("n1"), cluster.node("n2"));
     n1.post(place, token(own.clone())).await.ok();
     let said = |why: &str| format!("serviceaccounts \"default\" is forbidden: {why}");
+    let stranger = n2.post(place, token(own.clone())).await;
+    let why = stranger.refused(403, "Forbidden");
+    assert!(why.ends_with("no relationship found between node 'n2' and this object"), "{why}");
+    // With a pod of the same account on that node it is the pod that must be its own.
+    let mut other = pod("q");
+    other["spec"]["nodeName"] = "n2".into();
+    cluster.make(PODS, other).await;
     assert_eq!(
         n2.post(place, token(own)).await.refused(403, "Forbidden"),
         said("node requested token bound to a pod scheduled on a different node")
@@ -421,4 +428,48 @@ async fn a_154_a_node_asks_for_tokens_of_its_own_pods_only() {
         n1.post(place, token(nameless)).await.refused(403, "Forbidden"),
         said("node requested token with a pod binding without a uid")
     );
+}
+
+/// what a node reads goes by the pods that are bound to it, at once, by every way
+/// of asking.
+#[tokio::test]
+async fn a_154_a_node_reads_the_secrets_of_its_own_pods_only() {
+    let cluster = Cluster::start().await;
+    let secrets = "/api/v1/namespaces/default/secrets";
+    for name in ["mine", "other"] {
+        cluster.make(secrets, json!({"metadata": {"name": name}})).await;
+    }
+    let n1 = cluster.node("n1");
+    let mine = format!("{secrets}/mine");
+    n1.get(&mine).await.refused(403, "Forbidden");
+    let mut with_secret = pod("p");
+    with_secret["spec"]["nodeName"] = "n1".into();
+    with_secret["spec"]["volumes"] = json!([{"name": "s", "secret": {"secretName": "mine"}}]);
+    cluster.make(PODS, with_secret).await;
+    n1.get(&mine).await.ok();
+    n1.get(&format!("{secrets}?fieldSelector=metadata.name%3Dmine")).await.ok();
+    n1.get(&format!("{PODS}?fieldSelector=spec.nodeName%3Dn1")).await.ok();
+    for forbidden in [
+        format!("{secrets}/other"),
+        secrets.to_owned(),
+        "/api/v1/secrets".to_owned(),
+        PODS.to_owned(),
+        format!("{PODS}?fieldSelector=spec.nodeName%3Dn2"),
+    ] {
+        n1.get(&forbidden).await.refused(403, "Forbidden");
+    }
+    cluster.node("n2").get(&mine).await.refused(403, "Forbidden");
+    let review = |node: &str| {
+        json!({"spec": {
+            "user": format!("system:node:{node}"), "groups": ["system:nodes"],
+            "resourceAttributes": {"verb": "get", "resource": "secrets", "namespace": "default", "name": "mine"},
+        }})
+    };
+    let reviews = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+    for (node, yes) in [("n1", true), ("n2", false)] {
+        let said = cluster.make(reviews, review(node)).await;
+        assert_eq!(said["status"]["allowed"], yes, "{node}");
+    }
+    cluster.admin().delete(&format!("{PODS}/p?gracePeriodSeconds=0")).await.ok();
+    n1.get(&mine).await.refused(403, "Forbidden");
 }

@@ -20,6 +20,7 @@ mod discovery;
 mod events;
 mod flowcontrol;
 mod label_selector;
+mod landfall;
 mod networking;
 mod node;
 mod policy;
@@ -128,6 +129,7 @@ pub(crate) fn of(group: &str, kind: &str) -> Rules {
         "discovery.k8s.io" => discovery::rules(kind),
         "events.k8s.io" => events::rules(kind),
         "flowcontrol.apiserver.k8s.io" => flowcontrol::rules(kind),
+        "landfall.dev" => landfall::rules(kind),
         "networking.k8s.io" => networking::rules(kind),
         "node.k8s.io" => node::rules(kind),
         "policy" => policy::rules(kind),

@@ -21,6 +21,7 @@ mod pods;
 mod policy;
 mod storage;
 mod subject;
+mod terminations;
 mod workloads;
 
 use crate::kind::Kind;
@@ -69,6 +70,7 @@ const TABLES: &[(&str, &str, &[Printed])] = &[
     ("events.k8s.io", "Event", events::EVENT),
     ("flowcontrol.apiserver.k8s.io", "FlowSchema", policy::FLOW_SCHEMA),
     ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration", policy::PRIORITY_LEVEL),
+    ("landfall.dev", "Termination", terminations::TERMINATION),
     ("networking.k8s.io", "IPAddress", network::IP_ADDRESS),
     ("networking.k8s.io", "Ingress", network::INGRESS),
     ("networking.k8s.io", "IngressClass", network::INGRESS_CLASS),

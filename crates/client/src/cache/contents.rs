@@ -64,6 +64,11 @@ impl<K: Object> Contents<K> {
         found.into_iter().flatten().filter_map(|key| self.get(key)).collect()
     }
 
+    pub(super) fn count(&self, name: &str, key: &str) -> usize {
+        let found = self.indexes.get(name).and_then(|index| index.entries.get(key));
+        found.map_or(0, BTreeSet::len)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.objects.len()
     }
@@ -217,6 +222,7 @@ mod tests {
             for node in ["n0", "n1", "n2"] {
                 let on_node = |pod: &&Arc<Pod>| pod.spec.as_ref().unwrap().node_name.as_deref() == Some(node);
                 let searched = names(contents.all().filter(on_node));
+                prop_assert_eq!(contents.count(NODE, node), searched.len());
                 prop_assert_eq!(names(&contents.by_index(NODE, node)), searched);
             }
         }

@@ -56,10 +56,24 @@ impl Cluster {
     /// A cluster that runs pods, with these images of `scripts/images`.
     pub(crate) fn with_node(images: &[&str], args: &[&str]) -> Cluster {
         let dir = tempfile::tempdir().expect("a directory for the cluster");
-        for image in images {
-            import(&dir.path().join("data"), &built_image(image));
-        }
+        import_all(dir.path(), images);
         Cluster::with_node_in(dir, args)
+    }
+
+    /// The same where another program leads: on this message bus of a host.
+    pub(crate) fn with_node_inside(
+        entrance: &[String],
+        bus: &str,
+        dir: TempDir,
+        args: &[&str],
+    ) -> Cluster {
+        let inner = up(&dir.path().join("data"));
+        let mut command = Command::new(&entrance[0]);
+        command.args(&entrance[1..]).arg(inner.get_program()).args(inner.get_args());
+        command.args(node_args(std::process::id())).env("DBUS_SYSTEM_BUS_ADDRESS", bus);
+        command.stdin(Stdio::null());
+        let ends = Ends(dir.path().join("data"));
+        Cluster { _ends: Some(ends), ..Cluster::run(command, dir, args) }
     }
 
     /// The same, on what an earlier cluster left behind.
@@ -102,6 +116,17 @@ impl Cluster {
         signal(process.id(), "TERM");
         let code = process.exit(STOP_MAX);
         assert_eq!(code, Some(0), "SIGTERM is a proper way to stop; it said: {}", process.stderr());
+        dir
+    }
+
+    pub(crate) fn process_id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// After somebody else asked it to end: it must do so without complaint.
+    pub(crate) fn ended(self) -> TempDir {
+        let Cluster { mut process, dir, .. } = self;
+        assert_eq!(process.exit(STOP_MAX), Some(0), "it said: {}", process.stderr());
         dir
     }
 
@@ -155,9 +180,18 @@ pub(crate) fn built_image(name: &str) -> PathBuf {
 }
 
 /// The runtime under test, if it is not landfall's own: `scripts/test-containerd` sets it. Images are
-/// there already then.
+/// there already then. A node owns its runtime, so there is one for every test that runs at once.
 pub(crate) fn other_runtime() -> Option<String> {
-    std::env::var("LANDFALL_TEST_RUNTIME").ok()
+    let given = std::env::var("LANDFALL_TEST_RUNTIME").ok()?;
+    let slot = std::env::var("NEXTEST_TEST_GLOBAL_SLOT").unwrap_or_else(|_| "0".into());
+    Some(given.replace("SLOT", &slot))
+}
+
+/// Images of `scripts/images`, for the cluster of this directory.
+pub(crate) fn import_all(dir: &Path, images: &[&str]) {
+    for image in images {
+        import(&dir.join("data"), &built_image(image));
+    }
 }
 
 pub(crate) fn import(data_dir: &Path, archive: &Path) {

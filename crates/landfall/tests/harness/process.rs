@@ -58,6 +58,11 @@ impl Background {
         }
     }
 
+    /// The next line of output, or why there is none.
+    pub(crate) fn next(&self, bound: Duration) -> Result<String, RecvTimeoutError> {
+        self.lines.recv_timeout(bound)
+    }
+
     /// Waits for its end. None: a signal ended it.
     #[track_caller]
     pub(crate) fn exit(&mut self, bound: Duration) -> Option<i32> {

@@ -89,7 +89,7 @@ fn containers(kubectl: &Kubectl) -> BTreeSet<String> {
         .collect()
 }
 
-fn shims(data_dir: &std::path::Path) -> Vec<u32> {
+pub(crate) fn shims(data_dir: &std::path::Path) -> Vec<u32> {
     let run = data_dir.join("run").display().to_string();
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

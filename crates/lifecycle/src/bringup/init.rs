@@ -123,6 +123,9 @@ fn look_after_sidecar(
         State::Running { .. } if view.changed(container, current) => {
             (Why::Changed, format!("Init container {name} definition changed"))
         }
+        State::Running { .. } if view.outgrown(container, current) => {
+            (Why::Resized, format!("Container {name} resize requires restart"))
+        }
         State::Running { .. } => return,
     };
     view.kill(plan, Kind::Sidecar, current, why, text);

@@ -63,6 +63,10 @@ fn look_after_running(
         (Why::Liveness, format!("Container {name} failed liveness probe"), policy)
     } else if health.is_some_and(|health| health.startup == Outcome::Failure) {
         (Why::Startup, format!("Container {name} failed startup probe"), policy)
+    } else if view.outgrown(container, current) {
+        let text = format!("Container {name} resize requires restart");
+        view.kill(plan, Kind::Regular, current, Why::Resized, text);
+        return view.start(plan, Kind::Regular, index, container);
     } else {
         return;
     };

@@ -5,6 +5,7 @@ use crate::fixture::{NOW, at, container, deleted, healthy, observed, pod};
 use crate::observed::{Exit, State};
 use crate::probe::Outcome::{Failure, Success, Unknown};
 use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use proptest::prelude::*;
 
 /// A plan in one line.
@@ -286,6 +287,34 @@ fn n_21_another_image_restarts_a_container_under_every_policy() {
         container(&mut pod, "app").image = Some("image".into());
         container(&mut pod, "app").command = Some(vec!["other".into()]);
         assert_eq!(said(&decide(&pod, &observed("app=run"))), "", "N-21");
+    }
+}
+
+#[test]
+fn n_120_other_resources_restart_a_container_only_where_its_policy_says_so() {
+    let memory = |amount: &str| {
+        let list = [("memory".to_owned(), Quantity(amount.to_owned()))].into();
+        core::ResourceRequirements { limits: Some(list), ..Default::default() }
+    };
+    for (policy, wanted) in [("RestartContainer", "kill NAME-0, start NAME#1"), ("NotRequired", "")]
+    {
+        for name in ["proxy", "app"] {
+            let mut pod = pod("Always", "s:proxy app");
+            let of = container(&mut pod, name);
+            of.resources = Some(memory("2Gi"));
+            of.resize_policy = Some(vec![core::ContainerResizePolicy {
+                resource_name: "memory".into(),
+                restart_policy: policy.into(),
+            }]);
+            let mut so = observed("app=run proxy=run");
+            assert_eq!(said(&decide(&pod, &so)), "", "N-120: it is as the spec says");
+            let running = so.containers.iter_mut().find(|c| c.name == name).unwrap();
+            running.resources = Some(memory("1Gi"));
+            let plan = decide(&pod, &so);
+            assert_eq!(said(&plan), wanted.replace("NAME", name), "N-120: {policy}");
+            let text = format!("Container {name} resize requires restart");
+            assert!(plan.kill.iter().all(|kill| kill.message == text && kill.why == Why::Resized));
+        }
     }
 }
 

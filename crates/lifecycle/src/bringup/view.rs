@@ -61,7 +61,7 @@ impl<'a> View<'a> {
         let probe = spec.and_then(|spec| match why {
             Why::Liveness => spec.liveness_probe.as_ref(),
             Why::Startup => spec.startup_probe.as_ref(),
-            Why::Changed | Why::Unknown => None,
+            Why::Changed | Why::Resized | Why::Unknown => None,
         });
         plan.kill.push(Kill {
             id: of.id.clone(),
@@ -77,6 +77,13 @@ impl<'a> View<'a> {
     pub(super) fn changed(&self, spec: &core::Container, container: &Container) -> bool {
         let wanted = fingerprint(&spec.name, spec.image.as_deref());
         !container.fingerprint.is_empty() && container.fingerprint != wanted
+    }
+
+    /// It runs with other resources than it was granted, and cannot get them as it runs (N-120).
+    pub(super) fn outgrown(&self, spec: &core::Container, container: &Container) -> bool {
+        let applied = container.resources.as_ref();
+        let change = applied.and_then(|applied| crate::resize::change(spec, applied));
+        change.is_some_and(|change| change.restart)
     }
 
     fn spec_of(&self, name: &str) -> Option<&'a core::Container> {

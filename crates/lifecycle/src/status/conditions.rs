@@ -14,6 +14,8 @@ const OWNED: &[&str] = &[
     "ContainersReady",
     "PodScheduled",
     "AllContainersRestarting",
+    "PodResizePending",
+    "PodResizeInProgress",
 ];
 
 /// What the conditions are made from.

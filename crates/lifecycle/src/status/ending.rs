@@ -55,7 +55,7 @@ fn has_trace(status: &core::ContainerStatus) -> bool {
 }
 
 /// A pod of this node alone: its phase is never forced (T-NODE-92).
-pub(super) fn is_static(pod: &core::Pod) -> bool {
+pub(crate) fn is_static(pod: &core::Pod) -> bool {
     let source =
         pod.metadata.annotations.as_ref().and_then(|a| a.get("kubernetes.io/config.source"));
     source.is_some_and(|source| source != "api")

@@ -398,6 +398,20 @@ fn n_75_owned_conditions_are_overwritten_and_foreign_ones_preserved() {
 }
 
 #[test]
+fn n_213_conditions_of_a_resize_vanish_when_nobody_says_them_any_more() {
+    let said = |type_: &str| PodCondition {
+        type_: type_.into(),
+        status: "True".into(),
+        ..Default::default()
+    };
+    let conditions = Some(vec![said("PodResizePending"), said("PodResizeInProgress")]);
+    let previous = PodStatus { conditions, ..Default::default() };
+    let status = status(&pod("Always", "app"), &observed(""), &facts(Stage::Syncing), &previous);
+    let types: Vec<&str> = status.conditions.iter().flatten().map(|c| c.type_.as_str()).collect();
+    assert!(!types.iter().any(|type_| type_.starts_with("PodResize")), "{types:?}");
+}
+
+#[test]
 fn n_78_conditions_say_what_is_missing() {
     let init = "i:init1 i:init2 app";
     let incomplete = |names: &str| {

@@ -276,8 +276,64 @@ fn t_edge_3_what_was_done_before_a_restart_of_the_agent_is_not_done_again() {
     };
     let rest = [(0, term(7))];
     check_machine("hook done", resumed(Progress::HookDone), &rest, &["0 stop app", "7 kill app"]);
-    check_machine("stop sent", resumed(Progress::StopSent), &rest, &["7 kill app"]);
-    check_machine("nothing left", resumed(Progress::StopSent), &[(0, term(0))], &["2 kill app"]);
+    let stop_sent = |s| Progress::StopSent { kill_at: Moment(Duration::from_secs(s)) };
+    check_machine("stop sent", resumed(stop_sent(7)), &rest, &["7 kill app"]);
+    check_machine("a longer grace now", resumed(stop_sent(7)), &[(0, term(30))], &["7 kill app"]);
+    check_machine("time is up", resumed(stop_sent(0)), &[(0, term(0))], &["0 kill app"]);
+    check_machine(
+        "hurried afterwards",
+        resumed(stop_sent(20)),
+        &[(0, term(20)), (3, term(5))],
+        &["8 kill app"],
+    );
+    check_machine(
+        "time is up, but it was never asked",
+        resumed(Progress::HookDone),
+        &[(0, term(0))],
+        &["0 stop app", "2 kill app"],
+    );
+}
+
+#[test]
+fn t_edge_3_what_is_under_way_says_what_need_not_be_done_again() {
+    let (now, due) = (Moment(Duration::from_secs(9)), Moment(Duration::from_secs(12)));
+    let sent = |kill_at| Progress::StopSent { kill_at };
+    for (stage, wanted) in [
+        (Stage::Running, Progress::Fresh),
+        (Stage::Held { due }, Progress::Fresh),
+        (Stage::PreStop { due }, Progress::Fresh),
+        (Stage::Turn { due }, Progress::HookDone),
+        (Stage::Stopping { due, resend: None }, sent(due)),
+        (Stage::Stopping { due, resend: Some(now) }, Progress::HookDone),
+        (Stage::Killed { resend: None }, sent(now)),
+        (Stage::Gone, sent(now)),
+    ] {
+        assert_eq!(stage.progress(now), wanted, "{stage:?}");
+    }
+}
+
+/// T-NODE-7: upstream waits for the one kill; here the rest of the pod joins it at once.
+#[test]
+fn t_edge_4_a_delete_overtakes_the_ending_of_one_container() {
+    let overtaken = |before: &[(u64, Input)], grace: u64| {
+        let mut machine = Termination::new(cast("app+hook"));
+        let mut done = Vec::new();
+        for (at, input) in before {
+            let actions = machine.step(Moment(Duration::from_secs(*at)), input.clone());
+            done.extend(actions.into_iter().map(|action| (at * 1000, action)));
+        }
+        machine.join(cast("s:proxy app+hook web+hook"));
+        done.extend(play(machine, &[(2000, term(grace))]).into_iter());
+        done.iter().filter_map(said).collect::<Vec<_>>()
+    };
+    let alive = [(0, term(5))];
+    let wanted = "0 hook app, 2 hook web, 5 overran app, 5 stop app, 7 kill app, 32 stop proxy, \
+                  32 overran web, 32 stop web, 34 kill proxy, 34 kill web";
+    assert_eq!(overtaken(&alive, 30).join(", "), wanted, "no second hook, and its time stays");
+    let stopping = [(0, term(30)), (1, hook("app"))];
+    let wanted = "0 hook app, 1 stop app, 2 hook web, 5 kill app, 5 stop proxy, 5 overran web, \
+                  5 stop web, 7 kill proxy, 7 kill web";
+    assert_eq!(overtaken(&stopping, 3).join(", "), wanted, "no second signal, but it is hurried");
 }
 
 #[test]
@@ -357,16 +413,33 @@ fn t_node_15_only_containers_that_run_are_to_end() {
 #[test]
 fn t_node_5_the_grace_on_the_node_is_the_smallest_and_at_least_a_second() {
     let plain = || pod("Always", "app");
-    for (rule, pod, internal, wanted) in [
-        ("T-NODE-5: its own", plain(), None, 30),
-        ("T-NODE-5: of the delete", deleted(plain(), 10), None, 10),
-        ("T-NODE-5: a longer one", deleted(plain(), 60), None, 60),
-        ("T-NODE-5: the smaller", deleted(plain(), 60), Some(5), 5),
-        ("T-NODE-5: the smaller", deleted(plain(), 3), Some(5), 3),
-        ("T-NODE-14: forced", deleted(plain(), 0), None, 1),
-        ("T-NODE-79: eviction", plain(), Some(0), 1),
+    let manifest = || {
+        let mut pod = plain();
+        let source = ("kubernetes.io/config.source".to_owned(), "file".to_owned());
+        pod.metadata.annotations = Some([source].into());
+        pod
+    };
+    for (rule, pod, internal, gone, wanted) in [
+        ("T-NODE-5: its own", plain(), None, false, 30),
+        ("T-NODE-5: of the delete", deleted(plain(), 10), None, false, 10),
+        ("T-NODE-5: a longer one", deleted(plain(), 60), None, false, 60),
+        ("T-NODE-5: the smaller", deleted(plain(), 60), Some(5), false, 5),
+        ("T-NODE-5: the smaller", deleted(plain(), 3), Some(5), false, 3),
+        ("T-NODE-14: forced", deleted(plain(), 0), None, false, 1),
+        ("T-NODE-14: forced, and its object is gone", plain(), None, true, 1),
+        ("T-EDGE-2: forced while it was ending", deleted(plain(), 30), None, true, 1),
+        ("T-NODE-89: its manifest is gone", manifest(), None, true, 30),
+        ("T-NODE-89: and the node is in a hurry", manifest(), Some(4), true, 4),
+        ("T-NODE-79: eviction", plain(), Some(0), false, 1),
     ] {
-        assert_eq!(pod_grace(&pod, internal).as_secs(), wanted, "{rule}");
+        assert_eq!(pod_grace(&pod, internal, gone).as_secs(), wanted, "{rule}");
+    }
+}
+
+#[test]
+fn t_node_84_what_the_node_ends_is_reported_after_half_as_long_again() {
+    for (grace, wanted) in [(1, 10), (6, 10), (10, 15), (30, 45)] {
+        assert_eq!(reported_after(Duration::from_secs(grace)).as_secs(), wanted, "{grace}");
     }
 }
 

@@ -14,8 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
-/// A client that opens a connection and says nothing does not hold it for longer.
-const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// A client that opens a connection and asks nothing does not hold it for longer.
 const HEADERS_MAX: Duration = Duration::from_secs(30);
 
 /// An endpoint that answers. Dropped, it goes on; [`Serving::stop`] ends it.
@@ -86,18 +85,9 @@ async fn accept(
     mut stopped: watch::Receiver<bool>,
 ) {
     loop {
-        let accepted = tokio::select! {
+        let (stream, address) = tokio::select! {
             _ = stopped.changed() => return,
-            accepted = listener.accept() => accepted,
-        };
-        let (stream, address) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                // Out of file descriptors, most likely: wait for some to be closed.
-                tracing::warn!(%error, "a connection to the node could not be accepted");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                continue;
-            }
+            accepted = tls::accepted(&listener) => accepted,
         };
         let (acceptor, state, mut stopped) = (acceptor.clone(), state.clone(), stopped.clone());
         tokio::spawn(async move {
@@ -115,15 +105,7 @@ async fn connection(
     stream: TcpStream,
     address: SocketAddr,
 ) {
-    let _ = stream.set_nodelay(true);
-    let stream = match tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => {
-            tracing::debug!(%address, %error, "a TLS handshake with the node failed");
-            return;
-        }
-        Err(_) => return,
-    };
+    let Some(stream) = tls::shaken(&acceptor, stream, address).await else { return };
     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let user: Option<Arc<User>> =
         certificate.and_then(|certificate| access::user_of_certificate(certificate)).map(Arc::new);

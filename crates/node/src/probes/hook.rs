@@ -11,11 +11,38 @@ use client::Recorder;
 use k8s_openapi::api::core::v1::LifecycleHandler;
 use std::time::Duration;
 
+/// What a hook said on its way, for the record of the ending. It never reaches events or logs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Said {
+    pub(crate) exit_code: Option<i32>,
+    pub(crate) http_status: Option<i32>,
+    pub(crate) output: String,
+}
+
 /// Why a hook failed. Events say only that it did; this is for logs and the container's state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct HookFailure {
     pub(crate) message: String,
+    pub(crate) said: Said,
+}
+
+impl From<String> for HookFailure {
+    fn from(message: String) -> Self {
+        let said = Said { output: message.clone(), ..Said::default() };
+        HookFailure { message, said }
+    }
+}
+
+/// What kind of hook it is, as the spec calls it.
+pub(crate) fn hook_word(hook: &LifecycleHandler) -> &'static str {
+    match Handler::of_hook(hook) {
+        Handler::Exec(_) => "exec",
+        Handler::Http(_) => "httpGet",
+        Handler::Sleep(_) => "sleep",
+        Handler::Tcp(_) => "tcpSocket",
+        Handler::Grpc(_) | Handler::Missing => "unknown",
+    }
 }
 
 /// Runs to its end. Dropping the future stops waiting, not the hook's command.
@@ -23,45 +50,46 @@ pub(crate) async fn run_hook(
     hook: &LifecycleHandler,
     target: &Target,
     recorder: &Recorder,
-) -> Result<(), HookFailure> {
-    let done = match Handler::of_hook(hook) {
+) -> Result<Said, HookFailure> {
+    match Handler::of_hook(hook) {
         Handler::Exec(action) => in_container(action.command.clone(), target).await,
-        Handler::Http(action) => match http_request::of_action(action, target, "kube-lifecycle") {
-            Ok(request) => get(request, target, recorder).await,
-            Err(why) => Err(why),
-        },
+        Handler::Http(action) => {
+            let request = http_request::of_action(action, target, "kube-lifecycle")?;
+            Ok(get(request, target, recorder).await?)
+        }
         Handler::Sleep(action) => {
             let seconds = u64::try_from(action.seconds).unwrap_or_default();
             tokio::time::sleep(Duration::from_secs(seconds)).await;
-            Ok(())
+            Ok(Said::default())
         }
         Handler::Tcp(_) | Handler::Grpc(_) | Handler::Missing => {
-            Err("invalid handler: missing handler implementation".to_owned())
+            Err("invalid handler: missing handler implementation".to_owned().into())
         }
-    };
-    done.map_err(|message| HookFailure { message })
+    }
 }
 
 /// In a task of its own: the session must not be dropped with the caller's patience.
-async fn in_container(command: Option<Vec<String>>, target: &Target) -> Result<(), String> {
+async fn in_container(command: Option<Vec<String>>, target: &Target) -> Result<Said, HookFailure> {
     let command = command.unwrap_or_default();
-    let said = command.join(" ");
+    let words = command.join(" ");
     let target = target.clone();
     let task = tokio::spawn(async move { exec::run(&target, &exec::exec(command, None)).await });
-    match task.await.map_err(|error| error.to_string())? {
-        Ok((0, _)) => Ok(()),
-        Ok((code, output)) => {
-            let output = String::from_utf8_lossy(&output).into_owned();
-            Err(format!("command '{said}' exited with {code}: {output}"))
+    let (code, output) = task.await.map_err(|error| error.to_string())??;
+    let output = String::from_utf8_lossy(&output).into_owned();
+    let said = Said { exit_code: Some(code), http_status: None, output };
+    match code {
+        0 => Ok(said),
+        _ => {
+            let message = format!("command '{words}' exited with {code}: {}", said.output);
+            Err(HookFailure { message, said })
         }
-        Err(why) => Err(why),
     }
 }
 
 /// Any answer will do, 500 included (T-NODE-31).
-async fn get(request: Request, target: &Target, recorder: &Recorder) -> Result<(), String> {
+async fn get(request: Request, target: &Target, recorder: &Recorder) -> Result<Said, String> {
     let failed = match http::get(request.clone(), Follow::Anywhere).await {
-        Ok(_) => return Ok(()),
+        Ok(answer) => return Ok(answered(&answer)),
         Err(failed) => failed,
     };
     if !request.tls || !failed.contains(PLAIN_ANSWER) {
@@ -69,7 +97,7 @@ async fn get(request: Request, target: &Target, recorder: &Recorder) -> Result<(
     }
     let mut plain = Request { tls: false, ..request };
     plain.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("authorization"));
-    http::get(plain.clone(), Follow::Anywhere).await?;
+    let answer = http::get(plain.clone(), Follow::Anywhere).await?;
     let host = super::dial::authority(&plain.host, plain.port);
     recorder.warning(
         &client::reference(&*target.pod),
@@ -78,5 +106,10 @@ async fn get(request: Request, target: &Target, recorder: &Recorder) -> Result<(
             "request to HTTPS lifecycle hook {host} got HTTP response, retry with HTTP succeeded"
         ),
     );
-    Ok(())
+    Ok(answered(&answer))
+}
+
+fn answered(answer: &http::Answer) -> Said {
+    let output = String::from_utf8_lossy(&answer.body).into_owned();
+    Said { exit_code: None, http_status: Some(i32::from(answer.status)), output }
 }

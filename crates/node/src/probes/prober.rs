@@ -183,6 +183,15 @@ impl Prober {
         }
     }
 
+    /// This container, sidecar or not, was sent its stop signal (T-EDGE-12).
+    pub(crate) fn stop_liveness_of(&self, uid: &str, container: &str) {
+        let mut pods = self.shared.pods();
+        let found = pods.get_mut(uid).and_then(|pod| pod.containers.get_mut(container));
+        if let Some(container) = found.filter(|container| container.sidecar) {
+            container.probes.retain(|kind, _| *kind == Kind::Readiness);
+        }
+    }
+
     /// Tells what runs now, and the pod's first address. A new instance starts from the beginning.
     pub(crate) fn observe(&self, uid: &str, pod_ip: &str, container: &str, now: ContainerNow) {
         let mut pods = self.shared.pods();

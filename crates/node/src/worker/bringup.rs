@@ -115,7 +115,9 @@ impl Worker {
     async fn reset(&mut self, plan: &Plan) -> Result<Performed, String> {
         let running = plan.reset.iter().filter(|container| container.running);
         let running = running.map(|container| (container.id.as_str(), container.name.as_str()));
-        self.end_for_reset(running.collect()).await;
+        if self.end_for_reset(running.collect()).await.is_err() {
+            return Ok(Performed::Something);
+        }
         for container in &plan.reset {
             let removed = self.parts.runtime.remove_container(&container.id).await;
             removed.map_err(|error| error.to_string())?;

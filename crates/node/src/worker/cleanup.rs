@@ -6,6 +6,7 @@ use crate::static_pods::{delete_mirror, is_static};
 use client::{DeleteOptions, ObjectKey};
 use k8s_openapi::api::core::v1::Pod;
 use lifecycle::status::{self, Stage};
+use lifecycle::timeline::What;
 use std::time::Duration;
 
 /// What could not be taken away is tried again after this (T-NODE-71).
@@ -35,7 +36,9 @@ impl Worker {
         self.parts.prober.remove_pod(&self.uid);
         self.parts.objects.unregister(&self.uid);
         let taken = self.parts.volumes.tear_down(&self.uid).await;
-        taken.map_err(|error| format!("volumes are still there: {error}"))
+        taken.map_err(|error| format!("volumes are still there: {error}"))?;
+        self.note(What::VolumesGone);
+        Ok(())
     }
 
     /// Waits until the object may go, lets it go, and forgets the pod. A pod that has merely finished
@@ -65,6 +68,8 @@ impl Worker {
         if !self.report.written().await {
             return Ok(()); // It is gone already.
         }
+        // Who watches the end of the object can read how it came to it.
+        self.parts.timeline.flush(&self.uid).await;
         debug_assert!(status::is_terminal(&self.status), "{:?}", self.status.phase);
         let key = ObjectKey::of(&*self.pod);
         let options = DeleteOptions::of_uid(&self.uid).grace(0);
@@ -97,6 +102,7 @@ impl Worker {
                 tracing::warn!(%error, id = sandbox.id, "a sandbox was not removed");
             }
         }
+        self.note(What::CgroupGone);
         remove_logs(&self.log_dir());
     }
 }

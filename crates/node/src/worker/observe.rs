@@ -4,6 +4,7 @@ use super::Worker;
 use crate::config::Notes;
 use crate::last_words;
 use crate::probes::{self, ContainerNow, Restored};
+use futures::future::{BoxFuture, FutureExt, TryFutureExt};
 use jiff::SignedDuration;
 use lifecycle::observed::{Container, Exit, Health, Mounted, Observed, Sandbox, State, User};
 use lifecycle::probe::Outcome;
@@ -27,10 +28,23 @@ pub(crate) fn network_key(uid: &str, attempt: u32) -> String {
     format!("{uid}-{attempt}")
 }
 
+/// What the runtime says of a pod's sandboxes.
+pub(super) type Seen = Result<Vec<runtime::Sandbox>, String>;
+
 impl Worker {
     pub(super) async fn observe(&mut self) -> Result<Observed, String> {
-        let seen = self.parts.runtime.sandboxes_of(&self.uid).await;
-        let seen = seen.map_err(|error| error.to_string())?;
+        let seen = self.look().await?;
+        Ok(self.understand(seen).await)
+    }
+
+    /// Asks the runtime, which may take its time.
+    pub(super) fn look(&self) -> BoxFuture<'static, Seen> {
+        let (runtime, uid) = (self.parts.runtime.clone(), self.uid.clone());
+        let seen = async move { runtime.sandboxes_of(&uid).await };
+        seen.map_err(|error| error.to_string()).boxed()
+    }
+
+    pub(super) async fn understand(&mut self, seen: Vec<runtime::Sandbox>) -> Observed {
         let mut observed = Observed {
             sandboxes: seen.iter().map(|sandbox| self.sandbox(sandbox)).collect(),
             failures: self.failures.clone(),
@@ -45,7 +59,7 @@ impl Worker {
             observed.containers.push(self.container(container).await);
         }
         observed.health = self.health(&observed);
-        Ok(observed)
+        observed
     }
 
     /// What runs is told to the probes, and what they say of it is part of what is so.

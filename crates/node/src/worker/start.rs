@@ -152,7 +152,12 @@ impl Worker {
             let secrets = self.pull_secrets().await;
             let policy = source.pull_policy.as_deref().unwrap_or("IfNotPresent");
             let name = source.reference.as_deref().unwrap_or_default();
-            let ensured = self.parts.images.ensure(&pod, &on, name, policy, &secrets).await;
+            let mut orders = self.orders.clone();
+            let ensured = tokio::select! {
+                biased;
+                () = Worker::ending(&mut orders) => return Err(Stopped::Ending),
+                ensured = self.parts.images.ensure(&pod, &on, name, policy, &secrets) => ensured,
+            };
             let image = ensured.map_err(|error| {
                 Stopped::Failed(StartFailure {
                     reason: error.reason.to_owned(),

@@ -43,11 +43,8 @@ impl Cluster {
         let agent = door(User::authenticated(format!("system:node:{NODE}"), &["system:nodes"]));
         let credentials = running.node_credentials(NODE, &["127.0.0.1".to_owned()]).unwrap();
         let serving = &credentials.serving;
-        let tls = endpoint::server_config(
-            &serving.certificate,
-            &serving.key,
-            &credentials.ca_certificate,
-        );
+        let shown = tls::Shown::new(&serving.certificate, &serving.key).unwrap();
+        let tls = endpoint::server_config(shown, &credentials.ca_certificate);
         let (runtime, pods) = (Arc::new(Double::default()), Arc::new(Pods::default()));
         let endpoint = endpoint::serve(Endpoint {
             node: NODE.to_owned(),

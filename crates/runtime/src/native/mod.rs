@@ -378,6 +378,10 @@ impl Runtime for Native {
         }
     }
 
+    async fn stop_signal(&self, container: &str) -> Option<i32> {
+        Some(self.holder(container).ok()?.container(container).ok()?.stop_signal)
+    }
+
     async fn kill_container(&self, container: &str) -> Result<()> {
         let sandbox = self.holder(container)?;
         if is_running(&sandbox.container(container)?.container.state) {

@@ -13,6 +13,7 @@ mod service_account;
 
 mod node_restriction;
 mod node_taint;
+mod speaker;
 
 mod pod_security;
 
@@ -34,6 +35,7 @@ mod quota;
 use crate::call::{Call, name_of};
 use crate::error::{ApiError, Result};
 use api::value::ValueExt;
+use lifecycle::timeline::{Steps, Subject};
 use serde_json::Value;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -162,6 +164,17 @@ pub(crate) fn check_namespace(call: &Call) -> Result<()> {
     Ok(())
 }
 
+/// Before steps are added to the record of an ending: everybody speaks for themselves.
+pub(crate) fn check_steps(call: &Call, steps: &Steps, subject: &Subject) -> Result<()> {
+    if call.store().get("namespaces", &call.target.namespace).is_none() {
+        return namespace::check_namespace(call);
+    }
+    match node_restriction::Node::of(call)? {
+        Some(node) => node.check_steps(call, steps, subject),
+        None => speaker::check(call, steps),
+    }
+}
+
 /// Before a token of a service account is made.
 pub(crate) fn check_token(call: &Call, request: &Value) -> Result<()> {
     match node_restriction::Node::of(call)? {
@@ -180,7 +193,7 @@ fn refuse(call: &Call, object: &Value, why: impl AsRef<str>) -> ApiError {
 }
 
 /// A static pod's shadow, written by its node. Most plugins leave it alone.
-fn is_mirror(pod: &Value) -> bool {
+pub(crate) fn is_mirror(pod: &Value) -> bool {
     pod.at(&["metadata", "annotations", MIRROR]).is_some()
 }
 

@@ -1,7 +1,7 @@
 //! NodeRestriction: a node writes only what is its own (A-154, T-API-35).
 //!
 //! Its role lets a node write Nodes, Leases and pods; here it is held to its own Node, its own
-//! Lease, the pods bound to it, and tokens for these. Not here: which secrets a node may read.
+//! Lease, the pods bound to it, their endings, and tokens for these. Not here: which secrets a node may read.
 
 use super::{is_mirror, refuse, resource};
 use crate::authn::NODES;
@@ -9,6 +9,7 @@ use crate::call::{Call, name_of};
 use crate::error::{ApiError, Result};
 use crate::object::{Stored, store_name};
 use api::value::ValueExt;
+use lifecycle::timeline::{Step, Steps, Subject, What};
 use serde_json::Value;
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
@@ -77,6 +78,29 @@ impl<'a> Node<'a> {
             return Err(ApiError::forbidden(&call.kind, name, &why));
         }
         Ok(())
+    }
+
+    /// A node tells of the pods bound to it, and its proxy of packets to anybody's.
+    pub(super) fn check_steps(&self, call: &Call, steps: &Steps, subject: &Subject) -> Result<()> {
+        let problem = self.own_steps(steps, subject);
+        let refused = |why: String| ApiError::forbidden(&call.kind, &call.target.name, &why);
+        problem.map_or(Ok(()), |why| Err(refused(why)))
+    }
+
+    fn own_steps(&self, steps: &Steps, subject: &Subject) -> Option<String> {
+        let (node, proxy) = (format!("node/{}", self.name), format!("proxy/{}", self.name));
+        let packets = |step: &Step| matches!(step.what, What::RulesCommitted { .. });
+        for step in &steps.steps {
+            let own = step.actor == node || (step.actor == proxy && packets(step));
+            if !own {
+                return Some(format!("node {:?} cannot speak for {:?}", self.name, step.actor));
+            }
+            if step.actor == node && subject.node != self.name {
+                let only = "can only tell of pods with spec.nodeName set to itself";
+                return Some(format!("node {:?} {only}", self.name));
+            }
+        }
+        None
     }
 
     /// A token speaks for a service account: a node gets those of the pods it runs.

@@ -1,19 +1,24 @@
 //! May they: role-based access control over compiled policies.
 //!
 //! [`Policy`] is built from the four RBAC kinds whenever one of them changes and answers from
-//! memory. Not here: who is asking (`authn`), the default roles (`bootstrap`), and what a node may
-//! touch among the things its role allows in general: that is NodeRestriction, an admission step.
+//! memory. Nodes are asked about first (`node`): which objects they need is known by [`Relations`].
+//! Not here: who is asking (`authn`), the default roles (`bootstrap`), and what a node may write among
+//! the things its role allows in general: that is NodeRestriction, an admission step.
 
 pub mod aggregation;
 pub mod escalation;
 mod forbidden;
+mod node;
 mod policy;
+mod references;
+mod relations;
 pub mod reviews;
 mod rule;
 
 pub use escalation::{may_write_binding, may_write_role};
 pub use forbidden::{forbidden_message, forbidden_status};
 pub use policy::Policy;
+pub(crate) use relations::Relations;
 pub use rule::Rule;
 
 use crate::authn::User;
@@ -29,6 +34,8 @@ pub struct Attributes<'a> {
     pub subresource: &'a str,
     pub namespace: &'a str,
     pub name: &'a str,
+    /// The field selector of a request for several, as it was written.
+    pub selector: &'a str,
     /// Of a request that is not about a resource; empty otherwise.
     pub path: &'a str,
 }
@@ -50,6 +57,7 @@ impl<'a> Attributes<'a> {
             subresource: none,
             namespace: none,
             name: none,
+            selector: none,
         }
     }
 

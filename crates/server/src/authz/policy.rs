@@ -2,8 +2,9 @@
 //! granted to the one who asks.
 
 use super::aggregation::{self, Roles};
+use super::relations::Relations;
 use super::rule::Rule;
-use super::{Attributes, Decision};
+use super::{Attributes, Decision, node};
 use crate::authn::{MASTERS, User};
 use api::value::ValueExt as _;
 use serde_json::Value;
@@ -24,7 +25,7 @@ struct Grant {
 }
 
 /// Grants by who gets them. Service accounts are users by their full name.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 struct Grants {
     users: HashMap<String, Vec<Grant>>,
     groups: HashMap<String, Vec<Grant>>,
@@ -38,12 +39,13 @@ impl Grants {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Policy {
     everywhere: Grants,
     namespaces: HashMap<String, Grants>,
     cluster_roles: HashMap<String, Arc<[Rule]>>,
     roles: HashMap<(String, String), Arc<[Rule]>>,
+    relations: Option<Arc<Relations>>,
 }
 
 impl Policy {
@@ -78,6 +80,11 @@ impl Policy {
             }
         }
         policy
+    }
+
+    /// Without it no node is related to anything.
+    pub(crate) fn knowing(self, relations: Arc<Relations>) -> Policy {
+        Policy { relations: Some(relations), ..self }
     }
 
     fn bind(&mut self, namespace: &str, binding: &Value) {
@@ -140,8 +147,9 @@ impl Policy {
         if wanted.user.in_group(MASTERS) {
             return Decision { allowed: true, reason: String::new() };
         }
-        if self.node_allows(wanted) {
-            return Decision { allowed: true, reason: String::new() };
+        let as_node = self.as_node(wanted);
+        if as_node.allowed {
+            return as_node;
         }
         let mut missing: Vec<&str> = Vec::new();
         for grant in self.grants(wanted.user, wanted.namespace) {
@@ -155,24 +163,25 @@ impl Policy {
                 Err(why) => missing.push(why),
             }
         }
-        let reason = match missing.as_slice() {
+        let by_roles = match missing.as_slice() {
             [] => String::new(),
             [one] => format!("RBAC: {one}"),
             many => format!("RBAC: [{}]", many.join(", ")),
         };
-        Decision { allowed: false, reason }
+        let reasons: Vec<String> =
+            [as_node.reason, by_roles].into_iter().filter(|why| !why.is_empty()).collect();
+        Decision { allowed: false, reason: reasons.join("\n") }
     }
 
-    /// Nodes have the rights of role `system:node` without any binding.
-    ///
-    /// Upstream's node authorizer also asks whether a secret, claim or token belongs to a pod on
-    /// that very node; that needs the pods, so it comes with NodeRestriction.
-    fn node_allows(&self, wanted: &Attributes) -> bool {
-        wanted.user.node_name().is_some()
-            && self
-                .cluster_roles
-                .get(NODE_ROLE)
-                .is_some_and(|rules| rules.iter().any(|rule| rule.matches(wanted)))
+    /// Nodes have the rights of role `system:node` without any binding, within bounds.
+    fn as_node(&self, wanted: &Attributes) -> Decision {
+        let rules = self.cluster_roles.get(NODE_ROLE);
+        match (wanted.user.node_name(), rules) {
+            (Some(name), Some(rules)) => {
+                node::decide(name, wanted, rules, self.relations.as_deref())
+            }
+            _ => Decision::default(),
+        }
     }
 
     /// Every rule the user has in this namespace, cluster-wide ones included.

@@ -174,6 +174,7 @@ fn attributes<'a>(body: &'a Value, user: &'a User) -> Attributes<'a> {
         subresource: of("subresource"),
         namespace: of("namespace"),
         name: of("name"),
+        selector: body.text(&["spec", "resourceAttributes", "fieldSelector", "rawSelector"]),
         path: "",
     }
 }

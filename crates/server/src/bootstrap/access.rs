@@ -62,7 +62,8 @@ pub fn cluster_roles() -> Vec<Value> {
     let plain = CLUSTER_ROLES.iter().map(|(name, grants)| {
         let mut role = object("ClusterRole", "", name);
         role["rules"] = rules(grants);
-        if let Some(part) = name.strip_prefix("system:aggregate-to-") {
+        let part = name.split_once(':').and_then(|(_, name)| name.strip_prefix("aggregate-to-"));
+        if let Some(part) = part {
             role["metadata"]["labels"][aggregate_to(part)] = "true".into();
         }
         role

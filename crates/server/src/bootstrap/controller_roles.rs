@@ -126,6 +126,7 @@ pub(super) const CONTROLLERS: &[Role] = &[
             On("update", "core", "services/finalizers"),
             On("get list watch create update delete", "discovery.k8s.io", "endpointslices"),
             On("create", "discovery.k8s.io", "endpointslices/restricted"),
+            On("create", "landfall.dev", "terminations/steps"),
             EVENTS,
         ],
     ),

@@ -70,6 +70,7 @@ pub(super) const CLUSTER_ROLES: &[Role] = &[
     ),
     ("system:aggregate-to-edit", AGGREGATE_TO_EDIT),
     ("system:aggregate-to-view", AGGREGATE_TO_VIEW),
+    ("landfall:aggregate-to-view", &[On(READ, "landfall.dev", "terminations")]),
     ("system:node", NODE),
     (
         "system:node-proxier",
@@ -79,6 +80,7 @@ pub(super) const CLUSTER_ROLES: &[Role] = &[
             EVENTS,
             On("list watch", "discovery.k8s.io", "endpointslices"),
             On("list watch", "networking.k8s.io", "servicecidrs"),
+            On("create", "landfall.dev", "terminations/steps"),
         ],
     ),
     (
@@ -242,6 +244,7 @@ const NODE: &[Grant] = &[
     On("create delete", "core", "pods"),
     On("update patch", "core", "pods/status"),
     On("create", "core", "pods/eviction"),
+    On("create", "landfall.dev", "terminations/steps"),
     On(READ, "core", "secrets configmaps"),
     On("get", "core", "persistentvolumeclaims persistentvolumes"),
     On("get", "core", "endpoints"),

@@ -87,10 +87,6 @@ impl Authority {
         &self.pem
     }
 
-    pub(super) fn der(&self) -> &CertificateDer<'static> {
-        &self.der
-    }
-
     pub(super) fn issuer(&self) -> &Issuer<'static, KeyPair> {
         &self.issuer
     }

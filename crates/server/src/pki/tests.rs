@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::authn::{User, user_of_certificate};
-use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, ServerConnection};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConnection};
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -36,9 +37,11 @@ fn shake_hands_with(
     name: &str,
 ) -> Result<Option<User>, rustls::Error> {
     let mut roots = RootCertStore::empty();
-    roots.add(trusted.authority.der().clone()).unwrap();
+    roots
+        .add(CertificateDer::from_pem_slice(trusted.ca_certificate().as_bytes()).unwrap())
+        .unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let client = ClientConfig::builder_with_provider(provider)
+    let client = ClientConfig::builder_with_details(provider, Arc::new(tls::Clock))
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(roots);
@@ -106,14 +109,14 @@ fn a_171_client_certificates_are_optional_and_only_ours_count() {
     let pki = load(dir.path(), &[]).unwrap();
     assert_eq!(shake_hands(&pki, &pki, None, "localhost").unwrap(), None);
 
-    let admin = shake_hands(&pki, &pki, Some(pki.admin()), "localhost").unwrap().unwrap();
+    let admin = shake_hands(&pki, &pki, Some(&pki.admin()), "localhost").unwrap().unwrap();
     assert_eq!(admin.name, ADMIN);
     assert_eq!(admin.groups, ["system:masters", "system:authenticated"]);
 
     let stranger = load(other.path(), &[]).unwrap();
-    assert!(shake_hands(&pki, &pki, Some(stranger.admin()), "localhost").is_err());
+    assert!(shake_hands(&pki, &pki, Some(&stranger.admin()), "localhost").is_err());
     // What the server shows is no proof of being a client.
-    assert!(shake_hands(&pki, &pki, Some(&pki.serving), "localhost").is_err());
+    assert!(shake_hands(&pki, &pki, Some(&pki.leaves.load().serving), "localhost").is_err());
 }
 
 #[derive(Debug)]
@@ -132,7 +135,7 @@ fn a_171_an_expired_client_certificate_is_refused() {
     let now = u64::try_from(clock::now().as_second()).unwrap();
     let shake = |at| {
         let config = pki.server_config_by(Arc::new(At(at))).unwrap();
-        shake_hands_with(config, &pki, Some(pki.admin()), "localhost")
+        shake_hands_with(config, &pki, Some(&pki.admin()), "localhost")
     };
     assert!(shake(now).is_ok());
     assert!(shake(now + LEAF_LIFETIME.as_secs() + 60).is_err());
@@ -202,10 +205,10 @@ fn a_start_cut_short_is_finished_by_the_next() {
     for lost in ["pki/ca.crt", "pki/serving.crt", "pki/admin.key", "admin.token"] {
         fs::remove_file(dir.path().join(lost)).unwrap();
         let again = load(dir.path(), &[]).unwrap();
-        assert!(shake_hands(&again, &again, Some(again.admin()), "localhost").unwrap().is_some());
+        assert!(shake_hands(&again, &again, Some(&again.admin()), "localhost").unwrap().is_some());
         // The authority's key is the same, so what was issued before still counts.
         assert!(
-            shake_hands(&again, &pki, Some(pki.admin()), "localhost").unwrap().is_some(),
+            shake_hands(&again, &pki, Some(&pki.admin()), "localhost").unwrap().is_some(),
             "{lost}"
         );
     }
@@ -242,4 +245,27 @@ fn a_node_gets_a_name_to_serve_under_and_one_to_call_with() {
     assert_eq!(names, 2, "its address and its own name");
     let caller = shake_hands(&pki, &pki, Some(&client), "n1");
     assert!(caller.is_err(), "the server is not the node");
+}
+
+/// before their end, all certificates of a server that runs are other ones, and what
+/// was signed before still counts.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_runs_for_years_renews_what_it_shows() {
+    clock::simulate(jiff::Timestamp::new(1_800_000_000, 0).unwrap(), 1);
+    let dir = tempfile::tempdir().unwrap();
+    let pki = load(dir.path(), &[]).unwrap();
+    let config = pki.server_config().unwrap();
+    let old_admin = pki.admin();
+    assert!(!pki.renew().unwrap(), "all is new");
+    let lives = |pki: &Pki| [pki.shown.life(), pki.caller.life()].map(|life| life.until);
+    let before = lives(&pki);
+    tokio::time::advance(LEAF_LIFETIME - LEAF_RENEWAL + DAY).await;
+    assert!(pki.renew().unwrap(), "the kubeconfig is another one");
+    assert!(lives(&pki).iter().zip(before).all(|(now, before)| *now > before));
+    let seen = shake_hands_with(config.clone(), &pki, Some(&old_admin), "localhost");
+    assert_eq!(seen.unwrap().unwrap().name, ADMIN, "the old one until its end");
+    tokio::time::advance(LEAF_RENEWAL).await;
+    assert!(shake_hands_with(config.clone(), &pki, Some(&old_admin), "localhost").is_err());
+    let seen = shake_hands_with(config, &pki, Some(&pki.admin()), "localhost");
+    assert_eq!(seen.unwrap().unwrap().name, ADMIN);
 }

@@ -82,7 +82,7 @@ impl<'a> Wanted<'a> {
         let tls = match self.https {
             false => None,
             true => {
-                let config = crate::pki::unverified();
+                let config = tls::trusting_anyone();
                 Some(Arc::new(config.map_err(|error| ApiError::Internal(error.to_string()))?))
             }
         };

@@ -8,12 +8,12 @@ use crate::call::{Call, dry_run, invalid_options};
 use crate::error::{ApiError, Result};
 use crate::negotiate::{Form, Offer};
 use crate::object::{Object, Stored, store_name};
-use crate::services;
 use crate::verbs::create::Made;
 use crate::verbs::list::{self, Filter};
 use crate::verbs::write::{self, ATTEMPTS, Failed};
 use crate::views::{self, IncludeObject};
 use crate::{body, decode};
+use crate::{services, terminations};
 use api::value::ValueExt;
 use api::{At, Errors};
 use http::StatusCode;
@@ -181,9 +181,11 @@ pub(crate) async fn delete_one(call: &Call, name: &str, options: &Options) -> Re
                 let expect = Expect::Revision(stored.revision());
                 match write::write(call, name, expect, Some(&object)).await {
                     Ok(marked) if then_remove => {
+                        terminations::marked(call, &old, &object, options.grace).await;
                         return second_write(call, name, marked, &object, options).await;
                     }
                     Ok(marked) => {
+                        terminations::marked(call, &old, &object, options.grace).await;
                         call.server.written(&call.kind).await;
                         return Ok(Outcome::Kept(Made::Stored(marked)));
                     }
@@ -233,6 +235,7 @@ async fn remove(
     match write::write(call, name, Expect::Revision(stored.revision()), None).await {
         Ok(removed) => {
             services::release(call, object).await;
+            terminations::removed(call, object).await;
             call.server.written(&call.kind).await;
             Ok(Ok(Outcome::Removed(Made::Stored(removed))))
         }

@@ -2,7 +2,7 @@
 
 use super::http::{Server, answer};
 use super::{Commands, End, target};
-use crate::probes::hook::{HookFailure, run_hook};
+use crate::probes::hook::{HookFailure, Said, run_hook};
 use client::Recorder;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
-async fn hook(handler: Value, commands: &Arc<Commands>) -> Result<(), HookFailure> {
+async fn hook(handler: Value, commands: &Arc<Commands>) -> Result<Said, HookFailure> {
     let (recorder, _told) = Recorder::collecting();
     let target = target(commands.clone(), json!({}));
     run_hook(&serde_json::from_value(handler).unwrap(), &target, &recorder).await
@@ -19,9 +19,11 @@ async fn hook(handler: Value, commands: &Arc<Commands>) -> Result<(), HookFailur
 #[tokio::test]
 async fn t_node_29_a_command_that_fails_is_a_failed_hook() {
     let exec = json!({ "exec": { "command": ["drain", "now"] } });
-    assert_eq!(hook(exec.clone(), &Commands::ending(End::Exit(0, ""))).await, Ok(()));
+    let done = hook(exec.clone(), &Commands::ending(End::Exit(0, "bye"))).await.unwrap();
+    assert_eq!((done.exit_code, done.output.as_str()), (Some(0), "bye!"));
     let failed = hook(exec.clone(), &Commands::ending(End::Exit(2, "no"))).await.unwrap_err();
     assert_eq!(failed.message, "command 'drain now' exited with 2: no!");
+    assert_eq!((failed.said.exit_code, failed.said.output.as_str()), (Some(2), "no!"));
     assert!(hook(exec, &Commands::ending(End::Refused("gone"))).await.is_err());
 }
 
@@ -40,7 +42,8 @@ async fn t_node_33_sleep_waits_that_long_and_zero_not_at_all() {
     let commands = Commands::ending(End::Never);
     for seconds in [7, 0] {
         let start = Instant::now();
-        assert_eq!(hook(json!({ "sleep": { "seconds": seconds } }), &commands).await, Ok(()));
+        let sleep = json!({ "sleep": { "seconds": seconds } });
+        assert_eq!(hook(sleep, &commands).await, Ok(Said::default()));
         assert_eq!(start.elapsed().as_secs(), seconds);
     }
 }
@@ -49,7 +52,8 @@ async fn t_node_33_sleep_waits_that_long_and_zero_not_at_all() {
 async fn t_node_31_any_answer_will_do() {
     let server = Server::start(|_| answer("503 No", "", "")).await;
     let get = json!({ "httpGet": { "port": server.port, "path": "/bye" } });
-    assert_eq!(hook(get, &Commands::ending(End::Never)).await, Ok(()));
+    let answered = hook(get, &Commands::ending(End::Never)).await.unwrap();
+    assert_eq!(answered.http_status, Some(503));
     assert!(server.last().contains("User-Agent: kube-lifecycle/1.36\r\n"), "{}", server.last());
     let nobody = json!({ "httpGet": { "port": super::closed_port().await, "path": "/" } });
     assert!(hook(nobody, &Commands::ending(End::Never)).await.is_err());
@@ -63,7 +67,7 @@ async fn t_node_31_https_that_meets_http_is_tried_again_without_secrets() {
         "httpHeaders": [{ "name": "authorization", "value": "secret" }, { "name": "X-A", "value": "b" }] } });
     let target = target(Commands::ending(End::Never), json!({}));
     let done = run_hook(&serde_json::from_value(handler).unwrap(), &target, &recorder).await;
-    assert_eq!(done, Ok(()));
+    assert_eq!(done.unwrap().http_status, Some(200));
     let request = server.last();
     assert!(request.contains("X-A: b") && !request.contains("secret"), "{request}");
     let event = told.try_recv().unwrap();

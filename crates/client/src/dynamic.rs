@@ -1,0 +1,244 @@
+//! Kinds that are known at run time only: which the server has, and what is done to objects of which
+//! nothing but the metadata matters.
+
+use crate::read::Selection;
+use crate::{Client, DeleteOptions, Error, Object, ObjectKey, Result};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::discovery::v2::{APIGroupDiscovery, APIResourceDiscovery};
+use kube::core::params::{GetParams, Patch};
+use kube::core::{ApiResource, DynamicResourceScope, Request};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+use std::borrow::Cow;
+
+/// An object of any kind, as far as its life goes: who it is, who owns it, whether it is being
+/// deleted and what holds it. Labels, annotations and field managers are left out, because whoever
+/// keeps outlines keeps one of every object there is.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Outline {
+    pub metadata: ObjectMeta,
+}
+
+impl<'de> Deserialize<'de> for Outline {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Whole {
+            #[serde(default)]
+            metadata: ObjectMeta,
+        }
+        let mut metadata = Whole::deserialize(deserializer)?.metadata;
+        (metadata.labels, metadata.annotations, metadata.managed_fields) = (None, None, None);
+        Ok(Outline { metadata })
+    }
+}
+
+impl kube::Resource for Outline {
+    type DynamicType = ApiResource;
+    type Scope = DynamicResourceScope;
+
+    fn kind(kind: &ApiResource) -> Cow<'_, str> {
+        kind.kind.as_str().into()
+    }
+
+    fn group(kind: &ApiResource) -> Cow<'_, str> {
+        kind.group.as_str().into()
+    }
+
+    fn version(kind: &ApiResource) -> Cow<'_, str> {
+        kind.version.as_str().into()
+    }
+
+    fn plural(kind: &ApiResource) -> Cow<'_, str> {
+        kind.plural.as_str().into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// A kind that the server has.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServedKind {
+    pub resource: ApiResource,
+    pub namespaced: bool,
+    pub verbs: Vec<String>,
+    pub subresources: Vec<String>,
+    /// Of several versions of one kind, the server likes this one best.
+    pub preferred: bool,
+}
+
+impl ServedKind {
+    pub fn can(&self, verb: &str) -> bool {
+        self.verbs.iter().any(|known| known == verb)
+    }
+}
+
+/// What the server said it has, and where it could not say.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Discovery {
+    pub kinds: Vec<ServedKind>,
+    /// `group/version` of those that do not answer at the moment.
+    pub silent: Vec<String>,
+}
+
+impl Discovery {
+    fn add(&mut self, group: &APIGroupDiscovery) {
+        let name = group.metadata.as_ref().and_then(|meta| meta.name.as_deref());
+        let name = name.unwrap_or_default();
+        let mut seen: Vec<&str> = Vec::new();
+        for version in &group.versions {
+            let known = version.version.as_deref().unwrap_or_default();
+            if version.freshness.as_deref() == Some("Stale") {
+                self.silent.push(api_version(name, known));
+            }
+            for resource in &version.resources {
+                let Some(mut kind) = served(name, known, resource) else { continue };
+                let plural = resource.resource.as_deref().unwrap_or_default();
+                kind.preferred = !seen.contains(&plural);
+                seen.push(plural);
+                self.kinds.push(kind);
+            }
+        }
+    }
+}
+
+fn served(group: &str, version: &str, resource: &APIResourceDiscovery) -> Option<ServedKind> {
+    let kind = resource.response_kind.as_ref()?.kind.clone()?;
+    let plural = resource.resource.clone()?;
+    let names = resource.subresources.iter().filter_map(|sub| sub.subresource.clone());
+    Some(ServedKind {
+        resource: ApiResource {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            api_version: api_version(group, version),
+            kind,
+            plural,
+        },
+        namespaced: resource.scope.as_deref() == Some("Namespaced"),
+        verbs: resource.verbs.clone(),
+        subresources: names.collect(),
+        preferred: true,
+    })
+}
+
+fn api_version(group: &str, version: &str) -> String {
+    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
+}
+
+impl Client {
+    /// All kinds that the server has now, custom ones too.
+    pub async fn discover(&self) -> Result<Discovery> {
+        let failed = |error| Error::from_kube("discover what the server has".into(), error);
+        let core = self.kube().list_core_api_versions_aggregated();
+        let groups = self.kube().list_api_groups_aggregated();
+        let (core, groups) = futures::try_join!(core, groups).map_err(failed)?;
+        let mut discovery = Discovery::default();
+        core.items.iter().chain(&groups.items).for_each(|group| discovery.add(group));
+        Ok(discovery)
+    }
+
+    /// `None` if there is no such object.
+    pub async fn outline(&self, kind: &ApiResource, key: &ObjectKey) -> Result<Option<Outline>> {
+        let doing = || format!("get {} {key}", kind.plural);
+        let found = here(kind, key).get_metadata(key.name(), &GetParams::default());
+        match self.ask(doing, found).await {
+            Err(error) if error.is_not_found() => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
+    pub async fn outlines(&self, kind: &ApiResource, which: &Selection) -> Result<Vec<Outline>> {
+        Ok(self.snapshot(kind, which, true).await?.items)
+    }
+
+    /// A JSON merge patch of an object of any kind.
+    pub async fn patch_outline(
+        &self,
+        kind: &ApiResource,
+        key: &ObjectKey,
+        patch: &Value,
+    ) -> Result<Outline> {
+        let doing = || format!("patch {} {key}", kind.plural);
+        let patch = Patch::Merge(patch);
+        let request = here(kind, key).patch_metadata(key.name(), &self.patch_params(), &patch);
+        self.ask(doing, request).await
+    }
+
+    /// Deletes everything that is selected, as far as the server gets; it may stop at an error.
+    pub async fn delete_collection(
+        &self,
+        kind: &ApiResource,
+        which: &Selection,
+        options: &DeleteOptions,
+    ) -> Result<()> {
+        let doing = || format!("delete all {}", kind.plural);
+        let place = which.namespace.as_deref();
+        let all = Request::new(<Outline as kube::Resource>::url_path(kind, place));
+        let request = all.delete_collection(&options.params(), &which.list_params(None));
+        self.ask::<serde::de::IgnoredAny>(doing, request).await.map(drop)
+    }
+
+    /// Replaces what a subresource stands for, such as `namespaces/finalize`.
+    pub async fn update_subresource<K>(&self, object: &K, subresource: &str) -> Result<K>
+    where
+        K: Object<DynamicType = ()>,
+    {
+        let key = ObjectKey::of(object);
+        let doing = || format!("update {}/{subresource} {key}", K::plural(&()));
+        let body = crate::write::encode(doing, object)?;
+        let at = Request::new(K::url_path(&(), key.place()));
+        self.ask(doing, at.replace_subresource(subresource, key.name(), &self.params(), body)).await
+    }
+}
+
+fn here(kind: &ApiResource, key: &ObjectKey) -> Request {
+    Request::new(<Outline as kube::Resource>::url_path(kind, key.place()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_first_version_of_a_kind_is_preferred_and_silent_ones_are_named() {
+        let resource = |plural: &str, kind: &str| {
+            json!({
+                "resource": plural, "responseKind": { "kind": kind }, "scope": "Namespaced",
+                "verbs": ["list", "delete"], "subresources": [{ "subresource": "scale" }],
+            })
+        };
+        let group = json!({ "metadata": { "name": "g" }, "versions": [
+            { "version": "v2", "resources": [resource("as", "A")] },
+            { "version": "v1", "resources": [resource("as", "A"), resource("bs", "B")] },
+            { "version": "v0", "freshness": "Stale" },
+        ]});
+        let mut found = Discovery::default();
+        found.add(&serde_json::from_value(group).unwrap());
+        let text = |kind: &ServedKind| {
+            format!("{} {} {}", kind.resource.api_version, kind.resource.kind, kind.preferred)
+        };
+        let kinds: Vec<String> = found.kinds.iter().map(text).collect();
+        assert_eq!(kinds, ["g/v2 A true", "g/v1 A false", "g/v1 B true"]);
+        assert_eq!(found.silent, ["g/v0"]);
+        assert!(found.kinds[0].namespaced && found.kinds[0].can("delete"));
+        assert!(!found.kinds[0].can("watch"));
+        assert_eq!(found.kinds[0].subresources, ["scale"]);
+    }
+
+    #[test]
+    fn an_outline_has_no_room_for_labels() {
+        let whole = json!({ "metadata": {
+            "name": "n", "uid": "u", "labels": { "a": "b" }, "annotations": { "a": "b" },
+            "managedFields": [{ "manager": "m" }], "finalizers": ["f"],
+        }, "spec": { "big": true } });
+        let outline: Outline = serde_json::from_value(whole).unwrap();
+        let kept = json!({ "metadata": { "name": "n", "uid": "u", "finalizers": ["f"] } });
+        assert_eq!(serde_json::to_value(outline).unwrap(), kept);
+    }
+}

@@ -1,0 +1,130 @@
+//! Empties a namespace that is being deleted, says meanwhile what remains, and lets it go
+//! (T-CTRL-53 to T-CTRL-57, C-143).
+//!
+//! Pods go first, and nothing else before the last of them is gone: what they still need while they
+//! end (their config, their network policies) outlives them. Not here: who refuses new content, and
+//! what the first delete writes (the server).
+
+mod conditions;
+mod content;
+
+use crate::start::Cluster;
+use client::{Cache, Next, ObjectKey, Queue, run_controller};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::time::Instant;
+
+const WORKERS: usize = 10;
+const FINALIZER: &str = "kubernetes";
+
+/// Servers that have not heard of the deletion yet may still let content in. Upstream:
+/// `namespaceDeletionGracePeriod`.
+const UNTIL_HEARD: Duration = Duration::from_secs(5);
+
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error(transparent)]
+    Api(#[from] client::Error),
+    #[error("the namespace is not empty: {0}")]
+    Content(String),
+}
+
+/// When a namespace is looked at again, unless it is pods that are waited for and they are gone.
+#[derive(Debug, Clone, Copy)]
+struct Wait {
+    until: Instant,
+    for_pods: bool,
+}
+
+struct Namespaces {
+    namespaces: Cache<Namespace>,
+    waits: Mutex<HashMap<ObjectKey, Wait>>,
+}
+
+pub(crate) async fn run(cluster: &Cluster) {
+    let queue = Queue::new();
+    let namespaces = Cache::<Namespace>::start(&cluster.client);
+    namespaces.feed_keys(&queue);
+    // The last pod of a namespace may just have gone.
+    cluster.pods.feed_changes(&queue, |before, after| match (before, after) {
+        (Some(pod), None) => vec![home(pod)],
+        _ => Vec::new(),
+    });
+    namespaces.synced().await;
+    cluster.pods.synced().await;
+    let state = Namespaces { namespaces, waits: Mutex::default() };
+    run_controller("namespaces", &queue, WORKERS, |key| reconcile(cluster, &state, key)).await;
+}
+
+fn home(pod: &Pod) -> ObjectKey {
+    ObjectKey::cluster(pod.metadata.namespace.as_deref().unwrap_or_default())
+}
+
+async fn reconcile(cluster: &Cluster, state: &Namespaces, key: ObjectKey) -> Result<Next, Error> {
+    let going = state.namespaces.get(&key).filter(|namespace| wants_emptying(namespace));
+    let Some(namespace) = going else {
+        state.waits().remove(&key);
+        return Ok(Next::Change);
+    };
+    if let Some(left) = state.left(cluster, &key) {
+        return Ok(Next::After(left));
+    }
+    let found = content::clear(cluster, key.name()).await?;
+    state.wait(&key, Duration::ZERO, false);
+    let before = namespace.status.clone().unwrap_or_default();
+    if let Some(status) = conditions::status(before, &found, clock::now()) {
+        cluster.client.update_status(namespace.as_ref(), status).await?;
+    }
+    if !found.is_clear() {
+        return Err(Error::Content(found.why()));
+    }
+    if let Some(after) = found.look_again() {
+        state.wait(&key, after, found.pods_remain());
+        return Ok(Next::After(after));
+    }
+    finalize(cluster, &key).await?;
+    Ok(Next::Change)
+}
+
+fn wants_emptying(namespace: &Namespace) -> bool {
+    let finalizers = namespace.spec.as_ref().and_then(|spec| spec.finalizers.as_ref());
+    let ours = finalizers.into_iter().flatten().any(|finalizer| finalizer == FINALIZER);
+    namespace.metadata.deletion_timestamp.is_some() && ours
+}
+
+/// The last write: without finalizers the namespace goes with it.
+async fn finalize(cluster: &Cluster, key: &ObjectKey) -> client::Result<()> {
+    let Some(mut namespace) = cluster.client.find::<Namespace>(key).await? else {
+        return Ok(());
+    };
+    if !wants_emptying(&namespace) {
+        return Ok(());
+    }
+    let spec = namespace.spec.get_or_insert_default();
+    spec.finalizers.iter_mut().for_each(|all| all.retain(|finalizer| finalizer != FINALIZER));
+    match cluster.client.update_subresource(&namespace, "finalize").await {
+        Err(error) if error.is_not_found() => Ok(()),
+        finalized => finalized.map(drop),
+    }
+}
+
+impl Namespaces {
+    fn waits(&self) -> MutexGuard<'_, HashMap<ObjectKey, Wait>> {
+        self.waits.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn wait(&self, key: &ObjectKey, after: Duration, for_pods: bool) {
+        self.waits().insert(key.clone(), Wait { until: Instant::now() + after, for_pods });
+    }
+
+    /// How long there is nothing to do yet.
+    fn left(&self, cluster: &Cluster, key: &ObjectKey) -> Option<Duration> {
+        let first = || Wait { until: Instant::now() + UNTIL_HEARD, for_pods: false };
+        let wait = *self.waits().entry(key.clone()).or_insert_with(first);
+        let over = wait.for_pods && !cluster.pods.any_in_namespace(key.name());
+        let left = wait.until.saturating_duration_since(Instant::now());
+        (!over && !left.is_zero()).then_some(left)
+    }
+}

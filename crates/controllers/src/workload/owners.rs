@@ -1,0 +1,256 @@
+//! Who controls what: finding an owner's objects, adopting orphans and letting go of strangers
+//! (C-1…C-5).
+//!
+//! An owner finds what it controls by uid, and orphans by a label that its selector demands; so what
+//! a look costs does not grow with the number of objects in a namespace.
+
+use super::{Workload, Writes, is_deleted, is_outdated, uid};
+use api::selector::{LabelSelector, Operator};
+use client::{Cache, Client, Error, ObjectKey};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Index over what can be owned: objects without a controller, by namespace and by label.
+pub(crate) const ORPHANS: &str = "orphans";
+
+/// Index over owners: where the orphans are that their selector may match.
+pub(crate) const SELECTS: &str = "selects";
+
+/// The reference that makes `owner` the controller (C-1).
+pub(crate) fn owner_reference<O: Workload>(owner: &O) -> OwnerReference {
+    OwnerReference {
+        api_version: O::API_VERSION.to_owned(),
+        kind: O::KIND.to_owned(),
+        name: super::name(owner).to_owned(),
+        uid: uid(owner).to_owned(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+pub(crate) fn controller_ref<K: Workload>(object: &K) -> Option<&OwnerReference> {
+    let owners = object.metadata().owner_references.as_deref().unwrap_or_default();
+    owners.iter().find(|owner| owner.controller == Some(true))
+}
+
+pub(crate) fn is_controlled_by<K: Workload, O: Workload>(object: &K, owner: &O) -> bool {
+    controller_ref(object).is_some_and(|reference| reference.uid == uid(owner))
+}
+
+/// What [`ORPHANS`] has an object under.
+pub(crate) fn orphan_keys<K: Workload>(object: &K) -> Vec<String> {
+    if controller_ref(object).is_some() || is_deleted(object) {
+        return Vec::new();
+    }
+    let namespace = super::namespace(object);
+    let labels = object.metadata().labels.iter().flatten();
+    let labels = labels.map(|(key, value)| format!("{namespace}/{key}={value}"));
+    std::iter::once(namespace.to_owned()).chain(labels).collect()
+}
+
+/// What [`SELECTS`] has an owner under: one label that the selector demands, or the namespace.
+pub(crate) fn selects(namespace: &str, selector: &LabelSelector) -> String {
+    let demanded = selector.requirements().iter().find_map(|requirement| {
+        let one = matches!(requirement.operator, Operator::Equals | Operator::In);
+        match requirement.values.as_slice() {
+            [value] if one => Some(format!("{namespace}/{}={value}", requirement.key)),
+            _ => None,
+        }
+    });
+    demanded.unwrap_or_else(|| namespace.to_owned())
+}
+
+/// Objects without a controller that `selector` may match.
+pub(crate) fn orphans<K: Workload>(
+    cache: &Cache<K>,
+    namespace: &str,
+    selector: &LabelSelector,
+) -> Vec<Arc<K>> {
+    cache.by_index(ORPHANS, &selects(namespace, selector))
+}
+
+/// The owner that must look when `object` changes: its controller, by name and uid (C-5), or those
+/// who might adopt it.
+pub(crate) fn owner_keys<O: Workload, K: Workload>(
+    owners: &Cache<O>,
+    object: &K,
+) -> Vec<ObjectKey> {
+    match controller_ref(object) {
+        Some(owner) if owner.kind == O::KIND && owner.api_version == O::API_VERSION => {
+            let key = ObjectKey::new(super::namespace(object), &owner.name);
+            let is_it = owners.get(&key).is_some_and(|found| uid(found.as_ref()) == owner.uid);
+            is_it.then_some(key).into_iter().collect()
+        }
+        Some(_) => Vec::new(),
+        None => {
+            let found = orphan_keys(object).into_iter();
+            let found = found.flat_map(|place| owners.by_index(SELECTS, &place));
+            found.map(|owner| ObjectKey::of(owner.as_ref())).collect()
+        }
+    }
+}
+
+pub(crate) fn matches<K: Workload>(selector: &LabelSelector, object: &K) -> bool {
+    selector.matches(|key| super::label(object, key))
+}
+
+/// Among candidates: what is the owner's, what it should take, and what it should let go.
+#[derive(Debug)]
+struct Claims<K> {
+    kept: Vec<Arc<K>>,
+    adopt: Vec<Arc<K>>,
+    release: Vec<Arc<K>>,
+}
+
+fn decide<O: Workload, K: Workload>(
+    owner: &O,
+    selector: &LabelSelector,
+    candidates: Vec<Arc<K>>,
+) -> Claims<K> {
+    let mut claims = Claims { kept: Vec::new(), adopt: Vec::new(), release: Vec::new() };
+    for object in candidates {
+        let fits = matches(selector, object.as_ref());
+        match controller_ref(object.as_ref()) {
+            Some(reference) if reference.uid != uid(owner) => (),
+            Some(_) if fits => claims.kept.push(object),
+            Some(_) if is_deleted(owner) => (),
+            Some(_) => claims.release.push(object),
+            None if fits && !is_deleted(owner) && !is_deleted(object.as_ref()) => {
+                claims.adopt.push(object);
+            }
+            None => (),
+        }
+    }
+    claims
+}
+
+/// What of the candidates is the owner's, after adopting and releasing. `finalizer` comes and goes
+/// with the ownership (C-6).
+pub(crate) async fn claim<O: Workload, K: Workload>(
+    client: &Client,
+    writes: &Writes<K>,
+    owner: &O,
+    selector: &LabelSelector,
+    finalizer: Option<&str>,
+    candidates: Vec<Arc<K>>,
+) -> client::Result<Vec<Arc<K>>> {
+    let Claims { mut kept, adopt, release } = decide(owner, selector, candidates);
+    let key = ObjectKey::of(owner);
+    for object in release {
+        let patch = release_patch(owner, object.as_ref(), finalizer);
+        match client.patch_strategic::<K>(&ObjectKey::of(object.as_ref()), &patch).await {
+            Ok(released) => writes.wrote(&key, &released),
+            // Gone, or not its controller any more.
+            Err(error) if error.is_not_found() || error.is_invalid() => (),
+            Err(error) => return Err(error),
+        }
+    }
+    if adopt.is_empty() || !may_adopt(client, owner).await? {
+        return Ok(kept);
+    }
+    for object in adopt {
+        let patch = adopt_patch(owner, object.as_ref(), finalizer);
+        match client.patch_strategic::<K>(&ObjectKey::of(object.as_ref()), &patch).await {
+            Ok(adopted) => {
+                writes.wrote(&key, &adopted);
+                kept.push(Arc::new(adopted));
+            }
+            Err(error) if is_outdated(&error) => (),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(kept)
+}
+
+/// Asks the server, since a cache may not know yet that the owner goes (C-3).
+async fn may_adopt<O: Workload>(client: &Client, owner: &O) -> Result<bool, Error> {
+    let live = client.find::<O>(&ObjectKey::of(owner)).await?;
+    Ok(live.is_some_and(|live| uid(&live) == uid(owner) && !is_deleted(&live)))
+}
+
+fn adopt_patch<O: Workload, K: Workload>(owner: &O, object: &K, finalizer: Option<&str>) -> Value {
+    let mut patch = json!({ "metadata": {
+        "uid": uid(object),
+        "ownerReferences": [owner_reference(owner)],
+    }});
+    if let Some(finalizer) = finalizer {
+        patch["metadata"]["finalizers"] = json!([finalizer]);
+    }
+    patch
+}
+
+fn release_patch<O: Workload, K: Workload>(
+    owner: &O,
+    object: &K,
+    finalizer: Option<&str>,
+) -> Value {
+    let mut patch = json!({ "metadata": {
+        "uid": uid(object),
+        "ownerReferences": [{ "$patch": "delete", "uid": uid(owner) }],
+    }});
+    if let Some(finalizer) = finalizer {
+        patch["metadata"]["$deleteFromPrimitiveList/finalizers"] = json!([finalizer]);
+    }
+    patch
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::apps::v1::ReplicaSet;
+    use k8s_openapi::api::core::v1::Pod;
+
+    fn set(deleted: bool) -> ReplicaSet {
+        let at = deleted.then_some("2026-01-01T00:00:00Z");
+        let meta = json!({ "namespace": "a", "name": "s", "uid": "u", "deletionTimestamp": at });
+        serde_json::from_value(json!({ "metadata": meta })).unwrap()
+    }
+
+    fn pod(app: &str, owner: Option<&str>, deleted: bool) -> Arc<Pod> {
+        let at = deleted.then_some("2026-01-01T00:00:00Z");
+        let owners = owner.map(|uid| {
+            json!([{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "s", "uid": uid,
+                     "controller": true }])
+        });
+        let meta = json!({ "namespace": "a", "name": "p", "uid": "p", "labels": { "app": app },
+                           "ownerReferences": owners, "deletionTimestamp": at });
+        Arc::new(serde_json::from_value(json!({ "metadata": meta })).unwrap())
+    }
+
+    #[test]
+    fn c_2_c_4_c_5_orphans_are_taken_and_strangers_let_go() {
+        let selector = LabelSelector::parse("app=web").unwrap();
+        let cases = [
+            ("ours", false, pod("web", Some("u"), false), "kept"),
+            ("ours and going", false, pod("web", Some("u"), true), "kept"),
+            ("ours, of an owner that goes", true, pod("web", Some("u"), false), "kept"),
+            ("relabelled", false, pod("db", Some("u"), false), "release"),
+            ("relabelled, of an owner that goes", true, pod("db", Some("u"), false), "left"),
+            ("another's", false, pod("web", Some("v"), false), "left"),
+            ("orphan", false, pod("web", None, false), "adopt"),
+            ("orphan that goes", false, pod("web", None, true), "left"),
+            ("orphan of other labels", false, pod("db", None, false), "left"),
+            ("orphan, but the owner goes", true, pod("web", None, false), "left"),
+        ];
+        for (what, owner_deleted, pod, expected) in cases {
+            let claims = decide(&set(owner_deleted), &selector, vec![pod]);
+            let found = match (&claims.kept[..], &claims.adopt[..], &claims.release[..]) {
+                ([_], [], []) => "kept",
+                ([], [_], []) => "adopt",
+                ([], [], [_]) => "release",
+                _ => "left",
+            };
+            assert_eq!(found, expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn an_owner_is_found_under_a_key_that_its_orphans_have() {
+        let orphan = pod("web", None, false);
+        for text in ["app=web", "app in (web)", "app in (web, db)", "app"] {
+            let place = selects("a", &LabelSelector::parse(text).unwrap());
+            assert!(orphan_keys(orphan.as_ref()).contains(&place), "{text}: {place}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! What a pod counts as: active, terminating, ready, available. Pure.
+
+use super::is_deleted;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use std::time::Duration;
+
+pub(crate) fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+/// Its containers have ended for good.
+pub(crate) fn is_terminal(pod: &Pod) -> bool {
+    matches!(phase(pod), "Succeeded" | "Failed")
+}
+
+/// Neither ended nor asked to end (T-CTRL-1).
+pub(crate) fn is_active(pod: &Pod) -> bool {
+    !is_deleted(pod) && !is_terminal(pod)
+}
+
+/// Asked to end, and not ended yet (T-CTRL-3).
+pub(crate) fn is_terminating(pod: &Pod) -> bool {
+    is_deleted(pod) && !is_terminal(pod)
+}
+
+pub(crate) fn condition<'a>(pod: &'a Pod, type_: &str) -> Option<&'a PodCondition> {
+    let mut conditions = pod.status.as_ref()?.conditions.iter().flatten();
+    conditions.find(|condition| condition.type_ == type_)
+}
+
+pub(crate) fn is_ready(pod: &Pod) -> bool {
+    condition(pod, "Ready").is_some_and(|ready| ready.status == "True")
+}
+
+pub(crate) fn ready_since(pod: &Pod) -> Option<Timestamp> {
+    let ready = condition(pod, "Ready").filter(|ready| ready.status == "True")?;
+    ready.last_transition_time.as_ref().map(|time| time.0)
+}
+
+/// From when on the pod is available, if it stays ready (C-12).
+pub(crate) fn available_at(pod: &Pod, min_ready_seconds: i32) -> Option<Timestamp> {
+    if !is_ready(pod) {
+        return None;
+    }
+    if min_ready_seconds <= 0 {
+        return Some(Timestamp::MIN);
+    }
+    ready_since(pod)?.checked_add(SignedDuration::from_secs(min_ready_seconds.into())).ok()
+}
+
+pub(crate) fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
+    available_at(pod, min_ready_seconds).is_some_and(|at| at <= now)
+}
+
+/// How long until the next of these becomes available; nobody tells when it does.
+pub(crate) fn next_availability<'a>(
+    pods: impl IntoIterator<Item = &'a Pod>,
+    min_ready_seconds: i32,
+    now: Timestamp,
+) -> Option<Duration> {
+    let at = pods.into_iter().filter_map(|pod| available_at(pod, min_ready_seconds));
+    let at = at.filter(|at| *at > now).min()?;
+    Duration::try_from(at.duration_since(now)).ok()
+}

@@ -1,0 +1,124 @@
+//! Templates of pods: when two are the same, and the short name of one.
+
+use api::quantity;
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// The label that tells the pods of one template from those of another.
+pub(crate) const HASH_LABEL: &str = "pod-template-hash";
+
+/// Of these characters no word is made by accident. Upstream: `rand.SafeEncodeString`.
+const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// The same but for the label that we put there ourselves. What is empty is as if it were absent,
+/// and quantities are compared by value (C-28).
+pub(crate) fn same_template(a: &PodTemplateSpec, b: &PodTemplateSpec) -> bool {
+    a == b || plain_template(a) == plain_template(b)
+}
+
+fn plain_template(template: &PodTemplateSpec) -> Value {
+    let mut value = serde_json::to_value(template).unwrap_or_default();
+    let labels = value.pointer_mut("/metadata/labels").and_then(Value::as_object_mut);
+    if let Some(labels) = labels {
+        labels.remove(HASH_LABEL);
+    }
+    plain(value)
+}
+
+fn plain(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let fields = fields.into_iter().map(|(key, mut value)| {
+                if matches!(key.as_str(), "limits" | "requests") {
+                    quantity::canonicalize_list(Some(&mut value));
+                }
+                (key, plain(value))
+            });
+            Value::Object(fields.filter(|(_, value)| !is_empty(value)).collect::<Map<_, _>>())
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(plain).collect()),
+        value => value,
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Object(fields) => fields.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        _ => false,
+    }
+}
+
+/// A stable short name for a template, of upstream's form; the value is not upstream's, which comes
+/// from how Go prints structures (C-27). `collisions` gives another name to the same template.
+pub(crate) fn hash(template: &PodTemplateSpec, collisions: Option<i32>) -> String {
+    short_name(&plain_template(template), collisions)
+}
+
+/// As [`hash`], of anything.
+pub(crate) fn short_name(value: &impl Serialize, collisions: Option<i32>) -> String {
+    // A map of serde_json is ordered by key, so equal values are equal text.
+    let mut text = serde_json::to_vec(value).unwrap_or_default();
+    if let Some(collisions) = collisions {
+        text.extend(collisions.to_string().bytes());
+    }
+    let number = fnv(&text).to_string();
+    number.bytes().map(|digit| char::from(ALPHABET[usize::from(digit) % ALPHABET.len()])).collect()
+}
+
+/// FNV-1a, 32 bits.
+fn fnv(text: &[u8]) -> u32 {
+    text.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn template(value: Value) -> PodTemplateSpec {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn web(extra: Value, cpu: &str) -> PodTemplateSpec {
+        let mut spec = json!({ "containers": [{
+            "name": "c", "image": "i", "resources": { "limits": { "cpu": cpu } } }] });
+        if let (Some(spec), Some(extra)) = (spec.as_object_mut(), extra.as_object()) {
+            spec.extend(extra.clone());
+        }
+        template(json!({ "metadata": { "labels": { "app": "web" } }, "spec": spec }))
+    }
+
+    #[test]
+    fn c_28_templates_are_compared_by_meaning() {
+        let plain = web(json!({}), "1");
+        let mut labelled = plain.clone();
+        let labels = labelled.metadata.as_mut().unwrap().labels.as_mut().unwrap();
+        labels.insert(HASH_LABEL.into(), "x".into());
+        let cases = [
+            ("itself", plain.clone(), true),
+            ("with our label", labelled, true),
+            ("another spelling", web(json!({}), "1000m"), true),
+            ("an empty list", web(json!({ "tolerations": [] }), "1"), true),
+            ("another amount", web(json!({}), "2"), false),
+            ("one more field", web(json!({ "hostNetwork": true }), "1"), false),
+        ];
+        for (what, other, same) in cases {
+            assert_eq!(same_template(&plain, &other), same, "{what}");
+            assert_eq!(hash(&plain, None) == hash(&other, None), same, "{what}");
+        }
+    }
+
+    #[test]
+    fn c_27_a_hash_has_upstreams_form_and_collisions_give_another() {
+        let plain = web(json!({}), "1");
+        for collisions in [None, Some(1), Some(2)] {
+            let hash = hash(&plain, collisions);
+            assert!((1..=10).contains(&hash.len()), "{hash}");
+            assert!(hash.bytes().all(|byte| ALPHABET.contains(&byte)), "{hash}");
+        }
+        assert_ne!(hash(&plain, None), hash(&plain, Some(1)));
+    }
+}

@@ -1,0 +1,106 @@
+//! How a namespace goes, on a whole server and a paused clock.
+
+mod cluster;
+
+use client::{DeleteOptions, ObjectKey};
+use cluster::{Cluster, key};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret};
+use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::time::Instant;
+
+fn condition(namespace: &Namespace, type_: &str) -> Option<String> {
+    let mut conditions = namespace.status.as_ref()?.conditions.iter().flatten();
+    let found = conditions.find(|condition| condition.type_ == type_)?;
+    Some(format!("{} {}", found.status, found.message.as_deref().unwrap_or_default()))
+}
+
+async fn config_map(cluster: &Cluster, namespace: &str, name: &str, finalizers: Value) {
+    let meta = json!({ "namespace": namespace, "name": name, "finalizers": finalizers });
+    cluster.create::<ConfigMap>(json!({ "metadata": meta })).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn t_ctrl_53_an_empty_namespace_goes_five_seconds_after_its_deletion() {
+    let cluster = Cluster::start().await;
+    let namespaces = cluster.follow::<Namespace>();
+    cluster.namespace("away").await;
+    config_map(&cluster, "away", "c", json!([])).await;
+    let before = Instant::now();
+    cluster.delete::<Namespace>(&ObjectKey::cluster("away")).await;
+    namespaces.gone(&ObjectKey::cluster("away")).await;
+    let took = before.elapsed();
+    assert!((5..7).contains(&took.as_secs()), "{took:?}");
+    assert!(cluster.names::<ConfigMap>("away").await.is_empty());
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn t_ctrl_53_t_edge_21_pods_go_first_and_are_counted_while_they_remain() {
+    let cluster = Cluster::start().await;
+    let (namespaces, away) = (cluster.follow::<Namespace>(), ObjectKey::cluster("away"));
+    cluster.namespace("away").await;
+    config_map(&cluster, "away", "c", json!([])).await;
+    cluster.create::<Secret>(json!({ "metadata": { "namespace": "away", "name": "s" } })).await;
+    for name in ["p1", "p2"] {
+        cluster.running_pod("away", name, "n", json!({})).await;
+    }
+    cluster.delete::<Namespace>(&away).await;
+    let counted = |namespace: Option<&Namespace>, text: &str| {
+        let said = namespace.and_then(|n| condition(n, "NamespaceContentRemaining"));
+        said.as_deref() == Some(text)
+    };
+    let two = "True Some resources are remaining: pods. has 2 resource instances";
+    namespaces.when(&away, |namespace| counted(namespace, two)).await;
+    let pod: Pod = cluster.client.get(&key("away", "p1")).await.unwrap();
+    assert_eq!(pod.metadata.deletion_grace_period_seconds, Some(30), "its own grace");
+
+    // As a node would: they end, one after the other.
+    let now = DeleteOptions::default().grace(0);
+    cluster.client.delete::<Pod>(&key("away", "p1"), &now).await.unwrap();
+    let one = "True Some resources are remaining: pods. has 1 resource instances";
+    namespaces.when(&away, |namespace| counted(namespace, one)).await;
+    assert_eq!(cluster.names::<Secret>("away").await, ["s"], "nothing else before the pods");
+    assert!(cluster.names::<ConfigMap>("away").await.contains(&"c".to_owned()));
+
+    let last = Instant::now();
+    cluster.client.delete::<Pod>(&key("away", "p2"), &now).await.unwrap();
+    namespaces.gone(&away).await;
+    assert!(last.elapsed() < Duration::from_secs(1), "at once: {:?}", last.elapsed());
+    assert!(cluster.names::<Secret>("away").await.is_empty());
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn t_ctrl_55_w_69_conditions_name_the_finalizers_that_hold_a_namespace() {
+    let cluster = Cluster::start().await;
+    let (namespaces, away) = (cluster.follow::<Namespace>(), ObjectKey::cluster("away"));
+    cluster.namespace("away").await;
+    config_map(&cluster, "away", "stuck", json!(["example.com/hold"])).await;
+    cluster.delete::<Namespace>(&away).await;
+    let held = "True Some content in the namespace has finalizers remaining: \
+                example.com/hold in 1 resource instances";
+    namespaces
+        .when(&away, |namespace| {
+            let said = namespace.and_then(|n| condition(n, "NamespaceFinalizersRemaining"));
+            said.as_deref() == Some(held)
+        })
+        .await;
+    let namespace: Namespace = cluster.client.get(&away).await.unwrap();
+    let remaining = condition(&namespace, "NamespaceContentRemaining").unwrap();
+    let expected = "True Some resources are remaining: configmaps. has 1 resource instances";
+    assert_eq!(remaining, expected);
+    assert_eq!(namespace.status.unwrap().phase.as_deref(), Some("Terminating"));
+
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let later: Namespace = cluster.client.get(&away).await.unwrap();
+    let version = namespace.metadata.resource_version;
+    assert_eq!(later.metadata.resource_version, version, "what stays is not written");
+
+    let free = json!({ "metadata": { "finalizers": null } });
+    cluster.client.patch_merge::<ConfigMap>(&key("away", "stuck"), &free).await.unwrap();
+    let freed = Instant::now();
+    namespaces.gone(&away).await;
+    assert!(freed.elapsed() <= Duration::from_secs(9), "T-CTRL-54: {:?}", freed.elapsed());
+    cluster.stop().await;
+}

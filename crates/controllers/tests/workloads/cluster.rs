@@ -1,0 +1,216 @@
+//! A server, its controllers, and a hand that plays the node.
+
+use client::{Client, DeleteOptions, ObjectKey, Selection};
+use controllers::{Handle, Options};
+use k8s_openapi::api::core::v1::{Event, Pod};
+use serde_json::{Value, json};
+use server::authn::User;
+use server::{Config, Running, StoreChoice};
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+/// Nothing here takes that long; it is there so that a failing test ends.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// How often a test looks. The clock is paused, so this costs nothing.
+const LOOK: Duration = Duration::from_millis(20);
+
+pub(crate) const NAMESPACE: &str = "default";
+
+pub(crate) struct Cluster {
+    pub(crate) client: Client,
+    running: Running,
+    controllers: Handle,
+    _data_dir: TempDir,
+}
+
+impl Cluster {
+    pub(crate) async fn start() -> Cluster {
+        // The wall follows the paused clock. One process runs one test, or else the first decides.
+        clock::simulate("2026-01-01T00:00:00Z".parse().unwrap(), 1);
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let data_dir = tempfile::tempdir().unwrap();
+        let config = Config {
+            data_dir: data_dir.path().into(),
+            listen: ([127, 0, 0, 1], 0).into(),
+            store: StoreChoice::Embedded,
+            audit_log: None,
+            controllers: true,
+        };
+        let running = server::start(config).await.unwrap();
+        let admin = User::authenticated("tester", &["system:masters"]);
+        let client = Client::in_process(running.server.door(admin));
+        let controllers = controllers::start(&client, Options::default());
+        Cluster { client, running, controllers, _data_dir: data_dir }
+    }
+
+    pub(crate) async fn stop(self) {
+        self.controllers.stop().await;
+        self.running.stop().await;
+    }
+
+    /// Stops the controllers and starts others, as after a crash.
+    pub(crate) async fn restart_controllers(&mut self) {
+        let fresh = controllers::start(&self.client, Options::default());
+        std::mem::replace(&mut self.controllers, fresh).stop().await;
+    }
+
+    pub(crate) async fn create<K: client::Object<DynamicType = ()>>(&self, object: Value) -> K {
+        self.client.create::<K>(&read(object)).await.unwrap()
+    }
+
+    pub(crate) async fn patch<K: client::Object<DynamicType = ()>>(
+        &self,
+        name: &str,
+        patch: Value,
+    ) -> K {
+        self.client.patch_merge::<K>(&key(name), &patch).await.unwrap()
+    }
+
+    pub(crate) async fn delete<K: client::Object<DynamicType = ()>>(&self, name: &str) {
+        self.client.delete::<K>(&key(name), &DeleteOptions::default()).await.unwrap();
+    }
+
+    pub(crate) async fn get<K: client::Object<DynamicType = ()>>(&self, name: &str) -> K {
+        self.client.get::<K>(&key(name)).await.unwrap()
+    }
+
+    pub(crate) async fn all<K: client::Object<DynamicType = ()>>(&self) -> Vec<K> {
+        self.client.list::<K>(&Selection::namespace(NAMESPACE)).await.unwrap()
+    }
+
+    /// The object, once it is as wanted.
+    pub(crate) async fn when<K: client::Object<DynamicType = ()>>(
+        &self,
+        name: &str,
+        wanted: impl Fn(&K) -> bool,
+    ) -> K {
+        let start = Instant::now();
+        loop {
+            let found = self.client.find::<K>(&key(name)).await.unwrap();
+            match found {
+                Some(object) if wanted(&object) => return object,
+                found if start.elapsed() > PATIENCE => panic!("not as wanted: {found:#?}"),
+                _ => tokio::time::sleep(LOOK).await,
+            }
+        }
+    }
+
+    /// All objects of the kind, once they are as wanted.
+    pub(crate) async fn when_all<K: client::Object<DynamicType = ()>>(
+        &self,
+        wanted: impl Fn(&[K]) -> bool,
+    ) -> Vec<K> {
+        let start = Instant::now();
+        loop {
+            let found = self.all::<K>().await;
+            if wanted(&found) {
+                return found;
+            }
+            assert!(start.elapsed() < PATIENCE, "not as wanted: {found:#?}");
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// As many living pods as wanted, and not another moment later.
+    pub(crate) async fn living(&self, wanted: usize) -> Vec<Pod> {
+        let is_it = |pods: &[Pod]| pods.iter().filter(|pod| lives(pod)).count() == wanted;
+        self.when_all::<Pod>(is_it).await;
+        self.quiet().await;
+        let pods = self.all::<Pod>().await;
+        let living: Vec<Pod> = pods.into_iter().filter(lives).collect();
+        assert_eq!(living.len(), wanted, "it did not stay so");
+        living
+    }
+
+    /// Gives controllers time to do what they should not.
+    pub(crate) async fn quiet(&self) {
+        for _ in 0..20 {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// The node says that the pod's containers run, and are ready or not.
+    pub(crate) async fn runs(&self, pod: &Pod, ready: bool) {
+        let now = clock::now_rfc3339();
+        let status = if ready { "True" } else { "False" };
+        let condition =
+            |type_: &str| json!({ "type": type_, "status": status, "lastTransitionTime": now });
+        let patch = json!({ "status": { "phase": "Running", "conditions": [
+            condition("Ready"), condition("ContainersReady")] } });
+        let key = ObjectKey::of(pod);
+        self.client.patch_status::<Pod>(&key, &patch).await.unwrap();
+    }
+
+    /// Binds and readies all pods that live, until there are `wanted` of them.
+    pub(crate) async fn all_run(&self, wanted: usize) -> Vec<Pod> {
+        let pods = self.living(wanted).await;
+        for pod in &pods {
+            self.bind(pod, "n1").await;
+            self.runs(pod, true).await;
+        }
+        pods
+    }
+
+    pub(crate) async fn bind(&self, pod: &Pod, node: &str) {
+        let bound = pod.spec.as_ref().unwrap().node_name.is_some();
+        if !bound {
+            self.client.bind(&ObjectKey::of(pod), None, node).await.unwrap();
+        }
+    }
+
+    /// The node says that the pod has ended.
+    pub(crate) async fn ended(&self, pod: &Pod, phase: &str) {
+        let patch = json!({ "status": { "phase": phase } });
+        self.client.patch_status::<Pod>(&ObjectKey::of(pod), &patch).await.unwrap();
+    }
+
+    /// The node has cleared up after a pod that was told to go.
+    pub(crate) async fn gone(&self, pod: &Pod) {
+        let options = DeleteOptions::only(pod).grace(0);
+        self.client.delete::<Pod>(&ObjectKey::of(pod), &options).await.unwrap();
+    }
+
+    /// Takes away every pod that was told to go.
+    pub(crate) async fn clear(&self) {
+        for pod in self.all::<Pod>().await {
+            if pod.metadata.deletion_timestamp.is_some() {
+                self.gone(&pod).await;
+            }
+        }
+    }
+
+    /// The message of the first event with this reason.
+    pub(crate) async fn event(&self, reason: &str) -> String {
+        let has = |event: &Event| event.reason.as_deref() == Some(reason);
+        let events = self.when_all::<Event>(|events| events.iter().any(has)).await;
+        let event = events.into_iter().find(has).unwrap();
+        event.message.unwrap_or_default()
+    }
+}
+
+pub(crate) fn key(name: &str) -> ObjectKey {
+    ObjectKey::new(NAMESPACE, name)
+}
+
+pub(crate) fn read<T: client::Object>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+pub(crate) fn lives(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    pod.metadata.deletion_timestamp.is_none() && !matches!(phase, Some("Failed" | "Succeeded"))
+}
+
+pub(crate) fn names<K: client::Object<DynamicType = ()>>(objects: &[K]) -> Vec<String> {
+    objects.iter().map(|object| object.meta().name.clone().unwrap_or_default()).collect()
+}
+
+/// A template of pods with one container.
+pub(crate) fn template(app: &str, image: &str) -> Value {
+    json!({
+        "metadata": { "labels": { "app": app } },
+        "spec": { "containers": [{ "name": "c", "image": image }] },
+    })
+}

@@ -1,0 +1,206 @@
+//! Deployments, with the ReplicaSets that do their work.
+
+use crate::cluster::{Cluster, NAMESPACE, names, template};
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+fn deployment(replicas: i32, more: Value) -> Value {
+    let mut spec = json!({
+        "replicas": replicas,
+        "selector": { "matchLabels": { "app": "web" } },
+        "template": template("web", "one"),
+    });
+    if let (Some(spec), Some(more)) = (spec.as_object_mut(), more.as_object()) {
+        spec.extend(more.clone());
+    }
+    json!({ "metadata": { "namespace": NAMESPACE, "name": "web" }, "spec": spec })
+}
+
+fn image(image: &str) -> Value {
+    json!({ "spec": { "template": { "spec": { "containers": [{ "name": "c", "image": image }] } } } })
+}
+
+fn reason(deployment: &Deployment, type_: &str) -> Option<String> {
+    let conditions = deployment.status.as_ref()?.conditions.as_ref()?;
+    conditions.iter().find(|condition| condition.type_ == type_)?.reason.clone()
+}
+
+fn is_done(deployment: &Deployment) -> bool {
+    let status = deployment.status.clone().unwrap_or_default();
+    let wanted = deployment.spec.as_ref().unwrap().replicas;
+    status.observed_generation == deployment.metadata.generation
+        && [status.replicas, status.updated_replicas, status.available_replicas]
+            .iter()
+            .all(|count| *count == wanted)
+}
+
+fn revision(set: &ReplicaSet) -> &str {
+    &set.metadata.annotations.as_ref().unwrap()["deployment.kubernetes.io/revision"]
+}
+
+/// Plays the node until the rollout is done; the most pods that lived at once, and the fewest ready.
+async fn roll(cluster: &Cluster) -> (usize, usize) {
+    let (mut most, mut fewest) = (0, usize::MAX);
+    for _ in 0..500 {
+        let pods = cluster.all::<Pod>().await;
+        let living: Vec<&Pod> =
+            pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect();
+        let ready = |pod: &&&Pod| {
+            let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+            let mut conditions = conditions.into_iter().flatten();
+            conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+        };
+        most = most.max(living.len());
+        fewest = fewest.min(living.iter().filter(ready).count());
+        if let Some(pod) = living.iter().find(|pod| !ready(pod)) {
+            cluster.bind(pod, "n1").await;
+            cluster.runs(pod, true).await;
+        }
+        cluster.clear().await;
+        if is_done(&cluster.get::<Deployment>("web").await) {
+            return (most, fewest);
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    panic!("the rollout does not end: {:#?}", cluster.get::<Deployment>("web").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_29_c_41_c_43_a_deployment_comes_up_and_rolls_within_its_bounds() {
+    let cluster = Cluster::start().await;
+    cluster.create::<Deployment>(deployment(3, json!({}))).await;
+    roll(&cluster).await;
+    let web = cluster
+        .when::<Deployment>("web", |web| {
+            reason(web, "Progressing").as_deref() == Some("NewReplicaSetAvailable")
+        })
+        .await;
+    assert_eq!(reason(&web, "Available").as_deref(), Some("MinimumReplicasAvailable"));
+    assert_eq!(web.metadata.generation, Some(1), "C-32: the revision raises no generation");
+    assert_eq!(web.status.unwrap().terminating_replicas, Some(0));
+    let said = cluster.event("ScalingReplicaSet").await;
+    assert!(
+        said.ends_with("from 0 to 3") && said.starts_with("Scaled up replica set web-"),
+        "{said}"
+    );
+
+    cluster.patch::<Deployment>("web", image("two")).await;
+    cluster.when_all::<ReplicaSet>(|sets| sets.len() == 2).await;
+    let (most, fewest) = roll(&cluster).await;
+    assert!(most <= 4, "{most} pods lived at once");
+    assert!(fewest >= 3, "only {fewest} were ready");
+    let sets = cluster.all::<ReplicaSet>().await;
+    let mut revisions: Vec<&str> = sets.iter().map(revision).collect();
+    revisions.sort();
+    assert_eq!(revisions, ["1", "2"]);
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_33_going_back_uses_the_old_set_again() {
+    let cluster = Cluster::start().await;
+    cluster.create::<Deployment>(deployment(1, json!({}))).await;
+    roll(&cluster).await;
+    let first = names(&cluster.all::<ReplicaSet>().await);
+    cluster.patch::<Deployment>("web", image("two")).await;
+    cluster.when_all::<ReplicaSet>(|sets| sets.len() == 2).await;
+    roll(&cluster).await;
+    cluster.patch::<Deployment>("web", image("one")).await;
+    let is_third = |set: &ReplicaSet| revision(set) == "3";
+    let set = cluster.when::<ReplicaSet>(&first[0], is_third).await;
+    assert_eq!(set.metadata.annotations.unwrap()["deployment.kubernetes.io/revision-history"], "1");
+    roll(&cluster).await;
+    assert_eq!(cluster.all::<ReplicaSet>().await.len(), 2);
+    let living = cluster.living(1).await;
+    assert!(names(&living)[0].starts_with(&first[0]));
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn t_ctrl_13_recreating_never_has_old_and_new_pods_at_once() {
+    let cluster = Cluster::start().await;
+    let recreate = json!({ "strategy": { "type": "Recreate", "rollingUpdate": null } });
+    cluster.create::<Deployment>(deployment(2, recreate)).await;
+    roll(&cluster).await;
+    cluster.patch::<Deployment>("web", image("two")).await;
+    cluster.living(0).await;
+    assert_eq!(cluster.all::<Pod>().await.len(), 2, "the old ones are in their grace");
+    cluster.quiet().await;
+    assert_eq!(cluster.all::<ReplicaSet>().await.len(), 1, "and nothing new is begun");
+    cluster.clear().await;
+    cluster.living(2).await;
+    roll(&cluster).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_57_a_rollout_that_does_not_move_is_said_to_be_stuck_after_its_deadline() {
+    let cluster = Cluster::start().await;
+    cluster.create::<Deployment>(deployment(1, json!({ "progressDeadlineSeconds": 30 }))).await;
+    let pods = cluster.living(1).await;
+    let stuck = |web: &Deployment| {
+        reason(web, "Progressing").as_deref() == Some("ProgressDeadlineExceeded")
+    };
+    cluster.when::<Deployment>("web", stuck).await;
+    cluster.bind(&pods[0], "n1").await;
+    cluster.runs(&pods[0], true).await;
+    cluster.when::<Deployment>("web", |web| !stuck(web) && is_done(web)).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_53_a_paused_deployment_scales_but_does_not_roll() {
+    let cluster = Cluster::start().await;
+    cluster.create::<Deployment>(deployment(1, json!({}))).await;
+    roll(&cluster).await;
+    let mut change = image("two");
+    change["spec"]["paused"] = json!(true);
+    change["spec"]["replicas"] = json!(2);
+    cluster.patch::<Deployment>("web", change).await;
+    cluster.living(2).await;
+    assert_eq!(cluster.all::<ReplicaSet>().await.len(), 1);
+    let web = cluster.get::<Deployment>("web").await;
+    assert_eq!(reason(&web, "Progressing").as_deref(), Some("DeploymentPaused"));
+    cluster.patch::<Deployment>("web", json!({ "spec": { "paused": false } })).await;
+    cluster.when_all::<ReplicaSet>(|sets| sets.len() == 2).await;
+    roll(&cluster).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_28_a_restarted_controller_writes_nothing_and_makes_no_second_set() {
+    let mut cluster = Cluster::start().await;
+    cluster.create::<Deployment>(deployment(2, json!({}))).await;
+    roll(&cluster).await;
+    cluster.quiet().await;
+    let before = cluster.get::<Deployment>("web").await;
+    cluster.restart_controllers().await;
+    tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+    let after = cluster.get::<Deployment>("web").await;
+    assert_eq!(after.metadata.resource_version, before.metadata.resource_version);
+    assert_eq!(cluster.all::<ReplicaSet>().await.len(), 1);
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_34_a_name_that_another_has_is_passed_over() {
+    let cluster = Cluster::start().await;
+    cluster.create::<Deployment>(deployment(1, json!({}))).await;
+    let sets = cluster.when_all::<ReplicaSet>(|sets| sets.len() == 1).await;
+    let taken = names(&sets)[0].clone();
+    cluster.delete::<Deployment>("web").await;
+    cluster.delete::<ReplicaSet>(&taken).await;
+    let other = json!({
+        "metadata": { "namespace": NAMESPACE, "name": taken },
+        "spec": { "replicas": 0, "selector": { "matchLabels": { "app": "other" } },
+                  "template": template("other", "x") },
+    });
+    cluster.create::<ReplicaSet>(other).await;
+    cluster.create::<Deployment>(deployment(1, json!({}))).await;
+    let collided =
+        |web: &Deployment| web.status.as_ref().and_then(|status| status.collision_count) == Some(1);
+    cluster.when::<Deployment>("web", collided).await;
+    cluster.when_all::<ReplicaSet>(|sets| sets.len() == 2).await;
+    cluster.stop().await;
+}

@@ -1,0 +1,158 @@
+//! The grace of a pod: how it is shared by hooks, signals and kills, and by containers side by side.
+
+use crate::node::on_a_node;
+use crate::witness::{GONE, hook, is_about, is_around, script};
+use serde_json::json;
+
+/// W-3, W-5, W-54, T-NODE-15, T-NODE-47, T-NODE-48: two containers that ignore the signal end together
+/// after one grace, not after two; each was asked once. A pod of the same name in another namespace
+/// notices nothing.
+#[test]
+fn two_stubborn_containers_end_in_one_grace() {
+    on_a_node(&["python"], &[], |node| {
+        let place = &node.place;
+        let pair = vec![
+            place.witness("one", "--term ignore", json!({})),
+            place.witness("two", "--term ignore", json!({})),
+        ];
+        let twin = vec![place.witness("twin", "", json!({}))];
+        let twin = {
+            let mut pod = place.pod("pair", 3, twin, json!({}));
+            pod["metadata"]["namespace"] = "elsewhere".into();
+            pod
+        };
+        node.kubectl.ok("kubectl create namespace elsewhere");
+        let watch = node.watch();
+        node.run(&[twin, place.pod("pair", 3, pair, json!({}))], &["one", "two", "twin"]);
+        node.delete("pair");
+        let apart = place.between(("one", "SIGTERM"), ("two", "SIGTERM")).abs();
+        assert!(apart < 0.5, "T-NODE-15: at the same time, not {apart} s apart");
+        for name in ["one", "two"] {
+            is_about("W-5", place.between((name, "SIGTERM"), (name, GONE)), 3.0);
+            assert_eq!(place.words(name), ["start", "SIGTERM", GONE], "W-3");
+            let end = watch.end_of("pair", name);
+            assert_eq!((&end["exitCode"], &end["reason"]), (&json!(137), &json!("Error")), "W-54");
+        }
+        assert_eq!(place.words("twin"), ["start"], "it was another pod");
+        node.kubectl.shows("kubectl get pods -n elsewhere", &["pair", "1/1", "Running", "0"]);
+    });
+}
+
+/// W-10, W-11, W-21, T-NODE-19, T-NODE-27 to 30, T-NODE-33: what a hook takes is taken from the grace,
+/// whatever kind it is of, and a signal has two seconds even when nothing is left. `clock` has no hook: its
+/// signal is the beginning.
+#[test]
+fn hooks_share_the_grace_of_their_pod() {
+    on_a_node(&["python"], &[], |node| {
+        let place = &node.place;
+        let stubborn = |name: &str, hook| place.witness(name, "--term ignore", hook);
+        let sleep = |seconds: u64| hook(json!({"sleep": {"seconds": seconds}}));
+        let slow = "echo begin > /out/slow; sleep 3; ls /proc/1 > /dev/null; echo end > /out/slow";
+        let containers = vec![
+            stubborn("clock", json!({})),
+            // Three of four seconds and a half, as 45 s of a minute, and not cut.
+            stubborn("slow", script(slow)),
+            stubborn("short", script("sleep 1")),
+            stubborn("nap", sleep(2)),
+            stubborn("no-nap", sleep(0)),
+            stubborn("fails", script("exit 3")),
+        ];
+        let names = ["clock", "slow", "short", "nap", "no-nap", "fails"];
+        let late =
+            vec![stubborn("overruns", script("echo begin > /out/overruns; exec sleep 1000"))];
+        let late = place.pod("late", 2, late, json!({}));
+        node.run(&[place.pod("hooked", 6, containers, json!({})), late], &names);
+        place.at("overruns", "start");
+        node.delete("hooked late");
+        for (name, term) in [("slow", 3.0), ("short", 1.0), ("nap", 2.0), ("no-nap", 0.0)] {
+            let took = place.between(("clock", "SIGTERM"), (name, "SIGTERM"));
+            is_about(&format!("the signal of {name}"), took, term);
+        }
+        assert_eq!(place.words("slow")[..4], ["start", "begin", "end", "SIGTERM"], "T-NODE-30");
+        let took = place.between(("clock", "SIGTERM"), ("fails", "SIGTERM"));
+        is_about("T-NODE-29: a hook that fails is not waited for", took, 0.0);
+        for name in names {
+            let took = place.between(("clock", "SIGTERM"), (name, GONE));
+            is_about(&format!("T-NODE-27: the end of {name}"), took, 6.0);
+        }
+        is_around("W-11", place.between(("overruns", "begin"), ("overruns", "SIGTERM")), 2.0);
+        is_about("T-NODE-19", place.between(("overruns", "SIGTERM"), ("overruns", GONE)), 2.0);
+        node.kubectl.ok("kubectl wait --for=delete pod --all --timeout=30s");
+        let events = node.kubectl.ok("kubectl get events -o custom-columns=P:.involvedObject.fieldPath,R:.reason,M:.message --no-headers");
+        let told = |part: &str, reason: &str| {
+            let part = format!("spec.containers{{{part}}}");
+            events.lines().any(|line| line.starts_with(&part) && line.contains(reason))
+        };
+        assert!(told("fails", "FailedPreStopHook   PreStopHook failed"), "T-NODE-29: {events}");
+        assert!(told("overruns", "PreStopHookOverran"), "T-EDGE-8: {events}");
+        assert!(!told("overruns", "FailedPreStopHook"), "T-NODE-28: {events}");
+        assert!(told("slow", "Killing"), "T-NODE-16: {events}");
+    });
+}
+
+/// T-EDGE-2, W-7, W-55: a second delete that asks for less is obeyed at once, and nobody is asked twice; a
+/// longer one changes nothing.
+#[test]
+fn a_second_delete_can_only_hurry() {
+    on_a_node(&["python"], &[], |node| {
+        let place = &node.place;
+        let hooked = script("echo begin > /out/hooked; exec sleep 1000");
+        let pods = [
+            place.pod(
+                "plain",
+                600,
+                vec![place.witness("plain", "--term ignore", json!({}))],
+                json!({}),
+            ),
+            place.pod(
+                "hooked",
+                600,
+                vec![place.witness("hooked", "--term ignore", hooked)],
+                json!({}),
+            ),
+            place.pod(
+                "long",
+                600,
+                vec![place.witness("long", "--term ignore", json!({}))],
+                json!({}),
+            ),
+        ];
+        node.run(&pods, &["plain", "hooked", "long"]);
+        node.delete("plain hooked");
+        node.delete("long --grace-period=4");
+        place.at("plain", "SIGTERM");
+        place.at("hooked", "begin");
+        place.at("long", "SIGTERM");
+        assert_eq!(node.get("plain", "{.metadata.deletionGracePeriodSeconds}"), "600", "W-55");
+        assert_eq!(node.get("long", "{.metadata.deletionGracePeriodSeconds}"), "4", "W-7");
+        let asked = crate::witness::now();
+        node.delete("plain hooked --grace-period=1");
+        node.delete("long --grace-period=300");
+        for name in ["plain", "hooked"] {
+            let left = place.at(name, GONE) - asked;
+            assert!((1.9..6.0).contains(&left), "{name} had {left} s left");
+        }
+        is_about("T-NODE-19", place.between(("hooked", "SIGTERM"), ("hooked", GONE)), 2.0);
+        is_about("T-API-17", place.between(("long", "SIGTERM"), ("long", GONE)), 4.0);
+        for name in ["plain", "long"] {
+            assert_eq!(place.words(name), ["start", "SIGTERM", GONE]);
+        }
+        assert_eq!(place.words("hooked"), ["start", "begin", "SIGTERM", GONE]);
+    });
+}
+
+/// W-10, W-21 as people have it: a hook of 45 s in a grace of a minute.
+#[test]
+#[ignore = "takes a minute; make test-endings-long"]
+fn a_hook_of_45_seconds_in_a_grace_of_a_minute_is_not_cut() {
+    on_a_node(&["python"], &[], |node| {
+        let place = &node.place;
+        let hook = script("echo begin > /out/long; sleep 45; echo end > /out/long");
+        let containers = vec![place.witness("long", "--term ignore", hook)];
+        node.run(&[place.pod("long", 60, containers, json!({}))], &["long"]);
+        node.delete("long");
+        is_around("the signal", place.between(("long", "begin"), ("long", "SIGTERM")), 45.0);
+        is_around("the kill", place.between(("long", "begin"), ("long", GONE)), 60.0);
+        assert_eq!(place.words("long"), ["start", "begin", "end", "SIGTERM", GONE]);
+    });
+}

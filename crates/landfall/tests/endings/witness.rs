@@ -1,0 +1,170 @@
+//! The tests' side of `witness.py`: what its processes said, when, and when the last of them was gone.
+
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// Nothing here takes this long, on the slowest machine.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// A directory of the node that all pods of a test see as `/out`.
+#[derive(Clone)]
+pub(crate) struct Place {
+    dir: PathBuf,
+    said: Arc<(Mutex<Vec<Line>>, Condvar)>,
+}
+
+/// `GONE` is the end of the last process that had the pipe.
+pub(crate) const GONE: &str = "gone";
+
+#[derive(Debug, Clone)]
+struct Line {
+    who: String,
+    what: String,
+    /// Seconds since 1970: as the process said, or else when it was read.
+    at: f64,
+}
+
+impl Place {
+    pub(crate) fn new(dir: PathBuf) -> Place {
+        std::fs::create_dir_all(&dir).expect("a directory for what processes say");
+        std::fs::write(dir.join("witness.py"), include_str!("witness.py")).expect("it is written");
+        Place { dir, said: Arc::default() }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A container that runs the witness with these arguments, and a pipe for it. Fields of `more`
+    /// are added to it.
+    pub(crate) fn witness(&self, name: &str, arguments: &str, more: Value) -> Value {
+        self.listen(name);
+        let mut command = vec!["python3", "/out/witness.py", name];
+        command.extend(arguments.split_whitespace());
+        let container = json!({"name": name, "image": "python:1", "command": command});
+        with(with(container, json!({"volumeMounts": [{"name": "out", "mountPath": "/out"}]})), more)
+    }
+
+    /// A container that runs a shell script; `$P` is its pipe.
+    pub(crate) fn shell(&self, name: &str, image: &str, script: &str) -> Value {
+        self.listen(name);
+        json!({"name": name, "image": image, "command": ["sh", "-c", script],
+               "env": [{"name": "P", "value": format!("/out/{name}")}],
+               "volumeMounts": [{"name": "out", "mountPath": "/out"}]})
+    }
+
+    pub(crate) fn pod(&self, name: &str, grace: u64, containers: Vec<Value>, more: Value) -> Value {
+        let spec = json!({
+            "terminationGracePeriodSeconds": grace, "automountServiceAccountToken": false,
+            "volumes": [{"name": "out", "hostPath": {"path": self.dir}}], "containers": containers});
+        let meta = json!({"name": name});
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": with(spec, more)})
+    }
+
+    /// Reads a pipe for ever: each time its last writer is gone, that is a line too.
+    pub(crate) fn listen(&self, name: &str) {
+        let path = self.dir.join(name);
+        let made = Command::new("mkfifo").arg(&path).status();
+        assert!(made.is_ok_and(|status| status.success()), "no pipe {}", path.display());
+        let (who, said) = (name.to_owned(), self.said.clone());
+        std::thread::spawn(move || {
+            while let Ok(pipe) = std::fs::File::open(&path) {
+                let tell = |line: &str| {
+                    let mut words = line.split_whitespace();
+                    let what = words.next().unwrap_or_default().to_owned();
+                    let nanos = words.next().and_then(|at| at.parse::<f64>().ok());
+                    let at = nanos.map_or_else(now, |nanos| nanos / 1e9);
+                    let (lines, news) = &*said;
+                    lines.lock().unwrap().push(Line { who: who.clone(), what, at });
+                    news.notify_all();
+                };
+                BufReader::new(pipe).lines().map_while(Result::ok).for_each(|line| tell(&line));
+                tell(GONE);
+            }
+        });
+    }
+
+    /// When it was said the first time; waits for it.
+    #[track_caller]
+    pub(crate) fn at(&self, who: &str, what: &str) -> f64 {
+        self.nth(who, what, 0)
+    }
+
+    /// When it was said for the n-th time, counted from 0.
+    #[track_caller]
+    pub(crate) fn nth(&self, who: &str, what: &str, n: usize) -> f64 {
+        let (lines, news) = &*self.said;
+        let find = |lines: &Vec<Line>| {
+            let mut all = lines.iter().filter(|line| line.who == who && line.what == what);
+            all.nth(n).map(|line| line.at)
+        };
+        let lines = lines.lock().unwrap();
+        let waited = news.wait_timeout_while(lines, LONG, |lines| find(lines).is_none());
+        let (lines, _) = waited.unwrap();
+        find(&lines).unwrap_or_else(|| panic!("{who} never said {what} ({n}): {lines:#?}"))
+    }
+
+    /// Everything it has said so far, in order.
+    pub(crate) fn words(&self, who: &str) -> Vec<String> {
+        let lines = self.said.0.lock().unwrap();
+        lines.iter().filter(|line| line.who == who).map(|line| line.what.clone()).collect()
+    }
+
+    /// Seconds from one thing to another.
+    #[track_caller]
+    pub(crate) fn between(&self, from: (&str, &str), to: (&str, &str)) -> f64 {
+        self.at(to.0, to.1) - self.at(from.0, from.1)
+    }
+}
+
+/// The same clock as the processes'.
+pub(crate) fn now() -> f64 {
+    clock::now().as_nanosecond() as f64 / 1e9
+}
+
+/// How much later than planned something may be on a machine that has other things to do; early it may
+/// never be. `scripts/bench-pods` measures how exact it really is.
+pub(crate) const LATE: f64 = 0.75;
+/// Two processes do not read the same clock at the same instant.
+const EARLY: f64 = 0.02;
+
+#[track_caller]
+pub(crate) fn is_about(what: &str, seconds: f64, wanted: f64) {
+    assert!(
+        wanted - EARLY <= seconds && seconds <= wanted + LATE,
+        "{what}: {seconds:.3} s instead of {wanted} s"
+    );
+}
+
+/// The same for what is measured from a hook's first word, which comes a moment after its beginning.
+#[track_caller]
+pub(crate) fn is_around(what: &str, seconds: f64, wanted: f64) {
+    assert!((seconds - wanted).abs() <= LATE, "{what}: {seconds:.3} s instead of {wanted} s");
+}
+
+/// Adds the fields of one object to another.
+pub(crate) fn with(mut object: Value, more: Value) -> Value {
+    if let (Value::Object(fields), Value::Object(more)) = (&mut object, more) {
+        for (key, value) in more {
+            match (fields.get_mut(&key), value) {
+                (Some(Value::Array(there)), Value::Array(more)) => there.extend(more),
+                (_, value) => drop(fields.insert(key, value)),
+            }
+        }
+    }
+    object
+}
+
+/// A preStop hook.
+pub(crate) fn hook(handler: Value) -> Value {
+    json!({"lifecycle": {"preStop": handler}})
+}
+
+/// A preStop hook that runs a script in the container.
+pub(crate) fn script(script: &str) -> Value {
+    hook(json!({"exec": {"command": ["sh", "-c", script]}}))
+}

@@ -1,0 +1,310 @@
+//! A record as text for a terminal: a heading, a bar for every container, one line per step.
+//!
+//! Nothing that a container or a client said reaches the terminal as a control character.
+
+use super::{Outcome, Request, Step, Termination, What};
+use jiff::{SignedDuration, Timestamp};
+
+/// Lines of a hook's output that are shown; all of it is in the record.
+const OUTPUT_LINES: usize = 12;
+/// The narrowest that is drawn; narrower terminals wrap.
+const WIDTH_MIN: usize = 60;
+/// Names of containers and actors are cut to this.
+const NAME_WIDTH: usize = 24;
+
+/// At most `width` columns wide. `now` is where an ending that goes on has got to.
+pub fn draw(record: &Termination, width: usize, now: Timestamp) -> String {
+    let width = width.max(WIDTH_MIN);
+    let mut lines = heading(record, now);
+    lines.extend(bars(record, width, now));
+    lines.push(String::new());
+    lines.extend(steps(record, width));
+    let mut text = String::new();
+    for line in lines {
+        text.push_str(cut(&line, width).trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn heading(record: &Termination, now: Timestamp) -> Vec<String> {
+    let pod = &record.pod;
+    let namespace = record.metadata.namespace.as_deref().unwrap_or_default();
+    let mut first = format!("pod {namespace}/{}", pod.name);
+    if !pod.node.is_empty() {
+        first += &format!(" on node {}", pod.node);
+    }
+    if !pod.owner.is_empty() {
+        first += &format!(", of {}", pod.owner);
+    }
+    let mut lines = vec![first];
+    lines.extend(record.request.as_ref().map(|request| format!("asked by {}", asked(request))));
+    lines.extend(verdict(record, now));
+    lines
+}
+
+fn asked(request: &Request) -> String {
+    let mut text = request.by.clone();
+    if !request.agent.is_empty() {
+        let agent = request.agent.split([' ', '(']).next().unwrap_or_default();
+        text += &format!(" ({agent})");
+    }
+    if !request.through.is_empty() {
+        text += &format!(" through {}", request.through);
+    }
+    match (request.grace_asked_seconds, request.grace_seconds) {
+        (Some(asked), Some(grace)) if asked != grace => {
+            text += &format!(", grace {grace} s (asked {asked})");
+        }
+        (_, Some(grace)) => text += &format!(", grace {grace} s"),
+        (_, None) => {}
+    }
+    text
+}
+
+/// How it came out, and on lines of their own why.
+fn verdict(record: &Termination, now: Timestamp) -> Vec<String> {
+    let started = record.started.unwrap_or(now);
+    let took = span(record.ended.unwrap_or(now).duration_since(started));
+    let first = match (record.outcome, record.ended) {
+        (Outcome::Ending, _) => match record.request.as_ref().and_then(|asked| asked.deadline) {
+            Some(deadline) if deadline > now => {
+                format!("Ending for {took}, {} left", span(deadline.duration_since(now)))
+            }
+            _ => format!("Ending for {took}"),
+        },
+        (Outcome::Forced, None) => format!("Forced {took} ago, not confirmed by its node"),
+        (outcome, _) => format!("{} after {took}", outcome.word()),
+    };
+    let why = record.summary.split("; ").filter(|part| !part.is_empty());
+    std::iter::once(first).chain(why.map(|part| format!("  {part}"))).collect()
+}
+
+/// One bar per container, from the request to the end.
+fn bars(record: &Termination, width: usize, now: Timestamp) -> Vec<String> {
+    let containers = containers(record);
+    let Some(scale) = Scale::of(record, now) else { return Vec::new() };
+    if containers.is_empty() {
+        return Vec::new();
+    }
+    let longest = containers.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+    let label = longest.min(NAME_WIDTH);
+    let room = width - label - 2;
+    let mut lines = vec![String::new()];
+    for name in &containers {
+        lines.push(format!("{}  {}", fit(name, label), scale.bar(record, name, room)));
+    }
+    let end = span(scale.length);
+    let gap = room.saturating_sub(1 + end.chars().count());
+    lines.push(format!("{}  0{}{end}", " ".repeat(label), " ".repeat(gap)));
+    lines.push(format!("{}  ▒ preStop hook  █ told to stop  ✗ killed  ● ended", " ".repeat(label)));
+    lines
+}
+
+/// In the order in which something happened to them.
+fn containers(record: &Termination) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for step in record.steps.iter().filter(|step| !step.container.is_empty()) {
+        if !names.contains(&step.container) {
+            names.push(step.container.clone());
+        }
+    }
+    names
+}
+
+struct Scale {
+    from: Timestamp,
+    length: SignedDuration,
+    now: Timestamp,
+}
+
+impl Scale {
+    fn of(record: &Termination, now: Timestamp) -> Option<Scale> {
+        let from = record.started?;
+        let last = record.steps.iter().map(|step| step.at).max()?;
+        let end = if record.ended.is_none() { last.max(now) } else { last };
+        let length = end.duration_since(from);
+        (length > SignedDuration::ZERO).then_some(Scale { from, length, now })
+    }
+
+    /// The column of a moment, 0 to `room` - 1.
+    fn column(&self, at: Timestamp, room: usize) -> usize {
+        let passed = at.duration_since(self.from).as_nanos().max(0);
+        let whole = self.length.as_nanos().max(1);
+        let column = passed.saturating_mul(room as i128 - 1) / whole;
+        usize::try_from(column).unwrap_or(0).min(room - 1)
+    }
+
+    fn bar(&self, record: &Termination, container: &str, room: usize) -> String {
+        let mut cells = vec![' '; room];
+        let (mut from, mut fill) = (0, '·');
+        for step in record.steps.iter().filter(|step| step.container == container) {
+            let column = self.column(step.at, room);
+            let (mark, next) = match &step.what {
+                What::HookStarted { .. } => (None, '▒'),
+                What::HookEnded { .. } if fill == '▒' => (None, '·'),
+                What::Signal { .. } => (None, '█'),
+                What::Exited { signal, .. } if signal == "SIGKILL" => (Some('✗'), ' '),
+                What::Exited { .. } | What::Lost => (Some('●'), ' '),
+                _ => continue,
+            };
+            cells[from..column.max(from)].fill(fill);
+            (from, fill) = (column, next);
+            if let Some(mark) = mark {
+                cells[column] = mark;
+                from = column + 1;
+            } else if next != '·' {
+                // Even what took no time at all is seen.
+                cells[column] = next;
+            }
+        }
+        if fill != ' ' && record.ended.is_none() {
+            let column = self.column(self.now, room);
+            let end = (column + 1).max(from);
+            cells[from..end].fill(fill);
+        }
+        cells.into_iter().collect()
+    }
+}
+
+fn steps(record: &Termination, width: usize) -> Vec<String> {
+    let from = record.started.unwrap_or_default();
+    let actors = record.steps.iter().map(|step| step.actor.chars().count()).max().unwrap_or(0);
+    let actors = actors.min(NAME_WIDTH);
+    let mut lines = Vec::new();
+    for step in &record.steps {
+        let seconds = step.at.duration_since(from).as_secs_f64();
+        let time = format!("{seconds:+.3}");
+        let head = format!("{time:>9} s  {}  ", fit(&step.actor, actors));
+        let mut said = told(step);
+        if !step.message.is_empty() {
+            said += &format!(": {}", plain(&step.message));
+        }
+        lines.extend(wrapped(&head, &said, width));
+        lines.extend(
+            output(step).map(|line| format!("{}│ {line}", " ".repeat(head.chars().count()))),
+        );
+    }
+    if record.dropped > 0 {
+        lines.push(format!("{:>11}  {} more steps were not kept", "", record.dropped));
+    }
+    lines
+}
+
+/// A step in words.
+fn told(step: &Step) -> String {
+    let of =
+        if step.container.is_empty() { String::new() } else { format!("{}: ", step.container) };
+    let text = match &step.what {
+        What::Requested(request) => format!("end requested by {}", asked(request)),
+        What::Shortened(request) => format!("hurried by {}", asked(request)),
+        What::UnsafeByRequest { by } => {
+            format!("UNSAFE BY REQUEST of {by}: the node has not said that the pod is gone")
+        }
+        What::Seen { grace_seconds, reason } => match grace_seconds {
+            Some(grace) => format!("begins ({reason}), {grace} s for all"),
+            None => format!("begins ({reason})"),
+        },
+        What::HookStarted { hook } => format!("preStop hook starts ({hook})"),
+        What::HookEnded { succeeded, exit_code, http_status, .. } => {
+            let how = if *succeeded { "done" } else { "FAILED" };
+            let code = exit_code.map(|code| format!(", exit code {code}"));
+            let status = http_status.map(|status| format!(", HTTP {status}"));
+            let detail = code.or(status).unwrap_or_default();
+            format!("preStop hook {how}{detail}")
+        }
+        What::HookOverran => "preStop hook OVERRAN the grace period".to_owned(),
+        What::Signal { signal, target, reason } if reason.is_empty() => {
+            format!("{signal} to {target}")
+        }
+        What::Signal { signal, target, reason } => format!("{signal} to {target}, {reason}"),
+        What::Exited { exit_code, signal, oom } => {
+            let by = if signal.is_empty() { String::new() } else { format!(" of {signal}") };
+            let oom = if *oom { ", out of memory" } else { "" };
+            format!("ended{by} with {exit_code}{oom}")
+        }
+        What::Lost => "gone; nobody saw how it ended".to_owned(),
+        What::SandboxStopped => "no process is left".to_owned(),
+        What::NetworkGone => "network gone".to_owned(),
+        What::VolumesGone => "volumes gone".to_owned(),
+        What::CgroupGone => "cgroup gone".to_owned(),
+        What::StatusWritten => "last status written".to_owned(),
+        What::Removed => "object removed".to_owned(),
+        What::EndpointFlipped { slice, .. } => format!("endpoint turned in {slice}"),
+        What::RulesCommitted { slice, .. } if slice.is_empty() => "no packets any more".to_owned(),
+        What::RulesCommitted { slice, .. } => format!("no packets any more by {slice}"),
+        What::AgentRestarted => "AGENT RESTARTED, goes on from here".to_owned(),
+    };
+    plain(&format!("{of}{text}"))
+}
+
+fn output(step: &Step) -> impl Iterator<Item = String> {
+    let text = match &step.what {
+        What::HookEnded { output, .. } => output.as_str(),
+        _ => "",
+    };
+    let lines = text.lines().count();
+    let rest = (lines > OUTPUT_LINES).then(|| format!("… {} more lines", lines - OUTPUT_LINES));
+    let shown: Vec<String> = text.lines().take(OUTPUT_LINES).map(plain).chain(rest).collect();
+    shown.into_iter()
+}
+
+/// Breaks a text between words; what follows the first line is indented like it.
+fn wrapped(head: &str, text: &str, width: usize) -> Vec<String> {
+    let indent = head.chars().count();
+    let room = width.saturating_sub(indent).max(20);
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let used = lines.last().map_or(0, |line| line.chars().count());
+        if used > 0 && used + 1 + word.chars().count() > room {
+            lines.push(String::new());
+        }
+        if let Some(line) = lines.last_mut() {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    let blank = " ".repeat(indent);
+    let first = |place: usize| if place == 0 { head } else { &blank };
+    lines.iter().enumerate().map(|(place, line)| format!("{}{line}", first(place))).collect()
+}
+
+/// No escape sequences, no surprises.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+fn cut(line: &str, width: usize) -> String {
+    let line = plain(line);
+    if line.chars().count() <= width {
+        return line;
+    }
+    line.chars().take(width - 1).chain(['…']).collect()
+}
+
+/// Exactly `width` characters.
+fn fit(text: &str, width: usize) -> String {
+    let text: String = if text.chars().count() > width { cut(text, width) } else { plain(text) };
+    format!("{text:width$}")
+}
+
+/// `850 µs`, `12 ms`, `1.25 s`, `31.5 s`, `2m05s`, `1h00m`.
+pub fn span(duration: SignedDuration) -> String {
+    let micros = duration.as_micros().max(0);
+    let seconds = micros as f64 / 1e6;
+    match micros {
+        0..1_000 => format!("{micros} µs"),
+        1_000..1_000_000 => format!("{} ms", micros / 1000),
+        1_000_000..10_000_000 => format!("{seconds:.2} s"),
+        10_000_000..100_000_000 => format!("{seconds:.1} s"),
+        _ => {
+            let (minutes, seconds) = (micros / 60_000_000, micros / 1_000_000 % 60);
+            match minutes {
+                0..60 => format!("{minutes}m{seconds:02}s"),
+                _ => format!("{}h{:02}m", minutes / 60, minutes % 60),
+            }
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Who ends when, and how long each gets (T-NODE-87). Pure.
+//!
+//!     pods ──▶ groups by priority, the lowest first ──▶ each pod: its own grace, or less
+//!
+//! Not here: ending them (`shutdown`), and what to tell people afterwards (`cut`).
+
+use crate::static_pods::{CRITICAL, is_critical};
+use k8s_openapi::api::core::v1::Pod;
+use lifecycle::termination::pod_grace;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// However short its grace: a pod is waited for at least this long (T-NODE-84).
+const WAIT_MIN: Duration = Duration::from_secs(10);
+
+/// How long pods get when their node shuts down.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Periods {
+    /// Every pod its own grace. Critical pods come last.
+    #[default]
+    Own,
+    /// A group for each priority, the lowest first; no pod gets more than its group.
+    ByPriority(Vec<Period>),
+}
+
+/// Pods of this priority and above, up to the next period's, end within `length`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Period {
+    pub priority: i32,
+    pub length: Duration,
+}
+
+impl Periods {
+    /// The last part of `total` is for critical pods. Upstream: `shutdownGracePeriod` and
+    /// `shutdownGracePeriodCriticalPods`.
+    pub fn two(total: Duration, critical: Duration) -> Result<Periods, String> {
+        let Some(others) = total.checked_sub(critical) else {
+            return Err(format!(
+                "of {total:?} for all pods, {critical:?} cannot be left for critical ones"
+            ));
+        };
+        Periods::by_priority(vec![
+            Period { priority: 0, length: others },
+            Period { priority: CRITICAL, length: critical },
+        ])
+    }
+
+    /// Upstream: `shutdownGracePeriodByPodPriority`.
+    pub fn by_priority(mut periods: Vec<Period>) -> Result<Periods, String> {
+        periods.sort_by_key(|period| period.priority);
+        if periods.is_empty() {
+            return Err("there is no period".to_owned());
+        }
+        if let Some(pair) = periods.windows(2).find(|pair| pair[0].priority == pair[1].priority) {
+            return Err(format!("priority {} has two periods", pair[0].priority));
+        }
+        Ok(Periods::ByPriority(periods))
+    }
+
+    /// What a host has to wait at most. None: nobody said.
+    pub fn total(&self) -> Option<Duration> {
+        match self {
+            Periods::Own => None,
+            Periods::ByPriority(periods) => Some(periods.iter().map(|period| period.length).sum()),
+        }
+    }
+}
+
+/// Pods that end at the same time.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Group {
+    pub(crate) pods: Vec<Arc<Pod>>,
+    /// None: every pod its own grace.
+    pub(crate) period: Option<Duration>,
+}
+
+impl Group {
+    pub(crate) fn grace(&self, pod: &Pod) -> Duration {
+        let own = pod_grace(pod, None, false);
+        self.period.map_or(own, |period| own.min(period))
+    }
+
+    /// How long the next group waits for this one at most.
+    pub(crate) fn wait(&self) -> Duration {
+        let longest = || self.pods.iter().map(|pod| pod_grace(pod, None, false)).max();
+        self.period.unwrap_or_else(|| wait_for(longest().unwrap_or_default()))
+    }
+}
+
+/// T-NODE-84: who was asked to end within this, is given up after that.
+pub(crate) fn wait_for(grace: Duration) -> Duration {
+    WAIT_MIN.max(grace.mul_f64(1.5))
+}
+
+/// In the order they end. Empty groups are no groups: nobody waits for them.
+pub(crate) fn groups(periods: &Periods, pods: Vec<Arc<Pod>>) -> Vec<Group> {
+    let mut groups = match periods {
+        Periods::Own => {
+            let (last, first) = pods.into_iter().partition(|pod| is_critical(pod));
+            vec![Group { pods: first, period: None }, Group { pods: last, period: None }]
+        }
+        Periods::ByPriority(periods) => {
+            let group = |p: &Period| Group { pods: Vec::new(), period: Some(p.length) };
+            let mut groups: Vec<Group> = periods.iter().map(group).collect();
+            for pod in pods {
+                if let Some(group) = groups.get_mut(period_of(periods, &pod)) {
+                    group.pods.push(pod);
+                }
+            }
+            groups
+        }
+    };
+    groups.retain(|group| !group.pods.is_empty());
+    groups
+}
+
+/// The highest that is not above the pod; a pod below all of them goes with the lowest.
+fn period_of(periods: &[Period], pod: &Pod) -> usize {
+    let priority = pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
+    periods.iter().rposition(|period| period.priority <= priority).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::PodSpec;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+    const fn seconds(amount: u64) -> Duration {
+        Duration::from_secs(amount)
+    }
+
+    fn pod(name: &str, priority: impl Into<Option<i32>>, grace: i64) -> Arc<Pod> {
+        Arc::new(Pod {
+            metadata: ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() },
+            spec: Some(PodSpec {
+                priority: priority.into(),
+                termination_grace_period_seconds: Some(grace),
+                ..PodSpec::default()
+            }),
+            ..Pod::default()
+        })
+    }
+
+    /// Names, in groups, with what each pod gets.
+    fn plan(periods: &Periods, pods: Vec<Arc<Pod>>) -> Vec<Vec<(String, u64)>> {
+        let name = |pod: &Arc<Pod>| pod.metadata.name.clone().unwrap();
+        let given = |group: &Group| -> Vec<_> {
+            group.pods.iter().map(|pod| (name(pod), group.grace(pod).as_secs())).collect()
+        };
+        groups(periods, pods).iter().map(given).collect()
+    }
+
+    fn by_priority(rows: &[(i32, u64)]) -> Periods {
+        let period = |(priority, length): &(i32, u64)| Period {
+            priority: *priority,
+            length: seconds(*length),
+        };
+        Periods::by_priority(rows.iter().map(period).collect()).unwrap()
+    }
+
+    fn row(entries: &[(&str, u64)]) -> Vec<(String, u64)> {
+        entries.iter().map(|(name, grace)| ((*name).to_owned(), *grace)).collect()
+    }
+
+    #[test]
+    fn t_node_87_a_pod_goes_with_the_highest_period_that_is_not_above_it() {
+        let periods = by_priority(&[(1000, 50), (10_000, 60), (-10, 20)]);
+        let pods = vec![
+            pod("low", -11, 600),
+            pod("none", None, 600),
+            pod("at", 1000, 600),
+            pod("between", 9_999, 600),
+            pod("above", 20_000, 600),
+        ];
+        assert_eq!(
+            plan(&periods, pods),
+            [
+                row(&[("low", 20), ("none", 20)]),
+                row(&[("at", 50), ("between", 50)]),
+                row(&[("above", 60)]),
+            ]
+        );
+    }
+
+    #[test]
+    fn t_node_87_with_two_values_critical_pods_get_the_rest() {
+        let periods = Periods::two(seconds(30), seconds(10)).unwrap();
+        let pods = vec![pod("critical", CRITICAL, 600), pod("web", 0, 600), pod("quick", 5, 3)];
+        assert_eq!(
+            plan(&periods, pods),
+            [row(&[("web", 20), ("quick", 3)]), row(&[("critical", 10)])]
+        );
+        assert_eq!(periods.total(), Some(seconds(30)));
+        assert!(Periods::two(seconds(5), seconds(10)).is_err());
+    }
+
+    #[test]
+    fn without_periods_every_pod_has_its_own_grace_and_critical_ones_come_last() {
+        let pods = vec![pod("critical", CRITICAL, 40), pod("web", 100, 90), pod("job", -5, 0)];
+        let plan = plan(&Periods::Own, pods);
+        assert_eq!(plan, [row(&[("web", 90), ("job", 1)]), row(&[("critical", 40)])]);
+    }
+
+    #[test]
+    fn t_node_84_nobody_waits_longer_than_half_as_long_again() {
+        let group = |grace| Group { pods: vec![pod("p", 0, grace)], period: None };
+        assert_eq!(group(1).wait(), seconds(10));
+        assert_eq!(group(60).wait(), seconds(90));
+        assert_eq!(Group { period: Some(seconds(4)), ..group(60) }.wait(), seconds(4));
+    }
+
+    #[test]
+    fn empty_groups_are_not_waited_for() {
+        let periods = by_priority(&[(0, 50), (100, 60)]);
+        assert_eq!(groups(&periods, vec![pod("p", 200, 5)]).len(), 1);
+    }
+
+    #[test]
+    fn a_priority_has_one_period() {
+        let two = vec![Period { priority: 1, length: seconds(1) }; 2];
+        assert!(Periods::by_priority(two).unwrap_err().contains("priority 1"));
+        assert!(Periods::by_priority(Vec::new()).is_err());
+    }
+}

@@ -1,0 +1,95 @@
+//! Steps of one pod's ending on disk, one line of JSON each, behind a line that says which pod.
+//!
+//! Written, not synced: it survives the agent, and what a power cut takes is a few lines about
+//! processes that the same cut has ended.
+
+use lifecycle::timeline::{STEPS_MAX, Step, Subject};
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+
+const SUFFIX: &str = "steps";
+/// Of a journal that is read again; more than the largest that is written.
+const SIZE_MAX: u64 = 4 << 20;
+
+pub(super) struct Journal {
+    file: File,
+    path: PathBuf,
+    lines: usize,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Head {
+    namespace: String,
+    pod: Subject,
+}
+
+impl Journal {
+    /// None if there is no way to write one: the ending goes on without.
+    pub(super) fn begin(directory: &Path, namespace: &str, pod: &Subject) -> Option<Journal> {
+        // Uids come from the API, which may be anybody's.
+        if pod.uid.is_empty() || !pod.uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
+            return None;
+        }
+        let path = directory.join(format!("{}.{SUFFIX}", pod.uid));
+        let opened = OpenOptions::new().create(true).append(true).open(&path);
+        let mut journal = match opened {
+            Ok(file) => Journal { file, path, lines: 0 },
+            Err(error) => {
+                tracing::warn!(%error, path = %path.display(), "an ending is not journaled");
+                return None;
+            }
+        };
+        journal.line(&Head { namespace: namespace.to_owned(), pod: pod.clone() });
+        Some(journal)
+    }
+
+    pub(super) fn write(&mut self, step: &Step) {
+        if self.lines < STEPS_MAX {
+            self.lines += 1;
+            self.line(step);
+        }
+    }
+
+    /// In one write, so that a killed agent leaves whole lines.
+    fn line(&mut self, content: &impl Serialize) {
+        let Ok(mut line) = serde_json::to_vec(content) else { return };
+        line.push(b'\n');
+        if let Err(error) = self.file.write_all(&line) {
+            tracing::warn!(%error, path = %self.path.display(), "a step was not journaled");
+        }
+    }
+
+    pub(super) fn remove(self) {
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::warn!(%error, path = %self.path.display(), "a journal was not removed");
+        }
+    }
+
+    /// What earlier agents left, by uid.
+    pub(super) fn left_in(directory: &Path) -> Vec<(Journal, String, Subject, Vec<Step>)> {
+        let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        let mut paths: Vec<PathBuf> =
+            paths.filter(|path| path.extension().is_some_and(|suffix| suffix == SUFFIX)).collect();
+        paths.sort();
+        paths.into_iter().filter_map(Journal::read).collect()
+    }
+
+    fn read(path: PathBuf) -> Option<(Journal, String, Subject, Vec<Step>)> {
+        let file = OpenOptions::new().read(true).append(true).open(&path).ok()?;
+        let mut lines = BufReader::new((&file).take(SIZE_MAX)).lines().map_while(Result::ok);
+        let head = lines.next().and_then(|line| serde_json::from_str::<Head>(&line).ok());
+        let steps: Vec<Step> =
+            lines.filter_map(|line| serde_json::from_str(&line).ok()).take(STEPS_MAX).collect();
+        let journal = Journal { file, path, lines: steps.len() };
+        match head {
+            Some(head) => Some((journal, head.namespace, head.pod, steps)),
+            None => {
+                journal.remove();
+                None
+            }
+        }
+    }
+}

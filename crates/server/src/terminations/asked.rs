@@ -1,0 +1,153 @@
+//! What a deletion of a pod is in its record: who asked, through what, and how long it was given.
+//!
+//! Written after the deletion is stored and before it is acknowledged. A pod without a node has no
+//! processes to end and no record; a static pod's mirror is only a shadow, and has none either.
+
+use super::{append, find};
+use crate::call::Call;
+use api::value::ValueExt;
+use jiff::Timestamp;
+use lifecycle::timeline::{self, Request, SERVER, Stamp, Step, Subject, Termination, What};
+use serde_json::Value;
+
+const MIRROR: &str = "kubernetes.io/config.mirror";
+const SCHEDULER: &str = "system:kube-scheduler";
+const CONTROLLERS: &str = "system:kube-controller-manager";
+/// Controllers that upstream runs under accounts of their own.
+const ACCOUNTS: &str = "system:serviceaccount:kube-system:";
+
+/// A delete was stored that left the pod in place: the first one, or one that shortens.
+pub(crate) async fn marked(call: &Call, old: &Value, new: &Value, grace_asked: Option<i64>) {
+    let Some(subject) = subject(call, new) else { return };
+    let mark = |pod: &Value| {
+        let metadata = &pod["metadata"];
+        (
+            metadata.get("deletionTimestamp").cloned(),
+            metadata["deletionGracePeriodSeconds"].as_i64(),
+        )
+    };
+    let (before, after) = (mark(old), mark(new));
+    if before == after {
+        return; // Only its finalizers were changed.
+    }
+    let now = stamp();
+    let grace = after.1.unwrap_or(0);
+    let first = before.0.is_none();
+    let deadline = match first {
+        // The object has whole seconds.
+        true => now.at.checked_add(jiff::SignedDuration::from_secs(grace)).ok(),
+        false => new.text(&["metadata", "deletionTimestamp"]).parse::<Timestamp>().ok(),
+    };
+    let request = Request {
+        by: call.user.name.clone(),
+        agent: agent(call),
+        through: through(call, &subject),
+        grace_asked_seconds: grace_asked,
+        grace_seconds: Some(grace),
+        deadline,
+    };
+    let what = if first { What::Requested(request) } else { What::Shortened(request) };
+    record(call, &subject, now, vec![what]).await;
+}
+
+/// The object is gone. Unless its node wanted that or had said before that nothing of the pod runs,
+/// somebody was in a hurry (T-EDGE-13).
+pub(crate) async fn removed(call: &Call, pod: &Value) {
+    let Some(subject) = subject(call, pod) else { return };
+    let name = timeline::name(&subject.name, &subject.uid);
+    let confirmed = call.user.node_name() == Some(subject.node.as_str())
+        || find(&call.server, &call.target.namespace, &name).is_some_and(|record| record.confirmed)
+        || is_over(pod);
+    let mut steps = vec![What::Removed];
+    if !confirmed {
+        steps.insert(0, What::UnsafeByRequest { by: call.user.name.clone() });
+    }
+    record(call, &subject, stamp(), steps).await;
+}
+
+async fn record(call: &Call, subject: &Subject, now: Stamp, steps: Vec<What>) {
+    let steps = |record: &Termination| {
+        let first = record.next_sequence(SERVER);
+        let numbered = steps.iter().cloned().zip(first..);
+        numbered.map(|(what, sequence)| step(now, sequence, what)).collect()
+    };
+    let namespace = &call.target.namespace;
+    if let Err(error) = append(&call.server, namespace, subject, steps).await {
+        let (pod, why) = (&subject.name, error.to_string());
+        tracing::warn!(namespace, pod, why, "a step of an ending was not recorded");
+    }
+}
+
+fn step(now: Stamp, sequence: i64, what: What) -> Step {
+    Step {
+        at: now.at,
+        monotonic: now.monotonic,
+        actor: SERVER.into(),
+        incarnation: String::new(),
+        sequence,
+        container: String::new(),
+        what,
+        message: String::new(),
+    }
+}
+
+fn stamp() -> Stamp {
+    Stamp { at: clock::now(), monotonic: clock::monotonic() }
+}
+
+/// None: nothing is recorded of this object.
+fn subject(call: &Call, pod: &Value) -> Option<Subject> {
+    let is_pod = call.kind.plural == "pods" && call.kind.group.is_empty();
+    (is_pod && pod.at(&["metadata", "annotations", MIRROR]).is_none()).then_some(())?;
+    of_pod(pod)
+}
+
+/// Which pod a record is about, if it ever had a node.
+pub(super) fn of_pod(pod: &Value) -> Option<Subject> {
+    let node = pod.text(&["spec", "nodeName"]);
+    if node.is_empty() {
+        return None;
+    }
+    let owners = pod.at(&["metadata", "ownerReferences"]).and_then(Value::as_array);
+    let controller = owners.into_iter().flatten().find(|owner| owner["controller"] == true);
+    let owner = |owner: &Value| format!("{}/{}", owner.text(&["kind"]), owner.text(&["name"]));
+    Some(Subject {
+        name: pod.text(&["metadata", "name"]).to_owned(),
+        uid: pod.text(&["metadata", "uid"]).to_owned(),
+        node: node.to_owned(),
+        owner: controller.map(owner).unwrap_or_default(),
+    })
+}
+
+/// Every container of it is known to have ended.
+fn is_over(pod: &Value) -> bool {
+    let lists = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
+    let mut all = lists
+        .iter()
+        .filter_map(|list| pod.at(&["status", list]).and_then(Value::as_array))
+        .flatten();
+    matches!(pod.text(&["status", "phase"]), "Succeeded" | "Failed")
+        && pod.at(&["status", "containerStatuses"]).is_some()
+        && all.all(|container| container.at(&["state", "terminated"]).is_some())
+}
+
+/// The way a request came. A plain delete by a person has none.
+fn through(call: &Call, subject: &Subject) -> String {
+    let user = call.user.name.as_str();
+    let account = user.strip_prefix(ACCOUNTS);
+    match (call.target.subresource.as_str(), account) {
+        ("eviction", _) => "eviction".into(),
+        _ if user == SCHEDULER => "preemption".into(),
+        (_, Some("pod-garbage-collector")) => "pod garbage collection".into(),
+        (_, Some("node-controller" | "taint-eviction-controller")) => "taint eviction".into(),
+        (_, Some("namespace-controller")) => "namespace deletion".into(),
+        (_, Some(_)) => subject.owner.clone(),
+        _ if user == CONTROLLERS => subject.owner.clone(),
+        _ => String::new(),
+    }
+}
+
+fn agent(call: &Call) -> String {
+    let agent = call.headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+    agent.unwrap_or_default().to_owned()
+}

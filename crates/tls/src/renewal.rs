@@ -1,0 +1,151 @@
+//! When a certificate is renewed: well before its end, and not all of a cluster at the same time.
+
+use crate::Error;
+use jiff::{SignedDuration, Timestamp};
+use rustls_pki_types::CertificateDer;
+use std::time::Duration;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+/// The part of its life after which a certificate is renewed: between the first and the sum of both,
+/// as chance has it. Upstream: `jitteryDuration` of the certificate manager.
+const DUE_AFTER: f64 = 0.7;
+const DUE_SPREAD: f64 = 0.2;
+
+/// Waits between attempts that fail: doubling from the first to the last.
+const RETRY_FIRST: Duration = Duration::from_secs(2);
+const RETRY_MAX: Duration = Duration::from_secs(60);
+/// Between two renewals, however short a life the new certificate has.
+const REST: Duration = Duration::from_secs(60);
+/// The wall clock is looked at this often: a machine that slept does not oversleep.
+const LOOK: Duration = Duration::from_secs(600);
+
+/// From when to when a certificate is good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Validity {
+    pub from: Timestamp,
+    pub until: Timestamp,
+}
+
+impl Validity {
+    pub fn of(certificate: &CertificateDer<'_>) -> Result<Validity, Error> {
+        let (_, read) = X509Certificate::from_der(certificate).map_err(Error::of)?;
+        let time = |seconds| Timestamp::from_second(seconds).map_err(Error::of);
+        let dates = read.validity();
+        let from = time(dates.not_before.timestamp())?;
+        Ok(Validity { from, until: time(dates.not_after.timestamp())? })
+    }
+
+    /// Of the first certificate in a PEM file.
+    pub fn of_pem(pem: &str) -> Result<Validity, Error> {
+        let chain = crate::certificates(pem)?;
+        Validity::of(chain.first().ok_or_else(|| Error("there is no certificate".into()))?)
+    }
+
+    pub fn has_ended(&self, now: Timestamp) -> bool {
+        self.until <= now
+    }
+}
+
+/// When to ask for the next one. `chance` is at least 0 and less than 1.
+pub fn due(life: Validity, chance: f64) -> Timestamp {
+    let whole = life.until.duration_since(life.from).as_secs_f64().max(0.0);
+    let part = SignedDuration::from_secs_f64(whole * (DUE_AFTER + DUE_SPREAD * chance));
+    life.from.saturating_add(part).unwrap_or(life.until)
+}
+
+/// Has a certificate renewed for as long as it is polled. `renew` makes the next one, sees to it that
+/// it is shown, and answers how long it is good for. `whose` is for the log.
+pub async fn keep<Renewed, Why>(whose: &str, first: Validity, mut renew: impl FnMut() -> Renewed)
+where
+    Renewed: Future<Output = Result<Validity, Why>>,
+    Why: std::fmt::Display,
+{
+    let mut life = first;
+    loop {
+        until(due(life, clock::fraction())).await;
+        let mut wait = RETRY_FIRST;
+        life = loop {
+            match renew().await {
+                Ok(life) => break life,
+                Err(why) => {
+                    let ends = life.until;
+                    tracing::warn!(%why, %ends, "the {whose} certificate could not be renewed");
+                    tokio::time::sleep(wait).await;
+                    wait = (wait * 2).min(RETRY_MAX);
+                }
+            }
+        };
+        tracing::info!(until = %life.until, "the {whose} certificate was renewed");
+        tokio::time::sleep(REST).await;
+    }
+}
+
+async fn until(moment: Timestamp) {
+    loop {
+        let left = moment.duration_since(clock::now());
+        let Ok(left) = Duration::try_from(left) else { return };
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left.min(LOOK)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    const EPOCH: i64 = 1_800_000_000;
+    const DAY: i64 = 24 * 3600;
+
+    fn life(from: i64, until: i64) -> Validity {
+        let time = |seconds| Timestamp::from_second(EPOCH + seconds).unwrap();
+        Validity { from: time(from), until: time(until) }
+    }
+
+    /// N-3, C-150
+    #[test]
+    fn a_certificate_is_due_after_seven_to_nine_tenths_of_its_life() {
+        for (chance, second) in [(0.0, 700), (0.5, 800), (0.999, 899)] {
+            let due = due(life(0, 1000), chance).as_second() - EPOCH;
+            assert_eq!(due, second, "{chance}");
+        }
+        assert!(due(life(10, 10), 0.5) == life(10, 10).from, "no life at all");
+    }
+
+    /// C-150: a year on a simulated clock: renewed in the window every time, refusals are outlived,
+    /// and a certificate that is too short is not asked for all the time.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_kept_is_renewed_in_its_window_also_after_refusals() {
+        clock::simulate(Timestamp::from_second(EPOCH).unwrap(), 7);
+        let asked = RefCell::new(Vec::new());
+        let now = || clock::now().as_second() - EPOCH;
+        let renew = || {
+            let (at, count) = (now(), asked.borrow().len());
+            asked.borrow_mut().push(at);
+            async move {
+                match count {
+                    // The server is away for the second renewal's first three attempts.
+                    1..=3 => Err("the server is away"),
+                    5 => Ok(life(at, at)),
+                    _ => Ok(life(at, at + 30 * DAY)),
+                }
+            }
+        };
+        let kept = keep("node's client", life(0, 100 * DAY), renew);
+        let _ = tokio::time::timeout(Duration::from_secs(365 * 24 * 3600), kept).await;
+        let asked = asked.into_inner();
+        let within = |at: i64, from: i64, days: i64| {
+            let part = (at - from) as f64 / (days * DAY) as f64;
+            assert!((0.7..0.91).contains(&part), "{at} of {days} days from {from}");
+        };
+        within(asked[0], 0, 100);
+        within(asked[1], asked[0], 30);
+        assert_eq!([asked[2] - asked[1], asked[3] - asked[2], asked[4] - asked[3]], [2, 4, 8]);
+        within(asked[5], asked[4], 30);
+        assert_eq!(asked[6] - asked[5], 60, "one without a life is replaced, but not at once");
+        asked[6..].windows(2).for_each(|pair| within(pair[1], pair[0], 30));
+        assert!(asked.len() > 14, "{asked:?}");
+    }
+}

@@ -1,0 +1,96 @@
+//! Handshakes in memory: what is shown, to whom, and that a replacement is seen by the next one.
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rustls::{ClientConnection, ServerConnection};
+use rustls_pki_types::ServerName;
+use std::sync::Arc;
+use tls::Shown;
+
+struct Authority {
+    pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Authority {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "authority");
+        let pem = params.self_signed(&key).unwrap().pem();
+        Authority { pem, issuer: Issuer::new(params, key) }
+    }
+
+    /// Certificate and key.
+    fn issue(&self, name: &str) -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
+    }
+}
+
+/// Whom both sides saw.
+fn shake(
+    server: &Arc<rustls::ServerConfig>,
+    client: &Arc<rustls::ClientConfig>,
+) -> Result<(String, Option<String>), rustls::Error> {
+    let name = ServerName::try_from("localhost").unwrap();
+    let mut client = ClientConnection::new(client.clone(), name)?;
+    let mut server = ServerConnection::new(server.clone())?;
+    while client.is_handshaking() || server.is_handshaking() {
+        let mut wire = Vec::new();
+        client.write_tls(&mut wire).unwrap();
+        server.read_tls(&mut wire.as_slice()).unwrap();
+        server.process_new_packets()?;
+        let mut wire = Vec::new();
+        server.write_tls(&mut wire).unwrap();
+        client.read_tls(&mut wire.as_slice()).unwrap();
+        client.process_new_packets()?;
+    }
+    let name = |der: &rustls_pki_types::CertificateDer<'_>| {
+        let (_, read) = x509_parser::parse_x509_certificate(der).unwrap();
+        read.subject().iter_common_name().next().unwrap().as_str().unwrap().to_owned()
+    };
+    let seen = name(&client.peer_certificates().unwrap()[0]);
+    Ok((seen, server.peer_certificates().map(|chain| name(&chain[0]))))
+}
+
+fn shown((certificate, key): &(String, String)) -> Arc<Shown> {
+    Shown::new(certificate, key).unwrap()
+}
+
+/// A-171, N-168: no restart is needed on either side.
+#[test]
+fn what_is_replaced_is_shown_from_the_next_handshake_on() {
+    let authority = Authority::new();
+    let (serving, calling) =
+        (shown(&authority.issue("server 1")), shown(&authority.issue("client 1")));
+    let server = Arc::new(tls::server_config(serving.clone(), &authority.pem, &[]).unwrap());
+    let client = Arc::new(tls::client_config(calling.clone(), &authority.pem).unwrap());
+    let saw = |one: &str, other: &str| (one.to_owned(), Some(other.to_owned()));
+    assert_eq!(shake(&server, &client).unwrap(), saw("server 1", "client 1"));
+    let (certificate, key) = authority.issue("server 2");
+    serving.replace(&certificate, &key).unwrap();
+    let (certificate, key) = authority.issue("client 2");
+    calling.replace(&certificate, &key).unwrap();
+    assert_eq!(shake(&server, &client).unwrap(), saw("server 2", "client 2"));
+    let (_, other) = authority.issue("server 3");
+    assert!(serving.replace(&certificate, &other).is_err(), "a key of another certificate");
+    assert!(serving.replace("", &key).is_err());
+    assert_eq!(shake(&server, &client).unwrap(), saw("server 2", "client 2"));
+}
+
+/// a certificate of another authority is refused, not taken for nobody.
+#[test]
+fn strangers_are_refused_and_nobody_is_welcome() {
+    let (ours, others) = (Authority::new(), Authority::new());
+    let server = tls::server_config(shown(&ours.issue("server")), &ours.pem, &[]).unwrap();
+    let server = Arc::new(server);
+    let stranger = tls::client_config(shown(&others.issue("client")), &ours.pem).unwrap();
+    assert!(shake(&server, &Arc::new(stranger)).is_err());
+    let wary = tls::client_config(shown(&ours.issue("client")), &others.pem).unwrap();
+    assert!(shake(&server, &Arc::new(wary)).is_err());
+    let nobody = Arc::new(tls::trusting_anyone().unwrap());
+    assert_eq!(shake(&server, &nobody).unwrap(), ("server".to_owned(), None));
+}
