@@ -12,6 +12,7 @@ pub mod field;
 pub mod metadata;
 pub mod names;
 pub mod quantity;
+pub mod quota;
 pub mod rules;
 pub mod selector;
 pub mod status;

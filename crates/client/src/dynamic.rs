@@ -3,6 +3,7 @@
 
 use crate::read::Selection;
 use crate::{Client, DeleteOptions, Error, Object, ObjectKey, Result};
+use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::discovery::v2::{APIGroupDiscovery, APIResourceDiscovery};
 use kube::core::params::{GetParams, Patch};
@@ -167,6 +168,24 @@ impl Client {
         let patch = Patch::Merge(patch);
         let request = here(kind, key).patch_metadata(key.name(), &self.patch_params(), &patch);
         self.ask(doing, request).await
+    }
+
+    /// Whose scale it is, and how many replicas it asks for; `None` if there is no such object.
+    pub async fn scale_of(
+        &self,
+        kind: &ApiResource,
+        key: &ObjectKey,
+    ) -> Result<Option<(String, i32)>> {
+        let doing = || format!("get the scale of {} {key}", kind.plural);
+        let scale = self.ask::<Scale>(doing, here(kind, key).get_subresource("scale", key.name()));
+        match scale.await {
+            Ok(scale) => Ok(Some((
+                scale.metadata.uid.unwrap_or_default(),
+                scale.spec.and_then(|spec| spec.replicas).unwrap_or_default(),
+            ))),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Deletes everything that is selected, as far as the server gets; it may stop at an error.

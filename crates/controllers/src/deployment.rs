@@ -28,6 +28,8 @@ use plan::Plan;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use plan::{Round, part};
+
 const COMPONENT: &str = "deployment-controller";
 const WORKERS: usize = 5;
 

@@ -30,7 +30,7 @@ const UNKNOWN_KIND: Duration = Duration::from_secs(30);
 
 pub(crate) async fn run(cluster: &Cluster) {
     let recorder = Recorder::new(&cluster.client, "garbage-collector-controller", "");
-    let graph = Graph::start(&cluster.client, recorder).await;
+    let graph = Graph::start(&cluster.client, recorder, cluster.left.clone()).await;
     let queue = graph.queue().clone();
     tokio::join!(
         graph.keep_up(),

@@ -1,15 +1,29 @@
 //! One file per controller. See README.md.
 
+mod cluster_roles;
+mod disruption;
 mod finished_jobs;
 mod garbage;
+mod join_tokens;
 mod namespaces;
 mod node_leases;
+mod node_lost;
 mod node_taints;
 mod pod_cidrs;
 mod pod_garbage;
+mod quotas;
+mod services;
+mod signing_requests;
+mod storage;
+mod system_namespaces;
+mod taint_eviction;
 
+mod cron_job;
+mod daemon_set;
 mod deployment;
+mod job;
 mod replica_set;
+mod stateful_set;
 
 mod pods;
 mod workload;
@@ -19,3 +33,4 @@ mod start;
 pub use pod_cidrs::Range;
 pub use pod_garbage::FINISHED_MAX;
 pub use start::{Handle, Options, start};
+pub use storage::LocalVolumes;

@@ -1,13 +1,14 @@
 //! Says that a node is not heard of when neither its lease nor its status has moved for a while
-//! (T-CTRL-38).
+//! (T-CTRL-38), and that its pods are not ready then: nobody can vouch for them either (T-CTRL-39).
 //!
 //! Clocks are never compared: what counts is how long *we* have seen nothing move, so after a start
 //! every node gets its full time (C-189). Not here: the taints that follow (`node_taints`).
 
+use crate::pods;
 use crate::start::Cluster;
-use client::{Cache, Next, ObjectKey, Queue, run_controller};
+use client::{Cache, Next, ObjectKey, Queue, reference, run_controller};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -36,6 +37,8 @@ struct Pulse {
 struct Health {
     pulse: Pulse,
     since: Instant,
+    /// It was said to be Unknown, and its pods have still to be told.
+    tell_pods: bool,
 }
 
 struct Leases {
@@ -50,6 +53,7 @@ pub(crate) async fn run(cluster: &Cluster) {
     leases
         .feed(&queue, |lease| lease.metadata.name.iter().map(|n| ObjectKey::cluster(n)).collect());
     cluster.nodes.synced().await;
+    cluster.pods.synced().await;
     leases.synced().await;
     let state = Leases { leases, health: Mutex::default() };
     run_controller("node-leases", &queue, WORKERS, |key| reconcile(cluster, &state, key)).await;
@@ -63,6 +67,7 @@ async fn reconcile(cluster: &Cluster, state: &Leases, key: ObjectKey) -> client:
     let lease = state.leases.get(&ObjectKey::new(NAMESPACE, key.name()));
     let pulse = pulse(&node, lease.as_deref());
     let since = state.since(&key, pulse, Instant::now());
+    tell_pods(cluster, state, &key).await?;
     let silent_for =
         if condition(&node, "Ready").is_some() { SILENT_FOR } else { SILENT_FROM_START };
     let left = silent_for.saturating_sub(since.elapsed());
@@ -72,15 +77,48 @@ async fn reconcile(cluster: &Cluster, state: &Leases, key: ObjectKey) -> client:
     let Some(conditions) = unknown(&node, clock::now()) else {
         return Ok(Next::Change);
     };
+    let was_ready = condition(&node, "Ready").is_some_and(|ready| ready.status == "True");
     // Only as it was looked at: a heartbeat that comes now must not be overwritten.
     let patch = json!({
         "metadata": { "resourceVersion": node.metadata.resource_version },
         "status": { "conditions": conditions },
     });
     match cluster.client.patch_status::<Node>(&key, &patch).await {
-        Err(error) if error.is_not_found() || error.is_conflict() => Ok(Next::Change),
-        patched => patched.map(|_| Next::Change),
+        Err(error) if error.is_not_found() || error.is_conflict() => return Ok(Next::Change),
+        patched => drop(patched?),
     }
+    if was_ready {
+        let message = format!("Node {} status is now: NodeNotReady", key.name());
+        cluster.recorder.normal(&reference(node.as_ref()), "NodeNotReady", message);
+        state.health().entry(key.clone()).and_modify(|health| health.tell_pods = true);
+    }
+    tell_pods(cluster, state, &key).await?;
+    Ok(Next::Change)
+}
+
+/// Once, when the node is lost: what a node says of its pods when it comes back is not undone.
+async fn tell_pods(cluster: &Cluster, state: &Leases, key: &ObjectKey) -> client::Result<()> {
+    if !state.health().get(key).is_some_and(|health| health.tell_pods) {
+        return Ok(());
+    }
+    for pod in cluster.pods.by_index(pods::BY_NODE, key.name()) {
+        if !pods::is_ready(&pod) {
+            continue;
+        }
+        let not_ready = json!({
+            "type": "Ready", "status": "False", "lastTransitionTime": clock::now_rfc3339(),
+        });
+        let patch = json!({
+            "metadata": { "uid": pod.metadata.uid }, "status": { "conditions": [not_ready] },
+        });
+        match cluster.client.patch_status::<Pod>(&ObjectKey::of(pod.as_ref()), &patch).await {
+            Err(error) if error.is_not_found() || error.is_conflict() => continue,
+            patched => drop(patched?),
+        }
+        cluster.recorder.warning(&reference(pod.as_ref()), "NodeNotReady", "Node is not ready");
+    }
+    state.health().entry(key.clone()).and_modify(|health| health.tell_pods = false);
+    Ok(())
 }
 
 impl Leases {
@@ -91,10 +129,15 @@ impl Leases {
     /// Since when the node has been as it is.
     fn since(&self, key: &ObjectKey, pulse: Pulse, now: Instant) -> Instant {
         let mut all = self.health();
-        let health =
-            all.entry(key.clone()).or_insert_with(|| Health { pulse: pulse.clone(), since: now });
+        let health = all.entry(key.clone()).or_insert_with(|| Health {
+            pulse: pulse.clone(),
+            since: now,
+            tell_pods: false,
+        });
         if health.pulse != pulse {
-            *health = Health { pulse, since: now };
+            // That it was said to be Unknown is no sign of life.
+            let tell_pods = health.tell_pods && pulse.version.is_none();
+            *health = Health { pulse, since: now, tell_pods };
         }
         health.since
     }

@@ -1,11 +1,14 @@
 //! Starts the controllers, each on what it shares with the others, and stops them again.
 
 use crate::pod_cidrs::Range;
+use crate::storage::LocalVolumes;
 use crate::{
-    deployment, finished_jobs, garbage, namespaces, node_leases, node_taints, pod_cidrs,
-    pod_garbage, pods, replica_set,
+    cluster_roles, cron_job, daemon_set, deployment, disruption, finished_jobs, garbage, job,
+    join_tokens, namespaces, node_leases, node_lost, node_taints, pod_cidrs, pod_garbage, pods,
+    quotas, replica_set, services, signing_requests, stateful_set, storage, system_namespaces,
+    taint_eviction, workload,
 };
-use client::{Cache, Client, Leadership, ObjectKey, Recorder};
+use client::{Cache, Client, Leadership, ObjectKey, Queue, Recorder};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Node, Pod, ReplicationController};
 use tokio::sync::oneshot;
@@ -26,6 +29,8 @@ pub struct Options {
     pub identity: Option<String>,
     /// How many finished pods may stay; `None` is all of them (T-CTRL-33).
     pub finished_pods_max: Option<usize>,
+    /// If claims may have directories of this machine: which node it is, and where they are.
+    pub local_volumes: Option<LocalVolumes>,
 }
 
 impl Default for Options {
@@ -34,6 +39,7 @@ impl Default for Options {
             pod_cidrs: Range::default(),
             identity: None,
             finished_pods_max: Some(pod_garbage::FINISHED_MAX),
+            local_volumes: None,
         }
     }
 }
@@ -104,6 +110,8 @@ pub(crate) struct Cluster {
     pub(crate) nodes: Cache<Node>,
     /// With the indexes of `pods`.
     pub(crate) pods: Cache<Pod>,
+    /// Namespaces that an object has left. Whoever sees all kinds says so; quotas are counted by it.
+    pub(crate) left: Queue<String>,
     pub(crate) replica_sets: Cache<ReplicaSet>,
     /// For what is said about nodes.
     pub(crate) recorder: Recorder,
@@ -115,9 +123,12 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
         client: client.clone(),
         nodes: Cache::start(client),
         pods: pods::cache(client),
+        left: Queue::new(),
         replica_sets: replica_set::sets(client),
         recorder: Recorder::new(client, "node-controller", ""),
     };
+    let revisions = workload::revisions(client);
+    let jobs = job::jobs(client);
     tokio::select! {
         biased;
         _ = async {
@@ -125,11 +136,25 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
                 node_taints::run(&cluster),
                 node_leases::run(&cluster),
                 pod_cidrs::run(&cluster, options.pod_cidrs),
+                signing_requests::run(&cluster),
+                join_tokens::run(&cluster),
                 namespaces::run(&cluster),
                 garbage::run(&cluster),
                 pod_garbage::run(&cluster, options.finished_pods_max),
                 finished_jobs::run(&cluster),
+                services::run(&cluster),
+                node_lost::run(&cluster),
+                taint_eviction::run(&cluster),
+                disruption::run(&cluster),
+                storage::run(&cluster, options.local_volumes.as_ref()),
+                cluster_roles::run(&cluster),
+                system_namespaces::run(&cluster),
+                quotas::run(&cluster),
                 deployment::run(&cluster),
+                stateful_set::run(&cluster, revisions.clone()),
+                daemon_set::run(&cluster, revisions.clone()),
+                job::run(&cluster, jobs.clone()),
+                cron_job::run(&cluster, jobs.clone()),
                 replica_set::run(&cluster, cluster.replica_sets.clone()),
                 replica_set::run::<ReplicationController>(&cluster, replica_set::sets(client)),
             )

@@ -1,6 +1,7 @@
 //! What all controllers of workloads share: who owns what, what a pod counts as, making and deleting
 //! pods, and seeing one's own writes.
 
+pub(crate) mod history;
 mod owners;
 mod pod_control;
 mod pods;
@@ -18,10 +19,11 @@ pub(crate) use pods::{
     next_availability, phase, ready_since,
 };
 pub(crate) use template::{HASH_LABEL, hash, same_template};
-pub(crate) use victims::{Ranked, rank_victims};
+pub(crate) use victims::{Ranked, rank_for_removal, rank_victims};
 pub(crate) use writes::Writes;
 
-use client::Error;
+use client::{Cache, Client, Error};
+use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 
 /// Not more than this many creates or deletes in one reconcile. Upstream: `BurstReplicas`.
@@ -43,6 +45,11 @@ pub(crate) fn selector(selector: &LabelSelector) -> api::selector::LabelSelector
     let value = serde_json::to_value(selector).unwrap_or_default();
     let read = api::selector::LabelSelector::from_object;
     read(&value).or_else(|_| read(&serde_json::Value::Null)).unwrap_or_default()
+}
+
+/// Revisions, as all that keep a history share them.
+pub(crate) fn revisions(client: &Client) -> Cache<ControllerRevision> {
+    Cache::builder(client).index(ORPHANS, orphan_keys).start()
 }
 
 pub(crate) fn uid<K: Workload>(object: &K) -> &str {

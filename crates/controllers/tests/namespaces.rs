@@ -4,7 +4,7 @@ mod cluster;
 
 use client::{DeleteOptions, ObjectKey};
 use cluster::{Cluster, key};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service, ServiceAccount};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -102,5 +102,44 @@ async fn t_ctrl_55_w_69_conditions_name_the_finalizers_that_hold_a_namespace() {
     let freed = Instant::now();
     namespaces.gone(&away).await;
     assert!(freed.elapsed() <= Duration::from_secs(9), "T-CTRL-54: {:?}", freed.elapsed());
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn t_ctrl_64_c_144_what_every_namespace_has_comes_back() {
+    let cluster = Cluster::start().await;
+    let (maps, accounts) = (cluster.follow::<ConfigMap>(), cluster.follow::<ServiceAccount>());
+    cluster.namespace("new").await;
+    let (root, account) = (key("new", "kube-root-ca.crt"), key("new", "default"));
+    let made: ConfigMap = cluster.client.get(&root).await.unwrap();
+    let edit = json!({ "data": { "ca.crt": "forged", "more": "x" } });
+    let edited = cluster.client.patch_merge::<ConfigMap>(&root, &edit).await.unwrap();
+    maps.when(&root, |map| {
+        map.is_some_and(|map| {
+            map.data == made.data
+                && map.metadata.resource_version != edited.metadata.resource_version
+        })
+    })
+    .await;
+    let uid = cluster.client.get::<ServiceAccount>(&account).await.unwrap().metadata.uid;
+    cluster.delete::<ServiceAccount>(&account).await;
+    cluster.delete::<ConfigMap>(&root).await;
+    accounts.when(&account, |now| now.is_some_and(|now| now.metadata.uid != uid)).await;
+    maps.when(&root, |map| map.is_some_and(|map| map.metadata.uid != made.metadata.uid)).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn t_ctrl_63_the_servers_own_service_comes_back_with_its_address() {
+    let cluster = Cluster::start().await;
+    let services = cluster.follow::<Service>();
+    let own = key("default", "kubernetes");
+    let before: Service = cluster.client.get(&own).await.unwrap();
+    cluster.delete::<Service>(&own).await;
+    let deleted = Instant::now();
+    services.when(&own, |now| now.is_some_and(|now| now.metadata.uid != before.metadata.uid)).await;
+    let after: Service = cluster.client.get(&own).await.unwrap();
+    assert_eq!(after.spec.unwrap().cluster_ip, before.spec.unwrap().cluster_ip);
+    assert!(deleted.elapsed() < Duration::from_secs(10), "{:?}", deleted.elapsed());
     cluster.stop().await;
 }

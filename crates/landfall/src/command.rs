@@ -68,12 +68,22 @@ pub(crate) enum Command {
     ///
     /// Make a token there with `landfall token create`, which prints the whole command.
     Node(NodeCommand),
-    /// Images of this machine: import, list, remove
+    /// Images of this machine: import, pull, list, remove
     #[command(subcommand)]
     Image(ImageCommand),
     /// Tokens by which nodes join
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Show how a pod ended: who asked, every step, how long each took
+    ///
+    /// Reads the cluster's records of endings (`kubectl get terminations`) and draws the newest of
+    /// this pod: a bar for every container and a line for every step, with the time since the
+    /// request. Records stay for a day after the pod is gone.
+    ///
+    ///     landfall timeline web-1
+    ///     landfall timeline web-1 -n shop --follow     # then: kubectl delete pod web-1 -n shop
+    #[command(verbatim_doc_comment)]
+    Timeline(TimelineCommand),
     /// Run a whole cluster without machines, on simulated time, and check every ending
     ///
     /// Server, controllers, scheduler and node agents are the real ones; machines, the network and the
@@ -270,6 +280,14 @@ pub(crate) enum ImageCommand {
         #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
         data_dir: PathBuf,
     },
+    /// Fetch an image from its registry, as pods that name it would
+    Pull {
+        /// Its name: `nginx:1.27`, `registry.example/team/app@sha256:…`
+        image: String,
+        /// The data directory of the landfall that shall have it
+        #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
+        data_dir: PathBuf,
+    },
     /// Show the images that are here
     List {
         /// The data directory to look into
@@ -297,6 +315,24 @@ pub(crate) enum TokenCommand {
 }
 
 #[derive(Args)]
+pub(crate) struct TimelineCommand {
+    /// The pod
+    pub(crate) pod: String,
+    /// Its namespace; by default the kubeconfig's
+    #[arg(short, long, value_name = "NS")]
+    pub(crate) namespace: Option<String>,
+    /// How the cluster is reached; by default $KUBECONFIG, ~/.kube/config, or that of `landfall up`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// Of several pods that had this name, the one whose uid begins like this
+    #[arg(long, value_name = "UID")]
+    pub(crate) uid: Option<String>,
+    /// Show steps as they happen, until the pod has ended; waits for the ending if there is none yet
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+}
+
+#[derive(Args)]
 pub(crate) struct ServerOptions {
     #[command(flatten)]
     pub(crate) common: Common,
@@ -320,18 +356,27 @@ pub(crate) struct Common {
     /// Where pods get their addresses from; each node gets a /24 of it
     #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/16")]
     pub(crate) pod_cidr: String,
+    /// How many finished pods may stay; the oldest go first. 0 lets all of them stay
+    #[arg(long, value_name = "N", default_value_t = controllers::FINISHED_MAX)]
+    pub(crate) terminated_pod_gc_threshold: usize,
     /// Do not decide where pods run: another scheduler does
     #[arg(long)]
     pub(crate) no_scheduler: bool,
+    /// How many records of endings (`kubectl get terminations`) are kept, for a day at most
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(crate) keep_terminations: usize,
     /// Write one line of JSON per request to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) audit_log: Option<PathBuf>,
 }
 
 impl Common {
-    pub(crate) fn pod_cidrs(&self) -> anyhow::Result<controllers::Range> {
-        controllers::Range::new(&self.pod_cidr, 24)
-            .map_err(|why| anyhow::anyhow!("--pod-cidr: {why}"))
+    pub(crate) fn controllers(&self) -> anyhow::Result<controllers::Options> {
+        let pod_cidrs = controllers::Range::new(&self.pod_cidr, 24)
+            .map_err(|why| anyhow::anyhow!("--pod-cidr: {why}"))?;
+        let most = self.terminated_pod_gc_threshold;
+        let finished_pods_max = (most > 0).then_some(most);
+        Ok(controllers::Options { pod_cidrs, finished_pods_max, ..Default::default() })
     }
 
     pub(crate) fn store_choice(&self) -> anyhow::Result<StoreChoice> {

@@ -69,7 +69,13 @@ pub(crate) struct Asked {
 impl Control {
     pub(crate) fn listen(data_dir: &Path) -> anyhow::Result<Control> {
         let path = data_dir.join("control.sock");
-        // One landfall per data directory (there is a lock), so an old socket is nobody's.
+        // Who answers there is at work on this directory; taking the socket away would hide it from
+        // `landfall down`. An old socket is nobody's.
+        anyhow::ensure!(
+            std::os::unix::net::UnixStream::connect(&path).is_err(),
+            "another landfall is running on {}; `landfall stop` stops it",
+            data_dir.display()
+        );
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path)
             .with_context(|| format!("cannot listen on {}", path.display()))?;

@@ -22,6 +22,17 @@ impl Signals {
         })
     }
 
+    /// Whoever is asked to stop while still starting does so. None: that is what happened.
+    pub(crate) async fn during<T>(
+        &mut self,
+        start: impl Future<Output = anyhow::Result<T>>,
+    ) -> anyhow::Result<Option<T>> {
+        tokio::select! {
+            started = start => started.map(Some),
+            () = self.stop() => Ok(None),
+        }
+    }
+
     pub(crate) async fn stop(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}

@@ -1,4 +1,4 @@
-//! `landfall image`: import, list and remove images, beside a running landfall or without one.
+//! `landfall image`: import, pull, list and remove images, beside a running landfall or without one.
 
 use crate::command::ImageCommand;
 use anyhow::Context;
@@ -14,6 +14,7 @@ pub(crate) fn directory(data_dir: &Path) -> PathBuf {
 pub(crate) fn run(command: &ImageCommand) -> anyhow::Result<()> {
     match command {
         ImageCommand::Import { file, data_dir } => import(file, data_dir),
+        ImageCommand::Pull { image, data_dir } => pull(image, data_dir),
         ImageCommand::List { data_dir } => list(data_dir),
         ImageCommand::Rm { image, data_dir } => remove(image, data_dir),
     }
@@ -37,6 +38,20 @@ fn import(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
         let name = image.tags.first().unwrap_or(&image.id);
         println!("imported {name} ({}), {}", short(&image.id), size(image.size));
     }
+    Ok(())
+}
+
+/// As nobody: what needs a password is pulled by pods, whose secrets have it.
+fn pull(image: &str, data_dir: &Path) -> anyhow::Result<()> {
+    let store = open(data_dir)?;
+    let progress = Progress::new(image.to_owned());
+    let reference = ImageReference(image.to_owned());
+    let told = |how_far| progress.show(how_far);
+    let pulled = wait(store.pull(&reference, &[], &told));
+    progress.clear();
+    let pulled = pulled?.with_context(|| format!("{image} was not pulled"))?;
+    let name = pulled.tags.first().unwrap_or(&pulled.id);
+    println!("pulled {name} ({}), {}", short(&pulled.id), size(pulled.size));
     Ok(())
 }
 

@@ -9,6 +9,7 @@ mod down;
 mod end;
 mod image;
 mod simulate;
+mod timeline;
 mod token;
 mod up;
 
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Command::Image(command) => image::run(command),
         Command::Token(command) => token::run(command),
         Command::Sim(options) => simulate::run(options),
+        Command::Timeline(command) => timeline::run(command),
         Command::Version => {
             println!(
                 "landfall {} (Kubernetes {})",

@@ -9,23 +9,17 @@ use anyhow::Context;
 use client::Client;
 use server::authn::User;
 use server::{Config, Running};
+use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) fn run(options: &UpOptions) -> anyhow::Result<()> {
     prepare()?;
     block_on(async {
         let mut signals = Signals::listen()?;
-        let control =
-            server_dir(&options.common).and_then(|()| Control::listen(&options.common.data_dir))?;
-        let server = start_server(&options.common, true).await?;
-        let plane = ControlPlane::start(&server, &options.common, options.common.pod_cidrs()?);
-        let node = match options.no_node {
-            true => None,
-            false => Some(start_node(&server, options).await?),
+        let control = server_control(&options.common)?;
+        let Some((server, plane, node)) = signals.during(start(options)).await? else {
+            return Ok(());
         };
-        if let Some(node) = &node {
-            node.ready().await;
-        }
         say_ready(&server);
         let mut asked = End::awaited(&mut signals, &control).await;
         // First the pods, whose last statuses the API has to take; the API comes last.
@@ -39,20 +33,44 @@ pub(crate) fn run(options: &UpOptions) -> anyhow::Result<()> {
     })
 }
 
+async fn start(
+    options: &UpOptions,
+) -> anyhow::Result<(Running, ControlPlane, Option<node::Running>)> {
+    let server = start_server(&options.common, true).await?;
+    let mut chosen = options.common.controllers()?;
+    if !options.no_node {
+        chosen.local_volumes = Some(controllers::LocalVolumes {
+            node: agent::name(&options.node)?,
+            directory: options.common.data_dir.join("volumes"),
+        });
+    }
+    let plane = ControlPlane::start(&server, &options.common, chosen);
+    let node = match options.no_node {
+        true => None,
+        false => Some(start_node(&server, options).await?),
+    };
+    if let Some(node) = &node {
+        node.ready().await;
+    }
+    Ok((server, plane, node))
+}
+
 pub(crate) fn run_server(options: &ServerOptions) -> anyhow::Result<()> {
     prepare()?;
     block_on(async {
         let mut signals = Signals::listen()?;
+        let control = server_control(&options.common)?;
         let server = start_server(&options.common, !options.no_controllers).await?;
-        let pod_cidrs = options.common.pod_cidrs()?;
+        let chosen = options.common.controllers()?;
         let plane = (!options.no_controllers)
-            .then(|| ControlPlane::start(&server, &options.common, pod_cidrs));
+            .then(|| ControlPlane::start(&server, &options.common, chosen));
         say_ready(&server);
-        signals.stop().await;
+        let asked = End::awaited(&mut signals, &control).await;
         if let Some(plane) = plane {
             plane.stop().await;
         }
         server.stop().await;
+        asked.done().await;
         Ok(())
     })
 }
@@ -62,14 +80,8 @@ pub(crate) fn run_node(options: &NodeCommand) -> anyhow::Result<()> {
     prepare()?;
     block_on(async {
         let mut signals = Signals::listen()?;
-        std::fs::create_dir_all(&options.data_dir)?;
-        let control = Control::listen(&options.data_dir)?;
-        let credentials = join(options).await?;
-        let serving = Serving { shown: credentials.serving.clone(), ca: credentials.ca.clone() };
-        let client = credentials.client.clone();
-        let node = agent::start(client, &options.data_dir, &options.node, &serving).await?;
-        tokio::spawn(credentials.renewing());
-        node.ready().await;
+        let control = control(&options.data_dir)?;
+        let Some(node) = signals.during(start_alone(options)).await? else { return Ok(()) };
         let answers = node.address.map(|address| format!(" answers on {address}"));
         println!("ready: node {}{}", agent::name(&options.node)?, answers.unwrap_or_default());
         let mut asked = End::awaited(&mut signals, &control).await;
@@ -77,6 +89,16 @@ pub(crate) fn run_node(options: &NodeCommand) -> anyhow::Result<()> {
         asked.done().await;
         Ok(())
     })
+}
+
+async fn start_alone(options: &NodeCommand) -> anyhow::Result<node::Running> {
+    let credentials = join(options).await?;
+    let serving = Serving { shown: credentials.serving.clone(), ca: credentials.ca.clone() };
+    let client = credentials.client.clone();
+    let node = agent::start(client, &options.data_dir, &options.node, &serving).await?;
+    tokio::spawn(credentials.renewing());
+    node.ready().await;
+    Ok(node)
 }
 
 /// Credentials of this node: from a token at first, from then on its own.
@@ -104,7 +126,9 @@ async fn start_server(common: &Common, controllers: bool) -> anyhow::Result<Runn
         audit_log: common.audit_log.clone(),
         controllers,
     };
-    Ok(server::start(config).await?)
+    let server = server::start(config).await?;
+    server.keep_terminations(common.keep_terminations);
+    Ok(server)
 }
 
 fn say_ready(server: &Running) {
@@ -150,17 +174,20 @@ struct ControlPlane {
 }
 
 impl ControlPlane {
-    fn start(server: &Running, options: &Common, pod_cidrs: controllers::Range) -> ControlPlane {
+    fn start(server: &Running, options: &Common, chosen: controllers::Options) -> ControlPlane {
         let as_user = |name: &str, groups: &[&str]| {
             Client::in_process(server.server.door(User::authenticated(name, groups)))
         };
         ControlPlane {
             controllers: controllers::start(
                 &as_user("system:kube-controller-manager", &["system:masters"]),
-                controllers::Options { pod_cidrs, ..controllers::Options::default() },
+                chosen,
             ),
-            scheduler: (!options.no_scheduler)
-                .then(|| scheduler::start(&as_user("system:kube-scheduler", &[]))),
+            scheduler: (!options.no_scheduler).then(|| {
+                let scheduler = scheduler::start(&as_user("system:kube-scheduler", &[]));
+                server.server.also_show(scheduler.metrics());
+                scheduler
+            }),
         }
     }
 
@@ -179,14 +206,25 @@ fn prepare() -> anyhow::Result<()> {
         .map_err(|_| anyhow::anyhow!("the TLS library was set up twice"))
 }
 
-fn server_dir(common: &Common) -> anyhow::Result<()> {
-    std::fs::create_dir_all(&common.data_dir)
-        .with_context(|| format!("cannot create {}", common.data_dir.display()))
+fn server_control(common: &Common) -> anyhow::Result<Control> {
+    // Nothing is made for a command line that makes no sense.
+    common.store_choice()?;
+    common.controllers()?;
+    control(&common.data_dir)
 }
+
+fn control(data_dir: &Path) -> anyhow::Result<Control> {
+    std::fs::create_dir_all(data_dir)
+        .with_context(|| format!("cannot create {}", data_dir.display()))?;
+    Control::listen(data_dir)
+}
+
+/// What goes wrong, and how far long pulls have come.
+const LOGGED: &str = "warn,node::images::progress=info";
 
 /// Quiet unless something is wrong; `LANDFALL_LOG=debug` shows more.
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("LANDFALL_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(LOGGED));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 }

@@ -81,15 +81,21 @@ fn a_node_joins_by_its_token_runs_pods_and_is_held_to_its_own() {
         &["kube-apiserver-client-kubelet", "system:bootstrap:", "Approved,Issued"],
     );
 
-    // NodeRestriction: with the node's own credentials, nothing of another node.
+    // with the node's own credentials, nothing of another node, and nobody's secrets.
     kubectl.ok("echo '{\"apiVersion\":\"v1\",\"kind\":\"Node\",\"metadata\":{\"name\":\"other\"}}' | kubectl create -f -");
     let as_node = format!("kubectl --kubeconfig={}", data_dir.join("node/kubeconfig").display());
     kubectl.ok(&format!("{as_node} label node n2 mine=yes"));
     kubectl.fails(
         &format!("{as_node} label node other mine=yes"),
-        "node \"n2\" is not allowed to modify node \"other\"",
+        "node 'n2' cannot read 'other', only its own Node object",
     );
     kubectl.fails(&format!("{as_node} delete node other"), "forbidden");
+    kubectl.ok("kubectl create secret generic theirs --from-literal=a=b");
+    kubectl.fails(
+        &format!("{as_node} get secret theirs"),
+        "no relationship found between node 'n2' and this object",
+    );
+    kubectl.fails(&format!("{as_node} get secrets --all-namespaces"), "forbidden");
 
     // It has certificates of its own now: the token is not needed again, and the pod goes on.
     let uid = kubectl

@@ -15,7 +15,7 @@ mod time;
 mod tests;
 
 pub use append::{OUTPUT_MAX, STEPS_MAX, clip};
-pub use draw::{draw, span};
+pub use draw::{draw, draw_step, span};
 pub use outcome::Outcome;
 
 use jiff::Timestamp;

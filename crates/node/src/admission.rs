@@ -84,6 +84,15 @@ pub(crate) fn decide(here: &Here, admitted: &[Arc<Pod>], pod: &Pod) -> Verdict {
     }
 }
 
+/// What is short for this pod beside the others, in admission's words. None: it fits (N-118).
+pub(crate) fn shortage(node: &Node, admitted: &[Arc<Pod>], pod: &Pod) -> Option<String> {
+    let uid = &pod.metadata.uid;
+    let others: Vec<&Arc<Pod>> =
+        admitted.iter().filter(|other| other.metadata.uid != *uid).collect();
+    let short = fit::shortages(node, &others, pod);
+    (!short.is_empty()).then(|| fit::rejection(&short).message)
+}
+
 /// Row 1 and T-NODE-81.
 fn under_pressure(here: &Here, pod: &Pod) -> Option<Rejection> {
     if here.pressure.is_empty() || is_critical(pod) {

@@ -4,8 +4,11 @@
 //!
 //! Not here: what becomes of a pod (`worker`), what the Node object says (`node_object`).
 
+use crate::allocations::Allocations;
 use crate::cgroup_root;
+use crate::class_groups;
 use crate::config::{NodeFacts, Objects};
+use crate::counted::Counted;
 use crate::deadlines::{Deadlines, GraceAfterRestart};
 use crate::dispatch::{Dispatch, News};
 use crate::endpoint::{self, Endpoint, Metrics, Serving};
@@ -27,8 +30,11 @@ use crate::volumes::Volumes;
 use crate::worker::Kill;
 use crate::worker::observe::network_key;
 use client::{Cache, Client, Recorder};
+use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use lifecycle::status::Verdict;
+use lifecycle::timeline::What;
 use runtime::Runtime;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -111,11 +117,12 @@ pub struct Running {
 }
 
 /// Starts the agent. On return it works; [`Running::ready`] waits until the API says so too.
-pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
+pub async fn start(client: Client, mut config: Config) -> Result<Running, Error> {
     let recorder = Recorder::new(&client, "kubelet", &config.name);
     let version = config.runtime.version().await.map_err(Error::Runtime)?;
     let pods = Arc::new(Pods::default());
     let metrics = Arc::new(Metrics::default());
+    config.runtime = Counted::new(config.runtime, metrics.clone());
     let mut tasks = JoinSet::new();
     let serving = serve(&config, &client, &pods, &metrics).await?;
     let address = serving.as_ref().map(|serving| serving.address);
@@ -158,6 +165,7 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
         ),
         objects: objects.clone(),
         volumes: Volumes::new(facts.clone(), objects.clone(), &client, config.runtime.clone()),
+        allocations: Allocations::open(facts.root_dir.join("allocations")),
         facts,
         metrics,
         active: watch::Sender::new(BTreeMap::new()),
@@ -191,6 +199,7 @@ pub async fn start(client: Client, config: Config) -> Result<Running, Error> {
         tasks.spawn(logs::run_rotation(config.runtime.clone(), Rotation::default()));
         tasks.spawn(evict(&config, &parts, health.clone(), news.clone())?);
         tasks.spawn(collect_images(parts.clone()));
+        tasks.spawn(class_groups::keep(parts.clone()));
     }
     if serving.is_some() {
         tasks.spawn(figures::keep(parts.clone()));
@@ -302,12 +311,26 @@ fn facts(config: &Config, node: &Node) -> NodeFacts {
         log_root: config.log_dir.join("pods"),
         cluster_dns: config.cluster_dns.clone(),
         host_ips: internal.filter_map(|address| address.address.parse().ok()).collect(),
-        allocatable: status.allocatable.unwrap_or_default(),
-        capacity: status.capacity.unwrap_or_default(),
         cgroup_root: config.cgroup.clone(),
         pod_pids_limit: config.pod_pids_limit,
+        huge_pages: huge_pages(&status.capacity.clone().unwrap_or_default()),
+        swap: swap_is_on(),
+        allocatable: status.allocatable.unwrap_or_default(),
+        capacity: status.capacity.unwrap_or_default(),
         ..NodeFacts::new(&config.name, config.data_dir.join("kubelet"))
     }
+}
+
+/// Sizes of the huge pages that there are (N-112).
+fn huge_pages(capacity: &BTreeMap<String, Quantity>) -> Vec<u64> {
+    let sizes = capacity.keys().filter_map(|name| name.strip_prefix("hugepages-"));
+    let bytes = sizes.filter_map(|size| api::quantity::Quantity::parse(size).ok());
+    bytes.filter_map(|size| u64::try_from(size.value()).ok()).collect()
+}
+
+/// The table has a line for each place to swap to, below its heading.
+fn swap_is_on() -> bool {
+    std::fs::read_to_string("/proc/swaps").is_ok_and(|table| table.lines().count() > 1)
 }
 
 /// The Node as it was accepted.
@@ -364,14 +387,14 @@ fn uid(pod: &Arc<Pod>) -> Option<String> {
 
 /// What an agent that was killed left of pods that are no more (T-NODE-13, T-NODE-76). Ending them
 /// takes its time, and nobody else has to wait for it: that is left for the answer to do.
-async fn sweep(
-    parts: &Arc<Parts>,
-    known: BTreeSet<String>,
-) -> impl Future<Output = ()> + Send + use<> {
-    let sandboxes = parts.runtime.sandboxes().await.unwrap_or_else(|error| {
-        tracing::warn!(%error, "what is left of earlier pods is not known");
-        Vec::new()
-    });
+async fn sweep(parts: &Arc<Parts>, known: BTreeSet<String>) -> BoxFuture<'static, ()> {
+    let sandboxes = match parts.runtime.sandboxes().await {
+        Ok(sandboxes) => sandboxes,
+        Err(error) => {
+            tracing::warn!(%error, "what is left of earlier pods is not known");
+            return Box::pin(async {});
+        }
+    };
     let keys: BTreeSet<String> =
         sandboxes.iter().map(|sandbox| network_key(&sandbox.pod.uid, sandbox.attempt)).collect();
     if let Some(deadlines) = &parts.deadlines {
@@ -382,6 +405,7 @@ async fn sweep(
     {
         tracing::warn!(%error, "addresses of earlier pods were not freed");
     }
+    parts.allocations.retain(&known);
     let _ = logs::remove_dead_links(&parts.log_links);
     // Looked for now, while no new pod has anything here.
     let mut volumes = parts.volumes.orphans().unwrap_or_default();
@@ -389,7 +413,7 @@ async fn sweep(
     let orphans = sandboxes.into_iter().filter(move |sandbox| !known.contains(&sandbox.pod.uid));
     let orphans: Vec<runtime::Sandbox> = orphans.collect();
     let parts = parts.clone();
-    async move {
+    Box::pin(async move {
         let ended = orphans.iter().map(|sandbox| end_orphan(&parts, sandbox));
         futures::future::join_all(ended).await;
         for uid in volumes {
@@ -397,14 +421,20 @@ async fn sweep(
                 tracing::warn!(%error, uid, "volumes of an earlier pod are still there");
             }
         }
-    }
+    })
 }
 
 async fn end_orphan(parts: &Parts, sandbox: &runtime::Sandbox) {
     parts.metrics.add("kubelet_orphaned_runtime_pods_total", &[], 1);
     let uid = &sandbox.pod.uid;
-    if let Err(error) = end_sandbox(&parts.runtime, sandbox).await {
-        tracing::warn!(%error, pod = uid, "an orphaned pod was not ended");
+    let seen = What::Seen { grace_seconds: Some(1), reason: "Gone".into() };
+    parts.timeline.record_orphan(&sandbox.pod, seen);
+    match end_sandbox(&parts.runtime, sandbox).await {
+        Ok(()) => {
+            parts.timeline.record_orphan(&sandbox.pod, What::SandboxStopped);
+            parts.timeline.record_orphan(&sandbox.pod, What::CgroupGone);
+        }
+        Err(error) => tracing::warn!(%error, pod = uid, "an orphaned pod was not ended"),
     }
     if let Some(network) = &parts.network
         && let Err(error) = network.detach(&network_key(uid, sandbox.attempt)).await

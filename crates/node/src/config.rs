@@ -137,8 +137,7 @@ pub(crate) async fn container(inputs: Inputs<'_>) -> Result<runtime::ContainerSp
     })
 }
 
-/// As it is now, also for a container that runs already (resize).
-#[allow(dead_code, reason = "resizing in place is to come")]
+/// As it is now, also for a container that runs already (N-120).
 pub(crate) fn container_resources(
     pod: &Pod,
     container: &PodContainer<'_>,
@@ -147,10 +146,14 @@ pub(crate) fn container_resources(
     resources::of_container(pod, container, facts)
 }
 
-/// As it is now, also for a pod that runs already (resize).
-#[allow(dead_code, reason = "resizing in place is to come")]
+/// As it is now, also for a pod that runs already (N-120).
 pub(crate) fn pod_resources(pod: &Pod, facts: &NodeFacts) -> runtime::Resources {
     resources::of_pod(pod, facts)
+}
+
+/// Where in the tree of cgroups the pod is (N-105).
+pub(crate) fn pod_cgroup(pod: &Pod, facts: &NodeFacts) -> String {
+    resources::cgroup(pod, facts)
 }
 
 /// What changes when a container must be made anew, to compare with [`Notes::hash`] (N-21).

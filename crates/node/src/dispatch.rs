@@ -4,6 +4,8 @@
 //!     changes in the runtime ─────────────┼──▶ dispatch ──▶ workers
 //!     probe results, changed objects ─────┘
 
+mod resizes;
+
 use crate::admission::{self, Here, Rejection, Verdict};
 use crate::node_object::Health;
 use crate::parts::Parts;
@@ -14,8 +16,12 @@ use k8s_openapi::api::core::v1::Pod;
 use lifecycle::status;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
+
+/// Resizes that wait for room are tried again at least this often (N-118).
+const RESIZE_AGAIN: Duration = Duration::from_secs(180);
 
 /// Something the agent as a whole is told.
 pub(crate) enum News {
@@ -75,6 +81,8 @@ impl Dispatch {
     /// Until everything was told to end and has ended; or for ever.
     pub(crate) async fn run(mut self, mut news: mpsc::Receiver<News>) {
         self.begin();
+        let mut active = self.parts.active.subscribe();
+        let mut again = tokio::time::interval(RESIZE_AGAIN);
         loop {
             tokio::select! {
                 biased;
@@ -85,6 +93,9 @@ impl Dispatch {
                         Err(error) => tracing::error!(%error, "a pod's worker failed"),
                     }
                 }
+                // A pod has ended, though its object may stay.
+                Ok(()) = active.changed() => self.resizes(),
+                _ = again.tick() => self.resizes(),
                 told = news.recv() => match told {
                     Some(told) => self.told(told),
                     None => return,
@@ -100,8 +111,12 @@ impl Dispatch {
             let age = |pod: &Pod| pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
             age(a).cmp(&age(b)).then_with(|| ObjectKey::of(&**a).cmp(&ObjectKey::of(&**b)))
         });
-        for pod in pods {
-            self.pod_changed(&ObjectKey::of(&*pod));
+        for pod in &pods {
+            self.pod_changed(&ObjectKey::of(&**pod));
+        }
+        // All have what they had; now those that asked for something else meanwhile (N-122).
+        for pod in &pods {
+            self.resize(pod.metadata.uid.as_deref().unwrap_or_default(), pod);
         }
     }
 
@@ -186,13 +201,18 @@ impl Dispatch {
 
     fn wanted(&mut self, uid: String, pod: Arc<Pod>) {
         if let Some(worker) = self.workers.get(&uid) {
+            self.resize(&uid, &pod);
             return worker.update(pod);
         }
         let (handle, orders) = Handle::new(pod.clone());
         let worker = Worker::new(self.parts.clone(), &handle, orders);
         self.workers.insert(uid.clone(), handle);
-        match self.refusal(&pod) {
+        // What it was granted before counts, not what it asks for by now (N-122).
+        let granted = self.parts.allocations.on(&pod);
+        match self.refusal(&granted) {
             None => {
+                self.parts.allocations.admit(&pod);
+                self.parts.pods.put(granted);
                 self.admitted.insert(uid.clone());
                 // Before its worker's first step, so that a shutdown cannot overlook it.
                 let title = format!("{}", ObjectKey::of(&*pod));
@@ -225,9 +245,7 @@ impl Dispatch {
             strict_groups: true,
             shutting_down: self.closed,
         };
-        let admitted: Vec<Arc<Pod>> =
-            self.admitted.iter().filter_map(|uid| self.parts.pods.by_uid(uid)).collect();
-        match admission::decide(&here, &admitted, pod) {
+        match admission::decide(&here, &self.admitted(), pod) {
             Verdict::Admit => None,
             Verdict::AdmitAfter(victims) => {
                 victims.iter().for_each(|victim| self.preempt(victim));
@@ -237,10 +255,22 @@ impl Dispatch {
         }
     }
 
+    /// Pods that take room here, with what they were granted. One that has ended takes none.
+    fn admitted(&self) -> Vec<Arc<Pod>> {
+        let active = self.parts.active.borrow();
+        let ended = |pod: &Pod, uid: &String| {
+            pod.status.as_ref().is_some_and(status::is_terminal) && !active.contains_key(uid)
+        };
+        let pods = self.admitted.iter().filter_map(|uid| Some((uid, self.parts.pods.by_uid(uid)?)));
+        let there = pods.filter(|(uid, pod)| !ended(pod, uid));
+        there.map(|(_, pod)| self.parts.allocations.on(&pod)).collect()
+    }
+
     /// T-NODE-83
     fn preempt(&self, victim: &Pod) {
         let message = "Preempted in order to admit critical pod";
         self.parts.recorder.warning(&client::reference(victim), "Preempting", message);
+        self.parts.metrics.add("kubelet_preemptions", &[("preemption_signal", "")], 1);
         let worker = victim.metadata.uid.as_ref().and_then(|uid| self.workers.get(uid));
         if let Some(worker) = worker {
             let verdict = status::Verdict {
@@ -254,6 +284,7 @@ impl Dispatch {
 
     fn ended(&mut self, uid: &str) {
         self.admitted.remove(uid);
+        self.parts.allocations.remove(uid);
         let Some(worker) = self.workers.remove(uid) else { return };
         let key = ObjectKey::of(&*worker.orders.borrow().pod);
         if self.by_key.get(&key).is_some_and(|known| known == uid) {

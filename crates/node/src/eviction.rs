@@ -43,6 +43,8 @@ pub(crate) struct Evict {
     pub(crate) grace: Duration,
     /// Whether it gets a DisruptionTarget condition: not when its own limits are the reason.
     pub(crate) disruption: bool,
+    /// What the node was short of, or the pod had too much of: `memory.available`.
+    pub(crate) signal: &'static str,
 }
 
 /// Frees what nobody uses: images, dead containers.
@@ -88,6 +90,8 @@ impl Eviction {
                         "Evicted",
                         message,
                     );
+                    let labels = [("eviction_signal", victim.signal)];
+                    self.parts.metrics.add("kubelet_evictions", &labels, 1);
                     if evict.send(victim.clone()).await.is_err() {
                         return;
                     }
@@ -163,12 +167,14 @@ fn over_its_limits(usage: &PodUsage) -> Option<Evict> {
         return None;
     }
     let message = limits::exceeded(usage)?;
-    Some(Evict { pod: usage.pod.clone(), message, grace: GRACE, disruption: false })
+    let signal = "ephemeralpodfs.limit";
+    Some(Evict { pod: usage.pod.clone(), message, grace: GRACE, disruption: false, signal })
 }
 
 /// The first in order that may be evicted at all (T-NODE-78).
 fn choose(met: &Met, usage: &[PodUsage]) -> Option<Evict> {
     let victim = rank::ranked(met.signal, usage).into_iter().find(|u| !is_critical(&u.pod))?;
     let message = rank::message(met, victim);
-    Some(Evict { pod: victim.pod.clone(), message, grace: GRACE, disruption: true })
+    let signal = met.signal.name();
+    Some(Evict { pod: victim.pod.clone(), message, grace: GRACE, disruption: true, signal })
 }

@@ -7,6 +7,7 @@
 mod backoff;
 mod collect;
 mod keyring;
+mod progress;
 mod pulled;
 mod rate;
 mod words;
@@ -18,6 +19,7 @@ use client::Recorder;
 use collect::Collector;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod, Secret};
 use keyring::{Keyring, Login};
+use progress::Progress;
 use pulled::Pulled;
 use rate::Rate;
 use runtime::{Credentials, Image, ImageReference, Images, Name, Runtime};
@@ -281,7 +283,9 @@ impl ImageManager {
             let credentials: Vec<Credentials> =
                 login.iter().map(|login| login.credentials.clone()).collect();
             let images = self.source.images();
-            match images.pull(&wanted.reference, &credentials, &|_| {}).await {
+            let progress = Progress::of(wanted.image);
+            let told = |how_far| progress.told(how_far);
+            match images.pull(&wanted.reference, &credentials, &told).await {
                 Ok(found) => {
                     intent.done(&found.id, login).await;
                     return Ok(found);

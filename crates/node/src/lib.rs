@@ -10,6 +10,8 @@ mod report;
 mod worker;
 
 mod cgroup_root;
+mod class_groups;
+mod counted;
 mod deadlines;
 mod figures;
 mod join;
@@ -17,6 +19,7 @@ mod last_words;
 mod traces;
 
 mod admission;
+mod allocations;
 mod config;
 pub mod endpoint;
 mod eviction;

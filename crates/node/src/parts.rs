@@ -1,5 +1,6 @@
 //! What every pod's worker works with: one of each for the whole node.
 
+use crate::allocations::Allocations;
 use crate::config::{NodeFacts, Objects};
 use crate::deadlines::Deadlines;
 use crate::endpoint::Metrics;
@@ -30,6 +31,7 @@ pub(crate) struct Parts {
     pub(crate) volumes: Volumes,
     pub(crate) prober: Prober,
     pub(crate) pods: Arc<Pods>,
+    pub(crate) allocations: Allocations,
     /// Our own Node object.
     pub(crate) node: watch::Receiver<Option<Arc<Node>>>,
     /// Pods that have not ended, by uid, with their names.

@@ -111,6 +111,18 @@ impl Timeline {
         self.add(&namespace, || subject(pod, &self.0.node), step);
     }
 
+    /// Of a pod whose object is gone: what the runtime still knows of it.
+    pub(crate) fn record_orphan(&self, pod: &runtime::Identity, what: What) {
+        let subject = Subject {
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+            node: self.0.node.clone(),
+            owner: String::new(),
+        };
+        let step = self.step("", stamp(), what, "");
+        self.add(&pod.namespace, || subject, step);
+    }
+
     /// What is left to tell, when the agent stops: a moment for each, and the rest is in the journals.
     pub async fn flush_all(&self) {
         let waiting: Vec<String> = self.lock().keys().cloned().collect();

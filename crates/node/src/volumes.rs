@@ -19,7 +19,6 @@ mod mount_table;
 mod nested;
 mod payload;
 mod tokens;
-#[allow(dead_code, reason = "eviction, which asks for it, is being written")]
 mod usage;
 
 use crate::config::{self, NodeFacts, Objects, make_pod_directories};
@@ -99,7 +98,6 @@ impl MountedVolume {
 
 /// What the writable volumes of a pod hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(dead_code, reason = "eviction, which asks for it, is being written")]
 pub(crate) struct VolumeUsage {
     pub(crate) volume: String,
     pub(crate) bytes: u64,
@@ -270,7 +268,6 @@ impl Volumes {
     }
 
     /// The emptyDir and configMap-like volumes of a pod, measured now.
-    #[allow(dead_code, reason = "eviction, which asks for it, is being written")]
     pub(crate) async fn usage(&self, uid: &str) -> std::io::Result<Vec<VolumeUsage>> {
         let folder = self.facts.pod_dir(uid);
         apart(move || usage::measure(&folder)).await

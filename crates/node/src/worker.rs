@@ -12,9 +12,11 @@ mod cleanup;
 mod ending;
 mod notes;
 pub(crate) mod observe;
+mod resize;
 mod sandbox;
 mod start;
 
+use crate::figures;
 use crate::parts::Parts;
 use crate::report::Report;
 use crate::static_pods::is_static;
@@ -29,10 +31,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 /// Passes of a pod to which nothing happens (N-33), and after an error.
 const RESYNC: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(10);
+
+/// How long what was done with a pod took.
+const PASS: &str = "kubelet_pod_worker_duration_seconds";
 
 /// What the agent wants of a pod's worker. It only ever gets worse for the pod.
 #[derive(Clone)]
@@ -105,6 +111,8 @@ pub(crate) struct Worker {
     /// A part of the pod that was being ended when the whole was to end.
     underway: Option<ending::Drive>,
     notes: notes::Notes,
+    /// Since when this node knows of the pod.
+    known_since: Instant,
 }
 
 /// Why a pod ends on this node (T-NODE-2).
@@ -136,6 +144,7 @@ impl Worker {
         orders: watch::Receiver<Orders>,
     ) -> Worker {
         let pod = orders.borrow().pod.clone();
+        let pod = parts.allocations.on(&pod);
         Worker {
             report: Report::on(&parts.client, Some(pod.clone()).filter(|pod| !is_static(pod))),
             parts,
@@ -151,16 +160,24 @@ impl Worker {
             memory: observe::Memory::default(),
             underway: None,
             notes: notes::Notes::default(),
+            known_since: Instant::now(),
         }
     }
 
     pub(crate) async fn run(mut self) {
         self.parts.pods.put(self.pod.clone());
+        let metrics = self.parts.metrics.clone();
+        let known = self.known_since.elapsed();
+        metrics.observe("kubelet_pod_worker_start_duration_seconds", &[], known);
         let cause = self.live().await;
         tracing::debug!(pod = %self.title(), ?cause, "ending");
         self.note_seen(&cause);
+        let began = Instant::now();
         self.end().await;
+        metrics.observe(PASS, &[("operation_type", "kill")], began.elapsed());
+        let began = Instant::now();
         self.clean_up().await;
+        metrics.observe(PASS, &[("operation_type", "terminated")], began.elapsed());
         if self.report.written().await {
             self.note(What::StatusWritten);
         }
@@ -172,6 +189,8 @@ impl Worker {
     pub(crate) async fn reject(mut self, reason: &str, message: &str) {
         self.stage = Stage::Terminated;
         self.parts.recorder.warning(&self.reference(), reason, message);
+        let labels = [("reason", reason)];
+        self.parts.metrics.add("kubelet_admission_rejections_total", &labels, 1);
         let facts = self.facts(&[]);
         let rejected = status::rejected(&self.pod, &facts, reason, message);
         self.tell(rejected);
@@ -180,12 +199,17 @@ impl Worker {
 
     /// Runs passes until there is a reason to end.
     async fn live(&mut self) -> Cause {
+        let mut operation = "create";
         loop {
             self.follow_orders();
             if let Some(cause) = self.cause() {
                 return cause;
             }
-            let next = match self.pass().await {
+            let began = Instant::now();
+            let passed = self.pass().await;
+            self.parts.metrics.observe(PASS, &[("operation_type", operation)], began.elapsed());
+            operation = "sync";
+            let next = match passed {
                 Ok(next) => next,
                 Err(why) => {
                     tracing::info!(pod = %self.title(), why, "a pass failed");
@@ -212,8 +236,8 @@ impl Worker {
 
     fn follow_orders(&mut self) {
         let orders = self.orders.borrow_and_update().clone();
-        self.pod = orders.pod;
-        let object = if is_static(&self.pod) { orders.mirror } else { Some(self.pod.clone()) };
+        self.pod = self.parts.allocations.on(&orders.pod);
+        let object = if is_static(&self.pod) { orders.mirror } else { Some(orders.pod) };
         self.report.observed(object);
         if let Some(kill) = orders.kill {
             self.verdict.get_or_insert(kill.verdict);
@@ -247,7 +271,10 @@ impl Worker {
     /// whether that is told already or not (T-NODE-53).
     fn publish(&mut self, observed: &Observed) -> bool {
         let addresses = self.addresses(observed);
-        let facts = self.facts(&addresses);
+        let known = self.parts.allocations.get(&self.uid);
+        let known = known.filter(|_| self.stage == Stage::Syncing);
+        let conditions = known.map(|known| known.conditions()).unwrap_or_default();
+        let facts = status::Facts { conditions: &conditions, ..self.facts(&addresses) };
         let status = status::status(&self.pod, observed, &facts, &self.status);
         let told = if observed.any_running() {
             status::withheld(status.clone(), &self.status)
@@ -262,6 +289,9 @@ impl Worker {
     fn tell(&mut self, status: PodStatus) {
         let mut pod = Pod::clone(&self.pod);
         pod.status = Some(status.clone());
+        let before = self.parts.pods.by_uid(&self.uid);
+        let known = self.known_since.elapsed();
+        figures::told(&self.parts.metrics, before.as_deref(), &pod, clock::now(), known);
         self.parts.pods.put(Arc::new(pod));
         self.report.tell(status);
     }

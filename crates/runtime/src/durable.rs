@@ -25,5 +25,10 @@ fn put(path: &Path, content: &[u8], sync: bool) -> io::Result<()> {
     if sync {
         file.sync_data()?;
     }
-    std::fs::rename(temporary, path)
+    std::fs::rename(temporary, path)?;
+    match path.parent().filter(|_| sync) {
+        // The name is in the directory: without it the file may be there, and nobody finds it.
+        Some(directory) => File::open(directory)?.sync_all(),
+        None => Ok(()),
+    }
 }

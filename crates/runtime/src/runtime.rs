@@ -81,6 +81,13 @@ pub trait Runtime: Send + Sync + 'static {
     /// Changes limits of a running container.
     async fn update_container(&self, container: &str, resources: &Resources) -> Result<()>;
 
+    /// Writes limits into a cgroup above the containers, a pod's for instance, and makes it if it is
+    /// not there. What is None stays. For a runtime without cgroups there is nothing to do.
+    async fn limit_group(&self, cgroup: &str, resources: &Resources) -> Result<()> {
+        let _ = (cgroup, resources);
+        Ok(())
+    }
+
     /// A process in a running container, with its stdio.
     async fn exec(&self, container: &str, exec: &Exec) -> Result<Session>;
 

@@ -194,6 +194,20 @@ pub struct Resources {
     pub hugepage_limits: Vec<(String, u64)>,
 }
 
+impl Resources {
+    /// What the change leaves out stays as it was.
+    pub(crate) fn change(&mut self, to: &Resources) {
+        self.cpu_shares = to.cpu_shares.or(self.cpu_shares);
+        self.cpu_quota = to.cpu_quota.or(self.cpu_quota);
+        self.memory_limit = to.memory_limit.or(self.memory_limit);
+        self.pids_limit = to.pids_limit.or(self.pids_limit);
+        self.swap_limit = to.swap_limit.or(self.swap_limit);
+        if !to.hugepage_limits.is_empty() {
+            self.hugepage_limits = to.hugepage_limits.clone();
+        }
+    }
+}
+
 /// What to run in (or how to attach to) a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Exec {

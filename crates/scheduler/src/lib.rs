@@ -21,6 +21,7 @@ mod workloads;
 mod queue;
 
 mod act;
+mod figures;
 mod run;
 
 pub use run::{Handle, run, start};

@@ -42,6 +42,9 @@ pub(crate) struct Queue {
 struct Entry {
     pod: Arc<PodInfo>,
     attempts: u32,
+    /// When it came, and when it was taken last.
+    came: Instant,
+    taken: Option<Instant>,
     /// When the last try ended.
     tried: Option<Instant>,
     rejected_by: Plugins,
@@ -56,6 +59,14 @@ enum Place {
     Waiting,
     /// Being decided or bound.
     Out,
+}
+
+/// For figures: attempts so far, the time of the last one, and of all with the waits between.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timing {
+    pub(crate) attempts: u32,
+    pub(crate) attempt: Duration,
+    pub(crate) whole: Duration,
 }
 
 /// What an event means for a pod that waits.
@@ -84,7 +95,15 @@ impl Queue {
             _ => {
                 self.remove(&key);
                 let rejected_by = Plugins::default();
-                let entry = Entry { pod, attempts: 0, tried: None, rejected_by, place: Place::Out };
+                let entry = Entry {
+                    pod,
+                    attempts: 0,
+                    came: now,
+                    taken: None,
+                    tried: None,
+                    rejected_by,
+                    place: Place::Out,
+                };
                 self.entries.insert(key.clone(), entry);
                 self.activate(&key);
             }
@@ -113,6 +132,7 @@ impl Queue {
         let entry = self.entries.get_mut(&key)?;
         entry.place = Place::Out;
         entry.attempts = entry.attempts.saturating_add(1);
+        entry.taken = Some(now);
         Some(entry.pod.clone())
     }
 
@@ -152,6 +172,18 @@ impl Queue {
                 _ => self.back_off(&key, now),
             }
         }
+    }
+
+    /// How many are active, back off, and wait.
+    pub(crate) fn lengths(&self) -> [usize; 3] {
+        [self.active.len(), self.backing_off.len(), self.waiting.len()]
+    }
+
+    /// How long a pod has been on its way.
+    pub(crate) fn timing(&self, key: &ObjectKey) -> Option<Timing> {
+        let entry = self.entries.get(key)?;
+        let attempt = entry.taken?.elapsed();
+        Some(Timing { attempts: entry.attempts, attempt, whole: entry.came.elapsed() })
     }
 
     pub(crate) fn is_anyone_waiting(&self) -> bool {

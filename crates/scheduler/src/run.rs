@@ -11,6 +11,7 @@ mod intake;
 
 use crate::act::{Done, Hands, Report};
 use crate::decide::{Decision, Unfit, decide};
+use crate::figures::{Ended, Figures};
 use crate::filters::Choice;
 use crate::pod::PodInfo;
 use crate::preempt::{Preemption, preempt};
@@ -37,25 +38,32 @@ const STOP_WITHIN: Duration = Duration::from_secs(5);
 pub struct Handle {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
+    figures: Figures,
 }
 
 /// Starts the scheduler on a task of its own.
 pub fn start(client: &Client) -> Handle {
     let (stop, stopped) = oneshot::channel();
-    let client = client.clone();
+    let (client, figures) = (client.clone(), Figures::new());
+    let counted = figures.clone();
     let task = tokio::spawn(async move {
-        run(client, async move {
+        let stopped = async move {
             // Without a handle nobody can stop it.
             if stopped.await.is_err() {
                 std::future::pending::<()>().await;
             }
-        })
-        .await;
+        };
+        run_counted(client, counted, stopped).await;
     });
-    Handle { stop, task }
+    Handle { stop, task, figures }
 }
 
 impl Handle {
+    /// What it counts about itself.
+    pub fn metrics(&self) -> Arc<metrics::Registry> {
+        self.figures.registry()
+    }
+
     /// Decides nothing more, and lets what is under way end.
     pub async fn stop(self) {
         let _ = self.stop.send(());
@@ -65,6 +73,10 @@ impl Handle {
 
 /// Gives pods to nodes until `stop`.
 pub async fn run(client: Client, stop: impl Future<Output = ()>) {
+    run_counted(client, Figures::new(), stop).await;
+}
+
+async fn run_counted(client: Client, figures: Figures, stop: impl Future<Output = ()>) {
     let client = client.named(NAME);
     let caches = Caches::start(&client);
     let recorder = Recorder::new(&client, NAME, NAME);
@@ -77,6 +89,7 @@ pub async fn run(client: Client, stop: impl Future<Output = ()>) {
         deeds: JoinSet::new(),
         skipped: HashMap::new(),
         start: 0,
+        figures,
     };
     tokio::select! {
         biased;
@@ -98,6 +111,7 @@ struct Scheduler {
     skipped: HashMap<ObjectKey, String>,
     /// Where the next look at the nodes begins.
     start: usize,
+    figures: Figures,
 }
 
 impl Scheduler {
@@ -116,7 +130,10 @@ impl Scheduler {
                     // What was decided is to happen now, not after the next thousand decisions.
                     tokio::task::yield_now().await;
                 }
-                None => self.wait().await,
+                None => {
+                    self.figures.pending(self.queue.lengths());
+                    self.wait().await;
+                }
             }
         }
     }
@@ -151,9 +168,15 @@ impl Scheduler {
             self.skipped.insert(pod.key.clone(), pod.uid.clone());
             return;
         }
-        match decide(&self.world, &pod, &mut self.start, clock::random_u64) {
+        let began = Instant::now();
+        let decision = decide(&self.world, &pod, &mut self.start, clock::random_u64);
+        self.figures.decided(began.elapsed());
+        match decision {
             Decision::Node { name, volumes } => self.bind(pod, name, volumes),
-            Decision::Unfit(unfit) => self.refuse(pod, &unfit),
+            Decision::Unfit(unfit) => {
+                self.refuse(pod, &unfit);
+                self.figures.attempt(Ended::Unschedulable, began.elapsed());
+            }
         }
     }
 
@@ -198,6 +221,7 @@ impl Scheduler {
             self.deeds.spawn(self.hands.clone().withdraw(other));
         }
         self.world.nominate(pod, node);
+        self.figures.made_room(victims.len());
         self.deeds.spawn(self.hands.clone().make_room(pod.clone(), node.clone(), victims));
     }
 
@@ -205,12 +229,21 @@ impl Scheduler {
         match done {
             Some(Done::Bound { pod, volumes }) => {
                 self.release(&volumes);
+                self.count_bound(&pod);
                 if self.is_current(&pod) {
                     self.queue.remove(&pod.key);
                 }
             }
             Some(Done::NotBound { pod, volumes, why }) => {
                 self.release(&volumes);
+                if why.is_some() {
+                    let took = self
+                        .queue
+                        .timing(&pod.key)
+                        .map(|timing| timing.attempt)
+                        .unwrap_or_default();
+                    self.figures.attempt(Ended::Error, took);
+                }
                 self.unbind(pod, why);
             }
             Some(Done::NoRoom { pod }) => {
@@ -218,6 +251,13 @@ impl Scheduler {
                 self.queue.failed(&pod.key, Instant::now());
             }
             Some(Done::Nothing) | None => (),
+        }
+    }
+
+    fn count_bound(&self, pod: &PodInfo) {
+        if let Some(timing) = self.queue.timing(&pod.key) {
+            self.figures.attempt(Ended::Scheduled, timing.attempt);
+            self.figures.bound(timing.attempts, timing.whole);
         }
     }
 

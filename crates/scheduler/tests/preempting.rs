@@ -27,7 +27,7 @@ fn asking(name: &str, class: &str, cpu: &str) -> Value {
     })
 }
 
-/// N-201: the priority of its class was resolved when the pod was admitted.
+/// N-201: the priority of its class was resolved when the pod was admitted. T-EVICT-14: why it ends.
 #[tokio::test]
 async fn n_200_a_victim_is_told_why_and_ended_gracefully_and_the_pod_waits_for_its_room() {
     let cluster = Cluster::start().await;

@@ -20,6 +20,11 @@ pub(crate) fn is_long_running(verb: &str, subresource: &str) -> bool {
     verb == "watch" || matches!(subresource, "attach" | "exec" | "proxy" | "log" | "portforward")
 }
 
+/// One object, in one or two steps.
+pub(crate) fn writes_one(verb: &str) -> bool {
+    matches!(verb, "create" | "update" | "patch" | "delete")
+}
+
 /// Answered without asking who wants to know.
 pub(crate) fn is_open(path: &str) -> bool {
     matches!(path, "/healthz" | "/livez" | "/readyz")

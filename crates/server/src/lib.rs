@@ -8,6 +8,7 @@ mod service;
 
 mod body;
 mod call;
+mod deadline;
 mod decode;
 mod dispatch;
 mod negotiate;

@@ -3,11 +3,12 @@
 use crate::answer::{self, Answer};
 use crate::object::Store;
 use crate::server::Seen;
+use ::metrics::{Page, Registry};
 use http::StatusCode;
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Upper bounds of the latency buckets, in seconds.
@@ -20,9 +21,16 @@ pub(crate) struct Metrics {
     requests: Mutex<BTreeMap<(&'static str, String, u16), u64>>,
     latency: [AtomicU64; BUCKETS.len() + 1],
     latency_micros: AtomicU64,
+    /// Of others in this process, shown on the same page.
+    others: Mutex<Vec<Arc<Registry>>>,
 }
 
 impl Metrics {
+    /// Shows somebody else's numbers too, as long as there is this server.
+    pub(crate) fn also(&self, registry: Arc<Registry>) {
+        self.others.lock().unwrap_or_else(|p| p.into_inner()).push(registry);
+    }
+
     pub(crate) fn request(&self, seen: &Seen, code: StatusCode, took: Duration) {
         // Unknown paths are one resource, or a scanner could fill the memory with names.
         let resource =
@@ -41,11 +49,12 @@ impl Metrics {
     pub(crate) fn expose(&self, store: &Store) -> Answer {
         let mut text = String::new();
         let _ = self.write(&mut text, store);
-        answer::answer(
-            StatusCode::OK,
-            "text/plain; version=0.0.4; charset=utf-8",
-            text.into_bytes(),
-        )
+        let mut page = Page::default();
+        for registry in &*self.others.lock().unwrap_or_else(|p| p.into_inner()) {
+            registry.write(&mut page, |_| true);
+        }
+        text.push_str(&page.into_text());
+        answer::answer(StatusCode::OK, ::metrics::CONTENT_TYPE, text.into_bytes())
     }
 
     fn write(&self, text: &mut String, store: &Store) -> std::fmt::Result {
@@ -82,7 +91,7 @@ impl Metrics {
             writeln!(text, "apiserver_storage_objects{{resource=\"{collection}\"}} {count}")?;
         }
         writeln!(text, "# HELP landfall_store_revision The newest resource version.")?;
-        writeln!(text, "# TYPE landfall_store_revision counter")?;
+        writeln!(text, "# TYPE landfall_store_revision gauge")?;
         writeln!(text, "landfall_store_revision {}", store.revision())
     }
 }

@@ -11,6 +11,7 @@ use crate::authn::{Authenticator, User};
 use crate::authz::{Attributes, Policy, Relations, forbidden_status};
 use crate::call::{Call, Wire};
 use crate::customs::Customs;
+use crate::deadline::Deadline;
 use crate::documents::Documents;
 use crate::error::{ApiError, Result};
 use crate::metrics::Metrics;
@@ -25,7 +26,8 @@ use futures::FutureExt as _;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::Instant;
 
 /// Requests that may be under way at once, watches and other long ones not counted. Beyond it
 /// clients are asked to come back.
@@ -48,7 +50,7 @@ struct Inner {
     relations: Arc<Relations>,
     authenticator: Authenticator,
     documents: Documents,
-    in_flight: Semaphore,
+    in_flight: Arc<Semaphore>,
     closing: watch::Sender<bool>,
     metrics: Metrics,
     audit: Option<Audit>,
@@ -94,7 +96,7 @@ impl Server {
             policy: ArcSwap::default(),
             authenticator: parts.authenticator,
             documents: Documents::default(),
-            in_flight: Semaphore::new(IN_FLIGHT_MAX),
+            in_flight: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
             closing: watch::Sender::new(false),
             metrics: Metrics::default(),
             audit: parts.audit,
@@ -164,6 +166,11 @@ impl Server {
         &self.0.metrics
     }
 
+    /// Shows the numbers of another part of this process at `/metrics`.
+    pub fn also_show(&self, metrics: Arc<::metrics::Registry>) {
+        self.metrics().also(metrics);
+    }
+
     pub(crate) fn address(&self) -> &str {
         &self.0.address
     }
@@ -206,7 +213,7 @@ impl Server {
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: std::fmt::Display,
     {
-        let started = tokio::time::Instant::now();
+        let started = Instant::now();
         let audit_id = request.headers().get(AUDIT_ID).cloned();
         let method = request.method().clone();
         let uri = request.uri().clone();
@@ -233,6 +240,7 @@ impl Server {
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: std::fmt::Display,
     {
+        let started = Instant::now();
         let (mut parts, request_body) = request.into_parts();
         let route = Route::of(parts.uri.path());
         let query = Query::parse(parts.uri.query());
@@ -246,6 +254,7 @@ impl Server {
         match route {
             Route::Other(path) => {
                 self.authorize_path(&user, &parts.method, &path)?;
+                Deadline::of("get", &query, started)?; // Never met here, but it has to make sense.
                 // Whatever its body is, it is not read: nothing here takes one.
                 dispatch::path(self, &parts.method, &path, &query, &parts.headers).await
             }
@@ -255,7 +264,11 @@ impl Server {
                 self.authorize(&user, verb, &target, &query)?;
                 let kind = self.kind(&mut target)?;
                 let long = dispatch::is_long_running(verb, &target.subresource);
-                let _permit = if long { None } else { Some(self.permit()?) };
+                let deadline = match long {
+                    true => None,
+                    false => Some(Deadline::of(verb, &query, started)?),
+                };
+                let permit = if long { None } else { Some(self.permit()?) };
                 let body = body::read(request_body).await?;
                 let wire = Wire {
                     method: parts.method.clone(),
@@ -268,16 +281,24 @@ impl Server {
                 if let Some(told) = call.kind.custom.as_ref().and_then(|c| c.deprecation.as_ref()) {
                     call.warn(told);
                 }
-                let answered = dispatch::resource(&call, &parts.method, verb).await;
-                let mut answer = answered.unwrap_or_else(Answer::from);
-                answer::add_warnings(&mut answer, &call.take_warnings());
-                Ok(crate::gzip::maybe(&call.headers, answer))
+                let work = async move {
+                    // Work that nobody waits for any longer counts until it is done.
+                    let _permit = permit;
+                    let answered = dispatch::resource(&call, &parts.method, verb).await;
+                    let mut answer = answered.unwrap_or_else(Answer::from);
+                    answer::add_warnings(&mut answer, &call.take_warnings());
+                    Ok(crate::gzip::maybe(&call.headers, answer))
+                };
+                match deadline {
+                    None => work.await,
+                    Some(deadline) => deadline.bounds(work, dispatch::writes_one(verb)).await,
+                }
             }
         }
     }
 
-    fn permit(&self) -> Result<tokio::sync::SemaphorePermit<'_>> {
-        self.0.in_flight.try_acquire().map_err(|_| ApiError::Overloaded)
+    fn permit(&self) -> Result<OwnedSemaphorePermit> {
+        self.0.in_flight.clone().try_acquire_owned().map_err(|_| ApiError::Overloaded)
     }
 
     fn kind(&self, target: &mut Target) -> Result<Arc<Kind>> {

@@ -297,7 +297,8 @@ async fn furnish(server: &Server, namespace: &str) -> Result<(), String> {
     });
     futures::try_join!(
         ensure(server, account, Keep::AsItIs),
-        ensure(server, authority, Keep::AsItIs)
+        // What somebody wrote into it is put right (T-CTRL-64).
+        ensure(server, authority, Keep::ButContent)
     )?;
     Ok(())
 }

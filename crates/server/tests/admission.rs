@@ -2,7 +2,7 @@
 
 mod door;
 
-use door::{Client, Cluster, PODS, pod};
+use door::{Client, Cluster, PODS, STRATEGIC, pod};
 use serde_json::{Value, json};
 use server::authn::User;
 
@@ -251,6 +251,33 @@ async fn a_154_claims_get_class_and_finalizer_and_grow_only_if_they_may() {
         said.message(),
         "persistentvolumeclaims \"c\" is forbidden: only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize"
     );
+}
+
+#[tokio::test]
+async fn n_117_a_pod_cannot_be_resized_beyond_its_node() {
+    let cluster = Cluster::start().await;
+    let admin = cluster.admin();
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
+    admin.make("/api/v1/nodes", node).await;
+    let status = json!({"status": {"allocatable": {"cpu": "4", "memory": "1Gi"}}});
+    assert_eq!(admin.patch("/api/v1/nodes/n/status", status).await.code, 200);
+    let mut bound = pod_with("p", json!({"requests": {"cpu": "1", "memory": "1Mi"}}));
+    bound["spec"]["nodeName"] = "n".into();
+    let name = admin.make(PODS, bound).await["spec"]["containers"][0]["name"].clone();
+    let resize = async |requests: Value| {
+        let patch =
+            json!({"spec": {"containers": [{"name": name, "resources": {"requests": requests}}]}});
+        admin.patch_as(STRATEGIC, &format!("{PODS}/p/resize"), patch.to_string()).await
+    };
+    let said = resize(json!({"cpu": "9"})).await;
+    assert_eq!(said.code, 403);
+    let why =
+        "node didn't have enough allocatable resources: cpu, requested: 9000, allocatable: 4000";
+    assert_eq!(said.message(), format!("pods \"p\" is forbidden: {why}"));
+    assert_eq!(said.body["details"]["causes"][0]["reason"], "NodeCapacity");
+    let said = resize(json!({"memory": "2Gi"})).await;
+    assert!(said.message().contains("memory, requested: 2147483648, allocatable: 1073741824"));
+    assert_eq!(resize(json!({"cpu": "4"})).await.code, 200);
 }
 
 #[tokio::test]

@@ -85,6 +85,21 @@ async fn a_96_what_was_long_ago_can_no_longer_be_read() {
     assert_eq!(said.refused(410, "Expired"), wanted);
 }
 
+/// what is waited for longer than the client wants is cut; a watch has its own time.
+#[tokio::test(start_paused = true)]
+async fn a_10_a_request_takes_no_longer_than_its_timeout() {
+    let cluster = Cluster::on_simulated_time().await;
+    let start = tokio::time::Instant::now();
+    let said = cluster.get(&format!("{MAPS}?resourceVersion=999999&timeout=1500ms")).await;
+    let message = said.refused(504, "Timeout");
+    assert_eq!(message, "Timeout: request did not complete within the allotted timeout");
+    assert_eq!(start.elapsed(), Duration::from_millis(1500));
+    let said = cluster.get(&format!("{MAPS}?timeout=soon")).await;
+    let wanted = "invalid timeout specified in the request URL - time: invalid duration \"soon\"";
+    assert_eq!(said.refused(400, "BadRequest"), wanted);
+    cluster.get(&format!("{MAPS}?timeout=32s")).await.ok();
+}
+
 ///
 #[tokio::test(start_paused = true)]
 async fn a_97_a_version_of_the_future_is_waited_for_only_so_long() {

@@ -12,6 +12,7 @@ mod scalar;
 mod walk;
 
 pub use error::{DecodeError, Problem};
+pub use scalar::duration;
 pub(crate) use walk::is_nothing;
 
 use crate::schema::{Schema, TypeId};

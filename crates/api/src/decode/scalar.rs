@@ -95,12 +95,13 @@ pub(super) fn bytes(text: &str) -> Result<String, String> {
     }
 }
 
-/// Checks a Go duration such as `1h30m` or `-1.5s`.
-pub(super) fn duration(text: &str) -> Result<(), String> {
+/// The seconds of a Go duration such as `1h30m` or `-1.5s`.
+pub fn duration(text: &str) -> Result<f64, String> {
     let wrong = || format!("time: invalid duration {text:?}");
     let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let mut seconds = 0.0;
     if rest == "0" {
-        return Ok(());
+        return Ok(seconds);
     }
     if rest.is_empty() {
         return Err(wrong());
@@ -112,13 +113,20 @@ pub(super) fn duration(text: &str) -> Result<(), String> {
             return Err(wrong());
         }
         let unit = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
-        match &tail[..unit] {
-            "ns" | "us" | "µs" | "μs" | "ms" | "s" | "m" | "h" => rest = &tail[unit..],
+        let long = match &tail[..unit] {
+            "ns" => 1e-9,
+            "us" | "µs" | "μs" => 1e-6,
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
             "" => return Err(format!("time: missing unit in duration {text:?}")),
             unit => return Err(format!("time: unknown unit {unit:?} in duration {text:?}")),
-        }
+        };
+        seconds += long * digits.parse::<f64>().map_err(|_| wrong())?;
+        rest = &tail[unit..];
     }
-    Ok(())
+    Ok(if text.starts_with('-') { -seconds } else { seconds })
 }
 
 #[cfg(test)]
@@ -158,8 +166,8 @@ mod tests {
 
     #[test]
     fn durations_are_those_of_go() {
-        for good in ["0", "1h30m", "-1.5s", "100ms"] {
-            assert_eq!(duration(good), Ok(()), "{good}");
+        for (good, seconds) in [("0", 0.0), ("1h30m", 5400.0), ("-1.5s", -1.5), ("100ms", 0.1)] {
+            assert_eq!(duration(good), Ok(seconds), "{good}");
         }
         assert_eq!(duration("5").unwrap_err(), r#"time: missing unit in duration "5""#);
         assert!(duration("x").is_err());

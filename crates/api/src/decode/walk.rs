@@ -256,7 +256,7 @@ impl<'de, 's> Visitor<'de> for Seed<'_, 's> {
             Shape::Bytes => scalar::bytes(value),
             Shape::Time => scalar::time(value),
             Shape::MicroTime => scalar::micro_time(value),
-            Shape::Duration => scalar::duration(value).map(|()| value.to_owned()),
+            Shape::Duration => scalar::duration(value).map(|_| value.to_owned()),
             Shape::Quantity => Quantity::parse(value.trim()).map(|quantity| quantity.to_string()),
             _ => return self.other("string", value.into()),
         };

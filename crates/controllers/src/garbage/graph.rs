@@ -51,6 +51,8 @@ pub(super) struct Graph {
     client: Client,
     recorder: Recorder,
     queue: Queue<Item>,
+    /// Told of every namespace that an object has left.
+    left: Queue<String>,
     kinds: RwLock<Kinds>,
     /// (namespace of the dependent, uid of the owner)
     absent: Mutex<Remembered<(String, String)>>,
@@ -74,11 +76,16 @@ struct Followed {
 impl Graph {
     /// Returns when every kind that can be listed is known as a whole: before that, an object might
     /// seem to have no dependents.
-    pub(super) async fn start(client: &Client, recorder: Recorder) -> Arc<Graph> {
+    pub(super) async fn start(
+        client: &Client,
+        recorder: Recorder,
+        left: Queue<String>,
+    ) -> Arc<Graph> {
         let graph = Arc::new(Graph {
             client: client.clone(),
             recorder,
             queue: Queue::new(),
+            left,
             kinds: RwLock::default(),
             absent: Mutex::default(),
             spoken_of: Mutex::default(),
@@ -175,6 +182,11 @@ impl Graph {
             }
             let uid = |object: &Outline| object.metadata.uid.clone();
             if let Some(before) = before {
+                if after.is_none()
+                    && let Some(namespace) = &before.metadata.namespace
+                {
+                    graph.left.add(namespace.clone());
+                }
                 if after.map(uid) != Some(uid(before)) {
                     let dependents = graph.dependents(&before.metadata);
                     items.extend(dependents.into_iter().map(|dependent| dependent.item));

@@ -23,6 +23,20 @@ pub(crate) fn rank_victims(pods: &mut [Ranked], now: Timestamp) {
     pods.sort_by(|a, b| compare(a, b, now));
 }
 
+/// As a Job chooses: without company and cost, and the youngest first (C-105).
+pub(crate) fn rank_for_removal(pods: &mut [Arc<Pod>]) {
+    pods.sort_by_cached_key(|pod| {
+        let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        (
+            (is_assigned(pod), phase_order(pod), is_ready(pod)),
+            Reverse(ready_since(pod)),
+            Reverse(restarts(pod)),
+            Reverse(created),
+            uid(pod.as_ref()).to_owned(),
+        )
+    });
+}
+
 fn compare(a: &Ranked, b: &Ranked, now: Timestamp) -> Ordering {
     let key = |ranked: &Ranked| {
         let pod = ranked.pod.as_ref();

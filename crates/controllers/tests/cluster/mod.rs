@@ -28,6 +28,8 @@ impl Cluster {
     }
 
     pub(crate) async fn with(options: Options) -> Cluster {
+        // Each test is a process of its own, so that the clock on the wall is paused, too.
+        clock::simulate("2026-11-01T00:00:00Z".parse().unwrap(), 1);
         let _ = rustls::crypto::ring::default_provider().install_default();
         let data_dir = tempfile::tempdir().unwrap();
         let config = Config {

@@ -183,7 +183,15 @@ impl Cluster {
 
     /// The message of the first event with this reason.
     pub(crate) async fn event(&self, reason: &str) -> String {
-        let has = |event: &Event| event.reason.as_deref() == Some(reason);
+        self.event_on("", reason).await
+    }
+
+    /// As [`Cluster::event`], about an object of this kind.
+    pub(crate) async fn event_on(&self, kind: &str, reason: &str) -> String {
+        let has = |event: &Event| {
+            let on = event.involved_object.kind.as_deref();
+            event.reason.as_deref() == Some(reason) && (kind.is_empty() || on == Some(kind))
+        };
         let events = self.when_all::<Event>(|events| events.iter().any(has)).await;
         let event = events.into_iter().find(has).unwrap();
         event.message.unwrap_or_default()

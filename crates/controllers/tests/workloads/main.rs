@@ -3,5 +3,9 @@
 
 mod cluster;
 
+mod cron_jobs;
+mod daemon_sets;
 mod deployments;
+mod jobs;
 mod replica_sets;
+mod stateful_sets;

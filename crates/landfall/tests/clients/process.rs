@@ -33,8 +33,10 @@ fn it_says_what_it_is_and_how_it_is_used() {
     let wrong = landfall(&["nonsense"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(text(&wrong.stderr).contains("unrecognized subcommand"), "{wrong:?}");
-    let store = landfall(&["up", "--store", "floppy", "--data-dir", "/nonexistent"]);
-    assert!(!store.status.success());
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let store = landfall(&["up", "--store", "floppy", "--data-dir", data.to_str().unwrap()]);
+    assert!(!store.status.success() && !data.exists(), "nothing was made");
     assert!(text(&store.stderr).contains("neither `embedded` nor `etcd://HOST:PORT`"), "{store:?}");
 }
 

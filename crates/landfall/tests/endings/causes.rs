@@ -15,7 +15,7 @@ fn probe(command: &str, more: Value) -> Value {
     with(with(exec, json!({"periodSeconds": 1, "failureThreshold": 1})), more)
 }
 
-/// W-12, T-NODE-2, T-NODE-3, T-NODE-17, T-NODE-18, T-NODE-26, T-NODE-62, T-NODE-63, T-NODE-77: probes,
+/// W-12, T-NODE-2, T-NODE-3, T-NODE-17, T-NODE-18, T-NODE-26, T-NODE-62, T-NODE-63, T-NODE-67, T-NODE-77: probes,
 /// deadlines and a phase that somebody wrote; and a container that ends by itself.
 #[test]
 fn every_cause_but_its_own_end_runs_the_hook() {
@@ -34,17 +34,30 @@ fn every_cause_but_its_own_end_runs_the_hook() {
             let container = place.shell("itself", "python:1", "echo start > $P; exit 0");
             place.pod("itself", 5, vec![with(container, hook)], never.clone())
         };
+        // Hooks of a start: one that works holds up the next container, one that fails ends its own.
+        let post = |then: &str| {
+            let wait = format!("until [ -f /out/dead ]; do sleep 0.1; done; {then}");
+            json!({"exec": {"command": ["sh", "-c", wait]}})
+        };
+        let mut first = place.witness("first", "", json!({}));
+        first["lifecycle"] = json!({"postStart": post("echo posted > /out/first")});
+        let next = place.witness("next", "", json!({}));
+        let mut post_fails = pod(place, "post", "--term 1", json!({}), never.clone());
+        post_fails["spec"]["containers"][0]["lifecycle"]["postStart"] = post("false");
         let pods = [
+            place.pod("first", 5, vec![first, next], json!({})),
+            post_fails,
             pod(place, "alive", "--term ignore", json!({"livenessProbe": liveness}), json!({})),
-            pod(place, "startup", "", json!({"startupProbe": startup}), never.clone()),
+            pod(place, "startup", "--term 1", json!({"startupProbe": startup}), never.clone()),
             pod(place, "deadline", "", json!({}), deadline),
             pod(place, "failed", "", json!({}), json!({})),
             itself,
         ];
-        node.run(&pods, &["alive", "startup", "deadline", "failed", "itself"]);
+        node.run(&pods, &["first", "post", "alive", "startup", "deadline", "failed", "itself"]);
         std::fs::write(place.path().join("dead"), "").unwrap();
         node.kubectl.ok("kubectl patch pod failed --subresource=status -p '{\"status\":{\"phase\":\"Failed\"}}'");
-        for name in ["startup", "deadline", "failed"] {
+        assert!(place.between(("first", "posted"), ("next", "start")) > 0.0, "T-NODE-67");
+        for name in ["startup", "deadline", "failed", "post"] {
             place.at(name, GONE);
             assert_eq!(place.words(name), ["start", "hook", "SIGTERM", "exit", GONE], "{name}");
         }
@@ -71,6 +84,8 @@ kubectl wait --for=jsonpath='{.status.phase}'=Failed pod/startup pod/failed pod/
         ("deadline", "Pod was active on the node longer than the specified deadline"),
         ("deadline", "Stopping container deadline"),
         ("failed", "Stopping container failed"),
+        ("post", "PostStartHook failed"),
+        ("post", "FailedPostStartHook"),
     ] {
         let there = events.lines().any(|line| line.starts_with(pod) && line.contains(text));
         assert!(there, "T-NODE-17: {pod}: {text:?} is not in\n{events}");

@@ -2,7 +2,7 @@
 
 use crate::harness::signal;
 use crate::node::on_a_node;
-use crate::told::shim_of;
+use crate::told::{sandbox_of, shim_of};
 use crate::witness::GONE;
 use serde_json::json;
 
@@ -72,14 +72,8 @@ fn what_cannot_be_cleared_away_is_tried_again() {
             place.pod("volume", 1, vec![place.witness("volume", "", mount)], scratch),
         ];
         node.run(&pods, &["sandbox", "volume"]);
-        let id = node.get("sandbox", "{.status.containerStatuses[0].containerID}");
-        let id = id.rsplit('/').next().unwrap().to_owned();
+        let sandbox = sandbox_of(node, "sandbox").display().to_string();
         let data = node.cluster.data_dir();
-        let find = format!(
-            "dirname $(dirname $(find {}/run -name '{id}' -path '*/containers/*'))",
-            data.display()
-        );
-        let sandbox = node.kubectl.ok(&find).trim().to_owned();
         let uid = node.get("volume", "{.metadata.uid}");
         let volume = format!(
             "{}/kubelet/pods/{uid}/volumes/kubernetes.io~empty-dir/scratch",

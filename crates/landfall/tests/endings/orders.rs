@@ -1,7 +1,7 @@
 //! Who goes first: sidecars last and in reverse, and orders that hooks impose.
 
 use crate::node::on_a_node;
-use crate::witness::{GONE, hook, is_about, is_around, script};
+use crate::witness::{GONE, hook, is_about, script};
 use serde_json::{Value, json};
 
 fn sidecar(mut container: Value) -> Value {
@@ -30,7 +30,7 @@ fn sidecars_go_last_and_in_reverse() {
         let watch = node.watch();
         node.run(&[polite, stubborn], &["first", "second", "app", "quick", "proxy", "stubborn"]);
         node.delete("polite stubborn");
-        is_around("T-NODE-36", place.between(("app", "SIGTERM"), ("first", "hook")), 0.0);
+        is_about("T-NODE-36", place.between(("app", "SIGTERM"), ("first", "hook")), 0.0);
         is_about("its turn comes", place.between(("app", "exit"), ("second", "SIGTERM")), 0.0);
         is_about("then the other's", place.between(("second", "exit"), ("first", "SIGTERM")), 0.0);
         is_about("T-NODE-37", place.between(("stubborn", "SIGTERM"), ("proxy", "SIGTERM")), 3.0);
@@ -64,7 +64,7 @@ fn hooks_impose_an_order() {
         assert_eq!(place.words("second"), ["start", "waited", "SIGTERM", "exit", GONE], "W-20");
         place.at("web", GONE);
         assert_eq!(place.words("web"), ["start", "GET:/shutdown", "SIGTERM", GONE], "W-57");
-        is_around("W-57", place.between(("web", "GET:/shutdown"), ("web", GONE)), 3.0);
+        is_about("W-57", place.between(("web", "GET:/shutdown"), ("web", GONE)), 3.0);
         let events = node.kubectl.ok("kubectl get events");
         assert!(!events.contains("FailedPreStopHook"), "T-NODE-31: {events}");
     });

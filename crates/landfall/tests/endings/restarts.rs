@@ -1,7 +1,7 @@
 //! kill -9 of landfall while pods end, and what the next one makes of it.
 
 use crate::node::Node;
-use crate::witness::{GONE, is_about, is_around, now, script};
+use crate::witness::{GONE, is_about, now, script};
 use serde_json::json;
 
 /// A pod that ignores its signal, with a hook of a second and a grace of six; landfall is killed two
@@ -39,8 +39,8 @@ fn after_a_restart_an_ending_starts_over() {
     assert_eq!(place.words("app"), words, "W-6");
     let again = place.nth("app", "hook", 1);
     assert!(again < back + 5.0, "it goes on at once");
-    is_around("the hook again", place.nth("app", "SIGTERM", 1) - again, 1.0);
-    is_around("the whole grace again", place.at("app", GONE) - again, 6.0);
+    is_about("the hook again", place.nth("app", "SIGTERM", 1) - again, 1.0);
+    is_about("the whole grace again", place.at("app", GONE) - again, 6.0);
     node.kubectl.ok("kubectl wait --for=delete pod/app --timeout=30s");
     assert_eq!(place.words("other"), ["start"]);
     assert_eq!(place.words("finished"), ["start", GONE], "T-NODE-12");
@@ -73,7 +73,7 @@ fn a_pod_that_nobody_knows_any_more_is_ended() {
     let place = &node.place;
     let hook = script("echo hook > /out/orphan");
     let orphan = place.witness("orphan", "--term ignore", hook);
-    node.run(&[place.pod("orphan", 600, vec![orphan], json!({}))], &["orphan"]);
+    node.run(&[place.pod("orphan", 60, vec![orphan], json!({}))], &["orphan"]);
     let foreign =
         node.cluster.data_dir().join("kubelet/pods/nobody/volumes/kubernetes.io~empty-dir/x");
     std::fs::create_dir_all(&foreign).unwrap();

@@ -6,6 +6,7 @@ use crate::signals::cgroups_of;
 use crate::witness::{GONE, is_about};
 use serde_json::{Value, json};
 use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::time::Duration;
 
 fn condition<'a>(pod: &'a Value, name: &str) -> &'a Value {
@@ -14,7 +15,7 @@ fn condition<'a>(pod: &'a Value, name: &str) -> &'a Value {
 }
 
 /// W-2, W-8, W-16, W-17, T-NODE-44 to 46, T-NODE-51, T-NODE-53 to 56, T-NODE-70 to 74, T-INV-3,
-/// T-INV-7: from the mark to the end, as a watcher sees it; the node puts right what others write; a
+/// T-INV-4, T-INV-7: from the mark to the end, as a watcher sees it; the node puts right what others write; a
 /// container that has ended is shown as ended while another goes on (T-EDGE-5).
 #[test]
 fn a_watcher_sees_an_ending_in_its_order() {
@@ -79,6 +80,13 @@ fn is_in_order(events: &[Value], gone: f64) {
         event["object"]["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap()
     });
     assert!(versions.by_ref().is_sorted_by(|a, b| a < b), "T-INV-7");
+    let mut grace = 60;
+    for event in &events[first..] {
+        let meta = &event["object"]["metadata"];
+        let now = meta["deletionGracePeriodSeconds"].as_i64().unwrap();
+        assert!(meta["deletionTimestamp"].is_string() && now <= grace, "T-INV-4: {meta:#}");
+        grace = now;
+    }
     for event in events {
         let pod = &event["object"];
         if !matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed")) {
@@ -125,9 +133,9 @@ fn a_start_is_given_up_for_an_end() {
         let after = json!({"name": "after", "image": "python:1"});
         let absent = json!({"name": "absent", "image": "absent:1", "imagePullPolicy": "Never"});
         let pods = [
-            place.pod("post", 600, vec![post], json!({})),
-            place.pod("init", 600, vec![after], json!({"initContainers": [init]})),
-            place.pod("absent", 600, vec![absent], json!({})),
+            place.pod("post", 60, vec![post], json!({})),
+            place.pod("init", 60, vec![after], json!({"initContainers": [init]})),
+            place.pod("absent", 60, vec![absent], json!({})),
         ];
         let watch = node.watch();
         node.run(&pods, &["post", "init"]);
@@ -158,12 +166,12 @@ fn a_start_is_given_up_for_an_end() {
     });
 }
 
-/// T-NODE-8: bound and deleted in one breath: it goes, and nothing of it ever ran after the mark.
+/// T-NODE-8, T-INV-1: bound and deleted in one breath: it goes, and nothing of it ever ran after the mark.
 fn at_once(node: &Node, watch: &crate::node::Watch) {
     let place = &node.place;
     let pod = place.pod(
         "hasty",
-        600,
+        1,
         vec![place.witness("hasty", "", json!({}))],
         json!({"nodeName": "n1"}),
     );
@@ -226,20 +234,25 @@ fn nothing_is_called_ended_that_may_still_run() {
     });
 }
 
+/// Where landfall keeps the sandbox of a pod of one container.
+pub(crate) fn sandbox_of(node: &Node, pod: &str) -> PathBuf {
+    let id = node.get(pod, "{.status.containerStatuses[0].containerID}");
+    let id = id.rsplit('/').next().unwrap().to_owned();
+    let all = std::fs::read_dir(node.cluster.data_dir().join("run")).unwrap().flatten();
+    let mut all = all.map(|entry| entry.path());
+    all.find(|path| path.join("containers").join(&id).exists()).expect("it has a sandbox")
+}
+
 /// The shim of the only pod that runs a container of this name.
 pub(crate) fn shim_of(node: &Node, container: &str) -> u32 {
-    let id = node.get(container, "{.status.containerStatuses[0].containerID}");
-    let id = id.rsplit('/').next().unwrap().to_owned();
-    let run = node.cluster.data_dir().join("run");
-    let command =
-        format!("dirname $(dirname $(find {} -name '{id}' -path '*/containers/*'))", run.display());
-    let sandbox = node.kubectl.ok(&command);
-    let record = std::fs::read_to_string(format!("{}/shim.pid", sandbox.trim())).unwrap();
+    let sandbox = sandbox_of(node, container);
+    let record = std::fs::read_to_string(sandbox.join("shim.pid")).unwrap();
     let record: Value = serde_json::from_str(&record).unwrap();
     u32::try_from(record["pid"].as_u64().unwrap()).unwrap()
 }
 
-/// T-NODE-91: a mirror that is deleted comes back as another object; the pod it shows runs on.
+/// T-NODE-91: a mirror that is deleted comes back as another object; the pod it shows runs on. T-NODE-89,
+/// T-NODE-90: a manifest that changes ends the old pod with its own grace before the new one starts.
 #[test]
 fn a_deleted_mirror_leaves_its_pod_alone() {
     let manifests = tempfile::tempdir().unwrap();
@@ -262,8 +275,13 @@ fn a_deleted_mirror_leaves_its_pod_alone() {
 kubectl wait --for=jsonpath='{{.status.phase}}'=Running pod/fixed-n1 --timeout=60s"));
         assert_eq!(node.get("fixed-n1", id), container, "T-NODE-91");
         assert_eq!(place.words("fixed"), ["start"]);
-        std::fs::remove_file(manifests.path().join("fixed.json")).unwrap();
-        place.at("fixed", GONE);
+        let mut other = pod;
+        other["metadata"]["labels"] = json!({"edition": "second"});
+        std::fs::write(manifests.path().join("fixed.json"), other.to_string()).unwrap();
+        place.nth("fixed", "start", 1);
+        assert_eq!(place.words("fixed"), ["start", "SIGTERM", GONE, "start"], "T-NODE-90");
         is_about("its own grace", place.between(("fixed", "SIGTERM"), ("fixed", GONE)), 3.0);
+        std::fs::remove_file(manifests.path().join("fixed.json")).unwrap();
+        place.nth("fixed", GONE, 1);
     });
 }

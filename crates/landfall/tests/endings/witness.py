@@ -16,7 +16,6 @@ the last process as the end of the file.
 """
 
 import argparse
-import http.server
 import os
 import signal
 import threading
@@ -40,16 +39,6 @@ def say(what):
     os.write(pipe, f"{what} {time.time_ns()} {time.monotonic_ns()}\n".encode())
 
 
-class Answers(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        say(f"GET:{self.path}")
-        self.send_response(500)  # T-NODE-31: any answer will do.
-        self.end_headers()
-
-    def log_message(self, *_):
-        pass
-
-
 if options.children:
     if os.fork() == 0:
         if os.fork() == 0:
@@ -59,7 +48,23 @@ if options.children:
         while True:
             time.sleep(1000)
 
+# Before there are threads: they would take signals away from whoever waits for them.
+heard = set(signal.valid_signals()) - {signal.SIGCHLD, signal.SIGKILL, signal.SIGSTOP}
+if options.term != "default":
+    signal.pthread_sigmask(signal.SIG_BLOCK, heard)
+
 if options.http:
+    import http.server  # Not for everybody: it takes longer than all the rest.
+
+    class Answers(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            say(f"GET:{self.path}")
+            self.send_response(500)  # T-NODE-31: any answer will do.
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
     server = http.server.HTTPServer(("", options.http), Answers)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
@@ -68,8 +73,6 @@ if options.term == "default":
     while True:
         signal.pause()
 
-heard = {number for number in signal.valid_signals() if number not in (signal.SIGCHLD, signal.SIGKILL, signal.SIGSTOP)}
-signal.pthread_sigmask(signal.SIG_BLOCK, heard)
 say("start")
 while True:
     number = signal.sigwait(heard)

@@ -10,15 +10,24 @@ mod harness;
 mod ground;
 
 mod asked;
+mod clearing;
+mod confined;
 mod crashes;
 mod endings;
+mod figures;
 mod host;
 mod hostile;
+mod image_volumes;
+mod mounting;
+mod replaced;
+mod resizing;
 mod running;
 mod shutdown;
 mod starting;
 mod streams;
+mod timeline;
 mod volumes;
+mod workloads;
 
 use harness::{Cluster, Kubectl, down};
 
@@ -36,4 +45,11 @@ fn on_a_node_with(images: &[&str], args: &[&str], test: impl FnOnce(&Cluster, &K
     kubectl.ok("kubectl delete pods --all --grace-period=1");
     down(&cluster.data_dir());
     ground.is_as_before(&cluster.data_dir());
+}
+
+/// An event with these words comes.
+fn happens(kubectl: &Kubectl, words: &str) {
+    kubectl.ok(&format!(
+        "for i in $(seq 100); do kubectl get events | grep -q '{words}' && exit 0; done; kubectl get events; exit 1"
+    ));
 }

@@ -194,3 +194,21 @@ fn down_does_not_wait_for_ever_for_a_pod_that_is_stuck() {
     assert!(said.contains("nothing of it is left running"), "{said}");
     ground.is_as_before(&cluster.data_dir());
 }
+
+#[test]
+fn a_second_start_on_the_same_directory_takes_nothing_from_the_first() {
+    let cluster = Cluster::start(&[]);
+    let mut second = crate::harness::up(&cluster.data_dir());
+    let second = second.args(["--no-node", "--no-scheduler"]).output().unwrap();
+    assert!(!second.status.success());
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(
+        said.contains("another landfall is running on") && said.contains("landfall stop"),
+        "{said}"
+    );
+    cluster.kubectl().ok("kubectl get namespaces");
+    let mut stop = Command::new(LANDFALL);
+    let stop = stop.arg("stop").arg("--data-dir").arg(cluster.data_dir()).output().unwrap();
+    assert!(stop.status.success());
+    cluster.ended();
+}

@@ -1,6 +1,6 @@
 //! What holds for every ending, in whatever order things happen.
 
-use super::tests::{cast, play};
+use super::tests::{cast, play, play_until};
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -212,6 +212,47 @@ proptest! {
         ticked.inputs.extend(ticks.into_iter().map(|at| (at * 500 + 1, Input::Tick)));
         ticked.inputs.sort_by_key(|(at, _)| *at);
         prop_assert_eq!(story.play(), ticked.play());
+    }
+
+    /// T-EDGE-3: an agent that takes over at any moment, knowing what was done and the deadline, does what
+    /// the one before it would have done, at the same times; only a hook that still ran is run again.
+    #[test]
+    fn who_takes_over_keeps_every_deadline(story in any_story(), cut in 0u64..120) {
+        let cut = cut * 500 + 1;
+        let now = Moment(Duration::from_millis(cut));
+        let mut before = Termination::new(story.members.clone());
+        play_until(&mut before, &story.inputs, cut);
+        let left = now.until(before.due().unwrap());
+        let taken_over = before.stages().filter(|(_, stage)| *stage != Stage::Gone);
+        let killed = |(member, stage): (&Member, Stage)| {
+            matches!(stage, Stage::Killed { .. }).then(|| format!("kill {}", member.id))
+        };
+        let killed: Vec<String> = before.stages().filter_map(killed).collect();
+        let members = taken_over.map(|(member, stage)| {
+            let progress = match stage.progress(now) {
+                Progress::StopSent { kill_at } => Progress::StopSent { kill_at: Moment(now.until(kill_at)) },
+                other => other,
+            };
+            Member { progress, ..member.clone() }
+        });
+        let after = Termination::new(members.collect());
+        let signals = |actions: Vec<(u64, Action)>, from: u64| {
+            let mut all: Vec<(u64, String)> = actions
+                .into_iter()
+                .filter_map(|(at, action)| match action {
+                    Action::SendStop { id, .. } => Some((at + from, format!("stop {id}"))),
+                    Action::SendKill { id } => Some((at + from, format!("kill {id}"))),
+                    _ => None,
+                })
+                .collect();
+            all.sort();
+            all
+        };
+        let mut resumed = signals(play(after, &[(0, Input::Terminate { grace: left })]), cut);
+        // Who was killed is killed once more: whether it was is not worth a note of its own.
+        resumed.retain(|(_, what)| !killed.contains(what));
+        let alone = signals(play(before, &[]), 0);
+        prop_assert_eq!(resumed, alone);
     }
 
     #[test]

@@ -35,10 +35,20 @@ pub(super) fn exit(name: &str) -> Input {
 
 /// Plays a story against a clock in milliseconds that ticks when something is due.
 pub(super) fn play(mut machine: Termination, inputs: &[(u64, Input)]) -> Vec<(u64, Action)> {
-    let (mut done, mut inputs) = (Vec::new(), inputs.iter().peekable());
+    play_until(&mut machine, inputs, u64::MAX)
+}
+
+/// The same up to a moment; the machine is then as it is at that moment.
+pub(super) fn play_until(
+    machine: &mut Termination,
+    inputs: &[(u64, Input)],
+    until: u64,
+) -> Vec<(u64, Action)> {
+    let mut done = Vec::new();
+    let mut inputs = inputs.iter().filter(|(at, _)| *at < until).peekable();
     loop {
         let due = machine.next_due().map(|due| due.0.as_millis() as u64);
-        let (at, input) = match (inputs.peek(), due) {
+        let (at, input) = match (inputs.peek(), due.filter(|due| *due < until)) {
             (Some((at, _)), due) if due.is_none_or(|due| *at <= due) => {
                 let (at, input) = inputs.next().unwrap();
                 (*at, input.clone())

@@ -168,26 +168,33 @@ impl Scale {
 }
 
 fn steps(record: &Termination, width: usize) -> Vec<String> {
-    let from = record.started.unwrap_or_default();
-    let actors = record.steps.iter().map(|step| step.actor.chars().count()).max().unwrap_or(0);
-    let actors = actors.min(NAME_WIDTH);
-    let mut lines = Vec::new();
-    for step in &record.steps {
-        let seconds = step.at.duration_since(from).as_secs_f64();
-        let time = format!("{seconds:+.3}");
-        let head = format!("{time:>9} s  {}  ", fit(&step.actor, actors));
-        let mut said = told(step);
-        if !step.message.is_empty() {
-            said += &format!(": {}", plain(&step.message));
-        }
-        lines.extend(wrapped(&head, &said, width));
-        lines.extend(
-            output(step).map(|line| format!("{}│ {line}", " ".repeat(head.chars().count()))),
-        );
-    }
+    let mut lines: Vec<String> =
+        record.steps.iter().flat_map(|step| step_lines(record, step, width)).collect();
     if record.dropped > 0 {
         lines.push(format!("{:>11}  {} more steps were not kept", "", record.dropped));
     }
+    lines
+}
+
+/// One step as [`draw`] draws it, for those who follow.
+pub fn draw_step(record: &Termination, step: &Step, width: usize) -> String {
+    let width = width.max(WIDTH_MIN);
+    let lines = step_lines(record, step, width).into_iter();
+    lines.map(|line| cut(&line, width).trim_end().to_owned() + "\n").collect()
+}
+
+fn step_lines(record: &Termination, step: &Step, width: usize) -> Vec<String> {
+    let actors = record.steps.iter().map(|step| step.actor.chars().count()).max().unwrap_or(0);
+    let since = record.started.unwrap_or_default();
+    let time = format!("{:+.3}", step.at.duration_since(since).as_secs_f64());
+    let head = format!("{time:>9} s  {}  ", fit(&step.actor, actors.min(NAME_WIDTH)));
+    let mut said = told(step);
+    if !step.message.is_empty() {
+        said += &format!(": {}", plain(&step.message));
+    }
+    let mut lines = wrapped(&head, &said, width);
+    let blank = " ".repeat(head.chars().count());
+    lines.extend(output(step).map(|line| format!("{blank}│ {line}")));
     lines
 }
 
@@ -219,9 +226,11 @@ fn told(step: &Step) -> String {
         }
         What::Signal { signal, target, reason } => format!("{signal} to {target}, {reason}"),
         What::Exited { exit_code, signal, oom } => {
-            let by = if signal.is_empty() { String::new() } else { format!(" of {signal}") };
             let oom = if *oom { ", out of memory" } else { "" };
-            format!("ended{by} with {exit_code}{oom}")
+            match signal.as_str() {
+                "" => format!("exited with {exit_code}{oom}"),
+                signal => format!("died of {signal}, exit code {exit_code}{oom}"),
+            }
         }
         What::Lost => "gone; nobody saw how it ended".to_owned(),
         What::SandboxStopped => "no process is left".to_owned(),

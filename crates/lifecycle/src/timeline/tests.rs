@@ -381,13 +381,13 @@ sidecar  ██●
    +0.003 s  node/n1  begins (Deleted), 30 s for all
    +0.004 s  node/n1  app: preStop hook starts (exec)
    +0.005 s  node/n1  sidecar: SIGTERM to process 1
-   +1.000 s  node/n1  sidecar: ended with 0
+   +1.000 s  node/n1  sidecar: exited with 0
   +10.004 s  node/n1  app: preStop hook FAILED, exit code 3
                       │ draining
                       │ \u{fffd}[31mfailed
   +10.005 s  node/n1  app: SIGTERM to process 1
   +30.003 s  node/n1  app: SIGKILL to process 1
-  +30.005 s  node/n1  app: ended of SIGKILL with 137
+  +30.005 s  node/n1  app: died of SIGKILL, exit code 137
   +30.050 s  node/n1  no process is left
   +30.051 s  node/n1  last status written
   +30.052 s  server   object removed

@@ -30,6 +30,8 @@ pub(crate) struct NodeFacts {
     pub(crate) pod_pids_limit: Option<i64>,
     /// Sizes of huge pages this kernel has, in bytes.
     pub(crate) huge_pages: Vec<u64>,
+    /// There is somewhere to swap to. Containers do not, all the same (N-114).
+    pub(crate) swap: bool,
     /// The kernel and the runtime can make a mount read-only with all that is below it (N-153).
     pub(crate) recursive_read_only: bool,
     /// The cgroup all pods are below: `/kubepods`.
@@ -53,6 +55,7 @@ impl NodeFacts {
             seccomp_default: false,
             pod_pids_limit: None,
             huge_pages: Vec::new(),
+            swap: false,
             recursive_read_only: true,
             cgroup_root: "/kubepods".into(),
         }

@@ -24,7 +24,9 @@ pub(crate) fn of_container(
 ) -> Resources {
     let resources = effective(pod, container.resources.as_ref());
     let cgroup = lifecycle::resources::container_cgroup(Some(&resources));
-    Resources { hugepage_limits: huge_pages(&resources, facts), ..in_cgroup(cgroup) }
+    // With swap means in all: no more than without.
+    let swap_limit = facts.swap.then(|| cgroup.memory_limit.unwrap_or(0));
+    Resources { hugepage_limits: huge_pages(&resources, facts), swap_limit, ..in_cgroup(cgroup) }
 }
 
 fn in_cgroup(cgroup: Cgroup) -> Resources {
@@ -142,6 +144,17 @@ mod tests {
         assert_eq!((made.memory_limit, made.pids_limit), (Some(64 << 20), None));
         assert_eq!(made.hugepage_limits, [("2MB".into(), 4 << 20), ("1GB".into(), 0)]);
         assert_eq!(of_pod(&pod, &facts()).pids_limit, Some(100), "N-113");
+    }
+
+    /// N-114
+    #[test]
+    fn a_container_gets_no_swap_where_there_is_some() {
+        let pod = pod(json!({ "limits": { "memory": "64Mi" } }), json!(null));
+        let of = |swap: bool| {
+            let facts = NodeFacts { swap, ..facts() };
+            of_container(&pod, &containers(&pod)[0], &facts).swap_limit
+        };
+        assert_eq!((of(false), of(true)), (None, Some(64 << 20)));
     }
 
     /// N-110

@@ -1,79 +1,223 @@
-//! What the agent counts about itself, as Prometheus text (N-182).
+//! What the agent counts about itself (N-182): the names are upstream's, and an interface.
 //!
-//! Whoever has something to count names it here as upstream does; the endpoint shows it. What can
-//! be seen by looking (pods, containers) is not counted but looked at (`scrape`).
+//! Whoever has something to count names it as the catalogue does. What can be seen by looking (pods,
+//! containers) is not counted but looked at (`scrape`, `figures`).
 
+use ::metrics::{Family, Registry, counter, gauge, histogram};
 use http::Method;
-use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::sync::Mutex;
+use std::ops::Deref;
 use std::time::Duration;
 
-/// Upper bounds of buckets, in seconds. Bring-ups and pulls take longer than requests do.
-const BUCKETS: [f64; 14] =
-    [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 600.0];
-/// Of one name. Labels come from pods, of which there are few; a mistake must not fill the memory.
-const SAMPLES_MAX: usize = 10_000;
+pub use ::metrics::Labels;
 
-pub type Labels<'a> = &'a [(&'static str, &'a str)];
+/// Bounds in seconds, as upstream has them: of one pass or request, of what the runtime does, of
+/// starts and pulls, which may take an hour.
+const PASS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+const OPERATION: &[f64] = &[
+    0.005,
+    0.0125,
+    0.03125,
+    0.078125,
+    0.1953125,
+    0.48828125,
+    1.220703125,
+    3.0517578125,
+    7.62939453,
+    19.0734863,
+    47.6837158,
+    119.20929,
+    298.023224,
+    745.05806,
+];
+const START: &[f64] = &[
+    0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0,
+    300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
+];
+const PULL: &[f64] =
+    &[1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 180.0, 300.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0];
+const STATUS: &[f64] = &[0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
 
-#[derive(Default)]
-pub struct Metrics {
-    families: Mutex<BTreeMap<&'static str, Family>>,
+/// N-182, and the catalogue of section 2.10 of the rules of termination.
+const CATALOGUE: &[Family] = &[
+    gauge("kubelet_active_pods", &["static"], "Pods that have not ended."),
+    counter(
+        "kubelet_admission_rejections_total",
+        &["reason"],
+        "Pods that this node did not take, by reason.",
+    ),
+    gauge("kubelet_desired_pods", &["static"], "Pods that this node was told to run."),
+    histogram(
+        "kubelet_eviction_stats_age_seconds",
+        START,
+        &["eviction_signal"],
+        "Age of the figures that an eviction was decided by.",
+    ),
+    counter(
+        "kubelet_evictions",
+        &["eviction_signal"],
+        "Pods evicted, by what the node was short of.",
+    ),
+    gauge(
+        "kubelet_graceful_shutdown_end_time_seconds",
+        &[],
+        "When the last shutdown of the node ended, since 1970.",
+    ),
+    gauge(
+        "kubelet_graceful_shutdown_start_time_seconds",
+        &[],
+        "When the last shutdown of the node began, since 1970.",
+    ),
+    counter(
+        "kubelet_http_requests_total",
+        &["long_running", "method", "path", "server_type"],
+        "Requests to the node's endpoint.",
+    ),
+    histogram(
+        "kubelet_http_requests_duration_seconds",
+        PASS,
+        &["long_running", "method", "path", "server_type"],
+        "Time to answer requests to the node's endpoint.",
+    ),
+    counter(
+        "kubelet_image_garbage_collected_total",
+        &["reason"],
+        "Images removed because nobody used them.",
+    ),
+    histogram(
+        "kubelet_image_pull_duration_seconds",
+        PULL,
+        &["image_size_in_bytes"],
+        "Time to pull an image, by its size.",
+    ),
+    counter(
+        "kubelet_lifecycle_handler_http_fallbacks_total",
+        &[],
+        "Hooks over HTTPS that were answered in plain HTTP and tried again so.",
+    ),
+    gauge("kubelet_mirror_pods", &[], "Copies of static pods that the API has."),
+    gauge("kubelet_node_name", &["node"], "The node's name; always 1."),
+    counter(
+        "kubelet_orphaned_runtime_pods_total",
+        &[],
+        "Pods found running that nobody knew, and ended.",
+    ),
+    histogram(
+        "kubelet_pod_start_duration_seconds",
+        START,
+        &[],
+        "From when the node first saw a pod until it ran.",
+    ),
+    histogram(
+        "kubelet_pod_start_total_duration_seconds",
+        START,
+        &[],
+        "From when a pod was created until it ran.",
+    ),
+    histogram(
+        "kubelet_pod_status_sync_duration_seconds",
+        STATUS,
+        &[],
+        "From a change of a pod's status until the API has it.",
+    ),
+    histogram(
+        "kubelet_pod_worker_duration_seconds",
+        PASS,
+        &["operation_type"],
+        "Time of one pass over a pod.",
+    ),
+    histogram(
+        "kubelet_pod_worker_start_duration_seconds",
+        PASS,
+        &[],
+        "From when the node first saw a pod until the first pass over it.",
+    ),
+    counter(
+        "kubelet_preemptions",
+        &["preemption_signal"],
+        "Pods ended to make room for a critical one, by what was short.",
+    ),
+    counter(
+        "kubelet_restarted_pods_total",
+        &["static"],
+        "Pods of which another with the same uid came.",
+    ),
+    gauge("kubelet_running_containers", &["container_state"], "Containers, by their state."),
+    gauge("kubelet_running_pods", &[], "Pods with a sandbox that is ready."),
+    histogram(
+        "kubelet_run_podsandbox_duration_seconds",
+        PASS,
+        &["runtime_handler"],
+        "Time to make the sandbox of a pod.",
+    ),
+    counter(
+        "kubelet_run_podsandbox_errors_total",
+        &["runtime_handler"],
+        "Sandboxes that could not be made.",
+    ),
+    histogram(
+        "kubelet_runtime_operations_duration_seconds",
+        OPERATION,
+        &["operation_type"],
+        "Time of what the runtime was asked to do.",
+    ),
+    counter(
+        "kubelet_runtime_operations_errors_total",
+        &["operation_type"],
+        "What the runtime was asked to do and could not.",
+    ),
+    counter(
+        "kubelet_runtime_operations_total",
+        &["operation_type"],
+        "What the runtime was asked to do.",
+    ),
+    counter(
+        "kubelet_sleep_action_terminated_early_total",
+        &[],
+        "Sleeping hooks that were cut short by the end of the grace period.",
+    ),
+    counter(
+        "kubelet_started_containers_errors_total",
+        &["code", "container_type"],
+        "Containers that could not be started, by reason.",
+    ),
+    counter("kubelet_started_containers_total", &["container_type"], "Containers started."),
+    counter("kubelet_started_pods_errors_total", &[], "Pods whose sandbox could not be made."),
+    counter("kubelet_started_pods_total", &[], "Pods whose sandbox was made."),
+    counter(
+        "kubelet_terminated_containers_total",
+        &["container_type", "exit_code", "reason"],
+        "Containers that ended, each once.",
+    ),
+    gauge(
+        "kubelet_working_pods",
+        &["config", "lifecycle", "static"],
+        "Pods that somebody works on, by what is done with them.",
+    ),
+    counter(
+        "prober_probe_total",
+        &["container", "namespace", "pod", "pod_uid", "probe_type", "result"],
+        "Probes, by their result.",
+    ),
+];
+
+/// Numbers of one agent.
+pub struct Metrics(Registry);
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        Metrics(Registry::new(CATALOGUE))
+    }
 }
 
-struct Family {
-    kind: &'static str,
-    samples: BTreeMap<String, Sample>,
-}
+impl Deref for Metrics {
+    type Target = Registry;
 
-enum Sample {
-    Value(f64),
-    Histogram { counts: [u64; BUCKETS.len() + 1], sum: f64 },
+    fn deref(&self) -> &Registry {
+        &self.0
+    }
 }
 
 impl Metrics {
-    /// Counts something: `kubelet_started_pods_total`.
-    pub fn add(&self, name: &'static str, labels: Labels<'_>, by: u64) {
-        self.change(name, "counter", labels, |sample| match sample {
-            Sample::Value(value) => *value += by as f64,
-            Sample::Histogram { .. } => {}
-        });
-    }
-
-    /// Says how much there is now: `kubelet_working_pods`.
-    pub fn set(&self, name: &'static str, labels: Labels<'_>, to: f64) {
-        self.change(name, "gauge", labels, |sample| *sample = Sample::Value(to));
-    }
-
-    /// Notes how long something took: `kubelet_pod_start_duration_seconds`.
-    pub fn observe(&self, name: &'static str, labels: Labels<'_>, took: Duration) {
-        let seconds = took.as_secs_f64();
-        let bucket = BUCKETS.iter().position(|bound| seconds <= *bound).unwrap_or(BUCKETS.len());
-        self.change(name, "histogram", labels, |sample| {
-            if let Sample::Value(_) = sample {
-                *sample = Sample::Histogram { counts: [0; BUCKETS.len() + 1], sum: 0.0 };
-            }
-            if let Sample::Histogram { counts, sum } = sample {
-                counts[bucket] += 1;
-                *sum += seconds;
-            }
-        });
-    }
-
-    /// Drops the samples with this label, such as those of a pod that is gone.
-    pub fn forget(&self, label: &'static str, value: &str) {
-        let gone = text_of(&[(label, value)]);
-        let mut families = self.families.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        for family in families.values_mut() {
-            family.samples.retain(|labels, _| {
-                !labels.split("\",").any(|one| {
-                    one == gone || one.trim_end_matches('"') == gone.trim_end_matches('"')
-                })
-            });
-        }
-    }
-
     pub(super) fn request(&self, method: &Method, path: &str, took: Duration) {
         let path = match path.split('/').find(|segment| !segment.is_empty()).unwrap_or_default() {
             // Known paths only: callers could think of any number of others.
@@ -92,94 +236,25 @@ impl Metrics {
         self.add("kubelet_http_requests_total", labels, 1);
         self.observe("kubelet_http_requests_duration_seconds", labels, took);
     }
-
-    fn change(
-        &self,
-        name: &'static str,
-        kind: &'static str,
-        labels: Labels<'_>,
-        change: impl FnOnce(&mut Sample),
-    ) {
-        let mut families = self.families.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let family =
-            families.entry(name).or_insert_with(|| Family { kind, samples: BTreeMap::new() });
-        let key = text_of(labels);
-        if family.samples.len() < SAMPLES_MAX || family.samples.contains_key(&key) {
-            change(family.samples.entry(key).or_insert(Sample::Value(0.0)));
-        }
-    }
-
-    /// Everything whose name is wanted.
-    pub(super) fn write(&self, text: &mut String, wanted: impl Fn(&str) -> bool) {
-        let families = self.families.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        for (name, family) in families.iter().filter(|(name, _)| wanted(name)) {
-            let _ = writeln!(text, "# TYPE {name} {}", family.kind);
-            for (labels, sample) in &family.samples {
-                let _ = write_sample(text, name, labels, sample);
-            }
-        }
-    }
-}
-
-fn write_sample(text: &mut String, name: &str, labels: &str, sample: &Sample) -> std::fmt::Result {
-    let braced = |labels: &str| match labels {
-        "" => String::new(),
-        labels => format!("{{{labels}}}"),
-    };
-    match sample {
-        Sample::Value(value) => writeln!(text, "{name}{} {value}", braced(labels)),
-        Sample::Histogram { counts, sum } => {
-            let comma = if labels.is_empty() { "" } else { "," };
-            let mut total = 0;
-            for (place, count) in counts.iter().enumerate() {
-                total += count;
-                let bound = BUCKETS.get(place).map_or("+Inf".to_owned(), f64::to_string);
-                writeln!(text, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {total}")?;
-            }
-            writeln!(text, "{name}_sum{} {sum}", braced(labels))?;
-            writeln!(text, "{name}_count{} {total}", braced(labels))
-        }
-    }
-}
-
-/// `a="x",b="y"`
-pub(super) fn text_of(labels: Labels<'_>) -> String {
-    let mut text = String::new();
-    for (name, value) in labels {
-        let comma = if text.is_empty() { "" } else { "," };
-        let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        let _ = write!(text, "{comma}{name}=\"{value}\"");
-    }
-    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ::metrics::Kind;
+    use std::collections::BTreeSet;
 
+    /// N-182: no name is there twice, and each says what it is.
     #[test]
-    fn n_182_what_is_counted_is_shown_by_name_and_labels() {
-        let metrics = Metrics::default();
-        metrics.add("kubelet_started_pods_total", &[], 2);
-        metrics.set("kubelet_working_pods", &[("lifecycle", "sync")], 3.0);
-        let took = Duration::from_millis(30);
-        metrics.observe("kubelet_pod_start_duration_seconds", &[], took);
-        metrics.add("prober_probe_total", &[("pod", "p"), ("result", "failed")], 1);
-        metrics.add("prober_probe_total", &[("pod", "q\""), ("result", "failed")], 1);
-        metrics.forget("pod", "p");
-        let mut text = String::new();
-        metrics.write(&mut text, |_| true);
-        for line in [
-            "# TYPE kubelet_started_pods_total counter",
-            "kubelet_started_pods_total 2",
-            "kubelet_working_pods{lifecycle=\"sync\"} 3",
-            "kubelet_pod_start_duration_seconds_bucket{le=\"0.025\"} 0",
-            "kubelet_pod_start_duration_seconds_bucket{le=\"0.05\"} 1",
-            "kubelet_pod_start_duration_seconds_count 1",
-            "prober_probe_total{pod=\"q\\\"\",result=\"failed\"} 1",
-        ] {
-            assert!(text.lines().any(|shown| shown == line), "{line} is not in\n{text}");
+    fn n_182_the_catalogue_is_sound() {
+        let names: BTreeSet<&str> = CATALOGUE.iter().map(|family| family.name).collect();
+        assert_eq!(names.len(), CATALOGUE.len());
+        for Family { name, kind, help, .. } in CATALOGUE {
+            assert!(help.ends_with('.'), "{name} does not say what it is");
+            if let Kind::Histogram(bounds) = kind {
+                assert!(bounds.windows(2).all(|pair| pair[0] < pair[1]), "{name}");
+                assert!(name.ends_with("_seconds"), "{name}");
+            }
         }
-        assert!(!text.contains("pod=\"p\""), "{text}");
     }
 }

@@ -2,51 +2,33 @@
 
 use super::answer::{self, Answer};
 use super::machine::Machine;
-use super::metrics::{Labels, text_of};
 use super::routes::Call;
+use ::metrics::{self, Kind, Labels, Page};
 use http::StatusCode;
 use jiff::Timestamp;
-use runtime::{ContainerState, ContainerUsage};
+use runtime::{ContainerState, ContainerUsage, SandboxState};
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
-/// Text that is Prometheus'.
-#[derive(Default)]
-struct Page(String);
+/// Kinds of numbers that are looked at, not counted.
+const GAUGE: Kind = Kind::Gauge;
+const COUNTER: Kind = Kind::Counter;
 
-impl Page {
-    fn family(&mut self, name: &str, kind: &str) {
-        let _ = writeln!(self.0, "# TYPE {name} {kind}");
-    }
+fn answer_of(page: Page) -> Answer {
+    answer::of(StatusCode::OK, metrics::CONTENT_TYPE, page.into_text())
+}
 
-    fn sample(&mut self, name: &str, labels: Labels<'_>, value: f64, at: Option<Timestamp>) {
-        let labels = match labels {
-            [] => String::new(),
-            labels => format!("{{{}}}", text_of(labels)),
-        };
-        let at = at.map_or(String::new(), |at| format!(" {}", at.as_millisecond()));
-        let _ = writeln!(self.0, "{name}{labels} {value}{at}");
-    }
-
-    fn answer(self) -> Answer {
-        answer::of(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", self.0)
-    }
+fn millis(at: Timestamp) -> Option<i64> {
+    Some(at.as_millisecond())
 }
 
 pub(super) async fn main(call: &Call) -> Answer {
     let endpoint = &call.state.endpoint;
-    let mut page = Page::default();
-    endpoint.metrics.write(&mut page.0, |name| !name.starts_with("prober_"));
-    page.family("kubelet_node_name", "gauge");
-    page.sample("kubelet_node_name", &[("node", &endpoint.node)], 1.0, None);
     let sandboxes = endpoint.runtime.sandboxes().await.unwrap_or_default();
     let mut states: BTreeMap<&str, u32> = BTreeMap::new();
     let mut running = 0;
     for sandbox in &sandboxes {
-        let containers = &sandbox.containers;
-        let runs = |state: &ContainerState| matches!(state, ContainerState::Running { .. });
-        running += u32::from(containers.iter().any(|container| runs(&container.state)));
-        for container in containers {
+        running += u32::from(sandbox.state == SandboxState::Ready);
+        for container in &sandbox.containers {
             *states
                 .entry(match container.state {
                     ContainerState::Created => "created",
@@ -57,32 +39,30 @@ pub(super) async fn main(call: &Call) -> Answer {
                 .or_default() += 1;
         }
     }
-    page.family("kubelet_running_pods", "gauge");
-    page.sample("kubelet_running_pods", &[], running.into(), None);
-    page.family("kubelet_running_containers", "gauge");
+    let metrics = &endpoint.metrics;
+    metrics.set("kubelet_node_name", &[("node", &endpoint.node)], 1.0);
+    metrics.set("kubelet_running_pods", &[], running.into());
+    metrics.clear("kubelet_running_containers");
     for (state, count) in states {
-        page.sample(
-            "kubelet_running_containers",
-            &[("container_state", state)],
-            count.into(),
-            None,
-        );
+        metrics.set("kubelet_running_containers", &[("container_state", state)], count.into());
     }
-    page.answer()
+    let mut page = Page::default();
+    metrics.write(&mut page, |name| !name.starts_with("prober_"));
+    answer_of(page)
 }
 
 pub(super) fn probes(call: &Call) -> Answer {
     let mut page = Page::default();
-    call.state.endpoint.metrics.write(&mut page.0, |name| name.starts_with("prober_"));
-    page.answer()
+    call.state.endpoint.metrics.write(&mut page, |name| name.starts_with("prober_"));
+    answer_of(page)
 }
 
 /// Whether the parts are well, for service levels.
 pub(super) fn slis() -> Answer {
     let mut page = Page::default();
-    page.family("kubernetes_healthcheck", "gauge");
+    page.family("kubernetes_healthcheck", GAUGE, "Whether a part of the node is well.");
     page.sample("kubernetes_healthcheck", &[("name", "ping"), ("type", "healthz")], 1.0, None);
-    page.answer()
+    answer_of(page)
 }
 
 /// Container and pod of a usage, by name.
@@ -104,59 +84,118 @@ async fn usage_by_name<'a>(call: &Call, usage: &'a [ContainerUsage]) -> Vec<Name
 
 /// What metrics-server scrapes (N-171).
 pub(super) async fn resource(call: &Call) -> Answer {
-    let asked = call.state.endpoint.runtime.usage().await;
+    let runtime = &call.state.endpoint.runtime;
+    let asked = runtime.usage().await;
     let failed = asked.is_err();
-    let usage = asked.unwrap_or_default();
+    let mut usage = asked.unwrap_or_default();
+    if usage.iter().any(|one| one.started_at.is_none()) {
+        // CRI does not say it among the figures.
+        let sandboxes = runtime.sandboxes().await.unwrap_or_default();
+        let containers = sandboxes.iter().flat_map(|sandbox| &sandbox.containers);
+        let started: BTreeMap<&str, Timestamp> = containers.filter_map(started).collect();
+        for one in &mut usage {
+            one.started_at = one.started_at.or(started.get(one.container_id.as_str()).copied());
+        }
+    }
     let named = usage_by_name(call, &usage).await;
     let mut page = Page::default();
-    let mut of_containers =
-        |name: &str, kind: &str, value: &dyn Fn(&ContainerUsage) -> Option<f64>| {
-            page.family(name, kind);
-            for Named { usage, namespace, pod } in &named {
-                let labels: Labels<'_> =
-                    &[("container", &usage.container), ("namespace", namespace), ("pod", pod)];
-                if let Some(value) = value(usage) {
-                    page.sample(name, labels, value, Some(usage.at));
-                }
-            }
-        };
-    let cpu = |usage: &ContainerUsage| usage.cpu_nanoseconds as f64 / 1e9;
-    of_containers("container_cpu_usage_seconds_total", "counter", &|usage| Some(cpu(usage)));
-    of_containers("container_memory_working_set_bytes", "gauge", &|usage| {
-        Some(usage.working_set_bytes as f64)
-    });
-    of_containers("container_start_time_seconds", "gauge", &|usage| {
-        usage.started_at.map(|at| at.as_millisecond() as f64 / 1e3)
-    });
-    let now = clock::now();
-    let machine = Machine::look();
-    page.family("node_cpu_usage_seconds_total", "counter");
-    let busy = machine.cpu_nanoseconds as f64 / 1e9;
-    page.sample("node_cpu_usage_seconds_total", &[], busy, Some(now));
-    page.family("node_memory_working_set_bytes", "gauge");
-    page.sample("node_memory_working_set_bytes", &[], machine.working_set as f64, Some(now));
-    page.family("node_swap_usage_bytes", "gauge");
-    page.sample("node_swap_usage_bytes", &[], machine.swap_used as f64, Some(now));
-    let mut pods: BTreeMap<(&str, &str), (f64, f64, Timestamp)> = BTreeMap::new();
-    for Named { usage, namespace, pod } in &named {
-        let sum = pods.entry((namespace, pod)).or_insert((0.0, 0.0, usage.at));
-        *sum = (sum.0 + cpu(usage), sum.1 + usage.working_set_bytes as f64, sum.2.max(usage.at));
-    }
-    page.family("pod_cpu_usage_seconds_total", "counter");
-    for ((namespace, pod), (cpu, _, at)) in &pods {
-        let labels: Labels<'_> = &[("namespace", namespace), ("pod", pod)];
-        page.sample("pod_cpu_usage_seconds_total", labels, *cpu, Some(*at));
-    }
-    page.family("pod_memory_working_set_bytes", "gauge");
-    for ((namespace, pod), (_, memory, at)) in &pods {
-        let labels: Labels<'_> = &[("namespace", namespace), ("pod", pod)];
-        page.sample("pod_memory_working_set_bytes", labels, *memory, Some(*at));
-    }
-    for name in ["resource_scrape_error", "scrape_error"] {
-        page.family(name, "gauge");
+    container_usage(&mut page, &named);
+    node_usage(&mut page);
+    pod_usage(&mut page, &named);
+    for (name, help) in [
+        ("resource_scrape_error", "1 if the figures of containers could not be had."),
+        ("scrape_error", "The same under its old name."),
+    ] {
+        page.family(name, GAUGE, help);
         page.sample(name, &[], f64::from(u8::from(failed)), None);
     }
-    page.answer()
+    answer_of(page)
+}
+
+fn started(container: &runtime::Container) -> Option<(&str, Timestamp)> {
+    match container.state {
+        ContainerState::Running { started_at } => Some((&container.id, started_at)),
+        ContainerState::Created | ContainerState::Exited(_) | ContainerState::Unknown => None,
+    }
+}
+
+fn container_usage(page: &mut Page, named: &[Named<'_>]) {
+    type Row = (&'static str, Kind, &'static str, fn(&ContainerUsage) -> Option<f64>);
+    let rows: [Row; 3] = [
+        ("container_cpu_usage_seconds_total", COUNTER, "CPU time of the container.", |usage| {
+            Some(usage.cpu_nanoseconds as f64 / 1e9)
+        }),
+        (
+            "container_memory_working_set_bytes",
+            GAUGE,
+            "Memory the container works with.",
+            |usage| Some(usage.working_set_bytes as f64),
+        ),
+        (
+            "container_start_time_seconds",
+            GAUGE,
+            "When the container started, since 1970.",
+            |usage| usage.started_at.map(|at| at.as_millisecond() as f64 / 1e3),
+        ),
+    ];
+    for (name, kind, help, value) in rows {
+        let values = named.iter().filter_map(|one| Some((one, value(one.usage)?)));
+        let mut said = false;
+        for (Named { usage, namespace, pod }, value) in values {
+            if !std::mem::replace(&mut said, true) {
+                page.family(name, kind, help);
+            }
+            let labels: Labels<'_> =
+                &[("container", &usage.container), ("namespace", namespace), ("pod", pod)];
+            page.sample(name, labels, value, millis(usage.at));
+        }
+    }
+}
+
+fn node_usage(page: &mut Page) {
+    let (now, machine) = (millis(clock::now()), Machine::look());
+    for (name, kind, help, value) in [
+        (
+            "node_cpu_usage_seconds_total",
+            COUNTER,
+            "CPU time of the node.",
+            machine.cpu_nanoseconds as f64 / 1e9,
+        ),
+        (
+            "node_memory_working_set_bytes",
+            GAUGE,
+            "Memory the node works with.",
+            machine.working_set as f64,
+        ),
+        ("node_swap_usage_bytes", GAUGE, "Swap of the node.", machine.swap_used as f64),
+    ] {
+        page.family(name, kind, help);
+        page.sample(name, &[], value, now);
+    }
+}
+
+/// A pod uses what its containers use.
+fn pod_usage(page: &mut Page, named: &[Named<'_>]) {
+    let mut pods: BTreeMap<(&str, &str), (f64, f64, Timestamp)> = BTreeMap::new();
+    for Named { usage, namespace, pod } in named {
+        let sum = pods.entry((namespace, pod)).or_insert((0.0, 0.0, usage.at));
+        sum.0 += usage.cpu_nanoseconds as f64 / 1e9;
+        sum.1 += usage.working_set_bytes as f64;
+        sum.2 = sum.2.max(usage.at);
+    }
+    if pods.is_empty() {
+        return;
+    }
+    page.family("pod_cpu_usage_seconds_total", COUNTER, "CPU time of the pod.");
+    for ((namespace, pod), (cpu, _, at)) in &pods {
+        let labels: Labels<'_> = &[("namespace", namespace), ("pod", pod)];
+        page.sample("pod_cpu_usage_seconds_total", labels, *cpu, millis(*at));
+    }
+    page.family("pod_memory_working_set_bytes", GAUGE, "Memory the pod works with.");
+    for ((namespace, pod), (_, memory, at)) in &pods {
+        let labels: Labels<'_> = &[("namespace", namespace), ("pod", pod)];
+        page.sample("pod_memory_working_set_bytes", labels, *memory, millis(*at));
+    }
 }
 
 /// The few that dashboards read most, under the names cAdvisor gave them.
@@ -164,16 +203,26 @@ pub(super) async fn cadvisor(call: &Call) -> Answer {
     let usage = call.state.endpoint.runtime.usage().await.unwrap_or_default();
     let named = usage_by_name(call, &usage).await;
     let mut page = Page::default();
-    type Row = (&'static str, &'static str, fn(&ContainerUsage) -> f64);
+    type Row = (&'static str, Kind, &'static str, fn(&ContainerUsage) -> f64);
     let rows: [Row; 5] = [
-        ("container_cpu_usage_seconds_total", "counter", |one| one.cpu_nanoseconds as f64 / 1e9),
-        ("container_memory_usage_bytes", "gauge", |one| one.memory_bytes as f64),
-        ("container_memory_working_set_bytes", "gauge", |one| one.working_set_bytes as f64),
-        ("container_memory_rss", "gauge", |one| one.rss_bytes as f64),
-        ("container_fs_usage_bytes", "gauge", |one| one.disk_bytes as f64),
+        ("container_cpu_usage_seconds_total", COUNTER, "CPU time of the container.", |one| {
+            one.cpu_nanoseconds as f64 / 1e9
+        }),
+        ("container_memory_usage_bytes", GAUGE, "All memory of the container.", |one| {
+            one.memory_bytes as f64
+        }),
+        ("container_memory_working_set_bytes", GAUGE, "Memory the container works with.", |one| {
+            one.working_set_bytes as f64
+        }),
+        ("container_memory_rss", GAUGE, "Memory that no file stands behind.", |one| {
+            one.rss_bytes as f64
+        }),
+        ("container_fs_usage_bytes", GAUGE, "What the container wrote to its disk.", |one| {
+            one.disk_bytes as f64
+        }),
     ];
-    for (name, kind, value) in rows {
-        page.family(name, kind);
+    for (name, kind, help, value) in rows.into_iter().filter(|_| !named.is_empty()) {
+        page.family(name, kind, help);
         for Named { usage, namespace, pod } in &named {
             let id = &usage.container_id;
             let labels: Labels<'_> = &[
@@ -183,13 +232,13 @@ pub(super) async fn cadvisor(call: &Call) -> Answer {
                 ("namespace", namespace),
                 ("pod", pod),
             ];
-            page.sample(name, labels, value(usage), Some(usage.at));
+            page.sample(name, labels, value(usage), millis(usage.at));
         }
     }
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
-    page.family("machine_cpu_cores", "gauge");
+    page.family("machine_cpu_cores", GAUGE, "Processors of the node.");
     page.sample("machine_cpu_cores", &[], processors as f64, None);
-    page.family("machine_memory_bytes", "gauge");
+    page.family("machine_memory_bytes", GAUGE, "Memory of the node.");
     page.sample("machine_memory_bytes", &[], Machine::look().memory_total as f64, None);
-    page.answer()
+    answer_of(page)
 }

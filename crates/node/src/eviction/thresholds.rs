@@ -15,7 +15,28 @@ pub(super) enum Signal {
     PidAvailable,
 }
 
+const SIGNALS: [Signal; 6] = [
+    Signal::MemoryAvailable,
+    Signal::NodefsAvailable,
+    Signal::NodefsInodesFree,
+    Signal::ImagefsAvailable,
+    Signal::ImagefsInodesFree,
+    Signal::PidAvailable,
+];
+
 impl Signal {
+    /// As thresholds and metrics name it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Signal::MemoryAvailable => "memory.available",
+            Signal::NodefsAvailable => "nodefs.available",
+            Signal::NodefsInodesFree => "nodefs.inodesFree",
+            Signal::ImagefsAvailable => "imagefs.available",
+            Signal::ImagefsInodesFree => "imagefs.inodesFree",
+            Signal::PidAvailable => "pid.available",
+        }
+    }
+
     /// What is said to be short.
     pub(super) fn resource(self) -> &'static str {
         match self {
@@ -69,15 +90,8 @@ fn parse_one(text: &str) -> Result<Threshold, String> {
         format!("{text:?} is no threshold such as memory.available<100Mi or nodefs.available<10%")
     };
     let (name, amount) = text.split_once('<').ok_or_else(shape)?;
-    let signal = match name.trim() {
-        "memory.available" => Signal::MemoryAvailable,
-        "nodefs.available" => Signal::NodefsAvailable,
-        "nodefs.inodesFree" => Signal::NodefsInodesFree,
-        "imagefs.available" => Signal::ImagefsAvailable,
-        "imagefs.inodesFree" => Signal::ImagefsInodesFree,
-        "pid.available" => Signal::PidAvailable,
-        _ => return Err(shape()),
-    };
+    let signal = SIGNALS.into_iter().find(|signal| signal.name() == name.trim());
+    let signal = signal.ok_or_else(shape)?;
     let below = match amount.trim().strip_suffix('%') {
         Some(percent) => Amount::Percent(percent.parse().map_err(|_| shape())?),
         None => {

@@ -93,3 +93,65 @@ impl Journal {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lifecycle::timeline::{Stamp, What};
+
+    fn subject(uid: &str) -> Subject {
+        Subject { name: "web".into(), uid: uid.into(), node: "n1".into(), owner: String::new() }
+    }
+
+    fn step(sequence: i64) -> Step {
+        let at = Stamp { at: jiff::Timestamp::UNIX_EPOCH, monotonic: 1 };
+        Step {
+            at: at.at,
+            monotonic: at.monotonic,
+            actor: "node/n1".into(),
+            incarnation: "a".into(),
+            sequence,
+            container: String::new(),
+            what: What::SandboxStopped,
+            message: String::new(),
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_found_by_the_next_agent() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::begin(dir.path(), "default", &subject("u-1")).unwrap();
+        journal.write(&step(0));
+        journal.write(&step(1));
+        drop(journal);
+        let mut left = Journal::left_in(dir.path());
+        let (mut journal, namespace, pod, steps) = left.remove(0);
+        assert_eq!((namespace.as_str(), pod), ("default", subject("u-1")));
+        assert_eq!(steps, [step(0), step(1)]);
+        journal.write(&step(2));
+        assert_eq!(Journal::left_in(dir.path())[0].3.len(), 3, "it goes on where it was");
+        journal.remove();
+        assert!(Journal::left_in(dir.path()).is_empty());
+    }
+
+    #[test]
+    fn a_torn_line_costs_itself_and_a_torn_journal_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::begin(dir.path(), "default", &subject("u-1")).unwrap();
+        journal.write(&step(0));
+        journal.file.write_all(b"{\"at\":\"20").unwrap();
+        std::fs::write(dir.path().join("u-2.steps"), "garbage").unwrap();
+        let left = Journal::left_in(dir.path());
+        assert_eq!(left.len(), 1);
+        assert_eq!(left[0].3, [step(0)]);
+        assert!(!dir.path().join("u-2.steps").exists());
+    }
+
+    #[test]
+    fn a_uid_is_no_path() {
+        let dir = tempfile::tempdir().unwrap();
+        for uid in ["", "../x", "a/b", "."] {
+            assert!(Journal::begin(dir.path(), "default", &subject(uid)).is_none(), "{uid}");
+        }
+    }
+}

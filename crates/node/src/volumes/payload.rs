@@ -28,13 +28,13 @@ impl Source<'_> {
         volume: &Volume,
     ) -> Option<Result<Payload, String>> {
         if let Some(it) = &volume.config_map {
-            let (optional, mode) = (it.optional == Some(true), it.default_mode);
-            return Some(self.config_map(pod, &it.name, it.items.as_deref(), optional, mode).await);
+            let part = Part::of(&it.name, &it.items, it.optional, it.default_mode);
+            return Some(self.config_map(pod, part).await);
         }
         if let Some(it) = &volume.secret {
             let name = it.secret_name.as_deref().unwrap_or_default();
-            let (optional, mode) = (it.optional == Some(true), it.default_mode);
-            return Some(self.secret(pod, name, it.items.as_deref(), optional, mode).await);
+            let part = Part::of(name, &it.items, it.optional, it.default_mode);
+            return Some(self.secret(pod, part).await);
         }
         if let Some(it) = &volume.downward_api {
             let items = it.items.as_deref().unwrap_or_default();
@@ -46,34 +46,14 @@ impl Source<'_> {
         }
     }
 
-    async fn config_map(
-        &self,
-        pod: &Pod,
-        name: &str,
-        items: Option<&[KeyToPath]>,
-        optional: bool,
-        mode: Option<i32>,
-    ) -> Result<Payload, String> {
-        match self.objects.config_map(config::namespace(pod), name).await? {
-            Some(found) => config_map(&found, items, optional, mode),
-            None if optional => Ok(Payload::new()),
-            None => Err(format!("configmap {name:?} not found")),
-        }
+    async fn config_map(&self, pod: &Pod, part: Part<'_>) -> Result<Payload, String> {
+        let found = self.objects.config_map(config::namespace(pod), part.name).await?;
+        part.take("configmap", found.as_deref().map(config_map_data))
     }
 
-    async fn secret(
-        &self,
-        pod: &Pod,
-        name: &str,
-        items: Option<&[KeyToPath]>,
-        optional: bool,
-        mode: Option<i32>,
-    ) -> Result<Payload, String> {
-        match self.objects.secret(config::namespace(pod), name).await? {
-            Some(found) => secret(&found, items, optional, mode),
-            None if optional => Ok(Payload::new()),
-            None => Err(format!("secret {name:?} not found")),
-        }
+    async fn secret(&self, pod: &Pod, part: Part<'_>) -> Result<Payload, String> {
+        let found = self.objects.secret(config::namespace(pod), part.name).await?;
+        part.take("secret", found.as_deref().map(secret_data))
     }
 
     /// All sources in one tree; the later wins (N-141).
@@ -100,12 +80,10 @@ impl Source<'_> {
         mode: Option<i32>,
     ) -> Result<Payload, String> {
         if let Some(it) = &source.config_map {
-            let optional = it.optional == Some(true);
-            return self.config_map(pod, &it.name, it.items.as_deref(), optional, mode).await;
+            return self.config_map(pod, Part::of(&it.name, &it.items, it.optional, mode)).await;
         }
         if let Some(it) = &source.secret {
-            let optional = it.optional == Some(true);
-            return self.secret(pod, &it.name, it.items.as_deref(), optional, mode).await;
+            return self.secret(pod, Part::of(&it.name, &it.items, it.optional, mode)).await;
         }
         if let Some(it) = &source.downward_api {
             return downward(pod, it.items.as_deref().unwrap_or_default(), mode, self.facts);
@@ -154,57 +132,71 @@ fn shared_user(pod: &Pod) -> Option<u32> {
     users.all(|user| user == Some(first)).then(|| u32::try_from(first).ok()).flatten()
 }
 
-fn config_map(
-    object: &ConfigMap,
-    items: Option<&[KeyToPath]>,
-    optional: bool,
-    mode: Option<i32>,
-) -> Result<Payload, String> {
+type Data<'a> = BTreeMap<&'a str, &'a [u8]>;
+
+fn config_map_data(object: &ConfigMap) -> Data<'_> {
     let text = object.data.iter().flatten().map(|(key, value)| (key, value.as_bytes()));
     let binary = object.binary_data.iter().flatten().map(|(key, value)| (key, value.0.as_slice()));
-    let data = text.chain(binary).map(|(key, value)| (key.as_str(), value)).collect();
-    chosen(data, items, optional, mode, "configmap references non-existent config key")
+    text.chain(binary).map(|(key, value)| (key.as_str(), value)).collect()
 }
 
-fn secret(
-    object: &Secret,
-    items: Option<&[KeyToPath]>,
-    optional: bool,
-    mode: Option<i32>,
-) -> Result<Payload, String> {
+fn secret_data(object: &Secret) -> Data<'_> {
     let data = object.data.iter().flatten();
-    let data = data.map(|(key, value)| (key.as_str(), value.0.as_slice())).collect();
-    chosen(data, items, optional, mode, "references non-existent secret key")
+    data.map(|(key, value)| (key.as_str(), value.0.as_slice())).collect()
 }
 
-/// All keys, or those that are listed, under the names they are given.
-fn chosen(
-    data: BTreeMap<&str, &[u8]>,
-    items: Option<&[KeyToPath]>,
+/// What a volume takes of a ConfigMap or a Secret.
+struct Part<'a> {
+    name: &'a str,
+    /// Empty: every key, under its own name.
+    items: &'a [KeyToPath],
     optional: bool,
     mode: Option<i32>,
-    missing: &str,
-) -> Result<Payload, String> {
-    let file = |data: &[u8], own: Option<i32>| File {
-        data: data.to_owned(),
-        mode: file_mode(own, mode),
-        owner: None,
-    };
-    let Some(items) = items.filter(|items| !items.is_empty()) else {
-        return Ok(data
-            .into_iter()
-            .map(|(key, value)| (key.to_owned(), file(value, None)))
-            .collect());
-    };
-    let mut payload = Payload::new();
-    for item in items {
-        match data.get(item.key.as_str()) {
-            Some(value) => drop(payload.insert(item.path.clone(), file(value, item.mode))),
-            None if optional => {}
-            None => return Err(format!("{missing}: {}", item.key)),
-        }
+}
+
+impl<'a> Part<'a> {
+    fn of(
+        name: &'a str,
+        items: &'a Option<Vec<KeyToPath>>,
+        optional: Option<bool>,
+        mode: Option<i32>,
+    ) -> Part<'a> {
+        let items = items.as_deref().unwrap_or_default();
+        Part { name, items, optional: optional == Some(true), mode }
     }
-    Ok(payload)
+
+    /// `kind` is how messages name the object; its data is None if there is no such object.
+    fn take(&self, kind: &str, data: Option<Data<'_>>) -> Result<Payload, String> {
+        let data = match data {
+            Some(data) => data,
+            None if self.optional => return Ok(Payload::new()),
+            None => return Err(format!("{kind} {:?} not found", self.name)),
+        };
+        let file = |data: &[u8], own: Option<i32>| File {
+            data: data.to_owned(),
+            mode: file_mode(own, self.mode),
+            owner: None,
+        };
+        if self.items.is_empty() {
+            let whole = data.into_iter();
+            return Ok(whole.map(|(key, value)| (key.to_owned(), file(value, None))).collect());
+        }
+        let mut payload = Payload::new();
+        for item in self.items {
+            match data.get(item.key.as_str()) {
+                Some(value) => drop(payload.insert(item.path.clone(), file(value, item.mode))),
+                None if self.optional => {}
+                None if kind == "secret" => {
+                    return Err(format!("references non-existent secret key: {}", item.key));
+                }
+                None => {
+                    let key = &item.key;
+                    return Err(format!("{kind} references non-existent config key: {key}"));
+                }
+            }
+        }
+        Ok(payload)
+    }
 }
 
 fn downward(
@@ -242,7 +234,7 @@ mod tests {
         payload.iter().map(file).collect()
     }
 
-    fn items(items: Value) -> Vec<KeyToPath> {
+    fn items(items: Value) -> Option<Vec<KeyToPath>> {
         serde_json::from_value(items).unwrap()
     }
 
@@ -253,12 +245,13 @@ mod tests {
             "data": { "a": "1", "b": "2" }, "binaryData": { "c": "Mw==" },
         }))
         .unwrap();
-        let all = config_map(&map, None, false, None).unwrap();
+        let of_map = |part: Part<'_>| part.take("configmap", Some(config_map_data(&map))).unwrap();
+        let all = of_map(Part::of("m", &None, None, None));
         assert_eq!(shown(&all), ["a 644 1", "b 644 2", "c 644 3"]);
         let some = items(
             json!([{ "key": "c", "path": "x/y", "mode": 0o400 }, { "key": "a", "path": "z" }]),
         );
-        let some = config_map(&map, Some(&some), false, Some(0o440)).unwrap();
+        let some = of_map(Part::of("m", &some, None, Some(0o440)));
         assert_eq!(shown(&some), ["x/y 400 3", "z 440 1"]);
     }
 
@@ -266,11 +259,15 @@ mod tests {
     #[test]
     fn a_listed_key_must_exist_unless_it_is_optional() {
         let none = items(json!([{ "key": "k", "path": "k" }]));
-        let map = config_map(&ConfigMap::default(), Some(&none), false, None);
+        let (there, strict) = (Some(Data::new()), Part::of("o", &none, None, None));
+        let map = strict.take("configmap", there.clone());
         assert_eq!(map.unwrap_err(), "configmap references non-existent config key: k");
-        let refused = secret(&Secret::default(), Some(&none), false, None);
+        let refused = strict.take("secret", there.clone());
         assert_eq!(refused.unwrap_err(), "references non-existent secret key: k");
-        assert!(secret(&Secret::default(), Some(&none), true, None).unwrap().is_empty());
+        assert_eq!(strict.take("secret", None).unwrap_err(), "secret \"o\" not found");
+        let lax = Part::of("o", &none, Some(true), None);
+        assert!(lax.take("secret", there).unwrap().is_empty());
+        assert!(lax.take("configmap", None).unwrap().is_empty());
     }
 
     /// N-142

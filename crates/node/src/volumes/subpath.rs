@@ -11,6 +11,11 @@ use std::path::Path;
 /// Mounts on top of each other that are taken away at once.
 const LAYERS_MAX: usize = 16;
 
+/// Something is there, in the volume.
+pub(crate) fn exists(volume: &Path, relative: &Path) -> bool {
+    beneath::root(volume).and_then(|root| beneath::find(root.as_fd(), relative)).is_ok()
+}
+
 /// A directory with the mode of the volume's root, if nothing is there yet.
 pub(crate) fn make_if_missing(volume: &Path, relative: &Path) -> Result<()> {
     let root = beneath::root(volume)?;

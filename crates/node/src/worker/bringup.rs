@@ -93,6 +93,10 @@ impl Worker {
                 return Ok(Performed::Something);
             }
         }
+        if self.resize_is_due() {
+            let observed = self.observe().await?;
+            changed |= self.resize(&observed).await?;
+        }
         if plan.sandbox.is_none() && plan.start.is_empty() {
             self.keep_volumes_fresh().await;
             return Ok(if changed { Performed::Something } else { Performed::Nothing });

@@ -18,8 +18,8 @@ use lifecycle::bringup::Kill;
 use lifecycle::observed::Observed;
 use lifecycle::status::Stage;
 use lifecycle::termination::{
-    Action, Input, Member, Moment, Termination, container_grace, member, members, pod_grace,
-    reported_after,
+    self as machine, Action, Input, Member, Moment, Termination, container_grace, member, members,
+    pod_grace, reported_after,
 };
 use lifecycle::timeline::What;
 use std::net::IpAddr;
@@ -39,6 +39,19 @@ const NEVER: Duration = Duration::from_secs(86_400);
 /// under way ([`Worker::underway`]).
 pub(super) struct Overtaken;
 
+/// What hooks and signals have to say.
+struct Told {
+    input: Input,
+    /// A hook failed.
+    failed: bool,
+}
+
+impl From<Input> for Told {
+    fn from(input: Input) -> Told {
+        Told { input, failed: false }
+    }
+}
+
 /// One run of the machine.
 pub(super) struct Drive {
     machine: Termination,
@@ -46,8 +59,8 @@ pub(super) struct Drive {
     origin: Instant,
     /// The shortest grace that was asked for.
     asked: Duration,
-    inputs: mpsc::Sender<Input>,
-    waiting: mpsc::Receiver<Input>,
+    inputs: mpsc::Sender<Told>,
+    waiting: mpsc::Receiver<Told>,
     /// What the event `Killing` says.
     message: Box<dyn Fn(&Member) -> String + Send + Sync>,
     addresses: Vec<IpAddr>,
@@ -196,7 +209,7 @@ impl Worker {
             tokio::select! {
                 biased;
                 () = tokio::time::sleep_until(drive.due()) => self.step(&mut drive, Input::Tick),
-                Some(input) = drive.waiting.recv() => self.step(&mut drive, input),
+                Some(told) = drive.waiting.recv() => self.hear(&mut drive, told),
                 _ = changes.changed(), if drive.whole_pod => self.hurry(&mut drive),
                 () = Worker::ending(&mut ending), if !drive.whole_pod => {
                     self.underway = Some(drive);
@@ -217,6 +230,17 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    /// A hook that nobody waits for any more cannot fail: its container's end is its end (T-NODE-28).
+    fn hear(&mut self, drive: &mut Drive, told: Told) {
+        if let Input::HookFinished { id } = &told.input
+            && let Some(member) = drive.member(id).filter(|_| told.failed && drive.is_in_hook(id))
+        {
+            let on = self.part(member);
+            self.parts.recorder.warning(&on, "FailedPreStopHook", "PreStopHook failed");
+        }
+        self.step(drive, told.input);
     }
 
     /// Something happened: what is to do now is begun at once, before anything else.
@@ -307,7 +331,7 @@ impl Worker {
                     let asked = stamp();
                     if let Err(error) = runtime.stop_container(&id, window).await {
                         tracing::warn!(%error, id, "the stop signal was not sent");
-                        let _ = inputs.send(Input::StopFailed { id }).await;
+                        let _ = inputs.send(Input::StopFailed { id }.into()).await;
                     } else if let Some(teller) = teller {
                         teller.stop_sent(&runtime, &id, asked).await;
                     }
@@ -322,7 +346,7 @@ impl Worker {
                     let at = stamp();
                     if let Err(error) = runtime.kill_container(&id).await {
                         tracing::warn!(%error, id, "a container was not killed");
-                        let _ = inputs.send(Input::KillFailed { id }).await;
+                        let _ = inputs.send(Input::KillFailed { id }.into()).await;
                     } else if let Some(teller) = teller {
                         teller.killed(at);
                     }
@@ -336,7 +360,7 @@ impl Worker {
         let Some(member) = drive.member(id) else { return };
         let Some(handler) = pre_stop(&self.pod, &member.name) else { return };
         let target = self.target(&member.name, id, &drive.addresses);
-        let (recorder, on) = (self.parts.recorder.clone(), self.part(member));
+        let recorder = self.parts.recorder.clone();
         let teller = self.teller_of(drive, id);
         let (inputs, id, title) = (drive.inputs.clone(), id.to_owned(), self.title());
         tokio::spawn(async move {
@@ -346,12 +370,12 @@ impl Worker {
             let ran = run_hook(&handler, &target, &recorder).await;
             if let Err(failure) = &ran {
                 tracing::info!(pod = title, why = %failure.message, "preStop failed");
-                recorder.warning(&on, "FailedPreStopHook", "PreStopHook failed");
             }
+            let failed = ran.is_err();
             if let Some(teller) = teller {
                 teller.hook_ended(ran.is_ok(), ran.unwrap_or_else(|failure| failure.said));
             }
-            let _ = inputs.send(Input::HookFinished { id }).await;
+            let _ = inputs.send(Told { input: Input::HookFinished { id }, failed }).await;
         });
     }
 
@@ -428,6 +452,12 @@ impl Drive {
 
     fn now(&self) -> Moment {
         Moment(self.origin.elapsed())
+    }
+
+    fn is_in_hook(&self, id: &str) -> bool {
+        self.machine.stages().any(|(member, stage)| {
+            member.id == id && matches!(stage, machine::Stage::PreStop { .. })
+        })
     }
 
     fn member(&self, id: &str) -> Option<&Member> {

@@ -117,6 +117,7 @@ impl Worker {
 
     async fn container(&mut self, seen: runtime::Container) -> Container {
         let (image, image_id) = self.image_names(&seen).await;
+        let resources = self.parts.allocations.applied_to(&self.uid, &seen.name);
         let notes = Notes::read(&seen.annotations);
         let state = match seen.state {
             ContainerState::Created => State::Created,
@@ -143,7 +144,7 @@ impl Worker {
             image,
             image_id,
             fingerprint: notes.map(|notes| notes.hash).unwrap_or_default(),
-            resources: None,
+            resources,
             user: seen.user.map(|(uid, gid, groups)| User {
                 uid: uid.into(),
                 gid: gid.into(),

@@ -42,7 +42,8 @@ impl Worker {
                 () = changed(&mut orders, &self.pod) => {}
                 () = tokio::time::sleep(pause) => {}
             }
-            self.pod = self.orders.borrow().pod.clone();
+            let pod = self.orders.borrow().pod.clone();
+            self.pod = self.parts.allocations.on(&pod);
             pause = (pause * 2).min(MOUNT_WAIT);
         }
     }
@@ -65,6 +66,7 @@ impl Worker {
         }
         let made = self.try_sandbox(new).await;
         let made = made.map_err(|why| {
+            self.parts.metrics.add("kubelet_started_pods_errors_total", &[], 1);
             let message = format!("Failed to create pod sandbox: {why}");
             self.parts.recorder.warning(&self.reference(), "FailedCreatePodSandBox", message);
             why

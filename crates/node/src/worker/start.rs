@@ -5,10 +5,11 @@ use super::bringup::Performed;
 use crate::config::{self, Inputs, PodContainer};
 use crate::logs;
 use crate::probes::run_hook;
-use crate::volumes::Mounted;
+use crate::volumes::{Mounted, subpath};
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use lifecycle::bringup::{Plan, Start};
 use lifecycle::observed::{Observed, Sandbox, StartFailure};
+use std::path::Path;
 use std::sync::Arc;
 
 /// An attempt that did not lead to a running container.
@@ -93,8 +94,12 @@ impl Worker {
             target: target.map(|target| target.id.as_str()),
         });
         let spec = spec.await.map_err(|error| self.failed(&on, CONFIG, error.message))?;
+        let sort = container.kind.metric();
         let created = self.parts.runtime.create_container(&sandbox.id, &spec).await;
-        let created = created.map_err(|error| self.failed(&on, CREATE, error.to_string()))?;
+        let created = created.map_err(|error| {
+            self.not_started(sort, CREATE);
+            self.failed(&on, CREATE, error.to_string())
+        })?;
         self.parts.recorder.normal(&on, "Created", "Container created");
         if self.cause().is_some() || self.orders.borrow().pod.metadata.deletion_timestamp.is_some()
         {
@@ -102,13 +107,13 @@ impl Worker {
         }
         let started = self.parts.runtime.start_container(&created.id).await;
         started.map_err(|error| {
+            self.not_started(sort, RUN);
             let text = error.to_string().replace(&created.id, &container.name);
             self.failed(&on, RUN, text)
         })?;
         self.parts.recorder.normal(&on, "Started", "Container started");
         self.link_log(&created);
-        let sort = [("container_type", container.kind.metric())];
-        self.parts.metrics.add("kubelet_started_containers_total", &sort, 1);
+        self.parts.metrics.add("kubelet_started_containers_total", &[("container_type", sort)], 1);
         self.forget_older(observed, start).await;
         self.after_start(container, &created.id, &on, addresses).await
     }
@@ -166,6 +171,16 @@ impl Worker {
             })?;
             let shown = self.parts.volumes.mount_image(&pod, &volume.name, &image, volumes).await;
             shown.map_err(|error| self.failed(&on, CREATE, error.message))?;
+            let root = volumes.volumes.get(&volume.name).map(|volume| volume.path.clone());
+            let parts = mounted.iter().filter(|mount| mount.name == volume.name);
+            for part in parts.filter_map(|mount| mount.sub_path.as_deref()) {
+                // Nothing can be made in an image: what is asked for must be there.
+                if root.as_ref().is_some_and(|root| !subpath::exists(root, Path::new(part))) {
+                    let message = format!("subPath {part:?} is not in image {name:?}");
+                    let on = client::part(&on, &container.field_path());
+                    return Err(self.failed(&on, CREATE, message));
+                }
+            }
         }
         Ok(())
     }
@@ -251,6 +266,11 @@ impl Worker {
 
     pub(super) fn unlink_log(&self, container: &str, id: &str) {
         let _ = logs::unlink(&self.parts.log_links, self.names(), (container, id));
+    }
+
+    fn not_started(&self, sort: &str, code: &str) {
+        let labels = [("code", code), ("container_type", sort)];
+        self.parts.metrics.add("kubelet_started_containers_errors_total", &labels, 1);
     }
 
     fn failed(&self, on: &ObjectReference, reason: &str, message: String) -> Stopped {

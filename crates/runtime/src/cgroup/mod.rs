@@ -120,6 +120,13 @@ impl Cgroup {
     }
 }
 
+/// Limits of a group above the containers, which is made if it is not there.
+pub(crate) fn limit_group(path: &str, resources: &crate::Resources) -> io::Result<()> {
+    let group = Cgroup::new(path);
+    group.create()?;
+    group.limit(resources, Level::Pod)
+}
+
 fn make(directory: &Path) -> io::Result<()> {
     match fs::create_dir(directory) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),

@@ -15,7 +15,7 @@ mod spdy;
 mod stream;
 mod tunnel;
 
-use crate::cgroup::{Cgroup, Level};
+use crate::cgroup::{Cgroup, Level, limit_group};
 use crate::{
     Change, Container, ContainerSpec, ContainerUsage, Error, Exec, Images, Resources, Result,
     Runtime, Sandbox, SandboxSpec, Session, User, Version,
@@ -298,9 +298,16 @@ impl Runtime for Cri {
         };
         let call = async |mut to: calls::Client| to.update_container_resources(request).await;
         self.calls.runtime("container", container, SHORT, call).await?;
-        lock(&self.updated).insert(container.into(), resources.clone());
+        let mut applied = lock(&self.updated).get(container).cloned();
+        let applied = applied.get_or_insert_with(|| observe::container(&status, "").resources);
+        applied.change(resources);
+        lock(&self.updated).insert(container.into(), applied.clone());
         self.watcher.look();
         Ok(())
+    }
+
+    async fn limit_group(&self, cgroup: &str, resources: &Resources) -> Result<()> {
+        limit_group(cgroup, resources).map_err(Error::io("limit the cgroup", cgroup))
     }
 
     async fn exec(&self, container: &str, exec: &Exec) -> Result<Session> {

@@ -199,6 +199,8 @@ pub(super) fn resources(wanted: &Resources, oom_score_adj: i32) -> v1::LinuxCont
     let shares = wanted.cpu_shares.map(|shares| i64::try_from(shares).unwrap_or(i64::MAX));
     // Only with cgroup v2 can this be said of a container; with v1 the pod's limit has to do.
     let pids = wanted.pids_limit.filter(|limit| *limit > 0 && cgroup::layout().is_v2());
+    // No swap at all for a container without a limit: only v2 has words for it.
+    let no_swap = wanted.swap_limit.filter(|swap| *swap == 0 && cgroup::layout().is_v2());
     v1::LinuxContainerResources {
         cpu_period: wanted.cpu_quota.map_or(0, |_| CPU_PERIOD),
         cpu_quota: wanted.cpu_quota.unwrap_or_default(),
@@ -214,6 +216,7 @@ pub(super) fn resources(wanted: &Resources, oom_score_adj: i32) -> v1::LinuxCont
         unified: pids
             .map(|limit| ("pids.max".to_string(), limit.to_string()))
             .into_iter()
+            .chain(no_swap.map(|none| ("memory.swap.max".to_string(), none.to_string())))
             .collect(),
         ..Default::default()
     }

@@ -6,12 +6,12 @@ use super::oci::{self, Parts};
 use super::record::{self, ContainerRecord};
 use super::sandbox::{LiveSandbox, is_running};
 use super::user::Accounts;
-use super::{capability, seccomp};
+use super::{capability, private, seccomp};
 use crate::cgroup::{DeviceRule, Devices, Level};
 use crate::shim::message::Plan;
 use crate::{
     Container, ContainerSpec, ContainerState, ContainerUsage, Device, Error, Mounted, Namespace,
-    Propagation, Resources, Result,
+    Propagation, Result,
 };
 use nix::sys::signal::Signal;
 use std::fs;
@@ -59,6 +59,15 @@ fn prepare(
     let working_dir = working_dir(spec, &image);
     make_inside_mount(spec, &working_dir)?;
 
+    // A root that the node sees is made in the node's namespace: nothing may be bound there.
+    let visible_root = spec.mounts.iter().any(|m| m.propagation == Propagation::Shared);
+    let mut spec = spec.clone();
+    let staged = match visible_root {
+        true => Vec::new(),
+        false => private::stage(&mut spec.mounts, &directory)?,
+    };
+    let spec = &spec;
+
     let devices = match spec.security.privileged {
         true => oci::all_devices(),
         false => spec.devices.clone(),
@@ -93,10 +102,12 @@ fn prepare(
         devices: devices.iter().map(oci::device).collect::<Result<_>>()?,
     };
     record::write(&directory.join("config.json"), &oci::configuration(&parts))?;
+    note_oom_score(spec.security.oom_score_adj);
     let log = sandbox.record.log_directory.join(&spec.log_path);
     let plan = Plan {
         layers,
-        visible_root: spec.mounts.iter().any(|m| m.propagation == Propagation::Shared),
+        visible_root,
+        staged,
         cgroup: cgroup_path,
         oom_score_adj: spec.security.oom_score_adj,
         own_pid,
@@ -135,6 +146,31 @@ fn prepare(
     record::write(&directory.join("container.json"), &record)?;
     sandbox.put_container(record);
     Ok(container)
+}
+
+/// Where the kernel forbids to lower it, the value stays the parent's: said once, for the first that
+/// would have needed it.
+fn note_oom_score(wanted: i32) {
+    static SAID: std::sync::Once = std::sync::Once::new();
+    if SAID.is_completed() {
+        return;
+    }
+    const CAP_SYS_RESOURCE: u32 = 24;
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let capabilities = capabilities.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    let own = fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
+    let lower = own.trim().parse().is_ok_and(|own: i32| wanted < own);
+    if lower && capabilities.is_some_and(|held| held & (1 << CAP_SYS_RESOURCE) == 0) {
+        SAID.call_once(|| {
+            tracing::warn!(
+                wanted,
+                own = own.trim(),
+                "the kernel does not let us lower oom_score_adj (no CAP_SYS_RESOURCE): when memory runs \
+                 out, guaranteed pods are not spared"
+            );
+        });
+    }
 }
 
 fn mounted(mount: &crate::Mount) -> Mounted {
@@ -247,18 +283,6 @@ fn device_rules(spec: &ContainerSpec, devices: &[Device]) -> Devices {
         });
     }
     Devices::Only(rules)
-}
-
-/// What an update leaves out stays as it was.
-pub(crate) fn merge(resources: &mut Resources, update: &Resources) {
-    resources.cpu_shares = update.cpu_shares.or(resources.cpu_shares);
-    resources.cpu_quota = update.cpu_quota.or(resources.cpu_quota);
-    resources.memory_limit = update.memory_limit.or(resources.memory_limit);
-    resources.pids_limit = update.pids_limit.or(resources.pids_limit);
-    resources.swap_limit = update.swap_limit.or(resources.swap_limit);
-    if !update.hugepage_limits.is_empty() {
-        resources.hugepage_limits = update.hugepage_limits.clone();
-    }
 }
 
 /// What the running containers of a sandbox use.

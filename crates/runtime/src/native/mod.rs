@@ -14,6 +14,7 @@ mod create;
 mod image;
 mod link;
 mod oci;
+mod private;
 mod readiness;
 mod record;
 mod sandbox;
@@ -23,7 +24,7 @@ mod user;
 
 pub use image::Unpacked;
 
-use crate::cgroup::Level;
+use crate::cgroup::{Level, limit_group};
 use crate::shim::message::{Ask, Pod, Reply};
 use crate::{
     Change, Container, ContainerSpec, ContainerState, ContainerUsage, Error, Exec, Images,
@@ -417,9 +418,13 @@ impl Runtime for Native {
             .limit(resources, Level::Container)
             .map_err(Error::io("limit the cgroup of", container))?;
         let record = sandbox.change_container(container, |record| {
-            create::merge(&mut record.container.resources, resources);
+            record.container.resources.change(resources);
         })?;
         record::write(&sandbox.container_directory(container).join("container.json"), &record)
+    }
+
+    async fn limit_group(&self, cgroup: &str, resources: &Resources) -> Result<()> {
+        limit_group(cgroup, resources).map_err(Error::io("limit the cgroup", cgroup))
     }
 
     async fn exec(&self, container: &str, exec: &Exec) -> Result<Session> {

@@ -127,6 +127,7 @@ fn mount_root(container: &Container) -> Result<(), String> {
         let slave = MsFlags::MS_SLAVE | MsFlags::MS_REC;
         mount(None::<&str>, "/", None::<&str>, slave, None::<&str>)
             .map_err(said("keep mounts from the node"))?;
+        stage(&container.plan.staged)?;
     }
     let directory = &container.directory;
     let target = directory.join("rootfs");
@@ -142,6 +143,18 @@ fn mount_root(container: &Container) -> Result<(), String> {
     overlay(&format!("{options},volatile"))
         .or_else(|_| overlay(&options))
         .map_err(|error| format!("cannot mount the root filesystem: {error}"))
+}
+
+/// In the container's own namespace, so nobody has to take them away.
+fn stage(staged: &[(PathBuf, PathBuf)]) -> Result<(), String> {
+    let (bind, private) =
+        (MsFlags::MS_BIND | MsFlags::MS_REC, MsFlags::MS_PRIVATE | MsFlags::MS_REC);
+    for (source, place) in staged {
+        mount(Some(source), place, None::<&str>, bind, None::<&str>)
+            .and_then(|()| mount(None::<&str>, place, None::<&str>, private, None::<&str>))
+            .map_err(|error| format!("cannot mount {}: {error}", source.display()))?;
+    }
+    Ok(())
 }
 
 fn overlay_options(

@@ -137,6 +137,9 @@ pub(crate) struct Plan {
     pub(crate) working_dir: PathBuf,
     /// Where the image wants a volume, and the directory that becomes it (N-49).
     pub(crate) volumes: Vec<(PathBuf, PathBuf)>,
+    /// Bound first, and made private: from where, and to where.
+    #[serde(default)]
+    pub(crate) staged: Vec<(PathBuf, PathBuf)>,
     /// Joins the process namespace of this container.
     pub(crate) pid_of: Option<String>,
     pub(crate) terminal: bool,

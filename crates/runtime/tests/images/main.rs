@@ -6,6 +6,8 @@ mod fixture;
 mod hostile;
 mod layers;
 mod pulls;
+#[path = "../registry/mod.rs"]
+mod registry;
 mod server;
 mod sharing;
 

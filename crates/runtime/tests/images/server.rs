@@ -1,69 +1,38 @@
 //! Registries to pull from: Debian's `docker-registry`, and one that does what it is told.
 
 use crate::fixture::Layout;
-use std::io::{BufRead, BufReader};
+use crate::registry::DockerRegistry;
+pub(crate) use crate::registry::Options;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// bcrypt of "secret", for the user "user".
-const HTPASSWD: &str = "user:$2y$04$abcdefghijklmnopqrstuu2r9OfJnfCsdneAXAGHnS4UpFFP8WIrW\n";
-
-/// `docker-registry` on a port of its own; ended with the test.
+/// The same, and how to speak to it.
 pub(crate) struct Registry {
-    child: Child,
-    pub(crate) host: String,
+    process: DockerRegistry,
     scheme: &'static str,
     client: reqwest::Client,
 }
 
-#[derive(Default)]
-pub(crate) struct Options {
-    pub(crate) password: bool,
-    /// Certificate and key, PEM.
-    pub(crate) tls: Option<(String, String)>,
+impl std::ops::Deref for Registry {
+    type Target = DockerRegistry;
+
+    fn deref(&self) -> &DockerRegistry {
+        &self.process
+    }
 }
 
 impl Registry {
     pub(crate) fn start(directory: &Path, options: &Options) -> Registry {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let directory = directory.join("registry");
-        std::fs::create_dir_all(&directory).unwrap();
-        let at = |name: &str| directory.join(name).display().to_string();
-        let mut config =
-            format!("version: 0.1\nstorage: {{filesystem: {{rootdirectory: {:?}}}}}\n", at("data"));
-        if options.password {
-            std::fs::write(at("htpasswd"), HTPASSWD).unwrap();
-            config += &format!("auth: {{htpasswd: {{realm: r, path: {:?}}}}}\n", at("htpasswd"));
-        }
-        let mut http = "http: {addr: \"127.0.0.1:0\"".to_owned();
+        let process = DockerRegistry::start(directory, options);
         let mut client = reqwest::Client::builder().no_proxy();
-        if let Some((certificate, key)) = &options.tls {
-            std::fs::write(at("cert"), certificate).unwrap();
-            std::fs::write(at("key"), key).unwrap();
-            http += &format!(", tls: {{certificate: {:?}, key: {:?}}}", at("cert"), at("key"));
+        if let Some((certificate, _)) = &options.tls {
             let trusted = reqwest::Certificate::from_pem(certificate.as_bytes()).unwrap();
             client = client.tls_certs_only([trusted]);
         }
-        std::fs::write(at("config.yml"), format!("{config}{http}}}\n")).unwrap();
-        let mut child = Command::new("docker-registry")
-            .args(["serve", &at("config.yml")])
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("docker-registry is installed");
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let port = lines.find_map(|line| {
-            let line = line.unwrap();
-            let (_, after) = line.split_once("listening on 127.0.0.1:")?;
-            Some(after.split(['"', ',']).next().unwrap().to_owned())
-        });
-        // Somebody has to read what it says, or it stops saying and serving.
-        std::thread::spawn(move || lines.for_each(drop));
         let scheme = if options.tls.is_some() { "https" } else { "http" };
-        let host = format!("localhost:{}", port.expect("it listens"));
-        Registry { child, host, scheme, client: client.build().unwrap() }
+        Registry { process, scheme, client: client.build().unwrap() }
     }
 
     fn request(&self, method: reqwest::Method, url: &str) -> reqwest::RequestBuilder {
@@ -99,13 +68,6 @@ impl Registry {
             let answer = put.body(bytes.clone()).send().await.unwrap();
             assert!(answer.status().is_success(), "{}", answer.text().await.unwrap());
         }
-    }
-}
-
-impl Drop for Registry {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -49,7 +49,8 @@ async fn t_node_47_exit_codes_and_signals_are_told_apart() {
     world.leave().await;
 }
 
-/// The stop signal is the spec's, else the image's, else TERM.
+/// T-NODE-21, T-NODE-22: the stop signal is the spec's, else the image's, else TERM; to stop what has
+/// stopped is fine.
 #[tokio::test]
 async fn stop_sends_the_signal_that_was_asked_for() {
     let image = ImageConfig { stop_signal: Some("SIGUSR1".into()), ..ImageConfig::default() };

@@ -281,6 +281,9 @@ impl Scheduler {
         if info.is_going() {
             self.world.withdraw(key);
         }
+        if self.queue.get(&info.key).is_none() {
+            self.figures.came("active", "PodAdd");
+        }
         self.queue.put(info, anew, Instant::now());
     }
 

@@ -7,7 +7,7 @@ use api::value::ValueExt;
 use serde_json::Value;
 
 /// How claims named their class before there was a field for it.
-pub(super) const OLD_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
+const OLD_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 const DEFAULT_ANNOTATIONS: [&str; 2] = [
     "storageclass.kubernetes.io/is-default-class",
     "storageclass.beta.kubernetes.io/is-default-class",
@@ -22,13 +22,5 @@ pub(super) fn admit(call: &Call, claim: &mut Value) {
     if let Some(class) = newest_default(call, "storage.k8s.io/storageclasses", &DEFAULT_ANNOTATIONS)
     {
         claim.object("spec")["storageClassName"] = name_of(&class).into();
-    }
-}
-
-/// The class a claim names, by either way; "" if none.
-pub(super) fn class_of(claim: &Value) -> &str {
-    match claim.at(&["metadata", "annotations", OLD_ANNOTATION]) {
-        Some(class) => class.as_str().unwrap_or_default(),
-        None => claim.text(&["spec", "storageClassName"]),
     }
 }

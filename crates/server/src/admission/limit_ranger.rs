@@ -1,12 +1,12 @@
 //! LimitRanger: what containers and claims may ask for in a namespace, and what they get if they
 //! do not say.
 
-use super::pod_resources::{Amounts, Side, amounts, containers, total};
 use super::refuse;
 use crate::call::Call;
 use crate::error::Result;
 use crate::object::Stored;
 use api::quantity::Quantity;
+use api::quota::pods::{Amounts, Side, amounts, containers, total};
 use api::value::ValueExt;
 use serde_json::Value;
 

@@ -8,7 +8,7 @@
 mod namespace;
 
 mod limit_ranger;
-mod pod_resources;
+mod pod_resize;
 mod service_account;
 
 mod node_restriction;
@@ -122,7 +122,10 @@ pub(crate) async fn check_update(
     }
     let (group, plural) = resource(call);
     match (group, plural, call.target.subresource.as_str()) {
-        ("", "pods", "resize") => limit_ranger::check_pod(call, new)?,
+        ("", "pods", "resize") => {
+            limit_ranger::check_pod(call, new)?;
+            pod_resize::check(call, new)?;
+        }
         ("", "pods", "" | "ephemeralcontainers") => {
             pod_security::check_pod(call, new, Some(old))?;
         }

@@ -1,11 +1,11 @@
 //! PersistentVolumeClaimResize: a claim grows only if it is bound and its class lets it.
 
-use super::default_storage_class::class_of;
 use super::refuse;
 use crate::call::Call;
 use crate::error::Result;
 use crate::object::Stored;
 use api::quantity::Quantity;
+use api::quota::usage::class_of;
 use api::value::ValueExt;
 use serde_json::Value;
 

@@ -16,8 +16,30 @@ const CONTROLLERS: &str = "system:kube-controller-manager";
 /// Controllers that upstream runs under accounts of their own.
 const ACCOUNTS: &str = "system:serviceaccount:kube-system:";
 
-/// A delete was stored that left the pod in place: the first one, or one that shortens.
-pub(crate) async fn marked(call: &Call, old: &Value, new: &Value, grace_asked: Option<i64>) {
+/// A delete, as it was asked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked {
+    at: Stamp,
+    grace: Option<i64>,
+}
+
+impl Asked {
+    pub(crate) fn now(grace: Option<i64>) -> Asked {
+        Asked { at: stamp(), grace }
+    }
+}
+
+/// What removed an object.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Removal {
+    /// Somebody who wanted it to be gone.
+    Wish,
+    /// It was marked, and whatever held it let go: any write removes it then (T-API-15).
+    LastHold,
+}
+
+/// A delete was stored: the first one, or one that shortens.
+pub(crate) async fn marked(call: &Call, old: &Value, new: &Value, asked: Asked) {
     let Some(subject) = subject(call, new) else { return };
     let mark = |pod: &Value| {
         let metadata = &pod["metadata"];
@@ -27,10 +49,11 @@ pub(crate) async fn marked(call: &Call, old: &Value, new: &Value, grace_asked: O
         )
     };
     let (before, after) = (mark(old), mark(new));
-    if before == after {
-        return; // Only its finalizers were changed.
+    // Only its finalizers were changed; or its node lets go of what it has ended.
+    if before == after || call.user.node_name() == Some(subject.node.as_str()) {
+        return;
     }
-    let now = stamp();
+    let now = asked.at;
     let grace = after.1.unwrap_or(0);
     let first = before.0.is_none();
     let deadline = match first {
@@ -42,7 +65,7 @@ pub(crate) async fn marked(call: &Call, old: &Value, new: &Value, grace_asked: O
         by: call.user.name.clone(),
         agent: agent(call),
         through: through(call, &subject),
-        grace_asked_seconds: grace_asked,
+        grace_asked_seconds: asked.grace,
         grace_seconds: Some(grace),
         deadline,
     };
@@ -52,15 +75,21 @@ pub(crate) async fn marked(call: &Call, old: &Value, new: &Value, grace_asked: O
 
 /// The object is gone. Unless its node wanted that or had said before that nothing of the pod runs,
 /// somebody was in a hurry (T-EDGE-13).
-pub(crate) async fn removed(call: &Call, pod: &Value) {
+pub(crate) async fn removed(call: &Call, pod: &Value, removal: Removal) {
     let Some(subject) = subject(call, pod) else { return };
     let name = timeline::name(&subject.name, &subject.uid);
-    let confirmed = call.user.node_name() == Some(subject.node.as_str())
-        || find(&call.server, &call.target.namespace, &name).is_some_and(|record| record.confirmed)
+    let known = find(&call.server, &call.target.namespace, &name);
+    // A node that writes the status of a pod marked without grace removes it unawares: whoever marked
+    // it so is about to find it gone, and tells.
+    let safe = call.user.node_name() == Some(subject.node.as_str())
+        || known.as_ref().is_some_and(|record| record.confirmed)
         || is_over(pod);
     let mut steps = vec![What::Removed];
-    if !confirmed {
-        steps.insert(0, What::UnsafeByRequest { by: call.user.name.clone() });
+    if !safe {
+        let asked =
+            known.and_then(|record| record.request).filter(|_| removal == Removal::LastHold);
+        let by = asked.map_or_else(|| call.user.name.clone(), |request| request.by);
+        steps.insert(0, What::UnsafeByRequest { by });
     }
     record(call, &subject, stamp(), steps).await;
 }
@@ -68,7 +97,9 @@ pub(crate) async fn removed(call: &Call, pod: &Value) {
 async fn record(call: &Call, subject: &Subject, now: Stamp, steps: Vec<What>) {
     let steps = |record: &Termination| {
         let first = record.next_sequence(SERVER);
-        let numbered = steps.iter().cloned().zip(first..);
+        let gone = record.steps.iter().any(|step| step.what == What::Removed);
+        let new = steps.iter().filter(|what| !(gone && **what == What::Removed));
+        let numbered = new.cloned().zip(first..);
         numbered.map(|(what, sequence)| step(now, sequence, what)).collect()
     };
     let namespace = &call.target.namespace;

@@ -8,12 +8,13 @@ use crate::call::{Call, dry_run, invalid_options};
 use crate::error::{ApiError, Result};
 use crate::negotiate::{Form, Offer};
 use crate::object::{Object, Stored, store_name};
+use crate::services;
+use crate::terminations::{self, Asked, Removal};
 use crate::verbs::create::Made;
 use crate::verbs::list::{self, Filter};
 use crate::verbs::write::{self, ATTEMPTS, Failed};
 use crate::views::{self, IncludeObject};
 use crate::{body, decode};
-use crate::{services, terminations};
 use api::value::ValueExt;
 use api::{At, Errors};
 use http::StatusCode;
@@ -179,13 +180,16 @@ pub(crate) async fn delete_one(call: &Call, name: &str, options: &Options) -> Re
                     });
                 }
                 let expect = Expect::Revision(stored.revision());
+                let asked = Asked::now(options.grace);
                 match write::write(call, name, expect, Some(&object)).await {
                     Ok(marked) if then_remove => {
-                        terminations::marked(call, &old, &object, options.grace).await;
-                        return second_write(call, name, marked, &object, options).await;
+                        // Nothing may come between the two writes but other writers.
+                        let gone = second_write(call, name, marked, &object, options).await;
+                        terminations::marked(call, &old, &object, asked).await;
+                        return gone;
                     }
                     Ok(marked) => {
-                        terminations::marked(call, &old, &object, options.grace).await;
+                        terminations::marked(call, &old, &object, asked).await;
                         call.server.written(&call.kind).await;
                         return Ok(Outcome::Kept(Made::Stored(marked)));
                     }
@@ -235,12 +239,15 @@ async fn remove(
     match write::write(call, name, Expect::Revision(stored.revision()), None).await {
         Ok(removed) => {
             services::release(call, object).await;
-            terminations::removed(call, object).await;
+            terminations::removed(call, object, Removal::Wish).await;
             call.server.written(&call.kind).await;
             Ok(Ok(Outcome::Removed(Made::Stored(removed))))
         }
         Err(Failed::Conflict(Some(newer))) => Ok(Err(newer)),
-        Err(Failed::Conflict(None)) => Ok(Ok(Outcome::Removed(Made::Stored(stored.clone())))),
+        Err(Failed::Conflict(None)) => {
+            terminations::removed(call, object, Removal::Wish).await;
+            Ok(Ok(Outcome::Removed(Made::Stored(stored.clone()))))
+        }
         Err(Failed::Api(error)) => Err(error),
     }
 }

@@ -6,10 +6,11 @@ use crate::call::{Call, name_of};
 use crate::error::{ApiError, Result};
 use crate::negotiate::Offer;
 use crate::object::{Object, store_name};
+use crate::terminations::{self, Removal};
 use crate::verbs::create::{self, Made};
 use crate::verbs::write::{self, ATTEMPTS, Endpoint, Failed};
 use crate::views::{self, IncludeObject};
-use crate::{decode, services, terminations, warnings};
+use crate::{decode, services, warnings};
 use api::value::ValueExt;
 use http::StatusCode;
 use serde_json::Value;
@@ -302,7 +303,7 @@ async fn finish_deletion(
     match write::write(call, &call.target.name, expect, None).await {
         Ok(_) => {
             services::release(call, &new).await;
-            terminations::removed(call, &new).await;
+            terminations::removed(call, &new, Removal::LastHold).await;
             call.server.written(&call.kind).await;
             Ok(Made::Only(new))
         }

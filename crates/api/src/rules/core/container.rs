@@ -12,6 +12,8 @@ pub(super) struct Pod<'v> {
     pub(super) grace: Option<i64>,
     pub(super) restart_policy: &'v str,
     pub(super) host_users: bool,
+    /// The operating system it is for, if it says.
+    pub(super) os: Option<&'v str>,
 }
 
 /// What mounts need to know about a volume.
@@ -33,7 +35,7 @@ pub(super) fn containers(spec: &At, pod: &Pod, errors: &mut Errors) {
         if seen.again(container.field("name").text()) {
             errors.duplicate(&container.field("name"));
         }
-        probes::validate(&container, pod.grace, errors);
+        probes::validate(&container, pod.grace, pod.os, errors);
         restart_policy(&container, &["Always", "OnFailure", "Never"], errors);
     }
     host_ports(list.items(), errors);
@@ -54,7 +56,7 @@ pub(super) fn init_containers(spec: &At, pod: &Pod, errors: &mut Errors) {
         // One after the other, so their ports do not meet.
         host_ports(std::iter::once(container), errors);
         if container.field("restartPolicy").text() == "Always" {
-            probes::validate(&container, pod.grace, errors);
+            probes::validate(&container, pod.grace, pod.os, errors);
         } else {
             probes::forbid(&container, errors);
         }
@@ -337,6 +339,30 @@ fn resize_policy(policies: &At, pod_restart: &str, errors: &mut Errors) {
 mod tests {
     use super::super::trial::{NOTHING, create, pod, pod_with};
     use serde_json::json;
+
+    /// T-NODE-23: a stop signal needs an operating system that has it.
+    #[test]
+    fn t_node_23_stop_signals_are_those_of_the_named_system() {
+        let told = |signal: &str, os: &str| {
+            let mut pod = pod_with(json!({"lifecycle": {"stopSignal": signal}}));
+            if !os.is_empty() {
+                pod["spec"]["os"] = json!({"name": os});
+            }
+            create("Pod", pod)
+        };
+        let at = "spec.containers[0].lifecycle.stopSignal";
+        let unsaid =
+            format!("{at}: Forbidden: may not be set for containers with empty `spec.os.name`");
+        let windows = format!(
+            "{at}: Unsupported value: \"SIGUSR1\": supported values: \"SIGKILL\", \"SIGTERM\""
+        );
+        assert_eq!(told("SIGUSR1", ""), [unsaid]);
+        assert_eq!(told("SIGUSR1", "windows"), [windows]);
+        assert_eq!(told("SIGRTMIN+15", "linux"), NOTHING);
+        assert_eq!(told("SIGTERM", "windows"), NOTHING);
+        assert_eq!(told("TERM", "linux").len(), 1);
+        assert_eq!(super::super::probes::LINUX_SIGNALS.split_whitespace().count(), 65);
+    }
 
     ///
     #[test]

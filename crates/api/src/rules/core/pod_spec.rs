@@ -27,6 +27,7 @@ pub(super) fn validate(spec: &At, pod: Option<&At>, errors: &mut Errors) {
         grace: grace.int(),
         restart_policy: spec.field("restartPolicy").text(),
         host_users: spec.field("hostUsers").bool() != Some(false),
+        os: Some(spec.field("os").field("name").text()).filter(|name| !name.is_empty()),
     };
     container::containers(spec, &context, errors);
     container::init_containers(spec, &context, errors);

@@ -98,6 +98,9 @@ pub fn validate_resize(new: &At, old: &At, errors: &mut Errors) {
     }
     let empty = Value::Null;
     let (now, then) = (new.value().unwrap_or(&empty), old.value().unwrap_or(&empty));
+    if !node_tells_resources(then) {
+        return forbidden("Pod running on node without support for resize", errors);
+    }
     let class = match then.text(&["status", "qosClass"]) {
         "" => qos::qos_class(then),
         class => class,
@@ -114,6 +117,15 @@ pub fn validate_resize(new: &At, old: &At, errors: &mut Errors) {
         }
     }
     only_cpu_and_memory(&spec, &before, errors);
+}
+
+/// A node that can resize says of each running container what it has.
+fn node_tells_resources(pod: &Value) -> bool {
+    let lists = ["containerStatuses", "initContainerStatuses"];
+    let lists = lists.iter().filter_map(|list| pod.at(&["status", list])?.as_array());
+    lists.flatten().all(|status| {
+        status.at(&["state", "running"]).is_none() || status.get("resources").is_some()
+    })
 }
 
 fn nothing_removed(new: &At, old: &At, errors: &mut Errors) {
@@ -227,6 +239,24 @@ mod tests {
                 "1Gi".into();
         });
         assert_eq!(wrong, ["spec: Forbidden: only cpu and memory resources are mutable"]);
+    }
+
+    #[test]
+    fn n_117_a_pod_on_a_node_that_tells_no_resources_cannot_be_resized() {
+        let check = |status: Value| {
+            let mut old = stored();
+            old["status"] = json!({"containerStatuses": [status]});
+            let mut new = old.clone();
+            new["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "1500m".into();
+            prepare_resize(&mut new, &old);
+            let mut errors = Errors::default();
+            validate_resize(&At::root(&new), &At::root(&old), &mut errors);
+            said(&errors)
+        };
+        let running = json!({"name": "c", "state": {"running": {}}});
+        assert_eq!(check(running), [": Forbidden: Pod running on node without support for resize"]);
+        assert_eq!(check(json!({"name": "c", "state": {"waiting": {}}})), NOTHING);
+        assert_eq!(check(json!({"name": "c", "state": {"running": {}}, "resources": {}})), NOTHING);
     }
 
     #[test]

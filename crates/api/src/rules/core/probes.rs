@@ -5,8 +5,9 @@ use crate::field::{At, Errors};
 use crate::names;
 
 /// What a container with a life of its own may have: hooks and probes.
-pub(super) fn validate(container: &At, grace: Option<i64>, errors: &mut Errors) {
+pub(super) fn validate(container: &At, grace: Option<i64>, os: Option<&str>, errors: &mut Errors) {
     let lifecycle = container.field("lifecycle");
+    stop_signal(&lifecycle.field("stopSignal"), os, errors);
     for hook in ["postStart", "preStop"] {
         let handler = lifecycle.field(hook);
         if handler.is_set() {
@@ -32,6 +33,34 @@ pub(super) fn validate(container: &At, grace: Option<i64>, errors: &mut Errors) 
         succeeds_at_once(&startup, errors);
     }
 }
+
+/// T-NODE-23: which signals there are depends on the operating system, so that has to be said.
+fn stop_signal(signal: &At, os: Option<&str>, errors: &mut Errors) {
+    if !signal.is_set() {
+        return;
+    }
+    let known: Vec<&str> = match os {
+        None => {
+            let why = "may not be set for containers with empty `spec.os.name`";
+            return errors.forbidden(signal, why);
+        }
+        Some("windows") => vec!["SIGKILL", "SIGTERM"],
+        Some(_) => LINUX_SIGNALS.split_whitespace().collect(),
+    };
+    if !known.contains(&signal.text()) {
+        errors.not_supported(signal, &known);
+    }
+}
+
+/// Sorted, as messages have them.
+pub(super) const LINUX_SIGNALS: &str = "SIGABRT SIGALRM SIGBUS SIGCHLD SIGCLD SIGCONT SIGFPE SIGHUP SIGILL \
+    SIGINT SIGIO SIGIOT SIGKILL SIGPIPE SIGPOLL SIGPROF SIGPWR SIGQUIT SIGRTMAX SIGRTMAX-1 \
+    SIGRTMAX-10 SIGRTMAX-11 SIGRTMAX-12 SIGRTMAX-13 SIGRTMAX-14 SIGRTMAX-2 SIGRTMAX-3 SIGRTMAX-4 \
+    SIGRTMAX-5 SIGRTMAX-6 SIGRTMAX-7 SIGRTMAX-8 SIGRTMAX-9 SIGRTMIN SIGRTMIN+1 SIGRTMIN+10 \
+    SIGRTMIN+11 SIGRTMIN+12 SIGRTMIN+13 SIGRTMIN+14 SIGRTMIN+15 SIGRTMIN+2 SIGRTMIN+3 SIGRTMIN+4 \
+    SIGRTMIN+5 SIGRTMIN+6 SIGRTMIN+7 SIGRTMIN+8 SIGRTMIN+9 SIGSEGV SIGSTKFLT SIGSTOP SIGSYS \
+    SIGTERM SIGTRAP SIGTSTP SIGTTIN SIGTTOU SIGURG SIGUSR1 SIGUSR2 SIGVTALRM SIGWINCH SIGXCPU \
+    SIGXFSZ";
 
 /// Plain init containers have neither hooks nor probes: they run once, to their end.
 pub(super) fn forbid(container: &At, errors: &mut Errors) {

@@ -1,58 +1,17 @@
 //! The whole way once: a secret, a registry that wants it, a store on disk.
 
+#[path = "../../../../runtime/tests/registry/mod.rs"]
+mod docker;
+
 use super::{on, pod};
 use crate::images::keyring::tests::secret;
 use crate::images::{ImageManager, Source};
 use client::Recorder;
+use docker::{DockerRegistry, Options};
 use serde_json::json;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
-
-/// bcrypt of "secret".
-const HTPASSWD: &str = "user:$2y$04$abcdefghijklmnopqrstuu2r9OfJnfCsdneAXAGHnS4UpFFP8WIrW\n";
-
-struct Registry {
-    child: Child,
-    host: String,
-}
-
-impl Registry {
-    fn start(directory: &Path) -> Registry {
-        let at = |name: &str| directory.join(name).display().to_string();
-        std::fs::write(at("htpasswd"), HTPASSWD).unwrap();
-        let config = format!(
-            "version: 0.1\nstorage: {{filesystem: {{rootdirectory: {:?}}}}}\n\
-             auth: {{htpasswd: {{realm: r, path: {:?}}}}}\nhttp: {{addr: \"127.0.0.1:0\"}}\n",
-            at("data"),
-            at("htpasswd")
-        );
-        std::fs::write(at("config.yml"), config).unwrap();
-        let mut child = Command::new("docker-registry")
-            .args(["serve", &at("config.yml")])
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("docker-registry is installed");
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let port = lines.find_map(|line| {
-            let line = line.unwrap();
-            let (_, after) = line.split_once("listening on 127.0.0.1:")?;
-            Some(after.split(['"', ',']).next().unwrap().to_owned())
-        });
-        // Somebody has to read what it says, or it stops saying and serving.
-        std::thread::spawn(move || lines.for_each(drop));
-        Registry { child, host: format!("localhost:{}", port.expect("it listens")) }
-    }
-}
-
-impl Drop for Registry {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 fn run(command: &mut Command) {
     let output = command.output().unwrap();
@@ -62,7 +21,8 @@ fn run(command: &mut Command) {
 #[tokio::test]
 async fn a_pull_secret_opens_a_real_registry_n_65_n_174_n_176() {
     let directory = tempfile::tempdir().unwrap();
-    let registry = Registry::start(directory.path());
+    let options = Options { password: true, ..Options::default() };
+    let registry = DockerRegistry::start(directory.path(), &options);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/images");
     run(Command::new(script).arg(directory.path()).arg("busybox"));
     let name = format!("{}/tools/busybox:1", registry.host);

@@ -5,16 +5,14 @@
 //! used after all (the write failed, the object is gone) is given back by the quota controller,
 //! which counts anew.
 
-mod scope;
-mod usage;
-
-use super::pod_resources::{Amounts, amounts};
 use super::refuse;
 use crate::call::{Call, name_of};
 use crate::error::{ApiError, Result};
 use crate::object::{Object, Stored, store_name};
 use crate::verbs::write::{self, Failed};
 use api::Kind;
+use api::quota::pods::{Amounts, amounts};
+use api::quota::{scope, usage};
 use api::value::ValueExt;
 use serde_json::Value;
 use std::sync::Arc;
@@ -49,7 +47,7 @@ pub(super) async fn check(
     if matching.is_empty() {
         return Ok(());
     }
-    let growth = usage::growth(&call.kind, object, old).map_err(refuse)?;
+    let growth = usage::growth(call.kind.as_ref().into(), object, old).map_err(refuse)?;
     for (_, quota) in &matching {
         with_growth(quota, &growth).map_err(refuse)?;
     }
@@ -97,12 +95,12 @@ fn exists(call: &Call, object: &Value) -> bool {
 fn applies(kind: &Kind, quota: &Value, object: &Value) -> std::result::Result<bool, String> {
     let hard = amounts(quota.at(&["status", "hard"]));
     let counted: Vec<&str> =
-        hard.keys().map(String::as_str).filter(|name| usage::counts(kind, name)).collect();
-    if counted.is_empty() || !scope::matches(kind, quota, object) {
+        hard.keys().map(String::as_str).filter(|name| usage::counts(kind.into(), name)).collect();
+    if counted.is_empty() || !scope::matches(kind.into(), quota, object) {
         return Ok(false);
     }
     let name = name_of(quota);
-    if usage::is_pod(kind)
+    if (kind.group.is_empty() && kind.plural == "pods")
         && let Some(missing) = usage::unspecified(&counted, object)
     {
         return Err(format!("failed quota: {name}: must specify {missing}"));

@@ -54,9 +54,9 @@ fn a_157_objects_use_what_quotas_count() {
         (kind("", "v1", "secrets"), json!({}), "count/secrets=1,secrets=1"),
         (kind("apps", "v1", "deployments"), json!({}), "count/deployments.apps=1"),
     ] {
-        assert_eq!(said(&usage::growth(&kind, &object, None).unwrap()), used);
-        for name in usage::growth(&kind, &object, None).unwrap().keys() {
-            assert!(usage::counts(&kind, name), "{name} of {}", kind.plural);
+        assert_eq!(said(&usage::growth(kind.as_ref().into(), &object, None).unwrap()), used);
+        for name in usage::growth(kind.as_ref().into(), &object, None).unwrap().keys() {
+            assert!(usage::counts(kind.as_ref().into(), name), "{name} of {}", kind.plural);
         }
     }
 }
@@ -66,7 +66,7 @@ fn a_157_only_growth_counts_on_update() {
     let kind = kind("", "v1", "services");
     let service = |kind: &str| json!({"spec": {"type": kind, "ports": [{}]}});
     let growth = |new: &str, old: &str| {
-        said(&usage::growth(&kind, &service(new), Some(&service(old))).unwrap())
+        said(&usage::growth(kind.as_ref().into(), &service(new), Some(&service(old))).unwrap())
     };
     assert_eq!(growth("NodePort", "ClusterIP"), "services.nodeports=1");
     assert_eq!(growth("ClusterIP", "NodePort"), "");
@@ -80,7 +80,7 @@ fn a_157_a_refusal_names_request_use_and_limit() {
         json!({"pods": "2", "cpu": "500m", "memory": "0"}),
     );
     let pod = json!({"spec": {"containers": [{"resources": {"requests": {"cpu": "600m", "memory": "1Mi"}}}]}});
-    let growth = usage::growth(&pods(), &pod, None).unwrap();
+    let growth = usage::growth(pods().as_ref().into(), &pod, None).unwrap();
     assert_eq!(
         with_growth(&quota, &growth).unwrap_err(),
         "exceeded quota: q, requested: cpu=600m,pods=1, used: cpu=500m,pods=2, limited: cpu=1,pods=2"
@@ -91,7 +91,7 @@ fn a_157_a_refusal_names_request_use_and_limit() {
 fn a_157_what_fits_is_added_to_what_is_used() {
     let quota = quota(json!({"pods": "2", "cpu": "1"}), json!({"pods": "1", "cpu": "500m"}));
     let pod = json!({"spec": {"containers": [{"resources": {"requests": {"cpu": "500m"}}}]}});
-    let growth = usage::growth(&pods(), &pod, None).unwrap();
+    let growth = usage::growth(pods().as_ref().into(), &pod, None).unwrap();
     assert_eq!(said(&with_growth(&quota, &growth).unwrap()), "cpu=1,pods=2");
 }
 
@@ -158,8 +158,12 @@ fn a_157_scopes_say_which_pods_a_quota_is_for() {
         (select("DoesNotExist", json!([])), &plain, true),
         (json!({}), &plain, true),
     ] {
-        assert_eq!(scope::matches(&pods(), &json!({"spec": spec}), pod), fits, "{spec} {pod}");
+        assert_eq!(
+            scope::matches(pods().as_ref().into(), &json!({"spec": spec}), pod),
+            fits,
+            "{spec} {pod}"
+        );
     }
     let scoped = json!({"spec": {"scopes": ["BestEffort"]}});
-    assert!(!scope::matches(&kind("", "v1", "secrets"), &scoped, &json!({})));
+    assert!(!scope::matches(kind("", "v1", "secrets").as_ref().into(), &scoped, &json!({})));
 }

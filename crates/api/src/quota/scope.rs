@@ -1,17 +1,16 @@
 //! Which of the objects a quota could count it is meant for.
 
-use super::usage::is_pod;
-use api::Kind;
-use api::value::ValueExt;
+use super::Counted;
+use crate::value::ValueExt;
 use serde_json::Value;
 
 /// All of a quota's scopes must fit. Scopes are about pods, one about claims; other objects fit none.
-pub(super) fn matches(kind: &Kind, quota: &Value, object: &Value) -> bool {
+pub fn matches(kind: Counted<'_>, quota: &Value, object: &Value) -> bool {
     let list = |path: &[&str]| quota.at(path).and_then(Value::as_array).into_iter().flatten();
     let fits = |scope: &str, operator: &str, values: &[&str]| {
-        if is_pod(kind) {
+        if kind.is_core("pods") {
             pod_fits(object, scope, operator, values)
-        } else if kind.plural == "persistentvolumeclaims" && scope == "VolumeAttributesClass" {
+        } else if kind.is_core("persistentvolumeclaims") && scope == "VolumeAttributesClass" {
             claim_fits(object, operator, values)
         } else {
             false
@@ -30,7 +29,7 @@ fn pod_fits(pod: &Value, scope: &str, operator: &str, values: &[&str]) -> bool {
         let deadline = pod.at(&["spec", "activeDeadlineSeconds"]).and_then(Value::as_i64);
         deadline.is_some_and(|seconds| seconds >= 0)
     };
-    let best_effort = || api::rules::core::qos::qos_class(pod) == "BestEffort";
+    let best_effort = || crate::rules::core::qos::qos_class(pod) == "BestEffort";
     match scope {
         "Terminating" => terminating(),
         "NotTerminating" => !terminating(),

@@ -1,15 +1,15 @@
 //! What a pod asks for and is limited to as a whole: containers side by side, init containers one
 //! after another, sidecars beside everything that follows them.
 
-use api::quantity::Quantity;
-use api::value::ValueExt;
+use crate::quantity::Quantity;
+use crate::value::ValueExt;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-pub(super) type Amounts = BTreeMap<String, Quantity>;
+pub type Amounts = BTreeMap<String, Quantity>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
+pub enum Side {
     Requests,
     Limits,
 }
@@ -24,13 +24,13 @@ impl Side {
 }
 
 /// A resource list of an object (`requests`, `hard`, `used`, …).
-pub(super) fn amounts(list: Option<&Value>) -> Amounts {
+pub fn amounts(list: Option<&Value>) -> Amounts {
     let fields = list.and_then(Value::as_object).into_iter().flatten();
     fields.filter_map(|(name, value)| Some((name.clone(), Quantity::from_value(value)?))).collect()
 }
 
 /// The total of a pod without its overhead.
-pub(super) fn total(pod: &Value, side: Side) -> Amounts {
+pub fn total(pod: &Value, side: Side) -> Amounts {
     let Some(spec) = pod.get("spec") else { return Amounts::new() };
     let of = |container: &Value| amounts(container.at(&["resources", side.field()]));
     let mut sum = Amounts::new();
@@ -58,7 +58,7 @@ pub(super) fn total(pod: &Value, side: Side) -> Amounts {
 }
 
 /// The total of a pod with the overhead of its runtime class.
-pub(super) fn total_with_overhead(pod: &Value, side: Side) -> Amounts {
+pub fn total_with_overhead(pod: &Value, side: Side) -> Amounts {
     let mut sum = total(pod, side);
     for (name, amount) in amounts(pod.at(&["spec", "overhead"])) {
         match (sum.get_mut(&name), side) {
@@ -72,10 +72,7 @@ pub(super) fn total_with_overhead(pod: &Value, side: Side) -> Amounts {
     sum
 }
 
-pub(super) fn containers<'a>(
-    spec: &'a Value,
-    list: &str,
-) -> impl Iterator<Item = &'a Value> + use<'a> {
+pub fn containers<'a>(spec: &'a Value, list: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
     spec.get(list).and_then(Value::as_array).into_iter().flatten()
 }
 

@@ -1,10 +1,9 @@
 //! What an object uses of the resources that quotas count.
 
-use crate::admission::default_storage_class::class_of;
-use crate::admission::pod_resources::{Amounts, Side, amounts, containers, total_with_overhead};
-use api::Kind;
-use api::quantity::Quantity;
-use api::value::ValueExt;
+use super::Counted;
+use super::pods::{Amounts, Side, amounts, containers, total_with_overhead};
+use crate::quantity::Quantity;
+use crate::value::ValueExt;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,17 +22,11 @@ const COMPUTE: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 const TO_BE_SPECIFIED: [&str; 6] =
     ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
 const STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
-
-fn is_core(kind: &Kind, plural: &str) -> bool {
-    kind.group.is_empty() && kind.plural == plural
-}
-
-pub(super) fn is_pod(kind: &Kind) -> bool {
-    is_core(kind, "pods")
-}
+/// How claims named their class before there was a field for it.
+const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
 /// Does an object of this kind count towards this resource?
-pub(super) fn counts(kind: &Kind, resource: &str) -> bool {
+pub fn counts(kind: Counted<'_>, resource: &str) -> bool {
     if let Some(counted) = resource.strip_prefix("count/") {
         return counted == kind.resource_group();
     }
@@ -43,7 +36,7 @@ pub(super) fn counts(kind: &Kind, resource: &str) -> bool {
     if resource == kind.plural {
         return PLAIN.contains(&resource);
     }
-    match kind.plural.as_str() {
+    match kind.plural {
         "pods" => {
             let plain = resource
                 .strip_prefix("requests.")
@@ -71,7 +64,7 @@ fn is_extended(name: &str) -> bool {
 }
 
 /// How much more than before. What shrinks is given back by the controller.
-pub(super) fn growth(kind: &Kind, new: &Value, old: Option<&Value>) -> Result<Amounts, String> {
+pub fn growth(kind: Counted<'_>, new: &Value, old: Option<&Value>) -> Result<Amounts, String> {
     let mut growth = usage(kind, new);
     let negative: Vec<&str> = growth
         .iter()
@@ -92,7 +85,8 @@ pub(super) fn growth(kind: &Kind, new: &Value, old: Option<&Value>) -> Result<Am
     Ok(growth)
 }
 
-fn usage(kind: &Kind, object: &Value) -> Amounts {
+/// Everything that one object uses, by the names that quotas know.
+pub fn usage(kind: Counted<'_>, object: &Value) -> Amounts {
     let mut usage = Amounts::new();
     let mut one = |name: String| {
         usage.insert(name, Quantity::whole(1));
@@ -101,7 +95,7 @@ fn usage(kind: &Kind, object: &Value) -> Amounts {
     if !kind.group.is_empty() {
         return usage;
     }
-    match kind.plural.as_str() {
+    match kind.plural {
         "pods" if is_finished(object) => {}
         "pods" => {
             one("pods".into());
@@ -170,6 +164,14 @@ fn service(service: &Value, usage: &mut Amounts) {
     }
 }
 
+/// The class a claim names, by either way; "" if none.
+pub fn class_of(claim: &Value) -> &str {
+    match claim.at(&["metadata", "annotations", OLD_CLASS]) {
+        Some(class) => class.as_str().unwrap_or_default(),
+        None => claim.text(&["spec", "storageClassName"]),
+    }
+}
+
 fn claim(claim: &Value, usage: &mut Amounts) {
     let class = class_of(claim);
     if !class.is_empty() {
@@ -189,7 +191,7 @@ fn claim(claim: &Value, usage: &mut Amounts) {
 }
 
 /// `cpu for: app,init; memory for: app`: what the quota needs to know and the pod does not say.
-pub(super) fn unspecified(counted: &[&str], pod: &Value) -> Option<String> {
+pub fn unspecified(counted: &[&str], pod: &Value) -> Option<String> {
     let needed: Vec<&str> =
         counted.iter().copied().filter(|name| TO_BE_SPECIFIED.contains(name)).collect();
     if needed.is_empty() {

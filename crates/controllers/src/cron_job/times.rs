@@ -1,0 +1,189 @@
+//! When a schedule was last due and when it is next, in the zone of the CronJob (C-122…C-124).
+//!
+//! Local times that a clock change skips do not happen, those that it repeats happen once. Zones are
+//! read from the system's zoneinfo; without a zone it is UTC.
+
+use api::rules::Schedule;
+use jiff::tz::{AmbiguousOffset, TimeZone};
+use jiff::{SignedDuration, Timestamp};
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Mutex;
+
+const ZONEINFO: &str = "/usr/share/zoneinfo";
+
+/// More missed times than this are not counted. Upstream: `tooManyMissed`.
+pub(super) const MISSED_MAX: usize = 100;
+
+/// How far back the last time is looked for, each further only if the one before found none.
+const WINDOWS: [SignedDuration; 4] = [
+    SignedDuration::from_hours(1),
+    SignedDuration::from_hours(24),
+    SignedDuration::from_hours(24 * 31),
+    SignedDuration::from_hours(24 * 366 * 5),
+];
+
+/// Zones that were read, by name.
+#[derive(Default)]
+pub(super) struct Zones(Mutex<HashMap<String, TimeZone>>);
+
+impl Zones {
+    /// An error says why, as Go would.
+    pub(super) fn get(&self, named: Option<&str>) -> Result<TimeZone, String> {
+        let Some(named) = named.filter(|named| *named != "UTC" && *named != "Etc/UTC") else {
+            return Ok(TimeZone::UTC);
+        };
+        let mut known = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(zone) = known.get(named) {
+            return Ok(zone.clone());
+        }
+        let zone = read(named).ok_or_else(|| format!("unknown time zone {named}"))?;
+        known.insert(named.to_owned(), zone.clone());
+        Ok(zone)
+    }
+}
+
+fn read(named: &str) -> Option<TimeZone> {
+    let part = |part: &str| {
+        let good = |c: char| c.is_ascii_alphanumeric() || "_-+".contains(c);
+        !part.is_empty() && part.chars().all(good)
+    };
+    if !named.split('/').all(part) {
+        return None;
+    }
+    let data = std::fs::read(Path::new(ZONEINFO).join(named)).ok()?;
+    TimeZone::tzif(named, &data).ok()
+}
+
+/// A schedule in a zone.
+pub(super) struct Times {
+    schedule: Schedule,
+    zone: TimeZone,
+}
+
+/// What was due in a stretch of time.
+#[derive(Debug, PartialEq)]
+pub(super) struct Due {
+    pub(super) last: Timestamp,
+    /// More than can be missed by accident.
+    pub(super) too_many: bool,
+}
+
+impl Times {
+    pub(super) fn new(schedule: Schedule, zone: TimeZone) -> Times {
+        Times { schedule, zone }
+    }
+
+    /// RFC 3339, in the zone.
+    pub(super) fn written(&self, at: Timestamp) -> String {
+        if self.zone == TimeZone::UTC {
+            return clock::rfc3339(at);
+        }
+        at.to_zoned(self.zone.clone()).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
+    }
+
+    /// The first time later than `after`.
+    pub(super) fn next(&self, after: Timestamp) -> Option<Timestamp> {
+        let mut civil = self.zone.to_datetime(after);
+        loop {
+            civil = self.schedule.next_after(civil)?;
+            let ambiguous = self.zone.to_ambiguous_timestamp(civil);
+            let found = match ambiguous.offset() {
+                AmbiguousOffset::Gap { .. } => continue,
+                AmbiguousOffset::Unambiguous { .. } => ambiguous.unambiguous().ok(),
+                AmbiguousOffset::Fold { .. } => {
+                    let again = self.zone.to_ambiguous_timestamp(civil).later().ok();
+                    ambiguous.earlier().ok().filter(|at| *at > after).or(again)
+                }
+            };
+            if let Some(found) = found.filter(|found| *found > after) {
+                return Some(found);
+            }
+        }
+    }
+
+    /// The last time in (`from`, `until`], and whether there were too many of them.
+    pub(super) fn due(&self, from: Timestamp, until: Timestamp) -> Option<Due> {
+        let first = self.next(from).filter(|first| *first <= until)?;
+        let mut counted = 1;
+        let mut last = first;
+        while counted <= MISSED_MAX {
+            match self.next(last).filter(|next| *next <= until) {
+                Some(next) => last = next,
+                None => return Some(Due { last, too_many: false }),
+            }
+            counted += 1;
+        }
+        Some(Due { last: self.last(last, until), too_many: true })
+    }
+
+    /// The last time up to `until`; `known` is one of them.
+    fn last(&self, known: Timestamp, until: Timestamp) -> Timestamp {
+        for window in WINDOWS {
+            let start = until.checked_sub(window).unwrap_or(known).max(known);
+            let mut last = None;
+            let mut at = start;
+            // A schedule that is due every second has 3600 times in the first window.
+            while let Some(next) = self.next(at).filter(|next| *next <= until) {
+                last = Some(next);
+                at = next;
+            }
+            if let Some(last) = last {
+                return last;
+            }
+        }
+        known
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times(schedule: &str, zone: Option<&str>) -> Times {
+        Times::new(Schedule::parse(schedule).unwrap(), Zones::default().get(zone).unwrap())
+    }
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn c_123_local_times_that_are_skipped_do_not_happen_and_repeated_ones_happen_once() {
+        // In Berlin the clock goes from 2 to 3 on 29 March 2026, and from 3 to 2 on 25 October.
+        let cases = [
+            ("30 2 * * *", "2026-03-28T12:00:00Z", "2026-03-30T00:30:00Z"),
+            ("30 4 * * *", "2026-03-28T12:00:00Z", "2026-03-29T02:30:00Z"),
+            ("30 2 * * *", "2026-10-24T12:00:00Z", "2026-10-25T00:30:00Z"),
+            ("30 2 * * *", "2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"),
+            ("0 * * * *", "2026-10-25T00:00:00Z", "2026-10-25T02:00:00Z"),
+        ];
+        let berlin = Some("Europe/Berlin");
+        for (schedule, after, expected) in cases {
+            let next = times(schedule, berlin).next(at(after));
+            assert_eq!(next, Some(at(expected)), "{schedule} after {after}");
+        }
+        assert!(Zones::default().get(Some("Moon/Base")).is_err());
+        assert!(Zones::default().get(Some("../../etc/passwd")).is_err());
+    }
+
+    #[test]
+    fn c_124_only_the_last_missed_time_counts() {
+        let minutes = times("*/5 * * * *", None);
+        let due = |from: &str, until: &str| minutes.due(at(from), at(until));
+        let one = |last: &str, too_many| Some(Due { last: at(last), too_many });
+        assert_eq!(due("2026-01-01T00:00:00Z", "2026-01-01T00:04:59Z"), None);
+        assert_eq!(
+            due("2026-01-01T00:00:00Z", "2026-01-01T00:05:00Z"),
+            one("2026-01-01T00:05:00Z", false)
+        );
+        assert_eq!(
+            due("2026-01-01T00:00:00Z", "2026-01-01T01:07:00Z"),
+            one("2026-01-01T01:05:00Z", false)
+        );
+        assert_eq!(
+            due("2025-01-01T00:00:00Z", "2026-01-01T01:07:00Z"),
+            one("2026-01-01T01:05:00Z", true)
+        );
+    }
+}

@@ -1,0 +1,237 @@
+//! Keeps one pod on every node that a DaemonSet wants (C-81…C-100, T-CTRL-30…T-CTRL-32).
+//!
+//!     set, revisions, nodes, pods ──▶ plan::decide ──▶ creates and deletes ──▶ status
+//!
+//! `placement.rs` says which nodes are wanted and makes a node's pod, `plan.rs` decides a look,
+//! `triggers.rs` which changes of nodes and revisions are worth one. The scheduler binds the pods.
+
+mod placement;
+mod plan;
+mod triggers;
+
+use crate::start::Cluster;
+use crate::workload::{
+    PodControl, SELECTS, Writes, claim, history, is_deleted, is_outdated, label, name, namespace,
+    orphans, owner_keys, selector, selects, uid,
+};
+use client::{Cache, Next, ObjectKey, Queue, Recorder, reference, run_controller};
+use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, DaemonSetStatus};
+use k8s_openapi::api::core::v1::Pod;
+use lifecycle::backoff::{Backoffs, Pace};
+use placement::HASH;
+use plan::{Ended, Plan};
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const COMPONENT: &str = "daemonset-controller";
+const WORKERS: usize = 2;
+const STYLE: history::Style = history::Style { hash_label: HASH };
+
+/// When to look again if the cache does not show what we did.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// How fast failed pods of one node are replaced (C-87).
+const FAILURES: Pace = Pace {
+    first: jiff::SignedDuration::from_secs(1),
+    longest: jiff::SignedDuration::from_mins(15),
+    forgotten_after: jiff::SignedDuration::from_mins(30),
+};
+
+struct Controller<'a> {
+    cluster: &'a Cluster,
+    sets: Cache<DaemonSet>,
+    revisions: Cache<ControllerRevision>,
+    hands: PodControl,
+    revision_writes: Writes<ControllerRevision>,
+    failures: Mutex<Backoffs>,
+}
+
+pub(crate) async fn run(cluster: &Cluster, revisions: Cache<ControllerRevision>) {
+    let queue = Queue::new();
+    let places = |set: &DaemonSet| vec![selects(namespace(set), &selector_of(set))];
+    let sets = Cache::builder(&cluster.client).index(SELECTS, places).start();
+    sets.feed_keys(&queue);
+    let owners = sets.clone();
+    cluster.pods.feed(&queue, move |pod| owner_keys(&owners, pod));
+    triggers::of_nodes(&cluster.nodes, &sets, &queue);
+    triggers::of_revisions(&revisions, &sets, &queue);
+    sets.synced().await;
+    revisions.synced().await;
+    cluster.nodes.synced().await;
+    cluster.pods.synced().await;
+    let controller = Controller {
+        cluster,
+        hands: PodControl {
+            client: cluster.client.clone(),
+            recorder: Recorder::new(&cluster.client, COMPONENT, ""),
+            writes: Writes::new(&cluster.pods),
+        },
+        revision_writes: Writes::new(&revisions),
+        failures: Mutex::new(Backoffs::new(FAILURES)),
+        sets,
+        revisions,
+    };
+    run_controller(COMPONENT, &queue, WORKERS, |key| controller.reconcile(key)).await;
+}
+
+fn selector_of(set: &DaemonSet) -> api::selector::LabelSelector {
+    set.spec.as_ref().map(|spec| selector(&spec.selector)).unwrap_or_default()
+}
+
+impl Controller<'_> {
+    async fn reconcile(&self, key: ObjectKey) -> client::Result<Next> {
+        let seen = self.hands.writes.seen(&key).await && self.revision_writes.seen(&key).await;
+        if !seen {
+            return Ok(Next::After(LOOK_AGAIN));
+        }
+        let Some(set) = self.sets.get(&key).filter(|set| !is_deleted(set.as_ref())) else {
+            return Ok(Next::Change); // Going or gone. The garbage collector takes its pods.
+        };
+        if selector_of(&set).is_everything() {
+            let message =
+                "This daemon set is selecting all pods. A non-empty selector is required.";
+            self.hands.recorder.warning(&reference(set.as_ref()), "SelectingAll", message);
+            return Ok(Next::Change);
+        }
+        match self.look(&set).await {
+            Err(error) if is_outdated(&error) => Ok(Next::After(LOOK_AGAIN)),
+            looked => looked,
+        }
+    }
+
+    async fn look(&self, set: &Arc<DaemonSet>) -> client::Result<Next> {
+        let history = self.history(set).await?;
+        let pods = self.claimed(set).await?;
+        let mut collisions = set.status.as_ref().and_then(|status| status.collision_count);
+        let template = set.spec.as_ref().map(|spec| spec.template.clone()).unwrap_or_default();
+        let (client, writes) = (&self.cluster.client, &self.revision_writes);
+        let current = history::current(
+            client,
+            writes,
+            set.as_ref(),
+            &template,
+            &history,
+            &STYLE,
+            &mut collisions,
+        )
+        .await?;
+        let pods = self.without_duplicates(set, &history, &current, pods).await?;
+        let hash = label(current.as_ref(), HASH).unwrap_or_default();
+
+        let nodes = self.cluster.nodes.list();
+        let mut plan = Plan::decide(set, &nodes, &pods, hash, clock::now());
+
+        let wait = self.judge_ended(set, &mut plan);
+        let (_, failed) = self.hands.create(set.as_ref(), plan.create).await;
+        let failed = failed.or(self.hands.delete(set.as_ref(), plan.delete).await);
+        let status = DaemonSetStatus { collision_count: collisions, ..plan.status };
+        self.report(set, status).await?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let used: BTreeSet<&str> =
+            pods.iter().filter_map(|pod| label(pod.as_ref(), HASH)).collect();
+        let used: BTreeSet<&str> = used.into_iter().chain([hash]).collect();
+        let limit = set.spec.as_ref().and_then(|spec| spec.revision_history_limit);
+        let forgotten = history::forgotten(&history, limit, &STYLE, &used);
+        history::delete(client, writes, set.as_ref(), forgotten).await?;
+        Ok(plan.next.into_iter().chain(wait).min().into())
+    }
+
+    async fn claimed(&self, set: &Arc<DaemonSet>) -> client::Result<Vec<Arc<Pod>>> {
+        let selector = selector_of(set);
+        let pods = &self.cluster.pods;
+        let mut candidates = pods.controlled_by_uid(uid(set.as_ref()));
+        candidates.extend(orphans(pods, namespace(set.as_ref()), &selector));
+        let (client, writes) = (&self.cluster.client, &self.hands.writes);
+        claim(client, writes, set.as_ref(), &selector, None, candidates).await
+    }
+
+    async fn history(&self, set: &Arc<DaemonSet>) -> client::Result<Vec<Arc<ControllerRevision>>> {
+        let selector = selector_of(set);
+        let mut candidates = self.revisions.controlled_by_uid(uid(set.as_ref()));
+        candidates.extend(orphans(&self.revisions, namespace(set.as_ref()), &selector));
+        let (client, writes) = (&self.cluster.client, &self.revision_writes);
+        claim(client, writes, set.as_ref(), &selector, None, candidates).await
+    }
+
+    /// Of several revisions with the present template one stays; pods of the others become its own
+    /// (C-91). The pods, as they are then.
+    async fn without_duplicates(
+        &self,
+        set: &Arc<DaemonSet>,
+        history: &[Arc<ControllerRevision>],
+        current: &Arc<ControllerRevision>,
+        mut pods: Vec<Arc<Pod>>,
+    ) -> client::Result<Vec<Arc<Pod>>> {
+        let same = |one: &&Arc<ControllerRevision>| {
+            one.data == current.data && uid(one.as_ref()) != uid(current.as_ref())
+        };
+        let duplicates: Vec<Arc<ControllerRevision>> =
+            history.iter().filter(same).cloned().collect();
+        if duplicates.is_empty() {
+            return Ok(pods);
+        }
+        let hash = label(current.as_ref(), HASH).unwrap_or_default();
+        let key = ObjectKey::of(set.as_ref());
+        for pod in &mut pods {
+            let of = label(pod.as_ref(), HASH);
+            if !duplicates.iter().any(|one| of.is_some() && label(one.as_ref(), HASH) == of) {
+                continue;
+            }
+            let patch = json!({ "metadata": { "labels": { HASH: hash } } });
+            let pod_key = ObjectKey::of(pod.as_ref());
+            let written = self.cluster.client.patch_merge::<Pod>(&pod_key, &patch).await?;
+            self.hands.writes.wrote(&key, &written);
+            *pod = Arc::new(written);
+        }
+        let (client, writes) = (&self.cluster.client, &self.revision_writes);
+        history::delete(client, writes, set.as_ref(), duplicates).await?;
+        Ok(pods)
+    }
+
+    /// Pods that ended are deleted, failed ones not faster than their node's back-off (T-CTRL-31).
+    /// How long until the next may be.
+    fn judge_ended(&self, set: &Arc<DaemonSet>, plan: &mut Plan) -> Option<Duration> {
+        let now = clock::now();
+        let on = reference(set.as_ref());
+        let generation = set.status.as_ref().and_then(|status| status.observed_generation);
+        let mut failures = self.failures.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut wait = None;
+        for Ended { pod, node, failed } in std::mem::take(&mut plan.ended) {
+            let (space, name) = (namespace(pod.as_ref()), name(pod.as_ref()));
+            if failed {
+                let key = format!("{}/{}/{node}", uid(set.as_ref()), generation.unwrap_or(0));
+                if let Some(remaining) = failures.waiting_since_told(&key, now) {
+                    let left = Duration::try_from(remaining.until.duration_since(now));
+                    wait = wait.into_iter().chain(left.ok()).min();
+                    continue;
+                }
+                failures.failed(&key, now, now);
+                let message = format!(
+                    "Found failed daemon pod {space}/{name} on node {node}, will try to kill it"
+                );
+                self.hands.recorder.warning(&on, "FailedDaemonPod", message);
+            } else {
+                let message = format!(
+                    "Found succeeded daemon pod {space}/{name} on node {node}, will try to delete it"
+                );
+                self.hands.recorder.normal(&on, "SucceededDaemonPod", message);
+            }
+            plan.delete.push(pod);
+        }
+        wait
+    }
+
+    async fn report(&self, set: &Arc<DaemonSet>, status: DaemonSetStatus) -> client::Result<()> {
+        if set.status.as_ref() == Some(&status) {
+            return Ok(());
+        }
+        match self.cluster.client.update_status(set.as_ref(), status).await {
+            Err(error) if is_outdated(&error) => Ok(()),
+            written => written,
+        }
+    }
+}

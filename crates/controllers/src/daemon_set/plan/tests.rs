@@ -1,0 +1,131 @@
+//! A row is a few nodes with their pods, and what is made and deleted.
+
+use super::*;
+use serde_json::{Value, json};
+
+const NOW: &str = "2026-01-01T01:00:00Z";
+
+fn set(rolling: Value) -> DaemonSet {
+    let strategy = match rolling {
+        Value::Null => json!({ "type": "OnDelete" }),
+        rolling => json!({ "type": "RollingUpdate", "rollingUpdate": rolling }),
+    };
+    serde_json::from_value(json!({
+        "metadata": { "namespace": "a", "name": "d", "uid": "u", "generation": 1 },
+        "spec": { "selector": {}, "updateStrategy": strategy,
+                  "template": { "spec": { "containers": [], "nodeSelector": { "in": "y" } } } },
+    }))
+    .unwrap()
+}
+
+/// Nodes are words: `a:` with no pod, `a:n+` with a new available one, `a:o-` an old one that is not
+/// ready; `t` for the sign is terminating, `f` failed. A node in capitals does not suit.
+fn world(text: &str) -> (Vec<Arc<Node>>, Vec<Arc<Pod>>) {
+    let (mut nodes, mut pods) = (Vec::new(), Vec::new());
+    for word in text.split_whitespace() {
+        let (node, there) = word.split_once(':').unwrap();
+        let suits = if node.chars().all(char::is_lowercase) { "y" } else { "n" };
+        nodes.push(Arc::new(
+            serde_json::from_value(
+                json!({ "metadata": { "name": node, "labels": { "in": suits } } }),
+            )
+            .unwrap(),
+        ));
+        let letters: Vec<char> = there.chars().collect();
+        for (number, pair) in letters.chunks(2).enumerate() {
+            pods.push(Arc::new(pod(node, number, pair[0], pair[1])));
+        }
+    }
+    (nodes, pods)
+}
+
+fn pod(node: &str, number: usize, revision: char, state: char) -> Pod {
+    let ready = if matches!(state, '+' | 't') { "True" } else { "False" };
+    let hash = if revision == 'n' { "new" } else { "old" };
+    let phase = if state == 'f' { "Failed" } else { "Running" };
+    serde_json::from_value(json!({
+        "metadata": { "name": format!("{node}{number}"), "uid": format!("{node}{number}"),
+            "labels": { "controller-revision-hash": hash },
+            "deletionTimestamp": (state == 't').then_some(NOW),
+            "creationTimestamp": format!("2026-01-01T00:00:{number:02}Z") },
+        "spec": { "nodeName": node, "containers": [] },
+        "status": { "phase": phase, "conditions": [{ "type": "Ready", "status": ready,
+                    "lastTransitionTime": "2026-01-01T00:00:00Z" }] },
+    }))
+    .unwrap()
+}
+
+fn decided(set: &DaemonSet, text: &str) -> Plan {
+    let (nodes, pods) = world(text);
+    Plan::decide(set, &nodes, &pods, "new", NOW.parse().unwrap())
+}
+
+fn said(plan: &Plan) -> String {
+    let made = plan.create.iter().map(|pod| format!("+{}", node_of(pod).unwrap()));
+    let deleted = plan.delete.iter().map(|pod| format!("-{}", name(pod.as_ref())));
+    let ended = plan.ended.iter().map(|ended| format!("x{}", name(ended.pod.as_ref())));
+    made.chain(deleted).chain(ended).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn c_81_c_83_c_87_t_ctrl_30_one_pod_where_one_should_be() {
+    let set = set(json!({ "maxUnavailable": 1 }));
+    let cases = [
+        ("a: b:n+ c:", "+a +c"),
+        ("a:nt", ""),
+        ("a:nf", "xa0"),
+        ("a:n+n+", "-a1"),
+        ("A:n+", "-A0"),
+        ("A:", ""),
+    ];
+    for (world, expected) in cases {
+        assert_eq!(said(&decided(&set, world)), expected, "{world}");
+    }
+}
+
+#[test]
+fn c_96_without_surge_old_pods_go_as_far_as_they_may_be_missing() {
+    let cases = [
+        (json!({ "maxUnavailable": 1 }), "a:o+ b:o+ c:o+", "-a0"),
+        (json!({ "maxUnavailable": 2 }), "a:o+ b:o+ c:o+", "-a0 -b0"),
+        (json!({ "maxUnavailable": "34%" }), "a:o+ b:o+ c:o+", "-a0 -b0"),
+        (json!({ "maxUnavailable": 1 }), "a:n- b:o+ c:o+", ""),
+        (json!({ "maxUnavailable": 1 }), "a:ot b:o+ c:o+", ""),
+        (json!({ "maxUnavailable": 1 }), "a:n+ b:o- c:o+", "-b0"),
+        (json!({ "maxUnavailable": 1 }), "a:o- b:o- c:o+", "-a0 -b0"),
+        (json!({ "maxUnavailable": 1 }), "a:n+ b:n+ c:n+", ""),
+        (Value::Null, "a:o+ b:o+", ""),
+    ];
+    for (rolling, world, expected) in cases {
+        assert_eq!(said(&decided(&set(rolling.clone()), world)), expected, "{rolling} {world}");
+    }
+}
+
+#[test]
+fn c_97_with_surge_new_pods_come_beside_the_old() {
+    let surge = set(json!({ "maxSurge": 1, "maxUnavailable": 0 }));
+    let cases = [
+        ("a:o+ b:o+", "+a"),
+        ("a:o+n- b:o+", ""),
+        ("a:o+n+ b:o+", "-a0"),
+        ("a:n+ b:o+", "+b"),
+        ("a:o- b:o+", "+a +b"),
+        ("a:o-n- b:n+", "-a0"),
+        ("a:otn+ b:o+", "+b"),
+    ];
+    for (world, expected) in cases {
+        assert_eq!(said(&decided(&surge, world)), expected, "{world}");
+    }
+}
+
+#[test]
+fn c_99_the_status_counts_nodes() {
+    let status = decided(&set(json!({ "maxUnavailable": 1 })), "a:n+ b:o- c: D:n+ e:o+").status;
+    assert_eq!(status.desired_number_scheduled, 4);
+    assert_eq!(status.current_number_scheduled, 3);
+    assert_eq!(status.number_misscheduled, 1);
+    assert_eq!(status.number_ready, 2);
+    assert_eq!(status.number_available, Some(2));
+    assert_eq!(status.number_unavailable, Some(2));
+    assert_eq!(status.updated_number_scheduled, Some(1));
+}

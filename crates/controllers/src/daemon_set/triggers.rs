@@ -1,0 +1,67 @@
+//! Which changes of nodes and revisions are worth a look (C-85, C-91).
+
+use super::placement::{self, Fit};
+use crate::workload::{controller_ref, owner_keys, uid};
+use client::{Cache, ObjectKey, Queue};
+use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
+use k8s_openapi::api::core::v1::Node;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+
+/// A node's sets look when the node begins or ceases to suit them; heartbeats are nobody's business.
+pub(super) fn of_nodes(nodes: &Cache<Node>, sets: &Cache<DaemonSet>, queue: &Queue<ObjectKey>) {
+    let (there, sets) = (nodes.clone(), sets.clone());
+    let known: Mutex<HashMap<ObjectKey, Arc<Node>>> = Mutex::default();
+    nodes.feed(queue, move |node| {
+        let key = ObjectKey::of(node);
+        let now = there.get(&key);
+        let mut known = known.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let before = match &now {
+            Some(now) => known.insert(key, now.clone()),
+            None => known.remove(&key),
+        };
+        drop(known);
+        if same_shape(before.as_deref(), now.as_deref()) {
+            return Vec::new();
+        }
+        let differs = |set: &&Arc<DaemonSet>| {
+            let probe = placement::probe(set);
+            let fit = |node: Option<&Node>| {
+                node.map_or(Fit::default(), |node| placement::fit(&probe, node))
+            };
+            fit(before.as_deref()) != fit(now.as_deref())
+        };
+        sets.list().iter().filter(differs).map(|set| ObjectKey::of(set.as_ref())).collect()
+    });
+}
+
+fn same_shape(before: Option<&Node>, now: Option<&Node>) -> bool {
+    let shape = |node: &Node| {
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone());
+        (node.metadata.uid.clone(), node.metadata.labels.clone(), taints)
+    };
+    before.map(shape) == now.map(shape)
+}
+
+/// A revision that comes with its owner named is no reason to look; its change or end is.
+pub(super) fn of_revisions(
+    revisions: &Cache<ControllerRevision>,
+    sets: &Cache<DaemonSet>,
+    queue: &Queue<ObjectKey>,
+) {
+    let (there, sets) = (revisions.clone(), sets.clone());
+    let known: Mutex<HashSet<String>> = Mutex::default();
+    revisions.feed(queue, move |revision| {
+        let mut known = known.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let gone = there.get(&ObjectKey::of(revision)).is_none();
+        let new = match gone {
+            true => !known.remove(uid(revision)),
+            false => known.insert(uid(revision).to_owned()),
+        };
+        drop(known);
+        if new && controller_ref(revision).is_some() {
+            return Vec::new();
+        }
+        owner_keys(&sets, revision)
+    });
+}

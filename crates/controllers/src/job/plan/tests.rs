@@ -1,0 +1,261 @@
+//! A row is a Job and its pods, and what one look does.
+
+use super::*;
+use serde_json::{Value, json};
+
+const NOW: &str = "2026-01-01T01:00:00Z";
+
+fn job(spec: Value, status: Value) -> Job {
+    let mut spec = spec;
+    spec["template"] =
+        json!({ "spec": { "containers": [{ "name": "c" }], "restartPolicy": "Never" } });
+    spec["backoffLimit"] = spec.get("backoffLimit").cloned().unwrap_or(json!(6));
+    serde_json::from_value(json!({
+        "metadata": { "namespace": "a", "name": "j", "uid": "j" }, "spec": spec, "status": status,
+    }))
+    .unwrap()
+}
+
+/// Words: `r` running, `s` succeeded, `f` failed, `t` terminating, followed by the index if there is
+/// one; a `'` at the end: without finalizer, `!n` at the end: the tally.
+fn pods(text: &str) -> Vec<Arc<Pod>> {
+    let words = text.split_whitespace().enumerate();
+    words.map(|(number, word)| Arc::new(pod(number, word))).collect()
+}
+
+fn pod(number: usize, word: &str) -> Pod {
+    let (word, tally) = word.split_once('!').unwrap_or((word, ""));
+    let freed = word.ends_with('\'');
+    let word = word.trim_end_matches('\'');
+    let (what, index) = word.split_at(1);
+    let phase = match what {
+        "s" => "Succeeded",
+        "f" => "Failed",
+        _ => "Running",
+    };
+    let mut annotations = json!({});
+    if !index.is_empty() {
+        annotations["batch.kubernetes.io/job-completion-index"] = json!(index);
+    }
+    if !tally.is_empty() {
+        annotations["batch.kubernetes.io/job-index-failure-count"] = json!(tally);
+    }
+    serde_json::from_value(json!({
+        "metadata": {
+            "name": format!("p{number}"), "uid": format!("u{number}"), "annotations": annotations,
+            "finalizers": if freed { json!([]) } else { json!([pods::TRACKING]) },
+            "deletionTimestamp": (what == "t").then_some(NOW),
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        },
+        "spec": { "nodeName": "n", "containers": [] },
+        "status": { "phase": phase },
+    }))
+    .unwrap()
+}
+
+fn decided(job: &Job, text: &str) -> Plan {
+    decide(job, &pods(text), &Record::default(), NOW.parse().unwrap())
+}
+
+fn said(plan: &Plan) -> String {
+    let index = |pod: &Pod| pods::index(pod).map_or(String::new(), |index| index.to_string());
+    let name = |pod: &Arc<Pod>| pod.metadata.name.clone().unwrap();
+    let made = plan.create.iter().map(|pod| format!("+{}", index(pod)));
+    let removed = plan.remove.iter().map(|pod| format!("-{}", name(pod)));
+    let deleted = plan.delete.iter().map(|pod| format!("x{}", name(pod)));
+    let finish = plan.finish.iter().map(|finish| finish.reason.clone());
+    made.chain(removed).chain(deleted).chain(finish).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn c_101_pods_are_made_until_enough_have_succeeded() {
+    let two_of_three = json!({ "parallelism": 2, "completions": 3 });
+    let queue = json!({ "parallelism": 2 });
+    let cases = [
+        (two_of_three.clone(), "", "+ +"),
+        (two_of_three.clone(), "r r", ""),
+        (two_of_three.clone(), "s r", "+"),
+        (two_of_three.clone(), "s s", "+"),
+        (two_of_three.clone(), "s s r", ""),
+        (two_of_three.clone(), "s s s", "CompletionsReached"),
+        (two_of_three.clone(), "s s s r", "-p3 CompletionsReached"),
+        (two_of_three, "r r r", "-p0"),
+        (queue.clone(), "", "+ +"),
+        (queue.clone(), "s r", ""),
+        (queue.clone(), "s", "CompletionsReached"),
+        (queue, "r", "+"),
+        (json!({ "parallelism": 2, "completions": 0 }), "", "CompletionsReached"),
+        (json!({ "parallelism": 0, "completions": 1 }), "", ""),
+        (json!({ "parallelism": 2, "completions": 2, "suspend": true }), "r s", "-p0"),
+    ];
+    for (spec, pods, expected) in cases {
+        let plan = decided(&job(spec.clone(), json!({})), pods);
+        assert_eq!(said(&plan), expected, "{spec} {pods}");
+    }
+}
+
+#[test]
+fn c_103_indexes_are_filled_from_below_and_twins_go() {
+    let spec = json!({ "parallelism": 2, "completions": 4, "completionMode": "Indexed" });
+    let cases = [
+        ("", "+0 +1"),
+        ("r1", "+0"),
+        ("s0 r1", "+2"),
+        ("s0 s0 r1", "+2"),
+        ("r0 r0", "-p0"),
+        ("r0 r9", "-p1"),
+        ("s0 s1 s2 s3", "CompletionsReached"),
+    ];
+    for (pods, expected) in cases {
+        assert_eq!(said(&decided(&job(spec.clone(), json!({})), pods)), expected, "{pods}");
+    }
+    let status = decided(&job(spec, json!({ "completedIndexes": "3" })), "s0 r1").status;
+    assert_eq!(status.completed_indexes.as_deref(), Some("0,3"));
+    assert_eq!(status.succeeded, Some(2));
+    assert_eq!(status.failed_indexes, None);
+}
+
+#[test]
+fn t_ctrl_25_c_106_whether_terminating_pods_are_replaced_is_the_policys_choice() {
+    let failed = json!({ "parallelism": 1, "completions": 2, "podReplacementPolicy": "Failed" });
+    let either = json!({ "parallelism": 1, "completions": 2 });
+    assert_eq!(said(&decided(&job(failed, json!({})), "t")), "");
+    let plan = decided(&job(either, json!({})), "t");
+    assert_eq!(plan.status.uncounted_terminated_pods.clone().unwrap().failed.unwrap(), ["u0"]);
+    assert_eq!(plan.status.terminating, Some(1));
+}
+
+#[test]
+fn c_112_a_failed_pod_is_replaced_after_a_wait() {
+    let spec = json!({ "parallelism": 1, "completions": 1 });
+    let mut all = pods("f");
+    let status = Arc::make_mut(&mut all[0]).status.as_mut().unwrap();
+    status.container_statuses = serde_json::from_value(json!([{ "name": "c", "image": "",
+        "imageID": "", "ready": false, "restartCount": 0,
+        "state": { "terminated": { "exitCode": 1, "finishedAt": "2026-01-01T00:59:57Z" } } }]))
+    .unwrap();
+    let plan = decide(&job(spec, json!({})), &all, &Record::default(), NOW.parse().unwrap());
+    assert_eq!(said(&plan), "");
+    assert_eq!(plan.next, Some(Duration::from_secs(7)));
+}
+
+#[test]
+fn c_113_c_114_the_first_reason_to_fail_decides() {
+    let started = json!({ "startTime": "2026-01-01T00:00:00Z" });
+    let base = json!({ "parallelism": 1, "completions": 1 });
+    let with = |more: Value| {
+        let mut spec = base.clone();
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        spec
+    };
+    let per_index = |max: Value| {
+        json!({ "parallelism": 3, "completions": 3, "completionMode": "Indexed",
+            "backoffLimit": 99, "backoffLimitPerIndex": 1, "maxFailedIndexes": max })
+    };
+    let cases = [
+        (with(json!({ "backoffLimit": 1 })), started.clone(), "f f r", "xp2 BackoffLimitExceeded"),
+        (
+            with(json!({ "backoffLimit": 2 })),
+            json!({ "failed": 2 }),
+            "f r",
+            "xp1 BackoffLimitExceeded",
+        ),
+        (
+            with(json!({ "activeDeadlineSeconds": 3600 })),
+            started.clone(),
+            "r",
+            "xp0 DeadlineExceeded",
+        ),
+        (with(json!({ "activeDeadlineSeconds": 3601 })), started.clone(), "r", ""),
+        (per_index(json!(0)), json!({}), "f0!1 r1 r2", "xp1 xp2 MaxFailedIndexesExceeded"),
+        (per_index(json!(null)), json!({}), "f0!1 s1 s2", "FailedIndexes"),
+        (per_index(json!(null)), json!({}), "f0!0 s1 s2", "+0"),
+    ];
+    for (spec, status, pods, expected) in cases {
+        let plan = decided(&job(spec.clone(), status), pods);
+        assert_eq!(said(&plan), expected, "{spec} {pods}");
+    }
+}
+
+#[test]
+fn c_117_a_failed_pod_stays_until_its_index_has_another() {
+    let spec = json!({ "parallelism": 2, "completions": 2, "completionMode": "Indexed",
+        "backoffLimit": 99, "backoffLimitPerIndex": 3 });
+    let plan = decided(&job(spec.clone(), json!({})), "f0!1 r1");
+    assert_eq!(said(&plan), "+0");
+    assert_eq!(pods::tally(&plan.create[0]).failures, 2);
+    assert!(plan.release.is_empty(), "its tally would be lost");
+    let plan = decided(&job(spec, json!({})), "f0!1 r0!2 r1");
+    assert_eq!(plan.release.len(), 1);
+    assert_eq!(plan.status.failed_indexes.as_deref(), Some(""));
+}
+
+#[test]
+fn c_109_t_ctrl_24_a_finished_pod_is_listed_then_freed_then_counted() {
+    let spec = json!({ "parallelism": 2, "completions": 3 });
+    let first = decided(&job(spec.clone(), json!({})), "s r");
+    let listed = first.status.uncounted_terminated_pods.clone().unwrap();
+    assert_eq!(listed.succeeded.unwrap(), ["u0"]);
+    assert_eq!(first.status.succeeded, None);
+    assert_eq!(first.release.len(), 1);
+    // Killed after the list was written: it is freed once more, and not listed twice.
+    let status = json!({ "uncountedTerminatedPods": { "succeeded": ["u0"] } });
+    let again = decided(&job(spec.clone(), status.clone()), "s r");
+    assert_eq!(again.release.len(), 1);
+    assert_eq!(again.status.succeeded, None);
+    // Killed after it was freed: it is counted.
+    for pods in ["s' r", "r"] {
+        let counted = decided(&job(spec.clone(), status.clone()), pods);
+        // In the second row the uid is of no pod any more.
+        let expected = if pods == "r" { "u9" } else { "u0" };
+        let status = json!({ "uncountedTerminatedPods": { "succeeded": [expected] } });
+        let counted_gone = decided(&job(spec.clone(), status), pods);
+        let plan = if pods == "r" { counted_gone } else { counted };
+        assert_eq!(plan.status.succeeded, Some(1), "{pods}");
+        assert_eq!(plan.status.uncounted_terminated_pods, Some(Default::default()));
+    }
+}
+
+#[test]
+fn c_18_c_110_zero_is_written_where_clients_look_for_it() {
+    let status = decided(&job(json!({ "parallelism": 1, "completions": 1 }), json!({})), "").status;
+    assert_eq!((status.ready, status.terminating), (Some(0), Some(0)));
+    assert_eq!(status.uncounted_terminated_pods, Some(Default::default()));
+    assert!(status.start_time.is_some());
+}
+
+#[test]
+fn c_119_suspending_is_said_and_the_start_forgotten() {
+    let spec = json!({ "parallelism": 1, "completions": 1, "suspend": true });
+    let plan = decided(&job(spec, json!({ "startTime": NOW })), "r");
+    assert_eq!(plan.said, Some(("Suspended", "Job suspended")));
+    assert_eq!(plan.status.start_time, None);
+    assert!(plan.status.uncounted_terminated_pods.unwrap().failed.is_none(), "T-CTRL-27");
+    let condition = plan.status.conditions.unwrap().remove(0);
+    assert_eq!(condition.reason.as_deref(), Some("JobSuspended"));
+    let spec = json!({ "parallelism": 1, "completions": 1 });
+    let suspended = json!({ "conditions": [{ "type": "Suspended", "status": "True" }] });
+    let plan = decided(&job(spec, suspended), "");
+    assert_eq!(plan.said, Some(("Resumed", "Job resumed")));
+    assert_eq!(said(&plan), "+");
+}
+
+#[test]
+fn c_115_t_ctrl_26_a_job_ends_when_all_is_counted_and_nothing_runs() {
+    let now = NOW.parse().unwrap();
+    let spec = json!({ "parallelism": 1, "completions": 1, "backoffLimit": 0 });
+    let plan = decided(&job(spec, json!({})), "f r");
+    let finish = plan.finish.clone().unwrap();
+    let conditions = plan.status.conditions.clone().unwrap();
+    assert_eq!(conditions[0].type_, "FailureTarget");
+    assert_eq!(plan.status.uncounted_terminated_pods.clone().unwrap().failed.unwrap().len(), 2);
+    let mut status = plan.status;
+    assert!(!counting::end(&mut status, &finish, now), "not counted");
+    counting::settle(&mut status, |_| false);
+    assert_eq!(status.failed, Some(2));
+    assert!(!counting::end(&mut status, &finish, now), "one is terminating");
+    status.terminating = Some(0);
+    assert!(counting::end(&mut status, &finish, now));
+    assert_eq!(status.conditions.unwrap()[1].type_, "Failed");
+    assert_eq!(status.completion_time, None);
+}

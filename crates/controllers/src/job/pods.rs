@@ -1,0 +1,138 @@
+//! A Job's pods: how one is made, which index it has, when it finished (C-102, C-103, C-112). Pure.
+
+use crate::workload::{annotation, condition, from_template, is_deleted, name, phase};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
+
+pub(super) const TRACKING: &str = "batch.kubernetes.io/job-tracking";
+const INDEX: &str = "batch.kubernetes.io/job-completion-index";
+const FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
+const IGNORED_FAILURES: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
+const INDEX_ENV: &str = "JOB_COMPLETION_INDEX";
+
+/// What a generated name may have before its random part.
+const PREFIX_MAX: usize = 58;
+
+/// How often an index has failed, and how often that did not count.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    pub(super) failures: i32,
+    pub(super) ignored: i32,
+}
+
+pub(super) fn is_indexed(job: &Job) -> bool {
+    job.spec.as_ref().and_then(|spec| spec.completion_mode.as_deref()) == Some("Indexed")
+}
+
+pub(super) fn limits_per_index(job: &Job) -> Option<i32> {
+    job.spec.as_ref().and_then(|spec| spec.backoff_limit_per_index).filter(|_| is_indexed(job))
+}
+
+/// Whether pods that are going still count as there, until they have ended (T-CTRL-25).
+pub(super) fn replaces_only_failed(job: &Job) -> bool {
+    let spec = job.spec.as_ref();
+    spec.and_then(|spec| spec.pod_replacement_policy.as_deref()) == Some("Failed")
+        || spec.is_some_and(|spec| spec.pod_failure_policy.is_some())
+}
+
+pub(super) fn has_finalizer(pod: &Pod) -> bool {
+    pod.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == TRACKING)
+}
+
+pub(super) fn index(pod: &Pod) -> Option<i32> {
+    annotation(pod, INDEX)?.parse().ok().filter(|index| *index >= 0)
+}
+
+pub(super) fn tally(pod: &Pod) -> Tally {
+    let number = |key: &str| annotation(pod, key).and_then(|n| n.parse().ok()).unwrap_or(0);
+    Tally { failures: number(FAILURES), ignored: number(IGNORED_FAILURES) }
+}
+
+pub(super) fn succeeded(pod: &Pod) -> bool {
+    phase(pod) == "Succeeded"
+}
+
+/// C-111.
+pub(super) fn failed(job: &Job, pod: &Pod) -> bool {
+    if phase(pod) == "Failed" {
+        return true;
+    }
+    !replaces_only_failed(job) && is_deleted(pod) && !succeeded(pod)
+}
+
+pub(super) fn make(job: &Job, index: Option<i32>, tally: Option<Tally>) -> Pod {
+    let template = job.spec.as_ref().map(|spec| spec.template.clone()).unwrap_or_default();
+    let mut pod = from_template(job, &template);
+    pod.metadata.finalizers.get_or_insert_default().push(TRACKING.to_owned());
+    let Some(index) = index else { return pod };
+    let tail = format!("-{index}-");
+    let mut prefix = name(job).to_owned();
+    prefix.truncate(PREFIX_MAX.saturating_sub(tail.len()));
+    pod.metadata.generate_name = Some(format!("{prefix}{tail}"));
+    let number = index.to_string();
+    pod.metadata.labels.get_or_insert_default().insert(INDEX.to_owned(), number.clone());
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.insert(INDEX.to_owned(), number);
+    if let Some(tally) = tally {
+        annotations.insert(FAILURES.to_owned(), tally.failures.to_string());
+        if tally.ignored > 0 {
+            annotations.insert(IGNORED_FAILURES.to_owned(), tally.ignored.to_string());
+        }
+    }
+    let spec = pod.spec.get_or_insert_default();
+    spec.hostname = Some(format!("{}-{index}", name(job)));
+    let containers = spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten());
+    containers.for_each(tell_index);
+    pod
+}
+
+fn tell_index(container: &mut Container) {
+    let env = container.env.get_or_insert_default();
+    if env.iter().any(|variable| variable.name == INDEX_ENV) {
+        return;
+    }
+    env.push(EnvVar {
+        name: INDEX_ENV.to_owned(),
+        value: None,
+        value_from: Some(EnvVarSource {
+            field_ref: Some(ObjectFieldSelector {
+                api_version: None,
+                field_path: format!("metadata.labels['{INDEX}']"),
+            }),
+            ..EnvVarSource::default()
+        }),
+    });
+}
+
+/// When a pod that has finished did so, as well as can be known.
+pub(super) fn finished_at(pod: &Pod) -> Timestamp {
+    let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+    let ends: Vec<Option<Timestamp>> = statuses
+        .map(|status| Some(status.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref()?.0))
+        .collect();
+    let all_ended = !ends.is_empty() && ends.iter().all(Option::is_some);
+    if let Some(last) = ends.into_iter().flatten().max().filter(|_| all_ended) {
+        return last;
+    }
+    let ready = condition(pod, "Ready").filter(|ready| ready.status == "False");
+    if let Some(since) = ready.and_then(|ready| ready.last_transition_time.as_ref()) {
+        return since.0;
+    }
+    let meta = &pod.metadata;
+    if let Some(due) = &meta.deletion_timestamp {
+        let grace = SignedDuration::from_secs(meta.deletion_grace_period_seconds.unwrap_or(0));
+        return due.0.checked_sub(grace).unwrap_or(due.0);
+    }
+    meta.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |created| created.0)
+}
+
+/// Restarts of containers that have not ended for good, if they count (C-114).
+pub(super) fn restarts(pod: &Pod) -> i32 {
+    if !matches!(phase(pod), "Running" | "Pending") {
+        return 0;
+    }
+    let Some(status) = &pod.status else { return 0 };
+    let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    all.map(|status| status.restart_count).fold(0, i32::saturating_add)
+}

@@ -1,0 +1,282 @@
+//! Counts what a namespace uses of its quotas, and writes it down (C-154 to C-158).
+//!
+//! What comes is reserved by the server as it comes in. What goes is found by counting anew: when an
+//! object has gone, a pod has ended, a quota has changed, and every five minutes in any case. That
+//! somebody wrote a status is no reason (C-156).
+
+use crate::pods;
+use crate::start::Cluster;
+use api::quantity::Quantity;
+use api::quota::pods::Amounts;
+use api::quota::{Counted, scope, usage};
+use client::{Cache, Next, Outline, Selection, ServedKind, run_controller};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{
+    PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, ResourceRequirements, Service,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+const WORKERS: usize = 5;
+
+/// Upstream: `ResourceQuotaSyncPeriod`.
+const COUNT_EVERY: Duration = Duration::from_secs(300);
+
+pub(crate) async fn run(cluster: &Cluster) {
+    let queue = &cluster.left;
+    let quotas = Cache::<ResourceQuota>::start(&cluster.client);
+    quotas.feed_changes(queue, |before, after| {
+        let spec = |quota: &ResourceQuota| quota.spec.clone();
+        let changed = before.map(spec) != after.map(spec);
+        let home = after.filter(|_| changed).and_then(|quota| quota.metadata.namespace.clone());
+        home.into_iter().collect()
+    });
+    cluster.pods.feed_changes(queue, |before, after| {
+        // What makes a pod count differently, while it is there.
+        let (Some(before), Some(after)) = (before, after) else { return Vec::new() };
+        let deadline = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.active_deadline_seconds);
+        let changed = pods::is_terminal(before) != pods::is_terminal(after)
+            || deadline(before) != deadline(after)
+            || !sizes(before).eq(sizes(after));
+        changed.then(|| pods::namespace(after).to_owned()).into_iter().collect()
+    });
+    quotas.synced().await;
+    cluster.pods.synced().await;
+    run_controller("resource-quotas", queue, WORKERS, |namespace| {
+        reconcile(cluster, &quotas, namespace)
+    })
+    .await;
+}
+
+fn sizes(pod: &Pod) -> impl Iterator<Item = Option<&ResourceRequirements>> {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    containers.map(|container| container.resources.as_ref())
+}
+
+async fn reconcile(
+    cluster: &Cluster,
+    quotas: &Cache<ResourceQuota>,
+    namespace: String,
+) -> client::Result<Next> {
+    let here = quotas.in_namespace(&namespace);
+    if here.is_empty() {
+        return Ok(Next::Change);
+    }
+    let content = content(cluster, &namespace, &here).await?;
+    let mut overdue = None;
+    for quota in here {
+        let status = count(&quota, &content, clock::now());
+        let before = quota.status.clone().unwrap_or_default();
+        if !is_same(&before, &status) {
+            match cluster.client.update_status(quota.as_ref(), status).await {
+                Err(error) if error.is_not_found() => (),
+                // Something was let in just now, and is counted next time.
+                Err(error) if error.is_conflict() => overdue = Some(Duration::from_millis(100)),
+                written => written?,
+            }
+        }
+    }
+    Ok(Next::After(overdue.unwrap_or(COUNT_EVERY)))
+}
+
+/// Objects of one kind, as far as quotas look at them.
+struct Content {
+    kind: ServedKind,
+    objects: Vec<Value>,
+}
+
+/// Everything in the namespace that one of the quotas counts.
+async fn content(
+    cluster: &Cluster,
+    namespace: &str,
+    quotas: &[Arc<ResourceQuota>],
+) -> client::Result<Vec<Content>> {
+    let discovery = cluster.client.discover().await?;
+    let names: Vec<&String> = quotas.iter().flat_map(|quota| hard(quota).keys()).collect();
+    let mut content = Vec::new();
+    for kind in discovery.kinds {
+        let counted = counted(&kind);
+        let asked = names.iter().any(|name| usage::counts(counted, name));
+        if !(asked && kind.preferred && kind.namespaced && kind.can("list")) {
+            continue;
+        }
+        let all = Selection::namespace(namespace);
+        let objects = match (counted.group, counted.plural) {
+            ("", "pods") => values(cluster.client.list::<Pod>(&all).await?),
+            ("", "services") => values(cluster.client.list::<Service>(&all).await?),
+            ("", "persistentvolumeclaims") => {
+                values(cluster.client.list::<PersistentVolumeClaim>(&all).await?)
+            }
+            _ => values::<Outline>(cluster.client.outlines(&kind.resource, &all).await?),
+        };
+        content.push(Content { kind, objects });
+    }
+    Ok(content)
+}
+
+fn values<T: Serialize>(objects: Vec<T>) -> Vec<Value> {
+    objects.iter().filter_map(|object| serde_json::to_value(object).ok()).collect()
+}
+
+fn counted(kind: &ServedKind) -> Counted<'_> {
+    Counted { group: &kind.resource.group, plural: &kind.resource.plural }
+}
+
+fn hard(quota: &ResourceQuota) -> &BTreeMap<String, Text> {
+    static NONE: BTreeMap<String, Text> = BTreeMap::new();
+    quota.spec.as_ref().and_then(|spec| spec.hard.as_ref()).unwrap_or(&NONE)
+}
+
+/// What is used of exactly what the quota limits. What nobody can measure is left out.
+fn count(quota: &ResourceQuota, content: &[Content], now: Timestamp) -> ResourceQuotaStatus {
+    let limits = json!({ "spec": quota.spec });
+    let mut used = Amounts::new();
+    for Content { kind, objects } in content {
+        let counted = counted(kind);
+        let names = hard(quota).keys().filter(|name| usage::counts(counted, name));
+        let names: Vec<&String> = names.collect();
+        for name in &names {
+            used.entry((*name).clone()).or_insert(Quantity::ZERO);
+        }
+        for object in objects.iter().filter(|object| scope::matches(counted, &limits, object)) {
+            let charged = usage::usage(counted, &settled(counted, object, now));
+            for (name, amount) in charged {
+                if let Some(sum) = used.get_mut(&name) {
+                    *sum = *sum + amount;
+                }
+            }
+        }
+    }
+    let text = |(name, amount): (String, Quantity)| (name, Text(amount.to_string()));
+    ResourceQuotaStatus {
+        hard: Some(hard(quota).clone()),
+        used: Some(used.into_iter().map(text).collect()),
+    }
+}
+
+/// A pod whose time is over by more than its grace holds nothing, although nobody has said so yet
+/// (C-157).
+fn settled(kind: Counted<'_>, object: &Value, now: Timestamp) -> Value {
+    let mut object = object.clone();
+    let meta = &object["metadata"];
+    let deleted =
+        meta["deletionTimestamp"].as_str().and_then(|time| time.parse::<Timestamp>().ok());
+    let grace = meta["deletionGracePeriodSeconds"].as_i64();
+    if (kind.group, kind.plural) == ("", "pods")
+        && let (Some(deleted), Some(grace)) = (deleted, grace)
+        && deleted.saturating_add(SignedDuration::from_secs(grace)).is_ok_and(|end| end < now)
+    {
+        object["status"]["phase"] = "Failed".into();
+    }
+    object
+}
+
+/// The same amounts, however they are written.
+fn is_same(before: &ResourceQuotaStatus, after: &ResourceQuotaStatus) -> bool {
+    let read = |list: &Option<BTreeMap<String, Text>>| -> Option<BTreeMap<String, Quantity>> {
+        let list = list.as_ref()?.iter();
+        list.map(|(name, text)| Some((name.clone(), Quantity::parse(&text.0).ok()?))).collect()
+    };
+    let (hard, used) = (read(&before.hard), read(&before.used));
+    hard.is_some() && used.is_some() && hard == read(&after.hard) && used == read(&after.used)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(plural: &str) -> ServedKind {
+        ServedKind {
+            resource: client::ApiResource {
+                group: String::new(),
+                version: "v1".into(),
+                api_version: "v1".into(),
+                kind: String::new(),
+                plural: plural.into(),
+            },
+            namespaced: true,
+            verbs: vec![],
+            subresources: vec![],
+            preferred: true,
+        }
+    }
+
+    fn pod(cpu: &str, phase: &str, more: Value) -> Value {
+        let mut pod = json!({
+            "metadata": { "name": "p" },
+            "spec": { "containers": [{ "name": "c", "resources": { "requests": { "cpu": cpu } } }] },
+            "status": { "phase": phase },
+        });
+        for (field, value) in more.as_object().into_iter().flatten() {
+            pod["metadata"][field] = value.clone();
+        }
+        pod
+    }
+
+    fn used(spec: Value, content: &[Content]) -> Value {
+        let quota: ResourceQuota =
+            serde_json::from_value(json!({ "metadata": {}, "spec": spec })).unwrap();
+        let now = "2026-01-01T00:10:00Z".parse().unwrap();
+        serde_json::to_value(count(&quota, content, now).used).unwrap()
+    }
+
+    #[test]
+    fn c_154_c_157_what_is_used_is_counted_by_name() {
+        let deleted = |minute: u32| {
+            json!({ "deletionTimestamp": format!("2026-01-01T00:{minute:02}:00Z"),
+                    "deletionGracePeriodSeconds": 30 })
+        };
+        let content = [
+            Content {
+                kind: kind("pods"),
+                objects: vec![
+                    pod("500m", "Running", json!({})),
+                    pod("250m", "Running", json!({})),
+                    pod("1", "Succeeded", json!({})),
+                    pod("4", "Running", deleted(1)),
+                    pod("2", "Running", deleted(10)),
+                ],
+            },
+            Content { kind: kind("configmaps"), objects: vec![json!({ "metadata": {} })] },
+        ];
+        let hard = json!({ "pods": "10", "count/pods": "10", "requests.cpu": "10", "configmaps": "5",
+                           "secrets": "5", "unheard-of": "1" });
+        let expected =
+            json!({ "pods": "3", "count/pods": "5", "requests.cpu": "2750m", "configmaps": "1" });
+        // Secrets were not listed here, as if nobody could.
+        assert_eq!(used(json!({ "hard": hard }), &content), expected);
+        let none = json!({ "pods": "0", "configmaps": "0" });
+        let empty = [
+            Content { kind: kind("pods"), objects: vec![] },
+            Content { kind: kind("configmaps"), objects: vec![] },
+        ];
+        assert_eq!(used(json!({ "hard": { "pods": "1", "configmaps": "1" } }), &empty), none);
+    }
+
+    #[test]
+    fn c_158_a_scoped_quota_counts_only_what_it_is_meant_for() {
+        let mut bounded = pod("1", "Running", json!({}));
+        bounded["spec"]["activeDeadlineSeconds"] = 5.into();
+        let content = [Content {
+            kind: kind("pods"),
+            objects: vec![bounded, pod("1", "Running", json!({}))],
+        }];
+        let spec = json!({ "hard": { "pods": "10" }, "scopes": ["Terminating"] });
+        assert_eq!(used(spec, &content), json!({ "pods": "1" }));
+    }
+
+    #[test]
+    fn amounts_are_compared_not_their_spelling() {
+        let status = |hard: &str, used: &str| -> ResourceQuotaStatus {
+            serde_json::from_value(json!({ "hard": { "cpu": hard }, "used": { "cpu": used } }))
+                .unwrap()
+        };
+        assert!(is_same(&status("1", "500m"), &status("1000m", "0.5")));
+        assert!(!is_same(&status("1", "500m"), &status("1", "501m")));
+        assert!(!is_same(&ResourceQuotaStatus::default(), &status("1", "0")));
+    }
+}

@@ -1,0 +1,157 @@
+//! Says where the pods behind a Service are: in EndpointSlices, in Endpoints for old clients, and in
+//! EndpointSlices again for Endpoints that somebody wrote by hand.
+//!
+//!     pods, nodes, Services ──▶ backends ──▶ slices ──▶ plan ──▶ EndpointSlices
+//!                                  └───────▶ endpoints ────────▶ Endpoints ──▶ mirror
+//!
+//! `backends` finds pods, addresses and ports; `plan` spreads endpoints over slices with as few writes
+//! as possible. Not here: who sends packets there (`network`).
+
+mod backends;
+mod endpoints;
+mod mirror;
+mod plan;
+mod slices;
+mod write;
+
+use crate::pods;
+use crate::start::Cluster;
+use client::{Cache, ObjectKey};
+use k8s_openapi::api::core::v1::{Endpoints, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const WORKERS: usize = 5;
+
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+const HEADLESS: &str = "service.kubernetes.io/headless";
+const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+
+/// Services by one label of their selector: who has all of them has this one.
+const BY_SELECTOR: &str = "selector";
+const BY_SERVICE: &str = "service";
+
+struct Services {
+    services: Cache<Service>,
+    slices: Cache<EndpointSlice>,
+    endpoints: Cache<Endpoints>,
+}
+
+pub(crate) async fn run(cluster: &Cluster) {
+    let services = Services {
+        services: Cache::builder(&cluster.client)
+            .index(BY_SELECTOR, |service: &Service| {
+                let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
+                let first = selector(service).and_then(|selector| selector.iter().next());
+                first.map(|(key, value)| pods::label(namespace, key, value)).into_iter().collect()
+            })
+            .start(),
+        slices: Cache::builder(&cluster.client)
+            .index(BY_SERVICE, |slice: &EndpointSlice| {
+                service_of(slice).map(|key| key.to_string()).into_iter().collect()
+            })
+            .start(),
+        endpoints: Cache::start(&cluster.client),
+    };
+    tokio::join!(
+        slices::run(cluster, &services),
+        endpoints::run(cluster, &services),
+        mirror::run(cluster, &services),
+    );
+}
+
+/// The labels that its pods have; `None` if somebody else says where its endpoints are (T-NET-7).
+fn selector(service: &Service) -> Option<&BTreeMap<String, String>> {
+    let spec = service.spec.as_ref()?;
+    let selector = spec.selector.as_ref().filter(|selector| !selector.is_empty())?;
+    (spec.type_.as_deref() != Some("ExternalName")).then_some(selector)
+}
+
+fn is_headless(service: &Service) -> bool {
+    let address = service.spec.as_ref().and_then(|spec| spec.cluster_ip.as_deref());
+    matches!(address.unwrap_or_default(), "" | "None")
+}
+
+/// The Service that a slice belongs to.
+fn service_of(slice: &EndpointSlice) -> Option<ObjectKey> {
+    let name = slice.metadata.labels.as_ref()?.get(SERVICE_NAME)?;
+    Some(ObjectKey::new(slice.metadata.namespace.as_deref().unwrap_or_default(), name))
+}
+
+fn is_managed_by(slice: &EndpointSlice, manager: &str) -> bool {
+    let labels = slice.metadata.labels.as_ref();
+    labels.and_then(|labels| labels.get(MANAGED_BY)).is_some_and(|there| there == manager)
+}
+
+impl Services {
+    async fn synced(&self, cluster: &Cluster) {
+        self.services.synced().await;
+        self.slices.synced().await;
+        self.endpoints.synced().await;
+        cluster.pods.synced().await;
+        cluster.nodes.synced().await;
+    }
+
+    /// The slices of a Service that `manager` looks after.
+    fn slices_of(&self, service: &ObjectKey, manager: &str) -> Vec<Arc<EndpointSlice>> {
+        let mut slices = self.slices.by_index(BY_SERVICE, &service.to_string());
+        slices.retain(|slice| is_managed_by(slice, manager));
+        slices
+    }
+}
+
+/// The Services that select a pod. Costs as much as the pod has labels.
+fn selecting(services: &Cache<Service>, pod: &Pod) -> Vec<ObjectKey> {
+    let namespace = pods::namespace(pod);
+    let Some(labels) = &pod.metadata.labels else { return Vec::new() };
+    let mut found = Vec::new();
+    for (key, value) in labels {
+        for service in services.by_index(BY_SELECTOR, &pods::label(namespace, key, value)) {
+            let selects = selector(&service)
+                .is_some_and(|wanted| wanted.iter().all(|(k, v)| labels.get(k) == Some(v)));
+            if selects {
+                found.push(ObjectKey::of(service.as_ref()));
+            }
+        }
+    }
+    found
+}
+
+/// Whether two states of a pod are listed alike. Most changes of a pod concern nobody here.
+fn is_listed_alike(before: &Pod, after: &Pod) -> bool {
+    let addresses = |pod: &Pod| pod.status.as_ref().map(|s| (s.pod_ip.clone(), s.pod_ips.clone()));
+    let ready = |pod: &Pod| {
+        let ready = pods::condition(pod, "Ready");
+        ready.map(|ready| (ready.status == "True", ready.last_transition_time.clone()))
+    };
+    before.metadata.uid == after.metadata.uid
+        && before.metadata.labels == after.metadata.labels
+        && pods::is_ending(before) == pods::is_ending(after)
+        && pods::is_terminal(before) == pods::is_terminal(after)
+        && pods::node_name(before) == pods::node_name(after)
+        && ready(before) == ready(after)
+        && addresses(before) == addresses(after)
+}
+
+/// Feeds the Services that a change of pods or nodes concerns.
+fn feed_backends(cluster: &Cluster, services: &Services, queue: &client::Queue<ObjectKey>) {
+    let known = services.services.clone();
+    cluster.pods.feed_changes(queue, move |before, after| match (before, after) {
+        (Some(before), Some(after)) if is_listed_alike(before, after) => Vec::new(),
+        _ => [before, after].into_iter().flatten().flat_map(|pod| selecting(&known, pod)).collect(),
+    });
+    let (known, pods) = (services.services.clone(), cluster.pods.clone());
+    cluster.nodes.feed_changes(queue, move |before, after| {
+        let place =
+            |node: &k8s_openapi::api::core::v1::Node| backends::zone(node).map(str::to_owned);
+        // What a node says about itself is mostly of no interest; that it is there, is.
+        if before.is_some() && before.map(place) == after.map(place) {
+            return Vec::new();
+        }
+        let name = after.or(before).and_then(|node| node.metadata.name.as_deref());
+        let there = pods.by_index(pods::BY_NODE, name.unwrap_or_default());
+        there.iter().flat_map(|pod| selecting(&known, pod)).collect()
+    });
+}

@@ -1,0 +1,268 @@
+//! The Endpoints of Services with a selector, for clients that do not know slices (T-NET-10 to
+//! T-NET-12, C-179). A pod that is ending is not in there.
+
+use super::backends::{self, Port};
+use super::write::Triggers;
+use super::{HEADLESS, Services, TRIGGER_TIME, is_headless, selector};
+use crate::pods;
+use crate::start::Cluster;
+use client::{DeleteOptions, ObjectKey, Queue, Recorder, reference, run_controller};
+use k8s_openapi::api::core::v1::{
+    EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Pod, Service,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
+const MANAGER: &str = "endpoint-controller";
+const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
+
+/// Upstream: `maxCapacity`.
+const ADDRESSES_MAX: usize = 1000;
+
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+
+pub(super) async fn run(cluster: &Cluster, services: &Services) {
+    let queue = Queue::with_backoff(RETRY_FIRST, client::RETRY_MAX);
+    services.services.feed_keys(&queue);
+    services.endpoints.feed(&queue, |endpoints| {
+        let labels = endpoints.metadata.labels.as_ref();
+        let ours = labels.and_then(|labels| labels.get(MANAGED_BY)).is_some_and(|by| by == MANAGER);
+        ours.then(|| ObjectKey::of(endpoints)).into_iter().collect()
+    });
+    super::feed_backends(cluster, services, &queue);
+    services.synced(cluster).await;
+    let recorder = Recorder::new(&cluster.client, "endpoint-controller", "");
+    let triggers = Triggers::default();
+    run_controller("endpoints", &queue, super::WORKERS, |key| {
+        reconcile(cluster, services, &recorder, &triggers, key)
+    })
+    .await;
+}
+
+async fn reconcile(
+    cluster: &Cluster,
+    services: &Services,
+    recorder: &Recorder,
+    triggers: &Triggers,
+    key: ObjectKey,
+) -> client::Result<()> {
+    let there = services.endpoints.get(&key);
+    let Some(service) = services.services.get(&key) else {
+        triggers.forget(&key);
+        return match there {
+            Some(there) => remove(cluster, &key, &there).await,
+            None => Ok(()),
+        };
+    };
+    if selector(&service).is_none() || service.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let pods = backends::selected(&cluster.pods, &service);
+    let Some(mut wanted) = plan(&service, &pods, there.as_deref()) else {
+        return Ok(());
+    };
+    let annotations = wanted.metadata.annotations.get_or_insert_default();
+    match triggers.since(&key, &service, &pods) {
+        Some(time) => annotations.insert(TRIGGER_TIME.to_owned(), clock::rfc3339(time)),
+        None => annotations.remove(TRIGGER_TIME),
+    };
+    let (verb, reason, written) = match there {
+        Some(_) => ("update", "FailedToUpdateEndpoint", cluster.client.update(&wanted).await),
+        None => ("create", "FailedToCreateEndpoint", cluster.client.create(&wanted).await),
+    };
+    match written {
+        Ok(written) => {
+            services.endpoints.caught_up_with_all([&written]).await;
+            Ok(())
+        }
+        Err(error) if error.is_namespace_terminating() => Ok(()),
+        Err(error) => {
+            let message = format!("Failed to {verb} endpoint for service {key}: {error}");
+            recorder.warning(&reference(&wanted), reason, message);
+            Err(error)
+        }
+    }
+}
+
+/// T-NET-12: an Endpoints object goes with the Service of its name.
+async fn remove(cluster: &Cluster, key: &ObjectKey, there: &Endpoints) -> client::Result<()> {
+    match cluster.client.delete::<Endpoints>(key, &DeleteOptions::only(there)).await {
+        Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
+        deleted => deleted.map(drop),
+    }
+}
+
+/// The object as it should be, if it is not.
+fn plan(service: &Service, pods: &[Arc<Pod>], there: Option<&Endpoints>) -> Option<Endpoints> {
+    let mut subsets = subsets(service, pods);
+    let truncated = truncate(&mut subsets);
+    let mut metadata = there.map(|there| there.metadata.clone()).unwrap_or_else(|| ObjectMeta {
+        name: service.metadata.name.clone(),
+        namespace: service.metadata.namespace.clone(),
+        ..ObjectMeta::default()
+    });
+    let mut labels = service.metadata.labels.clone().unwrap_or_default();
+    labels.remove(HEADLESS);
+    labels.insert(MANAGED_BY.to_owned(), MANAGER.to_owned());
+    if is_headless(service) {
+        labels.insert(HEADLESS.to_owned(), String::new());
+    }
+    metadata.labels = Some(labels);
+    let annotations = metadata.annotations.get_or_insert_default();
+    match truncated {
+        true => annotations.insert(OVER_CAPACITY.to_owned(), "truncated".to_owned()),
+        false => annotations.remove(OVER_CAPACITY),
+    };
+    metadata.annotations.take_if(|annotations| annotations.is_empty());
+    let same = there.is_some_and(|there| {
+        let before = there.subsets.as_deref().unwrap_or_default();
+        before == subsets && there.metadata == metadata
+    });
+    (!same).then(|| Endpoints { metadata, subsets: Some(subsets) })
+}
+
+/// Addresses that share the same ports stand together, in order.
+fn subsets(service: &Service, pods: &[Arc<Pod>]) -> Vec<EndpointSubset> {
+    let publishes = backends::publishes_not_ready(service);
+    let family = backends::families(service).swap_remove(0);
+    let mut by_ports: BTreeMap<Vec<Port>, (Vec<EndpointAddress>, Vec<EndpointAddress>)> =
+        BTreeMap::new();
+    for pod in pods {
+        let listed = !pods::is_terminal(pod) && (publishes || !pods::is_ending(pod));
+        let Some(address) = backends::address(pod, &family).filter(|_| listed) else { continue };
+        let ports = backends::ports(service, pod);
+        let portless =
+            service.spec.as_ref().is_none_or(|s| s.ports.iter().flatten().next().is_none());
+        if ports.is_empty() && !portless {
+            continue; // It has none of the ports by name.
+        }
+        let (ready, not_ready) = by_ports.entry(ports).or_default();
+        let list = if publishes || pods::is_ready(pod) { ready } else { not_ready };
+        list.push(EndpointAddress {
+            ip: address.to_owned(),
+            hostname: backends::hostname(service, pod),
+            node_name: pods::node_name(pod).map(str::to_owned),
+            target_ref: Some(backends::target_ref(pod)),
+        });
+    }
+    let sorted = |mut all: Vec<EndpointAddress>| {
+        let uid =
+            |address: &EndpointAddress| address.target_ref.as_ref().and_then(|t| t.uid.clone());
+        all.sort_by_cached_key(|address| (address.ip.clone(), uid(address)));
+        (!all.is_empty()).then_some(all)
+    };
+    let subset = |(ports, (ready, not_ready)): (Vec<Port>, (Vec<_>, Vec<_>))| EndpointSubset {
+        addresses: sorted(ready),
+        not_ready_addresses: sorted(not_ready),
+        ports: (!ports.is_empty()).then(|| ports.into_iter().map(endpoint_port).collect()),
+    };
+    by_ports.into_iter().map(subset).collect()
+}
+
+fn endpoint_port(port: Port) -> EndpointPort {
+    EndpointPort {
+        name: (!port.name.is_empty()).then_some(port.name),
+        port: port.port,
+        protocol: Some(port.protocol),
+        app_protocol: port.app_protocol,
+    }
+}
+
+/// At most 1000 addresses, ready ones first. Whether some were left out.
+fn truncate(subsets: &mut Vec<EndpointSubset>) -> bool {
+    let mut room = ADDRESSES_MAX;
+    let mut truncated = false;
+    let mut cut = |list: &mut Option<Vec<EndpointAddress>>| {
+        let Some(all) = list else { return };
+        truncated |= all.len() > room;
+        all.truncate(room);
+        room -= all.len();
+        list.take_if(|all| all.is_empty());
+    };
+    subsets.iter_mut().for_each(|subset| cut(&mut subset.addresses));
+    subsets.iter_mut().for_each(|subset| cut(&mut subset.not_ready_addresses));
+    subsets.retain(|s| s.addresses.is_some() || s.not_ready_addresses.is_some());
+    truncated
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(number: usize, phase: &str, ready: bool, ending: bool) -> Arc<Pod> {
+        let pod = json!({
+            "metadata": { "name": format!("p{number}"), "uid": format!("u{number}"),
+                          "deletionTimestamp": ending.then_some("2026-01-01T00:00:00Z") },
+            "spec": { "nodeName": "n", "containers": [] },
+            "status": { "phase": phase, "podIP": format!("10.0.{}.{}", number / 250, number % 250),
+                        "conditions": [{ "type": "Ready", "status": if ready { "True" } else { "False" } }] },
+        });
+        Arc::new(serde_json::from_value(pod).unwrap())
+    }
+
+    fn service(publishes: bool) -> Service {
+        let spec = json!({ "selector": { "a": "b" }, "clusterIP": "10.96.0.9", "ports": [{ "port": 80 }],
+                           "publishNotReadyAddresses": publishes });
+        let meta = json!({ "name": "web", "labels": { "team": "x" } });
+        serde_json::from_value(json!({ "metadata": meta, "spec": spec })).unwrap()
+    }
+
+    fn listed(service: &Service, pod: Arc<Pod>) -> &'static str {
+        match subsets(service, &[pod]).as_slice() {
+            [] => "nowhere",
+            [subset] if subset.addresses.is_some() => "addresses",
+            [_] => "notReadyAddresses",
+            _ => "twice",
+        }
+    }
+
+    #[test]
+    fn t_net_10_t_net_11_w_13_a_pod_that_ends_leaves_the_endpoints() {
+        for (what, publishes, pod, expected) in [
+            ("ready", false, pod(1, "Running", true, false), "addresses"),
+            ("not ready", false, pod(1, "Running", false, false), "notReadyAddresses"),
+            ("T-NET-10 ending", false, pod(1, "Running", true, true), "nowhere"),
+            ("T-NET-11 ending, published", true, pod(1, "Running", false, true), "addresses"),
+            ("terminal", true, pod(1, "Succeeded", false, true), "nowhere"),
+        ] {
+            assert_eq!(listed(&service(publishes), pod), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn c_179_endpoints_are_canonical_and_written_once() {
+        let pods = [pod(2, "Running", true, false), pod(1, "Running", true, false)];
+        let made = plan(&service(false), &pods, None).unwrap();
+        let expected: Value =
+            json!({ "team": "x", "endpoints.kubernetes.io/managed-by": "endpoint-controller" });
+        assert_eq!(serde_json::to_value(&made.metadata.labels).unwrap(), expected);
+        let ips: Vec<&str> = made.subsets.as_ref().unwrap()[0]
+            .addresses
+            .as_ref()
+            .unwrap()
+            .iter()
+            .map(|a| a.ip.as_str())
+            .collect();
+        assert_eq!(ips, ["10.0.0.1", "10.0.0.2"]);
+        let other_order = [pods[1].clone(), pods[0].clone()];
+        assert_eq!(plan(&service(false), &other_order, Some(&made)), None);
+        let empty = plan(&service(false), &[], None).unwrap();
+        assert_eq!(empty.subsets, Some(vec![]), "created even when empty");
+    }
+
+    #[test]
+    fn c_179_more_than_a_thousand_addresses_are_cut_and_that_is_said() {
+        let pods: Vec<_> = (0..1002).map(|n| pod(n, "Running", n != 0, false)).collect();
+        let made = plan(&service(false), &pods, None).unwrap();
+        let subsets = made.subsets.as_ref().unwrap();
+        assert_eq!(subsets[0].addresses.as_ref().unwrap().len(), ADDRESSES_MAX);
+        assert_eq!(subsets[0].not_ready_addresses, None);
+        assert_eq!(made.metadata.annotations.as_ref().unwrap()[OVER_CAPACITY], "truncated");
+        let fewer = plan(&service(false), &pods[..2], Some(&made)).unwrap();
+        assert_eq!(fewer.metadata.annotations, None);
+    }
+}

@@ -1,0 +1,246 @@
+//! EndpointSlices for Endpoints that somebody writes by hand, for Services without a selector (C-180).
+
+use super::backends::{self, Port};
+use super::plan::{Groups, Plan, Wanted, plan};
+use super::write::carry_out;
+use super::{MANAGED_BY, SERVICE_NAME, Services, TRIGGER_TIME, is_managed_by};
+use crate::start::Cluster;
+use client::{ObjectKey, Queue, Recorder, reference, run_controller};
+use k8s_openapi::api::core::v1::{EndpointAddress, EndpointSubset, Endpoints, Service};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointSlice};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
+const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
+const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// Upstream: `MirroringMaxEndpointsPerSubset`.
+const ADDRESSES_MAX: usize = 1000;
+
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+
+pub(super) async fn run(cluster: &Cluster, services: &Services) {
+    let queue = Queue::with_backoff(RETRY_FIRST, client::RETRY_MAX);
+    services.endpoints.feed_keys(&queue);
+    services.services.feed_keys(&queue);
+    services.slices.feed(&queue, |slice| {
+        let ours = is_managed_by(slice, MANAGER);
+        super::service_of(slice).filter(|_| ours).into_iter().collect()
+    });
+    services.synced(cluster).await;
+    let recorder = Recorder::new(&cluster.client, "endpoint-slice-mirroring-controller", "");
+    run_controller("endpoint-slice-mirror", &queue, super::WORKERS, |key| {
+        reconcile(cluster, services, &recorder, key)
+    })
+    .await;
+}
+
+async fn reconcile(
+    cluster: &Cluster,
+    services: &Services,
+    recorder: &Recorder,
+    key: ObjectKey,
+) -> client::Result<()> {
+    let existing = services.slices_of(&key, MANAGER);
+    let service = services.services.get(&key);
+    let endpoints = services.endpoints.get(&key);
+    let mirrored = endpoints.filter(|endpoints| is_mirrored(endpoints, service.as_deref()));
+    let plan = match &mirrored {
+        Some(endpoints) => {
+            let read = Read::of(endpoints);
+            read.complain(recorder, endpoints);
+            plan_all(endpoints, read, existing)
+        }
+        None => Plan { delete: existing, ..Plan::default() },
+    };
+    carry_out(&cluster.client, services, plan, None).await
+}
+
+fn is_mirrored(endpoints: &Endpoints, service: Option<&Service>) -> bool {
+    let has = |map: &Option<BTreeMap<String, String>>, key: &str| {
+        map.as_ref().and_then(|map| map.get(key)).cloned()
+    };
+    let meta = &endpoints.metadata;
+    let skipped = has(&meta.labels, SKIP).as_deref() == Some("true")
+        || has(&meta.annotations, LEADER).is_some()
+        || meta.deletion_timestamp.is_some();
+    let by_hand = service.is_some_and(|service| {
+        let selector = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+        selector.is_none_or(BTreeMap::is_empty)
+    });
+    by_hand && !skipped
+}
+
+/// What Endpoints say, by address type.
+#[derive(Default)]
+struct Read {
+    families: BTreeMap<&'static str, Groups>,
+    invalid: usize,
+    left_out: usize,
+}
+
+impl Read {
+    fn of(endpoints: &Endpoints) -> Read {
+        let mut read = Read::default();
+        for subset in endpoints.subsets.iter().flatten() {
+            let ports = ports(subset);
+            let ready = subset.addresses.iter().flatten().map(|address| (address, true));
+            let rest = subset.not_ready_addresses.iter().flatten().map(|address| (address, false));
+            let all: Vec<_> = ready.chain(rest).collect();
+            read.left_out += all.len().saturating_sub(ADDRESSES_MAX);
+            for (address, ready) in all.into_iter().take(ADDRESSES_MAX) {
+                let Some(family) = backends::family_of(&address.ip) else {
+                    read.invalid += 1;
+                    continue;
+                };
+                let groups = read.families.entry(family).or_default();
+                groups.entry(ports.clone()).or_default().push(endpoint(address, ready));
+            }
+        }
+        read
+    }
+
+    fn complain(&self, recorder: &Recorder, endpoints: &Endpoints) {
+        let on = reference(endpoints);
+        if self.invalid > 0 {
+            let message = format!(
+                "Skipped {} invalid IP addresses when mirroring to EndpointSlices",
+                self.invalid
+            );
+            recorder.warning(&on, "InvalidIPAddress", message);
+        }
+        if self.left_out > 0 {
+            let message = format!(
+                "A max of {ADDRESSES_MAX} addresses can be mirrored to EndpointSlices per Endpoints subset. {} addresses were skipped",
+                self.left_out
+            );
+            recorder.warning(&on, "TooManyAddressesToMirror", message);
+        }
+    }
+}
+
+fn plan_all(endpoints: &Endpoints, read: Read, existing: Vec<Arc<EndpointSlice>>) -> Plan {
+    let like = like(endpoints);
+    let mut all = Plan::default();
+    let mut families = read.families;
+    families.entry("IPv4").or_default();
+    families.entry("IPv6").or_default();
+    for (family, groups) in families {
+        let slices = existing.iter().filter(|slice| slice.address_type == family).cloned();
+        let wanted = Wanted { family, groups, like: &like, never_none: false };
+        let Plan { create, update, delete } = plan(wanted, slices.collect());
+        all.create.extend(create);
+        all.update.extend(update);
+        all.delete.extend(delete);
+    }
+    all
+}
+
+fn ports(subset: &EndpointSubset) -> Vec<Port> {
+    let ports = subset.ports.iter().flatten().map(|port| Port {
+        name: port.name.clone().unwrap_or_default(),
+        port: port.port,
+        protocol: port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()),
+        app_protocol: port.app_protocol.clone(),
+    });
+    ports.collect()
+}
+
+fn endpoint(address: &EndpointAddress, ready: bool) -> Endpoint {
+    Endpoint {
+        addresses: vec![address.ip.clone()],
+        conditions: Some(EndpointConditions {
+            ready: Some(ready),
+            ..EndpointConditions::default()
+        }),
+        hostname: address.hostname.clone().filter(|name| !name.is_empty()),
+        node_name: address.node_name.clone(),
+        target_ref: address.target_ref.clone(),
+        ..Endpoint::default()
+    }
+}
+
+fn like(endpoints: &Endpoints) -> ObjectMeta {
+    let name = endpoints.metadata.name.clone().unwrap_or_default();
+    let mut labels = endpoints.metadata.labels.clone().unwrap_or_default();
+    labels.insert(SERVICE_NAME.to_owned(), name.clone());
+    labels.insert(MANAGED_BY.to_owned(), MANAGER.to_owned());
+    let mut annotations = endpoints.metadata.annotations.clone().unwrap_or_default();
+    annotations.retain(|key, _| key != LAST_APPLIED && key != TRIGGER_TIME);
+    ObjectMeta {
+        generate_name: Some(format!("{name}-")),
+        namespace: endpoints.metadata.namespace.clone(),
+        labels: Some(labels),
+        annotations: Some(annotations),
+        owner_references: Some(vec![OwnerReference {
+            api_version: "v1".to_owned(),
+            kind: "Endpoints".to_owned(),
+            name,
+            uid: endpoints.metadata.uid.clone().unwrap_or_default(),
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        }]),
+        ..ObjectMeta::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn read<T: client::Object>(value: Value) -> T {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn c_180_only_endpoints_of_services_without_a_selector_are_mirrored() {
+        let endpoints = |labels: Value, annotations: Value| -> Endpoints {
+            read(
+                json!({ "metadata": { "name": "e", "labels": labels, "annotations": annotations } }),
+            )
+        };
+        let service = |selector: Value| -> Service {
+            read(json!({ "metadata": { "name": "e" }, "spec": { "selector": selector } }))
+        };
+        let plain = || endpoints(json!({}), json!({}));
+        let (bare, selecting) = (service(Value::Null), service(json!({ "a": "b" })));
+        assert!(is_mirrored(&plain(), Some(&bare)));
+        assert!(!is_mirrored(&plain(), Some(&selecting)));
+        assert!(!is_mirrored(&plain(), None));
+        assert!(!is_mirrored(&endpoints(json!({ SKIP: "true" }), json!({})), Some(&bare)));
+        assert!(!is_mirrored(&endpoints(json!({}), json!({ LEADER: "{}" })), Some(&bare)));
+    }
+
+    #[test]
+    fn c_180_one_slice_per_family_and_ports() {
+        let endpoints: Endpoints = read(json!({
+            "metadata": { "name": "e", "uid": "u", "labels": { "l": "1" },
+                          "annotations": { "a": "1", LAST_APPLIED: "x", TRIGGER_TIME: "y" } },
+            "subsets": [{
+                "addresses": [{ "ip": "10.0.0.1" }, { "ip": "fd00::1" }, { "ip": "nonsense" }],
+                "notReadyAddresses": [{ "ip": "10.0.0.2" }],
+                "ports": [{ "port": 80 }],
+            }],
+        }));
+        let read = Read::of(&endpoints);
+        assert_eq!((read.invalid, read.left_out), (1, 0));
+        let plan = plan_all(&endpoints, read, Vec::new());
+        let text = |slice: &EndpointSlice| {
+            let each = slice.endpoints.iter().flatten().map(|e| {
+                format!("{}={}", e.addresses[0], e.conditions.as_ref().unwrap().ready.unwrap())
+            });
+            format!("{} {}", slice.address_type, each.collect::<Vec<_>>().join(" "))
+        };
+        let made: Vec<String> = plan.create.iter().map(text).collect();
+        assert_eq!(made, ["IPv4 10.0.0.1=true 10.0.0.2=false", "IPv6 fd00::1=true"]);
+        let meta = serde_json::to_value(&plan.create[0].metadata).unwrap();
+        assert_eq!(meta["annotations"], json!({ "a": "1" }));
+        assert_eq!(meta["labels"], json!({ "l": "1", SERVICE_NAME: "e", MANAGED_BY: MANAGER }));
+        assert_eq!(meta["ownerReferences"][0]["kind"], "Endpoints");
+    }
+}

@@ -1,0 +1,126 @@
+//! Carries out a plan, and remembers what pods were like, so that slices say since when something has
+//! been waiting for the network (T-NET-9).
+
+use super::plan::Plan;
+use super::{Services, TRIGGER_TIME};
+use crate::pods;
+use client::{Client, DeleteOptions, ObjectKey};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+/// Nothing is written if there is nothing to do.
+pub(super) async fn carry_out(
+    client: &Client,
+    services: &Services,
+    plan: Plan,
+    trigger: Option<Timestamp>,
+) -> client::Result<()> {
+    let mut written = Vec::new();
+    for mut slice in plan.create {
+        stamp(&mut slice, trigger);
+        match client.create(&slice).await {
+            // It goes with its namespace (T-NET-12).
+            Err(error) if error.is_namespace_terminating() => return Ok(()),
+            created => written.push(created?),
+        }
+    }
+    for mut slice in plan.update {
+        stamp(&mut slice, trigger);
+        written.push(client.update(&slice).await?);
+    }
+    for slice in &plan.delete {
+        let key = ObjectKey::of(slice.as_ref());
+        match client.delete::<EndpointSlice>(&key, &DeleteOptions::only(slice.as_ref())).await {
+            Err(error) if !error.is_not_found() && !error.is_conflict() => return Err(error),
+            _ => (),
+        }
+    }
+    // The next look must see what this one did.
+    services.slices.caught_up_with_all(&written).await;
+    services.slices.caught_up_with_deletes(&plan.delete).await;
+    Ok(())
+}
+
+fn stamp(slice: &mut EndpointSlice, trigger: Option<Timestamp>) {
+    let annotations = slice.metadata.annotations.get_or_insert_default();
+    match trigger {
+        Some(time) => annotations.insert(TRIGGER_TIME.to_owned(), clock::rfc3339(time)),
+        None => annotations.remove(TRIGGER_TIME),
+    };
+    slice.metadata.annotations.take_if(|annotations| annotations.is_empty());
+}
+
+/// When the pods of each Service last became what they are. Upstream: `TriggerTimeTracker`.
+#[derive(Default)]
+pub(super) struct Triggers(Mutex<HashMap<ObjectKey, Known>>);
+
+#[derive(Default, Clone)]
+struct Known {
+    created: Option<Timestamp>,
+    pods: HashMap<String, Timestamp>,
+}
+
+impl Triggers {
+    /// The earliest change that was not seen before. That a pod was deleted is none.
+    pub(super) fn since(
+        &self,
+        key: &ObjectKey,
+        service: &Service,
+        pods: &[Arc<Pod>],
+    ) -> Option<Timestamp> {
+        let mut all = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let before = all.entry(key.clone()).or_default();
+        let mut changed: Vec<Timestamp> = Vec::new();
+        let mut now = Known::default();
+        for pod in pods {
+            let ready = pods::condition(pod, "Ready");
+            let Some(time) = ready.and_then(|c| Some(c.last_transition_time.as_ref()?.0)) else {
+                continue;
+            };
+            let name = pod.metadata.name.clone().unwrap_or_default();
+            changed.extend(before.pods.get(&name).is_none_or(|old| time > *old).then_some(time));
+            now.pods.insert(name, time);
+        }
+        now.created = service.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        changed.extend(now.created.filter(|time| before.created.is_none_or(|old| *time > old)));
+        *before = now;
+        changed.into_iter().min()
+    }
+
+    pub(super) fn forget(&self, key: &ObjectKey) {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn t_net_9_a_deletion_is_no_trigger() {
+        let at = |second: i64| Timestamp::from_second(second).unwrap();
+        let service: Service = serde_json::from_value(
+            json!({ "metadata": { "name": "web", "creationTimestamp": at(5).to_string() } }),
+        )
+        .unwrap();
+        let pod = |name: &str, ready: i64, deleted: bool| -> Arc<Pod> {
+            let pod = json!({
+                "metadata": { "name": name, "deletionTimestamp": deleted.then(|| at(99).to_string()) },
+                "status": { "conditions": [{ "type": "Ready", "status": "True",
+                                             "lastTransitionTime": at(ready).to_string() }] },
+            });
+            Arc::new(serde_json::from_value(pod).unwrap())
+        };
+        let (triggers, key) = (Triggers::default(), ObjectKey::new("default", "web"));
+        let since = |pods: &[Arc<Pod>]| triggers.since(&key, &service, pods);
+        assert_eq!(since(&[]), Some(at(5)), "the Service came");
+        assert_eq!(since(&[pod("a", 10, false), pod("b", 12, false)]), Some(at(10)));
+        assert_eq!(since(&[pod("a", 10, true), pod("b", 12, false)]), None, "a goes");
+        assert_eq!(since(&[pod("b", 12, false)]), None, "a is gone");
+        assert_eq!(since(&[pod("b", 20, false)]), Some(at(20)), "b changed");
+    }
+}

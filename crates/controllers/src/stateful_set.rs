@@ -1,0 +1,186 @@
+//! Keeps pods with names and storage of their own (C-61…C-80, T-CTRL-15…T-CTRL-23).
+//!
+//!     set, revisions, pods ──▶ plan::decide ──▶ steps in order ──▶ status
+//!
+//! `plan.rs` decides what one look does, `identity.rs` makes a pod of an ordinal, `claims.rs` keeps
+//! the volume claims and whose they are, `steps.rs` does it and tells.
+
+mod claims;
+mod identity;
+mod plan;
+mod steps;
+
+use crate::start::Cluster;
+use crate::workload::{
+    SELECTS, Writes, claim, history, is_deleted, is_outdated, name, namespace, orphans, owner_keys,
+    selector, selects, uid,
+};
+use client::{Cache, Next, ObjectKey, Queue, Recorder, run_controller};
+use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use plan::Revision;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use steps::Done;
+
+const COMPONENT: &str = "statefulset-controller";
+const WORKERS: usize = 5;
+const STYLE: history::Style = history::Style { hash_label: "controller.kubernetes.io/hash" };
+
+/// When to look again if the cache does not show what we did.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+struct Controller<'a> {
+    cluster: &'a Cluster,
+    sets: Cache<StatefulSet>,
+    revisions: Cache<ControllerRevision>,
+    claims: Cache<PersistentVolumeClaim>,
+    recorder: Recorder,
+    pod_writes: Writes<Pod>,
+    revision_writes: Writes<ControllerRevision>,
+    claim_writes: Writes<PersistentVolumeClaim>,
+}
+
+pub(crate) async fn run(cluster: &Cluster, revisions: Cache<ControllerRevision>) {
+    let queue = Queue::new();
+    let places = |set: &StatefulSet| vec![selects(namespace(set), &selector_of(set))];
+    let sets = Cache::builder(&cluster.client).index(SELECTS, places).start();
+    let claims = Cache::start(&cluster.client);
+    sets.feed_keys(&queue);
+    let owners = sets.clone();
+    cluster.pods.feed(&queue, move |pod| owner_keys(&owners, pod));
+    let owners = sets.clone();
+    revisions.feed(&queue, move |revision| owner_keys(&owners, revision));
+    sets.synced().await;
+    claims.synced().await;
+    revisions.synced().await;
+    cluster.pods.synced().await;
+    let controller = Controller {
+        cluster,
+        recorder: Recorder::new(&cluster.client, COMPONENT, ""),
+        pod_writes: Writes::new(&cluster.pods),
+        revision_writes: Writes::new(&revisions),
+        claim_writes: Writes::new(&claims),
+        sets,
+        revisions,
+        claims,
+    };
+    run_controller(COMPONENT, &queue, WORKERS, |key| controller.reconcile(key)).await;
+}
+
+fn selector_of(set: &StatefulSet) -> api::selector::LabelSelector {
+    set.spec.as_ref().map(|spec| selector(&spec.selector)).unwrap_or_default()
+}
+
+impl Controller<'_> {
+    async fn reconcile(&self, key: ObjectKey) -> client::Result<Next> {
+        let seen = self.pod_writes.seen(&key).await
+            && self.revision_writes.seen(&key).await
+            && self.claim_writes.seen(&key).await;
+        if !seen {
+            return Ok(Next::After(LOOK_AGAIN));
+        }
+        let Some(set) = self.sets.get(&key) else {
+            return Ok(Next::Change); // Deleted. The garbage collector takes its pods, all at once.
+        };
+        match self.look(&set).await {
+            Err(error) if is_outdated(&error) => Ok(Next::After(LOOK_AGAIN)),
+            looked => looked,
+        }
+    }
+
+    async fn look(&self, set: &Arc<StatefulSet>) -> client::Result<Next> {
+        let history = self.history(set).await?;
+        let pods = self.claimed(set).await?;
+        let mut status = set.status.clone().unwrap_or_default();
+        let update = self.update_revision(set, &history, &mut status.collision_count).await?;
+        let current = history
+            .iter()
+            .find(|revision| Some(name(revision.as_ref())) == status.current_revision.as_deref());
+        let current = current.unwrap_or(&update);
+        let revision = |revision: &Arc<ControllerRevision>| Revision {
+            name: name(revision.as_ref()).to_owned(),
+            template: history::template(revision).unwrap_or_default(),
+        };
+
+        let now = clock::now();
+        let collisions = status.collision_count.unwrap_or(0);
+        let plan =
+            plan::decide(set, &pods, &revision(current), &revision(&update), collisions, now);
+
+        let done = self.take(set, plan.steps).await;
+        let mut reported = plan.status;
+        if !matches!(done, Ok(Done::All)) {
+            // What was planned and not done is not to be seen in the numbers (C-79).
+            reported = plan.status_before;
+        }
+        plan::finish(set, &mut reported);
+        let told = self.report(set, reported).await;
+        let done = done?;
+        told?;
+        self.forget(set, history.clone(), &pods, [current, &update]).await?;
+        match done {
+            Done::All => Ok(plan.next.into()),
+            // Nothing tells when a claim is out of the way.
+            Done::Blocked => Ok(Next::After(LOOK_AGAIN)),
+        }
+    }
+
+    async fn claimed(&self, set: &Arc<StatefulSet>) -> client::Result<Vec<Arc<Pod>>> {
+        let selector = selector_of(set);
+        let pods = &self.cluster.pods;
+        let mut candidates = pods.controlled_by_uid(uid(set.as_ref()));
+        candidates.extend(orphans(pods, namespace(set.as_ref()), &selector));
+        // C-6: what is not named like one of its pods is none.
+        candidates.retain(|pod| identity::ordinal(set, pod).is_some());
+        let client = &self.cluster.client;
+        claim(client, &self.pod_writes, set.as_ref(), &selector, None, candidates).await
+    }
+
+    async fn history(
+        &self,
+        set: &Arc<StatefulSet>,
+    ) -> client::Result<Vec<Arc<ControllerRevision>>> {
+        let selector = selector_of(set);
+        let mut candidates = self.revisions.controlled_by_uid(uid(set.as_ref()));
+        candidates.extend(orphans(&self.revisions, namespace(set.as_ref()), &selector));
+        let (client, writes) = (&self.cluster.client, &self.revision_writes);
+        claim(client, writes, set.as_ref(), &selector, None, candidates).await
+    }
+
+    /// For a set that goes no revision is made any more.
+    async fn update_revision(
+        &self,
+        set: &Arc<StatefulSet>,
+        history: &[Arc<ControllerRevision>],
+        collisions: &mut Option<i32>,
+    ) -> client::Result<Arc<ControllerRevision>> {
+        if is_deleted(set.as_ref()) {
+            let latest = history.iter().max_by_key(|revision| revision.revision);
+            return Ok(latest.cloned().unwrap_or_default());
+        }
+        let template = set.spec.as_ref().map(|spec| spec.template.clone()).unwrap_or_default();
+        let (client, writes) = (&self.cluster.client, &self.revision_writes);
+        history::current(client, writes, set.as_ref(), &template, history, &STYLE, collisions).await
+    }
+
+    async fn forget(
+        &self,
+        set: &Arc<StatefulSet>,
+        history: Vec<Arc<ControllerRevision>>,
+        pods: &[Arc<Pod>],
+        kept: [&Arc<ControllerRevision>; 2],
+    ) -> client::Result<()> {
+        if is_deleted(set.as_ref()) {
+            return Ok(());
+        }
+        let mut used: BTreeSet<&str> =
+            pods.iter().filter_map(|pod| identity::revision(pod)).collect();
+        used.extend(kept.iter().map(|revision| name(revision.as_ref())));
+        let limit = set.spec.as_ref().and_then(|spec| spec.revision_history_limit);
+        let forgotten = history::forgotten(&history, limit, &STYLE, &used);
+        let client = &self.cluster.client;
+        history::delete(client, &self.revision_writes, set.as_ref(), forgotten).await
+    }
+}

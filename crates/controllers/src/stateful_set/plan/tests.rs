@@ -1,0 +1,186 @@
+//! A row is a set and its pods, and the steps that one look leads to.
+
+use super::*;
+use serde_json::{Value, json};
+
+const NOW: &str = "2026-01-01T01:00:00Z";
+
+fn set(replicas: i32, more: Value) -> StatefulSet {
+    let mut spec = json!({
+        "replicas": replicas, "serviceName": "db", "selector": {},
+        "template": { "spec": { "containers": [] } },
+    });
+    if let (Some(spec), Some(more)) = (spec.as_object_mut(), more.as_object()) {
+        spec.extend(more.clone());
+    }
+    let meta = json!({ "namespace": "a", "name": "db", "uid": "s", "generation": 2 });
+    serde_json::from_value(json!({ "metadata": meta, "spec": spec })).unwrap()
+}
+
+/// `0n+` is pod 0 of the new revision, available; `1o-` pod 1 of the old one, not ready; `t` in place
+/// of the sign is terminating, `f` failed.
+fn pods(text: &str) -> Vec<Arc<Pod>> {
+    text.split_whitespace().map(|text| Arc::new(pod(text))).collect()
+}
+
+fn pod(text: &str) -> Pod {
+    let (ordinal, rest) = text.split_at(text.len() - 2);
+    let (revision, state) = rest.split_at(1);
+    let revision = if revision == "n" { "new" } else { "old" };
+    let ready = if matches!(state, "+" | "t") { "True" } else { "False" };
+    let deleted = (state == "t").then_some(NOW);
+    let phase = if state == "f" { "Failed" } else { "Running" };
+    serde_json::from_value(json!({
+        "metadata": {
+            "name": format!("db-{ordinal}"), "uid": ordinal, "deletionTimestamp": deleted,
+            "labels": { "controller-revision-hash": revision,
+                "statefulset.kubernetes.io/pod-name": format!("db-{ordinal}"),
+                "apps.kubernetes.io/pod-index": ordinal },
+        },
+        "status": { "phase": phase, "conditions": [{ "type": "Ready", "status": ready,
+                    "lastTransitionTime": "2026-01-01T00:00:00Z" }] },
+    }))
+    .unwrap()
+}
+
+fn revision(name: &str) -> Revision {
+    Revision { name: name.to_owned(), template: PodTemplateSpec::default() }
+}
+
+fn decided(set: &StatefulSet, text: &str) -> Plan {
+    decide(set, &pods(text), &revision("old"), &revision("new"), 0, NOW.parse().unwrap())
+}
+
+fn steps(set: &StatefulSet, text: &str) -> String {
+    let name = |pod: &Pod| pod.metadata.name.clone().unwrap().replace("db-", "");
+    let said = decided(set, text).steps.into_iter().filter_map(|step| match step {
+        Step::Create(pod) => {
+            Some(format!("+{}{}", name(&pod), &identity::revision(&pod).unwrap()[..1]))
+        }
+        Step::Delete(pod) => Some(format!("-{}", name(&pod))),
+        Step::Label(pod) => Some(format!("l{}", name(&pod))),
+        Step::MakeClaims(_) | Step::OwnClaims(_) => None,
+    });
+    said.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn c_72_t_ctrl_15_t_ctrl_16_an_ordered_set_takes_one_step_at_a_time() {
+    let three = set(3, json!({}));
+    let one = set(1, json!({}));
+    let cases = [
+        (&three, "", "+0n"),
+        (&three, "0n-", ""),
+        (&three, "0n+", "+1n"),
+        (&three, "0n+ 1n+", "+2n"),
+        (&three, "0n+ 1n+ 2n+", ""),
+        (&three, "0n+ 1nt 2n+", ""),
+        (&three, "0n+ 1nf 2n+", "-1"),
+        (&three, "0n+ 2n+", "+1n"),
+        (&one, "0n+ 1n+ 2n+", "-2"),
+        (&one, "0n+ 1n+ 2nt", ""),
+        (&one, "0n- 1n+ 2n+", ""),
+        (&one, "0n+ 1n+ 2n-", "-2"),
+        (&one, "0n+ 1n- 2n+", "-2"),
+        (&one, "0n+ 1n- 2n-", ""),
+    ];
+    for (set, pods, expected) in cases {
+        assert_eq!(steps(set, pods), expected, "{pods}");
+    }
+}
+
+#[test]
+fn c_73_t_ctrl_17_a_parallel_set_does_not_wait_but_for_occupied_ordinals() {
+    let parallel = |replicas| set(replicas, json!({ "podManagementPolicy": "Parallel" }));
+    let cases = [
+        (3, "", "+0n +1n +2n"),
+        (3, "0n- 1nt", "+2n"),
+        (0, "0n+ 1n- 2n+", "-2 -1 -0"),
+        (3, "0o+ 1o+ 2o+", "-2"),
+        (3, "0o+ 1o+ 2n-", ""),
+    ];
+    for (replicas, pods, expected) in cases {
+        assert_eq!(steps(&parallel(replicas), pods), expected, "{pods}");
+    }
+}
+
+#[test]
+fn c_71_c_74_c_75_t_ctrl_18_an_update_goes_down_to_the_partition() {
+    let partition = |at: i32| {
+        set(
+            3,
+            json!({ "updateStrategy": { "type": "RollingUpdate",
+            "rollingUpdate": { "partition": at } } }),
+        )
+    };
+    let on_delete = set(3, json!({ "updateStrategy": { "type": "OnDelete" } }));
+    let from_five = set(
+        3,
+        json!({ "ordinals": { "start": 5 }, "updateStrategy": {
+        "type": "RollingUpdate", "rollingUpdate": { "partition": 2 } } }),
+    );
+    let cases = [
+        (&partition(0), "0o+ 1o+ 2o+", "-2"),
+        (&partition(0), "0o+ 1o+ 2n+", "-1"),
+        (&partition(0), "0o+ 1o+", "+2n"),
+        (&partition(2), "0o+ 1o+ 2o+", "-2"),
+        (&partition(2), "0o+ 1o+ 2n+", ""),
+        (&partition(2), "1o+ 2n+", "+0o"),
+        (&partition(9), "0o+ 1o+ 2o+", ""),
+        (&on_delete, "0o+ 1o+ 2o+", ""),
+        (&on_delete, "0o+ 1o+", "+2n"),
+        (&from_five, "5o+ 6o+ 7o+", "-7"),
+        (&from_five, "5o+ 6o+ 7n+", ""),
+        (&from_five, "0o+ 5o+ 6o+ 7o+", "-0"),
+    ];
+    for (set, pods, expected) in cases {
+        assert_eq!(steps(set, pods), expected, "{pods}");
+    }
+}
+
+#[test]
+fn c_78_t_ctrl_21_terminating_pods_are_ready_but_of_no_revision() {
+    let status = decided(&set(3, json!({})), "0o+ 1ot 2n-").status;
+    assert_eq!((status.replicas, status.ready_replicas), (3, Some(2)));
+    assert_eq!((status.current_replicas, status.updated_replicas), (Some(1), Some(1)));
+    assert_eq!(status.available_replicas, Some(2));
+    assert_eq!(status.collision_count, Some(0));
+    let rolling = decided(&set(1, json!({})), "0o+");
+    assert_eq!(rolling.status.current_replicas, None, "a rolling delete is counted at once");
+    assert_eq!(rolling.status_before.current_replicas, Some(1));
+}
+
+#[test]
+fn c_70_when_all_are_new_the_new_revision_is_the_current_one() {
+    let three = set(3, json!({}));
+    let mut status = decided(&three, "0n+ 1n+ 2n+").status;
+    finish(&three, &mut status);
+    assert_eq!(status.current_revision.as_deref(), Some("new"));
+    assert_eq!(status.current_replicas, Some(3));
+    let mut status = decided(&three, "0n+ 1n+ 2n-").status;
+    finish(&three, &mut status);
+    assert_eq!(status.current_revision.as_deref(), Some("old"));
+}
+
+#[test]
+fn t_ctrl_20_a_set_that_goes_does_nothing() {
+    let mut set = set(3, json!({}));
+    set.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(NOW.parse().unwrap()));
+    assert_eq!(steps(&set, "0n+"), "");
+}
+
+#[test]
+fn c_62_labels_that_were_taken_away_come_back() {
+    let mut all = pods("0n+");
+    Arc::make_mut(&mut all[0]).metadata.labels.as_mut().unwrap().remove(identity::POD_NAME);
+    let plan = decide(
+        &set(1, json!({})),
+        &all,
+        &revision("new"),
+        &revision("new"),
+        0,
+        NOW.parse().unwrap(),
+    );
+    assert!(matches!(plan.steps.as_slice(), [Step::Label(_)]), "{:?}", plan.steps);
+}

@@ -1,0 +1,72 @@
+//! Binds claims and volumes, one to one, and says how each is (C-164 to C-172).
+//!
+//! Four writes bind: the volume's promise, its phase, the claim's volume, its phase. Whatever is there
+//! already is skipped, so a crash in between is finished by the next look. One claim or volume at a
+//! time: no volume is promised twice.
+
+mod claims;
+mod volumes;
+
+use super::{FREE, Storage, matching};
+use crate::start::Cluster;
+use client::{Next, ObjectKey, Queue, Recorder, run_controller};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Work {
+    Claim(ObjectKey),
+    Volume(String),
+}
+
+/// What both halves use.
+struct Binder<'a> {
+    cluster: &'a Cluster,
+    storage: &'a Storage,
+    recorder: Recorder,
+}
+
+pub(super) async fn run(cluster: &Cluster, storage: &Storage) {
+    let queue = Queue::new();
+    feed(storage, &queue);
+    storage.claims.synced().await;
+    storage.volumes.synced().await;
+    storage.classes.synced().await;
+    cluster.pods.synced().await;
+    let recorder = Recorder::new(&cluster.client, "persistentvolume-controller", "");
+    let binder = Binder { cluster, storage, recorder };
+    run_controller("persistent-volumes", &queue, 1, |work| reconcile(&binder, work)).await;
+}
+
+async fn reconcile(binder: &Binder<'_>, work: Work) -> client::Result<Next> {
+    match work {
+        Work::Claim(key) => binder.claim(&key).await,
+        Work::Volume(name) => binder.volume(&name).await,
+    }
+    .map(|()| Next::Change)
+}
+
+fn feed(storage: &Storage, queue: &Queue<Work>) {
+    storage.claims.feed(queue, |claim: &PersistentVolumeClaim| {
+        let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
+        let volume = volume.filter(|name| !name.is_empty()).map(Work::Volume);
+        [Work::Claim(ObjectKey::of(claim))].into_iter().chain(volume).collect()
+    });
+    let claims = storage.claims.clone();
+    storage.volumes.feed(queue, move |volume: &PersistentVolume| {
+        let itself = volume.metadata.name.clone().map(Work::Volume);
+        let owner = matching::promised_to(volume).map(Work::Claim);
+        // One that is free may be what somebody waits for.
+        let free = matching::is_free(volume);
+        let waiting = free.then(|| claims.by_index(FREE, matching::class_of_volume(volume)));
+        let waiting = waiting.into_iter().flatten();
+        let waiting = waiting.map(|claim| Work::Claim(ObjectKey::of(claim.as_ref())));
+        itself.into_iter().chain(owner).chain(waiting).collect()
+    });
+    let claims = storage.claims.clone();
+    storage.classes.feed(queue, move |class| {
+        let name = class.metadata.name.as_deref().unwrap_or_default();
+        // Those that name it, and those that would take whatever is the default.
+        let waiting = claims.by_index(FREE, name).into_iter().chain(claims.by_index(FREE, ""));
+        waiting.map(|claim| Work::Claim(ObjectKey::of(claim.as_ref()))).collect()
+    });
+}

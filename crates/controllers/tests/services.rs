@@ -1,0 +1,183 @@
+//! Where Services find their pods, on a whole server and a paused clock.
+
+mod cluster;
+
+use client::{DeleteOptions, ObjectKey};
+use cluster::{Cluster, Followed, key};
+use k8s_openapi::api::core::v1::{EndpointAddress, Endpoints, Node, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::time::Instant;
+
+async fn service(cluster: &Cluster, name: &str, more: Value) {
+    let mut spec = json!({ "selector": { "app": name }, "ports": [{ "port": 80 }] });
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let meta = json!({ "namespace": "default", "name": name });
+    cluster.create::<Service>(json!({ "metadata": meta, "spec": spec })).await;
+}
+
+async fn pod(cluster: &Cluster, name: &str, app: &str) {
+    let meta = json!({ "metadata": { "labels": { "app": app } } });
+    cluster.running_pod("default", name, "n1", meta).await;
+}
+
+/// The slices of a Service, in words: each endpoint's pod and its conditions.
+fn said(slices: &[std::sync::Arc<EndpointSlice>], service: &str) -> Vec<String> {
+    let of_service = slices.iter().filter(|slice| {
+        let labels = slice.metadata.labels.as_ref().unwrap();
+        labels.get("kubernetes.io/service-name").map(String::as_str) == Some(service)
+    });
+    let mut all: Vec<String> = of_service
+        .flat_map(|slice| slice.endpoints.iter().flatten())
+        .map(|endpoint| {
+            let conditions = endpoint.conditions.as_ref().unwrap();
+            let word =
+                |name: &'static str, set: Option<bool>| if set == Some(true) { name } else { "" };
+            let target = endpoint.target_ref.as_ref().and_then(|target| target.name.clone());
+            format!(
+                "{} {}{}{}",
+                target.unwrap_or_else(|| endpoint.addresses[0].clone()),
+                word("r", conditions.ready),
+                word("s", conditions.serving),
+                word("t", conditions.terminating)
+            )
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+async fn slices_say(slices: &Followed<EndpointSlice>, service: &str, expected: &[&str]) {
+    slices.all(|all| said(all, service) == expected).await;
+}
+
+fn addresses(endpoints: Option<&Endpoints>) -> Vec<String> {
+    let subsets = endpoints.iter().flat_map(|endpoints| endpoints.subsets.iter().flatten());
+    let all = subsets.flat_map(|subset| subset.addresses.iter().flatten());
+    let name = |address: &EndpointAddress| address.target_ref.as_ref()?.name.clone();
+    let mut names: Vec<String> = all.filter_map(name).collect();
+    names.sort();
+    names
+}
+
+#[tokio::test(start_paused = true)]
+async fn t_net_1_t_net_2_t_net_10_w_13_an_ending_pod_leaves_endpoints_and_stays_marked_in_its_slice()
+ {
+    let cluster = Cluster::start().await;
+    let (slices, endpoints) = (cluster.follow::<EndpointSlice>(), cluster.follow::<Endpoints>());
+    cluster.create::<Node>(json!({ "metadata": { "name": "n1" } })).await;
+    service(&cluster, "web", json!({})).await;
+    slices.all(|all| all.iter().any(|s| s.metadata.generate_name.as_deref() == Some("web-"))).await;
+    let web = key("default", "web");
+    endpoints.when(&web, |endpoints| endpoints.is_some()).await;
+    pod(&cluster, "a", "web").await;
+    pod(&cluster, "b", "web").await;
+    pod(&cluster, "c", "other").await;
+    slices_say(&slices, "web", &["a rs", "b rs"]).await;
+    endpoints.when(&web, |endpoints| addresses(endpoints) == ["a", "b"]).await;
+
+    let asked = Instant::now();
+    cluster.delete::<Pod>(&key("default", "a")).await;
+    slices_say(&slices, "web", &["a st", "b rs"]).await;
+    endpoints.when(&web, |endpoints| addresses(endpoints) == ["b"]).await;
+    assert!(asked.elapsed() < Duration::from_secs(1), "T-NET-8: {:?}", asked.elapsed());
+    let slice = slices.find(|slice| slice.metadata.generate_name.as_deref() == Some("web-")).await;
+    let marked = |slice: &EndpointSlice| {
+        let annotations = slice.metadata.annotations.clone().unwrap_or_default();
+        annotations.contains_key("endpoints.kubernetes.io/last-change-trigger-time")
+    };
+    assert!(!marked(&slice), "T-NET-9: a deletion is no trigger");
+
+    // T-NET-5: readiness lost on the way.
+    let lost = json!({ "conditions": [{ "type": "Ready", "status": "False" }] });
+    cluster.status::<Pod>(&key("default", "a"), lost).await;
+    slices_say(&slices, "web", &["a t", "b rs"]).await;
+    // T-NET-3: as its containers have ended.
+    cluster.status::<Pod>(&key("default", "a"), json!({ "phase": "Succeeded" })).await;
+    slices_say(&slices, "web", &["b rs"]).await;
+    // T-NET-7: it does not match any more.
+    let relabel = json!({ "metadata": { "labels": { "app": "none" } } });
+    cluster.client.patch_merge::<Pod>(&key("default", "b"), &relabel).await.unwrap();
+    slices_say(&slices, "web", &[]).await;
+
+    cluster.delete::<Service>(&web).await;
+    endpoints.gone(&web).await;
+    slices.all(|all| all.iter().all(|s| s.metadata.generate_name.as_deref() != Some("web-"))).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn t_net_6_a_pod_is_listed_when_its_node_is_known() {
+    let cluster = Cluster::start().await;
+    let slices = cluster.follow::<EndpointSlice>();
+    service(&cluster, "web", json!({})).await;
+    service(
+        &cluster,
+        "all",
+        json!({ "selector": { "app": "web" }, "publishNotReadyAddresses": true }),
+    )
+    .await;
+    pod(&cluster, "a", "web").await;
+    slices_say(&slices, "all", &["a rs"]).await;
+    slices_say(&slices, "web", &[]).await;
+    let zone = json!({ "topology.kubernetes.io/zone": "z1" });
+    cluster.create::<Node>(json!({ "metadata": { "name": "n1", "labels": zone } })).await;
+    slices_say(&slices, "web", &["a rs"]).await;
+    let slice = slices.find(|slice| !said(&[slice.clone().into()], "web").is_empty()).await;
+    assert_eq!(slice.endpoints.as_ref().unwrap()[0].zone.as_deref(), Some("z1"));
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_177_deleted_and_edited_slices_are_put_right_and_nothing_is_written_in_peace() {
+    let cluster = Cluster::start().await;
+    let slices = cluster.follow::<EndpointSlice>();
+    cluster.create::<Node>(json!({ "metadata": { "name": "n1" } })).await;
+    service(&cluster, "web", json!({})).await;
+    pod(&cluster, "a", "web").await;
+    slices_say(&slices, "web", &["a rs"]).await;
+    let ours = |slice: &EndpointSlice| slice.metadata.generate_name.as_deref() == Some("web-");
+    let slice = slices.find(ours).await;
+    let name = ObjectKey::of(slice.as_ref());
+    cluster.client.delete::<EndpointSlice>(&name, &DeleteOptions::default()).await.unwrap();
+    slices
+        .all(|all| {
+            let is_new = |s: &EndpointSlice| s.metadata.uid != slice.metadata.uid;
+            all.iter().any(|s| ours(s) && is_new(s)) && said(all, "web") == ["a rs"]
+        })
+        .await;
+
+    let slice = slices.find(ours).await;
+    let name = ObjectKey::of(slice.as_ref());
+    let edit = json!({ "endpoints": [] });
+    cluster.client.patch_merge::<EndpointSlice>(&name, &edit).await.unwrap();
+    slices_say(&slices, "web", &[]).await;
+    slices_say(&slices, "web", &["a rs"]).await;
+
+    let before = cluster.client.get::<EndpointSlice>(&name).await.unwrap();
+    let heartbeat = json!({ "conditions": [{ "type": "Other", "status": "True" }] });
+    cluster.status::<Pod>(&key("default", "a"), heartbeat).await;
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let after = cluster.client.get::<EndpointSlice>(&name).await.unwrap();
+    assert_eq!(before.metadata.resource_version, after.metadata.resource_version);
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_180_endpoints_written_by_hand_are_mirrored() {
+    let cluster = Cluster::start().await;
+    let slices = cluster.follow::<EndpointSlice>();
+    service(&cluster, "hand", json!({ "selector": null })).await;
+    let subsets = |ip: &str| json!([{ "addresses": [{ "ip": ip }], "ports": [{ "port": 80 }] }]);
+    let meta = json!({ "namespace": "default", "name": "hand" });
+    cluster.create::<Endpoints>(json!({ "metadata": meta, "subsets": subsets("10.1.1.1") })).await;
+    slices_say(&slices, "hand", &["10.1.1.1 r"]).await;
+    let hand = key("default", "hand");
+    let change = json!({ "subsets": subsets("10.1.1.2") });
+    cluster.client.patch_merge::<Endpoints>(&hand, &change).await.unwrap();
+    slices_say(&slices, "hand", &["10.1.1.2 r"]).await;
+    cluster.delete::<Endpoints>(&hand).await;
+    slices_say(&slices, "hand", &[]).await;
+    cluster.stop().await;
+}

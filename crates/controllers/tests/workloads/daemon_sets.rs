@@ -1,0 +1,171 @@
+//! DaemonSets.
+
+use crate::cluster::{Cluster, NAMESPACE, lives, names, template};
+use client::ObjectKey;
+use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde_json::{Value, json};
+
+fn set(more: Value) -> Value {
+    let mut spec = json!({
+        "selector": { "matchLabels": { "app": "log" } },
+        "template": template("log", "one"),
+    });
+    if let (Some(spec), Some(more)) = (spec.as_object_mut(), more.as_object()) {
+        spec.extend(more.clone());
+    }
+    json!({ "metadata": { "namespace": NAMESPACE, "name": "log" }, "spec": spec })
+}
+
+fn image(image: &str) -> Value {
+    json!({ "spec": { "template": { "spec": { "containers": [{ "name": "c", "image": image }] } } } })
+}
+
+/// A node that is ready, so that it has no taints.
+async fn node(cluster: &Cluster, name: &str) {
+    let node = json!({ "metadata": { "name": name, "labels": { "disk": "fast" } } });
+    cluster.create::<Node>(node).await;
+    let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
+    let key = ObjectKey::cluster(name);
+    cluster.client.patch_status::<Node>(&key, &ready).await.unwrap();
+}
+
+fn meant_for(pod: &Pod) -> String {
+    let spec = pod.spec.as_ref().unwrap();
+    let affinity = spec.affinity.as_ref().unwrap().node_affinity.as_ref().unwrap();
+    let required = affinity.required_during_scheduling_ignored_during_execution.as_ref().unwrap();
+    let field = &required.node_selector_terms[0].match_fields.as_ref().unwrap()[0];
+    field.values.as_ref().unwrap()[0].clone()
+}
+
+async fn all_run(cluster: &Cluster, wanted: usize) -> Vec<Pod> {
+    let pods = cluster.living(wanted).await;
+    for pod in &pods {
+        cluster.bind(pod, &meant_for(pod)).await;
+        cluster.runs(pod, true).await;
+    }
+    pods
+}
+
+fn status(set: &DaemonSet) -> (i32, i32, i32, Option<i32>) {
+    let status = set.status.clone().unwrap_or_default();
+    let desired = status.desired_number_scheduled;
+    (desired, status.current_number_scheduled, status.number_ready, status.updated_number_scheduled)
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_81_c_85_every_node_gets_a_pod_and_loses_it_with_its_label() {
+    let cluster = Cluster::start().await;
+    node(&cluster, "n1").await;
+    node(&cluster, "n2").await;
+    let mut wants_fast = template("log", "one");
+    wants_fast["spec"]["nodeSelector"] = json!({ "disk": "fast" });
+    cluster.create::<DaemonSet>(set(json!({ "template": wants_fast }))).await;
+    let mut meant: Vec<String> = all_run(&cluster, 2).await.iter().map(meant_for).collect();
+    meant.sort();
+    assert_eq!(meant, ["n1", "n2"]);
+    cluster.when::<DaemonSet>("log", |set| status(set) == (2, 2, 2, Some(2))).await;
+    node(&cluster, "n3").await;
+    all_run(&cluster, 3).await;
+    let slow = json!({ "metadata": { "labels": { "disk": "slow" } } });
+    cluster.client.patch_merge::<Node>(&ObjectKey::cluster("n1"), &slow).await.unwrap();
+    let left = cluster.living(2).await;
+    assert!(left.iter().all(|pod| meant_for(pod) != "n1"));
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_96_t_ctrl_30_a_rolling_update_never_has_two_pods_on_a_node() {
+    let cluster = Cluster::start().await;
+    node(&cluster, "n1").await;
+    node(&cluster, "n2").await;
+    cluster.create::<DaemonSet>(set(json!({}))).await;
+    let first = all_run(&cluster, 2).await;
+    cluster.when::<DaemonSet>("log", |set| status(set) == (2, 2, 2, Some(2))).await;
+    cluster.patch::<DaemonSet>("log", image("two")).await;
+    for _ in 0..2 {
+        cluster.living(1).await;
+        assert_eq!(cluster.all::<Pod>().await.len(), 2, "the old one is in its grace");
+        cluster.clear().await;
+        all_run(&cluster, 2).await;
+    }
+    let rolled = |set: &DaemonSet| {
+        status(set) == (2, 2, 2, Some(2)) && {
+            set.status.as_ref().unwrap().observed_generation == Some(2)
+        }
+    };
+    cluster.when::<DaemonSet>("log", rolled).await;
+    let after = cluster.living(2).await;
+    assert!(names(&after).iter().all(|name| !names(&first).contains(name)));
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_90_a_pod_that_was_not_rolled_yet_is_not_restarted_by_going_back() {
+    let cluster = Cluster::start().await;
+    node(&cluster, "n1").await;
+    node(&cluster, "n2").await;
+    cluster.create::<DaemonSet>(set(json!({}))).await;
+    let first = all_run(&cluster, 2).await;
+    cluster.patch::<DaemonSet>("log", image("broken")).await;
+    let left = names(&cluster.living(1).await)[0].clone();
+    cluster.clear().await;
+    cluster.living(2).await;
+    cluster.patch::<DaemonSet>("log", image("one")).await;
+    // The broken one is of no use and goes at once.
+    let is_broken = |pod: &&Pod| {
+        let spec = pod.spec.as_ref().unwrap();
+        lives(pod) && spec.containers[0].image.as_deref() == Some("broken")
+    };
+    cluster.when_all::<Pod>(|pods| pods.iter().filter(is_broken).count() == 0).await;
+    let after = names(&all_run(&cluster, 2).await);
+    assert!(after.contains(&left) && names(&first).contains(&left), "{after:?}");
+    let revisions = cluster.all::<ControllerRevision>().await;
+    assert_eq!(revisions.iter().map(|one| one.revision).max(), Some(3));
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_87_t_ctrl_31_a_failed_pod_is_replaced_and_told_of() {
+    let cluster = Cluster::start().await;
+    node(&cluster, "n1").await;
+    cluster.create::<DaemonSet>(set(json!({}))).await;
+    let pods = all_run(&cluster, 1).await;
+    cluster.ended(&pods[0], "Failed").await;
+    let again = |now: &[Pod]| {
+        let living: Vec<&Pod> = now.iter().filter(|pod| lives(pod)).collect();
+        living.len() == 1 && living[0].metadata.uid != pods[0].metadata.uid
+    };
+    cluster.when_all::<Pod>(again).await;
+    let name = &names(&pods)[0];
+    assert_eq!(
+        cluster.event("FailedDaemonPod").await,
+        format!("Found failed daemon pod default/{name} on node n1, will try to kill it")
+    );
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_91_a_second_revision_of_the_same_template_is_left_until_something_happens() {
+    let cluster = Cluster::start().await;
+    node(&cluster, "n1").await;
+    cluster.create::<DaemonSet>(set(json!({}))).await;
+    all_run(&cluster, 1).await;
+    cluster.when::<DaemonSet>("log", |set| status(set) == (1, 1, 1, Some(1))).await;
+    cluster.quiet().await;
+    let mut twin = cluster.all::<ControllerRevision>().await.remove(0);
+    let meta = &mut twin.metadata;
+    let first = meta.name.replace("log-twin".to_owned()).unwrap();
+    (meta.uid, meta.resource_version, meta.creation_timestamp) = (None, None, None);
+    meta.labels.as_mut().unwrap().insert("controller-revision-hash".into(), "twin".into());
+    twin.revision = 2;
+    cluster.client.create(&twin).await.unwrap();
+    cluster.quiet().await;
+    assert_eq!(cluster.all::<ControllerRevision>().await.len(), 2);
+    cluster.delete::<ControllerRevision>(&first).await;
+    cluster.quiet().await;
+    let left = cluster.all::<ControllerRevision>().await;
+    assert_eq!(names(&left), ["log-twin"]);
+    assert_eq!(cluster.living(1).await.len(), 1, "C-92: no needless rollout");
+    cluster.stop().await;
+}

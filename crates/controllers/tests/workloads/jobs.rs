@@ -1,0 +1,187 @@
+//! Jobs.
+
+use crate::cluster::{Cluster, NAMESPACE, key, lives, names};
+use client::{DeleteOptions, Propagation};
+use k8s_openapi::api::batch::v1::{Job, JobStatus};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::time::Instant;
+
+fn job(more: Value) -> Value {
+    let mut spec = json!({
+        "template": { "spec": { "restartPolicy": "Never",
+            "containers": [{ "name": "c", "image": "i" }] } },
+    });
+    if let (Some(spec), Some(more)) = (spec.as_object_mut(), more.as_object()) {
+        spec.extend(more.clone());
+    }
+    json!({ "metadata": { "namespace": NAMESPACE, "name": "sum" }, "spec": spec })
+}
+
+fn status(job: &Job) -> JobStatus {
+    job.status.clone().unwrap_or_default()
+}
+
+fn reasons(job: &Job) -> Vec<String> {
+    let conditions = status(job).conditions.unwrap_or_default();
+    conditions.iter().map(|c| format!("{}={}", c.type_, c.reason.clone().unwrap())).collect()
+}
+
+async fn ends(cluster: &Cluster, pod: &Pod, phase: &str) {
+    cluster.bind(pod, "n1").await;
+    cluster.ended(pod, phase).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_101_c_114_a_job_completes_and_every_pod_is_counted_once() {
+    let mut cluster = Cluster::start().await;
+    cluster.create::<Job>(job(json!({ "parallelism": 2, "completions": 3 }))).await;
+    let pods = cluster.living(2).await;
+    assert!(pods.iter().all(|pod| {
+        pod.metadata.finalizers.iter().flatten().any(|f| f == "batch.kubernetes.io/job-tracking")
+    }));
+    ends(&cluster, &pods[0], "Succeeded").await;
+    cluster.when::<Job>("sum", |job| status(job).succeeded == Some(1)).await;
+    cluster.restart_controllers().await;
+    for pod in cluster.living(2).await {
+        ends(&cluster, &pod, "Succeeded").await;
+    }
+    let done = cluster.when::<Job>("sum", |job| status(job).completion_time.is_some()).await;
+    assert_eq!(
+        reasons(&done),
+        ["SuccessCriteriaMet=CompletionsReached", "Complete=CompletionsReached"]
+    );
+    let status = status(&done);
+    assert_eq!((status.succeeded, status.active, status.ready), (Some(3), None, Some(0)));
+    assert_eq!(status.terminating, Some(0));
+    let free = |pods: &[Pod]| pods.iter().all(|pod| pod.metadata.finalizers.is_none());
+    assert_eq!(cluster.when_all::<Pod>(free).await.len(), 3);
+    assert_eq!(cluster.event("Completed").await, "Job completed");
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_112_c_114_t_ctrl_29_failed_pods_are_replaced_ever_later_until_the_limit() {
+    let cluster = Cluster::start().await;
+    cluster.create::<Job>(job(json!({ "backoffLimit": 2 }))).await;
+    let mut gaps = Vec::new();
+    for _ in 0..2 {
+        let pod = cluster.living(1).await.remove(0);
+        ends(&cluster, &pod, "Failed").await;
+        let failed = Instant::now();
+        cluster.when_all::<Pod>(|pods| pods.iter().any(lives)).await;
+        gaps.push(failed.elapsed().as_secs());
+    }
+    // Without container statuses a pod is taken to have failed when it was created.
+    assert!(gaps[1] > gaps[0], "{gaps:?}");
+    let pod = cluster.living(1).await.remove(0);
+    ends(&cluster, &pod, "Failed").await;
+    let failed = |job: &Job| reasons(job).len() == 2;
+    let job = cluster.when::<Job>("sum", failed).await;
+    assert_eq!(
+        reasons(&job),
+        ["FailureTarget=BackoffLimitExceeded", "Failed=BackoffLimitExceeded"]
+    );
+    assert_eq!(status(&job).failed, Some(3));
+    let said = cluster.event("BackoffLimitExceeded").await;
+    assert_eq!(said, "Job has reached the specified backoff limit");
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_103_c_104_an_indexed_job_gives_each_pod_its_number() {
+    let cluster = Cluster::start().await;
+    let indexed = json!({ "parallelism": 3, "completions": 3, "completionMode": "Indexed" });
+    cluster.create::<Job>(job(indexed)).await;
+    let pods = cluster.living(3).await;
+    let mut hosts: Vec<String> =
+        pods.iter().map(|pod| pod.spec.as_ref().unwrap().hostname.clone().unwrap()).collect();
+    hosts.sort();
+    assert_eq!(hosts, ["sum-0", "sum-1", "sum-2"]);
+    let spec = pods[0].spec.as_ref().unwrap();
+    assert_eq!(spec.containers[0].env.as_ref().unwrap()[0].name, "JOB_COMPLETION_INDEX");
+    assert!(names(&pods).iter().any(|name| name.starts_with("sum-1-")));
+    for pod in &pods {
+        ends(&cluster, pod, "Succeeded").await;
+    }
+    let done = cluster.when::<Job>("sum", |job| status(job).completion_time.is_some()).await;
+    assert_eq!(status(&done).completed_indexes.as_deref(), Some("0-2"));
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_116_a_disrupted_pod_does_not_count_and_is_replaced() {
+    let cluster = Cluster::start().await;
+    let policy = json!({ "backoffLimit": 0, "podFailurePolicy": { "rules": [
+        { "action": "Ignore", "onPodConditions": [{ "type": "DisruptionTarget", "status": "True" }] }] } });
+    cluster.create::<Job>(job(policy)).await;
+    let pod = cluster.living(1).await.remove(0);
+    cluster.bind(&pod, "n1").await;
+    let evicted = json!({ "status": { "phase": "Failed", "conditions": [
+        { "type": "DisruptionTarget", "status": "True" }] } });
+    let name = names(std::slice::from_ref(&pod)).remove(0);
+    cluster.client.patch_status::<Pod>(&key(&name), &evicted).await.unwrap();
+    let again = cluster.when_all::<Pod>(|pods| pods.iter().any(lives)).await;
+    let again = again.into_iter().find(lives).unwrap();
+    ends(&cluster, &again, "Succeeded").await;
+    let done = cluster.when::<Job>("sum", |job| status(job).completion_time.is_some()).await;
+    assert_eq!(status(&done).failed, None);
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_119_t_ctrl_27_a_suspended_job_has_no_pods_and_loses_none() {
+    let cluster = Cluster::start().await;
+    cluster.create::<Job>(job(json!({ "parallelism": 2, "completions": 2 }))).await;
+    cluster.living(2).await;
+    cluster.patch::<Job>("sum", json!({ "spec": { "suspend": true } })).await;
+    cluster.when_all::<Pod>(|pods| pods.is_empty()).await;
+    let suspended =
+        cluster.when::<Job>("sum", |job| reasons(job) == ["Suspended=JobSuspended"]).await;
+    assert_eq!((status(&suspended).failed, status(&suspended).start_time), (None, None));
+    cluster.patch::<Job>("sum", json!({ "spec": { "suspend": false } })).await;
+    cluster.living(2).await;
+    let resumed = cluster.when::<Job>("sum", |job| reasons(job) == ["Suspended=JobResumed"]).await;
+    assert!(status(&resumed).start_time.is_some());
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_114_t_ctrl_26_a_job_that_is_too_old_fails_when_its_pods_are_gone() {
+    let cluster = Cluster::start().await;
+    cluster.create::<Job>(job(json!({ "activeDeadlineSeconds": 30 }))).await;
+    cluster.all_run(1).await;
+    let begun = Instant::now();
+    let interim = |job: &Job| reasons(job) == ["FailureTarget=DeadlineExceeded"];
+    cluster.when::<Job>("sum", interim).await;
+    let after = begun.elapsed();
+    assert!((25..=35).contains(&after.as_secs()), "{after:?}");
+    cluster.quiet().await;
+    assert!(interim(&cluster.get::<Job>("sum").await), "its pod is in its grace");
+    cluster.clear().await;
+    let failed = cluster.when::<Job>("sum", |job| reasons(job).len() == 2).await;
+    assert_eq!(status(&failed).failed, Some(1));
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn t_ctrl_24_t_ctrl_28_a_deleted_pod_waits_to_be_counted_and_an_orphan_is_freed() {
+    let cluster = Cluster::start().await;
+    cluster.create::<Job>(job(json!({ "parallelism": 2, "completions": 2 }))).await;
+    let pods = cluster.all_run(2).await;
+    cluster.gone(&pods[0]).await;
+    cluster.when::<Job>("sum", |job| status(job).failed == Some(1)).await;
+    let orphan = DeleteOptions::default().propagation(Propagation::Orphan);
+    cluster.client.delete::<Job>(&key("sum"), &orphan).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let job = cluster.client.find::<Job>(&key("sum")).await.unwrap();
+    if job.is_some() {
+        // Nobody here carries out the orphaning; it is played.
+        let free = json!({ "metadata": { "finalizers": null } });
+        cluster.patch::<Job>("sum", free).await;
+    }
+    let free = |pods: &[Pod]| pods.iter().all(|pod| pod.metadata.finalizers.is_none());
+    cluster.when_all::<Pod>(free).await;
+    cluster.stop().await;
+}

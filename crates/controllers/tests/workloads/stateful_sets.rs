@@ -1,0 +1,172 @@
+//! StatefulSets.
+
+use crate::cluster::{Cluster, NAMESPACE, names, template};
+use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use serde_json::{Value, json};
+
+fn set(replicas: i32, more: Value) -> Value {
+    let mut spec = json!({
+        "replicas": replicas, "serviceName": "db",
+        "selector": { "matchLabels": { "app": "db" } },
+        "template": template("db", "one"),
+    });
+    if let (Some(spec), Some(more)) = (spec.as_object_mut(), more.as_object()) {
+        spec.extend(more.clone());
+    }
+    json!({ "metadata": { "namespace": NAMESPACE, "name": "db" }, "spec": spec })
+}
+
+fn image(image: &str) -> Value {
+    json!({ "spec": { "template": { "spec": { "containers": [{ "name": "c", "image": image }] } } } })
+}
+
+async fn runs(cluster: &Cluster, name: &str) -> Pod {
+    let pod = cluster.when::<Pod>(name, |pod| pod.metadata.deletion_timestamp.is_none()).await;
+    cluster.bind(&pod, "n1").await;
+    cluster.runs(&pod, true).await;
+    pod
+}
+
+/// The next pod that is told to go goes.
+async fn goes(cluster: &Cluster, name: &str) {
+    let pod = cluster.when::<Pod>(name, |pod| pod.metadata.deletion_timestamp.is_some()).await;
+    cluster.quiet().await;
+    let going = cluster.all::<Pod>().await;
+    let going = going.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some());
+    assert_eq!(going.count(), 1, "one at a time");
+    cluster.gone(&pod).await;
+}
+
+fn done(set: &StatefulSet) -> bool {
+    let status = set.status.clone().unwrap_or_default();
+    status.current_revision == status.update_revision
+        && status.updated_replicas == set.spec.as_ref().unwrap().replicas
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_61_c_72_t_ctrl_16_pods_come_in_order_and_go_in_reverse() {
+    let cluster = Cluster::start().await;
+    cluster.create::<StatefulSet>(set(3, json!({}))).await;
+    cluster.living(1).await;
+    let pod = runs(&cluster, "db-0").await;
+    let spec = pod.spec.unwrap();
+    assert_eq!((spec.hostname.as_deref(), spec.subdomain.as_deref()), (Some("db-0"), Some("db")));
+    assert_eq!(pod.metadata.labels.unwrap()["apps.kubernetes.io/pod-index"], "0");
+    cluster.living(2).await;
+    runs(&cluster, "db-1").await;
+    runs(&cluster, "db-2").await;
+    cluster
+        .when::<StatefulSet>("db", |set| set.status.as_ref().unwrap().ready_replicas == Some(3))
+        .await;
+    assert_eq!(
+        cluster.event("SuccessfulCreate").await,
+        "Create Pod db-0 in StatefulSet db successful"
+    );
+    cluster.patch::<StatefulSet>("db", json!({ "spec": { "replicas": 0 } })).await;
+    for name in ["db-2", "db-1", "db-0"] {
+        goes(&cluster, name).await;
+    }
+    cluster.when_all::<Pod>(|pods| pods.is_empty()).await;
+    let said = cluster.event("SuccessfulDelete").await;
+    assert_eq!(said, "Delete Pod db-2 in StatefulSet db successful");
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_68_c_74_an_update_rolls_down_and_going_back_uses_the_first_revision() {
+    let cluster = Cluster::start().await;
+    cluster.create::<StatefulSet>(set(2, json!({}))).await;
+    runs(&cluster, "db-0").await;
+    runs(&cluster, "db-1").await;
+    let first = cluster.when::<StatefulSet>("db", done).await.status.unwrap().update_revision;
+    cluster.patch::<StatefulSet>("db", image("two")).await;
+    for name in ["db-1", "db-0"] {
+        goes(&cluster, name).await;
+        runs(&cluster, name).await;
+    }
+    let not_first =
+        |set: &StatefulSet| done(set) && set.status.as_ref().unwrap().current_revision != first;
+    cluster.when::<StatefulSet>("db", not_first).await;
+    cluster.patch::<StatefulSet>("db", image("one")).await;
+    let back = |set: &StatefulSet| set.status.as_ref().unwrap().update_revision == first;
+    cluster.when::<StatefulSet>("db", back).await;
+    let mut revisions: Vec<i64> =
+        cluster.all::<ControllerRevision>().await.iter().map(|one| one.revision).collect();
+    revisions.sort();
+    assert_eq!(revisions, [2, 3]);
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_79_the_new_revision_is_told_although_a_pod_is_not_ready() {
+    let cluster = Cluster::start().await;
+    cluster.create::<StatefulSet>(set(2, json!({}))).await;
+    let pod = runs(&cluster, "db-0").await;
+    cluster.living(2).await;
+    let first = cluster.get::<StatefulSet>("db").await.status.unwrap().update_revision;
+    cluster.patch::<StatefulSet>("db", image("two")).await;
+    let told = |set: &StatefulSet| {
+        let status = set.status.as_ref().unwrap();
+        status.update_revision != first && status.observed_generation == set.metadata.generation
+    };
+    cluster.when::<StatefulSet>("db", told).await;
+    assert_eq!(cluster.get::<Pod>("db-0").await.metadata.uid, pod.metadata.uid);
+    cluster.living(2).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_64_c_65_t_ctrl_22_claims_are_made_first_and_belong_to_whom_the_policy_says() {
+    let cluster = Cluster::start().await;
+    let claims = json!({
+        "podManagementPolicy": "Parallel",
+        "persistentVolumeClaimRetentionPolicy": { "whenDeleted": "Delete", "whenScaled": "Delete" },
+        "volumeClaimTemplates": [{ "metadata": { "name": "data" }, "spec": {
+            "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } } }],
+    });
+    cluster.create::<StatefulSet>(set(2, claims)).await;
+    cluster.living(2).await;
+    let owner = |claim: &PersistentVolumeClaim| {
+        claim.metadata.owner_references.as_ref().map(|owners| owners[0].kind.clone())
+    };
+    for name in ["data-db-0", "data-db-1"] {
+        let claim = cluster.get::<PersistentVolumeClaim>(name).await;
+        assert_eq!(owner(&claim).as_deref(), Some("StatefulSet"));
+    }
+    let pod = cluster.get::<Pod>("db-1").await;
+    let volumes = pod.spec.unwrap().volumes.unwrap();
+    let claim = volumes.iter().find(|volume| volume.name == "data").unwrap();
+    assert_eq!(claim.persistent_volume_claim.as_ref().unwrap().claim_name, "data-db-1");
+    cluster.patch::<StatefulSet>("db", json!({ "spec": { "replicas": 1 } })).await;
+    let of_pod = |claim: &PersistentVolumeClaim| owner(claim).as_deref() == Some("Pod");
+    cluster.when::<PersistentVolumeClaim>("data-db-1", of_pod).await;
+    cluster
+        .when_all::<Pod>(|pods| {
+            pods.iter().any(|pod| pod.metadata.deletion_timestamp.is_some()) || pods.len() == 1
+        })
+        .await;
+    cluster.clear().await;
+    // Back up before the claim is gone: the new pod waits for that.
+    cluster.patch::<StatefulSet>("db", json!({ "spec": { "replicas": 2 } })).await;
+    cluster.living(1).await;
+    cluster.delete::<PersistentVolumeClaim>("data-db-1").await;
+    let free = json!({ "metadata": { "finalizers": null } });
+    let _ = cluster
+        .client
+        .patch_merge::<PersistentVolumeClaim>(&crate::cluster::key("data-db-1"), &free)
+        .await;
+    assert_eq!(names(&cluster.living(2).await), ["db-0", "db-1"]);
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn t_ctrl_19_an_evicted_pod_comes_back_under_its_name() {
+    let cluster = Cluster::start().await;
+    cluster.create::<StatefulSet>(set(1, json!({}))).await;
+    let pod = runs(&cluster, "db-0").await;
+    cluster.ended(&pod, "Failed").await;
+    let again = |new: &Pod| new.metadata.uid != pod.metadata.uid;
+    cluster.when::<Pod>("db-0", again).await;
+    cluster.stop().await;
+}

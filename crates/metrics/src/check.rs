@@ -1,0 +1,237 @@
+//! Reads the text as strictly as a scraper does: what this accepts, Prometheus accepts.
+//!
+//! For tests: of what is written here, and of what a running landfall shows.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One sample.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shown {
+    pub name: String,
+    pub labels: BTreeMap<String, String>,
+    pub value: f64,
+}
+
+/// All samples in order, or what is wrong with the first bad line.
+pub fn check(text: &str) -> Result<Vec<Shown>, String> {
+    let mut checked = Checked::default();
+    if !text.is_empty() && !text.ends_with('\n') {
+        return Err("the last line has no end".into());
+    }
+    for (number, line) in text.lines().enumerate() {
+        checked.line(line).map_err(|why| format!("line {}: {why}: {line}", number + 1))?;
+    }
+    checked.histograms()?;
+    Ok(checked.samples)
+}
+
+#[derive(Default)]
+struct Checked {
+    samples: Vec<Shown>,
+    /// Kind by name.
+    kinds: BTreeMap<String, String>,
+    helped: BTreeSet<String>,
+    /// Names whose samples are over: all of one name stand together.
+    over: BTreeSet<String>,
+    current: String,
+    seen: BTreeSet<String>,
+}
+
+impl Checked {
+    fn line(&mut self, line: &str) -> Result<(), String> {
+        if line.trim() != line {
+            return Err("spaces around it".into());
+        }
+        match line.strip_prefix("# ") {
+            Some(rest) => match rest.split_once(' ') {
+                Some(("HELP", rest)) => self.help(rest),
+                Some(("TYPE", rest)) => self.kind(rest),
+                _ => Ok(()),
+            },
+            None if line.is_empty() => Ok(()),
+            None => self.sample(line),
+        }
+    }
+
+    fn help(&mut self, rest: &str) -> Result<(), String> {
+        let (name, text) = rest.split_once(' ').ok_or("no text")?;
+        self.enter(name)?;
+        if text.is_empty() {
+            return Err("no text".into());
+        }
+        self.helped.insert(name.to_owned()).then_some(()).ok_or("a second HELP".into())
+    }
+
+    fn kind(&mut self, rest: &str) -> Result<(), String> {
+        let (name, kind) = rest.split_once(' ').ok_or("no kind")?;
+        self.enter(name)?;
+        if !["counter", "gauge", "histogram", "summary", "untyped"].contains(&kind) {
+            return Err("no such kind".into());
+        }
+        let before = self.kinds.insert(name.to_owned(), kind.to_owned());
+        before.is_none().then_some(()).ok_or("a second TYPE".into())
+    }
+
+    /// From now on it is about `name`.
+    fn enter(&mut self, name: &str) -> Result<(), String> {
+        is_name(name, true)?;
+        if self.current != name {
+            self.over.insert(std::mem::replace(&mut self.current, name.to_owned()));
+        }
+        (!self.over.contains(name)).then_some(()).ok_or("it was over before".into())
+    }
+
+    fn sample(&mut self, line: &str) -> Result<(), String> {
+        let end = line.find(['{', ' ']).ok_or("no value")?;
+        let (name, rest) = line.split_at(end);
+        let (labels, rest) = match rest.strip_prefix('{') {
+            Some(rest) => read_labels(rest)?,
+            None => (BTreeMap::new(), rest),
+        };
+        let mut words = rest.split(' ').filter(|word| !word.is_empty());
+        let value = match words.next().ok_or("no value")? {
+            "+Inf" => f64::INFINITY,
+            word => word.parse().map_err(|_| "no number")?,
+        };
+        if let Some(at) = words.next() {
+            at.parse::<i64>().map_err(|_| "no time")?;
+        }
+        let family = self.family(name);
+        self.enter(&family)?;
+        if !self.kinds.contains_key(&family) {
+            return Err("no TYPE".into());
+        }
+        if !self.seen.insert(format!("{name}{labels:?}")) {
+            return Err("said twice".into());
+        }
+        if self.kinds[&family] == "counter" && value < 0.0 {
+            return Err("a counter below zero".into());
+        }
+        self.samples.push(Shown { name: name.to_owned(), labels, value });
+        Ok(())
+    }
+
+    /// `x_bucket`, `x_sum` and `x_count` belong to a histogram `x`.
+    fn family(&self, name: &str) -> String {
+        for part in ["_bucket", "_sum", "_count"] {
+            if let Some(family) = name.strip_suffix(part)
+                && self.kinds.get(family).is_some_and(|kind| kind == "histogram")
+            {
+                return family.to_owned();
+            }
+        }
+        name.to_owned()
+    }
+
+    /// Buckets grow, and the last holds all.
+    fn histograms(&self) -> Result<(), String> {
+        let mut buckets: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
+        for sample in &self.samples {
+            let Some(family) = sample.name.strip_suffix("_bucket") else { continue };
+            let mut labels = sample.labels.clone();
+            let bound = labels.remove("le").ok_or_else(|| format!("{family}: no bound"))?;
+            let bound = if bound == "+Inf" { Ok(f64::INFINITY) } else { bound.parse() };
+            let bound = bound.map_err(|_| format!("{family}: no bound"))?;
+            buckets.entry(format!("{family}{labels:?}")).or_default().push((bound, sample.value));
+        }
+        for (name, buckets) in &buckets {
+            if !buckets.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1) {
+                return Err(format!("{name}: buckets do not grow"));
+            }
+            let last = buckets.last().filter(|(bound, _)| bound.is_infinite());
+            let (_, all) = last.ok_or_else(|| format!("{name}: no last bucket"))?;
+            let count = self.samples.iter().find(|sample| {
+                let family = sample.name.strip_suffix("_count");
+                family.is_some_and(|family| *name == format!("{family}{:?}", sample.labels))
+            });
+            if count.is_none_or(|count| count.value != *all) {
+                return Err(format!("{name}: the count is not that of the last bucket"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Labels, and what stands behind them.
+fn read_labels(text: &str) -> Result<(BTreeMap<String, String>, &str), String> {
+    let mut labels = BTreeMap::new();
+    let mut rest = text;
+    loop {
+        if let Some(behind) = rest.strip_prefix('}') {
+            return Ok((labels, behind));
+        }
+        let (name, quoted) = rest.split_once("=\"").ok_or("a label without value")?;
+        is_name(name, false)?;
+        let mut value = String::new();
+        let mut letters = quoted.char_indices();
+        let end = loop {
+            match letters.next().ok_or("a label without end")? {
+                (at, '"') => break at,
+                (_, '\\') => match letters.next() {
+                    Some((_, 'n')) => value.push('\n'),
+                    Some((_, letter @ ('"' | '\\'))) => value.push(letter),
+                    _ => return Err("an escape that nobody knows".into()),
+                },
+                (_, letter) => value.push(letter),
+            }
+        };
+        if labels.insert(name.to_owned(), value).is_some() {
+            return Err(format!("label {name} twice"));
+        }
+        rest = &quoted[end + 1..];
+        rest = rest.strip_prefix(',').unwrap_or(rest);
+    }
+}
+
+fn is_name(name: &str, colons: bool) -> Result<(), String> {
+    let letter = |c: char| c.is_ascii_alphabetic() || c == '_' || (colons && c == ':');
+    let sound = name.starts_with(letter) && name.chars().all(|c| letter(c) || c.is_ascii_digit());
+    sound.then_some(()).ok_or_else(|| format!("{name:?} is no name"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// N-182, A-57: what Debian's promtool refuses is refused here.
+    #[test]
+    fn n_182_what_a_scraper_would_not_take_is_found() {
+        for (text, wrong) in [
+            ("# TYPE a counter\na 1\n", None),
+            ("# HELP a x\n# TYPE a gauge\na{b=\"c\\\"d\",e=\"\"} 1.5e3 1700000000000\n", None),
+            (
+                "# TYPE h histogram\nh_bucket{le=\"1\"} 1\nh_bucket{le=\"+Inf\"} 2\nh_sum 3\nh_count 2\n",
+                None,
+            ),
+            ("a 1\n", Some("no TYPE")),
+            ("# TYPE a counter\na 1", Some("no end")),
+            ("# TYPE a counter\na 1\na 1\n", Some("said twice")),
+            ("# TYPE a counter\na{x=\"1\"} 1\na{x=\"1\"} 2\n", Some("said twice")),
+            ("# TYPE a counter\na 1\n# TYPE a counter\n", Some("second TYPE")),
+            ("# TYPE a counter\na 1\n# TYPE b gauge\nb 1\na 2\n", Some("over before")),
+            ("# TYPE a counter\na one\n", Some("no number")),
+            ("# TYPE a counter\na -1\n", Some("below zero")),
+            ("# TYPE a-b counter\n", Some("is no name")),
+            ("# TYPE a counter\na{1=\"x\"} 1\n", Some("is no name")),
+            ("# TYPE a counter\na{x=\"y} 1\n", Some("without end")),
+            (
+                "# TYPE h histogram\nh_bucket{le=\"1\"} 3\nh_bucket{le=\"+Inf\"} 2\nh_sum 3\nh_count 2\n",
+                Some("do not grow"),
+            ),
+            (
+                "# TYPE h histogram\nh_bucket{le=\"1\"} 3\nh_sum 3\nh_count 3\n",
+                Some("no last bucket"),
+            ),
+            (
+                "# TYPE h histogram\nh_bucket{le=\"+Inf\"} 3\nh_sum 3\nh_count 2\n",
+                Some("the count is not"),
+            ),
+        ] {
+            match (check(text), wrong) {
+                (Ok(_), None) => {}
+                (Err(said), Some(wrong)) if said.contains(wrong) => {}
+                (found, _) => panic!("{text}{found:?}"),
+            }
+        }
+    }
+}
