@@ -3,17 +3,19 @@
 
 DATA_DIR ?= /var/lib/landfall
 CARGO ?= cargo
+SEEDS ?= 0..10000
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 # Steps of one target come one after another, whatever -j says.
 .NOTPARALLEL:
-.PHONY: help up build test test-containerd test-endings-long lint coverage bench install clean
+.PHONY: help up build sim test test-containerd test-endings-long lint coverage bench install clean
 
 help:
 	@echo 'make up       build landfall and run it, with its data in DATA_DIR ($(DATA_DIR))'
 	@echo 'make test     everything that must pass: formatting, lints, tests, on both runtimes'
 	@echo 'make test-containerd   only the tests of pods, on containerd'
 	@echo 'make test-endings-long   tests of endings that take their true time'
+	@echo 'make sim      ten thousand simulated clusters, every ending checked; SEEDS=0..100 for fewer'
 	@echo 'make lint     formatting and lints only'
 	@echo 'make coverage  which rules are named by tests; RULES="T-NODE W" also by which (docs/rules.txt)'
 	@echo 'make bench    measure; BENCH="--quick", "--grow", "--json" (docs/BENCHMARKS.md)'
@@ -31,6 +33,12 @@ test: install lint
 	scripts/coverage --check
 	$(CARGO) nextest run --workspace --locked
 	scripts/test-containerd --or-skip --workspace -E 'binary_id(landfall::pods)'
+	$(MAKE) sim
+
+# On a rule that is broken: prints the seed, its story, and the command that tells it again.
+sim: build
+	$(TARGET_DIR)/release/landfall sim mix --seeds 0..100 --twice
+	$(TARGET_DIR)/release/landfall sim mix --seeds $(SEEDS)
 
 test-containerd: install
 	scripts/test-containerd

@@ -30,6 +30,7 @@ use crate::volumes::Volumes;
 use crate::worker::Kill;
 use crate::worker::observe::network_key;
 use client::{Cache, Client, Recorder};
+use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use lifecycle::status::Verdict;
@@ -193,7 +194,7 @@ pub async fn start(client: Client, mut config: Config) -> Result<Running, Error>
         }
         tasks.spawn(follow_manifests(found, news.clone()));
     }
-    sweep(&parts, &known).await;
+    tasks.spawn(sweep(&parts, known).await);
     if config.hardware.is_none() {
         tasks.spawn(logs::run_rotation(config.runtime.clone(), Rotation::default()));
         tasks.spawn(evict(&config, &parts, health.clone(), news.clone())?);
@@ -384,52 +385,61 @@ fn uid(pod: &Arc<Pod>) -> Option<String> {
     pod.metadata.uid.clone()
 }
 
-/// What an agent that was killed left of pods that are no more (T-NODE-13, T-NODE-76).
-async fn sweep(parts: &Arc<Parts>, known: &BTreeSet<String>) {
+/// What an agent that was killed left of pods that are no more (T-NODE-13, T-NODE-76). Ending them
+/// takes its time, and nobody else has to wait for it: that is left for the answer to do.
+async fn sweep(parts: &Arc<Parts>, known: BTreeSet<String>) -> BoxFuture<'static, ()> {
     let sandboxes = match parts.runtime.sandboxes().await {
         Ok(sandboxes) => sandboxes,
         Err(error) => {
             tracing::warn!(%error, "what is left of earlier pods is not known");
-            return;
+            return Box::pin(async {});
         }
     };
-    let (known_ones, orphans): (Vec<_>, Vec<_>) =
-        sandboxes.into_iter().partition(|sandbox| known.contains(&sandbox.pod.uid));
     let keys: BTreeSet<String> =
-        known_ones.iter().map(|sandbox| network_key(&sandbox.pod.uid, sandbox.attempt)).collect();
-    let ended = orphans.iter().map(|sandbox| async {
-        parts.metrics.add("kubelet_orphaned_runtime_pods_total", &[], 1);
-        parts.timeline.record_orphan(
-            &sandbox.pod,
-            What::Seen { grace_seconds: Some(1), reason: "Gone".into() },
-        );
-        match end_sandbox(&parts.runtime, sandbox).await {
-            Ok(()) => {
-                parts.timeline.record_orphan(&sandbox.pod, What::SandboxStopped);
-                parts.timeline.record_orphan(&sandbox.pod, What::CgroupGone);
-            }
-            Err(error) => {
-                tracing::warn!(%error, pod = sandbox.pod.uid, "an orphaned pod was not ended");
-            }
-        }
-    });
-    futures::future::join_all(ended).await;
+        sandboxes.iter().map(|sandbox| network_key(&sandbox.pod.uid, sandbox.attempt)).collect();
     if let Some(deadlines) = &parts.deadlines {
-        deadlines.retain(known);
+        deadlines.retain(&known);
     }
     if let Some(network) = &parts.network
         && let Err(error) = network.retain(&keys).await
     {
         tracing::warn!(%error, "addresses of earlier pods were not freed");
     }
-    parts.allocations.retain(known);
+    parts.allocations.retain(&known);
     let _ = logs::remove_dead_links(&parts.log_links);
-    for uid in parts.volumes.orphans().unwrap_or_default() {
-        if !known.contains(&uid)
-            && let Err(error) = parts.volumes.tear_down(&uid).await
-        {
-            tracing::warn!(%error, uid, "volumes of an earlier pod are still there");
+    // Looked for now, while no new pod has anything here.
+    let mut volumes = parts.volumes.orphans().unwrap_or_default();
+    volumes.retain(|uid| !known.contains(uid));
+    let orphans = sandboxes.into_iter().filter(move |sandbox| !known.contains(&sandbox.pod.uid));
+    let orphans: Vec<runtime::Sandbox> = orphans.collect();
+    let parts = parts.clone();
+    Box::pin(async move {
+        let ended = orphans.iter().map(|sandbox| end_orphan(&parts, sandbox));
+        futures::future::join_all(ended).await;
+        for uid in volumes {
+            if let Err(error) = parts.volumes.tear_down(&uid).await {
+                tracing::warn!(%error, uid, "volumes of an earlier pod are still there");
+            }
         }
+    })
+}
+
+async fn end_orphan(parts: &Parts, sandbox: &runtime::Sandbox) {
+    parts.metrics.add("kubelet_orphaned_runtime_pods_total", &[], 1);
+    let uid = &sandbox.pod.uid;
+    let seen = What::Seen { grace_seconds: Some(1), reason: "Gone".into() };
+    parts.timeline.record_orphan(&sandbox.pod, seen);
+    match end_sandbox(&parts.runtime, sandbox).await {
+        Ok(()) => {
+            parts.timeline.record_orphan(&sandbox.pod, What::SandboxStopped);
+            parts.timeline.record_orphan(&sandbox.pod, What::CgroupGone);
+        }
+        Err(error) => tracing::warn!(%error, pod = uid, "an orphaned pod was not ended"),
+    }
+    if let Some(network) = &parts.network
+        && let Err(error) = network.detach(&network_key(uid, sandbox.attempt)).await
+    {
+        tracing::warn!(%error, pod = uid, "the address of an orphaned pod was not freed");
     }
 }
 

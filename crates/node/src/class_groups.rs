@@ -32,6 +32,7 @@ pub(crate) async fn keep(parts: Arc<Parts>) {
             written = if outcome.is_ok() { wanted } else { Vec::new() };
         }
         tokio::select! {
+            biased;
             changed = active.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(AGAIN) => written.clear(),
         }

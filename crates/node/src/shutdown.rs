@@ -169,6 +169,7 @@ impl Shutdown {
                 return;
             }
             tokio::select! {
+                biased;
                 changed = active.changed() => if changed.is_err() { return },
                 _ = hurry.changed(), if !hurried => {
                     hurried = true;

@@ -5,6 +5,7 @@
 
 use crate::judge::{Broken, Judge};
 use bytes::Bytes;
+use lifecycle::timeline::Termination;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -57,6 +58,7 @@ pub(crate) enum What {
         container: Name,
         signal: Signal,
         by: Agent,
+        asked: Duration,
     },
     Exit {
         container: Name,
@@ -98,6 +100,8 @@ pub(crate) enum What {
         pod: Name,
         grace: Option<i64>,
     },
+    /// A record of an ending, as the API has it in the end.
+    Record(String),
     /// Something else, in words.
     Said(String),
 }
@@ -166,9 +170,38 @@ impl Book {
         question(&self.pages().judge)
     }
 
-    /// Everything, a line each.
+    /// Looks whether the records of endings say what happened.
+    pub(crate) fn compare(&self, records: &[Termination]) {
+        for record in records {
+            self.write(What::Record(serde_json::to_string(record).unwrap_or_default()));
+        }
+        let at = self.now();
+        let mut pages = self.pages();
+        if pages.broken.is_none()
+            && let Err(broken) = pages.judge.compare(records)
+        {
+            pages.broken = Some((at, broken));
+        }
+    }
+
+    /// What people want to know of it, a line each.
     pub(crate) fn story(&self) -> Vec<String> {
-        self.pages().entries.iter().map(ToString::to_string).collect()
+        let pages = self.pages();
+        let told = pages.entries.iter().filter(|entry| !matches!(entry.what, What::Record(_)));
+        told.map(ToString::to_string).collect()
+    }
+
+    /// Everything, with objects as they were.
+    pub(crate) fn log(&self) -> String {
+        let mut log = String::new();
+        for entry in &self.pages().entries {
+            let whole = match &entry.what {
+                What::Api(line) => String::from_utf8_lossy(line).into_owned(),
+                what => what.to_string(),
+            };
+            log.push_str(&format!("{} {}\n", entry.at.as_nanos(), whole.trim_end()));
+        }
+        log
     }
 
     fn pages(&self) -> MutexGuard<'_, Pages> {
@@ -207,7 +240,7 @@ impl fmt::Display for What {
             }
             What::Running { container } => write!(f, "{container} runs"),
             What::Signal { container, signal, by } => write!(f, "{by} {signal:?} {container}"),
-            What::TooLate { container, signal, by } => {
+            What::TooLate { container, signal, by, .. } => {
                 write!(f, "{by} {signal:?} {container}, which has ended")
             }
             What::Exit { container, code } => write!(f, "{container} exits with {code}"),
@@ -220,7 +253,8 @@ impl fmt::Display for What {
             What::Gone { by, uid } => write!(f, "{by} hears that {uid} is gone"),
             What::Agent { agent, lives: true } => write!(f, "{agent} begins"),
             What::Agent { agent, lives: false } => write!(f, "{agent} has crashed"),
-            What::Api(line) => write!(f, "API {}", String::from_utf8_lossy(line).trim_end()),
+            What::Api(line) => f.write_str(&crate::judge::in_short(line)),
+            What::Record(record) => f.write_str(record),
             What::Asked { pod, grace } => write!(f, "somebody deletes {pod}, grace {grace:?}"),
             What::Said(text) => f.write_str(text),
         }

@@ -32,6 +32,11 @@ pub(crate) struct Hands {
 impl Hands {
     async fn before(&self) {
         self.life.step().await;
+        self.pass().await;
+    }
+
+    /// A call takes its time.
+    async fn pass(&self) {
         let millis = {
             let mut chance = self.chance.lock().unwrap_or_else(PoisonError::into_inner);
             chance.below(CALL_MAX + 1)
@@ -137,33 +142,34 @@ impl Runtime for Hands {
     }
 
     async fn start_container(&self, container: &str) -> Result<()> {
-        self.before().await;
+        self.life.step().await;
         let (takes, uid) = self.machine.before_start(container, &self.agent)?;
         let _busy = Busy::with(self, &uid);
-        if !takes.is_zero() {
+        self.pass().await;
+        let started = if takes.is_zero() {
+            self.machine.start_container(container)
+        } else {
             // The machine goes on with it, whatever becomes of who asked.
             let (machine, container) = (self.machine.clone(), container.to_owned());
             let started = tokio::spawn(async move {
                 tokio::time::sleep(takes).await;
                 machine.start_container(&container)
             });
-            let started =
-                started.await.unwrap_or_else(|error| Err(Error::Refused(error.to_string())));
-            self.life.step().await;
-            return started;
-        }
-        let started = self.machine.start_container(container);
+            started.await.unwrap_or_else(|error| Err(Error::Refused(error.to_string())))
+        };
         self.life.step().await;
         started
     }
 
     async fn stop_container(&self, container: &str, _window: Duration) -> Result<()> {
-        self.call(|| self.machine.stop_container(container, &self.agent)).await;
+        let asked = self.book.now();
+        self.call(|| self.machine.stop_container(container, &self.agent, asked)).await;
         Ok(())
     }
 
     async fn kill_container(&self, container: &str) -> Result<()> {
-        self.call(|| self.machine.kill_container(container, &self.agent)).await;
+        let asked = self.book.now();
+        self.call(|| self.machine.kill_container(container, &self.agent, asked)).await;
         Ok(())
     }
 

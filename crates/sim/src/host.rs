@@ -45,6 +45,7 @@ struct Place {
     machine: Arc<Machine>,
     line: Line,
     wrap: Option<Wrap>,
+    grace: node::GraceAfterRestart,
 }
 
 impl Host {
@@ -68,6 +69,10 @@ impl Host {
             book: book.clone(),
             line: line.clone(),
             wrap,
+            grace: match seed % 2 {
+                0 => node::GraceAfterRestart::Full,
+                _ => node::GraceAfterRestart::Kept,
+            },
         };
         let now = Arc::new(Mutex::new(Now { life: Life::new(), downtime: Duration::ZERO }));
         let task = tokio::spawn(live(place, now.clone()));
@@ -149,8 +154,8 @@ async fn run(place: &Place, agent: &Agent, life: &Arc<Life>) {
             cgroup: "/sim".into(),
             eviction_hard: Some(String::new()),
             pod_pids_limit: None,
-            grace_after_restart: node::GraceAfterRestart::Full,
-            shutdown: node::Periods::Own,
+            grace_after_restart: place.grace,
+            shutdown: node::Periods::default(),
             version: server::discovery::git_version().to_owned(),
         };
         match node::start(Client::in_process(line.clone()), config).await {

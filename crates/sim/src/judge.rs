@@ -9,6 +9,9 @@
 //! the agent has heard.
 
 mod object;
+mod timeline;
+
+pub(crate) use object::in_short;
 
 use crate::book::{Agent, Name, Signal, What};
 use object::{Line, Object};
@@ -19,8 +22,9 @@ use std::time::Duration;
 const STOP_WINDOW: Duration = Duration::from_secs(2);
 /// What may pass between a cause and its effect: a few calls of the runtime, each of some milliseconds.
 const SLACK: Duration = Duration::from_millis(250);
-/// How much too early is still the same moment: timers of tokio are rounded to milliseconds.
-const SAME: Duration = Duration::from_millis(2);
+/// How much too early is still the same moment: calls of the runtime take some milliseconds, and one may
+/// overtake another.
+const SAME: Duration = Duration::from_millis(5);
 
 /// A rule that did not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +47,10 @@ pub(crate) struct Judge {
     containers: BTreeMap<Name, Container>,
     of_pod: BTreeMap<Name, Vec<Name>>,
     agents: BTreeMap<Agent, Knowledge>,
+    /// Endings in whose midst an agent died.
+    interrupted: BTreeSet<Name>,
+    /// Pods whose agent died, whatever they were doing.
+    left: BTreeSet<Name>,
 }
 
 /// A pod as the API has it.
@@ -61,7 +69,11 @@ struct Container {
     name: Name,
     uid: Name,
     running: bool,
+    since: Duration,
     exited: Option<Duration>,
+    code: Option<i32>,
+    /// Everything it was sent, and what came too late: true is a kill.
+    signals: Vec<(Duration, bool)>,
     treated: BTreeMap<Agent, Treatment>,
 }
 
@@ -72,7 +84,7 @@ struct Treatment {
     killed: bool,
     hook: Option<Duration>,
     hook_ended: Option<Duration>,
-    shown_ended: bool,
+    shown_ended: Option<Duration>,
 }
 
 /// What one life of an agent has heard.
@@ -98,6 +110,15 @@ impl Ending {
         ends.min().unwrap_or(Duration::MAX)
     }
 
+    /// The last moment for a kill, unless the stop signal came late: one that is hurried keeps its
+    /// window from then on.
+    fn last(&self) -> Duration {
+        let begun = self.begun.unwrap_or_default();
+        let ends =
+            self.heard.iter().map(|(at, grace)| (*at).max(begun) + (*grace).max(STOP_WINDOW));
+        ends.min().unwrap_or(Duration::MAX)
+    }
+
     fn begun(&self) -> Duration {
         self.begun.unwrap_or(Duration::MAX)
     }
@@ -105,6 +126,11 @@ impl Ending {
 
 impl Judge {
     pub(crate) fn see(&mut self, at: Duration, what: &What) -> Verdict {
+        if let What::Signal { container, signal, .. } | What::TooLate { container, signal, .. } =
+            what
+        {
+            self.change(container, |known| known.signals.push((at, *signal != Signal::Stop)));
+        }
         match what {
             What::Api(line) => self.api(at, line),
             What::Told { by, uid, grace } => {
@@ -128,14 +154,19 @@ impl Judge {
             }
             What::Signal { container, signal: Signal::Stop, by } => self.stop(at, container, by),
             What::Signal { container, signal: _, by } => self.kill(at, container, by),
-            What::TooLate { container, by, .. } => self.too_late(container, by),
+            What::TooLate { container, by, asked, .. } => self.too_late(container, by, *asked),
             What::Running { container } => {
-                self.change(container, |container| container.running = true);
+                self.change(container, |container| {
+                    container.running = true;
+                    container.since = at;
+                });
                 Ok(())
             }
-            What::Exit { container, .. } => self.exit(at, container),
+            What::Exit { container, code } => self.exit(at, container, *code),
             What::Shown { container, by } => {
-                self.treat(container, by, |treatment| treatment.shown_ended = true);
+                self.treat(container, by, |treatment| {
+                    treatment.shown_ended.get_or_insert(at);
+                });
                 Ok(())
             }
             What::HookBegins { container, by } => self.hook(at, container, by),
@@ -145,7 +176,10 @@ impl Judge {
             }
             What::Agent { agent, lives: false } => {
                 // What it had to do, it has to do no more.
-                self.agents.remove(agent);
+                if let Some(knowledge) = self.agents.remove(agent) {
+                    self.interrupted.extend(knowledge.endings.into_keys());
+                    self.left.extend(knowledge.known);
+                }
                 Ok(())
             }
             What::Asked { pod, grace: Some(0) } => {
@@ -155,7 +189,7 @@ impl Judge {
                 }
                 Ok(())
             }
-            What::Agent { .. } | What::Asked { .. } | What::Said(_) => Ok(()),
+            What::Agent { .. } | What::Asked { .. } | What::Record(_) | What::Said(_) => Ok(()),
         }
     }
 
@@ -228,12 +262,9 @@ impl Judge {
         }
     }
 
-    /// What left without a deletion was forced; after one, its grace still counts (T-NODE-14).
+    /// What is gone and runs was forced (T-NODE-14).
     fn gone(&mut self, at: Duration, by: &Agent, uid: &Name) {
-        let knowledge = self.knowledge(by);
-        if !knowledge.endings.contains_key(uid) {
-            knowledge.hear(at, uid, 1);
-        }
+        self.knowledge(by).hear(at, uid, 1);
     }
 
     fn idle(&mut self, at: Duration, by: &Agent, uid: &Name) {
@@ -260,7 +291,10 @@ impl Judge {
             name: name.clone(),
             uid: uid.clone(),
             running: false,
+            since: at,
             exited: None,
+            code: None,
+            signals: Vec::new(),
             treated: BTreeMap::new(),
         };
         self.containers.insert(id.clone(), fresh);
@@ -283,8 +317,9 @@ impl Judge {
         Ok(())
     }
 
-    fn exit(&mut self, at: Duration, id: &Name) -> Verdict {
+    fn exit(&mut self, at: Duration, id: &Name, code: i32) -> Verdict {
         let Some(container) = self.containers.get_mut(id) else { return Ok(()) };
+        container.code = Some(code);
         container.running = false;
         container.exited = Some(at);
         Ok(())
@@ -300,12 +335,24 @@ impl Judge {
         }
     }
 
-    /// It may not have known yet.
-    fn too_late(&self, id: &Name, by: &Agent) -> Verdict {
+    /// It may not have known yet when it began to ask.
+    fn too_late(&self, id: &Name, by: &Agent, asked: Duration) -> Verdict {
         let treatment = self.containers.get(id).and_then(|container| container.treated.get(by));
-        match treatment.is_some_and(|treatment| treatment.shown_ended) {
-            true => broken("no signal after an exit", format!("{by} knew that {id} has ended")),
-            false => Ok(()),
+        match treatment.and_then(|treatment| treatment.shown_ended) {
+            Some(shown) if shown < asked => {
+                broken("no signal after an exit", format!("{by} knew that {id} has ended"))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// When an ending could be over at the earliest: an agent that came later may have gone on with
+    /// what the one before had begun.
+    fn soonest(&self, uid: &Name, ending: &Ending) -> Duration {
+        let first = self.pods.get(uid).and_then(|pod| pod.deleted);
+        match first.filter(|_| self.interrupted.contains(uid)) {
+            Some((at, grace)) => ending.deadline().min(at + seconds(grace)),
+            None => ending.deadline(),
         }
     }
 
@@ -342,15 +389,16 @@ impl Judge {
         };
         let Some(pod) = pod else { return Ok(()) };
         let deadline = ending.deadline();
-        let mut due = ending.begun();
+        let soonest = self.soonest(&container.uid, ending);
+        let mut due = ending.begun().max(container.since);
         if pod.object.has_hook(&container.name) {
             match (treatment.hook, treatment.hook_ended) {
                 (_, Some(ended)) => due = due.max(ended),
-                (Some(_), None) if at + SAME < deadline => {
-                    let why = format!("{id} is stopped while its hook runs, before {deadline:?}");
+                (Some(_), None) if at + SAME < soonest => {
+                    let why = format!("{id} is stopped while its hook runs, before {soonest:?}");
                     return broken("T-INV-5", why);
                 }
-                (None, None) if at + SAME < deadline && !container.hook_ran() => {
+                (None, None) if at + SAME < soonest && !container.hook_ran() => {
                     return broken("T-NODE-26", format!("{id} is stopped without its hook"));
                 }
                 (_, None) => due = deadline,
@@ -359,14 +407,14 @@ impl Judge {
         if let Some(place) = pod.object.sidecar(&container.name) {
             match self.turn(&container.uid, pod, place) {
                 Ok(turn) => due = due.max(turn),
-                Err(other) if at + SAME < deadline => {
+                Err(other) if at + SAME < soonest => {
                     let why = format!("{id} is stopped before its turn: {other} still runs");
                     return broken("T-NODE-35", why);
                 }
                 Err(_) => due = deadline,
             }
         }
-        let due = due.min(deadline.max(ending.begun()));
+        let due = due.min(deadline.max(ending.begun()).max(container.since));
         if at > due + SLACK {
             return broken("T-NODE-15", format!("{id} is stopped at {at:?}, due was {due:?}"));
         }
@@ -424,7 +472,7 @@ impl Judge {
         }
         let pod = self.pods.get(&container.uid);
         if let Some((first, grace)) = pod.and_then(|pod| pod.deleted) {
-            let earliest = first + Duration::from_secs(u64::try_from(grace).unwrap_or(0));
+            let earliest = first + seconds(grace);
             if at + SAME < earliest {
                 let why = format!("{id} is killed at {at:?}, before {earliest:?}");
                 return broken("T-INV-5", why);
@@ -433,7 +481,7 @@ impl Judge {
         let ending = self.agents.get(by).and_then(|known| known.endings.get(&container.uid));
         let Some(ending) = ending else { return Ok(()) };
         let own = treatment.stop.unwrap_or(ending.begun()) + STOP_WINDOW;
-        let latest = ending.deadline().max(own);
+        let latest = ending.last().max(own);
         if at > latest + SLACK {
             let why = format!("{id} is killed at {at:?}, it had until {latest:?}");
             return broken("one grace", why);
@@ -527,9 +575,13 @@ impl Knowledge {
             .endings
             .entry(uid.clone())
             .or_insert_with(|| Ending { begun: free.then_some(at), heard: Vec::new() });
-        let grace = Duration::from_secs(u64::try_from(grace.max(1)).unwrap_or(1));
+        let grace = seconds(grace.max(1));
         if ending.heard.iter().all(|(_, known)| grace < *known) {
             ending.heard.push((at, grace));
         }
     }
+}
+
+fn seconds(amount: i64) -> Duration {
+    Duration::from_secs(u64::try_from(amount).unwrap_or(0))
 }

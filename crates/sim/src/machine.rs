@@ -201,11 +201,11 @@ impl Machine {
     }
 
     /// The stop signal. What has ended does not hear it.
-    pub(crate) fn stop_container(self: &Arc<Self>, id: &str, by: &Agent) {
+    pub(crate) fn stop_container(self: &Arc<Self>, id: &str, by: &Agent, asked: Duration) {
         let mut state = self.state();
         if !state.container(id).is_some_and(|container| is_running(container)) {
             drop(state);
-            return self.too_late(id, Signal::Stop, by);
+            return self.too_late(id, Signal::Stop, by, asked);
         }
         let Some(process) = state.processes.get_mut(id) else { return };
         let first = !std::mem::replace(&mut process.stopped, true);
@@ -217,9 +217,9 @@ impl Machine {
         }
     }
 
-    pub(crate) fn kill_container(self: &Arc<Self>, id: &str, by: &Agent) {
+    pub(crate) fn kill_container(self: &Arc<Self>, id: &str, by: &Agent, asked: Duration) {
         if !self.state().container(id).is_some_and(|container| is_running(container)) {
-            return self.too_late(id, Signal::Kill, by);
+            return self.too_late(id, Signal::Kill, by, asked);
         }
         self.signal(id, Signal::Kill, by);
         self.exit(id, 137, Some(9));
@@ -318,8 +318,8 @@ impl Machine {
     }
 
     /// Asked for after the end. Whether the agent could have known, the judge knows.
-    fn too_late(&self, id: &str, signal: Signal, by: &Agent) {
-        self.book.write(What::TooLate { container: id.into(), signal, by: by.clone() });
+    fn too_late(&self, id: &str, signal: Signal, by: &Agent, asked: Duration) {
+        self.book.write(What::TooLate { container: id.into(), signal, by: by.clone(), asked });
     }
 
     fn tell(&self, id: &str) {

@@ -21,7 +21,7 @@ pub struct Summary {
 /// Stops at the first seed that breaks a rule. `progress` is told how many are done.
 pub fn run_many(
     ground: &Ground,
-    scenario: &Scenario,
+    scenario: &'static Scenario,
     seeds: Range<u64>,
     options: &Options,
     progress: &(dyn Fn(u64) + Sync),

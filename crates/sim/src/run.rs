@@ -5,7 +5,9 @@ use crate::cluster::{Cluster, Shape, Wrap};
 use crate::judge::Broken;
 use crate::line::{State, Weather};
 use crate::plan::{self, Act};
-use crate::scenario::Scenario;
+use crate::scenario::{Scenario, Style};
+use client::Selection;
+use lifecycle::timeline::Termination;
 use server::Foundation;
 use std::path::Path;
 use std::time::Duration;
@@ -15,6 +17,8 @@ const EPOCH: i64 = 1_800_000_000;
 /// After everything healed, deletions are over within this: the longest grace, a watch that waits for
 /// a silent server, and the waits between attempts.
 const PATIENCE: Duration = Duration::from_secs(400);
+/// What could not be told is told again within this.
+const TOLD_WITHIN: Duration = Duration::from_secs(15);
 /// How often to look whether everything is over.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -50,14 +54,20 @@ pub struct Options {
     pub wrap: Option<Wrap>,
     /// Keep the story also if nothing is wrong.
     pub story: bool,
+    /// Run it again and compare, to the byte.
+    pub twice: bool,
+    /// Look only at what really happened, not at what the timelines say of it.
+    pub without_timelines: bool,
 }
 
 #[derive(Debug, Clone)]
 pub struct Outcome {
     pub seed: u64,
     pub violation: Option<Violation>,
-    /// What happened, a line each.
+    /// What happened, a line each, for people. Kept if a rule was broken, or if wanted.
     pub story: Vec<String>,
+    /// The same to the last byte: of one seed, always the same.
+    pub log: String,
     pub simulated: Duration,
     pub pods: usize,
     pub containers: usize,
@@ -72,6 +82,28 @@ pub struct Violation {
 
 /// Runs it on this thread.
 pub fn run(
+    ground: &Ground,
+    scenario: &'static Scenario,
+    seed: u64,
+    options: &Options,
+) -> Result<Outcome, Error> {
+    let scenario = scenario.told_by(seed);
+    let options = Options { story: options.story || options.twice, ..options.clone() };
+    let mut outcome = once(ground, scenario, seed, &options)?;
+    if options.twice && outcome.violation.is_none() {
+        let again = once(ground, scenario, seed, &options)?;
+        if again.log != outcome.log {
+            let mut lines = outcome.log.lines().zip(again.log.lines());
+            let (one, other) = lines.find(|(one, other)| one != other).unwrap_or_default();
+            let why = format!("once {one}, and then {other}");
+            let broken = Broken { rule: "one seed, one story", why };
+            outcome.violation = Some(Violation { at: outcome.simulated, broken });
+        }
+    }
+    Ok(outcome)
+}
+
+fn once(
     ground: &Ground,
     scenario: &Scenario,
     seed: u64,
@@ -118,6 +150,7 @@ async fn tell(
                 seed,
                 violation,
                 story: Vec::new(),
+                log: String::new(),
                 simulated: Duration::ZERO,
                 pods: 0,
                 containers: 0,
@@ -127,6 +160,9 @@ async fn tell(
     perform(&mut cluster, scenario, seed).await;
     heal(&mut cluster).await;
     settle(&cluster).await;
+    if !options.without_timelines && scenario.style == Style::Once {
+        compare_timelines(&cluster).await;
+    }
     cluster.book.close();
     let broken = cluster.book.broken();
     let violation = broken.map(|(at, broken)| Violation { at, broken });
@@ -136,6 +172,7 @@ async fn tell(
         seed,
         violation,
         story: if wanted { cluster.book.story() } else { Vec::new() },
+        log: if wanted { cluster.book.log() } else { String::new() },
         simulated: cluster.book.now(),
         pods,
         containers,
@@ -238,5 +275,18 @@ async fn settle(cluster: &Cluster) {
         if cluster.book.ask(|judge| judge.is_quiet()) {
             return;
         }
+    }
+}
+
+/// What the cluster says of the endings is what happened. Agents tell it when they can, so they get a
+/// moment.
+async fn compare_timelines(cluster: &Cluster) {
+    if cluster.book.broken().is_some() {
+        return;
+    }
+    tokio::time::sleep(TOLD_WITHIN).await;
+    match cluster.person.client.list::<Termination>(&Selection::default()).await {
+        Ok(records) => cluster.book.compare(&records),
+        Err(error) => cluster.book.say(format!("there are no timelines: {error}")),
     }
 }

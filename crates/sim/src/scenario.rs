@@ -25,6 +25,8 @@ pub(crate) enum Style {
     Once,
     /// A pod that is gone is replaced by the next one.
     Churn,
+    /// The seed chooses one of the others, [`MIXED`] of them.
+    Mix,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +50,9 @@ pub(crate) enum Trouble {
 }
 
 use Trouble::*;
+
+/// So many of the first are short, and worth ten thousand seeds.
+const MIXED: u64 = 5;
 
 pub static SCENARIOS: &[Scenario] = &[
     Scenario {
@@ -112,11 +117,29 @@ pub static SCENARIOS: &[Scenario] = &[
         troubles: &[],
         second_deletes: 5,
     },
+    Scenario {
+        name: "mix",
+        about: "one of the first five; the seed chooses",
+        nodes: 0,
+        pods: (0, 0),
+        span: Duration::ZERO,
+        style: Style::Mix,
+        troubles: &[],
+        second_deletes: 0,
+    },
 ];
 
 impl Scenario {
     pub fn find(name: &str) -> Option<&'static Scenario> {
         SCENARIOS.iter().find(|scenario| scenario.name == name)
+    }
+
+    /// What this seed tells.
+    pub(crate) fn told_by(&'static self, seed: u64) -> &'static Scenario {
+        match self.style {
+            Style::Mix => &SCENARIOS[(seed % MIXED) as usize],
+            Style::Once | Style::Churn => self,
+        }
     }
 }
 

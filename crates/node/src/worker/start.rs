@@ -159,8 +159,9 @@ impl Worker {
             let name = source.reference.as_deref().unwrap_or_default();
             let mut orders = self.orders.clone();
             let ensured = tokio::select! {
-                ensured = self.parts.images.ensure(&pod, &on, name, policy, &secrets) => ensured,
+                biased;
                 () = Worker::ending(&mut orders) => return Err(Stopped::Ending),
+                ensured = self.parts.images.ensure(&pod, &on, name, policy, &secrets) => ensured,
             };
             let image = ensured.map_err(|error| {
                 Stopped::Failed(StartFailure {

@@ -46,6 +46,7 @@ pub(crate) async fn run(server: Server) {
     loop {
         sweep(&server).await;
         tokio::select! {
+            biased;
             () = server.terminations().added.notified() => {}
             seen = namespaces.next(1024) => if seen.is_err() {
                 namespaces = server.store().list_and_watch("namespaces", "").2;

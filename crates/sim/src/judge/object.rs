@@ -134,3 +134,16 @@ impl Object {
         regular || self.sidecar(container).is_some_and(|other| other > place)
     }
 }
+
+/// A line of the watch as people want to read it.
+pub(crate) fn in_short(line: &[u8]) -> String {
+    let Some(Line { deleted, object }) = Line::read(line) else { return "API: no pod".to_owned() };
+    let what = if deleted { "removed" } else { object.phase() };
+    let node = match object.node() {
+        "" => String::new(),
+        node => format!(" on {node}"),
+    };
+    let ends = object.grace().map(|grace| format!(", to end in {grace} s")).unwrap_or_default();
+    let (name, uid, version) = (object.name(), object.uid(), object.version());
+    format!("API: {name} ({uid}){node} is {what}{ends} [{version}]")
+}
