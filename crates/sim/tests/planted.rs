@@ -158,6 +158,10 @@ impl Runtime for Clumsy {
     async fn update_container(&self, container: &str, resources: &Resources) -> Result<()> {
         self.inner.update_container(container, resources).await
     }
+
+    async fn limit_group(&self, cgroup: &str, resources: &Resources) -> Result<()> {
+        self.inner.limit_group(cgroup, resources).await
+    }
     async fn attach(&self, container: &str, exec: &Exec) -> Result<Session> {
         self.inner.attach(container, exec).await
     }
