@@ -12,8 +12,8 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 help:
 	@echo 'make up       build landfall and run it, with its data in DATA_DIR ($(DATA_DIR))'
-	@echo 'make test     everything that must pass: formatting, lints, tests, on both runtimes'
-	@echo 'make test-containerd   only the tests of pods, on containerd'
+	@echo 'make test     everything that must pass: formatting, lints, tests'
+	@echo 'make test-containerd   the tests of pods once more, on containerd'
 	@echo 'make test-endings-long   tests of endings that take their true time'
 	@echo 'make sim      ten thousand simulated clusters, every ending checked; SEEDS=0..100 for fewer'
 	@echo 'make lint     formatting and lints only'
@@ -32,8 +32,6 @@ build:
 test: install lint
 	scripts/coverage --check
 	$(CARGO) nextest run --workspace --locked
-	scripts/test-containerd --or-skip --workspace -E 'binary_id(landfall::pods)'
-	$(MAKE) sim
 
 # On a rule that is broken: prints the seed, its story, and the command that tells it again.
 sim: build

@@ -9,6 +9,7 @@ use crate::{
     taint_eviction, workload,
 };
 use client::{Cache, Client, Leadership, ObjectKey, Queue, Recorder};
+use futures::future::BoxFuture;
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Node, Pod, ReplicationController};
 use tokio::sync::oneshot;
@@ -129,36 +130,36 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
     };
     let revisions = workload::revisions(client);
     let jobs = job::jobs(client);
+    // Each on the heap: together they are more than a stack holds.
+    let all: Vec<BoxFuture<'_, ()>> = vec![
+        Box::pin(node_taints::run(&cluster)),
+        Box::pin(node_leases::run(&cluster)),
+        Box::pin(pod_cidrs::run(&cluster, options.pod_cidrs)),
+        Box::pin(signing_requests::run(&cluster)),
+        Box::pin(join_tokens::run(&cluster)),
+        Box::pin(namespaces::run(&cluster)),
+        Box::pin(garbage::run(&cluster)),
+        Box::pin(pod_garbage::run(&cluster, options.finished_pods_max)),
+        Box::pin(finished_jobs::run(&cluster)),
+        Box::pin(services::run(&cluster)),
+        Box::pin(node_lost::run(&cluster)),
+        Box::pin(taint_eviction::run(&cluster)),
+        Box::pin(disruption::run(&cluster)),
+        Box::pin(storage::run(&cluster, options.local_volumes.as_ref())),
+        Box::pin(cluster_roles::run(&cluster)),
+        Box::pin(system_namespaces::run(&cluster)),
+        Box::pin(quotas::run(&cluster)),
+        Box::pin(deployment::run(&cluster)),
+        Box::pin(stateful_set::run(&cluster, revisions.clone())),
+        Box::pin(daemon_set::run(&cluster, revisions.clone())),
+        Box::pin(job::run(&cluster, jobs.clone())),
+        Box::pin(cron_job::run(&cluster, jobs.clone())),
+        Box::pin(replica_set::run(&cluster, cluster.replica_sets.clone())),
+        Box::pin(replica_set::run::<ReplicationController>(&cluster, replica_set::sets(client))),
+    ];
     tokio::select! {
         biased;
-        _ = async {
-            tokio::join!(
-                node_taints::run(&cluster),
-                node_leases::run(&cluster),
-                pod_cidrs::run(&cluster, options.pod_cidrs),
-                signing_requests::run(&cluster),
-                join_tokens::run(&cluster),
-                namespaces::run(&cluster),
-                garbage::run(&cluster),
-                pod_garbage::run(&cluster, options.finished_pods_max),
-                finished_jobs::run(&cluster),
-                services::run(&cluster),
-                node_lost::run(&cluster),
-                taint_eviction::run(&cluster),
-                disruption::run(&cluster),
-                storage::run(&cluster, options.local_volumes.as_ref()),
-                cluster_roles::run(&cluster),
-                system_namespaces::run(&cluster),
-                quotas::run(&cluster),
-                deployment::run(&cluster),
-                stateful_set::run(&cluster, revisions.clone()),
-                daemon_set::run(&cluster, revisions.clone()),
-                job::run(&cluster, jobs.clone()),
-                cron_job::run(&cluster, jobs.clone()),
-                replica_set::run(&cluster, cluster.replica_sets.clone()),
-                replica_set::run::<ReplicationController>(&cluster, replica_set::sets(client)),
-            )
-        } => (),
+        _ = futures::future::join_all(all) => (),
         () = until => (),
     }
     cluster.recorder.flush().await;

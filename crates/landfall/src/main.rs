@@ -64,9 +64,13 @@ fn main() -> ExitCode {
     }
 }
 
+/// Of a worker thread. Futures of an unoptimised build are large, and untouched stack costs nothing.
+const STACK: usize = 8 << 20;
+
 fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
+        .thread_stack_size(STACK)
         .build()
         .context("the runtime could not be started")?;
     runtime.block_on(work)

@@ -220,7 +220,9 @@ impl Timeline {
             if entry.over
                 && let Some(entry) = pods.remove(uid)
             {
-                entry.journal.map(Journal::remove);
+                if let Some(journal) = entry.journal {
+                    journal.remove();
+                }
             }
             return None;
         }

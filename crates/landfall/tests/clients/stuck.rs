@@ -7,9 +7,10 @@ use crate::harness::each_kubectl;
 #[test]
 fn w_65_a_pod_held_by_a_finalizer_is_found_and_freed() {
     each_kubectl(|kubectl| {
-        kubectl.ok(r#"kubectl run p --image=nginx
-            kubectl patch po p -p '{"metadata":{"finalizers":["example.com/hold"]}}'
-            kubectl delete po p --wait=false"#);
+        // One without a node would be failed by the collector of pods.
+        bound_pod(kubectl, "p");
+        kubectl.ok(r#"kubectl patch po p -p '{"metadata":{"finalizers":["example.com/hold"]}}'
+            kubectl delete po p --wait=false --grace-period=1"#);
         kubectl.shows("kubectl get po p", &["p", "0/1", "Terminating"]);
         kubectl.shows("kubectl get po p -o yaml | grep finalizers -A 5", &["- example.com/hold"]);
         // T-API-38: while it ends, only fewer finalizers.
@@ -17,7 +18,8 @@ fn w_65_a_pod_held_by_a_finalizer_is_found_and_freed() {
             r#"kubectl patch po p --type=merge -p '{"metadata":{"finalizers":["example.com/other"]}}'"#,
             "metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted",
         );
-        kubectl.ok(r#"kubectl patch po p -p '{"metadata":{"finalizers":null}}'"#);
+        kubectl.ok(r#"kubectl patch po p -p '{"metadata":{"finalizers":null}}'
+            kubectl delete po p --wait=false --grace-period=0 --force"#);
         kubectl.fails("kubectl get po p", "not found");
     });
 }

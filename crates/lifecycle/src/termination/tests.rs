@@ -333,7 +333,7 @@ fn t_edge_4_a_delete_overtakes_the_ending_of_one_container() {
             done.extend(actions.into_iter().map(|action| (at * 1000, action)));
         }
         machine.join(cast("s:proxy app+hook web+hook"));
-        done.extend(play(machine, &[(2000, term(grace))]).into_iter());
+        done.extend(play(machine, &[(2000, term(grace))]));
         done.iter().filter_map(said).collect::<Vec<_>>()
     };
     let alive = [(0, term(5))];
