@@ -18,7 +18,7 @@ const SLOW: usize = 100;
 const IN_FLIGHT_MAX: usize = 400;
 const BODY: u64 = 100 * 1024 * 1024;
 /// What a refused body of 100 MiB may cost at most, however many come at once.
-const MEMORY_MAX_KIB: u64 = 80 * 1024;
+const MEMORY_MAX_KIB: u64 = 160 * 1024;
 /// An ordinary request under siege, on a machine that runs other tests too.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -62,7 +62,7 @@ fn code_of(answer: &[u8]) -> String {
 async fn what_is_not_http_hurts_nobody() {
     let (landfall, _home) = start().await;
     let reach = landfall.reach();
-    let before = landfall.client().await.get(MAPS).await.unwrap().json();
+    let before = landfall.client().await.get(MAPS).await.unwrap().json()["items"].clone();
     let head = format!(
         "POST {MAPS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n",
         reach.token.as_ref().unwrap()
@@ -126,7 +126,7 @@ async fn what_is_not_http_hurts_nobody() {
         assert!(!read.starts_with(b"HTTP/1.1 2"));
     }
     works(&reach).await;
-    assert_eq!(landfall.client().await.get(MAPS).await.unwrap().json(), before);
+    assert_eq!(landfall.client().await.get(MAPS).await.unwrap().json()["items"], before);
     end(landfall).await;
 }
 
