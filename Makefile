@@ -30,7 +30,7 @@ build:
 test: install lint
 	scripts/coverage --check
 	$(CARGO) nextest run --workspace --locked
-	scripts/test-containerd --or-skip --workspace -E 'binary_id(landfall::pods)'
+	scripts/test-containerd --or-skip --workspace
 
 test-containerd: install
 	scripts/test-containerd
