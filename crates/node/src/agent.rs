@@ -122,7 +122,7 @@ pub async fn start(client: Client, mut config: Config) -> Result<Running, Error>
     let version = config.runtime.version().await.map_err(Error::Runtime)?;
     let pods = Arc::new(Pods::default());
     let metrics = Arc::new(Metrics::default());
-    config.runtime = Counted::new(config.runtime, metrics.clone());
+    config.runtime = Counted::around(config.runtime, metrics.clone());
     let mut tasks = JoinSet::new();
     let serving = serve(&config, &client, &pods, &metrics).await?;
     let address = serving.as_ref().map(|serving| serving.address);

@@ -19,7 +19,7 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
-    pub(crate) fn new(runtime: Arc<dyn Runtime>, metrics: Arc<Metrics>) -> Arc<dyn Runtime> {
+    pub(crate) fn around(runtime: Arc<dyn Runtime>, metrics: Arc<Metrics>) -> Arc<dyn Runtime> {
         Arc::new(Counted { runtime, metrics })
     }
 

@@ -219,10 +219,9 @@ impl Timeline {
             entry.telling = false;
             if entry.over
                 && let Some(entry) = pods.remove(uid)
+                && let Some(journal) = entry.journal
             {
-                if let Some(journal) = entry.journal {
-                    journal.remove();
-                }
+                journal.remove();
             }
             return None;
         }

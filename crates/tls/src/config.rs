@@ -1,7 +1,8 @@
 //! What rustls wants to know, in the two forms there are here: answering and calling.
 
 use crate::{Error, Shown};
-use rustls::server::WebPkiClientVerifier;
+use rustls::client::Resumption;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::time_provider::TimeProvider;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject as _;
@@ -33,6 +34,10 @@ pub fn server_config_by(
         .map_err(Error::of)?
         .with_client_cert_verifier(clients)
         .with_cert_resolver(shown);
+    // A session that is taken up again carries the certificates of its first handshake: ours may be
+    // another one by now, and the client's may have ended.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
     config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
     Ok(config)
 }
@@ -40,11 +45,12 @@ pub fn server_config_by(
 /// For calling those whose certificate `ca` (PEM) signed, as the one that `shown` names.
 pub fn client_config(shown: Arc<Shown>, ca: &str) -> Result<ClientConfig, Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_details(provider, Arc::new(Clock))
+    let mut config = ClientConfig::builder_with_details(provider, Arc::new(Clock))
         .with_safe_default_protocol_versions()
         .map_err(Error::of)?
         .with_root_certificates(roots(ca)?)
         .with_client_cert_resolver(shown);
+    config.resumption = Resumption::disabled();
     Ok(config)
 }
 
