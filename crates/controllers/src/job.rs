@@ -25,7 +25,7 @@ use futures::future::join_all;
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1::Pod;
 use plan::{Finish, Plan};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ struct Controller<'a> {
     hands: PodControl,
     job_writes: Writes<Job>,
     /// By the Job's uid; of those that have failures.
-    records: Mutex<HashMap<String, Record>>,
+    records: Mutex<BTreeMap<String, Record>>,
 }
 
 /// The cache that [`run`] wants; others read it too.
@@ -89,7 +89,7 @@ type Edition = (Option<String>, Option<i64>);
 
 /// New Jobs and changed specs are looked at at once, everything else in batches (C-110).
 fn feed(cluster: &Cluster, jobs: &Cache<Job>, queue: &Queue<ObjectKey>, late: &Queue<ObjectKey>) {
-    let known: Mutex<HashMap<ObjectKey, Edition>> = Mutex::default();
+    let known: Mutex<BTreeMap<ObjectKey, Edition>> = Mutex::default();
     let there = jobs.clone();
     jobs.feed(queue, move |job| {
         let key = ObjectKey::of(job);
@@ -276,7 +276,7 @@ impl Controller<'_> {
         };
     }
 
-    fn records(&self) -> MutexGuard<'_, HashMap<String, Record>> {
+    fn records(&self) -> MutexGuard<'_, BTreeMap<String, Record>> {
         self.records.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -11,7 +11,7 @@ mod content;
 use crate::start::Cluster;
 use client::{Cache, Next, ObjectKey, Queue, run_controller};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -40,7 +40,7 @@ struct Wait {
 
 struct Namespaces {
     namespaces: Cache<Namespace>,
-    waits: Mutex<HashMap<ObjectKey, Wait>>,
+    waits: Mutex<BTreeMap<ObjectKey, Wait>>,
 }
 
 pub(crate) async fn run(cluster: &Cluster) {
@@ -111,7 +111,7 @@ async fn finalize(cluster: &Cluster, key: &ObjectKey) -> client::Result<()> {
 }
 
 impl Namespaces {
-    fn waits(&self) -> MutexGuard<'_, HashMap<ObjectKey, Wait>> {
+    fn waits(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Wait>> {
         self.waits.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 

@@ -10,7 +10,7 @@ use client::{Cache, Next, ObjectKey, Queue, reference, run_controller};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod};
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -43,7 +43,7 @@ struct Health {
 
 struct Leases {
     leases: Cache<Lease>,
-    health: Mutex<HashMap<ObjectKey, Health>>,
+    health: Mutex<BTreeMap<ObjectKey, Health>>,
 }
 
 pub(crate) async fn run(cluster: &Cluster) {
@@ -122,7 +122,7 @@ async fn tell_pods(cluster: &Cluster, state: &Leases, key: &ObjectKey) -> client
 }
 
 impl Leases {
-    fn health(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, Health>> {
+    fn health(&self) -> std::sync::MutexGuard<'_, BTreeMap<ObjectKey, Health>> {
         self.health.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 

@@ -8,7 +8,7 @@ use client::{ObjectKey, Queue, reference, run_controller};
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 const WORKERS: usize = 4;
@@ -35,7 +35,7 @@ pub(crate) async fn run(cluster: &Cluster) {
 }
 
 /// Nodes that were said to have come.
-type Known = Mutex<HashMap<ObjectKey, ObjectReference>>;
+type Known = Mutex<BTreeMap<ObjectKey, ObjectReference>>;
 
 async fn reconcile(cluster: &Cluster, known: &Known, key: ObjectKey) -> client::Result<()> {
     let node = cluster.nodes.get(&key);

@@ -5,7 +5,7 @@ use crate::start::Cluster;
 use client::{Next, ObjectKey, Queue, reference, run_controller};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 use std::sync::Mutex;
@@ -75,7 +75,7 @@ impl Default for Range {
 }
 
 /// What was given, and may not be in the cache yet.
-type Given = Mutex<HashMap<ObjectKey, u32>>;
+type Given = Mutex<BTreeMap<ObjectKey, u32>>;
 
 pub(crate) async fn run(cluster: &Cluster, range: Range) {
     let queue = Queue::new();
@@ -137,7 +137,7 @@ fn cidrs(node: &Node) -> impl Iterator<Item = &str> {
         .filter(|cidr| !cidr.is_empty())
 }
 
-fn locked(given: &Given) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, u32>> {
+fn locked(given: &Given) -> std::sync::MutexGuard<'_, BTreeMap<ObjectKey, u32>> {
     given.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 

@@ -7,7 +7,7 @@ use client::{Next, ObjectKey, Queue, run_controller};
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -39,7 +39,7 @@ enum Work {
 }
 
 /// Since when nodes have been missing.
-type Missing = Mutex<HashMap<String, Instant>>;
+type Missing = Mutex<BTreeMap<String, Instant>>;
 
 pub(crate) async fn run(cluster: &Cluster, finished_max: Option<usize>) {
     let queue = Queue::new();
@@ -157,7 +157,7 @@ async fn remove(
     Ok(())
 }
 
-fn locked(missing: &Missing) -> std::sync::MutexGuard<'_, HashMap<String, Instant>> {
+fn locked(missing: &Missing) -> std::sync::MutexGuard<'_, BTreeMap<String, Instant>> {
     missing.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 

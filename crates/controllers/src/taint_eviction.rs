@@ -9,7 +9,7 @@ use crate::start::Cluster;
 use client::{DeleteOptions, Next, ObjectKey, Queue, Recorder, reference, run_controller};
 use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
 use lifecycle::placement::tolerates;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -22,7 +22,7 @@ const TAINTED: Disruption =
 
 /// When pods are to go, by their uid.
 #[derive(Default)]
-struct Scheduled(Mutex<HashMap<ObjectKey, (Option<String>, Instant)>>);
+struct Scheduled(Mutex<BTreeMap<ObjectKey, (Option<String>, Instant)>>);
 
 /// How long a pod may stay on its node.
 #[derive(Debug, PartialEq)]
@@ -112,7 +112,7 @@ async fn evict(
 }
 
 impl Scheduled {
-    fn all(&self) -> MutexGuard<'_, HashMap<ObjectKey, (Option<String>, Instant)>> {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, (Option<String>, Instant)>> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 

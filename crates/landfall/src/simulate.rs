@@ -59,7 +59,7 @@ fn many(
     let count = seeds.end.saturating_sub(seeds.start);
     let show = std::io::stderr().is_terminal();
     let progress = |done: u64| {
-        if show && done % 50 == 0 {
+        if show && done.is_multiple_of(50) {
             eprint!("\r{done} of {count} seeds");
             let _ = std::io::stderr().flush();
         }

@@ -6,7 +6,7 @@
 use api::rules::Schedule;
 use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{SignedDuration, Timestamp};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -25,7 +25,7 @@ const WINDOWS: [SignedDuration; 4] = [
 
 /// Zones that were read, by name.
 #[derive(Default)]
-pub(super) struct Zones(Mutex<HashMap<String, TimeZone>>);
+pub(super) struct Zones(Mutex<BTreeMap<String, TimeZone>>);
 
 impl Zones {
     /// An error says why, as Go would.

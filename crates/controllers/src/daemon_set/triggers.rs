@@ -5,13 +5,13 @@ use crate::workload::{controller_ref, owner_keys, uid};
 use client::{Cache, ObjectKey, Queue};
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
 use k8s_openapi::api::core::v1::Node;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 /// A node's sets look when the node begins or ceases to suit them; heartbeats are nobody's business.
 pub(super) fn of_nodes(nodes: &Cache<Node>, sets: &Cache<DaemonSet>, queue: &Queue<ObjectKey>) {
     let (there, sets) = (nodes.clone(), sets.clone());
-    let known: Mutex<HashMap<ObjectKey, Arc<Node>>> = Mutex::default();
+    let known: Mutex<BTreeMap<ObjectKey, Arc<Node>>> = Mutex::default();
     nodes.feed(queue, move |node| {
         let key = ObjectKey::of(node);
         let now = there.get(&key);
@@ -50,7 +50,7 @@ pub(super) fn of_revisions(
     queue: &Queue<ObjectKey>,
 ) {
     let (there, sets) = (revisions.clone(), sets.clone());
-    let known: Mutex<HashSet<String>> = Mutex::default();
+    let known: Mutex<BTreeSet<String>> = Mutex::default();
     revisions.feed(queue, move |revision| {
         let mut known = known.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let gone = there.get(&ObjectKey::of(revision)).is_none();

@@ -4,7 +4,7 @@ use client::{Client, ObjectKey};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Pod, ReplicationController};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ pub(super) struct Scales {
 /// The sum over all owners of these pods, each counted once. Owners are asked for, not remembered:
 /// a budget is looked at when its pods change, and there are few owners.
 pub(super) async fn of_owners(client: &Client, pods: &[Arc<Pod>]) -> Result<Scales, Error> {
-    let mut seen: HashSet<String> = HashSet::new();
-    let mut scales: HashMap<String, i32> = HashMap::new();
+    let mut seen: BTreeSet<String> = BTreeSet::new();
+    let mut scales: BTreeMap<String, i32> = BTreeMap::new();
     let mut unmanaged = false;
     for pod in pods {
         let Some(owner) = controller(&pod.metadata) else {

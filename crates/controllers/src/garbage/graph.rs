@@ -11,7 +11,7 @@ use client::{
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde_json::Value;
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, Weak};
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ pub(super) struct Graph {
 struct Kinds {
     followed: BTreeMap<Arc<str>, Followed>,
     /// What `apiVersion` and `kind` of a reference mean.
-    named: HashMap<(String, String), ServedKind>,
+    named: BTreeMap<(String, String), ServedKind>,
 }
 
 #[derive(Clone)]
@@ -350,17 +350,17 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// The last few of something.
 struct Remembered<T> {
-    all: HashSet<T>,
+    all: BTreeSet<T>,
     order: VecDeque<T>,
 }
 
 impl<T> Default for Remembered<T> {
     fn default() -> Self {
-        Remembered { all: HashSet::new(), order: VecDeque::new() }
+        Remembered { all: BTreeSet::new(), order: VecDeque::new() }
     }
 }
 
-impl<T: Clone + Eq + std::hash::Hash> Remembered<T> {
+impl<T: Clone + Ord> Remembered<T> {
     fn contains(&self, what: &T) -> bool {
         self.all.contains(what)
     }

@@ -4,7 +4,7 @@
 use super::ready;
 use client::ObjectKey;
 use k8s_openapi::api::core::v1::Node;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -28,8 +28,8 @@ enum State {
 
 #[derive(Default)]
 pub(super) struct Zones {
-    nodes: HashMap<ObjectKey, (String, bool)>,
-    zones: HashMap<String, Zone>,
+    nodes: BTreeMap<ObjectKey, (String, bool)>,
+    zones: BTreeMap<String, Zone>,
     /// Zones in which no node is ready.
     full: usize,
 }

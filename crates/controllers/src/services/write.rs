@@ -8,7 +8,7 @@ use client::{Client, DeleteOptions, ObjectKey};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 /// Nothing is written if there is nothing to do.
@@ -55,12 +55,12 @@ fn stamp(slice: &mut EndpointSlice, trigger: Option<Timestamp>) {
 
 /// When the pods of each Service last became what they are. Upstream: `TriggerTimeTracker`.
 #[derive(Default)]
-pub(super) struct Triggers(Mutex<HashMap<ObjectKey, Known>>);
+pub(super) struct Triggers(Mutex<BTreeMap<ObjectKey, Known>>);
 
 #[derive(Default, Clone)]
 struct Known {
     created: Option<Timestamp>,
-    pods: HashMap<String, Timestamp>,
+    pods: BTreeMap<String, Timestamp>,
 }
 
 impl Triggers {

@@ -5,12 +5,12 @@
 
 use super::Workload;
 use client::{Cache, ObjectKey};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 pub(crate) struct Writes<K: Workload> {
     cache: Cache<K>,
-    unseen: Mutex<HashMap<ObjectKey, Unseen<K>>>,
+    unseen: Mutex<BTreeMap<ObjectKey, Unseen<K>>>,
 }
 
 struct Unseen<K> {
@@ -59,7 +59,7 @@ impl<K: Workload> Writes<K> {
         false
     }
 
-    fn unseen(&self) -> MutexGuard<'_, HashMap<ObjectKey, Unseen<K>>> {
+    fn unseen(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Unseen<K>>> {
         self.unseen.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -2,7 +2,7 @@
 
 use client::{Cache, Client, Object, ObjectKey, Selection};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -64,7 +64,7 @@ impl Followable for Secret {
 
 pub(super) struct Followed<K: Followable> {
     client: Client,
-    objects: Arc<Mutex<HashMap<ObjectKey, Entry<K>>>>,
+    objects: Arc<Mutex<BTreeMap<ObjectKey, Entry<K>>>>,
     wanted: Arc<Wanted>,
 }
 
@@ -107,7 +107,7 @@ impl Drop for Task {
 
 impl<K: Followable> Followed<K> {
     pub(super) fn new(client: &Client, wanted: &Arc<Wanted>) -> Followed<K> {
-        let objects = Arc::new(Mutex::new(HashMap::new()));
+        let objects = Arc::new(Mutex::new(BTreeMap::new()));
         Followed { client: client.clone(), objects, wanted: wanted.clone() }
     }
 
@@ -205,7 +205,7 @@ fn not_synced<K: Followable>() -> String {
 async fn tell<K: Followable>(
     key: ObjectKey,
     cache: Cache<K>,
-    objects: Arc<Mutex<HashMap<ObjectKey, Entry<K>>>>,
+    objects: Arc<Mutex<BTreeMap<ObjectKey, Entry<K>>>>,
     wanted: Arc<Wanted>,
 ) {
     cache.synced().await;
