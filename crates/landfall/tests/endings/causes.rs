@@ -21,7 +21,7 @@ fn probe(command: &str, more: Value) -> Value {
 fn every_cause_but_its_own_end_runs_the_hook() {
     on_a_node(&["python"], &[], |node| {
         let place = &node.place;
-        let liveness = probe("test ! -f /out/dead", json!({"terminationGracePeriodSeconds": 3}));
+        let liveness = probe("test ! -f /out/unwell", json!({"terminationGracePeriodSeconds": 3}));
         // Neither well nor not until it is told.
         let startup = probe(
             "until [ -f /out/dead ]; do sleep 0.1; done; false",
@@ -54,6 +54,10 @@ fn every_cause_but_its_own_end_runs_the_hook() {
             itself,
         ];
         node.run(&pods, &["first", "post", "alive", "startup", "deadline", "failed", "itself"]);
+        std::fs::write(place.path().join("unwell"), "").unwrap();
+        // It is being ended; the next one is well from the start.
+        place.at("alive", "hook");
+        std::fs::remove_file(place.path().join("unwell")).unwrap();
         std::fs::write(place.path().join("dead"), "").unwrap();
         node.kubectl.ok("kubectl patch pod failed --subresource=status -p '{\"status\":{\"phase\":\"Failed\"}}'");
         assert!(place.between(("first", "posted"), ("next", "start")) > 0.0, "T-NODE-67");
@@ -62,7 +66,6 @@ fn every_cause_but_its_own_end_runs_the_hook() {
             assert_eq!(place.words(name), ["start", "hook", "SIGTERM", "exit", GONE], "{name}");
         }
         is_about("T-NODE-18", place.between(("alive", "SIGTERM"), ("alive", GONE)), 3.0);
-        std::fs::remove_file(place.path().join("dead")).unwrap();
         place.nth("alive", "start", 1);
         assert_eq!(place.words("alive")[..4], ["start", "hook", "SIGTERM", GONE], "T-NODE-62");
         place.at("itself", GONE);
