@@ -42,7 +42,8 @@ test-containerd: install
 	scripts/test-containerd
 
 test-endings-long: install
-	$(CARGO) nextest run --locked --package landfall --test endings --run-ignored only --test-threads 4
+	$(CARGO) nextest run --locked --package landfall --test endings \
+		--ignore-default-filter -E 'test(/^hangs::/) | test(a_hook_of_45_seconds)' --test-threads 4
 
 lint:
 	scripts/install build

@@ -21,7 +21,6 @@ fn five_seeds_of_every_scenario_keep_every_rule() {
 
 /// Decision 1 of the design: a seed replays byte for byte. `make sim` does it with a hundred.
 #[test]
-#[ignore = "not yet so with all controllers: a write more or less in the first seconds"]
 fn the_same_seed_tells_the_same_story() {
     let ground = Ground::lay().unwrap();
     let options = Options { twice: true, ..Options::default() };

@@ -173,7 +173,6 @@ fn a_second_delete_can_only_hurry() {
 
 /// W-10, W-21 as people have it: a hook of 45 s in a grace of a minute.
 #[test]
-#[ignore = "takes a minute; make test-endings-long"]
 fn a_hook_of_45_seconds_in_a_grace_of_a_minute_is_not_cut() {
     on_a_node(&["python"], &[], |node| {
         let place = &node.place;

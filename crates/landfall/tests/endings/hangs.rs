@@ -9,7 +9,6 @@ use serde_json::json;
 /// T-NODE-84: what the node itself ends and what does not end in time is worth a warning; a plain delete is
 /// not.
 #[test]
-#[ignore = "takes a quarter of a minute; make test-endings-long"]
 fn a_runtime_that_hangs_is_told_of() {
     if crate::harness::other_runtime().is_some() {
         return; // It has shims of its own.
@@ -58,7 +57,6 @@ fn a_runtime_that_hangs_is_told_of() {
 /// T-NODE-9, T-NODE-71: what cannot be stopped or cleared away is told and tried again, and the object stays
 /// until it worked.
 #[test]
-#[ignore = "takes a quarter of a minute; make test-endings-long"]
 fn what_cannot_be_cleared_away_is_tried_again() {
     if crate::harness::other_runtime().is_some() {
         return; // It keeps its files elsewhere.
