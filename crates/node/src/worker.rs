@@ -237,10 +237,25 @@ impl Worker {
     fn follow_orders(&mut self) {
         let orders = self.orders.borrow_and_update().clone();
         self.pod = self.parts.allocations.on(&orders.pod);
+        self.take_over_an_end();
         let object = if is_static(&self.pod) { orders.mirror } else { Some(orders.pod) };
         self.report.observed(object);
         if let Some(kill) = orders.kill {
             self.verdict.get_or_insert(kill.verdict);
+        }
+    }
+
+    /// A terminal phase that somebody else wrote is what was told last: it is not taken back while containers
+    /// still run, nor changed by how they end (T-NODE-3, T-NODE-57).
+    fn take_over_an_end(&mut self) {
+        let Some(written) = self.pod.status.as_ref().filter(|status| status::is_terminal(status))
+        else {
+            return;
+        };
+        if !status::is_terminal(&self.status) {
+            self.status.phase.clone_from(&written.phase);
+            self.status.reason.clone_from(&written.reason);
+            self.status.message.clone_from(&written.message);
         }
     }
 

@@ -59,6 +59,8 @@ fn every_cause_but_its_own_end_runs_the_hook() {
         place.at("alive", "hook");
         std::fs::remove_file(place.path().join("unwell")).unwrap();
         std::fs::write(place.path().join("dead"), "").unwrap();
+        // Otherwise the agent's own first word, still on its way, might come after the patch.
+        node.kubectl.ok("kubectl wait --for=condition=Ready pod/failed --timeout=30s");
         node.kubectl.ok("kubectl patch pod failed --subresource=status -p '{\"status\":{\"phase\":\"Failed\"}}'");
         assert!(place.between(("first", "posted"), ("next", "start")) > 0.0, "T-NODE-67");
         for name in ["startup", "deadline", "failed", "post"] {
