@@ -3,6 +3,11 @@
 //! Start at `run.rs`; `scenario.rs` is the table of what there is to simulate, `judge.rs` says what
 //! must be true.
 
+#[cfg(not(tokio_unstable))]
+compile_error!(
+    "sim needs --cfg tokio_unstable, as .cargo/config.toml has it; a RUSTFLAGS of your own replaces that"
+);
+
 mod scenario;
 
 mod many;

@@ -116,6 +116,7 @@ fn once(
 /// On this thread, in a world that ends with it.
 fn simulated<T>(seed: u64, story: impl Future<Output = T>) -> std::io::Result<T> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_le_bytes()));
     let runtime = builder.enable_time().start_paused(true).build()?;
     let told = runtime.block_on(async {
         clock::simulate(jiff::Timestamp::constant(EPOCH, 0), seed);
