@@ -68,6 +68,7 @@ async fn lead(server: &Server, who: &'static str) -> Leadership {
 /// One after the other tries at most this much later, and a lease is seen at most that late.
 const LATE: Duration = Duration::from_secs(9);
 
+/// C-194
 #[tokio::test(start_paused = true)]
 async fn one_leads_for_as_long_as_it_is_there() {
     let server = Server::default();
@@ -103,6 +104,7 @@ async fn a_leader_that_lets_go_is_followed_at_once() {
     assert!(start.elapsed() <= RETRY_PERIOD, "{:?}", start.elapsed());
 }
 
+/// C-194
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_is_cut_off_stops_before_another_starts() {
     let server = Server::default();

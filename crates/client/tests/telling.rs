@@ -1,18 +1,24 @@
 //! Events as they are found in the API, in both of its views.
 
 mod cluster;
+mod played;
 
 use client::{Client, Recorder, Selection, part, reference};
 use cluster::{Cluster, pod};
-use k8s_openapi::api::core::v1::{Event, Node};
+use k8s_openapi::api::core::v1::{Event, Node, ObjectReference};
 use k8s_openapi::api::events;
 use serde_json::json;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::time::Instant;
 
 async fn told(client: &Client, reason: &str) -> Vec<Event> {
     let which = Selection::default().fields(&format!("reason={reason}"));
     client.list(&which).await.unwrap()
 }
 
+/// C-199: a second one is counted by a patch.
 #[tokio::test]
 async fn n_179_the_nodes_events_are_written_and_counted() {
     let cluster = Cluster::start().await;
@@ -68,6 +74,7 @@ async fn n_180_the_schedulers_events_are_those_of_events_k8s_io() {
     cluster.stop().await;
 }
 
+/// C-198, C-199: one that is no longer there is written anew.
 #[tokio::test]
 async fn n_179_a_nodes_events_are_in_default_and_a_forgotten_one_is_written_anew() {
     let cluster = Cluster::start().await;
@@ -86,4 +93,29 @@ async fn n_179_a_nodes_events_are_in_default_and_a_forgotten_one_is_written_anew
     recorder.flush().await;
     assert_eq!(told(&client, "RegisteredNode").await[0].count, Some(2));
     cluster.stop().await;
+}
+
+/// How often a server that answers like this is asked to take one event.
+async fn tries(answer: impl Fn() -> played::Answer + Send + Sync + 'static) -> usize {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = asked.clone();
+    let client = played::client(move |_, _, _| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        answer()
+    });
+    let recorder = Recorder::new(&client, "kubelet", "n1");
+    let before = Instant::now();
+    recorder.normal(&ObjectReference::default(), "Pulled", "Container image is here");
+    assert_eq!(before.elapsed(), Duration::ZERO, "who tells does not wait");
+    // Long after the last try.
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    asked.load(Ordering::SeqCst)
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_201_an_event_is_worth_twelve_tries_and_a_refused_one_none_but_the_first() {
+    assert_eq!(tries(played::unreachable).await, 12);
+    assert_eq!(tries(|| played::refusal(503, "ServiceUnavailable")).await, 12);
+    assert_eq!(tries(|| played::refusal(403, "Forbidden")).await, 1);
+    assert_eq!(tries(|| played::refusal(422, "Invalid")).await, 1);
 }

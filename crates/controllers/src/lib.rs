@@ -2,6 +2,7 @@
 
 mod cluster_roles;
 mod disruption;
+mod figures;
 mod finished_jobs;
 mod garbage;
 mod join_tokens;
@@ -9,14 +10,18 @@ mod namespaces;
 mod node_leases;
 mod node_lost;
 mod node_taints;
+mod node_ttl;
 mod pod_cidrs;
 mod pod_garbage;
 mod quotas;
+mod service_addresses;
+mod service_ranges;
 mod services;
 mod signing_requests;
 mod storage;
 mod system_namespaces;
 mod taint_eviction;
+mod token_secrets;
 
 mod cron_job;
 mod daemon_set;

@@ -2,7 +2,7 @@
 //! (T-CTRL-38), and that its pods are not ready then: nobody can vouch for them either (T-CTRL-39).
 //!
 //! Clocks are never compared: what counts is how long *we* have seen nothing move, so after a start
-//! every node gets its full time (C-189). Not here: the taints that follow (`node_taints`).
+//! every node gets its full time, but for those that have never said anything (C-189). Not here: the taints that follow (`node_taints`).
 
 use crate::pods;
 use crate::start::Cluster;
@@ -66,7 +66,7 @@ async fn reconcile(cluster: &Cluster, state: &Leases, key: ObjectKey) -> client:
     };
     let lease = state.leases.get(&ObjectKey::new(NAMESPACE, key.name()));
     let pulse = pulse(&node, lease.as_deref());
-    let since = state.since(&key, pulse, Instant::now());
+    let since = state.since(&key, pulse, first_seen(&node, clock::now()));
     tell_pods(cluster, state, &key).await?;
     let silent_for =
         if condition(&node, "Ready").is_some() { SILENT_FOR } else { SILENT_FROM_START };
@@ -126,21 +126,30 @@ impl Leases {
         self.health.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Since when the node has been as it is.
-    fn since(&self, key: &ObjectKey, pulse: Pulse, now: Instant) -> Instant {
+    /// Since when the node has been as it is; `first` if we see it for the first time.
+    fn since(&self, key: &ObjectKey, pulse: Pulse, first: Instant) -> Instant {
         let mut all = self.health();
         let health = all.entry(key.clone()).or_insert_with(|| Health {
             pulse: pulse.clone(),
-            since: now,
+            since: first,
             tell_pods: false,
         });
         if health.pulse != pulse {
             // That it was said to be Unknown is no sign of life.
             let tell_pods = health.tell_pods && pulse.version.is_none();
-            *health = Health { pulse, since: now, tell_pods };
+            *health = Health { pulse, since: Instant::now(), tell_pods };
         }
         health.since
     }
+}
+
+/// A node counts from when we first see it; one that has never said anything, from when it was made.
+fn first_seen(node: &Node, now: jiff::Timestamp) -> Instant {
+    let made = node.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    let silent = condition(node, "Ready").is_none();
+    let age = made.filter(|_| silent).and_then(|made| now.duration_since(made).try_into().ok());
+    let seen = Instant::now();
+    age.and_then(|age| seen.checked_sub(age)).unwrap_or(seen)
 }
 
 fn pulse(node: &Node, lease: Option<&Lease>) -> Pulse {

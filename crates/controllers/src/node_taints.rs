@@ -139,6 +139,7 @@ mod tests {
         json!({ "key": key, "effect": effect })
     }
 
+    /// C-185
     #[test]
     fn n_6_taints_follow_conditions_and_cordoning() {
         let not_ready = taint("node.kubernetes.io/not-ready", "NoSchedule");

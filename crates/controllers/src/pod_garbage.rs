@@ -1,5 +1,5 @@
 //! Removes pods that no node will remove: of nodes that are gone, never scheduled and told to end, on
-//! nodes that are out of service, and finished ones above a threshold (T-CTRL-33 to T-CTRL-36, W-19).
+//! nodes that are out of service, and finished ones above a threshold (T-CTRL-33 to T-CTRL-37, W-19).
 
 use crate::pods::{self, Disruption};
 use crate::start::Cluster;
@@ -69,7 +69,7 @@ async fn finished(cluster: &Cluster, max: Option<usize>) -> client::Result<Next>
     let Some(max) = max else { return Ok(Next::Change) };
     if cluster.pods.count(pods::BY_END, pods::ENDED) > max {
         let finished = cluster.pods.by_index(pods::BY_END, pods::ENDED);
-        remove(cluster, surplus(finished, max), None).await?;
+        remove(cluster, surplus(finished, max), "terminated", None).await?;
     }
     Ok(Next::After(COUNT_EVERY))
 }
@@ -94,7 +94,8 @@ async fn node(cluster: &Cluster, missing: &Missing, name: &str) -> client::Resul
         locked(missing).remove(name);
         if is_out_of_service(&node) {
             let ending = cluster.pods.by_index(pods::BY_NODE, name);
-            remove(cluster, ending.into_iter().filter(|pod| wants_removal(pod)), None).await?;
+            let ending = ending.into_iter().filter(|pod| wants_removal(pod));
+            remove(cluster, ending, "out-of-service", None).await?;
         }
         return Ok(Next::Change);
     }
@@ -113,14 +114,15 @@ async fn node(cluster: &Cluster, missing: &Missing, name: &str) -> client::Resul
     if cluster.client.find::<Node>(&key).await?.is_some() {
         return Ok(Next::After(MISSING_FOR));
     }
-    remove(cluster, orphans, Some(NODE_GONE)).await?;
+    remove(cluster, orphans, "orphaned", Some(NODE_GONE)).await?;
     Ok(Next::Change)
 }
 
 /// T-CTRL-35
 async fn unscheduled(cluster: &Cluster, key: &ObjectKey) -> client::Result<Next> {
     let pod = cluster.pods.get(key).filter(|pod| pods::node_name(pod).is_none());
-    remove(cluster, pod.into_iter().filter(|pod| wants_removal(pod)), None).await?;
+    let pod = pod.into_iter().filter(|pod| wants_removal(pod));
+    remove(cluster, pod, "unscheduled", None).await?;
     Ok(Next::Change)
 }
 
@@ -142,19 +144,23 @@ fn is_out_of_service(node: &Node) -> bool {
     !ready && taints.into_iter().any(|taint| taint.key == OUT_OF_SERVICE)
 }
 
+/// Tries all of them. `reason` is what they are counted under.
 async fn remove(
     cluster: &Cluster,
     pods: impl IntoIterator<Item = Arc<Pod>>,
+    reason: &str,
     why: Option<Disruption>,
 ) -> client::Result<()> {
     let pods: Vec<Arc<Pod>> = pods.into_iter().collect();
+    let mut all = Ok(());
     for batch in pods.chunks(CONCURRENT_MAX) {
         let removed = batch.iter().map(|pod| pods::fail_and_remove(&cluster.client, pod, why));
-        for removed in join_all(removed).await {
-            removed?;
+        for (pod, removed) in batch.iter().zip(join_all(removed).await) {
+            cluster.figures.removed(pods::namespace(pod), reason, removed.is_ok());
+            all = all.and(removed);
         }
     }
-    Ok(())
+    all
 }
 
 fn locked(missing: &Missing) -> std::sync::MutexGuard<'_, BTreeMap<String, Instant>> {

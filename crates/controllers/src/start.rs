@@ -1,17 +1,20 @@
 //! Starts the controllers, each on what it shares with the others, and stops them again.
 
+use crate::figures::Figures;
 use crate::pod_cidrs::Range;
 use crate::storage::LocalVolumes;
 use crate::{
     cluster_roles, cron_job, daemon_set, deployment, disruption, finished_jobs, garbage, job,
-    join_tokens, namespaces, node_leases, node_lost, node_taints, pod_cidrs, pod_garbage, pods,
-    quotas, replica_set, services, signing_requests, stateful_set, storage, system_namespaces,
-    taint_eviction, workload,
+    join_tokens, namespaces, node_leases, node_lost, node_taints, node_ttl, pod_cidrs, pod_garbage,
+    pods, quotas, replica_set, service_addresses, service_ranges, services, signing_requests,
+    stateful_set, storage, system_namespaces, taint_eviction, token_secrets, workload,
 };
-use client::{Cache, Client, Leadership, ObjectKey, Queue, Recorder};
+use client::{Cache, Client, Leadership, ObjectKey, Queue, Recorder, reference};
 use futures::future::BoxFuture;
 use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod, ReplicationController};
+use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -49,9 +52,15 @@ impl Default for Options {
 pub struct Handle {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
+    figures: Figures,
 }
 
 impl Handle {
+    /// What they count, for whoever shows it.
+    pub fn metrics(&self) -> Arc<metrics::Registry> {
+        self.figures.registry()
+    }
+
     pub async fn stop(self) {
         let _ = self.stop.send(());
         let _ = self.task.await;
@@ -62,6 +71,8 @@ impl Handle {
 pub fn start(client: &Client, options: Options) -> Handle {
     let (stop, stopped) = oneshot::channel();
     let client = client.clone().named(NAME);
+    let figures = Figures::new();
+    let counted = figures.clone();
     let task = tokio::spawn(async move {
         let stopped = async {
             // Without a handle nobody can stop them.
@@ -71,31 +82,43 @@ pub fn start(client: &Client, options: Options) -> Handle {
         };
         tokio::pin!(stopped);
         match &options.identity {
-            None => run(&client, &options, stopped).await,
-            Some(identity) => lead(&client, &options, identity, stopped).await,
+            None => run(&client, &options, &counted, stopped).await,
+            Some(identity) => lead(&client, &options, &counted, identity, stopped).await,
         }
     });
-    Handle { stop, task }
+    Handle { stop, task, figures }
 }
 
 /// Runs the controllers whenever this server leads.
 async fn lead(
     client: &Client,
     options: &Options,
+    figures: &Figures,
     identity: &str,
     mut stopped: impl Future<Output = ()> + Unpin,
 ) {
     let lease = ObjectKey::new(LEASE.0, LEASE.1);
+    let recorder = Recorder::new(client, NAME, "");
+    let tell = async |what: &str| {
+        // Of a lease that cannot be read there is nothing to tell.
+        if let Ok(Some(lease)) = client.find::<Lease>(&lease).await {
+            let message = format!("{identity} {what}");
+            recorder.normal(&reference(&lease), "LeaderElection", message);
+        }
+    };
     loop {
         let mut leadership = tokio::select! {
             biased;
             leadership = Leadership::acquire(client, &lease, identity) => leadership,
             () = &mut stopped => return,
         };
+        tell("became leader").await;
         tokio::select! {
             biased;
-            () = run(client, options, leadership.lost()) => (),
+            () = run(client, options, figures, leadership.lost()) => tell("stopped leading").await,
             () = &mut stopped => {
+                tell("stopped leading").await;
+                recorder.flush().await;
                 if let Err(error) = leadership.release().await {
                     tracing::debug!(%error, "the lease runs out by itself");
                 }
@@ -116,10 +139,16 @@ pub(crate) struct Cluster {
     pub(crate) replica_sets: Cache<ReplicaSet>,
     /// For what is said about nodes.
     pub(crate) recorder: Recorder,
+    pub(crate) figures: Figures,
 }
 
 /// A controller can be dropped at any time: what it left undone, the next one does.
-async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>) {
+async fn run(
+    client: &Client,
+    options: &Options,
+    figures: &Figures,
+    until: impl Future<Output = ()>,
+) {
     let cluster = Cluster {
         client: client.clone(),
         nodes: Cache::start(client),
@@ -127,6 +156,7 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
         left: Queue::new(),
         replica_sets: replica_set::sets(client),
         recorder: Recorder::new(client, "node-controller", ""),
+        figures: figures.clone(),
     };
     let revisions = workload::revisions(client);
     let jobs = job::jobs(client);
@@ -134,14 +164,18 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
     let all: Vec<BoxFuture<'_, ()>> = vec![
         Box::pin(node_taints::run(&cluster)),
         Box::pin(node_leases::run(&cluster)),
+        Box::pin(node_ttl::run(&cluster)),
         Box::pin(pod_cidrs::run(&cluster, options.pod_cidrs)),
         Box::pin(signing_requests::run(&cluster)),
         Box::pin(join_tokens::run(&cluster)),
+        Box::pin(token_secrets::run(&cluster)),
         Box::pin(namespaces::run(&cluster)),
         Box::pin(garbage::run(&cluster)),
         Box::pin(pod_garbage::run(&cluster, options.finished_pods_max)),
         Box::pin(finished_jobs::run(&cluster)),
         Box::pin(services::run(&cluster)),
+        Box::pin(service_ranges::run(&cluster)),
+        Box::pin(service_addresses::run(&cluster)),
         Box::pin(node_lost::run(&cluster)),
         Box::pin(taint_eviction::run(&cluster)),
         Box::pin(disruption::run(&cluster)),

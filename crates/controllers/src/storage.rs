@@ -1,10 +1,12 @@
 //! Claims and the volumes behind them: who gets which (`binding`), that nothing goes while it is in use
-//! (`protection`), claims of one pod (`ephemeral`), and volumes made of directories (`local`).
+//! (`protection`), claims of one pod (`ephemeral`), claims that grow (`expansion`), and
+//! volumes made of directories (`local`).
 //!
 //! Not here: mounting (`node`), and choosing a node by its volumes (`scheduler`).
 
 mod binding;
 mod ephemeral;
+mod expansion;
 mod local;
 mod matching;
 mod protection;
@@ -61,6 +63,7 @@ pub(crate) async fn run(cluster: &Cluster, local_volumes: Option<&LocalVolumes>)
         protection::run(cluster, &storage),
         binding::run(cluster, &storage),
         ephemeral::run(cluster, &storage),
+        expansion::run(cluster, &storage, local_volumes.is_some()),
         local,
     );
 }

@@ -6,6 +6,8 @@ mod owners;
 mod pod_control;
 mod pods;
 mod template;
+#[cfg(test)]
+pub(crate) mod testbed;
 mod victims;
 mod writes;
 

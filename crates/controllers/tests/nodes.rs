@@ -107,6 +107,7 @@ fn status_of<'a>(node: &'a Node, type_: &str) -> Option<&'a str> {
     conditions.find(|c| c.type_ == type_).map(|condition| condition.status.as_str())
 }
 
+/// C-185, C-187: taints follow at once, and that a node has come is said.
 #[tokio::test(start_paused = true)]
 async fn n_6_a_node_that_gets_ready_is_open_for_pods_at_once() {
     let cluster = Cluster::start(Options::default()).await;
@@ -125,6 +126,7 @@ async fn n_6_a_node_that_gets_ready_is_open_for_pods_at_once() {
     cluster.stop().await;
 }
 
+/// C-187: that a node has gone is said.
 #[tokio::test(start_paused = true)]
 async fn c_184_nodes_get_pieces_of_their_own_and_give_them_back() {
     let pod_cidrs = Range::new("10.9.0.0/22", 24).unwrap();
@@ -149,6 +151,9 @@ async fn c_184_nodes_get_pieces_of_their_own_and_give_them_back() {
     cluster.client.delete::<Node>(&key, &Default::default()).await.unwrap();
     let node = cluster.when("n5", |node| cidr(node).is_some()).await;
     assert_eq!(cidr(&node), Some(freed.as_str()));
+    let event = cluster.event("RemovingNode").await;
+    assert_eq!(event.message.as_deref(), Some("Node n2 event: Removing Node n2 from Controller"));
+    assert_eq!(event.metadata.namespace.as_deref(), Some("default"));
     cluster.stop().await;
 }
 
@@ -187,4 +192,81 @@ async fn t_ctrl_38_a_node_that_is_not_heard_of_is_unknown_after_50_seconds() {
     cluster.ready("n1", "True").await;
     cluster.when("n1", |node| taints(node).is_empty()).await;
     cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_186_c_153_old_labels_follow_and_every_node_has_its_ttl() {
+    let cluster = Cluster::start(Options::default()).await;
+    let labels = json!({ "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
+                         "beta.kubernetes.io/arch": "wrong" });
+    let node = json!({ "metadata": { "name": "n1", "labels": labels } });
+    cluster.client.create::<Node>(&read(node)).await.unwrap();
+    let has = |node: &Node, key: &str, value: &str| {
+        let labels = node.metadata.labels.as_ref();
+        labels.and_then(|all| all.get(key)).map(String::as_str) == Some(value)
+    };
+    cluster
+        .when("n1", |node| {
+            has(node, "beta.kubernetes.io/os", "linux")
+                && has(node, "beta.kubernetes.io/arch", "amd64")
+        })
+        .await;
+    let arm = json!({ "metadata": { "labels": { "kubernetes.io/arch": "arm64" } } });
+    cluster.client.patch_merge::<Node>(&ObjectKey::cluster("n1"), &arm).await.unwrap();
+    cluster.when("n1", |node| has(node, "beta.kubernetes.io/arch", "arm64")).await;
+    cluster
+        .when("n1", |node| {
+            let annotations = node.metadata.annotations.as_ref();
+            annotations
+                .and_then(|all| all.get("node.alpha.kubernetes.io/ttl"))
+                .is_some_and(|t| t == "0")
+        })
+        .await;
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_189_after_a_restart_a_node_has_its_whole_time_again() {
+    clock::simulate("2026-01-01T00:00:00Z".parse().unwrap(), 1);
+    let mut cluster = Cluster::start(Options::default()).await;
+    cluster.node("heard").await;
+    cluster.ready("heard", "True").await;
+    cluster.node("never").await;
+    tokio::time::sleep(Duration::from_secs(45)).await;
+    let fresh = controllers::start(&cluster.client, Options::default());
+    std::mem::replace(&mut cluster.controllers, fresh).stop().await;
+    let restarted = Instant::now();
+    let unknown = |node: &Node| status_of(node, "Ready") == Some("Unknown");
+    // One that has never said anything has its minute from when it was made.
+    cluster.when("never", unknown).await;
+    let after = restarted.elapsed();
+    assert!((14..=20).contains(&after.as_secs()), "{after:?}");
+    let heard = cluster.nodes.get(&ObjectKey::cluster("heard")).unwrap();
+    assert_eq!(status_of(&heard, "Ready"), Some("True"));
+    cluster.when("heard", unknown).await;
+    let after = restarted.elapsed();
+    assert!((50..=55).contains(&after.as_secs()), "{after:?}");
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_194_who_leads_is_said_in_a_lease_and_in_events() {
+    let identity = "host_7b1f".to_owned();
+    let cluster =
+        Cluster::start(Options { identity: Some(identity.clone()), ..Options::default() }).await;
+    let event = cluster.event("LeaderElection").await;
+    assert_eq!(event.message.as_deref(), Some("host_7b1f became leader"));
+    let on = &event.involved_object;
+    assert_eq!((on.kind.as_deref(), on.namespace.as_deref()), (Some("Lease"), Some("kube-system")));
+    let key = ObjectKey::new("kube-system", "kube-controller-manager");
+    let spec = cluster.client.get::<Lease>(&key).await.unwrap().spec.unwrap();
+    assert_eq!(spec.holder_identity, Some(identity));
+    assert_eq!((spec.lease_duration_seconds, spec.lease_transitions), (Some(15), Some(0)));
+    assert!(spec.acquire_time.is_some() && spec.renew_time.is_some());
+    let Cluster { running, controllers, client, .. } = cluster;
+    controllers.stop().await;
+    let events = client.list::<Event>(&client::Selection::namespace("kube-system")).await.unwrap();
+    let said: Vec<&str> = events.iter().filter_map(|event| event.message.as_deref()).collect();
+    assert!(said.contains(&"host_7b1f stopped leading"), "{said:?}");
+    running.stop().await;
 }

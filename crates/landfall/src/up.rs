@@ -178,11 +178,11 @@ impl ControlPlane {
         let as_user = |name: &str, groups: &[&str]| {
             Client::in_process(server.server.door(User::authenticated(name, groups)))
         };
+        let manager = as_user("system:kube-controller-manager", &["system:masters"]);
+        let controllers = controllers::start(&manager, chosen);
+        server.server.also_show(controllers.metrics());
         ControlPlane {
-            controllers: controllers::start(
-                &as_user("system:kube-controller-manager", &["system:masters"]),
-                chosen,
-            ),
+            controllers,
             scheduler: (!options.no_scheduler).then(|| {
                 let scheduler = scheduler::start(&as_user("system:kube-scheduler", &[]));
                 server.server.also_show(scheduler.metrics());

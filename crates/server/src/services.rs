@@ -22,6 +22,9 @@ use store::{Change, Draft, Expect, Write, WriteError};
 pub(crate) const SERVICE_RANGE: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 96, 0, 0), 16);
 pub(crate) const API_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 
+/// Where the ranges are that addresses come from: the first one, and those that people add (C-181).
+const RANGES: &str = "networking.k8s.io/servicecidrs";
+
 const NODE_PORTS: std::ops::RangeInclusive<u16> = 30000..=32767;
 /// Not an API resource: the claims on node ports.
 const PORT_CLAIMS: &str = "internal/nodeports";
@@ -113,8 +116,9 @@ async fn address(
         }
         return Ok(());
     }
+    let ranges = ranges(call.store());
     for _ in 0..ATTEMPTS {
-        let address = random_address();
+        let Some(address) = random_address(&ranges) else { break };
         let name = address.to_string();
         let free = if dry_run {
             call.store().get(ADDRESSES, &name).is_none()
@@ -134,21 +138,76 @@ async fn address(
     Err(ApiError::Internal("failed to allocate a serviceIP: range is full".into()))
 }
 
-fn random_address() -> Ipv4Addr {
-    let (network, bits) = SERVICE_RANGE;
-    let hosts = 1u32 << (32 - bits);
-    // Neither the network, nor the API's address, nor the broadcast address.
-    let host = 2 + (clock::random_u64() % u64::from(hosts - 3)) as u32;
-    Ipv4Addr::from(u32::from(network) + host)
+/// An IPv4 network and the bits of it that are fixed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Range {
+    network: Ipv4Addr,
+    bits: u32,
+}
+
+impl Range {
+    fn parse(text: &str) -> Option<Range> {
+        let (network, bits) = text.split_once('/')?;
+        let (network, bits) = (network.parse().ok()?, bits.parse().ok()?);
+        (1..=32).contains(&bits).then_some(Range { network, bits })
+    }
+
+    fn has(self, address: Ipv4Addr) -> bool {
+        let cut = |address: Ipv4Addr| u32::from(address) >> (32 - self.bits);
+        cut(address) == cut(self.network)
+    }
+
+    /// Neither the network's own address nor the broadcast address, if it has room for such.
+    fn random(self) -> Ipv4Addr {
+        let hosts = 1u64 << (32 - self.bits);
+        let host = match hosts {
+            1..=2 => clock::random_u64() % hosts,
+            hosts => 1 + clock::random_u64() % (hosts - 2),
+        };
+        Ipv4Addr::from(u32::from(self.network).wrapping_add(host as u32))
+    }
+}
+
+impl std::fmt::Display for Range {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.network, self.bits)
+    }
+}
+
+/// Those that are ready and stay.
+fn ranges(store: &Store) -> Vec<Range> {
+    let (_, ranges) = store.list(RANGES, "", None);
+    let ranges = ranges.iter().filter(|range| range.meta().deletion_timestamp.is_none());
+    let ranges = ranges.map(|range: &Arc<object::Object>| range.value());
+    ranges.filter(is_ready).flat_map(|range| cidrs(&range)).collect()
+}
+
+fn is_ready(range: &Value) -> bool {
+    let conditions = range.at(&["status", "conditions"]).and_then(Value::as_array);
+    let ready = |one: &Value| one["type"] == "Ready" && one["status"] == "True";
+    conditions.into_iter().flatten().any(ready)
+}
+
+fn cidrs(range: &Value) -> Vec<Range> {
+    let cidrs = range.at(&["spec", "cidrs"]).and_then(Value::as_array);
+    cidrs.into_iter().flatten().filter_map(Value::as_str).filter_map(Range::parse).collect()
+}
+
+fn random_address(ranges: &[Range]) -> Option<Ipv4Addr> {
+    let count = ranges.len() as u64;
+    let range = ranges.get(usize::try_from(clock::random_u64().checked_rem(count)?).ok()?)?;
+    // The API's own is claimed already, but for a dry run on an empty store.
+    Some(range.random()).filter(|address| *address != API_ADDRESS).or(Some(range.random()))
 }
 
 fn in_range(call: &Call, service: &Value, text: &str) -> Result<Ipv4Addr> {
-    let (network, bits) = SERVICE_RANGE;
-    let inside = |address: &Ipv4Addr| {
-        u32::from(*address) >> (32 - bits) == u32::from(network) >> (32 - bits)
-    };
+    let ranges = ranges(call.store());
+    let inside = |address: &Ipv4Addr| ranges.iter().any(|range| range.has(*address));
     text.parse().ok().filter(inside).ok_or_else(|| {
-        let why = format!("the provided IP ({text}) is not in the valid range. The range of valid IPs is {network}/{bits}");
+        let all = ranges.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let why = format!(
+            "the provided IP ({text}) is not in the valid range. The range of valid IPs is {all}"
+        );
         invalid_address(call, service, text, "failed to allocate IP ", &why)
     })
 }
@@ -368,5 +427,28 @@ pub(crate) async fn sweep(store: &Store) {
         if !claim.name().parse().is_ok_and(|port: u16| ports.contains(&port)) {
             give_back(store, PORT_CLAIMS, claim.name()).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_of_their_range() {
+        for text in ["10.96.0.0/16", "10.9.0.0/29", "10.9.0.4/31", "10.9.0.9/32", "128.0.0.0/1"] {
+            let range = Range::parse(text).unwrap();
+            assert_eq!(range.to_string(), text);
+            for _ in 0..200 {
+                let address = range.random();
+                assert!(range.has(address), "{address} of {text}");
+                let ends = [range.network, Ipv4Addr::from(u32::from(range.network) | 7)];
+                assert!(text != "10.9.0.0/29" || !ends.contains(&address), "{address} of {text}");
+            }
+        }
+        for text in ["fd00::/64", "10.0.0.0", "10.0.0.0/33", "10.0.0.0/0", ""] {
+            assert_eq!(Range::parse(text), None, "{text}");
+        }
+        assert!(!Range::parse("10.9.0.0/29").unwrap().has("10.9.0.8".parse().unwrap()));
     }
 }

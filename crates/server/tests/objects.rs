@@ -250,12 +250,13 @@ async fn a_91_and_92_refusals_name_every_field_and_why() {
     );
 }
 
-///
+/// A-93, T-CTRL-52
 #[tokio::test]
 async fn a_93_nothing_new_in_a_namespace_that_goes() {
     let cluster = Cluster::start().await;
     let namespaces = "/api/v1/namespaces";
     cluster.make(namespaces, json!({"metadata": {"name": "shop"}})).await;
+    cluster.make(&format!("{namespaces}/shop/configmaps"), map("there")).await;
     cluster.delete(&format!("{namespaces}/shop")).await.ok();
     let said = cluster.post(&format!("{namespaces}/shop/configmaps"), map("m")).await;
     let message = said.refused(403, "Forbidden");
@@ -266,6 +267,11 @@ async fn a_93_nothing_new_in_a_namespace_that_goes() {
         (&cause["reason"], &cause["field"]),
         (&"NamespaceTerminating".into(), &"metadata.namespace".into())
     );
+    assert_eq!(cause["message"], "namespace shop is being terminated");
+    // What is there may still be changed, and deleted.
+    let there = format!("{namespaces}/shop/configmaps/there");
+    cluster.patch(&there, json!({"data": {"a": "b"}})).await.ok();
+    cluster.delete(&there).await.ok();
 }
 
 #[tokio::test]

@@ -37,6 +37,7 @@ fn two(seconds: i64, large: (i64, &str), small: (i64, &str)) -> String {
 mod tests {
     use super::*;
 
+    /// T-CLI-27
     #[test]
     fn a_195_ages_read_as_kubectl_users_know_them() {
         for (seconds, text) in [

@@ -323,6 +323,7 @@ mod tests {
         }
     }
 
+    /// T-CLI-24
     #[test]
     fn a_197_pods_that_have_ended_are_marked_completed() {
         let marked = row_conditions(&json!({"status": {"phase": "Succeeded"}}));

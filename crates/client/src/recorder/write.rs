@@ -19,9 +19,14 @@ const LANES: usize = 8;
 /// Events waiting for one writer; more are dropped.
 const LANE_MAX: usize = 500;
 
-/// The waits between tries.
-const AGAIN_AFTER: [Duration; 3] =
-    [Duration::from_millis(100), Duration::from_secs(1), Duration::from_secs(5)];
+/// The waits between tries: a hiccup is over at once, and after two minutes it is old news. Upstream:
+/// `maxTriesPerEvent`.
+const AGAIN_AFTER: [Duration; 11] = {
+    let mut waits = [Duration::from_secs(10); 11];
+    waits[0] = Duration::from_millis(100);
+    waits[1] = Duration::from_secs(1);
+    waits
+};
 
 /// Where cluster-scoped objects have their events.
 const NO_NAMESPACE: &str = "default";

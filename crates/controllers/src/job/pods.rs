@@ -136,3 +136,79 @@ pub(super) fn restarts(pod: &Pod) -> i32 {
     let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
     all.map(|status| status.restart_count).fold(0, i32::saturating_add)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::label;
+    use serde_json::{Value, json};
+
+    fn job(name: &str, more: Value) -> Job {
+        let mut spec = json!({ "template": {
+            "metadata": { "labels": { "job-name": "j" }, "finalizers": ["example.com/own"] },
+            "spec": {
+                "containers": [{ "name": "a" },
+                               { "name": "b", "env": [{ "name": INDEX_ENV, "value": "mine" }] }],
+                "initContainers": [{ "name": "i" }],
+            },
+        } });
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let meta = json!({ "namespace": "a", "name": name, "uid": "u" });
+        serde_json::from_value(json!({ "metadata": meta, "spec": spec })).unwrap()
+    }
+
+    #[test]
+    fn c_102_a_pod_has_the_labels_of_the_template_and_is_held_until_it_is_counted() {
+        let pod = make(&job("sum", json!({})), None, None);
+        assert_eq!(label(&pod, "job-name"), Some("j"));
+        assert_eq!(pod.metadata.finalizers.as_deref().unwrap(), ["example.com/own", TRACKING]);
+        assert_eq!(pod.metadata.generate_name.as_deref(), Some("sum-"));
+        assert_eq!(pod.metadata.name, None);
+        assert_eq!(pod.spec.unwrap().hostname, None);
+    }
+
+    #[test]
+    fn c_102_c_103_the_index_survives_in_a_long_name() {
+        let indexed = json!({ "completionMode": "Indexed", "completions": 200 });
+        let pod = make(&job("sum", indexed.clone()), Some(7), None);
+        assert_eq!(pod.metadata.generate_name.as_deref(), Some("sum-7-"));
+        assert_eq!((label(&pod, INDEX), annotation(&pod, INDEX)), (Some("7"), Some("7")));
+        let spec = pod.spec.unwrap();
+        assert_eq!(spec.hostname.as_deref(), Some("sum-7"));
+        let env = |container: &Container| serde_json::to_value(&container.env).unwrap();
+        let told = json!([{ "name": INDEX_ENV, "valueFrom": { "fieldRef": {
+            "fieldPath": "metadata.labels['batch.kubernetes.io/job-completion-index']" } } }]);
+        assert_eq!(env(&spec.containers[0]), told);
+        assert_eq!(env(&spec.containers[1])[0]["value"], "mine", "who has it keeps it");
+        assert_eq!(env(&spec.init_containers.unwrap()[0]), told);
+        let long = make(&job(&"x".repeat(63), indexed), Some(123), None);
+        let prefix = long.metadata.generate_name.unwrap();
+        assert_eq!((prefix.len(), &prefix[prefix.len() - 6..]), (58, "x-123-"));
+    }
+
+    /// C-111
+    #[test]
+    fn c_111_what_counts_as_failed() {
+        let pod = |phase: &str, going: bool| -> Pod {
+            let at = going.then_some("2026-01-01T00:00:00Z");
+            serde_json::from_value(json!({
+                "metadata": { "deletionTimestamp": at }, "status": { "phase": phase } }))
+            .unwrap()
+        };
+        let either = job("j", json!({ "podReplacementPolicy": "TerminatingOrFailed" }));
+        let only = job("j", json!({ "podReplacementPolicy": "Failed" }));
+        let cases = [
+            ("Failed", false, true, true),
+            ("Failed", true, true, true),
+            ("Running", false, false, false),
+            ("Running", true, true, false),
+            ("Pending", true, true, false),
+            ("Succeeded", true, false, false),
+        ];
+        for (phase, going, by_either, by_only) in cases {
+            let pod = pod(phase, going);
+            assert_eq!(failed(&either, &pod), by_either, "{phase} {going}");
+            assert_eq!(failed(&only, &pod), by_only, "{phase} {going}");
+        }
+    }
+}

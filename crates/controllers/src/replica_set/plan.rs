@@ -233,6 +233,7 @@ mod tests {
         assert_eq!(decide(2, "vv").next, None);
     }
 
+    /// C-24
     #[test]
     fn t_ctrl_7_one_that_goes_manages_no_pods() {
         let mut set = set::<ReplicaSet>(3);
@@ -251,6 +252,7 @@ mod tests {
         assert_eq!(plan.surplus[0].metadata.name.as_deref(), Some("1"));
     }
 
+    /// C-17: what is there with the same status stays as it is, its time and message included.
     #[test]
     fn c_21_a_failure_is_said_once_and_taken_back() {
         let now = NOW.parse().unwrap();

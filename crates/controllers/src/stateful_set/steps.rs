@@ -4,7 +4,7 @@ use super::claims::{self, Owners};
 use super::plan::{Step, is_parallel};
 use super::{Controller, identity};
 use crate::workload::{is_deleted, is_outdated, name, why};
-use client::{CONCURRENT_MAX, DeleteOptions, Error, ObjectKey, reference};
+use client::{CONCURRENT_MAX, DeleteOptions, Error, ObjectKey, Recorder, reference};
 use futures::future::join_all;
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetStatus};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
@@ -16,6 +16,22 @@ pub(super) enum Done {
     All,
     /// Something must go first.
     Blocked,
+}
+
+/// What became of a pod of the set (T-CTRL-23).
+fn tell(recorder: &Recorder, set: &StatefulSet, pod: &Pod, verb: &str, error: Option<&Error>) {
+    let (on, what) = (reference(set), format!("{verb} Pod {} in StatefulSet", name(pod)));
+    let set = name(set);
+    match error {
+        None => {
+            let reason = format!("Successful{verb}");
+            recorder.normal(&on, &reason, format!("{what} {set} successful"));
+        }
+        Some(error) => {
+            let message = format!("{what} {set} failed error: {}", why(error));
+            recorder.warning(&on, &format!("Failed{verb}"), message);
+        }
+    }
 }
 
 impl Controller<'_> {
@@ -113,19 +129,7 @@ impl Controller<'_> {
     }
 
     fn tell(&self, set: &Arc<StatefulSet>, pod: &Pod, verb: &str, error: Option<&Error>) {
-        let (on, what) =
-            (reference(set.as_ref()), format!("{verb} Pod {} in StatefulSet", name(pod)));
-        let set = name(set.as_ref());
-        match error {
-            None => {
-                let reason = format!("Successful{verb}");
-                self.recorder.normal(&on, &reason, format!("{what} {set} successful"));
-            }
-            Some(error) => {
-                let message = format!("{what} {set} failed error: {}", why(error));
-                self.recorder.warning(&on, &format!("Failed{verb}"), message);
-            }
-        }
+        tell(&self.recorder, set, pod, verb, error);
     }
 
     /// Makes the claims that are missing. One that is going, or goes with an earlier pod of that
@@ -220,6 +224,34 @@ impl Controller<'_> {
         match self.cluster.client.update_status(set.as_ref(), status).await {
             Err(error) if is_outdated(&error) => Ok(()),
             written => written,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use client::Severity;
+
+    /// T-CTRL-23, C-218
+    #[test]
+    fn t_ctrl_23_what_becomes_of_a_pod_is_told() {
+        let set = serde_json::from_value(json!({ "metadata": { "name": "db" } })).unwrap();
+        let pod: Pod = serde_json::from_value(json!({ "metadata": { "name": "db-0" } })).unwrap();
+        let no = Error::Unsendable { doing: "try".into(), why: "no".into() };
+        let cases = [
+            ("Create", None, Severity::Normal, "SuccessfulCreate", "successful"),
+            ("Delete", None, Severity::Normal, "SuccessfulDelete", "successful"),
+            ("Update", None, Severity::Normal, "SuccessfulUpdate", "successful"),
+            ("Create", Some(&no), Severity::Warning, "FailedCreate", "failed error: no"),
+            ("Delete", Some(&no), Severity::Warning, "FailedDelete", "failed error: no"),
+        ];
+        let (recorder, mut told) = Recorder::collecting();
+        for (verb, error, severity, reason, end) in cases {
+            tell(&recorder, &set, &pod, verb, error);
+            let told = told.try_recv().unwrap();
+            assert_eq!((told.severity, told.reason.as_str()), (severity, reason));
+            assert_eq!(told.message, format!("{verb} Pod db-0 in StatefulSet db {end}"));
         }
     }
 }

@@ -159,7 +159,7 @@ fn annotation<'a>(claim: &'a PersistentVolumeClaim, key: &str) -> Option<&'a str
     claim.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
-fn is_ours(volume: &PersistentVolume) -> bool {
+pub(super) fn is_ours(volume: &PersistentVolume) -> bool {
     let annotations = volume.metadata.annotations.as_ref();
     annotations.and_then(|all| all.get(PROVISIONED_BY)).is_some_and(|by| by == PROVISIONER)
 }
@@ -185,6 +185,7 @@ fn class(node: &str) -> StorageClass {
         "provisioner": PROVISIONER,
         "reclaimPolicy": "Delete",
         "volumeBindingMode": "WaitForFirstConsumer",
+        "allowVolumeExpansion": true,
         "allowedTopologies": [{ "matchLabelExpressions": [
             { "key": "kubernetes.io/hostname", "values": [node] },
         ]}],

@@ -133,12 +133,12 @@ fn spec(volume: &PersistentVolume) -> PersistentVolumeSpec {
     volume.spec.clone().unwrap_or_default()
 }
 
-fn capacity(volume: &PersistentVolume) -> Option<Quantity> {
+pub(super) fn capacity(volume: &PersistentVolume) -> Option<Quantity> {
     let text = volume.spec.as_ref()?.capacity.as_ref()?.get("storage")?;
     Quantity::parse(&text.0).ok()
 }
 
-fn requested(claim: &PersistentVolumeClaim) -> Option<Quantity> {
+pub(super) fn requested(claim: &PersistentVolumeClaim) -> Option<Quantity> {
     let requests = claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?;
     Quantity::parse(&requests.get("storage")?.0).ok()
 }

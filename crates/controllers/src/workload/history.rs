@@ -260,6 +260,7 @@ mod tests {
         assert_eq!(forgotten(0), [2, 3]);
     }
 
+    /// C-210
     #[test]
     fn c_89_data_is_a_patch_with_sorted_keys() {
         let text = data(&wanted("a")).to_string();

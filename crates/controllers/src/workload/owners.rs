@@ -198,6 +198,7 @@ fn release_patch<O: Workload, K: Workload>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::testbed::{self, Bed};
     use k8s_openapi::api::apps::v1::ReplicaSet;
     use k8s_openapi::api::core::v1::Pod;
 
@@ -218,6 +219,7 @@ mod tests {
         Arc::new(serde_json::from_value(json!({ "metadata": meta })).unwrap())
     }
 
+    /// C-24: an owner that goes counts what it has, and neither adopts nor releases.
     #[test]
     fn c_2_c_4_c_5_orphans_are_taken_and_strangers_let_go() {
         let selector = LabelSelector::parse("app=web").unwrap();
@@ -243,6 +245,34 @@ mod tests {
             };
             assert_eq!(found, expected, "{what}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn c_3_an_owner_that_went_meanwhile_adopts_nothing() {
+        let bed = Bed::start().await;
+        let orphan: Arc<Pod> = Arc::new(bed.create(testbed::pod("default", "p", "web")).await);
+        let writes = Writes::new(&Cache::start(&bed.client));
+        let selector = LabelSelector::parse("app=web").unwrap();
+        let adopts = async |owner: &ReplicaSet| {
+            let candidates = vec![orphan.clone()];
+            let claimed = claim(&bed.client, &writes, owner, &selector, None, candidates).await;
+            claimed.unwrap().len() == 1
+        };
+        // What is passed on is as a cache has it that has not heard of the end.
+        let gone: ReplicaSet = bed.create(testbed::replica_set("gone", json!([]))).await;
+        bed.delete(&gone).await;
+        assert!(!adopts(&gone).await, "gone");
+        bed.create::<ReplicaSet>(testbed::replica_set("gone", json!([]))).await;
+        assert!(!adopts(&gone).await, "another has its name");
+        let held = testbed::replica_set("held", json!(["example.com/hold"]));
+        let going: ReplicaSet = bed.create(held).await;
+        bed.delete(&going).await;
+        assert!(!adopts(&going).await, "going");
+        let live: Pod = bed.client.get(&ObjectKey::of(orphan.as_ref())).await.unwrap();
+        assert_eq!(live.metadata.owner_references, None);
+        let lives: ReplicaSet = bed.create(testbed::replica_set("lives", json!([]))).await;
+        assert!(adopts(&lives).await);
+        bed.stop().await;
     }
 
     #[test]

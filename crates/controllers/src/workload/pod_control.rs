@@ -11,7 +11,10 @@ use std::sync::Arc;
 
 /// What is said to people about an error: the server's own words if it was the server that said no.
 pub(crate) fn why(error: &Error) -> String {
-    error.status().map_or_else(|| error.to_string(), |status| status.message.clone())
+    match error {
+        Error::Unsendable { why, .. } => why.clone(),
+        error => error.status().map_or_else(|| error.to_string(), |status| status.message.clone()),
+    }
 }
 
 /// A pod as the template says, controlled by `owner`. Nothing of the owner's own labels is in it.
@@ -49,12 +52,16 @@ pub(crate) struct PodControl {
 
 impl PodControl {
     /// Creates these in batches of 1, 2, 4, …; the first batch with a failure is the last. How many
-    /// were made, and what went wrong.
+    /// were made, and what went wrong. Pods without labels would be nobody's: none is made (C-8).
     pub(crate) async fn create<O: Workload>(
         &self,
         owner: &O,
         pods: Vec<Pod>,
     ) -> (usize, Option<Error>) {
+        if pods.iter().any(|pod| pod.metadata.labels.as_ref().is_none_or(|all| all.is_empty())) {
+            let why = "unable to create pods, no labels".to_owned();
+            return (0, Some(Error::Unsendable { doing: "create pods".to_owned(), why }));
+        }
         let mut made = 0;
         let mut size = 1;
         let mut left = pods.as_slice();
@@ -137,5 +144,102 @@ impl PodControl {
                 Err(error)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::testbed::{self, Bed};
+    use client::{Cache, Happening};
+    use k8s_openapi::api::apps::v1::ReplicaSet;
+    use k8s_openapi::api::core::v1::{Namespace, ResourceQuota};
+    use serde_json::json;
+    use tokio::sync::mpsc::Receiver;
+
+    async fn owner(bed: &Bed, namespace: &str) -> ReplicaSet {
+        let mut set = testbed::replica_set("web", json!([]));
+        set["metadata"]["namespace"] = json!(namespace);
+        bed.create(set).await
+    }
+
+    fn hands(bed: &Bed) -> (PodControl, Receiver<Happening>) {
+        let (recorder, told) = Recorder::collecting();
+        let writes = Writes::new(&Cache::start(&bed.client));
+        (PodControl { client: bed.client.clone(), recorder, writes }, told)
+    }
+
+    fn pods(owner: &ReplicaSet, count: usize) -> Vec<Pod> {
+        let template = owner.spec.as_ref().unwrap().template.clone().unwrap();
+        vec![from_template(owner, &template); count]
+    }
+
+    fn reasons(told: &mut Receiver<Happening>) -> Vec<String> {
+        std::iter::from_fn(|| told.try_recv().ok()).map(|happening| happening.reason).collect()
+    }
+
+    async fn quota(bed: &Bed, pods: &str) {
+        let quota = json!({ "metadata": { "namespace": "default", "name": "q" },
+                            "spec": { "hard": { "pods": pods } } });
+        let quota: ResourceQuota = bed.create(quota).await;
+        let used = json!({ "status": { "hard": { "pods": pods }, "used": { "pods": "0" } } });
+        let key = ObjectKey::of(&quota);
+        bed.client.patch_status::<ResourceQuota>(&key, &used).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn c_8_pods_without_labels_are_not_made() {
+        let bed = Bed::start().await;
+        let owner = owner(&bed, "default").await;
+        let (hands, mut told) = hands(&bed);
+        let mut wanted = pods(&owner, 1);
+        wanted[0].metadata.labels = None;
+        let (made, error) = hands.create(&owner, wanted).await;
+        assert_eq!((made, why(&error.unwrap()).as_str()), (0, "unable to create pods, no labels"));
+        assert!(reasons(&mut told).is_empty());
+        bed.stop().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn c_8_what_a_terminating_namespace_refuses_is_neither_said_nor_tried_again() {
+        let bed = Bed::start().await;
+        let namespace: Namespace = bed.create(json!({ "metadata": { "name": "away" } })).await;
+        let owner = owner(&bed, "away").await;
+        let (hands, mut told) = hands(&bed);
+        bed.delete(&namespace).await;
+        let (made, error) = hands.create(&owner, pods(&owner, 5)).await;
+        assert_eq!(made, 0);
+        assert!(error.is_none(), "an error would bring another try: {error:?}");
+        assert!(reasons(&mut told).is_empty());
+        bed.stop().await;
+    }
+
+    /// C-217: what is refused costs one attempt a round.
+    #[tokio::test(start_paused = true)]
+    async fn c_9_the_first_refusal_ends_a_round() {
+        let bed = Bed::start().await;
+        let owner = owner(&bed, "default").await;
+        let (hands, mut told) = hands(&bed);
+        quota(&bed, "0").await;
+        let (made, error) = hands.create(&owner, pods(&owner, 100)).await;
+        assert_eq!(made, 0);
+        assert!(error.unwrap().is_forbidden());
+        assert_eq!(reasons(&mut told), ["FailedCreate"]);
+        bed.stop().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn c_9_batches_double_and_a_round_ends_with_the_batch_that_fails() {
+        let bed = Bed::start().await;
+        let owner = owner(&bed, "default").await;
+        let (hands, mut told) = hands(&bed);
+        quota(&bed, "4").await;
+        // One, two, and of the next four the first: then there is no more room.
+        let (made, error) = hands.create(&owner, pods(&owner, 100)).await;
+        assert!(error.unwrap().is_forbidden());
+        let told = reasons(&mut told);
+        let count = |reason: &str| told.iter().filter(|told| *told == reason).count();
+        assert_eq!((made, count("SuccessfulCreate"), count("FailedCreate")), (4, 4, 3));
+        bed.stop().await;
     }
 }

@@ -97,6 +97,7 @@ mod tests {
         template(json!({ "metadata": { "labels": { "app": "web" } }, "spec": spec }))
     }
 
+    /// C-215
     #[test]
     fn c_28_templates_are_compared_by_meaning() {
         let plain = web(json!({}), "1");

@@ -166,4 +166,50 @@ mod tests {
             assert_eq!(uid(pods[0].pod.as_ref()), uid(first.pod.as_ref()), "{what}");
         }
     }
+
+    #[test]
+    fn c_105_a_job_lets_go_of_those_that_have_done_least() {
+        let ready = |since: &str| json!([{ "type": "Ready", "status": "True", "lastTransitionTime": since }]);
+        let restarted = json!([{ "name": "c", "image": "", "imageID": "", "ready": true,
+                                 "restartCount": 3 }]);
+        let running = |more: Value| {
+            let mut status = json!({ "phase": "Running" });
+            status.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            status
+        };
+        let early = "2026-01-01T00:00:00Z";
+        let late = "2026-01-01T00:00:30Z";
+        // In the order in which they go.
+        let rows = [
+            ("unscheduled", "", early, json!({ "phase": "Pending" })),
+            ("pending", "n", early, json!({ "phase": "Pending" })),
+            ("not ready", "n", early, running(json!({}))),
+            ("ready for shorter", "n", early, running(json!({ "conditions": ready(late) }))),
+            (
+                "restarted more",
+                "n",
+                early,
+                running(json!({ "conditions": ready(early), "containerStatuses": restarted })),
+            ),
+            ("younger", "n", late, running(json!({ "conditions": ready(early) }))),
+            ("older", "n", early, running(json!({ "conditions": ready(early) }))),
+        ];
+        let mut all: Vec<Arc<Pod>> = rows
+            .iter()
+            .map(|(name, node, created, status)| {
+                let cost = json!({ "controller.kubernetes.io/pod-deletion-cost":
+                                   if *name == "older" { "-100" } else { "0" } });
+                let meta = json!({ "name": name, "uid": name, "creationTimestamp": created,
+                                   "annotations": cost });
+                let pod = json!({ "metadata": meta, "status": status,
+                                  "spec": { "nodeName": node, "containers": [] } });
+                Arc::new(serde_json::from_value(pod).unwrap())
+            })
+            .collect();
+        all.reverse();
+        rank_for_removal(&mut all);
+        let names: Vec<&str> =
+            all.iter().map(|pod| pod.metadata.name.as_deref().unwrap()).collect();
+        assert_eq!(names, rows.map(|row| row.0), "and the cost of a deletion is not asked");
+    }
 }

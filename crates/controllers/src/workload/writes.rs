@@ -63,3 +63,56 @@ impl<K: Workload> Writes<K> {
         self.unseen.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::testbed::{self, Bed};
+    use client::DeleteOptions;
+    use k8s_openapi::api::core::v1::Pod;
+
+    /// C-11, T-CTRL-8
+    #[tokio::test(start_paused = true)]
+    async fn c_11_t_ctrl_8_nothing_is_decided_before_our_own_writes_are_seen() {
+        let bed = Bed::start().await;
+        let cache = Cache::<Pod>::start(&bed.client);
+        cache.synced().await;
+        let (writes, owner) = (Writes::new(&cache), ObjectKey::new("default", "web"));
+        assert!(writes.seen(&owner).await, "nothing was written");
+        let mut pod: Pod = bed.create(testbed::pod("default", "p", "web")).await;
+        writes.wrote(&owner, &pod);
+        assert!(writes.seen(&owner).await);
+
+        // As if the watch were late: what we wrote is newer than all that it has shown.
+        let version = |pod: &Pod| pod.metadata.resource_version.as_ref()?.parse::<u64>().ok();
+        let next = version(&pod).unwrap() + 1;
+        pod.metadata.resource_version = Some(next.to_string());
+        writes.wrote(&owner, &pod);
+        assert!(!writes.seen(&owner).await);
+        assert!(!writes.seen(&owner).await, "and it is not forgotten by asking");
+        assert!(writes.seen(&ObjectKey::new("default", "other")).await, "others go on");
+        let later: Pod = bed.create(testbed::pod("default", "later", "web")).await;
+        assert!(version(&later).unwrap() >= next);
+        assert!(writes.seen(&owner).await);
+        bed.stop().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn t_ctrl_8_a_deletion_is_seen_when_the_pod_is_going() {
+        let bed = Bed::start().await;
+        let cache = Cache::<Pod>::start(&bed.client);
+        cache.synced().await;
+        let (writes, owner) = (Writes::new(&cache), ObjectKey::new("default", "web"));
+        let mut wanted = testbed::pod("default", "p", "web");
+        wanted["metadata"]["finalizers"] = serde_json::json!(["example.com/hold"]);
+        let pod: Arc<Pod> = Arc::new(bed.create(wanted).await);
+        assert!(cache.caught_up_with_all([pod.as_ref()]).await);
+        writes.deleted(&owner, [pod.clone()]);
+        assert!(!writes.seen(&owner).await, "the cache shows it alive");
+        let key = ObjectKey::of(pod.as_ref());
+        bed.client.delete::<Pod>(&key, &DeleteOptions::default()).await.unwrap();
+        assert!(writes.seen(&owner).await, "marked is enough");
+        assert!(bed.client.find::<Pod>(&key).await.unwrap().is_some());
+        bed.stop().await;
+    }
+}

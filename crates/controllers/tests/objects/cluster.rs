@@ -5,7 +5,7 @@ use controllers::{Handle, Options};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use serde_json::{Value, json};
 use server::authn::User;
-use server::{Config, Running, StoreChoice};
+use server::{Config, Door, Running, StoreChoice};
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -26,6 +26,11 @@ impl Cluster {
     }
 
     pub(crate) async fn with(options: Options) -> Cluster {
+        Cluster::through(options, |door| Client::in_process(door)).await
+    }
+
+    /// As [`Cluster::with`], for controllers whose way to the server is another.
+    pub(crate) async fn through(options: Options, way: impl FnOnce(Door) -> Client) -> Cluster {
         // Each test is a process of its own, so that the clock on the wall is paused, too.
         clock::simulate("2026-11-01T00:00:00Z".parse().unwrap(), 1);
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -39,7 +44,7 @@ impl Cluster {
         };
         let running = server::start(config).await.unwrap();
         let admin = User::authenticated("tester", &["system:masters"]);
-        let client = Client::in_process(running.server.door(admin));
+        let client = way(running.server.door(admin));
         let controllers = controllers::start(&client, options);
         Cluster { running, controllers, client, _data_dir: data_dir }
     }
@@ -47,6 +52,15 @@ impl Cluster {
     pub(crate) async fn stop(self) {
         self.controllers.stop().await;
         self.running.stop().await;
+    }
+
+    /// The value of one line of what the controllers count.
+    pub(crate) fn counted(&self, line: &str) -> Option<String> {
+        let mut page = metrics::Page::default();
+        self.controllers.metrics().write(&mut page, |_| true);
+        let text = page.into_text();
+        let found = text.lines().find_map(|shown| shown.strip_prefix(line));
+        found.map(|value| value.trim().to_owned())
     }
 
     pub(crate) async fn create<K: Object<DynamicType = ()>>(&self, object: Value) -> K {

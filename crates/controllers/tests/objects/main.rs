@@ -3,6 +3,9 @@
 #[allow(dead_code, reason = "not every test looks at everything")]
 mod cluster;
 
+mod accounts;
+mod addresses;
+
 mod budgets;
 mod garbage;
 mod namespaces;

@@ -1,11 +1,17 @@
 //! How a namespace goes, on a whole server and a paused clock.
 
 use crate::cluster::{Cluster, key};
-use client::{DeleteOptions, ObjectKey};
+use client::{Client, DeleteOptions, ObjectKey, Selection};
+use controllers::Options;
+use http_body_util::{BodyExt, Either, Full};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service, ServiceAccount};
 use serde_json::{Value, json};
+use server::Door;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
+use tower::{BoxError, Service as _};
 
 fn condition(namespace: &Namespace, type_: &str) -> Option<String> {
     let mut conditions = namespace.status.as_ref()?.conditions.iter().flatten();
@@ -139,5 +145,73 @@ async fn t_ctrl_63_the_servers_own_service_comes_back_with_its_address() {
     let after: Service = cluster.client.get(&own).await.unwrap();
     assert_eq!(after.spec.unwrap().cluster_ip, before.spec.unwrap().cluster_ip);
     assert!(deleted.elapsed() < Duration::from_secs(10), "{:?}", deleted.elapsed());
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_143_a_new_namespace_has_two_objects_and_its_label() {
+    let cluster = Cluster::start().await;
+    cluster.namespace("new").await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let namespace: Namespace = cluster.client.get(&ObjectKey::cluster("new")).await.unwrap();
+    let labels = namespace.metadata.labels.unwrap();
+    assert_eq!(labels.len(), 1);
+    assert_eq!(labels["kubernetes.io/metadata.name"], "new");
+    let kinds = cluster.client.discover().await.unwrap().kinds;
+    let mut there = Vec::new();
+    for kind in kinds.iter().filter(|kind| kind.namespaced && kind.preferred && kind.can("list")) {
+        let all = cluster.client.outlines(&kind.resource, &Selection::namespace("new")).await;
+        let named = |name: Option<String>| format!("{} {}", kind.resource.plural, name.unwrap());
+        there.extend(all.unwrap().into_iter().map(|object| named(object.metadata.name)));
+    }
+    there.sort();
+    assert_eq!(there, ["configmaps kube-root-ca.crt", "serviceaccounts default"]);
+    cluster.stop().await;
+}
+
+/// A way to the server on which, while `dead`, a group of the API does not answer.
+fn with_a_dead_group(door: Door, dead: Arc<AtomicBool>) -> Client {
+    type Request = http::Request<kube::client::Body>;
+    Client::in_process(tower::service_fn(move |request: Request| {
+        let (mut door, dead) = (door.clone(), dead.clone());
+        async move {
+            let groups = request.uri().path() == "/apis" && dead.load(Ordering::SeqCst);
+            let answer = door.call(request).await.map_err(BoxError::from)?;
+            if !groups {
+                return Ok::<_, BoxError>(answer.map(Either::Left));
+            }
+            let (mut parts, body) = answer.into_parts();
+            let bytes = body.collect().await.map_err(BoxError::from)?.to_bytes();
+            let mut groups: Value = serde_json::from_slice(&bytes)?;
+            groups["items"].as_array_mut().unwrap().push(json!({
+                "metadata": { "name": "dead.example.com" },
+                "versions": [{ "version": "v1", "freshness": "Stale", "resources": [] }],
+            }));
+            parts.headers.remove(http::header::CONTENT_LENGTH);
+            let body = Full::from(groups.to_string());
+            Ok(http::Response::from_parts(parts, Either::Right(body)))
+        }
+    }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn t_ctrl_56_a_group_that_does_not_answer_keeps_a_namespace() {
+    let dead = Arc::new(AtomicBool::new(true));
+    let way = dead.clone();
+    let cluster = Cluster::through(Options::default(), |door| with_a_dead_group(door, way)).await;
+    let (namespaces, away) = (cluster.follow::<Namespace>(), ObjectKey::cluster("away"));
+    cluster.namespace("away").await;
+    config_map(&cluster, "away", "c", json!([])).await;
+    cluster.delete::<Namespace>(&away).await;
+    let failed = |namespace: Option<&Namespace>| {
+        let said = namespace.and_then(|n| condition(n, "NamespaceDeletionDiscoveryFailure"));
+        said.is_some_and(|said| said.starts_with("True ") && said.contains("dead.example.com/v1"))
+    };
+    namespaces.when(&away, failed).await;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert!(cluster.names::<ConfigMap>("away").await.is_empty(), "all the rest is gone");
+    assert!(failed(namespaces.cache.get(&away).as_deref()), "and the namespace stays");
+    dead.store(false, Ordering::SeqCst);
+    namespaces.gone(&away).await;
     cluster.stop().await;
 }

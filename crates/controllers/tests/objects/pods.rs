@@ -30,6 +30,12 @@ fn disruption(pod: Option<&Pod>) -> Option<String> {
     conditions.find(|c| c.type_ == "DisruptionTarget")?.reason.clone()
 }
 
+/// How many pods that nobody ends were removed for this reason.
+fn removed(cluster: &Cluster, reason: &str) -> Option<String> {
+    let name = "pod_gc_collector_force_delete_pods_total";
+    cluster.counted(&format!("{name}{{namespace=\"default\",reason=\"{reason}\"}}"))
+}
+
 fn is_ending(pod: Option<&Pod>) -> bool {
     pod.is_some_and(|pod| pod.metadata.deletion_timestamp.is_some())
 }
@@ -48,6 +54,7 @@ async fn t_ctrl_33_w_19_finished_pods_above_the_threshold_go_oldest_first() {
     pods.gone(&key("default", "a")).await;
     tokio::time::sleep(Duration::from_secs(40)).await;
     assert_eq!(cluster.names::<Pod>("default").await, ["b", "c", "running"]);
+    assert_eq!(removed(&cluster, "terminated").as_deref(), Some("1"), "T-CTRL-37");
     cluster.stop().await;
 }
 
@@ -73,6 +80,7 @@ async fn t_ctrl_34_pods_of_a_node_that_is_gone_fail_and_go() {
     let later: Pod = cluster.client.get(&held).await.unwrap();
     let version = pod.metadata.resource_version;
     assert_eq!(later.metadata.resource_version, version, "and is left alone then");
+    assert_eq!(removed(&cluster, "orphaned").as_deref(), Some("2"), "T-CTRL-37");
     cluster.stop().await;
 }
 
@@ -93,6 +101,7 @@ async fn t_ctrl_36_t_ctrl_43_ending_pods_of_a_lost_node_wait_until_it_is_out_of_
     taint(&cluster, "n", out).await;
     pods.gone(&key("default", "p")).await;
     assert!(before.elapsed() <= Duration::from_secs(20), "{:?}", before.elapsed());
+    assert_eq!(removed(&cluster, "out-of-service").as_deref(), Some("1"), "T-CTRL-37");
     cluster.stop().await;
 }
 

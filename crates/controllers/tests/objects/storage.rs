@@ -233,6 +233,17 @@ async fn c_169_c_171_directories_become_volumes_and_go_with_their_claims() {
     let name = format!("pvc-{uid}");
     claim_is(&claims, "c", &format!("Bound {name}")).await;
     volume_is(&volumes, &name, "Bound").await;
+    // C-173: a directory has room for what is asked for.
+    let more = json!({ "spec": { "resources": { "requests": { "storage": "3Gi" } } } });
+    cluster.client.patch_merge::<PersistentVolumeClaim>(&c, &more).await.unwrap();
+    claims
+        .when(&c, |claim| {
+            let capacity = claim.and_then(|claim| claim.status.as_ref()?.capacity.clone());
+            capacity.is_some_and(|capacity| capacity["storage"].0 == "3Gi")
+        })
+        .await;
+    let volume: PersistentVolume = cluster.client.get(&ObjectKey::cluster(&name)).await.unwrap();
+    assert_eq!(volume.spec.unwrap().capacity.unwrap()["storage"].0, "3Gi");
     let path = dir.path().join("volumes").join(&name);
     std::fs::write(path.join("data"), "kept").unwrap();
 
@@ -273,5 +284,33 @@ async fn c_174_a_pod_gets_claims_of_its_own_and_takes_them_along() {
     cluster.client.delete::<Pod>(&key("default", "p"), &now).await.unwrap();
     claims.gone(&own).await;
     assert!(claims.cache.get(&key("default", "p-taken")).is_some(), "which is another's");
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_173_who_makes_a_volume_larger_is_said_and_who_may_not_ask_is_refused() {
+    let cluster = Cluster::start().await;
+    let claims = cluster.follow::<PersistentVolumeClaim>();
+    for (name, grows) in [("grows", true), ("stays", false)] {
+        let class = json!({ "metadata": { "name": name }, "provisioner": "example.com/p",
+                            "allowVolumeExpansion": grows });
+        cluster.create::<StorageClass>(class).await;
+        volume(&cluster, name, "1Gi", name).await;
+        claim(&cluster, name, json!({ "storageClassName": name })).await;
+        claim_is(&claims, name, &format!("Bound {name}")).await;
+    }
+    let more = json!({ "spec": { "resources": { "requests": { "storage": "5Gi" } } } });
+    let ask = async |name: &str| {
+        cluster.client.patch_merge::<PersistentVolumeClaim>(&key("default", name), &more).await
+    };
+    assert!(ask("stays").await.unwrap_err().is_forbidden());
+    ask("grows").await.unwrap();
+    let event = cluster.event("ExternalExpanding").await;
+    let message = "waiting for an external controller to expand this PVC";
+    assert_eq!(event.message.as_deref(), Some(message));
+    assert_eq!(event.involved_object.name.as_deref(), Some("grows"));
+    assert_eq!(event.type_.as_deref(), Some("Normal"));
+    let grows: PersistentVolumeClaim = cluster.client.get(&key("default", "grows")).await.unwrap();
+    assert_eq!(grows.status.unwrap().capacity.unwrap()["storage"].0, "1Gi", "nobody has, so far");
     cluster.stop().await;
 }

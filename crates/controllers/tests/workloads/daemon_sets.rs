@@ -108,6 +108,7 @@ async fn c_90_a_pod_that_was_not_rolled_yet_is_not_restarted_by_going_back() {
     cluster.stop().await;
 }
 
+/// C-205: whoever said that it failed, and the old one goes completely.
 #[tokio::test(start_paused = true)]
 async fn c_87_t_ctrl_31_a_failed_pod_is_replaced_and_told_of() {
     let cluster = Cluster::start().await;
@@ -121,6 +122,7 @@ async fn c_87_t_ctrl_31_a_failed_pod_is_replaced_and_told_of() {
     };
     cluster.when_all::<Pod>(again).await;
     let name = &names(&pods)[0];
+    cluster.when_all::<Pod>(|pods| !names(pods).contains(name)).await;
     assert_eq!(
         cluster.event("FailedDaemonPod").await,
         format!("Found failed daemon pod default/{name} on node n1, will try to kill it")
@@ -128,6 +130,7 @@ async fn c_87_t_ctrl_31_a_failed_pod_is_replaced_and_told_of() {
     cluster.stop().await;
 }
 
+/// C-210
 #[tokio::test(start_paused = true)]
 async fn c_91_a_second_revision_of_the_same_template_is_left_until_something_happens() {
     let cluster = Cluster::start().await;
@@ -150,5 +153,74 @@ async fn c_91_a_second_revision_of_the_same_template_is_left_until_something_hap
     let left = cluster.all::<ControllerRevision>().await;
     assert_eq!(names(&left), ["log-twin"]);
     assert_eq!(cluster.living(1).await.len(), 1, "C-92: no needless rollout");
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_88_a_revision_is_named_and_labelled_by_its_hash() {
+    let cluster = Cluster::start().await;
+    node(&cluster, "n1").await;
+    let mut wanted = set(json!({}));
+    wanted["metadata"]["annotations"] = json!({ "note": "mine" });
+    let set = cluster.create::<DaemonSet>(wanted).await;
+    let pods = cluster.all_run(1).await;
+    let revision = cluster.all::<ControllerRevision>().await.remove(0);
+    let labels = revision.metadata.labels.clone().unwrap();
+    let hash = labels["controller-revision-hash"].clone();
+    assert!(!hash.is_empty());
+    assert_eq!((labels.len(), labels["app"].as_str()), (2, "log"), "and those of the template");
+    assert_eq!(revision.metadata.name, Some(format!("log-{hash}")));
+    assert_eq!(revision.metadata.annotations, set.metadata.annotations);
+    let owner = &revision.metadata.owner_references.as_ref().unwrap()[0];
+    assert_eq!((Some(&owner.uid), owner.controller), (set.metadata.uid.as_ref(), Some(true)));
+    assert_eq!(revision.revision, 1);
+    assert_eq!(pods[0].metadata.labels.as_ref().unwrap()["controller-revision-hash"], hash);
+    cluster.patch::<DaemonSet>("log", image("two")).await;
+    let two = cluster.when_all::<ControllerRevision>(|all| all.len() == 2).await;
+    assert_eq!(two.iter().map(|one| one.revision).max(), Some(2));
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_93_a_revision_whose_name_is_taken_gets_another_and_the_same_number() {
+    let cluster = Cluster::start().await;
+    node(&cluster, "n1").await;
+    cluster.create::<DaemonSet>(set(json!({}))).await;
+    cluster.all_run(1).await;
+    let taken = names(&cluster.all::<ControllerRevision>().await).remove(0);
+    cluster.delete::<DaemonSet>("log").await;
+    cluster.when_all::<ControllerRevision>(|all| all.is_empty()).await;
+    let foreign = json!({ "metadata": { "namespace": NAMESPACE, "name": taken },
+                          "data": { "another": "thing" }, "revision": 7 });
+    cluster.create::<ControllerRevision>(foreign).await;
+    cluster.create::<DaemonSet>(set(json!({}))).await;
+    let counted =
+        |set: &DaemonSet| set.status.as_ref().and_then(|status| status.collision_count) == Some(1);
+    cluster.when::<DaemonSet>("log", counted).await;
+    let all = cluster.all::<ControllerRevision>().await;
+    let ours: Vec<&ControllerRevision> =
+        all.iter().filter(|one| one.metadata.owner_references.is_some()).collect();
+    assert_eq!((ours.len(), ours[0].revision), (1, 1));
+    assert_ne!(ours[0].metadata.name.as_ref(), Some(&taken));
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_100_one_that_goes_reports_no_more() {
+    let cluster = Cluster::start().await;
+    node(&cluster, "n1").await;
+    let mut held = set(json!({}));
+    held["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    cluster.create::<DaemonSet>(held).await;
+    let pods = cluster.all_run(1).await;
+    cluster.when::<DaemonSet>("log", |set| status(set) == (1, 1, 1, Some(1))).await;
+    cluster.delete::<DaemonSet>("log").await;
+    let before = cluster.get::<DaemonSet>("log").await;
+    cluster.runs(&pods[0], false).await;
+    tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+    let after = cluster.get::<DaemonSet>("log").await;
+    assert_eq!(after.metadata.resource_version, before.metadata.resource_version);
+    let status = after.status.unwrap();
+    assert_eq!((status.number_ready, status.conditions), (1, None), "and it has no conditions");
     cluster.stop().await;
 }

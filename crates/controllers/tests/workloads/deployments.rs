@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, NAMESPACE, names, template};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Event, Pod, ResourceQuota};
 use serde_json::{Value, json};
 
 fn deployment(replicas: i32, more: Value) -> Value {
@@ -66,6 +66,7 @@ async fn roll(cluster: &Cluster) -> (usize, usize) {
     panic!("the rollout does not end: {:#?}", cluster.get::<Deployment>("web").await);
 }
 
+/// C-212: otherwise the generation that was seen would never be the last one.
 #[tokio::test(start_paused = true)]
 async fn c_29_c_41_c_43_a_deployment_comes_up_and_rolls_within_its_bounds() {
     let cluster = Cluster::start().await;
@@ -117,6 +118,7 @@ async fn c_33_going_back_uses_the_old_set_again() {
     cluster.stop().await;
 }
 
+/// C-52: the last old pod that goes brings the next look.
 #[tokio::test(start_paused = true)]
 async fn t_ctrl_13_recreating_never_has_old_and_new_pods_at_once() {
     let cluster = Cluster::start().await;
@@ -149,6 +151,7 @@ async fn c_57_a_rollout_that_does_not_move_is_said_to_be_stuck_after_its_deadlin
     cluster.stop().await;
 }
 
+/// C-15: what cannot be acted upon is seen all the same.
 #[tokio::test(start_paused = true)]
 async fn c_53_a_paused_deployment_scales_but_does_not_roll() {
     let cluster = Cluster::start().await;
@@ -162,12 +165,14 @@ async fn c_53_a_paused_deployment_scales_but_does_not_roll() {
     assert_eq!(cluster.all::<ReplicaSet>().await.len(), 1);
     let web = cluster.get::<Deployment>("web").await;
     assert_eq!(reason(&web, "Progressing").as_deref(), Some("DeploymentPaused"));
+    assert_eq!(web.status.unwrap().observed_generation, web.metadata.generation, "C-15");
     cluster.patch::<Deployment>("web", json!({ "spec": { "paused": false } })).await;
     cluster.when_all::<ReplicaSet>(|sets| sets.len() == 2).await;
     roll(&cluster).await;
     cluster.stop().await;
 }
 
+/// C-215
 #[tokio::test(start_paused = true)]
 async fn c_28_a_restarted_controller_writes_nothing_and_makes_no_second_set() {
     let mut cluster = Cluster::start().await;
@@ -202,5 +207,109 @@ async fn c_34_a_name_that_another_has_is_passed_over() {
         |web: &Deployment| web.status.as_ref().and_then(|status| status.collision_count) == Some(1);
     cluster.when::<Deployment>("web", collided).await;
     cluster.when_all::<ReplicaSet>(|sets| sets.len() == 2).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn t_ctrl_10_t_ctrl_12_a_rollout_is_done_while_old_pods_are_still_going() {
+    let cluster = Cluster::start().await;
+    let one = json!({ "strategy": { "type": "RollingUpdate",
+                      "rollingUpdate": { "maxSurge": 1, "maxUnavailable": 0 } } });
+    cluster.create::<Deployment>(deployment(2, one)).await;
+    roll(&cluster).await;
+    let before = names(&cluster.all::<Pod>().await);
+    cluster.patch::<Deployment>("web", image("two")).await;
+    cluster.when_all::<ReplicaSet>(|sets| sets.len() == 2).await;
+    // As `roll`, but nobody who is told to go does.
+    let done = |web: &Deployment| {
+        is_done(web) && reason(web, "Progressing").as_deref() == Some("NewReplicaSetAvailable")
+    };
+    for _ in 0..500 {
+        for pod in cluster.all::<Pod>().await {
+            if pod.metadata.deletion_timestamp.is_none()
+                && !before.contains(&names(&[pod.clone()])[0])
+            {
+                cluster.bind(&pod).await;
+                cluster.runs(&pod, true).await;
+            }
+        }
+        if done(&cluster.get::<Deployment>("web").await) {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    let going = |web: &Deployment| {
+        done(web) && web.status.as_ref().unwrap().terminating_replicas == Some(2)
+    };
+    cluster.when::<Deployment>("web", going).await;
+    assert_eq!(cluster.all::<Pod>().await.len(), 4, "more than two and the one of the surge");
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_35_a_set_that_is_refused_is_said() {
+    let cluster = Cluster::start().await;
+    let quota = json!({ "metadata": { "namespace": NAMESPACE, "name": "q" },
+                        "spec": { "hard": { "count/replicasets.apps": "0" } } });
+    cluster.create::<ResourceQuota>(quota).await;
+    let counted =
+        |quota: &ResourceQuota| quota.status.as_ref().is_some_and(|status| status.hard.is_some());
+    cluster.when::<ResourceQuota>("q", counted).await;
+    cluster.create::<Deployment>(deployment(1, json!({}))).await;
+    let failed =
+        |web: &Deployment| reason(web, "Progressing").as_deref() == Some("ReplicaSetCreateError");
+    let web = cluster.when::<Deployment>("web", failed).await;
+    let conditions = web.status.unwrap().conditions.unwrap();
+    let condition = conditions.iter().find(|one| one.type_ == "Progressing").unwrap();
+    assert_eq!(condition.status, "False");
+    let message = condition.message.clone().unwrap();
+    assert!(message.starts_with("Failed to create new replica set \"web-"), "{message}");
+    assert!(message.contains("exceeded quota: q"), "{message}");
+    assert_eq!(cluster.event_on("Deployment", "ReplicaSetCreateError").await, message);
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_37_an_adopted_set_is_rolled_as_it_is() {
+    let cluster = Cluster::start().await;
+    let set = json!({
+        "metadata": { "namespace": NAMESPACE, "name": "earlier", "labels": { "app": "web" } },
+        "spec": { "replicas": 1, "selector": { "matchLabels": { "app": "web" } },
+                  "template": template("web", "zero") },
+    });
+    let set = cluster.create::<ReplicaSet>(set).await;
+    cluster.all_run(1).await;
+    cluster.create::<Deployment>(deployment(1, json!({}))).await;
+    cluster.when_all::<ReplicaSet>(|sets| sets.len() == 2).await;
+    roll(&cluster).await;
+    let after = cluster.get::<ReplicaSet>("earlier").await;
+    assert_eq!(after.metadata.owner_references.unwrap()[0].kind, "Deployment");
+    assert_eq!(after.metadata.labels, set.metadata.labels, "it is not relabelled");
+    let (after, before) = (after.spec.unwrap(), set.spec.unwrap());
+    assert_eq!((after.template, after.selector), (before.template, before.selector));
+    let made = |event: &&Event| event.reason.as_deref() == Some("SuccessfulCreate");
+    let events = cluster.all::<Event>().await;
+    assert_eq!(events.iter().filter(made).count(), 2, "its own, and one new");
+    cluster.stop().await;
+}
+
+/// C-203, C-216: what somebody threw out comes back, and what is another's stays.
+#[tokio::test(start_paused = true)]
+async fn c_203_conditions_that_somebody_threw_out_come_back() {
+    let cluster = Cluster::start().await;
+    cluster.create::<Deployment>(deployment(1, json!({}))).await;
+    roll(&cluster).await;
+    cluster.quiet().await;
+    let mut web = cluster.get::<Deployment>("web").await;
+    let mine = json!([{ "type": "Mine", "status": "True" }]);
+    web.status.as_mut().unwrap().conditions = serde_json::from_value(mine).unwrap();
+    let written = cluster.client.replace_status(&web).await.unwrap();
+    assert_eq!(written.status.unwrap().conditions.unwrap().len(), 1);
+    let back = |web: &Deployment| {
+        let conditions = web.status.as_ref().unwrap().conditions.as_ref().unwrap();
+        let has = |type_: &str| conditions.iter().any(|one| one.type_ == type_);
+        has("Mine") && has("Available") && has("Progressing")
+    };
+    cluster.when::<Deployment>("web", back).await;
     cluster.stop().await;
 }

@@ -3,7 +3,7 @@
 use crate::cluster::{Cluster, NAMESPACE, key, lives, names};
 use client::{DeleteOptions, Propagation};
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Event, Pod, ResourceQuota};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -183,5 +183,78 @@ async fn t_ctrl_24_t_ctrl_28_a_deleted_pod_waits_to_be_counted_and_an_orphan_is_
     }
     let free = |pods: &[Pod]| pods.iter().all(|pod| pod.metadata.finalizers.is_none());
     cluster.when_all::<Pod>(free).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_6_the_finalizer_comes_and_goes_with_the_ownership() {
+    let cluster = Cluster::start().await;
+    cluster.create::<Job>(job(json!({}))).await;
+    let pod = cluster.living(1).await.remove(0);
+    let name = names(&[pod])[0].clone();
+    let tracked = |pod: &Pod| {
+        let finalizers = pod.metadata.finalizers.iter().flatten();
+        finalizers.into_iter().any(|one| one == "batch.kubernetes.io/job-tracking")
+    };
+    let owned = |pod: &Pod| pod.metadata.owner_references.is_some();
+    let free = json!({ "metadata": { "ownerReferences": null, "finalizers": null } });
+    let freed = cluster.patch::<Pod>(&name, free).await;
+    assert!(!owned(&freed) && !tracked(&freed));
+    cluster.when::<Pod>(&name, |pod| owned(pod) && tracked(pod)).await;
+    cluster.living(1).await;
+    let other = json!({ "metadata": { "labels": { "batch.kubernetes.io/controller-uid": "x" } } });
+    cluster.patch::<Pod>(&name, other).await;
+    cluster.when::<Pod>(&name, |pod| !owned(pod) && !tracked(pod)).await;
+    cluster.living(2).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_108_a_job_that_another_manages_is_left_alone() {
+    let cluster = Cluster::start().await;
+    let managed = json!({ "managedBy": "example.com/mine", "activeDeadlineSeconds": 5 });
+    let job = cluster.create::<Job>(job(managed)).await;
+    let owner = json!([{ "apiVersion": "batch/v1", "kind": "Job", "name": "sum",
+                         "uid": job.metadata.uid, "controller": true }]);
+    let pod = json!({
+        "metadata": { "namespace": NAMESPACE, "name": "theirs", "ownerReferences": owner,
+                      "finalizers": ["batch.kubernetes.io/job-tracking"],
+                      "labels": job.spec.as_ref().unwrap().template.metadata.as_ref().unwrap().labels },
+        "spec": { "containers": [{ "name": "c", "image": "i" }] },
+    });
+    let pod = cluster.create::<Pod>(pod).await;
+    ends(&cluster, &pod, "Succeeded").await;
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(names(&cluster.all::<Pod>().await), ["theirs"], "none is made");
+    let finalizers = cluster.get::<Pod>("theirs").await.metadata.finalizers;
+    assert_eq!(finalizers.as_deref().unwrap_or_default().len(), 1, "and none is counted");
+    let after = cluster.get::<Job>("sum").await;
+    assert_eq!(after.metadata.resource_version, job.metadata.resource_version);
+    let mine = json!({ "spec": { "managedBy": "kubernetes.io/job-controller" } });
+    let refused = cluster.client.patch_merge::<Job>(&key("sum"), &mine).await.unwrap_err();
+    assert!(refused.is_invalid(), "{refused}");
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_121_what_the_server_refuses_is_tried_again_ever_later_up_to_a_minute() {
+    let cluster = Cluster::start().await;
+    let quota = json!({ "metadata": { "namespace": NAMESPACE, "name": "q" },
+                        "spec": { "hard": { "pods": "0" } } });
+    cluster.create::<ResourceQuota>(quota).await;
+    let counted =
+        |quota: &ResourceQuota| quota.status.as_ref().is_some_and(|status| status.hard.is_some());
+    cluster.when::<ResourceQuota>("q", counted).await;
+    cluster.create::<Job>(job(json!({}))).await;
+    tokio::time::sleep(Duration::from_secs(240)).await;
+    let events = cluster.all::<Event>().await;
+    let mut times: Vec<i64> = events
+        .iter()
+        .filter(|event| event.reason.as_deref() == Some("FailedCreate"))
+        .map(|event| event.first_timestamp.as_ref().unwrap().0.as_second())
+        .collect();
+    times.sort_unstable();
+    let gaps: Vec<i64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!(gaps, [1, 2, 4, 8, 16, 32, 60, 60]);
     cluster.stop().await;
 }

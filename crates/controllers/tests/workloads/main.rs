@@ -6,6 +6,7 @@ mod cluster;
 mod cron_jobs;
 mod daemon_sets;
 mod deployments;
+mod events;
 mod jobs;
 mod replica_sets;
 mod resting;

@@ -73,6 +73,7 @@ async fn c_61_c_72_t_ctrl_16_pods_come_in_order_and_go_in_reverse() {
     cluster.stop().await;
 }
 
+/// C-213: the old revision is used again, under its old name, and pods say it in full.
 #[tokio::test(start_paused = true)]
 async fn c_68_c_74_an_update_rolls_down_and_going_back_uses_the_first_revision() {
     let cluster = Cluster::start().await;
@@ -80,6 +81,8 @@ async fn c_68_c_74_an_update_rolls_down_and_going_back_uses_the_first_revision()
     runs(&cluster, "db-0").await;
     runs(&cluster, "db-1").await;
     let first = cluster.when::<StatefulSet>("db", done).await.status.unwrap().update_revision;
+    let pod = cluster.get::<Pod>("db-0").await;
+    assert_eq!(pod.metadata.labels.unwrap().get("controller-revision-hash"), first.as_ref());
     cluster.patch::<StatefulSet>("db", image("two")).await;
     for name in ["db-1", "db-0"] {
         goes(&cluster, name).await;
@@ -98,6 +101,7 @@ async fn c_68_c_74_an_update_rolls_down_and_going_back_uses_the_first_revision()
     cluster.stop().await;
 }
 
+/// C-15, C-213: what is blocked is told all the same.
 #[tokio::test(start_paused = true)]
 async fn c_79_the_new_revision_is_told_although_a_pod_is_not_ready() {
     let cluster = Cluster::start().await;
@@ -164,5 +168,25 @@ async fn t_ctrl_19_an_evicted_pod_comes_back_under_its_name() {
     cluster.ended(&pod, "Failed").await;
     let again = |new: &Pod| new.metadata.uid != pod.metadata.uid;
     cluster.when::<Pod>("db-0", again).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_6_only_a_pod_with_a_name_of_the_set_is_adopted() {
+    let cluster = Cluster::start().await;
+    for name in ["db-0", "db-x", "stray"] {
+        let mut pod = template("db", "one");
+        pod["metadata"]["name"] = json!(name);
+        pod["metadata"]["namespace"] = json!(NAMESPACE);
+        cluster.create::<Pod>(pod).await;
+    }
+    cluster.create::<StatefulSet>(set(1, json!({}))).await;
+    let owned = |pod: &Pod| pod.metadata.owner_references.is_some();
+    cluster.when::<Pod>("db-0", owned).await;
+    cluster.quiet().await;
+    for name in ["db-x", "stray"] {
+        assert!(!owned(&cluster.get::<Pod>(name).await), "{name}");
+    }
+    cluster.living(3).await;
     cluster.stop().await;
 }

@@ -162,6 +162,53 @@ fn t_cli_28_a_description_tells_of_the_ending() {
     });
 }
 
+/// T-CLI-29
+#[test]
+fn t_cli_29_a_description_tells_how_each_container_is_and_was() {
+    each_kubectl(|kubectl| {
+        if kubectl.is_before(24) {
+            return; // It cannot write a status.
+        }
+        bound_pod(kubectl, "p");
+        kubectl.ok(
+            r#"kubectl patch po p --subresource=status --type=merge -p '{"status":{"phase":"Running",
+            "containerStatuses":[{"name":"p","image":"nginx","imageID":"i","ready":false,"restartCount":7,
+            "state":{"waiting":{"reason":"CrashLoopBackOff","message":"back-off 10s"}},
+            "lastState":{"terminated":{"exitCode":137,"signal":9,"reason":"Error","message":"last words",
+            "startedAt":"2026-01-01T00:00:00Z","finishedAt":"2026-01-01T00:01:00Z"}}}]}}'"#,
+        );
+        kubectl.shows(
+            "kubectl describe po p",
+            &[
+                "State:",
+                "Waiting",
+                "Reason:",
+                "CrashLoopBackOff",
+                "Message:",
+                "back-off 10s",
+                "Last State:",
+                "Terminated",
+                "Reason:",
+                "Error",
+                "Message:",
+                "last words",
+                "Exit Code:",
+                "137",
+                "Signal:",
+                "9",
+                "Started:",
+                "01 Jan 2026",
+                "Finished:",
+                "01 Jan 2026",
+                "Ready:",
+                "False",
+                "Restart Count:",
+                "7",
+            ],
+        );
+    });
+}
+
 /// T-CLI-31
 #[test]
 fn t_cli_31_events_are_selected_by_what_they_are_about() {

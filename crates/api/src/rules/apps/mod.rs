@@ -33,7 +33,8 @@ pub(crate) fn rules(kind: &str) -> Rules {
         },
         "StatefulSet" => Rules {
             default: stateful_set::default,
-            prepare_create: stateful_set::zero_status,
+            prepare_create: stateful_set::prepare_create,
+            prepare_update: stateful_set::prepare_update,
             validate: stateful_set::validate,
             validate_update: stateful_set::validate_update,
             validate_status_update: stateful_set::validate_status,
@@ -70,8 +71,10 @@ fn selector_is_fixed(new: &At, old: &At, errors: &mut Errors) {
 
 fn validate_revision(revision: &At, errors: &mut Errors) {
     let data = revision.field("data");
-    if !data.is_set() {
-        errors.required(&data, "data is mandatory");
+    match data.value() {
+        None | Some(Value::Null) => errors.required(&data, "data is mandatory"),
+        Some(Value::Object(_)) => (),
+        Some(_) => errors.invalid(&data, "must be a valid JSON object"),
     }
     check::not_negative(&revision.field("revision"), errors);
 }

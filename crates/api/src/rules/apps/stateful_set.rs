@@ -37,7 +37,28 @@ pub(super) fn default(set: &mut Value) {
     zero_status(set);
 }
 
-pub(super) fn zero_status(set: &mut Value) {
+pub(super) fn prepare_create(set: &mut Value) {
+    zero_status(set);
+    drop_max_unavailable(set);
+}
+
+pub(super) fn prepare_update(new: &mut Value, old: &Value) {
+    if old.at(&MAX_UNAVAILABLE).is_none() {
+        drop_max_unavailable(new);
+    }
+}
+
+const MAX_UNAVAILABLE: [&str; 4] = ["spec", "updateStrategy", "rollingUpdate", "maxUnavailable"];
+
+/// Its feature is off by default (C-76): pods are updated one at a time, and nothing says otherwise.
+fn drop_max_unavailable(set: &mut Value) {
+    if set.at(&MAX_UNAVAILABLE).is_some() {
+        let update = set.object("spec").object("updateStrategy");
+        update.object("rollingUpdate").remove("maxUnavailable");
+    }
+}
+
+fn zero_status(set: &mut Value) {
     check::zeroes(set.object("status"), &["replicas", "availableReplicas"]);
 }
 

@@ -173,3 +173,46 @@ fn a_147_a_daemon_set_counts_changes_of_its_template() {
     (rules.prepare_update)(&mut changed, &first);
     assert_eq!(generation(&changed), "2");
 }
+
+/// C-76
+#[test]
+fn c_76_max_unavailable_of_a_stateful_set_is_dropped() {
+    let strategy = |max: Value| {
+        json!({"updateStrategy": {"type": "RollingUpdate",
+               "rollingUpdate": {"partition": 1, "maxUnavailable": max}}})
+    };
+    let rules = super::rules("StatefulSet");
+    let at = "/spec/updateStrategy/rollingUpdate";
+    let wanted = defaulted("StatefulSet", workload(strategy(json!(2))));
+    let mut made = wanted.clone();
+    (rules.prepare_create)(&mut made);
+    assert_eq!(made.pointer(at), Some(&json!({"partition": 1})));
+    let mut updated = wanted.clone();
+    (rules.prepare_update)(&mut updated, &made);
+    assert_eq!(updated.pointer(at), Some(&json!({"partition": 1})));
+    // One that was stored while somebody had it on is kept.
+    let mut kept = wanted.clone();
+    (rules.prepare_update)(&mut kept, &wanted);
+    assert_eq!(kept, wanted);
+}
+
+/// C-207
+#[test]
+fn c_207_a_revision_holds_an_object_for_good() {
+    let revision = |data: Value| json!({"metadata": {"name": "r"}, "data": data, "revision": 1});
+    let object = json!({"spec": {"template": {}}});
+    assert_eq!(said("ControllerRevision", revision(object.clone())), [""; 0]);
+    for (data, message) in [
+        (json!(null), "data: Required value: data is mandatory"),
+        (json!("text"), "data: Invalid value: \"text\": must be a valid JSON object"),
+        (json!([1]), "data: Invalid value: [1]: must be a valid JSON object"),
+    ] {
+        assert_eq!(said("ControllerRevision", revision(data)), [message]);
+    }
+    let other = said_on_update("ControllerRevision", revision(json!({})), revision(object.clone()));
+    assert_eq!(other, ["data: Invalid value: {}: field is immutable"]);
+    let mut later = revision(object.clone());
+    later["revision"] = json!(2);
+    later["metadata"]["labels"] = json!({"a": "b"});
+    assert_eq!(said_on_update("ControllerRevision", later, revision(object)), [""; 0]);
+}

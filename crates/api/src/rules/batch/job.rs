@@ -8,6 +8,9 @@ use crate::value::ValueExt;
 use serde_json::{Value, json};
 
 mod policies;
+mod status;
+
+pub(super) use status::validate as validate_status;
 
 const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
 const JOB_NAME: &str = "batch.kubernetes.io/job-name";
@@ -275,55 +278,53 @@ fn validate_completions_update(spec: &At, before: &At, errors: &mut Errors) {
     }
 }
 
-/// Where pods of a suspended job will run may still change: a queue may decide it late.
+/// Where pods of a suspended job will run and what they get may still change: a queue may decide it
+/// late (C-119).
 fn validate_template_update(spec: &At, old: &At, errors: &mut Errors) {
-    let before = old.field("spec");
-    let status = old.field("status");
-    let never_started =
-        !status.field("startTime").is_set() && status.field("active").int().unwrap_or(0) == 0;
+    let (before, status) = (old.field("spec"), old.field("status"));
+    let idle = status.field("active").int().unwrap_or(0) == 0;
+    let waits = !status.field("startTime").is_set() || status::holds(&status, "Suspended");
     let mut fixed = before.field("template").value().cloned().unwrap_or_default();
     let new = spec.field("template").value().cloned().unwrap_or_default();
-    if before.field("suspend").is_true() && never_started {
-        for (parent, name) in [
-            ("spec", "affinity"),
-            ("spec", "nodeSelector"),
-            ("spec", "tolerations"),
-            ("spec", "schedulingGates"),
-            ("metadata", "annotations"),
-            ("metadata", "labels"),
-        ] {
-            match new.at(&[parent, name]) {
-                Some(value) => {
-                    fixed.object(parent).map().insert(name.into(), value.clone());
-                }
-                None => {
-                    fixed.object(parent).remove(name);
-                }
-            }
-        }
+    if before.field("suspend").is_true() && idle && waits {
+        take_changeable(&mut fixed, &new);
     }
     if fixed != new {
         errors.invalid(&spec.field("template"), check::IMMUTABLE);
     }
 }
 
-pub(super) fn validate_status(new: &At, _old: &At, errors: &mut Errors) {
-    let status = new.field("status");
-    let counts = ["active", "succeeded", "failed", "ready", "terminating"];
-    check::fields_not_negative(&status, &counts, errors);
-    let is = |kind: &str| {
-        let conditions = status.field("conditions");
-        conditions
-            .items()
-            .any(|c| c.field("type").text() == kind && c.field("status").text() == "True")
-    };
-    if is("Complete") && is("Failed") {
-        let conditions = status.field("conditions");
-        errors.invalid(&conditions, "cannot set Complete=True and Failed=True conditions");
+fn take_changeable(fixed: &mut Value, new: &Value) {
+    for (parent, name) in [
+        ("spec", "nodeSelector"),
+        ("spec", "tolerations"),
+        ("spec", "schedulingGates"),
+        ("metadata", "annotations"),
+        ("metadata", "labels"),
+    ] {
+        take(fixed.object(parent), name, new.at(&[parent, name]));
     }
-    if status.field("completionTime").is_set() && !is("Complete") {
-        let done = status.field("completionTime");
-        errors.invalid(&done, "cannot set completionTime when there is no Complete=True condition");
+    // Of affinities only those to nodes.
+    let affinity = fixed.object("spec").object("affinity");
+    take(affinity, "nodeAffinity", new.at(&["spec", "affinity", "nodeAffinity"]));
+    if affinity.map().is_empty() && new.at(&["spec", "affinity"]).is_none() {
+        fixed.object("spec").remove("affinity");
+    }
+    for list in ["containers", "initContainers"] {
+        let wanted = new.at(&["spec", list]).and_then(Value::as_array);
+        for container in fixed.object("spec").list_mut(list) {
+            let mut wanted = wanted.into_iter().flatten();
+            if let Some(same) = wanted.find(|one| one["name"] == container["name"]) {
+                take(container, "resources", same.at(&["resources"]));
+            }
+        }
+    }
+}
+
+fn take(into: &mut Value, name: &str, value: Option<&Value>) {
+    match value {
+        Some(value) => drop(into.map().insert(name.into(), value.clone())),
+        None => drop(into.remove(name)),
     }
 }
 

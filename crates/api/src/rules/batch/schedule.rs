@@ -259,8 +259,9 @@ mod tests {
         }
     }
 
+    /// C-122
     #[test]
-    fn a_schedule_is_due_at_its_next_time() {
+    fn c_122_a_schedule_is_due_at_its_next_time() {
         for (schedule, after, due) in [
             ("*/5 * * * *", "2026-01-01T00:00:00", "2026-01-01T00:05:00"),
             ("*/5 * * * *", "2026-01-01T00:04:59", "2026-01-01T00:05:00"),
@@ -272,12 +273,31 @@ mod tests {
             ("0 0 30 2 *", "2026-01-01T00:00:00", "never"),
             ("1-10/3 5 * * *", "2026-01-01T05:01:00", "2026-01-01T05:04:00"),
             ("@every 90s", "2026-01-01T00:00:00", "2026-01-01T00:01:30"),
+            ("@every 90s", "2026-01-01T00:00:00.7", "2026-01-01T00:01:30"),
+            ("@every 1h0.4s", "2026-01-01T00:00:00", "2026-01-01T01:00:00"),
+            ("*/1 * * * ?", "2026-01-01T00:00:30", "2026-01-01T00:01:00"),
+            ("5/20 * * * *", "2026-01-01T00:06:00", "2026-01-01T00:25:00"),
+            ("0 0 * JAN,Jul Sun", "2026-02-01T00:00:00", "2026-07-05T00:00:00"),
+            ("7,9-11 * * * *", "2026-01-01T00:07:00", "2026-01-01T00:09:00"),
+            // 1 January 2026 is a Thursday. Of day and weekday either will do if both are limited.
+            ("0 0 3 * mon", "2026-01-01T00:00:00", "2026-01-03T00:00:00"),
+            ("0 0 3 * mon", "2026-01-03T00:00:00", "2026-01-05T00:00:00"),
+            // A step limits: every other day, or Monday. A step of one does not.
+            ("0 0 */2 * mon", "2026-01-03T00:00:00", "2026-01-05T00:00:00"),
+            ("0 0 */2 * mon", "2026-01-10T00:00:00", "2026-01-11T00:00:00"),
+            ("0 0 */1 * mon", "2026-01-05T00:00:00", "2026-01-12T00:00:00"),
+            ("@yearly", "2026-01-01T00:00:00", "2027-01-01T00:00:00"),
+            ("@annually", "2026-01-01T00:00:00", "2027-01-01T00:00:00"),
+            ("@monthly", "2026-01-02T00:00:00", "2026-02-01T00:00:00"),
+            ("@weekly", "2026-01-01T00:00:00", "2026-01-04T00:00:00"),
+            ("@daily", "2026-01-01T00:00:00", "2026-01-02T00:00:00"),
+            ("@midnight", "2026-01-01T00:00:00", "2026-01-02T00:00:00"),
         ] {
             assert_eq!(next(schedule, after), due, "{schedule} after {after}");
         }
     }
 
-    ///
+    /// A-92, C-122
     #[test]
     fn a_92_a_bad_schedule_says_why() {
         for (schedule, why) in [
@@ -286,6 +306,11 @@ mod tests {
             ("@fortnightly", "unrecognized descriptor: @fortnightly"),
             ("60 * * * *", "end of range (60) above maximum (59): 60"),
             ("* * 0 * *", "beginning of range (0) below minimum (1): 0"),
+            ("* * * * 7", "end of range (7) above maximum (6): 7"),
+            (
+                "@every often",
+                "failed to parse duration @every often: time: invalid duration \"often\"",
+            ),
             ("5-1 * * * *", "beginning of range (5) beyond end of range (1): 5-1"),
             ("*/0 * * * *", "step of range should be a positive number: */0"),
             ("1-2-3 * * * *", "too many hyphens: 1-2-3"),

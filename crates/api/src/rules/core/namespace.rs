@@ -82,7 +82,7 @@ mod tests {
     use super::super::trial::{NOTHING, create, created, update_status, updated};
     use serde_json::json;
 
-    ///
+    /// A-147, T-CTRL-49
     #[test]
     fn a_147_namespaces_carry_their_name_and_a_finalizer() {
         let made = created("Namespace", json!({"metadata": {"name": "a"}}));
@@ -105,7 +105,7 @@ mod tests {
         );
     }
 
-    ///
+    /// A-84, T-CTRL-58
     #[test]
     fn a_84_the_phase_follows_the_deletion() {
         let made = created("Namespace", json!({"metadata": {"name": "a"}}));
@@ -115,5 +115,14 @@ mod tests {
                 "status.Phase: Invalid value: \"Terminating\": may only be 'Active' if `deletionTimestamp` is empty"
             ]
         );
+        let mut going = made;
+        going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        assert_eq!(
+            update_status("Namespace", &going, json!({"phase": "Active"})),
+            [
+                "status.Phase: Invalid value: \"Active\": may only be 'Terminating' if `deletionTimestamp` is not empty"
+            ]
+        );
+        assert_eq!(update_status("Namespace", &going, json!({"phase": "Terminating"})), NOTHING);
     }
 }

@@ -83,6 +83,7 @@ fn c_81_c_83_c_87_t_ctrl_30_one_pod_where_one_should_be() {
     }
 }
 
+/// C-98: with OnDelete nothing goes; with the other strategy the same world is rolled.
 #[test]
 fn c_96_without_surge_old_pods_go_as_far_as_they_may_be_missing() {
     let cases = [
@@ -128,4 +129,21 @@ fn c_99_the_status_counts_nodes() {
     assert_eq!(status.number_available, Some(2));
     assert_eq!(status.number_unavailable, Some(2));
     assert_eq!(status.updated_number_scheduled, Some(1));
+}
+
+#[test]
+fn c_95_both_bounds_round_up() {
+    let cases = [
+        (json!({ "maxUnavailable": "10%" }), 3, (0, 1)),
+        (json!({ "maxUnavailable": "34%" }), 3, (0, 2)),
+        (json!({ "maxUnavailable": 2 }), 9, (0, 2)),
+        (json!({ "maxSurge": "1%", "maxUnavailable": 0 }), 9, (1, 0)),
+        (json!({ "maxSurge": "50%", "maxUnavailable": 0 }), 5, (3, 0)),
+        (json!({ "maxSurge": 0, "maxUnavailable": 0 }), 5, (0, 1)),
+        (json!({ "maxSurge": "0%", "maxUnavailable": "0%" }), 5, (0, 1)),
+    ];
+    for (rolling, wanted, (surge, unavailable)) in cases {
+        let fence = Fence::of(&set(rolling.clone()), wanted);
+        assert_eq!(fence, Fence { surge, unavailable }, "{rolling} of {wanted}");
+    }
 }

@@ -190,6 +190,7 @@ fn c_117_a_failed_pod_stays_until_its_index_has_another() {
     assert_eq!(plan.status.failed_indexes.as_deref(), Some(""));
 }
 
+/// C-211
 #[test]
 fn c_109_t_ctrl_24_a_finished_pod_is_listed_then_freed_then_counted() {
     let spec = json!({ "parallelism": 2, "completions": 3 });
@@ -216,6 +217,7 @@ fn c_109_t_ctrl_24_a_finished_pod_is_listed_then_freed_then_counted() {
     }
 }
 
+/// C-211
 #[test]
 fn c_18_c_110_zero_is_written_where_clients_look_for_it() {
     let status = decided(&job(json!({ "parallelism": 1, "completions": 1 }), json!({})), "").status;
@@ -240,6 +242,7 @@ fn c_119_suspending_is_said_and_the_start_forgotten() {
     assert_eq!(said(&plan), "+");
 }
 
+/// C-211: the interim condition first. C-111: what still ran counts as failed.
 #[test]
 fn c_115_t_ctrl_26_a_job_ends_when_all_is_counted_and_nothing_runs() {
     let now = NOW.parse().unwrap();
@@ -258,4 +261,28 @@ fn c_115_t_ctrl_26_a_job_ends_when_all_is_counted_and_nothing_runs() {
     assert!(counting::end(&mut status, &finish, now));
     assert_eq!(status.conditions.unwrap()[1].type_, "Failed");
     assert_eq!(status.completion_time, None);
+}
+
+/// C-111: neither counted nor towards the limit.
+#[test]
+fn c_111_what_a_rule_ignores_does_not_count() {
+    let ignored = json!({ "parallelism": 1, "completions": 1, "backoffLimit": 0,
+        "podFailurePolicy": { "rules": [{ "action": "Ignore", "onPodConditions": [
+            { "type": "DisruptionTarget", "status": "True" }] }] } });
+    let mut all = pods("f");
+    let disrupted = json!([{ "type": "DisruptionTarget", "status": "True" }]);
+    let status = Arc::make_mut(&mut all[0]).status.as_mut().unwrap();
+    status.conditions = serde_json::from_value(disrupted).unwrap();
+    let plan = decide(&job(ignored, json!({})), &all, &Record::default(), NOW.parse().unwrap());
+    assert_eq!(plan.finish, None);
+    assert_eq!(plan.release.len(), 1, "it need not be kept");
+    assert_eq!(plan.status.uncounted_terminated_pods, Some(Default::default()));
+}
+
+/// C-121: it looks again at the very moment.
+#[test]
+fn c_121_a_deadline_is_looked_at_when_it_is_due() {
+    let spec = json!({ "parallelism": 1, "completions": 1, "activeDeadlineSeconds": 3607 });
+    let plan = decided(&job(spec, json!({ "startTime": "2026-01-01T00:00:00Z" })), "r");
+    assert_eq!(plan.next, Some(Duration::from_secs(7)));
 }

@@ -184,3 +184,49 @@ fn c_62_labels_that_were_taken_away_come_back() {
     );
     assert!(matches!(plan.steps.as_slice(), [Step::Label(_)]), "{:?}", plan.steps);
 }
+
+#[test]
+fn c_77_what_is_out_of_range_goes_when_the_range_has_moved() {
+    let from_one = set(3, json!({ "ordinals": { "start": 1 } }));
+    let from_four = set(2, json!({ "ordinals": { "start": 4 } }));
+    let parallel = set(3, json!({ "ordinals": { "start": 1 }, "podManagementPolicy": "Parallel" }));
+    let cases = [
+        (&from_one, "0n+ 1n+ 2n+", "+3n"),
+        (&from_one, "0n+ 1n+ 2n+ 3n+", "-0"),
+        (&from_one, "1n+ 2n+ 3n+", ""),
+        (&from_four, "0n+ 1n+", "+4n"),
+        (&from_four, "0n+ 1n+ 4n+ 5n+", "-1"),
+        (&parallel, "0n+ 1n+ 2n+", "+3n -0"),
+    ];
+    for (set, pods, expected) in cases {
+        assert_eq!(steps(set, pods), expected, "{pods}");
+    }
+}
+
+/// C-76: the feature is off, so one at a time.
+#[test]
+fn c_76_max_unavailable_does_not_hurry_an_update() {
+    let three = set(
+        4,
+        json!({ "updateStrategy": { "type": "RollingUpdate",
+            "rollingUpdate": { "maxUnavailable": 3 } } }),
+    );
+    assert_eq!(steps(&three, "0o+ 1o+ 2o+ 3o+"), "-3");
+    assert_eq!(steps(&three, "0o+ 1o+ 2o+ 3n-"), "");
+}
+
+#[test]
+fn c_63_claims_take_the_place_of_volumes_with_their_names() {
+    let claim = |name: &str| json!({ "metadata": { "name": name }, "spec": {} });
+    let set = set(1, json!({ "volumeClaimTemplates": [claim("data"), claim("log")] }));
+    let template: PodTemplateSpec = serde_json::from_value(json!({ "spec": {
+        "containers": [],
+        "volumes": [{ "name": "data", "emptyDir": {} }, { "name": "own", "emptyDir": {} }],
+    } }))
+    .unwrap();
+    let pod = identity::make(&set, &Revision { name: "new".into(), template }, 7);
+    let volumes = serde_json::to_value(pod.spec.unwrap().volumes).unwrap();
+    let of_claim = |name: &str| json!({ "name": name, "persistentVolumeClaim": { "claimName": format!("{name}-db-7") } });
+    let own = json!({ "name": "own", "emptyDir": {} });
+    assert_eq!(volumes, json!([own, of_claim("data"), of_claim("log")]));
+}

@@ -79,7 +79,7 @@ fn a_92_wrong_jobs_are_refused_in_upstreams_words() {
     }
 }
 
-///
+/// A-77, C-119
 #[test]
 fn a_77_a_suspended_job_may_still_be_placed_elsewhere() {
     let update = |old: Value, new: Value| {
@@ -90,7 +90,18 @@ fn a_77_a_suspended_job_may_still_be_placed_elsewhere() {
     let node = json!({"template": {"spec": {"nodeSelector": {"zone": "a"}}}});
     let suspended = json!({"suspend": true});
     let none: [&str; 0] = [];
-    assert_eq!(update(suspended, node.clone()), none);
+    assert_eq!(update(suspended.clone(), node.clone()), none);
+    let more = json!({"template": {"spec": {
+        "affinity": {"nodeAffinity": {}}, "tolerations": [{"operator": "Exists"}],
+        "containers": [{"name": "app", "image": "nginx:1.27", "resources": {"limits": {"cpu": "2"}}}],
+    }}});
+    assert_eq!(update(suspended.clone(), more), none);
+    for fixed in [
+        json!({"template": {"spec": {"affinity": {"podAffinity": {}}}}}),
+        json!({"template": {"spec": {"containers": [{"name": "app", "image": "nginx:1.28"}]}}}),
+    ] {
+        assert_eq!(update(suspended.clone(), fixed), ["spec.template"]);
+    }
     assert_eq!(update(json!({}), node), ["spec.template"]);
     assert_eq!(update(json!({}), json!({"completions": 3})), ["spec.completions"]);
     let indexed = |n: i64| json!({"completionMode": "Indexed", "completions": n, "parallelism": n});

@@ -1,0 +1,272 @@
+//! Puts the claims on Service addresses right that somebody deleted, changed or left behind (C-182).
+//!
+//! The server makes a claim (an IPAddress) before it stores a Service and gives it back afterwards, so
+//! there is nothing to do here unless somebody else was at work. What is not labelled as ours is
+//! people's own and never touched.
+
+use crate::start::Cluster;
+use crate::workload::{label, name, namespace};
+use client::{Cache, DeleteOptions, Next, ObjectKey, Queue, Recorder, reference, run_controller};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::networking::v1::{IPAddress, IPAddressSpec, ParentReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
+const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
+const US: &str = "ipallocator.k8s.io";
+
+/// Index of Services by their addresses.
+const BY_ADDRESS: &str = "address";
+
+/// A claim is there before its Service: so old must it be to be nobody's.
+const ORPHAN_AFTER: SignedDuration = SignedDuration::from_secs(60);
+
+pub(crate) fn is_managed(address: &IPAddress) -> bool {
+    label(address, MANAGED_BY) == Some(US)
+}
+
+pub(crate) async fn run(cluster: &Cluster) {
+    let queue = Queue::new();
+    let services = Cache::<Service>::builder(&cluster.client).index(BY_ADDRESS, addresses).start();
+    let claims = Cache::<IPAddress>::start(&cluster.client);
+    services.feed(&queue, |service| addresses(service));
+    claims.feed(&queue, |claim| vec![name(claim).to_owned()]);
+    services.synced().await;
+    claims.synced().await;
+    let recorder = Recorder::new(&cluster.client, "ipallocator-repair-controller", "landfall");
+    let recorder = recorder.doing("ClusterIPAllocation");
+    run_controller("service-addresses", &queue, 1, |address: String| async {
+        let wearers = services.by_index(BY_ADDRESS, &address);
+        let claim = claims.get(&ObjectKey::cluster(&address));
+        repair(cluster, &recorder, address, wearers, claim).await
+    })
+    .await;
+}
+
+fn addresses(service: &Service) -> Vec<String> {
+    let addresses = service.spec.iter().flat_map(|spec| spec.cluster_ips.iter().flatten());
+    addresses.filter(|address| address.parse::<IpAddr>().is_ok()).cloned().collect()
+}
+
+async fn repair(
+    cluster: &Cluster,
+    recorder: &Recorder,
+    address: String,
+    wearers: Vec<Arc<Service>>,
+    claim: Option<Arc<IPAddress>>,
+) -> client::Result<Next> {
+    let step = decide(&wearers, claim.as_deref(), clock::now());
+    let done = match step {
+        Step::Nothing => Ok(()),
+        Step::Wait(after) => return Ok(Next::After(after)),
+        Step::Claim(service) => claim_for(cluster, recorder, &service, &address).await,
+        Step::Remove(claim, why) => remove(cluster, recorder, &claim, why).await,
+        Step::Warn(services) => {
+            for service in services {
+                let message = format!(
+                    "Cluster IP [{}]:{address} was assigned to multiple services; please recreate service",
+                    family(&address)
+                );
+                recorder.warning(
+                    &reference(service.as_ref()),
+                    "ClusterIPAlreadyAllocated",
+                    message,
+                );
+            }
+            Ok(())
+        }
+    };
+    match done {
+        Err(error) if error.is_not_found() || error.is_conflict() || error.is_already_exists() => {
+            Ok(Next::Change)
+        }
+        done => done.map(|()| Next::Change),
+    }
+}
+
+#[derive(Debug)]
+enum Step<'a> {
+    Nothing,
+    Wait(Duration),
+    Claim(Arc<Service>),
+    Remove(&'a IPAddress, Why),
+    /// Several have one address; one of them is in the right.
+    Warn(Vec<Arc<Service>>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Why {
+    Orphaned,
+    WrongParent,
+}
+
+fn decide<'a>(wearers: &[Arc<Service>], claim: Option<&'a IPAddress>, now: Timestamp) -> Step<'a> {
+    let Some(claim) = claim else {
+        return match wearers {
+            [] => Step::Nothing,
+            [first, ..] => Step::Claim(first.clone()),
+        };
+    };
+    if !is_managed(claim) {
+        return Step::Nothing;
+    }
+    let is_of = |service: &Arc<Service>| {
+        parent(claim) == Some(("services", namespace(service.as_ref()), name(service.as_ref())))
+    };
+    match wearers {
+        [] => {
+            let made = claim.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
+            let due = made.checked_add(ORPHAN_AFTER).unwrap_or(now);
+            match Duration::try_from(due.duration_since(now)) {
+                Ok(left) if !left.is_zero() => Step::Wait(left),
+                _ => Step::Remove(claim, Why::Orphaned),
+            }
+        }
+        [one] if is_of(one) => Step::Nothing,
+        all if all.iter().any(is_of) => {
+            Step::Warn(all.iter().filter(|service| !is_of(service)).cloned().collect())
+        }
+        _ => Step::Remove(claim, Why::WrongParent),
+    }
+}
+
+fn parent(claim: &IPAddress) -> Option<(&str, &str, &str)> {
+    let parent = &claim.spec.parent_ref;
+    let namespace = parent.namespace.as_deref().unwrap_or_default();
+    let (resource, name) = (parent.resource.as_str(), parent.name.as_str());
+    parent.group.as_deref().unwrap_or_default().is_empty().then_some((resource, namespace, name))
+}
+
+fn family(address: &str) -> &'static str {
+    if address.contains(':') { "IPv6" } else { "IPv4" }
+}
+
+async fn claim_for(
+    cluster: &Cluster,
+    recorder: &Recorder,
+    service: &Service,
+    address: &str,
+) -> client::Result<()> {
+    // A Service that goes is gone before its claim is: it must not be claimed for anew.
+    let live = cluster.client.find::<Service>(&ObjectKey::of(service)).await?;
+    if !live.is_some_and(|live| live.metadata.uid == service.metadata.uid) {
+        return Ok(());
+    }
+    let message =
+        format!("Cluster IP [{}]: {address} is not allocated; repairing", family(address));
+    let labels = [(FAMILY, family(address)), (MANAGED_BY, US)];
+    let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let claim = IPAddress {
+        metadata: ObjectMeta {
+            name: Some(address.to_owned()),
+            labels: Some(BTreeMap::from(labels)),
+            ..ObjectMeta::default()
+        },
+        spec: IPAddressSpec {
+            parent_ref: ParentReference {
+                group: Some(String::new()),
+                resource: "services".to_owned(),
+                namespace: service.metadata.namespace.clone(),
+                name: name(service).to_owned(),
+            },
+        },
+    };
+    cluster.client.create(&claim).await?;
+    recorder.warning(&reference(service), "ClusterIPNotAllocated", message);
+    Ok(())
+}
+
+async fn remove(
+    cluster: &Cluster,
+    recorder: &Recorder,
+    claim: &IPAddress,
+    why: Why,
+) -> client::Result<()> {
+    let (_, namespace, parent) = parent(claim).unwrap_or_default();
+    // Its Service may be there, and its news be late.
+    if why == Why::Orphaned && !parent.is_empty() {
+        let service = ObjectKey::new(namespace, parent);
+        let live = cluster.client.find::<Service>(&service).await?;
+        if live.is_some_and(|live| addresses(&live).iter().any(|one| one == name(claim))) {
+            return Ok(());
+        }
+    }
+    let only = DeleteOptions::only(claim);
+    cluster.client.delete::<IPAddress>(&ObjectKey::of(claim), &only).await?;
+    let (reason, message) = match why {
+        Why::Orphaned => (
+            "IPAddressNotAllocated",
+            format!(
+                "IPAddress: {} for Service {namespace}/{parent} appears to have leaked: cleaning up",
+                name(claim)
+            ),
+        ),
+        Why::WrongParent => (
+            "IPAddressWrongReference",
+            format!(
+                "IPAddress: {} for Service {namespace}/{parent} has a wrong reference; cleaning up",
+                name(claim)
+            ),
+        ),
+    };
+    recorder.warning(&reference(claim), reason, message);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const NOW: &str = "2026-01-01T00:01:00Z";
+
+    fn service(name: &str) -> Arc<Service> {
+        let service = json!({ "metadata": { "namespace": "a", "name": name },
+                              "spec": { "clusterIPs": ["10.0.0.9"] } });
+        Arc::new(serde_json::from_value(service).unwrap())
+    }
+
+    fn claim(parent: &str, by: &str, made: &str) -> IPAddress {
+        let meta = json!({ "name": "10.0.0.9", "labels": { MANAGED_BY: by },
+                           "creationTimestamp": made });
+        let parent = json!({ "resource": "services", "namespace": "a", "name": parent });
+        serde_json::from_value(json!({ "metadata": meta, "spec": { "parentRef": parent } }))
+            .unwrap()
+    }
+
+    #[test]
+    fn c_182_claims_are_put_right_and_those_of_people_left_alone() {
+        let (web, db) = (service("web"), service("db"));
+        let (old, new) = ("2026-01-01T00:00:00Z", "2026-01-01T00:00:50Z");
+        let ours = |parent: &str, made: &str| Some(claim(parent, US, made));
+        let rows = [
+            ("nothing", vec![], None, "nothing"),
+            ("as it should be", vec![web.clone()], ours("web", old), "nothing"),
+            ("the claim is gone", vec![web.clone()], None, "claim web"),
+            ("the Service is gone", vec![], ours("web", old), "remove Orphaned"),
+            ("the Service is on its way", vec![], ours("web", new), "wait 50s"),
+            ("another's", vec![web.clone()], ours("gone", old), "remove WrongParent"),
+            ("two on one", vec![web.clone(), db], ours("web", old), "warn db"),
+            ("people's own", vec![], Some(claim("x", "me", old)), "nothing"),
+            ("people's own, in use", vec![web], Some(claim("x", "me", old)), "nothing"),
+        ];
+        for (what, wearers, claim, expected) in rows {
+            let step = match decide(&wearers, claim.as_ref(), NOW.parse().unwrap()) {
+                Step::Nothing => "nothing".to_owned(),
+                Step::Wait(after) => format!("wait {after:?}"),
+                Step::Claim(service) => format!("claim {}", name(service.as_ref())),
+                Step::Remove(_, why) => format!("remove {why:?}"),
+                Step::Warn(all) => {
+                    let names: Vec<&str> = all.iter().map(|one| name(one.as_ref())).collect();
+                    format!("warn {}", names.join(" "))
+                }
+            };
+            assert_eq!(step, expected, "{what}");
+        }
+    }
+}

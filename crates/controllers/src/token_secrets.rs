@@ -1,0 +1,150 @@
+//! Fills Secrets of type `kubernetes.io/service-account-token` for the account that they name, and takes
+//! them away when that is gone (C-145). Nobody makes such a Secret but people who want one.
+//!
+//! The token is asked for like any other, bound to the Secret: it is good as long as that is there.
+
+use crate::start::Cluster;
+use crate::workload::{annotation, name, namespace, uid};
+use client::{Cache, DeleteOptions, Next, ObjectKey, Queue, run_controller};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
+use serde_json::json;
+
+const WORKERS: usize = 5;
+const TYPE: &str = "kubernetes.io/service-account-token";
+const ACCOUNT: &str = "kubernetes.io/service-account.name";
+const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
+const ROOT_CA: &str = "kube-root-ca.crt";
+const CA: &str = "ca.crt";
+
+/// The longest that can be asked for: such a token has no end but that of its Secret.
+const FOR_EVER: i64 = 1 << 32;
+
+/// Index of Secrets by `namespace/account`.
+const BY_ACCOUNT: &str = "account";
+
+struct Caches {
+    secrets: Cache<Secret>,
+    accounts: Cache<ServiceAccount>,
+    authorities: Cache<ConfigMap>,
+}
+
+pub(crate) async fn run(cluster: &Cluster) {
+    let queue = Queue::new();
+    let caches = Caches {
+        secrets: Cache::builder(&cluster.client)
+            .fields(&format!("type={TYPE}"))
+            .index(BY_ACCOUNT, |secret: &Secret| {
+                account_of(secret).map(|key| key.to_string()).into_iter().collect()
+            })
+            .start(),
+        accounts: Cache::start(&cluster.client),
+        authorities: Cache::builder(&cluster.client)
+            .fields(&format!("metadata.name={ROOT_CA}"))
+            .start(),
+    };
+    caches.secrets.feed_keys(&queue);
+    let secrets = caches.secrets.clone();
+    caches.accounts.feed(&queue, move |account| {
+        keys(secrets.by_index(BY_ACCOUNT, &ObjectKey::of(account).to_string()))
+    });
+    let secrets = caches.secrets.clone();
+    caches.authorities.feed(&queue, move |map| keys(secrets.in_namespace(namespace(map))));
+    caches.secrets.synced().await;
+    caches.accounts.synced().await;
+    caches.authorities.synced().await;
+    run_controller("token-secrets", &queue, WORKERS, |key| reconcile(cluster, &caches, key)).await;
+}
+
+fn keys(secrets: Vec<std::sync::Arc<Secret>>) -> Vec<ObjectKey> {
+    secrets.iter().map(|secret| ObjectKey::of(secret.as_ref())).collect()
+}
+
+fn account_of(secret: &Secret) -> Option<ObjectKey> {
+    let account = annotation(secret, ACCOUNT).filter(|account| !account.is_empty())?;
+    Some(ObjectKey::new(namespace(secret), account))
+}
+
+async fn reconcile(cluster: &Cluster, caches: &Caches, key: ObjectKey) -> client::Result<Next> {
+    let done = match caches.secrets.get(&key) {
+        Some(secret) => keep(cluster, caches, &secret).await,
+        None => forget(cluster, caches, &key).await,
+    };
+    match done {
+        // What it is now comes by the watch, and with it the next look.
+        Err(error) if error.is_not_found() || error.is_conflict() => Ok(Next::Change),
+        done => done.map(|()| Next::Change),
+    }
+}
+
+async fn keep(cluster: &Cluster, caches: &Caches, secret: &Secret) -> client::Result<()> {
+    let Some(account) = account_of(secret) else { return Ok(()) };
+    // The account may have come just now: asked of the server, before anything is thrown away.
+    let account = match caches.accounts.get(&account) {
+        Some(account) => Some(account.as_ref().clone()),
+        None => cluster.client.find::<ServiceAccount>(&account).await?,
+    };
+    let meant = annotation(secret, ACCOUNT_UID).filter(|meant| !meant.is_empty());
+    let Some(account) = account.filter(|one| meant.is_none_or(|meant| meant == uid(one))) else {
+        let only = DeleteOptions::only(secret);
+        return cluster.client.delete::<Secret>(&ObjectKey::of(secret), &only).await.map(drop);
+    };
+    let authority = caches.authorities.get(&ObjectKey::new(namespace(secret), ROOT_CA));
+    let authority = authority.and_then(|map| map.data.as_ref()?.get(CA).cloned());
+    let mut filled = secret.clone();
+    let data = filled.data.get_or_insert_default();
+    let mut put = |field: &str, value: String| {
+        data.insert(field.to_owned(), ByteString(value.into_bytes()));
+    };
+    put("namespace", namespace(secret).to_owned());
+    if let Some(authority) = authority {
+        put(CA, authority);
+    }
+    if !has_token(secret) {
+        put("token", token(cluster, secret, &account).await?);
+    }
+    let annotations = filled.metadata.annotations.get_or_insert_default();
+    annotations.insert(ACCOUNT_UID.to_owned(), uid(&account).to_owned());
+    if filled == *secret {
+        return Ok(());
+    }
+    cluster.client.update(&filled).await.map(drop)
+}
+
+fn has_token(secret: &Secret) -> bool {
+    let token = secret.data.as_ref().and_then(|data| data.get("token"));
+    token.is_some_and(|token| !token.0.is_empty())
+}
+
+async fn token(
+    cluster: &Cluster,
+    secret: &Secret,
+    account: &ServiceAccount,
+) -> client::Result<String> {
+    let bound = json!({ "apiVersion": "v1", "kind": "Secret", "name": name(secret),
+                        "uid": uid(secret) });
+    let request = json!({
+        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+        "spec": { "expirationSeconds": FOR_EVER, "boundObjectRef": bound },
+    });
+    let key = ObjectKey::of(account);
+    let answer = cluster.client.post::<ServiceAccount>(&key, "token", &request).await?;
+    Ok(answer["status"]["token"].as_str().unwrap_or_default().to_owned())
+}
+
+/// An account that lists a Secret that is gone lists it no longer.
+async fn forget(cluster: &Cluster, caches: &Caches, key: &ObjectKey) -> client::Result<()> {
+    for account in caches.accounts.in_namespace(key.namespace()) {
+        let mut after = account.as_ref().clone();
+        let Some(listed) = &mut after.secrets else { continue };
+        listed.retain(|one| one.name.as_deref() != Some(key.name()));
+        if after == *account {
+            continue;
+        }
+        // Another of that name, or of another type, may be there now.
+        if cluster.client.find::<Secret>(key).await?.is_none() {
+            cluster.client.update(&after).await?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! Ranges of Service addresses and the claims on them, on a whole server and a paused clock.
+
+use crate::cluster::{Cluster, key};
+use client::ObjectKey;
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
+use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::time::Instant;
+
+fn service(name: &str, address: Value) -> Value {
+    json!({ "metadata": { "namespace": "default", "name": name },
+            "spec": { "ports": [{ "port": 80 }], "clusterIP": address } })
+}
+
+fn ready(range: Option<&ServiceCIDR>) -> Option<(String, String)> {
+    let mut conditions = range?.status.as_ref()?.conditions.iter().flatten();
+    let ready = conditions.find(|condition| condition.type_ == "Ready")?;
+    Some((ready.status.clone(), ready.reason.clone()))
+}
+
+fn held(range: Option<&ServiceCIDR>) -> bool {
+    let finalizers = range.into_iter().flat_map(|range| range.metadata.finalizers.iter().flatten());
+    finalizers.into_iter().any(|one| one == "networking.k8s.io/service-cidr-finalizer")
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_181_a_range_is_usable_when_it_is_ready_and_stays_while_it_is_used() {
+    let cluster = Cluster::start().await;
+    let (ranges, more) = (cluster.follow::<ServiceCIDR>(), ObjectKey::cluster("more"));
+    let is_ready = |range: Option<&ServiceCIDR>| {
+        held(range) && ready(range).is_some_and(|(status, _)| status == "True")
+    };
+    ranges.when(&ObjectKey::cluster("kubernetes"), is_ready).await;
+    let outside = service("web", json!("10.200.0.7"));
+    let refused = cluster.client.create::<Service>(&crate::cluster::read(outside.clone())).await;
+    assert!(refused.unwrap_err().is_invalid(), "of no range");
+    let range = json!({ "metadata": { "name": "more" }, "spec": { "cidrs": ["10.200.0.0/24"] } });
+    cluster.create::<ServiceCIDR>(range).await;
+    ranges.when(&more, is_ready).await;
+    cluster.create::<Service>(outside).await;
+    cluster.delete::<ServiceCIDR>(&more).await;
+    let deleted = Instant::now();
+    ranges
+        .when(&more, |range| ready(range) == Some(("False".to_owned(), "Terminating".to_owned())))
+        .await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(held(ranges.cache.get(&more).as_deref()), "it is used");
+    let refused = service("late", json!("10.200.0.8"));
+    let refused = cluster.client.create::<Service>(&crate::cluster::read(refused)).await;
+    assert!(refused.unwrap_err().is_invalid(), "a range that goes gives no more");
+    cluster.delete::<Service>(&key("default", "web")).await;
+    ranges.gone(&more).await;
+    assert!(deleted.elapsed() < Duration::from_secs(65), "{:?}", deleted.elapsed());
+
+    let range = json!({ "metadata": { "name": "more" }, "spec": { "cidrs": ["10.201.0.0/24"] } });
+    cluster.create::<ServiceCIDR>(range).await;
+    ranges.when(&more, is_ready).await;
+    cluster.delete::<ServiceCIDR>(&more).await;
+    let deleted = Instant::now();
+    ranges.gone(&more).await;
+    assert!((9..=12).contains(&deleted.elapsed().as_secs()), "{:?}", deleted.elapsed());
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_182_a_claim_that_somebody_deleted_comes_back_and_one_of_nobody_goes() {
+    let cluster = Cluster::start().await;
+    let claims = cluster.follow::<IPAddress>();
+    let web: Service = cluster.create(service("web", Value::Null)).await;
+    let address = web.spec.unwrap().cluster_ip.unwrap();
+    let claim = ObjectKey::cluster(&address);
+    let before: IPAddress = cluster.client.get(&claim).await.unwrap();
+    cluster.delete::<IPAddress>(&claim).await;
+    claims.when(&claim, |now| now.is_some_and(|now| now.metadata.uid != before.metadata.uid)).await;
+    let after: IPAddress = cluster.client.get(&claim).await.unwrap();
+    assert_eq!((after.spec, after.metadata.labels), (before.spec, before.metadata.labels));
+    let event = cluster.event("ClusterIPNotAllocated").await;
+    let message = format!("Cluster IP [IPv4]: {address} is not allocated; repairing");
+    assert_eq!(event.message, Some(message));
+
+    let parent = |resource: &str| json!({ "group": "", "resource": resource, "namespace": "default", "name": "none" });
+    let ours = json!({ "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io",
+                       "ipaddress.kubernetes.io/ip-family": "IPv4" });
+    let leaked = json!({ "metadata": { "name": "10.96.7.7", "labels": ours },
+                         "spec": { "parentRef": parent("services") } });
+    let own = json!({ "metadata": { "name": "255.255.255.255" },
+                      "spec": { "parentRef": parent("things") } });
+    cluster.create::<IPAddress>(leaked).await;
+    cluster.create::<IPAddress>(own).await;
+    let made = Instant::now();
+    claims.gone(&ObjectKey::cluster("10.96.7.7")).await;
+    assert!((59..=62).contains(&made.elapsed().as_secs()), "{:?}", made.elapsed());
+    let event = cluster.event("IPAddressNotAllocated").await;
+    assert!(event.message.as_deref().unwrap().contains("10.96.7.7"));
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert!(claims.cache.get(&ObjectKey::cluster("255.255.255.255")).is_some(), "people's own");
+    // With the Service its claim goes at once, and is not claimed again.
+    cluster.delete::<Service>(&key("default", "web")).await;
+    claims.gone(&claim).await;
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert!(claims.cache.get(&claim).is_none());
+    cluster.stop().await;
+}
