@@ -74,7 +74,11 @@ async fn c_182_a_claim_that_somebody_deleted_comes_back_and_one_of_nobody_goes()
     cluster.delete::<IPAddress>(&claim).await;
     claims.when(&claim, |now| now.is_some_and(|now| now.metadata.uid != before.metadata.uid)).await;
     let after: IPAddress = cluster.client.get(&claim).await.unwrap();
-    assert_eq!((after.spec, after.metadata.labels), (before.spec, before.metadata.labels));
+    let of = |claim: IPAddress| {
+        let parent = claim.spec.parent_ref;
+        (parent.resource, parent.namespace, parent.name, claim.metadata.labels)
+    };
+    assert_eq!(of(after), of(before));
     let event = cluster.event("ClusterIPNotAllocated").await;
     let message = format!("Cluster IP [IPv4]: {address} is not allocated; repairing");
     assert_eq!(event.message, Some(message));

@@ -101,6 +101,8 @@ async fn t_ctrl_36_t_ctrl_43_ending_pods_of_a_lost_node_wait_until_it_is_out_of_
     taint(&cluster, "n", out).await;
     pods.gone(&key("default", "p")).await;
     assert!(before.elapsed() <= Duration::from_secs(20), "{:?}", before.elapsed());
+    // It is counted when the answer has come.
+    tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(removed(&cluster, "out-of-service").as_deref(), Some("1"), "T-CTRL-37");
     cluster.stop().await;
 }

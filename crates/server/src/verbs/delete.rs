@@ -330,6 +330,8 @@ fn marked(old: &Value, mark: Mark, finalizers: Vec<String>, first: bool) -> Plan
         metadata.remove("generation");
     }
     if object["kind"] == "Namespace" {
+        // Nobody counts its seconds (T-CTRL-50).
+        object.object("metadata").remove("deletionGracePeriodSeconds");
         object.object("status")["phase"] = "Terminating".into();
     }
     Plan::Mark { object, then_remove: may_go(Some(mark.grace_seconds), held) }

@@ -56,7 +56,11 @@ pub(crate) fn rules(kind: &str) -> Rules {
             default: |revision| revision.set_default("revision", 0),
             validate: validate_revision,
             validate_update: |new, old, errors| {
-                check::immutable(&new.field("data"), &old.field("data"), errors);
+                // To the letter: what is empty in it means something to whoever applies it.
+                let (new, old) = (new.field("data"), old.field("data"));
+                if new.value() != old.value() {
+                    errors.invalid(&new, check::IMMUTABLE);
+                }
             },
             ..Rules::NONE
         },

@@ -75,7 +75,9 @@ impl Change<'_, '_> {
     }
 
     fn changes(&self, names: &[&str]) -> bool {
-        names.iter().any(|name| !check::same(&self.status.field(name), &self.before.field(name)))
+        // An empty list of indexes is not the same as none.
+        let value = |at: &At, name: &str| at.field(name).value().filter(|v| !v.is_null()).cloned();
+        names.iter().any(|name| value(&self.status, name) != value(&self.before, name))
     }
 
     fn finishes(&self) -> bool {
