@@ -9,7 +9,11 @@ use client::Client;
 use server::authn::User;
 use server::{Foundation, Indoors, Server, Site};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{oneshot, watch};
+
+/// Controllers have done by then what they do in an empty cluster.
+const SETTLED: Duration = Duration::from_secs(1);
 
 pub(crate) struct Plane {
     book: Book,
@@ -22,7 +26,7 @@ pub(crate) struct Plane {
 
 /// One life of it.
 struct Running {
-    _indoors: Indoors,
+    indoors: Indoors,
     life: Arc<Life>,
     _controllers: controllers::Handle,
     _scheduler: Option<scheduler::Handle>,
@@ -32,6 +36,15 @@ impl Plane {
     pub(crate) fn new(foundation: &Foundation, book: Book, scheduler: bool, seed: u64) -> Plane {
         let port = watch::Sender::new(None);
         Plane { book, site: foundation.site(), port, running: None, scheduler, seed }
+    }
+
+    /// A foundation on which controllers have nothing to do any more.
+    pub(crate) async fn settled(foundation: &Foundation) -> Result<Foundation, server::Error> {
+        let mut plane = Plane::new(foundation, Book::new(), false, 0);
+        plane.start().await?;
+        tokio::time::sleep(SETTLED).await;
+        let running = plane.running.as_ref();
+        Ok(running.map_or(foundation.clone(), |it| plane.site.foundation(&it.indoors)))
     }
 
     /// Where lines lead.
@@ -52,12 +65,8 @@ impl Plane {
         let controllers = controllers::start(&manager, controllers::Options::default());
         let scheduler =
             self.scheduler.then(|| scheduler::start(&as_user("system:kube-scheduler", &[])));
-        self.running = Some(Running {
-            _indoors: indoors,
-            life,
-            _controllers: controllers,
-            _scheduler: scheduler,
-        });
+        self.running =
+            Some(Running { indoors, life, _controllers: controllers, _scheduler: scheduler });
         self.book.say("the control plane runs");
         Ok(())
     }

@@ -5,6 +5,7 @@ use crate::cluster::{Cluster, Shape, Wrap};
 use crate::judge::Broken;
 use crate::line::{State, Weather};
 use crate::plan::{self, Act};
+use crate::plane::Plane;
 use crate::scenario::{Scenario, Style};
 use client::Selection;
 use lifecycle::timeline::Termination;
@@ -43,7 +44,10 @@ impl Ground {
         let memory = Path::new("/dev/shm");
         let place = if memory.is_dir() { memory.into() } else { std::env::temp_dir() };
         let directory = tempfile::Builder::new().prefix("landfall-sim-").tempdir_in(place)?;
-        let foundation = simulated(0, async { Foundation::lay(directory.path()).await })??;
+        let foundation = simulated(0, async {
+            let foundation = Foundation::lay(directory.path()).await?;
+            Plane::settled(&foundation).await
+        })??;
         Ok(Ground { foundation, directory })
     }
 }
