@@ -14,6 +14,7 @@ mod many;
 mod run;
 
 mod cluster;
+mod identity;
 mod plan;
 
 mod host;
@@ -31,7 +32,7 @@ mod judge;
 
 mod chance;
 
-pub use cluster::Wrap;
+pub use cluster::{Besides, Wrap};
 pub use judge::Broken;
 pub use many::{Summary, run_many};
 pub use run::{Error, Ground, Options, Outcome, Violation, run};

@@ -1,7 +1,8 @@
 //! One seed from beginning to end.
 
 use crate::book::Name;
-use crate::cluster::{Cluster, Shape, Wrap};
+use crate::cluster::{Besides, Cluster, Shape, Wrap};
+use crate::identity;
 use crate::judge::Broken;
 use crate::line::{State, Weather};
 use crate::plan::{self, Act};
@@ -52,6 +53,7 @@ impl Ground {
 #[derive(Clone, Default)]
 pub struct Options {
     pub wrap: Option<Wrap>,
+    pub besides: Option<Besides>,
     /// Keep the story also if nothing is wrong.
     pub story: bool,
     /// Run it again and compare, to the byte.
@@ -158,10 +160,18 @@ async fn tell(
             };
         }
     };
-    perform(&mut cluster, scenario, seed).await;
-    heal(&mut cluster).await;
-    settle(&cluster).await;
-    if !options.without_timelines && scenario.style == Style::Once {
+    if let Some(besides) = &options.besides {
+        cluster.let_in(besides);
+    }
+    match scenario.style {
+        Style::Identity => identity::tell(&mut cluster, scenario, seed).await,
+        Style::Once | Style::Churn | Style::Mix => {
+            perform(&mut cluster, scenario, seed).await;
+            heal(&mut cluster).await;
+            settle(&cluster).await;
+        }
+    }
+    if !options.without_timelines && matches!(scenario.style, Style::Once | Style::Identity) {
         compare_timelines(&cluster).await;
     }
     cluster.book.close();
@@ -193,7 +203,7 @@ async fn perform(cluster: &mut Cluster, scenario: &Scenario, seed: u64) {
     tokio::time::sleep_until(began + scenario.span).await;
 }
 
-async fn act(cluster: &mut Cluster, what: Act) {
+pub(crate) async fn act(cluster: &mut Cluster, what: Act) {
     let person = cluster.person.clone();
     match what {
         Act::Create(pod) => drop(tokio::spawn(person.create(*pod))),

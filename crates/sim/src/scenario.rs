@@ -27,6 +27,8 @@ pub(crate) enum Style {
     Churn,
     /// The seed chooses one of the others, [`MIXED`] of them.
     Mix,
+    /// Told in `identity.rs`.
+    Identity,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,6 +120,16 @@ pub static SCENARIOS: &[Scenario] = &[
         second_deletes: 5,
     },
     Scenario {
+        name: "identity",
+        about: "pods with names of their own, nodes cut off for up to 400 s, people who force it",
+        nodes: 3,
+        pods: (0, 0),
+        span: Duration::from_secs(600),
+        style: Style::Identity,
+        troubles: &[],
+        second_deletes: 0,
+    },
+    Scenario {
         name: "mix",
         about: "one of the first five; the seed chooses",
         nodes: 0,
@@ -138,7 +150,7 @@ impl Scenario {
     pub(crate) fn told_by(&'static self, seed: u64) -> &'static Scenario {
         match self.style {
             Style::Mix => &SCENARIOS[(seed % MIXED) as usize],
-            Style::Once | Style::Churn => self,
+            Style::Once | Style::Churn | Style::Identity => self,
         }
     }
 }
