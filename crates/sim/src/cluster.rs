@@ -37,6 +37,7 @@ pub(crate) struct Cluster {
     pub(crate) plane: Plane,
     pub(crate) hosts: Vec<Host>,
     pub(crate) person: Person,
+    line: Line,
     observer: JoinHandle<()>,
     meddler: Option<JoinHandle<()>>,
     seed: u64,
@@ -63,13 +64,13 @@ impl Cluster {
         let admin = User::authenticated("admin", &["system:masters"]);
         let line = Line::new(plane.port(), admin, Chance::new(seed, 1));
         let person = Person { client: Client::in_process(line.clone()), book: book.clone() };
-        let observer = tokio::spawn(observe(line, book.clone()));
+        let observer = tokio::spawn(observe(line.clone(), book.clone()));
         let start = |number| {
             let directory = shape.directory.join(format!("n{number}"));
             Host::start(number, seed, plane.port(), &book, directory, shape.wrap.clone())
         };
         let hosts: Vec<Host> = (1..=shape.nodes).map(start).collect();
-        let cluster = Cluster { book, plane, hosts, person, observer, meddler: None, seed };
+        let cluster = Cluster { book, plane, hosts, person, line, observer, meddler: None, seed };
         let ready = tokio::time::timeout(READY_MAX, cluster.ready()).await;
         ready.map_err(|_| "the nodes do not become ready".to_owned())?;
         Ok(cluster)
@@ -79,6 +80,15 @@ impl Cluster {
         let user = User::authenticated("system:kube-controller-manager", &["system:masters"]);
         let line = Line::new(self.plane.port(), user, Chance::new(self.seed, 4));
         self.meddler = Some(tokio::spawn(besides(Client::in_process(line))));
+    }
+
+    /// How much has ever been stored: everything that changes is one more.
+    pub(crate) async fn revision(&self) -> Option<u64> {
+        let request = Request::get("/api/v1/nodes?limit=1").body(kube::client::Body::empty()).ok()?;
+        let answer = self.line.clone().call(request).await.ok()?;
+        let body = answer.into_body().collect().await.ok()?.to_bytes();
+        let list: serde_json::Value = serde_json::from_slice(&body).ok()?;
+        list["metadata"]["resourceVersion"].as_str()?.parse().ok()
     }
 
     async fn ready(&self) {

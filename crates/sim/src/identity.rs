@@ -277,21 +277,25 @@ fn heal(cluster: &Cluster) {
 /// Every set has what it wants, and nothing is left of what it had.
 async fn become_whole(cluster: &Cluster) {
     let until = tokio::time::Instant::now() + PATIENCE;
-    let mut missing = String::new();
     while cluster.book.broken().is_none() {
         tokio::time::sleep(LOOK).await;
-        if !cluster.book.ask(|judge| judge.is_quiet()) {
-            missing = "something still ends".to_owned();
-        } else {
-            let sets = cluster.person.client.list::<StatefulSet>(&Default::default()).await;
-            let Ok(sets) = sets else { continue };
-            match sets.iter().find(|set| !is_whole(set)) {
-                None => return,
-                Some(set) => missing = format!("{:?} {:?}", set.metadata.name, set.status),
-            }
-        }
+        let missing = missing(cluster).await;
+        let Some(missing) = missing else { return };
         if tokio::time::Instant::now() > until {
             return cluster.book.find("sets become whole", missing);
+        }
+    }
+}
+
+async fn missing(cluster: &Cluster) -> Option<String> {
+    if !cluster.book.ask(|judge| judge.is_quiet()) {
+        return Some("something still ends".to_owned());
+    }
+    match cluster.person.client.list::<StatefulSet>(&Default::default()).await {
+        Err(error) => Some(error.to_string()),
+        Ok(sets) => {
+            let unfinished = sets.iter().find(|set| !is_whole(set))?;
+            Some(format!("{:?}: {:?}", unfinished.metadata.name, unfinished.status))
         }
     }
 }

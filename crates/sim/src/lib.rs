@@ -16,6 +16,7 @@ mod run;
 mod cluster;
 mod identity;
 mod plan;
+mod settle;
 
 mod host;
 mod plane;

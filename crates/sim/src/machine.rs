@@ -193,7 +193,13 @@ impl Machine {
         if container.state != ContainerState::Created {
             return Err(Error::Refused(format!("container {id} was started before")));
         }
-        container.state = ContainerState::Running { started_at: clock::now() };
+        let sandbox = container.sandbox.clone();
+        if !state.sandbox(&sandbox).is_some_and(|it| it.state == SandboxState::Ready) {
+            return Err(Error::Refused(format!("the sandbox of container {id} is stopped")));
+        }
+        if let Some(container) = state.container(id) {
+            container.state = ContainerState::Running { started_at: clock::now() };
+        }
         let run = state.processes.get(id).and_then(|process| process.script.run);
         drop(state);
         self.book.write(What::Running { container: id.into() });

@@ -7,6 +7,7 @@ use crate::judge::Broken;
 use crate::line::{State, Weather};
 use crate::plan::{self, Act};
 use crate::scenario::{Scenario, Style};
+use crate::settle;
 use client::Selection;
 use lifecycle::timeline::Termination;
 use server::Foundation;
@@ -165,10 +166,11 @@ async fn tell(
     }
     match scenario.style {
         Style::Identity => identity::tell(&mut cluster, scenario, seed).await,
+        Style::Settle => settle::tell(&mut cluster, scenario, seed).await,
         Style::Once | Style::Churn | Style::Mix => {
             perform(&mut cluster, scenario, seed).await;
             heal(&mut cluster).await;
-            settle(&cluster).await;
+            end(&cluster).await;
         }
     }
     if !options.without_timelines && matches!(scenario.style, Style::Once | Style::Identity) {
@@ -279,7 +281,7 @@ async fn heal(cluster: &mut Cluster) {
     }
 }
 
-async fn settle(cluster: &Cluster) {
+async fn end(cluster: &Cluster) {
     let until = tokio::time::Instant::now() + PATIENCE;
     while tokio::time::Instant::now() < until && cluster.book.broken().is_none() {
         tokio::time::sleep(LOOK).await;

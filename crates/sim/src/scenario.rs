@@ -29,6 +29,8 @@ pub(crate) enum Style {
     Mix,
     /// Told in `identity.rs`.
     Identity,
+    /// Told in `settle.rs`.
+    Settle,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,6 +132,16 @@ pub static SCENARIOS: &[Scenario] = &[
         second_deletes: 0,
     },
     Scenario {
+        name: "settle",
+        about: "workloads of every kind come, change and go; then an hour in which nothing is written",
+        nodes: 2,
+        pods: (0, 0),
+        span: Duration::from_secs(90),
+        style: Style::Settle,
+        troubles: &[],
+        second_deletes: 0,
+    },
+    Scenario {
         name: "mix",
         about: "one of the first five; the seed chooses",
         nodes: 0,
@@ -150,7 +162,7 @@ impl Scenario {
     pub(crate) fn told_by(&'static self, seed: u64) -> &'static Scenario {
         match self.style {
             Style::Mix => &SCENARIOS[(seed % MIXED) as usize],
-            Style::Once | Style::Churn | Style::Identity => self,
+            Style::Once | Style::Churn | Style::Identity | Style::Settle => self,
         }
     }
 }
