@@ -4,7 +4,7 @@
 use crate::book::Book;
 use crate::chance::Chance;
 use crate::life::Life;
-use crate::line::{Line, Port};
+use crate::line::{Line, Meter, Port};
 use client::Client;
 use server::authn::User;
 use server::{Foundation, Indoors, Server, Site};
@@ -19,6 +19,8 @@ pub(crate) struct Plane {
     book: Book,
     site: Site,
     port: watch::Sender<Option<Server>>,
+    /// Of all lines that lead here.
+    pub(crate) meter: Meter,
     running: Option<Running>,
     scheduler: bool,
     seed: u64,
@@ -35,7 +37,7 @@ struct Running {
 impl Plane {
     pub(crate) fn new(foundation: &Foundation, book: Book, scheduler: bool, seed: u64) -> Plane {
         let port = watch::Sender::new(None);
-        Plane { book, site: foundation.site(), port, running: None, scheduler, seed }
+        Plane { book, site: foundation.site(), port, meter: Meter::default(), running: None, scheduler, seed }
     }
 
     /// A foundation on which controllers have nothing to do any more.
@@ -49,7 +51,7 @@ impl Plane {
 
     /// Where lines lead.
     pub(crate) fn port(&self) -> Port {
-        self.port.subscribe()
+        Port { server: self.port.subscribe(), meter: self.meter.clone() }
     }
 
     pub(crate) async fn start(&mut self) -> Result<(), server::Error> {
