@@ -24,8 +24,7 @@ use tower::Service as _;
 pub type Wrap = Arc<dyn Fn(Arc<dyn Runtime>) -> Arc<dyn Runtime> + Send + Sync>;
 
 /// Somebody who meddles with the right of a controller: for tests that plant a fault.
-pub type Besides =
-    Arc<dyn Fn(Client) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
+pub type Besides = Arc<dyn Fn(Client) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 /// A user asks again after this when there was no answer.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -48,7 +47,7 @@ pub(crate) struct Shape<'a> {
     pub(crate) foundation: &'a Foundation,
     pub(crate) seed: u64,
     pub(crate) nodes: u16,
-    pub(crate) scheduler: bool,
+    pub(crate) who: controllers::Who,
     /// Where agents keep what they keep on disk.
     pub(crate) directory: &'a Path,
     pub(crate) wrap: Option<Wrap>,
@@ -59,7 +58,7 @@ impl Cluster {
     pub(crate) async fn start(shape: Shape<'_>) -> Result<Cluster, String> {
         let book = Book::new();
         let seed = shape.seed;
-        let mut plane = Plane::new(shape.foundation, book.clone(), shape.scheduler, seed);
+        let mut plane = Plane::new(shape.foundation, book.clone(), shape.who, seed);
         plane.start().await.map_err(|error| error.to_string())?;
         let admin = User::authenticated("admin", &["system:masters"]);
         let line = Line::new(plane.port(), admin, Chance::new(seed, 1));
@@ -84,7 +83,8 @@ impl Cluster {
 
     /// How much has ever been stored: everything that changes is one more.
     pub(crate) async fn revision(&self) -> Option<u64> {
-        let request = Request::get("/api/v1/nodes?limit=1").body(kube::client::Body::empty()).ok()?;
+        let request =
+            Request::get("/api/v1/nodes?limit=1").body(kube::client::Body::empty()).ok()?;
         let answer = self.line.clone().call(request).await.ok()?;
         let body = answer.into_body().collect().await.ok()?.to_bytes();
         let list: serde_json::Value = serde_json::from_slice(&body).ok()?;
@@ -128,7 +128,11 @@ impl Person {
     }
 
     /// Asks until there is an answer, and again if somebody else was faster.
-    pub(crate) async fn insist<T, F>(&self, what: &str, mut ask: impl FnMut(Client) -> F) -> Option<T>
+    pub(crate) async fn insist<T, F>(
+        &self,
+        what: &str,
+        mut ask: impl FnMut(Client) -> F,
+    ) -> Option<T>
     where
         F: Future<Output = client::Result<T>>,
     {

@@ -6,6 +6,7 @@ use crate::chance::Chance;
 use crate::life::Life;
 use crate::line::{Line, Meter, Port};
 use client::Client;
+use controllers::Who;
 use server::authn::User;
 use server::{Foundation, Indoors, Server, Site};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ pub(crate) struct Plane {
     /// Of all lines that lead here.
     pub(crate) meter: Meter,
     running: Option<Running>,
-    scheduler: bool,
+    who: Who,
     seed: u64,
 }
 
@@ -31,18 +32,26 @@ struct Running {
     indoors: Indoors,
     life: Arc<Life>,
     _controllers: controllers::Handle,
-    _scheduler: Option<scheduler::Handle>,
+    _scheduler: scheduler::Handle,
 }
 
 impl Plane {
-    pub(crate) fn new(foundation: &Foundation, book: Book, scheduler: bool, seed: u64) -> Plane {
+    pub(crate) fn new(foundation: &Foundation, book: Book, who: Who, seed: u64) -> Plane {
         let port = watch::Sender::new(None);
-        Plane { book, site: foundation.site(), port, meter: Meter::default(), running: None, scheduler, seed }
+        Plane {
+            book,
+            site: foundation.site(),
+            port,
+            meter: Meter::default(),
+            running: None,
+            who,
+            seed,
+        }
     }
 
     /// A foundation on which controllers have nothing to do any more.
     pub(crate) async fn settled(foundation: &Foundation) -> Result<Foundation, server::Error> {
-        let mut plane = Plane::new(foundation, Book::new(), false, 0);
+        let mut plane = Plane::new(foundation, Book::new(), Who::All, 0);
         plane.start().await?;
         tokio::time::sleep(SETTLED).await;
         let running = plane.running.as_ref();
@@ -64,9 +73,11 @@ impl Plane {
             Client::in_process(line)
         };
         let manager = as_user("system:kube-controller-manager", &["system:masters"]);
-        let controllers = controllers::start(&manager, controllers::Options::default());
-        let scheduler =
-            self.scheduler.then(|| scheduler::start(&as_user("system:kube-scheduler", &[])));
+        let controllers = controllers::start(
+            &manager,
+            controllers::Options { who: self.who, ..Default::default() },
+        );
+        let scheduler = scheduler::start(&as_user("system:kube-scheduler", &[]));
         self.running =
             Some(Running { indoors, life, _controllers: controllers, _scheduler: scheduler });
         self.book.say("the control plane runs");

@@ -145,7 +145,7 @@ async fn tell(
         foundation,
         seed,
         nodes: scenario.nodes,
-        scheduler: true,
+        who: scenario.style.who(),
         directory,
         wrap: options.wrap.clone(),
     };

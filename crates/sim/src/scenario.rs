@@ -33,6 +33,17 @@ pub(crate) enum Style {
     Settle,
 }
 
+impl Style {
+    /// Where people make pods themselves, the controllers that would make them are left out: they would only
+    /// watch, and ten thousand seeds would take twice as long.
+    pub(crate) fn who(self) -> controllers::Who {
+        match self {
+            Style::Once | Style::Churn | Style::Mix => controllers::Who::OfPods,
+            Style::Identity | Style::Settle => controllers::Who::All,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trouble {
     /// An agent is killed, at some moment or in the middle of some step.

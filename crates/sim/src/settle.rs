@@ -81,9 +81,12 @@ async fn be_silent(cluster: &Cluster) {
     let expired = (was.len() - is.len()) as u64;
     let alive: u64 = written.values().sum();
     let stored = to - from;
-    cluster.book.say(format!("{stored} writes in an hour: {alive} signs of life, {expired} old events"));
+    cluster
+        .book
+        .say(format!("{stored} writes in an hour: {alive} signs of life, {expired} old events"));
     if stored != alive + expired {
-        let why = format!("{stored} writes are stored, {alive} signs of life, {expired} old events");
+        let why =
+            format!("{stored} writes are stored, {alive} signs of life, {expired} old events");
         cluster.book.find("silence", format!("{why}; {}", shown(&written)));
     }
 }
@@ -107,6 +110,7 @@ async fn events(cluster: &Cluster) -> Option<BTreeSet<String>> {
 }
 
 fn shown(written: &Written) -> String {
-    let all: Vec<String> = written.iter().map(|(what, times)| format!("{times} × {what}")).collect();
+    let all: Vec<String> =
+        written.iter().map(|(what, times)| format!("{times} × {what}")).collect();
     all.join(", ")
 }
