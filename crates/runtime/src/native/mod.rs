@@ -462,7 +462,7 @@ impl Runtime for Native {
 }
 
 fn newest_first(mut sandboxes: Vec<Sandbox>) -> Vec<Sandbox> {
-    sandboxes.sort_by(|a, b| b.created_at.cmp(&a.created_at).then(b.attempt.cmp(&a.attempt)));
+    crate::newest_sandbox_first(&mut sandboxes);
     sandboxes
 }
 
