@@ -129,7 +129,9 @@ fn crash(chance: &mut Chance, scenario: &Scenario) -> plan::Act {
     };
     match chance.below(3) {
         0 => plan::Act::CrashPlane { downtime: downtime.min(Duration::from_secs(90)) },
-        1 => plan::Act::CutPlane { writes: chance.between(0, 30), downtime: Duration::from_secs(1) },
+        1 => {
+            plan::Act::CutPlane { writes: chance.between(0, 30), downtime: Duration::from_secs(1) }
+        }
         _ => plan::Act::CrashAgent { host, steps: chance.below(60), downtime },
     }
 }
@@ -211,9 +213,10 @@ async fn create(person: Person, set: Box<StatefulSet>) {
 async fn change(person: Person, set: String, patch: Value) {
     let (key, patch) = (&ObjectKey::new(NAMESPACE, &set), &patch);
     person
-        .insist("a change", |client| async move {
-            client.patch_merge::<StatefulSet>(key, patch).await
-        })
+        .insist(
+            "a change",
+            |client| async move { client.patch_merge::<StatefulSet>(key, patch).await },
+        )
         .await;
 }
 

@@ -37,7 +37,15 @@ struct Running {
 impl Plane {
     pub(crate) fn new(foundation: &Foundation, book: Book, scheduler: bool, seed: u64) -> Plane {
         let port = watch::Sender::new(None);
-        Plane { book, site: foundation.site(), port, meter: Meter::default(), running: None, scheduler, seed }
+        Plane {
+            book,
+            site: foundation.site(),
+            port,
+            meter: Meter::default(),
+            running: None,
+            scheduler,
+            seed,
+        }
     }
 
     /// A foundation on which controllers have nothing to do any more.
@@ -64,7 +72,7 @@ impl Plane {
             Client::in_process(line)
         };
         let manager = as_user("system:kube-controller-manager", &["system:masters"]);
-        let controllers = controllers::start(&manager, controllers::Options::default());
+        let controllers = controllers::start(&manager, options());
         let scheduler =
             self.scheduler.then(|| scheduler::start(&as_user("system:kube-scheduler", &[])));
         self.running =
@@ -86,4 +94,13 @@ impl Plane {
     pub(crate) fn cut_after(&self, writes: u64) -> oneshot::Receiver<()> {
         self.site.cut_after(writes)
     }
+}
+
+/// Room for more nodes than a cluster has by default.
+fn options() -> controllers::Options {
+    let mut options = controllers::Options::default();
+    if let Ok(range) = controllers::Range::new("10.0.0.0/8", 24) {
+        options.pod_cidrs = range;
+    }
+    options
 }

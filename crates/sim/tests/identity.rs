@@ -14,8 +14,7 @@ fn identity() -> &'static Scenario {
 #[test]
 fn no_two_processes_ever_hold_one_name_unless_somebody_forced_it() {
     let ground = Ground::lay().unwrap();
-    let summary =
-        sim::run_many(&ground, identity(), 0..6, &Options::default(), &|_| {}).unwrap();
+    let summary = sim::run_many(&ground, identity(), 0..6, &Options::default(), &|_| {}).unwrap();
     if let Some(outcome) = &summary.failure {
         panic!("{:?}\n{}", outcome.violation, outcome.story.join("\n"));
     }
@@ -23,7 +22,10 @@ fn no_two_processes_ever_hold_one_name_unless_somebody_forced_it() {
 }
 
 /// Does for ever what a controller must not do, with a controller's rights.
-fn meddle<F>(every: Duration, with: impl Fn(Client, Pod) -> F + Send + Sync + Clone + 'static) -> Options
+fn meddle<F>(
+    every: Duration,
+    with: impl Fn(Client, Pod) -> F + Send + Sync + Clone + 'static,
+) -> Options
 where
     F: Future<Output = ()> + Send,
 {

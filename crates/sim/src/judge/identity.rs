@@ -22,8 +22,7 @@ struct Process {
 
 impl Holders {
     pub(super) fn starts(&mut self, id: &Name, pod: &Name, uid: &Name, container: &Name) {
-        let process =
-            Process { pod: pod.clone(), uid: uid.clone(), container: container.clone() };
+        let process = Process { pod: pod.clone(), uid: uid.clone(), container: container.clone() };
         self.processes.insert(id.clone(), process);
     }
 
@@ -44,7 +43,8 @@ impl Judge {
         for other in running.iter() {
             let Some(old) = holders.processes.get(other) else { continue };
             if old.uid == new.uid && old.container == new.container {
-                let why = format!("{id} runs, and so does {other}, the same container of {}", new.pod);
+                let why =
+                    format!("{id} runs, and so does {other}, the same container of {}", new.pod);
                 return broken("one process per container", why);
             }
             let forced = self.pods.get(&old.uid).is_some_and(|pod| pod.forced);
@@ -76,7 +76,8 @@ impl Judge {
                 record.steps.iter().any(|step| matches!(step.what, What::UnsafeByRequest { .. }))
             });
             if pod.abandoned && !told {
-                let why = format!("{} ({uid}) ran when it was removed, and nothing says so", pod.name);
+                let why =
+                    format!("{} ({uid}) ran when it was removed, and nothing says so", pod.name);
                 return broken("unsafe by request", why);
             }
             if told && !pod.forced {

@@ -127,12 +127,12 @@ async fn services(client: &Client, pods: &[Pod]) -> client::Result<Option<String
             slice.metadata.namespace == service.metadata.namespace
                 && name == service.metadata.name.as_ref()
         });
-        let ready = of_service.flat_map(|slice| slice.endpoints.iter().flatten()).filter(|endpoint| {
-            endpoint.conditions.as_ref().and_then(|conditions| conditions.ready) != Some(false)
-        });
-        let named: BTreeSet<_> = ready
-            .filter_map(|endpoint| endpoint.target_ref.as_ref()?.name.clone())
-            .collect();
+        let ready =
+            of_service.flat_map(|slice| slice.endpoints.iter().flatten()).filter(|endpoint| {
+                endpoint.conditions.as_ref().and_then(|conditions| conditions.ready) != Some(false)
+            });
+        let named: BTreeSet<_> =
+            ready.filter_map(|endpoint| endpoint.target_ref.as_ref()?.name.clone()).collect();
         if named != behind {
             let service = title(&service.metadata);
             return Ok(Some(format!("{service} names {named:?}, ready are {behind:?}")));
