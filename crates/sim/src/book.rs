@@ -129,13 +129,20 @@ struct Pages {
 #[derive(Clone)]
 pub(crate) struct Book {
     began: Instant,
+    /// Nothing is written into it.
+    pub(crate) closed: bool,
     pages: Arc<Mutex<Pages>>,
 }
 
 impl Book {
     pub(crate) fn new() -> Book {
         let pages = Pages { entries: Vec::new(), judge: Judge::default(), broken: None };
-        Book { began: Instant::now(), pages: Arc::new(Mutex::new(pages)) }
+        Book { began: Instant::now(), closed: false, pages: Arc::new(Mutex::new(pages)) }
+    }
+
+    /// For what is measured and not judged: everything that happens would fill the memory.
+    pub(crate) fn closed() -> Book {
+        Book { closed: true, ..Book::new() }
     }
 
     pub(crate) fn now(&self) -> Duration {
@@ -143,6 +150,9 @@ impl Book {
     }
 
     pub(crate) fn write(&self, what: What) {
+        if self.closed {
+            return;
+        }
         let at = self.now();
         let mut pages = self.pages();
         if pages.broken.is_none()

@@ -16,6 +16,7 @@ mod run;
 mod cluster;
 mod identity;
 mod plan;
+mod scale;
 mod settle;
 
 mod host;
@@ -37,4 +38,5 @@ pub use cluster::{Besides, Wrap};
 pub use judge::Broken;
 pub use many::{Summary, run_many};
 pub use run::{Error, Ground, Options, Outcome, Violation, run};
-pub use scenario::{SCENARIOS, Scenario};
+pub use scale::{Phase, Size, scale};
+pub use scenario::{SCALE, SCENARIOS, Scenario};

@@ -9,7 +9,7 @@ mod ears;
 mod meter;
 mod stream;
 
-pub(crate) use meter::{Meter, Written};
+pub(crate) use meter::{Meter, Sent};
 
 use crate::book::{Agent, Book};
 use crate::chance::Chance;

@@ -63,7 +63,7 @@ impl Machine {
         let mut state = self.state();
         let id = state.next(&self.name, "s");
         let [high, low] = (state.made as u16).to_be_bytes();
-        let [_, number] = self.number.to_be_bytes();
+        let [more, number] = self.number.to_be_bytes();
         let sandbox = Sandbox {
             id: id.clone(),
             pod: spec.pod.clone(),
@@ -72,7 +72,7 @@ impl Machine {
             message: String::new(),
             created_at: clock::now(),
             network: spec.network.clone(),
-            addresses: vec![IpAddr::V4(Ipv4Addr::new(10, number, high, low))],
+            addresses: vec![IpAddr::V4(Ipv4Addr::new(10 + more % 100, number, high, low))],
             containers: Vec::new(),
             labels: spec.labels.clone(),
             annotations: spec.annotations.clone(),

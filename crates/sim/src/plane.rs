@@ -73,10 +73,7 @@ impl Plane {
             Client::in_process(line)
         };
         let manager = as_user("system:kube-controller-manager", &["system:masters"]);
-        let controllers = controllers::start(
-            &manager,
-            controllers::Options { who: self.who, ..Default::default() },
-        );
+        let controllers = controllers::start(&manager, options(self.who));
         let scheduler = scheduler::start(&as_user("system:kube-scheduler", &[]));
         self.running =
             Some(Running { indoors, life, _controllers: controllers, _scheduler: scheduler });
@@ -97,4 +94,13 @@ impl Plane {
     pub(crate) fn cut_after(&self, writes: u64) -> oneshot::Receiver<()> {
         self.site.cut_after(writes)
     }
+}
+
+/// Room for more nodes than a cluster has by default.
+fn options(who: Who) -> controllers::Options {
+    let mut options = controllers::Options { who, ..Default::default() };
+    if let Ok(range) = controllers::Range::new("10.0.0.0/8", 24) {
+        options.pod_cidrs = range;
+    }
+    options
 }

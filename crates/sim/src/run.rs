@@ -35,8 +35,8 @@ pub enum Error {
 
 /// What all simulated clusters of a process are built on.
 pub struct Ground {
-    foundation: Foundation,
-    directory: tempfile::TempDir,
+    pub(crate) foundation: Foundation,
+    pub(crate) directory: tempfile::TempDir,
 }
 
 impl Ground {
@@ -121,7 +121,7 @@ fn once(
 }
 
 /// On this thread, in a world that ends with it.
-fn simulated<T>(seed: u64, story: impl Future<Output = T>) -> std::io::Result<T> {
+pub(crate) fn simulated<T>(seed: u64, story: impl Future<Output = T>) -> std::io::Result<T> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_le_bytes()));
     let runtime = builder.enable_time().start_paused(true).build()?;
@@ -148,6 +148,7 @@ async fn tell(
         who: scenario.style.who(),
         directory,
         wrap: options.wrap.clone(),
+        judged: true,
     };
     let mut cluster = match Cluster::start(shape).await {
         Ok(cluster) => cluster,

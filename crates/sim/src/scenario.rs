@@ -164,6 +164,10 @@ pub static SCENARIOS: &[Scenario] = &[
     },
 ];
 
+/// The one that is measured and not judged ([`crate::scale`]): its name, and what it is about.
+pub const SCALE: (&str, &str) =
+    ("scale", "what a pod costs: Deployments are made, rolled and deleted; --nodes, --pods");
+
 impl Scenario {
     pub fn find(name: &str) -> Option<&'static Scenario> {
         SCENARIOS.iter().find(|scenario| scenario.name == name)

@@ -8,7 +8,7 @@ mod declared;
 mod wishes;
 
 use crate::cluster::Cluster;
-use crate::line::{State, Written};
+use crate::line::{Sent, State};
 use crate::run;
 use crate::scenario::Scenario;
 use k8s_openapi::api::core::v1::Event;
@@ -67,7 +67,7 @@ async fn be_silent(cluster: &Cluster) {
     let before = (cluster.revision().await, events(cluster).await);
     cluster.plane.meter.start();
     tokio::time::sleep(SILENCE).await;
-    let written = cluster.plane.meter.stop();
+    let (read, written) = apart(cluster.plane.meter.stop());
     let after = (cluster.revision().await, events(cluster).await);
     if let Some((what, times)) = written.iter().find(|(what, _)| !is_sign_of_life(what)) {
         return cluster.book.find("silence", format!("in an hour {times} times: {what}"));
@@ -81,9 +81,11 @@ async fn be_silent(cluster: &Cluster) {
     let expired = (was.len() - is.len()) as u64;
     let alive: u64 = written.values().sum();
     let stored = to - from;
-    cluster
-        .book
-        .say(format!("{stored} writes in an hour: {alive} signs of life, {expired} old events"));
+    cluster.book.say(format!(
+        "{stored} writes in an hour: {alive} signs of life, {expired} old events; read was {} times",
+        read.values().sum::<u64>()
+    ));
+    cluster.book.say(format!("read was {}", shown(&read)));
     if stored != alive + expired {
         let why =
             format!("{stored} writes are stored, {alive} signs of life, {expired} old events");
@@ -109,8 +111,12 @@ async fn events(cluster: &Cluster) -> Option<BTreeSet<String>> {
     Some(events.iter().map(version).collect())
 }
 
-fn shown(written: &Written) -> String {
-    let all: Vec<String> =
-        written.iter().map(|(what, times)| format!("{times} × {what}")).collect();
+/// Reads, and what is none.
+fn apart(sent: Sent) -> (Sent, Sent) {
+    sent.into_iter().partition(|(what, _)| what.contains(" GET "))
+}
+
+fn shown(sent: &Sent) -> String {
+    let all: Vec<String> = sent.iter().map(|(what, times)| format!("{times} × {what}")).collect();
     all.join(", ")
 }
