@@ -60,7 +60,7 @@ impl Track {
         (window.is_positive() && cores.is_finite()).then(|| Used {
             at: last.at,
             window,
-            cpu_nanocores: (cores.max(0.0) * 1e9) as u64,
+            cpu_nanocores: (cores.max(0.0) * 1e9).round() as u64,
             memory_bytes: last.memory_bytes,
         })
     }

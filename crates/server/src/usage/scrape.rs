@@ -13,11 +13,14 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 /// Upstream: `--metric-resolution=15s`.
-pub(super) const EVERY: Duration = Duration::from_secs(15);
+pub(super) const EVERY: Duration = STEP.saturating_mul(STEPS);
+/// A new node is asked sooner, and soon again: only then it has figures.
+const STEP: Duration = Duration::from_secs(5);
+const STEPS: u32 = 3;
 /// A node that takes longer has no figures this time.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Nodes that are asked at once.
@@ -28,18 +31,32 @@ const PAGE_BYTES_MAX: usize = 4 << 20;
 const PATH: &str = "/metrics/resource";
 
 pub(crate) async fn run(server: Server) {
-    let mut ticks = tokio::time::interval(EVERY);
+    let mut ticks = tokio::time::interval(STEP);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut waited = HashMap::new();
     loop {
         ticks.tick().await;
-        sweep(&server).await;
+        sweep(&server, &mut waited).await;
     }
 }
 
-async fn sweep(server: &Server) {
-    let (_, nodes) = server.store().list("nodes", "", None);
+/// `waited`: for how many steps each node was not asked.
+async fn sweep(server: &Server, waited: &mut HashMap<String, u32>) {
+    let (_, mut nodes) = server.store().list("nodes", "", None);
     let names: BTreeSet<String> = nodes.iter().map(|node| node.name().to_owned()).collect();
     server.usage().keep_only(&names);
+    waited.retain(|name, _| names.contains(name));
+    nodes.retain(|node| {
+        let measured = server.usage().nodes().get(node.name()).map(|known| known.node().is_some());
+        let waits = waited.entry(node.name().to_owned()).or_insert(STEPS);
+        *waits += 1;
+        // One sample is not enough.
+        let due = *waits >= STEPS || measured == Some(false);
+        if due {
+            *waits = 0;
+        }
+        due
+    });
     let asking = futures::stream::iter(nodes);
     let asking = asking.for_each_concurrent(CONCURRENT_MAX, |node| async move {
         let Some(agent) = node::agent(server, &node.value()) else { return };
