@@ -1,3 +1,5 @@
+//! A row is what was recommended and done before, and what becomes of a wish.
+
 use super::*;
 use serde_json::{Value, json};
 

@@ -1,3 +1,5 @@
+//! A look as a whole: what is asked for, and what is told about it.
+
 use super::*;
 use client::PodMetrics;
 use serde_json::{Value, json};

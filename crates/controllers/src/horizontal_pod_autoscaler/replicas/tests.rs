@@ -1,3 +1,5 @@
+//! A row is a few pods with what they use, and how many there should be.
+
 use super::*;
 use serde_json::{Value, json};
 

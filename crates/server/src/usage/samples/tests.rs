@@ -1,3 +1,5 @@
+//! A row is the pages of an agent, one after another, and the figures they make.
+
 use super::*;
 
 fn page(text: &str) -> Vec<Shown> {
