@@ -33,5 +33,5 @@ mod start;
 
 pub use pod_cidrs::Range;
 pub use pod_garbage::FINISHED_MAX;
-pub use start::{Handle, Options, start};
+pub use start::{Handle, Options, Who, start};
 pub use storage::LocalVolumes;

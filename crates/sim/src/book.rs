@@ -42,6 +42,8 @@ pub(crate) enum What {
     Starting {
         container: Name,
         name: Name,
+        /// `namespace/name`, as the machine knows it.
+        pod: Name,
         uid: Name,
         by: Agent,
     },
@@ -100,6 +102,12 @@ pub(crate) enum What {
         pod: Name,
         grace: Option<i64>,
     },
+    /// Somebody says of a node that it is off: its object is deleted or out of service, until that is
+    /// taken back. What runs there may get a successor meanwhile.
+    Disowned {
+        node: Name,
+        still: bool,
+    },
     /// A record of an ending, as the API has it in the end.
     Record(String),
     /// Something else, in words.
@@ -149,6 +157,12 @@ impl Book {
 
     pub(crate) fn say(&self, text: impl Into<String>) {
         self.write(What::Said(text.into()));
+    }
+
+    /// A rule is seen to be broken by somebody who looked at the whole.
+    pub(crate) fn find(&self, rule: &'static str, why: String) {
+        let at = self.now();
+        self.pages().broken.get_or_insert((at, Broken { rule, why }));
     }
 
     /// What must be true at the end, too.
@@ -235,7 +249,7 @@ impl fmt::Display for What {
         match self {
             What::Busy { by, uid } => write!(f, "{by} is busy with {uid}"),
             What::Idle { by, uid } => write!(f, "{by} is done with {uid}"),
-            What::Starting { container, name, uid, by } => {
+            What::Starting { container, name, uid, by, .. } => {
                 write!(f, "{by} starts {container} ({name} of {uid})")
             }
             What::Running { container } => write!(f, "{container} runs"),
@@ -255,6 +269,8 @@ impl fmt::Display for What {
             What::Agent { agent, lives: false } => write!(f, "{agent} has crashed"),
             What::Api(line) => f.write_str(&crate::judge::in_short(line)),
             What::Record(record) => f.write_str(record),
+            What::Disowned { node, still: true } => write!(f, "somebody says that {node} is off"),
+            What::Disowned { node, still: false } => write!(f, "{node} is not off any more"),
             What::Asked { pod, grace } => write!(f, "somebody deletes {pod}, grace {grace:?}"),
             What::Said(text) => f.write_str(text),
         }

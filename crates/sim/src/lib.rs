@@ -14,7 +14,9 @@ mod many;
 mod run;
 
 mod cluster;
+mod identity;
 mod plan;
+mod settle;
 
 mod host;
 mod plane;
@@ -31,7 +33,7 @@ mod judge;
 
 mod chance;
 
-pub use cluster::Wrap;
+pub use cluster::{Besides, Wrap};
 pub use judge::Broken;
 pub use many::{Summary, run_many};
 pub use run::{Error, Ground, Options, Outcome, Violation, run};

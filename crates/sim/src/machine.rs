@@ -169,12 +169,16 @@ impl Machine {
         let missing = || Error::NotFound { what: "container", id: id.to_owned() };
         let container = state.container(id).ok_or_else(missing)?;
         let name: Name = container.name.as_str().into();
+        let sandbox = container.sandbox.clone();
+        let pod = state.sandbox(&sandbox).ok_or_else(missing)?.pod.clone();
+        let pod: Name = format!("{}/{}", pod.namespace, pod.name).into();
         let uid: Name = state.pods.get(id).ok_or_else(missing)?.as_str().into();
         let takes = state.processes.get(id).map(|process| process.script.start).unwrap_or_default();
         drop(state);
         self.book.write(What::Starting {
             container: id.into(),
             name,
+            pod,
             uid: uid.clone(),
             by: by.clone(),
         });
@@ -189,7 +193,13 @@ impl Machine {
         if container.state != ContainerState::Created {
             return Err(Error::Refused(format!("container {id} was started before")));
         }
-        container.state = ContainerState::Running { started_at: clock::now() };
+        let sandbox = container.sandbox.clone();
+        if !state.sandbox(&sandbox).is_some_and(|it| it.state == SandboxState::Ready) {
+            return Err(Error::Refused(format!("the sandbox of container {id} is stopped")));
+        }
+        if let Some(container) = state.container(id) {
+            container.state = ContainerState::Running { started_at: clock::now() };
+        }
         let run = state.processes.get(id).and_then(|process| process.script.run);
         drop(state);
         self.book.write(What::Running { container: id.into() });

@@ -4,17 +4,23 @@
 use crate::book::Book;
 use crate::chance::Chance;
 use crate::life::Life;
-use crate::line::{Line, Port};
+use crate::line::{Line, Meter, Port};
 use client::Client;
 use server::authn::User;
 use server::{Foundation, Indoors, Server, Site};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{oneshot, watch};
+
+/// Controllers have done by then what they do in an empty cluster.
+const SETTLED: Duration = Duration::from_secs(1);
 
 pub(crate) struct Plane {
     book: Book,
     site: Site,
     port: watch::Sender<Option<Server>>,
+    /// Of all lines that lead here.
+    pub(crate) meter: Meter,
     running: Option<Running>,
     scheduler: bool,
     seed: u64,
@@ -22,7 +28,7 @@ pub(crate) struct Plane {
 
 /// One life of it.
 struct Running {
-    _indoors: Indoors,
+    indoors: Indoors,
     life: Arc<Life>,
     _controllers: controllers::Handle,
     _scheduler: Option<scheduler::Handle>,
@@ -31,12 +37,21 @@ struct Running {
 impl Plane {
     pub(crate) fn new(foundation: &Foundation, book: Book, scheduler: bool, seed: u64) -> Plane {
         let port = watch::Sender::new(None);
-        Plane { book, site: foundation.site(), port, running: None, scheduler, seed }
+        Plane { book, site: foundation.site(), port, meter: Meter::default(), running: None, scheduler, seed }
+    }
+
+    /// A foundation on which controllers have nothing to do any more.
+    pub(crate) async fn settled(foundation: &Foundation) -> Result<Foundation, server::Error> {
+        let mut plane = Plane::new(foundation, Book::new(), false, 0);
+        plane.start().await?;
+        tokio::time::sleep(SETTLED).await;
+        let running = plane.running.as_ref();
+        Ok(running.map_or(foundation.clone(), |it| plane.site.foundation(&it.indoors)))
     }
 
     /// Where lines lead.
     pub(crate) fn port(&self) -> Port {
-        self.port.subscribe()
+        Port { server: self.port.subscribe(), meter: self.meter.clone() }
     }
 
     pub(crate) async fn start(&mut self) -> Result<(), server::Error> {
@@ -52,12 +67,8 @@ impl Plane {
         let controllers = controllers::start(&manager, controllers::Options::default());
         let scheduler =
             self.scheduler.then(|| scheduler::start(&as_user("system:kube-scheduler", &[])));
-        self.running = Some(Running {
-            _indoors: indoors,
-            life,
-            _controllers: controllers,
-            _scheduler: scheduler,
-        });
+        self.running =
+            Some(Running { indoors, life, _controllers: controllers, _scheduler: scheduler });
         self.book.say("the control plane runs");
         Ok(())
     }

@@ -27,6 +27,10 @@ pub(crate) enum Style {
     Churn,
     /// The seed chooses one of the others, [`MIXED`] of them.
     Mix,
+    /// Told in `identity.rs`.
+    Identity,
+    /// Told in `settle.rs`.
+    Settle,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,6 +122,26 @@ pub static SCENARIOS: &[Scenario] = &[
         second_deletes: 5,
     },
     Scenario {
+        name: "identity",
+        about: "pods with names of their own, nodes cut off for up to 400 s, people who force it",
+        nodes: 3,
+        pods: (0, 0),
+        span: Duration::from_secs(600),
+        style: Style::Identity,
+        troubles: &[],
+        second_deletes: 0,
+    },
+    Scenario {
+        name: "settle",
+        about: "workloads of every kind come, change and go; then an hour in which nothing is written",
+        nodes: 2,
+        pods: (0, 0),
+        span: Duration::from_secs(90),
+        style: Style::Settle,
+        troubles: &[],
+        second_deletes: 0,
+    },
+    Scenario {
         name: "mix",
         about: "one of the first five; the seed chooses",
         nodes: 0,
@@ -138,7 +162,7 @@ impl Scenario {
     pub(crate) fn told_by(&'static self, seed: u64) -> &'static Scenario {
         match self.style {
             Style::Mix => &SCENARIOS[(seed % MIXED) as usize],
-            Style::Once | Style::Churn => self,
+            Style::Once | Style::Churn | Style::Identity | Style::Settle => self,
         }
     }
 }
