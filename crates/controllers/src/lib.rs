@@ -21,6 +21,7 @@ mod taint_eviction;
 mod cron_job;
 mod daemon_set;
 mod deployment;
+mod horizontal_pod_autoscaler;
 mod job;
 mod replica_set;
 mod stateful_set;

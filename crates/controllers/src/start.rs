@@ -3,10 +3,10 @@
 use crate::pod_cidrs::Range;
 use crate::storage::LocalVolumes;
 use crate::{
-    cluster_roles, cron_job, daemon_set, deployment, disruption, finished_jobs, garbage, job,
-    join_tokens, namespaces, node_leases, node_lost, node_taints, pod_cidrs, pod_garbage, pods,
-    quotas, replica_set, services, signing_requests, stateful_set, storage, system_namespaces,
-    taint_eviction, workload,
+    cluster_roles, cron_job, daemon_set, deployment, disruption, finished_jobs, garbage,
+    horizontal_pod_autoscaler, job, join_tokens, namespaces, node_leases, node_lost, node_taints,
+    pod_cidrs, pod_garbage, pods, quotas, replica_set, services, signing_requests, stateful_set,
+    storage, system_namespaces, taint_eviction, workload,
 };
 use client::{Cache, Client, Leadership, ObjectKey, Queue, Recorder};
 use futures::future::BoxFuture;
@@ -185,6 +185,7 @@ fn of_objects<'a>(cluster: &'a Cluster, options: &'a Options) -> Crew<'a> {
         Box::pin(daemon_set::run(cluster, revisions)),
         Box::pin(job::run(cluster, jobs.clone())),
         Box::pin(cron_job::run(cluster, jobs)),
+        Box::pin(horizontal_pod_autoscaler::run(cluster)),
         Box::pin(replica_set::run(cluster, cluster.replica_sets.clone())),
         Box::pin(replica_set::run::<ReplicationController>(cluster, replica_set::sets(client))),
     ]
