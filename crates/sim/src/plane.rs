@@ -51,7 +51,7 @@ impl Plane {
         let manager = as_user("system:kube-controller-manager", &["system:masters"]);
         let controllers = controllers::start(&manager, controllers::Options::default());
         let scheduler =
-            self.scheduler.then(|| scheduler::start(&as_user("system:kube-scheduler", &[])));
+            self.scheduler.then(|| scheduler::start(&as_user("system:kube-scheduler", &[]), None));
         self.running = Some(Running {
             _indoors: indoors,
             life,
