@@ -25,7 +25,7 @@ pub use dynamic::{Discovery, Outline, ServedKind};
 pub use error::{Error, Result};
 pub use key::ObjectKey;
 pub use kube::core::ApiResource;
-pub use leadership::{LEASE_DURATION, Leadership, RENEW_DEADLINE, RETRY_PERIOD};
+pub use leadership::{LEASE_DURATION, Leadership, RENEW_DEADLINE, RETRY_PERIOD, lead};
 pub use object::Object;
 pub use queue::{Counts, Queue, RETRY_FIRST, RETRY_MAX};
 pub use read::Selection;

@@ -8,10 +8,11 @@ use crate::{
     pod_cidrs, pod_garbage, pods, quotas, replica_set, services, signing_requests, stateful_set,
     storage, system_namespaces, taint_eviction, workload,
 };
-use client::{Cache, Client, Leadership, ObjectKey, Queue, Recorder};
+use client::{Cache, Client, ObjectKey, Queue, Recorder};
 use futures::future::BoxFuture;
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Node, Pod, ReplicationController};
+use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -28,6 +29,8 @@ pub struct Options {
     pub pod_cidrs: Range,
     /// If there are several servers: who this one is. Only one of them runs the controllers.
     pub identity: Option<String>,
+    /// A node without a sign of life for so long is not heard of (T-CTRL-38).
+    pub silent_nodes_after: Duration,
     /// How many finished pods may stay; `None` is all of them (T-CTRL-33).
     pub finished_pods_max: Option<usize>,
     /// If claims may have directories of this machine: which node it is, and where they are.
@@ -48,6 +51,7 @@ impl Default for Options {
         Options {
             pod_cidrs: Range::default(),
             identity: None,
+            silent_nodes_after: node_leases::SILENT_FOR,
             finished_pods_max: Some(pod_garbage::FINISHED_MAX),
             local_volumes: None,
             who: Who::All,
@@ -79,40 +83,16 @@ pub fn start(client: &Client, options: Options) -> Handle {
                 std::future::pending::<()>().await;
             }
         };
-        tokio::pin!(stopped);
         match &options.identity {
             None => run(&client, &options, stopped).await,
-            Some(identity) => lead(&client, &options, identity, stopped).await,
+            Some(identity) => {
+                let lease = ObjectKey::new(LEASE.0, LEASE.1);
+                let run = |until| run(&client, &options, until);
+                client::lead(&client, &lease, identity, stopped, run).await;
+            }
         }
     });
     Handle { stop, task }
-}
-
-/// Runs the controllers whenever this server leads.
-async fn lead(
-    client: &Client,
-    options: &Options,
-    identity: &str,
-    mut stopped: impl Future<Output = ()> + Unpin,
-) {
-    let lease = ObjectKey::new(LEASE.0, LEASE.1);
-    loop {
-        let mut leadership = tokio::select! {
-            biased;
-            leadership = Leadership::acquire(client, &lease, identity) => leadership,
-            () = &mut stopped => return,
-        };
-        tokio::select! {
-            biased;
-            () = run(client, options, leadership.lost()) => (),
-            () = &mut stopped => {
-                if let Err(error) = leadership.release().await {
-                    tracing::debug!(%error, "the lease runs out by itself");
-                }
-                return;
-            }
-        }
-    }
 }
 
 /// What controllers share.
@@ -156,7 +136,7 @@ type Crew<'a> = Vec<BoxFuture<'a, ()>>;
 fn of_pods<'a>(cluster: &'a Cluster, options: &'a Options) -> Crew<'a> {
     vec![
         Box::pin(node_taints::run(cluster)),
-        Box::pin(node_leases::run(cluster)),
+        Box::pin(node_leases::run(cluster, options.silent_nodes_after)),
         Box::pin(pod_cidrs::run(cluster, options.pod_cidrs)),
         Box::pin(pod_garbage::run(cluster, options.finished_pods_max)),
         Box::pin(node_lost::run(cluster)),

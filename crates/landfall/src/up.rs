@@ -178,13 +178,14 @@ impl ControlPlane {
         let as_user = |name: &str, groups: &[&str]| {
             Client::in_process(server.server.door(User::authenticated(name, groups)))
         };
+        let identity = chosen.identity.clone();
         ControlPlane {
             controllers: controllers::start(
                 &as_user("system:kube-controller-manager", &["system:masters"]),
                 chosen,
             ),
             scheduler: (!options.no_scheduler).then(|| {
-                let scheduler = scheduler::start(&as_user("system:kube-scheduler", &[]));
+                let scheduler = scheduler::start(&as_user("system:kube-scheduler", &[]), identity);
                 server.server.also_show(scheduler.metrics());
                 scheduler
             }),

@@ -154,6 +154,7 @@ async fn run(place: &Place, agent: &Agent, life: &Arc<Life>) {
             cgroup: "/sim".into(),
             eviction_hard: Some(String::new()),
             pod_pids_limit: None,
+            lease: node::LEASE_DURATION,
             grace_after_restart: place.grace,
             shutdown: node::Periods::default(),
             version: server::discovery::git_version().to_owned(),

@@ -74,7 +74,7 @@ impl Plane {
         };
         let manager = as_user("system:kube-controller-manager", &["system:masters"]);
         let controllers = controllers::start(&manager, options(self.who));
-        let scheduler = scheduler::start(&as_user("system:kube-scheduler", &[]));
+        let scheduler = scheduler::start(&as_user("system:kube-scheduler", &[]), None);
         self.running =
             Some(Running { indoors, life, _controllers: controllers, _scheduler: scheduler });
         self.book.say("the control plane runs");

@@ -7,6 +7,7 @@ mod cron_jobs;
 mod daemon_sets;
 mod deployments;
 mod jobs;
+mod nonsense;
 mod replica_sets;
 mod resting;
 mod stateful_sets;
