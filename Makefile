@@ -4,17 +4,20 @@
 DATA_DIR ?= /var/lib/landfall
 CARGO ?= cargo
 SEEDS ?= 0..10000
+STORIES ?= 20
+SEED ?= 1
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 # Steps of one target come one after another, whatever -j says.
 .NOTPARALLEL:
-.PHONY: help up build sim test test-containerd test-endings-long lint coverage bench install clean
+.PHONY: help up build sim test test-containerd test-endings-long test-identity lint coverage bench install clean
 
 help:
 	@echo 'make up       build landfall and run it, with its data in DATA_DIR ($(DATA_DIR))'
 	@echo 'make test     everything that must pass: formatting, lints, tests'
 	@echo 'make test-containerd   the tests of pods once more, on containerd'
 	@echo 'make test-endings-long   tests of endings that take their true time'
+	@echo 'make test-identity   never two pods of one name: STORIES=20 of cut networks and killed nodes, from SEED=1'
 	@echo 'make sim      ten thousand simulated clusters, every ending checked; SEEDS=0..100 for fewer'
 	@echo 'make lint     formatting and lints only'
 	@echo 'make coverage  which rules are named by tests; RULES="T-NODE W" also by which (docs/rules.txt)'
@@ -44,6 +47,11 @@ test-containerd: install
 test-endings-long: install
 	$(CARGO) nextest run --locked --package landfall --test endings \
 		--ignore-default-filter -E 'test(/^hangs::/) | test(a_hook_of_45_seconds)' --test-threads 4
+
+test-identity: install
+	LANDFALL_TEST_STORIES=$(STORIES) LANDFALL_TEST_SEED=$(SEED) \
+		$(CARGO) nextest run --locked --package landfall --test identity \
+		--ignore-default-filter -E 'test(in_many_stories)' --retries 0 --no-capture
 
 lint:
 	scripts/install build

@@ -1,15 +1,19 @@
 //! One of several: who holds a Lease leads, and renews it for as long as it can.
 //!
 //! Several servers may share one etcd, but each controller must run once. Clocks are never compared:
-//! a lease has run out when *we* have seen no change of it for its duration, as upstream does it.
+//! a lease has run out when *we* have seen no change of it for its duration, as upstream does it. Unlike
+//! upstream, who waits also watches the lease: it is followed the moment it is let go or has run out.
 
-use crate::{Client, Error, ObjectKey, Result};
+use crate::{Cache, Changes, Client, Error, ObjectKey, Recorder, Result, reference};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 /// How long a lease holds without being renewed. Upstream: `--leader-elect-lease-duration`.
 pub const LEASE_DURATION: Duration = Duration::from_secs(15);
@@ -24,6 +28,48 @@ pub const RETRY_PERIOD: Duration = Duration::from_secs(2);
 /// Those who wait for a lease spread their tries over so many more periods. Upstream: `JitterFactor`.
 const JITTER: f64 = 1.2;
 
+/// Does `run` whenever `identity`, which must be nobody else's, holds the lease, until `stopped`. What
+/// it is given resolves when it has to end: when the lease is lost, or at the stop, after which the
+/// lease is let go.
+pub async fn lead<F: Future<Output = ()>>(
+    client: &Client,
+    lease: &ObjectKey,
+    identity: &str,
+    stopped: impl Future<Output = ()> + Send + 'static,
+    mut run: impl FnMut(BoxFuture<'static, ()>) -> F,
+) {
+    let stopped = stopped.boxed().shared();
+    let recorder = Recorder::new(client, lease.name(), "");
+    while stopped.peek().is_none() {
+        let leadership = tokio::select! {
+            biased;
+            leadership = Leadership::acquire(client, lease, identity) => leadership,
+            () = stopped.clone() => return,
+        };
+        let said = |what: &str| {
+            recorder.normal(&leadership.held, "LeaderElection", format!("{identity} {what}"));
+        };
+        said("became leader");
+        let (lost, stopped) = (leadership.lost(), stopped.clone());
+        let over = async move {
+            tokio::select! {
+                biased;
+                () = lost => (),
+                () = stopped => (),
+            }
+        };
+        run(over.boxed()).await;
+        said("stopped leading");
+        // Who cannot be told finds out: the lease runs out by itself.
+        let farewell = async { tokio::join!(leadership.release(), recorder.flush()).0 };
+        match tokio::time::timeout(RETRY_PERIOD, farewell).await {
+            Ok(Ok(())) => (),
+            Ok(Err(error)) => tracing::debug!(%error, "the lease could not be let go"),
+            Err(_) => tracing::debug!("the lease could not be let go in time"),
+        }
+    }
+}
+
 /// We lead, until [`Leadership::lost`] says otherwise. Dropped without [`Leadership::release`], the
 /// lease runs out by itself.
 #[derive(Debug)]
@@ -31,6 +77,8 @@ pub struct Leadership {
     candidate: Candidate,
     leads: watch::Receiver<bool>,
     renewal: JoinHandle<()>,
+    /// For what is said about it.
+    held: ObjectReference,
 }
 
 impl Leadership {
@@ -39,6 +87,8 @@ impl Leadership {
         let candidate =
             Candidate { client: client.clone(), lease: lease.clone(), identity: identity.into() };
         let mut seen = None;
+        let watched = candidate.watch();
+        let mut changes = watched.subscribe();
         let since = loop {
             let since = Instant::now();
             match candidate.attempt(&mut seen).await {
@@ -49,13 +99,13 @@ impl Leadership {
                     tracing::warn!(%lease, error, "cannot try to lead");
                 }
             }
-            let chance = (clock::random_u64() >> 11) as f64 / (1u64 << 53) as f64;
-            sleep(RETRY_PERIOD.mul_f64(1.0 + JITTER * chance)).await;
+            pause(seen.as_ref(), &mut changes).await;
         };
         tracing::info!(%lease, identity, "leading");
         let (leading, leads) = watch::channel(true);
+        let held = seen.as_ref().map(|seen| reference(&seen.lease)).unwrap_or_default();
         let renewal = tokio::spawn(candidate.clone().renew(seen, since, leading));
-        Leadership { candidate, leads, renewal }
+        Leadership { candidate, leads, renewal, held }
     }
 
     pub fn leads(&self) -> bool {
@@ -63,8 +113,9 @@ impl Leadership {
     }
 
     /// Returns when we lead no more. Whatever only a leader may do must stop then.
-    pub async fn lost(&mut self) {
-        let _ = self.leads.wait_for(|leads| !leads).await;
+    pub fn lost(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut leads = self.leads.clone();
+        async move { drop(leads.wait_for(|leads| !leads).await) }
     }
 
     /// Stops leading and lets another begin at once, not only when the lease has run out.
@@ -82,6 +133,18 @@ impl Drop for Leadership {
     }
 }
 
+/// Until it is worth another look: the lease has changed, has run out, or simply after a while.
+async fn pause(seen: Option<&Seen>, changes: &mut Changes) {
+    let chance = (clock::random_u64() >> 11) as f64 / (1u64 << 53) as f64;
+    let retry = Instant::now() + RETRY_PERIOD.mul_f64(1.0 + JITTER * chance);
+    let due = seen.map_or(retry, |seen| retry.min(seen.runs_out().max(Instant::now())));
+    tokio::select! {
+        biased;
+        _ = changes.next() => (),
+        () = sleep_until(due) => (),
+    }
+}
+
 #[derive(Debug, Clone)]
 struct Candidate {
     client: Client,
@@ -94,6 +157,14 @@ struct Candidate {
 struct Seen {
     lease: Lease,
     since: Instant,
+}
+
+impl Seen {
+    fn runs_out(&self) -> Instant {
+        let spec = self.lease.spec.as_ref();
+        let seconds = spec.and_then(|spec| spec.lease_duration_seconds).unwrap_or_default();
+        self.since + Duration::from_secs(seconds.max(0).unsigned_abs().into())
+    }
 }
 
 #[derive(Debug, PartialEq)]
@@ -113,12 +184,10 @@ fn decide(seen: Option<&Seen>, identity: &str, now: Instant) -> Step {
     };
     let spec = seen.lease.spec.as_ref();
     let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
-    let seconds = spec.and_then(|spec| spec.lease_duration_seconds).unwrap_or_default();
-    let duration = Duration::from_secs(seconds.max(0).unsigned_abs().into());
     match holder {
         holder if holder == identity => Step::Renew,
         "" => Step::Take,
-        _ if seen.since + duration <= now => Step::Take,
+        _ if seen.runs_out() <= now => Step::Take,
         _ => Step::Wait,
     }
 }
@@ -139,6 +208,11 @@ fn written(seen: Option<&Lease>, identity: &str, step: &Step, now: MicroTime) ->
 }
 
 impl Candidate {
+    fn watch(&self) -> Cache<Lease> {
+        let name = format!("metadata.name={}", self.lease.name());
+        Cache::builder(&self.client).namespace(self.lease.namespace()).fields(&name).start()
+    }
+
     /// Reads the lease, and writes it if we may. True if we hold it now.
     async fn attempt(&self, seen: &mut Option<Seen>) -> Result<bool> {
         let now = Instant::now();

@@ -16,6 +16,7 @@ mod queue;
 
 mod leadership;
 mod recorder;
+mod usage;
 
 pub use cache::{Cache, CacheBuilder, Changes};
 pub use client::{Client, Renewable, Trust, trust_of};
@@ -24,9 +25,10 @@ pub use dynamic::{Discovery, Outline, ServedKind};
 pub use error::{Error, Result};
 pub use key::ObjectKey;
 pub use kube::core::ApiResource;
-pub use leadership::{LEASE_DURATION, Leadership, RENEW_DEADLINE, RETRY_PERIOD};
+pub use leadership::{LEASE_DURATION, Leadership, RENEW_DEADLINE, RETRY_PERIOD, lead};
 pub use object::Object;
 pub use queue::{Counts, Queue, RETRY_FIRST, RETRY_MAX};
 pub use read::Selection;
 pub use recorder::{Happening, Recorder, Severity, part, reference};
+pub use usage::{ContainerMetrics, PodMetrics};
 pub use write::{CONCURRENT_MAX, DeleteOptions, Propagation};

@@ -108,7 +108,7 @@ async fn a_leader_that_lets_go_is_followed_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_is_cut_off_stops_before_another_starts() {
     let server = Server::default();
-    let mut one = lead(&server, "one").await;
+    let one = lead(&server, "one").await;
     sleep(Duration::from_secs(31)).await;
     server.cut_off("one");
     let start = Instant::now();
@@ -130,7 +130,7 @@ async fn a_leader_that_is_cut_off_stops_before_another_starts() {
 #[tokio::test(start_paused = true)]
 async fn whoever_finds_another_holding_the_lease_stops_at_once() {
     let server = Server::default();
-    let mut one = lead(&server, "one").await;
+    let one = lead(&server, "one").await;
     {
         let mut kept = server.0.lock().unwrap();
         kept.version += 1;

@@ -26,6 +26,7 @@ mod token_secrets;
 mod cron_job;
 mod daemon_set;
 mod deployment;
+mod horizontal_pod_autoscaler;
 mod job;
 mod replica_set;
 mod stateful_set;
@@ -37,5 +38,5 @@ mod start;
 
 pub use pod_cidrs::Range;
 pub use pod_garbage::FINISHED_MAX;
-pub use start::{Handle, Options, start};
+pub use start::{Handle, Options, Who, start};
 pub use storage::LocalVolumes;

@@ -19,7 +19,7 @@ const WORKERS: usize = 4;
 const NAMESPACE: &str = "kube-node-lease";
 
 /// Upstream: `NodeMonitorGracePeriod`, `NodeStartupGracePeriod`.
-const SILENT_FOR: Duration = Duration::from_secs(50);
+pub(crate) const SILENT_FOR: Duration = Duration::from_secs(50);
 const SILENT_FROM_START: Duration = Duration::from_secs(60);
 
 /// What nobody can vouch for any more.
@@ -42,11 +42,13 @@ struct Health {
 }
 
 struct Leases {
+    /// From when on a node is not heard of.
+    silent_for: Duration,
     leases: Cache<Lease>,
     health: Mutex<BTreeMap<ObjectKey, Health>>,
 }
 
-pub(crate) async fn run(cluster: &Cluster) {
+pub(crate) async fn run(cluster: &Cluster, silent_for: Duration) {
     let queue = Queue::new();
     let leases = Cache::<Lease>::builder(&cluster.client).namespace(NAMESPACE).start();
     cluster.nodes.feed_keys(&queue);
@@ -55,7 +57,7 @@ pub(crate) async fn run(cluster: &Cluster) {
     cluster.nodes.synced().await;
     cluster.pods.synced().await;
     leases.synced().await;
-    let state = Leases { leases, health: Mutex::default() };
+    let state = Leases { silent_for, leases, health: Mutex::default() };
     run_controller("node-leases", &queue, WORKERS, |key| reconcile(cluster, &state, key)).await;
 }
 
@@ -68,8 +70,8 @@ async fn reconcile(cluster: &Cluster, state: &Leases, key: ObjectKey) -> client:
     let pulse = pulse(&node, lease.as_deref());
     let since = state.since(&key, pulse, first_seen(&node, clock::now()));
     tell_pods(cluster, state, &key).await?;
-    let silent_for =
-        if condition(&node, "Ready").is_some() { SILENT_FOR } else { SILENT_FROM_START };
+    let reported = condition(&node, "Ready").is_some();
+    let silent_for = if reported { state.silent_for } else { SILENT_FROM_START };
     let left = silent_for.saturating_sub(since.elapsed());
     if !left.is_zero() {
         return Ok(Next::After(left));

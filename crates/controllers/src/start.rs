@@ -4,17 +4,18 @@ use crate::figures::Figures;
 use crate::pod_cidrs::Range;
 use crate::storage::LocalVolumes;
 use crate::{
-    cluster_roles, cron_job, daemon_set, deployment, disruption, finished_jobs, garbage, job,
-    join_tokens, namespaces, node_leases, node_lost, node_taints, node_ttl, pod_cidrs, pod_garbage,
-    pods, quotas, replica_set, service_addresses, service_ranges, services, signing_requests,
-    stateful_set, storage, system_namespaces, taint_eviction, token_secrets, workload,
+    cluster_roles, cron_job, daemon_set, deployment, disruption, finished_jobs, garbage,
+    horizontal_pod_autoscaler, job, join_tokens, namespaces, node_leases, node_lost, node_taints,
+    node_ttl, pod_cidrs, pod_garbage, pods, quotas, replica_set, service_addresses, service_ranges,
+    services, signing_requests, stateful_set, storage, system_namespaces, taint_eviction,
+    token_secrets, workload,
 };
-use client::{Cache, Client, Leadership, ObjectKey, Queue, Recorder, reference};
+use client::{Cache, Client, ObjectKey, Queue, Recorder};
 use futures::future::BoxFuture;
 use k8s_openapi::api::apps::v1::ReplicaSet;
-use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod, ReplicationController};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -31,10 +32,21 @@ pub struct Options {
     pub pod_cidrs: Range,
     /// If there are several servers: who this one is. Only one of them runs the controllers.
     pub identity: Option<String>,
+    /// A node without a sign of life for so long is not heard of (T-CTRL-38).
+    pub silent_nodes_after: Duration,
     /// How many finished pods may stay; `None` is all of them (T-CTRL-33).
     pub finished_pods_max: Option<usize>,
     /// If claims may have directories of this machine: which node it is, and where they are.
     pub local_volumes: Option<LocalVolumes>,
+    pub who: Who,
+}
+
+/// Which controllers run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    All,
+    /// Those who look after nodes and pods, and nobody who makes pods out of something else.
+    OfPods,
 }
 
 impl Default for Options {
@@ -42,8 +54,10 @@ impl Default for Options {
         Options {
             pod_cidrs: Range::default(),
             identity: None,
+            silent_nodes_after: node_leases::SILENT_FOR,
             finished_pods_max: Some(pod_garbage::FINISHED_MAX),
             local_volumes: None,
+            who: Who::All,
         }
     }
 }
@@ -80,52 +94,16 @@ pub fn start(client: &Client, options: Options) -> Handle {
                 std::future::pending::<()>().await;
             }
         };
-        tokio::pin!(stopped);
         match &options.identity {
             None => run(&client, &options, &counted, stopped).await,
-            Some(identity) => lead(&client, &options, &counted, identity, stopped).await,
+            Some(identity) => {
+                let lease = ObjectKey::new(LEASE.0, LEASE.1);
+                let run = |until| run(&client, &options, &counted, until);
+                client::lead(&client, &lease, identity, stopped, run).await;
+            }
         }
     });
     Handle { stop, task, figures }
-}
-
-/// Runs the controllers whenever this server leads.
-async fn lead(
-    client: &Client,
-    options: &Options,
-    figures: &Figures,
-    identity: &str,
-    mut stopped: impl Future<Output = ()> + Unpin,
-) {
-    let lease = ObjectKey::new(LEASE.0, LEASE.1);
-    let recorder = Recorder::new(client, NAME, "");
-    let tell = async |what: &str| {
-        // Of a lease that cannot be read there is nothing to tell.
-        if let Ok(Some(lease)) = client.find::<Lease>(&lease).await {
-            let message = format!("{identity} {what}");
-            recorder.normal(&reference(&lease), "LeaderElection", message);
-        }
-    };
-    loop {
-        let mut leadership = tokio::select! {
-            biased;
-            leadership = Leadership::acquire(client, &lease, identity) => leadership,
-            () = &mut stopped => return,
-        };
-        tell("became leader").await;
-        tokio::select! {
-            biased;
-            () = run(client, options, figures, leadership.lost()) => tell("stopped leading").await,
-            () = &mut stopped => {
-                tell("stopped leading").await;
-                recorder.flush().await;
-                if let Err(error) = leadership.release().await {
-                    tracing::debug!(%error, "the lease runs out by itself");
-                }
-                return;
-            }
-        }
-    }
 }
 
 /// What controllers share.
@@ -158,43 +136,59 @@ async fn run(
         recorder: Recorder::new(client, "node-controller", ""),
         figures: figures.clone(),
     };
-    let revisions = workload::revisions(client);
-    let jobs = job::jobs(client);
-    // Each on the heap: together they are more than a stack holds.
-    let all: Vec<BoxFuture<'_, ()>> = vec![
-        Box::pin(node_taints::run(&cluster)),
-        Box::pin(node_leases::run(&cluster)),
-        Box::pin(node_ttl::run(&cluster)),
-        Box::pin(pod_cidrs::run(&cluster, options.pod_cidrs)),
-        Box::pin(signing_requests::run(&cluster)),
-        Box::pin(join_tokens::run(&cluster)),
-        Box::pin(token_secrets::run(&cluster)),
-        Box::pin(namespaces::run(&cluster)),
-        Box::pin(garbage::run(&cluster)),
-        Box::pin(pod_garbage::run(&cluster, options.finished_pods_max)),
-        Box::pin(finished_jobs::run(&cluster)),
-        Box::pin(services::run(&cluster)),
-        Box::pin(service_ranges::run(&cluster)),
-        Box::pin(service_addresses::run(&cluster)),
-        Box::pin(node_lost::run(&cluster)),
-        Box::pin(taint_eviction::run(&cluster)),
-        Box::pin(disruption::run(&cluster)),
-        Box::pin(storage::run(&cluster, options.local_volumes.as_ref())),
-        Box::pin(cluster_roles::run(&cluster)),
-        Box::pin(system_namespaces::run(&cluster)),
-        Box::pin(quotas::run(&cluster)),
-        Box::pin(deployment::run(&cluster)),
-        Box::pin(stateful_set::run(&cluster, revisions.clone())),
-        Box::pin(daemon_set::run(&cluster, revisions.clone())),
-        Box::pin(job::run(&cluster, jobs.clone())),
-        Box::pin(cron_job::run(&cluster, jobs.clone())),
-        Box::pin(replica_set::run(&cluster, cluster.replica_sets.clone())),
-        Box::pin(replica_set::run::<ReplicationController>(&cluster, replica_set::sets(client))),
-    ];
+    let mut all = of_pods(&cluster, options);
+    if options.who == Who::All {
+        all.extend(of_objects(&cluster, options));
+    }
     tokio::select! {
         biased;
         _ = futures::future::join_all(all) => (),
         () = until => (),
     }
     cluster.recorder.flush().await;
+}
+
+/// Each on the heap: together they are more than a stack holds.
+type Crew<'a> = Vec<BoxFuture<'a, ()>>;
+
+fn of_pods<'a>(cluster: &'a Cluster, options: &'a Options) -> Crew<'a> {
+    vec![
+        Box::pin(node_taints::run(cluster)),
+        Box::pin(node_leases::run(cluster, options.silent_nodes_after)),
+        Box::pin(pod_cidrs::run(cluster, options.pod_cidrs)),
+        Box::pin(pod_garbage::run(cluster, options.finished_pods_max)),
+        Box::pin(node_lost::run(cluster)),
+        Box::pin(taint_eviction::run(cluster)),
+    ]
+}
+
+fn of_objects<'a>(cluster: &'a Cluster, options: &'a Options) -> Crew<'a> {
+    let client = &cluster.client;
+    let revisions = workload::revisions(client);
+    let jobs = job::jobs(client);
+    vec![
+        Box::pin(signing_requests::run(cluster)),
+        Box::pin(join_tokens::run(cluster)),
+        Box::pin(token_secrets::run(cluster)),
+        Box::pin(namespaces::run(cluster)),
+        Box::pin(garbage::run(cluster)),
+        Box::pin(finished_jobs::run(cluster)),
+        Box::pin(services::run(cluster)),
+        Box::pin(service_ranges::run(cluster)),
+        Box::pin(service_addresses::run(cluster)),
+        Box::pin(node_ttl::run(cluster)),
+        Box::pin(disruption::run(cluster)),
+        Box::pin(storage::run(cluster, options.local_volumes.as_ref())),
+        Box::pin(cluster_roles::run(cluster)),
+        Box::pin(system_namespaces::run(cluster)),
+        Box::pin(quotas::run(cluster)),
+        Box::pin(deployment::run(cluster)),
+        Box::pin(stateful_set::run(cluster, revisions.clone())),
+        Box::pin(daemon_set::run(cluster, revisions)),
+        Box::pin(job::run(cluster, jobs.clone())),
+        Box::pin(cron_job::run(cluster, jobs)),
+        Box::pin(horizontal_pod_autoscaler::run(cluster)),
+        Box::pin(replica_set::run(cluster, cluster.replica_sets.clone())),
+        Box::pin(replica_set::run::<ReplicationController>(cluster, replica_set::sets(client))),
+    ]
 }

@@ -36,6 +36,7 @@ pub(crate) async fn start(
         cgroup: cgroup(&options.pod_link),
         eviction_hard: options.eviction_hard.clone(),
         pod_pids_limit: options.pod_pids_limit,
+        lease: options.node_lease_duration,
         grace_after_restart: match options.grace_after_restart {
             GraceAfterRestart::Full => node::GraceAfterRestart::Full,
             GraceAfterRestart::Kept => node::GraceAfterRestart::Kept,

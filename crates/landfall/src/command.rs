@@ -95,6 +95,7 @@ pub(crate) enum Command {
     ///     landfall sim --list                      what can be simulated
     ///     landfall sim crash --seed 7 --story      one story, line by line
     ///     landfall sim mix --seeds 0..10000        many stories, until one breaks a rule
+    ///     landfall sim scale --nodes 250 --pods 20000   what a pod costs when there are many
     ///
     /// A seed that breaks a rule is printed with its story and the command that tells it again.
     #[command(verbatim_doc_comment)]
@@ -124,6 +125,12 @@ pub(crate) struct SimOptions {
     /// With --seeds: tell each twice and compare, byte by byte
     #[arg(long, requires = "seeds")]
     pub(crate) twice: bool,
+    /// With `scale`: how many nodes; each takes at most 110 pods
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) nodes: u16,
+    /// With `scale`: how many pods
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(crate) pods: u32,
     /// Print the scenarios there are
     #[arg(long)]
     pub(crate) list: bool,
@@ -173,6 +180,10 @@ pub(crate) struct NodeOptions {
     /// How many processes one pod may have; without it as many as the node can
     #[arg(long, value_name = "N")]
     pub(crate) pod_pids_limit: Option<i64>,
+    /// How long a sign of life of this node lasts; it gives four in that time. Shorter than the
+    /// server's --node-monitor-grace-period
+    #[arg(long, value_name = "TIME", value_parser = some_time, default_value = "40s")]
+    pub(crate) node_lease_duration: Duration,
     /// Of a pod that is ending when landfall is restarted: `full`, its hook and its whole grace
     /// period again, as upstream does, or `kept`, what is left of it
     #[arg(long, value_name = "full|kept", default_value = "full")]
@@ -234,6 +245,12 @@ fn time(text: &str) -> Result<Duration, String> {
         .ok()
         .filter(|time| time.subsec_nanos() == 0)
         .ok_or_else(|| "write whole seconds, such as 30s or 2m".to_owned())
+}
+
+/// The same, but not none.
+fn some_time(text: &str) -> Result<Duration, String> {
+    let some = time(text)?;
+    if some.is_zero() { Err("write at least a second".to_owned()) } else { Ok(some) }
 }
 
 fn period(text: &str) -> Result<node::Period, String> {
@@ -350,12 +367,17 @@ pub(crate) struct Common {
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:6443")]
     pub(crate) listen: SocketAddr,
     /// Where objects are stored: `embedded` (a file in the data directory) or
-    /// `etcd://HOST:PORT[,HOST:PORT…]`
+    /// `etcd://HOST:PORT[,HOST:PORT…]`. Several servers may share one etcd: each has a data directory
+    /// of its own with a copy of the first one's `pki` directory in it, and one of them leads
     #[arg(long, value_name = "STORE", default_value = "embedded")]
     pub(crate) store: String,
     /// Where pods get their addresses from; each node gets a /24 of it
     #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/16")]
     pub(crate) pod_cidr: String,
+    /// A node that gives no sign of life for so long is NotReady, and its pods are evicted after what
+    /// they tolerate
+    #[arg(long, value_name = "TIME", value_parser = some_time, default_value = "50s")]
+    pub(crate) node_monitor_grace_period: Duration,
     /// How many finished pods may stay; the oldest go first. 0 lets all of them stay
     #[arg(long, value_name = "N", default_value_t = controllers::FINISHED_MAX)]
     pub(crate) terminated_pod_gc_threshold: usize,
@@ -376,7 +398,19 @@ impl Common {
             .map_err(|why| anyhow::anyhow!("--pod-cidr: {why}"))?;
         let most = self.terminated_pod_gc_threshold;
         let finished_pods_max = (most > 0).then_some(most);
-        Ok(controllers::Options { pod_cidrs, finished_pods_max, ..Default::default() })
+        Ok(controllers::Options {
+            pod_cidrs,
+            finished_pods_max,
+            silent_nodes_after: self.node_monitor_grace_period,
+            identity: self.identity(),
+            ..Default::default()
+        })
+    }
+
+    /// If there may be several servers: who this one is (C-194). Whose store is its own is alone.
+    fn identity(&self) -> Option<String> {
+        let shared = self.store != "embedded";
+        shared.then(|| format!("{}_{}", node::default_name(), clock::uuid()))
     }
 
     pub(crate) fn store_choice(&self) -> anyhow::Result<StoreChoice> {

@@ -178,13 +178,14 @@ impl ControlPlane {
         let as_user = |name: &str, groups: &[&str]| {
             Client::in_process(server.server.door(User::authenticated(name, groups)))
         };
+        let identity = chosen.identity.clone();
         let manager = as_user("system:kube-controller-manager", &["system:masters"]);
         let controllers = controllers::start(&manager, chosen);
         server.server.also_show(controllers.metrics());
         ControlPlane {
             controllers,
             scheduler: (!options.no_scheduler).then(|| {
-                let scheduler = scheduler::start(&as_user("system:kube-scheduler", &[]));
+                let scheduler = scheduler::start(&as_user("system:kube-scheduler", &[]), identity);
                 server.server.also_show(scheduler.metrics());
                 scheduler
             }),

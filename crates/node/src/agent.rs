@@ -40,6 +40,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -75,6 +76,8 @@ pub struct Config {
     pub eviction_hard: Option<String>,
     /// How many processes one pod may have (N-113); None: as many as the node can.
     pub pod_pids_limit: Option<i64>,
+    /// How long the node's Lease lasts: it is renewed four times as often.
+    pub lease: Duration,
     /// Of pods that were ending when an agent before this one went away.
     pub grace_after_restart: GraceAfterRestart,
     /// How long pods get when the node shuts down.
@@ -247,6 +250,7 @@ fn settings(config: &Config, address: Option<SocketAddr>) -> Settings {
     Settings {
         addresses: config.node_ip.into_iter().collect(),
         port: address.map_or(0, |address| address.port()),
+        lease: config.lease,
         ..Settings::new(&config.name, &config.data_dir, &config.version)
     }
 }

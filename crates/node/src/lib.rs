@@ -35,6 +35,6 @@ mod volumes;
 pub use agent::{Config, Error, Listen, Running, clear_away, start};
 pub use deadlines::GraceAfterRestart;
 pub use join::{Credentials, Join, JoinError, fingerprint, join, serve_as};
-pub use node_object::{Hardware, default_name};
+pub use node_object::{Hardware, LEASE_DURATION, default_name};
 pub use pods::Pods;
 pub use shutdown::{Cut, How, Period, Periods};

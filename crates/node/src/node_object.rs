@@ -28,6 +28,10 @@ use runtime::{Image, Version};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// Upstream: `nodeLeaseDurationSeconds`.
+pub const LEASE_DURATION: Duration = Duration::from_secs(40);
 
 /// What whoever runs the node has chosen.
 #[derive(Debug, Clone)]
@@ -47,6 +51,8 @@ pub(crate) struct Settings {
     pub(crate) reserved: BTreeMap<String, String>,
     /// Of the agent's HTTPS endpoint.
     pub(crate) port: u16,
+    /// How long the Lease lasts; whole seconds.
+    pub(crate) lease: Duration,
     /// Of this program, as `v1.36.4`.
     pub(crate) version: String,
     /// What the runtime can do.
@@ -73,6 +79,7 @@ impl Settings {
             pods_per_core: 0,
             reserved: BTreeMap::new(),
             port: 10250,
+            lease: LEASE_DURATION,
             version: version.to_owned(),
             strict_groups: true,
             recursive_read_only: true,

@@ -31,6 +31,9 @@ use tokio::time::Instant;
 /// The profile: pods that name this scheduler, or none, are ours.
 pub(crate) const NAME: &str = "default-scheduler";
 
+/// The lease that says who of several servers schedules (C-194).
+const LEASE: (&str, &str) = ("kube-system", "kube-scheduler");
+
 /// What is under way may end in this time when the scheduler is told to stop.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 
@@ -41,8 +44,9 @@ pub struct Handle {
     figures: Figures,
 }
 
-/// Starts the scheduler on a task of its own.
-pub fn start(client: &Client) -> Handle {
+/// Starts the scheduler on a task of its own. If there are several servers, `identity` is who this one
+/// is, and only one of them decides.
+pub fn start(client: &Client, identity: Option<String>) -> Handle {
     let (stop, stopped) = oneshot::channel();
     let (client, figures) = (client.clone(), Figures::new());
     let counted = figures.clone();
@@ -53,7 +57,12 @@ pub fn start(client: &Client) -> Handle {
                 std::future::pending::<()>().await;
             }
         };
-        run_counted(client, counted, stopped).await;
+        let Some(identity) = identity else {
+            return run_counted(client, counted, stopped).await;
+        };
+        let lease = ObjectKey::new(LEASE.0, LEASE.1);
+        let run = |until| run_counted(client.clone(), counted.clone(), until);
+        client::lead(&client, &lease, &identity, stopped, run).await;
     });
     Handle { stop, task, figures }
 }

@@ -7,7 +7,8 @@ use crate::authn::{
 use crate::object::{ENVELOPE, Store, Stored, store_name};
 use crate::pki::{Identity, Pki};
 use crate::server::{Parts, Server};
-use crate::{listen, upkeep};
+use crate::{listen, upkeep, usage};
+use api::value::ValueExt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -49,6 +50,12 @@ pub enum Error {
     Store(#[source] store::Error),
     #[error("the keys and certificates in the data directory cannot be used")]
     Pki(#[from] crate::pki::Error),
+    #[error(
+        "this etcd holds the objects of a cluster with another certificate authority than {}: copy the \
+         pki directory of a server of that cluster to there first",
+        path.display()
+    )]
+    Foreign { path: PathBuf },
     #[error("cannot listen on {address}")]
     Listen { address: SocketAddr, source: std::io::Error },
     #[error("the service account key cannot be used")]
@@ -93,6 +100,9 @@ pub async fn start(config: Config) -> Result<Running, Error> {
     let names = [address.ip().to_string(), outside.ip().to_string()];
     let pki = Arc::new(Pki::load_or_create(dir, &names)?);
     let store = open_store(&config).await?;
+    if matches!(config.store, StoreChoice::Etcd(_)) {
+        check_authority(&store, &pki, dir)?;
+    }
     let audit = config
         .audit_log
         .as_deref()
@@ -111,6 +121,7 @@ pub async fn start(config: Config) -> Result<Running, Error> {
     let stored = upkeep::store_what_is_missing(&server, outside, controllers.is_some());
     stored.await.map_err(Error::Bootstrap)?;
     upkeep::attend(&server, outside, controllers);
+    upkeep::spawn_until_closing(&server, usage::scrape::run(server.clone()));
     let kubeconfig = dir.join("kubeconfig");
     let text = pki.kubeconfig(&format!("https://{}", reachable(address)));
     crate::pki::write_secret(&kubeconfig, text.as_bytes()).map_err(data_dir)?;
@@ -214,6 +225,19 @@ async fn open_store(config: &Config) -> Result<Store, Error> {
         store::Error::InUse { .. } => Error::InUse { path: config.data_dir.clone() },
         error => Error::Store(error),
     })
+}
+
+/// Servers of one store must be servers of one cluster: each would go on putting its own certificate
+/// where clients look for the cluster's.
+fn check_authority(store: &Store, pki: &Pki, dir: &Path) -> Result<(), Error> {
+    let ours = crate::bootstrap::authentication_config_map(pki.ca_certificate());
+    let name = store_name(ours.text(&["metadata", "namespace"]), ours.text(&["metadata", "name"]));
+    match store.get("configmaps", &name) {
+        Some(stored) if stored.value()["data"] != ours["data"] => {
+            Err(Error::Foreign { path: dir.join("pki") })
+        }
+        _ => Ok(()),
+    }
 }
 
 pub(crate) fn store_options() -> store::Options {

@@ -139,12 +139,12 @@ async fn run(place: &Place, agent: &Agent, life: &Arc<Life>) {
             Some(wrap) => wrap(hands),
             None => hands,
         };
-        let [_, number] = place.number.to_be_bytes();
+        let [more, number] = place.number.to_be_bytes();
         let config = node::Config {
             name: place.name.clone(),
             data_dir: place.directory.clone(),
             log_dir: place.directory.join("log"),
-            node_ip: Some(IpAddr::V4(Ipv4Addr::new(192, 0, 2, number))),
+            node_ip: Some(IpAddr::V4(Ipv4Addr::new(192, 0, 2u8.wrapping_add(more), number))),
             endpoint: None,
             hardware: Some(HARDWARE),
             runtime,
@@ -154,6 +154,7 @@ async fn run(place: &Place, agent: &Agent, life: &Arc<Life>) {
             cgroup: "/sim".into(),
             eviction_hard: Some(String::new()),
             pod_pids_limit: None,
+            lease: node::LEASE_DURATION,
             grace_after_restart: place.grace,
             shutdown: node::Periods::default(),
             version: server::discovery::git_version().to_owned(),

@@ -59,7 +59,7 @@ async fn t_ctrl_33_w_19_finished_pods_above_the_threshold_go_oldest_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_ctrl_34_pods_of_a_node_that_is_gone_fail_and_go() {
+async fn t_ctrl_34_w_19_pods_of_a_node_that_is_gone_fail_and_go() {
     let cluster = Cluster::start().await;
     node(&cluster, "n").await;
     let pods = cluster.follow::<Pod>();
@@ -81,6 +81,27 @@ async fn t_ctrl_34_pods_of_a_node_that_is_gone_fail_and_go() {
     let version = pod.metadata.resource_version;
     assert_eq!(later.metadata.resource_version, version, "and is left alone then");
     assert_eq!(removed(&cluster, "orphaned").as_deref(), Some("2"), "T-CTRL-37");
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn t_ctrl_35_w_19_an_ending_pod_without_a_node_has_failed() {
+    let cluster = Cluster::start().await;
+    let pods = cluster.follow::<Pod>();
+    let pod = json!({
+        "metadata": { "namespace": "default", "name": "p", "finalizers": ["example.com/hold"] },
+        "spec": { "containers": [{ "name": "c", "image": "i" }] },
+    });
+    cluster.create::<Pod>(pod).await;
+    cluster.delete::<Pod>(&key("default", "p")).await;
+    let failed = |pod: Option<&Pod>| {
+        let status = pod.and_then(|pod| pod.status.as_ref());
+        status.and_then(|status| status.phase.as_deref()) == Some("Failed")
+    };
+    pods.when(&key("default", "p"), failed).await;
+    let free = json!({ "metadata": { "finalizers": null } });
+    cluster.client.patch_merge::<Pod>(&key("default", "p"), &free).await.unwrap();
+    pods.gone(&key("default", "p")).await;
     cluster.stop().await;
 }
 

@@ -25,11 +25,19 @@ pub(crate) struct Cluster {
     running: Running,
     controllers: Handle,
     heartbeats: JoinHandle<()>,
-    _data_dir: TempDir,
+    data_dir: TempDir,
 }
 
 /// The node that pods run on if they are not meant for another. No DaemonSet wants it.
 pub(crate) const WORKER: &str = "worker";
+
+/// Who controllers are: told apart from the tests.
+const CONTROLLERS: &str = "system:kube-controller-manager";
+
+fn controllers_client(running: &Running) -> Client {
+    let user = User::authenticated(CONTROLLERS, &["system:masters"]);
+    Client::in_process(running.server.door(user))
+}
 
 /// Every node is heard of, so that nobody takes their pods away.
 async fn heartbeats(client: Client) {
@@ -55,15 +63,15 @@ impl Cluster {
             data_dir: data_dir.path().into(),
             listen: ([127, 0, 0, 1], 0).into(),
             store: StoreChoice::Embedded,
-            audit_log: None,
+            audit_log: Some(data_dir.path().join("audit")),
             controllers: true,
         };
         let running = server::start(config).await.unwrap();
         let admin = User::authenticated("tester", &["system:masters"]);
         let client = Client::in_process(running.server.door(admin));
-        let controllers = controllers::start(&client, Options::default());
+        let controllers = controllers::start(&controllers_client(&running), Options::default());
         let heartbeats = tokio::spawn(heartbeats(client.clone()));
-        let cluster = Cluster { client, running, controllers, heartbeats, _data_dir: data_dir };
+        let cluster = Cluster { client, running, controllers, heartbeats, data_dir };
         let taint = json!({ "taints": [{ "key": "tests", "effect": "NoSchedule" }] });
         cluster.ready_node(json!({ "metadata": { "name": WORKER }, "spec": taint })).await;
         cluster
@@ -83,8 +91,19 @@ impl Cluster {
 
     /// Stops the controllers and starts others, as after a crash.
     pub(crate) async fn restart_controllers(&mut self) {
-        let fresh = controllers::start(&self.client, Options::default());
+        let fresh = controllers::start(&controllers_client(&self.running), Options::default());
         std::mem::replace(&mut self.controllers, fresh).stop().await;
+    }
+
+    /// What controllers have asked of the server so far: verb and resource, one by one.
+    pub(crate) fn requests(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.data_dir.path().join("audit")).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let of_controllers = lines.filter(|line| line["user"]["username"] == CONTROLLERS);
+        let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        of_controllers
+            .map(|line| word(&line["verb"]) + " " + &word(&line["objectRef"]["resource"]))
+            .collect()
     }
 
     pub(crate) async fn create<K: client::Object<DynamicType = ()>>(&self, object: Value) -> K {

@@ -8,6 +8,7 @@ mod daemon_sets;
 mod deployments;
 mod events;
 mod jobs;
+mod nonsense;
 mod replica_sets;
 mod resting;
 mod stateful_sets;

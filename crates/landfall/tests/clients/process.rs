@@ -1,5 +1,6 @@
 //! The binary itself: what it prints, what it leaves on disk, how it starts and stops.
 
+use crate::harness::etcd::{Etcd, beside};
 use crate::harness::{Background, Cluster, LANDFALL, signal, up};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -160,8 +161,26 @@ kind: ConfigMap
 metadata: {name: applied}
 END");
     drop(watch);
+    // Another authority would be another cluster.
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let data = data.to_str().unwrap();
+    let store = format!("etcd://{}", etcd.address);
+    let foreign = landfall(&[
+        "up",
+        "--no-node",
+        "--listen=127.0.0.1:0",
+        "--store",
+        &store,
+        "--data-dir",
+        data,
+    ]);
+    assert_eq!(foreign.status.code(), Some(1));
+    assert!(text(&foreign.stderr).contains("copy the pki directory"), "{foreign:?}");
     // A second server on the same store sees the same cluster.
-    let second = Cluster::start(&["--store", &format!("etcd://{}", etcd.address)]);
+    let dir = tempfile::tempdir().unwrap();
+    beside(&cluster, dir.path());
+    let second = Cluster::start_in(dir, &["--store", &store]);
     second.kubectl().prints("kubectl get cm applied c -o name", "configmap/applied\nconfigmap/c");
     let watch = second.kubectl().spawn("exec kubectl get cm -w -o name");
     watch.line("configmap/c", SOON);
@@ -173,34 +192,4 @@ END");
     let cluster = Cluster::start_in(dir, &["--store", &format!("etcd://{}", etcd.address)]);
     cluster.kubectl().prints("kubectl get cm c -o jsonpath='{.data.a}'", "changed");
     cluster.stop();
-}
-
-/// Debian's etcd, on two free ports, for one test.
-struct Etcd {
-    _process: Background,
-    _dir: tempfile::TempDir,
-    address: String,
-}
-
-impl Etcd {
-    fn start() -> Option<Etcd> {
-        Command::new("etcd").arg("--version").output().ok()?;
-        let dir = tempfile::tempdir().expect("a directory");
-        let free = || {
-            let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a free port");
-            socket.local_addr().expect("it has an address").to_string()
-        };
-        let (address, peers) = (free(), free());
-        let (client_url, peer_url) = (format!("http://{address}"), format!("http://{peers}"));
-        let mut command = Command::new("sh");
-        // It logs to stderr; the line that says it serves must be seen on stdout.
-        command.args(["-c", "exec etcd \"$@\" 2>&1", "etcd", "--data-dir"]).arg(dir.path());
-        command.args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url]);
-        command.args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url]);
-        command.args(["--initial-cluster", &format!("default={peer_url}")]);
-        command.env("ETCD_UNSUPPORTED_ARCH", std::env::consts::ARCH.replace("aarch64", "arm64"));
-        let process = Background::spawn(&mut command);
-        process.line("client requests", SOON);
-        Some(Etcd { _process: process, _dir: dir, address })
-    }
 }

@@ -47,6 +47,17 @@ fn w_69_a_stuck_namespace_is_looked_through_and_finalized_by_hand() {
             kubectl -n $S patch cm held --type=merge -p '{"metadata":{"finalizers":["example.com/hold"]}}'
             kubectl delete ns $S --wait=false"#);
         kubectl.ok("kubectl get all -n stuck-$NS");
+        // T-CTRL-55: what remains is named where everybody looks.
+        kubectl.ok("for i in $(seq 300); do kubectl get ns stuck-$NS -o yaml | grep -q 'type: NamespaceFinalizersRemaining' \\
+              && break; sleep 0.1; done");
+        kubectl.shows(
+            "kubectl get ns stuck-$NS -o jsonpath='{range .status.conditions[?(@.status==\"True\")]}{.type}: {.message}{\"\\n\"}{end}'",
+            &[
+                "NamespaceContentRemaining: Some resources are remaining: configmaps. has 1 resource instances",
+                "NamespaceFinalizersRemaining: Some content in the namespace has finalizers remaining: \
+                 example.com/hold in 1 resource instances",
+            ],
+        );
         let left = kubectl.ok("kubectl api-resources --verbs=list --namespaced -o name \
              | xargs -n 1 -P 4 kubectl get --show-kind --ignore-not-found -n stuck-$NS");
         assert!(left.contains("configmap/held"), "what holds it is found: {left}");

@@ -21,6 +21,21 @@ impl Kubectl {
     /// A kubectl whose current namespace is this one; it is created if it is not there.
     pub(crate) fn new(cluster: &Cluster, version: &str, path: &Path, namespace: &str) -> Kubectl {
         let home = cluster.dir().join(format!("kubectl-{version}"));
+        Kubectl::at_home(home, &cluster.kubeconfig(), (version, path), namespace)
+    }
+
+    /// The first kubectl there is, for whoever answers to this kubeconfig.
+    pub(crate) fn of(kubeconfig: &Path, home: PathBuf) -> Kubectl {
+        let (version, path) = kubectls().remove(0);
+        Kubectl::at_home(home, kubeconfig, (&version, &path), "default")
+    }
+
+    fn at_home(
+        home: PathBuf,
+        kubeconfig: &Path,
+        (version, path): (&str, &Path),
+        namespace: &str,
+    ) -> Kubectl {
         fs::create_dir_all(home.join("bin")).expect("a home for kubectl");
         let wrapper = home.join("bin/kubectl");
         let script = format!(
@@ -30,7 +45,7 @@ impl Kubectl {
         );
         fs::write(&wrapper, script).expect("a wrapper for kubectl");
         fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).expect("it can be run");
-        fs::copy(cluster.kubeconfig(), home.join("kubeconfig")).expect("there is a kubeconfig");
+        fs::copy(kubeconfig, home.join("kubeconfig")).expect("there is a kubeconfig");
         let kubectl = Kubectl { version: version.into(), namespace: namespace.into(), home };
         if namespace != "default" {
             kubectl.ok(&format!(

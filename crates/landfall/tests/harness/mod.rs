@@ -5,6 +5,7 @@
 //! on exits, or inside `kubectl wait`, and each has a bound.
 //! Not here: what must be true (the tests).
 
+pub(crate) mod etcd;
 mod kubectl;
 mod process;
 
@@ -45,12 +46,16 @@ impl Cluster {
         Cluster::run(command, dir, args)
     }
 
-    /// A cluster that waits for nodes from elsewhere.
-    pub(crate) fn without_node(args: &[&str]) -> Cluster {
-        let dir = tempfile::tempdir().expect("a directory for the cluster");
+    /// The same, with a scheduler.
+    pub(crate) fn scheduling_in(dir: TempDir, args: &[&str]) -> Cluster {
         let mut command = up(&dir.path().join("data"));
         command.arg("--no-node");
         Cluster::run(command, dir, args)
+    }
+
+    /// A cluster that waits for nodes from elsewhere.
+    pub(crate) fn without_node(args: &[&str]) -> Cluster {
+        Cluster::scheduling_in(tempfile::tempdir().expect("a directory for the cluster"), args)
     }
 
     /// A cluster that runs pods, with these images of `scripts/images`.

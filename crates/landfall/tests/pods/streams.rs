@@ -8,6 +8,7 @@ use std::time::Duration;
 
 const BOUND: Duration = Duration::from_secs(30);
 
+/// W-60, W-70
 #[test]
 fn logs_exec_attach_cp_and_port_forward_work_with_every_kubectl() {
     on_a_node(&["busybox", "nginx"], |cluster, kubectl| {

@@ -29,7 +29,7 @@ kubectl rollout status deployment/web --timeout=60s"
     ));
 }
 
-/// C-54, C-60, C-31, C-33, C-53: all of `kubectl rollout`, and scaling.
+/// W-70, C-54, C-60, C-31, C-33, C-53: all of `kubectl rollout`, and scaling.
 #[test]
 fn a_deployment_rolls_goes_back_pauses_and_scales() {
     on_a_node(&["busybox"], |_, kubectl| {

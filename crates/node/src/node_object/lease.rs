@@ -11,14 +11,19 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 const NAMESPACE: &str = "kube-node-lease";
-const LEASE_SECONDS: i32 = 40;
-const RENEW_EVERY: Duration = Duration::from_secs(10);
+/// It is renewed this many times before it runs out. Upstream: `nodeLeaseRenewIntervalFraction`.
+const RENEWALS: u32 = 4;
 const TRIES: usize = 5;
 const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(7);
 
 /// Keeps it for as long as it is polled. Begins when the Node is known, which is to own it.
-pub(super) async fn keep(client: Client, name: String, node: watch::Receiver<Option<Arc<Node>>>) {
+pub(super) async fn keep(
+    client: Client,
+    name: String,
+    lasts: Duration,
+    node: watch::Receiver<Option<Arc<Node>>>,
+) {
     let mut node = node;
     let mut held: Option<Lease> = None;
     let mut wait = RETRY_FIRST;
@@ -27,11 +32,11 @@ pub(super) async fn keep(client: Client, name: String, node: watch::Receiver<Opt
             return;
         };
         let Some(owner) = owner else { continue };
-        match renew(&client, &name, &owner, held.take()).await {
+        match renew(&client, &name, lasts, &owner, held.take()).await {
             Ok(lease) => {
                 held = Some(lease);
                 wait = RETRY_FIRST;
-                sleep(with_jitter(RENEW_EVERY)).await;
+                sleep(with_jitter(lasts / RENEWALS)).await;
             }
             Err(error) => {
                 tracing::warn!(%error, "the node's lease cannot be renewed");
@@ -51,6 +56,7 @@ pub(super) fn with_jitter(duration: Duration) -> Duration {
 async fn renew(
     client: &Client,
     name: &str,
+    lasts: Duration,
     node: &Node,
     held: Option<Lease>,
 ) -> client::Result<Lease> {
@@ -62,7 +68,7 @@ async fn renew(
             Some(lease) => Some(lease),
             None => client.find::<Lease>(&key).await?,
         };
-        let wanted = renewed(name, node, known.as_ref(), clock::now());
+        let wanted = renewed(name, lasts, node, known.as_ref(), clock::now());
         let answer = match known {
             Some(_) => client.update(&wanted).await,
             None => client.create(&wanted).await,
@@ -78,13 +84,19 @@ async fn renew(
     }
 }
 
-fn renewed(name: &str, node: &Node, known: Option<&Lease>, now: Timestamp) -> Lease {
+fn renewed(
+    name: &str,
+    lasts: Duration,
+    node: &Node,
+    known: Option<&Lease>,
+    now: Timestamp,
+) -> Lease {
     let mut lease = known.cloned().unwrap_or_default();
     lease.metadata.namespace = Some(NAMESPACE.to_owned());
     lease.metadata.name = Some(name.to_owned());
     let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
     spec.holder_identity = Some(name.to_owned());
-    spec.lease_duration_seconds = Some(LEASE_SECONDS);
+    spec.lease_duration_seconds = Some(i32::try_from(lasts.as_secs()).unwrap_or(i32::MAX));
     spec.renew_time = Some(MicroTime(now));
     lease.metadata.owner_references = Some(vec![OwnerReference {
         api_version: "v1".to_owned(),

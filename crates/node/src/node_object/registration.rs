@@ -45,7 +45,12 @@ impl Registration {
         let (sender, node) = watch::channel(None);
         let mut tasks = JoinSet::new();
         let selector = format!("metadata.name={}", settings.name);
-        tasks.spawn(lease::keep(client.clone(), settings.name.clone(), node.clone()));
+        tasks.spawn(lease::keep(
+            client.clone(),
+            settings.name.clone(),
+            settings.lease,
+            node.clone(),
+        ));
         let cache = Cache::builder(&client).fields(&selector).start();
         tasks.spawn(follow(cache, sender.clone()));
         let keeper = Keeper {

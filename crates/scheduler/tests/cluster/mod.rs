@@ -39,7 +39,7 @@ impl Cluster {
         // Pods need it, and no controller is here to make it.
         let account = json!({ "metadata": { "namespace": "default", "name": "default" } });
         client.create::<ServiceAccount>(&read(account)).await.unwrap();
-        let scheduler = scheduler::start(&client);
+        let scheduler = scheduler::start(&client, None);
         let (pods, events) = (Cache::start(&client), Cache::start(&client));
         Cluster { running, scheduler, client, pods, events, _data_dir: data_dir }
     }

@@ -1,0 +1,130 @@
+//! Several servers on one etcd: all answer, one leads, and another takes over when it goes (C-194).
+//!
+//! Which of them acts is read from their audit logs: controllers and scheduler are clients like others.
+
+#[path = "harness/mod.rs"]
+#[allow(dead_code, reason = "the other tests use the rest of it")]
+mod harness;
+
+use harness::etcd::{Etcd, beside};
+use harness::{Cluster, Kubectl};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A lease lasts this long without its holder. Upstream: `--leader-elect-lease-duration`.
+const LEASE: Duration = Duration::from_secs(15);
+/// For the request that follows, on a busy machine.
+const MOMENT: Duration = Duration::from_secs(1);
+
+const LEASES: [&str; 2] = ["kube-controller-manager", "kube-scheduler"];
+
+/// What controllers and scheduler wrote by way of this server, except that they want to lead.
+fn deeds(audit: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(audit).unwrap_or_default();
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let is_deed = |line: &Value| {
+        let reads = matches!(line["verb"].as_str(), Some("get" | "list" | "watch"));
+        let leads = LEASES.iter().any(|name| line["objectRef"]["name"] == *name);
+        let who = line["user"]["username"].as_str().unwrap_or_default();
+        who.starts_with("system:kube-") && !reads && !leads
+    };
+    lines.filter(is_deed).map(|line| line.to_string()).collect()
+}
+
+struct Member {
+    cluster: Cluster,
+    kubectl: Kubectl,
+    audit: PathBuf,
+}
+
+impl Member {
+    fn start(dir: tempfile::TempDir, etcd: &Etcd) -> Member {
+        let (audit, store) = (dir.path().join("audit"), format!("etcd://{}", etcd.address));
+        let args = ["--store", &store, "--audit-log", audit.to_str().expect("a plain path")];
+        let cluster = Cluster::scheduling_in(dir, &args);
+        let kubectl = cluster.kubectl();
+        Member { cluster, kubectl, audit }
+    }
+
+    /// Another server of this cluster.
+    fn another(&self, etcd: &Etcd) -> Member {
+        let dir = tempfile::tempdir().expect("a directory for the server");
+        beside(&self.cluster, dir.path());
+        Member::start(dir, etcd)
+    }
+
+    /// Who holds this lease.
+    fn holder(&self, lease: &str) -> String {
+        self.kubectl.ok(&format!(
+            "kubectl -n kube-system get lease {lease} -o jsonpath='{{.spec.holderIdentity}}'"
+        ))
+    }
+
+    fn holders(&self) -> [String; 2] {
+        LEASES.map(|lease| self.holder(lease))
+    }
+
+    /// Work for controllers and for the scheduler is done: a deployment becomes a pod that was decided
+    /// about.
+    fn work_is_done(&self, name: &str) {
+        self.kubectl.ok(&format!(
+            "kubectl create deployment {name} --image=nginx
+             for i in $(seq 250); do
+               kubectl get pods -l app={name} -o jsonpath='{{.items[*].status.conditions[*].reason}}' \\
+                 | grep -q Unschedulable && exit 0
+               sleep 0.1
+             done; kubectl get pods; exit 1"
+        ));
+    }
+}
+
+/// C-194: who holds the leases acts, nobody else; a killed leader is followed when its lease has run out,
+/// one that stops at once.
+#[test]
+fn c_194_one_of_several_servers_leads_and_another_takes_over() {
+    let Some(etcd) = Etcd::start() else {
+        eprintln!("skipped: there is no etcd on this machine; `scripts/install all` gets one");
+        return;
+    };
+    let dir = tempfile::tempdir().expect("a directory for the server");
+    let first = Member::start(dir, &etcd);
+    first.work_is_done("a");
+    let second = first.another(&etcd);
+    let leaders = first.holders();
+    second.work_is_done("b");
+    assert_eq!(second.holders(), leaders, "the first leads");
+    assert!(!deeds(&first.audit).is_empty());
+    assert_eq!(deeds(&second.audit), Vec::<String>::new(), "only the leader acts");
+    first.kubectl.shows("kubectl -n kube-system get events", &["LeaderElection", "became leader"]);
+
+    let killed = clock::now();
+    drop(first.cluster.kill());
+    second.kubectl.ok("kubectl create deployment c --image=nginx");
+    second.work_is_done("d");
+    let took = Duration::try_from(clock::now().duration_since(killed)).expect("time goes on");
+    assert!(took <= LEASE + MOMENT, "{took:?}");
+    let followers = second.holders();
+    assert!(followers.iter().zip(&leaders).all(|(new, old)| new != old), "{followers:?}");
+    second.kubectl.shows("kubectl get rs", &["c-"]);
+
+    let third = second.another(&etcd);
+    third.work_is_done("e");
+    assert_eq!(deeds(&third.audit), Vec::<String>::new(), "only the leader acts");
+    let asked = clock::now();
+    harness::signal(second.cluster.process_id(), "TERM");
+    third.work_is_done("f");
+    let took = Duration::try_from(clock::now().duration_since(asked)).expect("time goes on");
+    assert!(took <= Duration::from_secs(2), "{took:?}");
+    drop(second.cluster.ended());
+    let last = third.holders();
+    assert!(
+        last.iter().zip(&followers).all(|(new, old)| new != old && !new.is_empty()),
+        "{last:?}"
+    );
+    let transitions = "{.items[*].spec.leaseTransitions}";
+    third
+        .kubectl
+        .prints(&format!("kubectl -n kube-system get leases -o jsonpath='{transitions}'"), "2 2");
+    third.cluster.stop();
+}
