@@ -62,7 +62,7 @@ async fn agent(cluster: &Cluster, pods: &'static [&'static str]) -> SocketAddr {
             let Ok((stream, _)) = listener.accept().await else { return };
             let Ok(stream) = acceptor.accept(stream).await else { continue };
             assert!(stream.get_ref().1.peer_certificates().is_some(), "the server says who it is");
-            let answer = |request: Request<hyper::body::Incoming>| async move {
+            let answer = move |request: Request<hyper::body::Incoming>| async move {
                 assert_eq!(request.uri().path(), "/metrics/resource");
                 Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(page(pods)))))
             };
