@@ -199,7 +199,9 @@ impl Controller<'_> {
             }
         })?;
         let pods = self.selected(key.namespace(), &parsed);
-        let rivals = self.selecting(key.namespace(), &pods);
+        let known = self.known();
+        let near = known.iter().filter(|(other, _)| other.namespace() == key.namespace());
+        let rivals = selecting(near.map(|(key, known)| (key, known.selector.as_str())), &pods);
         if rivals.len() > 1 {
             let error = format!(
                 "pods by selector {selector} are controlled by multiple HPAs: [{}]",
@@ -224,18 +226,6 @@ impl Controller<'_> {
         };
         found.retain(|pod| matches(selector, pod));
         found
-    }
-
-    /// Whose targets select any of these pods, as Go prints them.
-    fn selecting(&self, namespace: &str, pods: &[Arc<Pod>]) -> Vec<String> {
-        let known = self.known();
-        let near = known.iter().filter(|(key, _)| key.namespace() == namespace);
-        let selecting = near.filter(|(_, known)| {
-            let selector = LabelSelector::parse(&known.selector);
-            let selector = selector.ok().filter(|_| !known.selector.is_empty());
-            selector.is_some_and(|selector| pods.iter().any(|pod| matches(&selector, pod)))
-        });
-        selecting.map(|(key, _)| format!("{{{} {namespace}}}", key.name())).collect()
     }
 
     async fn figures(&self, namespace: &str, selector: &str) -> Figures {
@@ -311,6 +301,18 @@ fn usual(group: &str, kind: &str) -> Option<ApiResource> {
     })
 }
 
+/// Whose targets select any of these pods, as Go prints them.
+fn selecting<'a>(
+    targets: impl Iterator<Item = (&'a ObjectKey, &'a str)>,
+    pods: &[Arc<Pod>],
+) -> Vec<String> {
+    let selecting = targets.filter(|(_, selector)| {
+        let parsed = LabelSelector::parse(selector).ok().filter(|_| !selector.is_empty());
+        parsed.is_some_and(|selector| pods.iter().any(|pod| matches(&selector, pod)))
+    });
+    selecting.map(|(key, _)| format!("{{{} {}}}", key.name(), key.namespace())).collect()
+}
+
 fn needs_figures(scaler: &HorizontalPodAutoscaler) -> bool {
     let mut metrics = scaler.spec.metrics.iter().flatten();
     metrics.any(|metric| matches!(metric.type_.as_str(), "Resource" | "ContainerResource"))
@@ -324,4 +326,35 @@ fn matches(selector: &LabelSelector, pod: &Pod) -> bool {
 /// The server's own words, if it was the server: what people know from upstream.
 fn said(error: &client::Error) -> String {
     error.status().map_or_else(|| error.to_string(), |status| status.message.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// C-136: AmbiguousSelector.
+    #[test]
+    fn c_136_two_autoscalers_of_the_same_pods_find_each_other() {
+        let pod = json!({ "metadata": { "labels": { "app": "web", "tier": "front" } } });
+        let pods = [Arc::new(serde_json::from_value::<Pod>(pod).unwrap())];
+        let keys = ["a", "b", "c", "d"].map(|name| ObjectKey::new("n", name));
+        let targets = ["app=web", "tier in (front)", "app=other", ""];
+        let found = selecting(keys.iter().zip(targets), &pods);
+        assert_eq!(found, ["{a n}", "{b n}"]);
+    }
+
+    /// C-137
+    #[test]
+    fn c_137_workloads_are_scaled_without_being_looked_up() {
+        for (group, kind, version) in [
+            ("apps", "Deployment", "apps/v1"),
+            ("apps", "StatefulSet", "apps/v1"),
+            ("apps", "ReplicaSet", "apps/v1"),
+            ("", "ReplicationController", "v1"),
+        ] {
+            assert_eq!(usual(group, kind).unwrap().api_version, version, "{kind}");
+        }
+        assert_eq!(usual("example.com", "Deployment"), None);
+    }
 }

@@ -24,7 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A page as an agent shows it: the node uses one core, every container a quarter.
 fn page(pods: &[&str]) -> String {
     let at = clock::now().as_millisecond();
-    let core = at as f64 / 1000.0;
+    // A number that is not so large that its fractions are lost.
+    let core = (at % 1_000_000_000) as f64 / 1000.0;
     let mut page = format!(
         "# HELP node_cpu_usage_seconds_total CPU.
 # TYPE node_cpu_usage_seconds_total counter

@@ -52,7 +52,7 @@ fn a_35_the_version_is_that_of_the_api() {
 fn a_36_the_root_lists_the_paths() {
     let root = root(&registry(), ["/version", "/healthz"]);
     let paths = root["paths"].as_array().unwrap();
-    assert_eq!(paths.len(), 3 + 21 + 22 + 2);
+    assert_eq!(paths.len(), 3 + 22 + 23 + 2);
     for path in ["/api/v1", "/apis/apps", "/apis/autoscaling/v2", "/healthz"] {
         assert!(paths.contains(&json!(path)), "{path}");
     }
@@ -184,7 +184,7 @@ fn a_41_the_aggregated_form_says_the_same() {
     assert_eq!(core["items"][0]["metadata"]["name"], "");
     let all = aggregated(&registry, false);
     assert_eq!(all["apiVersion"], "apidiscovery.k8s.io/v2");
-    assert_eq!(all["items"].as_array().unwrap().len(), 21);
+    assert_eq!(all["items"].as_array().unwrap().len(), 22);
     assert_eq!(
         all["items"][1]["versions"][0]["resources"][2],
         json!({
@@ -231,9 +231,9 @@ fn a_45_custom_kinds_appear_behind_all_others() {
     ]);
     let list = group_list(&with);
     let groups = list["groups"].as_array().unwrap();
-    assert_eq!(groups[21]["name"], "a.example.com");
-    assert_eq!(groups[22]["name"], "stable.example.com");
-    assert_eq!(groups[22]["preferredVersion"]["version"], "v1");
+    assert_eq!(groups[22]["name"], "a.example.com");
+    assert_eq!(groups[23]["name"], "stable.example.com");
+    assert_eq!(groups[23]["preferredVersion"]["version"], "v1");
 
     let legacy = resource_list(&with, "stable.example.com", "v1").unwrap();
     let names: Vec<&Value> =

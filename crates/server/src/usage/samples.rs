@@ -116,10 +116,10 @@ impl NodeSamples {
                 let before = known.and_then(|known| known.get(&container));
                 Some((container, Track::of(half.whole()?, before)))
             });
-            let tracks = tracks.collect();
+            let tracks: Containers = tracks.collect();
             (pod, tracks)
         });
-        let pods = pods.collect();
+        let pods = pods.filter(|(_, tracks)| !tracks.is_empty()).collect();
         NodeSamples { node: node.whole().map(|new| Track::of(new, self.node.as_ref())), pods }
     }
 

@@ -70,7 +70,7 @@ fn a_46_the_index_has_every_group_and_version() {
     let registry = Registry::built_in();
     let index = index(&registry);
     let paths = index["paths"].as_object().unwrap();
-    assert_eq!(paths.len(), 23);
+    assert_eq!(paths.len(), 24);
     let url = paths["apis/apps/v1"]["serverRelativeURL"].as_str().unwrap();
     let bytes = document_bytes(&registry, "apps", "v1").unwrap();
     assert_eq!(url, format!("/openapi/v3/apis/apps/v1?hash={}", super::super::hash(&bytes)));
