@@ -15,6 +15,8 @@
 
 #[path = "build/terminations.rs"]
 mod terminations;
+#[path = "build/usage.rs"]
+mod usage;
 
 use flate2::{Compression, write::GzEncoder};
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
@@ -29,6 +31,7 @@ const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=build/terminations.rs");
+    println!("cargo::rerun-if-changed=build/usage.rs");
     let types = types();
     let out = std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR");
     let out = Path::new(&out);
@@ -47,11 +50,13 @@ fn types() -> BTreeMap<String, Value> {
         generator.take_definitions(false).into_iter().collect();
     let ours = terminations::types();
     let listed = listed.into_iter().chain(ours.first().map(|(name, _)| name.clone()));
+    let listed = listed.chain(usage::listed());
     for name in listed {
         let (list, schema) = list_of(&name);
         types.insert(list, schema);
     }
     types.extend(ours);
+    types.extend(usage::types());
     types.insert(format!("{META}.CreateOptions"), write_options("CreateOptions", false));
     types.insert(format!("{META}.UpdateOptions"), write_options("UpdateOptions", false));
     types.insert(format!("{META}.PatchOptions"), write_options("PatchOptions", true));

@@ -176,9 +176,7 @@ impl Client {
         kind: &ApiResource,
         key: &ObjectKey,
     ) -> Result<Option<(String, i32)>> {
-        let doing = || format!("get the scale of {} {key}", kind.plural);
-        let scale = self.ask::<Scale>(doing, here(kind, key).get_subresource("scale", key.name()));
-        match scale.await {
+        match self.scale(kind, key).await {
             Ok(scale) => Ok(Some((
                 scale.metadata.uid.unwrap_or_default(),
                 scale.spec.and_then(|spec| spec.replicas).unwrap_or_default(),
@@ -186,6 +184,24 @@ impl Client {
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    pub async fn scale(&self, kind: &ApiResource, key: &ObjectKey) -> Result<Scale> {
+        let doing = || format!("get the scale of {} {key}", kind.plural);
+        self.ask(doing, here(kind, key).get_subresource("scale", key.name())).await
+    }
+
+    /// A conflict if the object has changed since its scale was read.
+    pub async fn replace_scale(
+        &self,
+        kind: &ApiResource,
+        key: &ObjectKey,
+        scale: &Scale,
+    ) -> Result<Scale> {
+        let doing = || format!("update the scale of {} {key}", kind.plural);
+        let body = crate::write::encode(doing, scale)?;
+        let at = here(kind, key);
+        self.ask(doing, at.replace_subresource("scale", key.name(), &self.params(), body)).await
     }
 
     /// Deletes everything that is selected, as far as the server gets; it may stop at an error.

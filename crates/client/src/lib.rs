@@ -16,6 +16,7 @@ mod queue;
 
 mod leadership;
 mod recorder;
+mod usage;
 
 pub use cache::{Cache, CacheBuilder, Changes};
 pub use client::{Client, Renewable, Trust, trust_of};
@@ -29,4 +30,5 @@ pub use object::Object;
 pub use queue::{Counts, Queue, RETRY_FIRST, RETRY_MAX};
 pub use read::Selection;
 pub use recorder::{Happening, Recorder, Severity, part, reference};
+pub use usage::{ContainerMetrics, PodMetrics};
 pub use write::{CONCURRENT_MAX, DeleteOptions, Propagation};

@@ -21,6 +21,7 @@ mod taint_eviction;
 mod cron_job;
 mod daemon_set;
 mod deployment;
+mod horizontal_pod_autoscaler;
 mod job;
 mod replica_set;
 mod stateful_set;
@@ -32,5 +33,5 @@ mod start;
 
 pub use pod_cidrs::Range;
 pub use pod_garbage::FINISHED_MAX;
-pub use start::{Handle, Options, start};
+pub use start::{Handle, Options, Who, start};
 pub use storage::LocalVolumes;

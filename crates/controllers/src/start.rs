@@ -3,10 +3,10 @@
 use crate::pod_cidrs::Range;
 use crate::storage::LocalVolumes;
 use crate::{
-    cluster_roles, cron_job, daemon_set, deployment, disruption, finished_jobs, garbage, job,
-    join_tokens, namespaces, node_leases, node_lost, node_taints, pod_cidrs, pod_garbage, pods,
-    quotas, replica_set, services, signing_requests, stateful_set, storage, system_namespaces,
-    taint_eviction, workload,
+    cluster_roles, cron_job, daemon_set, deployment, disruption, finished_jobs, garbage,
+    horizontal_pod_autoscaler, job, join_tokens, namespaces, node_leases, node_lost, node_taints,
+    pod_cidrs, pod_garbage, pods, quotas, replica_set, services, signing_requests, stateful_set,
+    storage, system_namespaces, taint_eviction, workload,
 };
 use client::{Cache, Client, ObjectKey, Queue, Recorder};
 use futures::future::BoxFuture;
@@ -35,6 +35,15 @@ pub struct Options {
     pub finished_pods_max: Option<usize>,
     /// If claims may have directories of this machine: which node it is, and where they are.
     pub local_volumes: Option<LocalVolumes>,
+    pub who: Who,
+}
+
+/// Which controllers run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    All,
+    /// Those who look after nodes and pods, and nobody who makes pods out of something else.
+    OfPods,
 }
 
 impl Default for Options {
@@ -45,6 +54,7 @@ impl Default for Options {
             silent_nodes_after: node_leases::SILENT_FOR,
             finished_pods_max: Some(pod_garbage::FINISHED_MAX),
             local_volumes: None,
+            who: Who::All,
         }
     }
 }
@@ -108,39 +118,55 @@ async fn run(client: &Client, options: &Options, until: impl Future<Output = ()>
         replica_sets: replica_set::sets(client),
         recorder: Recorder::new(client, "node-controller", ""),
     };
-    let revisions = workload::revisions(client);
-    let jobs = job::jobs(client);
-    // Each on the heap: together they are more than a stack holds.
-    let all: Vec<BoxFuture<'_, ()>> = vec![
-        Box::pin(node_taints::run(&cluster)),
-        Box::pin(node_leases::run(&cluster, options.silent_nodes_after)),
-        Box::pin(pod_cidrs::run(&cluster, options.pod_cidrs)),
-        Box::pin(signing_requests::run(&cluster)),
-        Box::pin(join_tokens::run(&cluster)),
-        Box::pin(namespaces::run(&cluster)),
-        Box::pin(garbage::run(&cluster)),
-        Box::pin(pod_garbage::run(&cluster, options.finished_pods_max)),
-        Box::pin(finished_jobs::run(&cluster)),
-        Box::pin(services::run(&cluster)),
-        Box::pin(node_lost::run(&cluster)),
-        Box::pin(taint_eviction::run(&cluster)),
-        Box::pin(disruption::run(&cluster)),
-        Box::pin(storage::run(&cluster, options.local_volumes.as_ref())),
-        Box::pin(cluster_roles::run(&cluster)),
-        Box::pin(system_namespaces::run(&cluster)),
-        Box::pin(quotas::run(&cluster)),
-        Box::pin(deployment::run(&cluster)),
-        Box::pin(stateful_set::run(&cluster, revisions.clone())),
-        Box::pin(daemon_set::run(&cluster, revisions.clone())),
-        Box::pin(job::run(&cluster, jobs.clone())),
-        Box::pin(cron_job::run(&cluster, jobs.clone())),
-        Box::pin(replica_set::run(&cluster, cluster.replica_sets.clone())),
-        Box::pin(replica_set::run::<ReplicationController>(&cluster, replica_set::sets(client))),
-    ];
+    let mut all = of_pods(&cluster, options);
+    if options.who == Who::All {
+        all.extend(of_objects(&cluster, options));
+    }
     tokio::select! {
         biased;
         _ = futures::future::join_all(all) => (),
         () = until => (),
     }
     cluster.recorder.flush().await;
+}
+
+/// Each on the heap: together they are more than a stack holds.
+type Crew<'a> = Vec<BoxFuture<'a, ()>>;
+
+fn of_pods<'a>(cluster: &'a Cluster, options: &'a Options) -> Crew<'a> {
+    vec![
+        Box::pin(node_taints::run(cluster)),
+        Box::pin(node_leases::run(cluster, options.silent_nodes_after)),
+        Box::pin(pod_cidrs::run(cluster, options.pod_cidrs)),
+        Box::pin(pod_garbage::run(cluster, options.finished_pods_max)),
+        Box::pin(node_lost::run(cluster)),
+        Box::pin(taint_eviction::run(cluster)),
+    ]
+}
+
+fn of_objects<'a>(cluster: &'a Cluster, options: &'a Options) -> Crew<'a> {
+    let client = &cluster.client;
+    let revisions = workload::revisions(client);
+    let jobs = job::jobs(client);
+    vec![
+        Box::pin(signing_requests::run(cluster)),
+        Box::pin(join_tokens::run(cluster)),
+        Box::pin(namespaces::run(cluster)),
+        Box::pin(garbage::run(cluster)),
+        Box::pin(finished_jobs::run(cluster)),
+        Box::pin(services::run(cluster)),
+        Box::pin(disruption::run(cluster)),
+        Box::pin(storage::run(cluster, options.local_volumes.as_ref())),
+        Box::pin(cluster_roles::run(cluster)),
+        Box::pin(system_namespaces::run(cluster)),
+        Box::pin(quotas::run(cluster)),
+        Box::pin(deployment::run(cluster)),
+        Box::pin(stateful_set::run(cluster, revisions.clone())),
+        Box::pin(daemon_set::run(cluster, revisions)),
+        Box::pin(job::run(cluster, jobs.clone())),
+        Box::pin(cron_job::run(cluster, jobs)),
+        Box::pin(horizontal_pod_autoscaler::run(cluster)),
+        Box::pin(replica_set::run(cluster, cluster.replica_sets.clone())),
+        Box::pin(replica_set::run::<ReplicationController>(cluster, replica_set::sets(client))),
+    ]
 }

@@ -95,6 +95,7 @@ pub(crate) enum Command {
     ///     landfall sim --list                      what can be simulated
     ///     landfall sim crash --seed 7 --story      one story, line by line
     ///     landfall sim mix --seeds 0..10000        many stories, until one breaks a rule
+    ///     landfall sim scale --nodes 250 --pods 20000   what a pod costs when there are many
     ///
     /// A seed that breaks a rule is printed with its story and the command that tells it again.
     #[command(verbatim_doc_comment)]
@@ -124,6 +125,12 @@ pub(crate) struct SimOptions {
     /// With --seeds: tell each twice and compare, byte by byte
     #[arg(long, requires = "seeds")]
     pub(crate) twice: bool,
+    /// With `scale`: how many nodes; each takes at most 110 pods
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) nodes: u16,
+    /// With `scale`: how many pods
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(crate) pods: u32,
     /// Print the scenarios there are
     #[arg(long)]
     pub(crate) list: bool,

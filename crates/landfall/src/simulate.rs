@@ -3,7 +3,7 @@
 
 use crate::command::SimOptions;
 use anyhow::Context;
-use sim::{Ground, Options, Outcome, SCENARIOS, Scenario, Summary};
+use sim::{Ground, Options, Outcome, Phase, SCENARIOS, Scenario, Size, Summary};
 use std::io::{IsTerminal, Write};
 use std::ops::Range;
 
@@ -13,6 +13,9 @@ pub(crate) fn run(options: &SimOptions) -> anyhow::Result<()> {
         return Ok(());
     }
     let name = options.scenario.as_str();
+    if name == sim::SCALE.0 {
+        return scale(Size { nodes: options.nodes, pods: options.pods });
+    }
     let scenario = Scenario::find(name).with_context(|| {
         format!("there is no scenario {name:?}; `landfall sim --list` shows those that there are")
     })?;
@@ -27,6 +30,45 @@ fn list() {
     for scenario in SCENARIOS {
         println!("{:12} {}", scenario.name, scenario.about);
     }
+    println!("{:12} {}", sim::SCALE.0, sim::SCALE.1);
+}
+
+/// Rolled, there are a quarter more for a while.
+const PODS_PER_NODE: u32 = 110;
+
+fn scale(size: Size) -> anyhow::Result<()> {
+    let room = u32::from(size.nodes) * PODS_PER_NODE;
+    anyhow::ensure!(
+        size.pods + size.pods / 4 <= room,
+        "{} nodes have room for {room} pods, and while {} are rolled there are a quarter more",
+        size.nodes,
+        size.pods,
+    );
+    let ground = Ground::lay()?;
+    println!("{} nodes, {} pods", size.nodes, size.pods);
+    println!(
+        "phase       simulated      CPU   CPU per pod     writes  CPU per write      peak memory"
+    );
+    sim::scale(&ground, size, &show)?;
+    Ok(())
+}
+
+fn show(phase: &Phase) {
+    let cpu = phase.cpu.as_secs_f64();
+    let each = |count: u64| match count {
+        0 => "-".to_owned(),
+        count => format!("{:.0} µs", cpu * 1e6 / count as f64),
+    };
+    println!(
+        "{:10} {:>8.0} s {cpu:>7.2} s {:>13} {:>10} {:>14} {:>13} MB{}",
+        phase.name,
+        phase.simulated.as_secs_f64(),
+        each(phase.pods.into()),
+        phase.writes,
+        each(phase.writes),
+        phase.peak_bytes / 1_000_000,
+        if phase.unfinished { "  did not end" } else { "" },
+    );
 }
 
 fn one(ground: &Ground, scenario: &'static Scenario, seed: u64, story: bool) -> anyhow::Result<()> {

@@ -1,6 +1,7 @@
 //! Reads the text as strictly as a scraper does: what this accepts, Prometheus accepts.
 //!
-//! For tests: of what is written here, and of what a running landfall shows.
+//! For tests of what is written here and of what a running landfall shows; and for the server, which
+//! scrapes its nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,6 +11,8 @@ pub struct Shown {
     pub name: String,
     pub labels: BTreeMap<String, String>,
     pub value: f64,
+    /// When it was so, in milliseconds since 1970, if that is said.
+    pub at: Option<i64>,
 }
 
 /// All samples in order, or what is wrong with the first bad line.
@@ -93,9 +96,7 @@ impl Checked {
             "+Inf" => f64::INFINITY,
             word => word.parse().map_err(|_| "no number")?,
         };
-        if let Some(at) = words.next() {
-            at.parse::<i64>().map_err(|_| "no time")?;
-        }
+        let at = words.next().map(str::parse::<i64>).transpose().map_err(|_| "no time")?;
         let family = self.family(name);
         self.enter(&family)?;
         if !self.kinds.contains_key(&family) {
@@ -107,7 +108,7 @@ impl Checked {
         if self.kinds[&family] == "counter" && value < 0.0 {
             return Err("a counter below zero".into());
         }
-        self.samples.push(Shown { name: name.to_owned(), labels, value });
+        self.samples.push(Shown { name: name.to_owned(), labels, value, at });
         Ok(())
     }
 

@@ -139,6 +139,10 @@ impl Runtime for Counted {
         self.count("list_container_stats", self.runtime.usage()).await
     }
 
+    async fn load(&self) -> Result<Vec<ContainerUsage>> {
+        self.count("list_container_stats", self.runtime.load()).await
+    }
+
     async fn connect(&self, sandbox: &str, port: u16) -> Result<tokio::net::TcpStream> {
         self.count("port_forward", self.runtime.connect(sandbox, port)).await
     }

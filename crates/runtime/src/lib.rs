@@ -33,4 +33,5 @@ pub use spec::{
 };
 pub use state::{
     Container, ContainerState, ContainerUsage, Exit, Image, Mounted, Sandbox, SandboxState,
+    newest_first, newest_sandbox_first,
 };

@@ -97,6 +97,11 @@ pub trait Runtime: Send + Sync + 'static {
     /// What running containers use.
     async fn usage(&self) -> Result<Vec<ContainerUsage>>;
 
+    /// The same for those who ask often: without `disk_bytes` if that takes a walk through a disk.
+    async fn load(&self) -> Result<Vec<ContainerUsage>> {
+        self.usage().await
+    }
+
     /// A TCP connection to `localhost:port` inside the sandbox's network namespace.
     async fn connect(&self, sandbox: &str, port: u16) -> Result<tokio::net::TcpStream>;
 

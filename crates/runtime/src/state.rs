@@ -2,6 +2,7 @@
 
 use crate::{Identity, PodNetwork, Resources};
 use jiff::Timestamp;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -49,6 +50,17 @@ pub struct Container {
     pub log_path: std::path::PathBuf,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
+}
+
+/// Newest first, of each name. Attempts count up, whereas a clock may have been set back between two: by their
+/// times alone, one that has long ended could hide the one that runs.
+pub fn newest_first(containers: &mut [Container]) {
+    containers.sort_by_key(|one| Reverse((one.attempt, one.created_at)));
+}
+
+/// Likewise.
+pub fn newest_sandbox_first(sandboxes: &mut [Sandbox]) {
+    sandboxes.sort_by_key(|one| Reverse((one.attempt, one.created_at)));
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -113,4 +125,32 @@ pub struct ContainerUsage {
     /// Of the writable layer.
     pub disk_bytes: u64,
     pub started_at: Option<Timestamp>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_set_back_does_not_make_an_old_container_the_newest() {
+        let container = |attempt: u32, created: i64| Container {
+            id: format!("c{attempt}"),
+            sandbox: "s".into(),
+            name: "web".into(),
+            attempt,
+            state: ContainerState::Created,
+            created_at: Timestamp::constant(created, 0),
+            image_name: String::new(),
+            image: String::new(),
+            resources: Resources::default(),
+            user: None,
+            mounts: Vec::new(),
+            log_path: Default::default(),
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+        };
+        let mut all = [container(0, 5000), container(2, 4100), container(1, 4000)];
+        newest_first(&mut all);
+        assert_eq!(all.map(|one| one.attempt), [2, 1, 0]);
+    }
 }

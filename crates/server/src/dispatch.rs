@@ -10,7 +10,7 @@ use crate::subresource::{binding, eviction, finalize, log, proxy, scale, stream,
 use crate::verbs::write::Endpoint;
 use crate::verbs::{create, delete, get, list, patch, update, watch};
 use crate::views::{self, IncludeObject};
-use crate::{discovery, reviews, terminations};
+use crate::{discovery, reviews, terminations, usage};
 use api::kind::Verbs;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use serde_json::{Value, json};
@@ -42,7 +42,10 @@ pub(crate) async fn resource(call: &Call, method: &Method, verb: &str) -> Result
         };
     }
     if call.kind.verbs == Verbs::GetAndList {
-        return component_status(call, verb);
+        return match call.kind.group.as_str() {
+            usage::GROUP => usage::answer(call, verb).await,
+            _ => component_status(call, verb),
+        };
     }
     if call.kind.verbs == Verbs::ReadOnly && !matches!(verb, "get" | "list" | "watch") {
         return Err(read_only(call));
@@ -123,15 +126,8 @@ fn component_status(call: &Call, verb: &str) -> Result<Answer> {
     match verb {
         "list" => {
             let form = call.form(Offer::List)?;
-            let items = [component("etcd-0")];
-            let shown = match form.view {
-                View::Table { beta } => {
-                    views::table(&call.kind, &items, json!({}), beta, include, true)
-                }
-                _ => {
-                    json!({ "kind": "ComponentStatusList", "apiVersion": "v1", "metadata": {}, "items": items })
-                }
-            };
+            let items = vec![component("etcd-0")];
+            let shown = views::list(&call.kind, items, json!({}), form, include);
             Ok(answer::bytes(StatusCode::OK, form, views::encode(&shown, form)))
         }
         "get" if call.target.name == "etcd-0" => {

@@ -90,6 +90,13 @@ impl Site {
         Ok(indoors)
     }
 
+    /// What is stored now is what other clusters begin with, so that not every one of them has to get there.
+    pub fn foundation(&self, indoors: &Indoors) -> Foundation {
+        let keys = self.foundation.0.keys.clone();
+        let policy = indoors.server.policy();
+        Foundation(Arc::new(Laid { keys, memory: self.memory.copy(), policy }))
+    }
+
     /// After `writes` more nothing is stored before the next start. Resolves when it is so far: the
     /// moment to let the server crash.
     pub fn cut_after(&self, writes: u64) -> oneshot::Receiver<()> {

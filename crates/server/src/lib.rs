@@ -42,6 +42,7 @@ mod metrics;
 mod signing;
 mod terminations;
 mod upkeep;
+mod usage;
 
 pub use answer::Answer;
 pub use body::Body;

@@ -42,6 +42,7 @@ pub(crate) struct Meta {
     pub(crate) uid: String,
     pub(crate) labels: std::collections::BTreeMap<String, String>,
     pub(crate) deletion_timestamp: Option<String>,
+    pub(crate) creation_timestamp: String,
 }
 
 impl store::Index for Index {

@@ -7,7 +7,7 @@ use crate::authn::{
 use crate::object::{ENVELOPE, Store, Stored, store_name};
 use crate::pki::{Identity, Pki};
 use crate::server::{Parts, Server};
-use crate::{listen, upkeep};
+use crate::{listen, upkeep, usage};
 use api::value::ValueExt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -121,6 +121,7 @@ pub async fn start(config: Config) -> Result<Running, Error> {
     let stored = upkeep::store_what_is_missing(&server, outside, controllers.is_some());
     stored.await.map_err(Error::Bootstrap)?;
     upkeep::attend(&server, outside, controllers);
+    upkeep::spawn_until_closing(&server, usage::scrape::run(server.clone()));
     let kubeconfig = dir.join("kubeconfig");
     let text = pki.kubeconfig(&format!("https://{}", reachable(address)));
     crate::pki::write_secret(&kubeconfig, text.as_bytes()).map_err(data_dir)?;

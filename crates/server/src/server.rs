@@ -18,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::object::{Store, Stored, store_name};
 use crate::request::{self, Query, Route, Target};
 use crate::terminations::retention::Retention;
+use crate::usage::Usage;
 use crate::{body, dispatch};
 use api::{Kind, Registry, Schema};
 use arc_swap::ArcSwap;
@@ -46,6 +47,7 @@ struct Inner {
     served: watch::Sender<()>,
     customs: Customs,
     terminations: Retention,
+    usage: Usage,
     policy: ArcSwap<Policy>,
     relations: Arc<Relations>,
     authenticator: Authenticator,
@@ -92,6 +94,7 @@ impl Server {
             served: watch::Sender::new(()),
             customs: Customs::default(),
             terminations: Retention::default(),
+            usage: Usage::default(),
             built_in,
             policy: ArcSwap::default(),
             authenticator: parts.authenticator,
@@ -132,6 +135,10 @@ impl Server {
 
     pub(crate) fn terminations(&self) -> &Retention {
         &self.0.terminations
+    }
+
+    pub(crate) fn usage(&self) -> &Usage {
+        &self.0.usage
     }
 
     pub(crate) fn built_in(&self) -> &Registry {

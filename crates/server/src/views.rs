@@ -150,6 +150,42 @@ fn row(kind: &Kind, object: &Value, now: jiff::Timestamp, include: IncludeObject
     row
 }
 
+/// A list of these objects in the form that was asked for.
+pub(crate) fn list(
+    kind: &Kind,
+    objects: Vec<Value>,
+    metadata: Value,
+    form: Form,
+    include: IncludeObject,
+) -> Value {
+    match form.view {
+        View::Table { beta } => table(kind, &objects, metadata, beta, include, true),
+        View::PartialList { beta } => json!({
+            "kind": "PartialObjectMetadataList",
+            "apiVersion": meta_version(beta),
+            "metadata": metadata,
+            "items": objects.iter().map(|object| partial(object, beta)).collect::<Vec<_>>(),
+        }),
+        View::Whole | View::Partial { .. } | View::Discovery => {
+            let typeless = |mut object: Value| {
+                if kind.custom.is_none()
+                    && let Some(map) = object.as_object_mut()
+                {
+                    map.remove("kind");
+                    map.remove("apiVersion");
+                }
+                object
+            };
+            json!({
+                "kind": kind.list_kind(),
+                "apiVersion": kind.api_version(),
+                "metadata": metadata,
+                "items": objects.into_iter().map(typeless).collect::<Vec<_>>(),
+            })
+        }
+    }
+}
+
 /// One object in the form that was asked for.
 pub(crate) fn single(kind: &Kind, object: Value, form: Form, include: IncludeObject) -> Bytes {
     let shown = match form.view {

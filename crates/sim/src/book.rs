@@ -42,6 +42,8 @@ pub(crate) enum What {
     Starting {
         container: Name,
         name: Name,
+        /// `namespace/name`, as the machine knows it.
+        pod: Name,
         uid: Name,
         by: Agent,
     },
@@ -100,6 +102,12 @@ pub(crate) enum What {
         pod: Name,
         grace: Option<i64>,
     },
+    /// Somebody says of a node that it is off: its object is deleted or out of service, until that is
+    /// taken back. What runs there may get a successor meanwhile.
+    Disowned {
+        node: Name,
+        still: bool,
+    },
     /// A record of an ending, as the API has it in the end.
     Record(String),
     /// Something else, in words.
@@ -121,13 +129,20 @@ struct Pages {
 #[derive(Clone)]
 pub(crate) struct Book {
     began: Instant,
+    /// Nothing is written into it.
+    pub(crate) closed: bool,
     pages: Arc<Mutex<Pages>>,
 }
 
 impl Book {
     pub(crate) fn new() -> Book {
         let pages = Pages { entries: Vec::new(), judge: Judge::default(), broken: None };
-        Book { began: Instant::now(), pages: Arc::new(Mutex::new(pages)) }
+        Book { began: Instant::now(), closed: false, pages: Arc::new(Mutex::new(pages)) }
+    }
+
+    /// For what is measured and not judged: everything that happens would fill the memory.
+    pub(crate) fn closed() -> Book {
+        Book { closed: true, ..Book::new() }
     }
 
     pub(crate) fn now(&self) -> Duration {
@@ -135,6 +150,9 @@ impl Book {
     }
 
     pub(crate) fn write(&self, what: What) {
+        if self.closed {
+            return;
+        }
         let at = self.now();
         let mut pages = self.pages();
         if pages.broken.is_none()
@@ -149,6 +167,12 @@ impl Book {
 
     pub(crate) fn say(&self, text: impl Into<String>) {
         self.write(What::Said(text.into()));
+    }
+
+    /// A rule is seen to be broken by somebody who looked at the whole.
+    pub(crate) fn find(&self, rule: &'static str, why: String) {
+        let at = self.now();
+        self.pages().broken.get_or_insert((at, Broken { rule, why }));
     }
 
     /// What must be true at the end, too.
@@ -235,7 +259,7 @@ impl fmt::Display for What {
         match self {
             What::Busy { by, uid } => write!(f, "{by} is busy with {uid}"),
             What::Idle { by, uid } => write!(f, "{by} is done with {uid}"),
-            What::Starting { container, name, uid, by } => {
+            What::Starting { container, name, uid, by, .. } => {
                 write!(f, "{by} starts {container} ({name} of {uid})")
             }
             What::Running { container } => write!(f, "{container} runs"),
@@ -255,6 +279,8 @@ impl fmt::Display for What {
             What::Agent { agent, lives: false } => write!(f, "{agent} has crashed"),
             What::Api(line) => f.write_str(&crate::judge::in_short(line)),
             What::Record(record) => f.write_str(record),
+            What::Disowned { node, still: true } => write!(f, "somebody says that {node} is off"),
+            What::Disowned { node, still: false } => write!(f, "{node} is not off any more"),
             What::Asked { pod, grace } => write!(f, "somebody deletes {pod}, grace {grace:?}"),
             What::Said(text) => f.write_str(text),
         }

@@ -14,6 +14,7 @@ use runtime::Runtime;
 use server::Foundation;
 use server::authn::User;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -21,6 +22,9 @@ use tower::Service as _;
 
 /// Put around the runtime of every agent: for tests that plant a fault.
 pub type Wrap = Arc<dyn Fn(Arc<dyn Runtime>) -> Arc<dyn Runtime> + Send + Sync>;
+
+/// Somebody who meddles with the right of a controller: for tests that plant a fault.
+pub type Besides = Arc<dyn Fn(Client) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 /// A user asks again after this when there was no answer.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -32,7 +36,10 @@ pub(crate) struct Cluster {
     pub(crate) plane: Plane,
     pub(crate) hosts: Vec<Host>,
     pub(crate) person: Person,
+    line: Line,
     observer: JoinHandle<()>,
+    meddler: Option<JoinHandle<()>>,
+    seed: u64,
 }
 
 /// How a cluster is made.
@@ -40,32 +47,50 @@ pub(crate) struct Shape<'a> {
     pub(crate) foundation: &'a Foundation,
     pub(crate) seed: u64,
     pub(crate) nodes: u16,
-    pub(crate) scheduler: bool,
+    pub(crate) who: controllers::Who,
     /// Where agents keep what they keep on disk.
     pub(crate) directory: &'a Path,
     pub(crate) wrap: Option<Wrap>,
+    /// Not: what happens is neither written down nor looked at.
+    pub(crate) judged: bool,
 }
 
 impl Cluster {
     /// On return every node is ready.
     pub(crate) async fn start(shape: Shape<'_>) -> Result<Cluster, String> {
-        let book = Book::new();
+        let book = if shape.judged { Book::new() } else { Book::closed() };
         let seed = shape.seed;
-        let mut plane = Plane::new(shape.foundation, book.clone(), shape.scheduler, seed);
+        let mut plane = Plane::new(shape.foundation, book.clone(), shape.who, seed);
         plane.start().await.map_err(|error| error.to_string())?;
         let admin = User::authenticated("admin", &["system:masters"]);
         let line = Line::new(plane.port(), admin, Chance::new(seed, 1));
         let person = Person { client: Client::in_process(line.clone()), book: book.clone() };
-        let observer = tokio::spawn(observe(line, book.clone()));
+        let observer = tokio::spawn(observe(line.clone(), book.clone()));
         let start = |number| {
             let directory = shape.directory.join(format!("n{number}"));
             Host::start(number, seed, plane.port(), &book, directory, shape.wrap.clone())
         };
         let hosts: Vec<Host> = (1..=shape.nodes).map(start).collect();
-        let cluster = Cluster { book, plane, hosts, person, observer };
+        let cluster = Cluster { book, plane, hosts, person, line, observer, meddler: None, seed };
         let ready = tokio::time::timeout(READY_MAX, cluster.ready()).await;
         ready.map_err(|_| "the nodes do not become ready".to_owned())?;
         Ok(cluster)
+    }
+
+    pub(crate) fn let_in(&mut self, besides: &Besides) {
+        let user = User::authenticated("system:kube-controller-manager", &["system:masters"]);
+        let line = Line::new(self.plane.port(), user, Chance::new(self.seed, 4));
+        self.meddler = Some(tokio::spawn(besides(Client::in_process(line))));
+    }
+
+    /// How much has ever been stored: everything that changes is one more.
+    pub(crate) async fn revision(&self) -> Option<u64> {
+        let request =
+            Request::get("/api/v1/nodes?limit=1").body(kube::client::Body::empty()).ok()?;
+        let answer = self.line.clone().call(request).await.ok()?;
+        let body = answer.into_body().collect().await.ok()?.to_bytes();
+        let list: serde_json::Value = serde_json::from_slice(&body).ok()?;
+        list["metadata"]["resourceVersion"].as_str()?.parse().ok()
     }
 
     async fn ready(&self) {
@@ -104,6 +129,31 @@ impl Person {
         }
     }
 
+    /// Asks until there is an answer, and again if somebody else was faster.
+    pub(crate) async fn insist<T, F>(
+        &self,
+        what: &str,
+        mut ask: impl FnMut(Client) -> F,
+    ) -> Option<T>
+    where
+        F: Future<Output = client::Result<T>>,
+    {
+        loop {
+            match ask(self.client.clone()).await {
+                Ok(answer) => return Some(answer),
+                Err(error) if error.is_not_found() || error.is_already_exists() => return None,
+                Err(error)
+                    if !error.is_conflict()
+                        && error.status().is_some_and(|status| status.code < 500) =>
+                {
+                    self.book.say(format!("{what} was refused: {error}"));
+                    return None;
+                }
+                Err(_) => tokio::time::sleep(AGAIN).await,
+            }
+        }
+    }
+
     /// Deletes the pod that has the name now, if there is one.
     pub(crate) async fn delete(self, name: String, grace: Option<u32>) {
         let key = ObjectKey::new("default", &name);
@@ -128,11 +178,17 @@ impl Person {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.observer.abort();
+        if let Some(meddler) = &self.meddler {
+            meddler.abort();
+        }
     }
 }
 
 /// Writes every change of every pod into the book, across crashes of the server.
 async fn observe(line: Line, book: Book) {
+    if book.closed {
+        return;
+    }
     let mut version = "0".to_owned();
     loop {
         let path = format!("/api/v1/pods?watch=1&resourceVersion={version}");

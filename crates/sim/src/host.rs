@@ -139,12 +139,12 @@ async fn run(place: &Place, agent: &Agent, life: &Arc<Life>) {
             Some(wrap) => wrap(hands),
             None => hands,
         };
-        let [_, number] = place.number.to_be_bytes();
+        let [more, number] = place.number.to_be_bytes();
         let config = node::Config {
             name: place.name.clone(),
             data_dir: place.directory.clone(),
             log_dir: place.directory.join("log"),
-            node_ip: Some(IpAddr::V4(Ipv4Addr::new(192, 0, 2, number))),
+            node_ip: Some(IpAddr::V4(Ipv4Addr::new(192, 0, 2u8.wrapping_add(more), number))),
             endpoint: None,
             hardware: Some(HARDWARE),
             runtime,

@@ -8,12 +8,14 @@
 //! right, so bounds from below count from the first deletion, bounds from above from what this life of
 //! the agent has heard.
 
+mod identity;
 mod object;
 mod timeline;
 
 pub(crate) use object::in_short;
 
 use crate::book::{Agent, Name, Signal, What};
+use identity::Holders;
 use object::{Line, Object};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -51,6 +53,10 @@ pub(crate) struct Judge {
     interrupted: BTreeSet<Name>,
     /// Pods whose agent died, whatever they were doing.
     left: BTreeSet<Name>,
+    /// Which processes have which name.
+    holders: Holders,
+    /// Nodes of which somebody says that they are off.
+    disowned: BTreeSet<Name>,
 }
 
 /// A pod as the API has it.
@@ -62,6 +68,8 @@ struct Pod {
     deleted: Option<(Duration, i64)>,
     /// Somebody wants it gone whether it runs or not.
     forced: bool,
+    /// It ran when its object was removed.
+    abandoned: bool,
     gone: Option<Duration>,
 }
 
@@ -149,7 +157,8 @@ impl Judge {
                 self.idle(at, by, uid);
                 Ok(())
             }
-            What::Starting { container, name, uid, by } => {
+            What::Starting { container, name, pod, uid, by } => {
+                self.holders.starts(container, pod, uid, name);
                 self.starting(at, container, name, uid, by)
             }
             What::Signal { container, signal: Signal::Stop, by } => self.stop(at, container, by),
@@ -160,7 +169,7 @@ impl Judge {
                     container.running = true;
                     container.since = at;
                 });
-                Ok(())
+                self.takes_its_name(container)
             }
             What::Exit { container, code } => self.exit(at, container, *code),
             What::Shown { container, by } => {
@@ -187,6 +196,10 @@ impl Judge {
                 if let Some(pod) = uid.and_then(|uid| self.pods.get_mut(uid)) {
                     pod.forced = true;
                 }
+                Ok(())
+            }
+            What::Disowned { node, still } => {
+                self.disown(node, *still);
                 Ok(())
             }
             What::Agent { .. } | What::Asked { .. } | What::Record(_) | What::Said(_) => Ok(()),
@@ -322,6 +335,7 @@ impl Judge {
         container.code = Some(code);
         container.running = false;
         container.exited = Some(at);
+        self.holders.ends(id);
         Ok(())
     }
 
@@ -503,12 +517,15 @@ impl Judge {
                 version: 0,
                 deleted: None,
                 forced: false,
+                abandoned: false,
                 gone: None,
             };
             self.pods.insert(uid.clone(), pod);
         }
         let running = self.runs(&uid).next().cloned();
+        let disowned = self.disowned.contains(object.node());
         let Some(pod) = self.pods.get_mut(&uid) else { return Ok(()) };
+        pod.forced |= disowned;
         if version <= pod.version {
             let why = format!("{}: version {version} follows {}", pod.name, pod.version);
             return broken("T-INV-7", why);
@@ -516,6 +533,7 @@ impl Judge {
         pod.deletion(at, &object)?;
         if object.is_terminal()
             && !pod.object.is_terminal()
+            && !pod.forced
             && let Some(id) = &running
         {
             let why = format!("{} is {} and {id} runs", pod.name, object.phase());
@@ -523,6 +541,7 @@ impl Judge {
         }
         if line.deleted {
             pod.gone = Some(at);
+            pod.abandoned = running.is_some();
             let by_node = !pod.forced && !pod.object.node().is_empty();
             if by_node && !pod.object.is_terminal() {
                 let why = format!("{} is removed in phase {}", pod.name, pod.object.phase());

@@ -14,7 +14,10 @@ mod many;
 mod run;
 
 mod cluster;
+mod identity;
 mod plan;
+mod scale;
+mod settle;
 
 mod host;
 mod plane;
@@ -31,8 +34,9 @@ mod judge;
 
 mod chance;
 
-pub use cluster::Wrap;
+pub use cluster::{Besides, Wrap};
 pub use judge::Broken;
 pub use many::{Summary, run_many};
 pub use run::{Error, Ground, Options, Outcome, Violation, run};
-pub use scenario::{SCENARIOS, Scenario};
+pub use scale::{Phase, Size, scale};
+pub use scenario::{SCALE, SCENARIOS, Scenario};

@@ -6,7 +6,10 @@
 //! been told, and when.
 
 mod ears;
+mod meter;
 mod stream;
+
+pub(crate) use meter::{Meter, Sent};
 
 use crate::book::{Agent, Book};
 use crate::chance::Chance;
@@ -50,8 +53,12 @@ pub(crate) struct Weather {
     pub(crate) dropped: u64,
 }
 
-/// What a line leads to. Changes when the server does.
-pub(crate) type Port = watch::Receiver<Option<Server>>;
+/// What a line leads to. The server changes when it starts again.
+#[derive(Clone)]
+pub(crate) struct Port {
+    pub(crate) server: watch::Receiver<Option<Server>>,
+    pub(crate) meter: Meter,
+}
 
 /// One client's line. Clones share it.
 #[derive(Clone)]
@@ -118,7 +125,8 @@ impl Line {
             return Err(Fault("the request was lost"));
         }
         self.inner.passes().await?;
-        let mut port = self.inner.port.clone();
+        self.inner.port.meter.count(&self.inner.user.name, &request);
+        let mut port = self.inner.port.server.clone();
         let door = port.borrow_and_update().as_ref().map(|server| self.door(server));
         let Some(mut door) = door else { return Err(Fault("connection refused")) };
         let answer = tokio::select! {
@@ -185,7 +193,7 @@ impl Inner {
     /// Resolves when a stream that is open now breaks.
     fn broken(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
         let (mut state, mut torn, mut port) =
-            (self.state.subscribe(), self.torn.subscribe(), self.port.clone());
+            (self.state.subscribe(), self.torn.subscribe(), self.port.server.clone());
         torn.borrow_and_update();
         port.borrow_and_update();
         async move {

@@ -63,7 +63,7 @@ impl Machine {
         let mut state = self.state();
         let id = state.next(&self.name, "s");
         let [high, low] = (state.made as u16).to_be_bytes();
-        let [_, number] = self.number.to_be_bytes();
+        let [more, number] = self.number.to_be_bytes();
         let sandbox = Sandbox {
             id: id.clone(),
             pod: spec.pod.clone(),
@@ -72,7 +72,7 @@ impl Machine {
             message: String::new(),
             created_at: clock::now(),
             network: spec.network.clone(),
-            addresses: vec![IpAddr::V4(Ipv4Addr::new(10, number, high, low))],
+            addresses: vec![IpAddr::V4(Ipv4Addr::new(10 + more % 100, number, high, low))],
             containers: Vec::new(),
             labels: spec.labels.clone(),
             annotations: spec.annotations.clone(),
@@ -169,12 +169,16 @@ impl Machine {
         let missing = || Error::NotFound { what: "container", id: id.to_owned() };
         let container = state.container(id).ok_or_else(missing)?;
         let name: Name = container.name.as_str().into();
+        let sandbox = container.sandbox.clone();
+        let pod = state.sandbox(&sandbox).ok_or_else(missing)?.pod.clone();
+        let pod: Name = format!("{}/{}", pod.namespace, pod.name).into();
         let uid: Name = state.pods.get(id).ok_or_else(missing)?.as_str().into();
         let takes = state.processes.get(id).map(|process| process.script.start).unwrap_or_default();
         drop(state);
         self.book.write(What::Starting {
             container: id.into(),
             name,
+            pod,
             uid: uid.clone(),
             by: by.clone(),
         });
@@ -189,7 +193,13 @@ impl Machine {
         if container.state != ContainerState::Created {
             return Err(Error::Refused(format!("container {id} was started before")));
         }
-        container.state = ContainerState::Running { started_at: clock::now() };
+        let sandbox = container.sandbox.clone();
+        if !state.sandbox(&sandbox).is_some_and(|it| it.state == SandboxState::Ready) {
+            return Err(Error::Refused(format!("the sandbox of container {id} is stopped")));
+        }
+        if let Some(container) = state.container(id) {
+            container.state = ContainerState::Running { started_at: clock::now() };
+        }
         let run = state.processes.get(id).and_then(|process| process.script.run);
         drop(state);
         self.book.write(What::Running { container: id.into() });

@@ -69,7 +69,7 @@ pub(crate) fn draw(scenario: &Scenario, seed: u64) -> Vec<Deed> {
                 life(&mut deeds, &mut chance, scenario, &name, born, dies);
             }
         }
-        Style::Mix => {}
+        Style::Mix | Style::Identity | Style::Settle => {}
         Style::Churn => {
             for slot in 0..count {
                 let (mut at, mut number) = (chance.between(0, 60_000), 0);

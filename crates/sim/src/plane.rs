@@ -4,39 +4,63 @@
 use crate::book::Book;
 use crate::chance::Chance;
 use crate::life::Life;
-use crate::line::{Line, Port};
+use crate::line::{Line, Meter, Port};
 use client::Client;
+use controllers::Who;
 use server::authn::User;
 use server::{Foundation, Indoors, Server, Site};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{oneshot, watch};
+
+/// Controllers have done by then what they do in an empty cluster.
+const SETTLED: Duration = Duration::from_secs(1);
 
 pub(crate) struct Plane {
     book: Book,
     site: Site,
     port: watch::Sender<Option<Server>>,
+    /// Of all lines that lead here.
+    pub(crate) meter: Meter,
     running: Option<Running>,
-    scheduler: bool,
+    who: Who,
     seed: u64,
 }
 
 /// One life of it.
 struct Running {
-    _indoors: Indoors,
+    indoors: Indoors,
     life: Arc<Life>,
     _controllers: controllers::Handle,
-    _scheduler: Option<scheduler::Handle>,
+    _scheduler: scheduler::Handle,
 }
 
 impl Plane {
-    pub(crate) fn new(foundation: &Foundation, book: Book, scheduler: bool, seed: u64) -> Plane {
+    pub(crate) fn new(foundation: &Foundation, book: Book, who: Who, seed: u64) -> Plane {
         let port = watch::Sender::new(None);
-        Plane { book, site: foundation.site(), port, running: None, scheduler, seed }
+        Plane {
+            book,
+            site: foundation.site(),
+            port,
+            meter: Meter::default(),
+            running: None,
+            who,
+            seed,
+        }
+    }
+
+    /// A foundation on which controllers have nothing to do any more.
+    pub(crate) async fn settled(foundation: &Foundation) -> Result<Foundation, server::Error> {
+        let mut plane = Plane::new(foundation, Book::new(), Who::All, 0);
+        plane.start().await?;
+        tokio::time::sleep(SETTLED).await;
+        let running = plane.running.as_ref();
+        Ok(running.map_or(foundation.clone(), |it| plane.site.foundation(&it.indoors)))
     }
 
     /// Where lines lead.
     pub(crate) fn port(&self) -> Port {
-        self.port.subscribe()
+        Port { server: self.port.subscribe(), meter: self.meter.clone() }
     }
 
     pub(crate) async fn start(&mut self) -> Result<(), server::Error> {
@@ -49,15 +73,10 @@ impl Plane {
             Client::in_process(line)
         };
         let manager = as_user("system:kube-controller-manager", &["system:masters"]);
-        let controllers = controllers::start(&manager, controllers::Options::default());
-        let scheduler =
-            self.scheduler.then(|| scheduler::start(&as_user("system:kube-scheduler", &[]), None));
-        self.running = Some(Running {
-            _indoors: indoors,
-            life,
-            _controllers: controllers,
-            _scheduler: scheduler,
-        });
+        let controllers = controllers::start(&manager, options(self.who));
+        let scheduler = scheduler::start(&as_user("system:kube-scheduler", &[]), None);
+        self.running =
+            Some(Running { indoors, life, _controllers: controllers, _scheduler: scheduler });
         self.book.say("the control plane runs");
         Ok(())
     }
@@ -75,4 +94,13 @@ impl Plane {
     pub(crate) fn cut_after(&self, writes: u64) -> oneshot::Receiver<()> {
         self.site.cut_after(writes)
     }
+}
+
+/// Room for more nodes than a cluster has by default.
+fn options(who: Who) -> controllers::Options {
+    let mut options = controllers::Options { who, ..Default::default() };
+    if let Ok(range) = controllers::Range::new("10.0.0.0/8", 24) {
+        options.pod_cidrs = range;
+    }
+    options
 }

@@ -1,11 +1,14 @@
 //! One seed from beginning to end.
 
 use crate::book::Name;
-use crate::cluster::{Cluster, Shape, Wrap};
+use crate::cluster::{Besides, Cluster, Shape, Wrap};
+use crate::identity;
 use crate::judge::Broken;
 use crate::line::{State, Weather};
 use crate::plan::{self, Act};
+use crate::plane::Plane;
 use crate::scenario::{Scenario, Style};
+use crate::settle;
 use client::Selection;
 use lifecycle::timeline::Termination;
 use server::Foundation;
@@ -32,8 +35,8 @@ pub enum Error {
 
 /// What all simulated clusters of a process are built on.
 pub struct Ground {
-    foundation: Foundation,
-    directory: tempfile::TempDir,
+    pub(crate) foundation: Foundation,
+    pub(crate) directory: tempfile::TempDir,
 }
 
 impl Ground {
@@ -43,7 +46,10 @@ impl Ground {
         let memory = Path::new("/dev/shm");
         let place = if memory.is_dir() { memory.into() } else { std::env::temp_dir() };
         let directory = tempfile::Builder::new().prefix("landfall-sim-").tempdir_in(place)?;
-        let foundation = simulated(0, async { Foundation::lay(directory.path()).await })??;
+        let foundation = simulated(0, async {
+            let foundation = Foundation::lay(directory.path()).await?;
+            Plane::settled(&foundation).await
+        })??;
         Ok(Ground { foundation, directory })
     }
 }
@@ -52,6 +58,7 @@ impl Ground {
 #[derive(Clone, Default)]
 pub struct Options {
     pub wrap: Option<Wrap>,
+    pub besides: Option<Besides>,
     /// Keep the story also if nothing is wrong.
     pub story: bool,
     /// Run it again and compare, to the byte.
@@ -114,7 +121,7 @@ fn once(
 }
 
 /// On this thread, in a world that ends with it.
-fn simulated<T>(seed: u64, story: impl Future<Output = T>) -> std::io::Result<T> {
+pub(crate) fn simulated<T>(seed: u64, story: impl Future<Output = T>) -> std::io::Result<T> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_le_bytes()));
     let runtime = builder.enable_time().start_paused(true).build()?;
@@ -138,9 +145,10 @@ async fn tell(
         foundation,
         seed,
         nodes: scenario.nodes,
-        scheduler: true,
+        who: scenario.style.who(),
         directory,
         wrap: options.wrap.clone(),
+        judged: true,
     };
     let mut cluster = match Cluster::start(shape).await {
         Ok(cluster) => cluster,
@@ -158,10 +166,19 @@ async fn tell(
             };
         }
     };
-    perform(&mut cluster, scenario, seed).await;
-    heal(&mut cluster).await;
-    settle(&cluster).await;
-    if !options.without_timelines && scenario.style == Style::Once {
+    if let Some(besides) = &options.besides {
+        cluster.let_in(besides);
+    }
+    match scenario.style {
+        Style::Identity => identity::tell(&mut cluster, scenario, seed).await,
+        Style::Settle => settle::tell(&mut cluster, scenario, seed).await,
+        Style::Once | Style::Churn | Style::Mix => {
+            perform(&mut cluster, scenario, seed).await;
+            heal(&mut cluster).await;
+            end(&cluster).await;
+        }
+    }
+    if !options.without_timelines && matches!(scenario.style, Style::Once | Style::Identity) {
         compare_timelines(&cluster).await;
     }
     cluster.book.close();
@@ -193,7 +210,7 @@ async fn perform(cluster: &mut Cluster, scenario: &Scenario, seed: u64) {
     tokio::time::sleep_until(began + scenario.span).await;
 }
 
-async fn act(cluster: &mut Cluster, what: Act) {
+pub(crate) async fn act(cluster: &mut Cluster, what: Act) {
     let person = cluster.person.clone();
     match what {
         Act::Create(pod) => drop(tokio::spawn(person.create(*pod))),
@@ -269,7 +286,7 @@ async fn heal(cluster: &mut Cluster) {
     }
 }
 
-async fn settle(cluster: &Cluster) {
+async fn end(cluster: &Cluster) {
     let until = tokio::time::Instant::now() + PATIENCE;
     while tokio::time::Instant::now() < until && cluster.book.broken().is_none() {
         tokio::time::sleep(LOOK).await;

@@ -27,6 +27,21 @@ pub(crate) enum Style {
     Churn,
     /// The seed chooses one of the others, [`MIXED`] of them.
     Mix,
+    /// Told in `identity.rs`.
+    Identity,
+    /// Told in `settle.rs`.
+    Settle,
+}
+
+impl Style {
+    /// Where people make pods themselves, the controllers that would make them are left out: they would only
+    /// watch, and ten thousand seeds would take twice as long.
+    pub(crate) fn who(self) -> controllers::Who {
+        match self {
+            Style::Once | Style::Churn | Style::Mix => controllers::Who::OfPods,
+            Style::Identity | Style::Settle => controllers::Who::All,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +74,7 @@ pub static SCENARIOS: &[Scenario] = &[
         name: "endings",
         about: "pods of every temper are deleted, and nothing else goes wrong",
         nodes: 2,
-        pods: (3, 6),
+        pods: (2, 4),
         span: Duration::from_secs(60),
         style: Style::Once,
         troubles: &[],
@@ -69,7 +84,7 @@ pub static SCENARIOS: &[Scenario] = &[
         name: "hurry",
         about: "pods are deleted again while they end: sooner, later, by force",
         nodes: 2,
-        pods: (3, 6),
+        pods: (2, 4),
         span: Duration::from_secs(60),
         style: Style::Once,
         troubles: &[ClockJump],
@@ -79,7 +94,7 @@ pub static SCENARIOS: &[Scenario] = &[
         name: "crash",
         about: "agents and the control plane are killed at any step while pods end",
         nodes: 2,
-        pods: (3, 6),
+        pods: (2, 4),
         span: Duration::from_secs(60),
         style: Style::Once,
         troubles: &[AgentCrash, AgentCrash, AgentCrash, PlaneCrash, PlaneCut],
@@ -89,7 +104,7 @@ pub static SCENARIOS: &[Scenario] = &[
         name: "partition",
         about: "nodes are cut off, answers are lost, watches tear while pods end",
         nodes: 3,
-        pods: (3, 6),
+        pods: (2, 4),
         span: Duration::from_secs(90),
         style: Style::Once,
         troubles: &[Refused, Silent, Torn, Torn, Weather, Weather],
@@ -118,6 +133,26 @@ pub static SCENARIOS: &[Scenario] = &[
         second_deletes: 5,
     },
     Scenario {
+        name: "identity",
+        about: "pods with names of their own, nodes cut off for up to 400 s, people who force it",
+        nodes: 3,
+        pods: (0, 0),
+        span: Duration::from_secs(600),
+        style: Style::Identity,
+        troubles: &[],
+        second_deletes: 0,
+    },
+    Scenario {
+        name: "settle",
+        about: "workloads of every kind come, change and go; then an hour in which nothing is written",
+        nodes: 2,
+        pods: (0, 0),
+        span: Duration::from_secs(90),
+        style: Style::Settle,
+        troubles: &[],
+        second_deletes: 0,
+    },
+    Scenario {
         name: "mix",
         about: "one of the first five; the seed chooses",
         nodes: 0,
@@ -129,6 +164,10 @@ pub static SCENARIOS: &[Scenario] = &[
     },
 ];
 
+/// The one that is measured and not judged ([`crate::scale`]): its name, and what it is about.
+pub const SCALE: (&str, &str) =
+    ("scale", "what a pod costs: Deployments are made, rolled and deleted; --nodes, --pods");
+
 impl Scenario {
     pub fn find(name: &str) -> Option<&'static Scenario> {
         SCENARIOS.iter().find(|scenario| scenario.name == name)
@@ -138,7 +177,7 @@ impl Scenario {
     pub(crate) fn told_by(&'static self, seed: u64) -> &'static Scenario {
         match self.style {
             Style::Mix => &SCENARIOS[(seed % MIXED) as usize],
-            Style::Once | Style::Churn => self,
+            Style::Once | Style::Churn | Style::Identity | Style::Settle => self,
         }
     }
 }

@@ -248,6 +248,10 @@ fn validate_scaling_rules(rules: &At, errors: &mut Errors) {
             errors.invalid(&window, &detail);
         }
     }
+    let tolerance = rules.field("tolerance");
+    if tolerance.value().and_then(Quantity::from_value).is_some_and(|amount| amount.is_negative()) {
+        errors.invalid(&tolerance, "must be greater than or equal to zero");
+    }
     check::one_of_if_set(&rules.field("selectPolicy"), &["Disabled", "Max", "Min"], errors);
     let policies = rules.field("policies");
     if policies.is_empty() {
@@ -316,6 +320,10 @@ mod tests {
             (
                 json!({"behavior": {"scaleUp": {"stabilizationWindowSeconds": 4000}}}),
                 "spec.behavior.scaleUp.stabilizationWindowSeconds: Invalid value: 4000: must be less than or equal to 3600",
+            ),
+            (
+                json!({"behavior": {"scaleDown": {"tolerance": "-100m"}}}),
+                "spec.behavior.scaleDown.tolerance: Invalid value: \"-100m\": must be greater than or equal to zero",
             ),
         ] {
             assert_eq!(said(spec.clone())[0], expected, "{spec}");

@@ -22,6 +22,7 @@ mod policy;
 mod storage;
 mod subject;
 mod terminations;
+mod usage;
 mod workloads;
 
 use crate::kind::Kind;
@@ -71,6 +72,8 @@ const TABLES: &[(&str, &str, &[Printed])] = &[
     ("flowcontrol.apiserver.k8s.io", "FlowSchema", policy::FLOW_SCHEMA),
     ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration", policy::PRIORITY_LEVEL),
     ("landfall.dev", "Termination", terminations::TERMINATION),
+    ("metrics.k8s.io", "NodeMetrics", usage::NODE),
+    ("metrics.k8s.io", "PodMetrics", usage::POD),
     ("networking.k8s.io", "IPAddress", network::IP_ADDRESS),
     ("networking.k8s.io", "Ingress", network::INGRESS),
     ("networking.k8s.io", "IngressClass", network::INGRESS_CLASS),

@@ -10,6 +10,7 @@ mod harness;
 mod ground;
 
 mod asked;
+mod autoscaling;
 mod clearing;
 mod confined;
 mod crashes;

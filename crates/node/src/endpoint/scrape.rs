@@ -85,7 +85,7 @@ async fn usage_by_name<'a>(call: &Call, usage: &'a [ContainerUsage]) -> Vec<Name
 /// What metrics-server scrapes (N-171).
 pub(super) async fn resource(call: &Call) -> Answer {
     let runtime = &call.state.endpoint.runtime;
-    let asked = runtime.usage().await;
+    let asked = runtime.load().await;
     let failed = asked.is_err();
     let mut usage = asked.unwrap_or_default();
     if usage.iter().any(|one| one.started_at.is_none()) {

@@ -4,7 +4,7 @@ use super::answer::{self, Answer};
 use super::machine::{Filesystem, Machine};
 use super::routes::Call;
 use http::StatusCode;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use runtime::{ContainerState, ContainerUsage};
 use serde_json::{Map, Value, json};
@@ -47,19 +47,39 @@ pub(super) async fn running_pods(call: &Call) -> Answer {
     answer::json(&json!({ "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items }))
 }
 
-/// How fast a counter of CPU time grows, measured between two looks at it.
+/// Over less time a rate says little, and somebody else may have looked just now.
+const RATE_MIN: SignedDuration = SignedDuration::from_secs(5);
+
+/// How fast counters of CPU time grow, measured between two looks at each.
 #[derive(Default)]
-pub(super) struct Rates(Mutex<HashMap<String, (Timestamp, u64)>>);
+pub(super) struct Rates(Mutex<HashMap<String, Rate>>);
+
+#[derive(Clone, Copy)]
+struct Rate {
+    since: Timestamp,
+    total: u64,
+    /// Nanoseconds per second up to `since`.
+    before: Option<u64>,
+}
 
 impl Rates {
-    /// Nanoseconds of CPU time per second since the last look; None at the first.
+    /// Nanoseconds of CPU time per second between the last looks; None at the first.
     fn of(&self, key: &str, at: Timestamp, total: u64) -> Option<u64> {
         let mut known = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let before = known.insert(key.to_owned(), (at, total));
-        let (since, before) = before?;
-        let nanoseconds = u128::try_from(at.duration_since(since).as_nanos()).ok()?;
-        let grown = u128::from(total.checked_sub(before)?);
-        (grown * 1_000_000_000).checked_div(nanoseconds)?.try_into().ok()
+        let rate = match known.get(key) {
+            Some(last) if last.total <= total => {
+                let passed = at.duration_since(last.since);
+                if passed < RATE_MIN {
+                    return last.before;
+                }
+                let grown = u128::from(total - last.total) * 1_000_000_000;
+                u64::try_from(grown / passed.as_nanos().unsigned_abs()).ok()
+            }
+            // The first look, or it began anew.
+            _ => None,
+        };
+        known.insert(key.to_owned(), Rate { since: at, total, before: rate });
+        rate
     }
 
     /// Drops what no longer exists.
@@ -73,7 +93,10 @@ impl Rates {
 
 /// N-170
 pub(super) async fn summary(call: &Call) -> Answer {
-    let usage = match call.state.endpoint.runtime.usage().await {
+    let runtime = &call.state.endpoint.runtime;
+    let brief = call.query.flag("only_cpu_and_memory");
+    let usage = if brief { runtime.load().await } else { runtime.usage().await };
+    let usage = match usage {
         Ok(usage) => usage,
         Err(error) => {
             return answer::text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
@@ -81,7 +104,6 @@ pub(super) async fn summary(call: &Call) -> Answer {
     };
     let rates = &call.state.rates;
     rates.keep(&usage);
-    let brief = call.query.flag("only_cpu_and_memory");
     let mut by_pod: BTreeMap<&str, Vec<&ContainerUsage>> = BTreeMap::new();
     for one in &usage {
         by_pod.entry(&one.pod).or_default().push(one);
@@ -153,7 +175,7 @@ fn pod_stats(pod: &Pod, uid: &str, usage: &[&ContainerUsage], rates: &Rates, bri
     let sum = |of: fn(&ContainerUsage) -> u64| usage.iter().map(|one| of(one)).sum::<u64>();
     let at = usage.iter().map(|one| one.at).max().unwrap_or_default();
     let total = sum(|one| one.cpu_nanoseconds);
-    json!({
+    let mut shown = json!({
         "podRef": { "name": meta.name, "namespace": meta.namespace, "uid": uid },
         "startTime": started,
         "containers": containers,
@@ -164,8 +186,12 @@ fn pod_stats(pod: &Pod, uid: &str, usage: &[&ContainerUsage], rates: &Rates, bri
             sum(|one| one.working_set_bytes),
             sum(|one| one.rss_bytes),
         ),
-        "ephemeral-storage": { "time": seconds(at), "usedBytes": sum(|one| one.disk_bytes) },
-    })
+    });
+    if !brief {
+        let used = sum(|one| one.disk_bytes);
+        shown["ephemeral-storage"] = json!({ "time": seconds(at), "usedBytes": used });
+    }
+    shown
 }
 
 fn cpu(at: Timestamp, total: u64, rate: Option<u64>) -> Value {
@@ -209,7 +235,8 @@ mod tests {
         let at = |second| Timestamp::new(second, 0).unwrap();
         assert_eq!(rates.of("c", at(10), 5_000_000_000), None);
         assert_eq!(rates.of("c", at(20), 6_000_000_000), Some(100_000_000));
-        assert_eq!(rates.of("c", at(20), 6_000_000_000), None, "no time has passed");
-        assert_eq!(rates.of("c", at(30), 1), None, "it began anew");
+        assert_eq!(rates.of("c", at(21), 9_000_000_000), Some(100_000_000), "too soon to say");
+        assert_eq!(rates.of("c", at(30), 7_000_000_000), Some(100_000_000));
+        assert_eq!(rates.of("c", at(40), 1), None, "it began anew");
     }
 }

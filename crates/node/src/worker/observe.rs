@@ -53,8 +53,7 @@ impl Worker {
         };
         let mut containers: Vec<_> =
             seen.into_iter().flat_map(|sandbox| sandbox.containers).collect();
-        containers
-            .sort_by_key(|container| std::cmp::Reverse((container.created_at, container.attempt)));
+        runtime::newest_first(&mut containers);
         for container in containers {
             observed.containers.push(self.container(container).await);
         }

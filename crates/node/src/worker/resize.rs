@@ -95,7 +95,7 @@ impl Worker {
     }
 
     async fn memory_in_use(&self) -> Result<BTreeMap<String, i64>, String> {
-        let all = self.parts.runtime.usage().await.map_err(|error| error.to_string())?;
+        let all = self.parts.runtime.load().await.map_err(|error| error.to_string())?;
         let own = all.into_iter().filter(|usage| usage.pod == self.uid);
         let bytes = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
         Ok(own.map(|usage| (usage.container, bytes(usage.memory_bytes))).collect())

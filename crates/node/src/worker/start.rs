@@ -8,7 +8,7 @@ use crate::probes::run_hook;
 use crate::volumes::{Mounted, subpath};
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use lifecycle::bringup::{Plan, Start};
-use lifecycle::observed::{Observed, Sandbox, StartFailure};
+use lifecycle::observed::{Observed, Sandbox, StartFailure, State};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -95,6 +95,8 @@ impl Worker {
         });
         let spec = spec.await.map_err(|error| self.failed(&on, CONFIG, error.message))?;
         let sort = container.kind.metric();
+        let cleared = self.clear_unstarted(observed, start).await;
+        cleared.map_err(|error| self.failed(&on, CREATE, error.to_string()))?;
         let created = self.parts.runtime.create_container(&sandbox.id, &spec).await;
         let created = created.map_err(|error| {
             self.not_started(sort, CREATE);
@@ -238,6 +240,18 @@ impl Worker {
             reason: "PostStartHookError".into(),
             message: failure.message,
         }))
+    }
+
+    /// An instance that was made and not started may be about to: the agent before us can have died in
+    /// the middle of that. It must not run beside its successor.
+    async fn clear_unstarted(&mut self, observed: &Observed, start: &Start) -> runtime::Result<()> {
+        let made = observed.instances(&start.name).filter(|made| made.state == State::Created);
+        let made: Vec<String> = made.map(|made| made.id.clone()).collect();
+        for id in made {
+            self.parts.runtime.remove_container(&id).await?;
+            self.forget_container(&id);
+        }
+        Ok(())
     }
 
     /// Only the last ended instance is kept, for `--previous` (T-NODE-75).

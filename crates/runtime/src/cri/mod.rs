@@ -25,7 +25,6 @@ use calls::{Calls, RUN_MAX, SHORT};
 use changes::Watcher;
 use images::CriImages;
 use k8s_cri::v1;
-use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -112,14 +111,14 @@ impl Cri {
                     Err(error) => return Err(error),
                 }
             }
-            inside.sort_by_key(|one| Reverse((one.created_at, one.attempt)));
+            crate::newest_first(&mut inside);
             match self.sandbox_status(&sandbox.id).await {
                 Ok(status) => found.push(observe::sandbox(&status, inside)),
                 Err(error) if error.is_not_found() => {}
                 Err(error) => return Err(error),
             }
         }
-        found.sort_by_key(|one| Reverse((one.created_at, one.attempt)));
+        crate::newest_sandbox_first(&mut found);
         Ok(found)
     }
 

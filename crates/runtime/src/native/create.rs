@@ -285,8 +285,8 @@ fn device_rules(spec: &ContainerSpec, devices: &[Device]) -> Devices {
     Devices::Only(rules)
 }
 
-/// What the running containers of a sandbox use.
-pub(crate) fn usage(sandbox: &LiveSandbox) -> Vec<ContainerUsage> {
+/// What the running containers of a sandbox use; of disk only if asked for.
+pub(crate) fn usage(sandbox: &LiveSandbox, disk: bool) -> Vec<ContainerUsage> {
     let running = sandbox.containers().into_iter().filter(|r| is_running(&r.container.state));
     running
         .filter_map(|record| {
@@ -308,7 +308,7 @@ pub(crate) fn usage(sandbox: &LiveSandbox) -> Vec<ContainerUsage> {
                 rss_bytes: used.rss_bytes,
                 page_faults: used.page_faults,
                 major_page_faults: used.major_page_faults,
-                disk_bytes: disk_bytes(&upper),
+                disk_bytes: if disk { disk_bytes(&upper) } else { 0 },
                 started_at,
             })
         })

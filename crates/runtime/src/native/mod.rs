@@ -104,6 +104,13 @@ impl Native {
         self.sandboxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    async fn measure(&self, disk: bool) -> Result<Vec<ContainerUsage>> {
+        let all: Vec<_> = self.all().values().cloned().collect();
+        let measure = move || all.iter().flat_map(|one| create::usage(one, disk)).collect();
+        let measured = tokio::task::spawn_blocking(measure).await;
+        measured.map_err(|error| Error::Unavailable(error.to_string()))
+    }
+
     fn find(&self, id: &str) -> Option<Arc<LiveSandbox>> {
         self.all().get(id).cloned()
     }
@@ -444,10 +451,11 @@ impl Runtime for Native {
     }
 
     async fn usage(&self) -> Result<Vec<ContainerUsage>> {
-        let all: Vec<_> = self.all().values().cloned().collect();
-        tokio::task::spawn_blocking(move || all.iter().flat_map(|s| create::usage(s)).collect())
-            .await
-            .map_err(|error| Error::Unavailable(error.to_string()))
+        self.measure(true).await
+    }
+
+    async fn load(&self) -> Result<Vec<ContainerUsage>> {
+        self.measure(false).await
     }
 
     async fn connect(&self, sandbox: &str, port: u16) -> Result<tokio::net::TcpStream> {
@@ -462,7 +470,7 @@ impl Runtime for Native {
 }
 
 fn newest_first(mut sandboxes: Vec<Sandbox>) -> Vec<Sandbox> {
-    sandboxes.sort_by(|a, b| b.created_at.cmp(&a.created_at).then(b.attempt.cmp(&a.attempt)));
+    crate::newest_sandbox_first(&mut sandboxes);
     sandboxes
 }
 

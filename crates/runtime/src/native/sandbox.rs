@@ -106,7 +106,7 @@ impl LiveSandbox {
         let state = self.state();
         let mut containers: Vec<Container> =
             state.containers.values().map(|record| record.container.clone()).collect();
-        containers.sort_by(|a, b| b.created_at.cmp(&a.created_at).then(b.attempt.cmp(&a.attempt)));
+        crate::newest_first(&mut containers);
         Sandbox {
             id: self.record.id.clone(),
             pod: self.record.pod.clone(),

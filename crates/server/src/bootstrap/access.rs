@@ -63,6 +63,7 @@ pub fn cluster_roles() -> Vec<Value> {
         let mut role = object("ClusterRole", "", name);
         role["rules"] = rules(grants);
         let part = name.split_once(':').and_then(|(_, name)| name.strip_prefix("aggregate-to-"));
+        let part = part.or((*name == "system:aggregated-metrics-reader").then_some("view"));
         if let Some(part) = part {
             role["metadata"]["labels"][aggregate_to(part)] = "true".into();
         }

@@ -71,6 +71,8 @@ pub(super) const CLUSTER_ROLES: &[Role] = &[
     ("system:aggregate-to-edit", AGGREGATE_TO_EDIT),
     ("system:aggregate-to-view", AGGREGATE_TO_VIEW),
     ("landfall:aggregate-to-view", &[On(READ, "landfall.dev", "terminations")]),
+    // Upstream's comes with metrics-server.
+    ("system:aggregated-metrics-reader", &[On(READ, "metrics.k8s.io", "pods nodes")]),
     ("system:node", NODE),
     (
         "system:node-proxier",

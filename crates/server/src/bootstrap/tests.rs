@@ -53,6 +53,7 @@ fn a_186_aggregation_labels_lead_from_view_to_admin() {
         ("system:aggregate-to-view", "view"),
         ("system:aggregate-to-edit", "edit"),
         ("system:aggregate-to-admin", "admin"),
+        ("system:aggregated-metrics-reader", "view"),
     ] {
         assert_eq!(label(role, into), "true", "{role}");
     }

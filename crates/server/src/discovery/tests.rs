@@ -88,7 +88,7 @@ fn a_44_groups_come_in_order_of_priority() {
          autoscaling batch certificates.k8s.io networking.k8s.io policy rbac.authorization.k8s.io \
          storage.k8s.io admissionregistration.k8s.io apiextensions.k8s.io scheduling.k8s.io \
          coordination.k8s.io node.k8s.io discovery.k8s.io resource.k8s.io \
-         flowcontrol.apiserver.k8s.io landfall.dev"
+         flowcontrol.apiserver.k8s.io metrics.k8s.io landfall.dev"
     );
     assert_eq!(list["groups"][5]["preferredVersion"]["version"], "v2");
 }

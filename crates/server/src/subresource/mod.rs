@@ -1,11 +1,11 @@
 //! Subresources that do more than show or change the object itself.
 
-mod backend;
+pub(crate) mod backend;
 pub(crate) mod binding;
 pub(crate) mod eviction;
 pub(crate) mod finalize;
 pub(crate) mod log;
-mod node;
+pub(crate) mod node;
 pub(crate) mod proxy;
 pub(crate) mod scale;
 pub(crate) mod stream;

@@ -4,6 +4,7 @@ use super::backend::Backend;
 use crate::call::Call;
 use crate::error::{ApiError, Result};
 use crate::object::Stored as _;
+use crate::server::Server;
 use api::value::ValueExt as _;
 use serde_json::Value;
 
@@ -22,15 +23,17 @@ pub(crate) fn backend(call: &Call, name: &str) -> Result<Backend> {
         name: name.into(),
     })?;
     let node = node.value();
-    let hosts = hosts(&node);
-    if hosts.is_empty() {
-        return Err(ApiError::Said(Box::new(api::Status::failure(
-            500,
-            "",
-            format!("no preferred addresses found; known addresses: {}", known(&node)),
-        ))));
-    }
-    Ok(Backend { tls: Some(call.server.nodes().clone()), hosts, port: port(&node) })
+    agent(&call.server, &node).ok_or_else(|| {
+        let message = format!("no preferred addresses found; known addresses: {}", known(&node));
+        ApiError::Said(Box::new(api::Status::failure(500, "", message)))
+    })
+}
+
+/// None if the node does not say where it is.
+pub(crate) fn agent(server: &Server, node: &Value) -> Option<Backend> {
+    let hosts = hosts(node);
+    let tls = Some(server.nodes().clone());
+    (!hosts.is_empty()).then(|| Backend { tls, hosts, port: port(node) })
 }
 
 pub(crate) fn port(node: &Value) -> u16 {

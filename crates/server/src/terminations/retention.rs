@@ -35,6 +35,10 @@ impl Retention {
         self.added.notify_one();
     }
 
+    fn kept(&self) -> usize {
+        self.keep.load(Ordering::Relaxed)
+    }
+
     /// There is one more: perhaps one too many.
     pub(crate) fn added(&self) {
         self.added.notify_one();
@@ -47,7 +51,7 @@ pub(crate) async fn run(server: Server) {
         sweep(&server).await;
         tokio::select! {
             biased;
-            () = server.terminations().added.notified() => {}
+            () = too_many(&server) => {}
             seen = namespaces.next(1024) => if seen.is_err() {
                 namespaces = server.store().list_and_watch("namespaces", "").2;
             },
@@ -56,9 +60,19 @@ pub(crate) async fn run(server: Server) {
     }
 }
 
+/// Until there are more than are kept. What has only grown older can wait for the next look.
+async fn too_many(server: &Server) {
+    loop {
+        server.terminations().added.notified().await;
+        if server.store().list(COLLECTION, "", None).1.len() > server.terminations().kept() {
+            return;
+        }
+    }
+}
+
 async fn sweep(server: &Server) {
     let (_, mut records) = server.store().list(COLLECTION, "", None);
-    let keep = server.terminations().keep.load(Ordering::Relaxed);
+    let keep = server.terminations().kept();
     let (_, namespaces) = server.store().list("namespaces", "", None);
     let there: BTreeSet<&str> = namespaces.iter().map(|namespace| namespace.name()).collect();
     // What is still going on is the last to go, and then the newest.
@@ -78,10 +92,8 @@ fn is_ending(server: &Server, record: &Object) -> bool {
 }
 
 fn is_older(record: &Object, than: jiff::Timestamp) -> bool {
-    use api::value::ValueExt;
-    let created = record.value();
-    let created = created.text(&["metadata", "creationTimestamp"]);
-    created.parse::<jiff::Timestamp>().is_ok_and(|created| created < than)
+    let created = record.meta().creation_timestamp.parse::<jiff::Timestamp>();
+    created.is_ok_and(|created| created < than)
 }
 
 async fn forget(server: &Server, record: &Arc<Object>) {

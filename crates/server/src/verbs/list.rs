@@ -4,7 +4,7 @@ use crate::answer::{self, Answer};
 use crate::body::Body;
 use crate::call::{Call, invalid_options};
 use crate::error::{ApiError, Result};
-use crate::negotiate::{Form, Offer, View};
+use crate::negotiate::{Form, Offer};
 use crate::object::{self, Object, Stored, store_name};
 use crate::views::{self, IncludeObject};
 use api::crd::Custom;
@@ -362,35 +362,6 @@ pub(crate) fn parts(kind: &Kind, page: &Page) -> VecDeque<Bytes> {
 }
 
 fn shown(kind: &Kind, page: &Page, form: Form, include: IncludeObject) -> Value {
-    let objects: Vec<Value> =
-        page.objects.iter().map(|object| views::value(kind, object)).collect();
-    match form.view {
-        View::Table { beta } => views::table(kind, &objects, metadata(page), beta, include, true),
-        View::PartialList { beta } => json!({
-            "kind": "PartialObjectMetadataList",
-            "apiVersion": if beta { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" },
-            "metadata": metadata(page),
-            "items": objects.iter().map(|object| views::partial(object, beta)).collect::<Vec<_>>(),
-        }),
-        View::Whole | View::Partial { .. } | View::Discovery => {
-            let items: Vec<Value> = objects
-                .into_iter()
-                .map(|mut object| {
-                    if kind.custom.is_none()
-                        && let Some(map) = object.as_object_mut()
-                    {
-                        map.remove("kind");
-                        map.remove("apiVersion");
-                    }
-                    object
-                })
-                .collect();
-            json!({
-                "kind": kind.list_kind(),
-                "apiVersion": kind.api_version(),
-                "metadata": metadata(page),
-                "items": items,
-            })
-        }
-    }
+    let objects = page.objects.iter().map(|object| views::value(kind, object)).collect();
+    views::list(kind, objects, metadata(page), form, include)
 }

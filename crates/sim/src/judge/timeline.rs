@@ -20,7 +20,7 @@ impl Judge {
             let record = records.iter().find(|record| record.pod.uid == **uid);
             self.is_told(&pod.name, uid, record)?;
         }
-        Ok(())
+        self.force_is_told(records)
     }
 
     /// Nothing is told that was not so.

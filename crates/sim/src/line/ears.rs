@@ -56,7 +56,8 @@ impl Ears {
     /// None: this is not about the agent's pods.
     pub(super) fn on(&self, uri: &http::Uri) -> Option<Listening> {
         let query = uri.query().unwrap_or_default();
-        let about = uri.path() == "/api/v1/pods" && query.contains("spec.nodeName");
+        let about =
+            !self.book.closed && uri.path() == "/api/v1/pods" && query.contains("spec.nodeName");
         let watch = query.contains("watch=");
         about.then(|| Listening { ears: self.clone(), watch, unread: Vec::new() })
     }

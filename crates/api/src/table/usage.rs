@@ -1,0 +1,24 @@
+//! What nodes and pods use, as metrics-server prints it: `kubectl get podmetrics`.
+
+use super::column::{NAME, Printed, text};
+use super::subject::Subject;
+use crate::quantity::Quantity;
+use serde_json::Value;
+
+pub(super) const NODE: &[Printed] = &[
+    NAME,
+    text("cpu", "", |o| o.text("usage.cpu").into()),
+    text("memory", "", |o| o.text("usage.memory").into()),
+    WINDOW,
+];
+
+pub(super) const POD: &[Printed] =
+    &[NAME, text("cpu", "", |o| sum(o, "cpu")), text("memory", "", |o| sum(o, "memory")), WINDOW];
+
+const WINDOW: Printed = text("Window", "", |o| o.text("window").into());
+
+fn sum(o: &Subject, resource: &str) -> Value {
+    let amounts = o.list("containers").iter();
+    let amounts = amounts.filter_map(|one| Quantity::from_value(&one["usage"][resource]));
+    amounts.fold(Quantity::ZERO, |sum, amount| sum + amount).to_string().into()
+}

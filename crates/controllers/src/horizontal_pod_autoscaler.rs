@@ -1,0 +1,327 @@
+//! Scales workloads by what their pods use (C-131 to C-137).
+//!
+//!     autoscaler ──▶ scale of its target, pods, figures ──▶ plan::decide ──▶ scale ──▶ status, events
+//!
+//! A look every 15 s, because figures change without anybody being told. `replicas` is the arithmetic
+//! of one metric, `metric` what a metric is, `limits` how far and how fast. Figures come from
+//! `metrics.k8s.io`; custom and external ones from nobody, and that is said.
+
+mod limits;
+mod metric;
+mod plan;
+mod replicas;
+
+use crate::pods;
+use crate::start::Cluster;
+use api::selector::{LabelSelector, Operator};
+use client::{
+    ApiResource, Cache, Next, ObjectKey, PodMetrics, Queue, Recorder, Selection, reference,
+    run_controller,
+};
+use k8s_openapi::api::autoscaling::v1::Scale;
+use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus};
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use limits::Memory;
+use metric::Figures;
+use plan::{Plan, Rescale, Seen, Unselected};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+const COMPONENT: &str = "horizontal-pod-autoscaler";
+const WORKERS: usize = 5;
+
+/// Upstream: `--horizontal-pod-autoscaler-sync-period`.
+const EVERY: Duration = Duration::from_secs(15);
+
+/// Somebody else may write to the same scale or status; not this often in a row.
+const TRIES_MAX: usize = 5;
+
+struct Controller<'a> {
+    cluster: &'a Cluster,
+    scalers: Cache<HorizontalPodAutoscaler>,
+    recorder: Recorder,
+    known: Mutex<BTreeMap<ObjectKey, Known>>,
+}
+
+/// What is remembered of an autoscaler that exists.
+struct Known {
+    memory: Memory,
+    /// Of its target, as text.
+    selector: String,
+}
+
+pub(crate) async fn run(cluster: &Cluster) {
+    let queue = Queue::new();
+    let scalers = Cache::<HorizontalPodAutoscaler>::start(&cluster.client);
+    // Not for every change: the status is what this controller writes itself.
+    scalers.feed_changes(&queue, |before, after| {
+        let changed = before.map(|before| &before.spec) != after.map(|after| &after.spec);
+        let one = after.or(before).filter(|_| changed);
+        one.map(ObjectKey::of).into_iter().collect()
+    });
+    scalers.synced().await;
+    cluster.pods.synced().await;
+    let recorder = Recorder::new(&cluster.client, COMPONENT, "");
+    let controller = Controller { cluster, scalers, recorder, known: Mutex::default() };
+    run_controller(COMPONENT, &queue, WORKERS, |key| controller.reconcile(key)).await;
+}
+
+impl Controller<'_> {
+    async fn reconcile(&self, key: ObjectKey) -> client::Result<Next> {
+        let stays = |one: &Arc<HorizontalPodAutoscaler>| one.metadata.deletion_timestamp.is_none();
+        let Some(scaler) = self.scalers.get(&key).filter(stays) else {
+            self.known().remove(&key);
+            return Ok(Next::Change);
+        };
+        let on = reference(scaler.as_ref());
+        let status = match self.scale(&scaler).await {
+            Ok((kind, scale)) => self.look(&key, &scaler, &on, &kind, scale).await,
+            Err(error) => {
+                self.recorder.warning(&on, "FailedGetScale", &error);
+                plan::unseen(scaler.status.as_ref(), &error, clock::now())
+            }
+        };
+        if let Err(error) = self.report(&key, &scaler, status).await {
+            self.recorder.warning(&on, "FailedUpdateStatus", said(&error));
+        }
+        Ok(Next::After(EVERY))
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Known>> {
+        self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The scale of the target, and which kind that is.
+    async fn scale(
+        &self,
+        scaler: &HorizontalPodAutoscaler,
+    ) -> Result<(ApiResource, Scale), String> {
+        let target = &scaler.spec.scale_target_ref;
+        let version = target.api_version.as_deref().unwrap_or_default();
+        let group = match version.split('/').collect::<Vec<_>>()[..] {
+            [_] => "",
+            [group, _] => group,
+            _ => return Err(format!("unexpected GroupVersion string: {version}")),
+        };
+        let kind = match usual(group, &target.kind) {
+            Some(kind) => kind,
+            None => self.discovered(group, &target.kind).await?,
+        };
+        let namespace = scaler.metadata.namespace.as_deref().unwrap_or_default();
+        let key = ObjectKey::new(namespace, &target.name);
+        let scale = self.cluster.client.scale(&kind, &key).await.map_err(|error| said(&error))?;
+        Ok((kind, scale))
+    }
+
+    async fn discovered(&self, group: &str, kind: &str) -> Result<ApiResource, String> {
+        let found = self.cluster.client.discover().await.map_err(|error| said(&error))?;
+        let mut kinds = found.kinds.into_iter().filter(|known| known.preferred);
+        let known =
+            kinds.find(|known| known.resource.group == group && known.resource.kind == kind);
+        known
+            .map(|known| known.resource)
+            .ok_or_else(|| format!("no matches for kind {kind:?} in group {group:?}"))
+    }
+
+    async fn look(
+        &self,
+        key: &ObjectKey,
+        scaler: &HorizontalPodAutoscaler,
+        on: &ObjectReference,
+        kind: &ApiResource,
+        scale: Scale,
+    ) -> HorizontalPodAutoscalerStatus {
+        let (current, now) = (plan::current(&scale), clock::now());
+        let selector = scale.status.as_ref().and_then(|status| status.selector.clone());
+        let selector = selector.unwrap_or_default();
+        let mut memory = {
+            let mut known = self.known();
+            let begin =
+                || Known { memory: Memory::starting_at(current, now), selector: String::new() };
+            let one = known.entry(key.clone()).or_insert_with(begin);
+            one.selector.clone_from(&selector);
+            one.memory.clone()
+        };
+        let pods = self.pods(key, &selector);
+        let figures = match needs_figures(scaler) && pods.is_ok() {
+            true => self.figures(key.namespace(), &selector).await,
+            false => Ok(Vec::new()),
+        };
+        let seen = Seen { scaler, scale: &scale, pods, figures, now };
+
+        let Plan { rescale, mut status, said: warnings } = plan::decide(&seen, &mut memory);
+
+        for (reason, message) in warnings {
+            self.recorder.warning(on, reason, message);
+        }
+        if let Some(Rescale { from, to, reason }) = rescale {
+            match self.rescale(key.namespace(), kind, scale, to).await {
+                Ok(()) => {
+                    let message = format!("New size: {to}; reason: {reason}");
+                    self.recorder.normal(on, "SuccessfulRescale", message);
+                    memory.scaled(from, to, now);
+                    plan::rescaled(&mut status, to, now);
+                }
+                Err(error) => {
+                    let error = said(&error);
+                    let message = format!("New size: {to}; reason: {reason}; error: {error}");
+                    self.recorder.warning(on, "FailedRescale", message);
+                    plan::refused(&mut status, scaler.status.as_ref(), &error, now);
+                }
+            }
+        }
+        if let Some(known) = self.known().get_mut(key) {
+            known.memory = memory;
+        }
+        status
+    }
+
+    /// The pods that the target's selector selects, if they are nobody else's to scale by.
+    fn pods(&self, key: &ObjectKey, selector: &str) -> Result<Vec<Arc<Pod>>, Unselected> {
+        if selector.is_empty() {
+            return Err(Unselected {
+                event: "SelectorRequired",
+                reason: "InvalidSelector",
+                message: "the HPA target's scale is missing a selector".to_owned(),
+                error: "selector is required".to_owned(),
+            });
+        }
+        let parsed = LabelSelector::parse(selector).map_err(|error| {
+            let error = format!(
+                "couldn't convert selector into a corresponding internal selector object: {error}"
+            );
+            Unselected {
+                event: "InvalidSelector",
+                reason: "InvalidSelector",
+                message: error.clone(),
+                error,
+            }
+        })?;
+        let pods = self.selected(key.namespace(), &parsed);
+        let rivals = self.selecting(key.namespace(), &pods);
+        if rivals.len() > 1 {
+            let error = format!(
+                "pods by selector {selector} are controlled by multiple HPAs: [{}]",
+                rivals.join(" ")
+            );
+            let (event, reason) = ("AmbiguousSelector", "AmbiguousSelector");
+            return Err(Unselected { event, reason, message: error.clone(), error });
+        }
+        Ok(pods)
+    }
+
+    fn selected(&self, namespace: &str, selector: &LabelSelector) -> Vec<Arc<Pod>> {
+        let all = &self.cluster.pods;
+        let exact = selector.requirements().iter().filter(|one| {
+            use Operator::{DoubleEquals, Equals, In};
+            one.values.len() == 1 && matches!(one.operator, Equals | DoubleEquals | In)
+        });
+        let exact = exact.map(|one| pods::label(namespace, &one.key, &one.values[0]));
+        let mut found = match exact.min_by_key(|label| all.count(pods::BY_LABEL, label)) {
+            Some(rarest) => all.by_index(pods::BY_LABEL, &rarest),
+            None => all.in_namespace(namespace),
+        };
+        found.retain(|pod| matches(selector, pod));
+        found
+    }
+
+    /// Whose targets select any of these pods, as Go prints them.
+    fn selecting(&self, namespace: &str, pods: &[Arc<Pod>]) -> Vec<String> {
+        let known = self.known();
+        let near = known.iter().filter(|(key, _)| key.namespace() == namespace);
+        let selecting = near.filter(|(_, known)| {
+            let selector = LabelSelector::parse(&known.selector);
+            let selector = selector.ok().filter(|_| !known.selector.is_empty());
+            selector.is_some_and(|selector| pods.iter().any(|pod| matches(&selector, pod)))
+        });
+        selecting.map(|(key, _)| format!("{{{} {namespace}}}", key.name())).collect()
+    }
+
+    async fn figures(&self, namespace: &str, selector: &str) -> Figures {
+        let which = Selection::namespace(namespace).labels(selector);
+        self.cluster.client.list::<PodMetrics>(&which).await.map_err(|error| said(&error))
+    }
+
+    /// C-137
+    async fn rescale(
+        &self,
+        namespace: &str,
+        kind: &ApiResource,
+        mut scale: Scale,
+        to: i32,
+    ) -> client::Result<()> {
+        let name = scale.metadata.name.clone().unwrap_or_default();
+        let key = ObjectKey::new(namespace, &name);
+        let mut tries = 1;
+        loop {
+            scale.spec.get_or_insert_default().replicas = Some(to);
+            match self.cluster.client.replace_scale(kind, &key, &scale).await {
+                Err(error) if error.is_conflict() && tries < TRIES_MAX => tries += 1,
+                done => return done.map(drop),
+            }
+            scale = self.cluster.client.scale(kind, &key).await?;
+        }
+    }
+
+    /// Nobody else writes this status; but somebody may have written the rest.
+    async fn report(
+        &self,
+        key: &ObjectKey,
+        scaler: &HorizontalPodAutoscaler,
+        status: HorizontalPodAutoscalerStatus,
+    ) -> client::Result<()> {
+        let client = &self.cluster.client;
+        let mut tries = 1;
+        let mut written = client.update_status(scaler, &status).await;
+        while let Err(error) = &written
+            && error.is_conflict()
+            && tries < TRIES_MAX
+        {
+            let Some(newest) = client.find::<HorizontalPodAutoscaler>(key).await? else {
+                return Ok(());
+            };
+            tries += 1;
+            written = client.update_status(&newest, &status).await;
+        }
+        match written {
+            Err(error) if error.is_not_found() => Ok(()),
+            written => written,
+        }
+    }
+}
+
+/// Kinds that need not be asked for.
+fn usual(group: &str, kind: &str) -> Option<ApiResource> {
+    let (version, plural) = match (group, kind) {
+        ("apps", "Deployment") => ("v1", "deployments"),
+        ("apps", "ReplicaSet") => ("v1", "replicasets"),
+        ("apps", "StatefulSet") => ("v1", "statefulsets"),
+        ("", "ReplicationController") => ("v1", "replicationcontrollers"),
+        _ => return None,
+    };
+    let api_version =
+        if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    Some(ApiResource {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        api_version,
+        kind: kind.to_owned(),
+        plural: plural.to_owned(),
+    })
+}
+
+fn needs_figures(scaler: &HorizontalPodAutoscaler) -> bool {
+    let mut metrics = scaler.spec.metrics.iter().flatten();
+    metrics.any(|metric| matches!(metric.type_.as_str(), "Resource" | "ContainerResource"))
+}
+
+fn matches(selector: &LabelSelector, pod: &Pod) -> bool {
+    let labels = pod.metadata.labels.as_ref();
+    selector.matches(|key| labels?.get(key).map(String::as_str))
+}
+
+/// The server's own words, if it was the server: what people know from upstream.
+fn said(error: &client::Error) -> String {
+    error.status().map_or_else(|| error.to_string(), |status| status.message.clone())
+}

@@ -1,0 +1,211 @@
+//! What a pod costs in a cluster of any size: Deployments are made, rolled and deleted, in one thread,
+//! and the time of that thread is read after each.
+//!
+//! Everything is as in the other stories (server, controllers, scheduler, one agent per node), except
+//! that nobody judges: the book of so many pods would not fit.
+
+use crate::cluster::{Cluster, Shape};
+use crate::run::{Error, Ground, simulated};
+use client::{Client, DeleteOptions, ObjectKey, Propagation, Selection};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Pods of one Deployment.
+const REPLICAS: u32 = 100;
+const LOOK: Duration = Duration::from_secs(5);
+/// In simulated time; nothing takes longer that ends at all.
+const PATIENCE: Duration = Duration::from_secs(4 * 3600);
+
+#[derive(Debug, Clone, Copy)]
+pub struct Size {
+    pub nodes: u16,
+    pub pods: u32,
+}
+
+/// What one part of the story took.
+#[derive(Debug, Clone)]
+pub struct Phase {
+    pub name: &'static str,
+    /// Pods that were started or ended in it.
+    pub pods: u32,
+    /// Of the thread that everything runs on.
+    pub cpu: Duration,
+    pub simulated: Duration,
+    /// Changes of the store, signs of life of the nodes included.
+    pub writes: u64,
+    /// Of the process, the most so far.
+    pub peak_bytes: u64,
+    /// It did not come to its end.
+    pub unfinished: bool,
+}
+
+/// Runs it on this thread.
+pub fn scale(ground: &Ground, size: Size, told: &dyn Fn(&Phase)) -> Result<(), Error> {
+    let directory =
+        tempfile::Builder::new().prefix("scale-").tempdir_in(ground.directory.path())?;
+    let shape = Shape {
+        foundation: &ground.foundation,
+        seed: 0,
+        nodes: size.nodes,
+        who: controllers::Who::All,
+        directory: directory.path(),
+        wrap: None,
+        judged: false,
+    };
+    let story = async {
+        let began = Mark::now(None).await;
+        match Cluster::start(shape).await {
+            Ok(cluster) => {
+                told(&began.phase("nodes join", 0, Some(&cluster)).await);
+                tell(&cluster, size.pods, told).await;
+                Ok(())
+            }
+            Err(why) => Err(std::io::Error::other(why)),
+        }
+    };
+    Ok(simulated(0, story)??)
+}
+
+async fn tell(cluster: &Cluster, pods: u32, told: &dyn Fn(&Phase)) {
+    let client = &cluster.person.client;
+    let count = pods.div_ceil(REPLICAS);
+    let phases: [(&'static str, u32); 4] =
+        [("create", pods), ("roll", 2 * pods), ("rest", 0), ("delete", pods)];
+    for (name, moved) in phases {
+        let mark = Mark::now(Some(cluster)).await;
+        for number in 0..count {
+            ask(client, name, number, pods).await;
+        }
+        let over = match name {
+            "rest" => {
+                tokio::time::sleep(Duration::from_secs(60)).await;
+                true
+            }
+            "delete" => until(async || nothing_left(client).await).await,
+            _ => until(async || all_there(client).await).await,
+        };
+        let mut phase = mark.phase(name, moved, Some(cluster)).await;
+        phase.unfinished = !over;
+        told(&phase);
+    }
+}
+
+async fn ask(client: &Client, what: &str, number: u32, pods: u32) {
+    let name = format!("web{number}");
+    let key = ObjectKey::new("default", &name);
+    let asked = match what {
+        "create" => {
+            let replicas = REPLICAS.min(pods - number * REPLICAS);
+            let object = serde_json::from_value(deployment(&name, replicas)).unwrap_or_default();
+            client.create::<Deployment>(&object).await.map(drop)
+        }
+        "roll" => {
+            let template = json!({ "metadata": { "annotations": { "rolled": "yes" } } });
+            let patch = json!({ "spec": { "template": template } });
+            client.patch_merge::<Deployment>(&key, &patch).await.map(drop)
+        }
+        "delete" => {
+            let options = DeleteOptions::default().propagation(Propagation::Background);
+            client.delete::<Deployment>(&key, &options).await.map(drop)
+        }
+        _ => Ok(()),
+    };
+    if let Err(error) = asked {
+        tracing::warn!(%error, "a Deployment was refused");
+    }
+}
+
+fn deployment(name: &str, replicas: u32) -> Value {
+    json!({
+        "metadata": { "name": name, "namespace": "default" },
+        "spec": {
+            "replicas": replicas,
+            "selector": { "matchLabels": { "app": name } },
+            "template": {
+                "metadata": { "labels": { "app": name } },
+                "spec": {
+                    "automountServiceAccountToken": false,
+                    "enableServiceLinks": false,
+                    "terminationGracePeriodSeconds": 5,
+                    "containers": [{ "name": "c", "image": "sim/here:1",
+                                     "resources": { "requests": { "cpu": "10m" } } }],
+                },
+            },
+        },
+    })
+}
+
+/// Whether it came to that.
+async fn until(mut is_so: impl AsyncFnMut() -> bool) -> bool {
+    let end = tokio::time::Instant::now() + PATIENCE;
+    while tokio::time::Instant::now() < end {
+        tokio::time::sleep(LOOK).await;
+        if is_so().await {
+            return true;
+        }
+    }
+    false
+}
+
+async fn all_there(client: &Client) -> bool {
+    let Ok(all) = client.list::<Deployment>(&Selection::default()).await else { return false };
+    all.iter().all(|it| {
+        let wanted = it.spec.as_ref().and_then(|spec| spec.replicas);
+        it.status.as_ref().is_some_and(|status| {
+            status.observed_generation == it.metadata.generation
+                && status.replicas == wanted
+                && status.updated_replicas == wanted
+                && status.available_replicas == wanted
+        })
+    })
+}
+
+async fn nothing_left(client: &Client) -> bool {
+    client.list::<Pod>(&Selection::default()).await.is_ok_and(|pods| pods.is_empty())
+}
+
+/// Where the clocks stood.
+struct Mark {
+    cpu: Duration,
+    at: tokio::time::Instant,
+    revision: u64,
+}
+
+impl Mark {
+    async fn now(cluster: Option<&Cluster>) -> Mark {
+        let revision = match cluster {
+            Some(cluster) => cluster.revision().await.unwrap_or_default(),
+            None => 0,
+        };
+        Mark { cpu: cpu(), at: tokio::time::Instant::now(), revision }
+    }
+
+    async fn phase(&self, name: &'static str, pods: u32, cluster: Option<&Cluster>) -> Phase {
+        let now = Mark::now(cluster).await;
+        Phase {
+            name,
+            pods,
+            cpu: now.cpu.saturating_sub(self.cpu),
+            simulated: now.at - self.at,
+            writes: now.revision.saturating_sub(self.revision),
+            peak_bytes: peak(),
+            unfinished: false,
+        }
+    }
+}
+
+/// Of this thread, by the kernel's count.
+fn cpu() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = text.split(' ').next().and_then(|first| first.parse().ok());
+    Duration::from_nanos(nanos.unwrap_or_default())
+}
+
+fn peak() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kilobytes.unwrap_or_default() * 1024
+}
