@@ -75,7 +75,9 @@ async fn perform(
     let done = match verdict {
         Verdict::Leave => Ok(()),
         Verdict::Await => {
-            dependents.into_iter().for_each(|dependent| graph.queue().add(dependent.item));
+            // Who waits itself is looked at when it changes: in a ring, all would call each other for ever.
+            let idle = dependents.into_iter().filter(|d| !verdict::is_waiting(&d.object.metadata));
+            idle.for_each(|dependent| graph.queue().add(dependent.item));
             Ok(())
         }
         Verdict::Finish => patch(graph, item, without_finalizer(meta, FOREGROUND)).await,

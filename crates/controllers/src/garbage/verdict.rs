@@ -49,14 +49,16 @@ pub(super) enum Verdict {
 impl Dependents {
     pub(super) fn of(owner: &ObjectMeta, all: &[Dependent]) -> Dependents {
         let uid = owner.uid.as_deref().unwrap_or_default();
+        // Nobody waits for itself.
+        let others = || all.iter().filter(|one| one.object.metadata.uid != owner.uid);
         let blocks = |dependent: &Dependent| {
             let mut owners = dependent.object.metadata.owner_references.iter().flatten();
             owners.any(|owner| owner.uid == uid && owner.block_owner_deletion == Some(true))
         };
         Dependents {
-            any: !all.is_empty(),
-            blocking: all.iter().any(blocks),
-            waiting: all.iter().any(|dependent| is_waiting(&dependent.object.metadata)),
+            any: others().next().is_some(),
+            blocking: others().any(blocks),
+            waiting: others().any(|dependent| is_waiting(&dependent.object.metadata)),
         }
     }
 }

@@ -82,8 +82,6 @@ impl Controller<'_> {
                 self.tell(set, pod, "Create", None);
                 Ok(Done::All)
             }
-            // Another's pod has the name: nothing is said, and it is tried again.
-            Err(error) if error.is_already_exists() => Err(error),
             Err(error) if error.is_namespace_terminating() => Ok(Done::All),
             Err(error) => {
                 self.tell(set, pod, "Create", Some(&error));

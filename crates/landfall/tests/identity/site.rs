@@ -46,7 +46,7 @@ impl Site {
         let server = Some(server);
         let mut site = Site { kubectl, wires, server, agents, listen, token, ground, dir };
         for machine in 0..MACHINES.len() {
-            import(&site.data(machine), &built_image("busybox"));
+            import(&site.data(machine), &built_image("python"));
             site.start_agent(machine);
         }
         for agent in &site.agents {

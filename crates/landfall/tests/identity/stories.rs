@@ -23,7 +23,7 @@ fn set(site: &Site, name: &str) {
         "tolerations": [lost("unreachable"), lost("not-ready")],
         "topologySpreadConstraints": spread,
         "volumes": [{"name": "out", "hostPath": {"path": site.out()}}],
-        "containers": [{"name": "c", "image": "busybox:1", "command": ["sh", "-c", SCRIPT],
+        "containers": [{"name": "c", "image": "python:1", "command": ["python3", "-c", SCRIPT],
             "env": [field("NAME", "metadata.name"), field("ID", "metadata.uid")],
             "volumeMounts": [{"name": "out", "mountPath": "/out"}]}]});
     let set = json!({

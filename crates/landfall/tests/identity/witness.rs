@@ -4,22 +4,15 @@
 
 use std::path::Path;
 
-/// Waits for the other, if there is one: a lock that is found taken is told once.
-pub(crate) const SCRIPT: &str = r#"
-say() { read up rest < /proc/uptime; echo "$1 $NAME $ID $up" >> /out/log; }
-exec 9>> /out/$NAME.lock
-flock -n 9 || { say beside; flock 9; }
-say start
-trap "say end; exit 0" TERM
-while :; do sleep 0.1; done
-"#;
+/// What they run. It waits for the other, if there is one: a lock that is found taken is told once.
+pub(crate) const SCRIPT: &str = include_str!("witness.py");
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Line {
     pub(crate) what: String,
     pub(crate) name: String,
     pub(crate) uid: String,
-    /// Seconds since this machine was booted.
+    /// Seconds of this machine's monotonic clock.
     pub(crate) at: f64,
 }
 
@@ -31,12 +24,7 @@ pub(crate) fn log(out: &Path) -> Vec<Line> {
 fn line(text: &str) -> Line {
     let words: Vec<&str> = text.split(' ').collect();
     let [what, name, uid, at] = words[..] else { panic!("not a line: {text:?}") };
-    Line {
-        what: what.into(),
-        name: name.into(),
-        uid: uid.into(),
-        at: at.parse().expect("a time since the boot"),
-    }
+    Line { what: what.into(), name: name.into(), uid: uid.into(), at: at.parse().expect("a time") }
 }
 
 /// Everybody who ran beside another of its name, and that other: who had the lock.
@@ -46,7 +34,9 @@ pub(crate) fn pairs(log: &[Line]) -> Vec<(Line, Line)> {
         let before = log[..at].iter().rev();
         before.into_iter().find(|line| line.what == "start" && line.name == name).cloned()
     };
-    besides
-        .map(|(at, line)| (line.clone(), holder(at, &line.name).expect("somebody had the lock")))
-        .collect()
+    let pair = |(at, line): (usize, &Line)| {
+        let holder = holder(at, &line.name);
+        (line.clone(), holder.unwrap_or_else(|| panic!("nobody had the lock: {log:#?}")))
+    };
+    besides.map(pair).collect()
 }

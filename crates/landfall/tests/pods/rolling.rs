@@ -42,7 +42,7 @@ kubectl rollout status ds/log --timeout=50s",
             kubectl.ok(&format!(
                 "kubectl set env {on} V=two; kubectl rollout status {on} --timeout=50s"
             ));
-            kubectl.prints(&format!("kubectl exec {on} -- printenv V"), "two");
+            kubectl.prints(&format!("kubectl exec {on} -- sh -c 'echo $V'"), "two");
             kubectl.shows(
                 &format!("kubectl rollout history {on}"),
                 &[long, "REVISION", "CHANGE-CAUSE", "1", "2"],
@@ -54,7 +54,7 @@ kubectl rollout status ds/log --timeout=50s",
             kubectl.prints(&format!("kubectl rollout undo {on}"), &format!("{long} rolled back"));
             kubectl.ok(&format!("kubectl rollout status {on} --timeout=50s"));
             kubectl.prints(&format!("kubectl get {on} -o jsonpath='{value}'"), "one");
-            kubectl.prints(&format!("kubectl exec {on} -- printenv V"), "one");
+            kubectl.prints(&format!("kubectl exec {on} -- sh -c 'echo $V'"), "one");
             kubectl.prints(&format!("kubectl rollout restart {on}"), &format!("{long} restarted"));
             kubectl.ok(&format!("kubectl rollout status {on} --timeout=50s"));
             kubectl.shows(&format!("kubectl rollout history {on}"), &["2", "3", "4"]);

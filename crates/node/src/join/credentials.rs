@@ -8,7 +8,12 @@ use client::{Client, Renewable};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use tls::{Shown, Validity};
+use tokio::time::sleep;
+
+/// A server that does not answer is asked again after this long.
+const ANSWER_AGAIN: Duration = Duration::from_secs(1);
 
 pub struct Credentials {
     /// As `system:node:<name>`.
@@ -36,14 +41,23 @@ pub(super) struct Own {
 }
 
 impl Credentials {
-    /// With a serving certificate for the addresses of today.
+    /// With a serving certificate for the addresses of today. A node that has joined waits for its
+    /// server: it may be that it is just the network, or that both were restarted.
     pub(super) async fn complete(
         client: Client,
         ca: String,
         whose: Whose,
         own: Option<Own>,
     ) -> Result<Credentials, JoinError> {
-        let (key, certificate) = serving(&client, &whose).await?;
+        let (key, certificate) = loop {
+            match serving(&client, &whose).await {
+                Err(JoinError::Api(error)) if own.is_some() && error.status().is_none() => {
+                    tracing::warn!("no answer yet: {}", Chain(error.into()));
+                    sleep(ANSWER_AGAIN).await;
+                }
+                asked => break asked?,
+            }
+        };
         let serving = Shown::new(&certificate, &key)?;
         Ok(Credentials { client, serving, ca, whose, own })
     }

@@ -83,8 +83,27 @@ pub(super) fn validate(set: &At, errors: &mut Errors) {
     if !(spec.field("selector").is_set() && label_selector::is_empty(&spec.field("selector"))) {
         validate_selector_matches(&spec, errors);
     }
-    super::validate_template(&spec, "StatefulSet", errors);
+    let whole = with_claimed_volumes(set);
+    super::validate_template(&At::root(&whole).field("spec"), "StatefulSet", errors);
     check::not_negative(&spec.field("revisionHistoryLimit"), errors);
+}
+
+/// The set as its pods will be: each claim is a volume that containers can mount.
+fn with_claimed_volumes(set: &At) -> Value {
+    let mut whole = set.value().cloned().unwrap_or_default();
+    let list = |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
+    let claims = list(whole.at(&["spec", "volumeClaimTemplates"]));
+    let mut volumes = list(whole.at(&["spec", "template", "spec", "volumes"]));
+    for claim in &claims {
+        let name = claim.text(&["metadata", "name"]);
+        if volumes.iter().all(|volume| volume["name"] != name) {
+            volumes.push(json!({"name": name, "emptyDir": {}}));
+        }
+    }
+    if !claims.is_empty() {
+        whole.object("spec").object("template").object("spec")["volumes"] = volumes.into();
+    }
+    whole
 }
 
 fn validate_update_strategy(strategy: &At, errors: &mut Errors) {

@@ -216,3 +216,24 @@ fn c_207_a_revision_holds_an_object_for_good() {
     later["metadata"]["labels"] = json!({"a": "b"});
     assert_eq!(said_on_update("ControllerRevision", later, revision(object)), [""; 0]);
 }
+
+/// C-64: what containers mount may come from a claim of the set; nothing else is invented.
+#[test]
+fn containers_of_a_stateful_set_mount_its_claims() {
+    let mounting = |name: &str| {
+        json!({
+            "serviceName": "w",
+            "volumeClaimTemplates": [{ "metadata": {"name": "data"}, "spec": {
+                "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}} } }],
+            "template": { "spec": { "containers": [{ "name": "app", "image": "nginx:1.27",
+                "volumeMounts": [{"name": name, "mountPath": "/data"}] }] } },
+        })
+    };
+    assert_eq!(said("StatefulSet", workload(mounting("data"))), Vec::<String>::new());
+    assert_eq!(
+        said("StatefulSet", workload(mounting("other"))),
+        [r#"spec.template.spec.containers[0].volumeMounts[0].name: Not found: "other""#]
+    );
+    // Elsewhere there are no claims.
+    assert_eq!(said("ReplicaSet", workload(mounting("data"))).len(), 1);
+}
