@@ -44,6 +44,8 @@ test: install lint
 sim: build
 	$(TARGET_DIR)/release/landfall sim mix --seeds 0..100 --twice
 	$(TARGET_DIR)/release/landfall sim mix --seeds $(SEEDS)
+	$(TARGET_DIR)/release/landfall sim identity --seeds $(SEEDS)
+	$(TARGET_DIR)/release/landfall sim settle --seeds 0..100
 
 test-containerd: install
 	scripts/test-containerd

@@ -14,11 +14,11 @@ fn identity() -> &'static Scenario {
 #[test]
 fn no_two_processes_ever_hold_one_name_unless_somebody_forced_it() {
     let ground = Ground::lay().unwrap();
-    let summary = sim::run_many(&ground, identity(), 0..6, &Options::default(), &|_| {}).unwrap();
+    let summary = sim::run_many(&ground, identity(), 0..2, &Options::default(), &|_| {}).unwrap();
     if let Some(outcome) = &summary.failure {
         panic!("{:?}\n{}", outcome.violation, outcome.story.join("\n"));
     }
-    assert!(summary.pods > 12, "{summary:?}");
+    assert!(summary.pods > 4, "{summary:?}");
 }
 
 /// Does for ever what a controller must not do, with a controller's rights.

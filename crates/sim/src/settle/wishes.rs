@@ -96,7 +96,9 @@ fn life(deeds: &mut Vec<(u64, Wish)>, chance: &mut Chance, number: u64, span: u6
     }
     if chance.percent(40) {
         let dies = chance.between(born, span);
-        let how = [None, Some(Propagation::Background), Some(Propagation::Foreground)];
+        // A Job's pods would otherwise stay, as they always have (batch/v1 orphans them by default).
+        let default = if kind == Kind::Job { Some(Propagation::Background) } else { None };
+        let how = [default, Some(Propagation::Background), Some(Propagation::Foreground)];
         deeds.push((dies, wish(Verb::Delete(*chance.pick(&how)))));
         if chance.percent(40) {
             deeds.push((dies + chance.between(0, 10_000), wish(Verb::Create(object))));
