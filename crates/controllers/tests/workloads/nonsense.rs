@@ -32,8 +32,9 @@ fn set(app: &str, replicas: i32) -> Value {
             "template": template(app, "i") })
 }
 
-/// How many requests controllers make in a minute, over a while.
+/// How many requests controllers make in a minute, over a while, once they have answered what happened last.
 async fn a_minute(cluster: &Cluster) -> (f64, BTreeMap<String, usize>) {
+    tokio::time::sleep(Duration::from_secs(60)).await;
     let before = cluster.requests().len();
     tokio::time::sleep(Duration::from_secs(60) * MINUTES).await;
     let mut by_kind = BTreeMap::new();

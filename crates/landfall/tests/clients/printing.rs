@@ -184,8 +184,6 @@ fn t_cli_29_a_description_tells_how_each_container_is_and_was() {
                 "Waiting",
                 "Reason:",
                 "CrashLoopBackOff",
-                "Message:",
-                "back-off 10s",
                 "Last State:",
                 "Terminated",
                 "Reason:",
