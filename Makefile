@@ -6,6 +6,9 @@ CARGO ?= cargo
 SEEDS ?= 0..10000
 STORIES ?= 20
 SEED ?= 1
+# What tells runtimes apart: how containers are made, confined, limited, reached, ended and found again.
+# `make test-containerd` runs all tests of pods.
+ON_CONTAINERD := binary_id(landfall::pods) & test(/^(confined|crashes|endings|image_volumes|resizing|running|streams|volumes)::|^mounting::mounts|^timeline::a_(container|hook)/)
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 # Steps of one target come one after another, whatever -j says.
@@ -14,8 +17,8 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 help:
 	@echo 'make up       build landfall and run it, with its data in DATA_DIR ($(DATA_DIR))'
-	@echo 'make test     everything that must pass: formatting, lints, tests'
-	@echo 'make test-containerd   the tests of pods once more, on containerd'
+	@echo 'make test     everything that must pass: formatting, lints, tests, some of them also on containerd'
+	@echo 'make test-containerd   all tests of pods once more, on containerd'
 	@echo 'make test-endings-long   tests of endings that take their true time'
 	@echo 'make test-identity   never two pods of one name: STORIES=20 of cut networks and killed nodes, from SEED=1'
 	@echo 'make sim      ten thousand simulated clusters, every ending checked; SEEDS=0..100 for fewer'
@@ -35,6 +38,7 @@ build:
 test: install lint
 	scripts/coverage --check
 	$(CARGO) nextest run --workspace --locked
+	scripts/test-containerd --or-skip --workspace -E '$(ON_CONTAINERD)'
 
 # On a rule that is broken: prints the seed, its story, and the command that tells it again.
 sim: build

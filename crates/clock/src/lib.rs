@@ -12,7 +12,7 @@ mod monotonic;
 mod wall;
 
 pub use chance::{fraction, random_bytes, random_name_suffix, random_u64, uuid};
-pub use monotonic::monotonic;
+pub use monotonic::{boot, monotonic};
 pub use wall::{jump, now, now_rfc3339, rfc3339, rfc3339_micros};
 
 /// Puts this thread on simulated time and seeded chance, from the beginning. A simulated world lives

@@ -10,6 +10,17 @@ pub fn monotonic() -> i64 {
     }
 }
 
+/// Which run of the machine this is: [`monotonic`] counts from another point in each.
+pub fn boot() -> String {
+    match crate::wall::is_simulated() {
+        true => "simulated".to_owned(),
+        // Every Linux has it; where it cannot be read, every run looks like the same one.
+        false => std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
+    }
+    .trim()
+    .to_owned()
+}
+
 #[allow(unsafe_code, reason = "clock_gettime writes into the struct it is given")]
 fn of_the_kernel() -> i64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -30,5 +41,11 @@ mod tests {
         let before = of_the_kernel();
         assert!(before > 0);
         assert!(of_the_kernel() >= before);
+    }
+
+    #[test]
+    fn a_run_of_the_machine_has_a_name_that_stays() {
+        assert!(!boot().is_empty());
+        assert_eq!(boot(), boot());
     }
 }

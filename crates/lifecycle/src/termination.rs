@@ -86,16 +86,28 @@ pub enum Stage {
     Turn {
         due: Moment,
     },
-    /// The signal is on its way; at `due` comes the kill. `resend`: it could not be sent.
+    /// It has its signal, or is about to have it; at `due` comes the kill.
     Stopping {
         due: Moment,
-        resend: Option<Moment>,
+        signal: Sending,
     },
     Killed {
         resend: Option<Moment>,
     },
     /// Its exit was seen.
     Gone,
+}
+
+/// How far the stop signal has come. Between the wish and the deed the agent may die, so that only
+/// what was seen to be done counts as done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sending {
+    Underway,
+    Sent,
+    /// It could not be sent; then it is tried again.
+    Failed {
+        again: Moment,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,6 +129,10 @@ pub enum Input {
     },
     /// One more container turned out to be running: it was being started when the end began.
     Found(Member),
+    /// The container has its stop signal.
+    StopSent {
+        id: String,
+    },
     /// The stop signal could not be sent.
     StopFailed {
         id: String,
@@ -213,6 +229,7 @@ impl Termination {
             Input::HookFinished { id } => self.set(&id, Stage::hook_finished),
             Input::Exited { id } => self.set(&id, |_| Stage::Gone),
             Input::Found(member) => self.found(now, member, &mut actions),
+            Input::StopSent { id } => self.set(&id, Stage::stop_sent),
             Input::StopFailed { id } => self.set(&id, |stage| stage.stop_failed(now)),
             Input::KillFailed { id } => self.set(&id, |stage| stage.kill_failed(now)),
             Input::Tick => {}
@@ -290,8 +307,11 @@ impl Stage {
             // A hook that still ran is run again: nobody knows how far it came.
             Stage::Running | Stage::Held { .. } | Stage::PreStop { .. } => Progress::Fresh,
             Stage::Turn { .. } => Progress::HookDone,
-            Stage::Stopping { resend: Some(_), .. } => Progress::HookDone,
-            Stage::Stopping { due, resend: None } => Progress::StopSent { kill_at: due },
+            // A signal too many is better than a kill without one.
+            Stage::Stopping { signal: Sending::Underway | Sending::Failed { .. }, .. } => {
+                Progress::HookDone
+            }
+            Stage::Stopping { due, signal: Sending::Sent } => Progress::StopSent { kill_at: due },
             Stage::Killed { .. } | Stage::Gone => Progress::StopSent { kill_at: now },
         }
     }
@@ -300,7 +320,8 @@ impl Stage {
         match self {
             Stage::Running | Stage::Gone => None,
             Stage::Held { due } | Stage::PreStop { due } | Stage::Turn { due } => Some(due),
-            Stage::Stopping { due, resend } => Some(resend.map_or(due, |at| at.min(due))),
+            Stage::Stopping { due, signal: Sending::Failed { again } } => Some(again.min(due)),
+            Stage::Stopping { due, signal: Sending::Underway | Sending::Sent } => Some(due),
             Stage::Killed { resend } => resend,
         }
     }
@@ -311,8 +332,8 @@ impl Stage {
             Stage::Held { due } => Stage::Held { due: due.min(asked) },
             Stage::PreStop { due } => Stage::PreStop { due: due.min(asked) },
             Stage::Turn { due } => Stage::Turn { due: due.min(asked) },
-            Stage::Stopping { due, resend } => {
-                Stage::Stopping { due: due.min(asked.max(now + STOP_WINDOW_MIN)), resend }
+            Stage::Stopping { due, signal } => {
+                Stage::Stopping { due: due.min(asked.max(now + STOP_WINDOW_MIN)), signal }
             }
             Stage::Running | Stage::Killed { .. } | Stage::Gone => self,
         }
@@ -331,10 +352,22 @@ impl Stage {
         }
     }
 
+    fn stop_sent(self) -> Stage {
+        match self {
+            Stage::Stopping { due, .. } => Stage::Stopping { due, signal: Sending::Sent },
+            Stage::Running
+            | Stage::Held { .. }
+            | Stage::PreStop { .. }
+            | Stage::Turn { .. }
+            | Stage::Killed { .. }
+            | Stage::Gone => self,
+        }
+    }
+
     fn stop_failed(self, now: Moment) -> Stage {
         match self {
             Stage::Stopping { due, .. } => {
-                Stage::Stopping { due, resend: Some(now + RESEND_AFTER) }
+                Stage::Stopping { due, signal: Sending::Failed { again: now + RESEND_AFTER } }
             }
             Stage::Running
             | Stage::Held { .. }
@@ -367,7 +400,7 @@ fn begin(
     actions: &mut Vec<Action>,
 ) -> Stage {
     if let Progress::StopSent { kill_at } = member.progress {
-        return Stage::Stopping { due: kill_at, resend: None };
+        return Stage::Stopping { due: kill_at, signal: Sending::Sent };
     }
     actions.push(Action::Announce { id: member.id.clone() });
     if hold {
@@ -404,9 +437,9 @@ fn settled(
             actions.push(Action::SendKill { id: id() });
             Stage::Killed { resend: None }
         }
-        Stage::Stopping { due, resend: Some(at) } if at <= now => {
+        Stage::Stopping { due, signal: Sending::Failed { again } } if again <= now => {
             actions.push(Action::SendStop { id: id(), kill_at: due });
-            Stage::Stopping { due, resend: None }
+            Stage::Stopping { due, signal: Sending::Underway }
         }
         Stage::Killed { resend: Some(at) } if at <= now => {
             actions.push(Action::SendKill { id: id() });
@@ -426,7 +459,7 @@ fn settled(
 fn send_stop(member: &Member, now: Moment, due: Moment, actions: &mut Vec<Action>) -> Stage {
     let kill_at = due.max(now + STOP_WINDOW_MIN);
     actions.push(Action::SendStop { id: member.id.clone(), kill_at });
-    Stage::Stopping { due: kill_at, resend: None }
+    Stage::Stopping { due: kill_at, signal: Sending::Underway }
 }
 
 /// Who is to end when the pod does: all that run now, and only those (T-NODE-15).

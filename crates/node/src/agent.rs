@@ -251,6 +251,7 @@ fn settings(config: &Config, address: Option<SocketAddr>) -> Settings {
         addresses: config.node_ip.into_iter().collect(),
         port: address.map_or(0, |address| address.port()),
         lease: config.lease,
+        features: config.runtime.features(),
         ..Settings::new(&config.name, &config.data_dir, &config.version)
     }
 }
@@ -319,6 +320,7 @@ fn facts(config: &Config, node: &Node) -> NodeFacts {
         pod_pids_limit: config.pod_pids_limit,
         huge_pages: huge_pages(&status.capacity.clone().unwrap_or_default()),
         swap: swap_is_on(),
+        recursive_read_only: config.runtime.features().recursive_read_only,
         allocatable: status.allocatable.unwrap_or_default(),
         capacity: status.capacity.unwrap_or_default(),
         ..NodeFacts::new(&config.name, config.data_dir.join("kubelet"))

@@ -137,12 +137,15 @@ impl Allocations {
         same
     }
 
-    /// All that was granted is applied. The resize that has ended with it, if one was under way.
-    pub(crate) fn applied(&self, uid: &str) -> Option<Resizing> {
+    /// What the spec says is applied. The resize that has ended with it, if one was under way and nothing
+    /// else has been granted meanwhile.
+    pub(crate) fn applied(&self, uid: &str, spec: &PodSpec) -> Option<Resizing> {
         let mut ended = None;
         self.change(uid, |known| {
-            known.applied = known.granted.clone();
-            ended = known.resizing.take();
+            known.applied = Grant::of(spec);
+            if known.granted.is_of(spec) {
+                ended = known.resizing.take();
+            }
         });
         ended
     }
@@ -345,10 +348,26 @@ mod tests {
         let known = again.get("u").unwrap();
         assert_eq!(known.applied, granted(&pod("1")));
         assert_eq!(known.resizing.as_ref().unwrap().error.as_deref(), Some("no"));
-        assert_eq!(again.applied("u").unwrap().generation, 3);
+        let spec = pod("2").spec.clone().unwrap();
+        assert_eq!(again.applied("u", &spec).unwrap().generation, 3);
         assert_eq!(again.get("u").unwrap().applied, granted(&pod("2")));
         again.retain(&BTreeSet::new());
         assert_eq!(std::fs::read_dir(dir.path().join("allocations")).unwrap().count(), 0);
+    }
+
+    /// N-119: what was granted while something else was being applied is still to be applied.
+    #[test]
+    fn a_resize_that_is_granted_meanwhile_is_not_taken_for_applied() {
+        let dir = tempfile::tempdir().unwrap();
+        let allocations = Allocations::open(dir.path().into());
+        allocations.admit(&pod("1"));
+        allocations.grant("u", granted(&pod("2")), 2);
+        allocations.grant("u", granted(&pod("3")), 3);
+        assert_eq!(allocations.applied("u", pod("2").spec.as_ref().unwrap()), None);
+        let known = allocations.get("u").unwrap();
+        assert_eq!((known.applied, known.granted), (granted(&pod("2")), granted(&pod("3"))));
+        let ended = allocations.applied("u", pod("3").spec.as_ref().unwrap());
+        assert_eq!(ended.map(|resizing| resizing.generation), Some(3));
     }
 
     #[test]
@@ -380,7 +399,7 @@ mod tests {
         assert_eq!(said(), ["PodResizeInProgress=True 2  "]);
         allocations.failed("u", "why");
         assert_eq!(said(), ["PodResizeInProgress=True 2 Error why"]);
-        allocations.applied("u");
+        allocations.applied("u", pod("2").spec.as_ref().unwrap());
         assert_eq!(said(), Vec::<String>::new(), "N-213");
     }
 

@@ -4,8 +4,9 @@
 use crate::endpoint::Metrics;
 use async_trait::async_trait;
 use runtime::{
-    Change, Container, ContainerSpec, ContainerUsage, Credentials, Exec, Image, ImageReference,
-    Images, PullProgress, Resources, Result, Runtime, Sandbox, SandboxSpec, Session, Version,
+    Change, Container, ContainerSpec, ContainerUsage, Credentials, Exec, Features, Image,
+    ImageReference, Images, PullProgress, Resources, Result, Runtime, Sandbox, SandboxSpec,
+    Session, Version,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -56,6 +57,10 @@ impl Runtime for Counted {
 
     async fn ready(&self) -> Result<()> {
         self.count("status", self.runtime.ready()).await
+    }
+
+    fn features(&self) -> Features {
+        self.runtime.features()
     }
 
     fn brings_network(&self) -> bool {

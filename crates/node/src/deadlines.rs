@@ -3,11 +3,12 @@
 //!     Termination ──▶ <data>/endings/<uid>.json ──▶ the next agent's Termination
 //!
 //! Only with `GraceAfterRestart::Kept` (T-EDGE-3). Upstream writes nothing down and starts over with the
-//! whole grace (T-NODE-11), and so does landfall unless it is told otherwise. Written so that a crash of
-//! the agent leaves a whole file; after a loss of power there is nobody left to end.
+//! whole grace (T-NODE-11), and so does landfall unless it is told otherwise. Times are those of the
+//! clock that nobody can set, which is also the one that the agent waits by; it starts anew with the
+//! machine, so a note is good for the boot it was written in. Written so that a crash of the agent leaves
+//! a whole file; after a loss of power there is nobody left to end.
 //! Not here: what the machine makes of it (`lifecycle::termination::Progress`).
 
-use jiff::{SignedDuration, Timestamp};
 use lifecycle::termination::{Member, Moment, Progress, Termination};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,18 +26,25 @@ pub enum GraceAfterRestart {
 }
 
 /// A deadline that moved by less did not move.
-const JITTER: SignedDuration = SignedDuration::from_millis(1);
+const JITTER: Duration = Duration::from_millis(1);
 
 /// One file per pod that is ending.
 pub(crate) struct Deadlines {
     dir: PathBuf,
 }
 
+/// A moment of the machine's monotonic clock, in nanoseconds: the same for every process of one boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Uptime(i64);
+
 /// How far the ending of a pod has come.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Unfinished {
+    /// Which run of the machine the times belong to.
+    boot: String,
     /// When all of it should have ended by.
-    due: Timestamp,
+    due: Uptime,
     /// What was done, by container id. Who is not named is to be ended from the start.
     done: BTreeMap<String, Done>,
 }
@@ -47,7 +55,7 @@ enum Done {
     Hook,
     #[serde(rename_all = "camelCase")]
     Stop {
-        kill_at: Timestamp,
+        kill_at: Uptime,
     },
 }
 
@@ -58,8 +66,10 @@ impl Deadlines {
         Ok(Deadlines { dir })
     }
 
+    /// What was written since the machine started: whatever an earlier run of it was ending is over.
     pub(crate) fn read(&self, uid: &str) -> Option<Unfinished> {
-        serde_json::from_slice(&std::fs::read(self.path(uid)).ok()?).ok()
+        let kept = serde_json::from_slice(&std::fs::read(self.path(uid)).ok()?);
+        kept.ok().filter(|kept: &Unfinished| kept.boot == clock::boot())
     }
 
     pub(crate) fn write(&self, uid: &str, unfinished: &Unfinished) -> std::io::Result<()> {
@@ -90,8 +100,8 @@ impl Deadlines {
 
 impl Unfinished {
     /// `now` is the same moment on both clocks. None: nobody was asked to end.
-    pub(crate) fn of(machine: &Termination, now: (Moment, Timestamp)) -> Option<Unfinished> {
-        let at = |moment: Moment| wall(now, moment);
+    pub(crate) fn of(machine: &Termination, now: (Moment, Uptime)) -> Option<Unfinished> {
+        let at = |moment: Moment| now.1.at(now.0, moment);
         let done = machine.stages().filter_map(|(member, stage)| {
             let done = match stage.progress(now.0) {
                 Progress::Fresh => return None,
@@ -100,12 +110,12 @@ impl Unfinished {
             };
             Some((member.id.clone(), done))
         });
-        Some(Unfinished { due: at(machine.due()?), done: done.collect() })
+        Some(Unfinished { boot: clock::boot(), due: at(machine.due()?), done: done.collect() })
     }
 
-    /// Nothing has happened since: the times are the same but for what two clocks differ by.
+    /// Nothing has happened since: the times are the same but for what lies between two looks at a clock.
     pub(crate) fn is_as(&self, other: Option<&Unfinished>) -> bool {
-        let near = |a: Timestamp, b: Timestamp| a.duration_since(b).abs() < JITTER;
+        let near = |a: Uptime, b: Uptime| a.until(b).max(b.until(a)) < JITTER;
         let same = |(a, b): (&Done, &Done)| match (a, b) {
             (Done::Stop { kill_at: a }, Done::Stop { kill_at: b }) => near(*a, *b),
             (a, b) => a == b,
@@ -118,8 +128,8 @@ impl Unfinished {
     }
 
     /// Tells the members what was done; answers how much time is left. Moments count from now.
-    pub(crate) fn resume(&self, members: &mut [Member], now: Timestamp) -> Duration {
-        let left = |at: Timestamp| Duration::try_from(at.duration_since(now)).unwrap_or_default();
+    pub(crate) fn resume(&self, members: &mut [Member], now: Uptime) -> Duration {
+        let left = |at: Uptime| now.until(at);
         for member in members {
             member.progress = match self.done.get(&member.id) {
                 None => Progress::Fresh,
@@ -133,12 +143,22 @@ impl Unfinished {
     }
 }
 
-/// The time of day of a moment, before or after now.
-fn wall((moment, time): (Moment, Timestamp), other: Moment) -> Timestamp {
-    let signed = |by: Duration| SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
-    let (later, earlier) = (moment.until(other), other.until(moment));
-    let shifted = time.checked_add(signed(later)).and_then(|t| t.checked_sub(signed(earlier)));
-    shifted.unwrap_or(Timestamp::MAX)
+impl Uptime {
+    pub(crate) fn now() -> Uptime {
+        Uptime(clock::monotonic())
+    }
+
+    /// How long until `later`; nothing if that is past.
+    fn until(self, later: Uptime) -> Duration {
+        u64::try_from(later.0.saturating_sub(self.0)).map(Duration::from_nanos).unwrap_or_default()
+    }
+
+    /// The uptime at `other`, if `moment` is at this one.
+    fn at(self, moment: Moment, other: Moment) -> Uptime {
+        let nanos = |by: Duration| i64::try_from(by.as_nanos()).unwrap_or(i64::MAX);
+        let (later, earlier) = (nanos(moment.until(other)), nanos(other.until(moment)));
+        Uptime(self.0.saturating_add(later).saturating_sub(earlier))
+    }
 }
 
 #[cfg(test)]
@@ -158,8 +178,8 @@ mod tests {
         }
     }
 
-    fn time(second: i64) -> Timestamp {
-        Timestamp::from_second(1_000_000 + second).unwrap()
+    fn time(second: i64) -> Uptime {
+        Uptime((1_000_000 + second) * 1_000_000_000)
     }
 
     fn moment(second: u64) -> Moment {
@@ -174,6 +194,9 @@ mod tests {
         let mut machine = Termination::new(all());
         machine.step(moment(10), Input::Terminate { grace: Duration::from_secs(20) });
         machine.step(moment(14), Input::HookFinished { id: "hooked".into() });
+        for id in ["plain", "hooked"] {
+            machine.step(moment(14), Input::StopSent { id: id.into() });
+        }
         let unfinished = Unfinished::of(&machine, (moment(15), time(15))).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let deadlines = Deadlines::open(dir.path()).unwrap();
@@ -193,6 +216,7 @@ mod tests {
     fn a_deadline_that_passed_while_nobody_looked_is_now() {
         let mut machine = Termination::new(vec![member("plain", false)]);
         machine.step(moment(0), Input::Terminate { grace: Duration::from_secs(5) });
+        machine.step(moment(0), Input::StopSent { id: "plain".into() });
         let unfinished = Unfinished::of(&machine, (moment(1), time(1))).unwrap();
         let mut resumed = vec![member("plain", false)];
         assert_eq!(unfinished.resume(&mut resumed, time(60)), Duration::ZERO);
@@ -203,5 +227,41 @@ mod tests {
     fn what_was_not_asked_to_end_is_not_written_down() {
         let machine = Termination::new(vec![member("plain", false)]);
         assert_eq!(Unfinished::of(&machine, (moment(1), time(1))), None);
+    }
+
+    /// T-EDGE-3: whoever sets the clock while no agent looks moves no deadline.
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_jumps_while_the_agent_is_away_moves_no_deadline() {
+        clock::simulate(jiff::Timestamp::from_second(1_000_000).unwrap(), 0);
+        for jump in [-3600, 3600] {
+            let mut machine = Termination::new(vec![member("plain", false)]);
+            machine.step(moment(0), Input::Terminate { grace: Duration::from_secs(20) });
+            machine.step(moment(0), Input::StopSent { id: "plain".into() });
+            let unfinished = Unfinished::of(&machine, (moment(0), Uptime::now())).unwrap();
+            clock::jump(jiff::SignedDuration::from_secs(jump));
+            tokio::time::sleep(Duration::from_secs(7)).await;
+            let mut resumed = vec![member("plain", false)];
+            let left = unfinished.resume(&mut resumed, Uptime::now());
+            assert_eq!(left, Duration::from_secs(13), "after a jump by {jump} s");
+            assert_eq!(resumed[0].progress, Progress::StopSent { kill_at: moment(13) });
+        }
+        clock::stop_simulating();
+    }
+
+    /// Nothing that ran before a reboot runs after it, and its times mean nothing any more.
+    #[test]
+    fn what_was_written_before_a_reboot_is_not_resumed() {
+        let mut machine = Termination::new(vec![member("plain", false)]);
+        machine.step(moment(0), Input::Terminate { grace: Duration::from_secs(5) });
+        let now = (moment(0), Uptime::now());
+        let unfinished = Unfinished::of(&machine, now).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let deadlines = Deadlines::open(dir.path()).unwrap();
+        deadlines
+            .write("uid", &Unfinished { boot: "another".into(), ..unfinished.clone() })
+            .unwrap();
+        assert_eq!(deadlines.read("uid"), None);
+        deadlines.write("uid", &unfinished).unwrap();
+        assert_eq!(deadlines.read("uid"), Some(unfinished));
     }
 }

@@ -242,7 +242,7 @@ impl Dispatch {
             pressure: &pressure,
             sysctls: &[],
             apparmor: false,
-            strict_groups: true,
+            strict_groups: self.parts.runtime.features().strict_groups,
             shutting_down: self.closed,
         };
         match admission::decide(&here, &self.admitted(), pod) {

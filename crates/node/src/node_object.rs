@@ -24,7 +24,7 @@ pub(crate) use registration::{FactsProvider, Registration, node_reference};
 
 use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use runtime::{Image, Version};
+use runtime::{Features, Image, Version};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -56,8 +56,7 @@ pub(crate) struct Settings {
     /// Of this program, as `v1.36.4`.
     pub(crate) version: String,
     /// What the runtime can do.
-    pub(crate) strict_groups: bool,
-    pub(crate) recursive_read_only: bool,
+    pub(crate) features: Features,
 }
 
 /// Name of a node by default: the kernel's hostname, trimmed and in lower case (N-3).
@@ -81,8 +80,7 @@ impl Settings {
             port: 10250,
             lease: LEASE_DURATION,
             version: version.to_owned(),
-            strict_groups: true,
-            recursive_read_only: true,
+            features: Features { recursive_read_only: true, strict_groups: true },
         }
     }
 }

@@ -147,6 +147,22 @@ impl Timeline {
         };
         if tokio::time::timeout(FLUSH_MAX, told).await.is_err() {
             tracing::info!(uid, "the API does not know yet how this pod ended; it will be told");
+            self.sync(uid).await;
+        }
+    }
+
+    /// The object is about to go, and what is known of its end is known here only.
+    async fn sync(&self, uid: &str) {
+        let sync = self.lock().get(uid).and_then(|entry| Some(entry.journal.as_ref()?.synced()));
+        let synced = match sync {
+            None => return,
+            Some(Ok(sync)) => {
+                clock::apart(sync).await.unwrap_or_else(|error| Err(std::io::Error::other(error)))
+            }
+            Some(Err(error)) => Err(error),
+        };
+        if let Err(error) = synced {
+            tracing::warn!(uid, %error, "a power cut now would lose how this pod ended");
         }
     }
 
@@ -307,4 +323,29 @@ pub fn subject(pod: &Pod, node: &str) -> Subject {
 /// When the runtime saw it, by both clocks.
 pub fn when(at: Timestamp) -> Stamp {
     stamp().when(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the API was not told by then is on disk, and a later agent tells it.
+    #[tokio::test(start_paused = true)]
+    async fn an_ending_does_not_wait_long_for_an_api_that_is_away_and_loses_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let nobody = Client::connect("http://127.0.0.1:1", "token", None).await.unwrap();
+        let timeline = Timeline::open(&nobody, "n1", dir.path());
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": { "name": "web", "namespace": "default", "uid": "u-1" }
+        }))
+        .unwrap();
+        timeline.record(&pod, What::SandboxStopped);
+        timeline.record(&pod, What::VolumesGone);
+        let began = tokio::time::Instant::now();
+        timeline.flush("u-1").await;
+        assert!(began.elapsed() < 2 * FLUSH_MAX, "{:?}", began.elapsed());
+        let left = Journal::left_in(dir.path());
+        let steps: Vec<_> = left[0].3.iter().map(|step| step.what.clone()).collect();
+        assert_eq!(steps, [What::SandboxStopped, What::VolumesGone]);
+    }
 }

@@ -23,7 +23,7 @@ pub use cri::Cri;
 pub use error::{Error, Result};
 pub use images::{ImageConfig, ImageStore, Name, Registries};
 pub use native::{Native, NativeConfig, Unpacked};
-pub use runtime::{Change, Images, PullProgress, Runtime, Version};
+pub use runtime::{Change, Features, Images, PullProgress, Runtime, Version};
 pub use session::{Output, Session, Size};
 pub use shim::{MODE as SHIM_WORD, run_if_asked as run_shim_if_asked};
 pub use spec::{

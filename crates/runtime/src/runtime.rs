@@ -26,12 +26,26 @@ pub struct Change {
     pub pod: String,
 }
 
+/// What not every runtime can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Features {
+    /// Mounts that are read-only with all that is below them.
+    pub recursive_read_only: bool,
+    /// [`crate::Security::strict_groups`].
+    pub strict_groups: bool,
+}
+
 #[async_trait]
 pub trait Runtime: Send + Sync + 'static {
     async fn version(&self) -> Result<Version>;
 
     /// Ok when containers can be started. The error text becomes part of the Node's Ready condition.
     async fn ready(&self) -> Result<()>;
+
+    /// What it can do besides what every runtime can; it does not change while this is connected.
+    fn features(&self) -> Features {
+        Features { recursive_read_only: true, strict_groups: true }
+    }
 
     /// True when sandboxes get their network from the runtime (CNI behind CRI), false when the
     /// caller prepares a network namespace and passes its path.

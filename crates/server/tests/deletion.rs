@@ -647,7 +647,7 @@ async fn t_api_43_a_pod_that_is_being_deleted_is_not_bound() {
 }
 
 /// A row: kind, finalizer it has, policy asked for, the finalizers it then has (none: it is gone).
-/// T-API-44, T-API-45, T-API-46, T-API-47
+/// T-API-44, T-API-45, T-API-46, T-API-47, T-EDGE-25
 #[tokio::test]
 async fn t_api_44_to_47_what_becomes_of_what_it_owns() {
     let cluster = Cluster::start().await;

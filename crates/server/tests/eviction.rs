@@ -114,7 +114,7 @@ async fn t_evict_3_the_pod_says_why_it_ends_before_it_does() {
     assert_eq!(target(&events[1]), said);
 }
 
-/// T-EVICT-4
+/// T-EVICT-4, T-EDGE-17
 #[tokio::test]
 async fn t_evict_4_two_budgets_over_one_pod_are_more_than_it_can_handle() {
     let cluster = Cluster::start().await;
@@ -182,7 +182,7 @@ async fn t_evict_7_a_budget_that_nobody_has_looked_at_yet_asks_for_patience() {
     assert_eq!(cause["message"], "The disruption budget b is still being processed by the server.");
 }
 
-/// T-EVICT-8
+/// T-EVICT-8, T-EDGE-17: nobody can say when the budget allows more, so no time is named.
 #[tokio::test]
 async fn t_evict_8_a_budget_with_nothing_left_refuses_and_names_no_time() {
     let cluster = Cluster::start().await;
@@ -197,6 +197,23 @@ async fn t_evict_8_a_budget_with_nothing_left_refuses_and_names_no_time() {
                "message": "The disruption budget b needs 2 healthy pods and has 2 currently"}]})
     );
     assert_eq!(cluster.read(&path("p")).await, made);
+}
+
+/// T-EDGE-16: only an eviction asks; whoever may delete pods may delete this one.
+#[tokio::test]
+async fn t_edge_16_a_plain_delete_asks_no_budget() {
+    let cluster = Cluster::start().await;
+    running(&cluster, "p", true).await;
+    budget(&cluster, "b", [0, 2, 2], None).await;
+    assert_eq!(evict(&cluster, "p").await.refused(429, "TooManyRequests"), FULL);
+    let said = cluster.delete_with(&path("p"), json!({})).await.ok();
+    assert!(said["metadata"]["deletionTimestamp"].is_string(), "{said}");
+    let budget = cluster.read(&format!("{BUDGETS}/b")).await;
+    assert_eq!(
+        budget["status"]["disruptedPods"],
+        Value::Null,
+        "and the budget knows nothing of it"
+    );
 }
 
 /// T-EVICT-9

@@ -162,6 +162,7 @@ impl Runtime for Hands {
     }
 
     async fn stop_container(&self, container: &str, _window: Duration) -> Result<()> {
+        self.life.stops();
         let asked = self.book.now();
         self.call(|| self.machine.stop_container(container, &self.agent, asked)).await;
         Ok(())

@@ -88,6 +88,13 @@ impl Host {
             steps => now.life.end_after(steps),
         }
     }
+
+    /// When it next wants to stop a container, before the container has its signal.
+    pub(crate) fn crash_at_stop(&self, downtime: Duration) {
+        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        now.downtime = downtime;
+        now.life.end_at_stop();
+    }
 }
 
 impl Host {

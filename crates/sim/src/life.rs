@@ -15,6 +15,8 @@ pub(crate) struct Life {
     steps: AtomicU64,
     /// The step at which it ends by itself; 0: never.
     last: AtomicU64,
+    /// It ends when it next stops a container.
+    last_stop: AtomicBool,
 }
 
 impl Life {
@@ -24,6 +26,7 @@ impl Life {
             died: Notify::new(),
             steps: AtomicU64::new(0),
             last: AtomicU64::new(0),
+            last_stop: AtomicBool::new(false),
         })
     }
 
@@ -49,9 +52,22 @@ impl Life {
         self.last.store(self.steps.load(Relaxed) + steps.max(1), Relaxed);
     }
 
+    /// It ends when it next stops a container.
+    pub(crate) fn end_at_stop(&self) {
+        self.last_stop.store(true, Relaxed);
+    }
+
+    /// A container is about to be stopped.
+    pub(crate) fn stops(&self) {
+        if self.last_stop.load(Relaxed) {
+            self.end();
+        }
+    }
+
     /// It does not end by itself.
     pub(crate) fn spare(&self) {
         self.last.store(0, Relaxed);
+        self.last_stop.store(false, Relaxed);
     }
 
     pub(crate) fn is_over(&self) -> bool {

@@ -24,6 +24,11 @@ pub(crate) enum Act {
         steps: u64,
         downtime: Duration,
     },
+    /// When it next stops a container.
+    CrashAtStop {
+        host: usize,
+        downtime: Duration,
+    },
     CrashPlane {
         downtime: Duration,
     },
@@ -127,6 +132,7 @@ fn trouble_of(chance: &mut Chance, scenario: &Scenario, trouble: Trouble) -> Act
             let steps = if chance.percent(30) { 0 } else { chance.between(1, 60) };
             Act::CrashAgent { host, steps, downtime: chance.millis(0, 20_000) }
         }
+        Trouble::StopCrash => Act::CrashAtStop { host, downtime: chance.millis(0, 20_000) },
         Trouble::PlaneCrash => Act::CrashPlane { downtime: chance.millis(0, 15_000) },
         Trouble::PlaneCut => {
             let writes = chance.between(0, 30);

@@ -220,6 +220,11 @@ pub(crate) async fn act(cluster: &mut Cluster, what: Act) {
             cluster.book.say(format!("{} will crash in {steps} steps", host.name));
             host.crash_after(steps, downtime);
         }
+        Act::CrashAtStop { host, downtime } => {
+            let host = &cluster.hosts[host];
+            cluster.book.say(format!("{} will crash when it stops a container", host.name));
+            host.crash_at_stop(downtime);
+        }
         Act::CrashPlane { downtime } => crash_plane(cluster, downtime).await,
         Act::CutPlane { writes, downtime } => {
             let _ = cluster.plane.cut_after(writes).await;

@@ -48,6 +48,8 @@ impl Style {
 pub(crate) enum Trouble {
     /// An agent is killed, at some moment or in the middle of some step.
     AgentCrash,
+    /// An agent is killed when it has decided to stop a container and before the signal is sent.
+    StopCrash,
     /// The control plane is killed.
     PlaneCrash,
     /// The control plane is killed after exactly so many writes.
@@ -151,6 +153,16 @@ pub static SCENARIOS: &[Scenario] = &[
         style: Style::Settle,
         troubles: &[],
         second_deletes: 0,
+    },
+    Scenario {
+        name: "unsent",
+        about: "agents are killed between the wish to stop a container and its signal; clocks are set",
+        nodes: 1,
+        pods: (3, 6),
+        span: Duration::from_secs(60),
+        style: Style::Once,
+        troubles: &[StopCrash, StopCrash, ClockJump],
+        second_deletes: 10,
     },
     Scenario {
         name: "mix",

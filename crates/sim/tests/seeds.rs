@@ -19,6 +19,18 @@ fn five_seeds_of_every_scenario_keep_every_rule() {
     assert!(summary.containers > 100, "{summary:?}");
 }
 
+/// T-EDGE-3: an agent that dies between the wish and the signal, and a clock that is set meanwhile, cost a
+/// container neither its signal nor its time. Odd seeds keep deadlines across a restart.
+#[test]
+fn a_signal_that_was_not_sent_is_sent_by_the_next_agent() {
+    let ground = Ground::lay().unwrap();
+    let summary =
+        sim::run_many(&ground, scenario("unsent"), 0..60, &Options::default(), &|_| {}).unwrap();
+    if let Some(outcome) = &summary.failure {
+        panic!("{:?}\n{}", outcome.violation, outcome.story.join("\n"));
+    }
+}
+
 /// Decision 1 of the design: a seed replays byte for byte. `make sim` does it with a hundred.
 #[test]
 fn the_same_seed_tells_the_same_story() {

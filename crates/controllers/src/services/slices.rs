@@ -204,6 +204,7 @@ mod tests {
         serde_json::from_value(json!({ "metadata": { "name": "n", "labels": labels } })).unwrap()
     }
 
+    /// T-EDGE-32: an ending pod serves for as long as it is ready, and says that it ends.
     #[test]
     fn t_net_1_to_5_ready_serving_and_terminating_tell_the_truth() {
         let ip = Some("10.0.0.1");

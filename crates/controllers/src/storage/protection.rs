@@ -173,6 +173,7 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
+    /// T-EDGE-24: as upstream, a finished pod counts as long as it is there.
     #[test]
     fn t_ctrl_60_a_claim_is_used_by_scheduled_pods_finished_or_not() {
         let pod = |node: &str, phase: &str, volume: Value| -> Pod {

@@ -75,6 +75,39 @@ async fn t_ctrl_53_t_edge_21_pods_go_first_and_are_counted_while_they_remain() {
     cluster.stop().await;
 }
 
+/// As upstream: nothing else goes before the last pod, and one whose finalizer nobody takes away never
+/// goes. The namespace says who holds it.
+#[tokio::test(start_paused = true)]
+async fn t_edge_23_a_pod_that_is_held_holds_the_rest_of_its_namespace() {
+    let cluster = Cluster::start().await;
+    let (namespaces, away) = (cluster.follow::<Namespace>(), ObjectKey::cluster("away"));
+    cluster.namespace("away").await;
+    cluster.create::<Secret>(json!({ "metadata": { "namespace": "away", "name": "s" } })).await;
+    let held = json!({ "metadata": { "finalizers": ["example.com/hold"] } });
+    cluster.running_pod("away", "p", "n", held).await;
+    cluster.delete::<Namespace>(&away).await;
+    let ending = cluster.follow::<Pod>();
+    ending
+        .when(&key("away", "p"), |pod| pod.is_some_and(|p| p.metadata.deletion_timestamp.is_some()))
+        .await;
+    let now = DeleteOptions::default().grace(0);
+    cluster.client.delete::<Pod>(&key("away", "p"), &now).await.unwrap();
+    let holds = "True Some content in the namespace has finalizers remaining: \
+                 example.com/hold in 1 resource instances";
+    namespaces
+        .when(&away, |namespace| {
+            let said = namespace.and_then(|n| condition(n, "NamespaceFinalizersRemaining"));
+            said.as_deref() == Some(holds)
+        })
+        .await;
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(cluster.names::<Secret>("away").await, ["s"], "nothing else before the pod");
+    let free = json!({ "metadata": { "finalizers": null } });
+    cluster.client.patch_merge::<Pod>(&key("away", "p"), &free).await.unwrap();
+    namespaces.gone(&away).await;
+    cluster.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn t_ctrl_55_w_69_conditions_name_the_finalizers_that_hold_a_namespace() {
     let cluster = Cluster::start().await;

@@ -5,6 +5,7 @@ use client::ObjectKey;
 use controllers::Options;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -105,6 +106,7 @@ async fn t_ctrl_35_w_19_an_ending_pod_without_a_node_has_failed() {
     cluster.stop().await;
 }
 
+/// T-EDGE-14: nobody but a person knows that the node will not come back and run it on.
 #[tokio::test(start_paused = true)]
 async fn t_ctrl_36_t_ctrl_43_ending_pods_of_a_lost_node_wait_until_it_is_out_of_service() {
     let cluster = Cluster::start().await;
@@ -128,6 +130,7 @@ async fn t_ctrl_36_t_ctrl_43_ending_pods_of_a_lost_node_wait_until_it_is_out_of_
     cluster.stop().await;
 }
 
+/// T-EDGE-16: a budget that allows nothing is not asked.
 #[tokio::test(start_paused = true)]
 async fn t_ctrl_42_c_188_a_taint_ends_pods_when_their_toleration_is_over() {
     let cluster = Cluster::start().await;
@@ -138,6 +141,12 @@ async fn t_ctrl_42_c_188_a_taint_ends_pods_when_their_toleration_is_over() {
                           "tolerationSeconds": seconds });
         json!({ "spec": { "tolerations": [own] } })
     };
+    cluster
+        .create::<PodDisruptionBudget>(json!({
+            "metadata": { "namespace": "default", "name": "none" },
+            "spec": { "maxUnavailable": 0, "selector": {} },
+        }))
+        .await;
     cluster.running_pod("default", "now", "n", json!({})).await;
     cluster.running_pod("default", "later", "n", tolerating(json!(10))).await;
     cluster.running_pod("default", "never", "n", tolerating(Value::Null)).await;

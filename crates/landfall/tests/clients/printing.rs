@@ -30,7 +30,7 @@ fn t_cli_16_pods_have_their_columns() {
     });
 }
 
-/// T-CLI-17, T-CLI-18, T-CLI-19, T-CLI-20, T-CLI-21, T-CLI-22
+/// T-CLI-17, T-CLI-18, T-CLI-19, T-CLI-20, T-CLI-21, T-CLI-22, T-EDGE-30
 #[test]
 fn t_cli_17_to_22_a_pods_status_column_tells_its_story() {
     each_kubectl(|kubectl| {
@@ -127,7 +127,7 @@ fn waiting_ends_when_the_condition_is_true() {
     });
 }
 
-/// T-CLI-28
+/// T-CLI-28, T-EDGE-30: what kubectl makes of the time is its own work.
 #[test]
 fn t_cli_28_a_description_tells_of_the_ending() {
     each_kubectl(|kubectl| {

@@ -51,6 +51,14 @@ fn on_a_node_with(images: &[&str], args: &[&str], test: impl FnOnce(&Cluster, &K
     ground.is_as_before(&cluster.data_dir());
 }
 
+/// What the node says its runtime can do. landfall's own can do all of it.
+fn can(kubectl: &Kubectl, feature: &str) -> bool {
+    let said = kubectl.ok(&format!("kubectl get node n1 -o jsonpath='{{.status.{feature}}}'"));
+    let can = said.trim() == "true";
+    assert!(can || harness::other_runtime().is_some(), "{feature}: {said}");
+    can
+}
+
 /// An event with these words comes.
 fn happens(kubectl: &Kubectl, words: &str) {
     kubectl.ok(&format!(

@@ -1,6 +1,7 @@
 //! Volumes row by row: types of paths, projections, parts, propagation, devices.
 
-use crate::{happens, on_a_node};
+use crate::harness::Kubectl;
+use crate::{can, happens, on_a_node};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -242,6 +243,11 @@ fn mounts_below_a_volume_follow_propagation_and_recursive_read_only() {
         let _shared = HostMount::new(&["--bind", path], &shared);
         host("mount", &["--make-shared", path]);
         let _below = HostMount::new(&["-t", "tmpfs", "tmpfs"], &shared.join("below"));
+        let deep = can(kubectl, "runtimeHandlers[0].features.recursiveReadOnlyMounts");
+        if !deep {
+            recursive_read_only_is_refused(kubectl, path);
+        }
+        let wish = if deep { "Enabled" } else { "IfPossible" };
         kubectl.ok(&format!(
             "kubectl apply -f - <<'EOF'
 apiVersion: v1
@@ -256,7 +262,7 @@ spec:
     command: [sleep, '1000']
     volumeMounts:
     - {{name: v, mountPath: /ro, readOnly: true}}
-    - {{name: v, mountPath: /deep, readOnly: true, recursiveReadOnly: Enabled}}
+    - {{name: v, mountPath: /deep, readOnly: true, recursiveReadOnly: {wish}}}
     - {{name: v, mountPath: /slave, mountPropagation: HostToContainer}}
     - {{name: v, mountPath: /alone}}
   - name: mounts
@@ -270,10 +276,19 @@ kubectl wait --for=condition=Ready pod/p --timeout=30s"
         let reads = "kubectl exec p -c reads --";
         kubectl.fails(&format!("{reads} touch /ro/x"), "Read-only file system");
         kubectl.ok(&format!("{reads} touch /ro/below/x"));
-        kubectl.fails(&format!("{reads} touch /deep/below/x"), "Read-only file system");
+        let is = match deep {
+            true => {
+                kubectl.fails(&format!("{reads} touch /deep/below/x"), "Read-only file system");
+                "Enabled"
+            }
+            false => {
+                kubectl.ok(&format!("{reads} touch /deep/below/x"));
+                "Disabled"
+            }
+        };
         kubectl.prints(
             "kubectl get pod p -o jsonpath='{range .status.containerStatuses[?(@.name==\"reads\")].volumeMounts[*]}{.mountPath}={.recursiveReadOnly} {end}' | tr ' ' '\\n' | grep -e ^/ro -e ^/deep",
-            "/ro=Disabled\n/deep=Enabled",
+            &format!("/ro=Disabled\n/deep={is}"),
         );
         let late = shared.join("late");
         let _late = HostMount::new(&["-t", "tmpfs", "tmpfs"], &late);
@@ -287,6 +302,30 @@ kubectl wait --for=condition=Ready pod/p --timeout=30s"
                     kubectl delete pod p");
         assert!(late.join("seen").exists(), "the node's own mounts are left alone");
     });
+}
+
+/// N-153: where the runtime cannot, nothing runs that believes it.
+fn recursive_read_only_is_refused(kubectl: &Kubectl, path: &str) {
+    kubectl.ok(&format!(
+        "kubectl apply -f - <<'EOF'
+apiVersion: v1
+kind: Pod
+metadata: {{name: deep}}
+spec:
+  terminationGracePeriodSeconds: 1
+  volumes: [{{name: v, hostPath: {{path: {path}}}}}]
+  containers:
+  - name: c
+    image: busybox:1
+    command: [sleep, '1000']
+    volumeMounts: [{{name: v, mountPath: /v, readOnly: true, recursiveReadOnly: Enabled}}]
+EOF
+kubectl wait --timeout=30s pod/deep --for=jsonpath='{{.status.containerStatuses[0].state.waiting.reason}}'=CreateContainerConfigError"
+    ));
+    kubectl.prints(
+        "kubectl get pod deep -o jsonpath='{.status.containerStatuses[0].state.waiting.message}'",
+        "volume \"v\" requested recursive read-only mode, but it is not supported by the runtime",
+    );
 }
 
 /// N-147, N-148, N-155: a disk as a device, as files, and claims that cannot be had.

@@ -31,7 +31,8 @@ fn any_input() -> impl Strategy<Value = Input> {
     prop_oneof![
         2 => (0u64..40).prop_map(|s| Input::Terminate { grace: Duration::from_secs(s) }),
         2 => id.clone().prop_map(|id| Input::HookFinished { id }),
-        2 => id.prop_map(|id| Input::Exited { id }),
+        2 => id.clone().prop_map(|id| Input::Exited { id }),
+        1 => id.prop_map(|id| Input::StopSent { id }),
         1 => Just(Input::Tick),
         1 => Just(Input::Drained),
     ]

@@ -33,7 +33,8 @@ pub(super) fn exit(name: &str) -> Input {
     Input::Exited { id: name.into() }
 }
 
-/// Plays a story against a clock in milliseconds that ticks when something is due.
+/// Plays a story against a clock in milliseconds that ticks when something is due. Whoever sends a
+/// signal says at once that it is sent.
 pub(super) fn play(mut machine: Termination, inputs: &[(u64, Input)]) -> Vec<(u64, Action)> {
     play_until(&mut machine, inputs, u64::MAX)
 }
@@ -56,7 +57,13 @@ pub(super) fn play_until(
             (_, Some(due)) => (due, Input::Tick),
             (_, None) => return done,
         };
-        let actions = machine.step(Moment(Duration::from_millis(at)), input);
+        let now = Moment(Duration::from_millis(at));
+        let actions = machine.step(now, input);
+        for action in &actions {
+            if let Action::SendStop { id, .. } = action {
+                assert_eq!(machine.step(now, Input::StopSent { id: id.clone() }), []);
+            }
+        }
         done.extend(actions.into_iter().map(|action| (at, action)));
     }
 }
@@ -188,6 +195,7 @@ fn t_node_15_all_containers_end_at_the_same_time() {
     check("T-NODE-15, 41, 43", who, &inputs, &wanted);
 }
 
+/// T-EDGE-11: as upstream, a sidecar's hook does not wait for its turn.
 #[test]
 fn t_node_35_to_37_sidecars_end_after_the_others_in_reverse_order() {
     let who = "s:log s:proxy app web";
@@ -313,13 +321,34 @@ fn t_edge_3_what_is_under_way_says_what_need_not_be_done_again() {
         (Stage::Held { due }, Progress::Fresh),
         (Stage::PreStop { due }, Progress::Fresh),
         (Stage::Turn { due }, Progress::HookDone),
-        (Stage::Stopping { due, resend: None }, sent(due)),
-        (Stage::Stopping { due, resend: Some(now) }, Progress::HookDone),
+        (Stage::Stopping { due, signal: Sending::Underway }, Progress::HookDone),
+        (Stage::Stopping { due, signal: Sending::Failed { again: now } }, Progress::HookDone),
+        (Stage::Stopping { due, signal: Sending::Sent }, sent(due)),
         (Stage::Killed { resend: None }, sent(now)),
         (Stage::Gone, sent(now)),
     ] {
         assert_eq!(stage.progress(now), wanted, "{stage:?}");
     }
+}
+
+/// An agent that dies between the wish and the signal leaves no trace of a signal: whoever comes next
+/// sends it, and only then the kill.
+#[test]
+fn t_edge_3_a_signal_counts_when_it_was_sent_and_not_before() {
+    let second = |s| Moment(Duration::from_secs(s));
+    let mut machine = Termination::new(cast(PLAIN));
+    let actions = machine.step(second(0), term(10));
+    assert!(actions.contains(&Action::SendStop { id: "app".into(), kill_at: second(10) }));
+    let progress = |machine: &Termination, now| machine.stages().next().unwrap().1.progress(now);
+    assert_eq!(progress(&machine, second(0)), Progress::HookDone);
+    let mut next = cast(PLAIN);
+    next[0].progress = progress(&machine, second(0));
+    let late = [(0, term(0))];
+    check_machine("its time is over", Termination::new(next), &late, &["0 stop app", "2 kill app"]);
+    machine.step(second(1), Input::StopSent { id: "app".into() });
+    assert_eq!(progress(&machine, second(1)), Progress::StopSent { kill_at: second(10) });
+    machine.step(second(2), Input::StopFailed { id: "app".into() });
+    assert_eq!(progress(&machine, second(2)), Progress::HookDone);
 }
 
 /// T-NODE-7: upstream waits for the one kill; here the rest of the pod joins it at once.

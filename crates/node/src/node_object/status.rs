@@ -101,7 +101,9 @@ pub(super) fn refreshed(
         daemon_endpoints: Some(NodeDaemonEndpoints {
             kubelet_endpoint: Some(DaemonEndpoint { port: settings.port.into() }),
         }),
-        features: Some(NodeFeatures { supplemental_groups_policy: Some(settings.strict_groups) }),
+        features: Some(NodeFeatures {
+            supplemental_groups_policy: Some(settings.features.strict_groups),
+        }),
         images: Some(images(facts)).filter(|images| !images.is_empty()),
         node_info: Some(node_info(settings, facts)),
         runtime_handlers: Some(vec![runtime_handler(settings)]),
@@ -167,7 +169,7 @@ fn images(facts: &Facts) -> Vec<ContainerImage> {
 /// There is one, the default, which has no name.
 fn runtime_handler(settings: &Settings) -> NodeRuntimeHandler {
     let features = NodeRuntimeHandlerFeatures {
-        recursive_read_only_mounts: Some(settings.recursive_read_only),
+        recursive_read_only_mounts: Some(settings.features.recursive_read_only),
         user_namespaces: Some(false),
     };
     NodeRuntimeHandler { name: Some(String::new()), features: Some(features) }

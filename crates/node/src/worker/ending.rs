@@ -9,7 +9,7 @@ use super::notes::Teller;
 use super::observe::Seen;
 use super::{RETRY, Worker, jittered};
 use crate::config::PodContainer;
-use crate::deadlines::Unfinished;
+use crate::deadlines::{Unfinished, Uptime};
 use crate::probes::{Target, hook_word, run_hook};
 use crate::timeline::stamp;
 use futures::future::BoxFuture;
@@ -130,7 +130,7 @@ impl Worker {
     /// What an agent before this one had done, and the time it had left for the rest (T-EDGE-3).
     fn resume(&self, members: &mut [Member]) -> Option<Duration> {
         let unfinished = self.parts.deadlines.as_ref()?.read(&self.uid)?;
-        Some(unfinished.resume(members, clock::now()))
+        Some(unfinished.resume(members, Uptime::now()))
     }
 
     /// T-NODE-5
@@ -256,7 +256,7 @@ impl Worker {
     fn keep(&self, drive: &mut Drive) {
         let wanted = drive.whole_pod && !drive.machine.is_over();
         let Some(deadlines) = self.parts.deadlines.as_ref().filter(|_| wanted) else { return };
-        let now = (drive.now(), clock::now());
+        let now = (drive.now(), Uptime::now());
         let unfinished = Unfinished::of(&drive.machine, now);
         if let Some(unfinished) = unfinished.filter(|new| !new.is_as(drive.kept.as_ref())) {
             if let Err(error) = deadlines.write(&self.uid, &unfinished) {
@@ -332,7 +332,10 @@ impl Worker {
                     if let Err(error) = runtime.stop_container(&id, window).await {
                         tracing::warn!(%error, id, "the stop signal was not sent");
                         let _ = inputs.send(Input::StopFailed { id }.into()).await;
-                    } else if let Some(teller) = teller {
+                        return;
+                    }
+                    let _ = inputs.send(Input::StopSent { id: id.clone() }.into()).await;
+                    if let Some(teller) = teller {
                         teller.stop_sent(&runtime, &id, asked).await;
                     }
                 });

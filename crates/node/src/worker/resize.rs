@@ -20,9 +20,9 @@ impl Worker {
             .is_some_and(|(known, spec)| known.resizing.is_some() || !known.applied.is_of(spec))
     }
 
-    /// True: something was changed. To be called when what must restart for it has been ended.
+    /// True: something was changed. To be called when what must restart for it has been ended; what is
+    /// granted since then may want another restart, and is for the next time.
     pub(super) async fn resize(&mut self, observed: &Observed) -> Result<bool, String> {
-        self.pod = self.parts.allocations.on(&self.pod);
         let Some(known) = self.parts.allocations.get(&self.uid) else { return Ok(false) };
         let before = with(&self.pod, &known.applied);
         // Without a sandbox there is nothing to change: what is made next is made as granted.
@@ -37,7 +37,8 @@ impl Worker {
             self.publish(observed);
             return Err(why);
         }
-        if let Some(ended) = self.parts.allocations.applied(&self.uid) {
+        let spec = self.pod.spec.clone().unwrap_or_default();
+        if let Some(ended) = self.parts.allocations.applied(&self.uid, &spec) {
             let message = words("completed", &self.pod, ended.generation, "");
             self.parts.recorder.normal(&self.reference(), "ResizeCompleted", message);
         }

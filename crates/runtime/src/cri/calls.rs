@@ -82,6 +82,12 @@ impl Calls {
         self.runtime("runtime", "", SHORT, call).await
     }
 
+    pub(super) async fn status(&self) -> Result<v1::StatusResponse> {
+        let request = v1::StatusRequest { verbose: false };
+        let call = async |mut to: Client| to.status(request).await;
+        self.runtime("runtime", "", SHORT, call).await
+    }
+
     /// Sandboxes and containers with these labels.
     pub(super) async fn list(
         &self,

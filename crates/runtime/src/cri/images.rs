@@ -92,7 +92,9 @@ impl Images for CriImages {
     }
 
     async fn mount(&self, _image: &str, _target: &Path) -> Result<()> {
-        Err(Error::Refused("image volumes need a runtime that mounts them itself".into()))
+        let why =
+            "image volumes are for landfall's own runtime: a CRI runtime is not asked for them";
+        Err(Error::Refused(why.into()))
     }
 }
 

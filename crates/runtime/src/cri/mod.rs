@@ -17,8 +17,8 @@ mod tunnel;
 
 use crate::cgroup::{Cgroup, Level, limit_group};
 use crate::{
-    Change, Container, ContainerSpec, ContainerUsage, Error, Exec, Images, Resources, Result,
-    Runtime, Sandbox, SandboxSpec, Session, User, Version,
+    Change, Container, ContainerSpec, ContainerUsage, Error, Exec, Features, Images, Resources,
+    Result, Runtime, Sandbox, SandboxSpec, Session, User, Version,
 };
 use async_trait::async_trait;
 use calls::{Calls, RUN_MAX, SHORT};
@@ -31,18 +31,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::broadcast;
 
-/// Records of ended containers kept in memory, so that they need not be asked for again.
-const ENDED_MAX: usize = 4096;
+/// Records of containers kept in memory, so that they need not be asked for again.
+const KNOWN_MAX: usize = 4096;
+
+/// CRI does not say when a signal was sent, only when the container has stopped. A call that was not
+/// refused for so long has come far enough.
+const SENT_AFTER: Duration = Duration::from_millis(100);
 
 /// A CRI runtime behind a socket.
 pub struct Cri {
     calls: Calls,
     images: CriImages,
     watcher: Watcher,
+    features: Features,
     /// What ended containers were like: that does not change any more.
     ended: Mutex<HashMap<String, v1::ContainerStatus>>,
     /// Limits that were changed since the container was made.
     updated: Mutex<HashMap<String, Resources>>,
+    /// As whom containers run, where their status does not say it.
+    users: Mutex<HashMap<String, Identified>>,
 }
 
 impl Cri {
@@ -52,9 +59,10 @@ impl Cri {
         let calls = Calls::connect(endpoint).await?;
         calls.version().await?;
         let images = CriImages::open(calls.clone()).await?;
+        let features = observe::features(&calls.status().await?);
         let watcher = Watcher::start(calls.clone());
-        let (ended, updated) = (Mutex::default(), Mutex::default());
-        Ok(Cri { calls, images, watcher, ended, updated })
+        let (ended, updated, users) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Ok(Cri { calls, images, watcher, features, ended, updated, users })
     }
 
     async fn sandbox_status(&self, id: &str) -> Result<v1::PodSandboxStatus> {
@@ -81,7 +89,7 @@ impl Cri {
         let status = status.ok_or_else(|| Error::NotFound { what: "container", id: id.into() })?;
         if status.state() == v1::ContainerState::ContainerExited {
             let mut ended = lock(&self.ended);
-            if ended.len() >= ENDED_MAX {
+            if ended.len() >= KNOWN_MAX {
                 ended.clear();
             }
             ended.insert(id.into(), status.clone());
@@ -95,7 +103,29 @@ impl Cri {
         if let Some(resources) = lock(&self.updated).get(id) {
             container.resources = resources.clone();
         }
+        if container.user.is_none() {
+            container.user = self.user_of(id).await?;
+        }
         Ok(container)
+    }
+
+    /// Runtimes that are older than this question tell it only among what they tell people.
+    async fn user_of(&self, id: &str) -> Result<Option<Identified>> {
+        if let Some(user) = lock(&self.users).get(id) {
+            return Ok(Some(user.clone()));
+        }
+        let request = v1::ContainerStatusRequest { container_id: id.into(), verbose: true };
+        let call = async |mut to: calls::Client| to.container_status(request).await;
+        let told = self.calls.runtime("container", id, SHORT, call).await?.info;
+        let user = observe::user(&told);
+        if let Some(user) = &user {
+            let mut users = lock(&self.users);
+            if users.len() >= KNOWN_MAX {
+                users.clear();
+            }
+            users.insert(id.into(), user.clone());
+        }
+        Ok(user)
     }
 
     /// All that the filter lets through, newest first.
@@ -173,10 +203,12 @@ impl Runtime for Cri {
     }
 
     async fn ready(&self) -> Result<()> {
-        let request = v1::StatusRequest { verbose: false };
-        let call = async |mut to: calls::Client| to.status(request).await;
-        let answer = self.calls.runtime("runtime", "", SHORT, call).await?;
+        let answer = self.calls.status().await?;
         observe::readiness(&answer.status.unwrap_or_default()).map_err(Error::Unavailable)
+    }
+
+    fn features(&self) -> Features {
+        self.features
     }
 
     fn brings_network(&self) -> bool {
@@ -262,13 +294,18 @@ impl Runtime for Cri {
         let seconds = i64::try_from(seconds.max(1)).unwrap_or(i64::MAX / 2);
         let (calls, id) = (self.calls.clone(), container.to_string());
         let watcher = self.watcher.handle();
+        let (told, hears) = tokio::sync::oneshot::channel();
         tokio::spawn(async move {
-            if let Err(error) = Cri::stop_within(&calls, &id, seconds).await {
+            let stopped = Cri::stop_within(&calls, &id, seconds).await;
+            watcher.look();
+            if let Err(Err(error)) = told.send(stopped) {
                 tracing::warn!(container = id, %error, "a container does not stop");
             }
-            watcher.look();
         });
-        Ok(())
+        match tokio::time::timeout(SENT_AFTER, hears).await {
+            Ok(stopped) => stopped.unwrap_or(Ok(())),
+            Err(_) => Ok(()),
+        }
     }
 
     async fn kill_container(&self, container: &str) -> Result<()> {
@@ -283,6 +320,7 @@ impl Runtime for Cri {
         let removed = self.calls.runtime("container", container, SHORT, call).await;
         lock(&self.ended).remove(container);
         lock(&self.updated).remove(container);
+        lock(&self.users).remove(container);
         self.watcher.look();
         gone_is_fine(removed.map(drop))
     }
@@ -368,6 +406,9 @@ async fn make_directory(path: &PathBuf) -> Result<()> {
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// uid, gid and groups of a process.
+type Identified = (u32, u32, Vec<u32>);
 
 /// Shared by whoever may find out that it is time to look.
 type Bell = Arc<tokio::sync::Notify>;

@@ -1,9 +1,9 @@
 //! What a CRI runtime says is so, in our words. Pure.
 
-use super::notes;
+use super::{Identified, notes};
 use crate::{
-    Container, ContainerState, ContainerUsage, Exit, Identity, Image, Mounted, PodNetwork,
-    Resources, Sandbox, SandboxState,
+    Container, ContainerState, ContainerUsage, Exit, Features, Identity, Image, Mounted,
+    PodNetwork, Resources, Sandbox, SandboxState,
 };
 use jiff::Timestamp;
 use k8s_cri::v1;
@@ -173,6 +173,25 @@ pub(super) fn readiness(status: &v1::RuntimeStatus) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// What the runtime says of itself; one that is older than the question can do neither.
+pub(super) fn features(status: &v1::StatusResponse) -> Features {
+    let default = status.runtime_handlers.iter().find(|handler| handler.name.is_empty());
+    let mounts = default.and_then(|handler| handler.features);
+    Features {
+        recursive_read_only: mounts.is_some_and(|can| can.recursive_read_only_mounts),
+        strict_groups: status.features.is_some_and(|can| can.supplemental_groups_policy),
+    }
+}
+
+/// The user of process 1 as containerd tells it to people: in the OCI spec that it gave to runc.
+pub(super) fn user(info: &HashMap<String, String>) -> Option<Identified> {
+    let info: serde_json::Value = serde_json::from_str(info.get("info")?).ok()?;
+    let user = info.pointer("/runtimeSpec/process/user")?;
+    let number = |value: &serde_json::Value| u32::try_from(value.as_u64()?).ok();
+    let groups = user["additionalGids"].as_array().into_iter().flatten();
+    Some((number(&user["uid"])?, number(&user["gid"])?, groups.filter_map(number).collect()))
 }
 
 fn label(labels: &HashMap<String, String>, name: &str) -> String {

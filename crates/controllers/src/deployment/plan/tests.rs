@@ -145,6 +145,27 @@ fn c_41_c_42_c_44_a_rollout_goes_up_then_down_and_stays_when_nothing_gets_ready(
     }
 }
 
+/// T-EDGE-18: as upstream, pods that are still ending count neither for the surge nor against the end;
+/// how many they are is told.
+#[test]
+fn t_ctrl_10_t_ctrl_12_ending_pods_hold_up_no_rollout() {
+    let three = deployment(3, json!(1), json!(0));
+    let ending = |mut set: Arc<ReplicaSet>, pods| {
+        let status = Arc::make_mut(&mut set).status.as_mut().unwrap();
+        status.terminating_replicas = Some(pods);
+        set
+    };
+    let at = (3, 4);
+    let sets = [ending(set(1, "old", 2, 2, at), 5), set(2, "new", 1, 1, at)];
+    assert_eq!(sizes(&planned(&three, &sets), &sets), [2, 2], "T-CTRL-10: the surge is free");
+    let sets = [ending(set(1, "old", 0, 0, at), 5), set(2, "new", 3, 3, at)];
+    let status = planned(&three, &sets).deployment.status.unwrap();
+    assert_eq!(status.terminating_replicas, Some(5));
+    let conditions = status.conditions.unwrap();
+    let progress = conditions.iter().find(|c| c.type_ == "Progressing").unwrap();
+    assert_eq!(progress.reason.as_deref(), Some("NewReplicaSetAvailable"), "T-CTRL-12");
+}
+
 #[test]
 fn c_47_c_48_c_49_scaling_is_spread_in_proportion() {
     let scaled = |replicas| deployment(replicas, json!(3), json!(2));

@@ -115,6 +115,7 @@ fn c_103_indexes_are_filled_from_below_and_twins_go() {
     assert_eq!(status.failed_indexes, None);
 }
 
+/// T-EDGE-19: who must not run twice says `Failed`.
 #[test]
 fn t_ctrl_25_c_106_whether_terminating_pods_are_replaced_is_the_policys_choice() {
     let failed = json!({ "parallelism": 1, "completions": 2, "podReplacementPolicy": "Failed" });

@@ -89,6 +89,17 @@ fn c_72_t_ctrl_15_t_ctrl_16_an_ordered_set_takes_one_step_at_a_time() {
     }
 }
 
+/// As upstream: a pod that never gets ready is waited for before it is taken back, also when the set has
+/// gone back to what worked. Who deletes it by hand gets the new one.
+#[test]
+fn t_edge_20_a_broken_revision_blocks_its_own_rollback() {
+    let three = set(3, json!({}));
+    assert_eq!(steps(&three, "0n+ 1n+ 2o-"), "");
+    assert_eq!(steps(&three, "0n+ 1n+ 2ot"), "");
+    assert_eq!(steps(&three, "0n+ 1n+"), "+2n");
+    assert_eq!(steps(&three, "0n+ 1n+ 2o+"), "-2", "one that is ready is replaced");
+}
+
 #[test]
 fn c_73_t_ctrl_17_a_parallel_set_does_not_wait_but_for_occupied_ordinals() {
     let parallel = |replicas| set(replicas, json!({ "podManagementPolicy": "Parallel" }));
@@ -162,6 +173,7 @@ fn c_70_when_all_are_new_the_new_revision_is_the_current_one() {
     assert_eq!(status.current_revision.as_deref(), Some("old"));
 }
 
+/// T-EDGE-20: its pods go with it, in no order; for an order it is scaled to none first.
 #[test]
 fn t_ctrl_20_a_set_that_goes_does_nothing() {
     let mut set = set(3, json!({}));

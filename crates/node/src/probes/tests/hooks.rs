@@ -48,6 +48,7 @@ async fn t_node_33_sleep_waits_that_long_and_zero_not_at_all() {
     }
 }
 
+/// T-EDGE-9: as upstream, a hook that is refused has run; only the grace bounds how long it may take.
 #[tokio::test]
 async fn t_node_31_any_answer_will_do() {
     let server = Server::start(|_| answer("503 No", "", "")).await;
