@@ -75,7 +75,7 @@ fn a_controller_that_removes_pods_of_unreachable_nodes_is_found() {
 /// T-CTRL-15
 #[test]
 fn a_set_that_makes_a_pod_anew_while_the_old_one_ends_is_found() {
-    let options = meddle(Duration::from_millis(100), |client, pod| async move {
+    let options = meddle(Duration::from_secs(1), |client, pod| async move {
         remove(&client, &pod).await;
     });
     let rule = found(&options);
