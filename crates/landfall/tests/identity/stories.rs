@@ -93,13 +93,17 @@ pub(crate) fn a_lost_node(site: &mut Site) {
     assert_eq!(site.machine_of("lost-0"), machine);
     site.heal(machine);
     stands(site, "lost");
-    assert_ne!(uid(site, "lost-0"), old);
+    let new = uid(site, "lost-0");
+    assert_ne!(new, old);
+    // A container that runs has a process that may not have spoken yet.
+    let told = format!("grep -q '^start lost-0 {new} ' {}/log", site.out().display());
+    kubectl.ok(&format!("for i in $(seq 100); do {told} && exit 0; sleep 0.1; done; exit 1"));
     let log = witness::log(&site.out());
     let at = |what: &str, uid: &str| {
         let line = log.iter().find(|line| line.what == what && line.uid == uid);
         line.unwrap_or_else(|| panic!("no {what} of {uid}: {log:#?}")).at
     };
-    assert!(at("end", &old) <= at("start", &uid(site, "lost-0")), "{log:#?}");
+    assert!(at("end", &old) <= at("start", &new), "{log:#?}");
     nobody_twice(site, &[], "a lost node");
     kubectl.ok("kubectl delete sts lost; kubectl wait --for=delete pod -l app=lost --timeout=40s");
 }

@@ -85,7 +85,7 @@ fn top(kubectl: &Kubectl) {
     kubectl.shows("kubectl get nodemetrics n1", &["NAME", "CPU", "n1"]);
     kubectl.shows(
         "kubectl get --raw /apis/metrics.k8s.io/v1beta1/namespaces/default/pods",
-        &["PodMetricsList", "\"name\":\"busy\"", "\"window\":"],
+        &["\"name\":\"busy\"", "\"window\":", "PodMetricsList"],
     );
     kubectl.shows("kubectl explain podmetrics.containers.usage", &["usage"]);
 }
