@@ -133,12 +133,15 @@ impl Timeline {
     /// being watched.
     pub async fn flush(&self, uid: &str) {
         let mut answered = self.0.answered.subscribe();
+        // Once: an API that refuses is asked again at its own pace.
+        if let Some(entry) = self.lock().get(uid) {
+            entry.urgent.notify_one();
+        }
         let told = async {
             loop {
                 answered.borrow_and_update();
-                match self.lock().get(uid) {
-                    Some(entry) if !entry.waiting.is_empty() => entry.urgent.notify_one(),
-                    _ => return,
+                if self.lock().get(uid).is_none_or(|entry| entry.waiting.is_empty()) {
+                    return;
                 }
                 if answered.changed().await.is_err() {
                     return;
