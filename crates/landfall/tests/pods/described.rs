@@ -280,7 +280,7 @@ const TOLD: &[(&str, &[&str])] = &[
             "20",
         ],
     ),
-    ("quota limit", &["Resource", "Used", "Hard", "configmaps", "10", "pods", "6", "20"]),
+    ("quota limit", &["Resource", "Used", "Hard", "configmaps", "10", "pods", "5", "20"]),
     (
         "node",
         &[
