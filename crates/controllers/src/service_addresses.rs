@@ -34,7 +34,7 @@ pub(crate) async fn run(cluster: &Cluster) {
     let queue = Queue::new();
     let services = Cache::<Service>::builder(&cluster.client).index(BY_ADDRESS, addresses).start();
     let claims = Cache::<IPAddress>::start(&cluster.client);
-    services.feed(&queue, |service| addresses(service));
+    services.feed(&queue, addresses);
     claims.feed(&queue, |claim| vec![name(claim).to_owned()]);
     services.synced().await;
     claims.synced().await;
@@ -65,7 +65,7 @@ async fn repair(
         Step::Nothing => Ok(()),
         Step::Wait(after) => return Ok(Next::After(after)),
         Step::Claim(service) => claim_for(cluster, recorder, &service, &address).await,
-        Step::Remove(claim, why) => remove(cluster, recorder, &claim, why).await,
+        Step::Remove(claim, why) => remove(cluster, recorder, claim, why).await,
         Step::Warn(services) => {
             for service in services {
                 let message = format!(
@@ -154,7 +154,7 @@ async fn claim_for(
 ) -> client::Result<()> {
     // A Service that goes is gone before its claim is: it must not be claimed for anew.
     let live = cluster.client.find::<Service>(&ObjectKey::of(service)).await?;
-    if !live.is_some_and(|live| live.metadata.uid == service.metadata.uid) {
+    if live.is_none_or(|live| live.metadata.uid != service.metadata.uid) {
         return Ok(());
     }
     let message =

@@ -247,7 +247,7 @@ fn a_45_custom_kinds_appear_behind_all_others() {
     );
 
     let aggregated = aggregated(&with, false);
-    let resource = &aggregated["items"][22]["versions"][0]["resources"][1];
+    let resource = &aggregated["items"][23]["versions"][0]["resources"][1];
     assert_eq!(
         resource["responseKind"],
         json!({"group": "stable.example.com", "version": "v1", "kind": "CronTab"})
