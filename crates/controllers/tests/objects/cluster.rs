@@ -26,7 +26,7 @@ impl Cluster {
     }
 
     pub(crate) async fn with(options: Options) -> Cluster {
-        Cluster::through(options, |door| Client::in_process(door)).await
+        Cluster::through(options, Client::in_process).await
     }
 
     /// As [`Cluster::with`], for controllers whose way to the server is another.

@@ -227,7 +227,7 @@ async fn t_ctrl_10_t_ctrl_12_a_rollout_is_done_while_old_pods_are_still_going() 
     for _ in 0..500 {
         for pod in cluster.all::<Pod>().await {
             if pod.metadata.deletion_timestamp.is_none()
-                && !before.contains(&names(&[pod.clone()])[0])
+                && !before.contains(&names(std::slice::from_ref(&pod))[0])
             {
                 cluster.bind(&pod).await;
                 cluster.runs(&pod, true).await;

@@ -194,7 +194,7 @@ async fn c_23_a_pod_that_comes_into_view_is_looked_at_by_those_who_select_it() {
     let name = left.metadata.name.clone().unwrap();
     cluster.patch::<Pod>(&name, json!({ "metadata": { "ownerReferences": null } })).await;
     cluster.when::<Pod>(&name, |pod| owner(pod).as_deref() == Some("web")).await;
-    assert_eq!(names(&cluster.living(1).await), [name.clone()]);
+    assert_eq!(names(&cluster.living(1).await), std::slice::from_ref(&name));
     // That it is going is enough to have another.
     cluster.delete::<Pod>(&name).await;
     cluster.living(1).await;
