@@ -48,7 +48,7 @@ kubectl wait --for=jsonpath='{.spec.replicas}'=3 deployment/web --timeout=180s")
         );
         kubectl.shows(
             "kubectl describe hpa web",
-            &["SuccessfulRescale", "AbleToScale", "ScalingActive", "ValidMetricFound"],
+            &["AbleToScale", "ScalingActive", "ValidMetricFound", "SuccessfulRescale"],
         );
         kubectl.shows("kubectl get hpa web", &["Deployment/web", "cpu: ", "%/50%"]);
         kubectl.shows(
@@ -85,7 +85,7 @@ fn top(kubectl: &Kubectl) {
     kubectl.shows("kubectl get nodemetrics n1", &["NAME", "CPU", "n1"]);
     kubectl.shows(
         "kubectl get --raw /apis/metrics.k8s.io/v1beta1/namespaces/default/pods",
-        &["PodMetricsList", "\"name\":\"busy\"", "\"window\":"],
+        &["\"name\":\"busy\"", "\"window\":", "PodMetricsList"],
     );
     kubectl.shows("kubectl explain podmetrics.containers.usage", &["usage"]);
 }
