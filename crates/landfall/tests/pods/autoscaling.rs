@@ -48,7 +48,7 @@ kubectl wait --for=jsonpath='{.spec.replicas}'=3 deployment/web --timeout=180s")
         );
         kubectl.shows(
             "kubectl describe hpa web",
-            &["SuccessfulRescale", "AbleToScale", "ScalingActive", "ValidMetricFound"],
+            &["AbleToScale", "ScalingActive", "ValidMetricFound", "SuccessfulRescale"],
         );
         kubectl.shows("kubectl get hpa web", &["Deployment/web", "cpu: ", "%/50%"]);
         kubectl.shows(
