@@ -467,57 +467,6 @@ async fn t_api_33_a_namespace_created_anew_is_not_the_one_that_was_to_be_deleted
     assert!(message.ends_with("this namespace may not be deleted"), "{message}");
 }
 
-#[tokio::test]
-async fn t_ctrl_49_50_a_namespace_is_marked_once_and_without_grace() {
-    let cluster = Cluster::start().await;
-    let made = cluster.make("/api/v1/namespaces", json!({"metadata": {"name": "shop"}})).await;
-    assert_eq!(made["spec"]["finalizers"], json!(["kubernetes"]), "T-CTRL-49");
-    assert_eq!(made["status"]["phase"], "Active", "T-CTRL-49");
-    assert_eq!(made["metadata"]["labels"]["kubernetes.io/metadata.name"], "shop", "T-CTRL-49");
-    let mut watch =
-        cluster.watch(&format!("/api/v1/namespaces?resourceVersion={}", version(&made))).await;
-    let marked = cluster.delete("/api/v1/namespaces/shop").await.ok();
-    assert_eq!(marked["kind"], "Namespace");
-    assert_eq!(marked["status"]["phase"], "Terminating");
-    assert!((now() - seconds(&marked["metadata"]["deletionTimestamp"])).abs() <= 2, "T-CTRL-50");
-    assert_eq!(marked["metadata"].get("deletionGracePeriodSeconds"), None, "T-CTRL-50");
-    assert_eq!(marked["metadata"].get("generation"), made["metadata"].get("generation"));
-    // One write: both are in the first event.
-    let seen = watch.next().await["object"].take();
-    assert_eq!(seen["status"]["phase"], "Terminating");
-    assert_eq!(deleted_at(&seen), deleted_at(&marked));
-    let again = cluster.delete("/api/v1/namespaces/shop").await.ok();
-    assert_eq!(version(&again), version(&marked), "T-CTRL-50: nothing more is written");
-}
-
-/// T-CTRL-57
-#[tokio::test]
-async fn t_ctrl_57_only_finalize_changes_the_finalizers_of_a_namespace() {
-    let cluster = Cluster::start().await;
-    let made = cluster.make("/api/v1/namespaces", json!({"metadata": {"name": "shop"}})).await;
-    let place = "/api/v1/namespaces/shop";
-    let mut none = made.clone();
-    none["spec"]["finalizers"] = json!([]);
-    let put = cluster.put(place, &none).await.ok();
-    assert_eq!(put["spec"]["finalizers"], json!(["kubernetes"]));
-    // Not marked, it stays without any.
-    none["metadata"]["resourceVersion"] = put["metadata"]["resourceVersion"].clone();
-    let finalized = cluster.put(&format!("{place}/finalize"), &none).await.ok();
-    assert!(finalized["spec"].get("finalizers").is_none_or(|all| *all == json!([])));
-    assert_eq!(cluster.read(place).await["status"]["phase"], "Active");
-    // Marked, it goes with the request that takes the last one; its own metadata holds it too.
-    let mut held = json!({"metadata": {"name": "held"}});
-    held["metadata"]["finalizers"] = json!([HOLD]);
-    cluster.make("/api/v1/namespaces", held).await;
-    let place = "/api/v1/namespaces/held";
-    let mut marked = cluster.delete(place).await.ok();
-    marked["spec"]["finalizers"] = json!([]);
-    cluster.put(&format!("{place}/finalize"), &marked).await.ok();
-    assert_eq!(cluster.read(place).await["status"]["phase"], "Terminating");
-    cluster.patch(place, json!({"metadata": {"finalizers": null}})).await.ok();
-    assert_eq!(cluster.get(place).await.code, 404);
-}
-
 /// T-API-35
 #[tokio::test]
 async fn t_api_35_a_node_ends_only_its_own_pods() {

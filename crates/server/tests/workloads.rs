@@ -1,9 +1,12 @@
 //! What controllers of workloads, and the suites that test them, rely on from the server (C-25, C-191,
-//! C-192, C-202 to C-208). Nobody answers here but the server: what is written stays.
+//! C-192, C-202 to C-208, T-CTRL-49, T-CTRL-50, T-CTRL-57). Nobody answers here but the server: what is written stays.
 
 mod door;
 
-use door::{APPLY, Client, Cluster, DEPLOYMENTS, JSON_PATCH, MERGE, STRATEGIC, template, version};
+use door::{
+    APPLY, Client, Cluster, DEPLOYMENTS, JSON_PATCH, MERGE, STRATEGIC, now, seconds, template,
+    version,
+};
 use serde_json::{Value, json};
 
 const APPS: &str = "/apis/apps/v1/namespaces/default";
@@ -435,4 +438,55 @@ async fn c_192_slices_are_replaced_whole_and_an_allocation_stays() {
     said.push(cluster.patch_as(APPLY, &path, applied.to_string()).await.ok());
     said.push(cluster.read(&status).await);
     assert!(said.iter().all(|claim| claim["status"]["allocation"] == json!({})), "{said:#?}");
+}
+
+#[tokio::test]
+async fn t_ctrl_49_50_a_namespace_is_marked_once_and_without_grace() {
+    let cluster = Cluster::start().await;
+    let made = cluster.make("/api/v1/namespaces", json!({"metadata": {"name": "shop"}})).await;
+    assert_eq!(made["spec"]["finalizers"], json!(["kubernetes"]), "T-CTRL-49");
+    assert_eq!(made["status"]["phase"], "Active", "T-CTRL-49");
+    assert_eq!(made["metadata"]["labels"]["kubernetes.io/metadata.name"], "shop", "T-CTRL-49");
+    let mut watch =
+        cluster.watch(&format!("/api/v1/namespaces?resourceVersion={}", version(&made))).await;
+    let marked = cluster.delete("/api/v1/namespaces/shop").await.ok();
+    assert_eq!(marked["kind"], "Namespace");
+    assert_eq!(marked["status"]["phase"], "Terminating");
+    assert!((now() - seconds(&marked["metadata"]["deletionTimestamp"])).abs() <= 2, "T-CTRL-50");
+    assert_eq!(marked["metadata"].get("deletionGracePeriodSeconds"), None, "T-CTRL-50");
+    assert_eq!(marked["metadata"].get("generation"), made["metadata"].get("generation"));
+    // One write: both are in the first event.
+    let seen = watch.next().await["object"].take();
+    assert_eq!(seen["status"]["phase"], "Terminating");
+    assert_eq!(seen["metadata"]["deletionTimestamp"], marked["metadata"]["deletionTimestamp"]);
+    let again = cluster.delete("/api/v1/namespaces/shop").await.ok();
+    assert_eq!(version(&again), version(&marked), "T-CTRL-50: nothing more is written");
+}
+
+/// T-CTRL-57
+#[tokio::test]
+async fn t_ctrl_57_only_finalize_changes_the_finalizers_of_a_namespace() {
+    let cluster = Cluster::start().await;
+    let made = cluster.make("/api/v1/namespaces", json!({"metadata": {"name": "shop"}})).await;
+    let place = "/api/v1/namespaces/shop";
+    let mut none = made.clone();
+    none["spec"]["finalizers"] = json!([]);
+    let put = cluster.put(place, &none).await.ok();
+    assert_eq!(put["spec"]["finalizers"], json!(["kubernetes"]));
+    // Not marked, it stays without any.
+    none["metadata"]["resourceVersion"] = put["metadata"]["resourceVersion"].clone();
+    let finalized = cluster.put(&format!("{place}/finalize"), &none).await.ok();
+    assert!(finalized["spec"].get("finalizers").is_none_or(|all| *all == json!([])));
+    assert_eq!(cluster.read(place).await["status"]["phase"], "Active");
+    // Marked, it goes with the request that takes the last one; its own metadata holds it too.
+    let mut held = json!({"metadata": {"name": "held"}});
+    held["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    cluster.make("/api/v1/namespaces", held).await;
+    let place = "/api/v1/namespaces/held";
+    let mut marked = cluster.delete(place).await.ok();
+    marked["spec"]["finalizers"] = json!([]);
+    cluster.put(&format!("{place}/finalize"), &marked).await.ok();
+    assert_eq!(cluster.read(place).await["status"]["phase"], "Terminating");
+    cluster.patch(place, json!({"metadata": {"finalizers": null}})).await.ok();
+    assert_eq!(cluster.get(place).await.code, 404);
 }
