@@ -148,6 +148,7 @@ async fn owners_in_a_circle_live_in_peace_and_go_when_they_can() {
         };
         cluster.client.delete::<ConfigMap>(&key(name), &options).await.unwrap();
     }
+    tokio::time::sleep(SETTLED).await;
     at_most(&cluster, PEACE).await;
     for name in ["a", "b", "self"] {
         let held = cluster.get::<ConfigMap>(name).await;
