@@ -153,10 +153,10 @@ async fn owners_in_a_circle_live_in_peace_and_go_when_they_can() {
     for name in ["a", "b", "self"] {
         let held = cluster.get::<ConfigMap>(name).await;
         assert!(held.metadata.deletion_timestamp.is_some(), "{name} is going");
-        let finalizers = held.metadata.finalizers.unwrap_or_default();
-        let left: Vec<String> =
-            finalizers.into_iter().filter(|name| name != "example.com/hold").collect();
-        cluster.patch::<ConfigMap>(name, json!({ "metadata": { "finalizers": left } })).await;
+        // Only the hold: what the others wait for, they take away themselves.
+        let let_go =
+            json!({ "metadata": { "$deleteFromPrimitiveList/finalizers": ["example.com/hold"] } });
+        cluster.client.patch_strategic::<ConfigMap>(&key(name), &let_go).await.unwrap();
     }
     cluster
         .when_all::<ConfigMap>(|all| {
