@@ -189,7 +189,7 @@ async fn observe(line: Line, book: Book) {
     if book.closed {
         return;
     }
-    let mut version = "0".to_owned();
+    let mut version = 0;
     loop {
         let path = format!("/api/v1/pods?watch=1&resourceVersion={version}");
         let request = Request::get(path).body(kube::client::Body::empty());
@@ -205,7 +205,8 @@ async fn observe(line: Line, book: Book) {
                 while let Some(end) = unread.iter().position(|byte| *byte == b'\n') {
                     let line: Bytes = unread.split_to(end + 1).freeze();
                     if let Some(seen) = version_of(&line) {
-                        version = seen;
+                        // What was there before comes by name, so that the last need not be the newest.
+                        version = version.max(seen);
                         book.write(What::Api(line));
                     }
                 }
@@ -215,7 +216,7 @@ async fn observe(line: Line, book: Book) {
     }
 }
 
-fn version_of(line: &[u8]) -> Option<String> {
+fn version_of(line: &[u8]) -> Option<u64> {
     #[derive(serde::Deserialize)]
     struct Line {
         object: Object,
@@ -230,5 +231,5 @@ fn version_of(line: &[u8]) -> Option<String> {
         resource_version: String,
     }
     let line: Line = serde_json::from_slice(line).ok()?;
-    Some(line.object.metadata.resource_version)
+    line.object.metadata.resource_version.parse().ok()
 }
