@@ -8,7 +8,7 @@ STORIES ?= 20
 SEED ?= 1
 # What tells runtimes apart: how containers are made, confined, limited, reached, ended and found again.
 # `make test-containerd` runs all tests of pods.
-ON_CONTAINERD := binary_id(landfall::pods) & test(/^(confined|crashes|endings|image_volumes|resizing|running|streams|volumes)::|^mounting::mounts|^timeline::a_hook/)
+ON_CONTAINERD := binary_id(landfall::pods) & test(/^(confined|crashes|endings|image_volumes|resizing|running|streams|volumes)::|^mounting::mounts|^timeline::/)
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 # Steps of one target come one after another, whatever -j says.

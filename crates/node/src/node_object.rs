@@ -80,7 +80,11 @@ impl Settings {
             port: 10250,
             lease: LEASE_DURATION,
             version: version.to_owned(),
-            features: Features { recursive_read_only: true, strict_groups: true },
+            features: Features {
+                recursive_read_only: true,
+                strict_groups: true,
+                prompt_stop: true,
+            },
         }
     }
 }

@@ -33,6 +33,9 @@ pub struct Features {
     pub recursive_read_only: bool,
     /// [`crate::Security::strict_groups`].
     pub strict_groups: bool,
+    /// [`Runtime::stop_container`] answers as soon as the signal is sent. False: perhaps only when
+    /// the container has ended.
+    pub prompt_stop: bool,
 }
 
 #[async_trait]
@@ -44,7 +47,7 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// What it can do besides what every runtime can; it does not change while this is connected.
     fn features(&self) -> Features {
-        Features { recursive_read_only: true, strict_groups: true }
+        Features { recursive_read_only: true, strict_groups: true, prompt_stop: true }
     }
 
     /// True when sandboxes get their network from the runtime (CNI behind CRI), false when the

@@ -146,7 +146,9 @@ impl Termination {
                 None => format!("{container}: the preStop hook failed"),
             }),
             What::Exited { oom: true, .. } => Some(format!("{container} ran out of memory")),
-            What::Exited { signal, .. } if signal == "SIGKILL" => {
+            What::Exited { signal, .. }
+                if signal == "SIGKILL" || signal.is_empty() && self.killed_before(step) =>
+            {
                 let stop = self.stop_before(step)?;
                 let What::Signal { signal, .. } = &stop.what else { return None };
                 let patience = span(step.at.duration_since(stop.at));
@@ -162,6 +164,12 @@ impl Termination {
             }
             _ => None,
         }
+    }
+
+    /// CRI runtimes do not say which signal ended a container; who was killed is known all the same.
+    fn killed_before(&self, exit: &Step) -> bool {
+        let killed = self.kills().any(|kill| kill.container == exit.container && kill.at <= exit.at);
+        killed && matches!(exit.what, What::Exited { exit_code: 137, .. })
     }
 
     /// The stop signal that this exit answers.

@@ -134,6 +134,23 @@ fn an_ending_comes_out_as_its_steps_say() {
             "app did not end within 30.0 s of SIGTERM and was killed",
         ),
         (
+            "W-35: ignored, and the runtime does not say what ended it",
+            [
+                vec![
+                    asked.clone(),
+                    begins.clone(),
+                    term.clone(),
+                    (30_002, NODE, "app", signal("SIGKILL")),
+                    (30_004, NODE, "app", exited(137, "")),
+                ],
+                over(30_050).into(),
+            ]
+            .concat(),
+            Outcome::Killed,
+            true,
+            "app did not end within 30.0 s of SIGTERM and was killed",
+        ),
+        (
             "a hook that fails",
             [
                 vec![

@@ -44,11 +44,12 @@ impl Teller {
         self.timeline.record_at(&self.pod, &self.container, at, what, "");
     }
 
-    /// The stop signal was sent between `asked` and now: just before the answer came, if the runtime
-    /// answers at once.
+    /// The stop signal was sent between `asked` and now: half-way, if the runtime answers at once. If
+    /// it does not, the exit may lie in between as well, and only `asked` is certainly before it.
     pub(super) async fn stop_sent(&self, runtime: &Arc<dyn Runtime>, id: &str, asked: Stamp) {
         let now = stamp();
-        let half = (now.monotonic - asked.monotonic) / 2;
+        let prompt = runtime.features().prompt_stop;
+        let half = if prompt { (now.monotonic - asked.monotonic) / 2 } else { 0 };
         let at = Stamp {
             at: asked.at.checked_add(SignedDuration::from_nanos(half)).unwrap_or(asked.at),
             monotonic: asked.monotonic + half,

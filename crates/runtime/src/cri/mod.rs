@@ -38,6 +38,11 @@ const KNOWN_MAX: usize = 4096;
 /// refused for so long has come far enough.
 const SENT_AFTER: Duration = Duration::from_millis(100);
 
+/// Whoever asks for a stop also kills in time and tells why. The runtime's own timer is for the case
+/// that nobody is left to do so: it runs out some seconds later. (With no time at all the runtime
+/// would kill without asking.)
+const KILLS_LATER: i64 = 5;
+
 /// A CRI runtime behind a socket.
 pub struct Cri {
     calls: Calls,
@@ -289,9 +294,7 @@ impl Runtime for Cri {
     }
 
     async fn stop_container(&self, container: &str, window: Duration) -> Result<()> {
-        // With no time at all the runtime would kill without asking.
-        let seconds = window.as_secs() + u64::from(window.subsec_nanos() > 0);
-        let seconds = i64::try_from(seconds.max(1)).unwrap_or(i64::MAX / 2);
+        let seconds = i64::try_from(window.as_secs()).unwrap_or(i64::MAX / 2) + KILLS_LATER;
         let (calls, id) = (self.calls.clone(), container.to_string());
         let watcher = self.watcher.handle();
         let (told, hears) = tokio::sync::oneshot::channel();

@@ -182,6 +182,7 @@ pub(super) fn features(status: &v1::StatusResponse) -> Features {
     Features {
         recursive_read_only: mounts.is_some_and(|can| can.recursive_read_only_mounts),
         strict_groups: status.features.is_some_and(|can| can.supplemental_groups_policy),
+        prompt_stop: false,
     }
 }
 
