@@ -1,0 +1,88 @@
+//! What a client must not get by asking in an unusual way: a write by reading, somebody else's secrets,
+//! room in our memory.
+
+mod door;
+
+use door::{Client, Cluster, DEPLOYMENTS, MAPS, MERGE, PODS, deployment, map, pod};
+use serde_json::json;
+
+/// The newest revision that the store has given.
+async fn revision(cluster: &Cluster) -> u64 {
+    let page = cluster.get("/metrics").await;
+    let line = page.text().lines().find(|line| line.starts_with("landfall_store_revision "));
+    line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).expect("a revision")
+}
+
+/// `(collection's path, subresources)` of everything that is served.
+async fn served(cluster: &Cluster) -> Vec<(String, String, Vec<String>)> {
+    let accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+    let mut served = Vec::new();
+    for root in ["/api", "/apis"] {
+        let said = cluster.get_with(root, &[("accept", accept)]).await.ok();
+        for group in said["items"].as_array().unwrap() {
+            let name = group["metadata"]["name"].as_str().unwrap_or_default();
+            for version in group["versions"].as_array().unwrap() {
+                let at = match name {
+                    "" => format!("/api/{}", version["version"].as_str().unwrap()),
+                    name => format!("/apis/{name}/{}", version["version"].as_str().unwrap()),
+                };
+                for resource in version["resources"].as_array().unwrap() {
+                    let plural = resource["resource"].as_str().unwrap().to_owned();
+                    let subresources = resource["subresources"].as_array().into_iter().flatten();
+                    let subresources =
+                        subresources.map(|one| one["subresource"].as_str().unwrap().to_owned());
+                    served.push((at.clone(), plural, subresources.collect()));
+                }
+            }
+        }
+    }
+    served
+}
+
+/// Asks with a body that would change something, for every kind of body.
+async fn head(client: &Client, path: &str) {
+    let bodies = [
+        (MERGE, json!({"spec": {"replicas": 0}, "metadata": {"labels": {"a": "b"}}})),
+        ("application/json", json!({"spec": {"replicas": 0}})),
+        ("application/apply-patch+yaml", json!({"spec": {"replicas": 0}})),
+    ];
+    for (media, body) in bodies {
+        let path = format!("{path}?fieldManager=x");
+        client.send("HEAD", &path, &[("content-type", media)], body.to_string()).await;
+    }
+}
+
+/// HEAD is the verb `get`, so it takes the right to read and must not do more (A-4).
+#[tokio::test]
+async fn a_4_no_head_writes() {
+    let cluster = Cluster::start().await;
+    cluster.make(DEPLOYMENTS, deployment("d")).await;
+    cluster.make(PODS, pod("p")).await;
+    cluster.make(MAPS, map("m")).await;
+    let replicas = json!({"replicas": 2, "selector": {"app": "r"}, "template": door::template("r")});
+    let controller = json!({"metadata": {"name": "r"}, "spec": replicas});
+    cluster.make("/api/v1/namespaces/default/replicationcontrollers", controller).await;
+    let before = revision(&cluster).await;
+    let mut asked = 0;
+    for (at, plural, subresources) in served(&cluster).await {
+        let list = cluster.get(&format!("{at}/{plural}")).await;
+        head(&cluster, &format!("{at}/{plural}")).await;
+        for item in list.body["items"].as_array().into_iter().flatten() {
+            let name = item["metadata"]["name"].as_str().unwrap();
+            let at = match item["metadata"]["namespace"].as_str() {
+                Some(namespace) => format!("{at}/namespaces/{namespace}/{plural}/{name}"),
+                None => format!("{at}/{plural}/{name}"),
+            };
+            head(&cluster, &at).await;
+            for subresource in &subresources {
+                head(&cluster, &format!("{at}/{subresource}")).await;
+                asked += 1;
+            }
+        }
+    }
+    assert!(asked > 20, "only {asked} subresources were asked");
+    assert_eq!(revision(&cluster).await, before);
+    let head = cluster.send("HEAD", &format!("{DEPLOYMENTS}/d/scale"), &[], "").await;
+    assert_eq!(head.code, 200);
+    assert_eq!(cluster.read(&format!("{DEPLOYMENTS}/d")).await["spec"]["replicas"], 2);
+}
