@@ -90,7 +90,7 @@ const HISTORY_BYTES: usize = 32 << 20;
 pub async fn start(config: Config) -> Result<Running, Error> {
     let dir = &config.data_dir;
     let data_dir = |source| Error::DataDir { path: dir.clone(), source };
-    std::fs::create_dir_all(dir).map_err(data_dir)?;
+    crate::pki::make_private_dir(dir).map_err(data_dir)?;
     let lock = lock(dir)?;
     let listener = TcpListener::bind(config.listen)
         .await

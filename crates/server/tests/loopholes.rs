@@ -5,6 +5,8 @@ mod door;
 
 use door::{Client, Cluster, DEPLOYMENTS, MAPS, MERGE, PODS, deployment, map, pod};
 use serde_json::json;
+use server::{Config, StoreChoice};
+use std::os::unix::fs::PermissionsExt as _;
 
 /// The newest revision that the store has given.
 async fn revision(cluster: &Cluster) -> u64 {
@@ -85,4 +87,24 @@ async fn a_4_no_head_writes() {
     let head = cluster.send("HEAD", &format!("{DEPLOYMENTS}/d/scale"), &[], "").await;
     assert_eq!(head.code, 200);
     assert_eq!(cluster.read(&format!("{DEPLOYMENTS}/d")).await["spec"]["replicas"], 2);
+}
+
+#[tokio::test]
+async fn nobody_else_enters_the_data_directory_or_reads_the_store() {
+    let outer = tempfile::tempdir().unwrap();
+    let data_dir = outer.path().join("cluster/data");
+    let config = Config {
+        data_dir: data_dir.clone(),
+        listen: "127.0.0.1:0".parse().unwrap(),
+        store: StoreChoice::Embedded,
+        audit_log: None,
+        controllers: false,
+    };
+    let running = server::start(config).await.unwrap();
+    let rights = |path: &std::path::Path| {
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+    };
+    assert_eq!(rights(&data_dir), 0o700);
+    assert_eq!(rights(&data_dir.join("store.redb")), 0o600);
+    running.stop().await;
 }
