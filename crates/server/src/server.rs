@@ -268,6 +268,7 @@ impl Server {
             Route::Resource(mut target) => {
                 let verb = request::verb(&parts.method, &target, &query);
                 seen.target(verb, &target);
+                seen.served = self.serves(&target);
                 self.authorize(&user, verb, &target, &query)?;
                 let kind = self.kind(&mut target)?;
                 let long = dispatch::is_long_running(verb, &target.subresource);
@@ -306,6 +307,11 @@ impl Server {
 
     fn permit(&self) -> Result<OwnedSemaphorePermit> {
         self.0.in_flight.clone().try_acquire_owned().map_err(|_| ApiError::Overloaded)
+    }
+
+    fn serves(&self, target: &Target) -> bool {
+        let registry = self.0.registry.load();
+        registry.resource(&target.group, &target.version, &target.resource).is_some()
     }
 
     fn kind(&self, target: &mut Target) -> Result<Arc<Kind>> {
@@ -428,6 +434,8 @@ pub(crate) struct Seen {
     pub(crate) group: String,
     pub(crate) version: String,
     pub(crate) resource: String,
+    /// There is such a resource; otherwise its name is whatever somebody typed.
+    pub(crate) served: bool,
     pub(crate) subresource: String,
     pub(crate) namespace: String,
     pub(crate) name: String,

@@ -5,6 +5,7 @@ mod door;
 
 use door::{Client, Cluster, DEPLOYMENTS, MAPS, MERGE, PODS, deployment, map, pod};
 use serde_json::json;
+use server::authn::User;
 use server::{Config, StoreChoice};
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -107,4 +108,24 @@ async fn nobody_else_enters_the_data_directory_or_reads_the_store() {
     assert_eq!(rights(&data_dir), 0o700);
     assert_eq!(rights(&data_dir.join("store.redb")), 0o600);
     running.stop().await;
+}
+
+/// A name in a path is whatever somebody typed: it is not kept, and not shown.
+#[tokio::test]
+async fn a_57_only_resources_that_are_served_are_counted_by_name() {
+    let cluster = Cluster::start().await;
+    let nobody = cluster.user(User::authenticated("nobody", &[]));
+    for path in ["/api/v1/zz%22%0Ahello1", "/apis/made.up/v1/things1", "/api/v1/pods"] {
+        nobody.get(path).await.refused(403, "Forbidden");
+    }
+    cluster.get("/api/v1/zz%22%0Ahello2").await.refused(404, "NotFound");
+    let page = cluster.get("/metrics").await;
+    let counted: Vec<&str> =
+        page.text().lines().filter(|line| line.contains("hello") || line.contains("things")).collect();
+    assert_eq!(counted, Vec::<&str>::new());
+    let unnamed = "apiserver_request_total{verb=\"list\",resource=\"\",code=\"403\"} 2";
+    let pods = "apiserver_request_total{verb=\"list\",resource=\"pods\",code=\"403\"} 1";
+    for line in [unnamed, pods] {
+        assert!(page.text().contains(line), "{line} is not in\n{}", page.text());
+    }
 }
