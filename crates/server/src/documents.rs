@@ -1,6 +1,7 @@
 //! Discovery and OpenAPI documents: large, the same for everybody, and made only when asked for.
 //!
-//! They are kept encoded until a custom resource definition changes what is served.
+//! They are kept encoded, and compressed as most clients want them, until a custom resource definition
+//! changes what is served.
 
 use crate::answer::{self, Answer, JSON};
 use crate::body::Body;
@@ -23,8 +24,29 @@ const GNOSTIC_ACCEPTED: [&str; 2] = [
 
 #[derive(Default)]
 pub(crate) struct Documents {
-    /// Encoded documents with their entity tags.
-    made: Mutex<HashMap<String, (Bytes, String)>>,
+    made: Mutex<HashMap<String, Made>>,
+}
+
+/// An encoded document.
+#[derive(Clone)]
+struct Made {
+    bytes: Bytes,
+    /// The bytes are compressed.
+    packed: bool,
+    /// Of the document as it is.
+    tag: String,
+}
+
+impl Made {
+    fn of(document: Vec<u8>) -> Self {
+        let tag = openapi::etag(&document);
+        let packed = gzip::packed(&document);
+        Made { packed: packed.is_some(), bytes: packed.unwrap_or(document).into(), tag }
+    }
+
+    fn hash(&self) -> &str {
+        self.tag.trim_matches('"')
+    }
 }
 
 impl Documents {
@@ -33,18 +55,17 @@ impl Documents {
         self.lock().clear();
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, (Bytes, String)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Made>> {
         self.made.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn get(&self, name: &str, make: impl FnOnce() -> Vec<u8>) -> (Bytes, String) {
+    fn get(&self, name: &str, make: impl FnOnce() -> Vec<u8>) -> Made {
         if let Some(made) = self.lock().get(name) {
             return made.clone();
         }
-        let bytes = Bytes::from(make());
-        let tag = openapi::etag(&bytes);
-        self.lock().insert(name.to_owned(), (bytes.clone(), tag.clone()));
-        (bytes, tag)
+        let made = Made::of(make());
+        self.lock().insert(name.to_owned(), made.clone());
+        made
     }
 
     /// `/api` or `/apis` with everything in it (A-40, A-43).
@@ -124,7 +145,7 @@ impl Documents {
         let name = format!("v3 {group}/{version}");
         let made =
             self.get(&name, || v3::document_bytes(registry, group, version).unwrap_or_default());
-        let hash = openapi::hash(&made.0);
+        let hash = made.hash();
         let path = if group.is_empty() {
             format!("api/{version}")
         } else {
@@ -160,19 +181,19 @@ fn in_a_year() -> String {
 }
 
 /// The document, or 304 if the client has it already.
-fn tagged(
-    headers: &HeaderMap,
-    content_type: &'static str,
-    (bytes, tag): (Bytes, String),
-) -> Answer {
+fn tagged(headers: &HeaderMap, content_type: &'static str, made: Made) -> Answer {
+    let Made { bytes, packed, tag } = made;
     let known = headers
         .get(header::IF_NONE_MATCH)
         .and_then(|known| known.to_str().ok())
         .is_some_and(|known| known.split(',').any(|known| known.trim() == tag));
+    let as_packed = packed && gzip::is_wanted(headers);
     let mut answer = if known {
         let mut answer = Response::new(Body::empty());
         *answer.status_mut() = StatusCode::NOT_MODIFIED;
         answer
+    } else if packed && !as_packed {
+        answer::answer(StatusCode::OK, content_type, gzip::unpacked(&bytes))
     } else {
         answer::answer(StatusCode::OK, content_type, bytes)
     };
@@ -180,5 +201,8 @@ fn tagged(
         answer.headers_mut().insert(header::ETAG, tag);
     }
     answer.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
-    gzip::maybe(headers, answer)
+    if as_packed && !known {
+        gzip::mark(answer.headers_mut());
+    }
+    answer
 }
