@@ -140,7 +140,8 @@ fn overlaps(server: &Server, kind: &Kind) -> bool {
 
 /// True if the status is now, or was already, what it should be.
 async fn write_status(server: &Server, definition: &Definition) -> bool {
-    let old = definition.stored.value();
+    // One that cannot be read is left as it is.
+    let Some(old) = definition.stored.whole() else { return true };
     if old.get("status") == definition.value.get("status") {
         return true;
     }

@@ -13,9 +13,11 @@ use crate::server::Server;
 use crate::{bootstrap, customs, services, signing, terminations};
 use api::Kind;
 use api::value::ValueExt;
+use futures::FutureExt as _;
 use futures::future::try_join_all;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +37,9 @@ const EVENT_SWEEP: Duration = Duration::from_secs(60);
 
 /// Certificates live for a year; that one is renewed a day later does not matter.
 const RENEWAL_LOOK: Duration = Duration::from_secs(24 * 3600);
+
+/// Before starting over, after the store could not keep up with telling or a task has failed.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 const RELATIONS_EVERY: Duration = Duration::from_secs(10);
 
@@ -59,32 +64,43 @@ pub(crate) async fn store_what_is_missing(
 
 /// Starts what goes on in the background; with the keys of the cluster also what controllers would do.
 pub(crate) fn attend(server: &Server, address: SocketAddr, controllers: Option<Arc<Pki>>) {
-    spawn_until_closing(server, follow_roles(server.clone()));
-    spawn_until_closing(server, customs::follow(server.clone()));
-    spawn_until_closing(server, forget_events(server.clone()));
-    spawn_until_closing(server, terminations::retention::run(server.clone()));
-    spawn_until_closing(server, know_pods(server.clone()));
+    spawn_until_closing(server, follow_roles);
+    spawn_until_closing(server, customs::follow);
+    spawn_until_closing(server, forget_events);
+    spawn_until_closing(server, terminations::retention::run);
+    spawn_until_closing(server, know_pods);
     if let Some(pki) = controllers {
-        spawn_until_closing(server, signing::follow(server.clone(), pki));
+        spawn_until_closing(server, move |server| signing::follow(server, pki.clone()));
         server.furnish_namespaces();
         for collection in ["namespaces", "serviceaccounts", "configmaps"] {
-            spawn_until_closing(server, refurnish(server.clone(), collection));
+            spawn_until_closing(server, move |server| refurnish(server, collection));
         }
         for collection in OWN_SERVICE_PARTS {
-            spawn_until_closing(server, keep_own_service(server.clone(), address, collection));
+            spawn_until_closing(server, move |server| {
+                keep_own_service(server, address, collection)
+            });
         }
     }
 }
 
-pub(crate) fn spawn_until_closing(
+/// A mistake of ours costs a task its place, not the rest of its life: it starts over.
+pub(crate) fn spawn_until_closing<Task>(
     server: &Server,
-    task: impl Future<Output = ()> + Send + 'static,
-) {
-    let mut closing = server.closing();
+    task: impl Fn(Server) -> Task + Send + Sync + 'static,
+) where
+    Task: Future<Output = ()> + Send + 'static,
+{
+    let (server, mut closing) = (server.clone(), server.closing());
     tokio::spawn(async move {
+        let working = async {
+            while AssertUnwindSafe(task(server.clone())).catch_unwind().await.is_err() {
+                tracing::error!("a task of the server panicked; it is started again");
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+        };
         tokio::select! {
             biased;
-            () = task => {}
+            () = working => {}
             _ = closing.wait_for(|closing| *closing) => {}
         }
     });

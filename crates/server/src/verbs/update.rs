@@ -77,7 +77,7 @@ pub(crate) async fn change(
 ) -> Result<Made> {
     let mut stored = call.stored()?;
     for _ in 0..ATTEMPTS {
-        let old = views::value(&call.kind, &stored);
+        let old = views::whole(&call.kind, &stored)?;
         let Changed { object: mut new, tracked } = make(&old)?;
         check_identity(call, &mut new, &old)?;
         let version = new.text(&["metadata", "resourceVersion"]).to_owned();
