@@ -182,7 +182,8 @@ async fn put(server: &Server, kind: &Kind, stored: &Arc<Object>, change: Change)
 pub(crate) async fn follow(server: Server) {
     loop {
         let Ok(mut watcher) = server.store().watch(COLLECTION, server.store().revision()) else {
-            return;
+            tokio::time::sleep(LOOK_AGAIN).await;
+            continue;
         };
         loop {
             settle(&server).await;

@@ -7,6 +7,7 @@
 //! records of endings after a day.
 
 use crate::authz::Policy;
+use crate::follower::{Follower, Heard};
 use crate::object::{self, Stored, store_name};
 use crate::pki::Pki;
 use crate::server::Server;
@@ -148,15 +149,18 @@ async fn ensure_own_service(server: &Server, address: SocketAddr) -> Result<(), 
 /// `kubectl delete all --all` takes the server's own Service along: it comes back (W-52). The
 /// address is given back after the Service is gone, so its claim is looked after too.
 async fn keep_own_service(server: Server, address: SocketAddr, collection: &'static str) {
-    let Ok(mut watcher) = server.store().watch(collection, server.store().revision()) else {
-        return;
-    };
     let api_ip = services::API_ADDRESS.to_string();
-    while let Ok(events) = watcher.next(1024).await {
-        let gone = events.iter().filter(|event| event.kind == EventKind::Deleted).any(|event| {
-            let place = event.object.place();
-            place == ("default", OWN_SERVICE) || place == ("", api_ip.as_str())
-        });
+    let mut follower = Follower::of(&server, collection);
+    loop {
+        let gone = match follower.next().await {
+            Heard::Missed => true,
+            Heard::Events(events) => {
+                events.iter().filter(|event| event.kind == EventKind::Deleted).any(|event| {
+                    let place = event.object.place();
+                    place == ("default", OWN_SERVICE) || place == ("", api_ip.as_str())
+                })
+            }
+        };
         if gone && let Err(error) = ensure_own_service(&server, address).await {
             tracing::warn!(error, "the server's own Service is incomplete");
         }
@@ -263,28 +267,18 @@ pub(crate) fn refresh_policy(server: &Server) {
 
 /// Other servers on the same store change roles too.
 async fn follow_roles(server: Server) {
-    let watch =
-        |plural: &str| server.store().watch(&format!("{RBAC}/{plural}"), server.store().revision());
-    let (Ok(mut a), Ok(mut b), Ok(mut c), Ok(mut d)) = (
-        watch("clusterroles"),
-        watch("clusterrolebindings"),
-        watch("roles"),
-        watch("rolebindings"),
-    ) else {
-        return;
-    };
+    let follow = |plural: &str| Follower::of(&server, &format!("{RBAC}/{plural}"));
+    let (mut a, mut b) = (follow("clusterroles"), follow("clusterrolebindings"));
+    let (mut c, mut d) = (follow("roles"), follow("rolebindings"));
     loop {
-        let seen = tokio::select! {
+        tokio::select! {
             biased;
-            seen = a.next(1024) => seen,
-            seen = b.next(1024) => seen,
-            seen = c.next(1024) => seen,
-            seen = d.next(1024) => seen,
-        };
-        refresh_policy(&server);
-        if seen.is_err() {
-            return;
+            _ = a.next() => {}
+            _ = b.next() => {}
+            _ = c.next() => {}
+            _ = d.next() => {}
         }
+        refresh_policy(&server);
     }
 }
 
@@ -321,26 +315,34 @@ async fn furnish(server: &Server, namespace: &str) -> Result<(), String> {
 
 /// Puts back what somebody deleted.
 async fn refurnish(server: Server, collection: &'static str) {
-    let Ok(mut watcher) = server.store().watch(collection, server.store().revision()) else {
-        return;
-    };
-    while let Ok(events) = watcher.next(1024).await {
-        for event in events {
-            let (namespace, name) = event.object.place();
-            let furnished = match collection {
-                "namespaces" => event.kind == EventKind::Created,
-                "serviceaccounts" => event.kind == EventKind::Deleted && name == "default",
-                _ => name == ROOT_CA && event.kind != EventKind::Created,
-            };
-            if !furnished {
-                continue;
+    let mut follower = Follower::of(&server, collection);
+    loop {
+        let namespaces: Vec<String> = match follower.next().await {
+            Heard::Events(events) => {
+                events.iter().filter_map(|event| unfurnished(collection, event)).collect()
             }
-            let namespace = if collection == "namespaces" { name } else { namespace };
-            if let Err(error) = furnish(&server, namespace).await {
+            Heard::Missed => {
+                let (_, all) = server.store().list("namespaces", "", None);
+                all.iter().map(|namespace| namespace.name().to_owned()).collect()
+            }
+        };
+        for namespace in namespaces {
+            if let Err(error) = furnish(&server, &namespace).await {
                 tracing::warn!(namespace, error, "a namespace lacks its first objects");
             }
         }
     }
+}
+
+/// The namespace that an event leaves without something.
+fn unfurnished(collection: &str, event: &object::Event) -> Option<String> {
+    let (namespace, name) = event.object.place();
+    let (lacks, namespace) = match collection {
+        "namespaces" => (event.kind == EventKind::Created, name),
+        "serviceaccounts" => (event.kind == EventKind::Deleted && name == "default", namespace),
+        _ => (event.kind != EventKind::Created && name == ROOT_CA, namespace),
+    };
+    lacks.then(|| namespace.to_owned())
 }
 
 /// The server's own certificates, for as long as it runs.
