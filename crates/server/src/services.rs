@@ -112,7 +112,10 @@ async fn address(
                     "provided IP is already allocated",
                 ));
             }
-            lease.claims.push((ADDRESSES, wanted));
+            // A dry run has claimed nothing: the address may be somebody else's.
+            if !dry_run {
+                lease.claims.push((ADDRESSES, wanted));
+            }
         }
         return Ok(());
     }

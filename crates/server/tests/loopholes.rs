@@ -4,7 +4,7 @@
 mod door;
 
 use door::{Client, Cluster, DEPLOYMENTS, MAPS, MERGE, PODS, deployment, map, pod};
-use serde_json::json;
+use serde_json::{Value, json};
 use server::authn::User;
 use server::{Config, StoreChoice};
 use std::os::unix::fs::PermissionsExt as _;
@@ -62,7 +62,8 @@ async fn a_4_no_head_writes() {
     cluster.make(DEPLOYMENTS, deployment("d")).await;
     cluster.make(PODS, pod("p")).await;
     cluster.make(MAPS, map("m")).await;
-    let replicas = json!({"replicas": 2, "selector": {"app": "r"}, "template": door::template("r")});
+    let replicas =
+        json!({"replicas": 2, "selector": {"app": "r"}, "template": door::template("r")});
     let controller = json!({"metadata": {"name": "r"}, "spec": replicas});
     cluster.make("/api/v1/namespaces/default/replicationcontrollers", controller).await;
     let before = revision(&cluster).await;
@@ -102,9 +103,8 @@ async fn nobody_else_enters_the_data_directory_or_reads_the_store() {
         controllers: false,
     };
     let running = server::start(config).await.unwrap();
-    let rights = |path: &std::path::Path| {
-        std::fs::metadata(path).unwrap().permissions().mode() & 0o777
-    };
+    let rights =
+        |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(rights(&data_dir), 0o700);
     assert_eq!(rights(&data_dir.join("store.redb")), 0o600);
     running.stop().await;
@@ -118,14 +118,41 @@ async fn a_57_only_resources_that_are_served_are_counted_by_name() {
     for path in ["/api/v1/zz%22%0Ahello1", "/apis/made.up/v1/things1", "/api/v1/pods"] {
         nobody.get(path).await.refused(403, "Forbidden");
     }
-    cluster.get("/api/v1/zz%22%0Ahello2").await.refused(404, "NotFound");
+    assert_eq!(cluster.get("/api/v1/zz%22%0Ahello2").await.code, 404);
     let page = cluster.get("/metrics").await;
-    let counted: Vec<&str> =
-        page.text().lines().filter(|line| line.contains("hello") || line.contains("things")).collect();
+    let counted: Vec<&str> = page
+        .text()
+        .lines()
+        .filter(|line| line.contains("hello") || line.contains("things"))
+        .collect();
     assert_eq!(counted, Vec::<&str>::new());
     let unnamed = "apiserver_request_total{verb=\"list\",resource=\"\",code=\"403\"} 2";
     let pods = "apiserver_request_total{verb=\"list\",resource=\"pods\",code=\"403\"} 1";
     for line in [unnamed, pods] {
         assert!(page.text().contains(line), "{line} is not in\n{}", page.text());
     }
+}
+
+/// A-141, A-153: what a dry run would have had is still its owner's afterwards.
+#[tokio::test]
+async fn a_141_a_dry_run_gives_back_nobody_elses_address() {
+    let cluster = Cluster::start().await;
+    let services = "/api/v1/namespaces/default/services";
+    let service = |name: &str, kind: &str, port: Value| {
+        json!({"metadata": {"name": name}, "spec": {"type": kind, "clusterIP": "10.96.77.77",
+               "ports": [{"port": 80, "nodePort": port}]}})
+    };
+    cluster.make(services, service("owner", "NodePort", json!(30777))).await;
+    let claim = "/apis/networking.k8s.io/v1/ipaddresses/10.96.77.77";
+    let before = cluster.read(claim).await;
+    for kind in ["ClusterIP", "NodePort"] {
+        let port = if kind == "NodePort" { json!(30777) } else { json!(null) };
+        let asked = service("other", kind, port);
+        cluster.post(&format!("{services}?dryRun=All"), asked).await;
+    }
+    cluster.make(MAPS, map("later")).await; // What is given back is written before this.
+    tokio::task::yield_now().await;
+    assert_eq!(cluster.read(claim).await, before);
+    let refused = cluster.post(services, service("other", "ClusterIP", json!(null))).await;
+    assert!(refused.refused(422, "Invalid").contains("already allocated"), "{}", refused.body);
 }
