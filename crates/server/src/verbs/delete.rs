@@ -253,7 +253,12 @@ async fn remove(
 }
 
 /// T-API-31, T-API-32. Upstream names the Kind here where other conflicts name the resource.
-fn check_preconditions(call: &Call, name: &str, old: &Value, options: &Options) -> Result<()> {
+pub(crate) fn check_preconditions(
+    call: &Call,
+    name: &str,
+    old: &Value,
+    options: &Options,
+) -> Result<()> {
     let conflict = |why: String| ApiError::Conflict {
         resource: call.kind.kind.clone(),
         group: call.kind.group.clone(),
