@@ -95,10 +95,10 @@ impl Server {
             customs: Customs::default(),
             terminations: Retention::default(),
             usage: Usage::default(),
+            documents: Documents::of(built_in.clone()),
             built_in,
             policy: ArcSwap::default(),
             authenticator: parts.authenticator,
-            documents: Documents::default(),
             in_flight: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
             closing: watch::Sender::new(false),
             metrics: Metrics::default(),
@@ -119,8 +119,9 @@ impl Server {
     }
 
     pub(crate) fn set_registry(&self, registry: Registry) {
-        self.0.registry.store(Arc::new(registry));
-        self.0.documents.forget();
+        let registry = Arc::new(registry);
+        self.0.registry.store(registry.clone());
+        self.0.documents.forget(registry);
         self.0.served.send_replace(());
     }
 
