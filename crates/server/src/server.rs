@@ -300,7 +300,7 @@ impl Server {
                 };
                 match deadline {
                     None => work.await,
-                    Some(deadline) => deadline.bounds(work, dispatch::writes_one(verb)).await,
+                    Some(deadline) => deadline.bounds(work, dispatch::finishes(verb)).await,
                 }
             }
         }

@@ -3,6 +3,7 @@
 mod door;
 
 use door::{Cluster, PODS, pod};
+use std::time::Duration;
 
 const ROUNDS: usize = 200;
 
@@ -39,4 +40,26 @@ async fn t_edge_15_a_pod_bound_meanwhile_is_not_removed_without_grace() {
         }
     }
     println!("{bound} were bound first, {removed} deleted first");
+}
+
+/// T-API-14, T-API-15, T-API-48: no pod is left marked, without grace, and with nobody to remove it.
+#[tokio::test]
+async fn t_api_48_deleting_a_collection_is_finished_when_its_client_hangs_up() {
+    let cluster = Cluster::start().await;
+    for number in 0..10 {
+        cluster.bound(pod(&format!("p{number}"))).await;
+    }
+    let version = cluster.version(PODS).await;
+    let mut watch = cluster.watch(&format!("{PODS}?resourceVersion={version}")).await;
+    let path = format!("{PODS}?gracePeriodSeconds=0");
+    tokio::select! {
+        _ = cluster.open("DELETE", &path, &[], "") => panic!("it was answered before it began"),
+        _ = watch.next() => {}
+    }
+    let gone = tokio::time::timeout(Duration::from_secs(10), async {
+        while !cluster.names(PODS).await.is_empty() {
+            tokio::task::yield_now().await;
+        }
+    });
+    assert!(gone.await.is_ok(), "{:?}", cluster.names(PODS).await);
 }
