@@ -3,6 +3,7 @@
 mod door;
 
 use door::{Cluster, PODS, pod};
+use serde_json::json;
 use std::time::Duration;
 
 const ROUNDS: usize = 200;
@@ -62,4 +63,30 @@ async fn t_api_48_deleting_a_collection_is_finished_when_its_client_hangs_up() {
         }
     });
     assert!(gone.await.is_ok(), "{:?}", cluster.names(PODS).await);
+}
+
+/// a patch that goes around again has no port of its own in its way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_151_a_port_that_is_claimed_again_is_not_somebody_elses() {
+    let cluster = Cluster::start().await;
+    let services = "/api/v1/namespaces/default/services";
+    let plain = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}});
+    cluster.make(services, plain).await;
+    let at = format!("{services}/s");
+    let busy = cluster.admin();
+    let path = at.clone();
+    // Somebody writes to the same Service all the time.
+    let busy = tokio::spawn(async move {
+        for round in 0.. {
+            let label = json!({"metadata": {"labels": {"round": format!("{round}")}}});
+            busy.patch(&path, label).await.ok();
+        }
+    });
+    for _ in 0..100 {
+        let port = json!([{"port": 80, "protocol": "TCP", "nodePort": 30123}]);
+        cluster.patch(&at, json!({"spec": {"type": "NodePort", "ports": port}})).await.ok();
+        let without = json!([{"port": 80, "protocol": "TCP", "nodePort": null}]);
+        cluster.patch(&at, json!({"spec": {"type": "ClusterIP", "ports": without}})).await.ok();
+    }
+    busy.abort();
 }

@@ -126,7 +126,10 @@ pub(crate) async fn change(
             }
             // Around again: a version that the client gave is now the wrong one, but a patch that
             // gave none carries the version of whatever it is laid over.
-            Err(Failed::Conflict(Some(newer))) => stored = newer,
+            Err(Failed::Conflict(Some(newer))) => {
+                lease.give_back().await;
+                stored = newer;
+            }
         }
     }
     Err(ApiError::modified(&call.kind, &call.target.name))
