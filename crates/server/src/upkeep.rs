@@ -232,20 +232,13 @@ async fn put(
 impl Server {
     /// Called after every acknowledged write, before the client hears of it, so that what a write
     /// makes true is true for the writer's next request.
-    pub(crate) async fn written(&self, kind: &Arc<Kind>) {
+    pub(crate) async fn written(&self, kind: &Arc<Kind>, name: &str) {
         match kind.group.as_str() {
             RBAC => refresh_policy(self),
             customs::GROUP if kind.plural == customs::PLURAL => customs::settle(self).await,
             "" if kind.plural == "namespaces" && self.furnishes_namespaces() => {
-                let (_, namespaces) = self.store().list("namespaces", "", None);
-                for namespace in namespaces {
-                    if let Err(error) = furnish(self, namespace.name()).await {
-                        tracing::warn!(
-                            namespace = namespace.name(),
-                            error,
-                            "a namespace lacks its first objects"
-                        );
-                    }
+                if let Err(error) = furnish(self, name).await {
+                    tracing::warn!(namespace = name, error, "a namespace lacks its first objects");
                 }
             }
             _ => {}

@@ -190,7 +190,7 @@ pub(crate) async fn delete_one(call: &Call, name: &str, options: &Options) -> Re
                     }
                     Ok(marked) => {
                         terminations::marked(call, &old, &object, asked).await;
-                        call.server.written(&call.kind).await;
+                        call.server.written(&call.kind, name).await;
                         return Ok(Outcome::Kept(Made::Stored(marked)));
                     }
                     Err(Failed::Conflict(Some(newer))) => stored = newer,
@@ -240,7 +240,7 @@ async fn remove(
         Ok(removed) => {
             services::release(call, object).await;
             terminations::removed(call, object, Removal::Wish).await;
-            call.server.written(&call.kind).await;
+            call.server.written(&call.kind, name).await;
             Ok(Ok(Outcome::Removed(Made::Stored(removed))))
         }
         Err(Failed::Conflict(Some(newer))) => Ok(Err(newer)),

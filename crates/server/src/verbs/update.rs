@@ -117,7 +117,7 @@ pub(crate) async fn change(
             Ok(written) => {
                 lease.keep();
                 services::release_changed(call, &old, &new).await;
-                call.server.written(&call.kind).await;
+                call.server.written(&call.kind, &call.target.name).await;
                 return Ok(Made::Stored(written));
             }
             Err(Failed::Api(error)) => return Err(error),
@@ -307,7 +307,7 @@ async fn finish_deletion(
         Ok(_) => {
             services::release(call, &new).await;
             terminations::removed(call, &new, Removal::LastHold).await;
-            call.server.written(&call.kind).await;
+            call.server.written(&call.kind, &call.target.name).await;
             Ok(Made::Only(new))
         }
         Err(Failed::Api(error)) => Err(error),
