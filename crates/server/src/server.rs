@@ -26,7 +26,7 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
@@ -49,6 +49,7 @@ struct Inner {
     terminations: Retention,
     usage: Usage,
     policy: ArcSwap<Policy>,
+    policy_turn: Mutex<()>,
     relations: Arc<Relations>,
     authenticator: Authenticator,
     documents: Documents,
@@ -98,6 +99,7 @@ impl Server {
             documents: Documents::of(built_in.clone()),
             built_in,
             policy: ArcSwap::default(),
+            policy_turn: Mutex::new(()),
             authenticator: parts.authenticator,
             in_flight: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
             closing: watch::Sender::new(false),
@@ -156,6 +158,11 @@ impl Server {
 
     pub(crate) fn relations(&self) -> &Relations {
         &self.0.relations
+    }
+
+    /// Held from reading the rules to setting the policy made of them.
+    pub(crate) fn refreshing_policy(&self) -> MutexGuard<'_, ()> {
+        self.0.policy_turn.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     pub(crate) fn set_policy(&self, policy: Policy) {

@@ -248,6 +248,8 @@ impl Server {
 
 /// Compiles the RBAC objects as they are now.
 pub(crate) fn refresh_policy(server: &Server) {
+    // One after another: who looked earlier must not have the last word.
+    let _turn = server.refreshing_policy();
     let all = |plural: &str| -> Vec<Value> {
         let (_, objects) = server.store().list(&format!("{RBAC}/{plural}"), "", None);
         objects.iter().map(|object| object.value()).collect()

@@ -3,7 +3,8 @@
 mod door;
 
 use door::{Cluster, PODS, pod};
-use serde_json::json;
+use serde_json::{Value, json};
+use server::authn::User;
 use std::time::Duration;
 
 const ROUNDS: usize = 200;
@@ -73,20 +74,51 @@ async fn a_151_a_port_that_is_claimed_again_is_not_somebody_elses() {
     let plain = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}});
     cluster.make(services, plain).await;
     let at = format!("{services}/s");
-    let busy = cluster.admin();
-    let path = at.clone();
-    // Somebody writes to the same Service all the time.
-    let busy = tokio::spawn(async move {
-        for round in 0.. {
-            let label = json!({"metadata": {"labels": {"round": format!("{round}")}}});
-            busy.patch(&path, label).await.ok();
-        }
-    });
-    for _ in 0..100 {
-        let port = json!([{"port": 80, "protocol": "TCP", "nodePort": 30123}]);
-        cluster.patch(&at, json!({"spec": {"type": "NodePort", "ports": port}})).await.ok();
-        let without = json!([{"port": 80, "protocol": "TCP", "nodePort": null}]);
-        cluster.patch(&at, json!({"spec": {"type": "ClusterIP", "ports": without}})).await.ok();
+    let port = |kind: &str, number: Value| {
+        let ports = json!([{"port": 80, "protocol": "TCP", "nodePort": number}]);
+        json!({"spec": {"type": kind, "ports": ports}})
+    };
+    for round in 0..50 {
+        let (busy, path) = (cluster.admin(), at.clone());
+        // Somebody writes to the same Service at the same time.
+        let busy = tokio::spawn(async move {
+            for number in 0..5 {
+                let label = json!({"metadata": {"labels": {"at": format!("{round}-{number}")}}});
+                busy.patch(&path, label).await.ok();
+            }
+        });
+        cluster.patch(&at, port("NodePort", json!(30123))).await.ok();
+        busy.await.unwrap();
+        cluster.patch(&at, port("ClusterIP", Value::Null)).await.ok();
     }
-    busy.abort();
+}
+
+/// A-182: when a role has been written, it is in force, whoever else wrote one at the same moment.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_182_a_right_that_is_granted_is_there_for_the_next_request() {
+    let cluster = Cluster::start().await;
+    let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
+    let rules = json!([{"apiGroups": [""], "verbs": ["list"], "resources": ["pods"]}]);
+    cluster
+        .make(&format!("{rbac}/roles"), json!({"metadata": {"name": "r"}, "rules": rules}))
+        .await;
+    let mut all = Vec::new();
+    for writer in 0..8 {
+        let (admin, name) = (cluster.admin(), format!("u{writer}"));
+        let user = cluster.user(User::authenticated(&name, &[]));
+        all.push(tokio::spawn(async move {
+            let binding = json!({"metadata": {"name": name},
+                "roleRef": {"kind": "Role", "name": "r", "apiGroup": "rbac.authorization.k8s.io"},
+                "subjects": [{"kind": "User", "name": name, "apiGroup": "rbac.authorization.k8s.io"}]});
+            for _ in 0..20 {
+                admin.make(&format!("{rbac}/rolebindings"), binding.clone()).await;
+                assert_eq!(user.get(PODS).await.code, 200);
+                admin.delete(&format!("{rbac}/rolebindings/{name}")).await.ok();
+                assert_eq!(user.get(PODS).await.code, 403);
+            }
+        }));
+    }
+    for one in all {
+        one.await.unwrap();
+    }
 }
