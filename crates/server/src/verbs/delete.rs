@@ -215,8 +215,8 @@ async fn second_write(
     for _ in 0..ATTEMPTS {
         match remove(call, name, &marked, object, options).await? {
             Ok(outcome) => return Ok(outcome),
-            Err(newer) if newer.meta().deletion_timestamp.is_none() => {
-                // Another object under the same name: ours is gone.
+            Err(newer) if newer.meta().uid != marked.meta().uid => {
+                // Another object under the same name, deleted or not: ours is gone.
                 return Ok(Outcome::Removed(Made::Stored(marked)));
             }
             Err(newer) => marked = newer,
