@@ -264,8 +264,7 @@ impl Server {
         {
             return dispatch::health(self, path, &query);
         }
-        let user = self.who(&parts.headers, peer)?;
-        seen.user = user.name.clone();
+        let user = self.who(&parts.headers, peer, seen)?;
         match route {
             Route::Other(path) => {
                 self.authorize_path(&user, &parts.method, &path)?;
@@ -337,7 +336,8 @@ impl Server {
         Ok(kind)
     }
 
-    fn who(&self, headers: &http::HeaderMap, peer: &Peer) -> Result<Arc<User>> {
+    /// Who the request is answered as: who it comes from, or who they may act as.
+    fn who(&self, headers: &http::HeaderMap, peer: &Peer, seen: &mut Seen) -> Result<Arc<User>> {
         let user = match &peer.user {
             Some(user) => user.clone(),
             None => {
@@ -351,13 +351,16 @@ impl Server {
                 })?)
             }
         };
+        seen.user.clone_from(&user.name);
         let wanted = crate::authn::impersonation::requested(headers)
             .map_err(|refusal| ApiError::BadRequest(refusal.0))?;
         let Some(impersonation) = wanted else { return Ok(user) };
         for check in impersonation.checks(&user) {
             self.allow(&check)?;
         }
-        Ok(Arc::new(impersonation.user()))
+        let user = impersonation.user();
+        seen.acts_as.clone_from(&user.name);
+        Ok(Arc::new(user))
     }
 
     /// What a service account token is bound to, if it still exists.
@@ -437,7 +440,10 @@ async fn unpanicked(serving: impl Future<Output = Result<Answer>>) -> Result<Ans
 /// What is noted of a request for the audit log and the metrics.
 #[derive(Default)]
 pub(crate) struct Seen {
+    /// Who it came from.
     pub(crate) user: String,
+    /// Who they acted as, if that was somebody else.
+    pub(crate) acts_as: String,
     pub(crate) verb: &'static str,
     pub(crate) group: String,
     pub(crate) version: String,
