@@ -22,7 +22,8 @@ pub(crate) fn run(command: &ImageCommand) -> anyhow::Result<()> {
 
 fn open(data_dir: &Path) -> anyhow::Result<ImageStore> {
     let directory = directory(data_dir);
-    std::fs::create_dir_all(&directory)
+    server::pki::make_private_dir(data_dir)
+        .and_then(|()| std::fs::create_dir_all(&directory))
         .with_context(|| format!("cannot create {}", directory.display()))?;
     Ok(ImageStore::open(&directory)?)
 }

@@ -215,7 +215,7 @@ fn server_control(common: &Common) -> anyhow::Result<Control> {
 }
 
 fn control(data_dir: &Path) -> anyhow::Result<Control> {
-    std::fs::create_dir_all(data_dir)
+    server::pki::make_private_dir(data_dir)
         .with_context(|| format!("cannot create {}", data_dir.display()))?;
     Control::listen(data_dir)
 }

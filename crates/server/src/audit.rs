@@ -29,7 +29,7 @@ impl Audit {
     ) {
         let verb =
             if seen.verb.is_empty() { method.as_str().to_lowercase() } else { seen.verb.into() };
-        let line = json!({
+        let mut line = json!({
             "kind": "Event",
             "apiVersion": "audit.k8s.io/v1",
             "level": "Metadata",
@@ -50,6 +50,9 @@ impl Audit {
             "responseStatus": { "code": code.as_u16() },
             "requestReceivedTimestamp": clock::rfc3339_micros(clock::now()),
         });
+        if !seen.acts_as.is_empty() {
+            line["impersonatedUser"] = json!({ "username": seen.acts_as });
+        }
         let mut file = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Err(error) = writeln!(file, "{line}") {
             tracing::error!(%error, "the audit log could not be written");

@@ -80,7 +80,7 @@ impl http_body::Body for Body {
         let bytes = match self.get_mut() {
             Body::Full(bytes) => bytes.take(),
             Body::Parts { parts, left } => {
-                let piece = next_piece(parts);
+                let piece = join(parts, PIECE);
                 *left -= piece.as_ref().map_or(0, |piece| piece.len() as u64);
                 piece
             }
@@ -105,20 +105,21 @@ impl http_body::Body for Body {
     }
 }
 
-fn next_piece(parts: &mut VecDeque<Bytes>) -> Option<Bytes> {
-    let first = parts.pop_front()?;
-    if first.len() >= PIECE || parts.is_empty() {
-        return Some(first);
-    }
-    let mut piece = BytesMut::with_capacity(PIECE + first.len());
-    piece.extend_from_slice(&first);
-    while let Some(next) = parts.front() {
-        if piece.len() + next.len() > PIECE {
+/// The first of these parts in one piece: as many as fit into `limit`, at least one. One alone is not
+/// copied, and no more is allocated than is sent.
+pub(crate) fn join(parts: &mut VecDeque<Bytes>, limit: usize) -> Option<Bytes> {
+    let (mut count, mut size) = (0, 0);
+    for part in parts.iter() {
+        if count > 0 && size + part.len() > limit {
             break;
         }
-        piece.extend_from_slice(next);
-        parts.pop_front();
+        (count, size) = (count + 1, size + part.len());
     }
+    if count < 2 {
+        return parts.pop_front();
+    }
+    let mut piece = BytesMut::with_capacity(size);
+    parts.drain(..count).for_each(|part| piece.extend_from_slice(&part));
     Some(piece.freeze())
 }
 
@@ -226,5 +227,18 @@ mod tests {
         let body = Body::parts(parts);
         assert_eq!(body.size(), Some(700_000));
         assert_eq!(body.collect().await.unwrap().to_bytes(), wanted);
+    }
+
+    #[test]
+    fn a_piece_is_no_larger_than_what_is_in_it_or_than_the_limit() {
+        let part = |length| Bytes::from(vec![b'x'; length]);
+        let mut parts: VecDeque<Bytes> = [10, 20, 500, 60, 30, 20].map(part).into();
+        let mut pieces = Vec::new();
+        while let Some(piece) = join(&mut parts, 100) {
+            let piece = piece.try_into_mut().unwrap();
+            assert_eq!(piece.capacity(), piece.len());
+            pieces.push(piece.len());
+        }
+        assert_eq!(pieces, [30, 500, 90, 20]);
     }
 }

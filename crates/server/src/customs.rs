@@ -140,7 +140,8 @@ fn overlaps(server: &Server, kind: &Kind) -> bool {
 
 /// True if the status is now, or was already, what it should be.
 async fn write_status(server: &Server, definition: &Definition) -> bool {
-    let old = definition.stored.value();
+    // One that cannot be read is left as it is.
+    let Some(old) = definition.stored.whole() else { return true };
     if old.get("status") == definition.value.get("status") {
         return true;
     }
@@ -181,7 +182,8 @@ async fn put(server: &Server, kind: &Kind, stored: &Arc<Object>, change: Change)
 pub(crate) async fn follow(server: Server) {
     loop {
         let Ok(mut watcher) = server.store().watch(COLLECTION, server.store().revision()) else {
-            return;
+            tokio::time::sleep(LOOK_AGAIN).await;
+            continue;
         };
         loop {
             settle(&server).await;

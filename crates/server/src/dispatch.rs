@@ -25,6 +25,12 @@ pub(crate) fn writes_one(verb: &str) -> bool {
     matches!(verb, "create" | "update" | "patch" | "delete")
 }
 
+/// Done to its end even if nobody waits: an object that is cut between its two steps has nobody who
+/// removes it (T-API-14, T-API-15).
+pub(crate) fn finishes(verb: &str) -> bool {
+    writes_one(verb) || verb == "deletecollection"
+}
+
 /// Answered without asking who wants to know.
 pub(crate) fn is_open(path: &str) -> bool {
     matches!(path, "/healthz" | "/livez" | "/readyz")

@@ -38,6 +38,7 @@ pub mod openapi;
 mod audit;
 pub mod bootstrap;
 mod customs;
+mod follower;
 mod metrics;
 mod signing;
 mod terminations;

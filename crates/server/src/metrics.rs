@@ -32,9 +32,8 @@ impl Metrics {
     }
 
     pub(crate) fn request(&self, seen: &Seen, code: StatusCode, took: Duration) {
-        // Unknown paths are one resource, or a scanner could fill the memory with names.
-        let resource =
-            if code == StatusCode::NOT_FOUND { String::new() } else { seen.resource.clone() };
+        // What is not served is one resource, or a scanner could fill the memory with names.
+        let resource = if seen.served { seen.resource.clone() } else { String::new() };
         let key = (seen.verb, resource, code.as_u16());
         *self.requests.lock().unwrap_or_else(|p| p.into_inner()).entry(key).or_insert(0) += 1;
         if seen.verb == "watch" {

@@ -6,7 +6,7 @@
 //! a known place because only the store knows it (decision 3 of the design).
 
 use api::Kind;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::sync::OnceLock;
 use store::{Draft, Envelope};
 
@@ -54,8 +54,11 @@ impl store::Index for Index {
 /// The questions asked of stored objects.
 pub(crate) trait Stored {
     fn meta(&self) -> &Meta;
-    /// The decoded object. Stored bytes were written by us, so this does not fail.
+    /// The decoded object. Of one that nests too deep to be read, what says which it is and whether it
+    /// may go: who looks through many objects is not stopped by one.
     fn value(&self) -> Value;
+    /// The decoded object, if all of it can be read.
+    fn whole(&self) -> Option<Value>;
     fn label(&self, key: &str) -> Option<&str>;
     /// The value of a field selector's field.
     fn field(&self, kind: &Kind, field: &str) -> Option<&str>;
@@ -71,7 +74,15 @@ impl Stored for Object {
     }
 
     fn value(&self) -> Value {
-        serde_json::from_slice(&self.bytes()).expect("stored objects are JSON")
+        self.whole().unwrap_or_else(|| outline(self))
+    }
+
+    fn whole(&self) -> Option<Value> {
+        let read = serde_json::from_slice(&self.bytes());
+        read.inspect_err(
+            |error| tracing::error!(name = self.name(), %error, "an object cannot be read"),
+        )
+        .ok()
     }
 
     fn label(&self, key: &str) -> Option<&str> {
@@ -97,6 +108,45 @@ impl Stored for Object {
 
     fn place(&self) -> (&str, &str) {
         self.name().split_once('/').unwrap_or(("", self.name()))
+    }
+}
+
+/// Deeper objects are not stored: what stands in them stands deeper still in a list, in a table's row
+/// or in an event, and who reads JSON with serde reads 127 levels.
+pub(crate) const DEPTH_MAX: usize = 120;
+
+pub(crate) fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(list) => 1 + list.iter().map(depth).max().unwrap_or(0),
+        Value::Object(map) => 1 + map.values().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+/// Kind and metadata. Earlier versions stored objects deeper than they could read.
+fn outline(object: &Object) -> Value {
+    #[derive(serde::Deserialize)]
+    struct Outline {
+        kind: Value,
+        #[serde(rename = "apiVersion")]
+        api_version: Value,
+        metadata: Metadata,
+    }
+    #[derive(serde::Deserialize)]
+    struct Metadata {
+        #[serde(rename = "managedFields", default)]
+        _managed: serde::de::IgnoredAny,
+        #[serde(flatten)]
+        rest: serde_json::Map<String, Value>,
+    }
+    match serde_json::from_slice::<Outline>(&object.bytes()) {
+        Ok(Outline { kind, api_version, metadata }) => {
+            json!({ "kind": kind, "apiVersion": api_version, "metadata": metadata.rest })
+        }
+        Err(_) => {
+            let (namespace, name) = object.place();
+            json!({ "metadata": { "namespace": namespace, "name": name } })
+        }
     }
 }
 
@@ -159,7 +209,6 @@ pub(crate) fn type_prefix(kind: &Kind) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn pod_kind() -> std::sync::Arc<Kind> {
         api::Registry::built_in().resource("", "v1", "pods").unwrap().clone()

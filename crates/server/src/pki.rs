@@ -18,7 +18,7 @@ mod order;
 mod subject;
 
 pub use authority::Identity;
-pub use files::write_secret;
+pub use files::{make_private_dir, write_secret};
 pub(crate) use order::Order;
 
 use arc_swap::ArcSwap;

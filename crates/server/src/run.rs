@@ -90,7 +90,7 @@ const HISTORY_BYTES: usize = 32 << 20;
 pub async fn start(config: Config) -> Result<Running, Error> {
     let dir = &config.data_dir;
     let data_dir = |source| Error::DataDir { path: dir.clone(), source };
-    std::fs::create_dir_all(dir).map_err(data_dir)?;
+    crate::pki::make_private_dir(dir).map_err(data_dir)?;
     let lock = lock(dir)?;
     let listener = TcpListener::bind(config.listen)
         .await
@@ -121,13 +121,15 @@ pub async fn start(config: Config) -> Result<Running, Error> {
     let stored = upkeep::store_what_is_missing(&server, outside, controllers.is_some());
     stored.await.map_err(Error::Bootstrap)?;
     upkeep::attend(&server, outside, controllers);
-    upkeep::spawn_until_closing(&server, usage::scrape::run(server.clone()));
+    upkeep::spawn_until_closing(&server, usage::scrape::run);
     let kubeconfig = dir.join("kubeconfig");
     let text = pki.kubeconfig(&format!("https://{}", reachable(address)));
     crate::pki::write_secret(&kubeconfig, text.as_bytes()).map_err(data_dir)?;
     let tls = Arc::new(pki.server_config()?);
-    let renewing = upkeep::renew_certificates(pki.clone(), kubeconfig.clone(), reachable(address));
-    upkeep::spawn_until_closing(&server, renewing);
+    let (signs, writes) = (pki.clone(), kubeconfig.clone());
+    upkeep::spawn_until_closing(&server, move |_| {
+        upkeep::renew_certificates(signs.clone(), writes.clone(), reachable(address))
+    });
     let (stop, stopped) = oneshot::channel::<()>();
     let stopped = async move { drop(stopped.await) };
     let done = tokio::spawn(listen::serve(server.clone(), listener, tls, stopped));

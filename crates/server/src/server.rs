@@ -26,7 +26,7 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
@@ -49,6 +49,7 @@ struct Inner {
     terminations: Retention,
     usage: Usage,
     policy: ArcSwap<Policy>,
+    policy_turn: Mutex<()>,
     relations: Arc<Relations>,
     authenticator: Authenticator,
     documents: Documents,
@@ -95,10 +96,11 @@ impl Server {
             customs: Customs::default(),
             terminations: Retention::default(),
             usage: Usage::default(),
+            documents: Documents::of(built_in.clone()),
             built_in,
             policy: ArcSwap::default(),
+            policy_turn: Mutex::new(()),
             authenticator: parts.authenticator,
-            documents: Documents::default(),
             in_flight: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
             closing: watch::Sender::new(false),
             metrics: Metrics::default(),
@@ -119,8 +121,9 @@ impl Server {
     }
 
     pub(crate) fn set_registry(&self, registry: Registry) {
-        self.0.registry.store(Arc::new(registry));
-        self.0.documents.forget();
+        let registry = Arc::new(registry);
+        self.0.registry.store(registry.clone());
+        self.0.documents.forget(registry);
         self.0.served.send_replace(());
     }
 
@@ -155,6 +158,11 @@ impl Server {
 
     pub(crate) fn relations(&self) -> &Relations {
         &self.0.relations
+    }
+
+    /// Held from reading the rules to setting the policy made of them.
+    pub(crate) fn refreshing_policy(&self) -> MutexGuard<'_, ()> {
+        self.0.policy_turn.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     pub(crate) fn set_policy(&self, policy: Policy) {
@@ -256,8 +264,7 @@ impl Server {
         {
             return dispatch::health(self, path, &query);
         }
-        let user = self.who(&parts.headers, peer)?;
-        seen.user = user.name.clone();
+        let user = self.who(&parts.headers, peer, seen)?;
         match route {
             Route::Other(path) => {
                 self.authorize_path(&user, &parts.method, &path)?;
@@ -268,6 +275,7 @@ impl Server {
             Route::Resource(mut target) => {
                 let verb = request::verb(&parts.method, &target, &query);
                 seen.target(verb, &target);
+                seen.served = self.serves(&target);
                 self.authorize(&user, verb, &target, &query)?;
                 let kind = self.kind(&mut target)?;
                 let long = dispatch::is_long_running(verb, &target.subresource);
@@ -298,7 +306,7 @@ impl Server {
                 };
                 match deadline {
                     None => work.await,
-                    Some(deadline) => deadline.bounds(work, dispatch::writes_one(verb)).await,
+                    Some(deadline) => deadline.bounds(work, dispatch::finishes(verb)).await,
                 }
             }
         }
@@ -306,6 +314,11 @@ impl Server {
 
     fn permit(&self) -> Result<OwnedSemaphorePermit> {
         self.0.in_flight.clone().try_acquire_owned().map_err(|_| ApiError::Overloaded)
+    }
+
+    fn serves(&self, target: &Target) -> bool {
+        let registry = self.0.registry.load();
+        registry.resource(&target.group, &target.version, &target.resource).is_some()
     }
 
     fn kind(&self, target: &mut Target) -> Result<Arc<Kind>> {
@@ -323,7 +336,8 @@ impl Server {
         Ok(kind)
     }
 
-    fn who(&self, headers: &http::HeaderMap, peer: &Peer) -> Result<Arc<User>> {
+    /// Who the request is answered as: who it comes from, or who they may act as.
+    fn who(&self, headers: &http::HeaderMap, peer: &Peer, seen: &mut Seen) -> Result<Arc<User>> {
         let user = match &peer.user {
             Some(user) => user.clone(),
             None => {
@@ -337,13 +351,16 @@ impl Server {
                 })?)
             }
         };
+        seen.user.clone_from(&user.name);
         let wanted = crate::authn::impersonation::requested(headers)
             .map_err(|refusal| ApiError::BadRequest(refusal.0))?;
         let Some(impersonation) = wanted else { return Ok(user) };
         for check in impersonation.checks(&user) {
             self.allow(&check)?;
         }
-        Ok(Arc::new(impersonation.user()))
+        let user = impersonation.user();
+        seen.acts_as.clone_from(&user.name);
+        Ok(Arc::new(user))
     }
 
     /// What a service account token is bound to, if it still exists.
@@ -423,11 +440,16 @@ async fn unpanicked(serving: impl Future<Output = Result<Answer>>) -> Result<Ans
 /// What is noted of a request for the audit log and the metrics.
 #[derive(Default)]
 pub(crate) struct Seen {
+    /// Who it came from.
     pub(crate) user: String,
+    /// Who they acted as, if that was somebody else.
+    pub(crate) acts_as: String,
     pub(crate) verb: &'static str,
     pub(crate) group: String,
     pub(crate) version: String,
     pub(crate) resource: String,
+    /// There is such a resource; otherwise its name is whatever somebody typed.
+    pub(crate) served: bool,
     pub(crate) subresource: String,
     pub(crate) namespace: String,
     pub(crate) name: String,

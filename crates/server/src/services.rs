@@ -47,6 +47,17 @@ impl Lease {
     pub(crate) fn keep(&mut self) {
         self.claims.clear();
     }
+
+    /// Before the same is claimed again: dropped, they would be given back in a while only.
+    pub(crate) async fn give_back(mut self) {
+        if let Some(server) = &self.server {
+            for (collection, name) in &self.claims {
+                give_back(server.store(), collection, name).await;
+            }
+        }
+        // Not before: whoever is cut here leaves the rest to the drop.
+        self.claims.clear();
+    }
 }
 
 impl Drop for Lease {
@@ -112,7 +123,10 @@ async fn address(
                     "provided IP is already allocated",
                 ));
             }
-            lease.claims.push((ADDRESSES, wanted));
+            // A dry run has claimed nothing: the address may be somebody else's.
+            if !dry_run {
+                lease.claims.push((ADDRESSES, wanted));
+            }
         }
         return Ok(());
     }

@@ -7,15 +7,18 @@
 //! records of endings after a day.
 
 use crate::authz::Policy;
+use crate::follower::{Follower, Heard};
 use crate::object::{self, Stored, store_name};
 use crate::pki::Pki;
 use crate::server::Server;
 use crate::{bootstrap, customs, services, signing, terminations};
 use api::Kind;
 use api::value::ValueExt;
+use futures::FutureExt as _;
 use futures::future::try_join_all;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +38,9 @@ const EVENT_SWEEP: Duration = Duration::from_secs(60);
 
 /// Certificates live for a year; that one is renewed a day later does not matter.
 const RENEWAL_LOOK: Duration = Duration::from_secs(24 * 3600);
+
+/// Before starting over, after the store could not keep up with telling or a task has failed.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 const RELATIONS_EVERY: Duration = Duration::from_secs(10);
 
@@ -59,32 +65,43 @@ pub(crate) async fn store_what_is_missing(
 
 /// Starts what goes on in the background; with the keys of the cluster also what controllers would do.
 pub(crate) fn attend(server: &Server, address: SocketAddr, controllers: Option<Arc<Pki>>) {
-    spawn_until_closing(server, follow_roles(server.clone()));
-    spawn_until_closing(server, customs::follow(server.clone()));
-    spawn_until_closing(server, forget_events(server.clone()));
-    spawn_until_closing(server, terminations::retention::run(server.clone()));
-    spawn_until_closing(server, know_pods(server.clone()));
+    spawn_until_closing(server, follow_roles);
+    spawn_until_closing(server, customs::follow);
+    spawn_until_closing(server, forget_events);
+    spawn_until_closing(server, terminations::retention::run);
+    spawn_until_closing(server, know_pods);
     if let Some(pki) = controllers {
-        spawn_until_closing(server, signing::follow(server.clone(), pki));
+        spawn_until_closing(server, move |server| signing::follow(server, pki.clone()));
         server.furnish_namespaces();
         for collection in ["namespaces", "serviceaccounts", "configmaps"] {
-            spawn_until_closing(server, refurnish(server.clone(), collection));
+            spawn_until_closing(server, move |server| refurnish(server, collection));
         }
         for collection in OWN_SERVICE_PARTS {
-            spawn_until_closing(server, keep_own_service(server.clone(), address, collection));
+            spawn_until_closing(server, move |server| {
+                keep_own_service(server, address, collection)
+            });
         }
     }
 }
 
-pub(crate) fn spawn_until_closing(
+/// A mistake of ours costs a task its place, not the rest of its life: it starts over.
+pub(crate) fn spawn_until_closing<Task>(
     server: &Server,
-    task: impl Future<Output = ()> + Send + 'static,
-) {
-    let mut closing = server.closing();
+    task: impl Fn(Server) -> Task + Send + Sync + 'static,
+) where
+    Task: Future<Output = ()> + Send + 'static,
+{
+    let (server, mut closing) = (server.clone(), server.closing());
     tokio::spawn(async move {
+        let working = async {
+            while AssertUnwindSafe(task(server.clone())).catch_unwind().await.is_err() {
+                tracing::error!("a task of the server panicked; it is started again");
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+        };
         tokio::select! {
             biased;
-            () = task => {}
+            () = working => {}
             _ = closing.wait_for(|closing| *closing) => {}
         }
     });
@@ -132,15 +149,18 @@ async fn ensure_own_service(server: &Server, address: SocketAddr) -> Result<(), 
 /// `kubectl delete all --all` takes the server's own Service along: it comes back (W-52). The
 /// address is given back after the Service is gone, so its claim is looked after too.
 async fn keep_own_service(server: Server, address: SocketAddr, collection: &'static str) {
-    let Ok(mut watcher) = server.store().watch(collection, server.store().revision()) else {
-        return;
-    };
     let api_ip = services::API_ADDRESS.to_string();
-    while let Ok(events) = watcher.next(1024).await {
-        let gone = events.iter().filter(|event| event.kind == EventKind::Deleted).any(|event| {
-            let place = event.object.place();
-            place == ("default", OWN_SERVICE) || place == ("", api_ip.as_str())
-        });
+    let mut follower = Follower::of(&server, collection);
+    loop {
+        let gone = match follower.next().await {
+            Heard::Missed => true,
+            Heard::Events(events) => {
+                events.iter().filter(|event| event.kind == EventKind::Deleted).any(|event| {
+                    let place = event.object.place();
+                    place == ("default", OWN_SERVICE) || place == ("", api_ip.as_str())
+                })
+            }
+        };
         if gone && let Err(error) = ensure_own_service(&server, address).await {
             tracing::warn!(error, "the server's own Service is incomplete");
         }
@@ -212,20 +232,13 @@ async fn put(
 impl Server {
     /// Called after every acknowledged write, before the client hears of it, so that what a write
     /// makes true is true for the writer's next request.
-    pub(crate) async fn written(&self, kind: &Arc<Kind>) {
+    pub(crate) async fn written(&self, kind: &Arc<Kind>, name: &str) {
         match kind.group.as_str() {
             RBAC => refresh_policy(self),
             customs::GROUP if kind.plural == customs::PLURAL => customs::settle(self).await,
             "" if kind.plural == "namespaces" && self.furnishes_namespaces() => {
-                let (_, namespaces) = self.store().list("namespaces", "", None);
-                for namespace in namespaces {
-                    if let Err(error) = furnish(self, namespace.name()).await {
-                        tracing::warn!(
-                            namespace = namespace.name(),
-                            error,
-                            "a namespace lacks its first objects"
-                        );
-                    }
+                if let Err(error) = furnish(self, name).await {
+                    tracing::warn!(namespace = name, error, "a namespace lacks its first objects");
                 }
             }
             _ => {}
@@ -235,6 +248,8 @@ impl Server {
 
 /// Compiles the RBAC objects as they are now.
 pub(crate) fn refresh_policy(server: &Server) {
+    // One after another: who looked earlier must not have the last word.
+    let _turn = server.refreshing_policy();
     let all = |plural: &str| -> Vec<Value> {
         let (_, objects) = server.store().list(&format!("{RBAC}/{plural}"), "", None);
         objects.iter().map(|object| object.value()).collect()
@@ -247,28 +262,18 @@ pub(crate) fn refresh_policy(server: &Server) {
 
 /// Other servers on the same store change roles too.
 async fn follow_roles(server: Server) {
-    let watch =
-        |plural: &str| server.store().watch(&format!("{RBAC}/{plural}"), server.store().revision());
-    let (Ok(mut a), Ok(mut b), Ok(mut c), Ok(mut d)) = (
-        watch("clusterroles"),
-        watch("clusterrolebindings"),
-        watch("roles"),
-        watch("rolebindings"),
-    ) else {
-        return;
-    };
+    let follow = |plural: &str| Follower::of(&server, &format!("{RBAC}/{plural}"));
+    let (mut a, mut b) = (follow("clusterroles"), follow("clusterrolebindings"));
+    let (mut c, mut d) = (follow("roles"), follow("rolebindings"));
     loop {
-        let seen = tokio::select! {
+        tokio::select! {
             biased;
-            seen = a.next(1024) => seen,
-            seen = b.next(1024) => seen,
-            seen = c.next(1024) => seen,
-            seen = d.next(1024) => seen,
-        };
-        refresh_policy(&server);
-        if seen.is_err() {
-            return;
+            _ = a.next() => {}
+            _ = b.next() => {}
+            _ = c.next() => {}
+            _ = d.next() => {}
         }
+        refresh_policy(&server);
     }
 }
 
@@ -305,26 +310,34 @@ async fn furnish(server: &Server, namespace: &str) -> Result<(), String> {
 
 /// Puts back what somebody deleted.
 async fn refurnish(server: Server, collection: &'static str) {
-    let Ok(mut watcher) = server.store().watch(collection, server.store().revision()) else {
-        return;
-    };
-    while let Ok(events) = watcher.next(1024).await {
-        for event in events {
-            let (namespace, name) = event.object.place();
-            let furnished = match collection {
-                "namespaces" => event.kind == EventKind::Created,
-                "serviceaccounts" => event.kind == EventKind::Deleted && name == "default",
-                _ => name == ROOT_CA && event.kind != EventKind::Created,
-            };
-            if !furnished {
-                continue;
+    let mut follower = Follower::of(&server, collection);
+    loop {
+        let namespaces: Vec<String> = match follower.next().await {
+            Heard::Events(events) => {
+                events.iter().filter_map(|event| unfurnished(collection, event)).collect()
             }
-            let namespace = if collection == "namespaces" { name } else { namespace };
-            if let Err(error) = furnish(&server, namespace).await {
+            Heard::Missed => {
+                let (_, all) = server.store().list("namespaces", "", None);
+                all.iter().map(|namespace| namespace.name().to_owned()).collect()
+            }
+        };
+        for namespace in namespaces {
+            if let Err(error) = furnish(&server, &namespace).await {
                 tracing::warn!(namespace, error, "a namespace lacks its first objects");
             }
         }
     }
+}
+
+/// The namespace that an event leaves without something.
+fn unfurnished(collection: &str, event: &object::Event) -> Option<String> {
+    let (namespace, name) = event.object.place();
+    let (lacks, namespace) = match collection {
+        "namespaces" => (event.kind == EventKind::Created, name),
+        "serviceaccounts" => (event.kind == EventKind::Deleted && name == "default", namespace),
+        _ => (event.kind != EventKind::Created && name == ROOT_CA, namespace),
+    };
+    lacks.then(|| namespace.to_owned())
 }
 
 /// The server's own certificates, for as long as it runs.

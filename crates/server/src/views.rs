@@ -41,7 +41,19 @@ pub(crate) fn bytes(kind: &Kind, stored: &Object) -> Bytes {
 
 /// The object as the kind's version shows it, decoded.
 pub(crate) fn value(kind: &Kind, stored: &Object) -> Value {
-    let object = stored.value();
+    of_version(kind, stored, stored.value())
+}
+
+/// The same, for those who write it back.
+pub(crate) fn whole(kind: &Kind, stored: &Object) -> Result<Value> {
+    let object = stored.whole().ok_or_else(|| {
+        let name = stored.name();
+        ApiError::Internal(format!("{name} is nested too deep to be changed; it can be deleted"))
+    })?;
+    Ok(of_version(kind, stored, object))
+}
+
+fn of_version(kind: &Kind, stored: &Object, object: Value) -> Value {
     let as_stored = is_stored_form(kind, &object::type_prefix(kind), stored);
     if as_stored { object } else { convert(kind, &object) }
 }

@@ -490,3 +490,33 @@ async fn a_188_who_acts_is_then_that_somebody() {
     // The nameless may not even ask who they are.
     said.refused(403, "Forbidden");
 }
+
+/// the log names who asked, not only whose name they used.
+#[tokio::test]
+async fn a_188_the_audit_log_says_who_acts_as_whom() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("audit.log");
+    let config = server::Config {
+        data_dir: dir.path().join("data"),
+        listen: "127.0.0.1:0".parse().unwrap(),
+        store: server::StoreChoice::Embedded,
+        audit_log: Some(log.clone()),
+        controllers: false,
+    };
+    let running = server::start(config).await.unwrap();
+    let admin = Client::of(&running, User::authenticated("boss", &["system:masters"]));
+    let ana = Client::of(&running, User::authenticated("ana", &[]));
+    admin.get(PODS).await.ok();
+    acting(&admin, PODS, &[("impersonate-user", "ben")]).await.refused(403, "Forbidden");
+    acting(&ana, PODS, &[("impersonate-user", "boss")]).await.refused(403, "Forbidden");
+    running.stop().await;
+    let text = std::fs::read_to_string(log).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let who: Vec<(Value, Value)> = lines
+        .map(|line| {
+            (line["user"]["username"].clone(), line["impersonatedUser"]["username"].clone())
+        })
+        .collect();
+    let expected = [("boss", None), ("boss", Some("ben")), ("ana", None)];
+    assert_eq!(who, expected.map(|(user, acts_as)| (json!(user), json!(acts_as))));
+}

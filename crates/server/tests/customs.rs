@@ -298,3 +298,70 @@ async fn a_206_a_definition_cannot_take_the_place_of_a_built_in_resource() {
     assert!(cluster.until(&definition, 404).await);
     assert_eq!(cluster.get(&format!("{path}/l")).await.code, 200);
 }
+
+/// Kept as it is, whatever is in it.
+fn free_widgets() -> Value {
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let version = json!({"name": "v1", "served": true, "storage": true,
+                         "schema": {"openAPIV3Schema": schema}});
+    definition("widgets", "Widget", json!([version]))
+}
+
+fn nested(levels: usize) -> Value {
+    (0..levels).fold(json!("x"), |inner, _| json!({ "a": inner }))
+}
+
+/// What is acknowledged can be read, changed and deleted again, with what the server adds to it.
+#[tokio::test]
+async fn an_object_is_stored_only_if_it_can_be_read_again() {
+    let cluster = Cluster::start().await;
+    cluster.make(DEFINITIONS, free_widgets()).await;
+    let (mut kept, mut refused) = (0, 0);
+    for levels in 100..=126 {
+        let (at, name) = (format!("{WIDGETS}/w{levels}"), format!("w{levels}"));
+        let made = cluster.post(WIDGETS, widget(&name, nested(levels))).await;
+        if made.code != 201 {
+            made.refused(400, "BadRequest");
+            refused += 1;
+            continue;
+        }
+        kept += 1;
+        cluster.patch(&at, json!({"metadata": {"labels": {"a": "b"}}})).await.ok();
+        let applied = json!({"apiVersion": "example.com/v1", "kind": "Widget", "other": 1});
+        cluster.apply(&at, "me", applied).await.ok();
+        let read: Value = cluster.read(&at).await;
+        assert_eq!(read["spec"], nested(levels));
+        assert_ne!(cluster.read(WIDGETS).await, Value::Null);
+        cluster.delete(&at).await.ok();
+    }
+    assert!(kept >= 10 && refused >= 5, "{kept} kept, {refused} refused");
+    cluster.make(WIDGETS, widget("w", json!({}))).await;
+    let at = format!("{WIDGETS}/w");
+    for way in ["application/merge-patch+json", "application/apply-patch+yaml"] {
+        let deep = widget("w", nested(120)).to_string();
+        let said = cluster.patch_as(way, &format!("{at}?fieldManager=m&force=true"), deep).await;
+        assert!((400..500).contains(&said.code), "{way}: {}", said.body);
+    }
+    cluster.delete(&at).await.ok();
+}
+
+/// Earlier versions stored some that they could not read.
+#[tokio::test]
+async fn what_is_too_deep_to_be_read_can_still_be_deleted() {
+    let cluster = Cluster::start().await;
+    cluster.make(DEFINITIONS, free_widgets()).await;
+    let mut deep = Vec::new();
+    for name in ["a", "b"] {
+        let mut stored = cluster.make(WIDGETS, widget(name, json!({}))).await;
+        stored["spec"] = nested(140);
+        deep.push(stored);
+    }
+    let cluster = cluster.with_stored("example.com/widgets", &deep).await;
+    let refused = cluster.patch(&format!("{WIDGETS}/a"), json!({"spec": null})).await;
+    assert!(refused.refused(500, "InternalError").contains("too deep"), "{}", refused.body);
+    cluster.delete(&format!("{WIDGETS}/a")).await.ok();
+    assert_eq!(cluster.get(&format!("{WIDGETS}/a")).await.code, 404);
+    let definition = format!("{DEFINITIONS}/widgets.example.com");
+    cluster.delete(&definition).await.ok();
+    assert!(cluster.until(&definition, 404).await, "the definition is still there");
+}

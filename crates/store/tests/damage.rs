@@ -2,6 +2,8 @@
 
 mod bed;
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -21,6 +23,21 @@ async fn a_file_is_opened_by_one_store_at_a_time() {
     assert!(matches!(refused, Error::InUse { .. }));
     assert!(refused.to_string().contains(bed.file().to_str().unwrap()));
     let store = bed.reopen(store).await;
+    assert_eq!(listed(&store.list(PODS, "", None).1), "a=1");
+}
+
+#[tokio::test]
+async fn nobody_else_reads_the_file_also_if_it_was_made_readable() {
+    let bed = Bed::embedded();
+    let rights = || std::fs::metadata(bed.file()).unwrap().permissions().mode() & 0o777;
+    let store = bed.open().await;
+    assert_eq!(rights(), 0o600);
+    create(&store, "a", "1").await;
+    store.close().await.unwrap();
+    drop(store);
+    std::fs::set_permissions(bed.file(), Permissions::from_mode(0o644)).unwrap();
+    let store = bed.open().await;
+    assert_eq!(rights(), 0o600);
     assert_eq!(listed(&store.list(PODS, "", None).1), "a=1");
 }
 

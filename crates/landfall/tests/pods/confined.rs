@@ -179,3 +179,21 @@ fn paths_are_masked_and_namespaces_shared_as_asked() {
         assert!(seen.contains("landfall"), "{seen}");
     });
 }
+
+/// The server does without huge pages; whether its pods do is the host's business.
+#[test]
+fn a_container_may_have_huge_pages_although_the_server_has_none() {
+    on_a_node(&["busybox"], |cluster, kubectl| {
+        let allowed = |status: &str| {
+            let line = status.lines().find(|line| line.starts_with("THP_enabled:"));
+            line.and_then(|line| line.split_whitespace().nth(1)).map(str::to_owned)
+        };
+        let ours = std::fs::read_to_string("/proc/self/status").unwrap();
+        let server =
+            std::fs::read_to_string(format!("/proc/{}/status", cluster.process_id())).unwrap();
+        assert_eq!(allowed(&server).as_deref(), Some("0"), "{server}");
+        kubectl.ok("kubectl run big --image=busybox:1 --restart=Never -- cat /proc/self/status
+kubectl wait --for=jsonpath='{.status.phase}'=Succeeded pod/big --timeout=60s");
+        assert_eq!(allowed(&kubectl.ok("kubectl logs big")), allowed(&ours));
+    });
+}

@@ -43,24 +43,41 @@ impl Records {
     }
 
     pub(crate) fn read(&self) -> Result<Known> {
-        let path = self.directory.join("images.json");
-        match std::fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes)
-                .map_err(|e| Error::io("read", path)(std::io::Error::other(e))),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Known::new()),
-            Err(error) => Err(Error::io("read", path)(error)),
-        }
+        self.known(self.bytes()?.as_deref())
     }
 
-    /// Reads, lets `change` change, and writes what became of it before it returns.
+    /// Reads, lets `change` change, and writes what became of it before it returns. Every container
+    /// holds its image this way, and most find it as they want it: that costs no write.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Known) -> Result<T>) -> Result<T> {
         let _lock = Lock::exclusive(&self.directory.join("records.lock"))?;
-        let mut known = self.read()?;
+        let before = self.bytes()?;
+        let mut known = self.known(before.as_deref())?;
         let answer = change(&mut known)?;
         let bytes = serde_json::to_vec_pretty(&known)
             .map_err(|e| Error::io("write", self.directory.clone())(std::io::Error::other(e)))?;
-        replace(&self.directory.join("images.json"), &bytes)?;
+        if before.is_none_or(|before| before != bytes) {
+            replace(&self.file(), &bytes)?;
+        }
         Ok(answer)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.directory.join("images.json")
+    }
+
+    /// None if there is no file yet.
+    fn bytes(&self) -> Result<Option<Vec<u8>>> {
+        match std::fs::read(self.file()) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::io("read", self.file())(error)),
+        }
+    }
+
+    fn known(&self, bytes: Option<&[u8]>) -> Result<Known> {
+        let Some(bytes) = bytes else { return Ok(Known::new()) };
+        serde_json::from_slice(bytes)
+            .map_err(|e| Error::io("read", self.file())(std::io::Error::other(e)))
     }
 }
 
@@ -164,6 +181,31 @@ mod tests {
         assert_eq!(found, Some(&new));
         assert!(known[&old].tags.is_empty());
         assert!(known.contains_key(&old), "it is still there by its digest");
+    }
+
+    #[test]
+    fn what_stays_as_it_is_is_not_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let records = Records::new(directory.path());
+        let file = || {
+            use std::os::unix::fs::MetadataExt as _;
+            std::fs::metadata(directory.path().join("images.json")).unwrap().ino()
+        };
+        let add = |name: &'static str| {
+            records.change(|known| {
+                merge(known, &Digest::of(b"it"), record(&[name], &[]));
+                Ok(())
+            })
+        };
+        add("docker.io/library/a:1").unwrap();
+        // Held, so that its number is not given to another.
+        let _first = std::fs::File::open(directory.path().join("images.json")).unwrap();
+        let before = file();
+        add("docker.io/library/a:1").unwrap();
+        assert_eq!(file(), before);
+        add("docker.io/library/a:2").unwrap();
+        assert_ne!(file(), before);
+        assert_eq!(records.read().unwrap()[&Digest::of(b"it")].tags.len(), 2);
     }
 
     #[test]

@@ -16,6 +16,32 @@ use tokio::sync::oneshot;
 /// A shim answers in milliseconds, a start in tens of them. Longer means a hanging filesystem.
 const ANSWER_MAX: Duration = Duration::from_secs(120);
 
+/// A question. One that nobody waits for any more is forgotten.
+struct Asked<'a> {
+    link: &'a Link,
+    id: u64,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        self.link.waiting().answers.remove(&self.id);
+    }
+}
+
+/// An exec: its number, and its exit code when it has one. Forgotten with whoever expects it, so that
+/// one that did not start leaves nothing.
+pub(crate) struct Expected {
+    pub(crate) link: Arc<Link>,
+    pub(crate) number: u64,
+    pub(crate) exited: oneshot::Receiver<i32>,
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        self.link.waiting().execs.remove(&self.number);
+    }
+}
+
 type Answer = std::result::Result<Reply, String>;
 
 pub(crate) struct Link {
@@ -87,6 +113,7 @@ impl Link {
         self.wait_for(|waiting| {
             waiting.answers.insert(id, sender);
         })?;
+        let _forgotten = Asked { link: self, id };
         self.send(&encode(&Call { id, ask }), descriptors).await.map_err(gone)?;
         match tokio::time::timeout(ANSWER_MAX, receiver).await {
             Ok(Ok(answer)) => Ok(answer),
@@ -95,14 +122,14 @@ impl Link {
         }
     }
 
-    /// A number for a new exec, and its exit code when it has one.
-    pub(crate) fn expect_exec(&self) -> Result<(u64, oneshot::Receiver<i32>)> {
-        let id = self.number();
-        let (sender, receiver) = oneshot::channel();
+    /// A number for a new exec.
+    pub(crate) fn expect_exec(self: &Arc<Self>) -> Result<Expected> {
+        let number = self.number();
+        let (sender, exited) = oneshot::channel();
         self.wait_for(|waiting| {
-            waiting.execs.insert(id, sender);
+            waiting.execs.insert(number, sender);
         })?;
-        Ok((id, receiver))
+        Ok(Expected { link: self.clone(), number, exited })
     }
 
     fn number(&self) -> u64 {
@@ -148,4 +175,26 @@ impl Link {
 
 fn gone(error: io::Error) -> Error {
     Error::Unavailable(format!("the pod's shim is gone: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_no_longer_is_forgotten() {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let link = Link::new(ours).unwrap();
+        assert!(link.ask(Ask::State).await.is_err(), "nobody answers");
+        let given_up = tokio::time::timeout(Duration::from_secs(1), link.ask(Ask::State)).await;
+        assert!(given_up.is_err());
+        assert!(link.waiting().answers.is_empty());
+        let expected = link.expect_exec().unwrap();
+        assert_eq!(link.waiting().execs.len(), 1);
+        drop(expected);
+        assert!(link.waiting().execs.is_empty());
+        drop(theirs);
+        assert!(link.ask(Ask::State).await.is_err());
+        assert!(link.waiting().answers.is_empty());
+    }
 }

@@ -88,6 +88,14 @@ impl Native {
         Ok(native)
     }
 
+    /// The image of a container that is no more. Files and locks: not for an async thread.
+    async fn release(&self, container: &str) -> Result<()> {
+        let (images, container) = (self.config.images.clone(), container.to_owned());
+        tokio::task::spawn_blocking(move || images.release(&container))
+            .await
+            .map_err(|error| Error::Unavailable(error.to_string()))?
+    }
+
     /// Lets go of layers held for containers that did not outlive an earlier agent. Others hold
     /// layers too, under names that are no container's.
     fn release_strays(&self) -> Result<()> {
@@ -315,7 +323,7 @@ impl Runtime for Native {
         remove_directory(sandbox.directory.clone()).await?;
         self.all().remove(id);
         for record in sandbox.containers() {
-            self.config.images.release(&record.container.id)?;
+            self.release(&record.container.id).await?;
         }
         Ok(())
     }
@@ -414,7 +422,7 @@ impl Runtime for Native {
         unmount(&directory.join("rootfs"));
         remove_directory(directory).await?;
         sandbox.drop_container(container);
-        self.config.images.release(container)
+        self.release(container).await
     }
 
     async fn update_container(&self, container: &str, resources: &Resources) -> Result<()> {

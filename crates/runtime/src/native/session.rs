@@ -3,7 +3,7 @@
 //! The pipes of an exec go straight from here to the process; the shim only starts and reaps it. The
 //! stdio of a container itself belongs to the shim, which copies it to whoever is attached.
 
-use super::link::Link;
+use super::link::{Expected, Link};
 use super::readiness::register;
 use super::sandbox::{LiveSandbox, is_running};
 use crate::shim::message::{Ask, Call, Told, decode, encode, frame, frame_bytes, take_frame};
@@ -31,9 +31,9 @@ pub(crate) async fn exec(sandbox: &LiveSandbox, container: &str, exec: &Exec) ->
         return Err(Error::Refused(format!("container {container} is not running")));
     }
     let link = sandbox.link()?;
-    let (number, exited) = link.expect_exec()?;
+    let expected = link.expect_exec()?;
     let ask = Ask::Exec {
-        exec: number,
+        exec: expected.number,
         container: container.to_owned(),
         command: exec.command.clone(),
         terminal: exec.tty,
@@ -48,15 +48,13 @@ pub(crate) async fn exec(sandbox: &LiveSandbox, container: &str, exec: &Exec) ->
     };
     let (exit, exit_end) = oneshot::channel();
     let (kill, kill_end) = oneshot::channel();
-    tokio::spawn(supervise(link, number, exited, exit, kill_end, exec.timeout));
+    tokio::spawn(supervise(expected, exit, kill_end, exec.timeout));
     Ok(Session { stdin, output: output_end, resize, exit: exit_end, kill: Some(kill) })
 }
 
 /// The exit code, or an end by force when time is up or nobody wants it any more.
 async fn supervise(
-    link: Arc<Link>,
-    exec: u64,
-    mut exited: oneshot::Receiver<i32>,
+    mut expected: Expected,
     exit: oneshot::Sender<Result<i32, String>>,
     kill: oneshot::Receiver<()>,
     timeout: Option<Duration>,
@@ -75,15 +73,16 @@ async fn supervise(
     };
     let forced = tokio::select! {
         biased;
-        code = &mut exited => {
+        code = &mut expected.exited => {
             let _ = exit.send(code.map_err(|_| SHIM_GONE.into()));
             return;
         }
         () = too_long => timeout,
         () = unwanted => None,
     };
-    let _ = link.ask(Ask::SignalExec { exec, signal: libc::SIGKILL }).await;
-    let code = exited.await;
+    let ask = Ask::SignalExec { exec: expected.number, signal: libc::SIGKILL };
+    let _ = expected.link.ask(ask).await;
+    let code = (&mut expected.exited).await;
     let _ = exit.send(match forced {
         Some(timeout) => Err(format!("command timed out after {timeout:?}")),
         None => code.map_err(|_| SHIM_GONE.into()),

@@ -316,7 +316,9 @@ impl Shim {
                 }
             }
             Ask::SignalExec { exec, signal } => {
-                if let Some(exec) = self.execs.iter().find(|running| running.id == exec) {
+                // Each agent counts from one: a number means the exec that its own connection began.
+                let meant = |one: &&Exec| one.id == exec && one.connection == number;
+                if let Some(exec) = self.execs.iter().find(meant) {
                     send(-exec.pid, signal).or_else(|_| send(exec.pid, signal))?;
                 }
             }

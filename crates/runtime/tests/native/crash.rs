@@ -31,6 +31,43 @@ async fn an_agent_that_comes_back_finds_what_runs_and_how_the_rest_ended() {
     world.leave().await;
 }
 
+/// The numbers of execs begin anew with every agent, the processes go on: ending an exec of this agent
+/// ends none of the last one's.
+#[tokio::test]
+async fn an_exec_of_an_agent_that_is_gone_is_not_mistaken_for_a_new_one() {
+    let Some(world) = world().await else { return };
+    let sandbox = world.sandbox().await;
+    let container = world.started(&sandbox, &script("sleep 1000")).await;
+    let sleeps = |seconds: &str| runtime::Exec {
+        command: vec!["sleep".into(), seconds.into()],
+        stdin: false,
+        stdout: true,
+        stderr: true,
+        tty: false,
+        timeout: None,
+    };
+    let count = async |world: &crate::world::World, seconds: &str| {
+        let find = format!("ps | grep 'sleep {seconds}' | grep -vc grep");
+        world.exec(&container.id, &["sh", "-c", &find]).await.1.trim().to_owned()
+    };
+    // The numbers of both agents overlap, wherever each of them has come to.
+    let mut old = Vec::new();
+    for _ in 0..40 {
+        old.push(world.native.exec(&container.id, &sleeps("2001")).await.unwrap());
+    }
+    // An agent that is killed does not end its sessions.
+    old.into_iter().for_each(std::mem::forget);
+    let world = world.restart().await;
+    for _ in 0..10 {
+        let mut new = world.native.exec(&container.id, &sleeps("2002")).await.unwrap();
+        drop(new.kill.take());
+        tokio::time::timeout(SOON, new.exit).await.unwrap().unwrap().unwrap();
+    }
+    assert_eq!(count(&world, "2001").await, "40");
+    assert_eq!(count(&world, "2002").await, "0");
+    world.leave().await;
+}
+
 /// Nothing is hidden: the sandbox and its containers say that the shim was killed.
 #[tokio::test]
 async fn a_killed_shim_is_noticed_at_once_and_said() {

@@ -24,6 +24,18 @@ pub(crate) fn private_dir(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o700))
 }
 
+/// Makes a directory that only we may enter, and what leads to it. One that is there keeps its rights:
+/// who made it may have had reasons.
+pub fn make_private_dir(path: &Path) -> io::Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(_) if path.is_dir() => Ok(()),
+        made => made,
+    }
+}
+
 /// Reads a secret, taking away rights that somebody gave to others. None if there is no file.
 pub(crate) fn read_secret(path: &Path) -> io::Result<Option<String>> {
     let Some(text) = read(path)? else { return Ok(None) };

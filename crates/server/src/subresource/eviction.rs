@@ -6,7 +6,7 @@ use crate::call::{Call, name_of};
 use crate::decode;
 use crate::error::{ApiError, Result};
 use crate::object::Stored;
-use crate::verbs::delete::{Options, delete_one};
+use crate::verbs::delete::{Options, check_preconditions, delete_one};
 use crate::verbs::update::{Changed, change};
 use crate::verbs::write::Endpoint;
 use crate::views;
@@ -36,8 +36,12 @@ pub(crate) async fn create(call: &Call) -> Result<Answer> {
     options.dry_run |= call.dry_run()?;
     admission::check_namespace(call)?;
     let given_version = options.version.is_some();
+    let mut spent = false;
     for attempt in 1.. {
-        match evict(call, &options).await {
+        // What the client asked for itself is not met by trying again, and no budget pays for it.
+        let pod = views::value(&call.kind, &*call.stored()?);
+        check_preconditions(call, &call.target.name, &pod, &options)?;
+        match evict(call, &options, &mut spent).await {
             Err(ApiError::Conflict { .. }) if !given_version && attempt < ATTEMPTS => {
                 tokio::time::sleep(PAUSE).await;
             }
@@ -50,7 +54,8 @@ pub(crate) async fn create(call: &Call) -> Result<Answer> {
     Ok(answer::status(&success, StatusCode::CREATED))
 }
 
-async fn evict(call: &Call, options: &Options) -> Result<()> {
+/// `spent`: a budget has paid for this already.
+async fn evict(call: &Call, options: &Options, spent: &mut bool) -> Result<()> {
     let stored = call.stored()?;
     let pod = views::value(&call.kind, &stored);
     let mut options = options.clone();
@@ -80,7 +85,10 @@ async fn evict(call: &Call, options: &Options) -> Result<()> {
             error => error,
         });
     }
-    spend(call, budget, options.dry_run).await?;
+    if !*spent {
+        spend(call, budget, options.dry_run).await?;
+        *spent = true;
+    }
     end(call, &options).await
 }
 
@@ -207,11 +215,14 @@ async fn end(call: &Call, options: &Options) -> Result<()> {
     let mut options = options.clone();
     if !options.dry_run {
         let now = call.now();
-        let version = options.version.clone();
+        let (uid, version) = (options.uid.clone(), options.version.clone());
         let beside = call.beside(&call.kind, &call.target.name);
         let marked = change(&beside, Endpoint::Status, false, |old| {
             let mut pod = old.clone();
             pod["metadata"]["resourceVersion"] = version.clone().unwrap_or_default().into();
+            if let Some(uid) = &uid {
+                pod["metadata"]["uid"] = uid.clone().into();
+            }
             set_disruption_target(pod.object("status"), &now);
             Ok(Changed::tracked(pod))
         })

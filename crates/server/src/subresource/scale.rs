@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 pub(crate) async fn scale(call: &Call, method: &Method) -> Result<Answer> {
     let form = call.form(Offer::Object)?;
-    let object = if *method == Method::GET {
+    let object = if matches!(*method, Method::GET | Method::HEAD) {
         views::value(&call.kind, &*call.stored()?)
     } else {
         write(call, method).await?

@@ -113,7 +113,7 @@ pub(crate) async fn make(
         match write::store_new(call, &object).await {
             Ok(stored) => {
                 lease.keep();
-                call.server.written(&call.kind).await;
+                call.server.written(&call.kind, name_of(&object)).await;
                 return Ok(Made::Stored(stored));
             }
             Err(ApiError::AlreadyExists { .. })

@@ -190,7 +190,7 @@ pub(crate) async fn delete_one(call: &Call, name: &str, options: &Options) -> Re
                     }
                     Ok(marked) => {
                         terminations::marked(call, &old, &object, asked).await;
-                        call.server.written(&call.kind).await;
+                        call.server.written(&call.kind, name).await;
                         return Ok(Outcome::Kept(Made::Stored(marked)));
                     }
                     Err(Failed::Conflict(Some(newer))) => stored = newer,
@@ -215,8 +215,8 @@ async fn second_write(
     for _ in 0..ATTEMPTS {
         match remove(call, name, &marked, object, options).await? {
             Ok(outcome) => return Ok(outcome),
-            Err(newer) if newer.meta().deletion_timestamp.is_none() => {
-                // Another object under the same name: ours is gone.
+            Err(newer) if newer.meta().uid != marked.meta().uid => {
+                // Another object under the same name, deleted or not: ours is gone.
                 return Ok(Outcome::Removed(Made::Stored(marked)));
             }
             Err(newer) => marked = newer,
@@ -240,7 +240,7 @@ async fn remove(
         Ok(removed) => {
             services::release(call, object).await;
             terminations::removed(call, object, Removal::Wish).await;
-            call.server.written(&call.kind).await;
+            call.server.written(&call.kind, name).await;
             Ok(Ok(Outcome::Removed(Made::Stored(removed))))
         }
         Err(Failed::Conflict(Some(newer))) => Ok(Err(newer)),
@@ -253,7 +253,12 @@ async fn remove(
 }
 
 /// T-API-31, T-API-32. Upstream names the Kind here where other conflicts name the resource.
-fn check_preconditions(call: &Call, name: &str, old: &Value, options: &Options) -> Result<()> {
+pub(crate) fn check_preconditions(
+    call: &Call,
+    name: &str,
+    old: &Value,
+    options: &Options,
+) -> Result<()> {
     let conflict = |why: String| ApiError::Conflict {
         resource: call.kind.kind.clone(),
         group: call.kind.group.clone(),

@@ -77,7 +77,7 @@ pub(crate) async fn change(
 ) -> Result<Made> {
     let mut stored = call.stored()?;
     for _ in 0..ATTEMPTS {
-        let old = views::value(&call.kind, &stored);
+        let old = views::whole(&call.kind, &stored)?;
         let Changed { object: mut new, tracked } = make(&old)?;
         check_identity(call, &mut new, &old)?;
         let version = new.text(&["metadata", "resourceVersion"]).to_owned();
@@ -117,7 +117,7 @@ pub(crate) async fn change(
             Ok(written) => {
                 lease.keep();
                 services::release_changed(call, &old, &new).await;
-                call.server.written(&call.kind).await;
+                call.server.written(&call.kind, &call.target.name).await;
                 return Ok(Made::Stored(written));
             }
             Err(Failed::Api(error)) => return Err(error),
@@ -126,7 +126,10 @@ pub(crate) async fn change(
             }
             // Around again: a version that the client gave is now the wrong one, but a patch that
             // gave none carries the version of whatever it is laid over.
-            Err(Failed::Conflict(Some(newer))) => stored = newer,
+            Err(Failed::Conflict(Some(newer))) => {
+                lease.give_back().await;
+                stored = newer;
+            }
         }
     }
     Err(ApiError::modified(&call.kind, &call.target.name))
@@ -304,7 +307,7 @@ async fn finish_deletion(
         Ok(_) => {
             services::release(call, &new).await;
             terminations::removed(call, &new, Removal::LastHold).await;
-            call.server.written(&call.kind).await;
+            call.server.written(&call.kind, &call.target.name).await;
             Ok(Made::Only(new))
         }
         Err(Failed::Api(error)) => Err(error),

@@ -5,7 +5,7 @@
 //! metadata only, gets something made for it.
 
 use crate::answer::{self, Answer};
-use crate::body::Body;
+use crate::body::{self, Body};
 use crate::call::{Call, invalid_options};
 use crate::customs;
 use crate::error::{ApiError, Result};
@@ -29,6 +29,8 @@ use tokio::time::{Instant, Sleep};
 /// Events taken from the ring at a time, and how many bytes of them go out in one piece.
 const BATCH: usize = 256;
 const PIECE: usize = 64 * 1024;
+/// Room for lines that a watcher keeps while nothing happens.
+const LINES_KEPT: usize = 4;
 
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// A last bookmark comes this long before the stream ends, so that the client resumes close to it.
@@ -60,7 +62,6 @@ pub(crate) async fn watch(call: &Call) -> Result<Answer> {
     call.server.barrier().await?;
 
     let collection = call.kind.storage.collection.clone();
-    let mut first = VecDeque::new();
     let shape = Shape { filter, form, include, columns_sent: false };
     let (watcher, initial) = match from {
         From::After(revision) => match call.store().watch(&collection, revision) {
@@ -74,8 +75,15 @@ pub(crate) async fn watch(call: &Call) -> Result<Answer> {
         }
     };
     let ends = Instant::now() + lasts;
-    let mut stream = WatchStream {
+    let (initial, marks) = match initial {
+        None => (Vec::new(), None),
+        Some((revision, objects, marked)) => (objects, (marked && bookmarks).then_some(revision)),
+    };
+    let stream = WatchStream {
         watcher,
+        initial: initial.into_iter(),
+        marks,
+        lines: VecDeque::new(),
         shape,
         bookmarks,
         ends,
@@ -84,22 +92,9 @@ pub(crate) async fn watch(call: &Call) -> Result<Answer> {
         over: Box::pin(over(call)),
         done: false,
     };
-    if let Some((revision, objects, marked)) = initial {
-        for object in &objects {
-            if stream.shape.filter.matches(object) {
-                first.push_back(stream.shape.synthetic(object));
-            }
-        }
-        if marked && bookmarks {
-            first.push_back(stream.shape.bookmark(revision, true));
-        }
-    }
-    let stream = futures::stream::unfold((first, stream), |(mut first, mut stream)| async move {
-        if let Some(piece) = join(&mut first) {
-            return Some((piece, (first, stream)));
-        }
+    let stream = futures::stream::unfold(stream, |mut stream| async move {
         let piece = stream.next().await?;
-        Some((piece, (first, stream)))
+        Some((piece, stream))
     });
     Ok(answer::answer(StatusCode::OK, answer::JSON, Body::stream(stream)))
 }
@@ -185,25 +180,15 @@ fn next_bookmark(ends: Instant) -> Instant {
     last.unwrap_or(ends).min(now + BOOKMARK_EVERY)
 }
 
-fn join(lines: &mut VecDeque<Bytes>) -> Option<Bytes> {
-    let first = lines.pop_front()?;
-    if lines.is_empty() {
-        return Some(first);
-    }
-    let mut piece = BytesMut::with_capacity(PIECE.max(first.len()));
-    piece.extend_from_slice(&first);
-    while let Some(next) = lines.front() {
-        if piece.len() + next.len() > PIECE {
-            break;
-        }
-        piece.extend_from_slice(next);
-        lines.pop_front();
-    }
-    Some(piece.freeze())
-}
-
 struct WatchStream {
     watcher: store::Watcher<crate::object::Index>,
+    /// What was there when the watch began and is still to be told. Lines are made of it as they are
+    /// sent: a slow reader of many objects holds no copy of all of them.
+    initial: std::vec::IntoIter<Arc<Object>>,
+    /// What marks its end, if the client asked for that.
+    marks: Option<u64>,
+    /// Ready to be sent.
+    lines: VecDeque<Bytes>,
     shape: Shape,
     bookmarks: bool,
     ends: Instant,
@@ -216,9 +201,34 @@ struct WatchStream {
 }
 
 impl WatchStream {
+    /// Enough of what was there at the beginning for one piece.
+    fn take_initial(&mut self) {
+        let mut size: usize = self.lines.iter().map(Bytes::len).sum();
+        while size < PIECE {
+            let line = match self.initial.next() {
+                Some(object) if !self.shape.filter.matches(&object) => continue,
+                Some(object) => self.shape.synthetic(&object),
+                None => match self.marks.take() {
+                    Some(revision) => self.shape.bookmark(revision, true),
+                    None => {
+                        self.initial = Vec::new().into_iter();
+                        return;
+                    }
+                },
+            };
+            size += line.len();
+            self.lines.push_back(line);
+        }
+    }
+
     /// The next bytes to send; none when the watch is over.
     async fn next(&mut self) -> Option<Bytes> {
         while !self.done {
+            self.take_initial();
+            if let Some(piece) = body::join(&mut self.lines, PIECE) {
+                return Some(piece);
+            }
+            self.lines.shrink_to(LINES_KEPT);
             let events = tokio::select! {
                 biased;
                 events = self.watcher.next(BATCH) => events,
@@ -238,17 +248,7 @@ impl WatchStream {
             };
             match events {
                 Ok(events) => {
-                    if let [only] = events.as_slice() {
-                        match self.shape.show(only) {
-                            Some(line) => return Some(line),
-                            None => continue,
-                        }
-                    }
-                    let mut lines: VecDeque<Bytes> =
-                        events.iter().filter_map(|event| self.shape.show(event)).collect();
-                    if let Some(piece) = join(&mut lines) {
-                        return Some(if lines.is_empty() { piece } else { rest(piece, lines) });
-                    }
+                    self.lines.extend(events.iter().filter_map(|event| self.shape.show(event)));
                 }
                 Err(_) => {
                     self.done = true;
@@ -263,12 +263,6 @@ impl WatchStream {
         }
         None
     }
-}
-
-fn rest(piece: Bytes, lines: VecDeque<Bytes>) -> Bytes {
-    let mut whole = BytesMut::from(&piece[..]);
-    lines.iter().for_each(|line| whole.extend_from_slice(line));
-    whole.freeze()
 }
 
 /// What a watcher sees of an event.

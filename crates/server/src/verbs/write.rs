@@ -81,6 +81,7 @@ pub(crate) fn dedup_owners(call: &Call, object: &mut Value) {
 
 /// Metadata and kind rules of a new object.
 pub(crate) fn check_new(kind: &Kind, object: &Value) -> Result<()> {
+    check_depth(object)?;
     let mut errors = Errors::default();
     let root = At::root(object);
     let metadata = if is_core(kind) { metadata::validate } else { metadata::validate_custom };
@@ -92,6 +93,14 @@ pub(crate) fn check_new(kind: &Kind, object: &Value) -> Result<()> {
     refuse(kind, name_of(object), errors)
 }
 
+/// With its managedFields, which repeat its fields a few levels deeper.
+fn check_depth(object: &Value) -> Result<()> {
+    if object::depth(object) > object::DEPTH_MAX {
+        return Err(ApiError::bad_request("exceeded max depth"));
+    }
+    Ok(())
+}
+
 /// Rules of an update, as the endpoint it came through has them.
 pub(crate) fn check_update(
     kind: &Kind,
@@ -99,6 +108,7 @@ pub(crate) fn check_update(
     old: &Value,
     endpoint: Endpoint,
 ) -> Result<()> {
+    check_depth(new)?;
     let mut errors = Errors::default();
     let (new_root, old_root) = (At::root(new), At::root(old));
     if is_core(kind) {

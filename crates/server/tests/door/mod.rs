@@ -172,7 +172,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    fn of(running: &Running, user: User) -> Client {
+    pub(crate) fn of(running: &Running, user: User) -> Client {
         Client { door: running.server.door(user) }
     }
 

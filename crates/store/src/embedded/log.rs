@@ -6,8 +6,11 @@
 //!
 //! Everything here blocks; the writer calls it from blocking tasks. Not here: what to write.
 
+use std::fs::{File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -35,6 +38,9 @@ const FIRST_REVISION: u64 = 1;
 /// Reads come from our own memory, so redb's cache only has to hold the pages being written.
 const CACHE_BYTES: usize = 16 << 20;
 
+/// The rights of the file.
+const PRIVATE: u32 = 0o600;
+
 /// Where the log lies.
 #[derive(Debug, Clone)]
 pub(super) enum Place {
@@ -48,11 +54,25 @@ pub(super) struct Log {
     database: Database,
 }
 
+/// Objects are secrets, some of them: nobody but us reads the file, also not one that was made with
+/// more rights.
+fn private(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(PRIVATE);
+    let file = options.open(path)?;
+    if file.metadata()?.permissions().mode() & 0o077 != 0 {
+        file.set_permissions(Permissions::from_mode(PRIVATE))?;
+    }
+    Ok(file)
+}
+
 impl Log {
     /// Opens or makes the file and checks all of it.
     pub(super) fn open(place: Place) -> Result<Self, Error> {
         match place.clone() {
-            Place::File(path) => Self::open_with(place, |builder| builder.create(path)),
+            Place::File(path) => {
+                Self::open_with(place, |builder| builder.create_file(private(&path)?))
+            }
             #[cfg(test)]
             Place::Memory => Self::open_with(place, |builder| {
                 builder.create_with_backend(redb::backends::InMemoryBackend::new())
