@@ -54,10 +54,27 @@ pub(super) struct Graph {
     /// Told of every namespace that an object has left.
     left: Queue<String>,
     kinds: RwLock<Kinds>,
-    /// (namespace of the dependent, uid of the owner)
-    absent: Mutex<Remembered<(String, String)>>,
+    absent: Mutex<Remembered<Named>>,
     /// (uid of the dependent, uid of the owner)
     spoken_of: Mutex<Remembered<(String, String)>>,
+}
+
+/// An owner as a reference names it, all of it: one with the right uid and a wrong name says nothing about
+/// the owner itself.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Named {
+    namespace: String,
+    api_version: String,
+    kind: String,
+    name: String,
+    uid: String,
+}
+
+impl Named {
+    fn by(reference: &OwnerReference, namespace: &str) -> Named {
+        let OwnerReference { api_version, kind, name, uid, .. } = reference.clone();
+        Named { namespace: namespace.to_owned(), api_version, kind, name, uid }
+    }
 }
 
 #[derive(Default)]
@@ -272,7 +289,7 @@ impl Graph {
         reference: &OwnerReference,
         place: &str,
     ) -> client::Result<Owner> {
-        let known = (place.to_owned(), reference.uid.clone());
+        let known = Named::by(reference, place);
         if locked(&self.absent).contains(&known) {
             return Ok(Owner::Absent);
         }
@@ -392,5 +409,23 @@ mod tests {
         assert!(some.insert(REMEMBERED_MAX));
         assert!(!some.contains(&0) && some.contains(&1) && some.contains(&REMEMBERED_MAX));
         assert_eq!(some.all.len(), some.order.len());
+    }
+
+    /// T-CTRL-44: a child that spells its owner wrongly must not cost the others theirs.
+    #[test]
+    fn t_ctrl_44_an_owner_is_absent_only_as_it_was_named() {
+        let reference = |kind: &str, name: &str| OwnerReference {
+            api_version: "v1".into(),
+            kind: kind.into(),
+            name: name.into(),
+            uid: "u".into(),
+            ..OwnerReference::default()
+        };
+        let mut absent = Remembered::default();
+        absent.insert(Named::by(&reference("ConfigMap", "wrong"), "a"));
+        assert!(absent.contains(&Named::by(&reference("ConfigMap", "wrong"), "a")));
+        assert!(!absent.contains(&Named::by(&reference("ConfigMap", "right"), "a")));
+        assert!(!absent.contains(&Named::by(&reference("Secret", "wrong"), "a")));
+        assert!(!absent.contains(&Named::by(&reference("ConfigMap", "wrong"), "b")));
     }
 }
