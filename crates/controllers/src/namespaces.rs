@@ -46,9 +46,8 @@ struct Namespaces {
     waits: Mutex<BTreeMap<ObjectKey, Wait>>,
 }
 
-pub(crate) async fn run(cluster: &Cluster) {
+pub(crate) async fn run(cluster: &Cluster, namespaces: Cache<Namespace>) {
     let queue = Queue::new();
-    let namespaces = Cache::<Namespace>::start(&cluster.client);
     namespaces.feed_keys(&queue);
     // The last pod of a namespace may just have gone.
     cluster.pods.feed_changes(&queue, |before, after| match (before, after) {

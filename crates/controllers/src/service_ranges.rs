@@ -19,10 +19,9 @@ const READY: &str = "Ready";
 /// `deletionGracePeriod`.
 const UNTIL_HEARD: SignedDuration = SignedDuration::from_secs(10);
 
-pub(crate) async fn run(cluster: &Cluster) {
+pub(crate) async fn run(cluster: &Cluster, addresses: Cache<IPAddress>) {
     let queue = Queue::new();
     let ranges = Cache::<ServiceCIDR>::start(&cluster.client);
-    let addresses = Cache::<IPAddress>::start(&cluster.client);
     // One that comes may make another superfluous, and one that goes may have been the last.
     let all = ranges.clone();
     ranges.feed(&queue, move |range| {

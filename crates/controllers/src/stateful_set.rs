@@ -42,11 +42,14 @@ struct Controller<'a> {
     claim_writes: Writes<PersistentVolumeClaim>,
 }
 
-pub(crate) async fn run(cluster: &Cluster, revisions: Cache<ControllerRevision>) {
+pub(crate) async fn run(
+    cluster: &Cluster,
+    revisions: Cache<ControllerRevision>,
+    claims: Cache<PersistentVolumeClaim>,
+) {
     let queue = Queue::new();
     let places = |set: &StatefulSet| vec![selects(namespace(set), &selector_of(set))];
     let sets = Cache::builder(&cluster.client).index(SELECTS, places).start();
-    let claims = Cache::start(&cluster.client);
     sets.feed_keys(&queue);
     let owners = sets.clone();
     cluster.pods.feed(&queue, move |pod| owner_keys(&owners, pod));
