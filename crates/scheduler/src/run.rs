@@ -7,6 +7,7 @@
 //! One task, one pod at a time (N-183); requests run beside it, and a pod counts on its node from
 //! the moment it is decided. Nothing here is polled.
 
+mod help;
 mod intake;
 
 use crate::act::{Done, Hands, Report};
