@@ -11,7 +11,9 @@ use crate::{
     token_secrets, workload,
 };
 use client::{Cache, Client, ObjectKey, Queue, Recorder};
+use futures::StreamExt;
 use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Node, Pod, ReplicationController};
 use std::sync::Arc;
@@ -136,15 +138,17 @@ async fn run(
         recorder: Recorder::new(client, "node-controller", ""),
         figures: figures.clone(),
     };
-    let mut all = of_pods(&cluster, options);
+    // Unordered: only who has something to do is looked at.
+    let mut all: FuturesUnordered<_> = of_pods(&cluster, options).into_iter().collect();
     if options.who == Who::All {
         all.extend(of_objects(&cluster, options));
     }
     tokio::select! {
         biased;
-        _ = futures::future::join_all(all) => (),
+        () = async { while all.next().await.is_some() {} } => (),
         () = until => (),
     }
+    drop(all);
     cluster.recorder.flush().await;
 }
 
