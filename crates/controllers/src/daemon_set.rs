@@ -13,8 +13,8 @@ mod triggers;
 
 use crate::start::Cluster;
 use crate::workload::{
-    PodControl, SELECTS, Writes, claim, history, is_deleted, is_outdated, label, name, namespace,
-    orphans, owner_keys, selector, selects, uid,
+    PodControl, SELECTS, Writes, claim, feed_pods, history, is_deleted, is_outdated, label, name,
+    namespace, orphans, selector, selects, uid,
 };
 use client::{Cache, Next, ObjectKey, Queue, Recorder, reference, run_controller};
 use failures::Failures;
@@ -48,8 +48,7 @@ pub(crate) async fn run(cluster: &Cluster, revisions: Cache<ControllerRevision>)
     let places = |set: &DaemonSet| vec![selects(namespace(set), &selector_of(set))];
     let sets = Cache::builder(&cluster.client).index(SELECTS, places).start();
     sets.feed_keys(&queue);
-    let owners = sets.clone();
-    cluster.pods.feed(&queue, move |pod| owner_keys(&owners, pod));
+    feed_pods(&cluster.pods, &sets, &queue);
     triggers::of_nodes(&cluster.nodes, &sets, &queue);
     triggers::of_revisions(&revisions, &sets, &queue);
     sets.synced().await;
