@@ -65,12 +65,12 @@ enum Place {
     Out,
 }
 
-/// For figures: attempts so far, the time of the last one, and of all with the waits between.
+/// For figures: attempts so far, when the last one began, and when the pod came.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timing {
     pub(crate) attempts: u32,
-    pub(crate) attempt: Duration,
-    pub(crate) whole: Duration,
+    pub(crate) taken: Instant,
+    pub(crate) came: Instant,
 }
 
 /// What an event means for a pod that waits.
@@ -191,8 +191,7 @@ impl Queue {
     /// How long a pod has been on its way.
     pub(crate) fn timing(&self, key: &ObjectKey) -> Option<Timing> {
         let entry = self.entries.get(key)?;
-        let attempt = entry.taken?.elapsed();
-        Some(Timing { attempts: entry.attempts, attempt, whole: entry.came.elapsed() })
+        Some(Timing { attempts: entry.attempts, taken: entry.taken?, came: entry.came })
     }
 
     pub(crate) fn is_anyone_waiting(&self) -> bool {

@@ -16,7 +16,7 @@ use crate::figures::{Ended, Figures};
 use crate::filters::Choice;
 use crate::pod::PodInfo;
 use crate::preempt::{Preemption, preempt};
-use crate::queue::Queue;
+use crate::queue::{Queue, Timing};
 use crate::text;
 use crate::world::World;
 use client::{Client, ObjectKey, Recorder};
@@ -98,6 +98,7 @@ async fn run_counted(client: Client, figures: Figures, stop: impl Future<Output 
         world: World::default(),
         queue: Queue::default(),
         deeds: JoinSet::new(),
+        binding: HashMap::new(),
         skipped: HashMap::new(),
         start: 0,
         figures,
@@ -129,6 +130,8 @@ struct Scheduler {
     world: World,
     queue: Queue,
     deeds: JoinSet<Done>,
+    /// By uid. The watch may tell of a binding before its answer comes, and the queue forgets then.
+    binding: HashMap<String, Timing>,
     /// Pods that are being deleted and were told so.
     skipped: HashMap<ObjectKey, String>,
     /// Where the next look at the nodes begins.
@@ -207,6 +210,9 @@ impl Scheduler {
         for (claim, volume) in &volumes.bind {
             self.world.volumes.reserve(volume, claim);
         }
+        if let Some(timing) = self.queue.timing(&pod.key) {
+            self.binding.insert(pod.uid.clone(), timing);
+        }
         let failed = Done::NotBound {
             pod: pod.clone(),
             volumes: volumes.clone(),
@@ -266,12 +272,9 @@ impl Scheduler {
             }
             Some(Done::NotBound { pod, volumes, why }) => {
                 self.release(&volumes);
+                let timing = self.binding.remove(&pod.uid);
                 if why.is_some() {
-                    let took = self
-                        .queue
-                        .timing(&pod.key)
-                        .map(|timing| timing.attempt)
-                        .unwrap_or_default();
+                    let took = timing.map(|timing| timing.taken.elapsed()).unwrap_or_default();
                     self.figures.attempt(Ended::Error, took);
                 }
                 self.unbind(pod, why);
@@ -284,10 +287,10 @@ impl Scheduler {
         }
     }
 
-    fn count_bound(&self, pod: &PodInfo) {
-        if let Some(timing) = self.queue.timing(&pod.key) {
-            self.figures.attempt(Ended::Scheduled, timing.attempt);
-            self.figures.bound(timing.attempts, timing.whole);
+    fn count_bound(&mut self, pod: &PodInfo) {
+        if let Some(timing) = self.binding.remove(&pod.uid) {
+            self.figures.attempt(Ended::Scheduled, timing.taken.elapsed());
+            self.figures.bound(timing.attempts, timing.came.elapsed());
         }
     }
 

@@ -166,13 +166,14 @@ fn images(facts: &Facts) -> Vec<ContainerImage> {
     .collect()
 }
 
-/// There is one, the default, which has no name.
+/// There is one, the default. An empty name would not be stored, and the next look would find it
+/// missing and write again, every ten seconds (N-17).
 fn runtime_handler(settings: &Settings) -> NodeRuntimeHandler {
     let features = NodeRuntimeHandlerFeatures {
         recursive_read_only_mounts: Some(settings.features.recursive_read_only),
         user_namespaces: Some(false),
     };
-    NodeRuntimeHandler { name: Some(String::new()), features: Some(features) }
+    NodeRuntimeHandler { name: None, features: Some(features) }
 }
 
 #[cfg(test)]
