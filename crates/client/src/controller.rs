@@ -5,8 +5,8 @@
 
 use crate::Queue;
 use crate::queue::Key;
-use futures::FutureExt;
-use futures::future::join_all;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use std::any::Any;
 use std::fmt::Display;
 use std::panic::AssertUnwindSafe;
@@ -51,24 +51,27 @@ pub async fn run_controller<K, F, R, N, E>(
     E: Display,
 {
     tracing::debug!(controller = name, workers, "started");
-    join_all((0..workers.max(1)).map(|_| work(name, queue, &reconcile))).await;
-    tracing::debug!(controller = name, "stopped");
-}
-
-async fn work<K, F, R, N, E>(name: &str, queue: &Queue<K>, reconcile: &F)
-where
-    K: Key,
-    F: Fn(K) -> R,
-    R: Future<Output = Result<N, E>>,
-    N: Into<Next>,
-    E: Display,
-{
-    while let Some(key) = queue.get().await {
+    let reconcile = &reconcile;
+    let turn = |key: K| async move {
         // The call itself is in there too, so that its panic is caught as well.
         let turn = async { reconcile(key.clone()).await };
         let ended = AssertUnwindSafe(turn).catch_unwind().await;
         settle(name, queue, key, ended);
+    };
+    // Of those under way only who has something to do is looked at, and one waits for the queue, not all.
+    let mut under_way = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            biased;
+            Some(()) = under_way.next() => (),
+            key = queue.get(), if under_way.len() < workers.max(1) => match key {
+                Some(key) => under_way.push(turn(key)),
+                None => break,
+            },
+        }
     }
+    while under_way.next().await.is_some() {}
+    tracing::debug!(controller = name, "stopped");
 }
 
 fn settle<K: Key, N: Into<Next>, E: Display>(
@@ -168,6 +171,24 @@ mod tests {
         })
         .await;
         assert_eq!(*last.lock().unwrap() - start, Duration::from_secs(10));
+    }
+
+    /// Many wait for answers: one that comes concerns one of them.
+    #[tokio::test(start_paused = true)]
+    async fn who_has_nothing_to_do_is_not_looked_at() {
+        let queue = Queue::new();
+        (0..20).for_each(|key| queue.add(key));
+        let looks = AtomicUsize::new(0);
+        run_for(60, &queue, 20, |key| {
+            let mut waiting = Box::pin(sleep(Duration::from_secs(1 + u64::from(key))));
+            let looks = &looks;
+            std::future::poll_fn(move |context| {
+                looks.fetch_add(1, Ordering::Relaxed);
+                waiting.as_mut().poll(context).map(Ok)
+            })
+        })
+        .await;
+        assert_eq!(looks.load(Ordering::Relaxed), 2 * 20, "one to begin, one to end");
     }
 
     #[tokio::test(start_paused = true)]

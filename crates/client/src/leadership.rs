@@ -133,11 +133,13 @@ impl Drop for Leadership {
     }
 }
 
-/// Until it is worth another look: the lease has changed, has run out, or simply after a while.
+/// Until it is worth another look: the lease has changed, will have run out, or simply after a while.
+/// One that has run out already could not be taken just now; that is no reason to hurry.
 async fn pause(seen: Option<&Seen>, changes: &mut Changes) {
     let chance = (clock::random_u64() >> 11) as f64 / (1u64 << 53) as f64;
     let retry = Instant::now() + RETRY_PERIOD.mul_f64(1.0 + JITTER * chance);
-    let due = seen.map_or(retry, |seen| retry.min(seen.runs_out().max(Instant::now())));
+    let ahead = seen.map(Seen::runs_out).filter(|at| *at > Instant::now());
+    let due = ahead.map_or(retry, |at| retry.min(at));
     tokio::select! {
         biased;
         _ = changes.next() => (),

@@ -16,6 +16,9 @@ struct Kept {
     version: u64,
     /// Who cannot reach it.
     cut_off: Vec<&'static str>,
+    /// Whether every write fails, quickly.
+    broken: bool,
+    writes: u32,
 }
 
 #[derive(Clone, Default)]
@@ -29,7 +32,9 @@ impl Server {
             if kept.cut_off.contains(&who) {
                 return unreachable();
             }
+            kept.writes += u32::from(method != "GET");
             match (method, &kept.lease) {
+                ("POST" | "PUT", _) if kept.broken => refusal(500, "InternalError"),
                 ("GET", None) => refusal(404, "NotFound"),
                 ("GET", Some(lease)) => ok(lease),
                 ("POST", Some(_)) => refusal(409, "AlreadyExists"),
@@ -91,6 +96,22 @@ async fn a_leader_that_is_gone_is_followed_when_its_lease_has_run_out() {
     let took = start.elapsed();
     assert!(two.leads() && took >= LEASE_DURATION && took <= LEASE_DURATION + LATE, "{took:?}");
     assert_eq!(server.spec()["leaseTransitions"], 1);
+}
+
+/// A server that refuses at once, as one does whose disk is full, is not asked without a pause.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_has_run_out_and_cannot_be_taken_is_tried_for_every_two_seconds() {
+    let server = Server::default();
+    drop(lead(&server, "one").await);
+    {
+        let mut kept = server.0.lock().unwrap();
+        (kept.broken, kept.writes) = (true, 0);
+    }
+    assert!(timeout(Duration::from_secs(75), lead(&server, "two")).await.is_err());
+    let writes = server.0.lock().unwrap().writes;
+    assert!((10..=31).contains(&writes), "{writes} tries in the minute after it had run out");
+    server.0.lock().unwrap().broken = false;
+    timeout(LEASE_DURATION + LATE, lead(&server, "two")).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

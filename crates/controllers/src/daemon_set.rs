@@ -3,26 +3,28 @@
 //!     set, revisions, nodes, pods ──▶ plan::decide ──▶ creates and deletes ──▶ status
 //!
 //! `placement.rs` says which nodes are wanted and makes a node's pod, `plan.rs` decides a look,
-//! `triggers.rs` which changes of nodes and revisions are worth one. The scheduler binds the pods.
+//! `triggers.rs` which changes of nodes and revisions are worth one, `failures.rs` how fast pods that
+//! failed are replaced. The scheduler binds the pods.
 
+mod failures;
 mod placement;
 mod plan;
 mod triggers;
 
 use crate::start::Cluster;
 use crate::workload::{
-    PodControl, SELECTS, Writes, claim, history, is_deleted, is_outdated, label, name, namespace,
-    orphans, owner_keys, selector, selects, uid,
+    PodControl, SELECTS, Writes, claim, feed_pods, history, is_deleted, is_outdated, label, name,
+    namespace, orphans, selector, selects, uid,
 };
 use client::{Cache, Next, ObjectKey, Queue, Recorder, reference, run_controller};
+use failures::Failures;
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, DaemonSetStatus};
 use k8s_openapi::api::core::v1::Pod;
-use lifecycle::backoff::{Backoffs, Pace};
 use placement::HASH;
 use plan::{Ended, Plan};
 use serde_json::json;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 const COMPONENT: &str = "daemonset-controller";
@@ -32,20 +34,13 @@ const STYLE: history::Style = history::Style { hash_label: HASH };
 /// When to look again if the cache does not show what we did.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// How fast failed pods of one node are replaced (C-87).
-const FAILURES: Pace = Pace {
-    first: jiff::SignedDuration::from_secs(1),
-    longest: jiff::SignedDuration::from_mins(15),
-    forgotten_after: jiff::SignedDuration::from_mins(30),
-};
-
 struct Controller<'a> {
     cluster: &'a Cluster,
     sets: Cache<DaemonSet>,
     revisions: Cache<ControllerRevision>,
     hands: PodControl,
     revision_writes: Writes<ControllerRevision>,
-    failures: Mutex<Backoffs>,
+    failures: Failures,
 }
 
 pub(crate) async fn run(cluster: &Cluster, revisions: Cache<ControllerRevision>) {
@@ -53,8 +48,7 @@ pub(crate) async fn run(cluster: &Cluster, revisions: Cache<ControllerRevision>)
     let places = |set: &DaemonSet| vec![selects(namespace(set), &selector_of(set))];
     let sets = Cache::builder(&cluster.client).index(SELECTS, places).start();
     sets.feed_keys(&queue);
-    let owners = sets.clone();
-    cluster.pods.feed(&queue, move |pod| owner_keys(&owners, pod));
+    feed_pods(&cluster.pods, &sets, &queue);
     triggers::of_nodes(&cluster.nodes, &sets, &queue);
     triggers::of_revisions(&revisions, &sets, &queue);
     sets.synced().await;
@@ -69,7 +63,7 @@ pub(crate) async fn run(cluster: &Cluster, revisions: Cache<ControllerRevision>)
             writes: Writes::new(&cluster.pods),
         },
         revision_writes: Writes::new(&revisions),
-        failures: Mutex::new(Backoffs::new(FAILURES)),
+        failures: Failures::default(),
         sets,
         revisions,
     };
@@ -87,6 +81,7 @@ impl Controller<'_> {
             return Ok(Next::After(LOOK_AGAIN));
         }
         let Some(set) = self.sets.get(&key).filter(|set| !is_deleted(set.as_ref())) else {
+            self.failures.forget(&key);
             return Ok(Next::Change); // Going or gone. The garbage collector takes its pods.
         };
         if selector_of(&set).is_everything() {
@@ -123,7 +118,7 @@ impl Controller<'_> {
         let nodes = self.cluster.nodes.list();
         let mut plan = Plan::decide(set, &nodes, &pods, hash, clock::now());
 
-        let wait = self.judge_ended(set, &mut plan);
+        let wait = self.judge_ended(set, nodes.len(), &mut plan);
         let (_, failed) = self.hands.create(set.as_ref(), plan.create).await;
         let failed = failed.or(self.hands.delete(set.as_ref(), plan.delete).await);
         let status = DaemonSetStatus { collision_count: collisions, ..plan.status };
@@ -194,22 +189,19 @@ impl Controller<'_> {
 
     /// Pods that ended are deleted, failed ones not faster than their node's back-off (T-CTRL-31).
     /// How long until the next may be.
-    fn judge_ended(&self, set: &Arc<DaemonSet>, plan: &mut Plan) -> Option<Duration> {
+    fn judge_ended(&self, set: &Arc<DaemonSet>, nodes: usize, plan: &mut Plan) -> Option<Duration> {
         let now = clock::now();
         let on = reference(set.as_ref());
         let generation = set.status.as_ref().and_then(|status| status.observed_generation);
-        let mut failures = self.failures.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut wait = None;
         for Ended { pod, node, failed } in std::mem::take(&mut plan.ended) {
             let (space, name) = (namespace(pod.as_ref()), name(pod.as_ref()));
             if failed {
-                let key = format!("{}/{}/{node}", uid(set.as_ref()), generation.unwrap_or(0));
-                if let Some(remaining) = failures.waiting_since_told(&key, now) {
-                    let left = Duration::try_from(remaining.until.duration_since(now));
-                    wait = wait.into_iter().chain(left.ok()).min();
+                let of = format!("{}/{node}", generation.unwrap_or(0));
+                if let Some(left) = self.failures.wait(set, nodes, &of, now) {
+                    wait = wait.into_iter().chain([left]).min();
                     continue;
                 }
-                failures.failed(&key, now, now);
                 let message = format!(
                     "Found failed daemon pod {space}/{name} on node {node}, will try to kill it"
                 );

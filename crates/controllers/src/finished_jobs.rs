@@ -9,9 +9,8 @@ use std::time::Duration;
 
 const WORKERS: usize = 5;
 
-pub(crate) async fn run(cluster: &Cluster) {
+pub(crate) async fn run(cluster: &Cluster, jobs: Cache<Job>) {
     let queue = Queue::new();
-    let jobs = Cache::<Job>::start(&cluster.client);
     jobs.feed_keys(&queue);
     jobs.synced().await;
     run_controller("ttl-after-finished", &queue, WORKERS, |key| reconcile(cluster, &jobs, key))

@@ -25,6 +25,9 @@ const WORKERS: usize = 20;
 /// Dependents that are set free at once.
 const CONCURRENT_MAX: usize = 20;
 
+/// When to look again at what was written meanwhile.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
 /// How long an owner of a kind that nobody knows is left alone: it may be a kind to come.
 const UNKNOWN_KIND: Duration = Duration::from_secs(30);
 
@@ -44,8 +47,13 @@ async fn reconcile(graph: &Graph, item: Item) -> client::Result<Next> {
     };
     let meta = &object.metadata;
     if meta.deletion_timestamp.is_some() {
-        let dependents = graph.dependents(meta);
-        let verdict = verdict::of_deleted(meta, &Dependents::of(meta, &dependents));
+        let verdict = verdict::of_deleted(meta, || graph.is_blocked(meta));
+        let dependents = match verdict {
+            Verdict::Orphan => graph.dependents(meta),
+            // They are told once; what becomes of them is their own affair then.
+            Verdict::Await if graph.tell_once(meta) => graph.dependents(meta),
+            _ => Vec::new(),
+        };
         return perform(graph, &item, &object, verdict, dependents).await;
     }
     if meta.owner_references.iter().flatten().next().is_none() {
@@ -75,8 +83,9 @@ async fn perform(
     let done = match verdict {
         Verdict::Leave => Ok(()),
         Verdict::Await => {
-            // Who waits itself is looked at when it changes: in a ring, all would call each other for ever.
-            let idle = dependents.into_iter().filter(|d| !verdict::is_waiting(&d.object.metadata));
+            // Who ends already is looked at when it changes: in a ring, all would call each other for ever.
+            let idle =
+                dependents.into_iter().filter(|d| d.object.metadata.deletion_timestamp.is_none());
             idle.for_each(|dependent| graph.queue().add(dependent.item));
             Ok(())
         }
@@ -101,8 +110,9 @@ async fn perform(
         }
     };
     match done {
-        // It is gone, or not as it was looked at: the watch brings it again.
-        Err(error) if error.is_not_found() || error.is_conflict() => Ok(Next::Change),
+        Err(error) if error.is_not_found() => Ok(Next::Change),
+        // It is not as it was looked at. What changed may be nothing that concerns us, so nobody calls.
+        Err(error) if error.is_conflict() => Ok(Next::After(LOOK_AGAIN)),
         done => done.map(|()| Next::Change),
     }
 }

@@ -19,14 +19,14 @@ use crate::workload::{
     self, PodControl, SELECTS, Writes, claim, is_outdated, namespace, orphans as candidates_of,
     owner_keys, selector, selects, some_count, uid,
 };
-use backoff::Record;
+use backoff::Records;
 use client::{CONCURRENT_MAX, Cache, Next, ObjectKey, Queue, Recorder, reference, run_controller};
 use futures::future::join_all;
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1::Pod;
 use plan::{Finish, Plan};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const COMPONENT: &str = "job-controller";
@@ -50,8 +50,7 @@ struct Controller<'a> {
     jobs: Cache<Job>,
     hands: PodControl,
     job_writes: Writes<Job>,
-    /// By the Job's uid; of those that have failures.
-    records: Mutex<BTreeMap<String, Record>>,
+    records: Records,
 }
 
 /// The cache that [`run`] wants; others read it too.
@@ -74,7 +73,7 @@ pub(crate) async fn run(cluster: &Cluster, jobs: Cache<Job>) {
             writes: Writes::new(&cluster.pods),
         },
         job_writes: Writes::new(&jobs),
-        records: Mutex::default(),
+        records: Records::default(),
         jobs: jobs.clone(),
     };
     tokio::join!(
@@ -137,13 +136,14 @@ impl Controller<'_> {
             return Ok(Next::After(LOOK_AGAIN));
         }
         let Some(job) = self.jobs.get(&key) else {
+            self.records.forget(&key);
             return Ok(Next::Change); // Deleted. Its pods are freed, and the collector takes them.
         };
         if !is_ours(&job) {
             return Ok(Next::Change);
         }
         if plan::is_finished(&job) {
-            self.records().remove(uid(job.as_ref()));
+            self.records.forget(&key);
             return Ok(Next::Change);
         }
         match self.look(&job).await {
@@ -154,7 +154,7 @@ impl Controller<'_> {
 
     async fn look(&self, job: &Arc<Job>) -> client::Result<Next> {
         let pods = self.claimed(job).await?;
-        let record = self.records().get(uid(job.as_ref())).cloned().unwrap_or_default();
+        let record = self.records.of(job);
 
         let Plan { remove, delete, create, mut status, release, finish, more, said, next, record } =
             plan::decide(job, &pods, &record, clock::now());
@@ -169,7 +169,7 @@ impl Controller<'_> {
         if let Some((reason, message)) = said {
             self.hands.recorder.normal(&reference(job.as_ref()), reason, message);
         }
-        self.remember(&job, record);
+        self.records.remember(&job, record);
         let released = self.release(&job, release).await?;
         let finish = finish.filter(|_| !more && failed.is_none());
         self.settle(job, &pods, &released, finish).await?;
@@ -248,7 +248,7 @@ impl Controller<'_> {
         let job = self.report(job, status).await?;
         if let Some(finish) = ended {
             self.tell_end(&job, &finish);
-            self.records().remove(uid(job.as_ref()));
+            self.records.forget(&ObjectKey::of(job.as_ref()));
         }
         Ok(())
     }
@@ -266,17 +266,5 @@ impl Controller<'_> {
             self.hands.recorder.warning(&on, "TooManySucceededPods", message);
         }
         self.hands.recorder.normal(&on, "Completed", "Job completed");
-    }
-
-    fn remember(&self, job: &Arc<Job>, record: Record) {
-        let mut records = self.records();
-        match record == Record::default() {
-            true => records.remove(uid(job.as_ref())),
-            false => records.insert(uid(job.as_ref()).to_owned(), record),
-        };
-    }
-
-    fn records(&self) -> MutexGuard<'_, BTreeMap<String, Record>> {
-        self.records.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

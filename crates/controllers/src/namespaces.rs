@@ -9,7 +9,8 @@ mod conditions;
 mod content;
 
 use crate::start::Cluster;
-use client::{Cache, Next, ObjectKey, Queue, run_controller};
+use client::{Cache, Next, ObjectKey, Queue, ServedKind, run_controller};
+use content::Found;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -32,10 +33,12 @@ enum Error {
 }
 
 /// When a namespace is looked at again, unless it is pods that are waited for and they are gone.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Wait {
     until: Instant,
     for_pods: bool,
+    /// The kinds of which something remained. Nothing new comes: it is enough to look at these.
+    held: Vec<ServedKind>,
 }
 
 struct Namespaces {
@@ -43,9 +46,8 @@ struct Namespaces {
     waits: Mutex<BTreeMap<ObjectKey, Wait>>,
 }
 
-pub(crate) async fn run(cluster: &Cluster) {
+pub(crate) async fn run(cluster: &Cluster, namespaces: Cache<Namespace>) {
     let queue = Queue::new();
-    let namespaces = Cache::<Namespace>::start(&cluster.client);
     namespaces.feed_keys(&queue);
     // The last pod of a namespace may just have gone.
     cluster.pods.feed_changes(&queue, |before, after| match (before, after) {
@@ -71,8 +73,13 @@ async fn reconcile(cluster: &Cluster, state: &Namespaces, key: ObjectKey) -> Res
     if let Some(left) = state.left(cluster, &key) {
         return Ok(Next::After(left));
     }
-    let found = content::clear(cluster, key.name()).await?;
-    state.wait(&key, Duration::ZERO, false);
+    let held = state.held(&key);
+    let mut found = content::clear_held(cluster, key.name(), held).await;
+    if !found.remains() {
+        // Before the last word everything is looked at.
+        found = content::clear(cluster, key.name()).await?;
+    }
+    state.wait(&key, Duration::ZERO, &Found::default());
     let before = namespace.status.clone().unwrap_or_default();
     if let Some(status) = conditions::status(before, &found, clock::now()) {
         cluster.client.update_status(namespace.as_ref(), status).await?;
@@ -81,7 +88,7 @@ async fn reconcile(cluster: &Cluster, state: &Namespaces, key: ObjectKey) -> Res
         return Err(Error::Content(found.why()));
     }
     if let Some(after) = found.look_again() {
-        state.wait(&key, after, found.pods_remain());
+        state.wait(&key, after, &found);
         return Ok(Next::After(after));
     }
     finalize(cluster, &key).await?;
@@ -115,14 +122,21 @@ impl Namespaces {
         self.waits.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn wait(&self, key: &ObjectKey, after: Duration, for_pods: bool) {
-        self.waits().insert(key.clone(), Wait { until: Instant::now() + after, for_pods });
+    fn wait(&self, key: &ObjectKey, after: Duration, found: &Found) {
+        let (for_pods, held) = (found.pods_remain(), found.held.clone());
+        self.waits().insert(key.clone(), Wait { until: Instant::now() + after, for_pods, held });
+    }
+
+    fn held(&self, key: &ObjectKey) -> Vec<ServedKind> {
+        self.waits().get(key).map(|wait| wait.held.clone()).unwrap_or_default()
     }
 
     /// How long there is nothing to do yet.
     fn left(&self, cluster: &Cluster, key: &ObjectKey) -> Option<Duration> {
-        let first = || Wait { until: Instant::now() + UNTIL_HEARD, for_pods: false };
-        let wait = *self.waits().entry(key.clone()).or_insert_with(first);
+        let first =
+            || Wait { until: Instant::now() + UNTIL_HEARD, for_pods: false, held: Vec::new() };
+        let mut waits = self.waits();
+        let wait = waits.entry(key.clone()).or_insert_with(first);
         let over = wait.for_pods && !cluster.pods.any_in_namespace(key.name());
         let left = wait.until.saturating_duration_since(Instant::now());
         (!over && !left.is_zero()).then_some(left)

@@ -1,5 +1,5 @@
 //! Gives every node a piece of the range that pods have their addresses from (C-184). Once given it
-//! is never changed, and comes back when the node goes.
+//! is never changed, and comes back when the node goes: whoever got none waits for that.
 
 use crate::start::Cluster;
 use client::{Next, ObjectKey, Queue, reference, run_controller};
@@ -8,11 +8,7 @@ use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::str::FromStr;
-use std::sync::Mutex;
-use std::time::Duration;
-
-/// When all is given away, somebody may leave.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A range of addresses, cut into pieces of one size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,32 +73,54 @@ impl Default for Range {
 /// What was given, and may not be in the cache yet.
 type Given = Mutex<BTreeMap<ObjectKey, u32>>;
 
+/// Nodes for which there was nothing left.
+type Hungry = Arc<Mutex<BTreeSet<ObjectKey>>>;
+
 pub(crate) async fn run(cluster: &Cluster, range: Range) {
     let queue = Queue::new();
-    cluster.nodes.feed_keys(&queue);
+    let (given, hungry) = (Given::default(), Hungry::default());
+    let waiting = hungry.clone();
+    cluster.nodes.feed_changes(&queue, move |before, after| {
+        let said =
+            |node: &Node| (node.metadata.uid.clone(), cidrs(node).map(str::to_owned).collect());
+        let (was, is): (Option<(_, BTreeSet<String>)>, _) = (before.map(said), after.map(said));
+        if was == is {
+            return Vec::new();
+        }
+        let freed = was.into_iter().flat_map(|(_, cidrs)| cidrs);
+        let freed = freed.map(|cidr| range.touched(&cidr).len()).sum();
+        // The node itself first: what it was given comes back then.
+        let itself = after.or(before).map(ObjectKey::of);
+        itself.into_iter().chain(locked(&waiting).iter().take(freed).cloned()).collect()
+    });
     cluster.nodes.synced().await;
-    let given = Given::default();
     // One at a time: what one node gets, the next must not.
-    run_controller("pod-cidrs", &queue, 1, |key| reconcile(cluster, range, &given, key)).await;
+    run_controller("pod-cidrs", &queue, 1, |key| reconcile(cluster, range, &given, &hungry, key))
+        .await;
 }
 
 async fn reconcile(
     cluster: &Cluster,
     range: Range,
     given: &Given,
+    hungry: &Hungry,
     key: ObjectKey,
 ) -> client::Result<Next> {
     let node = cluster.nodes.get(&key);
     let Some(node) = node.filter(|node| cidrs(node).next().is_none()) else {
         locked(given).remove(&key); // It has one, or is gone.
+        locked(hungry).remove(&key);
         return Ok(Next::Change);
     };
+    // Before it is looked what is free, so that nothing that comes back meanwhile is missed.
+    locked(hungry).insert(key.clone());
     let Some(number) = choose(cluster, range, given, &key) else {
         let name = key.name();
         let message = format!("Node {name} status is now: CIDRNotAvailable");
         cluster.recorder.normal(&reference(&*node), "CIDRNotAvailable", message);
-        return Ok(Next::After(LOOK_AGAIN));
+        return Ok(Next::Change);
     };
+    locked(hungry).remove(&key);
     let cidr = range.piece(number);
     let patch = json!({
         "metadata": { "uid": node.metadata.uid },
@@ -137,8 +155,8 @@ fn cidrs(node: &Node) -> impl Iterator<Item = &str> {
         .filter(|cidr| !cidr.is_empty())
 }
 
-fn locked(given: &Given) -> std::sync::MutexGuard<'_, BTreeMap<ObjectKey, u32>> {
-    given.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ mod plan;
 
 use crate::start::Cluster;
 use crate::workload::{
-    self, ORPHANS, PodControl, SELECTS, Writes, claim, is_outdated, is_terminal, orphan_keys,
-    orphans, owner_keys, selects, uid, why,
+    self, ORPHANS, PodControl, SELECTS, Writes, claim, feed_pods, is_outdated, is_terminal,
+    orphan_keys, orphans, selects, uid, why,
 };
 use client::{Cache, Next, ObjectKey, Queue, Recorder, run_controller};
 use k8s_openapi::api::core::v1::Pod;
@@ -30,8 +30,7 @@ struct Controller<'a, S: Replicated> {
 pub(crate) async fn run<S: Replicated>(cluster: &Cluster, sets: Cache<S>) {
     let queue = Queue::new();
     sets.feed_keys(&queue);
-    let owners = sets.clone();
-    cluster.pods.feed(&queue, move |pod| owner_keys(&owners, pod));
+    feed_pods(&cluster.pods, &sets, &queue);
     sets.synced().await;
     cluster.pods.synced().await;
     let hands = PodControl {

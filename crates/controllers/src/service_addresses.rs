@@ -21,7 +21,7 @@ const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 const US: &str = "ipallocator.k8s.io";
 
 /// Index of Services by their addresses.
-const BY_ADDRESS: &str = "address";
+pub(crate) const BY_ADDRESS: &str = "address";
 
 /// A claim is there before its Service: so old must it be to be nobody's.
 const ORPHAN_AFTER: SignedDuration = SignedDuration::from_secs(60);
@@ -30,10 +30,9 @@ pub(crate) fn is_managed(address: &IPAddress) -> bool {
     label(address, MANAGED_BY) == Some(US)
 }
 
-pub(crate) async fn run(cluster: &Cluster) {
+/// `services` is the cache with the index by address.
+pub(crate) async fn run(cluster: &Cluster, services: Cache<Service>, claims: Cache<IPAddress>) {
     let queue = Queue::new();
-    let services = Cache::<Service>::builder(&cluster.client).index(BY_ADDRESS, addresses).start();
-    let claims = Cache::<IPAddress>::start(&cluster.client);
     services.feed(&queue, addresses);
     claims.feed(&queue, |claim| vec![name(claim).to_owned()]);
     services.synced().await;
@@ -48,7 +47,7 @@ pub(crate) async fn run(cluster: &Cluster) {
     .await;
 }
 
-fn addresses(service: &Service) -> Vec<String> {
+pub(crate) fn addresses(service: &Service) -> Vec<String> {
     let addresses = service.spec.iter().flat_map(|spec| spec.cluster_ips.iter().flatten());
     addresses.filter(|address| address.parse::<IpAddr>().is_ok()).cloned().collect()
 }

@@ -19,10 +19,9 @@ const READY: &str = "Ready";
 /// `deletionGracePeriod`.
 const UNTIL_HEARD: SignedDuration = SignedDuration::from_secs(10);
 
-pub(crate) async fn run(cluster: &Cluster) {
+pub(crate) async fn run(cluster: &Cluster, addresses: Cache<IPAddress>) {
     let queue = Queue::new();
     let ranges = Cache::<ServiceCIDR>::start(&cluster.client);
-    let addresses = Cache::<IPAddress>::start(&cluster.client);
     // One that comes may make another superfluous, and one that goes may have been the last.
     let all = ranges.clone();
     ranges.feed(&queue, move |range| {
@@ -33,7 +32,12 @@ pub(crate) async fn run(cluster: &Cluster) {
     let all = ranges.clone();
     addresses.feed_changes(&queue, move |_, after| match after {
         Some(_) => Vec::new(),
-        None => all.list().iter().map(|range| ObjectKey::of(range.as_ref())).collect(),
+        // Only one that is to go waits for addresses.
+        None => {
+            let ranges = all.list();
+            let going = ranges.iter().filter(|range| is_deleted(range.as_ref()));
+            going.map(|range| ObjectKey::of(range.as_ref())).collect()
+        }
     });
     ranges.synced().await;
     addresses.synced().await;
@@ -48,7 +52,8 @@ async fn reconcile(
     key: ObjectKey,
 ) -> client::Result<Next> {
     let Some(range) = ranges.get(&key) else { return Ok(Next::Change) };
-    let step = decide(&range, &ranges.list(), &addresses.list(), clock::now());
+    let used = if is_deleted(range.as_ref()) { addresses.list() } else { Vec::new() };
+    let step = decide(&range, &ranges.list(), &used, clock::now());
     let done = match &step {
         Step::Nothing => Ok(()),
         Step::Wait(after) => return Ok(Next::After(*after)),

@@ -15,6 +15,7 @@ mod slices;
 mod write;
 
 use crate::pods;
+use crate::service_addresses;
 use crate::start::Cluster;
 use client::{Cache, ObjectKey};
 use k8s_openapi::api::core::v1::{Endpoints, Pod, Service};
@@ -39,15 +40,21 @@ struct Services {
     endpoints: Cache<Endpoints>,
 }
 
-pub(crate) async fn run(cluster: &Cluster) {
+/// The cache that [`run`] wants; whoever sees to addresses reads it too.
+pub(crate) fn services(client: &client::Client) -> Cache<Service> {
+    Cache::builder(client)
+        .index(BY_SELECTOR, |service: &Service| {
+            let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
+            let first = selector(service).and_then(|selector| selector.iter().next());
+            first.map(|(key, value)| pods::label(namespace, key, value)).into_iter().collect()
+        })
+        .index(service_addresses::BY_ADDRESS, service_addresses::addresses)
+        .start()
+}
+
+pub(crate) async fn run(cluster: &Cluster, services: Cache<Service>) {
     let services = Services {
-        services: Cache::builder(&cluster.client)
-            .index(BY_SELECTOR, |service: &Service| {
-                let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
-                let first = selector(service).and_then(|selector| selector.iter().next());
-                first.map(|(key, value)| pods::label(namespace, key, value)).into_iter().collect()
-            })
-            .start(),
+        services,
         slices: Cache::builder(&cluster.client)
             .index(BY_SERVICE, |slice: &EndpointSlice| {
                 service_of(slice).map(|key| key.to_string()).into_iter().collect()

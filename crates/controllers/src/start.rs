@@ -11,7 +11,9 @@ use crate::{
     token_secrets, workload,
 };
 use client::{Cache, Client, ObjectKey, Queue, Recorder};
+use futures::StreamExt;
 use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Node, Pod, ReplicationController};
 use std::sync::Arc;
@@ -136,15 +138,17 @@ async fn run(
         recorder: Recorder::new(client, "node-controller", ""),
         figures: figures.clone(),
     };
-    let mut all = of_pods(&cluster, options);
+    // Unordered: only who has something to do is looked at.
+    let mut all: FuturesUnordered<_> = of_pods(&cluster, options).into_iter().collect();
     if options.who == Who::All {
         all.extend(of_objects(&cluster, options));
     }
     tokio::select! {
         biased;
-        _ = futures::future::join_all(all) => (),
+        () = async { while all.next().await.is_some() {} } => (),
         () = until => (),
     }
+    drop(all);
     cluster.recorder.flush().await;
 }
 
@@ -166,24 +170,28 @@ fn of_objects<'a>(cluster: &'a Cluster, options: &'a Options) -> Crew<'a> {
     let client = &cluster.client;
     let revisions = workload::revisions(client);
     let jobs = job::jobs(client);
+    let namespaces = Cache::start(client);
+    let known = services::services(client);
+    let addresses = Cache::start(client);
+    let claims = storage::claims(client);
     vec![
         Box::pin(signing_requests::run(cluster)),
         Box::pin(join_tokens::run(cluster)),
         Box::pin(token_secrets::run(cluster)),
-        Box::pin(namespaces::run(cluster)),
+        Box::pin(namespaces::run(cluster, namespaces.clone())),
         Box::pin(garbage::run(cluster)),
-        Box::pin(finished_jobs::run(cluster)),
-        Box::pin(services::run(cluster)),
-        Box::pin(service_ranges::run(cluster)),
-        Box::pin(service_addresses::run(cluster)),
+        Box::pin(finished_jobs::run(cluster, jobs.clone())),
+        Box::pin(services::run(cluster, known.clone())),
+        Box::pin(service_ranges::run(cluster, addresses.clone())),
+        Box::pin(service_addresses::run(cluster, known, addresses)),
         Box::pin(node_ttl::run(cluster)),
         Box::pin(disruption::run(cluster)),
-        Box::pin(storage::run(cluster, options.local_volumes.as_ref())),
+        Box::pin(storage::run(cluster, claims.clone(), options.local_volumes.as_ref())),
         Box::pin(cluster_roles::run(cluster)),
-        Box::pin(system_namespaces::run(cluster)),
+        Box::pin(system_namespaces::run(cluster, namespaces)),
         Box::pin(quotas::run(cluster)),
         Box::pin(deployment::run(cluster)),
-        Box::pin(stateful_set::run(cluster, revisions.clone())),
+        Box::pin(stateful_set::run(cluster, revisions.clone(), claims)),
         Box::pin(daemon_set::run(cluster, revisions)),
         Box::pin(job::run(cluster, jobs.clone())),
         Box::pin(cron_job::run(cluster, jobs)),

@@ -12,8 +12,8 @@ mod steps;
 
 use crate::start::Cluster;
 use crate::workload::{
-    SELECTS, Writes, claim, history, is_deleted, is_outdated, name, namespace, orphans, owner_keys,
-    selector, selects, uid,
+    SELECTS, Writes, claim, feed_pods, history, is_deleted, is_outdated, name, namespace, orphans,
+    owner_keys, selector, selects, uid,
 };
 use client::{Cache, Next, ObjectKey, Queue, Recorder, run_controller};
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
@@ -42,14 +42,16 @@ struct Controller<'a> {
     claim_writes: Writes<PersistentVolumeClaim>,
 }
 
-pub(crate) async fn run(cluster: &Cluster, revisions: Cache<ControllerRevision>) {
+pub(crate) async fn run(
+    cluster: &Cluster,
+    revisions: Cache<ControllerRevision>,
+    claims: Cache<PersistentVolumeClaim>,
+) {
     let queue = Queue::new();
     let places = |set: &StatefulSet| vec![selects(namespace(set), &selector_of(set))];
     let sets = Cache::builder(&cluster.client).index(SELECTS, places).start();
-    let claims = Cache::start(&cluster.client);
     sets.feed_keys(&queue);
-    let owners = sets.clone();
-    cluster.pods.feed(&queue, move |pod| owner_keys(&owners, pod));
+    feed_pods(&cluster.pods, &sets, &queue);
     let owners = sets.clone();
     revisions.feed(&queue, move |revision| owner_keys(&owners, revision));
     sets.synced().await;

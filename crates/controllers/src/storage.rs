@@ -31,17 +31,26 @@ struct Storage {
     classes: Cache<StorageClass>,
 }
 
-pub(crate) async fn run(cluster: &Cluster, local_volumes: Option<&LocalVolumes>) {
+/// The cache that [`run`] wants; others read it too.
+pub(crate) fn claims(client: &client::Client) -> Cache<PersistentVolumeClaim> {
+    Cache::builder(client)
+        .index(BY_ATTRIBUTES, attributes_of)
+        .index(FREE, |claim| {
+            matching::is_pending(claim)
+                .then(|| matching::class_of_claim(claim).unwrap_or_default().to_owned())
+                .into_iter()
+                .collect()
+        })
+        .start()
+}
+
+pub(crate) async fn run(
+    cluster: &Cluster,
+    claims: Cache<PersistentVolumeClaim>,
+    local_volumes: Option<&LocalVolumes>,
+) {
     let storage = Storage {
-        claims: Cache::builder(&cluster.client)
-            .index(BY_ATTRIBUTES, attributes_of)
-            .index(FREE, |claim| {
-                matching::is_pending(claim)
-                    .then(|| matching::class_of_claim(claim).unwrap_or_default().to_owned())
-                    .into_iter()
-                    .collect()
-            })
-            .start(),
+        claims,
         volumes: Cache::builder(&cluster.client)
             .index(BY_ATTRIBUTES, |volume| attributes_class(volume).into_iter().collect())
             .index(FREE, |volume| {

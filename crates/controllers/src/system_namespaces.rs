@@ -8,9 +8,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 const NAMES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "default"];
 
-pub(crate) async fn run(cluster: &Cluster) {
+pub(crate) async fn run(cluster: &Cluster, namespaces: Cache<Namespace>) {
     let queue = Queue::new();
-    let namespaces = Cache::<Namespace>::start(&cluster.client);
     namespaces.feed(&queue, |namespace| {
         let name = namespace.metadata.name.as_deref();
         NAMES.iter().filter(|known| name == Some(**known)).map(|n| ObjectKey::cluster(n)).collect()

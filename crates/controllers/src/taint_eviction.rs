@@ -1,7 +1,8 @@
 //! Deletes pods from nodes whose NoExecute taints they do not tolerate, or tolerate only for a while
 //! (T-CTRL-42, C-188). No budget is asked: the pod is as good as lost.
 //!
-//! The time runs from when taint and pod are first seen together, and later changes do not move it.
+//! The time runs from when taint and pod are first seen together, and later changes do not move it, but
+//! for a taint that the pod does not tolerate at all: it goes at once then.
 //! Not here: who taints nodes (`node_lost`), and what becomes of pods that nobody can end (`pod_garbage`).
 
 use crate::pods::{self, Disruption};
@@ -29,6 +30,7 @@ struct Scheduled(Mutex<BTreeMap<ObjectKey, (Option<String>, Instant)>>);
 enum Stay {
     ForEver,
     For(Duration),
+    Not,
 }
 
 pub(crate) async fn run(cluster: &Cluster) {
@@ -78,14 +80,19 @@ async fn reconcile(
     };
     let node = pods::node_name(&pod).and_then(|name| cluster.nodes.get(&ObjectKey::cluster(name)));
     let stay = node.map_or(Stay::ForEver, |node| stay(&pod, taints(&node)));
-    let Stay::For(time) = stay else {
-        if scheduled.cancel(&key, &pod) {
-            let message = format!("Cancelling deletion of Pod {key}");
-            recorder.normal(&reference(pod.as_ref()), REASON, message);
+    let at = match stay {
+        Stay::ForEver => {
+            if scheduled.cancel(&key, &pod) {
+                let message = format!("Cancelling deletion of Pod {key}");
+                recorder.normal(&reference(pod.as_ref()), REASON, message);
+            }
+            return Ok(Next::Change);
         }
-        return Ok(Next::Change);
+        Stay::For(time) => scheduled.at(&key, &pod, time),
+        // Whatever else it was to wait for (T-CTRL-42).
+        Stay::Not => Instant::now(),
     };
-    let left = scheduled.at(&key, &pod, time).saturating_duration_since(Instant::now());
+    let left = at.saturating_duration_since(Instant::now());
     if !left.is_zero() {
         return Ok(Next::After(left));
     }
@@ -141,15 +148,14 @@ fn taints(node: &Node) -> impl Iterator<Item = &Taint> {
     all.filter(|taint| taint.effect == NO_EXECUTE)
 }
 
-/// The smallest of the times for which the pod tolerates the taints; a taint that it does not
-/// tolerate gives it none.
+/// The smallest of the times for which the pod tolerates the taints, if it tolerates them all.
 fn stay<'a>(pod: &Pod, taints: impl Iterator<Item = &'a Taint>) -> Stay {
     let tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.as_deref());
     let tolerations = tolerations.unwrap_or_default();
     let mut least: Option<i64> = None;
     for taint in taints {
         let Some(toleration) = tolerations.iter().find(|known| tolerates(known, taint)) else {
-            return Stay::For(Duration::ZERO);
+            return Stay::Not;
         };
         let Toleration { toleration_seconds, .. } = toleration;
         least = match (*toleration_seconds, least) {
@@ -185,7 +191,7 @@ mod tests {
                 "not tolerated",
                 json!([taint("a")]),
                 json!([toleration("b", Value::Null)]),
-                seconds(0),
+                Stay::Not,
             ),
             ("for ever", json!([taint("a")]), json!([toleration("a", Value::Null)]), Stay::ForEver),
             ("for a while", json!([taint("a")]), json!([toleration("a", json!(10))]), seconds(10)),
@@ -205,7 +211,7 @@ mod tests {
                 "one of two",
                 json!([taint("a"), taint("b")]),
                 json!([toleration("a", json!(10))]),
-                seconds(0),
+                Stay::Not,
             ),
             ("negative", json!([taint("a")]), json!([toleration("a", json!(-1))]), seconds(0)),
         ];

@@ -12,8 +12,8 @@ mod victims;
 mod writes;
 
 pub(crate) use owners::{
-    ORPHANS, SELECTS, claim, controller_ref, is_controlled_by, orphan_keys, orphans, owner_keys,
-    owner_reference, selects,
+    ORPHANS, SELECTS, claim, controller_ref, feed_pods, is_controlled_by, orphan_keys, orphans,
+    owner_keys, owner_reference, selects,
 };
 pub(crate) use pod_control::{PodControl, from_template, why};
 pub(crate) use pods::{

@@ -148,9 +148,12 @@ async fn c_184_nodes_get_pieces_of_their_own_and_give_them_back() {
     assert_eq!(event.message.as_deref(), Some("Node n5 status is now: CIDRNotAvailable"));
     let key = ObjectKey::cluster("n2");
     let freed = cidr(&cluster.nodes.get(&key).unwrap()).unwrap().to_owned();
+    tokio::time::sleep(Duration::from_secs(60)).await;
     cluster.client.delete::<Node>(&key, &Default::default()).await.unwrap();
+    let gone = Instant::now();
     let node = cluster.when("n5", |node| cidr(node).is_some()).await;
     assert_eq!(cidr(&node), Some(freed.as_str()));
+    assert!(gone.elapsed() < Duration::from_secs(1), "at once: {:?}", gone.elapsed());
     let event = cluster.event("RemovingNode").await;
     assert_eq!(event.message.as_deref(), Some("Node n2 event: Removing Node n2 from Controller"));
     assert_eq!(event.metadata.namespace.as_deref(), Some("default"));

@@ -7,7 +7,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1 as core;
 use std::collections::BTreeMap;
 
-/// Entries of one pod; a pod has fewer containers and images than this. The stalest goes first.
+/// Entries of one pod; a pod has fewer containers and images than this. The stalest goes first. Whoever has
+/// more to remember says so ([`Backoffs::remember`]).
 const ENTRIES_MAX: usize = 1000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +30,7 @@ pub const PACE: Pace = Pace {
 pub struct Backoffs {
     pace: Pace,
     entries: BTreeMap<String, Entry>,
+    most: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -53,7 +55,12 @@ impl Default for Backoffs {
 
 impl Backoffs {
     pub fn new(pace: Pace) -> Backoffs {
-        Backoffs { pace, entries: BTreeMap::new() }
+        Backoffs { pace, entries: BTreeMap::new(), most: ENTRIES_MAX }
+    }
+
+    /// There may be at least so many keys from now on.
+    pub fn remember(&mut self, at_least: usize) {
+        self.most = self.most.max(at_least);
     }
 
     /// Whether `key`, which failed at `failed`, still has to wait at `now`. The delay counts from the
@@ -82,7 +89,7 @@ impl Backoffs {
             None => self.pace.first,
         };
         self.entries.insert(key.to_owned(), Entry { delay, updated: now });
-        if self.entries.len() > ENTRIES_MAX {
+        if self.entries.len() > self.most {
             let stalest = self.entries.iter().min_by_key(|(_, entry)| entry.updated);
             let stalest = stalest.map(|(key, _)| key.clone());
             stalest.and_then(|key| self.entries.remove(&key));

@@ -18,6 +18,9 @@ const REQUESTS_MAX: usize = 128;
 
 const SCHEDULED: &str = "PodScheduled";
 
+/// So often a reason is written when others write the pod meanwhile.
+const REPORTS_MAX: usize = 3;
+
 /// How a deed ended.
 #[derive(Debug)]
 pub(crate) enum Done {
@@ -94,14 +97,25 @@ impl Hands {
         }
     }
 
-    /// Writes why the pod has no node, unless that is what it says already (N-196).
+    /// Writes why the pod has no node, unless that is what it says already (N-196), or it has one by now.
     pub(crate) async fn report(self, pod: Arc<PodInfo>, report: Report) -> Done {
-        if let Some(patch) = status_patch(&pod.pod, &report, clock::now()) {
+        let mut known = Arc::clone(&pod.pod);
+        for _ in 0..REPORTS_MAX {
+            let Some(patch) = status_patch(&known, &report, clock::now()) else { break };
             let _permit = self.permits.acquire().await;
-            if let Err(error) = self.patch(&pod, patch).await
-                && !error.is_not_found()
-            {
-                tracing::debug!(pod = %pod.key, %error, "the reason could not be written");
+            match self.client.patch_status::<Pod>(&pod.key, &patch).await {
+                Err(error) if error.is_conflict() => {
+                    let now = self.client.find::<Pod>(&pod.key).await.ok().flatten();
+                    let Some(now) = now.filter(|now| is_still_waiting(now, &pod.uid)) else {
+                        break;
+                    };
+                    known = Arc::new(now);
+                }
+                Err(error) if !error.is_not_found() => {
+                    tracing::debug!(pod = %pod.key, %error, "the reason could not be written");
+                    break;
+                }
+                _ => break,
             }
         }
         Done::Nothing
@@ -179,7 +193,13 @@ fn said(error: &Error) -> String {
     error.status().map_or_else(|| error.to_string(), |status| status.message.clone())
 }
 
-/// `None` if there is nothing new to write.
+fn is_still_waiting(pod: &Pod, uid: &str) -> bool {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
+    pod.metadata.uid.as_deref() == Some(uid) && node.is_empty()
+}
+
+/// `None` if there is nothing new to write. It is about the pod as it is in this version: what was true
+/// of it must not be written over a binding.
 fn status_patch(pod: &Pod, report: &Report, now: jiff::Timestamp) -> Option<Value> {
     let status = pod.status.as_ref();
     let mut conditions = status.iter().flat_map(|status| status.conditions.iter().flatten());
@@ -213,7 +233,9 @@ fn status_patch(pod: &Pod, report: &Report, now: jiff::Timestamp) -> Option<Valu
         _ => (),
     }
     let nothing = patch.as_object().is_none_or(serde_json::Map::is_empty);
-    (!nothing).then(|| json!({ "status": patch }))
+    let (uid, version) = (&pod.metadata.uid, &pod.metadata.resource_version);
+    let meta = json!({ "uid": uid, "resourceVersion": version });
+    (!nothing).then(|| json!({ "metadata": meta, "status": patch }))
 }
 
 #[cfg(test)]
@@ -229,11 +251,13 @@ mod tests {
             message: message.into(),
             nominated,
         };
-        let fresh = read(json!({ "metadata": { "name": "p" } })).pod;
+        let fresh = json!({ "metadata": { "name": "p", "uid": "u", "resourceVersion": "7" } });
+        let fresh = read(fresh).pod;
         let patch = status_patch(&fresh, &report("no", None), now).unwrap();
         let condition = &patch["status"]["conditions"][0];
         assert_eq!(condition["lastTransitionTime"], "2026-01-02T00:00:00Z");
         assert_eq!(condition["reason"], "Unschedulable");
+        assert_eq!(patch["metadata"], json!({ "uid": "u", "resourceVersion": "7" }));
 
         let told = read(json!({ "metadata": { "name": "p" }, "status": {
             "nominatedNodeName": "n",
@@ -244,9 +268,20 @@ mod tests {
         assert_eq!(status_patch(&told, &report("no", None), now), None);
         assert_eq!(status_patch(&told, &report("no", Some(Some("n".into()))), now), None);
         let cleared = status_patch(&told, &report("no", Some(None)), now).unwrap();
-        assert_eq!(cleared, json!({ "status": { "nominatedNodeName": null } }));
+        assert_eq!(cleared["status"], json!({ "nominatedNodeName": null }));
         let other = status_patch(&told, &report("still no", None), now).unwrap();
         let condition = &other["status"]["conditions"][0];
         assert_eq!(condition["lastTransitionTime"], "2026-01-01T00:00:00Z", "it is still False");
+    }
+
+    #[test]
+    fn n_196_nothing_is_said_any_more_about_a_pod_that_has_a_node() {
+        let waits = |node: Value| {
+            let pod = json!({ "metadata": { "name": "p", "uid": "u" }, "spec": node });
+            let pod = read(pod).pod;
+            (is_still_waiting(&pod, "u"), is_still_waiting(&pod, "another"))
+        };
+        assert_eq!(waits(json!({ "containers": [] })), (true, false));
+        assert_eq!(waits(json!({ "containers": [], "nodeName": "n" })), (false, false));
     }
 }

@@ -9,8 +9,11 @@ use api::selector::LabelSelector;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// How many questions are kept. Each costs a look at every pod that comes or goes.
-const QUESTIONS_MAX: usize = 64;
+/// How many questions are kept. Each costs a look at every pod of its namespaces that comes or goes.
+const QUESTIONS_MAX: usize = 1024;
+
+/// A question about more namespaces than this is one about all, as far as it is kept.
+const NAMESPACES_MAX: usize = 16;
 
 /// Pods of these namespaces; `None`: of all.
 pub(crate) type Namespaces = Option<BTreeSet<String>>;
@@ -29,6 +32,8 @@ pub(crate) type Counts = HashMap<Arc<str>, usize>;
 #[derive(Debug, Default)]
 pub(crate) struct Census {
     answers: HashMap<String, Answer>,
+    /// Which of them a pod of a namespace may change; `None`: those that all may.
+    of_namespace: HashMap<Option<String>, BTreeSet<String>>,
     asked: u64,
 }
 
@@ -55,6 +60,20 @@ impl Question {
         })
     }
 
+    /// The namespaces outside of which it means nobody; `None`: there are none, or many.
+    pub(crate) fn within(&self) -> Namespaces {
+        let some = self.all.iter().filter_map(|(namespaces, _)| namespaces.as_ref());
+        some.min_by_key(|some| some.len()).filter(|some| some.len() <= NAMESPACES_MAX).cloned()
+    }
+
+    /// What its answer is found under.
+    fn places(&self) -> Vec<Option<String>> {
+        match self.within() {
+            Some(namespaces) => namespaces.into_iter().map(Some).collect(),
+            None => vec![None],
+        }
+    }
+
     fn text(&self) -> String {
         let nothing = self.all.iter().any(|(_, selector)| selector.is_nothing());
         format!("{:?} {} {nothing}", self.all, self.staying)
@@ -62,7 +81,8 @@ impl Question {
 }
 
 impl Census {
-    /// `pods` are all pods that are on a node, counted only if this was not asked before.
+    /// `pods` are all pods of the question's namespaces that are on a node, counted only if this was not
+    /// asked before.
     pub(crate) fn ask<'a>(
         &mut self,
         question: &Question,
@@ -77,7 +97,7 @@ impl Census {
         if self.answers.len() >= QUESTIONS_MAX {
             let oldest = self.answers.iter().min_by_key(|(_, answer)| answer.asked);
             if let Some(oldest) = oldest.map(|(text, _)| text.clone()) {
-                self.answers.remove(&oldest);
+                self.forget(&oldest);
             }
         }
         let mut counts = Counts::new();
@@ -89,8 +109,23 @@ impl Census {
         let counts = Arc::new(counts);
         let answer =
             Answer { question: question.clone(), counts: counts.clone(), asked: self.asked };
+        for place in question.places() {
+            self.of_namespace.entry(place).or_default().insert(text.clone());
+        }
         self.answers.insert(text, answer);
         counts
+    }
+
+    fn forget(&mut self, text: &str) {
+        let Some(answer) = self.answers.remove(text) else { return };
+        for place in answer.question.places() {
+            if let Some(texts) = self.of_namespace.get_mut(&place) {
+                texts.remove(text);
+                if texts.is_empty() {
+                    self.of_namespace.remove(&place);
+                }
+            }
+        }
     }
 
     pub(crate) fn came(&mut self, pod: &PodInfo) {
@@ -112,8 +147,14 @@ impl Census {
         let Some(node) = &pod.node else {
             return;
         };
-        for answer in self.answers.values_mut().filter(|answer| answer.question.means(pod)) {
-            change(Arc::make_mut(&mut answer.counts), node);
+        for place in [Some(pod.namespace().to_owned()), None] {
+            for text in self.of_namespace.get(&place).into_iter().flatten() {
+                if let Some(answer) = self.answers.get_mut(text)
+                    && answer.question.means(pod)
+                {
+                    change(Arc::make_mut(&mut answer.counts), node);
+                }
+            }
         }
     }
 }
@@ -149,9 +190,10 @@ mod tests {
                     census.came(&pod);
                     pods.push(Arc::new(pod));
                 }
-                for app in ["a0", "a1"] {
-                    let kept = census.ask(&question(app), || Box::new(pods.iter()));
-                    let counted = Census::default().ask(&question(app), || Box::new(pods.iter()));
+                let everywhere = Question { all: vec![(None, question("a1").all[0].1.clone())], staying: false };
+                for question in [question("a0"), question("a1"), everywhere] {
+                    let kept = census.ask(&question, || Box::new(pods.iter()));
+                    let counted = Census::default().ask(&question, || Box::new(pods.iter()));
                     prop_assert_eq!(kept, counted);
                 }
             }
@@ -165,5 +207,35 @@ mod tests {
             census.ask(&question(&format!("a{n}")), || Box::new(std::iter::empty()));
         }
         assert_eq!(census.answers.len(), QUESTIONS_MAX);
+        let places: Vec<usize> = census.of_namespace.values().map(BTreeSet::len).collect();
+        assert_eq!(places, [QUESTIONS_MAX], "and not looked at any more");
+    }
+
+    #[test]
+    fn a_question_is_within_its_fewest_namespaces() {
+        let names = |count: usize| Some((0..count).map(|n| format!("n{n}")).collect());
+        let within = |all: &[Namespaces]| {
+            let all = all.iter().map(|some| (some.clone(), LabelSelector::default())).collect();
+            Question { all, staying: false }.within()
+        };
+        assert_eq!(within(&[names(3), None, names(2)]), names(2));
+        assert_eq!(within(&[None]), None);
+        assert_eq!(within(&[names(NAMESPACES_MAX + 1)]), None);
+    }
+
+    /// Many workloads that are scheduled together do not make each other forget.
+    #[test]
+    fn hundreds_of_questions_are_counted_once_each() {
+        let mut census = Census::default();
+        let counted = std::cell::Cell::new(0);
+        for _ in 0..3 {
+            for n in 0..300 {
+                census.ask(&question(&format!("a{n}")), || {
+                    counted.set(counted.get() + 1);
+                    Box::new(std::iter::empty())
+                });
+            }
+        }
+        assert_eq!(counted.get(), 300);
     }
 }

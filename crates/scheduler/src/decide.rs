@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use crate::filters::{Choice, Cycle, Plugins, Rejection};
+use crate::filters::{Choice, Cycle, Plugins, Rejection, check_alone};
 use crate::node::NodeState;
 use crate::pod::PodInfo;
 use crate::scores;
@@ -120,6 +120,8 @@ pub(crate) fn fits(cycle: &Cycle, node: &NodeState) -> Result<(), Rejection> {
             _ => Change::none(node),
         };
         std::iter::once(first).chain(promised).for_each(|pod| change.add(pod));
+        // Most fail here, before anything is asked about the whole world.
+        check_alone(pod, &change.node)?;
         let crowded = Cycle::begin(View::with(world, &change), pod)?;
         crowded.check(&change.node)?;
     }

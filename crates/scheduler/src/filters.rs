@@ -41,7 +41,7 @@ pub(crate) enum Plugin {
 }
 
 /// A set of plugins.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Plugins(u16);
 
 impl Plugins {

@@ -81,6 +81,20 @@ impl PodInfo {
         self.key == other.key && self.uid == other.uid
     }
 
+    /// Whether all that is counted by is the same, on the same node.
+    pub(crate) fn counts_as(&self, other: &PodInfo) -> bool {
+        self.is_same_as(other)
+            && self.node == other.node
+            && self.priority == other.priority
+            && self.requests == other.requests
+            && self.estimated == other.estimated
+            && self.ports == other.ports
+            && self.claims == other.claims
+            && self.is_going() == other.is_going()
+            && self.pod.metadata.labels == other.pod.metadata.labels
+            && self.terms.all == other.terms.all
+    }
+
     pub(crate) fn nominated_node(&self) -> Option<&str> {
         let node = self.pod.status.as_ref()?.nominated_node_name.as_deref()?;
         (!node.is_empty()).then_some(node)

@@ -9,7 +9,7 @@ mod tests;
 pub(crate) use budgets::{Budget, Budgets};
 
 use crate::decide::{Unfit, fits};
-use crate::filters::Cycle;
+use crate::filters::{Cycle, check_alone};
 use crate::node::NodeState;
 use crate::pod::PodInfo;
 use crate::text;
@@ -149,8 +149,10 @@ fn make_room(world: &World, pod: &PodInfo, node: &NodeState) -> Result<Candidate
 }
 
 fn check(world: &World, pod: &PodInfo, change: &Change) -> Result<(), Vec<String>> {
-    let cycle = Cycle::begin(View::with(world, change), pod);
-    let checked = cycle.and_then(|cycle| fits(&cycle, &change.node));
+    // What one node can tell is asked first: the rest is prepared for the whole world, victim by victim.
+    let checked = check_alone(pod, &change.node)
+        .and_then(|()| Cycle::begin(View::with(world, change), pod))
+        .and_then(|cycle| fits(&cycle, &change.node));
     checked.map_err(|rejection| rejection.reasons.iter().map(|r| r.to_string()).collect())
 }
 

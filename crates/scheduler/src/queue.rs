@@ -7,7 +7,8 @@
 //!               └───────────────────── 1 s, 2, 4, 8, 10 s after the last try ◀──────┘
 //!
 //! A pod that waits, and that an event makes fit as far as its rules can tell from the one node,
-//! does not back off: that it was tried a moment ago is no reason to let it wait for a sure thing.
+//! does not back off: that it was tried a moment ago is no reason to let it wait for a sure thing. A
+//! thing is sure for as many as find room there together, the most important first; all others back off.
 
 #[cfg(test)]
 mod tests;
@@ -33,7 +34,9 @@ pub(crate) struct Queue {
     entries: HashMap<ObjectKey, Entry>,
     active: BTreeSet<(Reverse<i32>, u64, ObjectKey)>,
     backing_off: BTreeSet<(Instant, u64, ObjectKey)>,
-    waiting: BTreeMap<ObjectKey, Instant>,
+    waiting: BTreeSet<(Reverse<i32>, u64, ObjectKey)>,
+    /// How many wait because of these plugins.
+    waiting_by: BTreeMap<Plugins, usize>,
     sequence: u64,
     next_sweep: Option<Instant>,
 }
@@ -56,7 +59,8 @@ enum Place {
     /// With this priority: the pod's may have changed since.
     Active(i32, u64),
     BackingOff(Instant, u64),
-    Waiting,
+    /// Where it would be if it were active.
+    Waiting(i32, u64),
     /// Being decided or bound.
     Out,
 }
@@ -87,7 +91,8 @@ impl Queue {
                 let (place, moved) = (entry.place, entry.pod.priority != pod.priority);
                 entry.pod = pod;
                 match place {
-                    Place::Waiting if anew => self.back_off(&key, now),
+                    Place::Waiting(..) if anew => self.back_off(&key, now),
+                    Place::Waiting(..) if moved => self.wait(&key),
                     Place::Active(..) if moved => self.activate(&key),
                     _ => (),
                 }
@@ -142,8 +147,8 @@ impl Queue {
         else {
             return;
         };
-        (entry.rejected_by, entry.tried, entry.place) = (by, Some(now), Place::Waiting);
-        self.waiting.insert(key.clone(), now);
+        (entry.rejected_by, entry.tried) = (by, Some(now));
+        self.wait(key);
         self.next_sweep.get_or_insert(now + SWEEP);
     }
 
@@ -155,10 +160,14 @@ impl Queue {
         }
     }
 
-    /// Asks of every pod that waits whether something helps it.
-    pub(crate) fn help(&mut self, now: Instant, helps: impl Fn(&PodInfo, Plugins) -> Help) {
+    /// Asks of every pod that waits whether something helps it, in the order in which they would be taken.
+    pub(crate) fn help(
+        &mut self,
+        now: Instant,
+        mut helps: impl FnMut(&Arc<PodInfo>, Plugins) -> Help,
+    ) {
         let mut helped = Vec::new();
-        for key in self.waiting.keys() {
+        for (_, _, key) in &self.waiting {
             if let Some(entry) = self.entries.get(key) {
                 match helps(&entry.pod, entry.rejected_by) {
                     Help::None => (),
@@ -189,6 +198,11 @@ impl Queue {
         !self.waiting.is_empty()
     }
 
+    /// Whether one of these plugins is why somebody waits.
+    pub(crate) fn is_anyone_waiting_for(&self, plugins: Plugins) -> bool {
+        self.waiting_by.keys().any(|by| by.meets(plugins))
+    }
+
     /// When time alone changes something.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         let backing_off = self.backing_off.first().map(|(due, _, _)| *due);
@@ -199,8 +213,11 @@ impl Queue {
         if self.next_sweep.is_none_or(|due| due > now) {
             return;
         }
-        let long = |since: &Instant| now.duration_since(*since) >= WAIT_MAX;
-        let due = self.waiting.iter().filter(|(_, since)| long(since)).map(|(key, _)| key.clone());
+        let long = |key: &ObjectKey| {
+            let since = self.entries.get(key).and_then(|entry| entry.tried);
+            since.is_none_or(|since| now.duration_since(since) >= WAIT_MAX)
+        };
+        let due = self.waiting.iter().map(|(_, _, key)| key).filter(|key| long(key)).cloned();
         for key in due.collect::<Vec<_>>() {
             self.activate(&key);
         }
@@ -214,6 +231,17 @@ impl Queue {
             let priority = entry.pod.priority;
             entry.place = Place::Active(priority, self.sequence);
             self.active.insert((Reverse(priority), self.sequence, key.clone()));
+        }
+    }
+
+    fn wait(&mut self, key: &ObjectKey) {
+        self.leave_place(key);
+        if let Some(entry) = self.entries.get_mut(key) {
+            self.sequence += 1;
+            let priority = entry.pod.priority;
+            entry.place = Place::Waiting(priority, self.sequence);
+            *self.waiting_by.entry(entry.rejected_by).or_default() += 1;
+            self.waiting.insert((Reverse(priority), self.sequence, key.clone()));
         }
     }
 
@@ -244,7 +272,15 @@ impl Queue {
             Place::BackingOff(due, number) => {
                 self.backing_off.remove(&(due, number, key.clone()));
             }
-            Place::Waiting => drop(self.waiting.remove(key)),
+            Place::Waiting(priority, number) => {
+                self.waiting.remove(&(Reverse(priority), number, key.clone()));
+                if let Some(count) = self.waiting_by.get_mut(&entry.rejected_by) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.waiting_by.remove(&entry.rejected_by);
+                    }
+                }
+            }
             Place::Out => (),
         }
     }

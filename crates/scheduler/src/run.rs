@@ -7,6 +7,7 @@
 //! One task, one pod at a time (N-183); requests run beside it, and a pod counts on its node from
 //! the moment it is decided. Nothing here is polled.
 
+mod help;
 mod intake;
 
 use crate::act::{Done, Hands, Report};
@@ -22,6 +23,7 @@ use client::{Client, ObjectKey, Recorder};
 use futures::FutureExt;
 use intake::{Caches, Input};
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -109,6 +111,17 @@ async fn run_counted(client: Client, figures: Figures, stop: impl Future<Output 
     let ended = async { while scheduler.deeds.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(STOP_WITHIN, ended).await;
     recorder.flush().await;
+}
+
+/// A deed that panics must not leave its pod between two places for ever.
+async fn ending_anyhow(deed: impl Future<Output = Done>, failed: Done) -> Done {
+    match AssertUnwindSafe(deed).catch_unwind().await {
+        Ok(done) => done,
+        Err(_) => {
+            tracing::error!(?failed, "a deed panicked");
+            failed
+        }
+    }
 }
 
 struct Scheduler {
@@ -200,7 +213,13 @@ impl Scheduler {
         if let Some(timing) = self.queue.timing(&pod.key) {
             self.binding.insert(pod.uid.clone(), timing);
         }
-        self.deeds.spawn(self.hands.clone().bind(pod, node, volumes));
+        let failed = Done::NotBound {
+            pod: pod.clone(),
+            volumes: volumes.clone(),
+            why: Some("binding rejected: it was given up half-way".to_owned()),
+        };
+        let deed = self.hands.clone().bind(pod, node, volumes);
+        self.deeds.spawn(ending_anyhow(deed, failed));
     }
 
     fn refuse(&mut self, pod: Arc<PodInfo>, unfit: &Unfit) {
@@ -237,7 +256,9 @@ impl Scheduler {
         }
         self.world.nominate(pod, node);
         self.figures.made_room(victims.len());
-        self.deeds.spawn(self.hands.clone().make_room(pod.clone(), node.clone(), victims));
+        let failed = Done::NoRoom { pod: pod.clone() };
+        let deed = self.hands.clone().make_room(pod.clone(), node.clone(), victims);
+        self.deeds.spawn(ending_anyhow(deed, failed));
     }
 
     fn settle(&mut self, done: Option<Done>) {
@@ -299,5 +320,22 @@ impl Scheduler {
             let report = Report { reason: "SchedulerError", message, nominated: Some(None) };
             self.deeds.spawn(self.hands.clone().report(pod, report));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_binding_that_panics_is_one_that_failed() {
+        let pod = Arc::new(crate::pod::tests::asking("p", "1", "1Gi"));
+        let failed = Done::NotBound { pod, volumes: Choice::default(), why: None };
+        let deed = async {
+            let nothing: Option<Done> = None;
+            nothing.expect("as planned")
+        };
+        let done = ending_anyhow(deed, failed).await;
+        assert!(matches!(done, Done::NotBound { pod, .. } if pod.key.name() == "p"));
     }
 }

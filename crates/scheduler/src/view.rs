@@ -9,6 +9,7 @@ use crate::node::NodeState;
 use crate::pod::PodInfo;
 use crate::world::World;
 use client::ObjectKey;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -64,6 +65,16 @@ impl<'a> View<'a> {
         })
     }
 
+    /// One of them.
+    pub(crate) fn node(self, name: &str) -> Option<&'a NodeState> {
+        match self.change {
+            Some(change) if *change.node.name == *name => {
+                Some(&change.node).filter(|node| node.offer.is_some())
+            }
+            _ => self.world.node(name),
+        }
+    }
+
     pub(crate) fn counts(self, question: &Question) -> Arc<Counts> {
         let mut counts = self.world.counts(question);
         if let Some(change) = self.change {
@@ -78,13 +89,9 @@ impl<'a> View<'a> {
         counts
     }
 
-    /// Groups of terms, and on which nodes pods have them.
-    pub(crate) fn groups(self) -> impl Iterator<Item = (&'a Group, HashMap<Arc<str>, usize>)> {
-        self.world.groups().map(move |group| (group, self.nodes_of(group)))
-    }
-
-    fn nodes_of(self, group: &Group) -> HashMap<Arc<str>, usize> {
-        let mut nodes = group.nodes.clone();
+    /// On which nodes pods have the terms of a group, and how many. Copied only if it is not as it is kept.
+    pub(crate) fn nodes_of(self, group: &'a Group) -> Cow<'a, HashMap<Arc<str>, usize>> {
+        let mut nodes = Cow::Borrowed(&group.nodes);
         if let Some(change) = self.change {
             let has = |pod: &&Arc<PodInfo>| {
                 let mut terms = pod.terms.all.iter();
@@ -92,10 +99,13 @@ impl<'a> View<'a> {
             };
             let more = change.came.iter().filter(has).count();
             let less = change.went.iter().filter(has).count();
-            let count = nodes.entry(change.node.name.clone()).or_default();
-            *count = (*count + more).saturating_sub(less);
+            if more != less {
+                let nodes = nodes.to_mut();
+                let count = nodes.entry(change.node.name.clone()).or_default();
+                *count = (*count + more).saturating_sub(less);
+                nodes.retain(|_, count| *count > 0);
+            }
         }
-        nodes.retain(|_, count| *count > 0);
         nodes
     }
 

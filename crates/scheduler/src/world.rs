@@ -19,9 +19,11 @@ pub(crate) struct World {
     /// How many of `nodes` are really there.
     there: usize,
     /// Pods on nodes, as observed or as assumed.
-    placed: HashMap<ObjectKey, Placed>,
+    placed: BTreeMap<ObjectKey, Placed>,
     /// Pods that wait for room on a node that was made for them.
     nominated: BTreeMap<Arc<str>, BTreeMap<ObjectKey, Arc<PodInfo>>>,
+    /// And on which.
+    nominated_to: HashMap<ObjectKey, Arc<str>>,
     census: RefCell<Census>,
     groups: Groups,
     users: HashMap<ObjectKey, usize>,
@@ -123,7 +125,24 @@ impl World {
 
     /// A pod that is on a node, as observed.
     pub(crate) fn put_pod(&mut self, pod: PodInfo) {
-        self.place(Arc::new(pod), false);
+        let pod = Arc::new(pod);
+        if !self.refresh(&pod) {
+            self.place(pod, false);
+        }
+    }
+
+    /// If nothing has changed that anything is counted by, there is nothing to count: a node reports often.
+    fn refresh(&mut self, pod: &Arc<PodInfo>) -> bool {
+        let Some(placed) = self.placed.get_mut(&pod.key).filter(|it| it.pod.counts_as(pod)) else {
+            return false;
+        };
+        *placed = Placed { pod: pod.clone(), assumed: false };
+        let state = pod.node.as_ref().and_then(|node| self.nodes.get_mut(node));
+        let there = state.and_then(|state| state.pods.get_mut(&pod.key));
+        if let Some(there) = there {
+            *there = pod.clone();
+        }
+        true
     }
 
     /// A pod that will be on a node, as decided.
@@ -173,9 +192,21 @@ impl World {
 
     pub(crate) fn counts(&self, question: &Question) -> Arc<Counts> {
         let pods = || -> Box<dyn Iterator<Item = &Arc<PodInfo>>> {
-            Box::new(self.placed.values().map(|placed| &placed.pod))
+            match question.within() {
+                None => Box::new(self.placed.values().map(|placed| &placed.pod)),
+                Some(namespaces) => {
+                    Box::new(namespaces.into_iter().flat_map(|namespace| self.placed_in(namespace)))
+                }
+            }
         };
         self.census.borrow_mut().ask(question, pods)
+    }
+
+    fn placed_in(&self, namespace: String) -> impl Iterator<Item = &Arc<PodInfo>> {
+        // No name is shorter than the empty one, so this is where the namespace begins.
+        let run = self.placed.range(ObjectKey::new(&namespace, "")..);
+        let run = run.take_while(move |(key, _)| key.namespace() == namespace);
+        run.map(|(_, placed)| &placed.pod)
     }
 
     pub(crate) fn groups(&self) -> impl Iterator<Item = &Group> {
@@ -197,17 +228,21 @@ impl World {
         self.withdraw(&pod.key);
         let there = self.nominated.entry(node.into()).or_default();
         there.insert(pod.key.clone(), Arc::new(pod.on(&node.into())));
+        self.nominated_to.insert(pod.key.clone(), node.into());
     }
 
     pub(crate) fn withdraw(&mut self, key: &ObjectKey) {
-        self.nominated.retain(|_, pods| {
+        let Some(node) = self.nominated_to.remove(key) else { return };
+        if let Some(pods) = self.nominated.get_mut(&node) {
             pods.remove(key);
-            !pods.is_empty()
-        });
+            if pods.is_empty() {
+                self.nominated.remove(&node);
+            }
+        }
     }
 
     pub(crate) fn nominated_to(&self, key: &ObjectKey) -> Option<&Arc<str>> {
-        self.nominated.iter().find(|(_, pods)| pods.contains_key(key)).map(|(node, _)| node)
+        self.nominated_to.get(key)
     }
 
     /// Those that were promised room on a node, and are not `besides`.
@@ -255,6 +290,41 @@ pub(crate) mod tests {
         assert!(!world.is_assumed(&pod.key));
         world.remove_pod(&pod.key);
         assert_eq!(world.node("n").unwrap().used.cpu, 0);
+    }
+
+    #[test]
+    fn what_a_node_reports_of_a_pod_is_known_and_counted_once() {
+        let mut world = world([node("n", json!({}))], []);
+        let pod = asking("p", "1", "1Gi").on(&"n".into());
+        world.put_pod(pod.clone());
+        let mut told = pod.clone();
+        Arc::make_mut(&mut told.pod).status =
+            serde_json::from_value(json!({ "startTime": "2026-01-01T00:00:00Z" })).unwrap();
+        assert!(pod.counts_as(&told));
+        world.put_pod(told);
+        let there = &world.node("n").unwrap().pods[&pod.key];
+        assert!(there.started().is_some() && world.placed(&pod.key).unwrap().started().is_some());
+        assert_eq!(world.node("n").unwrap().used.cpu, 1000);
+        let mut relabelled = pod.clone();
+        Arc::make_mut(&mut relabelled.pod).metadata.labels =
+            Some([("a".into(), "b".into())].into());
+        let others = [asking("p", "2", "1Gi").on(&"n".into()), pod.on(&"m".into()), relabelled];
+        assert!(others.iter().all(|other| !pod.counts_as(other)));
+        world.put_pod(others[0].clone());
+        assert_eq!(world.node("n").unwrap().used.cpu, 2000);
+    }
+
+    #[test]
+    fn n_200_a_nomination_is_for_one_node_and_can_be_withdrawn() {
+        let mut world = world([node("n", json!({})), node("m", json!({}))], []);
+        let (pod, other) = (Arc::new(asking("p", "1", "1Gi")), asking("q", "1", "1Gi"));
+        world.nominate(&pod, "n");
+        world.nominate(&pod, "m");
+        assert_eq!(world.nominated_to(&pod.key).map(|node| &**node), Some("m"));
+        assert_eq!(["n", "m"].map(|node| world.nominated(node, &other).count()), [0, 1]);
+        world.withdraw(&pod.key);
+        assert_eq!(world.nominated_to(&pod.key), None);
+        assert_eq!(world.nominated("m", &other).count(), 0);
     }
 
     #[test]

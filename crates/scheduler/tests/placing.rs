@@ -4,7 +4,8 @@ mod cluster;
 
 use client::ObjectKey;
 use cluster::{Cluster, asking, node_of, scheduled};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::json;
 
 #[tokio::test]
@@ -116,5 +117,87 @@ async fn n_188_pods_are_spread_over_nodes_and_never_too_many_on_one() {
         let pods = cluster.pods().await;
         assert_eq!(pods.iter().filter(|pod| node_of(pod) == Some(node)).count(), 4, "{node}");
     }
+    cluster.stop().await;
+}
+
+async fn claim(cluster: &Cluster, class: &str) {
+    let class_of = json!({ "metadata": { "name": class }, "provisioner": "example.com/slow",
+                           "volumeBindingMode": "WaitForFirstConsumer" });
+    cluster.client.create::<StorageClass>(&cluster::read(class_of)).await.unwrap();
+    let claim = json!({ "metadata": { "namespace": "default", "name": class }, "spec": {
+        "storageClassName": class, "accessModes": ["ReadWriteOnce"],
+        "resources": { "requests": { "storage": "1Gi" } } } });
+    cluster.client.create::<PersistentVolumeClaim>(&cluster::read(claim)).await.unwrap();
+}
+
+fn using(claim: &str) -> serde_json::Value {
+    json!({ "volumes": [{ "name": "v", "persistentVolumeClaim": { "claimName": claim } }],
+            "containers": [{ "name": "c", "image": "i" }] })
+}
+
+/// N-194: who cannot make a volume there says so, and is not waited for.
+#[tokio::test]
+async fn c_168_a_node_that_no_volume_can_be_made_for_is_given_up() {
+    let cluster = Cluster::start().await;
+    cluster.node("n1", json!({})).await;
+    claim(&cluster, "made").await;
+    cluster.pod("web", using("made")).await;
+    let claims = client::Cache::<PersistentVolumeClaim>::start(&cluster.client);
+    let key = ObjectKey::new("default", "made");
+    let selected = async || {
+        let mut changes = claims.subscribe();
+        loop {
+            let there = claims.get(&key);
+            let chosen = there.and_then(|claim| {
+                claim.metadata.annotations.clone()?.remove("volume.kubernetes.io/selected-node")
+            });
+            match chosen {
+                Some(node) => return node,
+                None => drop(changes.next().await),
+            }
+        }
+    };
+    assert_eq!(selected().await, "n1");
+    let no =
+        json!({ "metadata": { "annotations": { "volume.kubernetes.io/selected-node": null } } });
+    let version = cluster.client.patch_merge::<PersistentVolumeClaim>(&key, &no).await.unwrap();
+    claims.caught_up_with(&version.metadata.resource_version.unwrap()).await;
+    let event = cluster.event("web", "FailedScheduling").await;
+    let message = event.message.clone().unwrap();
+    assert!(
+        message.ends_with("binding volumes: provisioning failed for PVC \"made\""),
+        "{message}"
+    );
+    assert_eq!(selected().await, "n1", "and it is tried again");
+    cluster.stop().await;
+}
+
+/// A volume that is there is promised to the claim, by whom is noted.
+#[tokio::test]
+async fn c_168_a_claim_is_bound_to_a_volume_that_waits() {
+    let cluster = Cluster::start().await;
+    cluster.node("n1", json!({})).await;
+    claim(&cluster, "kept").await;
+    let volume = json!({ "metadata": { "name": "v" }, "spec": {
+        "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "kept", "hostPath": { "path": "/tmp/nowhere" } } });
+    cluster.client.create::<PersistentVolume>(&cluster::read(volume)).await.unwrap();
+    let volumes = client::Cache::<PersistentVolume>::start(&cluster.client);
+    let mut changes = volumes.subscribe();
+    cluster.pod("web", using("kept")).await;
+    let promised = async {
+        loop {
+            let there = volumes.get(&ObjectKey::cluster("v"));
+            match there.filter(|v| v.spec.as_ref().is_some_and(|spec| spec.claim_ref.is_some())) {
+                Some(volume) => return volume,
+                None => drop(changes.next().await),
+            }
+        }
+    };
+    let volume = tokio::time::timeout(std::time::Duration::from_secs(30), promised).await.unwrap();
+    let owner = volume.spec.as_ref().unwrap().claim_ref.clone().unwrap();
+    assert_eq!((owner.name.as_deref(), owner.uid.is_some()), (Some("kept"), true));
+    let annotations = volume.metadata.annotations.as_ref().unwrap();
+    assert_eq!(annotations["pv.kubernetes.io/bound-by-controller"], "yes");
     cluster.stop().await;
 }

@@ -188,7 +188,8 @@ fn due(cron: &CronJob, jobs: &[Arc<Job>], times: &Times, now: Timestamp, plan: &
     let earliest = deadline.and_then(|deadline| now.checked_sub(deadline).ok());
     let from = earliest.map_or(base, |earliest| earliest.max(base));
     let due = times.due(from, now);
-    let after = due.as_ref().map_or(base, |due| due.last);
+    // Times that were missed for good are not to be looked at again (they may lie between base and now).
+    let after = due.as_ref().map_or(now, |due| due.last);
     plan.next = times.next(after.max(base)).map(|next| {
         let wait = Duration::try_from(next.duration_since(now)).unwrap_or_default();
         wait + LAG
@@ -403,5 +404,9 @@ mod tests {
         assert_eq!(plan.next, Some(Duration::from_millis(60_100)));
         let plan = decided(&cron(json!({}), json!({})), &[], "2026-01-01T00:10:00Z");
         assert_eq!(plan.next, Some(Duration::from_millis(600_100)));
+        // Nothing is due any more: it does not look ten times a second until something is.
+        let late = cron(json!({ "startingDeadlineSeconds": 60 }), json!({}));
+        let plan = decided(&late, &[], "2026-01-01T00:55:00Z");
+        assert_eq!(plan.next, Some(Duration::from_millis(300_100)));
     }
 }

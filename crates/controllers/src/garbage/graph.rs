@@ -4,7 +4,7 @@
 //! A question about an object is then one look per kind, however many objects there are. Kinds that
 //! come and go (custom ones) are noticed every half minute.
 
-use super::verdict::{Owner, is_waiting};
+use super::verdict::{Owner, blocked_by, concerns_us, is_waiting};
 use client::{
     ApiResource, Cache, Client, DeleteOptions, ObjectKey, Outline, Queue, Recorder, ServedKind,
 };
@@ -23,6 +23,8 @@ const REMEMBERED_MAX: usize = 500;
 
 const BY_UID: &str = "uid";
 const BY_OWNER: &str = "owner";
+/// As by owner, of those that must go first.
+const BLOCKING: &str = "blocking";
 
 /// One object: which kind (`plural.group`), and which of them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,10 +56,29 @@ pub(super) struct Graph {
     /// Told of every namespace that an object has left.
     left: Queue<String>,
     kinds: RwLock<Kinds>,
-    /// (namespace of the dependent, uid of the owner)
-    absent: Mutex<Remembered<(String, String)>>,
+    absent: Mutex<Remembered<Named>>,
+    /// The uids of those that wait, and whose dependents know.
+    told: Mutex<Remembered<String>>,
     /// (uid of the dependent, uid of the owner)
     spoken_of: Mutex<Remembered<(String, String)>>,
+}
+
+/// An owner as a reference names it, all of it: one with the right uid and a wrong name says nothing about
+/// the owner itself.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Named {
+    namespace: String,
+    api_version: String,
+    kind: String,
+    name: String,
+    uid: String,
+}
+
+impl Named {
+    fn by(reference: &OwnerReference, namespace: &str) -> Named {
+        let OwnerReference { api_version, kind, name, uid, .. } = reference.clone();
+        Named { namespace: namespace.to_owned(), api_version, kind, name, uid }
+    }
 }
 
 #[derive(Default)]
@@ -88,6 +109,7 @@ impl Graph {
             left,
             kinds: RwLock::default(),
             absent: Mutex::default(),
+            told: Mutex::default(),
             spoken_of: Mutex::default(),
         });
         graph.discover(&mut BTreeMap::new()).await;
@@ -166,17 +188,24 @@ impl Graph {
                 let owners = object.metadata.owner_references.iter().flatten();
                 owners.map(|owner| owner.uid.clone()).collect()
             })
+            .index(BLOCKING, |object| blocked_by(&object.metadata).cloned().collect())
             .start();
         Followed { kind: kind.clone(), objects }
     }
 
-    /// An object is looked at when it changes, when an owner of it goes, and when something it owns
+    /// An object is looked at when its life or its owners change, when an owner of it goes, and when something it owns
     /// goes or lets go of it.
     fn feed(self: &Arc<Self>, kind: Arc<str>, objects: &Cache<Outline>) {
         let graph: Weak<Graph> = Arc::downgrade(self);
         objects.feed_changes(&self.queue, move |before, after| {
             let Some(graph) = graph.upgrade() else { return Vec::new() };
             let mut items = Vec::new();
+            let same = |(before, after): (&Outline, &Outline)| {
+                !concerns_us(&before.metadata, &after.metadata)
+            };
+            if before.zip(after).is_some_and(same) {
+                return Vec::new();
+            }
             if let Some(after) = after {
                 items.push(Item { kind: kind.clone(), key: ObjectKey::of(after) });
             }
@@ -223,16 +252,38 @@ impl Graph {
             .collect()
     }
 
+    /// Whether something else must go before this may. Costs one look per kind, however much it owns.
+    pub(super) fn is_blocked(&self, owner: &ObjectMeta) -> bool {
+        let uid = owner.uid.as_deref().unwrap_or_default();
+        self.kinds().followed.values().any(|kind| kind.objects.count(BLOCKING, uid) > 0)
+    }
+
+    /// True the first time that this very object is waited with.
+    pub(super) fn tell_once(&self, owner: &ObjectMeta) -> bool {
+        locked(&self.told).insert(owner.uid.clone().unwrap_or_default())
+    }
+
     /// Those of its owners that are followed and have not gone.
     fn owners_there(&self, meta: &ObjectMeta) -> Vec<Item> {
         let owners = meta.owner_references.iter().flatten();
-        owners.filter_map(|owner| self.find(&owner.uid)).map(|(item, _)| item).collect()
+        owners
+            .filter_map(|owner| self.named(meta, owner).or_else(|| self.find(&owner.uid)))
+            .collect()
     }
 
-    fn find(&self, uid: &str) -> Option<(Item, Arc<Outline>)> {
+    /// The owner, if it is where the reference says.
+    fn named(&self, meta: &ObjectMeta, reference: &OwnerReference) -> Option<Item> {
+        let named = (reference.api_version.clone(), reference.kind.clone());
+        let kind = self.kinds().named.get(&named).cloned()?;
+        let namespace = meta.namespace.as_deref().unwrap_or_default();
+        let key = ObjectKey::new(if kind.namespaced { namespace } else { "" }, &reference.name);
+        self.seen(&kind, &key, &reference.uid).map(|_| Item { kind: name(&kind), key })
+    }
+
+    fn find(&self, uid: &str) -> Option<Item> {
         self.kinds().followed.iter().find_map(|(kind, followed)| {
             let object = followed.objects.by_index(BY_UID, uid).pop()?;
-            Some((Item { kind: kind.clone(), key: super::key_of(&object) }, object))
+            Some(Item { kind: kind.clone(), key: super::key_of(&object) })
         })
     }
 
@@ -272,7 +323,7 @@ impl Graph {
         reference: &OwnerReference,
         place: &str,
     ) -> client::Result<Owner> {
-        let known = (place.to_owned(), reference.uid.clone());
+        let known = Named::by(reference, place);
         if locked(&self.absent).contains(&known) {
             return Ok(Owner::Absent);
         }
@@ -290,7 +341,9 @@ impl Graph {
     /// C-161: an owner must live where its dependents live.
     fn speak_of_strays(&self, item: &Item, meta: &ObjectMeta, reference: &OwnerReference) {
         let namespace = meta.namespace.as_deref().unwrap_or_default();
-        let Some((_, owner)) = self.find(&reference.uid) else { return };
+        let Some(owner) = self.find(&reference.uid).and_then(|item| self.get(&item)) else {
+            return;
+        };
         let theirs = owner.metadata.namespace.as_deref().unwrap_or_default();
         let pair = (meta.uid.clone().unwrap_or_default(), reference.uid.clone());
         if theirs.is_empty() || theirs == namespace || !locked(&self.spoken_of).insert(pair) {
@@ -392,5 +445,23 @@ mod tests {
         assert!(some.insert(REMEMBERED_MAX));
         assert!(!some.contains(&0) && some.contains(&1) && some.contains(&REMEMBERED_MAX));
         assert_eq!(some.all.len(), some.order.len());
+    }
+
+    /// T-CTRL-44: a child that spells its owner wrongly must not cost the others theirs.
+    #[test]
+    fn t_ctrl_44_an_owner_is_absent_only_as_it_was_named() {
+        let reference = |kind: &str, name: &str| OwnerReference {
+            api_version: "v1".into(),
+            kind: kind.into(),
+            name: name.into(),
+            uid: "u".into(),
+            ..OwnerReference::default()
+        };
+        let mut absent = Remembered::default();
+        absent.insert(Named::by(&reference("ConfigMap", "wrong"), "a"));
+        assert!(absent.contains(&Named::by(&reference("ConfigMap", "wrong"), "a")));
+        assert!(!absent.contains(&Named::by(&reference("ConfigMap", "right"), "a")));
+        assert!(!absent.contains(&Named::by(&reference("Secret", "wrong"), "a")));
+        assert!(!absent.contains(&Named::by(&reference("ConfigMap", "wrong"), "b")));
     }
 }

@@ -22,8 +22,6 @@ pub(super) enum Owner {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Dependents {
     pub(super) any: bool,
-    /// Some of them must be gone before the owner may go.
-    pub(super) blocking: bool,
     /// Some of them wait for their own dependents.
     pub(super) waiting: bool,
 }
@@ -48,16 +46,10 @@ pub(super) enum Verdict {
 
 impl Dependents {
     pub(super) fn of(owner: &ObjectMeta, all: &[Dependent]) -> Dependents {
-        let uid = owner.uid.as_deref().unwrap_or_default();
         // Nobody waits for itself.
         let others = || all.iter().filter(|one| one.object.metadata.uid != owner.uid);
-        let blocks = |dependent: &Dependent| {
-            let mut owners = dependent.object.metadata.owner_references.iter().flatten();
-            owners.any(|owner| owner.uid == uid && owner.block_owner_deletion == Some(true))
-        };
         Dependents {
             any: others().next().is_some(),
-            blocking: others().any(blocks),
             waiting: others().any(|dependent| is_waiting(&dependent.object.metadata)),
         }
     }
@@ -72,11 +64,27 @@ fn has(meta: &ObjectMeta, finalizer: &str) -> bool {
     meta.finalizers.iter().flatten().any(|there| there == finalizer)
 }
 
-/// Of an object that is being deleted.
-pub(super) fn of_deleted(meta: &ObjectMeta, dependents: &Dependents) -> Verdict {
+/// The uids of the owners that may not go before the object.
+pub(super) fn blocked_by(meta: &ObjectMeta) -> impl Iterator<Item = &String> {
+    // Nobody waits for itself.
+    let others =
+        meta.owner_references.iter().flatten().filter(|o| Some(&o.uid) != meta.uid.as_ref());
+    others.filter(|owner| owner.block_owner_deletion == Some(true)).map(|owner| &owner.uid)
+}
+
+/// Whether a change is anything to look at: heartbeats and statuses are not.
+pub(super) fn concerns_us(before: &ObjectMeta, after: &ObjectMeta) -> bool {
+    before.uid != after.uid
+        || before.owner_references != after.owner_references
+        || before.finalizers != after.finalizers
+        || before.deletion_timestamp != after.deletion_timestamp
+}
+
+/// Of an object that is being deleted. Whether dependents must go first is asked only if it matters.
+pub(super) fn of_deleted(meta: &ObjectMeta, is_blocked: impl FnOnce() -> bool) -> Verdict {
     match (has(meta, ORPHAN), has(meta, FOREGROUND)) {
         (true, _) => Verdict::Orphan,
-        (_, true) if dependents.blocking => Verdict::Await,
+        (_, true) if is_blocked() => Verdict::Await,
         (_, true) => Verdict::Finish,
         (false, false) => Verdict::Leave,
     }
@@ -130,7 +138,7 @@ mod tests {
         use Owner::*;
         let none = Dependents::default();
         let some = Dependents { any: true, ..none };
-        let ring = Dependents { any: true, waiting: true, blocking: true };
+        let ring = Dependents { any: true, waiting: true };
         let delete = |propagation| Verdict::Delete { propagation, unblock: false };
         let forget = |uids: &[&str]| Verdict::Forget(uids.iter().map(|u| (*u).into()).collect());
         let cases = [
@@ -173,19 +181,45 @@ mod tests {
 
     #[test]
     fn t_ctrl_46_t_ctrl_47_a_deleted_object_waits_as_it_was_asked_to() {
-        let (none, some) =
-            (Dependents::default(), Dependents { any: true, ..Dependents::default() });
-        let blocked = Dependents { blocking: true, ..some };
+        // Whether it is blocked; `None` if that must not even be asked: it costs a look at every kind.
         let cases = [
-            ("background", vec![], blocked, Verdict::Leave),
-            ("foreground, alone", vec![FOREGROUND], none, Verdict::Finish),
-            ("foreground, nobody blocks", vec![FOREGROUND], some, Verdict::Finish),
-            ("foreground, blocked", vec![FOREGROUND], blocked, Verdict::Await),
-            ("orphan", vec![ORPHAN], blocked, Verdict::Orphan),
-            ("held by another", vec!["other"], blocked, Verdict::Leave),
+            ("background", vec![], None, Verdict::Leave),
+            ("foreground, nobody blocks", vec![FOREGROUND], Some(false), Verdict::Finish),
+            ("foreground, blocked", vec![FOREGROUND], Some(true), Verdict::Await),
+            ("orphan", vec![ORPHAN], None, Verdict::Orphan),
+            ("held by another", vec!["other"], None, Verdict::Leave),
         ];
-        for (what, finalizers, dependents, expected) in cases {
-            assert_eq!(of_deleted(&meta(true, &finalizers, true), &dependents), expected, "{what}");
+        for (what, finalizers, blocked, expected) in cases {
+            let is_blocked = || blocked.unwrap_or_else(|| panic!("{what}: it was asked"));
+            assert_eq!(of_deleted(&meta(true, &finalizers, true), is_blocked), expected, "{what}");
         }
+    }
+
+    #[test]
+    fn t_ctrl_46_an_object_holds_those_that_it_says_and_never_itself() {
+        let mut held = meta(false, &[], true);
+        assert_eq!(blocked_by(&held).collect::<Vec<_>>(), ["u1", "u2"]);
+        held.uid = Some("u1".into());
+        assert_eq!(blocked_by(&held).collect::<Vec<_>>(), ["u2"]);
+        assert_eq!(blocked_by(&meta(false, &[], false)).count(), 0);
+    }
+
+    #[test]
+    fn c_159_only_what_is_about_life_and_owners_is_looked_at() {
+        let before = meta(false, &["f"], true);
+        let changed = |change: fn(&mut ObjectMeta)| {
+            let mut after = before.clone();
+            change(&mut after);
+            concerns_us(&before, &after)
+        };
+        assert!(!changed(|_| ()));
+        assert!(!changed(|meta| meta.resource_version = Some("9".into())));
+        assert!(!changed(|meta| meta.generation = Some(9)));
+        assert!(changed(|meta| meta.uid = Some("another".into())));
+        assert!(changed(|meta| meta.finalizers = None));
+        assert!(changed(|meta| meta.owner_references = None));
+        assert!(changed(
+            |meta| meta.deletion_timestamp = super::tests::meta(true, &[], true).deletion_timestamp
+        ));
     }
 }

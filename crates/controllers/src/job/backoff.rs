@@ -1,8 +1,12 @@
-//! How long a Job waits before it replaces a failed pod (C-112). Pure.
+//! How long a Job waits before it replaces a failed pod (C-112). No I/O.
 
 use super::pods;
+use client::ObjectKey;
 use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 const FIRST: Duration = Duration::from_secs(10);
@@ -29,6 +33,33 @@ impl Record {
                 .saturating_add(u32::try_from(since.len()).unwrap_or(u32::MAX)),
             last: since.into_iter().chain(before.last).max(),
         }
+    }
+}
+
+/// Of the Jobs that have failures, and only while they are there. Another Job of that name has another uid.
+#[derive(Default)]
+pub(super) struct Records(Mutex<BTreeMap<ObjectKey, (Option<String>, Record)>>);
+
+impl Records {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, (Option<String>, Record)>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub(super) fn of(&self, job: &Job) -> Record {
+        let all = self.all();
+        let found = all.get(&ObjectKey::of(job)).filter(|(uid, _)| *uid == job.metadata.uid);
+        found.map(|(_, record)| record.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn remember(&self, job: &Job, record: Record) {
+        match record == Record::default() {
+            true => self.all().remove(&ObjectKey::of(job)),
+            false => self.all().insert(ObjectKey::of(job), (job.metadata.uid.clone(), record)),
+        };
+    }
+
+    pub(super) fn forget(&self, job: &ObjectKey) {
+        self.all().remove(job);
     }
 }
 
@@ -66,5 +97,22 @@ mod tests {
             Some(Duration::from_secs(6))
         );
         assert_eq!(left(1, at, "2026-01-01T00:00:10Z".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn c_112_failures_are_remembered_of_the_very_job_and_while_it_is_there() {
+        let job = |uid: &str| -> Job {
+            let meta = serde_json::json!({ "namespace": "a", "name": "j", "uid": uid });
+            serde_json::from_value(serde_json::json!({ "metadata": meta })).unwrap()
+        };
+        let failed = Record { failures: 3, last: None };
+        let records = Records::default();
+        records.remember(&job("1"), failed.clone());
+        assert_eq!(records.of(&job("1")), failed);
+        assert_eq!(records.of(&job("2")), Record::default(), "another of that name");
+        records.remember(&job("2"), failed);
+        assert_eq!(records.all().len(), 1, "one of a name");
+        records.forget(&ObjectKey::of(&job("2")));
+        assert!(records.all().is_empty());
     }
 }

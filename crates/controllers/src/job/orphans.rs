@@ -50,13 +50,13 @@ async fn is_tracked(client: &Client, jobs: &Cache<Job>, pod: &Pod) -> client::Re
         return Ok(false);
     };
     let key = ObjectKey::new(namespace(pod), &owner.name);
-    let job = match jobs.get(&key) {
-        Some(job) => Some(job.as_ref().clone()),
-        // The pods' cache may be ahead of the Jobs'.
-        None => client.find::<Job>(&key).await?,
-    };
-    let job = job.filter(|job| uid(job) == owner.uid);
-    Ok(job.is_some_and(|job| !is_ours(&job) || !plan::is_finished(&job)))
+    let counts = |job: &Job| !is_ours(job) || !plan::is_finished(job);
+    if let Some(job) = jobs.get(&key).filter(|job| uid(job.as_ref()) == owner.uid) {
+        return Ok(counts(&job));
+    }
+    // The pods' cache may be ahead of the Jobs': there is none of that name yet, or an earlier one.
+    let job = client.find::<Job>(&key).await?.filter(|job| uid(job) == owner.uid);
+    Ok(job.is_some_and(|job| counts(&job)))
 }
 
 /// Takes the finalizer away. `None` if the pod is gone.

@@ -256,7 +256,7 @@ impl<'a> Look<'a> {
                 let message = "Job has exceeded the specified maximal number of failed indexes";
                 return Some(Finish::badly("MaxFailedIndexesExceeded", message));
             }
-            if lost > 0 && lost + done >= spec.completions.unwrap_or(0) {
+            if lost > 0 && lost.saturating_add(done) >= spec.completions.unwrap_or(0) {
                 return Some(Finish::badly("FailedIndexes", "Job has failed indexes"));
             }
         }
@@ -327,11 +327,14 @@ impl<'a> Look<'a> {
             .filter_map(|pod| pods::index(pod))
             .collect();
         let per_index = pods::limits_per_index(self.job).is_some();
-        for index in 0..completions(self.job).unwrap_or(0) {
-            if plan.create.len() >= missing {
-                break;
-            }
-            if there.contains(&index) || self.done.has(index) || self.lost.has(index) {
+        let completions = completions(self.job).unwrap_or(0);
+        let mut next = 0;
+        while next < completions && plan.create.len() < missing {
+            let index = next;
+            // What is done is stepped over as a whole: it may be millions.
+            let over = self.done.last_of_run(index).or(self.lost.last_of_run(index));
+            next = over.unwrap_or(index).saturating_add(1);
+            if over.is_some() || there.contains(&index) {
                 continue;
             }
             let before = self.kept.get(&index);

@@ -93,8 +93,7 @@ pub(super) fn success(job: &Job, succeeded: &Indexes) -> Option<String> {
         let wanted = wanted.map(|wanted| Indexes::parse(wanted, completions));
         match (wanted, rule.succeeded_count) {
             (Some(wanted), count) => {
-                let there = wanted.iter().filter(|index| succeeded.has(*index)).count();
-                crate::workload::count(there) >= count.unwrap_or(wanted.total())
+                wanted.shared_with(succeeded) >= count.unwrap_or(wanted.total())
             }
             (None, Some(count)) => succeeded.total() >= count,
             (None, None) => false,

@@ -132,6 +132,7 @@ mod tests {
     #[test]
     fn t_ctrl_55_t_edge_21_conditions_name_what_remains() {
         let found = Found {
+            held: Vec::new(),
             remaining: counts(&[("pods.", 2), ("widgets.example.com", 1)]),
             finalizers: counts(&[("a.com/x", 1), ("b.com/y", 2)]),
             silent: vec!["metrics.k8s.io/v1beta1".into()],

@@ -2,7 +2,7 @@
 
 use crate::start::Cluster;
 use client::{
-    ApiResource, DeleteOptions, Discovery, ObjectKey, Propagation, Selection, ServedKind,
+    ApiResource, DeleteOptions, Discovery, ObjectKey, Outline, Propagation, Selection, ServedKind,
 };
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
@@ -28,6 +28,8 @@ pub(super) struct Found {
     pub(super) errors: Vec<String>,
     /// How long the slowest may take.
     pub(super) estimate: u64,
+    /// The kinds of what remains.
+    pub(super) held: Vec<ServedKind>,
 }
 
 impl Found {
@@ -45,10 +47,13 @@ impl Found {
         self.remaining.contains_key("pods.")
     }
 
+    pub(super) fn remains(&self) -> bool {
+        self.estimate > 0 || !self.remaining.is_empty()
+    }
+
     /// When to look again, if anything remains (T-CTRL-54).
     pub(super) fn look_again(&self) -> Option<Duration> {
-        let remains = self.estimate > 0 || !self.remaining.is_empty();
-        remains.then(|| Duration::from_secs(self.estimate / 2 + 1))
+        self.remains().then(|| Duration::from_secs(self.estimate / 2 + 1))
     }
 
     /// Takes note of what remains of one kind after its deletion was asked for.
@@ -81,24 +86,24 @@ struct Left {
     grace: u64,
 }
 
+impl Left {
+    fn of(remains: Vec<Outline>, grace: u64) -> Left {
+        let mut left = Left { count: remains.len(), grace, ..Left::default() };
+        for finalizer in remains.into_iter().flat_map(|object| object.metadata.finalizers).flatten()
+        {
+            *left.finalizers.entry(finalizer).or_default() += 1;
+        }
+        left
+    }
+}
+
 pub(super) async fn clear(cluster: &Cluster, namespace: &str) -> client::Result<Found> {
     let Discovery { kinds, silent } = cluster.client.discover().await?;
     let mut found = Found { silent, ..Found::default() };
     let deletable = |kind: &ServedKind| kind.preferred && kind.namespaced && kind.can("delete");
-    let (pods, rest): (Vec<_>, Vec<_>) = kinds
-        .into_iter()
-        .filter(deletable)
-        .partition(|kind| kind.resource.group.is_empty() && kind.resource.plural == "pods");
+    let (pods, rest): (Vec<_>, Vec<_>) = kinds.into_iter().filter(deletable).partition(is_pods);
     for kinds in [pods, rest] {
-        for batch in kinds.chunks(CONCURRENT_MAX) {
-            let cleared = batch.iter().map(|kind| clear_kind(cluster, namespace, kind));
-            for (kind, left) in batch.iter().zip(join_all(cleared).await) {
-                match left {
-                    Ok(left) => found.add(namespace, &kind.resource, left),
-                    Err(error) => found.errors.push(said(&error)),
-                }
-            }
-        }
+        clear_kinds(cluster, namespace, kinds, &mut found).await;
         // Nothing else before the last pod is gone.
         if found.pods_remain() || !found.errors.is_empty() {
             break;
@@ -106,6 +111,37 @@ pub(super) async fn clear(cluster: &Cluster, namespace: &str) -> client::Result<
     }
     found.errors.sort();
     Ok(found)
+}
+
+/// As [`clear`], when all but these kinds was found to be gone. If nothing remains nothing is said.
+pub(super) async fn clear_held(cluster: &Cluster, namespace: &str, held: Vec<ServedKind>) -> Found {
+    let mut found = Found::default();
+    clear_kinds(cluster, namespace, held, &mut found).await;
+    if found.errors.is_empty() { found } else { Found::default() }
+}
+
+async fn clear_kinds(
+    cluster: &Cluster,
+    namespace: &str,
+    kinds: Vec<ServedKind>,
+    found: &mut Found,
+) {
+    for batch in kinds.chunks(CONCURRENT_MAX) {
+        let cleared = batch.iter().map(|kind| clear_kind(cluster, namespace, kind));
+        for (kind, left) in batch.iter().zip(join_all(cleared).await) {
+            match left {
+                Ok(left) => {
+                    found.held.extend((left.count > 0).then(|| kind.clone()));
+                    found.add(namespace, &kind.resource, left);
+                }
+                Err(error) => found.errors.push(said(&error)),
+            }
+        }
+    }
+}
+
+fn is_pods(kind: &ServedKind) -> bool {
+    kind.resource.group.is_empty() && kind.resource.plural == "pods"
 }
 
 async fn clear_kind(cluster: &Cluster, namespace: &str, kind: &ServedKind) -> client::Result<Left> {
@@ -117,30 +153,25 @@ async fn clear_kind(cluster: &Cluster, namespace: &str, kind: &ServedKind) -> cl
     if there.is_empty() {
         return Ok(Left::default());
     }
-    let is_pods = kind.resource.group.is_empty() && kind.resource.plural == "pods";
-    let grace = if is_pods { longest_grace(cluster, namespace) } else { 0 };
+    let grace = if is_pods(kind) { longest_grace(cluster, namespace) } else { 0 };
     let background = DeleteOptions::default().propagation(Propagation::Background);
+    if there.iter().all(|object| object.metadata.deletion_timestamp.is_some()) {
+        return Ok(Left::of(there, grace)); // It is on its way, or somebody holds it.
+    }
     if kind.can("deletecollection") {
         cluster.client.delete_collection(&kind.resource, &all, &background).await?;
     } else {
         for object in &there {
             let key = ObjectKey::of(object);
-            let gone =
-                cluster.client.delete_of::<client::Outline>(&kind.resource, &key, &background);
+            let gone = cluster.client.delete_of::<Outline>(&kind.resource, &key, &background);
             match gone.await {
                 Err(error) if !error.is_not_found() => return Err(error),
                 _ => (),
             }
         }
     }
-    let mut left = Left { grace, ..Left::default() };
-    for object in cluster.client.outlines(&kind.resource, &all).await? {
-        left.count += 1;
-        for finalizer in object.metadata.finalizers.into_iter().flatten() {
-            *left.finalizers.entry(finalizer).or_default() += 1;
-        }
-    }
-    Ok(left)
+    let remains = cluster.client.outlines(&kind.resource, &all).await?;
+    Ok(Left::of(remains, grace))
 }
 
 /// The longest grace of a pod that still has to end. Upstream: `estimateGracefulTerminationForPods`.

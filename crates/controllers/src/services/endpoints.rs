@@ -2,11 +2,11 @@
 //! T-NET-12, C-179). A pod that is ending is not in there.
 
 use super::backends::{self, Port};
-use super::write::Triggers;
+use super::write::{LOOK_AGAIN, Triggers};
 use super::{HEADLESS, Services, TRIGGER_TIME, is_headless, selector};
 use crate::pods;
 use crate::start::Cluster;
-use client::{DeleteOptions, ObjectKey, Queue, Recorder, reference, run_controller};
+use client::{DeleteOptions, Next, ObjectKey, Queue, Recorder, reference, run_controller};
 use k8s_openapi::api::core::v1::{
     EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Pod, Service,
 };
@@ -48,21 +48,21 @@ async fn reconcile(
     recorder: &Recorder,
     triggers: &Triggers,
     key: ObjectKey,
-) -> client::Result<()> {
+) -> client::Result<Next> {
     let there = services.endpoints.get(&key);
     let Some(service) = services.services.get(&key) else {
         triggers.forget(&key);
-        return match there {
-            Some(there) => remove(cluster, &key, &there).await,
-            None => Ok(()),
-        };
+        if let Some(there) = there {
+            remove(cluster, &key, &there).await?;
+        }
+        return Ok(Next::Change);
     };
     if selector(&service).is_none() || service.metadata.deletion_timestamp.is_some() {
-        return Ok(());
+        return Ok(Next::Change);
     }
     let pods = backends::selected(&cluster.pods, &service);
     let Some(mut wanted) = plan(&service, &pods, there.as_deref()) else {
-        return Ok(());
+        return Ok(Next::Change);
     };
     let annotations = wanted.metadata.annotations.get_or_insert_default();
     match triggers.since(&key, &service, &pods) {
@@ -74,11 +74,11 @@ async fn reconcile(
         None => ("create", "FailedToCreateEndpoint", cluster.client.create(&wanted).await),
     };
     match written {
-        Ok(written) => {
-            services.endpoints.caught_up_with_all([&written]).await;
-            Ok(())
-        }
-        Err(error) if error.is_namespace_terminating() => Ok(()),
+        Ok(written) => match services.endpoints.caught_up_with_all([&written]).await {
+            true => Ok(Next::Change),
+            false => Ok(Next::After(LOOK_AGAIN)),
+        },
+        Err(error) if error.is_namespace_terminating() => Ok(Next::Change),
         Err(error) => {
             let message = format!("Failed to {verb} endpoint for service {key}: {error}");
             recorder.warning(&reference(&wanted), reason, message);

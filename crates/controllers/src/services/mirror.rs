@@ -5,7 +5,7 @@ use super::plan::{Groups, Plan, Wanted, plan};
 use super::write::carry_out;
 use super::{MANAGED_BY, SERVICE_NAME, Services, TRIGGER_TIME, is_managed_by};
 use crate::start::Cluster;
-use client::{ObjectKey, Queue, Recorder, reference, run_controller};
+use client::{Next, ObjectKey, Queue, Recorder, reference, run_controller};
 use k8s_openapi::api::core::v1::{EndpointAddress, EndpointSubset, Endpoints, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -44,7 +44,7 @@ async fn reconcile(
     services: &Services,
     recorder: &Recorder,
     key: ObjectKey,
-) -> client::Result<()> {
+) -> client::Result<Next> {
     let existing = services.slices_of(&key, MANAGER);
     let service = services.services.get(&key);
     let endpoints = services.endpoints.get(&key);

@@ -8,7 +8,7 @@ use super::write::{Triggers, carry_out};
 use super::{HEADLESS, MANAGED_BY, SERVICE_NAME, Services, is_headless, is_managed_by, selector};
 use crate::pods;
 use crate::start::Cluster;
-use client::{Cache, ObjectKey, Queue, Recorder, reference, run_controller};
+use client::{Cache, Next, ObjectKey, Queue, Recorder, reference, run_controller};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::{
     Endpoint, EndpointConditions, EndpointHints, EndpointSlice, ForNode, ForZone,
@@ -45,13 +45,13 @@ async fn reconcile(
     recorder: &Recorder,
     triggers: &Triggers,
     key: ObjectKey,
-) -> client::Result<()> {
+) -> client::Result<Next> {
     let managed = services.services.get(&key).filter(|service| {
         selector(service).is_some() && service.metadata.deletion_timestamp.is_none()
     });
     let Some(service) = managed else {
         triggers.forget(&key);
-        return Ok(()); // What was its, the garbage collector takes.
+        return Ok(Next::Change); // What was its, the garbage collector takes.
     };
     let pods = backends::selected(&cluster.pods, &service);
     let existing = services.slices_of(&key, MANAGER);

@@ -4,12 +4,16 @@
 use super::plan::Plan;
 use super::{Services, TRIGGER_TIME};
 use crate::pods;
-use client::{Client, DeleteOptions, ObjectKey};
+use client::{Client, DeleteOptions, Next, ObjectKey};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// When to look again if the caches do not show what was done.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Nothing is written if there is nothing to do.
 pub(super) async fn carry_out(
@@ -17,13 +21,13 @@ pub(super) async fn carry_out(
     services: &Services,
     plan: Plan,
     trigger: Option<Timestamp>,
-) -> client::Result<()> {
+) -> client::Result<Next> {
     let mut written = Vec::new();
     for mut slice in plan.create {
         stamp(&mut slice, trigger);
         match client.create(&slice).await {
             // It goes with its namespace (T-NET-12).
-            Err(error) if error.is_namespace_terminating() => return Ok(()),
+            Err(error) if error.is_namespace_terminating() => return Ok(Next::Change),
             created => written.push(created?),
         }
     }
@@ -39,9 +43,9 @@ pub(super) async fn carry_out(
         }
     }
     // The next look must see what this one did.
-    services.slices.caught_up_with_all(&written).await;
-    services.slices.caught_up_with_deletes(&plan.delete).await;
-    Ok(())
+    let seen = services.slices.caught_up_with_all(&written).await
+        && services.slices.caught_up_with_deletes(&plan.delete).await;
+    Ok(if seen { Next::Change } else { Next::After(LOOK_AGAIN) })
 }
 
 fn stamp(slice: &mut EndpointSlice, trigger: Option<Timestamp>) {

@@ -2,11 +2,13 @@
 
 use super::{claims, identity};
 use crate::workload::{
-    available_at, count, is_deleted, is_ready, is_terminal, next_availability, phase, some_count,
+    BURST, available_at, count, is_deleted, is_ready, is_terminal, next_availability, phase,
+    some_count,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetStatus};
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,8 +71,10 @@ struct Look<'a> {
     set: &'a StatefulSet,
     update: &'a Revision,
     current: &'a Revision,
-    /// By position from the first ordinal.
-    slots: Vec<Option<&'a Arc<Pod>>>,
+    /// How many are wanted. Never make room for so many: it is whatever somebody typed.
+    size: usize,
+    /// Those that are there, by position from the first ordinal.
+    slots: BTreeMap<usize, &'a Arc<Pod>>,
     /// Outside the range, highest first.
     condemned: Vec<&'a Arc<Pod>>,
     min_ready: i32,
@@ -93,7 +97,8 @@ pub(super) fn decide(
         set,
         update,
         current,
-        slots: vec![None; usize::try_from(replicas(set)).unwrap_or(0)],
+        size: usize::try_from(replicas(set)).unwrap_or(0),
+        slots: BTreeMap::new(),
         condemned: Vec::new(),
         min_ready,
         now,
@@ -103,8 +108,8 @@ pub(super) fn decide(
     for pod in pods {
         let Some(ordinal) = identity::ordinal(set, pod) else { continue };
         let slot = ordinal.checked_sub(start(set)).and_then(|at| usize::try_from(at).ok());
-        match slot.and_then(|at| look.slots.get_mut(at)) {
-            Some(slot) => *slot = Some(pod),
+        match slot.filter(|at| *at < look.size) {
+            Some(slot) => drop(look.slots.insert(slot, pod)),
             None => look.condemned.push(pod),
         }
     }
@@ -123,13 +128,24 @@ impl Look<'_> {
         running && available_at(pod, self.min_ready).is_some_and(|at| at <= self.now)
     }
 
+    /// The next position to look at: when enough are made, only what is there.
+    fn position(&self, from: usize, made: usize) -> Option<usize> {
+        match made < BURST {
+            true => Some(from).filter(|at| *at < self.size),
+            false => self.slots.range(from..).next().map(|(at, _)| *at),
+        }
+    }
+
     /// Upwards; whether nothing stands in the way of the rest.
     fn walk(&mut self) -> bool {
         let ordered = !is_parallel(self.set);
-        for at in 0..self.slots.len() {
-            let clear = match self.slots[at] {
+        let (mut from, mut made) = (0, 0);
+        while let Some(at) = self.position(from, made) {
+            from = at + 1;
+            let clear = match self.slots.get(&at).copied() {
                 None => {
                     self.create(at);
+                    made += 1;
                     false
                 }
                 // Made again once it is gone (T-CTRL-19).
@@ -203,7 +219,7 @@ impl Look<'_> {
             self.steps.push(Step::OwnClaims(pod.clone()));
         }
         let lowest_unavailable = {
-            let all = self.slots.iter().flatten().chain(self.condemned.iter().rev());
+            let all = self.slots.values().chain(self.condemned.iter().rev());
             all.copied().find(|pod| !self.is_available(pod)).cloned()
         };
         for pod in self.condemned.clone() {
@@ -231,8 +247,8 @@ impl Look<'_> {
             return;
         }
         let from = usize::try_from(partition(self.set)).unwrap_or(0);
-        for at in (from..self.slots.len()).rev() {
-            let Some(pod) = self.slots[at] else { return };
+        for at in (from..self.size).rev() {
+            let Some(pod) = self.slots.get(&at).copied() else { return };
             let old = identity::revision(pod) != Some(self.update.name.as_str());
             if old && !is_deleted(pod.as_ref()) {
                 self.delete(&Arc::clone(pod));

@@ -6,7 +6,8 @@
 
 use super::{Workload, Writes, is_deleted, is_outdated, uid};
 use api::selector::{LabelSelector, Operator};
-use client::{Cache, Client, Error, ObjectKey};
+use client::{Cache, Client, Error, ObjectKey, Queue};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -89,6 +90,37 @@ pub(crate) fn owner_keys<O: Workload, K: Workload>(
             found.map(|owner| ObjectKey::of(owner.as_ref())).collect()
         }
     }
+}
+
+/// Has the owners of `pods` look when something changes that they count by.
+pub(crate) fn feed_pods<O: Workload>(
+    pods: &Cache<Pod>,
+    owners: &Cache<O>,
+    queue: &Queue<ObjectKey>,
+) {
+    let owners = owners.clone();
+    pods.feed_changes(queue, move |before, after| match (before, after) {
+        (Some(before), Some(after)) if counts_alike(before, after) => Vec::new(),
+        _ => {
+            [before, after].into_iter().flatten().flat_map(|pod| owner_keys(&owners, pod)).collect()
+        }
+    });
+}
+
+/// Whether two states of a pod are the same to whoever keeps pods alive. Most that a node reports is.
+fn counts_alike(before: &Pod, after: &Pod) -> bool {
+    let node = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+    let ready = |pod: &Pod| {
+        let ready = super::condition(pod, "Ready");
+        ready.map(|ready| (ready.status.clone(), ready.last_transition_time.clone()))
+    };
+    before.metadata.uid == after.metadata.uid
+        && before.metadata.labels == after.metadata.labels
+        && before.metadata.owner_references == after.metadata.owner_references
+        && is_deleted(before) == is_deleted(after)
+        && super::phase(before) == super::phase(after)
+        && node(before) == node(after)
+        && ready(before) == ready(after)
 }
 
 pub(crate) fn matches<K: Workload>(selector: &LabelSelector, object: &K) -> bool {
@@ -200,7 +232,6 @@ mod tests {
     use super::*;
     use crate::workload::testbed::{self, Bed};
     use k8s_openapi::api::apps::v1::ReplicaSet;
-    use k8s_openapi::api::core::v1::Pod;
 
     fn set(deleted: bool) -> ReplicaSet {
         let at = deleted.then_some("2026-01-01T00:00:00Z");
@@ -217,6 +248,51 @@ mod tests {
         let meta = json!({ "namespace": "a", "name": "p", "uid": "p", "labels": { "app": app },
                            "ownerReferences": owners, "deletionTimestamp": at });
         Arc::new(serde_json::from_value(json!({ "metadata": meta })).unwrap())
+    }
+
+    #[test]
+    fn c_13_only_what_owners_count_by_makes_them_look() {
+        let pod = |more: Value| -> Pod {
+            let mut pod = json!({
+                "metadata": { "name": "p", "uid": "u", "labels": { "app": "web" } },
+                "spec": { "containers": [], "nodeName": "n" },
+                "status": { "phase": "Running", "conditions": [
+                    { "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z" }] },
+            });
+            for (path, value) in more.as_object().into_iter().flatten() {
+                *pod.pointer_mut(path).unwrap() = value.clone();
+            }
+            serde_json::from_value(pod).unwrap()
+        };
+        let ready = |status: &str, at: &str| json!([{ "type": "Ready", "status": status, "lastTransitionTime": at }]);
+        let start = "2026-01-01T00:00:00Z";
+        let mut going = pod(json!({}));
+        going.metadata.deletion_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(start.parse().unwrap()));
+        let mut owned = pod(json!({}));
+        owned.metadata.owner_references = Some(vec![owner_reference(&set(false))]);
+        let mut told = pod(json!({}));
+        told.metadata.resource_version = Some("9".into());
+        told.metadata.annotations = Some([("a".to_owned(), "b".to_owned())].into());
+        told.status.as_mut().unwrap().container_statuses = Some(Vec::new());
+        let cases = [
+            ("what a node reports", told, true),
+            ("another phase", pod(json!({ "/status/phase": "Failed" })), false),
+            ("not ready", pod(json!({ "/status/conditions": ready("False", start) })), false),
+            (
+                "ready anew",
+                pod(json!({ "/status/conditions": ready("True", "2026-01-01T00:00:01Z") })),
+                false,
+            ),
+            ("relabelled", pod(json!({ "/metadata/labels": { "app": "db" } })), false),
+            ("bound", pod(json!({ "/spec/nodeName": "m" })), false),
+            ("another of that name", pod(json!({ "/metadata/uid": "v" })), false),
+            ("going", going, false),
+            ("owned", owned, false),
+        ];
+        for (what, after, alike) in cases {
+            assert_eq!(counts_alike(&pod(json!({})), &after), alike, "{what}");
+        }
     }
 
     /// C-24: an owner that goes counts what it has, and neither adopts nor releases.

@@ -165,14 +165,25 @@ async fn t_ctrl_42_c_188_a_taint_ends_pods_when_their_toleration_is_over() {
     let event = cluster.event("TaintManagerEviction").await;
     assert!(event.message.as_deref().unwrap().starts_with("Marking for deletion Pod default/"));
 
+    // While it waits another taint comes, which it does not tolerate at all.
+    cluster.running_pod("default", "overtaken", "n", tolerating(json!(1000))).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    taint(&cluster, "n", json!([own[0], { "key": "other", "effect": "NoExecute" }])).await;
+    let tainted = Instant::now();
+    pods.when(&key("default", "overtaken"), is_ending).await;
+    assert!(tainted.elapsed() < Duration::from_secs(1), "{:?}", tainted.elapsed());
+    pods.when(&key("default", "never"), is_ending).await;
+    taint(&cluster, "n", own).await;
+    cluster.running_pod("default", "for-ever", "n", tolerating(Value::Null)).await;
+
     cluster.running_pod("default", "saved", "n", tolerating(json!(10))).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     taint(&cluster, "n", json!([])).await;
     tokio::time::sleep(Duration::from_secs(30)).await;
     let saved: Pod = cluster.client.get(&key("default", "saved")).await.unwrap();
     assert!(!is_ending(Some(&saved)), "the taint was taken away");
-    let never: Pod = cluster.client.get(&key("default", "never")).await.unwrap();
-    assert!(!is_ending(Some(&never)));
+    let for_ever: Pod = cluster.client.get(&key("default", "for-ever")).await.unwrap();
+    assert!(!is_ending(Some(&for_ever)));
     let events = cluster.follow::<k8s_openapi::api::core::v1::Event>();
     let said = "Cancelling deletion of Pod default/saved";
     events.find(|event| event.message.as_deref() == Some(said)).await;

@@ -3,14 +3,17 @@
 use super::{Hands, said};
 use crate::filters::Choice;
 use crate::pod::PodInfo;
-use crate::volumes::{SELECTED_NODE, bound_to};
+use crate::volumes::{SELECTED_NODE, bound_to, selected_node};
 use client::ObjectKey;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Upstream: `DefaultBindTimeoutSeconds`.
 const BOUND_WITHIN: Duration = Duration::from_secs(600);
+
+const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+const BINDING: &str = "running PreBind plugin \"VolumeBinding\": binding volumes";
 
 /// An error is what people are told.
 pub(super) async fn prepare(
@@ -26,17 +29,14 @@ pub(super) async fn prepare(
         let mut patch = json!({ "metadata": { "annotations": {} } });
         patch["metadata"]["annotations"][SELECTED_NODE] = node.into();
         let patched = hands.client.patch_merge::<PersistentVolumeClaim>(claim, &patch).await;
-        patched.map_err(|error| said(&error))?;
+        let patched = patched.map_err(|error| said(&error))?;
+        // Whoever takes the annotation away later is to be noticed.
+        let version = patched.metadata.resource_version.unwrap_or_default();
+        hands.claims.caught_up_with(&version).await;
     }
-    let claims = choice.bind.iter().map(|(claim, _)| claim).chain(&choice.provision);
-    let claims: Vec<&ObjectKey> = claims.collect();
-    match tokio::time::timeout(BOUND_WITHIN, all_bound(hands, &claims)).await {
+    match tokio::time::timeout(BOUND_WITHIN, all_bound(hands, node, choice)).await {
         Ok(bound) => bound,
-        Err(_) => Err(format!(
-            "running PreBind plugin \"VolumeBinding\": binding volumes: context deadline exceeded \
-             (pod {})",
-            pod.key
-        )),
+        Err(_) => Err(format!("{BINDING}: context deadline exceeded (pod {})", pod.key)),
     }
 }
 
@@ -45,23 +45,55 @@ async fn promise(hands: &Hands, claim: &ObjectKey, volume: &str) -> Result<(), S
     let Some(owner) = hands.claims.get(claim) else {
         return Err(format!("persistentvolumeclaim {:?} not found", claim.name()));
     };
-    let patch = json!({ "spec": { "claimRef": {
-        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-        "namespace": claim.namespace(), "name": claim.name(), "uid": owner.metadata.uid,
-        "resourceVersion": owner.metadata.resource_version,
-    } } });
-    let patched =
-        hands.client.patch_merge::<PersistentVolume>(&ObjectKey::cluster(volume), &patch).await;
+    let key = ObjectKey::cluster(volume);
+    let there = hands.client.get::<PersistentVolume>(&key).await.map_err(|error| said(&error))?;
+    let Some(patch) = promising(&there, &owner)? else { return Ok(()) };
+    let patched = hands.client.patch_merge::<PersistentVolume>(&key, &patch).await;
     patched.map(drop).map_err(|error| said(&error))
 }
 
-async fn all_bound(hands: &Hands, claims: &[&ObjectKey]) -> Result<(), String> {
+/// How the volume is promised to the claim, unless it is already; an error if it is another's. Who bound it
+/// is noted if nobody had promised it before: then the promise ends with the claim (C-168).
+fn promising(
+    volume: &PersistentVolume,
+    claim: &PersistentVolumeClaim,
+) -> Result<Option<Value>, String> {
+    let (meta, owner) = (&claim.metadata, volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()));
+    if let Some(owner) = owner {
+        let uid = owner.uid.as_ref().filter(|uid| !uid.is_empty());
+        let named = (&owner.namespace, &owner.name) == (&meta.namespace, &meta.name);
+        if !named || uid.is_some_and(|uid| Some(uid) != meta.uid.as_ref()) {
+            let name = volume.metadata.name.as_deref().unwrap_or_default();
+            return Err(format!("{BINDING}: volume {name:?} already bound to a different claim."));
+        }
+        if uid.is_some() {
+            return Ok(None);
+        }
+    }
+    let mut patch = json!({
+        "metadata": { "resourceVersion": volume.metadata.resource_version },
+        "spec": { "claimRef": {
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "namespace": meta.namespace, "name": meta.name, "uid": meta.uid,
+            "resourceVersion": meta.resource_version,
+        } },
+    });
+    if owner.is_none() {
+        patch["metadata"]["annotations"] = json!({ BOUND_BY_CONTROLLER: "yes" });
+    }
+    Ok(Some(patch))
+}
+
+async fn all_bound(hands: &Hands, node: &str, choice: &Choice) -> Result<(), String> {
     let mut changes = hands.claims.subscribe();
+    let bind = choice.bind.iter().map(|(claim, _)| (claim, None));
+    let claims: Vec<(&ObjectKey, Option<&str>)> =
+        bind.chain(choice.provision.iter().map(|claim| (claim, Some(node)))).collect();
     loop {
         let mut missing = false;
-        for key in claims {
+        for (key, made_near) in &claims {
             match hands.claims.get(key) {
-                Some(claim) => missing |= bound_to(&claim).is_none(),
+                Some(claim) => missing |= !is_bound(&claim, *made_near)?,
                 None => return Err(format!("persistentvolumeclaim {:?} not found", key.name())),
             }
         }
@@ -69,5 +101,73 @@ async fn all_bound(hands: &Hands, claims: &[&ObjectKey]) -> Result<(), String> {
             return Ok(());
         }
         changes.next().await;
+    }
+}
+
+/// Whether the claim has its volume. Who cannot make one near this node takes the annotation away, and
+/// another node is to be found (C-168).
+fn is_bound(claim: &PersistentVolumeClaim, made_near: Option<&str>) -> Result<bool, String> {
+    if bound_to(claim).is_some() {
+        return Ok(true);
+    }
+    if made_near.is_some() && selected_node(claim) != made_near {
+        let name = claim.metadata.name.as_deref().unwrap_or_default();
+        return Err(format!("{BINDING}: provisioning failed for PVC {name:?}"));
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(more: Value) -> PersistentVolumeClaim {
+        let mut claim = json!({ "metadata": {
+            "namespace": "a", "name": "c", "uid": "u", "resourceVersion": "3" } });
+        crate::node::tests::merge(&mut claim, more);
+        serde_json::from_value(claim).unwrap()
+    }
+
+    #[test]
+    fn c_168_a_volume_is_promised_once_and_never_anothers() {
+        let promised = |owner: Value| {
+            let volume = json!({ "metadata": { "name": "v", "resourceVersion": "9" },
+                                 "spec": { "claimRef": owner } });
+            promising(&serde_json::from_value(volume).unwrap(), &claim(json!({})))
+        };
+        let free = promised(Value::Null).unwrap().unwrap();
+        let meta = json!({ "resourceVersion": "9",
+                           "annotations": { "pv.kubernetes.io/bound-by-controller": "yes" } });
+        assert_eq!(free["metadata"], meta);
+        assert_eq!(free["spec"]["claimRef"]["uid"], "u");
+        let by_name = promised(json!({ "namespace": "a", "name": "c" })).unwrap().unwrap();
+        assert_eq!(by_name["metadata"], json!({ "resourceVersion": "9" }), "somebody else's wish");
+        let ours = json!({ "namespace": "a", "name": "c", "uid": "u" });
+        assert_eq!(promised(ours), Ok(None));
+        for other in [
+            json!({ "namespace": "a", "name": "d", "uid": "x" }),
+            json!({ "namespace": "b", "name": "c" }),
+            json!({ "namespace": "a", "name": "c", "uid": "before" }),
+        ] {
+            assert!(promised(other).unwrap_err().contains("\"v\" already bound"));
+        }
+    }
+
+    #[test]
+    fn c_168_a_node_that_no_volume_can_be_made_for_is_given_up() {
+        let near = |node: &str| json!({ "metadata": { "annotations": { SELECTED_NODE: node } } });
+        let bound = json!({ "spec": { "volumeName": "v" }, "status": { "phase": "Bound" } });
+        let failed = Err(format!("{BINDING}: provisioning failed for PVC \"c\""));
+        let cases = [
+            (near("n"), Some("n"), Ok(false)),
+            (near("other"), Some("n"), failed.clone()),
+            (json!({}), Some("n"), failed),
+            (json!({}), None, Ok(false)),
+            (bound.clone(), Some("n"), Ok(true)),
+            (bound, None, Ok(true)),
+        ];
+        for (story, made_near, expected) in cases {
+            assert_eq!(is_bound(&claim(story.clone()), made_near), expected, "{story}");
+        }
     }
 }

@@ -88,10 +88,10 @@ fn unwanted(view: View, pod: &PodInfo) -> Vec<(String, Domains)> {
     }
     let namespaces = &view.world.namespaces;
     let mut unwanted = Vec::new();
-    for (group, nodes) in view.groups().filter(|(group, _)| group.role == Role::Far) {
+    for group in view.world.groups().filter(|group| group.role == Role::Far) {
         if group.term.means(pod, namespaces) {
             let key = &group.term.topology_key;
-            unwanted.push((key.clone(), domains(view, &nodes, key)));
+            unwanted.push((key.clone(), domains(view, &view.nodes_of(group), key)));
         }
     }
     // Those that would come may be the first with their terms.
@@ -108,11 +108,8 @@ fn unwanted(view: View, pod: &PodInfo) -> Vec<(String, Domains)> {
 
 /// The domains of the nodes with a count.
 fn domains(view: View, counts: &HashMap<Arc<str>, usize>, key: &str) -> Domains {
-    if counts.is_empty() {
-        return Domains::new();
-    }
-    let there = |node: &&NodeState| counts.get(&node.name).is_some_and(|count| *count > 0);
-    let there = view.nodes().filter(there);
+    let there = counts.iter().filter(|(_, count)| **count > 0);
+    let there = there.filter_map(|(name, _)| view.node(name));
     there.filter_map(|node| node.label(key).map(str::to_owned)).collect()
 }
 

@@ -163,3 +163,20 @@ fn a_pod_whose_priority_changes_finds_its_new_place() {
     assert_eq!(play.take().as_deref(), Some("b"));
     assert_eq!((play.take().as_deref(), play.take()), (Some("a"), None));
 }
+
+#[test]
+fn n_185_help_is_offered_to_the_most_important_first() {
+    let mut play = Play::new();
+    play.put("low", -1).put("first", 0).put("second", 0).put("high", 10);
+    for name in ["high", "first", "second", "low"] {
+        assert_eq!(play.take().as_deref(), Some(name));
+        play.rejected(name);
+    }
+    play.queue.put(pod("low", "1", 5), false, play.now);
+    let mut asked = Vec::new();
+    play.queue.help(play.now, |pod, _| {
+        asked.push(pod.key.name().to_owned());
+        Help::None
+    });
+    assert_eq!(asked, ["high", "low", "first", "second"], "as important as they are now");
+}

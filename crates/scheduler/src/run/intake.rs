@@ -1,12 +1,11 @@
 //! What is watched, and what a change means for the world and for those who wait.
 
+use super::help::{Event, Helper};
 use super::{NAME, Scheduler};
-use crate::filters::{Plugins, check_alone};
 use crate::neighbourhood::selector;
 use crate::pod::{PodInfo, is_gated, is_over};
 use crate::preempt::Budget;
-use crate::queue::Help;
-use crate::world::{NodeChange, World};
+use crate::world::NodeChange;
 use api::selector::LabelSelector;
 use client::{Cache, Client, Object, ObjectKey, Queue};
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
@@ -97,18 +96,6 @@ fn follow<K: Object<DynamicType = ()>>(
     let cache = Cache::start(client);
     cache.feed(inputs, move |object| vec![input(ObjectKey::of(object))]);
     cache
-}
-
-/// What may help a pod that waits.
-#[derive(Debug, Clone, Copy)]
-enum Event<'a> {
-    /// A node came, or offers something else.
-    Node(&'a str),
-    /// A pod left a node, or takes less of it.
-    Room(&'a str),
-    /// A pod came to a node, or has other labels.
-    Neighbour,
-    Volumes,
 }
 
 impl Scheduler {
@@ -289,38 +276,10 @@ impl Scheduler {
 
     /// Asks those who wait whether this helps them.
     fn tell(&mut self, event: Event) {
-        if !self.queue.is_anyone_waiting() {
-            return;
+        if event.is_for_anyone(&self.queue) {
+            let mut helper = Helper::new(event, &self.world);
+            self.queue.help(Instant::now(), |pod, by| helper.helps(pod, by));
         }
-        let world = &self.world;
-        self.queue.help(Instant::now(), |pod, by| helps(event, world, pod, by));
-    }
-}
-
-/// Whether an event helps a pod that these rejected (N-185).
-fn helps(event: Event, world: &World, pod: &PodInfo, by: Plugins) -> Help {
-    let fits_on = |node: &str| world.node(node).is_some_and(|node| check_alone(pod, node).is_ok());
-    match event {
-        // It was something about the pod, or the node is still not for it.
-        Event::Node(_) if by.is_within(Plugins::VOLUMES) && by != Plugins::default() => Help::None,
-        Event::Node(node) | Event::Room(node) if by.is_within(Plugins::LOCAL) => {
-            if fits_on(node) {
-                Help::Surely
-            } else {
-                Help::None
-            }
-        }
-        Event::Node(node) => {
-            if fits_on(node) {
-                Help::Perhaps
-            } else {
-                Help::None
-            }
-        }
-        Event::Room(_) => Help::Perhaps,
-        Event::Neighbour if by.meets(Plugins::WIDE) => Help::Perhaps,
-        Event::Volumes if by.meets(Plugins::VOLUMES) => Help::Perhaps,
-        Event::Neighbour | Event::Volumes => Help::None,
     }
 }
 

@@ -33,10 +33,10 @@ fn worth(cycle: &Cycle) -> HashMap<(String, String), i64> {
     let namespaces = &view.world.namespaces;
     let mut worth = HashMap::new();
     let mut add = |key: &str, counts: &HashMap<std::sync::Arc<str>, usize>, weight: i64| {
-        for node in view.nodes().filter(|_| !counts.is_empty()) {
-            let count = counts.get(&node.name).copied().unwrap_or_default() as i64;
-            if let Some(domain) = node.label(key).filter(|_| count > 0) {
-                *worth.entry((key.to_owned(), domain.to_owned())).or_default() += weight * count;
+        for (name, count) in counts.iter().filter(|(_, count)| **count > 0) {
+            if let Some(domain) = view.node(name).and_then(|node| node.label(key)) {
+                let domain = (key.to_owned(), domain.to_owned());
+                *worth.entry(domain).or_default() += weight * *count as i64;
             }
         }
     };
@@ -46,14 +46,14 @@ fn worth(cycle: &Cycle) -> HashMap<(String, String), i64> {
             add(&term.topology_key, &view.counts(&question), i64::from(*weight));
         }
     }
-    for (group, nodes) in view.groups().filter(|_| view.world.has_groups()) {
+    for group in view.world.groups() {
         let weight = match group.role {
             Role::Near => REQUIRED_WORTH,
             Role::Wished(weight) => i64::from(weight),
             Role::Far => continue,
         };
         if group.term.means(cycle.pod, namespaces) {
-            add(&group.term.topology_key, &nodes, weight);
+            add(&group.term.topology_key, &view.nodes_of(group), weight);
         }
     }
     worth

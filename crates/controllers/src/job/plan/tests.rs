@@ -113,6 +113,9 @@ fn c_103_indexes_are_filled_from_below_and_twins_go() {
     assert_eq!(status.completed_indexes.as_deref(), Some("0,3"));
     assert_eq!(status.succeeded, Some(2));
     assert_eq!(status.failed_indexes, None);
+    let most = json!({ "parallelism": 2, "completions": i32::MAX, "completionMode": "Indexed" });
+    let done = json!({ "completedIndexes": "0-2147483639,2147483642" });
+    assert_eq!(said(&decided(&job(most, done), "r2147483640")), "+2147483641");
 }
 
 /// T-EDGE-19: who must not run twice says `Failed`.

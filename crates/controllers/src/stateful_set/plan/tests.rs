@@ -115,6 +115,20 @@ fn c_73_t_ctrl_17_a_parallel_set_does_not_wait_but_for_occupied_ordinals() {
     }
 }
 
+/// C-73: whatever number somebody typed, a look costs what is there, and the rest comes with the next.
+#[test]
+fn c_73_a_look_at_a_huge_set_makes_no_more_than_a_burst() {
+    let parallel = set(100_000, json!({ "podManagementPolicy": "Parallel" }));
+    let mut failed = decided(&parallel, "1n+ 700nf 701n+").steps;
+    let last = failed.pop();
+    assert!(matches!(&last, Some(Step::Delete(pod)) if pod.metadata.uid.as_deref() == Some("700")));
+    let made = failed.iter().filter(|step| matches!(step, Step::Create(_))).count();
+    assert_eq!((made, failed.len()), (BURST, BURST));
+    let ordered = set(i32::MAX, json!({}));
+    assert_eq!(steps(&ordered, "0n+ 1n+"), "+2n");
+    assert_eq!(steps(&ordered, &format!("{}n+", i32::MAX - 1)), "+0n");
+}
+
 #[test]
 fn c_71_c_74_c_75_t_ctrl_18_an_update_goes_down_to_the_partition() {
     let partition = |at: i32| {

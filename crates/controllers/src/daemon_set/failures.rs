@@ -1,0 +1,85 @@
+//! How fast failed pods of one node are replaced (C-87): each set remembers its own nodes, so that none
+//! makes another forget.
+
+use client::ObjectKey;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use lifecycle::backoff::{Backoffs, Pace};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+const PACE: Pace = Pace {
+    first: SignedDuration::from_secs(1),
+    longest: SignedDuration::from_mins(15),
+    forgotten_after: SignedDuration::from_mins(30),
+};
+
+/// By set; another set of that name has another uid, and starts anew.
+#[derive(Default)]
+pub(super) struct Failures(Mutex<BTreeMap<ObjectKey, (Option<String>, Backoffs)>>);
+
+impl Failures {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, (Option<String>, Backoffs)>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// How long the pod that failed is left; if not at all, that counts as a failure more.
+    pub(super) fn wait(
+        &self,
+        set: &DaemonSet,
+        nodes: usize,
+        of: &str,
+        now: Timestamp,
+    ) -> Option<Duration> {
+        let fresh = || (set.metadata.uid.clone(), Backoffs::new(PACE));
+        let mut all = self.all();
+        let (uid, backoffs) = all.entry(ObjectKey::of(set)).or_insert_with(fresh);
+        if *uid != set.metadata.uid {
+            (*uid, *backoffs) = fresh();
+        }
+        backoffs.remember(nodes);
+        if let Some(remaining) = backoffs.waiting_since_told(of, now) {
+            return Duration::try_from(remaining.until.duration_since(now)).ok();
+        }
+        backoffs.failed(of, now, now);
+        None
+    }
+
+    pub(super) fn forget(&self, set: &ObjectKey) {
+        self.all().remove(set);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn set(name: &str, uid: &str) -> DaemonSet {
+        let meta = json!({ "namespace": "a", "name": name, "uid": uid });
+        serde_json::from_value(json!({ "metadata": meta })).unwrap()
+    }
+
+    #[test]
+    fn c_87_no_set_and_no_number_of_nodes_makes_another_forget() {
+        let (failures, now) = (Failures::default(), "2026-01-01T00:00:00Z".parse().unwrap());
+        let (one, other) = (set("one", "1"), set("other", "2"));
+        assert_eq!(failures.wait(&one, 3000, "1/first", now), None);
+        for node in 0..2999 {
+            failures.wait(&one, 3000, &format!("1/n{node}"), now);
+            failures.wait(&other, 3000, &format!("1/n{node}"), now);
+        }
+        assert_eq!(failures.wait(&one, 3000, "1/first", now), Some(Duration::from_secs(1)));
+        assert_eq!(failures.wait(&set("one", "3"), 3000, "1/first", now), None, "a new set");
+    }
+
+    #[test]
+    fn c_87_of_a_set_that_is_gone_nothing_is_remembered() {
+        let (failures, now) = (Failures::default(), "2026-01-01T00:00:00Z".parse().unwrap());
+        let set = set("one", "1");
+        failures.wait(&set, 1, "1/n", now);
+        failures.forget(&ObjectKey::of(&set));
+        assert!(failures.all().is_empty());
+    }
+}
