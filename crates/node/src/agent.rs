@@ -4,6 +4,9 @@
 //!
 //! Not here: what becomes of a pod (`worker`), what the Node object says (`node_object`).
 
+#[cfg(test)]
+pub(crate) mod bed;
+
 use crate::allocations::Allocations;
 use crate::cgroup_root;
 use crate::class_groups;
@@ -113,7 +116,7 @@ pub struct Running {
     /// Where the endpoint answers.
     pub address: Option<SocketAddr>,
     serving: Option<Serving>,
-    parts: Arc<Parts>,
+    pub(crate) parts: Arc<Parts>,
     registration: Registration,
     shutdown: Arc<Shutdown>,
     tasks: JoinSet<()>,

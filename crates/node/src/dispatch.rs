@@ -209,14 +209,16 @@ impl Dispatch {
         self.workers.insert(uid.clone(), handle);
         // What it was granted before counts, not what it asks for by now (N-122).
         let granted = self.parts.allocations.on(&pod);
-        match self.refusal(&granted) {
+        let refusal = self.refusal(&granted);
+        // Before its worker's first step, so that a shutdown cannot overlook it. Also one that is refused:
+        // it may run.
+        let title = format!("{}", ObjectKey::of(&*pod));
+        self.parts.active.send_modify(|active| drop(active.insert(uid.clone(), title)));
+        match refusal {
             None => {
                 self.parts.allocations.admit(&pod);
                 self.parts.pods.put(granted);
                 self.admitted.insert(uid.clone());
-                // Before its worker's first step, so that a shutdown cannot overlook it.
-                let title = format!("{}", ObjectKey::of(&*pod));
-                self.parts.active.send_modify(|active| drop(active.insert(uid.clone(), title)));
                 self.running.spawn(async move {
                     worker.run().await;
                     uid

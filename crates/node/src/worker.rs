@@ -15,6 +15,8 @@ pub(crate) mod observe;
 mod resize;
 mod sandbox;
 mod start;
+#[cfg(test)]
+mod tests;
 
 use crate::figures;
 use crate::parts::Parts;
@@ -170,8 +172,15 @@ impl Worker {
         let known = self.known_since.elapsed();
         metrics.observe("kubelet_pod_worker_start_duration_seconds", &[], known);
         let cause = self.live().await;
+        self.finish(&cause).await;
+        self.leave().await;
+    }
+
+    /// Ends what runs, takes away what it had, and sees to it that its end is stored.
+    async fn finish(&mut self, cause: &Cause) {
+        let metrics = self.parts.metrics.clone();
         tracing::debug!(pod = %self.title(), ?cause, "ending");
-        self.note_seen(&cause);
+        self.note_seen(cause);
         let began = Instant::now();
         self.end().await;
         metrics.observe(PASS, &[("operation_type", "kill")], began.elapsed());
@@ -182,19 +191,44 @@ impl Worker {
             self.note(What::StatusWritten);
         }
         self.parts.active.send_modify(|active| drop(active.remove(&self.uid)));
-        self.leave().await;
     }
 
-    /// The pod will not run here: says why, and waits for its object to go (N-27).
+    /// The pod will not run here: says why, and waits for its object to go (N-27). If it does run, for an
+    /// agent before this one took it, it is ended as any other, and its end is told when it has ended
+    /// (T-INV-2).
     pub(crate) async fn reject(mut self, reason: &str, message: &str) {
-        self.stage = Stage::Terminated;
         self.parts.recorder.warning(&self.reference(), reason, message);
         let labels = [("reason", reason)];
         self.parts.metrics.add("kubelet_admission_rejections_total", &labels, 1);
         let facts = self.facts(&[]);
         let rejected = status::rejected(&self.pod, &facts, reason, message);
-        self.tell(rejected);
+        if self.was_here().await {
+            self.verdict = Some(Verdict {
+                reason: reason.to_owned(),
+                message: rejected.message.unwrap_or_default(),
+                disruption: false,
+            });
+            self.finish(&Cause::Killed).await;
+        } else {
+            self.stage = Stage::Terminated;
+            self.tell(rejected);
+            self.report.written().await;
+            self.parts.active.send_modify(|active| drop(active.remove(&self.uid)));
+        }
         self.leave().await;
+    }
+
+    /// The runtime has something of it.
+    async fn was_here(&mut self) -> bool {
+        loop {
+            match self.look().await {
+                Ok(sandboxes) => return !sandboxes.is_empty(),
+                Err(why) => {
+                    tracing::warn!(pod = %self.title(), why, "nobody knows whether it runs");
+                    self.wait(jittered(RETRY)).await;
+                }
+            }
+        }
     }
 
     /// Runs passes until there is a reason to end.

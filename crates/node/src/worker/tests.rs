@@ -1,0 +1,3 @@
+//! Whole lives of pods on a node without a kernel. Each names the rules it holds a worker to.
+
+mod restarted;
