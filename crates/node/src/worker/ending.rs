@@ -450,7 +450,8 @@ impl Drive {
 
     /// When the machine wants to be told that time has passed.
     fn due(&self) -> Instant {
-        self.origin + self.machine.next_due().map_or(NEVER, |due| due.0)
+        let never = || Instant::now() + NEVER;
+        self.machine.next_due().map_or_else(never, |due| self.origin + due.0)
     }
 
     fn now(&self) -> Moment {

@@ -1,3 +1,4 @@
 //! Whole lives of pods on a node without a kernel. Each names the rules it holds a worker to.
 
+mod endings;
 mod restarted;

@@ -1,0 +1,31 @@
+//! Endings that go on for longer than anybody planned for.
+
+use crate::agent::bed::Bed;
+use serde_json::json;
+use std::time::Duration;
+use tokio::time::advance;
+
+/// T-NODE-9, T-NODE-25: however long a process resists its kill, its end is seen.
+#[tokio::test(start_paused = true)]
+async fn a_container_that_outlives_its_kill_by_a_day_is_seen_to_end() {
+    let bed = Bed::new().await;
+    let _agent = bed.agent().await;
+    bed.machine.ignores_stop();
+    bed.machine.ignores_kill();
+    bed.pod("web", json!({}), json!({})).await;
+    bed.until_running("web").await;
+    bed.delete("web", Some(5)).await;
+    bed.until_asked(|asked| asked.contains(&"kill c".to_owned())).await;
+    // Not slept: for a node that is always busy the clock stands still.
+    for _ in 0..25 {
+        advance(Duration::from_secs(3600)).await;
+    }
+    bed.machine.exit("c", 137);
+    for _ in 0..3000 {
+        advance(Duration::from_millis(10)).await;
+        if bed.find("web").await.is_none() {
+            return;
+        }
+    }
+    panic!("nobody saw the end of {:#?}", bed.find("web").await);
+}
