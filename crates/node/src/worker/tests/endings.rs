@@ -1,6 +1,6 @@
 //! Endings that go on for longer than anybody planned for.
 
-use crate::agent::bed::Bed;
+use crate::agent::bed::{Bed, pass, phase};
 use serde_json::json;
 use std::time::Duration;
 use tokio::time::advance;
@@ -28,4 +28,29 @@ async fn a_container_that_outlives_its_kill_by_a_day_is_seen_to_end() {
         }
     }
     panic!("nobody saw the end of {:#?}", bed.find("web").await);
+}
+
+/// T-NODE-5: a grace that no clock can count is a very long one.
+#[tokio::test(start_paused = true)]
+async fn an_endless_grace_ends_with_the_container() {
+    let bed = Bed::new().await;
+    let agent = bed.agent().await;
+    bed.machine.ignores_stop();
+    let endless = json!({ "terminationGracePeriodSeconds": i64::MAX });
+    bed.pod("deleted", endless.clone(), json!({})).await;
+    bed.pod("ended-by-the-node", endless, json!({})).await;
+    bed.until_running("deleted").await;
+    bed.until_running("ended-by-the-node").await;
+    bed.delete("deleted", None).await;
+    bed.until_asked(|asked| asked.contains(&"stop c".to_owned())).await;
+    let ends = agent.end_pods(|_| async {});
+    let exit = async {
+        pass(3_600_000).await;
+        assert_eq!(bed.machine.count("kill c"), 0);
+        bed.machine.exit("c", 0);
+    };
+    let (cut, ()) = tokio::join!(ends, exit);
+    assert_eq!(cut, []);
+    bed.until_gone("deleted").await;
+    bed.until("ended-by-the-node", |pod| phase(pod) == "Failed").await;
 }
