@@ -1,4 +1,5 @@
 //! Whole lives of pods on a node without a kernel. Each names the rules it holds a worker to.
 
 mod endings;
+mod network;
 mod restarted;
