@@ -3,3 +3,4 @@
 mod endings;
 mod network;
 mod restarted;
+mod static_pods;
