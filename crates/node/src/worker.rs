@@ -244,7 +244,10 @@ impl Worker {
             self.parts.metrics.observe(PASS, &[("operation_type", operation)], began.elapsed());
             operation = "sync";
             let next = match passed {
-                Ok(next) => next,
+                Ok(next) => {
+                    self.forget_an_ending(&next);
+                    next
+                }
                 Err(why) => {
                     tracing::info!(pod = %self.title(), why, "a pass failed");
                     Next::After(jittered(RETRY))
@@ -255,6 +258,14 @@ impl Worker {
                 Next::After(pause) => self.wait(pause).await,
                 Next::End(cause) => return cause,
             }
+        }
+    }
+
+    /// The pod goes on: if an agent before this one was about to end it, that was its own idea and went with
+    /// it. What it had done for that says nothing about an ending to come, which begins anew (T-INV-5).
+    fn forget_an_ending(&self, next: &Next) {
+        if let (Some(deadlines), Next::Now | Next::After(_)) = (&self.parts.deadlines, next) {
+            deadlines.forget(&self.uid);
         }
     }
 

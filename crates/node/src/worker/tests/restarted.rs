@@ -1,6 +1,7 @@
 //! What an agent makes of pods that an agent before it started.
 
 use crate::agent::bed::{Bed, pass, phase};
+use crate::deadlines::GraceAfterRestart;
 use serde_json::json;
 
 /// N-27, T-INV-2, T-INV-5, T-NODE-70: a running pod that is refused after a restart is ended as any other.
@@ -48,4 +49,50 @@ async fn a_new_pod_that_is_refused_is_over_at_once() {
     assert!(bed.machine.asked().is_empty());
     bed.delete("web", None).await;
     bed.until_gone("web").await;
+}
+
+/// T-EDGE-3, T-INV-5, T-NODE-26: with `--grace-after-restart=kept`, an ending that was the node's own idea and
+/// was given up with its agent takes nothing from a later one.
+#[tokio::test(start_paused = true)]
+async fn an_ending_that_was_given_up_takes_no_time_from_the_next() {
+    let bed = Bed::new().await;
+    bed.machine.ignores_stop();
+    let kept = |config: &mut crate::Config| config.grace_after_restart = GraceAfterRestart::Kept;
+    let agent = bed.agent_with(kept).await;
+    bed.pod("web", json!({}), json!({})).await;
+    bed.until_running("web").await;
+    tokio::select! {
+        _ = agent.end_pods(|_| async {}) => panic!("it does not end"),
+        () = bed.until_asked(|asked| asked.contains(&"stop c".to_owned())) => {}
+    }
+    pass(1000).await;
+    drop(agent);
+
+    let _agent = bed.agent_with(kept).await;
+    pass(3_600_000).await;
+    bed.machine.forget_asked();
+    bed.delete("web", Some(20)).await;
+    pass(19_000).await;
+    assert_eq!(bed.machine.asked(), ["stop c"]);
+    bed.until_gone("web").await;
+    assert_eq!(bed.machine.asked()[..2], ["stop c", "kill c"]);
+}
+
+/// T-EDGE-3: an ending that was asked for is not given up.
+#[tokio::test(start_paused = true)]
+async fn an_ending_that_was_asked_for_keeps_its_deadline() {
+    let bed = Bed::new().await;
+    bed.machine.ignores_stop();
+    let kept = |config: &mut crate::Config| config.grace_after_restart = GraceAfterRestart::Kept;
+    let agent = bed.agent_with(kept).await;
+    bed.pod("web", json!({}), json!({})).await;
+    bed.until_running("web").await;
+    bed.delete("web", Some(20)).await;
+    pass(10_000).await;
+    drop(agent);
+    let _agent = bed.agent_with(kept).await;
+    pass(9_000).await;
+    assert_eq!(bed.machine.asked(), ["run sandbox", "stop c"]);
+    pass(2_000).await;
+    assert_eq!(bed.machine.asked()[..3], ["run sandbox", "stop c", "kill c"]);
 }
