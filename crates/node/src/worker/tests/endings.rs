@@ -54,3 +54,24 @@ async fn an_endless_grace_ends_with_the_container() {
     bed.until_gone("deleted").await;
     bed.until("ended-by-the-node", |pod| phase(pod) == "Failed").await;
 }
+
+/// T-NODE-28, T-NODE-30: a hook without a process of its own ends with its container, and the record with the
+/// pod: nothing of it is left to be told again by every agent to come.
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_sleeps_does_not_outlive_its_pod() {
+    let bed = Bed::new().await;
+    let agent = bed.agent().await;
+    let hook = json!({ "lifecycle": { "preStop": { "sleep": { "seconds": 25 } } } });
+    bed.pod("web", json!({}), hook).await;
+    bed.until_running("web").await;
+    bed.delete("web", None).await;
+    pass(2_000).await;
+    // Of itself, while the hook runs.
+    bed.machine.exit("c", 0);
+    bed.until_gone("web").await;
+    pass(60_000).await;
+    let journals = bed.directory.path().join("data/timeline");
+    let left: Vec<_> = std::fs::read_dir(&journals).unwrap().flatten().collect();
+    assert!(left.is_empty(), "{left:?}");
+    drop(agent);
+}
