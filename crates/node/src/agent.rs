@@ -199,6 +199,8 @@ pub async fn start(client: Client, mut config: Config) -> Result<Running, Error>
             known.extend(first.iter().flat_map(|pods| pods.iter()).filter_map(uid));
         }
         tasks.spawn(follow_manifests(found, news.clone()));
+    } else {
+        let _ = news.send(News::Static(Arc::default())).await;
     }
     tasks.spawn(sweep(&parts, known).await);
     if config.hardware.is_none() {

@@ -4,6 +4,7 @@
 //!     changes in the runtime ─────────────┼──▶ dispatch ──▶ workers
 //!     probe results, changed objects ─────┘
 
+mod mirrors;
 mod resizes;
 
 use crate::admission::{self, Here, Rejection, Verdict};
@@ -51,6 +52,7 @@ pub(crate) struct Dispatch {
     /// Static pods by name, and those that wait for an earlier one of that name to be gone (T-NODE-90).
     statics: BTreeMap<ObjectKey, String>,
     waiting: BTreeMap<ObjectKey, Arc<Pod>>,
+    mirrors: mirrors::Leftover,
     /// Uids of pods that passed admission and have not ended.
     admitted: BTreeSet<String>,
     running: JoinSet<String>,
@@ -72,6 +74,7 @@ impl Dispatch {
             by_key: BTreeMap::new(),
             statics: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            mirrors: mirrors::Leftover::default(),
             admitted: BTreeSet::new(),
             running: JoinSet::new(),
             closed: false,
@@ -151,6 +154,7 @@ impl Dispatch {
 
     fn pod_changed(&mut self, key: &ObjectKey) {
         self.tell_mirror(key);
+        self.clear_mirror(key);
         let pod = self.pods.get(key).filter(|pod| !is_mirror(pod)); // N-25: run from its manifest.
         let uid = pod.as_ref().and_then(|pod| pod.metadata.uid.clone());
         let before = self.by_key.get(key).cloned();
@@ -182,6 +186,10 @@ impl Dispatch {
                 Some(known) if *known != uid => drop(self.waiting.insert(key, pod.clone())),
                 Some(_) | None => self.start_static(key, uid, pod.clone()),
             }
+        }
+        self.mirrors.manifests_are_known = true;
+        for pod in self.pods.list() {
+            self.clear_mirror(&ObjectKey::of(&*pod));
         }
     }
 
@@ -296,6 +304,8 @@ impl Dispatch {
             self.statics.remove(&key);
             if let Some(pod) = self.waiting.remove(&key) {
                 self.start_static(key, pod.metadata.uid.clone().unwrap_or_default(), pod);
+            } else {
+                self.clear_mirror(&key);
             }
         }
     }

@@ -5,6 +5,7 @@
 //!
 //! Not here: many pods and many crashes, which is what `crates/sim` is for.
 
+mod gate;
 mod machine;
 
 pub(crate) use machine::Machine;
@@ -14,12 +15,14 @@ use crate::deadlines::GraceAfterRestart;
 use crate::node_object::Hardware;
 use crate::shutdown::Periods;
 use client::{Client, DeleteOptions, ObjectKey};
+use gate::Gate;
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
 use serde_json::{Value, json};
 use server::authn::User;
 use server::{Foundation, Indoors, Site};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -32,6 +35,8 @@ pub(crate) struct Bed {
     pub(crate) client: Client,
     pub(crate) machine: Arc<Machine>,
     pub(crate) directory: TempDir,
+    /// Of the agent's deletes, how many the API does not hear.
+    refused: Arc<AtomicUsize>,
     indoors: Indoors,
     _site: Site,
 }
@@ -57,7 +62,8 @@ impl Bed {
         let account: ServiceAccount = serde_json::from_value(account).unwrap();
         client.create(&account).await.unwrap();
         std::fs::create_dir_all(directory.path().join("manifests")).unwrap();
-        Bed { client, machine: Machine::new(), directory, indoors, _site: site }
+        let (machine, refused) = (Machine::new(), Arc::default());
+        Bed { client, machine, directory, refused, indoors, _site: site }
     }
 
     /// Dropped, it has died; the next one finds what it left.
@@ -67,10 +73,8 @@ impl Bed {
 
     pub(crate) async fn agent_with(&self, change: impl FnOnce(&mut Config)) -> Running {
         let user = User::authenticated(format!("system:node:{NODE}"), &["system:nodes"]);
-        self.agent_as(Client::in_process(self.indoors.server.door(user)), change).await
-    }
-
-    async fn agent_as(&self, client: Client, change: impl FnOnce(&mut Config)) -> Running {
+        let door = self.indoors.server.door(user);
+        let client = Client::in_process(Gate { door, refused: self.refused.clone() });
         let directory = self.directory.path();
         let mut config = Config {
             name: NODE.into(),
@@ -93,6 +97,11 @@ impl Bed {
         };
         change(&mut config);
         super::start(client, config).await.unwrap()
+    }
+
+    /// The API does not hear the agent's next deletes.
+    pub(crate) fn refuse_deletes(&self, count: usize) {
+        self.refused.store(count, Ordering::Relaxed);
     }
 
     pub(crate) fn manifests(&self) -> PathBuf {

@@ -80,7 +80,8 @@ impl Worker {
         }
     }
 
-    /// T-NODE-89: a static pod's mirror goes after it has stopped.
+    /// T-NODE-89: a static pod's mirror goes after it has stopped. If it does not, the next pod of that name
+    /// need not wait for it: `dispatch` tries on.
     async fn remove_mirror(&mut self) {
         let mirror = self.orders.borrow().mirror.clone();
         if let Some(mirror) = mirror.filter(|_| is_static(&self.pod))

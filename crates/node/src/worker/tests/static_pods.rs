@@ -34,3 +34,31 @@ async fn a_static_pod_is_replaced_although_its_mirror_was_deleted() {
     bed.until_running(&mirror()).await;
     pass(1000).await;
 }
+
+/// T-NODE-89
+#[tokio::test(start_paused = true)]
+async fn the_mirror_of_a_manifest_that_went_while_no_agent_looked_goes() {
+    let bed = Bed::new().await;
+    write_manifest(&bed, json!({}));
+    let agent = bed.agent().await;
+    bed.until_running(&mirror()).await;
+    drop(agent);
+    std::fs::remove_file(bed.manifests().join("web.json")).unwrap();
+    let _agent = bed.agent().await;
+    bed.until_gone(&mirror()).await;
+    pass(10_000).await;
+    assert!(bed.machine.is_empty());
+}
+
+/// T-NODE-89
+#[tokio::test(start_paused = true)]
+async fn a_mirror_goes_although_the_api_did_not_hear_of_it_at_first() {
+    let bed = Bed::new().await;
+    write_manifest(&bed, json!({}));
+    let _agent = bed.agent().await;
+    bed.until_running(&mirror()).await;
+    bed.refuse_deletes(3);
+    std::fs::remove_file(bed.manifests().join("web.json")).unwrap();
+    bed.until_asked(|asked| asked.contains(&"stop c".to_owned())).await;
+    bed.until_gone(&mirror()).await;
+}
