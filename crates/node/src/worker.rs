@@ -8,7 +8,7 @@
 //! Not here: what to do next (`lifecycle`), how a process is signalled (`runtime`).
 
 mod bringup;
-mod cleanup;
+pub(crate) mod cleanup;
 mod ending;
 mod notes;
 pub(crate) mod observe;

@@ -10,8 +10,8 @@ use lifecycle::timeline::What;
 use std::time::Duration;
 
 /// What could not be taken away is tried again after this (T-NODE-71).
-const AGAIN: Duration = Duration::from_millis(100);
-const AGAIN_MAX: Duration = Duration::from_secs(10);
+pub(crate) const AGAIN: Duration = Duration::from_millis(100);
+pub(crate) const AGAIN_MAX: Duration = Duration::from_secs(10);
 /// Nothing is to do until there are orders; they come by themselves.
 const IDLE: Duration = Duration::from_secs(3600);
 
@@ -91,19 +91,27 @@ impl Worker {
         }
     }
 
+    /// Nothing of it is left on this node afterwards, however often that has to be tried (T-NODE-76).
     async fn forget(&mut self) {
         self.parts.pods.remove(&self.uid);
         self.parts.metrics.forget("pod_uid", &self.uid);
-        let sandboxes = self.parts.runtime.sandboxes_of(&self.uid).await.unwrap_or_default();
-        for sandbox in sandboxes {
-            for container in &sandbox.containers {
-                self.unlink_log(&container.name, &container.id);
-            }
-            if let Err(error) = self.parts.runtime.remove_sandbox(&sandbox.id).await {
-                tracing::warn!(%error, id = sandbox.id, "a sandbox was not removed");
-            }
+        let mut pause = AGAIN;
+        while let Err(error) = self.try_forget().await {
+            tracing::warn!(pod = %self.title(), %error, "something of it is still there");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(AGAIN_MAX);
         }
         self.note(What::CgroupGone);
         remove_logs(&self.log_dir());
+    }
+
+    async fn try_forget(&self) -> runtime::Result<()> {
+        for sandbox in self.parts.runtime.sandboxes_of(&self.uid).await? {
+            self.parts.runtime.remove_sandbox(&sandbox.id).await?;
+            for container in &sandbox.containers {
+                self.unlink_log(&container.name, &container.id);
+            }
+        }
+        Ok(())
     }
 }

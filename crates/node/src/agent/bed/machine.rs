@@ -109,8 +109,12 @@ impl Machine {
     }
 
     fn call(&self, method: &'static str, what: String) -> Result<()> {
+        self.state().asked.push(what);
+        self.refuse(method)
+    }
+
+    fn refuse(&self, method: &'static str) -> Result<()> {
         let mut state = self.state();
-        state.asked.push(what);
         match state.refused.get_mut(method).filter(|left| **left > 0) {
             None => Ok(()),
             Some(left) => {
@@ -177,6 +181,7 @@ impl Runtime for Machine {
         Ok(())
     }
     async fn sandboxes(&self) -> Result<Vec<Sandbox>> {
+        self.refuse("sandboxes")?;
         Ok(self.state().sandboxes.clone())
     }
     async fn sandboxes_of(&self, pod: &str) -> Result<Vec<Sandbox>> {

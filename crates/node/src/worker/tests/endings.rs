@@ -75,3 +75,18 @@ async fn a_hook_that_sleeps_does_not_outlive_its_pod() {
     assert!(left.is_empty(), "{left:?}");
     drop(agent);
 }
+
+/// T-NODE-76: the worker stays until nothing of its pod is left, and says so only then.
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_that_cannot_be_removed_at_once_is_removed_later() {
+    let bed = Bed::new().await;
+    let _agent = bed.agent().await;
+    bed.pod("web", json!({}), json!({})).await;
+    bed.until_running("web").await;
+    bed.machine.refuses("remove_sandbox", 5);
+    bed.delete("web", None).await;
+    bed.until_gone("web").await;
+    bed.until_asked(|asked| asked.iter().filter(|asked| *asked == "remove sandbox").count() == 6)
+        .await;
+    assert!(bed.machine.is_empty());
+}

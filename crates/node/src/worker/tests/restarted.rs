@@ -96,3 +96,21 @@ async fn an_ending_that_was_asked_for_keeps_its_deadline() {
     pass(2_000).await;
     assert_eq!(bed.machine.asked()[..3], ["run sandbox", "stop c", "kill c"]);
 }
+
+/// T-NODE-13, T-NODE-76: nobody knows the pod any more, but the agent knows that it is there.
+#[tokio::test(start_paused = true)]
+async fn what_is_left_of_a_pod_that_is_gone_is_ended_however_often_it_takes() {
+    let bed = Bed::new().await;
+    let agent = bed.agent().await;
+    bed.pod("web", json!({}), json!({})).await;
+    bed.until_running("web").await;
+    drop(agent);
+    bed.delete("web", Some(0)).await;
+    bed.until_gone("web").await;
+    bed.machine.refuses("sandboxes", 1);
+    bed.machine.refuses("stop_container", 2);
+    bed.machine.refuses("remove_sandbox", 3);
+    let _agent = bed.agent().await;
+    pass(60_000).await;
+    assert!(bed.machine.is_empty(), "{:?}", bed.machine.asked());
+}
