@@ -90,3 +90,20 @@ async fn a_sandbox_that_cannot_be_removed_at_once_is_removed_later() {
         .await;
     assert!(bed.machine.is_empty());
 }
+
+/// N-92, T-NODE-60: readiness is asked on, as often as the probe says.
+#[tokio::test(start_paused = true)]
+async fn an_unready_container_is_not_probed_every_second_because_it_ends() {
+    let bed = Bed::new().await;
+    let _agent = bed.agent().await;
+    bed.machine.ignores_stop();
+    bed.machine.commands_exit(1);
+    let ready = json!({ "exec": { "command": ["ready"] }, "periodSeconds": 20 });
+    bed.pod("web", json!({}), json!({ "readinessProbe": ready })).await;
+    bed.until_running("web").await;
+    bed.delete("web", Some(50)).await;
+    bed.machine.forget_asked();
+    pass(49_000).await;
+    let asked = bed.machine.count("exec ready");
+    assert!((1..=3).contains(&asked), "{asked} times in 49 s");
+}
