@@ -42,20 +42,26 @@ impl Worker {
     }
 
     /// Waits until the object may go, lets it go, and forgets the pod. A pod that has merely finished
-    /// keeps its object, its last containers' records and its logs until somebody deletes it.
+    /// keeps its object, its last containers' records and its logs until somebody deletes it, and one
+    /// that somebody holds on to with a finalizer until they let go (T-NODE-75).
     pub(super) async fn leave(&mut self) {
+        let mut let_go = false;
         loop {
             self.follow_orders();
             if self.orders.borrow().gone {
                 self.remove_mirror().await;
                 break;
             }
-            if self.pod.metadata.deletion_timestamp.is_some() {
+            if self.pod.metadata.deletion_timestamp.is_some() && !let_go {
                 match self.remove_object().await {
-                    Ok(()) => break,
-                    Err(why) => tracing::warn!(pod = %self.title(), why, "the object stays"),
+                    Ok(()) => let_go = true,
+                    Err(why) => {
+                        tracing::warn!(pod = %self.title(), why, "the object stays");
+                        self.wait(jittered(RETRY)).await;
+                    }
                 }
-                self.wait(jittered(RETRY)).await;
+            } else if let_go && self.pod.metadata.finalizers.iter().flatten().next().is_none() {
+                break;
             } else {
                 self.wait(IDLE).await;
             }

@@ -1,6 +1,8 @@
 //! Endings that go on for longer than anybody planned for.
 
 use crate::agent::bed::{Bed, pass, phase};
+use client::ObjectKey;
+use lifecycle::timeline::{self, Termination, What};
 use serde_json::json;
 use std::time::Duration;
 use tokio::time::advance;
@@ -106,4 +108,35 @@ async fn an_unready_container_is_not_probed_every_second_because_it_ends() {
     pass(49_000).await;
     let asked = bed.machine.count("exec ready");
     assert!((1..=3).contains(&asked), "{asked} times in 49 s");
+}
+
+/// T-NODE-74, T-NODE-75: a pod ends once, whatever is written to an object that a finalizer holds.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_a_finalizer_holds_is_ended_once_and_keeps_its_logs() {
+    let bed = Bed::new().await;
+    let _agent = bed.agent().await;
+    let pod = bed.pod("web", json!({}), json!({})).await;
+    bed.patch("web", json!({ "metadata": { "finalizers": ["example.com/held"] } })).await;
+    let uid = pod.metadata.uid.unwrap();
+    bed.until_running("web").await;
+    let logs = bed.directory.path().join(format!("log/pods/default_web_{uid}"));
+    std::fs::create_dir_all(&logs).unwrap();
+    bed.delete("web", None).await;
+    bed.until("web", |pod| phase(pod) == "Succeeded").await;
+    for round in 0..5 {
+        pass(2_000).await;
+        bed.patch("web", json!({ "metadata": { "labels": { "round": round.to_string() } } })).await;
+    }
+    pass(2_000).await;
+    let key = ObjectKey::new("default", &timeline::name("web", &uid));
+    let record = bed.client.get::<Termination>(&key).await.unwrap();
+    let seen = record.steps.iter().filter(|step| matches!(step.what, What::Seen { .. }));
+    assert_eq!(seen.count(), 1);
+    assert_eq!(bed.machine.count("stop sandbox"), 1);
+    assert!(logs.exists());
+
+    bed.patch("web", json!({ "metadata": { "finalizers": null } })).await;
+    bed.until_gone("web").await;
+    pass(2_000).await;
+    assert!(!logs.exists() && bed.machine.is_empty());
 }
