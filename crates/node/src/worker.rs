@@ -28,6 +28,7 @@ use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodStatus};
 use lifecycle::backoff::Backoffs;
 use lifecycle::observed::{Observed, StartFailure};
 use lifecycle::status::{self, Stage, Verdict};
+use lifecycle::termination::pod_grace;
 use lifecycle::timeline::What;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -90,8 +91,17 @@ impl Handle {
         self.orders.send_modify(|orders| orders.gone = true);
     }
 
+    /// The first reason stays the reason; a later one can only hurry (T-NODE-5).
     pub(crate) fn kill(&self, kill: Kill) {
-        self.orders.send_modify(|orders| orders.kill = Some(kill));
+        self.orders.send_modify(|orders| {
+            let own = pod_grace(&orders.pod, None, false);
+            let grace = |kill: &Kill| kill.grace.unwrap_or(own);
+            orders.kill = Some(match orders.kill.take() {
+                None => kill,
+                Some(first) if grace(&first) <= grace(&kill) => first,
+                Some(first) => Kill { verdict: first.verdict, ..kill },
+            });
+        });
     }
 }
 
