@@ -8,7 +8,7 @@
 mod gate;
 mod machine;
 
-pub(crate) use machine::Machine;
+pub(crate) use machine::{Machine, PROCESSES};
 
 use super::{Config, Running};
 use crate::deadlines::GraceAfterRestart;
