@@ -4,6 +4,10 @@
 //!
 //! Not here: what becomes of a pod (`worker`), what the Node object says (`node_object`).
 
+#[cfg(test)]
+pub(crate) mod bed;
+mod leftovers;
+
 use crate::allocations::Allocations;
 use crate::cgroup_root;
 use crate::class_groups;
@@ -28,13 +32,11 @@ use crate::timeline::Timeline;
 use crate::traces::Traces;
 use crate::volumes::Volumes;
 use crate::worker::Kill;
-use crate::worker::observe::network_key;
 use client::{Cache, Client, Recorder};
-use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use leftovers::{end_sandbox, sweep};
 use lifecycle::status::Verdict;
-use lifecycle::timeline::What;
 use runtime::Runtime;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -113,7 +115,7 @@ pub struct Running {
     /// Where the endpoint answers.
     pub address: Option<SocketAddr>,
     serving: Option<Serving>,
-    parts: Arc<Parts>,
+    pub(crate) parts: Arc<Parts>,
     registration: Registration,
     shutdown: Arc<Shutdown>,
     tasks: JoinSet<()>,
@@ -196,6 +198,8 @@ pub async fn start(client: Client, mut config: Config) -> Result<Running, Error>
             known.extend(first.iter().flat_map(|pods| pods.iter()).filter_map(uid));
         }
         tasks.spawn(follow_manifests(found, news.clone()));
+    } else {
+        let _ = news.send(News::Static(Arc::default())).await;
     }
     tasks.spawn(sweep(&parts, known).await);
     if config.hardware.is_none() {
@@ -389,92 +393,6 @@ async fn pod_cidrs(registration: &Registration) -> Result<Vec<String>, Error> {
 
 fn uid(pod: &Arc<Pod>) -> Option<String> {
     pod.metadata.uid.clone()
-}
-
-/// What an agent that was killed left of pods that are no more (T-NODE-13, T-NODE-76). Ending them
-/// takes its time, and nobody else has to wait for it: that is left for the answer to do.
-async fn sweep(parts: &Arc<Parts>, known: BTreeSet<String>) -> BoxFuture<'static, ()> {
-    let sandboxes = match parts.runtime.sandboxes().await {
-        Ok(sandboxes) => sandboxes,
-        Err(error) => {
-            tracing::warn!(%error, "what is left of earlier pods is not known");
-            return Box::pin(async {});
-        }
-    };
-    let keys: BTreeSet<String> =
-        sandboxes.iter().map(|sandbox| network_key(&sandbox.pod.uid, sandbox.attempt)).collect();
-    if let Some(deadlines) = &parts.deadlines {
-        deadlines.retain(&known);
-    }
-    if let Some(network) = &parts.network
-        && let Err(error) = network.retain(&keys).await
-    {
-        tracing::warn!(%error, "addresses of earlier pods were not freed");
-    }
-    parts.allocations.retain(&known);
-    let _ = logs::remove_dead_links(&parts.log_links);
-    // Looked for now, while no new pod has anything here.
-    let mut volumes = parts.volumes.orphans().unwrap_or_default();
-    volumes.retain(|uid| !known.contains(uid));
-    let orphans = sandboxes.into_iter().filter(move |sandbox| !known.contains(&sandbox.pod.uid));
-    let orphans: Vec<runtime::Sandbox> = orphans.collect();
-    let parts = parts.clone();
-    Box::pin(async move {
-        let ended = orphans.iter().map(|sandbox| end_orphan(&parts, sandbox));
-        futures::future::join_all(ended).await;
-        for uid in volumes {
-            if let Err(error) = parts.volumes.tear_down(&uid).await {
-                tracing::warn!(%error, uid, "volumes of an earlier pod are still there");
-            }
-        }
-    })
-}
-
-async fn end_orphan(parts: &Parts, sandbox: &runtime::Sandbox) {
-    parts.metrics.add("kubelet_orphaned_runtime_pods_total", &[], 1);
-    let uid = &sandbox.pod.uid;
-    let seen = What::Seen { grace_seconds: Some(1), reason: "Gone".into() };
-    parts.timeline.record_orphan(&sandbox.pod, seen);
-    match end_sandbox(&parts.runtime, sandbox).await {
-        Ok(()) => {
-            parts.timeline.record_orphan(&sandbox.pod, What::SandboxStopped);
-            parts.timeline.record_orphan(&sandbox.pod, What::CgroupGone);
-        }
-        Err(error) => tracing::warn!(%error, pod = uid, "an orphaned pod was not ended"),
-    }
-    if let Some(network) = &parts.network
-        && let Err(error) = network.detach(&network_key(uid, sandbox.attempt)).await
-    {
-        tracing::warn!(%error, pod = uid, "the address of an orphaned pod was not freed");
-    }
-}
-
-/// Grace 1, so two seconds for a stop signal; no hook, for the spec is lost; no status (T-NODE-13).
-async fn end_sandbox(
-    runtime: &Arc<dyn Runtime>,
-    sandbox: &runtime::Sandbox,
-) -> runtime::Result<()> {
-    let window = lifecycle::termination::STOP_WINDOW_MIN;
-    let running = |container: &&runtime::Container| {
-        matches!(container.state, runtime::ContainerState::Running { .. })
-    };
-    let mut changes = runtime.changes();
-    let mut any = false;
-    for container in sandbox.containers.iter().filter(running) {
-        any = true;
-        runtime.stop_container(&container.id, window).await?;
-    }
-    let deadline = tokio::time::Instant::now() + window;
-    while any && tokio::time::Instant::now() < deadline {
-        let now = runtime.sandboxes_of(&sandbox.pod.uid).await?;
-        any = now.iter().flat_map(|sandbox| &sandbox.containers).any(|c| running(&c));
-        if !any {
-            break;
-        }
-        let _ = tokio::time::timeout_at(deadline, changes.recv()).await;
-    }
-    runtime.stop_sandbox(&sandbox.id).await?;
-    runtime.remove_sandbox(&sandbox.id).await
 }
 
 async fn follow_pods(cache: Cache<Pod>, news: mpsc::Sender<News>) {

@@ -4,6 +4,7 @@
 //!     changes in the runtime ─────────────┼──▶ dispatch ──▶ workers
 //!     probe results, changed objects ─────┘
 
+mod mirrors;
 mod resizes;
 
 use crate::admission::{self, Here, Rejection, Verdict};
@@ -51,6 +52,7 @@ pub(crate) struct Dispatch {
     /// Static pods by name, and those that wait for an earlier one of that name to be gone (T-NODE-90).
     statics: BTreeMap<ObjectKey, String>,
     waiting: BTreeMap<ObjectKey, Arc<Pod>>,
+    mirrors: mirrors::Leftover,
     /// Uids of pods that passed admission and have not ended.
     admitted: BTreeSet<String>,
     running: JoinSet<String>,
@@ -72,6 +74,7 @@ impl Dispatch {
             by_key: BTreeMap::new(),
             statics: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            mirrors: mirrors::Leftover::default(),
             admitted: BTreeSet::new(),
             running: JoinSet::new(),
             closed: false,
@@ -151,6 +154,7 @@ impl Dispatch {
 
     fn pod_changed(&mut self, key: &ObjectKey) {
         self.tell_mirror(key);
+        self.clear_mirror(key);
         let pod = self.pods.get(key).filter(|pod| !is_mirror(pod)); // N-25: run from its manifest.
         let uid = pod.as_ref().and_then(|pod| pod.metadata.uid.clone());
         let before = self.by_key.get(key).cloned();
@@ -183,6 +187,10 @@ impl Dispatch {
                 Some(_) | None => self.start_static(key, uid, pod.clone()),
             }
         }
+        self.mirrors.manifests_are_known = true;
+        for pod in self.pods.list() {
+            self.clear_mirror(&ObjectKey::of(&*pod));
+        }
     }
 
     fn start_static(&mut self, key: ObjectKey, uid: String, pod: Arc<Pod>) {
@@ -209,14 +217,16 @@ impl Dispatch {
         self.workers.insert(uid.clone(), handle);
         // What it was granted before counts, not what it asks for by now (N-122).
         let granted = self.parts.allocations.on(&pod);
-        match self.refusal(&granted) {
+        let refusal = self.refusal(&granted);
+        // Before its worker's first step, so that a shutdown cannot overlook it. Also one that is refused:
+        // it may run.
+        let title = format!("{}", ObjectKey::of(&*pod));
+        self.parts.active.send_modify(|active| drop(active.insert(uid.clone(), title)));
+        match refusal {
             None => {
                 self.parts.allocations.admit(&pod);
                 self.parts.pods.put(granted);
                 self.admitted.insert(uid.clone());
-                // Before its worker's first step, so that a shutdown cannot overlook it.
-                let title = format!("{}", ObjectKey::of(&*pod));
-                self.parts.active.send_modify(|active| drop(active.insert(uid.clone(), title)));
                 self.running.spawn(async move {
                     worker.run().await;
                     uid
@@ -294,6 +304,8 @@ impl Dispatch {
             self.statics.remove(&key);
             if let Some(pod) = self.waiting.remove(&key) {
                 self.start_static(key, pod.metadata.uid.clone().unwrap_or_default(), pod);
+            } else {
+                self.clear_mirror(&key);
             }
         }
     }

@@ -96,8 +96,11 @@ async fn run(
                 told.send_replace(status);
                 None
             }
-            // Of a static pod, another mirror may come.
-            Outcome::Gone if base.as_deref().is_some_and(is_mirror) => None,
+            // Of a static pod, another mirror may come; until then there is nobody to tell.
+            Outcome::Gone if base.as_deref().is_some_and(is_mirror) => {
+                told.send_replace(status);
+                None
+            }
             Outcome::Gone => return,
             Outcome::Failed if base.as_deref().is_some_and(is_going) => Some(RETRY_LAST),
             Outcome::Failed => Some(RETRY),

@@ -8,13 +8,15 @@
 //! Not here: what to do next (`lifecycle`), how a process is signalled (`runtime`).
 
 mod bringup;
-mod cleanup;
+pub(crate) mod cleanup;
 mod ending;
 mod notes;
 pub(crate) mod observe;
 mod resize;
 mod sandbox;
 mod start;
+#[cfg(test)]
+mod tests;
 
 use crate::figures;
 use crate::parts::Parts;
@@ -26,6 +28,7 @@ use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodStatus};
 use lifecycle::backoff::Backoffs;
 use lifecycle::observed::{Observed, StartFailure};
 use lifecycle::status::{self, Stage, Verdict};
+use lifecycle::termination::pod_grace;
 use lifecycle::timeline::What;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -88,8 +91,17 @@ impl Handle {
         self.orders.send_modify(|orders| orders.gone = true);
     }
 
+    /// The first reason stays the reason; a later one can only hurry (T-NODE-5).
     pub(crate) fn kill(&self, kill: Kill) {
-        self.orders.send_modify(|orders| orders.kill = Some(kill));
+        self.orders.send_modify(|orders| {
+            let own = pod_grace(&orders.pod, None, false);
+            let grace = |kill: &Kill| kill.grace.unwrap_or(own);
+            orders.kill = Some(match orders.kill.take() {
+                None => kill,
+                Some(first) if grace(&first) <= grace(&kill) => first,
+                Some(first) => Kill { verdict: first.verdict, ..kill },
+            });
+        });
     }
 }
 
@@ -170,8 +182,15 @@ impl Worker {
         let known = self.known_since.elapsed();
         metrics.observe("kubelet_pod_worker_start_duration_seconds", &[], known);
         let cause = self.live().await;
+        self.finish(&cause).await;
+        self.leave().await;
+    }
+
+    /// Ends what runs, takes away what it had, and sees to it that its end is stored.
+    async fn finish(&mut self, cause: &Cause) {
+        let metrics = self.parts.metrics.clone();
         tracing::debug!(pod = %self.title(), ?cause, "ending");
-        self.note_seen(&cause);
+        self.note_seen(cause);
         let began = Instant::now();
         self.end().await;
         metrics.observe(PASS, &[("operation_type", "kill")], began.elapsed());
@@ -182,19 +201,44 @@ impl Worker {
             self.note(What::StatusWritten);
         }
         self.parts.active.send_modify(|active| drop(active.remove(&self.uid)));
-        self.leave().await;
     }
 
-    /// The pod will not run here: says why, and waits for its object to go (N-27).
+    /// The pod will not run here: says why, and waits for its object to go (N-27). If it does run, for an
+    /// agent before this one took it, it is ended as any other, and its end is told when it has ended
+    /// (T-INV-2).
     pub(crate) async fn reject(mut self, reason: &str, message: &str) {
-        self.stage = Stage::Terminated;
         self.parts.recorder.warning(&self.reference(), reason, message);
         let labels = [("reason", reason)];
         self.parts.metrics.add("kubelet_admission_rejections_total", &labels, 1);
         let facts = self.facts(&[]);
         let rejected = status::rejected(&self.pod, &facts, reason, message);
-        self.tell(rejected);
+        if self.was_here().await {
+            self.verdict = Some(Verdict {
+                reason: reason.to_owned(),
+                message: rejected.message.unwrap_or_default(),
+                disruption: false,
+            });
+            self.finish(&Cause::Killed).await;
+        } else {
+            self.stage = Stage::Terminated;
+            self.tell(rejected);
+            self.report.written().await;
+            self.parts.active.send_modify(|active| drop(active.remove(&self.uid)));
+        }
         self.leave().await;
+    }
+
+    /// The runtime has something of it.
+    async fn was_here(&mut self) -> bool {
+        loop {
+            match self.look().await {
+                Ok(sandboxes) => return !sandboxes.is_empty(),
+                Err(why) => {
+                    tracing::warn!(pod = %self.title(), why, "nobody knows whether it runs");
+                    self.wait(jittered(RETRY)).await;
+                }
+            }
+        }
     }
 
     /// Runs passes until there is a reason to end.
@@ -210,7 +254,10 @@ impl Worker {
             self.parts.metrics.observe(PASS, &[("operation_type", operation)], began.elapsed());
             operation = "sync";
             let next = match passed {
-                Ok(next) => next,
+                Ok(next) => {
+                    self.forget_an_ending(&next);
+                    next
+                }
                 Err(why) => {
                     tracing::info!(pod = %self.title(), why, "a pass failed");
                     Next::After(jittered(RETRY))
@@ -221,6 +268,14 @@ impl Worker {
                 Next::After(pause) => self.wait(pause).await,
                 Next::End(cause) => return cause,
             }
+        }
+    }
+
+    /// The pod goes on: if an agent before this one was about to end it, that was its own idea and went with
+    /// it. What it had done for that says nothing about an ending to come, which begins anew (T-INV-5).
+    fn forget_an_ending(&self, next: &Next) {
+        if let (Some(deadlines), Next::Now | Next::After(_)) = (&self.parts.deadlines, next) {
+            deadlines.forget(&self.uid);
         }
     }
 

@@ -124,6 +124,8 @@ pub struct ContainerUsage {
     pub major_page_faults: u64,
     /// Of the writable layer.
     pub disk_bytes: u64,
+    /// Threads count too. CRI does not tell.
+    pub processes: u64,
     pub started_at: Option<Timestamp>,
 }
 

@@ -11,6 +11,8 @@ use std::time::Duration;
 const MIN: i64 = 1;
 /// T-NODE-18: of a container whose pod says nothing.
 const UNSAID: i64 = 2;
+/// A century. Any number of seconds can be asked for, and no clock can count up to all of them.
+const MAX: i64 = 100 * 365 * 86_400;
 
 /// T-NODE-5: the grace of a whole pod that ends on the node: the smallest of what was asked for, else
 /// the pod's own, and at least a second. `internal`: eviction, shutdown. `gone`: the pod has left its
@@ -40,5 +42,32 @@ fn own(pod: &core::Pod) -> Option<i64> {
 }
 
 fn seconds(amount: i64) -> Duration {
-    Duration::from_secs(u64::try_from(amount).unwrap_or(0))
+    Duration::from_secs(u64::try_from(amount.min(MAX)).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// T-NODE-5, T-NODE-18: a grace is as long as a clock can count, whoever asked for how much.
+    #[test]
+    fn no_grace_is_too_long_for_a_clock() {
+        let pod: core::Pod = serde_json::from_value(json!({
+            "metadata": { "deletionGracePeriodSeconds": i64::MAX },
+            "spec": { "containers": [], "terminationGracePeriodSeconds": i64::MAX },
+        }))
+        .unwrap();
+        let own = core::Pod { metadata: Default::default(), ..pod.clone() };
+        let century = Duration::from_secs(MAX as u64);
+        for grace in [
+            pod_grace(&pod, None, false),
+            pod_grace(&own, Some(i64::MAX), false),
+            container_grace(&own, None),
+        ] {
+            assert_eq!(grace, century);
+            assert_eq!(reported_after(grace), century * 3 / 2);
+        }
+        assert_eq!(pod_grace(&own, Some(7), false), Duration::from_secs(7));
+    }
 }

@@ -48,7 +48,9 @@ pub(super) async fn read(pods: &[Arc<Pod>], parts: &Parts) -> Vec<PodUsage> {
         let uid = text(&meta.uid);
         let logs = parts.facts.log_dir(&text(&meta.namespace), &text(&meta.name), &uid);
         let mut containers: Vec<ContainerUse> = Vec::new();
+        let mut processes = 0;
         for own in used.iter().filter(|used| used.pod == uid) {
+            processes += own.processes;
             containers.push(ContainerUse {
                 name: own.container.clone(),
                 memory: own.working_set_bytes,
@@ -58,7 +60,7 @@ pub(super) async fn read(pods: &[Arc<Pod>], parts: &Parts) -> Vec<PodUsage> {
         }
         let volumes = parts.volumes.usage(&uid).await.unwrap_or_default();
         let inodes = volumes.iter().map(|volume| volume.inodes).sum();
-        all.push(PodUsage { pod: pod.clone(), containers, volumes, inodes, processes: 0 });
+        all.push(PodUsage { pod: pod.clone(), containers, volumes, inodes, processes });
     }
     all
 }
@@ -70,4 +72,23 @@ async fn size(directory: PathBuf) -> u64 {
         files.filter_map(|file| Some(file.metadata().ok()?.len())).sum()
     };
     clock::apart(sum).await.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::bed::Bed;
+    use serde_json::json;
+
+    /// T-NODE-78: without their number nobody can be ranked by it.
+    #[tokio::test(start_paused = true)]
+    async fn the_processes_of_a_pod_are_counted() {
+        let bed = Bed::new().await;
+        let agent = bed.agent().await;
+        bed.pod("web", json!({}), json!({})).await;
+        bed.until_running("web").await;
+        let usage = read(&agent.parts.pods.list(), &agent.parts).await;
+        let counts: Vec<u64> = usage.iter().map(|usage| usage.processes).collect();
+        assert_eq!(counts, [crate::agent::bed::PROCESSES]);
+    }
 }

@@ -179,7 +179,7 @@ impl Prober {
         let mut pods = self.shared.pods();
         let Some(pod) = pods.get_mut(uid) else { return };
         for container in pod.containers.values_mut().filter(|container| !container.sidecar) {
-            container.probes.retain(|kind, _| *kind == Kind::Readiness);
+            container.stop_liveness();
         }
     }
 
@@ -188,7 +188,7 @@ impl Prober {
         let mut pods = self.shared.pods();
         let found = pods.get_mut(uid).and_then(|pod| pod.containers.get_mut(container));
         if let Some(container) = found.filter(|container| container.sidecar) {
-            container.probes.retain(|kind, _| *kind == Kind::Readiness);
+            container.stop_liveness();
         }
     }
 
@@ -233,8 +233,7 @@ impl Prober {
         pod.verdicts()
     }
 
-    /// The same, leaving everything as it is.
-    #[cfg(test)]
+    /// The same, leaving everything as it is: while a pod ends, probes keep to their periods.
     pub(crate) fn results(&self, uid: &str) -> BTreeMap<String, Verdict> {
         self.shared.pods().get(uid).map(ProbedPod::verdicts).unwrap_or_default()
     }
@@ -278,6 +277,15 @@ impl ProbedPod {
 }
 
 impl ProbedContainer {
+    /// Only readiness is asked from now on. Whether it has started is not: what was known of that stays so,
+    /// for who has not started is not ready either (T-NODE-44).
+    fn stop_liveness(&mut self) {
+        self.probes.remove(&Kind::Liveness);
+        if let Some(startup) = self.probes.get(&Kind::Startup) {
+            startup.task.abort();
+        }
+    }
+
     fn verdict(&self) -> Option<Verdict> {
         let container_id = self.now.id()?.to_owned();
         let of = |kind| match self.probes.get(&kind).map(|worker| worker.machine.result()) {

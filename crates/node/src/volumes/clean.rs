@@ -37,12 +37,15 @@ pub(crate) fn tear_down(pods: &Path, uid: &str) -> Result<()> {
 
 fn unmount_all(pod: &Path) -> Result<()> {
     for _ in 0..ROUNDS {
-        let mounted = mount_table::below(pod)?;
+        let mut mounted = mount_table::below(pod)?;
         if mounted.is_empty() {
             return Ok(());
         }
-        // The last mounted are on top.
-        for point in mounted.iter().rev() {
+        // From the outside in: what is inside another goes with it, and must not go before it, for until
+        // the outer one is set apart it may be the host's as well.
+        mounted.sort();
+        mounted.dedup();
+        for point in &mounted {
             mount_table::unmount(point)?;
         }
     }

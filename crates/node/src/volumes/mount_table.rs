@@ -20,7 +20,7 @@ pub(crate) fn is_mount_point(path: &Path) -> Result<bool> {
 }
 
 pub(crate) fn points() -> Result<Vec<PathBuf>> {
-    let table = std::fs::read("/proc/self/mountinfo")?;
+    let table = std::fs::read("/proc/thread-self/mountinfo")?;
     let lines = table.split(|byte| *byte == b'\n');
     Ok(lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4)).map(unescaped).collect())
 }
@@ -68,8 +68,17 @@ pub(crate) fn tmpfs(target: &Path, size: Option<u64>) -> Result<()> {
     mount(&kept).or_else(|_| mount(&size)).map_err(named("mount a tmpfs at", target))
 }
 
-/// Gone from the tree at once, and for good when its last user is gone.
+/// Gone from the tree at once with all that is mounted below it, and for good when its last user is gone.
+///
+/// A bind shares what is below it with where it came from, and where mounts are shared (systemd makes all
+/// of them so) what is unmounted here would be unmounted there too. So it is set apart first.
 pub(crate) fn unmount(path: &Path) -> Result<()> {
+    let apart = MsFlags::MS_PRIVATE | MsFlags::MS_REC;
+    match mount(None::<&str>, path, None::<&str>, apart, None::<&str>) {
+        Ok(()) => {}
+        Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => return Ok(()),
+        Err(errno) => return Err(named("set apart", path)(errno)),
+    }
     match umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
         Ok(()) | Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => Ok(()),
         Err(errno) => Err(named("unmount", path)(errno)),

@@ -4,4 +4,5 @@ mod claims;
 mod containers;
 mod kept;
 mod made;
+mod shared;
 mod world;

@@ -10,8 +10,8 @@ use lifecycle::timeline::What;
 use std::time::Duration;
 
 /// What could not be taken away is tried again after this (T-NODE-71).
-const AGAIN: Duration = Duration::from_millis(100);
-const AGAIN_MAX: Duration = Duration::from_secs(10);
+pub(crate) const AGAIN: Duration = Duration::from_millis(100);
+pub(crate) const AGAIN_MAX: Duration = Duration::from_secs(10);
 /// Nothing is to do until there are orders; they come by themselves.
 const IDLE: Duration = Duration::from_secs(3600);
 
@@ -42,20 +42,26 @@ impl Worker {
     }
 
     /// Waits until the object may go, lets it go, and forgets the pod. A pod that has merely finished
-    /// keeps its object, its last containers' records and its logs until somebody deletes it.
+    /// keeps its object, its last containers' records and its logs until somebody deletes it, and one
+    /// that somebody holds on to with a finalizer until they let go (T-NODE-75).
     pub(super) async fn leave(&mut self) {
+        let mut let_go = false;
         loop {
             self.follow_orders();
             if self.orders.borrow().gone {
                 self.remove_mirror().await;
                 break;
             }
-            if self.pod.metadata.deletion_timestamp.is_some() {
+            if self.pod.metadata.deletion_timestamp.is_some() && !let_go {
                 match self.remove_object().await {
-                    Ok(()) => break,
-                    Err(why) => tracing::warn!(pod = %self.title(), why, "the object stays"),
+                    Ok(()) => let_go = true,
+                    Err(why) => {
+                        tracing::warn!(pod = %self.title(), why, "the object stays");
+                        self.wait(jittered(RETRY)).await;
+                    }
                 }
-                self.wait(jittered(RETRY)).await;
+            } else if let_go && self.pod.metadata.finalizers.iter().flatten().next().is_none() {
+                break;
             } else {
                 self.wait(IDLE).await;
             }
@@ -80,7 +86,8 @@ impl Worker {
         }
     }
 
-    /// T-NODE-89: a static pod's mirror goes after it has stopped.
+    /// T-NODE-89: a static pod's mirror goes after it has stopped. If it does not, the next pod of that name
+    /// need not wait for it: `dispatch` tries on.
     async fn remove_mirror(&mut self) {
         let mirror = self.orders.borrow().mirror.clone();
         if let Some(mirror) = mirror.filter(|_| is_static(&self.pod))
@@ -90,19 +97,27 @@ impl Worker {
         }
     }
 
+    /// Nothing of it is left on this node afterwards, however often that has to be tried (T-NODE-76).
     async fn forget(&mut self) {
         self.parts.pods.remove(&self.uid);
         self.parts.metrics.forget("pod_uid", &self.uid);
-        let sandboxes = self.parts.runtime.sandboxes_of(&self.uid).await.unwrap_or_default();
-        for sandbox in sandboxes {
-            for container in &sandbox.containers {
-                self.unlink_log(&container.name, &container.id);
-            }
-            if let Err(error) = self.parts.runtime.remove_sandbox(&sandbox.id).await {
-                tracing::warn!(%error, id = sandbox.id, "a sandbox was not removed");
-            }
+        let mut pause = AGAIN;
+        while let Err(error) = self.try_forget().await {
+            tracing::warn!(pod = %self.title(), %error, "something of it is still there");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(AGAIN_MAX);
         }
         self.note(What::CgroupGone);
         remove_logs(&self.log_dir());
+    }
+
+    async fn try_forget(&self) -> runtime::Result<()> {
+        for sandbox in self.parts.runtime.sandboxes_of(&self.uid).await? {
+            self.parts.runtime.remove_sandbox(&sandbox.id).await?;
+            for container in &sandbox.containers {
+                self.unlink_log(&container.name, &container.id);
+            }
+        }
+        Ok(())
     }
 }

@@ -26,6 +26,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 /// Inputs that hooks and signals have for the machine; each container has at most a few at once.
@@ -69,6 +70,9 @@ pub(super) struct Drive {
     overdue: Option<Instant>,
     /// As written down last, for the next agent.
     kept: Option<Unfinished>,
+    /// Hooks that this node runs by itself: nobody needs them when the last container has ended. (A hook
+    /// that is a command ends with its container.)
+    hooks: JoinSet<()>,
 }
 
 impl Worker {
@@ -308,7 +312,7 @@ impl Worker {
     }
 
     /// Starts it; how it went comes as an input.
-    fn perform_action(&mut self, drive: &Drive, action: Action) {
+    fn perform_action(&mut self, drive: &mut Drive, action: Action) {
         match action {
             Action::Announce { id } => {
                 if let Some(member) = drive.member(&id) {
@@ -359,14 +363,15 @@ impl Worker {
     }
 
     /// The hook runs beside the machine; one that overruns is left to itself (T-NODE-28).
-    fn start_hook(&mut self, drive: &Drive, id: &str) {
+    fn start_hook(&mut self, drive: &mut Drive, id: &str) {
         let Some(member) = drive.member(id) else { return };
         let Some(handler) = pre_stop(&self.pod, &member.name) else { return };
         let target = self.target(&member.name, id, &drive.addresses);
         let recorder = self.parts.recorder.clone();
         let teller = self.teller_of(drive, id);
         let (inputs, id, title) = (drive.inputs.clone(), id.to_owned(), self.title());
-        tokio::spawn(async move {
+        let is_command = handler.exec.is_some();
+        let run = async move {
             if let Some(teller) = &teller {
                 teller.tell(stamp(), What::HookStarted { hook: hook_word(&handler).to_owned() });
             }
@@ -379,7 +384,12 @@ impl Worker {
                 teller.hook_ended(ran.is_ok(), ran.unwrap_or_else(|failure| failure.said));
             }
             let _ = inputs.send(Told { input: Input::HookFinished { id }, failed }).await;
-        });
+        };
+        if is_command {
+            tokio::spawn(run);
+        } else {
+            drive.hooks.spawn(run);
+        }
     }
 
     /// Upstream says nothing of it (T-NODE-28, T-EDGE-8).
@@ -445,12 +455,14 @@ impl Drive {
             whole_pod: false,
             overdue: None,
             kept: None,
+            hooks: JoinSet::new(),
         }
     }
 
     /// When the machine wants to be told that time has passed.
     fn due(&self) -> Instant {
-        self.origin + self.machine.next_due().map_or(NEVER, |due| due.0)
+        let never = || Instant::now() + NEVER;
+        self.machine.next_due().map_or_else(never, |due| self.origin + due.0)
     }
 
     fn now(&self) -> Moment {

@@ -8,6 +8,7 @@ use futures::future::{BoxFuture, FutureExt, TryFutureExt};
 use jiff::SignedDuration;
 use lifecycle::observed::{Container, Exit, Health, Mounted, Observed, Sandbox, State, User};
 use lifecycle::probe::Outcome;
+use lifecycle::status::Stage;
 use runtime::{ContainerState, PodNetwork, SandboxState};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -72,8 +73,12 @@ impl Worker {
             let now = latest.map_or(ContainerNow::NotRunning, |latest| self.now(latest));
             prober.observe(&self.uid, &ip, &container.name, now);
         }
-        let judged = prober.judge(&self.uid).into_iter();
-        judged.map(|(name, verdict)| (name, health(verdict))).collect()
+        // Who ends is looked at every second; no probe is to run as often as that.
+        let judged = match self.stage {
+            Stage::Syncing => prober.judge(&self.uid),
+            Stage::Terminating | Stage::Terminated => prober.results(&self.uid),
+        };
+        judged.into_iter().map(|(name, verdict)| (name, health(verdict))).collect()
     }
 
     fn now(&self, container: &Container) -> ContainerNow {

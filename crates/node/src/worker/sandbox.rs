@@ -83,12 +83,19 @@ impl Worker {
 
     async fn try_sandbox(&mut self, new: &NewSandbox) -> Result<Sandbox, String> {
         let handler = self.parts.objects.handler(&self.pod).await?;
+        let (pod, facts) = (&self.pod, &self.parts.facts);
+        let mut spec = config::sandbox(pod, facts, new.attempt, PodNetwork::Runtime)?;
+        spec.handler = handler;
         let (network, addresses) = self.network(new.attempt).await?;
         let host_network = network == PodNetwork::Host;
-        let mut spec = config::sandbox(&self.pod, &self.parts.facts, new.attempt, network)?;
-        spec.handler = handler;
-        let made =
-            self.parts.runtime.run_sandbox(&spec).await.map_err(|error| error.to_string())?;
+        spec.network = network;
+        let made = match self.parts.runtime.run_sandbox(&spec).await {
+            Ok(made) => made,
+            Err(error) => {
+                self.give_back_network(new.attempt).await;
+                return Err(error.to_string());
+            }
+        };
         Ok(Sandbox {
             id: made.id,
             attempt: made.attempt,
@@ -110,6 +117,15 @@ impl Worker {
         let attached =
             attached.map_err(|error| format!("failed to set up the pod's network: {error}"))?;
         Ok((PodNetwork::Path(attached.netns), attached.addresses))
+    }
+
+    /// Nobody will look for it: there is no sandbox that it belongs to.
+    async fn give_back_network(&self, attempt: u32) {
+        if let Some(network) = &self.parts.network
+            && let Err(error) = network.detach(&network_key(&self.uid, attempt)).await
+        {
+            tracing::warn!(pod = %self.title(), %error, "an address was not given back");
+        }
     }
 
     /// Ends every sandbox and lets go of its network; containers were ended before.

@@ -12,6 +12,7 @@ pub(crate) struct Usage {
     pub(crate) rss_bytes: u64,
     pub(crate) page_faults: u64,
     pub(crate) major_page_faults: u64,
+    pub(crate) processes: u64,
 }
 
 impl Cgroup {
@@ -38,6 +39,8 @@ impl Cgroup {
             usage.major_page_faults = value(&stat, "total_pgmajfault");
             inactive = value(&stat, "total_inactive_file");
         }
+        let pids = self.directory("pids");
+        usage.processes = pids.map_or(0, |pids| number(&pids.join("pids.current")));
         usage.working_set_bytes = usage.memory_bytes.saturating_sub(inactive);
         Some(usage)
     }

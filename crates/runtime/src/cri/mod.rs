@@ -294,7 +294,7 @@ impl Runtime for Cri {
     }
 
     async fn stop_container(&self, container: &str, window: Duration) -> Result<()> {
-        let seconds = i64::try_from(window.as_secs()).unwrap_or(i64::MAX / 2) + KILLS_LATER;
+        let seconds = patience(window);
         let (calls, id) = (self.calls.clone(), container.to_string());
         let watcher = self.watcher.handle();
         let (told, hears) = tokio::sync::oneshot::channel();
@@ -401,6 +401,13 @@ async fn limit_pod(spec: &SandboxSpec) -> Result<()> {
     limited.map_err(Error::io("limit the pod's cgroup", &spec.cgroup))
 }
 
+/// How long the runtime waits before it kills by itself, in seconds. It counts in nanoseconds and does not
+/// look how many that are.
+fn patience(window: Duration) -> i64 {
+    let most = i64::MAX / 1_000_000_000 - KILLS_LATER;
+    i64::try_from(window.as_secs()).unwrap_or(most).min(most) + KILLS_LATER
+}
+
 /// The runtime writes logs, but does not make directories for them.
 async fn make_directory(path: &PathBuf) -> Result<()> {
     tokio::fs::create_dir_all(path).await.map_err(Error::io("create", path))
@@ -415,3 +422,17 @@ type Identified = (u32, u32, Vec<u32>);
 
 /// Shared by whoever may find out that it is time to look.
 type Bell = Arc<tokio::sync::Notify>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// T-NODE-5: whatever grace was asked for.
+    #[test]
+    fn no_time_is_too_long_for_a_runtime() {
+        assert_eq!(patience(Duration::from_secs(30)), 35);
+        for long in [i64::MAX as u64, u64::MAX] {
+            assert!(patience(Duration::from_secs(long)).checked_mul(1_000_000_000).is_some());
+        }
+    }
+}

@@ -154,6 +154,7 @@ pub(super) fn usage(stats: &v1::ContainerStats) -> ContainerUsage {
         page_faults: number(memory.page_faults),
         major_page_faults: number(memory.major_page_faults),
         disk_bytes: number(stats.writable_layer.clone().and_then(|layer| layer.used_bytes)),
+        processes: 0,
         started_at: None,
     }
 }

@@ -309,6 +309,7 @@ pub(crate) fn usage(sandbox: &LiveSandbox, disk: bool) -> Vec<ContainerUsage> {
                 page_faults: used.page_faults,
                 major_page_faults: used.major_page_faults,
                 disk_bytes: if disk { disk_bytes(&upper) } else { 0 },
+                processes: used.processes,
                 started_at,
             })
         })

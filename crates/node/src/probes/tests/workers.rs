@@ -216,6 +216,33 @@ async fn t_node_60_t_node_61_ending_stops_liveness_of_regular_containers_only() 
     assert_eq!(stage.commands.count(), 0);
 }
 
+/// T-NODE-44, T-NODE-60: what a pod has not become before its end, it does not become by ending.
+#[tokio::test(start_paused = true)]
+async fn a_container_that_has_not_started_is_not_ready_because_it_ends() {
+    let startup = probe(json!({ "failureThreshold": 100, "exec": { "command": ["started"] } }));
+    let mut stage =
+        Stage::with(json!({ "startupProbe": startup.clone() }), End::Exit(1, "")).await;
+    pass(20).await;
+    assert_eq!(stage.said(), (false, false, None));
+    stage.prober.stop_liveness("u1");
+    stage.commands.ran.lock().unwrap().clear();
+    pass(60).await;
+    assert_eq!(stage.said(), (false, false, None));
+    assert_eq!(stage.commands.count(), 0, "nobody asks any more");
+
+    let mut pod = Pod::clone(&pod(json!({})));
+    let sidecar = json!({ "name": "side", "restartPolicy": "Always", "startupProbe": startup });
+    pod.spec.as_mut().unwrap().init_containers = serde_json::from_value(json!([sidecar])).unwrap();
+    stage = Stage::of_pod(Arc::new(pod), End::Exit(1, ""));
+    let since = LONG_AGO.parse().unwrap();
+    let now = ContainerNow::Running { id: "s-1".into(), since, restored: None };
+    stage.prober.observe("u1", "127.0.0.1", "side", now);
+    pass(20).await;
+    stage.prober.stop_liveness_of("u1", "side");
+    let verdict = stage.prober.results("u1").remove("side").unwrap();
+    assert_eq!((verdict.started, verdict.ready), (false, false), "T-EDGE-12");
+}
+
 #[tokio::test(start_paused = true)]
 async fn attempts_are_counted_by_their_end() {
     let container = json!({ "readinessProbe": probe(json!({})) });

@@ -1,0 +1,201 @@
+//! A node without a kernel, for tests of a pod's whole way: a real server in this process, a clock that
+//! stands still until everybody waits, and containers that do as the test says.
+//!
+//!     test ──▶ server ◀──▶ agent ──▶ Machine (containers, and what was asked of them)
+//!
+//! Not here: many pods and many crashes, which is what `crates/sim` is for.
+
+mod gate;
+mod machine;
+
+pub(crate) use machine::{Machine, PROCESSES};
+
+use super::{Config, Running};
+use crate::deadlines::GraceAfterRestart;
+use crate::node_object::Hardware;
+use crate::shutdown::Periods;
+use client::{Client, DeleteOptions, ObjectKey};
+use gate::Gate;
+use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
+use serde_json::{Value, json};
+use server::authn::User;
+use server::{Foundation, Indoors, Site};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tempfile::TempDir;
+
+pub(crate) const NODE: &str = "n1";
+/// In simulated time. Nothing takes that long; it is there so that a failing test ends.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+pub(crate) struct Bed {
+    /// For whoever uses the cluster.
+    pub(crate) client: Client,
+    pub(crate) machine: Arc<Machine>,
+    pub(crate) directory: TempDir,
+    /// Of the agent's deletes, how many the API does not hear.
+    refused: Arc<AtomicUsize>,
+    indoors: Indoors,
+    _site: Site,
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        clock::stop_simulating();
+    }
+}
+
+impl Bed {
+    /// Needs a runtime of one thread whose clock is paused.
+    pub(crate) async fn new() -> Bed {
+        clock::simulate("2026-01-01T00:00:00Z".parse().unwrap(), 1);
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let directory = tempfile::tempdir().unwrap();
+        let foundation = Foundation::lay(&directory.path().join("pki")).await.unwrap();
+        let mut site = foundation.site();
+        let indoors = site.start().await.unwrap();
+        let admin = User::authenticated("tester", &["system:masters"]);
+        let client = Client::in_process(indoors.server.door(admin));
+        let account = json!({ "metadata": { "namespace": "default", "name": "default" } });
+        let account: ServiceAccount = serde_json::from_value(account).unwrap();
+        client.create(&account).await.unwrap();
+        std::fs::create_dir_all(directory.path().join("manifests")).unwrap();
+        let (machine, refused) = (Machine::new(), Arc::default());
+        Bed { client, machine, directory, refused, indoors, _site: site }
+    }
+
+    /// Dropped, it has died; the next one finds what it left.
+    pub(crate) async fn agent(&self) -> Running {
+        self.agent_with(|_| ()).await
+    }
+
+    pub(crate) async fn agent_with(&self, change: impl FnOnce(&mut Config)) -> Running {
+        let user = User::authenticated(format!("system:node:{NODE}"), &["system:nodes"]);
+        let door = self.indoors.server.door(user);
+        let client = Client::in_process(Gate { door, refused: self.refused.clone() });
+        let directory = self.directory.path();
+        let mut config = Config {
+            name: NODE.into(),
+            data_dir: directory.join("data"),
+            log_dir: directory.join("log"),
+            node_ip: Some("192.0.2.1".parse().unwrap()),
+            endpoint: None,
+            hardware: Some(Hardware { cores: 8, memory_bytes: 8 << 30, storage_bytes: 8 << 30 }),
+            runtime: self.machine.clone(),
+            link: "bed".into(),
+            manifests: Some(self.manifests()),
+            cluster_dns: Vec::new(),
+            cgroup: "/bed".into(),
+            eviction_hard: Some(String::new()),
+            pod_pids_limit: None,
+            lease: crate::node_object::LEASE_DURATION,
+            grace_after_restart: GraceAfterRestart::Full,
+            shutdown: Periods::default(),
+            version: "v1.36.0".into(),
+        };
+        change(&mut config);
+        super::start(client, config).await.unwrap()
+    }
+
+    /// The API does not hear the agent's next deletes.
+    pub(crate) fn refuse_deletes(&self, count: usize) {
+        self.refused.store(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn manifests(&self) -> PathBuf {
+        self.directory.path().join("manifests")
+    }
+
+    /// On this node, with one container `c` that is what `container` says.
+    pub(crate) async fn pod(&self, name: &str, spec: Value, container: Value) -> Pod {
+        let pod = json!({
+            "metadata": { "namespace": "default", "name": name },
+            "spec": self.spec(spec, container),
+        });
+        self.client.create(&serde_json::from_value::<Pod>(pod).unwrap()).await.unwrap()
+    }
+
+    pub(crate) fn spec(&self, mut spec: Value, mut container: Value) -> Value {
+        container["name"] = "c".into();
+        container["image"] = "i".into();
+        spec["containers"] = json!([container]);
+        spec["nodeName"] = NODE.into();
+        spec["automountServiceAccountToken"] = false.into();
+        spec
+    }
+
+    pub(crate) async fn find(&self, name: &str) -> Option<Pod> {
+        self.client.find::<Pod>(&key(name)).await.unwrap()
+    }
+
+    pub(crate) async fn delete(&self, name: &str, grace: Option<u32>) {
+        let mut options = DeleteOptions::default();
+        if let Some(grace) = grace {
+            options = options.grace(grace);
+        }
+        self.client.delete::<Pod>(&key(name), &options).await.unwrap();
+    }
+
+    pub(crate) async fn patch(&self, name: &str, patch: Value) {
+        self.client.patch_merge::<Pod>(&key(name), &patch).await.unwrap();
+    }
+
+    pub(crate) async fn patch_node(&self, patch: Value) {
+        self.client.patch_merge::<Node>(&ObjectKey::cluster(NODE), &patch).await.unwrap();
+    }
+
+    /// Waits until the API says so of the pod, and answers with it.
+    pub(crate) async fn until(&self, name: &str, so: impl Fn(&Pod) -> bool) -> Pod {
+        let waits = async {
+            loop {
+                if let Some(pod) = self.find(name).await.filter(|pod| so(pod)) {
+                    return pod;
+                }
+                pass(10).await;
+            }
+        };
+        match tokio::time::timeout(PATIENCE, waits).await {
+            Ok(pod) => pod,
+            Err(_) => panic!("{name} is {:#?}", self.find(name).await),
+        }
+    }
+
+    pub(crate) async fn until_running(&self, name: &str) -> Pod {
+        self.until(name, |pod| phase(pod) == "Running").await
+    }
+
+    pub(crate) async fn until_gone(&self, name: &str) {
+        let waits = async {
+            while self.find(name).await.is_some() {
+                pass(10).await;
+            }
+        };
+        assert!(tokio::time::timeout(PATIENCE, waits).await.is_ok(), "{name} is still there");
+    }
+
+    /// What the machine was asked to do comes to this.
+    pub(crate) async fn until_asked(&self, so: impl Fn(&[String]) -> bool) {
+        let waits = async {
+            while !so(&self.machine.asked()) {
+                pass(10).await;
+            }
+        };
+        let asked = tokio::time::timeout(PATIENCE, waits).await;
+        assert!(asked.is_ok(), "{:?}", self.machine.asked());
+    }
+}
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey::new("default", name)
+}
+
+pub(crate) fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+/// Lets so many milliseconds pass, and everybody do what is due then.
+pub(crate) async fn pass(millis: u64) {
+    tokio::time::sleep(Duration::from_millis(millis)).await;
+}

@@ -1,0 +1,38 @@
+//! The agent's way to the server, on which deletes can be refused.
+
+use futures::future::BoxFuture;
+use http::{Method, Request};
+use kube::client::Body;
+use server::Door;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::{Context, Poll};
+use tower::{BoxError, Service};
+
+#[derive(Clone)]
+pub(super) struct Gate {
+    pub(super) door: Door,
+    /// So many deletes more.
+    pub(super) refused: Arc<AtomicUsize>,
+}
+
+impl Service<Request<Body>> for Gate {
+    type Response = <Door as Service<Request<Body>>>::Response;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let one_less = |left: usize| left.checked_sub(1);
+        if request.method() == Method::DELETE
+            && self.refused.fetch_update(Relaxed, Relaxed, one_less).is_ok()
+        {
+            return Box::pin(async { Err("the line is down".into()) });
+        }
+        let answer = self.door.call(request);
+        Box::pin(async move { answer.await.map_err(Into::into) })
+    }
+}

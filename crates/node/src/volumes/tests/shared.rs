@@ -1,0 +1,63 @@
+//! A host whose mounts are shared, as systemd makes them: what a pod is shown of it stays the host's.
+
+use crate::volumes::{clean, mount_table, subpath};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use std::fs;
+use std::path::Path;
+
+const NONE: Option<&str> = None;
+
+/// In a mount namespace of its own, in a shared filesystem with a disk on which another one is mounted.
+fn on_a_shared_host(test: impl FnOnce(&Path, &Path) + Send + 'static) {
+    let place = tempfile::tempdir().unwrap();
+    let host = place.path().canonicalize().unwrap();
+    let thread = std::thread::spawn(move || {
+        unshare(CloneFlags::CLONE_NEWNS).expect("needs root");
+        mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).unwrap();
+        mount_table::tmpfs(&host, None).unwrap();
+        mount(NONE, &host, NONE, MsFlags::MS_SHARED, NONE).unwrap();
+        let disk = host.join("disk");
+        fs::create_dir_all(disk.join("nested")).unwrap();
+        mount_table::tmpfs(&disk.join("nested"), None).unwrap();
+        fs::write(disk.join("nested/data"), "precious").unwrap();
+        test(&host, &disk);
+        assert!(mount_table::is_mount_point(&disk.join("nested")).unwrap(), "the host's own mount");
+        assert_eq!(fs::read_to_string(disk.join("nested/data")).unwrap(), "precious");
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// N-147, T-NODE-69
+#[test]
+fn taking_a_pods_volumes_away_leaves_the_hosts_mounts() {
+    on_a_shared_host(|host, disk| {
+        let pods = host.join("pods");
+        for uid in ["u-1", "u-2"] {
+            let target = pods.join(uid).join("volumes/kubernetes.io~local-volume/pv");
+            fs::create_dir_all(&target).unwrap();
+            mount_table::bind(disk, &target).unwrap();
+            assert!(target.join("nested/data").exists());
+        }
+        clean::tear_down(&pods, "u-1").unwrap();
+        clean::tear_down(&pods, "u-2").unwrap();
+        assert!(mount_table::below(&pods).unwrap().is_empty());
+        assert!(clean::uids(&pods).unwrap().is_empty());
+    });
+}
+
+/// N-150
+#[test]
+fn a_sub_path_that_is_bound_anew_leaves_the_hosts_mounts() {
+    on_a_shared_host(|host, disk| {
+        let target = host.join("pods/u-1/volume-subpaths/v/c/0");
+        for _ in 0..2 {
+            subpath::bind(disk, Path::new("."), &target).unwrap();
+            assert!(target.join("nested/data").exists());
+        }
+        let layers = mount_table::points().unwrap().into_iter().filter(|point| *point == target);
+        assert_eq!(layers.count(), 1);
+    });
+}

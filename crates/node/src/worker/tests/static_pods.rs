@@ -1,0 +1,64 @@
+//! Pods of manifests, and their mirrors in the API.
+
+use crate::agent::bed::{Bed, NODE, pass};
+use client::{DeleteOptions, ObjectKey};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+/// The name of the mirror.
+fn mirror() -> String {
+    format!("web-{NODE}")
+}
+
+fn write_manifest(bed: &Bed, container: Value) {
+    let mut spec = bed.spec(json!({}), container);
+    spec.as_object_mut().unwrap().remove("nodeName");
+    spec.as_object_mut().unwrap().remove("automountServiceAccountToken");
+    let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "web" }, "spec": spec });
+    std::fs::write(bed.manifests().join("web.json"), pod.to_string()).unwrap();
+}
+
+/// T-NODE-90: the end of a static pod does not wait for a mirror that somebody has deleted.
+#[tokio::test(start_paused = true)]
+async fn a_static_pod_is_replaced_although_its_mirror_was_deleted() {
+    let bed = Bed::new().await;
+    write_manifest(&bed, json!({ "args": ["old"] }));
+    let _agent = bed.agent().await;
+    bed.until_running(&mirror()).await;
+    bed.machine.ignores_stop();
+    write_manifest(&bed, json!({ "args": ["new"] }));
+    bed.until_asked(|asked| asked.contains(&"stop c".to_owned())).await;
+    let key = ObjectKey::new("default", &mirror());
+    bed.client.delete::<Pod>(&key, &DeleteOptions::default().grace(0)).await.unwrap();
+    bed.until_asked(|asked| asked.iter().filter(|asked| *asked == "run sandbox").count() == 2).await;
+    bed.until_running(&mirror()).await;
+    pass(1000).await;
+}
+
+/// T-NODE-89
+#[tokio::test(start_paused = true)]
+async fn the_mirror_of_a_manifest_that_went_while_no_agent_looked_goes() {
+    let bed = Bed::new().await;
+    write_manifest(&bed, json!({}));
+    let agent = bed.agent().await;
+    bed.until_running(&mirror()).await;
+    drop(agent);
+    std::fs::remove_file(bed.manifests().join("web.json")).unwrap();
+    let _agent = bed.agent().await;
+    bed.until_gone(&mirror()).await;
+    pass(10_000).await;
+    assert!(bed.machine.is_empty());
+}
+
+/// T-NODE-89
+#[tokio::test(start_paused = true)]
+async fn a_mirror_goes_although_the_api_did_not_hear_of_it_at_first() {
+    let bed = Bed::new().await;
+    write_manifest(&bed, json!({}));
+    let _agent = bed.agent().await;
+    bed.until_running(&mirror()).await;
+    bed.refuse_deletes(3);
+    std::fs::remove_file(bed.manifests().join("web.json")).unwrap();
+    bed.until_asked(|asked| asked.contains(&"stop c".to_owned())).await;
+    bed.until_gone(&mirror()).await;
+}
