@@ -331,10 +331,7 @@ mod tests {
     async fn a_binding_that_panics_is_one_that_failed() {
         let pod = Arc::new(crate::pod::tests::asking("p", "1", "1Gi"));
         let failed = Done::NotBound { pod, volumes: Choice::default(), why: None };
-        let deed = async {
-            let nothing: Option<Done> = None;
-            nothing.expect("as planned")
-        };
+        let deed = async { panic!("as planned") };
         let done = ending_anyhow(deed, failed).await;
         assert!(matches!(done, Done::NotBound { pod, .. } if pod.key.name() == "p"));
     }

@@ -206,6 +206,17 @@ pub(crate) fn type_prefix(kind: &Kind) -> String {
     format!("{{\"kind\":\"{}\",\"apiVersion\":\"{}\",", kind.kind, kind.api_version())
 }
 
+/// The text of a stored object's metadata.
+pub(crate) fn metadata(stored: &[u8]) -> Option<&[u8]> {
+    const KEY: &[u8] = b",\"metadata\":";
+    let at = stored.windows(KEY.len()).position(|text| text == KEY)? + KEY.len();
+    let rest = &stored[at..];
+    let mut values =
+        serde_json::Deserializer::from_slice(rest).into_iter::<serde::de::IgnoredAny>();
+    values.next()?.ok()?;
+    rest.get(..values.byte_offset())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -232,5 +243,20 @@ mod tests {
         let item = bytes.strip_prefix(type_prefix(&kind).as_bytes()).unwrap();
         let read: Value = serde_json::from_slice(&[b"{", item].concat()).unwrap();
         assert_eq!(read, json!({"metadata": {"name": "a", "resourceVersion": ""}, "spec": {}}));
+    }
+
+    /// A-21, for watches
+    #[test]
+    fn the_metadata_is_cut_out_whole_whatever_its_strings_look_like() {
+        let metadata = json!({
+            "annotations": {"a": "}],\\\"metadata\\\":{"},
+            "name": "a",
+            "resourceVersion": "",
+        });
+        let pod = json!({"metadata": metadata, "spec": {"metadata": {"name": "b"}}});
+        let Draft { bytes, .. } = draft(&pod_kind(), &pod);
+        let cut: Value = serde_json::from_slice(super::metadata(&bytes).unwrap()).unwrap();
+        assert_eq!(cut, metadata);
+        assert_eq!(super::metadata(b"{}"), None);
     }
 }

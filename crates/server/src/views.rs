@@ -123,7 +123,7 @@ pub(crate) fn partial(object: &Value, beta: bool) -> Value {
     })
 }
 
-fn meta_version(beta: bool) -> &'static str {
+pub(crate) fn meta_version(beta: bool) -> &'static str {
     if beta { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" }
 }
 

@@ -10,7 +10,7 @@ use crate::call::{Call, invalid_options};
 use crate::customs;
 use crate::error::{ApiError, Result};
 use crate::negotiate::{Form, Offer, View};
-use crate::object::{ENVELOPE, Event, Object};
+use crate::object::{self, ENVELOPE, Event, Object};
 use crate::verbs::list::Filter;
 use crate::views::{self, IncludeObject};
 use api::Errors;
@@ -174,6 +174,15 @@ fn line(kind: &str, object: &Value) -> Bytes {
     Bytes::from(format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n"))
 }
 
+/// [`views::partial`], as text.
+fn partial_line(kind: &str, metadata: &[u8], beta: bool) -> Bytes {
+    let version = views::meta_version(beta);
+    let head = format!(
+        "{{\"type\":\"{kind}\",\"object\":{{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"{version}\",\"metadata\":"
+    );
+    [head.as_bytes(), metadata, b"}}\n"].concat().into()
+}
+
 fn next_bookmark(ends: Instant) -> Instant {
     let now = Instant::now();
     let last = ends.checked_sub(BOOKMARK_BEFORE_END).filter(|last| *last > now);
@@ -302,7 +311,7 @@ impl Shape {
                 object["metadata"]["resourceVersion"] = event.revision.to_string().into();
                 object
             }
-            _ => views::value(&self.filter.kind, &event.object),
+            _ => return Some(self.as_it_is(name(seen), &event.object)),
         };
         Some(self.made(name(seen), object))
     }
@@ -310,7 +319,7 @@ impl Shape {
     /// An object that was there before the watch began.
     fn synthetic(&mut self, object: &Arc<Object>) -> Bytes {
         if !self.is_plain(object) {
-            return self.made("ADDED", views::value(&self.filter.kind, object));
+            return self.as_it_is("ADDED", object);
         }
         let bytes = object.bytes();
         let mut line =
@@ -323,6 +332,18 @@ impl Shape {
 
     fn is_plain(&self, object: &Object) -> bool {
         self.form.view == View::Whole && self.filter.is_stored_form(object)
+    }
+
+    /// Of most objects that somebody watches the metadata of, it is cut out of the stored text: the
+    /// garbage collector watches everything in this way.
+    fn as_it_is(&mut self, kind: &str, object: &Object) -> Bytes {
+        if let View::Partial { beta } = self.form.view
+            && self.filter.is_stored_form(object)
+            && let Some(metadata) = object::metadata(object.as_slice())
+        {
+            return partial_line(kind, metadata, beta);
+        }
+        self.made(kind, views::value(&self.filter.kind, object))
     }
 
     fn made(&mut self, kind: &str, object: Value) -> Bytes {
