@@ -168,7 +168,8 @@ impl Termination {
 
     /// CRI runtimes do not say which signal ended a container; who was killed is known all the same.
     fn killed_before(&self, exit: &Step) -> bool {
-        let killed = self.kills().any(|kill| kill.container == exit.container && kill.at <= exit.at);
+        let killed =
+            self.kills().any(|kill| kill.container == exit.container && kill.at <= exit.at);
         killed && matches!(exit.what, What::Exited { exit_code: 137, .. })
     }
 
