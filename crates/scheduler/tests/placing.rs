@@ -182,6 +182,9 @@ async fn c_168_a_claim_is_bound_to_a_volume_that_waits() {
         "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteOnce"],
         "storageClassName": "kept", "hostPath": { "path": "/tmp/nowhere" } } });
     cluster.client.create::<PersistentVolume>(&cluster::read(volume)).await.unwrap();
+    // As whoever binds volumes says of one that is free; nobody is here to say it.
+    let free = json!({ "status": { "phase": "Available" } });
+    cluster.client.patch_status::<PersistentVolume>(&ObjectKey::cluster("v"), &free).await.unwrap();
     let volumes = client::Cache::<PersistentVolume>::start(&cluster.client);
     let mut changes = volumes.subscribe();
     cluster.pod("web", using("kept")).await;
