@@ -51,11 +51,8 @@ impl Deadline {
     }
 
     /// The work's answer, or that it took too long. `finishes`: it is done even if nobody waits.
-    pub(crate) async fn bounds<W>(self, work: W, finishes: bool) -> Result<Answer>
-    where
-        W: Future<Output = Result<Answer>> + Send + 'static,
-    {
-        let mut work = Work { rest: Some(Box::pin(work)), finishes };
+    pub(crate) async fn bounds(self, work: Rest, finishes: bool) -> Result<Answer> {
+        let mut work = Work { rest: Some(work), finishes };
         match tokio::time::timeout_at(self.at, &mut work).await {
             Ok(answer) => answer,
             Err(_) => Err(ApiError::Timeout {
@@ -67,9 +64,11 @@ impl Deadline {
     }
 }
 
+type Rest = Pin<Box<dyn Future<Output = Result<Answer>> + Send>>;
+
 /// Work that was begun. Dropped before its end, it goes on by itself.
 struct Work {
-    rest: Option<Pin<Box<dyn Future<Output = Result<Answer>> + Send>>>,
+    rest: Option<Rest>,
     finishes: bool,
 }
 
@@ -138,7 +137,7 @@ mod tests {
     }
 
     /// Work of ten minutes that says when it is done.
-    fn long_work() -> (Arc<AtomicBool>, impl Future<Output = Result<Answer>> + Send + 'static) {
+    fn long_work() -> (Arc<AtomicBool>, Rest) {
         let done = Arc::new(AtomicBool::new(false));
         let tells = done.clone();
         let work = async move {
@@ -146,7 +145,7 @@ mod tests {
             tells.store(true, Ordering::SeqCst);
             Ok(answer::text(StatusCode::OK, "ok"))
         };
-        (done, work)
+        (done, Box::pin(work))
     }
 
     async fn later(seconds: u64) {

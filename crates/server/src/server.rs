@@ -296,14 +296,16 @@ impl Server {
                 if let Some(told) = call.kind.custom.as_ref().and_then(|c| c.deprecation.as_ref()) {
                     call.warn(told);
                 }
-                let work = async move {
+                // In a box from the start: futures hold all that they may wait for, and this one would be
+                // in there three times.
+                let work = Box::pin(async move {
                     // Work that nobody waits for any longer counts until it is done.
                     let _permit = permit;
                     let answered = dispatch::resource(&call, &parts.method, verb).await;
                     let mut answer = answered.unwrap_or_else(Answer::from);
                     answer::add_warnings(&mut answer, &call.take_warnings());
                     Ok(crate::gzip::maybe(&call.headers, answer))
-                };
+                });
                 match deadline {
                     None => work.await,
                     Some(deadline) => deadline.bounds(work, dispatch::finishes(verb)).await,
