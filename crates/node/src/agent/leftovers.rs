@@ -15,7 +15,8 @@ use std::sync::Arc;
 /// `known`: pods that are somebody's.
 pub(super) async fn sweep(parts: &Arc<Parts>, known: BTreeSet<String>) -> BoxFuture<'static, ()> {
     // Before it is known what runs, nothing can be started either.
-    let sandboxes = insist("what is left of earlier pods is not known", || parts.runtime.sandboxes());
+    let sandboxes =
+        insist("what is left of earlier pods is not known", || parts.runtime.sandboxes());
     let sandboxes = sandboxes.await;
     let keys: BTreeSet<String> =
         sandboxes.iter().map(|sandbox| network_key(&sandbox.pod.uid, sandbox.attempt)).collect();

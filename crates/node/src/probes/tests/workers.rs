@@ -220,8 +220,7 @@ async fn t_node_60_t_node_61_ending_stops_liveness_of_regular_containers_only() 
 #[tokio::test(start_paused = true)]
 async fn a_container_that_has_not_started_is_not_ready_because_it_ends() {
     let startup = probe(json!({ "failureThreshold": 100, "exec": { "command": ["started"] } }));
-    let mut stage =
-        Stage::with(json!({ "startupProbe": startup.clone() }), End::Exit(1, "")).await;
+    let mut stage = Stage::with(json!({ "startupProbe": startup.clone() }), End::Exit(1, "")).await;
     pass(20).await;
     assert_eq!(stage.said(), (false, false, None));
     stage.prober.stop_liveness("u1");

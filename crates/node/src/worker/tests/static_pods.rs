@@ -14,7 +14,8 @@ fn write_manifest(bed: &Bed, container: Value) {
     let mut spec = bed.spec(json!({}), container);
     spec.as_object_mut().unwrap().remove("nodeName");
     spec.as_object_mut().unwrap().remove("automountServiceAccountToken");
-    let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "web" }, "spec": spec });
+    let pod =
+        json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "web" }, "spec": spec });
     std::fs::write(bed.manifests().join("web.json"), pod.to_string()).unwrap();
 }
 
@@ -30,7 +31,8 @@ async fn a_static_pod_is_replaced_although_its_mirror_was_deleted() {
     bed.until_asked(|asked| asked.contains(&"stop c".to_owned())).await;
     let key = ObjectKey::new("default", &mirror());
     bed.client.delete::<Pod>(&key, &DeleteOptions::default().grace(0)).await.unwrap();
-    bed.until_asked(|asked| asked.iter().filter(|asked| *asked == "run sandbox").count() == 2).await;
+    bed.until_asked(|asked| asked.iter().filter(|asked| *asked == "run sandbox").count() == 2)
+        .await;
     bed.until_running(&mirror()).await;
     pass(1000).await;
 }
