@@ -16,7 +16,7 @@ use crate::node_object::Hardware;
 use crate::shutdown::Periods;
 use client::{Client, DeleteOptions, ObjectKey};
 use gate::Gate;
-use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
 use server::authn::User;
 use server::{Foundation, Indoors, Site};
@@ -28,7 +28,9 @@ use tempfile::TempDir;
 
 pub(crate) const NODE: &str = "n1";
 /// In simulated time. Nothing takes that long; it is there so that a failing test ends.
-const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Whoever waits looks so often, in milliseconds.
+const LOOK: u64 = 50;
 
 pub(crate) struct Bed {
     /// For whoever uses the cluster.
@@ -58,9 +60,6 @@ impl Bed {
         let indoors = site.start().await.unwrap();
         let admin = User::authenticated("tester", &["system:masters"]);
         let client = Client::in_process(indoors.server.door(admin));
-        let account = json!({ "metadata": { "namespace": "default", "name": "default" } });
-        let account: ServiceAccount = serde_json::from_value(account).unwrap();
-        client.create(&account).await.unwrap();
         std::fs::create_dir_all(directory.path().join("manifests")).unwrap();
         let (machine, refused) = (Machine::new(), Arc::default());
         Bed { client, machine, directory, refused, indoors, _site: site }
@@ -119,7 +118,7 @@ impl Bed {
 
     pub(crate) fn spec(&self, mut spec: Value, mut container: Value) -> Value {
         container["name"] = "c".into();
-        container["image"] = "i".into();
+        container["image"] = "i:1".into();
         spec["containers"] = json!([container]);
         spec["nodeName"] = NODE.into();
         spec["automountServiceAccountToken"] = false.into();
@@ -153,7 +152,7 @@ impl Bed {
                 if let Some(pod) = self.find(name).await.filter(|pod| so(pod)) {
                     return pod;
                 }
-                pass(10).await;
+                pass(LOOK).await;
             }
         };
         match tokio::time::timeout(PATIENCE, waits).await {
@@ -169,7 +168,7 @@ impl Bed {
     pub(crate) async fn until_gone(&self, name: &str) {
         let waits = async {
             while self.find(name).await.is_some() {
-                pass(10).await;
+                pass(LOOK).await;
             }
         };
         assert!(tokio::time::timeout(PATIENCE, waits).await.is_ok(), "{name} is still there");
@@ -179,7 +178,7 @@ impl Bed {
     pub(crate) async fn until_asked(&self, so: impl Fn(&[String]) -> bool) {
         let waits = async {
             while !so(&self.machine.asked()) {
-                pass(10).await;
+                pass(LOOK).await;
             }
         };
         let asked = tokio::time::timeout(PATIENCE, waits).await;

@@ -69,7 +69,7 @@ async fn an_ending_that_was_given_up_takes_no_time_from_the_next() {
     drop(agent);
 
     let _agent = bed.agent_with(kept).await;
-    pass(3_600_000).await;
+    pass(120_000).await;
     bed.machine.forget_asked();
     bed.delete("web", Some(20)).await;
     pass(19_000).await;
