@@ -150,7 +150,7 @@ async fn ensure_own_service(server: &Server, address: SocketAddr) -> Result<(), 
 /// address is given back after the Service is gone, so its claim is looked after too.
 async fn keep_own_service(server: Server, address: SocketAddr, collection: &'static str) {
     let api_ip = services::API_ADDRESS.to_string();
-    let mut follower = Follower::of(&server, collection);
+    let mut follower = Follower::of(server.store(), collection);
     loop {
         let gone = match follower.next().await {
             Heard::Missed => true,
@@ -262,7 +262,7 @@ pub(crate) fn refresh_policy(server: &Server) {
 
 /// Other servers on the same store change roles too.
 async fn follow_roles(server: Server) {
-    let follow = |plural: &str| Follower::of(&server, &format!("{RBAC}/{plural}"));
+    let follow = |plural: &str| Follower::of(server.store(), &format!("{RBAC}/{plural}"));
     let (mut a, mut b) = (follow("clusterroles"), follow("clusterrolebindings"));
     let (mut c, mut d) = (follow("roles"), follow("rolebindings"));
     loop {
@@ -310,7 +310,7 @@ async fn furnish(server: &Server, namespace: &str) -> Result<(), String> {
 
 /// Puts back what somebody deleted.
 async fn refurnish(server: Server, collection: &'static str) {
-    let mut follower = Follower::of(&server, collection);
+    let mut follower = Follower::of(server.store(), collection);
     loop {
         let namespaces: Vec<String> = match follower.next().await {
             Heard::Events(events) => {
