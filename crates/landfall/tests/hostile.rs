@@ -67,10 +67,12 @@ impl Bed {
 
 /// What the server writes by itself at the start is written.
 async fn settle(client: &mut Client) {
-    let mut last = Value::Null;
-    for _ in 0..50 {
+    let (mut last, mut same) = (Value::Null, 0);
+    for _ in 0..100 {
         let now = client.get(MAPS).await.unwrap().json()["metadata"]["resourceVersion"].clone();
-        if now == last {
+        same = if now == last { same + 1 } else { 0 };
+        // On a busy machine there are pauses between two writes.
+        if same == 10 {
             return;
         }
         last = now;
