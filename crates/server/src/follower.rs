@@ -86,7 +86,7 @@ mod tests {
         put(&store, "mine", "a", 1).await;
         assert_eq!(heard(&mut follower).await, "a");
         for number in 0..50 {
-            put(&store, "others", &format!("o{number}"), 1000).await;
+            put(&store, "mine", &format!("o{number}"), 1000).await;
         }
         put(&store, "mine", "b", 1).await;
         assert_eq!(heard(&mut follower).await, "missed");
