@@ -485,8 +485,15 @@ impl Judge {
             return broken("T-NODE-19", why);
         }
         let pod = self.pods.get(&container.uid);
-        if let Some((first, grace)) = pod.and_then(|pod| pod.deleted) {
-            let earliest = first + seconds(grace);
+        if let Some(pod) = pod
+            && let Some((first, grace)) = pod.deleted
+        {
+            // Of a pod that had run to its end before, the time had begun to pass then (T-NODE-5).
+            let completed = stopped < first && self.completes(pod, container);
+            let begun = pod.object.sidecar(&container.name).filter(|_| completed);
+            let begun = begun.and_then(|place| self.turn(&container.uid, pod, place).ok());
+            let own = begun.map(|begun| begun + seconds(pod.object.own_grace()));
+            let earliest = (first + seconds(grace)).min(own.unwrap_or(Duration::MAX));
             if at + SAME < earliest {
                 let why = format!("{id} is killed at {at:?}, before {earliest:?}");
                 return broken("T-INV-5", why);

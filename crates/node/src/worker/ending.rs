@@ -73,6 +73,8 @@ pub(super) struct Drive {
     /// Hooks that this node runs by itself: nobody needs them when the last container has ended. (A hook
     /// that is a command ends with its container.)
     hooks: JoinSet<()>,
+    /// Signals on their way, until they are told.
+    signals: JoinSet<()>,
 }
 
 impl Worker {
@@ -233,6 +235,10 @@ impl Worker {
                 }
             }
         }
+        // A process may end before the one who sent the signal has said so: what comes after the last
+        // exit closes the record, and the signal has to be in it.
+        drive.waiting.close();
+        while drive.signals.join_next().await.is_some() {}
         Ok(())
     }
 
@@ -331,7 +337,7 @@ impl Worker {
                 let window = drive.now().until(kill_at);
                 let inputs = drive.inputs.clone();
                 let teller = self.teller_of(drive, &id);
-                tokio::spawn(async move {
+                drive.signals.spawn(async move {
                     let asked = stamp();
                     if let Err(error) = runtime.stop_container(&id, window).await {
                         tracing::warn!(%error, id, "the stop signal was not sent");
@@ -349,7 +355,7 @@ impl Worker {
                 let inputs = drive.inputs.clone();
                 let teller = self.teller_of(drive, &id);
                 self.tell_kill(drive, &id);
-                tokio::spawn(async move {
+                drive.signals.spawn(async move {
                     let at = stamp();
                     if let Err(error) = runtime.kill_container(&id).await {
                         tracing::warn!(%error, id, "a container was not killed");
@@ -456,6 +462,7 @@ impl Drive {
             overdue: None,
             kept: None,
             hooks: JoinSet::new(),
+            signals: JoinSet::new(),
         }
     }
 

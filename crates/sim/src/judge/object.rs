@@ -39,6 +39,7 @@ struct Metadata {
 struct Spec {
     node_name: String,
     restart_policy: String,
+    termination_grace_period_seconds: i64,
     containers: Vec<Container>,
     init_containers: Vec<Container>,
 }
@@ -94,6 +95,11 @@ impl Object {
     pub(super) fn grace(&self) -> Option<i64> {
         self.metadata.deletion_timestamp.as_ref()?;
         Some(self.metadata.deletion_grace_period_seconds.unwrap_or_default())
+    }
+
+    /// How long it has when nobody says otherwise.
+    pub(super) fn own_grace(&self) -> i64 {
+        self.spec.termination_grace_period_seconds
     }
 
     pub(super) fn finalizers(&self) -> usize {

@@ -45,7 +45,7 @@ fn a_sandbox_that_cannot_be_made_holds_no_address() {
         bed.machine.refuses("run_sandbox", usize::MAX);
         let ports = json!({ "ports": [{ "containerPort": 80, "hostPort": 8080 }] });
         let pod = bed.pod("web", json!({}), ports).await;
-        bed.until_asked(|asked| asked == ["run sandbox"]).await;
+        bed.until_asked(|asked| asked.first().is_some_and(|first| first == "run sandbox")).await;
         let key = network_key(pod.metadata.uid.as_deref().unwrap(), 0);
         let given_back = async {
             while network.find(&key).is_some() {
