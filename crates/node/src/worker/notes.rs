@@ -31,6 +31,10 @@ pub(super) struct Notes {
     exits: BTreeSet<String>,
 }
 
+/// What a shim needs to send a signal, in nanoseconds. It rests otherwise, so that it gets its turn at
+/// once.
+const SENT_WITHIN: i64 = 2_000_000;
+
 /// Tells from a task of its own.
 #[derive(Clone)]
 pub(super) struct Teller {
@@ -44,12 +48,14 @@ impl Teller {
         self.timeline.record_at(&self.pod, &self.container, at, what, "");
     }
 
-    /// The stop signal was sent between `asked` and now: half-way, if the runtime answers at once. If
-    /// it does not, the exit may lie in between as well, and only `asked` is certainly before it.
+    /// The stop signal was sent between `asked` and now: half-way, if the runtime answers at once. But
+    /// the exit may lie in between as well, if the runtime waits for it or this process waited for its
+    /// turn on a busy machine, and only `asked` is certainly before it.
     pub(super) async fn stop_sent(&self, runtime: &Arc<dyn Runtime>, id: &str, asked: Stamp) {
         let now = stamp();
         let prompt = runtime.features().prompt_stop;
-        let half = if prompt { (now.monotonic - asked.monotonic) / 2 } else { 0 };
+        let half =
+            ((now.monotonic - asked.monotonic) / 2).min(if prompt { SENT_WITHIN } else { 0 });
         let at = Stamp {
             at: asked.at.checked_add(SignedDuration::from_nanos(half)).unwrap_or(asked.at),
             monotonic: asked.monotonic + half,
