@@ -400,7 +400,8 @@ fn begin(
     actions: &mut Vec<Action>,
 ) -> Stage {
     if let Progress::StopSent { kill_at } = member.progress {
-        return Stage::Stopping { due: kill_at, signal: Sending::Sent };
+        // Somebody may have asked for less meanwhile.
+        return Stage::Stopping { due: kill_at, signal: Sending::Sent }.hurried(now, due);
     }
     actions.push(Action::Announce { id: member.id.clone() });
     if hold {

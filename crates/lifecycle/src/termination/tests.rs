@@ -297,6 +297,7 @@ fn t_edge_3_what_was_done_before_a_restart_of_the_agent_is_not_done_again() {
     let stop_sent = |s| Progress::StopSent { kill_at: Moment(Duration::from_secs(s)) };
     check_machine("stop sent", resumed(stop_sent(7)), &rest, &["7 kill app"]);
     check_machine("a longer grace now", resumed(stop_sent(7)), &[(0, term(30))], &["7 kill app"]);
+    check_machine("a shorter grace now", resumed(stop_sent(7)), &[(0, term(1))], &["2 kill app"]);
     check_machine("time is up", resumed(stop_sent(0)), &[(0, term(0))], &["0 kill app"]);
     check_machine(
         "hurried afterwards",

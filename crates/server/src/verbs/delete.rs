@@ -183,9 +183,12 @@ pub(crate) async fn delete_one(call: &Call, name: &str, options: &Options) -> Re
                 let asked = Asked::now(options.grace);
                 match write::write(call, name, expect, Some(&object)).await {
                     Ok(marked) if then_remove => {
-                        // Nothing may come between the two writes but other writers.
-                        let gone = second_write(call, name, marked, &object, options).await;
-                        terminations::marked(call, &old, &object, asked).await;
+                        // The record is on its way to the disk before the removal: no crash loses who
+                        // asked and keeps that it was done. Nobody waits for it in between, so that
+                        // only other writers come between the two writes of the object.
+                        let told = terminations::marked(call, &old, &object, asked);
+                        let gone = second_write(call, name, marked, &object, options);
+                        let ((), gone) = tokio::join!(biased; told, gone);
                         return gone;
                     }
                     Ok(marked) => {
