@@ -31,6 +31,23 @@ fn a_signal_that_was_not_sent_is_sent_by_the_next_agent() {
     }
 }
 
+/// Seeds that broke a rule once, and how.
+#[test]
+fn seeds_that_broke_a_rule_once_keep_it() {
+    let ground = Ground::lay().unwrap();
+    for (seed, once) in [
+        (5257, "the server died between a removal and its record: the node's signals had no place"),
+        (
+            6858,
+            "T-NODE-5: a pod that had run to its end was deleted; the judge took the later deadline",
+        ),
+        (7809, "T-EDGE-2: a shorter delete while the agent was away did not hurry the next one"),
+    ] {
+        let told = sim::run(&ground, scenario("mix"), seed, &Options::default()).unwrap();
+        assert!(told.violation.is_none(), "{once}: {:?}", told.violation);
+    }
+}
+
 /// Decision 1 of the design: a seed replays byte for byte. `make sim` does it with a hundred.
 #[test]
 fn the_same_seed_tells_the_same_story() {
