@@ -95,7 +95,7 @@ pub(crate) enum Command {
     ///     landfall sim --list                      what can be simulated
     ///     landfall sim crash --seed 7 --story      one story, line by line
     ///     landfall sim mix --seeds 0..10000        many stories, until one breaks a rule
-    ///     landfall sim scale --nodes 250 --pods 20000   what a pod costs when there are many
+    ///     landfall sim scale --nodes 1000 --pods 20000   what a pod costs when there are many
     ///
     /// A seed that breaks a rule is printed with its story and the command that tells it again.
     #[command(verbatim_doc_comment)]
