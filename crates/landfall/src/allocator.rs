@@ -4,8 +4,8 @@
 //! keeps megabytes at hand, and there is a shim for every pod. Both are in one binary, so the choice
 //! is made before the first allocation, and then holds for every one.
 //!
-//! mimalloc is told to do without huge pages and to give back at once what is free: an idle server is
-//! a third smaller for it. Whoever knows better says so in its variables.
+//! mimalloc is told to do without huge pages: an idle server is almost a third smaller for it. Whoever
+//! knows better says so in its variable.
 
 #![allow(
     unsafe_code,
@@ -42,10 +42,8 @@ extern "C" fn choose(count: c_int, args: *const *const c_char, _env: *const *con
 
 /// Read by mimalloc at its first allocation. Set before there is another thread.
 fn stay_small() {
-    for (name, value) in [(c"MIMALLOC_ALLOW_THP", c"0"), (c"MIMALLOC_PURGE_DELAY", c"0")] {
-        // SAFETY: both are strings that end in zero, and nobody else reads the environment yet.
-        unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 0) };
-    }
+    // SAFETY: both are strings that end in zero, and nobody else reads the environment yet.
+    unsafe { libc::setenv(c"MIMALLOC_ALLOW_THP".as_ptr(), c"0".as_ptr(), 0) };
 }
 
 /// What mimalloc refuses for a whole process is inherited, over `exec` too: containers are children of
