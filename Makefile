@@ -13,15 +13,16 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 # Steps of one target come one after another, whatever -j says.
 .NOTPARALLEL:
-.PHONY: help up build sim test test-containerd test-endings-long test-identity lint coverage bench install clean
+.PHONY: help up build sim sim-endings test test-containerd test-endings-long test-identity lint coverage bench install clean
 
 help:
 	@echo 'make up       build landfall and run it, with its data in DATA_DIR ($(DATA_DIR))'
-	@echo 'make test     everything that must pass: formatting, lints, tests, some of them also on containerd'
+	@echo 'make test     everything that must pass: formatting, lints, tests, some also on containerd, simulated endings'
 	@echo 'make test-containerd   all tests of pods once more, on containerd'
 	@echo 'make test-endings-long   tests of endings that take their true time'
 	@echo 'make test-identity   never two pods of one name: STORIES=20 of cut networks and killed nodes, from SEED=1'
-	@echo 'make sim      ten thousand simulated clusters, every ending checked; SEEDS=0..100 for fewer'
+	@echo 'make sim-endings   ten thousand simulated clusters, every ending checked; SEEDS=0..100 for fewer'
+	@echo 'make sim      these, and ten thousand in which names must stay single, and a hundred that must fall silent'
 	@echo 'make lint     formatting and lints only'
 	@echo 'make coverage  which rules are named by tests; RULES="T-NODE W" also by which (docs/rules.txt)'
 	@echo 'make bench    measure; BENCH="--quick", "--grow", "--json" (docs/BENCHMARKS.md)'
@@ -39,11 +40,14 @@ test: install lint
 	scripts/coverage --check
 	$(CARGO) nextest run --workspace --locked
 	scripts/test-containerd --or-skip --workspace -E '$(ON_CONTAINERD)'
+	$(MAKE) sim-endings
 
 # On a rule that is broken: prints the seed, its story, and the command that tells it again.
-sim: build
+sim-endings: build
 	$(TARGET_DIR)/release/landfall sim mix --seeds 0..100 --twice
 	$(TARGET_DIR)/release/landfall sim mix --seeds $(SEEDS)
+
+sim: sim-endings
 	$(TARGET_DIR)/release/landfall sim identity --seeds $(SEEDS)
 	$(TARGET_DIR)/release/landfall sim settle --seeds 0..100
 
