@@ -6,8 +6,9 @@
 //! a known place because only the store knows it (decision 3 of the design).
 
 use api::Kind;
+use api::selector::FieldSelector;
 use serde_json::{Value, json};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use store::{Draft, Envelope};
 
 pub(crate) type Store = store::Store<Index>;
@@ -25,6 +26,9 @@ pub(crate) const ENVELOPE: Envelope = Envelope {
 /// What selectors and lists want to know of an object; read from its bytes when first asked for.
 pub(crate) struct Index {
     meta: OnceLock<Meta>,
+    /// Of a pod: the node that it is on, or nothing. Every node follows its own pods, so this is read at
+    /// once and is what pods are kept by.
+    node: Option<Arc<str>>,
     /// The values of the kind's selectable fields. A resource with two views (events) has two
     /// lists of fields: the stored view's and the other's.
     fields: [OnceLock<Vec<String>>; 2],
@@ -46,9 +50,39 @@ pub(crate) struct Meta {
 }
 
 impl store::Index for Index {
-    fn read(_collection: &str, _name: &str, _bytes: &[u8]) -> Self {
-        Index { meta: OnceLock::new(), fields: [const { OnceLock::new() }; 2] }
+    fn read(collection: &str, _name: &str, bytes: &[u8]) -> Self {
+        let node = (collection == PODS).then(|| node_of(bytes));
+        Index { meta: OnceLock::new(), node, fields: [const { OnceLock::new() }; 2] }
     }
+
+    fn topic(&self) -> Option<&Arc<str>> {
+        self.node.as_ref().filter(|node| !node.is_empty())
+    }
+}
+
+const PODS: &str = "pods";
+const NODE_FIELD: &str = "spec.nodeName";
+
+/// The topic that has all that a selector can mean, if there is one.
+pub(crate) fn topic<'a>(collection: &str, fields: &'a FieldSelector) -> Option<&'a str> {
+    let node = fields.exact(NODE_FIELD).filter(|node| !node.is_empty());
+    node.filter(|_| collection == PODS)
+}
+
+/// Reads as little as can be: everything that is stored of a pod comes by here.
+fn node_of(bytes: &[u8]) -> Arc<str> {
+    #[derive(serde::Deserialize, Default)]
+    struct Pod<'a> {
+        #[serde(borrow, default)]
+        spec: Spec<'a>,
+    }
+    #[derive(serde::Deserialize, Default)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Spec<'a> {
+        #[serde(borrow)]
+        node_name: std::borrow::Cow<'a, str>,
+    }
+    serde_json::from_slice::<Pod>(bytes).unwrap_or_default().spec.node_name.into()
 }
 
 /// The questions asked of stored objects.
@@ -94,6 +128,7 @@ impl Stored for Object {
         match field {
             "metadata.name" => Some(name),
             "metadata.namespace" => Some(namespace),
+            NODE_FIELD if self.index().node.is_some() => self.index().node.as_deref(),
             _ => {
                 let at = kind.rules.fields.iter().position(|(known, _)| *known == field)?;
                 let view = usize::from(!api::convert::is_identity(kind));
