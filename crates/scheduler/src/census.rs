@@ -84,7 +84,7 @@ impl Question {
 }
 
 /// One label that whoever is selected has.
-fn demanded(selector: &LabelSelector) -> Option<(&str, &str)> {
+pub(crate) fn demanded(selector: &LabelSelector) -> Option<(&str, &str)> {
     selector.requirements().iter().find_map(|requirement| {
         let one = matches!(requirement.operator, Operator::Equals | Operator::In);
         match requirement.values.as_slice() {
@@ -95,7 +95,7 @@ fn demanded(selector: &LabelSelector) -> Option<(&str, &str)> {
 }
 
 /// Neither a namespace nor a label has these characters in it.
-fn place(namespace: Option<&str>, label: Option<(&str, &str)>) -> String {
+pub(crate) fn place(namespace: Option<&str>, label: Option<(&str, &str)>) -> String {
     let namespace = namespace.unwrap_or("*");
     match label {
         Some((key, value)) => format!("{namespace}|{key}={value}"),
