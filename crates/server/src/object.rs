@@ -5,6 +5,7 @@
 //! items do not repeat them, can take everything behind them; the resource version stands at
 //! a known place because only the store knows it (decision 3 of the design).
 
+use crate::fields;
 use api::Kind;
 use api::selector::FieldSelector;
 use serde_json::{Value, json};
@@ -131,9 +132,11 @@ impl Stored for Object {
             NODE_FIELD if self.index().node.is_some() => self.index().node.as_deref(),
             _ => {
                 let at = kind.rules.fields.iter().position(|(known, _)| *known == field)?;
-                let view = usize::from(!api::convert::is_identity(kind));
-                let values = self.index().fields[view].get_or_init(|| {
-                    let object = api::convert::from_storage(kind, &self.value());
+                let same = api::convert::is_identity(kind);
+                let values = self.index().fields[usize::from(!same)].get_or_init(|| {
+                    let parts = same.then(|| fields::named(kind, &self.bytes())).flatten();
+                    let object =
+                        parts.unwrap_or_else(|| api::convert::from_storage(kind, &self.value()));
                     kind.rules.fields.iter().map(|(_, read)| read(&object)).collect()
                 });
                 values.get(at).map(String::as_str)
