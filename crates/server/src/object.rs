@@ -283,6 +283,30 @@ mod tests {
         assert_eq!(read, json!({"metadata": {"name": "a", "resourceVersion": ""}, "spec": {}}));
     }
 
+    #[test]
+    fn a_pod_is_found_by_its_node_and_a_selector_of_one_node_looks_there() {
+        use store::Index as _;
+        let read = |collection, pod: Value| {
+            let Draft { bytes, .. } = draft(&pod_kind(), &pod);
+            Index::read(collection, "a", &bytes).topic().map(|topic| topic.to_string())
+        };
+        let on = |node: Value| json!({"metadata": {"name": "a"}, "spec": {"nodeName": node}});
+        assert_eq!(read("pods", on(json!("n-1"))), Some("n-1".into()));
+        assert_eq!(read("pods", on(json!("n\"1"))), Some("n\"1".into()));
+        assert_eq!(read("pods", json!({"metadata": {"name": "a"}})), None);
+        assert_eq!(read("pods", on(json!(""))), None);
+        assert_eq!(read("deployments", on(json!("n-1"))), None);
+
+        let looks = |collection, selector: &str| {
+            topic(collection, &FieldSelector::parse(selector).unwrap()).map(str::to_owned)
+        };
+        assert_eq!(looks("pods", "status.phase=Running,spec.nodeName=n-1"), Some("n-1".into()));
+        for selector in ["", "spec.nodeName=", "spec.nodeName!=n-1", "metadata.name=a"] {
+            assert_eq!(looks("pods", selector), None, "{selector}");
+        }
+        assert_eq!(looks("deployments", "spec.nodeName=n-1"), None);
+    }
+
     /// A-21, for watches
     #[test]
     fn the_metadata_is_cut_out_whole_whatever_its_strings_look_like() {
