@@ -236,19 +236,19 @@ on_both! {
         bed.options.history_events = 8;
         let store = bed.open().await;
         create(&store, "a", "early").await;
-        create(&store, "b", "late").await;
+        create(&store, "b", "there").await;
         let (revision, there, mut watcher) = store.list_and_watch_of(PODS, EARLY, "");
         assert_eq!(listed(&there), "a=early");
         assert_eq!(listed(&store.list_of(PODS, EARLY, "b", None).1), "");
         assert_eq!(listed(&store.list_of(PODS, "nobody's", "", None).1), "");
-        update(&store, "b", "later").await;
+        update(&store, "b", "then").await;
         update(&store, "b", "first").await;
         update(&store, "a", "nowhere").await;
         update(&store, "a", "never").await;
         delete(&store, "b").await;
         assert_eq!(
             told(&watcher.next(10).await.unwrap()),
-            "*b=first(later) *a=nowhere(early) -b=first(first)"
+            "*b=first(then) *a=nowhere(early) -b=first(first)"
         );
         // Others may fill the ring many times over: nothing of this topic is lost by that.
         for number in 0..20 {
