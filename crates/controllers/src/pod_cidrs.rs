@@ -1,11 +1,15 @@
 //! Gives every node a piece of the range that pods have their addresses from (C-184). Once given it
 //! is never changed, and comes back when the node goes: whoever got none waits for that.
+//!
+//! `pod_cidrs/ledger.rs` knows who has what.
+
+mod ledger;
 
 use crate::start::Cluster;
 use client::{Next, ObjectKey, Queue, reference, run_controller};
 use k8s_openapi::api::core::v1::Node;
+use ledger::Ledger;
 use serde_json::json;
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -57,11 +61,6 @@ impl Range {
         }
         ((from - ours) / step) as u32..(to - ours).div_ceil(step) as u32
     }
-
-    /// The first piece that nobody has.
-    fn free(self, taken: &BTreeSet<u32>) -> Option<u32> {
-        (0..self.pieces()).find(|number| !taken.contains(number))
-    }
 }
 
 impl Default for Range {
@@ -70,57 +69,37 @@ impl Default for Range {
     }
 }
 
-/// What was given, and may not be in the cache yet.
-type Given = Mutex<BTreeMap<ObjectKey, u32>>;
-
-/// Nodes for which there was nothing left.
-type Hungry = Arc<Mutex<BTreeSet<ObjectKey>>>;
-
 pub(crate) async fn run(cluster: &Cluster, range: Range) {
     let queue = Queue::new();
-    let (given, hungry) = (Given::default(), Hungry::default());
-    let waiting = hungry.clone();
-    cluster.nodes.feed_changes(&queue, move |before, after| {
-        let said =
-            |node: &Node| (node.metadata.uid.clone(), cidrs(node).map(str::to_owned).collect());
-        let (was, is): (Option<(_, BTreeSet<String>)>, _) = (before.map(said), after.map(said));
-        if was == is {
-            return Vec::new();
-        }
-        let freed = was.into_iter().flat_map(|(_, cidrs)| cidrs);
-        let freed = freed.map(|cidr| range.touched(&cidr).len()).sum();
-        // The node itself first: what it was given comes back then.
-        let itself = after.or(before).map(ObjectKey::of);
-        itself.into_iter().chain(locked(&waiting).iter().take(freed).cloned()).collect()
-    });
+    let ledger = Arc::new(Mutex::new(Ledger::new(range)));
+    let written = ledger.clone();
+    cluster.nodes.feed_changes(&queue, move |before, after| locked(&written).see(before, after));
     cluster.nodes.synced().await;
     // One at a time: what one node gets, the next must not.
-    run_controller("pod-cidrs", &queue, 1, |key| reconcile(cluster, range, &given, &hungry, key))
-        .await;
+    run_controller("pod-cidrs", &queue, 1, |key| reconcile(cluster, range, &ledger, key)).await;
 }
 
 async fn reconcile(
     cluster: &Cluster,
     range: Range,
-    given: &Given,
-    hungry: &Hungry,
+    ledger: &Mutex<Ledger>,
     key: ObjectKey,
 ) -> client::Result<Next> {
-    let node = cluster.nodes.get(&key);
-    let Some(node) = node.filter(|node| cidrs(node).next().is_none()) else {
-        locked(given).remove(&key); // It has one, or is gone.
-        locked(hungry).remove(&key);
+    let Some(node) = cluster.nodes.get(&key) else {
+        locked(ledger).take_back(&key);
         return Ok(Next::Change);
     };
-    // Before it is looked what is free, so that nothing that comes back meanwhile is missed.
-    locked(hungry).insert(key.clone());
-    let Some(number) = choose(cluster, range, given, &key) else {
+    if cidrs(&node).next().is_some() {
+        return Ok(Next::Change);
+    }
+    // In two steps: no lock is held while somebody is told.
+    let number = locked(ledger).give(&key);
+    let Some(number) = number else {
         let name = key.name();
         let message = format!("Node {name} status is now: CIDRNotAvailable");
         cluster.recorder.normal(&reference(&*node), "CIDRNotAvailable", message);
         return Ok(Next::Change);
     };
-    locked(hungry).remove(&key);
     let cidr = range.piece(number);
     let patch = json!({
         "metadata": { "uid": node.metadata.uid },
@@ -130,22 +109,6 @@ async fn reconcile(
         Err(error) if error.is_not_found() || error.is_conflict() => Ok(Next::Change),
         patched => patched.map(|_| Next::Change),
     }
-}
-
-/// What this node was given before, or else the first piece that no node has.
-fn choose(cluster: &Cluster, range: Range, given: &Given, key: &ObjectKey) -> Option<u32> {
-    let mut given = locked(given);
-    if let Some(number) = given.get(key) {
-        return Some(*number);
-    }
-    let nodes = cluster.nodes.list();
-    let mut taken: BTreeSet<u32> = given.values().copied().collect();
-    for cidr in nodes.iter().flat_map(|node| cidrs(node)) {
-        taken.extend(range.touched(cidr));
-    }
-    let number = range.free(&taken)?;
-    given.insert(key.clone(), number);
-    Some(number)
 }
 
 fn cidrs(node: &Node) -> impl Iterator<Item = &str> {
@@ -178,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn c_184_what_a_node_has_is_not_given_again_whatever_its_size() {
+    fn c_184_a_node_has_every_piece_that_its_range_touches() {
         let range = Range::default();
         let cases = [
             ("10.244.3.0/24", 3..4),
@@ -191,7 +154,5 @@ mod tests {
         for (cidr, expected) in cases {
             assert_eq!(range.touched(cidr), expected, "{cidr}");
         }
-        assert_eq!(range.free(&[0, 1, 3].into()), Some(2));
-        assert_eq!(range.free(&(0..256).collect()), None);
     }
 }

@@ -182,8 +182,9 @@ impl Worker {
         let known = self.known_since.elapsed();
         metrics.observe("kubelet_pod_worker_start_duration_seconds", &[], known);
         let cause = self.live().await;
-        self.finish(&cause).await;
-        self.leave().await;
+        // On the heap while it lasts, as every pass: a pod that just runs is a small thing to wait for.
+        Box::pin(self.finish(&cause)).await;
+        Box::pin(self.leave()).await;
     }
 
     /// Ends what runs, takes away what it had, and sees to it that its end is stored.
@@ -218,7 +219,7 @@ impl Worker {
                 message: rejected.message.unwrap_or_default(),
                 disruption: false,
             });
-            self.finish(&Cause::Killed).await;
+            Box::pin(self.finish(&Cause::Killed)).await;
         } else {
             self.stage = Stage::Terminated;
             self.tell(rejected);
@@ -250,7 +251,7 @@ impl Worker {
                 return cause;
             }
             let began = Instant::now();
-            let passed = self.pass().await;
+            let passed = Box::pin(self.pass()).await;
             self.parts.metrics.observe(PASS, &[("operation_type", operation)], began.elapsed());
             operation = "sync";
             let next = match passed {

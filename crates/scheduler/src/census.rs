@@ -5,11 +5,12 @@
 //! counts, so that a decision does not cost more when there are more pods.
 
 use crate::pod::PodInfo;
-use api::selector::LabelSelector;
+use api::selector::{LabelSelector, Operator};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// How many questions are kept. Each costs a look at every pod of its namespaces that comes or goes.
+/// How many questions are kept. Each costs a look at every pod that comes or goes and has one label that
+/// it asks for; at every pod of its namespaces if it asks for none.
 const QUESTIONS_MAX: usize = 1024;
 
 /// A question about more namespaces than this is one about all, as far as it is kept.
@@ -32,8 +33,8 @@ pub(crate) type Counts = HashMap<Arc<str>, usize>;
 #[derive(Debug, Default)]
 pub(crate) struct Census {
     answers: HashMap<String, Answer>,
-    /// Which of them a pod of a namespace may change; `None`: those that all may.
-    of_namespace: HashMap<Option<String>, BTreeSet<String>>,
+    /// Which of them a pod may change, by one label that it must have and its namespace: see [`place`].
+    places: HashMap<String, BTreeSet<String>>,
     asked: u64,
 }
 
@@ -66,11 +67,13 @@ impl Question {
         some.min_by_key(|some| some.len()).filter(|some| some.len() <= NAMESPACES_MAX).cloned()
     }
 
-    /// What its answer is found under.
-    fn places(&self) -> Vec<Option<String>> {
+    /// What its answer is found under: each pod that it means looks at one of them.
+    fn places(&self) -> Vec<String> {
+        let mut selectors = self.all.iter().map(|(_, selector)| selector);
+        let label = selectors.find_map(demanded);
         match self.within() {
-            Some(namespaces) => namespaces.into_iter().map(Some).collect(),
-            None => vec![None],
+            Some(namespaces) => namespaces.iter().map(|name| place(Some(name), label)).collect(),
+            None => vec![place(None, label)],
         }
     }
 
@@ -78,6 +81,33 @@ impl Question {
         let nothing = self.all.iter().any(|(_, selector)| selector.is_nothing());
         format!("{:?} {} {nothing}", self.all, self.staying)
     }
+}
+
+/// One label that whoever is selected has.
+pub(crate) fn demanded(selector: &LabelSelector) -> Option<(&str, &str)> {
+    selector.requirements().iter().find_map(|requirement| {
+        let one = matches!(requirement.operator, Operator::Equals | Operator::In);
+        match requirement.values.as_slice() {
+            [value] if one => Some((requirement.key.as_str(), value.as_str())),
+            _ => None,
+        }
+    })
+}
+
+/// Neither a namespace nor a label has these characters in it.
+pub(crate) fn place(namespace: Option<&str>, label: Option<(&str, &str)>) -> String {
+    let namespace = namespace.unwrap_or("*");
+    match label {
+        Some((key, value)) => format!("{namespace}|{key}={value}"),
+        None => namespace.to_owned(),
+    }
+}
+
+/// Under which [`Question::places`] those are that may mean a pod.
+fn places_of(pod: &PodInfo) -> impl Iterator<Item = String> {
+    let labels = pod.pod.metadata.labels.iter().flatten();
+    let labels = labels.map(|(key, value)| Some((key.as_str(), value.as_str()))).chain([None]);
+    labels.flat_map(|label| [place(Some(pod.namespace()), label), place(None, label)])
 }
 
 impl Census {
@@ -110,7 +140,7 @@ impl Census {
         let answer =
             Answer { question: question.clone(), counts: counts.clone(), asked: self.asked };
         for place in question.places() {
-            self.of_namespace.entry(place).or_default().insert(text.clone());
+            self.places.entry(place).or_default().insert(text.clone());
         }
         self.answers.insert(text, answer);
         counts
@@ -119,10 +149,10 @@ impl Census {
     fn forget(&mut self, text: &str) {
         let Some(answer) = self.answers.remove(text) else { return };
         for place in answer.question.places() {
-            if let Some(texts) = self.of_namespace.get_mut(&place) {
+            if let Some(texts) = self.places.get_mut(&place) {
                 texts.remove(text);
                 if texts.is_empty() {
-                    self.of_namespace.remove(&place);
+                    self.places.remove(&place);
                 }
             }
         }
@@ -147,8 +177,8 @@ impl Census {
         let Some(node) = &pod.node else {
             return;
         };
-        for place in [Some(pod.namespace().to_owned()), None] {
-            for text in self.of_namespace.get(&place).into_iter().flatten() {
+        for place in places_of(pod) {
+            for text in self.places.get(&place).into_iter().flatten() {
                 if let Some(answer) = self.answers.get_mut(text)
                     && answer.question.means(pod)
                 {
@@ -190,8 +220,28 @@ mod tests {
                     census.came(&pod);
                     pods.push(Arc::new(pod));
                 }
-                let everywhere = Question { all: vec![(None, question("a1").all[0].1.clone())], staying: false };
-                for question in [question("a0"), question("a1"), everywhere] {
+                let of = |namespaces: Namespaces, selector: serde_json::Value| {
+                    Question::of(namespaces, LabelSelector::from_object(&selector).unwrap())
+                };
+                let expression = |operator: &str, values: serde_json::Value| json!({ "matchExpressions": [
+                    { "key": "app", "operator": operator, "values": values } ] });
+                let here = || Some(["default".to_owned()].into());
+                let two = Question {
+                    all: vec![question("a0").all[0].clone(), of(None, json!({})).all[0].clone()],
+                    staying: false,
+                };
+                for question in [
+                    question("a0"),
+                    question("a1"),
+                    two,
+                    of(None, json!({ "matchLabels": { "app": "a1" } })),
+                    of(None, json!({})),
+                    of(here(), expression("In", json!(["a0", "a1"]))),
+                    of(here(), expression("In", json!(["a1"]))),
+                    of(here(), expression("NotIn", json!(["a1"]))),
+                    of(here(), expression("Exists", json!([]))),
+                    of(None, serde_json::Value::Null),
+                ] {
                     let kept = census.ask(&question, || Box::new(pods.iter()));
                     let counted = Census::default().ask(&question, || Box::new(pods.iter()));
                     prop_assert_eq!(kept, counted);
@@ -207,8 +257,8 @@ mod tests {
             census.ask(&question(&format!("a{n}")), || Box::new(std::iter::empty()));
         }
         assert_eq!(census.answers.len(), QUESTIONS_MAX);
-        let places: Vec<usize> = census.of_namespace.values().map(BTreeSet::len).collect();
-        assert_eq!(places, [QUESTIONS_MAX], "and not looked at any more");
+        let places: usize = census.places.values().map(BTreeSet::len).sum();
+        assert_eq!(places, QUESTIONS_MAX, "and not looked at any more");
     }
 
     #[test]
@@ -221,6 +271,19 @@ mod tests {
         assert_eq!(within(&[names(3), None, names(2)]), names(2));
         assert_eq!(within(&[None]), None);
         assert_eq!(within(&[names(NAMESPACES_MAX + 1)]), None);
+    }
+
+    /// A pod that comes or goes costs what is asked about its labels, not all that is asked.
+    #[test]
+    fn a_pod_is_held_against_the_questions_about_its_labels_only() {
+        let mut census = Census::default();
+        for n in 0..300 {
+            census.ask(&question(&format!("a{n}")), || Box::new(std::iter::empty()));
+        }
+        let pod = pod_with("p", json!({ "app": "a7" }), json!({ "nodeName": "n" }));
+        let looked: usize =
+            places_of(&pod).filter_map(|place| census.places.get(&place)).map(BTreeSet::len).sum();
+        assert_eq!(looked, 1);
     }
 
     /// Many workloads that are scheduled together do not make each other forget.

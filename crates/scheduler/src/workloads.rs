@@ -1,15 +1,17 @@
 //! Which pods belong together: those of a Service, a ReplicaSet, a StatefulSet, a
 //! ReplicationController. They are spread a little even if nobody asks for it (N-192).
 
-use crate::census::Question;
+use crate::census::{Question, demanded, place};
 use crate::pod::PodInfo;
 use api::selector::LabelSelector;
 use client::ObjectKey;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 #[derive(Debug, Default)]
 pub(crate) struct Workloads {
     services: BTreeMap<ObjectKey, LabelSelector>,
+    /// And by one label that their pods have, so that a pod need not be held against all of them.
+    places: HashMap<String, BTreeSet<ObjectKey>>,
     /// By kind, namespace and name.
     owners: HashMap<(&'static str, ObjectKey), LabelSelector>,
 }
@@ -17,10 +19,31 @@ pub(crate) struct Workloads {
 impl Workloads {
     /// A Service without a selector selects nothing.
     pub(crate) fn put_service(&mut self, key: &ObjectKey, selector: Option<LabelSelector>) {
-        match selector.filter(|selector| !selector.is_everything()) {
-            Some(selector) => drop(self.services.insert(key.clone(), selector)),
-            None => drop(self.services.remove(key)),
+        if let Some(before) = self.services.remove(key) {
+            let place = place(Some(key.namespace()), demanded(&before));
+            if let Some(there) = self.places.get_mut(&place) {
+                there.remove(key);
+                if there.is_empty() {
+                    self.places.remove(&place);
+                }
+            }
         }
+        if let Some(selector) = selector.filter(|selector| !selector.is_everything()) {
+            let place = place(Some(key.namespace()), demanded(&selector));
+            self.places.entry(place).or_default().insert(key.clone());
+            self.services.insert(key.clone(), selector);
+        }
+    }
+
+    /// The selectors of the Services that select a pod.
+    fn services_of(&self, pod: &PodInfo) -> Vec<&LabelSelector> {
+        let labels = pod.pod.metadata.labels.iter().flatten();
+        let labels = labels.map(|(key, value)| Some((key.as_str(), value.as_str()))).chain([None]);
+        let there =
+            labels.filter_map(|label| self.places.get(&place(Some(pod.namespace()), label)));
+        let keys: BTreeSet<&ObjectKey> = there.flatten().collect();
+        let selectors = keys.into_iter().filter_map(|key| self.services.get(key));
+        selectors.filter(|selector| selector.matches(|key| pod.label(key))).collect()
     }
 
     pub(crate) fn put_owner(
@@ -39,10 +62,7 @@ impl Workloads {
     /// The pods that this one belongs with, if it belongs with any.
     pub(crate) fn siblings(&self, pod: &PodInfo) -> Option<Question> {
         let namespace = pod.namespace();
-        let services = self.services.range(ObjectKey::new(namespace, "")..);
-        let services = services.take_while(|(key, _)| key.namespace() == namespace);
-        let services = services.map(|(_, selector)| selector);
-        let ours = services.filter(|selector| selector.matches(|key| pod.label(key)));
+        let ours = self.services_of(pod).into_iter();
         let owners = pod.pod.metadata.owner_references.iter().flatten();
         let owner = owners.filter(|owner| owner.controller == Some(true)).find_map(|owner| {
             let kinds = ["ReplicaSet", "StatefulSet", "ReplicationController"];
@@ -53,5 +73,36 @@ impl Workloads {
         let all: Vec<_> =
             ours.chain(owner).map(|selector| (here.clone(), selector.clone())).collect();
         (!all.is_empty()).then_some(Question { all, staying: true })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::tests::pod_with;
+    use serde_json::json;
+
+    #[test]
+    fn n_192_a_service_is_found_by_the_pods_it_selects_until_it_selects_others() {
+        let mut workloads = Workloads::default();
+        let selector = |labels| Some(LabelSelector::from_labels(&labels));
+        let service = |name: &str| ObjectKey::new("default", name);
+        workloads.put_service(&service("web"), selector(json!({ "app": "web" })));
+        workloads.put_service(&service("both"), selector(json!({ "app": "web", "tier": "x" })));
+        workloads.put_service(&service("db"), selector(json!({ "app": "db" })));
+        workloads.put_service(&service("none"), selector(json!({})));
+        workloads.put_service(&ObjectKey::new("other", "web"), selector(json!({ "app": "web" })));
+        let pod = pod_with("p", json!({ "app": "web", "tier": "y" }), json!({}));
+        assert_eq!(workloads.services_of(&pod).len(), 1);
+        let pod = pod_with("p", json!({ "app": "web", "tier": "x" }), json!({}));
+        assert_eq!(workloads.services_of(&pod).len(), 2);
+        workloads.put_service(&service("web"), selector(json!({ "app": "db" })));
+        assert_eq!(workloads.services_of(&pod).len(), 1);
+        workloads.put_service(&service("both"), None);
+        assert!(workloads.siblings(&pod).is_none());
+        workloads.put_service(&service("web"), None);
+        workloads.put_service(&service("db"), None);
+        workloads.put_service(&ObjectKey::new("other", "web"), None);
+        assert!(workloads.services.is_empty() && workloads.places.is_empty());
     }
 }

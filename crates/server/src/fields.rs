@@ -1,5 +1,5 @@
-//! What field selectors ask of a stored object, read without building the rest of it: every event of a
-//! pod is held against the `spec.nodeName` of every node's watch.
+//! What field selectors ask of a stored object, read without building the rest of it: a list by a field
+//! holds every object of its collection against it.
 
 use api::Kind;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};

@@ -7,8 +7,9 @@
 
 use crate::fields;
 use api::Kind;
+use api::selector::FieldSelector;
 use serde_json::{Value, json};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use store::{Draft, Envelope};
 
 pub(crate) type Store = store::Store<Index>;
@@ -26,6 +27,9 @@ pub(crate) const ENVELOPE: Envelope = Envelope {
 /// What selectors and lists want to know of an object; read from its bytes when first asked for.
 pub(crate) struct Index {
     meta: OnceLock<Meta>,
+    /// Of a pod: the node that it is on, or nothing. Every node follows its own pods, so this is read at
+    /// once and is what pods are kept by.
+    node: Option<Arc<str>>,
     /// The values of the kind's selectable fields. A resource with two views (events) has two
     /// lists of fields: the stored view's and the other's.
     fields: [OnceLock<Vec<String>>; 2],
@@ -47,9 +51,39 @@ pub(crate) struct Meta {
 }
 
 impl store::Index for Index {
-    fn read(_collection: &str, _name: &str, _bytes: &[u8]) -> Self {
-        Index { meta: OnceLock::new(), fields: [const { OnceLock::new() }; 2] }
+    fn read(collection: &str, _name: &str, bytes: &[u8]) -> Self {
+        let node = (collection == PODS).then(|| node_of(bytes));
+        Index { meta: OnceLock::new(), node, fields: [const { OnceLock::new() }; 2] }
     }
+
+    fn topic(&self) -> Option<&Arc<str>> {
+        self.node.as_ref().filter(|node| !node.is_empty())
+    }
+}
+
+const PODS: &str = "pods";
+const NODE_FIELD: &str = "spec.nodeName";
+
+/// The topic that has all that a selector can mean, if there is one.
+pub(crate) fn topic<'a>(collection: &str, fields: &'a FieldSelector) -> Option<&'a str> {
+    let node = fields.exact(NODE_FIELD).filter(|node| !node.is_empty());
+    node.filter(|_| collection == PODS)
+}
+
+/// Reads as little as can be: everything that is stored of a pod comes by here.
+fn node_of(bytes: &[u8]) -> Arc<str> {
+    #[derive(serde::Deserialize, Default)]
+    struct Pod<'a> {
+        #[serde(borrow, default)]
+        spec: Spec<'a>,
+    }
+    #[derive(serde::Deserialize, Default)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Spec<'a> {
+        #[serde(borrow)]
+        node_name: std::borrow::Cow<'a, str>,
+    }
+    serde_json::from_slice::<Pod>(bytes).unwrap_or_default().spec.node_name.into()
 }
 
 /// The questions asked of stored objects.
@@ -95,6 +129,7 @@ impl Stored for Object {
         match field {
             "metadata.name" => Some(name),
             "metadata.namespace" => Some(namespace),
+            NODE_FIELD if self.index().node.is_some() => self.index().node.as_deref(),
             _ => {
                 let at = kind.rules.fields.iter().position(|(known, _)| *known == field)?;
                 let same = api::convert::is_identity(kind);
@@ -246,6 +281,30 @@ mod tests {
         let item = bytes.strip_prefix(type_prefix(&kind).as_bytes()).unwrap();
         let read: Value = serde_json::from_slice(&[b"{", item].concat()).unwrap();
         assert_eq!(read, json!({"metadata": {"name": "a", "resourceVersion": ""}, "spec": {}}));
+    }
+
+    #[test]
+    fn a_pod_is_found_by_its_node_and_a_selector_of_one_node_looks_there() {
+        use store::Index as _;
+        let read = |collection, pod: Value| {
+            let Draft { bytes, .. } = draft(&pod_kind(), &pod);
+            Index::read(collection, "a", &bytes).topic().map(|topic| topic.to_string())
+        };
+        let on = |node: Value| json!({"metadata": {"name": "a"}, "spec": {"nodeName": node}});
+        assert_eq!(read("pods", on(json!("n-1"))), Some("n-1".into()));
+        assert_eq!(read("pods", on(json!("n\"1"))), Some("n\"1".into()));
+        assert_eq!(read("pods", json!({"metadata": {"name": "a"}})), None);
+        assert_eq!(read("pods", on(json!(""))), None);
+        assert_eq!(read("deployments", on(json!("n-1"))), None);
+
+        let looks = |collection, selector: &str| {
+            topic(collection, &FieldSelector::parse(selector).unwrap()).map(str::to_owned)
+        };
+        assert_eq!(looks("pods", "status.phase=Running,spec.nodeName=n-1"), Some("n-1".into()));
+        for selector in ["", "spec.nodeName=", "spec.nodeName!=n-1", "metadata.name=a"] {
+            assert_eq!(looks("pods", selector), None, "{selector}");
+        }
+        assert_eq!(looks("deployments", "spec.nodeName=n-1"), None);
     }
 
     /// A-21, for watches

@@ -334,6 +334,37 @@ async fn a_193_the_end_of_a_streaming_list_is_marked_in_a_table_too() {
     assert_eq!(row["annotations"], json!({"k8s.io/initial-events-end": "true"}), "{mark}");
 }
 
+/// A node's agent watches its own pods, which the store keeps by node.
+#[tokio::test]
+async fn a_104_who_watches_one_node_sees_its_pods_come_and_go_and_no_others() {
+    let cluster = Cluster::start().await;
+    cluster.bound(pod("there")).await;
+    let mut watch = cluster.watch(&format!("{PODS}?fieldSelector=spec.nodeName=n1")).await;
+    let mut elsewhere = cluster.watch(&format!("{PODS}?fieldSelector=spec.nodeName=n2")).await;
+    cluster.make(PODS, pod("waits")).await;
+    cluster.bound(pod("comes")).await;
+    let labels = json!({"metadata": {"labels": {"a": "b"}}});
+    cluster.patch(&format!("{PODS}/waits"), labels.clone()).await.ok();
+    cluster.patch(&format!("{PODS}/comes"), labels).await.ok();
+    cluster.delete(&format!("{PODS}/comes?gracePeriodSeconds=0")).await.ok();
+    assert_eq!(
+        watch.said(4).await,
+        ["ADDED there", "ADDED comes", "MODIFIED comes", "DELETED comes"]
+    );
+    // From a version too, and with what else is asked.
+    let from = cluster.version(PODS).await;
+    let narrow = "fieldSelector=spec.nodeName=n1,metadata.name!=other";
+    let mut later = cluster.watch(&format!("{PODS}?{narrow}&resourceVersion={from}")).await;
+    cluster.bound(pod("other")).await;
+    cluster.bound(pod("last")).await;
+    assert_eq!(later.said(1).await, ["ADDED last"]);
+    assert_eq!(watch.said(2).await, ["ADDED other", "ADDED last"]);
+    let mut far = pod("far");
+    far["spec"]["nodeName"] = "n2".into();
+    cluster.make(PODS, far).await;
+    assert_eq!(elsewhere.said(1).await, ["ADDED far"], "and nothing before");
+}
+
 ///
 #[tokio::test]
 async fn a_104_selectors_apply_to_watches_across_namespaces() {

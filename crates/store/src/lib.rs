@@ -9,6 +9,7 @@ mod store;
 mod write;
 
 mod bell;
+mod part;
 mod state;
 mod watcher;
 

@@ -41,13 +41,15 @@ impl<I> Default for Memory<I> {
     }
 }
 
-impl<I> Memory<I> {
+impl<I: Index> Memory<I> {
     /// Another memory with the same objects. Their bytes are shared; there is no history.
     pub fn copy(&self) -> Memory<I> {
         let state = self.kept().state.as_ref().map(|state| Shared::new(state.read().settled()));
         Memory(Arc::new(Mutex::new(Kept { state, opened: 0, power: None })))
     }
+}
 
+impl<I> Memory<I> {
     /// After `writes` more, none is taken before the memory is opened again: a crash at an exact
     /// place. The answer comes when it has happened.
     pub fn cut_after(&self, writes: u64) -> oneshot::Receiver<()> {

@@ -13,6 +13,12 @@ use crate::Error;
 pub trait Index: Send + Sync + Sized + 'static {
     /// `bytes` carry the revision already.
     fn read(collection: &str, name: &str, bytes: &[u8]) -> Self;
+
+    /// What many readers want one of each: a list and a watch of a topic cost what is in it, not what
+    /// is in the collection.
+    fn topic(&self) -> Option<&Arc<str>> {
+        None
+    }
 }
 
 /// For callers that need no index.

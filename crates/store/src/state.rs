@@ -1,6 +1,9 @@
 //! Everything that reads are answered from: all current objects, and a ring of recent events per
 //! collection.
 //!
+//! An object may have a topic ([`Index::topic`]). Then it and its events are kept under that as well:
+//! who wants one topic neither looks through the others nor is woken for them.
+//!
 //! One lock over all of it: a batch is published as a whole, so a list is a snapshot at the store's
 //! revision without further thought. Objects are laid out and indexed before the lock is taken; no
 //! one waits for anything while holding it.
@@ -8,7 +11,6 @@
 //! Not here: who may change it and when (`embedded`, `etcd`).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -16,7 +18,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::bell::Bell;
-use crate::{Compacted, Event, EventKind, Object, Options, Watcher};
+use crate::part::{Events, Part, reaches};
+use crate::{Compacted, Event, EventKind, Index, Object, Options, Watcher};
 
 /// The state as readers and the one engine share it.
 pub(crate) struct Shared<I> {
@@ -39,11 +42,9 @@ pub(crate) struct State<I> {
 
 struct Collection<I> {
     name: Arc<str>,
-    objects: BTreeMap<Arc<str>, Arc<Object<I>>>,
-    ring: VecDeque<Arc<Event<I>>>,
-    /// The newest revision that has left this ring. States from here on can be told.
-    floor: u64,
-    changed: Arc<Bell>,
+    whole: Part<I>,
+    /// What of it has a topic, by topic.
+    topics: HashMap<Arc<str>, Part<I>>,
 }
 
 #[derive(Clone)]
@@ -67,12 +68,10 @@ pub(crate) struct Forgotten {
     pub(crate) previous: Option<u64>,
 }
 
-type Events<I> = Vec<Arc<Event<I>>>;
-
 /// An event on its way in.
 pub(crate) type Published<I> = (Arc<str>, Arc<Event<I>>);
 
-impl<I> Shared<I> {
+impl<I: Index> Shared<I> {
     pub(crate) fn new(state: State<I>) -> Arc<Self> {
         let (revision, _) = watch::channel(state.revision);
         Arc::new(Shared { state: RwLock::new(state), revision, trouble: Mutex::new(None) })
@@ -94,10 +93,11 @@ impl<I> Shared<I> {
             let mut state = self.lock();
             for (collection, event) in events {
                 let revision = event.revision;
-                let changed = state.apply(&collection, event, now);
-                match touched.iter_mut().find(|(bell, _)| Arc::ptr_eq(bell, &changed)) {
-                    Some((_, last)) => *last = revision,
-                    None => touched.push((changed, revision)),
+                for changed in state.apply(&collection, event, now) {
+                    match touched.iter_mut().find(|(bell, _)| Arc::ptr_eq(bell, &changed)) {
+                        Some((_, last)) => *last = revision,
+                        None => touched.push((changed, revision)),
+                    }
                 }
             }
             state.revision
@@ -123,12 +123,12 @@ impl<I> Shared<I> {
     pub(crate) fn replace(&self, fresh: State<I>) {
         let (old, changed) = {
             let mut state = self.lock();
-            let changed: Vec<_> = state.collections.iter().map(|c| c.changed.clone()).collect();
             let mut old = std::mem::replace(&mut *state, fresh);
+            let mut changed = Vec::new();
             // The channels that watchers listen on must outlive the change.
-            for collection in old.collections.drain(..) {
-                let at = state.collection(&collection.name);
-                state.collections[at].changed = collection.changed;
+            for old in &mut old.collections {
+                let at = state.collection(&old.name);
+                changed.extend(state.collections[at].go_on_from(old));
             }
             (old, changed)
         };
@@ -168,39 +168,66 @@ impl<I> Shared<I> {
     pub(crate) fn watch(
         this: &Arc<Self>,
         collection: &str,
+        topic: Option<&str>,
         after: u64,
     ) -> Result<Watcher<I>, Compacted> {
-        let (name, changed, floor) = this.subscribe(collection);
+        let (watcher, floor) = Shared::subscribe(this, collection, topic, after);
         if after < floor {
             return Err(Compacted { oldest: floor });
         }
-        Ok(Watcher::new(this.clone(), name, after, changed))
+        Ok(watcher)
     }
 
     pub(crate) fn list_and_watch(
         this: &Arc<Self>,
         collection: &str,
+        topic: Option<&str>,
         prefix: &str,
     ) -> (u64, Vec<Arc<Object<I>>>, Watcher<I>) {
-        let (name, changed, _) = this.subscribe(collection);
+        let (mut watcher, _) = Shared::subscribe(this, collection, topic, 0);
         let state = this.read();
-        let (revision, objects) = (state.revision, state.list(collection, prefix, None));
+        let (revision, objects) = (state.revision, state.list(collection, topic, prefix, None));
         drop(state);
-        (revision, objects, Watcher::new(this.clone(), name, revision, changed))
+        watcher.begin_at(revision);
+        (revision, objects, watcher)
     }
 
-    /// The collection's wake-up channel and floor; makes the collection if it is new.
-    fn subscribe(&self, collection: &str) -> (Arc<str>, watch::Receiver<u64>, u64) {
+    /// A watcher and the floor of what it watches; makes the collection and the topic if they are new.
+    fn subscribe(
+        this: &Arc<Self>,
+        collection: &str,
+        topic: Option<&str>,
+        after: u64,
+    ) -> (Watcher<I>, u64) {
+        let watcher = |name: &Arc<str>, topic: Option<Arc<str>>, part: &Part<I>| {
+            let places = part.changed.subscribe();
+            (Watcher::new(this.clone(), (name.clone(), topic), after, places), part.floor)
+        };
+        if topic.is_none()
+            && let Some(found) = this.read().find(collection)
         {
-            let state = self.read();
-            if let Some(found) = state.find(collection) {
-                return (found.name.clone(), found.changed.subscribe(), found.floor);
-            }
+            return watcher(&found.name, None, &found.whole);
         }
-        let mut state = self.lock();
+        let mut state = this.lock();
         let at = state.collection(collection);
-        let found = &state.collections[at];
-        (found.name.clone(), found.changed.subscribe(), found.floor)
+        let found = &mut state.collections[at];
+        let Some(topic) = topic else { return watcher(&found.name, None, &found.whole) };
+        let topic: Arc<str> = topic.into();
+        let name = found.name.clone();
+        let part = found.topic(&topic);
+        part.watchers += 1;
+        watcher(&name, Some(topic), part)
+    }
+
+    /// Somebody who watched a topic does so no longer.
+    pub(crate) fn leave(&self, collection: &str, topic: &str) {
+        let mut state = self.lock();
+        let Some(at) = state.by_name.get(collection).copied() else { return };
+        let found = &mut state.collections[at];
+        if let Some(part) = found.topics.get_mut(topic) {
+            part.watchers = part.watchers.saturating_sub(1);
+        }
+        found.forget_if_idle(topic);
     }
 
     pub(crate) fn health(&self) -> Result<(), String> {
@@ -214,7 +241,7 @@ impl<I> Shared<I> {
     }
 }
 
-impl<I> State<I> {
+impl<I: Index> State<I> {
     /// An empty state at `revision`, with no history before it.
     pub(crate) fn new(revision: u64, options: &Options) -> Self {
         State {
@@ -234,7 +261,7 @@ impl<I> State<I> {
 
     /// The same objects and history, for others to watch.
     pub(crate) fn again(&self) -> Self {
-        self.copied(|collection| (collection.ring.clone(), collection.floor), self.order.clone())
+        self.copied(|part| (part.ring.clone(), part.floor), self.order.clone())
     }
 
     /// The same objects, from before history begins.
@@ -245,23 +272,19 @@ impl<I> State<I> {
 
     fn copied(
         &self,
-        history: impl Fn(&Collection<I>) -> (VecDeque<Arc<Event<I>>>, u64),
+        history: impl Fn(&Part<I>) -> (VecDeque<Arc<Event<I>>>, u64),
         order: VecDeque<Kept>,
     ) -> Self {
-        let copy = |collection: &Collection<I>| {
-            let (ring, floor) = history(collection);
-            Collection {
-                name: collection.name.clone(),
-                objects: collection.objects.clone(),
-                ring,
-                floor,
-                changed: Bell::new(self.revision),
-            }
+        let copy = |part: &Part<I>| part.copied(history(part), self.revision);
+        let copied = |collection: &Collection<I>| {
+            let topics = collection.topics.iter().map(|(topic, part)| (topic.clone(), copy(part)));
+            let topics = topics.filter(|(_, part)| !part.is_idle()).collect();
+            Collection { name: collection.name.clone(), whole: copy(&collection.whole), topics }
         };
         State {
             revision: self.revision,
             floor: self.floor,
-            collections: self.collections.iter().map(copy).collect(),
+            collections: self.collections.iter().map(copied).collect(),
             by_name: self.by_name.clone(),
             order_bytes: order.iter().map(|kept| kept.bytes).sum(),
             order,
@@ -278,17 +301,19 @@ impl<I> State<I> {
     }
 
     pub(crate) fn get(&self, collection: &str, name: &str) -> Option<Arc<Object<I>>> {
-        self.find(collection)?.objects.get(name).cloned()
+        self.find(collection)?.whole.objects.get(name).cloned()
     }
 
     pub(crate) fn list(
         &self,
         collection: &str,
+        topic: Option<&str>,
         prefix: &str,
         after: Option<&str>,
     ) -> Vec<Arc<Object<I>>> {
-        let Some(found) = self.find(collection) else { return Vec::new() };
-        found.range(prefix, after).map(|(_, object)| object.clone()).collect()
+        let found = self.find(collection).and_then(|found| found.part(topic));
+        let range = found.into_iter().flat_map(|part| part.range(prefix, after));
+        range.map(|(_, object)| object.clone()).collect()
     }
 
     pub(crate) fn list_at(
@@ -298,7 +323,7 @@ impl<I> State<I> {
         after: Option<&str>,
         revision: u64,
     ) -> Result<Vec<Arc<Object<I>>>, Compacted> {
-        let Some(found) = self.find(collection) else {
+        let Some(found) = self.find(collection).map(|found| &found.whole) else {
             return reaches(self.floor, revision).map(|()| Vec::new());
         };
         reaches(found.floor, revision)?;
@@ -325,31 +350,26 @@ impl<I> State<I> {
     pub(crate) fn events_after(
         &self,
         collection: &str,
+        topic: Option<&str>,
         cursor: u64,
         max: usize,
     ) -> Result<(Events<I>, u64), Compacted> {
-        let Some(found) = self.find(collection) else { return Ok((Vec::new(), self.revision)) };
-        reaches(found.floor, cursor)?;
-        let first = found.first_after(cursor);
-        let last = first.saturating_add(max).min(found.ring.len());
-        let events: Vec<_> = found.ring.range(first..last).cloned().collect();
-        let complete = match events.last() {
-            Some(event) if last < found.ring.len() => event.revision,
-            None if last < found.ring.len() => cursor,
-            Some(_) | None => self.revision,
+        let Some(found) = self.find(collection).and_then(|found| found.part(topic)) else {
+            return Ok((Vec::new(), self.revision));
         };
-        Ok((events, complete))
+        let (events, complete) = found.events_after(cursor, max)?;
+        Ok((events, complete.unwrap_or(self.revision)))
     }
 
     pub(crate) fn counts(&self) -> Vec<(Arc<str>, usize)> {
-        self.collections.iter().map(|c| (c.name.clone(), c.objects.len())).collect()
+        self.collections.iter().map(|c| (c.name.clone(), c.whole.objects.len())).collect()
     }
 
     /// Puts in an object that was there before history begins.
     pub(crate) fn load(&mut self, collection: &str, object: Arc<Object<I>>) {
         self.revision = self.revision.max(object.revision());
         let at = self.collection(collection);
-        self.collections[at].objects.insert(object.shared_name().clone(), object);
+        self.collections[at].load(&object);
     }
 
     /// Puts in an event; its revision must be greater than all before. Returns whom to wake.
@@ -358,30 +378,13 @@ impl<I> State<I> {
         collection: &str,
         event: Arc<Event<I>>,
         now: Instant,
-    ) -> Arc<Bell> {
+    ) -> impl Iterator<Item = Arc<Bell>> + use<I> {
         let at = self.collection(collection);
         let bytes = event.object.weight() + size_of::<Event<I>>();
         self.order.push_back(Kept { since: now, collection: at, bytes });
         self.order_bytes += bytes;
         self.revision = event.revision;
-        let found = &mut self.collections[at];
-        let object = &event.object;
-        match event.kind {
-            EventKind::Deleted => {
-                found.objects.remove(object.name());
-            }
-            EventKind::Created => {
-                found.objects.insert(object.shared_name().clone(), object.clone());
-            }
-            EventKind::Updated => match found.objects.get_mut(object.name()) {
-                Some(slot) => *slot = object.clone(),
-                None => {
-                    found.objects.insert(object.shared_name().clone(), object.clone());
-                }
-            },
-        }
-        found.ring.push_back(event);
-        found.changed.clone()
+        self.collections[at].apply(event)
     }
 
     fn pop_expired(&mut self, now: Instant) -> Option<Arc<Event<I>>> {
@@ -394,10 +397,7 @@ impl<I> State<I> {
         }
         let oldest = self.order.pop_front()?;
         self.order_bytes -= oldest.bytes;
-        let collection = &mut self.collections[oldest.collection];
-        let event = collection.ring.pop_front()?;
-        collection.floor = event.revision;
-        Some(event)
+        self.collections[oldest.collection].forget()
     }
 
     fn find(&self, collection: &str) -> Option<&Collection<I>> {
@@ -414,53 +414,93 @@ impl<I> State<I> {
         self.by_name.insert(name.clone(), at);
         self.collections.push(Collection {
             name,
-            objects: BTreeMap::new(),
-            ring: VecDeque::new(),
-            floor: self.floor,
-            changed: Bell::new(0),
+            whole: Part::new(self.floor),
+            topics: HashMap::new(),
         });
         at
     }
 }
 
-impl<I> Collection<I> {
-    /// Bounded on both sides, so that no name has to be looked at on the way.
-    fn range<'a>(
-        &'a self,
-        prefix: &str,
-        after: Option<&str>,
-    ) -> impl Iterator<Item = (&'a Arc<str>, &'a Arc<Object<I>>)> {
-        let start = match after {
-            Some(after) if after >= prefix => Bound::Excluded(after),
-            Some(_) | None => Bound::Included(prefix),
-        };
-        let behind = first_behind(prefix);
-        let end = behind.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-        // A range that ends before it starts is a mistake to the map.
-        let empty = matches!((after, &behind), (Some(after), Some(end)) if after >= end.as_str());
-        let range = (!empty).then(|| self.objects.range::<str, _>((start, end)));
-        range.into_iter().flatten()
-    }
-
-    /// The place in the ring of the first event after `revision`.
-    fn first_after(&self, revision: u64) -> usize {
-        self.ring.partition_point(|event| event.revision <= revision)
-    }
-}
-
-fn reaches(floor: u64, revision: u64) -> Result<(), Compacted> {
-    if revision < floor { Err(Compacted { oldest: floor }) } else { Ok(()) }
-}
-
-/// The smallest text that is greater than all that start with `prefix`; None if there is none.
-fn first_behind(prefix: &str) -> Option<String> {
-    let mut behind = prefix.to_owned();
-    while let Some(last) = behind.pop() {
-        // Surrogates are no characters: skip over them.
-        if let Some(next) = (last..=char::MAX).nth(1) {
-            behind.push(next);
-            return Some(behind);
+impl<I: Index> Collection<I> {
+    /// All of it, or what has the topic.
+    fn part(&self, topic: Option<&str>) -> Option<&Part<I>> {
+        match topic {
+            None => Some(&self.whole),
+            Some(topic) => self.topics.get(topic),
         }
     }
-    None
+
+    /// Made if it is new. What it may have been before is as old as all that is forgotten.
+    fn topic(&mut self, topic: &Arc<str>) -> &mut Part<I> {
+        let floor = self.whole.floor;
+        self.topics.entry(topic.clone()).or_insert_with(|| Part::new(floor))
+    }
+
+    fn load(&mut self, object: &Arc<Object<I>>) {
+        self.whole.put(object);
+        if let Some(topic) = object.index().topic() {
+            self.topic(topic).put(object);
+        }
+    }
+
+    /// Whom to wake: who watch everything, and who watch where the object was or is.
+    fn apply(&mut self, event: Arc<Event<I>>) -> impl Iterator<Item = Arc<Bell>> + use<I> {
+        let object = &event.object;
+        let stays = event.kind != EventKind::Deleted;
+        let bells = topics(&event).map(|topic| {
+            let part = self.topic(topic?);
+            match stays && object.index().topic() == Some(topic?) {
+                true => part.put(object),
+                false => drop(part.objects.remove(object.name())),
+            }
+            part.ring.push_back(event.clone());
+            Some(part.changed.clone())
+        });
+        match stays {
+            true => self.whole.put(object),
+            false => drop(self.whole.objects.remove(object.name())),
+        }
+        self.whole.ring.push_back(event);
+        std::iter::once(self.whole.changed.clone()).chain(bells.into_iter().flatten())
+    }
+
+    /// The oldest event leaves.
+    fn forget(&mut self) -> Option<Arc<Event<I>>> {
+        let event = self.whole.ring.pop_front()?;
+        self.whole.floor = event.revision;
+        for topic in topics(&event).into_iter().flatten() {
+            if let Some(part) = self.topics.get_mut(topic) {
+                // They leave in the order in which they came, so it is the first here too.
+                part.ring.pop_front();
+                part.floor = event.revision;
+            }
+            self.forget_if_idle(topic);
+        }
+        Some(event)
+    }
+
+    fn forget_if_idle(&mut self, topic: &str) {
+        if self.topics.get(topic).is_some_and(Part::is_idle) {
+            self.topics.remove(topic);
+        }
+    }
+
+    /// Those who watched `old` watch this. All of them have to look.
+    fn go_on_from(&mut self, old: &mut Collection<I>) -> Vec<Arc<Bell>> {
+        self.whole.changed = old.whole.changed.clone();
+        let mut bells = vec![self.whole.changed.clone()];
+        for (topic, old) in old.topics.iter().filter(|(_, part)| part.watchers > 0) {
+            let part = self.topic(topic);
+            (part.changed, part.watchers) = (old.changed.clone(), old.watchers);
+            bells.push(part.changed.clone());
+        }
+        bells
+    }
+}
+
+/// Where the object is and, if that is somewhere else, where it was.
+fn topics<I: Index>(event: &Event<I>) -> [Option<&Arc<str>>; 2] {
+    let is = event.object.index().topic();
+    let was = event.previous.as_ref().and_then(|previous| previous.index().topic());
+    [is, was.filter(|was| Some(*was) != is)]
 }

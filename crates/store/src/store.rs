@@ -106,7 +106,19 @@ impl<I: Index> Store<I> {
     /// of name, and the revision this is a snapshot of.
     pub fn list(&self, collection: &str, prefix: &str, after: Option<&str>) -> (u64, Objects<I>) {
         let state = self.state.read();
-        (state.revision(), state.list(collection, prefix, after))
+        (state.revision(), state.list(collection, None, prefix, after))
+    }
+
+    /// Those of them that have the topic.
+    pub fn list_of(
+        &self,
+        collection: &str,
+        topic: &str,
+        prefix: &str,
+        after: Option<&str>,
+    ) -> (u64, Objects<I>) {
+        let state = self.state.read();
+        (state.revision(), state.list(collection, Some(topic), prefix, after))
     }
 
     /// The same as it was at `revision` (at most the current one). Err if the history kept does
@@ -133,12 +145,32 @@ impl<I: Index> Store<I> {
 
     /// The collection's events with revisions greater than `after`, which may be in the future.
     pub fn watch(&self, collection: &str, after: u64) -> Result<Watcher<I>, Compacted> {
-        Shared::watch(&self.state, collection, after)
+        Shared::watch(&self.state, collection, None, after)
+    }
+
+    /// Those of them whose object has the topic, or had it before.
+    pub fn watch_of(
+        &self,
+        collection: &str,
+        topic: &str,
+        after: u64,
+    ) -> Result<Watcher<I>, Compacted> {
+        Shared::watch(&self.state, collection, Some(topic), after)
     }
 
     /// The current state and a watcher that continues exactly from it.
     pub fn list_and_watch(&self, collection: &str, prefix: &str) -> (u64, Objects<I>, Watcher<I>) {
-        Shared::list_and_watch(&self.state, collection, prefix)
+        Shared::list_and_watch(&self.state, collection, None, prefix)
+    }
+
+    /// The same of what has the topic.
+    pub fn list_and_watch_of(
+        &self,
+        collection: &str,
+        topic: &str,
+        prefix: &str,
+    ) -> (u64, Objects<I>, Watcher<I>) {
+        Shared::list_and_watch(&self.state, collection, Some(topic), prefix)
     }
 
     /// Reads after this see every write that was acknowledged, by whichever server, before it.

@@ -5,26 +5,32 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::state::Shared;
-use crate::{Compacted, Event};
+use crate::{Compacted, Event, Index};
 
-/// Delivers a collection's events in revision order, each exactly once, from where it was started.
-pub struct Watcher<I> {
+/// Delivers a collection's events, or those of one topic, in revision order, each exactly once, from
+/// where it was started.
+pub struct Watcher<I: Index> {
     state: Arc<Shared<I>>,
     collection: Arc<str>,
+    topic: Option<Arc<str>>,
     /// Every event up to here has been delivered.
     cursor: u64,
     /// Rung when the collection has changed; see `bell`.
     changed: watch::Receiver<u64>,
 }
 
-impl<I> Watcher<I> {
+impl<I: Index> Watcher<I> {
     pub(crate) fn new(
         state: Arc<Shared<I>>,
-        collection: Arc<str>,
+        (collection, topic): (Arc<str>, Option<Arc<str>>),
         cursor: u64,
         changed: watch::Receiver<u64>,
     ) -> Self {
-        Watcher { state, collection, cursor, changed }
+        Watcher { state, collection, topic, cursor, changed }
+    }
+
+    pub(crate) fn begin_at(&mut self, revision: u64) {
+        self.cursor = revision;
     }
 
     /// Waits for at least one event, then returns what is there, up to `max`. Cancel-safe.
@@ -44,8 +50,12 @@ impl<I> Watcher<I> {
 
     /// What is there already, up to `max`; empty if nothing new.
     pub fn try_next(&mut self, max: usize) -> Result<Vec<Arc<Event<I>>>, Compacted> {
-        let (events, revision) =
-            self.state.read().events_after(&self.collection, self.cursor, max)?;
+        let (events, revision) = self.state.read().events_after(
+            &self.collection,
+            self.topic.as_deref(),
+            self.cursor,
+            max,
+        )?;
         self.cursor = self.cursor.max(revision);
         Ok(events)
     }
@@ -53,9 +63,18 @@ impl<I> Watcher<I> {
     /// Every event up to this revision has been delivered: what a bookmark may carry. Once drained
     /// it is the store's own revision, also when only other collections have changed.
     pub fn revision(&self) -> u64 {
-        match self.state.read().events_after(&self.collection, self.cursor, 1) {
+        let state = self.state.read();
+        match state.events_after(&self.collection, self.topic.as_deref(), self.cursor, 1) {
             Ok((events, revision)) if events.is_empty() => self.cursor.max(revision),
             Ok(_) | Err(_) => self.cursor,
+        }
+    }
+}
+
+impl<I: Index> Drop for Watcher<I> {
+    fn drop(&mut self) {
+        if let Some(topic) = &self.topic {
+            self.state.leave(&self.collection, topic);
         }
     }
 }

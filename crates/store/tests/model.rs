@@ -136,8 +136,36 @@ impl Model {
                 }
             }
             assert_eq!(followed, self.now);
+            self.check_topics(*revision, expected);
         }
         assert!(reached, "the present can always be told");
+    }
+
+    /// A topic is what a look at everything would find, now and from `then` on.
+    fn check_topics(&self, then: u64, was: &Objects) {
+        for topic in [EARLY, LATE] {
+            let within = |text: &str| match text.bytes().next() {
+                Some(first) => (first <= b'm') == (topic == EARLY),
+                None => false,
+            };
+            let part = |all: &Objects| -> Objects {
+                let part = all.iter().filter(|(_, (text, _))| within(text));
+                part.map(|(name, object)| (name.clone(), object.clone())).collect()
+            };
+            assert_eq!(objects(&self.store.list_of(PODS, topic, "", None).1), part(&self.now));
+            let mut followed = part(was);
+            let mut watcher = self.store.watch_of(PODS, topic, then).unwrap();
+            for event in watcher.try_next(usize::MAX).unwrap() {
+                let name = event.object.name().to_owned();
+                let (was, is) = (followed.remove(&name), shown(&event.object));
+                assert!(was.is_some() || within(&is), "an event of another topic");
+                if event.kind != store::EventKind::Deleted && within(&is) {
+                    followed.insert(name, (is, event.revision));
+                }
+            }
+            assert_eq!(followed, part(&self.now));
+            assert_eq!(watcher.revision(), self.store.revision());
+        }
     }
 }
 

@@ -230,6 +230,53 @@ on_both! {
         assert!(store.watch("quiet", quiet).is_ok(), "nothing is lost in a quiet collection");
     }
 
+    async fn who_watches_a_topic_is_told_of_what_comes_to_it_and_leaves_it_and_of_nothing_else(
+        bed: &mut Bed
+    ) {
+        bed.options.history_events = 8;
+        let store = bed.open().await;
+        create(&store, "a", "early").await;
+        create(&store, "b", "there").await;
+        let (revision, there, mut watcher) = store.list_and_watch_of(PODS, EARLY, "");
+        assert_eq!(listed(&there), "a=early");
+        assert_eq!(listed(&store.list_of(PODS, EARLY, "b", None).1), "");
+        assert_eq!(listed(&store.list_of(PODS, "nobody's", "", None).1), "");
+        update(&store, "b", "then").await;
+        update(&store, "b", "first").await;
+        update(&store, "a", "nowhere").await;
+        update(&store, "a", "never").await;
+        delete(&store, "b").await;
+        assert_eq!(
+            told(&watcher.next(10).await.unwrap()),
+            "*b=first(then) *a=nowhere(early) -b=first(first)"
+        );
+        // Others may fill the ring many times over: nothing of this topic is lost by that.
+        for number in 0..20 {
+            update(&store, "a", &format!("x{number}")).await;
+        }
+        assert_eq!(told(&watcher.try_next(10).unwrap()), "");
+        assert!(watcher.revision() >= revision + 25, "a drained watcher follows the store");
+        create(&store, "c", "here").await;
+        assert_eq!(told(&watcher.next(10).await.unwrap()), "+c=here");
+    }
+
+    async fn who_falls_behind_in_a_topic_is_told(bed: &mut Bed) {
+        bed.options.history_events = 3;
+        let store = bed.open().await;
+        let first = create(&store, "a", "a1").await;
+        let mut slow = store.watch_of(PODS, EARLY, first).unwrap();
+        for number in 2..6 {
+            update(&store, "a", &format!("a{number}")).await;
+        }
+        assert!(slow.next(10).await.is_err());
+        assert!(store.watch_of(PODS, EARLY, first).is_err());
+        // Nobody has watched these before, and what was there then is not known.
+        assert!(store.watch_of(PODS, "new", first).is_err());
+        let watcher = store.watch_of(PODS, "new", store.revision()).unwrap();
+        drop(watcher);
+        assert!(store.watch_of(PODS, "new", first).is_err());
+    }
+
     async fn history_is_bounded_by_its_weight(bed: &mut Bed) {
         bed.options.history_bytes = 10_000;
         let store = bed.open().await;

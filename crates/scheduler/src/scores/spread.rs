@@ -64,24 +64,26 @@ fn wishes(cycle: &Cycle) -> (Vec<Wish>, bool) {
 }
 
 /// How many such pods are in each domain, and how much that matters.
-struct Domains {
-    counts: HashMap<String, i64>,
+struct Domains<'a> {
+    /// A domain without any is not in it.
+    counts: HashMap<&'a str, i64>,
     weight: f64,
 }
 
-impl Domains {
+impl<'a> Domains<'a> {
+    /// Looks at the nodes that have such pods, not at all there are.
     fn of(
-        cycle: &Cycle,
+        cycle: &Cycle<'a>,
         wish: &Wish,
         feasible: &[&NodeState],
         is_in: &impl Fn(&NodeState) -> bool,
-    ) -> Domains {
+    ) -> Domains<'a> {
         let on_nodes = cycle.view.counts(&wish.question);
-        let mut counts: HashMap<String, i64> = HashMap::new();
-        for node in cycle.view.nodes().filter(|node| is_in(node)) {
-            if let Some(domain) = node.label(&wish.key) {
-                let count = on_nodes.get(&node.name).copied().unwrap_or_default() as i64;
-                *counts.entry(domain.to_owned()).or_default() += count;
+        let mut counts: HashMap<&str, i64> = HashMap::new();
+        for (name, count) in on_nodes.iter() {
+            let node = cycle.view.node(name).filter(|node| is_in(node));
+            if let Some(domain) = node.and_then(|node| node.label(&wish.key)) {
+                *counts.entry(domain).or_default() += *count as i64;
             }
         }
         let domains = feasible.iter().filter(|node| is_in(node));

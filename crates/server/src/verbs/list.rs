@@ -88,6 +88,11 @@ impl Filter {
         self.labels.is_everything() && self.fields.requirements().is_empty()
     }
 
+    /// What of the collection has all that this can match, if there is less of it.
+    pub(crate) fn topic(&self) -> Option<&str> {
+        object::topic(&self.kind.storage.collection, &self.fields)
+    }
+
     /// The one name this can match, if a namespace and a name are given: no need to walk a list.
     fn single(&self) -> Option<String> {
         let name = self.fields.exact("metadata.name")?;
@@ -256,12 +261,13 @@ pub(crate) async fn page(call: &Call, filter: &Filter) -> Result<Page> {
 
 fn newest(call: &Call, filter: &Filter) -> (u64, Vec<Arc<Object>>) {
     let collection = &call.kind.storage.collection;
-    match filter.single() {
-        Some(name) => {
+    match (filter.single(), filter.topic()) {
+        (Some(name), _) => {
             let revision = call.store().revision();
             (revision, call.store().get(collection, &name).into_iter().collect())
         }
-        None => call.store().list(collection, &filter.prefix, None),
+        (None, Some(topic)) => call.store().list_of(collection, topic, &filter.prefix, None),
+        (None, None) => call.store().list(collection, &filter.prefix, None),
     }
 }
 

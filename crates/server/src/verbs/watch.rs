@@ -64,13 +64,22 @@ pub(crate) async fn watch(call: &Call) -> Result<Answer> {
     let collection = call.kind.storage.collection.clone();
     let shape = Shape { filter, form, include, columns_sent: false };
     let (watcher, initial) = match from {
-        From::After(revision) => match call.store().watch(&collection, revision) {
-            Ok(watcher) => (watcher, None),
-            Err(_) => return Ok(too_old(revision, call.store().revision())),
-        },
+        From::After(revision) => {
+            let watcher = match shape.filter.topic() {
+                Some(topic) => call.store().watch_of(&collection, topic, revision),
+                None => call.store().watch(&collection, revision),
+            };
+            match watcher {
+                Ok(watcher) => (watcher, None),
+                Err(_) => return Ok(too_old(revision, call.store().revision())),
+            }
+        }
         From::Beginning { marked } => {
-            let (revision, objects, watcher) =
-                call.store().list_and_watch(&collection, &shape.filter.prefix);
+            let prefix = &shape.filter.prefix;
+            let (revision, objects, watcher) = match shape.filter.topic() {
+                Some(topic) => call.store().list_and_watch_of(&collection, topic, prefix),
+                None => call.store().list_and_watch(&collection, prefix),
+            };
             (watcher, Some((revision, objects, marked)))
         }
     };

@@ -291,7 +291,7 @@ impl<I: Index> Loading<'_, I> {
             self.state.load(collection, object);
         } else {
             let event = Event { revision, kind, object, previous };
-            self.state.apply(collection, Arc::new(event), self.now);
+            let _nobody_watches_yet = self.state.apply(collection, Arc::new(event), self.now);
         }
         Ok(())
     }

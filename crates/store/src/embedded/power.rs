@@ -115,7 +115,7 @@ fn assert_whole(state: &State<()>) {
         let object = state.get("pods", &format!("n{revision}")).expect("no gap");
         assert_eq!(object.around_revision().0, content(revision));
     }
-    assert_eq!(state.list("pods", "", None).len() as u64, state.revision() - 1);
+    assert_eq!(state.list("pods", None, "", None).len() as u64, state.revision() - 1);
 }
 
 /// Chance that is the same every time.

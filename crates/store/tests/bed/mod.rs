@@ -14,14 +14,27 @@ use store::{
 
 pub type Store = store::Store<Text>;
 
-/// The index of these tests: the length of what it was read from.
-pub struct Text(pub usize);
+/// The index of these tests: the length of what it was read from, and its topic.
+pub struct Text(pub usize, Option<Arc<str>>);
 
 impl Index for Text {
     fn read(_collection: &str, _name: &str, bytes: &[u8]) -> Self {
-        Text(bytes.len())
+        let topic = match bytes[1] {
+            b'a'..=b'm' => Some(EARLY.into()),
+            b'n'..=b'z' => Some(LATE.into()),
+            _ => None,
+        };
+        Text(bytes.len(), topic)
+    }
+
+    fn topic(&self) -> Option<&Arc<str>> {
+        self.1.as_ref()
     }
 }
+
+/// The topics of texts, by their first letter.
+pub const EARLY: &str = "early";
+pub const LATE: &str = "late";
 
 pub const ENVELOPE: Envelope =
     Envelope { created: b"ADDED ", updated: b"MODIFIED ", deleted: b"DELETED ", end: b"\n" };
