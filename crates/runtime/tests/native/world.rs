@@ -131,6 +131,7 @@ async fn open(directory: &Path, image: &ImageConfig) -> Native {
         state_dir: directory.join("run"),
         images: Arc::new(images),
         executable: env!("CARGO_BIN_EXE_landfall-shim-test").into(),
+        shims: None,
     })
     .await
     .unwrap()
