@@ -9,6 +9,7 @@
 
 mod changes;
 mod contents;
+mod event;
 mod follow;
 
 pub use changes::Changes;
@@ -301,8 +302,8 @@ impl<K: Object> Shared<K> {
         self.advance(version, true);
     }
 
-    fn put(&self, object: K, version: &str) {
-        self.change(|contents| contents.put(Arc::new(object)).into_iter().collect());
+    fn put(&self, object: Arc<K>, version: &str) {
+        self.change(|contents| contents.put(object).into_iter().collect());
         self.advance(version, false);
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Not here: what is asked through it (`read`, `write`).
 
-use crate::{Error, Result};
+use crate::{Error, Result, decoded};
 use arc_swap::ArcSwap;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD as BASE64;
@@ -112,13 +112,36 @@ impl Client {
         doing: impl Fn() -> String,
         request: Result<Request<Vec<u8>>, kube::core::request::Error>,
     ) -> Result<T> {
+        let answer = self.ask_text(&doing, request).await?;
+        serde_json::from_str(&answer).map_err(|error| unreadable(&doing, error))
+    }
+
+    /// The same, for an object that caches of this process are about to hear of too.
+    pub(crate) async fn ask_shared<K: DeserializeOwned + Send + Sync + 'static>(
+        &self,
+        doing: impl Fn() -> String,
+        request: Result<Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> Result<Arc<K>> {
+        let answer = self.ask_text(&doing, request).await?;
+        decoded::object(answer.as_bytes()).map_err(|error| unreadable(&doing, error))
+    }
+
+    async fn ask_text(
+        &self,
+        doing: &impl Fn() -> String,
+        request: Result<Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> Result<String> {
         let request = request
             .map_err(|error| Error::Unsendable { doing: doing(), why: error.to_string() })?;
-        match tokio::time::timeout(ANSWER_MAX, self.kube.request(request)).await {
+        match tokio::time::timeout(ANSWER_MAX, self.kube.request_text(request)).await {
             Ok(answer) => answer.map_err(|error| Error::from_kube(doing(), error)),
             Err(_) => Err(Error::Timeout { doing: doing() }),
         }
     }
+}
+
+fn unreadable(doing: &impl Fn() -> String, error: serde_json::Error) -> Error {
+    Error::from_kube(doing(), kube::Error::SerdeError(error))
 }
 
 /// Where a [`Client::renewable`] takes its credentials from.

@@ -10,6 +10,7 @@ mod read;
 mod write;
 
 mod cache;
+mod decoded;
 
 mod controller;
 mod queue;

@@ -11,6 +11,7 @@ use kube::core::params::{
     DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy,
 };
 use serde::Serialize;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -88,6 +89,19 @@ impl Client {
         self.ask(doing, at::<K>(&key).create(&self.params(), body)).await
     }
 
+    /// The same for an object that was never anything but JSON, and of which nothing needs to be known
+    /// after that.
+    pub(crate) async fn create_plain<K>(&self, key: &ObjectKey, mut object: Value) -> Result<()>
+    where
+        K: Object<DynamicType = ()>,
+    {
+        let doing = || format!("create {} {key}", K::plural(&()));
+        object["apiVersion"] = K::api_version(&()).into();
+        object["kind"] = K::kind(&()).into();
+        let request = at::<K>(key).create(&self.params(), encode(doing, &object)?);
+        self.ask::<IgnoredAny>(doing, request).await.map(drop)
+    }
+
     /// Replaces the object as a whole, except its status. Fails with a conflict if it has changed.
     pub async fn update<K: Object<DynamicType = ()>>(&self, object: &K) -> Result<K> {
         let key = ObjectKey::of(object);
@@ -156,12 +170,12 @@ impl Client {
         &self,
         key: &ObjectKey,
         patch: &Value,
-    ) -> Result<K> {
+    ) -> Result<Arc<K>> {
         let doing = || format!("patch the status of {} {key}", K::plural(&()));
         let patch = Patch::Strategic(patch);
         let request =
             at::<K>(key).patch_subresource("status", key.name(), &self.patch_params(), &patch);
-        self.ask(doing, request).await
+        self.ask_shared(doing, request).await
     }
 
     /// Server-side apply, taking fields from whoever had them. `object` is what we have an opinion

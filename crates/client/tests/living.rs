@@ -138,8 +138,8 @@ async fn a_status_is_written_once(client: Client) {
     let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
     client.patch_status::<Pod>(&key, &ready).await.unwrap();
     let fast = json!({ "status": { "conditions": [{ "type": "Fast", "status": "True" }] } });
-    let patched: Pod = client.patch_status(&key, &fast).await.unwrap();
-    let conditions = patched.status.unwrap().conditions.unwrap();
+    let patched = client.patch_status::<Pod>(&key, &fast).await.unwrap();
+    let conditions = patched.status.clone().unwrap().conditions.unwrap();
     assert!(["Ready", "Fast"].iter().all(|t| conditions.iter().any(|c| c.type_ == *t)));
 }
 

@@ -92,7 +92,7 @@ async fn run(
                 None
             }
             Outcome::Stored(pod) => {
-                base = Some(Arc::new(*pod));
+                base = Some(pod);
                 told.send_replace(status);
                 None
             }
@@ -118,7 +118,7 @@ async fn run(
 enum Outcome {
     /// The API has this status already.
     Same,
-    Stored(Box<Pod>),
+    Stored(Arc<Pod>),
     Gone,
     Failed,
 }
@@ -128,7 +128,7 @@ async fn write(client: &Client, base: &Pod, status: &PodStatus) -> Outcome {
         return Outcome::Same;
     };
     match client.patch_status::<Pod>(&ObjectKey::of(base), &patch).await {
-        Ok(pod) => Outcome::Stored(Box::new(pod)),
+        Ok(pod) => Outcome::Stored(pod),
         // Another pod of that name has come: the precondition on the uid says so with a conflict.
         Err(error) if error.is_not_found() || error.is_conflict() => Outcome::Gone,
         Err(error) => {

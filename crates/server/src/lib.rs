@@ -38,6 +38,8 @@ pub mod openapi;
 mod audit;
 pub mod bootstrap;
 mod customs;
+mod expiry;
+mod fields;
 mod follower;
 mod metrics;
 mod signing;

@@ -5,6 +5,7 @@
 //! items do not repeat them, can take everything behind them; the resource version stands at
 //! a known place because only the store knows it (decision 3 of the design).
 
+use crate::fields;
 use api::Kind;
 use serde_json::{Value, json};
 use std::sync::OnceLock;
@@ -96,9 +97,11 @@ impl Stored for Object {
             "metadata.namespace" => Some(namespace),
             _ => {
                 let at = kind.rules.fields.iter().position(|(known, _)| *known == field)?;
-                let view = usize::from(!api::convert::is_identity(kind));
-                let values = self.index().fields[view].get_or_init(|| {
-                    let object = api::convert::from_storage(kind, &self.value());
+                let same = api::convert::is_identity(kind);
+                let values = self.index().fields[usize::from(!same)].get_or_init(|| {
+                    let parts = same.then(|| fields::named(kind, &self.bytes())).flatten();
+                    let object =
+                        parts.unwrap_or_else(|| api::convert::from_storage(kind, &self.value()));
                     kind.rules.fields.iter().map(|(_, read)| read(&object)).collect()
                 });
                 values.get(at).map(String::as_str)

@@ -11,7 +11,7 @@ use crate::follower::{Follower, Heard};
 use crate::object::{self, Stored, store_name};
 use crate::pki::Pki;
 use crate::server::Server;
-use crate::{bootstrap, customs, services, signing, terminations};
+use crate::{bootstrap, customs, expiry, services, signing, terminations};
 use api::Kind;
 use api::value::ValueExt;
 use futures::FutureExt as _;
@@ -31,10 +31,6 @@ const ROOT_CA: &str = "kube-root-ca.crt";
 const OWN_SERVICE: &str = "kubernetes";
 const OWN_SERVICE_PARTS: [&str; 4] =
     ["services", "endpoints", "discovery.k8s.io/endpointslices", "networking.k8s.io/ipaddresses"];
-
-/// Events are kept for this long, looked through this often.
-const EVENT_LIFE: jiff::SignedDuration = jiff::SignedDuration::from_secs(3600);
-const EVENT_SWEEP: Duration = Duration::from_secs(60);
 
 /// Certificates live for a year; that one is renewed a day later does not matter.
 const RENEWAL_LOOK: Duration = Duration::from_secs(24 * 3600);
@@ -67,7 +63,7 @@ pub(crate) async fn store_what_is_missing(
 pub(crate) fn attend(server: &Server, address: SocketAddr, controllers: Option<Arc<Pki>>) {
     spawn_until_closing(server, follow_roles);
     spawn_until_closing(server, customs::follow);
-    spawn_until_closing(server, forget_events);
+    spawn_until_closing(server, expiry::forget_events);
     spawn_until_closing(server, terminations::retention::run);
     spawn_until_closing(server, know_pods);
     if let Some(pki) = controllers {
@@ -364,34 +360,4 @@ async fn know_pods(server: Server) {
         server.relations().catch_up();
         tokio::time::sleep(RELATIONS_EVERY).await;
     }
-}
-
-async fn forget_events(server: Server) {
-    loop {
-        tokio::time::sleep(EVENT_SWEEP).await;
-        let oldest = clock::now() - EVENT_LIFE;
-        let (_, events) = server.store().list("events", "", None);
-        for event in events {
-            if last_seen(&event.value()).is_some_and(|seen| seen < oldest) {
-                let write = Write {
-                    collection: "events".into(),
-                    name: event.name().to_owned(),
-                    expect: Expect::Revision(event.revision()),
-                    change: Change::Delete,
-                };
-                // Somebody wrote to it just now, or the store is in trouble: the next round decides.
-                let _ = server.store().write(write).await;
-            }
-        }
-    }
-}
-
-fn last_seen(event: &Value) -> Option<jiff::Timestamp> {
-    let times = [
-        event.text(&["series", "lastObservedTime"]),
-        event.text(&["lastTimestamp"]),
-        event.text(&["eventTime"]),
-        event.text(&["metadata", "creationTimestamp"]),
-    ];
-    times.iter().filter_map(|time| time.parse().ok()).max()
 }

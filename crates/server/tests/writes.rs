@@ -518,3 +518,35 @@ async fn a_90_a_signing_request_is_decided_through_approval_only() {
     let said = cluster.patch(&format!("{place}/status"), failed).await.ok();
     assert_eq!(said["status"]["conditions"].as_array().unwrap().len(), 2);
 }
+
+///
+#[tokio::test(start_paused = true)]
+async fn events_are_forgotten_an_hour_after_they_were_last_seen() {
+    let cluster = Cluster::on_simulated_time().await;
+    let events = "/api/v1/namespaces/default/events";
+    let event = |name: &str| {
+        json!({"metadata": {"name": name}, "involvedObject": {"kind": "Pod", "namespace": "default", "name": "a"},
+               "reason": "Killing", "type": "Normal", "firstTimestamp": clock::rfc3339(clock::now()),
+               "lastTimestamp": clock::rfc3339(clock::now()), "count": 1})
+    };
+    let names = async || {
+        let named = |event: &Value| event["metadata"]["name"].as_str().unwrap().to_owned();
+        let all = cluster.read(events).await;
+        let all = all["items"].as_array().unwrap().iter().map(named);
+        all.filter(|name| ["once", "again"].contains(&name.as_str())).collect::<Vec<_>>()
+    };
+    cluster.make(events, event("once")).await;
+    cluster.make(events, event("again")).await;
+    let minutes = |count: u64| tokio::time::sleep(std::time::Duration::from_secs(60 * count));
+    minutes(50).await;
+    let seen = json!({"count": 2, "lastTimestamp": clock::rfc3339(clock::now())});
+    cluster.patch(&format!("{events}/again"), seen).await.ok();
+    minutes(8).await;
+    assert_eq!(names().await.len(), 2);
+    minutes(4).await;
+    assert_eq!(names().await, ["again"]);
+    minutes(45).await;
+    assert_eq!(names().await, ["again"]);
+    minutes(5).await;
+    assert!(names().await.is_empty());
+}

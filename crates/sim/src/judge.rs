@@ -403,7 +403,8 @@ impl Judge {
         };
         let Some(pod) = pod else { return Ok(()) };
         let deadline = ending.deadline();
-        let soonest = self.soonest(&container.uid, ending);
+        let own = self.own_end(pod, container).unwrap_or(Duration::MAX);
+        let soonest = self.soonest(&container.uid, ending).min(own);
         let mut due = ending.begun().max(container.since);
         if pod.object.has_hook(&container.name) {
             match (treatment.hook, treatment.hook_ended) {
@@ -457,6 +458,14 @@ impl Judge {
         pod.object.sidecar(&container.name).is_some() && pod.object.may_complete()
     }
 
+    /// When the sidecars of a pod that ran to its end by itself should be over: their time began to pass
+    /// then, and somebody who deletes the pod after that gives them no more of it (T-NODE-5).
+    fn own_end(&self, pod: &Pod, container: &Container) -> Option<Duration> {
+        let (deleted, _) = pod.deleted.filter(|_| self.completes(pod, container))?;
+        let ended = self.turn(&container.uid, pod, usize::MAX).ok()?;
+        (ended < deleted).then(|| ended + seconds(pod.object.own_grace()))
+    }
+
     /// T-INV-5: not before its time; T-EDGE-2, T-NODE-15: not after it either.
     fn kill(&mut self, at: Duration, id: &Name, by: &Agent) -> Verdict {
         let Some(container) = self.containers.get(id) else { return Ok(()) };
@@ -488,12 +497,8 @@ impl Judge {
         if let Some(pod) = pod
             && let Some((first, grace)) = pod.deleted
         {
-            // Of a pod that had run to its end before, the time had begun to pass then (T-NODE-5).
-            let completed = stopped < first && self.completes(pod, container);
-            let begun = pod.object.sidecar(&container.name).filter(|_| completed);
-            let begun = begun.and_then(|place| self.turn(&container.uid, pod, place).ok());
-            let own = begun.map(|begun| begun + seconds(pod.object.own_grace()));
-            let earliest = (first + seconds(grace)).min(own.unwrap_or(Duration::MAX));
+            let own = self.own_end(pod, container).unwrap_or(Duration::MAX);
+            let earliest = (first + seconds(grace)).min(own);
             if at + SAME < earliest {
                 let why = format!("{id} is killed at {at:?}, before {earliest:?}");
                 return broken("T-INV-5", why);

@@ -42,6 +42,10 @@ fn seeds_that_broke_a_rule_once_keep_it() {
             "T-NODE-5: a pod that had run to its end was deleted; the judge took the later deadline",
         ),
         (7809, "T-EDGE-2: a shorter delete while the agent was away did not hurry the next one"),
+        (
+            8254,
+            "T-NODE-5: a pod that had run to its end was deleted; the judge gave its hooks more time",
+        ),
     ] {
         let told = sim::run(&ground, scenario("mix"), seed, &Options::default()).unwrap();
         assert!(told.violation.is_none(), "{once}: {:?}", told.violation);

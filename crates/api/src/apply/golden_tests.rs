@@ -167,7 +167,7 @@ fn long_lists_take_time_in_proportion() {
     let both =
         apply(&schema, ty, Some(&updated), &before_without_managers(&before), &who, &reset, true);
     assert_eq!(both.unwrap()["metadata"]["finalizers"].as_array().unwrap().len(), 2 * MANY);
-    let patched = crate::patch::strategic(&schema, ty, &before, &after).unwrap();
+    let patched = crate::patch::strategic(&schema, ty, &before, after).unwrap();
     assert_eq!(patched["metadata"]["finalizers"].as_array().unwrap().len(), 2 * MANY);
 
     let twins = vec!["same".to_owned(); MANY];

@@ -4,11 +4,15 @@
 //! must be repeatable. And it does not say how far it has come.
 
 use super::Shared;
+use super::event::Event;
 use crate::client::ANSWER_MAX;
 use crate::read::Selection;
 use crate::{Client, Error, Object};
-use futures::{StreamExt, pin_mut};
-use kube::core::{Request, Status, WatchEvent};
+use futures::io::AsyncBufReadExt;
+use futures::pin_mut;
+use http::HeaderValue;
+use http::header::ACCEPT_ENCODING;
+use kube::core::{Request, Status};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -146,13 +150,15 @@ impl<K: Object> Watch<'_, K> {
             false => request.watch(&params, &self.version),
         };
         let doing = || format!("watch {}", K::plural(kind));
-        let request = match request {
+        let mut request = match request {
             Ok(request) => request,
             Err(error) => {
                 return End::Broken(Error::Unsendable { doing: doing(), why: error.to_string() });
             }
         };
-        let begun = client.kube().request_events::<K>(request);
+        // What is packed arrives when the packet is full, not when it happens.
+        request.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        let begun = client.kube().request_stream(request);
         let events = match tokio::time::timeout(ANSWER_MAX, begun).await {
             Ok(Ok(events)) => events,
             Ok(Err(kube::Error::Api(status))) => return End::Refused(status),
@@ -160,41 +166,49 @@ impl<K: Object> Watch<'_, K> {
             Err(_) => return End::Broken(Error::Timeout { doing: doing() }),
         };
         pin_mut!(events);
+        let mut line = Vec::new();
         loop {
-            match tokio::time::timeout(SILENCE_MAX, events.next()).await {
-                Ok(Some(Ok(event))) => {
+            line.clear();
+            let read = events.read_until(b'\n', &mut line);
+            match tokio::time::timeout(SILENCE_MAX, read).await {
+                Ok(Ok(0)) => return End::Closed,
+                // A line without an end was cut off.
+                Ok(Ok(_)) if line.pop() != Some(b'\n') => return End::Closed,
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => {
+                    return End::Broken(Error::from_kube(doing(), kube::Error::ReadEvents(error)));
+                }
+                Err(_) => return End::Broken(Error::Timeout { doing: doing() }),
+            }
+            match Event::read(&line) {
+                Ok(event) => {
                     if let Some(status) = self.take(event) {
                         return End::Refused(status);
                     }
                 }
-                Ok(Some(Err(kube::Error::Api(status)))) => return End::Refused(status),
-                Ok(Some(Err(error))) => return End::Broken(Error::from_kube(doing(), error)),
-                Ok(None) => return End::Closed,
-                Err(_) => return End::Broken(Error::Timeout { doing: doing() }),
+                Err(error) => {
+                    return End::Broken(Error::from_kube(doing(), kube::Error::SerdeError(error)));
+                }
             }
         }
     }
 
     /// The status, if that is what came.
-    fn take(&mut self, event: WatchEvent<K>) -> Option<Box<Status>> {
+    fn take(&mut self, event: Event<K>) -> Option<Box<Status>> {
         let version = match &event {
-            WatchEvent::Added(object)
-            | WatchEvent::Modified(object)
-            | WatchEvent::Deleted(object) => object.meta().resource_version.clone(),
-            WatchEvent::Bookmark(bookmark) => Some(bookmark.metadata.resource_version.clone()),
-            WatchEvent::Error(_) => None,
+            Event::There(object) | Event::Gone(object) => object.meta().resource_version.clone(),
+            Event::Bookmark(version) => Some(version.clone()),
+            Event::Refused(_) => None,
         };
         if let Some(version) = version {
             self.version = version;
             self.heard = true;
         }
         match event {
-            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                self.shared.put(object, &self.version);
-            }
-            WatchEvent::Deleted(object) => self.shared.remove(&object, &self.version),
-            WatchEvent::Bookmark(_) => self.shared.advance(&self.version, false),
-            WatchEvent::Error(status) => return Some(status),
+            Event::There(object) => self.shared.put(object, &self.version),
+            Event::Gone(object) => self.shared.remove(&object, &self.version),
+            Event::Bookmark(_) => self.shared.advance(&self.version, false),
+            Event::Refused(status) => return Some(status),
         }
         None
     }

@@ -118,23 +118,16 @@ async fn write(client: &Client, speaker: &Speaker, event: &Event) -> Result<()> 
             counted => return counted,
         }
     }
+    let key = ObjectKey::new(namespace(event), &event.name);
     let created = match modern {
-        true => create::<events::v1::Event>(client, modern_event(speaker, event)).await,
-        false => create::<core::v1::Event>(client, plain_event(speaker, event)).await,
+        true => client.create_plain::<events::v1::Event>(&key, modern_event(speaker, event)).await,
+        false => client.create_plain::<core::v1::Event>(&key, plain_event(speaker, event)).await,
     };
     match created {
         // An answer was lost, and this is the second try.
         Err(error) if error.is_already_exists() => Ok(()),
         created => created,
     }
-}
-
-async fn create<K: crate::Object<DynamicType = ()>>(client: &Client, event: Value) -> Result<()> {
-    let read = serde_json::from_value::<K>(event).map_err(|error| Error::Unsendable {
-        doing: "create an event".into(),
-        why: error.to_string(),
-    });
-    client.create(&read?).await.map(drop)
 }
 
 async fn count_up<K: crate::Object<DynamicType = ()>>(

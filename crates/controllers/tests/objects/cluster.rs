@@ -115,7 +115,8 @@ impl Cluster {
         key: &ObjectKey,
         status: Value,
     ) -> K {
-        self.client.patch_status::<K>(key, &json!({ "status": status })).await.unwrap()
+        let patched = self.client.patch_status::<K>(key, &json!({ "status": status })).await;
+        std::sync::Arc::unwrap_or_clone(patched.unwrap())
     }
 
     pub(crate) async fn event(&self, reason: &str) -> Arc<Event> {

@@ -127,7 +127,7 @@ async fn c_13_counters_that_others_wrote_are_put_right() {
     let wrong = json!({ "status": { "readyReplicas": 0, "availableReplicas": 0,
         "conditions": [{ "type": "Mine", "status": "True" }] } });
     let patched = cluster.client.patch_status::<ReplicaSet>(&key("web"), &wrong).await.unwrap();
-    assert_ne!(patched.status.unwrap().ready_replicas, Some(1));
+    assert_ne!(patched.status.as_ref().unwrap().ready_replicas, Some(1));
     let set = cluster.when::<ReplicaSet>("web", ready).await;
     assert_eq!(set.status.unwrap().conditions.unwrap()[0].type_, "Mine", "C-14");
     cluster.stop().await;

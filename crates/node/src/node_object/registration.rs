@@ -231,7 +231,7 @@ impl Keeper {
         let key = ObjectKey::cluster(&self.settings.name);
         let written = self.client.patch_status::<Node>(&key, &patch).await?;
         self.tell(notices);
-        self.put(written);
+        self.put(Arc::unwrap_or_clone(written));
         // After a change, nodes that changed together do not all report together again.
         let half = 0.5 + clock::fraction();
         let good_for = if changed { REPORT.mul_f64(half) } else { REPORT };

@@ -9,6 +9,9 @@ const CONDITIONS: &str = "conditions";
 
 /// None: it is so already. The uid makes sure that no other pod of that name is written to.
 pub(super) fn between(base: &Pod, status: &PodStatus) -> Option<Value> {
+    if base.status.as_ref() == Some(status) {
+        return None;
+    }
     let before = base.status.as_ref().map(object).unwrap_or_default();
     let mut after = object(status);
     let mut changed = Map::new();

@@ -77,7 +77,7 @@ impl Cluster {
             "daemonEndpoints": { "kubeletEndpoint": { "Port": port } },
         }});
         let key = ObjectKey::cluster(NODE);
-        let _: Node = self.admin.patch_status(&key, &status).await.unwrap();
+        self.admin.patch_status::<Node>(&key, &status).await.unwrap();
     }
 
     /// A pod that runs on the node, and whose containers have said `lines`.
@@ -121,7 +121,7 @@ impl Cluster {
             .collect();
         let status = json!({ "status": { "phase": "Running", "containerStatuses": states } });
         let key = ObjectKey::of(&pod);
-        pod = self.admin.patch_status(&key, &status).await.unwrap();
+        pod = Arc::unwrap_or_clone(self.admin.patch_status(&key, &status).await.unwrap());
         for container in &names {
             let log = self.log(&pod, container);
             std::fs::create_dir_all(log.parent().unwrap()).unwrap();

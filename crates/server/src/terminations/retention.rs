@@ -75,20 +75,23 @@ async fn sweep(server: &Server) {
     let keep = server.terminations().kept();
     let (_, namespaces) = server.store().list("namespaces", "", None);
     let there: BTreeSet<&str> = namespaces.iter().map(|namespace| namespace.name()).collect();
+    let Ok(kind) = super::kind(server) else { return };
     // What is still going on is the last to go, and then the newest.
-    records.sort_by_key(|record| (!is_ending(server, record), std::cmp::Reverse(record.created())));
+    records.sort_by_cached_key(|record| {
+        (!is_ending(&kind, record), std::cmp::Reverse(record.created()))
+    });
     let oldest = clock::now() - LIFE;
     for (place, record) in records.iter().enumerate() {
         let orphaned = !there.contains(record.place().0);
-        let old = !is_ending(server, record) && is_older(record, oldest);
+        let old = !is_ending(&kind, record) && is_older(record, oldest);
         if place >= keep || old || orphaned {
             forget(server, record).await;
         }
     }
 }
 
-fn is_ending(server: &Server, record: &Object) -> bool {
-    super::kind(server).is_ok_and(|kind| record.field(&kind, "outcome") == Some("Ending"))
+fn is_ending(kind: &api::Kind, record: &Object) -> bool {
+    record.field(kind, "outcome") == Some("Ending")
 }
 
 fn is_older(record: &Object, than: jiff::Timestamp) -> bool {

@@ -13,7 +13,7 @@ use api::patch::PatchError;
 use api::value::ValueExt;
 use api::{Errors, Status};
 use http::StatusCode;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
@@ -53,7 +53,7 @@ pub(crate) async fn patch(call: &Call, endpoint: Endpoint) -> Result<Answer> {
     }
     let made = change(call, endpoint, dry_run, |old| {
         let patched = patched(call, form, old)?;
-        Ok(Changed::tracked(decoded(call, patched)?))
+        Ok(Changed::tracked(decoded(call, patched, old)?))
     })
     .await?;
     shown(call, &made, StatusCode::OK)
@@ -87,7 +87,7 @@ pub(crate) fn patched(call: &Call, form: Form, old: &Value) -> Result<Value> {
     let result = match form {
         Form::Json => api::patch::json(old, &call.body),
         Form::Merge => api::patch::merge(old, &parse()?),
-        Form::Strategic => api::patch::strategic(&call.kind.schema, call.kind.ty, old, &parse()?),
+        Form::Strategic => api::patch::strategic(&call.kind.schema, call.kind.ty, old, parse()?),
         Form::Apply => return Err(ApiError::Internal("apply is no such patch".into())),
     };
     result.map_err(|error| match error {
@@ -123,9 +123,10 @@ fn unprocessable(call: &Call, why: &str) -> ApiError {
     ))
 }
 
-/// What came out of a patch has to be an object of the kind again.
-fn decoded(call: &Call, patched: Value) -> Result<Value> {
+/// What came out of a patch has to be an object of the kind again. Parts that are as they were are.
+fn decoded(call: &Call, mut patched: Value, old: &Value) -> Result<Value> {
     let kind = &call.kind;
+    let same = if kind.custom.is_none() { apart(&mut patched, old) } else { Map::new() };
     let decoded = decode::value(kind, patched).map_err(|error| {
         let shown = json!({ "patch": "" });
         let root = api::At::root(&shown);
@@ -147,9 +148,22 @@ fn decoded(call: &Call, patched: Value) -> Result<Value> {
     if !object.is_object() {
         return Err(unprocessable(call, "the patched object is no object"));
     }
+    if let Value::Object(fields) = &mut object {
+        fields.extend(same);
+    }
     object["kind"] = kind.kind.clone().into();
     object["apiVersion"] = kind.api_version().into();
     Ok(object)
+}
+
+/// Takes out of an object what another has just so.
+fn apart(object: &mut Value, other: &Value) -> Map<String, Value> {
+    let Value::Object(fields) = object else { return Map::new() };
+    let (same, rest) = std::mem::take(fields)
+        .into_iter()
+        .partition(|(name, value)| other.get(name) == Some(value));
+    *fields = rest;
+    same
 }
 
 /// The applied configuration: YAML or JSON, kept apart from defaults.

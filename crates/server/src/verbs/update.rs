@@ -241,36 +241,41 @@ fn resize(to: &mut Value, from: &Value, list: &str) {
 /// stays as it is.
 fn only_status(call: &Call, new: &mut Value, old: &Value) {
     let kind = &call.kind;
-    let mut result = old.clone();
-    match new.get("status") {
-        Some(status) => result["status"] = status.clone(),
-        None => drop(result.remove("status")),
-    }
     let keeps_metadata = kind.custom.is_some()
         || matches!(
             kind.kind.as_str(),
             "ServiceCIDR" | "VolumeAttachment" | "ResourceClaim" | "ValidatingAdmissionPolicy"
         );
     let fields: &[&str] = match kind.kind.as_str() {
-        _ if keeps_metadata => &["managedFields"],
-        "Deployment" => &["managedFields", "annotations", "finalizers"],
-        "Pod" => &["managedFields", "annotations", "labels", "finalizers"],
-        _ => &["managedFields", "annotations", "labels", "finalizers", "ownerReferences"],
+        _ if keeps_metadata => &[],
+        "Deployment" => &["annotations", "finalizers"],
+        "Pod" => &["annotations", "labels", "finalizers"],
+        _ => &["annotations", "labels", "finalizers", "ownerReferences"],
     };
-    for field in fields {
-        match new["metadata"].get(*field) {
-            Some(value) => result["metadata"][*field] = value.clone(),
-            None if *field == "managedFields" => {}
-            None => drop(result["metadata"].remove(field)),
+    let mut keeps = fields.to_vec();
+    // Who leaves these out leaves them as they are.
+    keeps.extend(
+        ["managedFields", "resourceVersion"]
+            .into_iter()
+            .filter(|field| new["metadata"].get(field).is_some()),
+    );
+    restore(new.object("metadata"), &old["metadata"], |field| keeps.contains(&field));
+    restore(new, old, |field| matches!(field, "status" | "metadata"));
+    if kind.kind == "Pod" {
+        keep_observed_generation(new, old);
+    }
+}
+
+/// Makes an object what it was, except for the fields it may keep. Most often it is so already, and then
+/// nothing is copied.
+fn restore(object: &mut Value, old: &Value, keeps: impl Fn(&str) -> bool) {
+    let (Value::Object(fields), Value::Object(old)) = (object, old) else { return };
+    fields.retain(|name, _| keeps(name) || old.contains_key(name));
+    for (name, value) in old.iter().filter(|(name, _)| !keeps(name)) {
+        if fields.get(name) != Some(value) {
+            fields.insert(name.clone(), value.clone());
         }
     }
-    if let Some(version) = new["metadata"].get("resourceVersion") {
-        result["metadata"]["resourceVersion"] = version.clone();
-    }
-    if kind.kind == "Pod" {
-        keep_observed_generation(&mut result, old);
-    }
-    *new = result;
 }
 
 /// Clients older than the field leave it out; what was observed is not forgotten (T-API-56).

@@ -23,7 +23,7 @@ pub fn strategic(
     schema: &Schema,
     ty: TypeId,
     target: &Value,
-    patch: &Value,
+    patch: Value,
 ) -> Result<Value, PatchError> {
     let (Value::Object(target), Value::Object(patch)) = (target, patch) else {
         return Err(PatchError::Malformed("invalid JSON document".into()));
@@ -31,7 +31,7 @@ pub fn strategic(
     if patch.values().any(|value| depth(value) > MAX_DEPTH) {
         return Err(PatchError::Malformed("invalid JSON document".into()));
     }
-    Merge { schema }.map(Some(ty), target.clone(), patch.clone()).map(Value::Object)
+    Merge { schema }.map(Some(ty), target.clone(), patch).map(Value::Object)
 }
 
 /// What the schema says about one field; unknown fields merge like plain JSON.
@@ -128,27 +128,35 @@ impl<'s> Merge<'s> {
         if original.is_empty() && patch.is_empty() {
             return Ok(original);
         }
-        let merged = if are_maps(&original, &patch)? {
-            let Some(key) = rule.key() else {
+        let key = match (are_maps(&original, &patch)?, rule.key()) {
+            (false, _) => None,
+            (true, Some(key)) => Some(key),
+            (true, None) => {
                 return Err(PatchError::Unmergeable("cannot merge lists without merge key".into()));
-            };
-            if special_elements(&mut original, &mut patch, key)? {
-                return Ok(patch); // `$patch: replace` among the elements
             }
-            self.elements(rule.ty, original.clone(), &patch, key)?
-        } else {
-            let mut seen = BTreeSet::new();
-            let both = original.iter().chain(&patch);
-            both.filter(|value| seen.insert(value.to_string())).cloned().collect()
         };
-        Ok(order::arrange(merged, &patch, &original, rule.key()))
+        if let Some(key) = key
+            && special_elements(&mut original, &mut patch, key)?
+        {
+            return Ok(patch); // `$patch: replace` among the elements
+        }
+        let [wanted, live] = [&patch, &original].map(|list| order::places(list, rule.key()));
+        let merged = match key {
+            Some(key) => self.elements(rule.ty, original, patch, key)?,
+            None => {
+                let mut seen = BTreeSet::new();
+                let both = original.into_iter().chain(patch);
+                both.filter(|value| seen.insert(value.to_string())).collect()
+            }
+        };
+        Ok(order::arrange(merged, &wanted, &live, rule.key()))
     }
 
     fn elements(
         &self,
         ty: Option<TypeId>,
         mut merged: Vec<Value>,
-        patch: &[Value],
+        patch: Vec<Value>,
         key: &str,
     ) -> Result<Vec<Value>, PatchError> {
         let mut places: std::collections::HashMap<String, usize> = merged
@@ -159,18 +167,19 @@ impl<'s> Merge<'s> {
             .collect();
         for element in patch {
             let Value::Object(element) = element else { continue };
-            let identity = element.get(key).ok_or_else(|| no_merge_key(element, key))?;
-            match places.get(&identity.to_string()) {
+            let Some(identity) = element.get(key).map(Value::to_string) else {
+                return Err(no_merge_key(&element, key));
+            };
+            match places.get(&identity) {
                 Some(&place) => {
                     let old = match merged[place].take() {
                         Value::Object(old) => old,
                         _ => Map::new(),
                     };
-                    merged[place] = Value::Object(self.map(ty, old, element.clone())?);
+                    merged[place] = Value::Object(self.map(ty, old, element)?);
                 }
                 None => {
-                    let identity = identity.to_string();
-                    if let Some(added) = without_directives(Value::Object(element.clone())) {
+                    if let Some(added) = without_directives(Value::Object(element)) {
                         places.insert(identity, merged.len());
                         merged.push(added);
                     }
@@ -227,7 +236,8 @@ impl<'s> Merge<'s> {
             ) {
                 return Err(no_merge_key(nameless, key));
             }
-            let arranged = order::arrange(merged, &order, &old, rule.key());
+            let [wanted, live] = [&order, &old].map(|list| order::places(list, rule.key()));
+            let arranged = order::arrange(merged, &wanted, &live, rule.key());
             original.insert(field.to_owned(), Value::Array(arranged));
         }
         Ok(())

@@ -7,15 +7,16 @@ use super::{DIRECTIVE, PatchError, go_format};
 use serde_json::Value;
 use std::collections::HashMap;
 
+/// Where each element stands.
+pub(super) type Places = HashMap<String, usize>;
+
 /// Orders a merged list: `wanted` is the patch's order, `live` the one the list had.
 pub(super) fn arrange(
     merged: Vec<Value>,
-    wanted: &[Value],
-    live: &[Value],
+    wanted: &Places,
+    live: &Places,
     key: Option<&str>,
 ) -> Vec<Value> {
-    let wanted = places(wanted, key);
-    let live = places(live, key);
     let (mut named, mut server_only): (Vec<_>, Vec<_>) = merged
         .into_iter()
         .map(|value| (identity(&value, key), value))
@@ -58,7 +59,7 @@ pub(super) fn check(patch: &[Value], order: &[Value], key: Option<&str>) -> Resu
     Ok(())
 }
 
-fn places(list: &[Value], key: Option<&str>) -> HashMap<String, usize> {
+pub(super) fn places(list: &[Value], key: Option<&str>) -> Places {
     let places = list.iter().enumerate().rev();
     places.map(|(place, value)| (identity(value, key), place)).collect()
 }

@@ -49,7 +49,7 @@ fn schema() -> (Schema, TypeId) {
 
 fn merged(target: Value, patch: Value) -> Result<Value, PatchError> {
     let (schema, ty) = schema();
-    strategic(&schema, ty, &target, &patch)
+    strategic(&schema, ty, &target, patch)
 }
 
 ///
@@ -278,7 +278,7 @@ fn a_126_a_deployment_is_patched_by_the_built_in_keys() {
             json!({"containers": [{"image": "x:1", "name": "only"}]}),
         ),
     ] {
-        object = strategic(&schema, ty, &object, &template(patch)).unwrap();
+        object = strategic(&schema, ty, &object, template(patch)).unwrap();
         assert_eq!(object, template(expected));
     }
 }

@@ -122,7 +122,7 @@ impl Binder<'_> {
         let key = ObjectKey::of(volume);
         let patch = json!({ "status": status });
         let patched = self.cluster.client.patch_status::<Volume>(&key, &patch).await?;
-        self.storage.volumes.caught_up_with_all([&patched]).await;
+        self.storage.volumes.caught_up_with_all([patched.as_ref()]).await;
         Ok(())
     }
 }

@@ -1,0 +1,103 @@
+//! What several caches of one process hear of is decoded once and held once.
+//!
+//! The scheduler, the controllers and the node each follow pods, and in one process they are told of every
+//! change in the same words. An object's text is all there is to say about it, so the same text, of the
+//! same type, is the same object. Known by its digest, and only while somebody holds it.
+
+use ring::digest::{SHA256, digest};
+use serde::de::DeserializeOwned;
+use std::any::Any;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+
+/// So many of the latest are known. Caches hear of the same within moments of one another.
+const KNOWN_MAX: usize = 1024;
+
+type Digest = [u8; 32];
+type Held = Weak<dyn Any + Send + Sync>;
+
+#[derive(Default)]
+struct Known {
+    objects: HashMap<Digest, Held>,
+    /// The oldest in front.
+    order: VecDeque<Digest>,
+}
+
+static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+
+/// The object in this text; the very same one, if somebody else has just decoded it.
+pub(crate) fn object<K>(text: &[u8]) -> serde_json::Result<Arc<K>>
+where
+    K: DeserializeOwned + Send + Sync + 'static,
+{
+    let name = name(text);
+    if let Some(object) = with(|known| known.objects.get(&name).and_then(Weak::upgrade))
+        && let Ok(object) = object.downcast::<K>()
+    {
+        return Ok(object);
+    }
+    let object: Arc<K> = Arc::new(serde_json::from_slice(text)?);
+    let held: Arc<dyn Any + Send + Sync> = object.clone();
+    with(|known| known.add(name, Arc::downgrade(&held)));
+    Ok(object)
+}
+
+impl Known {
+    fn add(&mut self, name: Digest, held: Held) {
+        if self.objects.insert(name, held).is_none() {
+            self.order.push_back(name);
+        }
+        if self.order.len() > KNOWN_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.objects.remove(&oldest);
+        }
+    }
+}
+
+fn name(text: &[u8]) -> Digest {
+    let mut name = Digest::default();
+    name.copy_from_slice(digest(&SHA256, text).as_ref());
+    name
+}
+
+/// Nobody panics in the middle of changing it.
+fn with<T>(f: impl FnOnce(&mut Known) -> T) -> T {
+    f(&mut KNOWN.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+
+    const TEXT: &[u8] =
+        br#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"told-twice"}}"#;
+
+    #[test]
+    fn the_same_text_is_the_same_object_while_somebody_holds_it() {
+        let first = object::<ConfigMap>(TEXT).unwrap();
+        assert!(Arc::ptr_eq(&first, &object::<ConfigMap>(TEXT).unwrap()));
+        assert_eq!(Arc::strong_count(&first), 1, "only who asked holds it");
+    }
+
+    #[test]
+    fn another_type_is_another_object() {
+        let text = br#"{"metadata":{"name":"as-two-types"}}"#;
+        let as_secret = object::<serde_json::Value>(text).unwrap();
+        let as_map = object::<serde_json::Map<String, serde_json::Value>>(text).unwrap();
+        assert_eq!(as_secret.as_object(), Some(&*as_map));
+        assert!(object::<Secret>(b"{\"kind\":\"Sec").is_err());
+    }
+
+    #[test]
+    fn old_ones_are_forgotten() {
+        let mut known = Known::default();
+        let held: Arc<dyn Any + Send + Sync> = Arc::new(());
+        for number in 0..3 * KNOWN_MAX {
+            known.add(name(&number.to_le_bytes()), Arc::downgrade(&held));
+            known.add(name(&number.to_le_bytes()), Arc::downgrade(&held));
+        }
+        assert_eq!((known.objects.len(), known.order.len()), (KNOWN_MAX, KNOWN_MAX));
+    }
+}
