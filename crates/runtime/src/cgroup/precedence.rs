@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 /// As multiples of what a group weighs that nobody cared about.
 const AGENT_WEIGHT: u32 = 10;
-const SHIMS_WEIGHT: u32 = 2;
+const SHIMS_WEIGHT: u32 = 5;
 
 /// What that is, on v1 and v2.
 const ORDINARY_SHARES: u32 = 1024;

@@ -40,7 +40,7 @@ async fn agent_and_shims_have_precedence_and_what_runs_in_pods_does_not() {
         std::fs::read_to_string(group.join(file)).unwrap().trim().parse().unwrap()
     };
     let ordinary = if file == "cpu.weight" { 100 } else { 1024 };
-    assert_eq!((weight(&agents), weight(&shims)), (10 * ordinary, 2 * ordinary));
+    assert_eq!((weight(&agents), weight(&shims)), (10 * ordinary, 5 * ordinary));
 
     let world = world_with_shims_in(precedence.shims()).await.unwrap();
     let mut spec = world.sandbox_spec();
