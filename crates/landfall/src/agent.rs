@@ -4,7 +4,7 @@ use crate::command::{GraceAfterRestart, NodeOptions};
 use crate::image;
 use anyhow::Context;
 use client::Client;
-use runtime::{Cri, ImageStore, Native, NativeConfig, Runtime};
+use runtime::{Cri, ImageStore, Native, NativeConfig, Precedence, Runtime};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,6 +20,7 @@ pub(crate) async fn start(
     data_dir: &Path,
     options: &NodeOptions,
     serving: &Serving,
+    precedence: &Precedence,
 ) -> anyhow::Result<node::Running> {
     let tls = node::endpoint::server_config(serving.shown.clone(), &serving.ca)?;
     let config = node::Config {
@@ -29,7 +30,7 @@ pub(crate) async fn start(
         node_ip: Some(address(options)),
         endpoint: Some(node::Listen { address: options.node_listen, tls: Arc::new(tls) }),
         hardware: None,
-        runtime: open_runtime(data_dir, &options.runtime).await?,
+        runtime: open_runtime(data_dir, &options.runtime, precedence.shims()).await?,
         link: options.pod_link.clone(),
         manifests: options.pod_manifests.clone(),
         cluster_dns: Vec::new(),
@@ -50,6 +51,7 @@ pub(crate) async fn start(
 pub(crate) async fn open_runtime(
     data_dir: &Path,
     choice: &str,
+    shims: Option<PathBuf>,
 ) -> anyhow::Result<Arc<dyn Runtime>> {
     if choice != "native" {
         let cri = Cri::connect(choice).await;
@@ -61,6 +63,7 @@ pub(crate) async fn open_runtime(
         state_dir: data_dir.join("run"),
         images: Arc::new(images),
         executable: std::env::current_exe().context("landfall does not find itself")?,
+        shims,
     });
     Ok(Arc::new(native.await.context("containers cannot be run here")?))
 }
@@ -91,6 +94,11 @@ fn log_dir(data_dir: &Path) -> PathBuf {
     } else {
         data_dir.join("log")
     }
+}
+
+/// Before anything of the node runs, so that all of it has it. Held until nothing does.
+pub(crate) fn precedence(options: &NodeOptions) -> Precedence {
+    Precedence::take(&cgroup(&options.pod_link))
 }
 
 /// Nodes on one machine have different ones, as they have different links.

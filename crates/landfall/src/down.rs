@@ -31,7 +31,7 @@ pub(crate) fn down(data_dir: &Path) -> anyhow::Result<()> {
             return Ok(());
         }
         println!("no landfall is running on {}; clearing away what one left", data_dir.display());
-        let native = agent::open_runtime(data_dir, "native").await?;
+        let native = agent::open_runtime(data_dir, "native", None).await?;
         node::clear_away(data_dir, native, |line| println!("{line}")).await?;
         println!("nothing of it is left running");
         Ok(())

@@ -7,6 +7,7 @@ use crate::control::Control;
 use crate::end::{End, Signals, leave};
 use anyhow::Context;
 use client::Client;
+use runtime::Precedence;
 use server::authn::User;
 use server::{Config, Running};
 use std::path::Path;
@@ -17,7 +18,12 @@ pub(crate) fn run(options: &UpOptions) -> anyhow::Result<()> {
     block_on(async {
         let mut signals = Signals::listen()?;
         let control = server_control(&options.common)?;
-        let Some((server, plane, node)) = signals.during(start(options)).await? else {
+        let precedence = match options.no_node {
+            true => Precedence::default(),
+            false => agent::precedence(&options.node),
+        };
+        let started = signals.during(start(options, &precedence)).await?;
+        let Some((server, plane, node)) = started else {
             return Ok(());
         };
         say_ready(&server);
@@ -35,6 +41,7 @@ pub(crate) fn run(options: &UpOptions) -> anyhow::Result<()> {
 
 async fn start(
     options: &UpOptions,
+    precedence: &Precedence,
 ) -> anyhow::Result<(Running, ControlPlane, Option<node::Running>)> {
     let server = start_server(&options.common, true).await?;
     let mut chosen = options.common.controllers()?;
@@ -47,7 +54,7 @@ async fn start(
     let plane = ControlPlane::start(&server, &options.common, chosen);
     let node = match options.no_node {
         true => None,
-        false => Some(start_node(&server, options).await?),
+        false => Some(start_node(&server, options, precedence).await?),
     };
     if let Some(node) = &node {
         node.ready().await;
@@ -81,7 +88,9 @@ pub(crate) fn run_node(options: &NodeCommand) -> anyhow::Result<()> {
     block_on(async {
         let mut signals = Signals::listen()?;
         let control = control(&options.data_dir)?;
-        let Some(node) = signals.during(start_alone(options)).await? else { return Ok(()) };
+        let precedence = agent::precedence(&options.node);
+        let started = signals.during(start_alone(options, &precedence)).await?;
+        let Some(node) = started else { return Ok(()) };
         let answers = node.address.map(|address| format!(" answers on {address}"));
         println!("ready: node {}{}", agent::name(&options.node)?, answers.unwrap_or_default());
         let mut asked = End::awaited(&mut signals, &control).await;
@@ -91,11 +100,15 @@ pub(crate) fn run_node(options: &NodeCommand) -> anyhow::Result<()> {
     })
 }
 
-async fn start_alone(options: &NodeCommand) -> anyhow::Result<node::Running> {
+async fn start_alone(
+    options: &NodeCommand,
+    precedence: &Precedence,
+) -> anyhow::Result<node::Running> {
     let credentials = join(options).await?;
     let serving = Serving { shown: credentials.serving.clone(), ca: credentials.ca.clone() };
     let client = credentials.client.clone();
-    let node = agent::start(client, &options.data_dir, &options.node, &serving).await?;
+    let (dir, options) = (&options.data_dir, &options.node);
+    let node = agent::start(client, dir, options, &serving, precedence).await?;
     tokio::spawn(credentials.renewing());
     node.ready().await;
     Ok(node)
@@ -139,7 +152,11 @@ fn say_ready(server: &Running) {
     );
 }
 
-async fn start_node(server: &Running, options: &UpOptions) -> anyhow::Result<node::Running> {
+async fn start_node(
+    server: &Running,
+    options: &UpOptions,
+    precedence: &Precedence,
+) -> anyhow::Result<node::Running> {
     let (name, address) = (agent::name(&options.node)?, agent::address(&options.node));
     let user = User::authenticated(format!("system:node:{name}"), &["system:nodes"]);
     let client = Client::in_process(server.server.door(user));
@@ -151,7 +168,8 @@ async fn start_node(server: &Running, options: &UpOptions) -> anyhow::Result<nod
         ca: credentials.ca_certificate.clone(),
     };
     tokio::spawn(renew(serving.shown.clone(), server.node_signer(&name, &addresses)));
-    agent::start(client, &options.common.data_dir, &options.node, &serving).await
+    let (dir, options) = (&options.common.data_dir, &options.node);
+    agent::start(client, dir, options, &serving, precedence).await
 }
 
 /// The node in this process asks nobody for its next certificate: the authority is here.

@@ -526,5 +526,6 @@ pub async fn clear_away(
     let network = network::Pods::open(traces.network(data_dir)).await.map_err(Error::Network)?;
     network.remove().await.map_err(Error::Network)?;
     cgroup_root::remove(&traces.cgroup);
+    runtime::Precedence::clear_away(&traces.cgroup);
     Ok(())
 }

@@ -19,6 +19,7 @@ mod cri;
 mod cgroup;
 mod durable;
 
+pub use cgroup::Precedence;
 pub use cri::Cri;
 pub use error::{Error, Result};
 pub use images::{ImageConfig, ImageStore, Name, Registries};

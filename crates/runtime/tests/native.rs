@@ -8,6 +8,8 @@ mod isolation;
 mod life;
 #[path = "native/limits.rs"]
 mod limits;
+#[path = "native/precedence.rs"]
+mod precedence;
 #[path = "native/streams.rs"]
 mod streams;
 #[path = "native/world.rs"]

@@ -54,7 +54,7 @@ fn cgroups(ours: &str) -> Vec<String> {
     for root in roots.filter(|root| root.is_dir()) {
         let entries = std::fs::read_dir(&root).into_iter().flatten().flatten();
         let names = entries.map(|entry| entry.path().display().to_string());
-        found.extend(names.filter(|name| name.ends_with(&format!("kubepods-{ours}"))));
+        found.extend(names.filter(|name| name.contains(&format!("kubepods-{ours}"))));
     }
     found
 }

@@ -58,14 +58,17 @@ fn the_host_waits_until_pods_have_ended() {
 }
 
 #[test]
-fn the_unit_file_is_one_that_systemd_understands() {
+fn the_unit_files_are_what_systemd_understands() {
     let dir = tempfile::tempdir().unwrap();
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/landfall.service");
-    let text = std::fs::read_to_string(file).unwrap();
-    let ours = dir.path().join("landfall.service");
-    let program = crate::harness::LANDFALL;
-    std::fs::write(&ours, text.replace("/usr/local/bin/landfall", program)).unwrap();
-    let verified = Command::new("systemd-analyze").arg("verify").arg(&ours).output().unwrap();
+    let ours = ["landfall.service", "landfall.slice"].map(|name| {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist").join(name);
+        let text = std::fs::read_to_string(file).unwrap();
+        let ours = dir.path().join(name);
+        let program = crate::harness::LANDFALL;
+        std::fs::write(&ours, text.replace("/usr/local/bin/landfall", program)).unwrap();
+        ours
+    });
+    let verified = Command::new("systemd-analyze").arg("verify").args(&ours).output().unwrap();
     let said = String::from_utf8_lossy(&verified.stderr);
     let about_us: Vec<&str> = said.lines().filter(|line| line.contains("landfall")).collect();
     assert_eq!(about_us, Vec::<&str>::new());

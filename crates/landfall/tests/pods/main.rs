@@ -22,6 +22,7 @@ mod host;
 mod hostile;
 mod image_volumes;
 mod mounting;
+mod precedence;
 mod replaced;
 mod resizing;
 mod rolling;

@@ -8,11 +8,14 @@ mod device;
 mod device_filter;
 mod layout;
 mod limits;
+mod precedence;
 mod usage;
 
 pub(crate) use device::{Devices, Rule as DeviceRule};
 pub(crate) use layout::{Layout, layout};
 pub(crate) use limits::Level;
+pub use precedence::Precedence;
+pub(crate) use precedence::join as join_group;
 
 use std::fs;
 use std::io::{self, ErrorKind};

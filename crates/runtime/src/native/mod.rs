@@ -54,6 +54,8 @@ pub struct NativeConfig {
     pub images: Arc<dyn Unpacked>,
     /// The landfall binary, whose `main` begins with [`crate::shim::run_if_asked`].
     pub executable: PathBuf,
+    /// A cgroup for shims that promises them processors ([`crate::Precedence`]), if there is one.
+    pub shims: Option<PathBuf>,
 }
 
 pub struct Native {
@@ -151,6 +153,7 @@ impl Native {
             own_ipc: spec.ipc != Namespace::Host,
             shared_pid: spec.pid == Namespace::Pod,
             sysctls: spec.sysctls.clone().into_iter().collect(),
+            group: self.config.shims.clone(),
         };
         record::write(&directory.join("shim.json"), &pod)?;
         let cgroup = sandbox.cgroup();

@@ -120,6 +120,9 @@ pub(crate) struct Pod {
     pub(crate) own_ipc: bool,
     pub(crate) shared_pid: bool,
     pub(crate) sysctls: Vec<(String, String)>,
+    /// The cgroup of shims, where one was made.
+    #[serde(default)]
+    pub(crate) group: Option<PathBuf>,
 }
 
 /// How to run a container, beside what is in its OCI `config.json`; `plan.json` in its directory.

@@ -74,6 +74,10 @@ fn settle(pod: &Pod) -> Result<(), String> {
     sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1).map_err(said("become the parent of orphans"))?;
     // Where the kernel forbids it the shim is an ordinary victim; the agent says so once.
     let _ = fs::write("/proc/self/oom_score_adj", "-998");
+    // First, so that whatever it starts is not left in the agent's. The agent has said if there is none.
+    if let Some(group) = &pod.group {
+        let _ = crate::cgroup::join_group(group);
+    }
     if let Some(network) = &pod.network {
         let namespace = fs::File::open(network)
             .map_err(|error| format!("cannot open {}: {error}", network.display()))?;

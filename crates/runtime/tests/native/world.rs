@@ -115,22 +115,32 @@ pub(crate) async fn world() -> Option<World> {
     world_with(ImageConfig::default()).await
 }
 
+/// One whose shims are to be in this cgroup.
+pub(crate) async fn world_with_shims_in(shims: Option<PathBuf>) -> Option<World> {
+    make_world(ImageConfig::default(), shims).await
+}
+
 pub(crate) async fn world_with(image: ImageConfig) -> Option<World> {
+    make_world(image, None).await
+}
+
+async fn make_world(image: ImageConfig, shims: Option<PathBuf>) -> Option<World> {
     if !nix::unistd::geteuid().is_root() {
         return None;
     }
     let directory = tempfile::tempdir().unwrap();
     make_layer(&directory.path().join("layer"));
-    let native = open(directory.path(), &image).await;
+    let native = open(directory.path(), &image, shims).await;
     Some(World::new(directory, native, clock::uuid(), image))
 }
 
-async fn open(directory: &Path, image: &ImageConfig) -> Native {
+async fn open(directory: &Path, image: &ImageConfig, shims: Option<PathBuf>) -> Native {
     let images = OneImage { layer: directory.join("layer"), config: image.clone() };
     Native::open(NativeConfig {
         state_dir: directory.join("run"),
         images: Arc::new(images),
         executable: env!("CARGO_BIN_EXE_landfall-shim-test").into(),
+        shims,
     })
     .await
     .unwrap()
@@ -169,7 +179,7 @@ impl World {
     pub(crate) async fn restart(self) -> World {
         let World { sweep, directory, native, uid, image } = self;
         drop(native);
-        let native = open(directory.path(), &image).await;
+        let native = open(directory.path(), &image, None).await;
         World { sweep, directory, native, uid, image }
     }
 
@@ -352,6 +362,6 @@ pub(crate) fn script(text: &str) -> ContainerSpec {
 /// Another agent over the same directory.
 pub(crate) async fn again(directory: tempfile::TempDir, uid: String) -> World {
     let image = ImageConfig::default();
-    let native = open(directory.path(), &image).await;
+    let native = open(directory.path(), &image, None).await;
     World::new(directory, native, uid, image)
 }
