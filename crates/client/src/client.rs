@@ -2,7 +2,7 @@
 //!
 //! Not here: what is asked through it (`read`, `write`).
 
-use crate::{Error, Result, decoded};
+use crate::{Error, Object, Result, decoded};
 use arc_swap::ArcSwap;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD as BASE64;
@@ -117,7 +117,7 @@ impl Client {
     }
 
     /// The same, for an object that caches of this process are about to hear of too.
-    pub(crate) async fn ask_shared<K: DeserializeOwned + Send + Sync + 'static>(
+    pub(crate) async fn ask_shared<K: Object>(
         &self,
         doing: impl Fn() -> String,
         request: Result<Request<Vec<u8>>, kube::core::request::Error>,

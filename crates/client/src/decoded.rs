@@ -3,9 +3,12 @@
 //! The scheduler, the controllers and the node each follow pods, and in one process they are told of every
 //! change in the same words. An object's text is all there is to say about it, so the same text, of the
 //! same type, is the same object. Known by its digest, and only while somebody holds it.
+//!
+//! Who manages which field is left out: that is half of many an object, and nobody decides by it.
+//! Who sends an object without it leaves it as it is.
 
+use crate::Object;
 use ring::digest::{SHA256, digest};
-use serde::de::DeserializeOwned;
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
@@ -26,20 +29,23 @@ struct Known {
 static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
 
 /// The object in this text; the very same one, if somebody else has just decoded it.
-pub(crate) fn object<K>(text: &[u8]) -> serde_json::Result<Arc<K>>
-where
-    K: DeserializeOwned + Send + Sync + 'static,
-{
+pub(crate) fn object<K: Object>(text: &[u8]) -> serde_json::Result<Arc<K>> {
     let name = name(text);
     if let Some(object) = with(|known| known.objects.get(&name).and_then(Weak::upgrade))
         && let Ok(object) = object.downcast::<K>()
     {
         return Ok(object);
     }
-    let object: Arc<K> = Arc::new(serde_json::from_slice(text)?);
+    let mut object: K = serde_json::from_slice(text)?;
+    forget_managers(&mut object);
+    let object = Arc::new(object);
     let held: Arc<dyn Any + Send + Sync> = object.clone();
     with(|known| known.add(name, Arc::downgrade(&held)));
     Ok(object)
+}
+
+pub(crate) fn forget_managers<K: Object>(object: &mut K) {
+    object.meta_mut().managed_fields = None;
 }
 
 impl Known {
@@ -84,10 +90,20 @@ mod tests {
     #[test]
     fn another_type_is_another_object() {
         let text = br#"{"metadata":{"name":"as-two-types"}}"#;
-        let as_secret = object::<serde_json::Value>(text).unwrap();
-        let as_map = object::<serde_json::Map<String, serde_json::Value>>(text).unwrap();
-        assert_eq!(as_secret.as_object(), Some(&*as_map));
+        let secret = object::<Secret>(text).unwrap();
+        let map = object::<ConfigMap>(text).unwrap();
+        assert_eq!(secret.metadata, map.metadata);
         assert!(object::<Secret>(b"{\"kind\":\"Sec").is_err());
+    }
+
+    #[test]
+    fn who_manages_what_is_not_kept() {
+        let text = br#"{"metadata":{"name":"managed","managedFields":[{"manager":"kubectl"}]}}"#;
+        let map = object::<ConfigMap>(text).unwrap();
+        assert_eq!(
+            (map.metadata.name.as_deref(), &map.metadata.managed_fields),
+            (Some("managed"), &None)
+        );
     }
 
     #[test]

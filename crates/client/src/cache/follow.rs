@@ -6,6 +6,7 @@
 use super::Shared;
 use super::event::Event;
 use crate::client::ANSWER_MAX;
+use crate::decoded::forget_managers;
 use crate::read::Selection;
 use crate::{Client, Error, Object};
 use futures::io::AsyncBufReadExt;
@@ -100,7 +101,8 @@ pub(super) async fn follow<K: Object>(
     loop {
         let Some(from) = version.take() else {
             match client.snapshot::<K>(&kind, &which, metadata_only).await {
-                Ok(snapshot) => {
+                Ok(mut snapshot) => {
+                    snapshot.items.iter_mut().for_each(forget_managers);
                     shared.replace(snapshot.items, &snapshot.version);
                     version = Some(snapshot.version);
                 }
