@@ -11,6 +11,7 @@ mod patch;
 use crate::static_pods::is_mirror;
 use client::{Client, ObjectKey};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use lifecycle::status::is_terminal;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -83,6 +84,7 @@ async fn run(
         let status = news.borrow_and_update().clone();
         base = newer(base, object.borrow_and_update().clone());
         let outcome = match (&status, &base) {
+            (Some(status), Some(base)) if is_overtaken(base, status) => Outcome::Overtaken,
             (Some(status), Some(base)) => write(&client, base, status).await,
             (None, _) | (_, None) => Outcome::Same,
         };
@@ -91,6 +93,7 @@ async fn run(
                 told.send_replace(status);
                 None
             }
+            Outcome::Overtaken => None,
             Outcome::Stored(pod) => {
                 base = Some(pod);
                 told.send_replace(status);
@@ -118,6 +121,8 @@ async fn run(
 enum Outcome {
     /// The API has this status already.
     Same,
+    /// Somebody else has said how it ended. The worker has heard of it too, and has more to say soon.
+    Overtaken,
     Stored(Arc<Pod>),
     Gone,
     Failed,
@@ -136,6 +141,12 @@ async fn write(client: &Client, base: &Pod, status: &PodStatus) -> Outcome {
             Outcome::Failed
         }
     }
+}
+
+/// T-NODE-57: a terminal phase is never left. A mirror says what its pod does, whatever is written to it.
+fn is_overtaken(base: &Pod, status: &PodStatus) -> bool {
+    let over = base.status.as_ref().is_some_and(is_terminal);
+    over && !is_terminal(status) && !is_mirror(base)
 }
 
 fn is_going(pod: &Pod) -> bool {

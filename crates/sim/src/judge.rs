@@ -396,7 +396,9 @@ impl Judge {
         let pod = self.pods.get(&container.uid);
         let Some(ending) = known.endings.get(&container.uid) else {
             let orphan = !known.known.contains(&container.uid);
-            return match orphan || pod.is_none_or(|pod| self.completes(pod, container)) {
+            // Somebody may also have said in the API that it is over.
+            let over = |pod: &Pod| self.completes(pod, container) || pod.object.is_terminal();
+            return match orphan || pod.is_none_or(over) {
                 true => Ok(()),
                 false => broken("T-NODE-2", format!("{id} is stopped and nobody wanted it")),
             };
@@ -550,6 +552,10 @@ impl Judge {
         {
             let why = format!("{} is {} and {id} runs", pod.name, object.phase());
             return broken("T-INV-2", why);
+        }
+        if pod.object.is_terminal() && object.phase() != pod.object.phase() {
+            let why = format!("{} was {} and is {}", pod.name, pod.object.phase(), object.phase());
+            return broken("T-NODE-57", why);
         }
         if line.deleted {
             pod.gone = Some(at);

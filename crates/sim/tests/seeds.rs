@@ -35,19 +35,34 @@ fn a_signal_that_was_not_sent_is_sent_by_the_next_agent() {
 #[test]
 fn seeds_that_broke_a_rule_once_keep_it() {
     let ground = Ground::lay().unwrap();
-    for (seed, once) in [
-        (5257, "the server died between a removal and its record: the node's signals had no place"),
+    for (name, seed, once) in [
         (
+            "mix",
+            5257,
+            "the server died between a removal and its record: the node's signals had no place",
+        ),
+        (
+            "mix",
             6858,
             "T-NODE-5: a pod that had run to its end was deleted; the judge took the later deadline",
         ),
-        (7809, "T-EDGE-2: a shorter delete while the agent was away did not hurry the next one"),
         (
+            "mix",
+            7809,
+            "T-EDGE-2: a shorter delete while the agent was away did not hurry the next one",
+        ),
+        (
+            "mix",
             8254,
             "T-NODE-5: a pod that had run to its end was deleted; the judge gave its hooks more time",
         ),
+        (
+            "identity",
+            2335,
+            "T-NODE-57: the node said Running again of a pod that somebody else had called Failed",
+        ),
     ] {
-        let told = sim::run(&ground, scenario("mix"), seed, &Options::default()).unwrap();
+        let told = sim::run(&ground, scenario(name), seed, &Options::default()).unwrap();
         assert!(told.violation.is_none(), "{once}: {:?}", told.violation);
     }
 }
