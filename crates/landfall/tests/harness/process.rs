@@ -15,16 +15,21 @@ pub(crate) struct Background {
     exit: Receiver<ExitStatus>,
     exited: bool,
     stderr: Arc<Mutex<String>>,
+    /// Nothing is ever sent; it is cut off when all of `stderr` has been read.
+    read: Receiver<()>,
 }
+
+/// Somebody else may have inherited a process's output and live on: then nobody waits for the rest of it.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 impl Background {
     pub(crate) fn spawn(command: &mut Command) -> Background {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let lines = lines(child.stdout.take().expect("it is piped"));
-        let stderr = gather(child.stderr.take().expect("it is piped"));
+        let (stderr, read) = gather(child.stderr.take().expect("it is piped"));
         let id = child.id();
-        Background { id, lines, exit: exit(child), exited: false, stderr }
+        Background { id, lines, exit: exit(child), exited: false, stderr, read }
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -69,6 +74,7 @@ impl Background {
         let status = self.exit.recv_timeout(bound);
         let status = status.unwrap_or_else(|_| panic!("still running: {}", self.stderr()));
         self.exited = true;
+        let _ = self.read.recv_timeout(LAST_WORDS);
         status.code()
     }
 }
@@ -105,17 +111,19 @@ fn lines(output: impl Read + Send + 'static) -> Receiver<String> {
     receiver
 }
 
-fn gather(mut output: impl Read + Send + 'static) -> Arc<Mutex<String>> {
+fn gather(mut output: impl Read + Send + 'static) -> (Arc<Mutex<String>>, Receiver<()>) {
     let text = Arc::new(Mutex::new(String::new()));
     let gathered = text.clone();
+    let (reading, read) = channel();
     thread::spawn(move || {
+        let _reading = reading;
         let mut buffer = [0; 4096];
         while let Ok(count @ 1..) = output.read(&mut buffer) {
             let piece = String::from_utf8_lossy(&buffer[..count]).into_owned();
             gathered.lock().expect("nobody panics while holding it").push_str(&piece);
         }
     });
-    text
+    (text, read)
 }
 
 fn exit(mut child: Child) -> Receiver<ExitStatus> {
