@@ -346,10 +346,11 @@ async fn a_104_who_watches_one_node_sees_its_pods_come_and_go_and_no_others() {
     let labels = json!({"metadata": {"labels": {"a": "b"}}});
     cluster.patch(&format!("{PODS}/waits"), labels.clone()).await.ok();
     cluster.patch(&format!("{PODS}/comes"), labels).await.ok();
+    // It is marked first, so that its node hears of it, and then goes.
     cluster.delete(&format!("{PODS}/comes?gracePeriodSeconds=0")).await.ok();
     assert_eq!(
-        watch.said(4).await,
-        ["ADDED there", "ADDED comes", "MODIFIED comes", "DELETED comes"]
+        watch.said(5).await,
+        ["ADDED there", "ADDED comes", "MODIFIED comes", "MODIFIED comes", "DELETED comes"]
     );
     // From a version too, and with what else is asked.
     let from = cluster.version(PODS).await;
