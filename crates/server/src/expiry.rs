@@ -1,7 +1,7 @@
 //! Events are forgotten an hour after they were last seen.
 //!
-//! Each version of an event is read once, when it is new, and then waits for its time: a cluster with
-//! ten thousand events has no more to do every minute than one with ten.
+//! Each version of an event is decoded once, when it is new, and then waits for its time. A sweep passes by
+//! all events, which costs little, and reads only those it has not seen.
 
 use crate::object::{Object, Stored};
 use crate::server::Server;

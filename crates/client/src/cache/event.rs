@@ -32,9 +32,9 @@ impl<K: Object> Event<K> {
         }
         match serde_json::from_slice::<WatchEvent<K>>(line) {
             Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => {
-                Ok(Event::There(Arc::new(object)))
+                Ok(Event::There(kept(object)))
             }
-            Ok(WatchEvent::Deleted(object)) => Ok(Event::Gone(Arc::new(object))),
+            Ok(WatchEvent::Deleted(object)) => Ok(Event::Gone(kept(object))),
             Ok(WatchEvent::Bookmark(bookmark)) => {
                 Ok(Event::Bookmark(bookmark.metadata.resource_version))
             }
@@ -46,6 +46,11 @@ impl<K: Object> Event<K> {
             },
         }
     }
+}
+
+fn kept<K: Object>(mut object: K) -> Arc<K> {
+    decoded::forget_managers(&mut object);
+    Arc::new(object)
 }
 
 #[cfg(test)]
