@@ -60,6 +60,30 @@ fn t_cli_17_to_22_a_pods_status_column_tells_its_story() {
             container(r#"{"terminated":{"exitCode":137}}"#)
         ));
         shows(&["ExitCode:137"]);
+        // T-CLI-18
+        let init = |state: &str| {
+            let first = container(state).replace(r#""p""#, r#""first""#);
+            status(&format!(r#"{{"phase":"Pending","initContainerStatuses":[{first}]}}"#));
+        };
+        init(r#"{"waiting":{"reason":"CrashLoopBackOff"}}"#);
+        shows(&["Init:CrashLoopBackOff"]);
+        init(r#"{"terminated":{"exitCode":1,"reason":"Error"}}"#);
+        shows(&["Init:Error"]);
+        init(r#"{"running":{}}"#);
+        shows(&["Init:0/0"]);
+        // T-CLI-20: a container that ended well does not hide one that failed, nor one that runs.
+        let beside = |other: &str, ready: &str| {
+            let done = container(r#"{"terminated":{"exitCode":0,"reason":"Completed"}}"#);
+            let other = container(other).replace(r#""p""#, r#""q""#);
+            let other = other.replace(r#""ready":false"#, &format!(r#""ready":{ready}"#));
+            status(&format!(
+                r#"{{"phase":"Running","initContainerStatuses":null,"containerStatuses":[{done},{other}]}}"#
+            ));
+        };
+        beside(r#"{"terminated":{"exitCode":1,"reason":"Error"}}"#, "false");
+        shows(&["Error"]);
+        beside(r#"{"running":{}}"#, "true");
+        shows(&["NotReady"]);
         // T-CLI-17
         status(r#"{"phase":"Failed","reason":"Evicted","containerStatuses":null}"#);
         shows(&["Evicted"]);
