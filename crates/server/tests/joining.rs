@@ -99,11 +99,7 @@ impl Wish<'_> {
 
     /// Asks, and waits for whatever becomes of it.
     async fn answered(&self, who: &Client, key: &KeyPair) -> Value {
-        self.outcome(who, self.object(key)).await
-    }
-
-    async fn outcome(&self, who: &Client, object: Value) -> Value {
-        let made = who.make(REQUESTS, object).await;
+        let made = who.make(REQUESTS, self.object(key)).await;
         let place = format!("{REQUESTS}/{}", made["metadata"]["name"].as_str().unwrap());
         let answered = tokio::time::timeout(Duration::from_secs(10), async {
             loop {
@@ -117,13 +113,20 @@ impl Wish<'_> {
         answered.await.expect("an answer")
     }
 
-    async fn denied(&self, who: &Client) -> String {
-        let status = self.answered(who, &KeyPair::generate().unwrap()).await;
-        let condition = &status["conditions"][0];
-        assert_eq!(condition["type"], "Denied", "{status}");
-        assert!(status["certificate"].is_null());
-        condition["message"].as_str().unwrap().to_owned()
+    /// Asks. Nobody decides, so it waits for a person; answers where.
+    async fn left_to_a_person(&self, cluster: &Cluster, who: &Client) -> String {
+        let made = who.make(REQUESTS, self.object(&KeyPair::generate().unwrap())).await;
+        let place = format!("{REQUESTS}/{}", made["metadata"]["name"].as_str().unwrap());
+        is_left_to_a_person(cluster, &place).await;
+        place
     }
+}
+
+/// Requests are answered in the order they came: once a later one is, that one was looked at.
+async fn is_left_to_a_person(cluster: &Cluster, place: &str) {
+    let later = Wish::client("system:node:later");
+    later.answered(&joiner(cluster), &KeyPair::generate().unwrap()).await;
+    assert_eq!(cluster.read(place).await["status"], json!({}));
 }
 
 fn certificate(status: &Value) -> CertificateDer<'static> {
@@ -231,15 +234,26 @@ async fn c_148_a_joiner_becomes_a_node_and_nothing_else() {
     assert!(!leaf.is_ca());
     let (said, _) = over_tls(&cluster, "", Some((der, &key))).await;
     assert!(said.contains("\"username\":\"system:node:n2\""), "{said}");
+}
 
-    let wrong = "subject common name does not begin with system:node:";
-    assert_eq!(Wish::client("kubernetes-admin").denied(&joiner).await, wrong);
-    let masters = Wish { group: "system:masters", ..Wish::client("system:node:n2") };
-    assert_eq!(masters.denied(&joiner).await, "subject organization is not system:nodes");
-    let named = Wish { names: &["n2"], ..Wish::client("system:node:n2") };
-    assert_eq!(named.denied(&joiner).await, "DNS subjectAltNames are not allowed");
-    let both = Wish { usages: &["client auth", "server auth"], ..Wish::client("system:node:n2") };
-    assert!(both.denied(&joiner).await.starts_with("usages did not match"));
+/// C-148: nothing is denied, so that a person can still say yes; what no signer signs fails then (C-149).
+#[tokio::test]
+async fn c_148_what_is_not_approved_is_not_denied_either() {
+    let cluster = Cluster::start().await;
+    let (joiner, n2) = (joiner(&cluster), "system:node:n2");
+    for wish in [
+        Wish::client("kubernetes-admin"),
+        Wish { group: "system:masters", ..Wish::client(n2) },
+        Wish { names: &["n2"], ..Wish::client(n2) },
+        Wish { usages: &["client auth", "server auth"], ..Wish::client(n2) },
+    ] {
+        let place = wish.left_to_a_person(&cluster, &joiner).await;
+        let failed = approved_by_hand(&cluster, &place).await["conditions"][1].clone();
+        assert_eq!(failed["reason"], "SignerValidationFailure", "{failed}");
+    }
+    let named = Wish::serving(n2, &["n2", "node.example.com"]);
+    let place = named.left_to_a_person(&cluster, &cluster.node("n2")).await;
+    certificate(&approved_by_hand(&cluster, &place).await);
 }
 
 /// C-149
@@ -263,13 +277,7 @@ async fn c_149_a_node_gets_a_serving_certificate_for_itself() {
     wish.answered(&node, &key).await["certificate"].as_str().expect("its own address");
     for foreign in ["n1", "192.0.2.1", "kubernetes.default.svc"] {
         let names = ["n2", foreign];
-        let said = Wish::serving("system:node:n2", &names).denied(&node).await;
-        assert_eq!(
-            said,
-            format!(
-                "node \"n2\" can only have a serving certificate for its own name and addresses, not for {foreign}"
-            )
-        );
+        Wish::serving("system:node:n2", &names).left_to_a_person(&cluster, &node).await;
     }
 }
 
@@ -280,10 +288,8 @@ async fn c_148_what_nobody_decides_waits_for_a_person_and_is_then_signed() {
     let key = KeyPair::generate().unwrap();
     let other = Wish::client("system:node:n1").object(&key);
     let waiting = cluster.node("n2").make(REQUESTS, other).await;
-    // Requests are answered in the order they came: once this one is, that one was looked at.
-    Wish::client("system:node:n2").answered(&cluster.node("n2"), &key).await;
     let place = format!("{REQUESTS}/{}", waiting["metadata"]["name"].as_str().unwrap());
-    assert_eq!(cluster.read(&place).await["status"], json!({}));
+    is_left_to_a_person(&cluster, &place).await;
     certificate(&approved_by_hand(&cluster, &place).await);
 }
 
@@ -338,7 +344,7 @@ async fn c_149_a_person_gets_a_certificate_when_another_approves() {
 
 /// Whoever asks must hold the key: else a node could be handed somebody else's.
 #[tokio::test]
-async fn a_request_that_its_key_did_not_sign_is_denied() {
+async fn a_request_that_its_key_did_not_sign_is_never_signed() {
     let cluster = Cluster::start().await;
     let wish = Wish::client("system:node:n2");
     let mut object = wish.object(&KeyPair::generate().unwrap());
@@ -351,12 +357,16 @@ async fn a_request_that_its_key_did_not_sign_is_denied() {
         BASE64_STANDARD.encode(der)
     );
     object["spec"]["request"] = BASE64_STANDARD.encode(pem).into();
-    let status = wish.outcome(&joiner(&cluster), object).await;
-    assert_eq!(status["conditions"][0]["type"], "Denied");
+    let made = joiner(&cluster).make(REQUESTS, object).await;
+    let place = format!("{REQUESTS}/{}", made["metadata"]["name"].as_str().unwrap());
+    is_left_to_a_person(&cluster, &place).await;
+    let status = approved_by_hand(&cluster, &place).await;
+    assert_eq!(status["conditions"][1]["type"], "Failed");
     assert_eq!(
-        status["conditions"][0]["message"],
+        status["conditions"][1]["message"],
         "the request is not signed with the key it is for"
     );
+    assert!(status["certificate"].is_null());
 }
 
 /// A-154, T-API-35

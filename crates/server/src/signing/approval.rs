@@ -3,8 +3,8 @@
 //! Client certificates as upstream does (C-148). Serving certificates upstream leaves to people;
 //! here a node gets one for its own name and addresses, or `kubectl logs` would need a ceremony.
 //! A node says itself which addresses it has, so this keeps a node from taking another's name, not
-//! from lying about where it is. What a signer would never sign is denied with the reason, so that
-//! whoever waits for it hears.
+//! from lying about where it is. Nothing is denied: what is not approved waits for a person, who may
+//! know better (`kubectl certificate approve`).
 
 use super::request::Asked;
 use super::terms::Signer;
@@ -18,9 +18,8 @@ use std::net::IpAddr;
 pub(super) enum Verdict {
     /// With this message.
     Approve(&'static str),
-    Deny(String),
-    /// A person may decide.
-    Wait,
+    /// A person may decide. Says why nobody else did.
+    Leave(String),
 }
 
 /// `may` is whether a user may create that subresource of signing requests; `node` finds a Node.
@@ -32,14 +31,14 @@ pub(super) fn judge(
     node: &dyn Fn(&str) -> Option<Value>,
 ) -> Verdict {
     if signer == Signer::Client {
-        return Verdict::Wait;
+        return Verdict::Leave("certificates of people are for people to approve".into());
     }
     let asked = match asked {
         Ok(asked) => asked,
-        Err(why) => return Verdict::Deny(why.clone()),
+        Err(why) => return Verdict::Leave(why.clone()),
     };
     if let Err(why) = signer.check(asked, request) {
-        return Verdict::Deny(why);
+        return Verdict::Leave(why);
     }
     let requester = requester(request);
     match signer {
@@ -57,14 +56,14 @@ fn client(requester: &User, asked: &Asked, may: &dyn Fn(&User, &str) -> bool) ->
         let said = "Auto approving kubelet client certificate after SubjectAccessReview.";
         return Verdict::Approve(said);
     }
-    Verdict::Wait
+    Verdict::Leave(format!("{:?} may not make nodes", requester.name))
 }
 
 fn serving(requester: &User, asked: &Asked, node: &dyn Fn(&str) -> Option<Value>) -> Verdict {
-    let (Some(own), true) = (asked.node(), requester.in_group(NODES)) else { return Verdict::Wait };
-    if requester.name != asked.name {
-        return Verdict::Wait;
-    }
+    let own = asked.node().filter(|_| requester.in_group(NODES) && requester.name == asked.name);
+    let Some(own) = own else {
+        return Verdict::Leave(format!("{:?} is not the node it asks for", requester.name));
+    };
     // The Node may not be there yet: a new one gets its certificate first.
     let addresses = node(own).map(|node| addresses(&node));
     let foreign = |name: &str| {
@@ -77,7 +76,7 @@ fn serving(requester: &User, asked: &Asked, node: &dyn Fn(&str) -> Option<Value>
     let foreign: Vec<String> = asked.names().filter(|name| foreign(name)).collect();
     match foreign.is_empty() {
         true => Verdict::Approve("Auto approving kubelet serving certificate of the node itself."),
-        false => Verdict::Deny(format!(
+        false => Verdict::Leave(format!(
             "node {own:?} can only have a serving certificate for its own name and addresses, \
              not for {}",
             foreign.join(", ")
@@ -158,38 +157,40 @@ mod tests {
                 "Auto approving self kubelet client certificate after SubjectAccessReview."
             )
         );
-        assert_eq!(client("system:node:n1", asked("system:node:n2", &[], &[])), Verdict::Wait);
-        assert_eq!(client("ana", asked("system:node:n1", &[], &[])), Verdict::Wait);
+        for who in ["system:node:n1", "ana"] {
+            let why = format!("{who:?} may not make nodes");
+            assert_eq!(client(who, asked("system:node:n2", &[], &[])), Verdict::Leave(why));
+        }
     }
 
     #[test]
-    fn c_148_what_is_not_a_nodes_certificate_is_denied_with_the_reason() {
-        let deny = |why: &str| Verdict::Deny(why.into());
+    fn c_148_what_is_not_a_nodes_certificate_is_left_to_a_person_with_the_reason() {
+        let leave = |why: &str| Verdict::Leave(why.into());
         let name = "system:node:n1";
         assert_eq!(
             client(BOOTSTRAPPER, asked("kubernetes-admin", &[], &[])),
-            deny("subject common name does not begin with system:node:")
+            leave("subject common name does not begin with system:node:")
         );
         assert_eq!(
             client(BOOTSTRAPPER, asked("system:node:No Name", &[], &[])),
-            deny("subject common name does not name a node: \"No Name\"")
+            leave("subject common name does not name a node: \"No Name\"")
         );
         for groups in [vec!["system:masters"], vec![NODES, "system:masters"], vec![]] {
             let groups = groups.into_iter().map(str::to_owned).collect();
             let bold = Asked { groups, ..asked(name, &[], &[]) };
             assert_eq!(
                 client(BOOTSTRAPPER, bold),
-                deny("subject organization is not system:nodes")
+                leave("subject organization is not system:nodes")
             );
         }
         assert_eq!(
             client(BOOTSTRAPPER, asked(name, &["n1"], &[])),
-            deny("DNS subjectAltNames are not allowed")
+            leave("DNS subjectAltNames are not allowed")
         );
         let usages = ["digital signature", "client auth", "server auth"];
         assert_eq!(
             verdict(Signer::NodeClient, BOOTSTRAPPER, &usages, asked(name, &[], &[])),
-            deny("usages did not match: \"server auth\" is not allowed")
+            leave("usages did not match: \"server auth\" is not allowed")
         );
     }
 
@@ -207,7 +208,7 @@ mod tests {
             let why = format!(
                 "node \"n1\" can only have a serving certificate for its own name and addresses, not for {named}"
             );
-            assert_eq!(serving(n1, asked(n1, dns, ips)), Verdict::Deny(why));
+            assert_eq!(serving(n1, asked(n1, dns, ips)), Verdict::Leave(why));
         }
     }
 
@@ -217,16 +218,17 @@ mod tests {
         let good = "Auto approving kubelet serving certificate of the node itself.";
         assert_eq!(serving(new, asked(new, &["new"], &["192.0.2.9"])), Verdict::Approve(good));
         for (dns, ips) in [(&["n1"][..], &[][..]), (&[], &["10.96.0.1"])] {
-            assert!(matches!(serving(new, asked(new, dns, ips)), Verdict::Deny(_)));
+            assert!(matches!(serving(new, asked(new, dns, ips)), Verdict::Leave(_)));
         }
         let named = "system:node:kubernetes";
-        assert!(matches!(serving(named, asked(named, &["kubernetes"], &[])), Verdict::Deny(_)));
+        assert!(matches!(serving(named, asked(named, &["kubernetes"], &[])), Verdict::Leave(_)));
     }
 
     #[test]
     fn a_serving_certificate_for_somebody_else_is_left_to_a_person() {
         let n1 = asked("system:node:n1", &["n1"], &[]);
-        assert_eq!(serving("system:node:n2", n1), Verdict::Wait);
-        assert_eq!(serving("ana", asked("system:node:n1", &["n1"], &[])), Verdict::Wait);
+        let leave = |who: &str| Verdict::Leave(format!("{who:?} is not the node it asks for"));
+        assert_eq!(serving("system:node:n2", n1), leave("system:node:n2"));
+        assert_eq!(serving("ana", asked("system:node:n1", &["n1"], &[])), leave("ana"));
     }
 }

@@ -1,6 +1,6 @@
 //! Answers certificate signing requests: who gets one without a person's say, and the signature.
 //!
-//!     request ──▶ approval: Approved | Denied | left to a person ──▶ terms ──▶ pki signs
+//!     request ──▶ approval: Approved | left to a person ──▶ terms ──▶ pki signs
 //!
 //! This is the controllers' work upstream (C-148 to C-150). Here the server does it, because the
 //! authority's key never leaves it. One write carries decision and certificate. Signers outside
@@ -106,11 +106,11 @@ fn settle(server: &Server, pki: &Pki, request: &mut Value) -> bool {
         let node = |name: &str| server.store().get("nodes", name).map(|node| node.value());
         match approval::judge(request, signer, &asked, &may, &node) {
             Verdict::Approve(message) => add(request, "Approved", "AutoApproved", message),
-            Verdict::Deny(why) => {
-                add(request, "Denied", "AutoDenied", &why);
-                return true;
+            Verdict::Leave(why) => {
+                let name = request.text(&["metadata", "name"]);
+                tracing::info!(request = name, why, "a signing request is left to a person");
+                return false;
             }
-            Verdict::Wait => return false,
         }
     }
     let order = asked.and_then(|asked| {
