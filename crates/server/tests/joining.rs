@@ -20,6 +20,7 @@ const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 const NODE_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 const NODE_SERVING: &str = "kubernetes.io/kubelet-serving";
 const TOKEN: &str = "abcdef.0123456789abcdef";
+const AUTO_APPROVE: &str = "kubeadm:node-autoapprove-bootstrap";
 const JOINERS: &str = "system:bootstrappers:kubeadm:default-node-token";
 
 /// As `openssl req -newkey rsa:2048 -subj /O=crew/O=deck/CN=ana` makes it.
@@ -291,6 +292,42 @@ async fn c_148_what_nobody_decides_waits_for_a_person_and_is_then_signed() {
     let place = format!("{REQUESTS}/{}", waiting["metadata"]["name"].as_str().unwrap());
     is_left_to_a_person(&cluster, &place).await;
     certificate(&approved_by_hand(&cluster, &place).await);
+}
+
+/// C-148, C-149: what becomes right later is noticed, though nothing happens to the request itself.
+#[tokio::test(start_paused = true)]
+async fn c_148_a_request_that_came_too_early_is_looked_at_again() {
+    let cluster = Cluster::on_simulated_time().await;
+    let bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+    let binding = cluster.read(&format!("{bindings}/{AUTO_APPROVE}")).await;
+    cluster.delete(&format!("{bindings}/{AUTO_APPROVE}")).await.ok();
+    let (n2, key) = (cluster.node("n2"), KeyPair::generate().unwrap());
+    let addressed = |address: &str| {
+        json!({"metadata": {"name": "n2"},
+               "status": {"addresses": [{"type": "InternalIP", "address": address}]}})
+    };
+    n2.make("/api/v1/nodes", addressed("192.0.2.1")).await;
+    let mut places = Vec::new();
+    for (who, wish) in [
+        (joiner(&cluster), Wish::client("system:node:n3")),
+        (n2.clone(), Wish::serving("system:node:n2", &["192.0.2.2"])),
+    ] {
+        let made = who.make(REQUESTS, wish.object(&key)).await;
+        places.push(format!("{REQUESTS}/{}", made["metadata"]["name"].as_str().unwrap()));
+    }
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    for place in &places {
+        assert_eq!(cluster.read(place).await["status"], json!({}));
+    }
+    let again = json!({"metadata": {"name": AUTO_APPROVE}, "roleRef": binding["roleRef"],
+                       "subjects": binding["subjects"]});
+    cluster.make(bindings, again).await;
+    n2.patch("/api/v1/nodes/n2/status", addressed("192.0.2.2")).await.ok();
+    // It was looked at for a minute, in ever longer pauses: the next is as long as all before.
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    for place in &places {
+        certificate(&cluster.read(place).await["status"]);
+    }
 }
 
 /// The status after a person approved it and the signer did its part.

@@ -18,7 +18,9 @@ use std::net::IpAddr;
 pub(super) enum Verdict {
     /// With this message.
     Approve(&'static str),
-    /// A person may decide. Says why nobody else did.
+    /// Not as things are: rights and Nodes change. Says why. A person may decide meanwhile.
+    NotYet(String),
+    /// A person may decide, and nothing that happens elsewhere changes that. Says why.
     Leave(String),
 }
 
@@ -56,7 +58,7 @@ fn client(requester: &User, asked: &Asked, may: &dyn Fn(&User, &str) -> bool) ->
         let said = "Auto approving kubelet client certificate after SubjectAccessReview.";
         return Verdict::Approve(said);
     }
-    Verdict::Leave(format!("{:?} may not make nodes", requester.name))
+    Verdict::NotYet(format!("{:?} may not make nodes", requester.name))
 }
 
 fn serving(requester: &User, asked: &Asked, node: &dyn Fn(&str) -> Option<Value>) -> Verdict {
@@ -76,7 +78,7 @@ fn serving(requester: &User, asked: &Asked, node: &dyn Fn(&str) -> Option<Value>
     let foreign: Vec<String> = asked.names().filter(|name| foreign(name)).collect();
     match foreign.is_empty() {
         true => Verdict::Approve("Auto approving kubelet serving certificate of the node itself."),
-        false => Verdict::Leave(format!(
+        false => Verdict::NotYet(format!(
             "node {own:?} can only have a serving certificate for its own name and addresses, \
              not for {}",
             foreign.join(", ")
@@ -159,7 +161,7 @@ mod tests {
         );
         for who in ["system:node:n1", "ana"] {
             let why = format!("{who:?} may not make nodes");
-            assert_eq!(client(who, asked("system:node:n2", &[], &[])), Verdict::Leave(why));
+            assert_eq!(client(who, asked("system:node:n2", &[], &[])), Verdict::NotYet(why));
         }
     }
 
@@ -208,7 +210,7 @@ mod tests {
             let why = format!(
                 "node \"n1\" can only have a serving certificate for its own name and addresses, not for {named}"
             );
-            assert_eq!(serving(n1, asked(n1, dns, ips)), Verdict::Leave(why));
+            assert_eq!(serving(n1, asked(n1, dns, ips)), Verdict::NotYet(why));
         }
     }
 
@@ -218,10 +220,10 @@ mod tests {
         let good = "Auto approving kubelet serving certificate of the node itself.";
         assert_eq!(serving(new, asked(new, &["new"], &["192.0.2.9"])), Verdict::Approve(good));
         for (dns, ips) in [(&["n1"][..], &[][..]), (&[], &["10.96.0.1"])] {
-            assert!(matches!(serving(new, asked(new, dns, ips)), Verdict::Leave(_)));
+            assert!(matches!(serving(new, asked(new, dns, ips)), Verdict::NotYet(_)));
         }
         let named = "system:node:kubernetes";
-        assert!(matches!(serving(named, asked(named, &["kubernetes"], &[])), Verdict::Leave(_)));
+        assert!(matches!(serving(named, asked(named, &["kubernetes"], &[])), Verdict::NotYet(_)));
     }
 
     #[test]
