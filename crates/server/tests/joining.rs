@@ -276,10 +276,41 @@ async fn c_149_a_node_gets_a_serving_certificate_for_itself() {
         {"type": "InternalIP", "address": "192.0.2.2"}]}});
     node.make("/api/v1/nodes", object).await;
     wish.answered(&node, &key).await["certificate"].as_str().expect("its own address");
-    for foreign in ["n1", "192.0.2.1", "kubernetes.default.svc"] {
+    for foreign in ["n1", "192.0.2.1"] {
         let names = ["n2", foreign];
         Wish::serving("system:node:n2", &names).left_to_a_person(&cluster, &node).await;
     }
+}
+
+/// C-148: every kubeconfig trusts who has such a certificate.
+#[tokio::test]
+async fn c_148_no_node_becomes_the_api_server_or_another_node_by_itself() {
+    let cluster = Cluster::start().await;
+    let server = cluster.running.address.ip().to_string();
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_lowercase();
+    let node = |name: &str, address: &str| {
+        json!({"metadata": {"name": name}, "status": {"addresses": [
+            {"type": "InternalIP", "address": address}]}})
+    };
+    let (n1, n2, bold) = (cluster.node("n1"), cluster.node("n2"), cluster.node("bold"));
+    n1.make("/api/v1/nodes", node("n1", "192.0.2.1")).await;
+    n2.make("/api/v1/nodes", node("n2", &server)).await;
+    let mapped = format!("::ffff:{server}");
+    // It says that it is where the server is, and one that is not there yet says what it likes.
+    for address in [server.as_str(), &mapped, "192.0.2.1", "::ffff:192.0.2.1", "10.96.0.1"] {
+        let names = [address];
+        Wish::serving("system:node:n2", &names).left_to_a_person(&cluster, &n2).await;
+        Wish::serving("system:node:bold", &names).left_to_a_person(&cluster, &bold).await;
+    }
+    for name in ["kubernetes.default.svc", "localhost", host.as_str()] {
+        let user = format!("system:node:{name}");
+        let names = [name];
+        let wish = Wish::serving(&user, &names);
+        wish.left_to_a_person(&cluster, &cluster.node(name)).await;
+    }
+    n2.patch("/api/v1/nodes/n2/status", node("n2", "192.0.2.1")).await.ok();
+    let names = ["192.0.2.1"];
+    Wish::serving("system:node:n2", &names).left_to_a_person(&cluster, &n2).await;
 }
 
 /// C-148

@@ -2,14 +2,14 @@
 //!
 //! Client certificates as upstream does (C-148). Serving certificates upstream leaves to people;
 //! here a node gets one for its own name and addresses, or `kubectl logs` would need a ceremony.
-//! A node says itself which addresses it has, so this keeps a node from taking another's name, not
-//! from lying about where it is. Nothing is denied: what is not approved waits for a person, who may
+//! A node says itself which addresses it has, so what it says is not believed where somebody else is
+//! known to be: at the API server's names and addresses (who trusts the authority would take the node
+//! for the server) and at those of other Nodes. Nothing is denied: what is not approved waits for a person, who may
 //! know better (`kubectl certificate approve`).
 
 use super::request::Asked;
 use super::terms::Signer;
 use crate::authn::{NODES, User};
-use crate::pki::is_api_name;
 use api::value::ValueExt as _;
 use serde_json::Value;
 use std::net::IpAddr;
@@ -24,13 +24,23 @@ pub(super) enum Verdict {
     Leave(String),
 }
 
-/// `may` is whether a user may create that subresource of signing requests; `node` finds a Node.
+/// What decides besides the request itself.
+pub(super) struct Surroundings<'a> {
+    /// Whether a user may create that subresource of signing requests.
+    pub(super) may: &'a dyn Fn(&User, &str) -> bool,
+    /// Whether the API is reached by that name or address.
+    pub(super) is_api: &'a dyn Fn(&str) -> bool,
+    /// Where the Node of that name is, if there is one.
+    pub(super) addresses: &'a dyn Fn(&str) -> Option<Vec<IpAddr>>,
+    /// Whether a Node of another name is at that address.
+    pub(super) is_anothers: &'a dyn Fn(IpAddr, &str) -> bool,
+}
+
 pub(super) fn judge(
     request: &Value,
     signer: Signer,
     asked: &Result<Asked, String>,
-    may: &dyn Fn(&User, &str) -> bool,
-    node: &dyn Fn(&str) -> Option<Value>,
+    around: &Surroundings,
 ) -> Verdict {
     if signer == Signer::Client {
         return Verdict::Leave("certificates of people are for people to approve".into());
@@ -44,8 +54,8 @@ pub(super) fn judge(
     }
     let requester = requester(request);
     match signer {
-        Signer::NodeClient => client(&requester, asked, may),
-        _ => serving(&requester, asked, node),
+        Signer::NodeClient => client(&requester, asked, around.may),
+        _ => serving(&requester, asked, around),
     }
 }
 
@@ -61,21 +71,22 @@ fn client(requester: &User, asked: &Asked, may: &dyn Fn(&User, &str) -> bool) ->
     Verdict::NotYet(format!("{:?} may not make nodes", requester.name))
 }
 
-fn serving(requester: &User, asked: &Asked, node: &dyn Fn(&str) -> Option<Value>) -> Verdict {
+fn serving(requester: &User, asked: &Asked, around: &Surroundings) -> Verdict {
     let own = asked.node().filter(|_| requester.in_group(NODES) && requester.name == asked.name);
     let Some(own) = own else {
         return Verdict::Leave(format!("{:?} is not the node it asks for", requester.name));
     };
     // The Node may not be there yet: a new one gets its certificate first.
-    let addresses = node(own).map(|node| addresses(&node));
-    let foreign = |name: &str| {
-        let is_own = match name.parse::<IpAddr>() {
-            Ok(address) => addresses.as_ref().is_none_or(|own| own.contains(&address)),
-            Err(_) => name == own,
-        };
-        !is_own || is_api_name(name)
+    let addresses = (around.addresses)(own);
+    let is_own = |name: &str| match name.parse::<IpAddr>() {
+        Ok(address) => {
+            addresses.as_ref().is_none_or(|own| own.contains(&address))
+                && !(around.is_anothers)(address, own)
+        }
+        Err(_) => name == own,
     };
-    let foreign: Vec<String> = asked.names().filter(|name| foreign(name)).collect();
+    let foreign = asked.names().filter(|name| (around.is_api)(name) || !is_own(name));
+    let foreign: Vec<String> = foreign.collect();
     match foreign.is_empty() {
         true => Verdict::Approve("Auto approving kubelet serving certificate of the node itself."),
         false => Verdict::NotYet(format!(
@@ -86,10 +97,12 @@ fn serving(requester: &User, asked: &Asked, node: &dyn Fn(&str) -> Option<Value>
     }
 }
 
-fn addresses(node: &Value) -> Vec<IpAddr> {
+/// Where a Node says it is.
+pub(super) fn addresses(node: &Value) -> Vec<IpAddr> {
     let addresses = node.at(&["status", "addresses"]).and_then(Value::as_array);
     let addresses = addresses.into_iter().flatten();
-    addresses.filter_map(|address| address.text(&["address"]).parse().ok()).collect()
+    let parsed = addresses.filter_map(|address| address.text(&["address"]).parse().ok());
+    parsed.map(|address: IpAddr| address.to_canonical()).collect()
 }
 
 /// Who asked, as the server wrote it down.
@@ -110,6 +123,7 @@ mod tests {
     use serde_json::json;
 
     const BOOTSTRAPPER: &str = "system:bootstrap:abcdef";
+    const API: &str = "192.0.2.100";
 
     fn asked(name: &str, dns: &[&str], ips: &[&str]) -> Asked {
         Asked {
@@ -129,12 +143,18 @@ mod tests {
             "selfnodeclient" => user.in_group(NODES),
             _ => user.name == BOOTSTRAPPER,
         };
-        let known = |name: &str| {
-            let addresses = json!([{"type": "InternalIP", "address": "192.0.2.1"},
-                                   {"type": "Hostname", "address": "kubernetes"}]);
-            (name == "n1").then(|| json!({"status": {"addresses": addresses}}))
+        let n1 = json!({"status": {"addresses": [
+            {"type": "InternalIP", "address": "192.0.2.1"},
+            // That a Node calls itself so does not make it so.
+            {"type": "ExternalIP", "address": API},
+            {"type": "Hostname", "address": "kubernetes"}]}});
+        let around = Surroundings {
+            may: &may,
+            is_api: &|name| ["kubernetes", "localhost", "server", API].contains(&name),
+            addresses: &|name| (name == "n1").then(|| addresses(&n1)),
+            is_anothers: &|address, own| own != "n3" && address.to_string() == "192.0.2.3",
         };
-        judge(&request, signer, &Ok(asked), &may, &known)
+        judge(&request, signer, &Ok(asked), &around)
     }
 
     fn client(who: &str, asked: Asked) -> Verdict {
@@ -196,6 +216,7 @@ mod tests {
         );
     }
 
+    /// C-148
     #[test]
     fn a_node_serves_under_its_own_name_and_addresses_only() {
         let n1 = "system:node:n1";
@@ -204,8 +225,8 @@ mod tests {
         for (dns, ips, named) in [
             (&["n1", "n2"][..], &[][..], "n2"),
             (&["n1"], &["192.0.2.1", "192.0.2.9"], "192.0.2.9"),
-            // That a Node calls itself so does not make it so.
             (&["kubernetes"], &[], "kubernetes"),
+            (&["n1"], &[API], API),
         ] {
             let why = format!(
                 "node \"n1\" can only have a serving certificate for its own name and addresses, not for {named}"
@@ -214,16 +235,19 @@ mod tests {
         }
     }
 
+    /// C-148
     #[test]
     fn a_new_node_says_where_it_is_but_is_never_the_api_server() {
         let new = "system:node:new";
         let good = "Auto approving kubelet serving certificate of the node itself.";
         assert_eq!(serving(new, asked(new, &["new"], &["192.0.2.9"])), Verdict::Approve(good));
-        for (dns, ips) in [(&["n1"][..], &[][..]), (&[], &["10.96.0.1"])] {
+        for (dns, ips) in [(&["n1"][..], &[][..]), (&[], &[API]), (&[], &["192.0.2.3"])] {
             assert!(matches!(serving(new, asked(new, dns, ips)), Verdict::NotYet(_)));
         }
-        let named = "system:node:kubernetes";
-        assert!(matches!(serving(named, asked(named, &["kubernetes"], &[])), Verdict::NotYet(_)));
+        for name in ["kubernetes", "localhost", "server"] {
+            let named = format!("system:node:{name}");
+            assert!(matches!(serving(&named, asked(&named, &[name], &[])), Verdict::NotYet(_)));
+        }
     }
 
     #[test]

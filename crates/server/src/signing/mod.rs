@@ -13,16 +13,17 @@ mod terms;
 
 use crate::authn::User;
 use crate::authz::Attributes;
-use crate::object::{self, Object, Stored};
+use crate::object::{self, Object, Store, Stored};
 use crate::pki::{Order, Pki};
 use crate::server::Server;
 use api::value::ValueExt;
-use approval::Verdict;
+use approval::{Surroundings, Verdict};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use pending::Pending;
 use request::Asked;
 use serde_json::{Value, json};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Change, EventKind, Expect, Write, WriteError};
@@ -132,7 +133,7 @@ fn settle(server: &Server, pki: &Pki, request: &mut Value) -> Option<Looked> {
     }
     let asked = Asked::read(request);
     if !has(request, "Approved") {
-        match judge(server, request, signer, &asked) {
+        match judge(server, pki, request, signer, &asked) {
             Verdict::Approve(message) => add(request, "Approved", "AutoApproved", message),
             Verdict::NotYet(why) => return Some(Looked::Undecided(why)),
             Verdict::Leave(why) => {
@@ -155,6 +156,7 @@ fn settle(server: &Server, pki: &Pki, request: &mut Value) -> Option<Looked> {
 
 fn judge(
     server: &Server,
+    pki: &Pki,
     request: &Value,
     signer: Signer,
     asked: &Result<Asked, String>,
@@ -168,8 +170,30 @@ fn judge(
         };
         policy.allows(&wanted).allowed
     };
-    let node = |name: &str| server.store().get("nodes", name).map(|node| node.value());
-    approval::judge(request, signer, asked, &may, &node)
+    let addresses = |name: &str| {
+        let node = server.store().get("nodes", name)?;
+        Some(approval::addresses(&node.value()))
+    };
+    let around = Surroundings {
+        may: &may,
+        is_api: &|name| pki.is_api_name(name),
+        addresses: &addresses,
+        is_anothers: &|address, own| is_anothers(server.store(), address, own),
+    };
+    approval::judge(request, signer, asked, &around)
+}
+
+/// Whether a Node of another name says that it is there.
+fn is_anothers(store: &Store, address: IpAddr, own: &str) -> bool {
+    let text = address.to_string();
+    // An IPv4 address has one spelling, so that most Nodes need not be decoded.
+    let may_be = |node: &Object| {
+        let node = str::from_utf8(node.as_slice()).unwrap_or_default();
+        address.is_ipv6() || node.contains(&text)
+    };
+    let (_, nodes) = store.list("nodes", "", None);
+    let mut others = nodes.iter().filter(|node| node.name() != own && may_be(node));
+    others.any(|node| approval::addresses(&node.value()).contains(&address))
 }
 
 fn issue(pki: &Pki, request: &mut Value, asked: &Asked) {
