@@ -1,8 +1,8 @@
 //! Counts what a namespace uses of its quotas, and writes it down (C-154 to C-158).
 //!
 //! What comes is reserved by the server as it comes in. What goes is found by counting anew: when an
-//! object has gone, a pod has ended, a quota has changed, and every five minutes in any case. That
-//! somebody wrote a status is no reason (C-156).
+//! object has gone, a pod has ended, a pod, Service or claim is charged otherwise than before, a quota has
+//! changed, and every five minutes in any case. That somebody wrote a quota's status is no reason (C-156).
 //!
 //! A count lists everything that is counted, from the server: a cache may not show yet what a quota was
 //! charged for. So a namespace that loses many objects is counted once for all of them, and counting takes
@@ -13,7 +13,7 @@ use crate::start::Cluster;
 use api::quantity::Quantity;
 use api::quota::pods::Amounts;
 use api::quota::{Counted, scope, usage};
-use client::{Cache, Client, Next, Outline, Selection, ServedKind, run_controller};
+use client::{Cache, Client, Next, Object, Outline, Selection, ServedKind, run_controller};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, ResourceRequirements, Service,
@@ -46,7 +46,11 @@ struct Memory {
     again: Mutex<BTreeMap<String, Instant>>,
 }
 
-pub(crate) async fn run(cluster: &Cluster) {
+pub(crate) async fn run(
+    cluster: &Cluster,
+    services: Cache<Service>,
+    claims: Cache<PersistentVolumeClaim>,
+) {
     let queue = &cluster.left;
     let quotas = Cache::<ResourceQuota>::start(&cluster.client);
     quotas.feed_changes(queue, |before, after| {
@@ -55,14 +59,20 @@ pub(crate) async fn run(cluster: &Cluster) {
         let home = after.filter(|_| changed).and_then(|quota| quota.metadata.namespace.clone());
         home.into_iter().collect()
     });
-    cluster.pods.feed_changes(queue, |before, after| {
-        // What makes a pod count differently, while it is there.
-        let (Some(before), Some(after)) = (before, after) else { return Vec::new() };
-        let deadline = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.active_deadline_seconds);
-        let changed = pods::is_terminal(before) != pods::is_terminal(after)
-            || deadline(before) != deadline(after)
-            || !sizes(before).eq(sizes(after));
-        changed.then(|| pods::namespace(after).to_owned()).into_iter().collect()
+    // What makes an object count differently, while it is there.
+    let known = quotas.clone();
+    cluster.pods.feed_changes(queue, move |before, after| {
+        changed_home(&known, before, after, is_pod_charged_otherwise)
+    });
+    let known = quotas.clone();
+    services.feed_changes(queue, move |before, after| {
+        changed_home(&known, before, after, |before, after| {
+            charged("services", before) != charged("services", after)
+        })
+    });
+    let known = quotas.clone();
+    claims.feed_changes(queue, move |before, after| {
+        changed_home(&known, before, after, is_claim_charged_otherwise)
     });
     quotas.synced().await;
     cluster.pods.synced().await;
@@ -73,9 +83,64 @@ pub(crate) async fn run(cluster: &Cluster) {
     .await;
 }
 
-fn sizes(pod: &Pod) -> impl Iterator<Item = Option<&ResourceRequirements>> {
-    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    containers.map(|container| container.resources.as_ref())
+/// The namespace of an object that is charged otherwise than before, if it has quotas.
+fn changed_home<K: Object>(
+    quotas: &Cache<ResourceQuota>,
+    before: Option<&K>,
+    after: Option<&K>,
+    otherwise: impl Fn(&K, &K) -> bool,
+) -> Vec<String> {
+    let (Some(before), Some(after)) = (before, after) else { return Vec::new() };
+    let home = after.meta().namespace.clone().unwrap_or_default();
+    let changed = !quotas.in_namespace(&home).is_empty() && otherwise(before, after);
+    changed.then_some(home).into_iter().collect()
+}
+
+/// C-155. Most changes of a pod are none of these.
+fn is_pod_charged_otherwise(before: &Pod, after: &Pod) -> bool {
+    let deadline = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.active_deadline_seconds);
+    let resize = |pod: &Pod| {
+        pods::condition(pod, "PodResizePending").and_then(|condition| condition.reason.clone())
+    };
+    let sized_alike = sizes(before).eq(sizes(after)) && resize(before) == resize(after);
+    pods::is_terminal(before) != pods::is_terminal(after)
+        || deadline(before) != deadline(after)
+        || (!sized_alike && charged("pods", before) != charged("pods", after))
+}
+
+/// Whatever of a pod says how large it is: as asked for, as promised, and as it is.
+fn sizes(pod: &Pod) -> impl Iterator<Item = Size<'_>> {
+    let asked = pod.spec.iter().flat_map(|spec| {
+        let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+        containers.map(|one| one.resources.as_ref()).chain([spec.resources.as_ref()])
+    });
+    let has = pod.status.iter().flat_map(|status| {
+        let inits = status.init_container_statuses.iter().flatten();
+        inits.chain(status.container_statuses.iter().flatten())
+    });
+    let has = has.map(|one| (one.resources.as_ref(), one.allocated_resources.as_ref()));
+    asked.map(|asked| (asked, None)).chain(has)
+}
+
+type Size<'a> = (Option<&'a ResourceRequirements>, Option<&'a BTreeMap<String, Text>>);
+
+fn is_claim_charged_otherwise(
+    before: &PersistentVolumeClaim,
+    after: &PersistentVolumeClaim,
+) -> bool {
+    // By these a quota says which claims it is meant for (C-158).
+    let attributes = |claim: &PersistentVolumeClaim| {
+        let wanted = claim.spec.as_ref().and_then(|spec| spec.volume_attributes_class_name.clone());
+        let status = claim.status.as_ref();
+        (wanted, status.and_then(|status| status.current_volume_attributes_class_name.clone()))
+    };
+    attributes(before) != attributes(after)
+        || charged("persistentvolumeclaims", before) != charged("persistentvolumeclaims", after)
+}
+
+fn charged<K: Serialize>(plural: &str, object: &K) -> Amounts {
+    let object = serde_json::to_value(object).unwrap_or_default();
+    usage::usage(Counted { group: "", plural }, &object)
 }
 
 async fn reconcile(
@@ -330,6 +395,57 @@ mod tests {
         }];
         let spec = json!({ "hard": { "pods": "10" }, "scopes": ["Terminating"] });
         assert_eq!(used(spec, &content), json!({ "pods": "1" }));
+    }
+
+    /// Each row: what was, what is, and whether it is counted anew.
+    #[test]
+    fn c_155_what_is_charged_otherwise_is_counted_anew() {
+        let with = |spec: Value, status: Value| -> Pod {
+            serde_json::from_value(json!({ "metadata": {}, "spec": spec, "status": status }))
+                .unwrap()
+        };
+        let cpu = |amount: &str| json!({ "requests": { "cpu": amount } });
+        let plain =
+            |amount: &str| json!({ "containers": [{ "name": "c", "resources": cpu(amount) }] });
+        let sidecar = |amount: &str| {
+            json!({ "containers": [], "initContainers": [
+                { "name": "s", "restartPolicy": "Always", "resources": cpu(amount) }] })
+        };
+        let whole = |amount: &str| json!({ "containers": [], "resources": cpu(amount) });
+        let has = |amount: &str| {
+            json!({ "containerStatuses": [{ "name": "c", "image": "", "imageID": "", "ready": true,
+                                            "restartCount": 0, "resources": cpu(amount) }] })
+        };
+        let none = || json!({});
+        for (what, before, after, expected) in [
+            ("nothing", with(plain("1"), none()), with(plain("1"), none()), false),
+            ("a container", with(plain("2"), none()), with(plain("1"), none()), true),
+            ("a sidecar", with(sidecar("2"), none()), with(sidecar("1"), none()), true),
+            ("the whole pod", with(whole("2"), none()), with(whole("1"), none()), true),
+            ("it started", with(plain("1"), none()), with(plain("1"), has("1")), false),
+            ("asked, not done", with(plain("2"), has("2")), with(plain("1"), has("2")), false),
+            ("done", with(plain("1"), has("2")), with(plain("1"), has("1")), true),
+        ] {
+            assert_eq!(is_pod_charged_otherwise(&before, &after), expected, "{what}");
+        }
+        let claim = |size: &str, given: Value, class: Value| -> PersistentVolumeClaim {
+            serde_json::from_value(json!({
+                "metadata": {},
+                "spec": { "resources": { "requests": { "storage": size } } },
+                "status": { "allocatedResources": given, "currentVolumeAttributesClassName": class },
+            }))
+            .unwrap()
+        };
+        let given = |size: &str| json!({ "storage": size });
+        let first = || claim("1Gi", given("2Gi"), json!("gold"));
+        for (what, after, expected) in [
+            ("nothing", first(), false),
+            ("given back", claim("1Gi", given("1Gi"), json!("gold")), true),
+            ("asked for less than is given", claim("512Mi", given("2Gi"), json!("gold")), false),
+            ("another class", claim("1Gi", given("2Gi"), json!("silver")), true),
+        ] {
+            assert_eq!(is_claim_charged_otherwise(&first(), &after), expected, "{what}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What an object uses of the resources that quotas count.
 
 use super::Counted;
-use super::pods::{Amounts, Side, amounts, containers, total_with_overhead};
+use super::pods::{Amounts, Side, amounts, containers, total_held};
 use crate::quantity::Quantity;
 use crate::value::ValueExt;
 use serde_json::Value;
@@ -121,8 +121,7 @@ fn is_finished(pod: &Value) -> bool {
 }
 
 fn pod(pod: &Value, usage: &mut Amounts) {
-    let requests = total_with_overhead(pod, Side::Requests);
-    compute(&requests, &total_with_overhead(pod, Side::Limits), usage);
+    compute(&total_held(pod, Side::Requests), &total_held(pod, Side::Limits), usage);
 }
 
 /// Requests and limits under the names quotas know them by.
