@@ -78,7 +78,7 @@ async fn reconcile(
     };
     let sums = match sums {
         Ok(sums) => sums,
-        Err(error) => return fail(cluster, recorder, &budget, &error).await,
+        Err(error) => return fail(cluster, recorder, &budget, error).await,
     };
     let healthy = Healthy { current: budget::count_healthy(&pods, &disrupted), disrupted };
     let again = healthy.disrupted.look_again;
@@ -106,14 +106,20 @@ async fn fail(
     cluster: &Cluster,
     recorder: &Recorder,
     budget: &PodDisruptionBudget,
-    error: &scale::Error,
+    error: scale::Error,
 ) -> client::Result<Next> {
     if let Some(status) = budget::failed(budget, &error.to_string(), clock::now()) {
         let message = format!("Failed to calculate the number of expected pods: {error}");
         recorder.warning(&reference(budget), "CalculateExpectedPodCountFailed", message);
         cluster.client.update_status(budget, status).await?;
     }
-    Ok(Next::After(scale::ASK_AGAIN))
+    match error {
+        // It may be over in a moment, and nobody can be evicted until then.
+        scale::Error::Api(error) => Err(error),
+        scale::Error::NoController(_) | scale::Error::NoScale(_) => {
+            Ok(Next::After(scale::ASK_AGAIN))
+        }
+    }
 }
 
 /// T-EVICT-12

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// When what could not be counted is asked for again: nobody tells us when an owner changes.
+/// When what nobody can count is asked for again: nobody tells us when an owner changes.
 pub(super) const ASK_AGAIN: Duration = Duration::from_secs(30);
 
 #[derive(Debug, thiserror::Error)]
