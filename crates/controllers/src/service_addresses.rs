@@ -23,8 +23,8 @@ const US: &str = "ipallocator.k8s.io";
 /// Index of Services by their addresses.
 pub(crate) const BY_ADDRESS: &str = "address";
 
-/// A claim is there before its Service: so old must it be to be nobody's.
-const ORPHAN_AFTER: SignedDuration = SignedDuration::from_secs(60);
+/// A claim is there before its Service: so old must it be to be nobody's, or the wrong one's.
+const SETTLED_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
 pub(crate) fn is_managed(address: &IPAddress) -> bool {
     label(address, MANAGED_BY) == Some(US)
@@ -98,7 +98,7 @@ enum Step<'a> {
     Warn(Vec<Arc<Service>>),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy)]
 enum Why {
     Orphaned,
     WrongParent,
@@ -117,20 +117,19 @@ fn decide<'a>(wearers: &[Arc<Service>], claim: Option<&'a IPAddress>, now: Times
     let is_of = |service: &Arc<Service>| {
         parent(claim) == Some(("services", namespace(service.as_ref()), name(service.as_ref())))
     };
-    match wearers {
-        [] => {
-            let made = claim.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
-            let due = made.checked_add(ORPHAN_AFTER).unwrap_or(now);
-            match Duration::try_from(due.duration_since(now)) {
-                Ok(left) if !left.is_zero() => Step::Wait(left),
-                _ => Step::Remove(claim, Why::Orphaned),
-            }
-        }
-        [one] if is_of(one) => Step::Nothing,
+    let why = match wearers {
+        [] => Why::Orphaned,
+        [one] if is_of(one) => return Step::Nothing,
         all if all.iter().any(is_of) => {
-            Step::Warn(all.iter().filter(|service| !is_of(service)).cloned().collect())
+            return Step::Warn(all.iter().filter(|service| !is_of(service)).cloned().collect());
         }
-        _ => Step::Remove(claim, Why::WrongParent),
+        _ => Why::WrongParent,
+    };
+    let made = claim.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
+    let due = made.checked_add(SETTLED_AFTER).unwrap_or(now);
+    match Duration::try_from(due.duration_since(now)) {
+        Ok(left) if !left.is_zero() => Step::Wait(left),
+        _ => Step::Remove(claim, why),
     }
 }
 
@@ -187,8 +186,8 @@ async fn remove(
     why: Why,
 ) -> client::Result<()> {
     let (_, namespace, parent) = parent(claim).unwrap_or_default();
-    // Its Service may be there, and its news be late.
-    if why == Why::Orphaned && !parent.is_empty() {
+    // Its Service may be there, and its news be late, as may be that another had the address before.
+    if !parent.is_empty() {
         let service = ObjectKey::new(namespace, parent);
         let live = cluster.client.find::<Service>(&service).await?;
         if live.is_some_and(|live| addresses(&live).iter().any(|one| one == name(claim))) {
@@ -250,6 +249,7 @@ mod tests {
             ("the Service is gone", vec![], ours("web", old), "remove Orphaned"),
             ("the Service is on its way", vec![], ours("web", new), "wait 50s"),
             ("another's", vec![web.clone()], ours("gone", old), "remove WrongParent"),
+            ("another's, on its way", vec![web.clone()], ours("next", new), "wait 50s"),
             ("two on one", vec![web.clone(), db], ours("web", old), "warn db"),
             ("people's own", vec![], Some(claim("x", "me", old)), "nothing"),
             ("people's own, in use", vec![web], Some(claim("x", "me", old)), "nothing"),

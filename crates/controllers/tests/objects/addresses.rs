@@ -1,7 +1,9 @@
 //! Ranges of Service addresses and the claims on them, on a whole server and a paused clock.
 
 use crate::cluster::{Cluster, key};
+use crate::way::Bumps;
 use client::ObjectKey;
+use controllers::Options;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
 use serde_json::{Value, json};
@@ -104,5 +106,27 @@ async fn c_182_a_claim_that_somebody_deleted_comes_back_and_one_of_nobody_goes()
     claims.gone(&claim).await;
     tokio::time::sleep(Duration::from_secs(120)).await;
     assert!(claims.cache.get(&claim).is_none());
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_182_a_claim_is_not_taken_from_its_service_on_old_news() {
+    let bumps = Bumps::default();
+    let cluster = Cluster::through(Options::default(), |door| bumps.way(door)).await;
+    let claims = cluster.follow::<IPAddress>();
+    let web: Service = cluster.create(service("web", Value::Null)).await;
+    let address = web.spec.unwrap().cluster_ip.unwrap();
+    let claim = ObjectKey::cluster(&address);
+    claims.when(&claim, |claim| claim.is_some()).await;
+    // Who looks after claims still sees `web` when another has had its address for long.
+    bumps.hold("services");
+    cluster.delete::<Service>(&key("default", "web")).await;
+    cluster.create::<Service>(service("db", json!(address))).await;
+    let before: IPAddress = cluster.client.get(&claim).await.unwrap();
+    assert_eq!(before.spec.parent_ref.name, "db");
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    let after: IPAddress = cluster.client.get(&claim).await.unwrap();
+    assert_eq!(after.metadata.uid, before.metadata.uid);
+    bumps.let_go();
     cluster.stop().await;
 }
