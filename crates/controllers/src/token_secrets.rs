@@ -79,13 +79,14 @@ async fn reconcile(cluster: &Cluster, caches: &Caches, key: ObjectKey) -> client
 
 async fn keep(cluster: &Cluster, caches: &Caches, secret: &Secret) -> client::Result<()> {
     let Some(account) = account_of(secret) else { return Ok(()) };
-    // The account may have come just now: asked of the server, before anything is thrown away.
-    let account = match caches.accounts.get(&account) {
-        Some(account) => Some(account.as_ref().clone()),
-        None => cluster.client.find::<ServiceAccount>(&account).await?,
-    };
     let meant = annotation(secret, ACCOUNT_UID).filter(|meant| !meant.is_empty());
-    let Some(account) = account.filter(|one| meant.is_none_or(|meant| meant == uid(one))) else {
+    let is_meant = |one: &ServiceAccount| meant.is_none_or(|meant| meant == uid(one));
+    // The account may have come just now, or anew: asked of the server, before anything is thrown away.
+    let account = match caches.accounts.get(&account).filter(|one| is_meant(one)) {
+        Some(account) => Some(account.as_ref().clone()),
+        None => cluster.client.find::<ServiceAccount>(&account).await?.filter(is_meant),
+    };
+    let Some(account) = account else {
         let only = DeleteOptions::only(secret);
         return cluster.client.delete::<Secret>(&ObjectKey::of(secret), &only).await.map(drop);
     };
