@@ -206,6 +206,39 @@ async fn c_175_an_attribute_class_that_nobody_names_goes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn c_175_an_attribute_class_goes_when_the_last_claim_has_another() {
+    let cluster = Cluster::start().await;
+    let classes = cluster.follow::<VolumeAttributesClass>();
+    let before = ["had", "on-its-way"];
+    for name in before.into_iter().chain(["wanted"]) {
+        let class = json!({ "metadata": { "name": name }, "driverName": "d",
+                            "parameters": { "a": "b" } });
+        cluster.create::<VolumeAttributesClass>(class).await;
+    }
+    claim(&cluster, "c", json!({ "storageClassName": "", "volumeAttributesClassName": "wanted" }))
+        .await;
+    let c = key("default", "c");
+    let modifying = json!({ "status": "InProgress", "targetVolumeAttributesClassName": before[1] });
+    let status = json!({ "currentVolumeAttributesClassName": before[0],
+                         "modifyVolumeStatus": modifying });
+    cluster.status::<PersistentVolumeClaim>(&c, status).await;
+    for name in before {
+        cluster.delete::<VolumeAttributesClass>(&ObjectKey::cluster(name)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    for name in before {
+        assert!(classes.cache.get(&ObjectKey::cluster(name)).is_some(), "{name} is in use");
+    }
+    // As its driver says when the volume is changed.
+    let done = json!({ "currentVolumeAttributesClassName": "wanted", "modifyVolumeStatus": null });
+    cluster.status::<PersistentVolumeClaim>(&c, done).await;
+    for name in before {
+        classes.gone(&ObjectKey::cluster(name)).await;
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn c_169_c_171_directories_become_volumes_and_go_with_their_claims() {
     let dir = tempfile::tempdir().unwrap();
     let here = LocalVolumes { node: "n".into(), directory: dir.path().join("volumes") };
