@@ -5,6 +5,7 @@ use crate::way::Bumps;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use controllers::Options;
+use http::Method;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
 use serde_json::{Value, json};
 
@@ -112,5 +113,26 @@ async fn c_145_a_token_secret_is_not_thrown_away_on_old_news_of_its_account() {
     bumps.let_go();
     secrets.gone(&key("default", "first")).await;
     assert!(secrets.cache.get(&key("default", "s")).is_some());
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_145_a_secret_that_is_gone_leaves_a_list_that_somebody_else_writes_too() {
+    let bumps = Bumps::default();
+    let cluster = Cluster::through(Options::default(), |door| bumps.way(door)).await;
+    let (secrets, accounts) = (cluster.follow::<Secret>(), cluster.follow::<ServiceAccount>());
+    let meta = json!({ "namespace": "default", "name": "robot" });
+    let listed = json!({ "metadata": meta, "secrets": [{ "name": "a" }] });
+    cluster.create::<ServiceAccount>(listed).await;
+    cluster.create::<Secret>(secret("a", "robot")).await;
+    secrets.when(&key("default", "a"), |now| text(now, "token").is_some()).await;
+    let path = "/api/v1/namespaces/default/serviceaccounts/robot";
+    bumps.fail(3, Method::PUT, path, (409, "Conflict"));
+    cluster.delete::<Secret>(&key("default", "a")).await;
+    let lists_none = |now: Option<&ServiceAccount>| {
+        now.is_some_and(|now| now.secrets.as_ref().is_none_or(Vec::is_empty))
+    };
+    accounts.when(&key("default", "robot"), lists_none).await;
+    assert_eq!(bumps.left(), 0);
     cluster.stop().await;
 }
