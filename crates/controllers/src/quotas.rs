@@ -9,11 +9,12 @@
 //! a tenth of the time at most.
 
 use crate::pods;
+use crate::served_kinds::ServedKinds;
 use crate::start::Cluster;
 use api::quantity::Quantity;
 use api::quota::pods::Amounts;
 use api::quota::{Counted, scope, usage};
-use client::{Cache, Client, Next, Object, Outline, Selection, ServedKind, run_controller};
+use client::{Cache, Next, Object, Outline, Selection, ServedKind, run_controller};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, ResourceRequirements, Service,
@@ -35,13 +36,10 @@ const COUNT_EVERY: Duration = Duration::from_secs(300);
 const PAUSE_LEAST: Duration = Duration::from_secs(1);
 const PAUSE_MOST: Duration = Duration::from_secs(30);
 
-/// So long it is remembered which kinds there are.
-const KINDS_KEPT: Duration = Duration::from_secs(30);
-
 /// What is remembered between counts.
 #[derive(Default)]
 struct Memory {
-    kinds: Mutex<Option<(Instant, Arc<Vec<ServedKind>>)>>,
+    kinds: ServedKinds,
     /// When each namespace may be counted again.
     again: Mutex<BTreeMap<String, Instant>>,
 }
@@ -184,28 +182,6 @@ fn pause(took: Duration) -> Duration {
     took.saturating_mul(9).clamp(PAUSE_LEAST, PAUSE_MOST)
 }
 
-impl Memory {
-    /// The kinds that there are, so that each of `names` is counted if anybody can.
-    async fn kinds(
-        &self,
-        client: &Client,
-        names: &[&String],
-    ) -> client::Result<Arc<Vec<ServedKind>>> {
-        let kept = locked(&self.kinds).clone();
-        let is_known = |kinds: &[ServedKind]| {
-            names.iter().all(|name| kinds.iter().any(|kind| usage::counts(counted(kind), name)))
-        };
-        match kept {
-            Some((since, kinds)) if since.elapsed() < KINDS_KEPT && is_known(&kinds) => Ok(kinds),
-            _ => {
-                let kinds = Arc::new(client.discover().await?.kinds);
-                *locked(&self.kinds) = Some((Instant::now(), kinds.clone()));
-                Ok(kinds)
-            }
-        }
-    }
-}
-
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
@@ -224,7 +200,10 @@ async fn content(
     quotas: &[Arc<ResourceQuota>],
 ) -> client::Result<Vec<Content>> {
     let names: Vec<&String> = quotas.iter().flat_map(|quota| hard(quota).keys()).collect();
-    let kinds = memory.kinds(&cluster.client, &names).await?;
+    let is_known = |kinds: &[ServedKind]| {
+        names.iter().all(|name| kinds.iter().any(|kind| usage::counts(counted(kind), name)))
+    };
+    let kinds = memory.kinds.get(&cluster.client, is_known).await?;
     let mut content = Vec::new();
     for kind in kinds.iter() {
         let counted = counted(kind);

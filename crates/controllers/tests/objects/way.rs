@@ -9,6 +9,7 @@ use http_body_util::{BodyExt, BodyStream, Full, StreamBody};
 use kube::client::Body;
 use serde_json::json;
 use server::Door;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tower::{BoxError, Service as _};
@@ -26,6 +27,8 @@ struct State {
     failing: Option<Failing>,
     /// The kind of which nothing new is heard.
     held: Option<String>,
+    /// How often each path was asked for.
+    asked: BTreeMap<String, usize>,
 }
 
 struct Failing {
@@ -54,6 +57,11 @@ impl Bumps {
         self.state().failing.as_ref().map_or(0, |failing| failing.times)
     }
 
+    /// How often this path was asked for so far.
+    pub(crate) fn asked(&self, path: &str) -> usize {
+        self.state().asked.get(path).copied().unwrap_or_default()
+    }
+
     /// From now on nobody hears of changes of this kind.
     pub(crate) fn hold(&self, plural: &str) {
         self.state().held = Some(plural.to_owned());
@@ -73,6 +81,7 @@ impl Bumps {
 
     async fn pass(self, mut door: Door, request: http::Request<Body>) -> Result<Answer, BoxError> {
         let path = request.uri().path().to_owned();
+        *self.state().asked.entry(path.clone()).or_default() += 1;
         if let Some((code, reason)) = self.failure(request.method(), &path) {
             let status = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure",
                                  "message": "not now", "reason": reason, "code": code });
