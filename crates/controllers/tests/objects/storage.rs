@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, 
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttributesClass};
 use serde_json::{Value, json};
 use std::time::Duration;
+use tokio::time::Instant;
 
 async fn volume(cluster: &Cluster, name: &str, size: &str, class: &str) {
     let spec = json!({
@@ -23,6 +24,14 @@ async fn claim(cluster: &Cluster, name: &str, more: Value) {
     spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let meta = json!({ "namespace": "default", "name": name });
     cluster.create::<PersistentVolumeClaim>(json!({ "metadata": meta, "spec": spec })).await;
+}
+
+/// A pod that waits for a node.
+async fn unscheduled(cluster: &Cluster, name: &str, volume: Value) -> Pod {
+    let containers = json!([{ "name": "c", "image": "i" }]);
+    let pod = json!({ "metadata": { "namespace": "default", "name": name },
+                      "spec": { "containers": containers, "volumes": [volume] } });
+    cluster.create::<Pod>(pod).await
 }
 
 async fn claim_is(claims: &Followed<PersistentVolumeClaim>, name: &str, expected: &str) {
@@ -317,6 +326,33 @@ async fn c_174_a_pod_gets_claims_of_its_own_and_takes_them_along() {
     cluster.client.delete::<Pod>(&key("default", "p"), &now).await.unwrap();
     claims.gone(&own).await;
     assert!(claims.cache.get(&key("default", "p-taken")).is_some(), "which is another's");
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_174_a_pod_gets_its_claim_when_anothers_of_that_name_has_gone() {
+    let cluster = Cluster::start().await;
+    let claims = cluster.follow::<PersistentVolumeClaim>();
+    claim(&cluster, "p-v", json!({ "storageClassName": "" })).await;
+    let spec = json!({ "accessModes": ["ReadWriteOnce"], "storageClassName": "",
+                       "resources": { "requests": { "storage": "1Gi" } } });
+    let volume = json!({ "name": "v", "ephemeral": { "volumeClaimTemplate": { "spec": spec } } });
+    let pod = unscheduled(&cluster, "p", volume).await;
+    let events = cluster.follow::<k8s_openapi::api::core::v1::Event>();
+    let blocked = |event: &k8s_openapi::api::core::v1::Event| {
+        let about = event.involved_object.kind.as_deref();
+        about == Some("Pod") && event.reason.as_deref() == Some("FailedBinding")
+    };
+    events.find(blocked).await;
+    cluster.delete::<PersistentVolumeClaim>(&key("default", "p-v")).await;
+    let deleted = Instant::now();
+    claims
+        .when(&key("default", "p-v"), |claim| {
+            let owner = claim.and_then(|c| c.metadata.owner_references.as_ref()?.first().cloned());
+            owner.is_some_and(|owner| Some(owner.uid) == pod.metadata.uid)
+        })
+        .await;
+    assert!(deleted.elapsed() < Duration::from_secs(5), "{:?}", deleted.elapsed());
     cluster.stop().await;
 }
 
