@@ -152,6 +152,22 @@ async fn c_168_c_169_c_170_classes_say_who_makes_volumes_and_when() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn c_168_a_claim_says_which_pod_it_waits_for_once_there_is_one() {
+    let cluster = Cluster::start().await;
+    let class = json!({ "metadata": { "name": "later" }, "provisioner": "example.com/p",
+                        "volumeBindingMode": "WaitForFirstConsumer" });
+    cluster.create::<StorageClass>(class).await;
+    claim(&cluster, "c", json!({ "storageClassName": "later" })).await;
+    cluster.event("WaitForFirstConsumer").await;
+    let volume = json!({ "name": "v", "persistentVolumeClaim": { "claimName": "c" } });
+    unscheduled(&cluster, "p", volume).await;
+    let event = cluster.event("WaitForPodScheduled").await;
+    assert_eq!(event.message.as_deref(), Some("waiting for pod p to be scheduled"));
+    assert_eq!(event.involved_object.name.as_deref(), Some("c"));
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn c_167_a_claim_without_its_volume_is_lost() {
     let cluster = Cluster::start().await;
     let claims = cluster.follow::<PersistentVolumeClaim>();
