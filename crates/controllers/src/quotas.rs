@@ -365,6 +365,14 @@ mod tests {
     }
 
     #[test]
+    fn c_157_events_are_never_counted() {
+        let content = ["pods", "events", "bindings"]
+            .map(|plural| Content { kind: kind(plural), objects: vec![json!({ "metadata": {} })] });
+        let hard = json!({ "count/pods": "5", "count/events": "5", "count/bindings": "5" });
+        assert_eq!(used(json!({ "hard": hard }), &content), json!({ "count/pods": "1" }));
+    }
+
+    #[test]
     fn c_158_a_scoped_quota_counts_only_what_it_is_meant_for() {
         let mut bounded = pod("1", "Running", json!({}));
         bounded["spec"]["activeDeadlineSeconds"] = 5.into();

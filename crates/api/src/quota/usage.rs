@@ -25,8 +25,19 @@ const STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
 /// How claims named their class before there was a field for it.
 const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
+/// What comes and goes by itself, and what is answered and not kept (C-157).
+const NEVER: [(&str, &str); 4] = [
+    ("", "events"),
+    ("events.k8s.io", "events"),
+    ("", "bindings"),
+    ("authorization.k8s.io", "localsubjectaccessreviews"),
+];
+
 /// Does an object of this kind count towards this resource?
 pub fn counts(kind: Counted<'_>, resource: &str) -> bool {
+    if NEVER.contains(&(kind.group, kind.plural)) {
+        return false;
+    }
     if let Some(counted) = resource.strip_prefix("count/") {
         return counted == kind.resource_group();
     }
