@@ -19,6 +19,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, ResourceRequirements, Service,
 };
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -218,6 +219,9 @@ async fn content(
             ("", "persistentvolumeclaims") => {
                 values(cluster.client.list::<PersistentVolumeClaim>(&all).await?)
             }
+            ("resource.k8s.io", "resourceclaims") => {
+                values(cluster.client.list::<ResourceClaim>(&all).await?)
+            }
             _ => values::<Outline>(cluster.client.outlines(&kind.resource, &all).await?),
         };
         content.push(Content { kind: kind.clone(), objects });
@@ -370,6 +374,33 @@ mod tests {
             .map(|plural| Content { kind: kind(plural), objects: vec![json!({ "metadata": {} })] });
         let hard = json!({ "count/pods": "5", "count/events": "5", "count/bindings": "5" });
         assert_eq!(used(json!({ "hard": hard }), &content), json!({ "count/pods": "1" }));
+    }
+
+    #[test]
+    fn c_157_devices_are_counted_by_their_class() {
+        let mut claims = kind("resourceclaims");
+        claims.resource.group = "resource.k8s.io".into();
+        let of = |class: &str, more: Value| {
+            let mut one = json!({ "deviceClassName": class });
+            one.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            one
+        };
+        let requests = json!([
+            { "name": "two", "exactly": of("gpu", json!({ "count": 2 })) },
+            { "name": "one", "exactly": of("gpu", json!({})) },
+            { "name": "all", "exactly": of("nic", json!({ "allocationMode": "All" })) },
+            { "name": "either", "firstAvailable": [
+                of("gpu", json!({ "count": 1 })), of("gpu", json!({ "count": 4 })),
+                of("tpu", json!({ "count": 3 })) ] },
+        ]);
+        let claim = json!({ "metadata": {}, "spec": { "devices": { "requests": requests } } });
+        let content = [Content { kind: claims, objects: vec![claim] }];
+        let name = |class: &str| format!("{class}.deviceclass.resource.k8s.io/devices");
+        let hard = json!({ name("gpu"): "9", name("nic"): "9", name("tpu"): "9", name("fpga"): "9",
+                           "count/resourceclaims.resource.k8s.io": "9" });
+        let expected = json!({ name("gpu"): "7", name("nic"): "32", name("tpu"): "3",
+                               name("fpga"): "0", "count/resourceclaims.resource.k8s.io": "1" });
+        assert_eq!(used(json!({ "hard": hard }), &content), expected);
     }
 
     #[test]
