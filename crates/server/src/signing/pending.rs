@@ -68,6 +68,7 @@ mod tests {
         }
         assert_eq!(waited[..4], [200, 400, 800, 1600]);
         assert_eq!(waited[14..], [1_000_000, 1_000_000]);
+        pending.look_again("a");
         pending.look_again("b");
         assert_eq!(pending.due().await, "b", "another one begins anew");
         pending.forget("a");
