@@ -1,4 +1,5 @@
-//! Several servers on one etcd: all answer, one leads, and another takes over when it goes (C-194).
+//! Several servers on one etcd: all answer and are found, one leads, and another takes over when it goes
+//! (C-194, T-CTRL-63).
 //!
 //! Which of them acts is read from their audit logs: controllers and scheduler are clients like others.
 
@@ -9,6 +10,7 @@ mod harness;
 use harness::etcd::{Etcd, beside};
 use harness::{Cluster, Kubectl};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,6 +18,9 @@ use std::time::Duration;
 const LEASE: Duration = Duration::from_secs(15);
 /// For the request that follows, on a busy machine.
 const MOMENT: Duration = Duration::from_secs(1);
+
+/// Servers look at each other's signs of life this often.
+const LOOK: Duration = Duration::from_secs(5);
 
 const LEASES: [&str; 2] = ["kube-controller-manager", "kube-scheduler"];
 
@@ -138,4 +143,72 @@ fn c_194_one_of_several_servers_leads_and_another_takes_over() {
         .kubectl
         .prints(&format!("kubectl -n kube-system get leases -o jsonpath='{transitions}'"), "2 2");
     third.cluster.stop();
+}
+
+/// Where clients inside the cluster are sent, by Endpoints and by EndpointSlices.
+fn shown(kubectl: &Kubectl) -> [BTreeSet<String>; 2] {
+    let ports = |kind: &str, which: &str, of: &str| {
+        kubectl.ok(&format!(
+            "kubectl get {kind} {which} -o go-template='{{{{range .{of}}}}}{{{{.}}}}{{{{end}}}}'"
+        ))
+    };
+    let endpoints = ports("endpoints", "kubernetes", "subsets");
+    let slices = ports("endpointslices", "-l kubernetes.io/service-name=kubernetes", "items");
+    [endpoints, slices].map(|text| {
+        // All are at 127.0.0.1 here, told apart by their ports.
+        let after = text.split("port:").skip(1);
+        let port = |rest: &str| rest.chars().take_while(char::is_ascii_digit).collect();
+        after.map(port).collect()
+    })
+}
+
+#[track_caller]
+fn are_shown(kubectl: &Kubectl, servers: &[&Member], within: Duration) {
+    let ports = servers.iter().filter_map(|server| server.cluster.url.rsplit(':').next());
+    let wanted: BTreeSet<String> = ports.map(str::to_owned).collect();
+    let by = clock::now() + within;
+    loop {
+        let now = shown(kubectl);
+        if now.iter().all(|shown| *shown == wanted) {
+            return;
+        }
+        assert!(clock::now() < by, "{now:?} instead of {wanted:?}");
+    }
+}
+
+/// T-CTRL-63, A-160: a server that stops is gone from the Endpoints before it is, one that is killed when
+/// it gave no sign of life for 15 s, and nobody else is.
+#[test]
+fn t_ctrl_63_the_servers_that_answer_are_the_ones_that_are_shown() {
+    let Some(etcd) = Etcd::start() else {
+        eprintln!("skipped: there is no etcd on this machine; `scripts/install all` gets one");
+        return;
+    };
+    let dir = tempfile::tempdir().expect("a directory for the server");
+    let first = Member::start(dir, &etcd);
+    are_shown(&first.kubectl, &[&first], MOMENT);
+    let second = first.another(&etcd);
+    let third = first.another(&etcd);
+    let all = [&first, &second, &third];
+    all.iter().for_each(|member| are_shown(&member.kubectl, &all, MOMENT));
+
+    // It is put right what somebody writes there.
+    first.kubectl.ok(r#"kubectl patch endpoints kubernetes --type=merge -p '{"subsets":[]}'"#);
+    are_shown(&first.kubectl, &all, LOOK + MOMENT);
+    let version = "kubectl get endpoints kubernetes -o jsonpath='{.metadata.resourceVersion}'";
+    let settled = first.kubectl.ok(version);
+
+    second.cluster.stop();
+    are_shown(&first.kubectl, &[&first, &third], MOMENT);
+    assert_ne!(first.kubectl.ok(version), settled);
+    let settled = first.kubectl.ok(version);
+    let killed = clock::now();
+    drop(third.cluster.kill());
+    while first.kubectl.ok(version) == settled {
+        assert!(clock::now() < killed + 2 * LEASE + MOMENT, "the killed server is still shown");
+    }
+    let took = clock::now().duration_since(killed);
+    assert!(took > (LEASE - LOOK).try_into().unwrap(), "too soon: {took}");
+    are_shown(&first.kubectl, &[&first], MOMENT);
+    first.cluster.stop();
 }

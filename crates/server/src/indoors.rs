@@ -7,6 +7,7 @@
 
 use crate::authz::Policy;
 use crate::object::{Index, Store};
+use crate::own_service::OwnService;
 use crate::pki::Pki;
 use crate::run::{Error, authenticator, store_options};
 use crate::server::{Parts, Server};
@@ -64,7 +65,8 @@ impl Foundation {
         };
         let memory = Memory::default();
         let indoors = Indoors::open(&keys, &memory)?;
-        let stored = upkeep::store_what_is_missing(&indoors.server, ADDRESS, true).await;
+        let own = OwnService::new(&indoors.server, ADDRESS, false);
+        let stored = upkeep::store_what_is_missing(&indoors.server, &own, true).await;
         stored.map_err(Error::Bootstrap)?;
         let policy = indoors.server.policy();
         Ok(Foundation(Arc::new(Laid { keys, memory, policy })))
@@ -80,13 +82,14 @@ impl Site {
     pub async fn start(&mut self) -> Result<Indoors, Error> {
         let laid = &self.foundation.0;
         let indoors = Indoors::open(&laid.keys, &self.memory)?;
+        let own = Arc::new(OwnService::new(&indoors.server, ADDRESS, false));
         if std::mem::take(&mut self.fresh) {
             indoors.server.set_policy(Policy::clone(&laid.policy));
         } else {
-            let stored = upkeep::store_what_is_missing(&indoors.server, ADDRESS, true).await;
+            let stored = upkeep::store_what_is_missing(&indoors.server, &own, true).await;
             stored.map_err(Error::Bootstrap)?;
         }
-        upkeep::attend(&indoors.server, ADDRESS, Some(laid.keys.pki.clone()));
+        upkeep::attend(&indoors.server, &own, Some(laid.keys.pki.clone()));
         Ok(indoors)
     }
 

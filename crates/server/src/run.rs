@@ -5,6 +5,7 @@ use crate::authn::{
     Authenticator, BootstrapTokens, ServiceAccountTokens, StaticTokens, User, bootstrap_tokens,
 };
 use crate::object::{ENVELOPE, Store, Stored, store_name};
+use crate::own_service::OwnService;
 use crate::pki::{Identity, Pki};
 use crate::server::{Parts, Server};
 use crate::{listen, upkeep, usage};
@@ -73,6 +74,7 @@ pub struct Running {
     /// The admin's kubeconfig.
     pub kubeconfig: PathBuf,
     pki: Arc<Pki>,
+    own: Arc<OwnService>,
     stop: oneshot::Sender<()>,
     done: JoinHandle<()>,
     store: Store,
@@ -118,9 +120,11 @@ pub async fn start(config: Config) -> Result<Running, Error> {
         built_in: Arc::new(api::Registry::built_in()),
     });
     let controllers = config.controllers.then(|| pki.clone());
-    let stored = upkeep::store_what_is_missing(&server, outside, controllers.is_some());
+    let shared = matches!(config.store, StoreChoice::Etcd(_));
+    let own = Arc::new(OwnService::new(&server, outside, shared));
+    let stored = upkeep::store_what_is_missing(&server, &own, controllers.is_some());
     stored.await.map_err(Error::Bootstrap)?;
-    upkeep::attend(&server, outside, controllers);
+    upkeep::attend(&server, &own, controllers);
     upkeep::spawn_until_closing(&server, usage::scrape::run);
     let kubeconfig = dir.join("kubeconfig");
     let text = pki.kubeconfig(&format!("https://{}", reachable(address)));
@@ -133,7 +137,7 @@ pub async fn start(config: Config) -> Result<Running, Error> {
     let (stop, stopped) = oneshot::channel::<()>();
     let stopped = async move { drop(stopped.await) };
     let done = tokio::spawn(listen::serve(server.clone(), listener, tls, stopped));
-    Ok(Running { server, address, kubeconfig, pki, stop, done, store, _lock: lock })
+    Ok(Running { server, address, kubeconfig, pki, own, stop, done, store, _lock: lock })
 }
 
 /// What a node needs to take part, all in PEM.
@@ -179,8 +183,10 @@ impl Running {
         move || Ok(pki.sign_node(&name, &addresses)?.0)
     }
 
-    /// Lets requests in flight finish, ends watches, writes everything down.
+    /// Sends clients to the other servers, lets requests in flight finish, ends watches, writes
+    /// everything down.
     pub async fn stop(self) {
+        self.own.leave().await;
         let _ = self.stop.send(());
         let _ = self.done.await;
         if let Err(error) = self.store.close().await {

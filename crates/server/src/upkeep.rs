@@ -3,16 +3,18 @@
 //! At the start the objects of `bootstrap` are stored where they are missing, before anybody is
 //! answered. After that: RBAC rules are compiled anew when they change, every namespace gets its
 //! `kube-root-ca.crt` and `default` account before its creation is acknowledged (and again if
-//! somebody deletes them), so does the server's own Service, and events are forgotten after an hour,
-//! records of endings after a day.
+//! somebody deletes them), and events are forgotten after an hour, records of endings after a day.
+//! The server's own Service is `own_service`'s.
 
 use crate::authz::Policy;
 use crate::follower::{Follower, Heard};
 use crate::object::{self, Stored, store_name};
+use crate::own_service::{self, OwnService};
 use crate::pki::Pki;
 use crate::server::Server;
 use crate::{bootstrap, customs, expiry, services, signing, terminations};
 use api::Kind;
+use api::rules::Generation;
 use api::value::ValueExt;
 use futures::FutureExt as _;
 use futures::future::try_join_all;
@@ -31,11 +33,6 @@ const ROOT_CA_DESCRIPTION: &str = "Contains a CA bundle that can be used to veri
      using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is \
      guaranteed across distributions of Kubernetes clusters.";
 
-/// The server's own Service in `default`, and where the parts of it are stored.
-const OWN_SERVICE: &str = "kubernetes";
-const OWN_SERVICE_PARTS: [&str; 4] =
-    ["services", "endpoints", "discovery.k8s.io/endpointslices", "networking.k8s.io/ipaddresses"];
-
 /// Certificates live for a year; that one is renewed a day later does not matter.
 const RENEWAL_LOOK: Duration = Duration::from_secs(24 * 3600);
 
@@ -47,11 +44,11 @@ const RELATIONS_EVERY: Duration = Duration::from_secs(10);
 /// Before anybody is answered. `furnished`: also what controllers would store.
 pub(crate) async fn store_what_is_missing(
     server: &Server,
-    address: SocketAddr,
+    own: &OwnService,
     furnished: bool,
 ) -> Result<(), String> {
     services::sweep(server.store()).await;
-    store_first_objects(server, address).await?;
+    store_first_objects(server, own).await?;
     refresh_policy(server);
     customs::settle(server).await;
     if furnished {
@@ -64,22 +61,25 @@ pub(crate) async fn store_what_is_missing(
 }
 
 /// Starts what goes on in the background; with the keys of the cluster also what controllers would do.
-pub(crate) fn attend(server: &Server, address: SocketAddr, controllers: Option<Arc<Pki>>) {
+pub(crate) fn attend(server: &Server, own: &Arc<OwnService>, controllers: Option<Arc<Pki>>) {
     spawn_until_closing(server, follow_roles);
     spawn_until_closing(server, customs::follow);
     spawn_until_closing(server, expiry::forget_events);
     spawn_until_closing(server, terminations::retention::run);
     spawn_until_closing(server, know_pods);
+    if own.is_shared() {
+        let own = own.clone();
+        spawn_until_closing(server, move |_| own.clone().live());
+    }
     if let Some(pki) = controllers {
         spawn_until_closing(server, move |server| signing::follow(server, pki.clone()));
         server.furnish_namespaces();
         for collection in ["namespaces", "serviceaccounts", "configmaps"] {
             spawn_until_closing(server, move |server| refurnish(server, collection));
         }
-        for collection in OWN_SERVICE_PARTS {
-            spawn_until_closing(server, move |server| {
-                keep_own_service(server, address, collection)
-            });
+        for collection in own_service::PARTS {
+            let own = own.clone();
+            spawn_until_closing(server, move |_| own.clone().follow(collection));
         }
     }
 }
@@ -107,7 +107,7 @@ pub(crate) fn spawn_until_closing<Task>(
     });
 }
 
-async fn store_first_objects(server: &Server, address: SocketAddr) -> Result<(), String> {
+async fn store_first_objects(server: &Server, own: &OwnService) -> Result<(), String> {
     let now = clock::now();
     let range = format!("{}/{}", services::SERVICE_RANGE.0, services::SERVICE_RANGE.1);
     let mut objects = bootstrap::namespaces();
@@ -125,51 +125,13 @@ async fn store_first_objects(server: &Server, address: SocketAddr) -> Result<(),
     let roles =
         bootstrap::cluster_roles().into_iter().map(|role| ensure(server, role, Keep::ButContent));
     try_join_all(roles).await?;
-    ensure_own_service(server, address).await
-}
-
-/// The Service through which pods reach this server, and what belongs to it (A-160).
-async fn ensure_own_service(server: &Server, address: SocketAddr) -> Result<(), String> {
-    let (hosts, port) = ([address.ip()], address.port());
-    let api_ip = services::API_ADDRESS;
-    let mut claim = services::ip_address("default", OWN_SERVICE, api_ip);
-    claim["apiVersion"] = "networking.k8s.io/v1".into();
-    claim["kind"] = "IPAddress".into();
-    let parts = [
-        (claim, Keep::AsItIs),
-        (bootstrap::kubernetes_service(api_ip.into(), port), Keep::AsItIs),
-        // Where the server is may have changed since the last start.
-        (bootstrap::endpoint_slice(&hosts, port), Keep::ButContent),
-        (bootstrap::endpoints(&hosts, port), Keep::ButContent),
-    ];
-    try_join_all(parts.map(|(object, keep)| ensure(server, object, keep))).await?;
-    Ok(())
-}
-
-/// `kubectl delete all --all` takes the server's own Service along: it comes back (W-52). The
-/// address is given back after the Service is gone, so its claim is looked after too.
-async fn keep_own_service(server: Server, address: SocketAddr, collection: &'static str) {
-    let api_ip = services::API_ADDRESS.to_string();
-    let mut follower = Follower::of(server.store(), collection);
-    loop {
-        let gone = match follower.next().await {
-            Heard::Missed => true,
-            Heard::Events(events) => {
-                events.iter().filter(|event| event.kind == EventKind::Deleted).any(|event| {
-                    let place = event.object.place();
-                    place == ("default", OWN_SERVICE) || place == ("", api_ip.as_str())
-                })
-            }
-        };
-        if gone && let Err(error) = ensure_own_service(&server, address).await {
-            tracing::warn!(error, "the server's own Service is incomplete");
-        }
-    }
+    own.sign().await?;
+    own.ensure().await
 }
 
 /// What becomes of an object that is already there.
 #[derive(Clone, Copy, PartialEq)]
-enum Keep {
+pub(crate) enum Keep {
     AsItIs,
     /// Everything outside metadata is brought up to date; labels and annotations that it lacks, or that
     /// are empty, are added.
@@ -177,7 +139,7 @@ enum Keep {
 }
 
 /// Stores an object directly: at this point there is nobody to ask yet.
-async fn ensure(server: &Server, mut object: Value, keep: Keep) -> Result<(), String> {
+pub(crate) async fn ensure(server: &Server, mut object: Value, keep: Keep) -> Result<(), String> {
     let api_version = object.text(&["apiVersion"]).to_owned();
     let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
     let kind = server
@@ -198,6 +160,10 @@ async fn ensure(server: &Server, mut object: Value, keep: Keep) -> Result<(), St
             if updated == wanted && !lacked {
                 return Ok(());
             }
+            if !matches!(kind.rules.generation, Generation::Never | Generation::Fixed) {
+                let before = metadata["generation"].as_i64().unwrap_or_default();
+                metadata["generation"] = before.saturating_add(1).into();
+            }
             object["metadata"] = metadata;
             Expect::Revision(stored.revision())
         }
@@ -205,7 +171,7 @@ async fn ensure(server: &Server, mut object: Value, keep: Keep) -> Result<(), St
             let metadata = object.object("metadata");
             metadata["uid"] = clock::uuid().into();
             metadata["creationTimestamp"] = clock::now_rfc3339().into();
-            if kind.rules.generation != api::rules::Generation::Never {
+            if kind.rules.generation != Generation::Never {
                 metadata["generation"] = 1.into();
             }
             Expect::Absent

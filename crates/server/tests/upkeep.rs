@@ -47,3 +47,35 @@ async fn c_144_the_description_of_the_root_certificate_is_added_if_it_is_empty()
     let repaired = until(&cluster, &place, |map| map["data"] == made["data"]).await;
     assert_eq!(description(&repaired), "ours");
 }
+
+/// T-CTRL-63, A-160
+#[tokio::test]
+async fn t_ctrl_63_what_somebody_writes_into_the_servers_own_endpoints_is_put_right() {
+    let cluster = Cluster::start().await;
+    let endpoints = "/api/v1/namespaces/default/endpoints/kubernetes";
+    let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+    let slice = format!("{slices}/kubernetes");
+    let made = cluster.read(endpoints).await;
+    let address = cluster.running.address;
+    assert_eq!(made["subsets"][0]["addresses"], json!([{"ip": address.ip()}]));
+    assert_eq!(made["subsets"][0]["ports"][0]["port"], address.port());
+    cluster.patch(endpoints, json!({"subsets": null})).await.ok();
+    until(&cluster, endpoints, |now| now["subsets"] == made["subsets"]).await;
+    let before = cluster.read(&slice).await;
+    cluster.patch(&slice, json!({"endpoints": [], "metadata": {"labels": null}})).await.ok();
+    let repaired = |now: &Value| {
+        now["endpoints"] == before["endpoints"]
+            && now["metadata"]["labels"] == before["metadata"]["labels"]
+    };
+    let after = until(&cluster, &slice, repaired).await;
+    assert_eq!(after["metadata"]["generation"], 3, "made, emptied, repaired");
+    // One that this server would have made, were there others on other ports.
+    let mut further = before.clone();
+    let labels = &before["metadata"]["labels"];
+    further["metadata"] = json!({"name": "kubernetes-2", "labels": labels});
+    further["endpoints"] = json!([]);
+    cluster.make(slices, further).await;
+    cluster.delete(endpoints).await.ok();
+    until(&cluster, &format!("{slices}/kubernetes-2"), |now| now["code"] == 404).await;
+    until(&cluster, endpoints, |now| now["subsets"] == made["subsets"]).await;
+}

@@ -2,7 +2,8 @@
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use std::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 
 const NAMESPACES: &[&str] = &["default", "kube-system", "kube-public", "kube-node-lease"];
 
@@ -66,36 +67,60 @@ pub fn kubernetes_service(cluster_ip: IpAddr, port: u16) -> Value {
     })
 }
 
-pub fn endpoint_slice(servers: &[IpAddr], port: u16) -> Value {
-    let family = servers.first().map_or("IPv4", |&ip| family(ip));
-    let endpoints: Vec<Value> = servers
-        .iter()
-        .map(|ip| json!({"addresses": [ip], "conditions": {"ready": true}}))
-        .collect();
-    json!({
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-        "metadata": {
-            "name": "kubernetes", "namespace": "default",
-            "labels": {"kubernetes.io/service-name": "kubernetes"},
-        },
-        "addressType": family,
-        "endpoints": endpoints,
-        "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
-    })
+/// A slice has one port and one family of addresses, so there may be several: `kubernetes`,
+/// `kubernetes-2` and so on.
+pub fn endpoint_slices(servers: &BTreeSet<SocketAddr>) -> Vec<Value> {
+    let mut groups: BTreeMap<(&str, u16), Vec<Value>> = BTreeMap::new();
+    for server in servers {
+        let endpoint = json!({"addresses": [server.ip()], "conditions": {"ready": true}});
+        groups.entry((family(server.ip()), server.port())).or_default().push(endpoint);
+    }
+    let slice = |(number, ((family, port), endpoints)): (usize, (_, Vec<Value>))| {
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {
+                "name": name_of_slice(number), "namespace": "default",
+                "labels": {"kubernetes.io/service-name": "kubernetes"},
+            },
+            "addressType": family,
+            "endpoints": endpoints,
+            "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
+        })
+    };
+    groups.into_iter().enumerate().map(slice).collect()
 }
 
-pub fn endpoints(servers: &[IpAddr], port: u16) -> Value {
-    let addresses: Vec<Value> = servers.iter().map(|ip| json!({"ip": ip})).collect();
+fn name_of_slice(number: usize) -> String {
+    match number {
+        0 => "kubernetes".to_owned(),
+        _ => format!("kubernetes-{}", number + 1),
+    }
+}
+
+/// The place of a slice of this name among the [`endpoint_slices`].
+pub fn number_of_slice(name: &str) -> Option<usize> {
+    // Others that share the port and the family share the slice: there are never so many.
+    (0..100).find(|number| name_of_slice(*number) == name)
+}
+
+pub fn endpoints(servers: &BTreeSet<SocketAddr>) -> Value {
+    let mut groups: BTreeMap<u16, Vec<Value>> = BTreeMap::new();
+    for server in servers {
+        groups.entry(server.port()).or_default().push(json!({"ip": server.ip()}));
+    }
+    let subset = |(port, addresses): (u16, Vec<Value>)| {
+        json!({
+            "addresses": addresses,
+            "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
+        })
+    };
     json!({
         "apiVersion": "v1", "kind": "Endpoints",
         "metadata": {
             "name": "kubernetes", "namespace": "default",
             "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"},
         },
-        "subsets": [{
-            "addresses": addresses,
-            "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
-        }],
+        "subsets": groups.into_iter().map(subset).collect::<Vec<_>>(),
     })
 }
 

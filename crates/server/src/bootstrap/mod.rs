@@ -11,8 +11,8 @@ mod roles;
 
 pub use access::{cluster_role_bindings, cluster_roles, role_bindings, roles};
 pub use cluster::{
-    authentication_config_map, endpoint_slice, endpoints, kubernetes_service, namespaces,
-    priority_classes, service_cidr,
+    authentication_config_map, endpoint_slices, endpoints, kubernetes_service, namespaces,
+    number_of_slice, priority_classes, service_cidr,
 };
 pub use flow::{flow_schemas, priority_levels};
 

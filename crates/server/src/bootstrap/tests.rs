@@ -91,23 +91,54 @@ fn a_159_a_160_the_cluster_starts_with_its_namespaces_service_and_classes() {
     assert_eq!(values, [2_000_000_000, 2_000_001_000]);
     let ip = "10.96.0.1".parse().unwrap();
     assert_eq!(kubernetes_service(ip, 6443)["spec"]["clusterIP"], "10.96.0.1");
-    let server = ["192.0.2.7".parse().unwrap()];
-    assert_eq!(endpoint_slice(&server, 6443)["endpoints"][0]["addresses"][0], "192.0.2.7");
-    assert_eq!(endpoints(&server, 6443)["subsets"][0]["ports"][0]["port"], 6443);
+    let server = ["192.0.2.7:6443".parse().unwrap()].into();
+    assert_eq!(endpoint_slices(&server)[0]["endpoints"][0]["addresses"][0], "192.0.2.7");
+    assert_eq!(endpoints(&server)["subsets"][0]["ports"][0]["port"], 6443);
+}
+
+#[test]
+fn a_160_several_servers_are_told_apart_by_port_and_family() {
+    let servers = ["192.0.2.7:6443", "[2001:db8::7]:6443", "192.0.2.8:6443", "192.0.2.8:7443"];
+    let servers = servers.map(|server| server.parse().unwrap()).into();
+    let slices: Vec<String> = endpoint_slices(&servers)
+        .iter()
+        .enumerate()
+        .map(|(number, slice)| {
+            let name = slice["metadata"]["name"].as_str().unwrap();
+            assert_eq!(number_of_slice(name), Some(number));
+            let endpoints = slice["endpoints"].as_array().unwrap().iter();
+            let addresses: Vec<_> =
+                endpoints.map(|endpoint| endpoint["addresses"][0].as_str().unwrap()).collect();
+            format!("{name} {} {}", addresses.join(","), slice["ports"][0]["port"])
+        })
+        .collect();
+    assert_eq!(
+        slices,
+        [
+            "kubernetes 192.0.2.7,192.0.2.8 6443",
+            "kubernetes-2 192.0.2.8 7443",
+            "kubernetes-3 2001:db8::7 6443"
+        ]
+    );
+    let subsets = &endpoints(&servers)["subsets"];
+    assert_eq!(subsets[0]["addresses"].as_array().map(Vec::len), Some(3));
+    assert_eq!(subsets[1]["addresses"][0]["ip"], "192.0.2.8");
+    assert_eq!(number_of_slice("kubernetes-x2b4c"), None);
+    assert_eq!(number_of_slice("kubernetes-02"), None);
 }
 
 #[test]
 fn every_object_is_complete_and_valid_as_it_is() {
     let now = Timestamp::from_second(1_800_000_000).unwrap();
-    let server = ["192.0.2.7".parse().unwrap()];
+    let server = ["192.0.2.7:6443".parse().unwrap()].into();
     let mut objects =
         [cluster_roles(), cluster_role_bindings(), self::roles(), role_bindings()].concat();
     objects
         .extend([namespaces(), priority_classes(), flow_schemas(now), priority_levels()].concat());
     objects.extend([
         kubernetes_service("10.96.0.1".parse().unwrap(), 6443),
-        endpoint_slice(&server, 6443),
-        endpoints(&server, 6443),
+        endpoint_slices(&server).remove(0),
+        endpoints(&server),
         service_cidr(&["10.96.0.0/16"], now),
         authentication_config_map("-----BEGIN CERTIFICATE-----"),
     ]);

@@ -16,6 +16,7 @@ use crate::authz::Attributes;
 use crate::object::{self, Object, Store, Stored};
 use crate::pki::{Order, Pki};
 use crate::server::Server;
+use crate::signs;
 use api::value::ValueExt;
 use approval::{Surroundings, Verdict};
 use base64::Engine as _;
@@ -176,7 +177,11 @@ fn judge(
     };
     let around = Surroundings {
         may: &may,
-        is_api: &|name| pki.is_api_name(name),
+        is_api: &|name| {
+            // Other servers of this cluster are behind other names.
+            let is_other = |address| signs::is_server(server.store(), address);
+            pki.is_api_name(name) || name.parse().is_ok_and(is_other)
+        },
         addresses: &addresses,
         is_anothers: &|address, own| is_anothers(server.store(), address, own),
     };

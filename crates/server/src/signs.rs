@@ -1,0 +1,190 @@
+//! Signs of life of the servers that share a store: one entry each, written every few seconds.
+//!
+//! Clocks of different machines are not compared, except roughly for a sign that is seen for the first
+//! time: a server is there while its sign keeps changing. A sign outlives its server for a while, so that
+//! it is known where servers were (`signing`).
+
+use crate::object::{Store, Stored as _};
+use api::value::ValueExt as _;
+use jiff::Timestamp;
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+use store::{Change, Draft, Expect, Write, WriteError};
+use tokio::time::Instant;
+
+/// Not an API resource, as upstream's `masterleases` are none.
+const COLLECTION: &str = "internal/servers";
+
+pub(crate) const EVERY: Duration = Duration::from_secs(5);
+/// Upstream: `DefaultEndpointReconcilerTTL`.
+const FRESH: Duration = Duration::from_secs(15);
+/// How old a sign may seem that is seen for the first time; clocks differ.
+const RECENT: Duration = Duration::from_secs(60);
+const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// As it is stored.
+#[derive(Debug, Clone)]
+pub(crate) struct Sign {
+    address: SocketAddr,
+    revision: u64,
+    /// By the clock of its server.
+    at: Timestamp,
+    /// It said goodbye.
+    gone: bool,
+}
+
+pub(crate) fn read(store: &Store) -> Vec<Sign> {
+    let (_, stored) = store.list(COLLECTION, "", None);
+    let signs = stored.iter().filter_map(|stored| {
+        let sign = stored.value();
+        let (address, at) = (stored.name().parse().ok()?, sign.text(&["at"]).parse().ok()?);
+        Some(Sign { address, revision: stored.revision(), at, gone: sign["gone"] == true })
+    });
+    signs.collect()
+}
+
+pub(crate) async fn give(store: &Store, address: SocketAddr, gone: bool) -> Result<(), String> {
+    let name = address.to_string();
+    let before = store.get(COLLECTION, &name);
+    let expect = before.map_or(Expect::Absent, |before| Expect::Revision(before.revision()));
+    let mut bytes = b"{\"metadata\":{\"resourceVersion\":\"".to_vec();
+    let revision_at = bytes.len();
+    let rest = json!({"at": clock::now_rfc3339(), "gone": gone}).to_string();
+    bytes.extend_from_slice(format!("\"}},{}", &rest[1..]).as_bytes());
+    write(store, name, expect, Change::Put(Draft { bytes, revision_at })).await
+}
+
+/// Whether a server is at that address, or was not long ago.
+pub(crate) fn is_server(store: &Store, address: IpAddr) -> bool {
+    read(store).iter().any(|sign| sign.address.ip() == address)
+}
+
+/// So that servers that never come back do not fill the store.
+pub(crate) async fn forget_old(store: &Store) {
+    let old = |sign: &Sign| age(sign, clock::now()) > REMEMBERED;
+    for sign in read(store).into_iter().filter(old) {
+        let expect = Expect::Revision(sign.revision);
+        if let Err(error) = write(store, sign.address.to_string(), expect, Change::Delete).await {
+            tracing::warn!(error, "an old sign of life stays for now");
+        }
+    }
+}
+
+async fn write(store: &Store, name: String, expect: Expect, change: Change) -> Result<(), String> {
+    match store.write(Write { collection: COLLECTION.into(), name, expect, change }).await {
+        // Whoever else wrote it: it has changed.
+        Ok(_) | Err(WriteError::Conflict { .. }) => Ok(()),
+        Err(WriteError::Backend(error)) => Err(error.to_string()),
+    }
+}
+
+fn age(sign: &Sign, now: Timestamp) -> Duration {
+    now.duration_since(sign.at).unsigned_abs()
+}
+
+/// What one server has seen of the others' signs.
+#[derive(Default)]
+pub(crate) struct Signs(BTreeMap<SocketAddr, Seen>);
+
+struct Seen {
+    revision: u64,
+    /// When it was seen to change, while that is not too long ago.
+    changed: Option<Instant>,
+}
+
+impl Signs {
+    /// The servers that are there, by what is stored now.
+    pub(crate) fn fresh(
+        &mut self,
+        stored: &[Sign],
+        now: Instant,
+        time: Timestamp,
+    ) -> BTreeSet<SocketAddr> {
+        self.0.retain(|address, _| stored.iter().any(|sign| sign.address == *address));
+        let mut fresh = BTreeSet::new();
+        for sign in stored {
+            let seen = self.0.entry(sign.address).or_insert_with(|| Seen {
+                revision: sign.revision,
+                changed: (age(sign, time) <= RECENT).then_some(now),
+            });
+            if seen.revision != sign.revision {
+                *seen = Seen { revision: sign.revision, changed: Some(now) };
+            }
+            seen.changed = seen.changed.filter(|at| !sign.gone && now.duration_since(*at) < FRESH);
+            if seen.changed.is_some() {
+                fresh.insert(sign.address);
+            }
+        }
+        fresh
+    }
+
+    /// For whoever was there, the time begins anew.
+    pub(crate) fn excuse(&mut self, now: Instant) {
+        for seen in self.0.values_mut() {
+            seen.changed = seen.changed.map(|_| now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sign(last: u8, revision: u64, age: i64, gone: bool) -> Sign {
+        let at = Timestamp::from_second(1_800_000_000 - age).unwrap();
+        Sign { address: (([192, 0, 2, last]), 6443).into(), revision, at, gone }
+    }
+
+    /// Who is fresh at that second, by the last number of the address.
+    fn fresh(signs: &mut Signs, start: Instant, second: u64, stored: &[Sign]) -> Vec<u8> {
+        let time = Timestamp::from_second(1_800_000_000).unwrap();
+        let there = signs.fresh(stored, start + Duration::from_secs(second), time);
+        there.iter().map(|address| last(address.ip())).collect()
+    }
+
+    fn last(ip: IpAddr) -> u8 {
+        ip.to_string().rsplit('.').next().unwrap().parse().unwrap()
+    }
+
+    /// T-CTRL-63
+    #[test]
+    fn t_ctrl_63_a_server_is_there_while_its_sign_changes() {
+        let (start, mut signs) = (Instant::now(), Signs::default());
+        let mut look = |second, stored: &[Sign]| fresh(&mut signs, start, second, stored);
+        assert_eq!(look(0, &[sign(1, 10, 3, false), sign(2, 11, 5, false)]), [1, 2]);
+        assert_eq!(look(10, &[sign(1, 20, 0, false), sign(2, 11, 5, false)]), [1, 2]);
+        assert_eq!(look(15, &[sign(1, 30, 0, false), sign(2, 11, 5, false)]), [1]);
+        assert_eq!(look(20, &[sign(1, 30, 0, false), sign(2, 31, 0, false)]), [1, 2], "it is back");
+        assert_eq!(
+            look(21, &[sign(1, 30, 0, false), sign(2, 32, 0, true)]),
+            [1],
+            "it said goodbye"
+        );
+        assert_eq!(look(22, &[sign(1, 30, 0, false)]), [1]);
+        assert_eq!(look(45, &[sign(1, 30, 0, false)]), [0_u8; 0]);
+    }
+
+    /// T-CTRL-63
+    #[test]
+    fn t_ctrl_63_an_old_sign_is_believed_only_once_it_changes_and_clocks_may_differ() {
+        let (start, mut signs) = (Instant::now(), Signs::default());
+        let mut look = |second, stored: &[Sign]| fresh(&mut signs, start, second, stored);
+        assert_eq!(look(0, &[sign(1, 10, 3600, false), sign(2, 11, -50, false)]), [2]);
+        assert_eq!(look(5, &[sign(1, 12, 3600, false), sign(2, 13, -50, false)]), [1, 2]);
+    }
+
+    /// T-CTRL-63
+    #[test]
+    fn t_ctrl_63_while_this_server_cannot_sign_others_are_excused_but_the_dead_stay_dead() {
+        let (start, mut signs) = (Instant::now(), Signs::default());
+        let stored = [sign(1, 10, 0, false), sign(2, 11, 3600, false)];
+        assert_eq!(fresh(&mut signs, start, 0, &stored), [1]);
+        signs.excuse(start + Duration::from_secs(40));
+        assert_eq!(fresh(&mut signs, start, 50, &stored), [1]);
+        assert_eq!(fresh(&mut signs, start, 56, &stored), [0_u8; 0]);
+        signs.excuse(start + Duration::from_secs(57));
+        assert_eq!(fresh(&mut signs, start, 58, &stored), [0_u8; 0]);
+    }
+}
