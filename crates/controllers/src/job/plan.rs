@@ -108,11 +108,20 @@ pub(super) struct Look<'a> {
     /// Failed pods that stay until their index has another: they carry its tally (C-117).
     pub(super) kept: BTreeMap<i32, &'a Arc<Pod>>,
     record: Record,
+    /// No pod can be made any more.
+    namespace_goes: bool,
     pub(super) now: Timestamp,
 }
 
-pub(super) fn decide(job: &Job, pods: &[Arc<Pod>], record: &Record, now: Timestamp) -> Plan {
-    let look = Look::new(job, pods, record, now);
+pub(super) fn decide(
+    job: &Job,
+    pods: &[Arc<Pod>],
+    record: &Record,
+    namespace_goes: bool,
+    now: Timestamp,
+) -> Plan {
+    let mut look = Look::new(job, pods, record, now);
+    look.namespace_goes = namespace_goes;
     let mut status = job.status.clone().unwrap_or_default();
     if status.start_time.is_none() && !is_suspended(job) {
         status.start_time = Some(Time(now));
@@ -176,6 +185,7 @@ impl<'a> Look<'a> {
             lost: Indexes::default(),
             kept: BTreeMap::new(),
             record: record.after(&succeeded, &failed),
+            namespace_goes: false,
             now,
         };
         if pods::is_indexed(job) {
@@ -223,6 +233,11 @@ impl<'a> Look<'a> {
                 self.kept.insert(index, pod);
             }
         }
+    }
+
+    /// Whether no pod of this Job will be made any more.
+    pub(super) fn is_going(&self) -> bool {
+        is_deleted(self.job) || self.namespace_goes
     }
 
     /// Why the Job is to end, in the order in which reasons count (C-113); all but completion.
