@@ -73,9 +73,10 @@ pub(super) fn count(look: &Look<'_>, plan: &mut Plan) {
         if !pods::has_finalizer(pod) || removed.contains(id) || !over || waits {
             continue;
         }
-        if uncounted.len() >= UNCOUNTED_MAX {
+        // What is listed already, perhaps by one who was ended then, makes room.
+        if uncounted.len() >= UNCOUNTED_MAX && !uncounted.has(id) {
             plan.more = true;
-            break;
+            continue;
         }
         plan.release.push(Arc::clone(pod));
         if uncounted.has(id) {

@@ -234,6 +234,23 @@ fn c_117_t_ctrl_28_nothing_is_kept_for_another_pod_that_will_not_come() {
     assert_eq!(plan.status.uncounted_terminated_pods.unwrap().failed.unwrap(), ["u0", "u1"]);
 }
 
+/// Ended after the list was written and before the first finalizer went.
+#[test]
+fn c_109_what_is_listed_is_freed_also_if_the_list_is_full() {
+    let spec = json!({ "parallelism": 600, "completions": 600 });
+    let all = "s ".repeat(501);
+    let first = decided(&job(spec.clone(), json!({})), &all);
+    let listed = first.status.uncounted_terminated_pods.clone().unwrap().succeeded.unwrap();
+    assert_eq!((listed.len(), first.release.len(), first.more), (500, 500, true));
+    // The one that is not in the list comes before some that are.
+    let mut again = pods(&all);
+    again.rotate_right(1);
+    let status = serde_json::to_value(first.status).unwrap();
+    let now = NOW.parse().unwrap();
+    let plan = decide(&job(spec, status), &again, &Record::default(), false, now);
+    assert_eq!((plan.release.len(), plan.more), (500, true));
+}
+
 /// C-211
 #[test]
 fn c_109_t_ctrl_24_a_finished_pod_is_listed_then_freed_then_counted() {
