@@ -331,7 +331,8 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// The lowest indexes that are free, and not waiting after a failure (C-103, C-117).
+    /// The lowest indexes that are free; of these one that waits after a failure has its turn, and
+    /// nobody else takes it meanwhile (C-103, C-117).
     fn create_indexes(&self, plan: &mut Plan, missing: usize) {
         let there: BTreeSet<i32> = self
             .pods
@@ -343,8 +344,8 @@ impl<'a> Look<'a> {
             .collect();
         let per_index = pods::limits_per_index(self.job).is_some();
         let completions = completions(self.job).unwrap_or(0);
-        let mut next = 0;
-        while next < completions && plan.create.len() < missing {
+        let (mut next, mut taken) = (0, 0);
+        while next < completions && taken < missing {
             let index = next;
             // What is done is stepped over as a whole: it may be millions.
             let over = self.done.last_of_run(index).or(self.lost.last_of_run(index));
@@ -352,6 +353,7 @@ impl<'a> Look<'a> {
             if over.is_some() || there.contains(&index) {
                 continue;
             }
+            taken += 1;
             let before = self.kept.get(&index);
             if let Some(wait) = before.and_then(|pod| backoff::remaining_of(pod, self.now)) {
                 plan.next = plan.next.into_iter().chain([wait]).min();

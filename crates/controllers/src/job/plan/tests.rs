@@ -167,6 +167,30 @@ fn ended_at(pod: &mut Arc<Pod>, at: &str) {
     .unwrap();
 }
 
+/// C-112: as upstream, a place among those that run at once is the lowest index's, also while it waits.
+#[test]
+fn c_103_c_117_an_index_that_waits_keeps_its_turn() {
+    let with = |parallelism: i32| {
+        job(
+            json!({ "parallelism": parallelism, "completions": 3, "completionMode": "Indexed",
+            "backoffLimit": 99, "backoffLimitPerIndex": 3 }),
+            json!({}),
+        )
+    };
+    let mut all = pods("f0!0");
+    ended_at(&mut all[0], "2026-01-01T00:59:57Z");
+    let cases = [(1, "", Some(7)), (2, "+1", Some(7))];
+    for (parallelism, expected, wait) in cases {
+        let now = NOW.parse().unwrap();
+        let plan = decide(&with(parallelism), &all, &Record::default(), false, now);
+        assert_eq!(said(&plan), expected, "{parallelism}");
+        assert_eq!(plan.next.map(|next| next.as_secs()), wait, "{parallelism}");
+    }
+    ended_at(&mut all[0], "2026-01-01T00:59:50Z");
+    let now = NOW.parse().unwrap();
+    assert_eq!(said(&decide(&with(1), &all, &Record::default(), false, now)), "+0");
+}
+
 #[test]
 fn c_113_c_114_the_first_reason_to_fail_decides() {
     let started = json!({ "startTime": "2026-01-01T00:00:00Z" });
