@@ -20,7 +20,8 @@ pub(super) enum Done {
 
 /// What became of a pod of the set (T-CTRL-23).
 fn tell(recorder: &Recorder, set: &StatefulSet, pod: &Pod, verb: &str, error: Option<&Error>) {
-    let (on, what) = (reference(set), format!("{verb} Pod {} in StatefulSet", name(pod)));
+    let said = verb.to_lowercase();
+    let (on, what) = (reference(set), format!("{said} Pod {} in StatefulSet", name(pod)));
     let set = name(set);
     match error {
         None => {
@@ -161,7 +162,7 @@ impl Controller<'_> {
             Ok(created) => {
                 self.claim_writes.wrote(&ObjectKey::of(set.as_ref()), &created);
                 let message =
-                    format!("Create Claim {claim} Pod {pod} in StatefulSet {set_name} success");
+                    format!("create Claim {claim} Pod {pod} in StatefulSet {set_name} success");
                 self.recorder.normal(&on, "SuccessfulCreate", message);
                 Ok(())
             }
@@ -169,7 +170,7 @@ impl Controller<'_> {
             Err(error) => {
                 let why = why(&error);
                 let message = format!(
-                    "Create Claim {claim} for Pod {pod} in StatefulSet {set_name} failed error: {why}"
+                    "create Claim {claim} for Pod {pod} in StatefulSet {set_name} failed error: {why}"
                 );
                 self.recorder.warning(&on, "FailedCreate", message);
                 Err(error)
@@ -253,3 +254,4 @@ mod tests {
         }
     }
 }
+            let verb = verb.to_lowercase();

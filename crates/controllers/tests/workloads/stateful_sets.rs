@@ -61,7 +61,7 @@ async fn c_61_c_72_t_ctrl_16_pods_come_in_order_and_go_in_reverse() {
         .await;
     assert_eq!(
         cluster.event("SuccessfulCreate").await,
-        "Create Pod db-0 in StatefulSet db successful"
+        "create Pod db-0 in StatefulSet db successful"
     );
     cluster.patch::<StatefulSet>("db", json!({ "spec": { "replicas": 0 } })).await;
     for name in ["db-2", "db-1", "db-0"] {
@@ -69,7 +69,7 @@ async fn c_61_c_72_t_ctrl_16_pods_come_in_order_and_go_in_reverse() {
     }
     cluster.when_all::<Pod>(|pods| pods.is_empty()).await;
     let said = cluster.event("SuccessfulDelete").await;
-    assert_eq!(said, "Delete Pod db-2 in StatefulSet db successful");
+    assert_eq!(said, "delete Pod db-2 in StatefulSet db successful");
     cluster.stop().await;
 }
 
