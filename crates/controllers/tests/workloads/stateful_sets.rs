@@ -4,6 +4,8 @@ use crate::cluster::{Cluster, NAMESPACE, names, template};
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::time::Instant;
 
 fn set(replicas: i32, more: Value) -> Value {
     let mut spec = json!({
@@ -157,6 +159,62 @@ async fn c_64_c_65_t_ctrl_22_claims_are_made_first_and_belong_to_whom_the_policy
     let after = cluster.get::<PersistentVolumeClaim>("data-db-1").await;
     assert_ne!(after.metadata.uid, before.metadata.uid);
     assert_eq!(owner(&after).as_deref(), Some("StatefulSet"));
+    cluster.stop().await;
+}
+
+fn with_claims(more: Value) -> Value {
+    let mut spec = json!({ "volumeClaimTemplates": [{ "metadata": { "name": "data" }, "spec": {
+        "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } } }] });
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    spec
+}
+
+/// The claim of `db-0`, as somebody made it before there was a set.
+async fn claim(cluster: &Cluster, more: Value) -> PersistentVolumeClaim {
+    let mut meta = json!({ "namespace": NAMESPACE, "name": "data-db-0" });
+    meta.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let spec = json!({ "accessModes": ["ReadWriteOnce"],
+                       "resources": { "requests": { "storage": "1Gi" } } });
+    cluster.create(json!({ "metadata": meta, "spec": spec })).await
+}
+
+/// Also while the pod is not ready: who deletes the set then wants the claim gone too.
+#[tokio::test(start_paused = true)]
+async fn c_65_a_claim_that_was_there_belongs_to_the_set_as_soon_as_its_pod_is_made() {
+    let cluster = Cluster::start().await;
+    claim(&cluster, json!({})).await;
+    let policy = json!({ "whenDeleted": "Delete", "whenScaled": "Retain" });
+    let policy = with_claims(json!({ "persistentVolumeClaimRetentionPolicy": policy }));
+    cluster.create::<StatefulSet>(set(1, policy)).await;
+    let owned = |claim: &PersistentVolumeClaim| {
+        let owners = claim.metadata.owner_references.iter().flatten();
+        owners.into_iter().any(|owner| owner.kind == "StatefulSet" && owner.name == "db")
+    };
+    cluster.when::<PersistentVolumeClaim>("data-db-0", owned).await;
+    cluster.delete::<StatefulSet>("db").await;
+    cluster.when_all::<PersistentVolumeClaim>(|claims| claims.is_empty()).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_64_a_claim_that_is_going_is_named_and_waited_for() {
+    let cluster = Cluster::start().await;
+    claim(&cluster, json!({ "finalizers": ["example.com/held"] })).await;
+    cluster.delete::<PersistentVolumeClaim>("data-db-0").await;
+    cluster.create::<StatefulSet>(set(1, with_claims(json!({})))).await;
+    let said = cluster.event_on("StatefulSet", "FailedCreate").await;
+    assert_eq!(
+        said,
+        "create Pod db-0 in StatefulSet db failed error: pvc data-db-0 is being deleted"
+    );
+    // Long enough for tries to be a minute apart: the pod comes when the claim goes, not then.
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(cluster.all::<Pod>().await.is_empty());
+    let free = json!({ "metadata": { "finalizers": null } });
+    cluster.patch::<PersistentVolumeClaim>("data-db-0", free).await;
+    let freed = Instant::now();
+    cluster.living(1).await;
+    assert!(freed.elapsed() < Duration::from_secs(2), "{:?}", freed.elapsed());
     cluster.stop().await;
 }
 
