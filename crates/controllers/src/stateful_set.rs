@@ -196,7 +196,7 @@ impl Controller<'_> {
             pods.iter().filter_map(|pod| identity::revision(pod)).collect();
         used.extend(kept.iter().map(|revision| name(revision.as_ref())));
         let limit = set.spec.as_ref().and_then(|spec| spec.revision_history_limit);
-        let forgotten = history::forgotten(&history, limit, &STYLE, &used);
+        let forgotten = history::forgotten(&history, limit, &STYLE, &used, None);
         let client = &self.cluster.client;
         history::delete(client, &self.revision_writes, set.as_ref(), forgotten).await
     }
