@@ -271,6 +271,17 @@ fn c_57_c_58_progress_is_told_and_a_stuck_rollout_is_said_to_be_stuck() {
 }
 
 #[test]
+fn c_57_without_a_deadline_nothing_is_said_about_progress() {
+    for (deadline, said) in [(600, true), (i32::MAX, false)] {
+        let mut web = deployment(3, json!(1), json!(0));
+        web.spec.as_mut().unwrap().progress_deadline_seconds = Some(deadline);
+        super::super::progress::say_create_failed(&mut web, "no".into(), NOW.parse().unwrap());
+        let conditions = web.status.unwrap_or_default().conditions.unwrap_or_default();
+        assert_eq!(!conditions.is_empty(), said, "{deadline}");
+    }
+}
+
+#[test]
 fn c_53_a_paused_deployment_makes_no_set_and_says_so() {
     let mut deployment = deployment(4, json!(1), json!(0));
     deployment.spec.as_mut().unwrap().paused = Some(true);
