@@ -180,6 +180,11 @@ fn c_47_c_48_c_49_scaling_is_spread_in_proportion() {
             vec![set(1, "old", 0, 0, at), set(2, "new", 10, 10, at)],
             vec![0, 5],
         ),
+        // Of two that are alike the newer grows, and the older shrinks; after going back the older
+        // is the new one.
+        ("alike, up", 11, vec![set(1, "old", 6, 6, at), set(2, "new", 6, 0, at)], vec![6, 8]),
+        ("back, up", 11, vec![set(1, "new", 6, 0, at), set(2, "old", 6, 6, at)], vec![6, 8]),
+        ("back, down", 8, vec![set(1, "new", 6, 0, at), set(2, "old", 6, 6, at)], vec![5, 6]),
     ];
     for (what, replicas, sets, expected) in cases {
         assert_eq!(sizes(&planned(&scaled(replicas), &sets), &sets), expected, "{what}");
