@@ -19,7 +19,7 @@ fn set(rolling: Value) -> DaemonSet {
 }
 
 /// Nodes are words: `a:` with no pod, `a:n+` with a new available one, `a:o-` an old one that is not
-/// ready; `t` for the sign is terminating, `f` failed. A node in capitals does not suit.
+/// ready; `t` for the sign is terminating, `f` failed, `w` failed and waiting. A node in capitals does not suit.
 fn world(text: &str) -> (Vec<Arc<Node>>, Vec<Arc<Pod>>) {
     let (mut nodes, mut pods) = (Vec::new(), Vec::new());
     for word in text.split_whitespace() {
@@ -42,7 +42,7 @@ fn world(text: &str) -> (Vec<Arc<Node>>, Vec<Arc<Pod>>) {
 fn pod(node: &str, number: usize, revision: char, state: char) -> Pod {
     let ready = if matches!(state, '+' | 't') { "True" } else { "False" };
     let hash = if revision == 'n' { "new" } else { "old" };
-    let phase = if state == 'f' { "Failed" } else { "Running" };
+    let phase = if matches!(state, 'f' | 'w') { "Failed" } else { "Running" };
     serde_json::from_value(json!({
         "metadata": { "name": format!("{node}{number}"), "uid": format!("{node}{number}"),
             "labels": { "controller-revision-hash": hash },
@@ -57,7 +57,11 @@ fn pod(node: &str, number: usize, revision: char, state: char) -> Pod {
 
 fn decided(set: &DaemonSet, text: &str) -> Plan {
     let (nodes, pods) = world(text);
-    Plan::decide(set, &nodes, &pods, "new", NOW.parse().unwrap())
+    let waits = |node: &str| {
+        let mut words = text.split_whitespace().filter_map(|word| word.split_once(':'));
+        words.any(|(named, pods)| named == node && pods.contains('w'))
+    };
+    Plan::decide(set, &nodes, &pods, "new", waits, NOW.parse().unwrap())
 }
 
 fn said(plan: &Plan) -> String {
@@ -95,6 +99,11 @@ fn c_96_without_surge_old_pods_go_as_far_as_they_may_be_missing() {
         (json!({ "maxUnavailable": 1 }), "a:n+ b:o- c:o+", "-b0"),
         (json!({ "maxUnavailable": 1 }), "a:o- b:o- c:o+", "-a0 -b0"),
         (json!({ "maxUnavailable": 1 }), "a:n+ b:n+ c:n+", ""),
+        // One that failed and waits is not available; the others are rolled.
+        (json!({ "maxUnavailable": 2 }), "a:nw b:o+ c:o+", "-b0"),
+        (json!({ "maxUnavailable": 1 }), "a:nw b:o+ c:o+", ""),
+        (json!({ "maxUnavailable": 1 }), "a:ow b:o+ c:o+", "-a0"),
+        (json!({ "maxUnavailable": 2 }), "a:nf b:o+ c:o+", "xa0"),
         (Value::Null, "a:o+ b:o+", ""),
     ];
     for (rolling, world, expected) in cases {
