@@ -137,7 +137,8 @@ impl<'a> Look<'a> {
         is_available(pod, self.min_ready, self.now)
     }
 
-    /// One pod where one should be, none where none should be (T-CTRL-30).
+    /// One pod where one should be, none where none should be (T-CTRL-30). With surge one that is
+    /// going does not count (C-97).
     fn manage(&mut self, mut waits: impl FnMut(&str) -> bool) {
         for (node, (fit, pods)) in &self.nodes {
             let living = pods.iter().filter(|pod| !is_deleted(pod.as_ref()));
@@ -146,6 +147,9 @@ impl<'a> Look<'a> {
             } else if fit.stays {
                 let (ended, running): (Vec<_>, Vec<_>) =
                     living.copied().partition(|pod| is_terminal(pod));
+                if self.fence.surge > 0 && fit.runs && ended.is_empty() && running.is_empty() {
+                    self.create.insert(node);
+                }
                 for pod in ended {
                     let failed = phase(pod) == "Failed";
                     if !failed || !waits(node) {

@@ -122,6 +122,11 @@ fn c_97_with_surge_new_pods_come_beside_the_old() {
         ("a:o- b:o+", "+a +b"),
         ("a:o-n- b:n+", "-a0"),
         ("a:otn+ b:o+", "+b"),
+        ("a:ot b:n+", "+a"),
+        ("a:nt b:n+", "+a"),
+        ("A:nt b:n+", ""),
+        // That it goes on is no reason to make many: the back-off counts (C-87).
+        ("a:nw b:n+", ""),
     ];
     for (world, expected) in cases {
         assert_eq!(said(&decided(&surge, world)), expected, "{world}");
