@@ -121,12 +121,13 @@ fn rolls(set: &DaemonSet) -> bool {
 }
 
 impl Fence {
+    /// Who updates on delete keeps to the one pod per node, whatever else is written (C-98).
     fn of(set: &DaemonSet, wanted: i32) -> Fence {
         let strategy = set.spec.as_ref().and_then(|spec| spec.update_strategy.as_ref());
         let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
         let surge = rolling.and_then(|rolling| rolling.max_surge.as_ref());
         let unavailable = rolling.and_then(|rolling| rolling.max_unavailable.as_ref());
-        let surge = part(surge, wanted, Round::Up);
+        let surge = if rolls(set) { part(surge, wanted, Round::Up) } else { 0 };
         let unavailable = part(unavailable, wanted, Round::Up);
         Fence { surge, unavailable: if surge == 0 && unavailable == 0 { 1 } else { unavailable } }
     }

@@ -133,6 +133,17 @@ fn c_97_with_surge_new_pods_come_beside_the_old() {
     }
 }
 
+/// What is left of another strategy does not count.
+#[test]
+fn c_98_t_ctrl_30_who_updates_on_delete_never_has_two_pods_on_a_node() {
+    let mut left = set(json!({ "maxSurge": 1, "maxUnavailable": 0 }));
+    let strategy = left.spec.as_mut().unwrap().update_strategy.as_mut().unwrap();
+    strategy.type_ = Some("OnDelete".to_owned());
+    for (world, expected) in [("a:ot", ""), ("a:o+n-", "-a1"), ("a:o+ b:o+", ""), ("a:o-", "")] {
+        assert_eq!(said(&decided(&left, world)), expected, "{world}");
+    }
+}
+
 #[test]
 fn c_99_the_status_counts_nodes() {
     let status = decided(&set(json!({ "maxUnavailable": 1 })), "a:n+ b:o- c: D:n+ e:o+").status;
