@@ -74,9 +74,9 @@ impl Times {
         Times { schedule, zone }
     }
 
-    /// RFC 3339, in the zone.
+    /// RFC 3339, in the zone; as Go writes it, which is with a `Z` wherever the clocks are those of UTC.
     pub(super) fn written(&self, at: Timestamp) -> String {
-        if self.zone == TimeZone::UTC {
+        if self.zone.to_offset(at).seconds() == 0 {
             return clock::rfc3339(at);
         }
         at.to_zoned(self.zone.clone()).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
@@ -165,6 +165,20 @@ mod tests {
         }
         assert!(Zones::default().get(Some("Moon/Base")).is_err());
         assert!(Zones::default().get(Some("../../etc/passwd")).is_err());
+    }
+
+    #[test]
+    fn c_125_a_time_is_written_as_go_does_in_its_zone() {
+        let cases = [
+            (None, "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
+            (Some("Europe/Berlin"), "2026-01-01T00:00:00Z", "2026-01-01T01:00:00+01:00"),
+            (Some("Europe/London"), "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
+            (Some("Europe/London"), "2026-07-01T00:00:00Z", "2026-07-01T01:00:00+01:00"),
+            (Some("America/New_York"), "2026-01-01T00:00:00Z", "2025-12-31T19:00:00-05:00"),
+        ];
+        for (zone, when, written) in cases {
+            assert_eq!(times("@hourly", zone).written(at(when)), written, "{zone:?}");
+        }
     }
 
     #[test]
