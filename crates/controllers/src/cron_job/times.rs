@@ -84,6 +84,9 @@ impl Times {
 
     /// The first time later than `after`.
     pub(super) fn next(&self, after: Timestamp) -> Option<Timestamp> {
+        if let Some(every) = self.schedule.every() {
+            return whole_second(after)?.checked_add(every).ok();
+        }
         let mut civil = self.zone.to_datetime(after);
         loop {
             civil = self.schedule.next_after(civil)?;
@@ -136,6 +139,10 @@ impl Times {
     }
 }
 
+fn whole_second(at: Timestamp) -> Option<Timestamp> {
+    Timestamp::from_second(at.as_second()).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,6 +172,17 @@ mod tests {
         }
         assert!(Zones::default().get(Some("Moon/Base")).is_err());
         assert!(Zones::default().get(Some("../../etc/passwd")).is_err());
+    }
+
+    /// At the end of summer time an hour on the wall takes two.
+    #[test]
+    fn c_122_every_so_often_is_the_same_on_all_days() {
+        let often = times("@every 10m", Some("Europe/Berlin"));
+        let mut now = at("2026-10-25T00:30:00.7Z");
+        for expected in ["00:40", "00:50", "01:00", "01:10", "01:20"] {
+            now = often.next(now).unwrap();
+            assert_eq!(now, at(&format!("2026-10-25T{expected}:00Z")));
+        }
     }
 
     #[test]
