@@ -105,8 +105,12 @@ impl Times {
         }
     }
 
-    /// The last time in (`from`, `until`], and whether there were too many of them.
-    pub(super) fn due(&self, from: Timestamp, until: Timestamp) -> Option<Due> {
+    /// The last time in (`from`, `until`], and whether there were too many of them. What is due every
+    /// so often is so since `base`, which is not later than `from`.
+    pub(super) fn due(&self, base: Timestamp, from: Timestamp, until: Timestamp) -> Option<Due> {
+        if let Some(every) = self.schedule.every() {
+            return since(base, every, from, until);
+        }
         let first = self.next(from).filter(|first| *first <= until)?;
         let mut counted = 1;
         let mut last = first;
@@ -141,6 +145,16 @@ impl Times {
 
 fn whole_second(at: Timestamp) -> Option<Timestamp> {
     Timestamp::from_second(at.as_second()).ok()
+}
+
+/// As [`Times::due`], by dividing: there may be any number of times in between.
+fn since(base: Timestamp, every: SignedDuration, from: Timestamp, until: Timestamp) -> Option<Due> {
+    let (start, every) = (base.as_second(), every.as_secs().max(1));
+    let times_up_to = |at: Timestamp| (at.as_second() - start).div_euclid(every).max(0);
+    let (before, all) = (times_up_to(from), times_up_to(until));
+    let last = Timestamp::from_second(start + all * every).ok().filter(|_| all > before)?;
+    let missed_max = i64::try_from(MISSED_MAX).unwrap_or(i64::MAX);
+    Some(Due { last, too_many: all - before > missed_max })
 }
 
 #[cfg(test)]
@@ -185,6 +199,25 @@ mod tests {
         }
     }
 
+    /// However many were missed, and also if only few of them still count.
+    #[test]
+    fn c_124_every_so_often_keeps_its_beat() {
+        let often = times("@every 7m", None);
+        let base = at("2026-01-01T00:00:30Z");
+        let due = |from: &str, until: &str| often.due(base, at(from), at(until));
+        let one = |last: &str, too_many| Some(Due { last: at(last), too_many });
+        let start = "2026-01-01T00:00:30Z";
+        assert_eq!(due(start, "2026-01-01T00:07:29Z"), None);
+        assert_eq!(due(start, "2026-01-01T00:07:30Z"), one("2026-01-01T00:07:30Z", false));
+        // 100 times, and 101 of them.
+        assert_eq!(due(start, "2026-01-01T11:46:59Z"), one("2026-01-01T11:40:30Z", false));
+        assert_eq!(due(start, "2026-01-01T11:47:30Z"), one("2026-01-01T11:47:30Z", true));
+        assert_eq!(due(start, "2026-02-01T00:00:00Z"), one("2026-01-31T23:59:30Z", true));
+        let late = "2026-01-31T23:59:00Z";
+        assert_eq!(due(late, "2026-02-01T00:00:00Z"), one("2026-01-31T23:59:30Z", false));
+        assert_eq!(due("2026-01-31T23:59:30Z", "2026-02-01T00:00:00Z"), None);
+    }
+
     #[test]
     fn c_125_a_time_is_written_as_go_does_in_its_zone() {
         let cases = [
@@ -202,7 +235,7 @@ mod tests {
     #[test]
     fn c_124_only_the_last_missed_time_counts() {
         let minutes = times("*/5 * * * *", None);
-        let due = |from: &str, until: &str| minutes.due(at(from), at(until));
+        let due = |from: &str, until: &str| minutes.due(at(from), at(from), at(until));
         let one = |last: &str, too_many| Some(Due { last: at(last), too_many });
         assert_eq!(due("2026-01-01T00:00:00Z", "2026-01-01T00:04:59Z"), None);
         assert_eq!(
