@@ -229,6 +229,68 @@ fn c_113_c_114_the_first_reason_to_fail_decides() {
     }
 }
 
+/// Each row has several reasons.
+#[test]
+fn c_113_c_118_of_several_reasons_the_first_in_order_counts() {
+    let indexed = |more: Value| {
+        let mut spec = json!({ "parallelism": 2, "completions": 2, "completionMode": "Indexed",
+            "backoffLimit": 99 });
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        spec
+    };
+    let ended = |type_: &str| {
+        json!({ "startTime": "2026-01-01T00:00:00Z", "conditions": [
+            { "type": type_, "status": "True", "reason": "Earlier", "message": "m" }] })
+    };
+    let started = json!({ "startTime": "2026-01-01T00:00:00Z" });
+    let enough = json!({ "rules": [{ "succeededIndexes": "0" }] });
+    let by_rule = json!({ "rules": [{ "action": "FailJob", "onPodConditions": [
+        { "type": "DisruptionTarget", "status": "True" }] }] });
+    let too_often = json!({ "backoffLimit": 0, "successPolicy": enough });
+    let too_late = json!({ "backoffLimit": 0, "activeDeadlineSeconds": 60 });
+    let by_index = |more: Value| {
+        let mut spec = indexed(json!({ "backoffLimitPerIndex": 0, "maxFailedIndexes": 0 }));
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        spec
+    };
+    let cases = [
+        (indexed(too_often.clone()), ended("SuccessCriteriaMet"), "s0 f1", "Earlier"),
+        (indexed(too_often.clone()), ended("FailureTarget"), "s0 f1", "Earlier"),
+        (
+            indexed(json!({ "backoffLimit": 0, "podFailurePolicy": by_rule })),
+            started.clone(),
+            "s0 d1",
+            "PodFailurePolicy",
+        ),
+        (indexed(too_late), started.clone(), "s0 f1", "BackoffLimitExceeded"),
+        (indexed(too_often), started.clone(), "s0 f1", "BackoffLimitExceeded"),
+        (
+            by_index(json!({ "activeDeadlineSeconds": 60 })),
+            started.clone(),
+            "s0 f1",
+            "DeadlineExceeded",
+        ),
+        (
+            by_index(json!({ "successPolicy": enough })),
+            started.clone(),
+            "s0 f1",
+            "MaxFailedIndexesExceeded",
+        ),
+        (
+            by_index(json!({ "maxFailedIndexes": 1, "successPolicy": enough })),
+            started.clone(),
+            "s0 f1",
+            "FailedIndexes",
+        ),
+        (indexed(json!({ "successPolicy": enough })), started.clone(), "s0 s1", "SuccessPolicy"),
+        (indexed(json!({})), started, "s0 s1", "CompletionsReached"),
+    ];
+    for (spec, status, pods, expected) in cases {
+        let plan = decided(&job(spec.clone(), status.clone()), pods);
+        assert_eq!(said(&plan), expected, "{spec} {status} {pods}");
+    }
+}
+
 #[test]
 fn c_117_a_failed_pod_stays_until_its_index_has_another() {
     let spec = json!({ "parallelism": 2, "completions": 2, "completionMode": "Indexed",
