@@ -144,6 +144,28 @@ fn c_98_t_ctrl_30_who_updates_on_delete_never_has_two_pods_on_a_node() {
     }
 }
 
+/// A bound one is left to the pods' own collector.
+#[test]
+fn c_82_what_was_meant_for_a_node_that_is_gone_and_is_not_bound_goes() {
+    let set = set(json!({ "maxUnavailable": 1 }));
+    let (nodes, _) = world("a:n+");
+    let meant = |node: &str, name: &str| {
+        let mut pod = placement::make(&placement::probe(&set), &set, node, "new");
+        pod.metadata.name = Some(name.to_owned());
+        pod
+    };
+    let (stray, there) = (meant("gone", "stray"), meant("a", "there"));
+    let (mut bound, mut going, mut nowhere) =
+        (meant("gone", "bound"), meant("gone", "going"), meant("gone", "nowhere"));
+    bound.spec.as_mut().unwrap().node_name = Some("gone".to_owned());
+    going.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(NOW.parse().unwrap()));
+    nowhere.spec.as_mut().unwrap().affinity = None;
+    let pods: Vec<Arc<Pod>> = [stray, there, bound, going, nowhere].map(Arc::new).into();
+    let plan = Plan::decide(&set, &nodes, &pods, "new", |_| false, NOW.parse().unwrap());
+    assert_eq!(said(&plan), "-stray");
+}
+
 #[test]
 fn c_99_the_status_counts_nodes() {
     let status = decided(&set(json!({ "maxUnavailable": 1 })), "a:n+ b:o- c: D:n+ e:o+").status;
