@@ -57,6 +57,7 @@ impl Failures {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use k8s_openapi::api::apps::v1::DaemonSetStatus;
     use serde_json::json;
 
     fn set(name: &str, uid: &str) -> DaemonSet {
@@ -75,6 +76,25 @@ mod tests {
         }
         assert_eq!(failures.wait(&one, 3000, "first", now), Some(Duration::from_secs(1)));
         assert_eq!(failures.wait(&set("one", "3"), 3000, "first", now), None, "a new set");
+    }
+
+    /// T-CTRL-31: the pod fails as soon as it is made again.
+    #[test]
+    fn c_87_t_ctrl_31_the_gaps_double_from_a_second_to_a_quarter_of_an_hour() {
+        let failures = Failures::default();
+        let mut one = set("one", "1");
+        let mut now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let mut gaps = Vec::new();
+        for _ in 0..12 {
+            assert_eq!(failures.wait(&one, 1, "n", now), None);
+            let gap = failures.wait(&one, 1, "n", now).unwrap();
+            now += gap;
+            gaps.push(gap.as_secs());
+        }
+        assert_eq!(gaps, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 900, 900]);
+        assert!(failures.wait(&one, 1, "n", now).is_none());
+        one.status = Some(DaemonSetStatus { observed_generation: Some(2), ..Default::default() });
+        assert_eq!(failures.wait(&one, 1, "n", now), None, "another spec");
     }
 
     #[test]
