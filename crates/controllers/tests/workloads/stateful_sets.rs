@@ -1,6 +1,6 @@
 //! StatefulSets.
 
-use crate::cluster::{Cluster, NAMESPACE, names, template};
+use crate::cluster::{Cluster, NAMESPACE, key, names, template};
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use serde_json::{Value, json};
@@ -215,6 +215,26 @@ async fn c_64_a_claim_that_is_going_is_named_and_waited_for() {
     let freed = Instant::now();
     cluster.living(1).await;
     assert!(freed.elapsed() < Duration::from_secs(2), "{:?}", freed.elapsed());
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_14_a_condition_of_others_stays_until_the_set_has_something_to_tell() {
+    let cluster = Cluster::start().await;
+    cluster.create::<StatefulSet>(set(1, json!({}))).await;
+    runs(&cluster, "db-0").await;
+    cluster.when::<StatefulSet>("db", done).await;
+    cluster.quiet().await;
+    let theirs = json!({ "status": { "conditions": [{ "type": "Theirs", "status": "True" }] } });
+    cluster.client.patch_status::<StatefulSet>(&key("db"), &theirs).await.unwrap();
+    let there = |set: &StatefulSet| {
+        let conditions = set.status.as_ref().and_then(|status| status.conditions.as_ref());
+        conditions.is_some_and(|all| all.iter().any(|one| one.type_ == "Theirs"))
+    };
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(there(&cluster.get::<StatefulSet>("db").await), "nothing has changed");
+    cluster.patch::<StatefulSet>("db", json!({ "spec": { "replicas": 2 } })).await;
+    cluster.when::<StatefulSet>("db", |set| !there(set)).await;
     cluster.stop().await;
 }
 
