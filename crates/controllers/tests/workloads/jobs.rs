@@ -90,6 +90,31 @@ async fn c_112_c_114_t_ctrl_29_failed_pods_are_replaced_ever_later_until_the_lim
 }
 
 #[tokio::test(start_paused = true)]
+async fn c_110_a_new_job_is_looked_at_at_once_and_what_its_pods_do_a_second_later() {
+    let cluster = Cluster::start().await;
+    let created = Instant::now();
+    cluster.create::<Job>(job(json!({ "parallelism": 2, "completions": 4 }))).await;
+    let pods = cluster.when_all::<Pod>(|pods| pods.len() == 2).await;
+    assert!(created.elapsed() < Duration::from_millis(500), "{:?}", created.elapsed());
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    ends(&cluster, &pods[0], "Succeeded").await;
+    let ended = Instant::now();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    ends(&cluster, &pods[1], "Succeeded").await;
+    // Both in one go: the first is not counted without the second.
+    let counted = cluster.when::<Job>("sum", |job| status(job).succeeded.is_some()).await;
+    let took = ended.elapsed();
+    assert!((900..1500).contains(&took.as_millis()), "{took:?}");
+    assert_eq!(status(&counted).succeeded, Some(2));
+    // A change of the spec does not wait.
+    let changed = Instant::now();
+    cluster.patch::<Job>("sum", json!({ "spec": { "suspend": true } })).await;
+    cluster.when_all::<Pod>(|pods| !pods.iter().any(lives)).await;
+    assert!(changed.elapsed() < Duration::from_millis(500), "{:?}", changed.elapsed());
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn c_103_c_104_an_indexed_job_gives_each_pod_its_number() {
     let cluster = Cluster::start().await;
     let indexed = json!({ "parallelism": 3, "completions": 3, "completionMode": "Indexed" });

@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, NAMESPACE, key, names, template};
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -215,6 +215,60 @@ async fn c_64_a_claim_that_is_going_is_named_and_waited_for() {
     let freed = Instant::now();
     cluster.living(1).await;
     assert!(freed.elapsed() < Duration::from_secs(2), "{:?}", freed.elapsed());
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_64_a_claim_that_is_lost_before_its_pod_runs_is_made_again() {
+    let cluster = Cluster::start().await;
+    cluster.create::<StatefulSet>(set(1, with_claims(json!({})))).await;
+    cluster.living(1).await;
+    let lost = cluster.get::<PersistentVolumeClaim>("data-db-0").await;
+    cluster.delete::<PersistentVolumeClaim>("data-db-0").await;
+    if cluster.client.find::<PersistentVolumeClaim>(&key("data-db-0")).await.unwrap().is_some() {
+        let free = json!({ "metadata": { "finalizers": null } });
+        cluster.patch::<PersistentVolumeClaim>("data-db-0", free).await;
+    }
+    let again = |claim: &PersistentVolumeClaim| claim.metadata.uid != lost.metadata.uid;
+    cluster.when::<PersistentVolumeClaim>("data-db-0", again).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_65_a_claim_that_another_controls_is_left_alone_and_that_is_said() {
+    let cluster = Cluster::start().await;
+    let other = json!({ "metadata": { "namespace": NAMESPACE, "name": "other" } });
+    let other = cluster.create::<ConfigMap>(other).await;
+    let owner = json!([{ "apiVersion": "v1", "kind": "ConfigMap", "name": "other",
+                         "uid": other.metadata.uid, "controller": true }]);
+    let before = claim(&cluster, json!({ "ownerReferences": owner })).await;
+    let policy = json!({ "whenDeleted": "Delete", "whenScaled": "Retain" });
+    let policy = with_claims(json!({ "persistentVolumeClaimRetentionPolicy": policy }));
+    cluster.create::<StatefulSet>(set(1, policy)).await;
+    assert_eq!(
+        cluster.event_on("StatefulSet", "ConflictingController").await,
+        "PersistentVolumeClaim data-db-0 has a conflicting OwnerReference that acts as a managing \
+         controller, the retention policy is ignored for this claim"
+    );
+    cluster.living(1).await;
+    let after = cluster.get::<PersistentVolumeClaim>("data-db-0").await;
+    assert_eq!(after.metadata.owner_references, before.metadata.owner_references);
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_69_a_revision_that_nobody_owns_is_adopted() {
+    let cluster = Cluster::start().await;
+    cluster.create::<StatefulSet>(set(1, json!({}))).await;
+    runs(&cluster, "db-0").await;
+    cluster.when::<StatefulSet>("db", done).await;
+    let revision = names(&cluster.all::<ControllerRevision>().await)[0].clone();
+    let free = json!({ "metadata": { "ownerReferences": null } });
+    let freed = cluster.patch::<ControllerRevision>(&revision, free).await;
+    let owned = |one: &ControllerRevision| one.metadata.owner_references.is_some();
+    assert!(!owned(&freed));
+    cluster.when::<ControllerRevision>(&revision, owned).await;
+    assert_eq!(cluster.all::<ControllerRevision>().await.len(), 1);
     cluster.stop().await;
 }
 

@@ -203,6 +203,26 @@ fn c_33_a_rollback_makes_the_old_set_the_new_one_with_the_next_revision() {
     assert_eq!(size(new), 1);
 }
 
+/// An adopted set has whatever number somebody gave it.
+#[test]
+fn c_31_revisions_have_64_bits_and_what_is_none_counts_as_nothing() {
+    let cases = [("3546343826724305832", "3546343826724305833"), ("first", "1"), ("", "1")];
+    for (old, expected) in cases {
+        let mut adopted = set(1, "old", 3, 3, (3, 4));
+        let annotations = &mut Arc::make_mut(&mut adopted).metadata.annotations;
+        annotations
+            .as_mut()
+            .unwrap()
+            .insert("deployment.kubernetes.io/revision".to_owned(), old.to_owned());
+        let plan = planned(&deployment(3, json!(1), json!(0)), &[adopted]);
+        let of = |meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta| {
+            meta.annotations.as_ref().unwrap()["deployment.kubernetes.io/revision"].clone()
+        };
+        assert_eq!(of(&plan.create.unwrap().metadata), expected);
+        assert_eq!(of(&plan.deployment.metadata), expected, "the Deployment follows");
+    }
+}
+
 #[test]
 fn c_36_history_beyond_the_limit_goes_when_the_rollout_is_complete() {
     let mut deployment = deployment(1, json!(1), json!(0));
