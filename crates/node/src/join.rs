@@ -29,9 +29,13 @@ use std::net::IpAddr;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tokio::time::timeout;
 
-/// A request that nobody signs in this time will not be signed.
-const SIGNED_WITHIN: Duration = Duration::from_secs(60);
+/// A person may have to approve it. Upstream: `certificateWaitTimeout` of client-go's certificate
+/// manager.
+const SIGNED_WITHIN: Duration = Duration::from_secs(15 * 60);
+/// What needs nobody's say is signed sooner.
+const SAID_AFTER: Duration = Duration::from_secs(5);
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 pub struct Join<'a> {
@@ -204,20 +208,24 @@ async fn signed(
         status: None,
     };
     let asked = client.create(&asked).await?;
-    let waited = tokio::time::timeout(SIGNED_WITHIN, answer(client, &ObjectKey::of(&asked))).await;
-    let nobody = || {
-        let name = asked.metadata.name.as_deref().unwrap_or_default();
-        let why = format!(
-            "nobody signed the request {name} ({signer}) within a minute; is a controller running?"
-        );
-        JoinError::Refused(why)
+    let name = asked.metadata.name.as_deref().unwrap_or_default();
+    let mut answered = std::pin::pin!(answer(client, name));
+    let answer = match timeout(SAID_AFTER, &mut answered).await {
+        Ok(answer) => answer,
+        Err(_) => {
+            let how = format!("kubectl certificate approve {name}");
+            tracing::warn!(signer, "a person has to approve this node's certificate: {how}");
+            let nobody = || format!("nobody approved the request {name} ({signer}) with `{how}`");
+            timeout(SIGNED_WITHIN, answered).await.map_err(|_| JoinError::Refused(nobody()))?
+        }
     };
-    Ok((key, waited.map_err(|_| nobody())??))
+    Ok((key, answer?))
 }
 
-async fn answer(client: &Client, key: &ObjectKey) -> Result<String, JoinError> {
+async fn answer(client: &Client, request: &str) -> Result<String, JoinError> {
+    let key = ObjectKey::cluster(request);
     loop {
-        let request = client.get::<CertificateSigningRequest>(key).await?;
+        let request = client.get::<CertificateSigningRequest>(&key).await?;
         let status = request.status.unwrap_or_default();
         if let Some(certificate) = status.certificate {
             return String::from_utf8(certificate.0)

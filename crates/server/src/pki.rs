@@ -209,6 +209,11 @@ impl Pki {
         &self.admin_token
     }
 
+    /// Whether clients would take the bearer of this name or address for this server.
+    pub(crate) fn is_api_name(&self, name: &str) -> bool {
+        self.names.contains(name)
+    }
+
     pub fn admin(&self) -> Identity {
         self.leaves.load().admin.clone()
     }
@@ -268,12 +273,6 @@ fn serving_names(given: &[String]) -> BTreeSet<String> {
         .chain([host.trim().to_lowercase()])
         .filter(|name| is_dns_name(name) || name.parse::<std::net::IpAddr>().is_ok())
         .collect()
-}
-
-/// Whether clients inside the cluster would take the bearer of this name for the API server.
-pub(crate) fn is_api_name(name: &str) -> bool {
-    let machine = ["localhost", "127.0.0.1", "::1"];
-    NAMES.contains(&name) && !machine.contains(&name)
 }
 
 fn is_dns_name(name: &str) -> bool {

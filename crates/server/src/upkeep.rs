@@ -26,6 +26,10 @@ use store::{Change, EventKind, Expect, Write, WriteError};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 const ROOT_CA: &str = "kube-root-ca.crt";
+/// Upstream: `Description` in `rootcacertpublisher/publisher.go`.
+const ROOT_CA_DESCRIPTION: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when \
+     using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is \
+     guaranteed across distributions of Kubernetes clusters.";
 
 /// The server's own Service in `default`, and where the parts of it are stored.
 const OWN_SERVICE: &str = "kubernetes";
@@ -167,7 +171,8 @@ async fn keep_own_service(server: Server, address: SocketAddr, collection: &'sta
 #[derive(Clone, Copy, PartialEq)]
 enum Keep {
     AsItIs,
-    /// Everything outside metadata is brought up to date.
+    /// Everything outside metadata is brought up to date; labels and annotations that it lacks, or that
+    /// are empty, are added.
     ButContent,
 }
 
@@ -187,10 +192,10 @@ async fn ensure(server: &Server, mut object: Value, keep: Keep) -> Result<(), St
         Some(_) if keep == Keep::AsItIs => return Ok(()),
         Some(stored) => {
             let mut updated = stored.value();
-            let metadata = updated.remove("metadata").unwrap_or_default();
+            let mut metadata = updated.remove("metadata").unwrap_or_default();
             let mut wanted = object.clone();
-            wanted.remove("metadata");
-            if updated == wanted {
+            let lacked = add_marks(&mut metadata, &wanted.remove("metadata").unwrap_or_default());
+            if updated == wanted && !lacked {
                 return Ok(());
             }
             object["metadata"] = metadata;
@@ -207,6 +212,20 @@ async fn ensure(server: &Server, mut object: Value, keep: Keep) -> Result<(), St
         }
     };
     put(server, &kind, name, expect, &object).await
+}
+
+/// Adds the labels and annotations that are missing or empty. False if none was.
+fn add_marks(metadata: &mut Value, wanted: &Value) -> bool {
+    let mut lacked = false;
+    for marks in ["labels", "annotations"] {
+        for (name, value) in wanted[marks].as_object().into_iter().flatten() {
+            if metadata.text(&[marks, name]).is_empty() && value != "" {
+                metadata.object(marks)[name] = value.clone();
+                lacked = true;
+            }
+        }
+    }
+    lacked
 }
 
 async fn put(
@@ -291,14 +310,14 @@ async fn furnish(server: &Server, namespace: &str) -> Result<(), String> {
             "name": ROOT_CA,
             "namespace": namespace,
             "annotations": {
-                "kubernetes.io/description": "The certificate authority of this cluster: what pods check the API server's certificate with.",
+                "kubernetes.io/description": ROOT_CA_DESCRIPTION,
             },
         },
         "data": { "ca.crt": server.ca_certificate() },
     });
     futures::try_join!(
         ensure(server, account, Keep::AsItIs),
-        // What somebody wrote into it is put right (T-CTRL-64).
+        // What somebody wrote into it is put right (T-CTRL-64), and what it is for is said again (C-144).
         ensure(server, authority, Keep::ButContent)
     )?;
     Ok(())

@@ -20,6 +20,7 @@ const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 const NODE_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 const NODE_SERVING: &str = "kubernetes.io/kubelet-serving";
 const TOKEN: &str = "abcdef.0123456789abcdef";
+const AUTO_APPROVE: &str = "kubeadm:node-autoapprove-bootstrap";
 const JOINERS: &str = "system:bootstrappers:kubeadm:default-node-token";
 
 /// As `openssl req -newkey rsa:2048 -subj /O=crew/O=deck/CN=ana` makes it.
@@ -99,11 +100,7 @@ impl Wish<'_> {
 
     /// Asks, and waits for whatever becomes of it.
     async fn answered(&self, who: &Client, key: &KeyPair) -> Value {
-        self.outcome(who, self.object(key)).await
-    }
-
-    async fn outcome(&self, who: &Client, object: Value) -> Value {
-        let made = who.make(REQUESTS, object).await;
+        let made = who.make(REQUESTS, self.object(key)).await;
         let place = format!("{REQUESTS}/{}", made["metadata"]["name"].as_str().unwrap());
         let answered = tokio::time::timeout(Duration::from_secs(10), async {
             loop {
@@ -117,13 +114,20 @@ impl Wish<'_> {
         answered.await.expect("an answer")
     }
 
-    async fn denied(&self, who: &Client) -> String {
-        let status = self.answered(who, &KeyPair::generate().unwrap()).await;
-        let condition = &status["conditions"][0];
-        assert_eq!(condition["type"], "Denied", "{status}");
-        assert!(status["certificate"].is_null());
-        condition["message"].as_str().unwrap().to_owned()
+    /// Asks. Nobody decides, so it waits for a person; answers where.
+    async fn left_to_a_person(&self, cluster: &Cluster, who: &Client) -> String {
+        let made = who.make(REQUESTS, self.object(&KeyPair::generate().unwrap())).await;
+        let place = format!("{REQUESTS}/{}", made["metadata"]["name"].as_str().unwrap());
+        is_left_to_a_person(cluster, &place).await;
+        place
     }
+}
+
+/// Requests are answered in the order they came: once a later one is, that one was looked at.
+async fn is_left_to_a_person(cluster: &Cluster, place: &str) {
+    let later = Wish::client("system:node:later");
+    later.answered(&joiner(cluster), &KeyPair::generate().unwrap()).await;
+    assert_eq!(cluster.read(place).await["status"], json!({}));
 }
 
 fn certificate(status: &Value) -> CertificateDer<'static> {
@@ -231,15 +235,26 @@ async fn c_148_a_joiner_becomes_a_node_and_nothing_else() {
     assert!(!leaf.is_ca());
     let (said, _) = over_tls(&cluster, "", Some((der, &key))).await;
     assert!(said.contains("\"username\":\"system:node:n2\""), "{said}");
+}
 
-    let wrong = "subject common name does not begin with system:node:";
-    assert_eq!(Wish::client("kubernetes-admin").denied(&joiner).await, wrong);
-    let masters = Wish { group: "system:masters", ..Wish::client("system:node:n2") };
-    assert_eq!(masters.denied(&joiner).await, "subject organization is not system:nodes");
-    let named = Wish { names: &["n2"], ..Wish::client("system:node:n2") };
-    assert_eq!(named.denied(&joiner).await, "DNS subjectAltNames are not allowed");
-    let both = Wish { usages: &["client auth", "server auth"], ..Wish::client("system:node:n2") };
-    assert!(both.denied(&joiner).await.starts_with("usages did not match"));
+/// C-148: nothing is denied, so that a person can still say yes; what no signer signs fails then (C-149).
+#[tokio::test]
+async fn c_148_what_is_not_approved_is_not_denied_either() {
+    let cluster = Cluster::start().await;
+    let (joiner, n2) = (joiner(&cluster), "system:node:n2");
+    for wish in [
+        Wish::client("kubernetes-admin"),
+        Wish { group: "system:masters", ..Wish::client(n2) },
+        Wish { names: &["n2"], ..Wish::client(n2) },
+        Wish { usages: &["client auth", "server auth"], ..Wish::client(n2) },
+    ] {
+        let place = wish.left_to_a_person(&cluster, &joiner).await;
+        let failed = approved_by_hand(&cluster, &place).await["conditions"][1].clone();
+        assert_eq!(failed["reason"], "SignerValidationFailure", "{failed}");
+    }
+    let named = Wish::serving(n2, &["n2", "node.example.com"]);
+    let place = named.left_to_a_person(&cluster, &cluster.node("n2")).await;
+    certificate(&approved_by_hand(&cluster, &place).await);
 }
 
 /// C-149
@@ -261,16 +276,41 @@ async fn c_149_a_node_gets_a_serving_certificate_for_itself() {
         {"type": "InternalIP", "address": "192.0.2.2"}]}});
     node.make("/api/v1/nodes", object).await;
     wish.answered(&node, &key).await["certificate"].as_str().expect("its own address");
-    for foreign in ["n1", "192.0.2.1", "kubernetes.default.svc"] {
+    for foreign in ["n1", "192.0.2.1"] {
         let names = ["n2", foreign];
-        let said = Wish::serving("system:node:n2", &names).denied(&node).await;
-        assert_eq!(
-            said,
-            format!(
-                "node \"n2\" can only have a serving certificate for its own name and addresses, not for {foreign}"
-            )
-        );
+        Wish::serving("system:node:n2", &names).left_to_a_person(&cluster, &node).await;
     }
+}
+
+/// C-148: every kubeconfig trusts who has such a certificate.
+#[tokio::test]
+async fn c_148_no_node_becomes_the_api_server_or_another_node_by_itself() {
+    let cluster = Cluster::start().await;
+    let server = cluster.running.address.ip().to_string();
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_lowercase();
+    let node = |name: &str, address: &str| {
+        json!({"metadata": {"name": name}, "status": {"addresses": [
+            {"type": "InternalIP", "address": address}]}})
+    };
+    let (n1, n2, bold) = (cluster.node("n1"), cluster.node("n2"), cluster.node("bold"));
+    n1.make("/api/v1/nodes", node("n1", "192.0.2.1")).await;
+    n2.make("/api/v1/nodes", node("n2", &server)).await;
+    let mapped = format!("::ffff:{server}");
+    // It says that it is where the server is, and one that is not there yet says what it likes.
+    for address in [server.as_str(), &mapped, "192.0.2.1", "::ffff:192.0.2.1", "10.96.0.1"] {
+        let names = [address];
+        Wish::serving("system:node:n2", &names).left_to_a_person(&cluster, &n2).await;
+        Wish::serving("system:node:bold", &names).left_to_a_person(&cluster, &bold).await;
+    }
+    for name in ["kubernetes.default.svc", "localhost", host.as_str()] {
+        let user = format!("system:node:{name}");
+        let names = [name];
+        let wish = Wish::serving(&user, &names);
+        wish.left_to_a_person(&cluster, &cluster.node(name)).await;
+    }
+    n2.patch("/api/v1/nodes/n2/status", node("n2", "192.0.2.1")).await.ok();
+    let names = ["192.0.2.1"];
+    Wish::serving("system:node:n2", &names).left_to_a_person(&cluster, &n2).await;
 }
 
 /// C-148
@@ -280,11 +320,45 @@ async fn c_148_what_nobody_decides_waits_for_a_person_and_is_then_signed() {
     let key = KeyPair::generate().unwrap();
     let other = Wish::client("system:node:n1").object(&key);
     let waiting = cluster.node("n2").make(REQUESTS, other).await;
-    // Requests are answered in the order they came: once this one is, that one was looked at.
-    Wish::client("system:node:n2").answered(&cluster.node("n2"), &key).await;
     let place = format!("{REQUESTS}/{}", waiting["metadata"]["name"].as_str().unwrap());
-    assert_eq!(cluster.read(&place).await["status"], json!({}));
+    is_left_to_a_person(&cluster, &place).await;
     certificate(&approved_by_hand(&cluster, &place).await);
+}
+
+/// C-148, C-149: what becomes right later is noticed, though nothing happens to the request itself.
+#[tokio::test(start_paused = true)]
+async fn c_148_a_request_that_came_too_early_is_looked_at_again() {
+    let cluster = Cluster::on_simulated_time().await;
+    let bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+    let binding = cluster.read(&format!("{bindings}/{AUTO_APPROVE}")).await;
+    cluster.delete(&format!("{bindings}/{AUTO_APPROVE}")).await.ok();
+    let (n2, key) = (cluster.node("n2"), KeyPair::generate().unwrap());
+    let addressed = |address: &str| {
+        json!({"metadata": {"name": "n2"},
+               "status": {"addresses": [{"type": "InternalIP", "address": address}]}})
+    };
+    n2.make("/api/v1/nodes", addressed("192.0.2.1")).await;
+    let mut places = Vec::new();
+    for (who, wish) in [
+        (joiner(&cluster), Wish::client("system:node:n3")),
+        (n2.clone(), Wish::serving("system:node:n2", &["192.0.2.2"])),
+    ] {
+        let made = who.make(REQUESTS, wish.object(&key)).await;
+        places.push(format!("{REQUESTS}/{}", made["metadata"]["name"].as_str().unwrap()));
+    }
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    for place in &places {
+        assert_eq!(cluster.read(place).await["status"], json!({}));
+    }
+    let again = json!({"metadata": {"name": AUTO_APPROVE}, "roleRef": binding["roleRef"],
+                       "subjects": binding["subjects"]});
+    cluster.make(bindings, again).await;
+    n2.patch("/api/v1/nodes/n2/status", addressed("192.0.2.2")).await.ok();
+    // It was looked at for a minute, in ever longer pauses: the next is as long as all before.
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    for place in &places {
+        certificate(&cluster.read(place).await["status"]);
+    }
 }
 
 /// The status after a person approved it and the signer did its part.
@@ -338,7 +412,7 @@ async fn c_149_a_person_gets_a_certificate_when_another_approves() {
 
 /// Whoever asks must hold the key: else a node could be handed somebody else's.
 #[tokio::test]
-async fn a_request_that_its_key_did_not_sign_is_denied() {
+async fn a_request_that_its_key_did_not_sign_is_never_signed() {
     let cluster = Cluster::start().await;
     let wish = Wish::client("system:node:n2");
     let mut object = wish.object(&KeyPair::generate().unwrap());
@@ -351,12 +425,16 @@ async fn a_request_that_its_key_did_not_sign_is_denied() {
         BASE64_STANDARD.encode(der)
     );
     object["spec"]["request"] = BASE64_STANDARD.encode(pem).into();
-    let status = wish.outcome(&joiner(&cluster), object).await;
-    assert_eq!(status["conditions"][0]["type"], "Denied");
+    let made = joiner(&cluster).make(REQUESTS, object).await;
+    let place = format!("{REQUESTS}/{}", made["metadata"]["name"].as_str().unwrap());
+    is_left_to_a_person(&cluster, &place).await;
+    let status = approved_by_hand(&cluster, &place).await;
+    assert_eq!(status["conditions"][1]["type"], "Failed");
     assert_eq!(
-        status["conditions"][0]["message"],
+        status["conditions"][1]["message"],
         "the request is not signed with the key it is for"
     );
+    assert!(status["certificate"].is_null());
 }
 
 /// A-154, T-API-35

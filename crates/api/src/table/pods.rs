@@ -144,7 +144,7 @@ impl<'v> Summary<'v> {
 
     /// The main containers, last to first, so that the first one has the last word.
     fn add_containers(&mut self, o: &Subject<'v>) {
-        let mut running = false;
+        let (mut running, mut failure) = (false, None);
         for container in o.list("status.containerStatuses").iter().rev() {
             self.restarts.add(container);
             let waiting = container.text(&["state", "waiting", "reason"]);
@@ -152,14 +152,22 @@ impl<'v> Summary<'v> {
                 self.status = waiting.to_owned();
             } else if let Some(end) = container.at(&["state", "terminated"]) {
                 self.status = ending(end);
+                if exit_code(end) != 0 {
+                    failure = Some(ending(end));
+                }
             } else if container["ready"] == true && container.at(&["state", "running"]).is_some() {
                 running = true;
                 self.ready += 1;
             }
         }
-        if self.status == "Completed" && running {
-            let ready = o.has_true_condition("Ready");
-            self.status = if ready { "Running" } else { "NotReady" }.to_owned();
+        if self.status == "Completed" {
+            // One that ended well does not speak for one that failed.
+            self.status = match failure {
+                _ if running && o.has_true_condition("Ready") => "Running".to_owned(),
+                Some(failure) => failure,
+                None if running => "NotReady".to_owned(),
+                None => return,
+            };
         }
     }
 
@@ -265,6 +273,42 @@ mod tests {
                 "1/2 Running 0",
             ),
             (json!({"phase": "Succeeded", "containerStatuses": [done()]}), "0/2 Completed 0"),
+        ] {
+            assert_eq!(row(&plain(status.clone())), shown, "{status}");
+        }
+    }
+
+    /// T-CLI-20
+    #[test]
+    fn t_cli_20_a_container_that_failed_is_not_hidden_behind_one_that_completed() {
+        let done = || ended("a", json!({"reason": "Completed", "exitCode": 0}));
+        let failed = |end: Value| ended("b", end);
+        let error = || failed(json!({"reason": "Error", "exitCode": 1}));
+        let ready = json!([{"type": "Ready", "status": "True"}]);
+        for (status, shown) in [
+            (json!({"phase": "Failed", "containerStatuses": [done(), error()]}), "0/2 Error 0"),
+            (
+                json!({"phase": "Failed", "containerStatuses": [done(), failed(json!({"exitCode": 137, "signal": 9}))]}),
+                "0/2 Signal:9 0",
+            ),
+            // Of several the first.
+            (
+                json!({"phase": "Failed", "containerStatuses": [done(), error(), failed(json!({"exitCode": 3}))]}),
+                "0/2 Error 0",
+            ),
+            // It comes after Running and before NotReady.
+            (
+                json!({"phase": "Running", "conditions": ready, "containerStatuses": [done(), error(), running("c")]}),
+                "1/2 Running 0",
+            ),
+            (
+                json!({"phase": "Running", "containerStatuses": [done(), error(), running("c")]}),
+                "1/2 Error 0",
+            ),
+            (
+                json!({"phase": "Running", "containerStatuses": [done(), running("c")]}),
+                "1/2 NotReady 0",
+            ),
         ] {
             assert_eq!(row(&plain(status.clone())), shown, "{status}");
         }

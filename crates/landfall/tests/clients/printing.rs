@@ -60,6 +60,30 @@ fn t_cli_17_to_22_a_pods_status_column_tells_its_story() {
             container(r#"{"terminated":{"exitCode":137}}"#)
         ));
         shows(&["ExitCode:137"]);
+        // T-CLI-18
+        let init = |state: &str| {
+            let first = container(state).replace(r#""p""#, r#""first""#);
+            status(&format!(r#"{{"phase":"Pending","initContainerStatuses":[{first}]}}"#));
+        };
+        init(r#"{"waiting":{"reason":"CrashLoopBackOff"}}"#);
+        shows(&["Init:CrashLoopBackOff"]);
+        init(r#"{"terminated":{"exitCode":1,"reason":"Error"}}"#);
+        shows(&["Init:Error"]);
+        init(r#"{"running":{}}"#);
+        shows(&["Init:0/0"]);
+        // T-CLI-20: a container that ended well does not hide one that failed, nor one that runs.
+        let beside = |other: &str, ready: &str| {
+            let done = container(r#"{"terminated":{"exitCode":0,"reason":"Completed"}}"#);
+            let other = container(other).replace(r#""p""#, r#""q""#);
+            let other = other.replace(r#""ready":false"#, &format!(r#""ready":{ready}"#));
+            status(&format!(
+                r#"{{"phase":"Running","initContainerStatuses":null,"containerStatuses":[{done},{other}]}}"#
+            ));
+        };
+        beside(r#"{"terminated":{"exitCode":1,"reason":"Error"}}"#, "false");
+        shows(&["Error"]);
+        beside(r#"{"running":{}}"#, "true");
+        shows(&["NotReady"]);
         // T-CLI-17
         status(r#"{"phase":"Failed","reason":"Evicted","containerStatuses":null}"#);
         shows(&["Evicted"]);
@@ -154,11 +178,75 @@ fn t_cli_28_a_description_tells_of_the_ending() {
             &["Status:", "Terminating (lasts", "Termination Grace Period:", "30s"],
         );
         kubectl.ok("kubectl delete po p --force --grace-period=0");
-        // T-CLI-30
+    });
+}
+
+/// T-CLI-30: what T-CTRL-55 writes is what people read.
+#[test]
+fn t_cli_30_a_description_of_a_namespace_tells_what_holds_it() {
+    each_kubectl(|kubectl| {
         kubectl.shows(
             "kubectl describe ns $NS",
             &["Name:", "Status:", "Active", "No resource quota."],
         );
+        if kubectl.is_before(24) {
+            return; // It does not print a namespace's conditions.
+        }
+        kubectl.ok(r#"export S=held-$NS
+            kubectl create ns $S
+            kubectl -n $S create cm held --from-literal=a=b
+            kubectl -n $S patch cm held --type=merge -p '{"metadata":{"finalizers":["example.com/hold"]}}'
+            kubectl delete ns $S --wait=false
+            for i in $(seq 300); do kubectl get ns $S -o yaml | grep -q 'type: NamespaceFinalizersRemaining' \
+              && break; sleep 0.1; done"#);
+        let described = kubectl.ok("kubectl describe ns held-$NS");
+        let line = |start: &str| -> Vec<&str> {
+            let found = described.lines().map(str::trim).find(|line| line.starts_with(start));
+            found.unwrap_or_else(|| panic!("no {start} in {described}")).split("  ").collect()
+        };
+        let cells = |start: &str| -> Vec<String> {
+            let cells = line(start).into_iter().map(|cell| cell.trim().to_owned());
+            cells.filter(|cell| !cell.is_empty()).collect()
+        };
+        assert_eq!(cells("Status:"), ["Status:", "Terminating"]);
+        assert_eq!(cells("Type"), ["Type", "Status", "LastTransitionTime", "Reason", "Message"]);
+        for [kind, status, reason, message] in [
+            [
+                "NamespaceDeletionDiscoveryFailure",
+                "False",
+                "ResourcesDiscovered",
+                "All resources successfully discovered",
+            ],
+            [
+                "NamespaceDeletionGroupVersionParsingFailure",
+                "False",
+                "ParsedGroupVersions",
+                "All legacy kube types successfully parsed",
+            ],
+            [
+                "NamespaceDeletionContentFailure",
+                "False",
+                "ContentDeleted",
+                "All content successfully deleted, may be waiting on finalization",
+            ],
+            [
+                "NamespaceContentRemaining",
+                "True",
+                "SomeResourcesRemain",
+                "Some resources are remaining: configmaps. has 1 resource instances",
+            ],
+            [
+                "NamespaceFinalizersRemaining",
+                "True",
+                "SomeFinalizersRemain",
+                "Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances",
+            ],
+        ] {
+            let row = cells(kind);
+            assert_eq!(row.len(), 5, "{row:?}");
+            assert_eq!([&*row[0], &*row[1], &*row[3], &*row[4]], [kind, status, reason, message]);
+        }
+        kubectl.ok(r#"kubectl -n held-$NS patch cm held --type=merge -p '{"metadata":{"finalizers":null}}'"#);
     });
 }
 

@@ -131,6 +131,7 @@ impl std::fmt::Display for Chain {
 mod tests {
     use super::*;
     use client::ObjectKey;
+    use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
     use k8s_openapi::api::core::v1::Node;
     use server::authn::User;
     use std::path::Path;
@@ -211,6 +212,32 @@ mod tests {
         }
         assert!(client.find::<Node>(&ObjectKey::cluster("n1")).await.unwrap().is_some());
         renewing.abort();
+        running.stop().await;
+    }
+
+    /// C-148: on the API server's own machine a person has to say yes, and may take their time.
+    #[tokio::test(start_paused = true)]
+    async fn a_node_waits_for_the_person_who_approves_its_certificate() {
+        clock::simulate(jiff::Timestamp::new(1_800_000_000, 0).unwrap(), 3);
+        let dir = tempfile::tempdir().unwrap();
+        let running = server(&dir.path().join("server")).await;
+        let user = |name: &str, group: &str| {
+            Client::in_process(running.server.door(User::authenticated(name, &[group])))
+        };
+        let (node, admin) = (user("system:node:n1", "system:nodes"), user("a", "system:masters"));
+        let here = [running.address.ip()];
+        let asking = tokio::spawn(async move { serving_certificate(&node, "n1", &here).await });
+        tokio::time::sleep(Duration::from_secs(10 * 60)).await;
+        let all = client::Selection::default();
+        let mut all = admin.list::<CertificateSigningRequest>(&all).await.unwrap();
+        assert_eq!(all.len(), 1);
+        let condition =
+            serde_json::json!({"type": "Approved", "status": "True", "reason": "ByHand"});
+        let status = serde_json::json!({"conditions": [condition]});
+        all[0].status = Some(serde_json::from_value(status).unwrap());
+        admin.update_subresource(&all[0], "approval").await.unwrap();
+        let (_, certificate) = asking.await.unwrap().unwrap();
+        assert!(!Validity::of_pem(&certificate).unwrap().has_ended(clock::now()));
         running.stop().await;
     }
 }

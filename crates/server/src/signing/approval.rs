@@ -2,14 +2,14 @@
 //!
 //! Client certificates as upstream does (C-148). Serving certificates upstream leaves to people;
 //! here a node gets one for its own name and addresses, or `kubectl logs` would need a ceremony.
-//! A node says itself which addresses it has, so this keeps a node from taking another's name, not
-//! from lying about where it is. What a signer would never sign is denied with the reason, so that
-//! whoever waits for it hears.
+//! A node says itself which addresses it has, so what it says is not believed where somebody else is
+//! known to be: at the API server's names and addresses (who trusts the authority would take the node
+//! for the server) and at those of other Nodes. Nothing is denied: what is not approved waits for a person, who may
+//! know better (`kubectl certificate approve`).
 
 use super::request::Asked;
 use super::terms::Signer;
 use crate::authn::{NODES, User};
-use crate::pki::is_api_name;
 use api::value::ValueExt as _;
 use serde_json::Value;
 use std::net::IpAddr;
@@ -18,33 +18,44 @@ use std::net::IpAddr;
 pub(super) enum Verdict {
     /// With this message.
     Approve(&'static str),
-    Deny(String),
-    /// A person may decide.
-    Wait,
+    /// Not as things are: rights and Nodes change. Says why. A person may decide meanwhile.
+    NotYet(String),
+    /// A person may decide, and nothing that happens elsewhere changes that. Says why.
+    Leave(String),
 }
 
-/// `may` is whether a user may create that subresource of signing requests; `node` finds a Node.
+/// What decides besides the request itself.
+pub(super) struct Surroundings<'a> {
+    /// Whether a user may create that subresource of signing requests.
+    pub(super) may: &'a dyn Fn(&User, &str) -> bool,
+    /// Whether the API is reached by that name or address.
+    pub(super) is_api: &'a dyn Fn(&str) -> bool,
+    /// Where the Node of that name is, if there is one.
+    pub(super) addresses: &'a dyn Fn(&str) -> Option<Vec<IpAddr>>,
+    /// Whether a Node of another name is at that address.
+    pub(super) is_anothers: &'a dyn Fn(IpAddr, &str) -> bool,
+}
+
 pub(super) fn judge(
     request: &Value,
     signer: Signer,
     asked: &Result<Asked, String>,
-    may: &dyn Fn(&User, &str) -> bool,
-    node: &dyn Fn(&str) -> Option<Value>,
+    around: &Surroundings,
 ) -> Verdict {
     if signer == Signer::Client {
-        return Verdict::Wait;
+        return Verdict::Leave("certificates of people are for people to approve".into());
     }
     let asked = match asked {
         Ok(asked) => asked,
-        Err(why) => return Verdict::Deny(why.clone()),
+        Err(why) => return Verdict::Leave(why.clone()),
     };
     if let Err(why) = signer.check(asked, request) {
-        return Verdict::Deny(why);
+        return Verdict::Leave(why);
     }
     let requester = requester(request);
     match signer {
-        Signer::NodeClient => client(&requester, asked, may),
-        _ => serving(&requester, asked, node),
+        Signer::NodeClient => client(&requester, asked, around.may),
+        _ => serving(&requester, asked, around),
     }
 }
 
@@ -57,27 +68,28 @@ fn client(requester: &User, asked: &Asked, may: &dyn Fn(&User, &str) -> bool) ->
         let said = "Auto approving kubelet client certificate after SubjectAccessReview.";
         return Verdict::Approve(said);
     }
-    Verdict::Wait
+    Verdict::NotYet(format!("{:?} may not make nodes", requester.name))
 }
 
-fn serving(requester: &User, asked: &Asked, node: &dyn Fn(&str) -> Option<Value>) -> Verdict {
-    let (Some(own), true) = (asked.node(), requester.in_group(NODES)) else { return Verdict::Wait };
-    if requester.name != asked.name {
-        return Verdict::Wait;
-    }
-    // The Node may not be there yet: a new one gets its certificate first.
-    let addresses = node(own).map(|node| addresses(&node));
-    let foreign = |name: &str| {
-        let is_own = match name.parse::<IpAddr>() {
-            Ok(address) => addresses.as_ref().is_none_or(|own| own.contains(&address)),
-            Err(_) => name == own,
-        };
-        !is_own || is_api_name(name)
+fn serving(requester: &User, asked: &Asked, around: &Surroundings) -> Verdict {
+    let own = asked.node().filter(|_| requester.in_group(NODES) && requester.name == asked.name);
+    let Some(own) = own else {
+        return Verdict::Leave(format!("{:?} is not the node it asks for", requester.name));
     };
-    let foreign: Vec<String> = asked.names().filter(|name| foreign(name)).collect();
+    // The Node may not be there yet: a new one gets its certificate first.
+    let addresses = (around.addresses)(own);
+    let is_own = |name: &str| match name.parse::<IpAddr>() {
+        Ok(address) => {
+            addresses.as_ref().is_none_or(|own| own.contains(&address))
+                && !(around.is_anothers)(address, own)
+        }
+        Err(_) => name == own,
+    };
+    let foreign = asked.names().filter(|name| (around.is_api)(name) || !is_own(name));
+    let foreign: Vec<String> = foreign.collect();
     match foreign.is_empty() {
         true => Verdict::Approve("Auto approving kubelet serving certificate of the node itself."),
-        false => Verdict::Deny(format!(
+        false => Verdict::NotYet(format!(
             "node {own:?} can only have a serving certificate for its own name and addresses, \
              not for {}",
             foreign.join(", ")
@@ -85,10 +97,12 @@ fn serving(requester: &User, asked: &Asked, node: &dyn Fn(&str) -> Option<Value>
     }
 }
 
-fn addresses(node: &Value) -> Vec<IpAddr> {
+/// Where a Node says it is.
+pub(super) fn addresses(node: &Value) -> Vec<IpAddr> {
     let addresses = node.at(&["status", "addresses"]).and_then(Value::as_array);
     let addresses = addresses.into_iter().flatten();
-    addresses.filter_map(|address| address.text(&["address"]).parse().ok()).collect()
+    let parsed = addresses.filter_map(|address| address.text(&["address"]).parse().ok());
+    parsed.map(|address: IpAddr| address.to_canonical()).collect()
 }
 
 /// Who asked, as the server wrote it down (A-90).
@@ -109,6 +123,7 @@ mod tests {
     use serde_json::json;
 
     const BOOTSTRAPPER: &str = "system:bootstrap:abcdef";
+    const API: &str = "192.0.2.100";
 
     fn asked(name: &str, dns: &[&str], ips: &[&str]) -> Asked {
         Asked {
@@ -128,12 +143,18 @@ mod tests {
             "selfnodeclient" => user.in_group(NODES),
             _ => user.name == BOOTSTRAPPER,
         };
-        let known = |name: &str| {
-            let addresses = json!([{"type": "InternalIP", "address": "192.0.2.1"},
-                                   {"type": "Hostname", "address": "kubernetes"}]);
-            (name == "n1").then(|| json!({"status": {"addresses": addresses}}))
+        let n1 = json!({"status": {"addresses": [
+            {"type": "InternalIP", "address": "192.0.2.1"},
+            // That a Node calls itself so does not make it so.
+            {"type": "ExternalIP", "address": API},
+            {"type": "Hostname", "address": "kubernetes"}]}});
+        let around = Surroundings {
+            may: &may,
+            is_api: &|name| ["kubernetes", "localhost", "server", API].contains(&name),
+            addresses: &|name| (name == "n1").then(|| addresses(&n1)),
+            is_anothers: &|address, own| own != "n3" && address.to_string() == "192.0.2.3",
         };
-        judge(&request, signer, &Ok(asked), &may, &known)
+        judge(&request, signer, &Ok(asked), &around)
     }
 
     fn client(who: &str, asked: Asked) -> Verdict {
@@ -158,41 +179,44 @@ mod tests {
                 "Auto approving self kubelet client certificate after SubjectAccessReview."
             )
         );
-        assert_eq!(client("system:node:n1", asked("system:node:n2", &[], &[])), Verdict::Wait);
-        assert_eq!(client("ana", asked("system:node:n1", &[], &[])), Verdict::Wait);
+        for who in ["system:node:n1", "ana"] {
+            let why = format!("{who:?} may not make nodes");
+            assert_eq!(client(who, asked("system:node:n2", &[], &[])), Verdict::NotYet(why));
+        }
     }
 
     #[test]
-    fn c_148_what_is_not_a_nodes_certificate_is_denied_with_the_reason() {
-        let deny = |why: &str| Verdict::Deny(why.into());
+    fn c_148_what_is_not_a_nodes_certificate_is_left_to_a_person_with_the_reason() {
+        let leave = |why: &str| Verdict::Leave(why.into());
         let name = "system:node:n1";
         assert_eq!(
             client(BOOTSTRAPPER, asked("kubernetes-admin", &[], &[])),
-            deny("subject common name does not begin with system:node:")
+            leave("subject common name does not begin with system:node:")
         );
         assert_eq!(
             client(BOOTSTRAPPER, asked("system:node:No Name", &[], &[])),
-            deny("subject common name does not name a node: \"No Name\"")
+            leave("subject common name does not name a node: \"No Name\"")
         );
         for groups in [vec!["system:masters"], vec![NODES, "system:masters"], vec![]] {
             let groups = groups.into_iter().map(str::to_owned).collect();
             let bold = Asked { groups, ..asked(name, &[], &[]) };
             assert_eq!(
                 client(BOOTSTRAPPER, bold),
-                deny("subject organization is not system:nodes")
+                leave("subject organization is not system:nodes")
             );
         }
         assert_eq!(
             client(BOOTSTRAPPER, asked(name, &["n1"], &[])),
-            deny("DNS subjectAltNames are not allowed")
+            leave("DNS subjectAltNames are not allowed")
         );
         let usages = ["digital signature", "client auth", "server auth"];
         assert_eq!(
             verdict(Signer::NodeClient, BOOTSTRAPPER, &usages, asked(name, &[], &[])),
-            deny("usages did not match: \"server auth\" is not allowed")
+            leave("usages did not match: \"server auth\" is not allowed")
         );
     }
 
+    /// C-148
     #[test]
     fn a_node_serves_under_its_own_name_and_addresses_only() {
         let n1 = "system:node:n1";
@@ -201,32 +225,36 @@ mod tests {
         for (dns, ips, named) in [
             (&["n1", "n2"][..], &[][..], "n2"),
             (&["n1"], &["192.0.2.1", "192.0.2.9"], "192.0.2.9"),
-            // That a Node calls itself so does not make it so.
             (&["kubernetes"], &[], "kubernetes"),
+            (&["n1"], &[API], API),
         ] {
             let why = format!(
                 "node \"n1\" can only have a serving certificate for its own name and addresses, not for {named}"
             );
-            assert_eq!(serving(n1, asked(n1, dns, ips)), Verdict::Deny(why));
+            assert_eq!(serving(n1, asked(n1, dns, ips)), Verdict::NotYet(why));
         }
     }
 
+    /// C-148
     #[test]
     fn a_new_node_says_where_it_is_but_is_never_the_api_server() {
         let new = "system:node:new";
         let good = "Auto approving kubelet serving certificate of the node itself.";
         assert_eq!(serving(new, asked(new, &["new"], &["192.0.2.9"])), Verdict::Approve(good));
-        for (dns, ips) in [(&["n1"][..], &[][..]), (&[], &["10.96.0.1"])] {
-            assert!(matches!(serving(new, asked(new, dns, ips)), Verdict::Deny(_)));
+        for (dns, ips) in [(&["n1"][..], &[][..]), (&[], &[API]), (&[], &["192.0.2.3"])] {
+            assert!(matches!(serving(new, asked(new, dns, ips)), Verdict::NotYet(_)));
         }
-        let named = "system:node:kubernetes";
-        assert!(matches!(serving(named, asked(named, &["kubernetes"], &[])), Verdict::Deny(_)));
+        for name in ["kubernetes", "localhost", "server"] {
+            let named = format!("system:node:{name}");
+            assert!(matches!(serving(&named, asked(&named, &[name], &[])), Verdict::NotYet(_)));
+        }
     }
 
     #[test]
     fn a_serving_certificate_for_somebody_else_is_left_to_a_person() {
         let n1 = asked("system:node:n1", &["n1"], &[]);
-        assert_eq!(serving("system:node:n2", n1), Verdict::Wait);
-        assert_eq!(serving("ana", asked("system:node:n1", &["n1"], &[])), Verdict::Wait);
+        let leave = |who: &str| Verdict::Leave(format!("{who:?} is not the node it asks for"));
+        assert_eq!(serving("system:node:n2", n1), leave("system:node:n2"));
+        assert_eq!(serving("ana", asked("system:node:n1", &["n1"], &[])), leave("ana"));
     }
 }

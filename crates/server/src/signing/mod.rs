@@ -1,26 +1,29 @@
 //! Answers certificate signing requests: who gets one without a person's say, and the signature.
 //!
-//!     request ──▶ approval: Approved | Denied | left to a person ──▶ terms ──▶ pki signs
+//!     request ──▶ approval: Approved | left to a person ──▶ terms ──▶ pki signs
 //!
 //! This is the controllers' work upstream (C-148 to C-150). Here the server does it, because the
 //! authority's key never leaves it. One write carries decision and certificate. Signers outside
 //! `kubernetes.io/` are other people's business.
 
 mod approval;
+mod pending;
 mod request;
 mod terms;
 
 use crate::authn::User;
 use crate::authz::Attributes;
-use crate::object::{self, Object, Stored};
+use crate::object::{self, Object, Store, Stored};
 use crate::pki::{Order, Pki};
 use crate::server::Server;
 use api::value::ValueExt;
-use approval::Verdict;
+use approval::{Surroundings, Verdict};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use pending::Pending;
 use request::Asked;
 use serde_json::{Value, json};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Change, EventKind, Expect, Write, WriteError};
@@ -30,7 +33,7 @@ const GROUP: &str = "certificates.k8s.io";
 const PLURAL: &str = "certificatesigningrequests";
 const COLLECTION: &str = "certificates.k8s.io/certificatesigningrequests";
 
-/// Before looking through all requests again, when the store could not keep up with telling.
+/// Before looking through all requests anew, when the store could not keep up with telling.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Writers that come between are few.
 const TRIES: usize = 5;
@@ -38,15 +41,28 @@ const TRIES: usize = 5;
 /// Decides and signs for as long as the server runs.
 pub(crate) async fn follow(server: Server, pki: Arc<Pki>) {
     loop {
+        let mut pending = Pending::default();
         let (revision, requests) = server.store().list(COLLECTION, "", None);
         for request in requests {
-            answer(&server, &pki, request).await;
+            look(&server, &pki, &mut pending, request).await;
         }
         if let Ok(mut watcher) = server.store().watch(COLLECTION, revision) {
-            while let Ok(events) = watcher.next(1024).await {
-                let there = events.iter().filter(|event| event.kind != EventKind::Deleted);
-                for event in there {
-                    answer(&server, &pki, event.object.clone()).await;
+            loop {
+                tokio::select! {
+                    biased;
+                    events = watcher.next(1024) => {
+                        let Ok(events) = events else { break };
+                        for event in events {
+                            match event.kind {
+                                EventKind::Deleted => pending.forget(event.object.name()),
+                                _ => look(&server, &pki, &mut pending, event.object.clone()).await,
+                            }
+                        }
+                    }
+                    name = pending.due() => match server.store().get(COLLECTION, &name) {
+                        Some(request) => look(&server, &pki, &mut pending, request).await,
+                        None => pending.forget(&name),
+                    },
                 }
             }
         }
@@ -54,14 +70,37 @@ pub(crate) async fn follow(server: Server, pki: Arc<Pki>) {
     }
 }
 
+/// What a look at a request has come to.
+enum Looked {
+    /// It is answered, or only a person can.
+    Settled,
+    /// Another look may come to more. Says why this one did not.
+    Undecided(String),
+}
+
+async fn look(server: &Server, pki: &Pki, pending: &mut Pending, request: Arc<Object>) {
+    let name = request.name().to_owned();
+    match answer(server, pki, request).await {
+        Looked::Settled => pending.forget(&name),
+        Looked::Undecided(why) => {
+            if !pending.contains(&name) {
+                tracing::info!(request = name, why, "a signing request is not answered yet");
+            }
+            pending.look_again(&name);
+        }
+    }
+}
+
 /// Does with one request what is still to be done.
-async fn answer(server: &Server, pki: &Pki, mut stored: Arc<Object>) {
+async fn answer(server: &Server, pki: &Pki, mut stored: Arc<Object>) -> Looked {
+    let Some(kind) = server.built_in().resource(GROUP, "v1", PLURAL) else {
+        return Looked::Settled;
+    };
     for _ in 0..TRIES {
         let mut request = stored.value();
-        if !settle(server, pki, &mut request) {
-            return;
+        if let Some(looked) = settle(server, pki, &mut request) {
+            return looked;
         }
-        let Some(kind) = server.built_in().resource(GROUP, "v1", PLURAL) else { return };
         let write = Write {
             collection: COLLECTION.into(),
             name: stored.name().to_owned(),
@@ -69,48 +108,39 @@ async fn answer(server: &Server, pki: &Pki, mut stored: Arc<Object>) {
             change: Change::Put(object::draft(kind, &request)),
         };
         match server.store().write(write).await {
-            Ok(_) => return,
+            Ok(_) => return Looked::Settled,
             Err(WriteError::Conflict { .. }) => match server.store().get(COLLECTION, stored.name())
             {
                 Some(newer) => stored = newer,
-                None => return,
+                None => return Looked::Settled,
             },
-            Err(WriteError::Backend(error)) => {
-                tracing::warn!(request = stored.name(), %error, "a signing request was not answered");
-                return;
-            }
+            Err(WriteError::Backend(error)) => return Looked::Undecided(error.to_string()),
         }
     }
+    Looked::Undecided("others write it all the time".into())
 }
 
-/// Decides, and signs if that was decided. False if nothing changed.
-fn settle(server: &Server, pki: &Pki, request: &mut Value) -> bool {
-    let Some(signer) = Signer::of(request.text(&["spec", "signerName"])) else { return false };
+/// Decides, and signs if that was decided. None if there is now something to write.
+fn settle(server: &Server, pki: &Pki, request: &mut Value) -> Option<Looked> {
+    let Some(signer) = Signer::of(request.text(&["spec", "signerName"])) else {
+        return Some(Looked::Settled);
+    };
     if !request.text(&["status", "certificate"]).is_empty()
         || has(request, "Denied")
         || has(request, "Failed")
     {
-        return false;
+        return Some(Looked::Settled);
     }
     let asked = Asked::read(request);
     if !has(request, "Approved") {
-        let policy = server.policy();
-        let may = |user: &User, right: &str| {
-            let wanted = Attributes {
-                version: "*",
-                subresource: right,
-                ..Attributes::resource(user, "create", GROUP, PLURAL)
-            };
-            policy.allows(&wanted).allowed
-        };
-        let node = |name: &str| server.store().get("nodes", name).map(|node| node.value());
-        match approval::judge(request, signer, &asked, &may, &node) {
+        match judge(server, pki, request, signer, &asked) {
             Verdict::Approve(message) => add(request, "Approved", "AutoApproved", message),
-            Verdict::Deny(why) => {
-                add(request, "Denied", "AutoDenied", &why);
-                return true;
+            Verdict::NotYet(why) => return Some(Looked::Undecided(why)),
+            Verdict::Leave(why) => {
+                let name = request.text(&["metadata", "name"]);
+                tracing::info!(request = name, why, "a signing request is left to a person");
+                return Some(Looked::Settled);
             }
-            Verdict::Wait => return false,
         }
     }
     let order = asked.and_then(|asked| {
@@ -121,7 +151,49 @@ fn settle(server: &Server, pki: &Pki, request: &mut Value) -> bool {
         Ok(asked) => issue(pki, request, &asked),
         Err(why) => add(request, "Failed", "SignerValidationFailure", &why),
     }
-    true
+    None
+}
+
+fn judge(
+    server: &Server,
+    pki: &Pki,
+    request: &Value,
+    signer: Signer,
+    asked: &Result<Asked, String>,
+) -> Verdict {
+    let policy = server.policy();
+    let may = |user: &User, right: &str| {
+        let wanted = Attributes {
+            version: "*",
+            subresource: right,
+            ..Attributes::resource(user, "create", GROUP, PLURAL)
+        };
+        policy.allows(&wanted).allowed
+    };
+    let addresses = |name: &str| {
+        let node = server.store().get("nodes", name)?;
+        Some(approval::addresses(&node.value()))
+    };
+    let around = Surroundings {
+        may: &may,
+        is_api: &|name| pki.is_api_name(name),
+        addresses: &addresses,
+        is_anothers: &|address, own| is_anothers(server.store(), address, own),
+    };
+    approval::judge(request, signer, asked, &around)
+}
+
+/// Whether a Node of another name says that it is there.
+fn is_anothers(store: &Store, address: IpAddr, own: &str) -> bool {
+    let text = address.to_string();
+    // An IPv4 address has one spelling, so that most Nodes need not be decoded.
+    let may_be = |node: &Object| {
+        let node = str::from_utf8(node.as_slice()).unwrap_or_default();
+        address.is_ipv6() || node.contains(&text)
+    };
+    let (_, nodes) = store.list("nodes", "", None);
+    let mut others = nodes.iter().filter(|node| node.name() != own && may_be(node));
+    others.any(|node| approval::addresses(&node.value()).contains(&address))
 }
 
 fn issue(pki: &Pki, request: &mut Value, asked: &Asked) {

@@ -88,12 +88,14 @@ impl Asked {
     }
 }
 
+/// Clients take an IPv4 address that is written as an IPv6 one for the same.
 fn address(bytes: &[u8]) -> Option<IpAddr> {
-    match bytes.len() {
+    let address = match bytes.len() {
         4 => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),
         16 => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
         _ => None,
-    }
+    };
+    address.map(|address| address.to_canonical())
 }
 
 pub(super) fn usages(request: &Value) -> Vec<String> {
