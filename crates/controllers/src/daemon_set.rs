@@ -116,9 +116,15 @@ impl Controller<'_> {
         let hash = label(current.as_ref(), HASH).unwrap_or_default();
 
         let nodes = self.cluster.nodes.list();
-        let mut plan = Plan::decide(set, &nodes, &pods, hash, clock::now());
+        let (now, mut wait) = (clock::now(), None);
+        let waits = |node: &str| {
+            let left = self.failures.wait(set, nodes.len(), node, now);
+            wait = wait.into_iter().chain(left).min();
+            left.is_some()
+        };
+        let mut plan = Plan::decide(set, &nodes, &pods, hash, waits, now);
 
-        let wait = self.judge_ended(set, nodes.len(), &mut plan);
+        plan.delete.extend(self.tell_ended(set, std::mem::take(&mut plan.ended)));
         let (_, failed) = self.hands.create(set.as_ref(), plan.create).await;
         let failed = failed.or(self.hands.delete(set.as_ref(), plan.delete).await);
         let status = DaemonSetStatus { collision_count: collisions, ..plan.status };
@@ -130,7 +136,8 @@ impl Controller<'_> {
             pods.iter().filter_map(|pod| label(pod.as_ref(), HASH)).collect();
         let used: BTreeSet<&str> = used.into_iter().chain([hash]).collect();
         let limit = set.spec.as_ref().and_then(|spec| spec.revision_history_limit);
-        let forgotten = history::forgotten(&history, limit, &STYLE, &used);
+        let present = Some(name(current.as_ref()));
+        let forgotten = history::forgotten(&history, limit, &STYLE, &used, present);
         history::delete(client, writes, set.as_ref(), forgotten).await?;
         Ok(plan.next.into_iter().chain(wait).min().into())
     }
@@ -187,34 +194,22 @@ impl Controller<'_> {
         Ok(pods)
     }
 
-    /// Pods that ended are deleted, failed ones not faster than their node's back-off (T-CTRL-31).
-    /// How long until the next may be.
-    fn judge_ended(&self, set: &Arc<DaemonSet>, nodes: usize, plan: &mut Plan) -> Option<Duration> {
-        let now = clock::now();
+    /// Says of pods that ended that they are to go (T-CTRL-31).
+    fn tell_ended(&self, set: &Arc<DaemonSet>, ended: Vec<Ended>) -> Vec<Arc<Pod>> {
         let on = reference(set.as_ref());
-        let generation = set.status.as_ref().and_then(|status| status.observed_generation);
-        let mut wait = None;
-        for Ended { pod, node, failed } in std::mem::take(&mut plan.ended) {
+        let tell = |Ended { pod, node, failed }: Ended| {
             let (space, name) = (namespace(pod.as_ref()), name(pod.as_ref()));
-            if failed {
-                let of = format!("{}/{node}", generation.unwrap_or(0));
-                if let Some(left) = self.failures.wait(set, nodes, &of, now) {
-                    wait = wait.into_iter().chain([left]).min();
-                    continue;
-                }
-                let message = format!(
-                    "Found failed daemon pod {space}/{name} on node {node}, will try to kill it"
-                );
-                self.hands.recorder.warning(&on, "FailedDaemonPod", message);
-            } else {
-                let message = format!(
-                    "Found succeeded daemon pod {space}/{name} on node {node}, will try to delete it"
-                );
-                self.hands.recorder.normal(&on, "SucceededDaemonPod", message);
+            let (what, then) = if failed { ("failed", "kill") } else { ("succeeded", "delete") };
+            let message = format!(
+                "Found {what} daemon pod {space}/{name} on node {node}, will try to {then} it"
+            );
+            match failed {
+                true => self.hands.recorder.warning(&on, "FailedDaemonPod", message),
+                false => self.hands.recorder.normal(&on, "SucceededDaemonPod", message),
             }
-            plan.delete.push(pod);
-        }
-        wait
+            pod
+        };
+        ended.into_iter().map(tell).collect()
     }
 
     async fn report(&self, set: &Arc<DaemonSet>, status: DaemonSetStatus) -> client::Result<()> {

@@ -104,7 +104,8 @@ impl Controller<'_> {
         let plan = plan::decide(&deployment, &sets, run, clock::now());
 
         match self.act(&deployment, plan).await {
-            Err(error) if is_outdated(&error) => Ok(Next::Change),
+            // Not every such answer is followed by a change: who has the name may just be going (C-34).
+            Err(error) if is_outdated(&error) => Ok(Next::After(LOOK_AGAIN)),
             // Nothing more will come of a namespace that goes.
             Err(error) if error.is_namespace_terminating() => Ok(Next::Change),
             done => done,

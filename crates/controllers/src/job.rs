@@ -16,14 +16,14 @@ mod policy;
 
 use crate::start::Cluster;
 use crate::workload::{
-    self, PodControl, SELECTS, Writes, claim, is_outdated, namespace, orphans as candidates_of,
-    owner_keys, selector, selects, some_count, uid,
+    self, PodControl, SELECTS, Writes, claim, is_outdated, name, namespace,
+    orphans as candidates_of, owner_keys, selector, selects, some_count, uid,
 };
 use backoff::Records;
 use client::{CONCURRENT_MAX, Cache, Next, ObjectKey, Queue, Recorder, reference, run_controller};
 use futures::future::join_all;
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use plan::{Finish, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -48,6 +48,7 @@ const MANAGED_BY: &str = "kubernetes.io/job-controller";
 struct Controller<'a> {
     cluster: &'a Cluster,
     jobs: Cache<Job>,
+    namespaces: Cache<Namespace>,
     hands: PodControl,
     job_writes: Writes<Job>,
     records: Records,
@@ -59,11 +60,22 @@ pub(crate) fn jobs(client: &client::Client) -> Cache<Job> {
     Cache::builder(client).index(SELECTS, places).start()
 }
 
-pub(crate) async fn run(cluster: &Cluster, jobs: Cache<Job>) {
+pub(crate) async fn run(cluster: &Cluster, jobs: Cache<Job>, namespaces: Cache<Namespace>) {
     let queue = Queue::with_backoff(RETRY_FIRST, RETRY_MAX);
     let late = Queue::new();
     feed(cluster, &jobs, &queue, &late);
+    // Pods that wait for others of their index need not any more.
+    let there = jobs.clone();
+    namespaces.feed(&late, move |namespace| match namespace.metadata.deletion_timestamp {
+        Some(_) => there
+            .in_namespace(name(namespace))
+            .iter()
+            .map(|job| ObjectKey::of(job.as_ref()))
+            .collect(),
+        None => Vec::new(),
+    });
     jobs.synced().await;
+    namespaces.synced().await;
     cluster.pods.synced().await;
     let controller = Controller {
         cluster,
@@ -75,6 +87,7 @@ pub(crate) async fn run(cluster: &Cluster, jobs: Cache<Job>) {
         job_writes: Writes::new(&jobs),
         records: Records::default(),
         jobs: jobs.clone(),
+        namespaces,
     };
     tokio::join!(
         run_controller(COMPONENT, &queue, WORKERS, |key| controller.reconcile(key)),
@@ -157,7 +170,7 @@ impl Controller<'_> {
         let record = self.records.of(job);
 
         let Plan { remove, delete, create, mut status, release, finish, more, said, next, record } =
-            plan::decide(job, &pods, &record, clock::now());
+            plan::decide(job, &pods, &record, self.namespace_goes(job), clock::now());
 
         let mut failed = self.remove(job, remove).await;
         failed = failed.or(self.hands.delete(job.as_ref(), delete).await);
@@ -178,6 +191,11 @@ impl Controller<'_> {
             None if more => Ok(Next::After(Duration::ZERO)),
             None => Ok(next.into()),
         }
+    }
+
+    fn namespace_goes(&self, job: &Job) -> bool {
+        let namespace = self.namespaces.get(&ObjectKey::cluster(namespace(job)));
+        namespace.is_some_and(|namespace| namespace.metadata.deletion_timestamp.is_some())
     }
 
     async fn claimed(&self, job: &Arc<Job>) -> client::Result<Vec<Arc<Pod>>> {

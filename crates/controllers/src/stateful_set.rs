@@ -54,6 +54,12 @@ pub(crate) async fn run(
     feed_pods(&cluster.pods, &sets, &queue);
     let owners = sets.clone();
     revisions.feed(&queue, move |revision| owner_keys(&owners, revision));
+    // One that went may have been in the way of its successor (C-64).
+    let owners = sets.clone();
+    claims.feed_changes(&queue, move |before, after| match (before, after) {
+        (Some(claim), None) => waits_for(&owners, claim),
+        _ => Vec::new(),
+    });
     sets.synced().await;
     claims.synced().await;
     revisions.synced().await;
@@ -69,6 +75,12 @@ pub(crate) async fn run(
         claims,
     };
     run_controller(COMPONENT, &queue, WORKERS, |key| controller.reconcile(key)).await;
+}
+
+fn waits_for(sets: &Cache<StatefulSet>, claim: &PersistentVolumeClaim) -> Vec<ObjectKey> {
+    let sets = sets.in_namespace(namespace(claim));
+    let its = sets.iter().filter(|set| claims::is_claim_of(set, name(claim)));
+    its.map(|set| ObjectKey::of(set.as_ref())).collect()
 }
 
 fn selector_of(set: &StatefulSet) -> api::selector::LabelSelector {
@@ -127,7 +139,7 @@ impl Controller<'_> {
         self.forget(set, history.clone(), &pods, [current, &update]).await?;
         match done {
             Done::All => Ok(plan.next.into()),
-            // Nothing tells when a claim is out of the way.
+            // Nothing tells when an owner of a claim is out of the way.
             Done::Blocked => Ok(Next::After(LOOK_AGAIN)),
         }
     }
@@ -184,7 +196,7 @@ impl Controller<'_> {
             pods.iter().filter_map(|pod| identity::revision(pod)).collect();
         used.extend(kept.iter().map(|revision| name(revision.as_ref())));
         let limit = set.spec.as_ref().and_then(|spec| spec.revision_history_limit);
-        let forgotten = history::forgotten(&history, limit, &STYLE, &used);
+        let forgotten = history::forgotten(&history, limit, &STYLE, &used, None);
         let client = &self.cluster.client;
         history::delete(client, &self.revision_writes, set.as_ref(), forgotten).await
     }

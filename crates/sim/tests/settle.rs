@@ -11,7 +11,7 @@ fn settle() -> &'static Scenario {
     Scenario::find("settle").expect("it is in the table")
 }
 
-/// C-14. For an hour: Leases of nodes, their status every five minutes, and nothing else.
+/// C-16. For an hour: Leases of nodes, their status every five minutes, and nothing else.
 #[test]
 fn what_was_declared_becomes_so_and_then_nothing_is_written() {
     let ground = Ground::lay().unwrap();

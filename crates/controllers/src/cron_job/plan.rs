@@ -187,16 +187,17 @@ fn due(cron: &CronJob, jobs: &[Arc<Job>], times: &Times, now: Timestamp, plan: &
     let deadline = spec.starting_deadline_seconds.map(SignedDuration::from_secs);
     let earliest = deadline.and_then(|deadline| now.checked_sub(deadline).ok());
     let from = earliest.map_or(base, |earliest| earliest.max(base));
-    let due = times.due(from, now);
-    // Times that were missed for good are not to be looked at again (they may lie between base and now).
-    let after = due.as_ref().map_or(now, |due| due.last);
-    plan.next = times.next(after.max(base)).map(|next| {
+    let due = times.due(base, from, now);
+    // Also one that was missed for good: what comes then is counted from it.
+    let missed = times.due(base, base, now);
+    let after = missed.as_ref().map_or(base, |missed| missed.last);
+    plan.next = times.next(after).map(|next| {
         let wait = Duration::try_from(next.duration_since(now)).unwrap_or_default();
         wait + LAG
     });
     let Some(due) = due else {
         // With a deadline a time can be missed for good, and is said to be.
-        if let (Some(_), Some(missed)) = (deadline, times.due(base, now)) {
+        if let Some(missed) = missed {
             let at = missed.last.strftime("%a, %d %b %Y %H:%M:%S +0000");
             let message = format!("Missed scheduled time to start a job: {at}");
             plan.said.push(Said::warning("MissSchedule", message));
@@ -408,5 +409,23 @@ mod tests {
         let late = cron(json!({ "startingDeadlineSeconds": 60 }), json!({}));
         let plan = decided(&late, &[], "2026-01-01T00:55:00Z");
         assert_eq!(plan.next, Some(Duration::from_millis(300_100)));
+    }
+
+    /// Whenever it is looked at, as after a restart.
+    #[test]
+    fn c_122_c_130_every_so_often_counts_from_the_last_time() {
+        let last = json!({ "lastScheduleTime": "2026-01-01T00:00:00Z" });
+        let daily = cron(json!({ "schedule": "@every 24h" }), last.clone());
+        let plan = decided(&daily, &[], "2026-01-01T20:00:00Z");
+        assert_eq!(told(&plan), (None, vec![]));
+        assert_eq!(plan.next, Some(Duration::from_millis(4 * 3_600_000 + 100)));
+        // A deadline does not shift it: what is due is started, and what is too late is passed over.
+        let limited =
+            cron(json!({ "schedule": "@every 24h", "startingDeadlineSeconds": 60 }), last);
+        let plan = decided(&limited, &[], "2026-01-02T00:00:01Z");
+        assert_eq!(told(&plan), (Some("00:00".to_owned()), vec![]));
+        let plan = decided(&limited, &[], "2026-01-02T20:00:00Z");
+        assert_eq!(told(&plan), (None, vec!["MissSchedule"]));
+        assert_eq!(plan.next, Some(Duration::from_millis(4 * 3_600_000 + 100)));
     }
 }

@@ -74,9 +74,9 @@ impl Times {
         Times { schedule, zone }
     }
 
-    /// RFC 3339, in the zone.
+    /// RFC 3339, in the zone; as Go writes it, which is with a `Z` wherever the clocks are those of UTC.
     pub(super) fn written(&self, at: Timestamp) -> String {
-        if self.zone == TimeZone::UTC {
+        if self.zone.to_offset(at).seconds() == 0 {
             return clock::rfc3339(at);
         }
         at.to_zoned(self.zone.clone()).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
@@ -84,6 +84,9 @@ impl Times {
 
     /// The first time later than `after`.
     pub(super) fn next(&self, after: Timestamp) -> Option<Timestamp> {
+        if let Some(every) = self.schedule.every() {
+            return whole_second(after)?.checked_add(every).ok();
+        }
         let mut civil = self.zone.to_datetime(after);
         loop {
             civil = self.schedule.next_after(civil)?;
@@ -102,8 +105,12 @@ impl Times {
         }
     }
 
-    /// The last time in (`from`, `until`], and whether there were too many of them.
-    pub(super) fn due(&self, from: Timestamp, until: Timestamp) -> Option<Due> {
+    /// The last time in (`from`, `until`], and whether there were too many of them. What is due every
+    /// so often is so since `base`, which is not later than `from`.
+    pub(super) fn due(&self, base: Timestamp, from: Timestamp, until: Timestamp) -> Option<Due> {
+        if let Some(every) = self.schedule.every() {
+            return since(base, every, from, until);
+        }
         let first = self.next(from).filter(|first| *first <= until)?;
         let mut counted = 1;
         let mut last = first;
@@ -134,6 +141,20 @@ impl Times {
         }
         known
     }
+}
+
+fn whole_second(at: Timestamp) -> Option<Timestamp> {
+    Timestamp::from_second(at.as_second()).ok()
+}
+
+/// As [`Times::due`], by dividing: there may be any number of times in between.
+fn since(base: Timestamp, every: SignedDuration, from: Timestamp, until: Timestamp) -> Option<Due> {
+    let (start, every) = (base.as_second(), every.as_secs().max(1));
+    let times_up_to = |at: Timestamp| (at.as_second() - start).div_euclid(every).max(0);
+    let (before, all) = (times_up_to(from), times_up_to(until));
+    let last = Timestamp::from_second(start + all * every).ok().filter(|_| all > before)?;
+    let missed_max = i64::try_from(MISSED_MAX).unwrap_or(i64::MAX);
+    Some(Due { last, too_many: all - before > missed_max })
 }
 
 #[cfg(test)]
@@ -167,10 +188,54 @@ mod tests {
         assert!(Zones::default().get(Some("../../etc/passwd")).is_err());
     }
 
+    /// At the end of summer time an hour on the wall takes two.
+    #[test]
+    fn c_122_every_so_often_is_the_same_on_all_days() {
+        let often = times("@every 10m", Some("Europe/Berlin"));
+        let mut now = at("2026-10-25T00:30:00.7Z");
+        for expected in ["00:40", "00:50", "01:00", "01:10", "01:20"] {
+            now = often.next(now).unwrap();
+            assert_eq!(now, at(&format!("2026-10-25T{expected}:00Z")));
+        }
+    }
+
+    /// However many were missed, and also if only few of them still count.
+    #[test]
+    fn c_124_every_so_often_keeps_its_beat() {
+        let often = times("@every 7m", None);
+        let base = at("2026-01-01T00:00:30Z");
+        let due = |from: &str, until: &str| often.due(base, at(from), at(until));
+        let one = |last: &str, too_many| Some(Due { last: at(last), too_many });
+        let start = "2026-01-01T00:00:30Z";
+        assert_eq!(due(start, "2026-01-01T00:07:29Z"), None);
+        assert_eq!(due(start, "2026-01-01T00:07:30Z"), one("2026-01-01T00:07:30Z", false));
+        // 100 times, and 101 of them.
+        assert_eq!(due(start, "2026-01-01T11:46:59Z"), one("2026-01-01T11:40:30Z", false));
+        assert_eq!(due(start, "2026-01-01T11:47:30Z"), one("2026-01-01T11:47:30Z", true));
+        assert_eq!(due(start, "2026-02-01T00:00:00Z"), one("2026-01-31T23:59:30Z", true));
+        let late = "2026-01-31T23:59:00Z";
+        assert_eq!(due(late, "2026-02-01T00:00:00Z"), one("2026-01-31T23:59:30Z", false));
+        assert_eq!(due("2026-01-31T23:59:30Z", "2026-02-01T00:00:00Z"), None);
+    }
+
+    #[test]
+    fn c_125_a_time_is_written_as_go_does_in_its_zone() {
+        let cases = [
+            (None, "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
+            (Some("Europe/Berlin"), "2026-01-01T00:00:00Z", "2026-01-01T01:00:00+01:00"),
+            (Some("Europe/London"), "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
+            (Some("Europe/London"), "2026-07-01T00:00:00Z", "2026-07-01T01:00:00+01:00"),
+            (Some("America/New_York"), "2026-01-01T00:00:00Z", "2025-12-31T19:00:00-05:00"),
+        ];
+        for (zone, when, written) in cases {
+            assert_eq!(times("@hourly", zone).written(at(when)), written, "{zone:?}");
+        }
+    }
+
     #[test]
     fn c_124_only_the_last_missed_time_counts() {
         let minutes = times("*/5 * * * *", None);
-        let due = |from: &str, until: &str| minutes.due(at(from), at(until));
+        let due = |from: &str, until: &str| minutes.due(at(from), at(from), at(until));
         let one = |last: &str, too_many| Some(Due { last: at(last), too_many });
         assert_eq!(due("2026-01-01T00:00:00Z", "2026-01-01T00:04:59Z"), None);
         assert_eq!(

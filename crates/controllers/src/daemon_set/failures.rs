@@ -24,14 +24,17 @@ impl Failures {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// How long the pod that failed is left; if not at all, that counts as a failure more.
+    /// How long the pod that failed on a node is left; if not at all, that counts as a failure more.
+    /// Another spec starts anew.
     pub(super) fn wait(
         &self,
         set: &DaemonSet,
         nodes: usize,
-        of: &str,
+        node: &str,
         now: Timestamp,
     ) -> Option<Duration> {
+        let generation = set.status.as_ref().and_then(|status| status.observed_generation);
+        let of = &format!("{}/{node}", generation.unwrap_or(0));
         let fresh = || (set.metadata.uid.clone(), Backoffs::new(PACE));
         let mut all = self.all();
         let (uid, backoffs) = all.entry(ObjectKey::of(set)).or_insert_with(fresh);
@@ -54,6 +57,7 @@ impl Failures {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use k8s_openapi::api::apps::v1::DaemonSetStatus;
     use serde_json::json;
 
     fn set(name: &str, uid: &str) -> DaemonSet {
@@ -65,20 +69,39 @@ mod tests {
     fn c_87_no_set_and_no_number_of_nodes_makes_another_forget() {
         let (failures, now) = (Failures::default(), "2026-01-01T00:00:00Z".parse().unwrap());
         let (one, other) = (set("one", "1"), set("other", "2"));
-        assert_eq!(failures.wait(&one, 3000, "1/first", now), None);
+        assert_eq!(failures.wait(&one, 3000, "first", now), None);
         for node in 0..2999 {
-            failures.wait(&one, 3000, &format!("1/n{node}"), now);
-            failures.wait(&other, 3000, &format!("1/n{node}"), now);
+            failures.wait(&one, 3000, &format!("n{node}"), now);
+            failures.wait(&other, 3000, &format!("n{node}"), now);
         }
-        assert_eq!(failures.wait(&one, 3000, "1/first", now), Some(Duration::from_secs(1)));
-        assert_eq!(failures.wait(&set("one", "3"), 3000, "1/first", now), None, "a new set");
+        assert_eq!(failures.wait(&one, 3000, "first", now), Some(Duration::from_secs(1)));
+        assert_eq!(failures.wait(&set("one", "3"), 3000, "first", now), None, "a new set");
+    }
+
+    /// T-CTRL-31: the pod fails as soon as it is made again.
+    #[test]
+    fn c_87_t_ctrl_31_the_gaps_double_from_a_second_to_a_quarter_of_an_hour() {
+        let failures = Failures::default();
+        let mut one = set("one", "1");
+        let mut now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let mut gaps = Vec::new();
+        for _ in 0..12 {
+            assert_eq!(failures.wait(&one, 1, "n", now), None);
+            let gap = failures.wait(&one, 1, "n", now).unwrap();
+            now += gap;
+            gaps.push(gap.as_secs());
+        }
+        assert_eq!(gaps, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 900, 900]);
+        assert!(failures.wait(&one, 1, "n", now).is_none());
+        one.status = Some(DaemonSetStatus { observed_generation: Some(2), ..Default::default() });
+        assert_eq!(failures.wait(&one, 1, "n", now), None, "another spec");
     }
 
     #[test]
     fn c_87_of_a_set_that_is_gone_nothing_is_remembered() {
         let (failures, now) = (Failures::default(), "2026-01-01T00:00:00Z".parse().unwrap());
         let set = set("one", "1");
-        failures.wait(&set, 1, "1/n", now);
+        failures.wait(&set, 1, "n", now);
         failures.forget(&ObjectKey::of(&set));
         assert!(failures.all().is_empty());
     }

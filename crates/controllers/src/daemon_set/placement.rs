@@ -205,6 +205,52 @@ mod tests {
         }
     }
 
+    /// A user's own stays unless it is the same but for its time.
+    #[test]
+    fn c_84_a_pod_tolerates_what_its_node_may_suffer() {
+        let users = json!([
+            { "key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute",
+              "tolerationSeconds": 5 },
+            { "key": "node.kubernetes.io/unreachable", "operator": "Equal", "value": "v",
+              "effect": "NoExecute", "tolerationSeconds": 5 },
+            { "key": "mine", "operator": "Exists" },
+        ]);
+        let said = |host_network: bool| {
+            let set = set(json!({ "tolerations": users, "hostNetwork": host_network }));
+            let pod = probe(&set);
+            let mut all: Vec<String> = pod
+                .spec
+                .unwrap()
+                .tolerations
+                .unwrap()
+                .iter()
+                .map(|one| {
+                    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+                    let key = text(&one.key).replace("node.kubernetes.io/", "");
+                    let seconds = one.toleration_seconds.map_or(String::new(), |s| format!(" {s}"));
+                    format!("{key} {} {}{seconds}", text(&one.operator), text(&one.effect))
+                })
+                .collect();
+            all.sort();
+            all
+        };
+        let wanted = [
+            "disk-pressure Exists NoSchedule",
+            "memory-pressure Exists NoSchedule",
+            "mine Exists ",
+            "not-ready Exists NoExecute",
+            "pid-pressure Exists NoSchedule",
+            "unreachable Equal NoExecute 5",
+            "unreachable Exists NoExecute",
+            "unschedulable Exists NoSchedule",
+        ];
+        assert_eq!(said(false), wanted);
+        let mut with_network = wanted.to_vec();
+        with_network.push("network-unavailable Exists NoSchedule");
+        with_network.sort_unstable();
+        assert_eq!(said(true), with_network);
+    }
+
     #[test]
     fn c_81_c_82_c_86_a_pod_is_made_for_one_node_and_says_which() {
         let set = set(json!({}));

@@ -20,7 +20,7 @@ const BURST: usize = 250;
 pub(super) struct Plan {
     pub(super) create: Vec<Pod>,
     pub(super) delete: Vec<Arc<Pod>>,
-    /// On nodes that the set wants: to be deleted too, failed ones not too fast.
+    /// On nodes that the set wants: to be deleted too, and told. Not those that wait.
     pub(super) ended: Vec<Ended>,
     pub(super) status: DaemonSetStatus,
     pub(super) next: Option<Duration>,
@@ -57,11 +57,13 @@ struct Look<'a> {
 }
 
 impl Plan {
+    /// `waits` says whether a node's failed pod stays for now (C-87).
     pub(super) fn decide(
         set: &DaemonSet,
         nodes: &[Arc<Node>],
         pods: &[Arc<Pod>],
         hash: &str,
+        waits: impl FnMut(&str) -> bool,
         now: Timestamp,
     ) -> Plan {
         let probe = placement::probe(set);
@@ -93,7 +95,8 @@ impl Plan {
             delete: strays,
             ended: Vec::new(),
         };
-        look.manage();
+        look.manage(waits);
+        // A pod that waits after its failure does not hold up the others.
         if look.create.is_empty() && look.delete.is_empty() && look.ended.is_empty() {
             look.roll();
         }
@@ -112,30 +115,32 @@ fn age(pod: &Arc<Pod>) -> (bool, Option<Timestamp>, Option<String>) {
     (!is_bound(pod), created, pod.metadata.name.clone())
 }
 
+fn rolls(set: &DaemonSet) -> bool {
+    let strategy = set.spec.as_ref().and_then(|spec| spec.update_strategy.as_ref());
+    strategy.and_then(|strategy| strategy.type_.as_deref()) != Some("OnDelete")
+}
+
 impl Fence {
+    /// Who updates on delete keeps to the one pod per node, whatever else is written (C-98).
     fn of(set: &DaemonSet, wanted: i32) -> Fence {
         let strategy = set.spec.as_ref().and_then(|spec| spec.update_strategy.as_ref());
         let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
         let surge = rolling.and_then(|rolling| rolling.max_surge.as_ref());
         let unavailable = rolling.and_then(|rolling| rolling.max_unavailable.as_ref());
-        let surge = part(surge, wanted, Round::Up);
+        let surge = if rolls(set) { part(surge, wanted, Round::Up) } else { 0 };
         let unavailable = part(unavailable, wanted, Round::Up);
         Fence { surge, unavailable: if surge == 0 && unavailable == 0 { 1 } else { unavailable } }
     }
 }
 
 impl<'a> Look<'a> {
-    fn rolls(&self) -> bool {
-        let strategy = self.set.spec.as_ref().and_then(|spec| spec.update_strategy.as_ref());
-        strategy.and_then(|strategy| strategy.type_.as_deref()) != Some("OnDelete")
-    }
-
     fn is_available(&self, pod: &Pod) -> bool {
         is_available(pod, self.min_ready, self.now)
     }
 
-    /// One pod where one should be, none where none should be (T-CTRL-30).
-    fn manage(&mut self) {
+    /// One pod where one should be, none where none should be (T-CTRL-30). With surge one that is
+    /// going does not count (C-97).
+    fn manage(&mut self, mut waits: impl FnMut(&str) -> bool) {
         for (node, (fit, pods)) in &self.nodes {
             let living = pods.iter().filter(|pod| !is_deleted(pod.as_ref()));
             if fit.runs && pods.is_empty() {
@@ -143,11 +148,16 @@ impl<'a> Look<'a> {
             } else if fit.stays {
                 let (ended, running): (Vec<_>, Vec<_>) =
                     living.copied().partition(|pod| is_terminal(pod));
-                self.ended.extend(ended.into_iter().map(|pod| Ended {
-                    pod: Arc::clone(pod),
-                    node: (*node).to_owned(),
-                    failed: phase(pod) == "Failed",
-                }));
+                if self.fence.surge > 0 && fit.runs && ended.is_empty() && running.is_empty() {
+                    self.create.insert(node);
+                }
+                for pod in ended {
+                    let failed = phase(pod) == "Failed";
+                    if !failed || !waits(node) {
+                        let (pod, node) = (Arc::clone(pod), (*node).to_owned());
+                        self.ended.push(Ended { pod, node, failed });
+                    }
+                }
                 self.delete.extend(self.surplus(&running));
             } else {
                 self.delete.extend(living.map(|pod| Arc::clone(pod)));
@@ -176,7 +186,7 @@ impl<'a> Look<'a> {
     }
 
     fn roll(&mut self) {
-        if !self.rolls() {
+        if !rolls(self.set) {
             return;
         }
         match self.fence.surge {

@@ -65,3 +65,36 @@ pub(super) fn of_revisions(
         owner_keys(&sets, revision)
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn c_85_heartbeats_are_no_reason_to_look_and_labels_and_taints_are() {
+        let node = |uid: &str, labels: Value, taints: Value, beat: &str| -> Node {
+            serde_json::from_value(json!({
+                "metadata": { "name": "n", "uid": uid, "labels": labels, "resourceVersion": beat },
+                "spec": { "taints": taints, "podCIDR": beat },
+                "status": { "conditions": [{ "type": "Ready", "status": "True",
+                                             "lastHeartbeatTime": beat }] },
+            }))
+            .unwrap()
+        };
+        let (noon, later) = ("2026-01-01T12:00:00Z", "2026-01-01T12:05:00Z");
+        let taint = json!([{ "key": "x", "effect": "NoExecute" }]);
+        let before = node("u", json!({ "a": "b" }), json!([]), noon);
+        let cases = [
+            ("a heartbeat", Some(node("u", json!({ "a": "b" }), json!([]), later)), true),
+            ("a label", Some(node("u", json!({ "a": "c" }), json!([]), noon)), false),
+            ("a taint", Some(node("u", json!({ "a": "b" }), taint, noon)), false),
+            ("another node", Some(node("v", json!({ "a": "b" }), json!([]), noon)), false),
+            ("no node", None, false),
+        ];
+        for (what, now, same) in cases {
+            assert_eq!(same_shape(Some(&before), now.as_ref()), same, "{what}");
+            assert_eq!(same_shape(now.as_ref(), Some(&before)), same, "{what}, back");
+        }
+    }
+}

@@ -78,7 +78,9 @@ pub(super) fn say_created(deployment: &mut Deployment, message: String, now: Tim
 }
 
 pub(super) fn say_create_failed(deployment: &mut Deployment, message: String, now: Timestamp) {
-    say(deployment, new(PROGRESSING, "False", "ReplicaSetCreateError", message, now));
+    if deadline(deployment).is_some() {
+        say(deployment, new(PROGRESSING, "False", "ReplicaSetCreateError", message, now));
+    }
 }
 
 /// C-53.

@@ -47,8 +47,12 @@ fn in_proportion(work: &mut Work<'_>, deployment: &Deployment) {
     let surge = Fence::of(deployment).surge;
     let allowed = if wanted > 0 { wanted.saturating_add(surge) } else { 0 };
     let to_add = allowed - work.total();
-    // The newest set last, so that reversing brings it first.
+    // The newest last, so that reversing brings it first. After a rollback that is not the new one.
     let mut active: Vec<&mut ReplicaSet> = work.all_mut().filter(|set| size(set) > 0).collect();
+    active.sort_by_cached_key(|set| {
+        let created = set.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        (created, set.metadata.name.clone())
+    });
     if to_add > 0 {
         active.reverse();
     }

@@ -68,13 +68,15 @@ pub(super) fn count(look: &Look<'_>, plan: &mut Plan) {
         let (well, badly) = (pods::succeeded(pod), pods::failed(job, pod));
         let over =
             well || badly || plan.finish.is_some() || job.metadata.deletion_timestamp.is_some();
-        let waits = kept.contains(id) && plan.finish.is_none();
+        // Nothing replaces it if all is to go: nobody waits for that (T-CTRL-28).
+        let waits = kept.contains(id) && plan.finish.is_none() && !look.is_going();
         if !pods::has_finalizer(pod) || removed.contains(id) || !over || waits {
             continue;
         }
-        if uncounted.len() >= UNCOUNTED_MAX {
+        // What is listed already, perhaps by one who was ended then, makes room.
+        if uncounted.len() >= UNCOUNTED_MAX && !uncounted.has(id) {
             plan.more = true;
-            break;
+            continue;
         }
         plan.release.push(Arc::clone(pod));
         if uncounted.has(id) {

@@ -108,11 +108,20 @@ pub(super) struct Look<'a> {
     /// Failed pods that stay until their index has another: they carry its tally (C-117).
     pub(super) kept: BTreeMap<i32, &'a Arc<Pod>>,
     record: Record,
+    /// No pod can be made any more.
+    namespace_goes: bool,
     pub(super) now: Timestamp,
 }
 
-pub(super) fn decide(job: &Job, pods: &[Arc<Pod>], record: &Record, now: Timestamp) -> Plan {
-    let look = Look::new(job, pods, record, now);
+pub(super) fn decide(
+    job: &Job,
+    pods: &[Arc<Pod>],
+    record: &Record,
+    namespace_goes: bool,
+    now: Timestamp,
+) -> Plan {
+    let mut look = Look::new(job, pods, record, now);
+    look.namespace_goes = namespace_goes;
     let mut status = job.status.clone().unwrap_or_default();
     if status.start_time.is_none() && !is_suspended(job) {
         status.start_time = Some(Time(now));
@@ -176,6 +185,7 @@ impl<'a> Look<'a> {
             lost: Indexes::default(),
             kept: BTreeMap::new(),
             record: record.after(&succeeded, &failed),
+            namespace_goes: false,
             now,
         };
         if pods::is_indexed(job) {
@@ -223,6 +233,11 @@ impl<'a> Look<'a> {
                 self.kept.insert(index, pod);
             }
         }
+    }
+
+    /// Whether no pod of this Job will be made any more.
+    pub(super) fn is_going(&self) -> bool {
+        is_deleted(self.job) || self.namespace_goes
     }
 
     /// Why the Job is to end, in the order in which reasons count (C-113); all but completion.
@@ -316,7 +331,8 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// The lowest indexes that are free, and not waiting after a failure (C-103, C-117).
+    /// The lowest indexes that are free; of these one that waits after a failure has its turn, and
+    /// nobody else takes it meanwhile (C-103, C-117).
     fn create_indexes(&self, plan: &mut Plan, missing: usize) {
         let there: BTreeSet<i32> = self
             .pods
@@ -328,8 +344,8 @@ impl<'a> Look<'a> {
             .collect();
         let per_index = pods::limits_per_index(self.job).is_some();
         let completions = completions(self.job).unwrap_or(0);
-        let mut next = 0;
-        while next < completions && plan.create.len() < missing {
+        let (mut next, mut taken) = (0, 0);
+        while next < completions && taken < missing {
             let index = next;
             // What is done is stepped over as a whole: it may be millions.
             let over = self.done.last_of_run(index).or(self.lost.last_of_run(index));
@@ -337,6 +353,7 @@ impl<'a> Look<'a> {
             if over.is_some() || there.contains(&index) {
                 continue;
             }
+            taken += 1;
             let before = self.kept.get(&index);
             if let Some(wait) = before.and_then(|pod| backoff::remaining_of(pod, self.now)) {
                 plan.next = plan.next.into_iter().chain([wait]).min();

@@ -17,6 +17,15 @@ pub(super) fn names(set: &StatefulSet, ordinal: i32) -> impl Iterator<Item = (St
     })
 }
 
+/// Whether a claim of this name is one of the set's.
+pub(super) fn is_claim_of(set: &StatefulSet, claim: &str) -> bool {
+    let templates = set.spec.iter().flat_map(|spec| spec.volume_claim_templates.iter().flatten());
+    templates.into_iter().any(|template| {
+        let prefix = format!("{}-{}-", name(template), name(set));
+        claim.strip_prefix(&prefix).is_some_and(|ordinal| ordinal.parse::<u32>().is_ok())
+    })
+}
+
 /// The claims as they are to be created.
 pub(super) fn make(set: &StatefulSet, ordinal: i32) -> Vec<PersistentVolumeClaim> {
     let Some(spec) = &set.spec else { return Vec::new() };

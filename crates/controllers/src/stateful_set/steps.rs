@@ -3,7 +3,7 @@
 use super::claims::{self, Owners};
 use super::plan::{Step, is_parallel};
 use super::{Controller, identity};
-use crate::workload::{is_deleted, is_outdated, name, why};
+use crate::workload::{is_deleted, is_outdated, name, namespace, why};
 use client::{CONCURRENT_MAX, DeleteOptions, Error, ObjectKey, Recorder, reference};
 use futures::future::join_all;
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetStatus};
@@ -20,7 +20,8 @@ pub(super) enum Done {
 
 /// What became of a pod of the set (T-CTRL-23).
 fn tell(recorder: &Recorder, set: &StatefulSet, pod: &Pod, verb: &str, error: Option<&Error>) {
-    let (on, what) = (reference(set), format!("{verb} Pod {} in StatefulSet", name(pod)));
+    let said = verb.to_lowercase();
+    let (on, what) = (reference(set), format!("{said} Pod {} in StatefulSet", name(pod)));
     let set = name(set);
     match error {
         None => {
@@ -67,20 +68,28 @@ impl Controller<'_> {
             Step::Create(pod) => self.create(set, pod).await,
             Step::Delete(pod) => self.delete(set, pod).await,
             Step::Label(pod) => self.label(set, pod).await,
-            Step::MakeClaims(pod) => self.make_claims(set, pod).await,
+            Step::MakeClaims(pod) => match self.make_claims(set, pod).await? {
+                // Told when the pod was made; here it keeps what follows from being done.
+                Some(_) => Ok(Done::Blocked),
+                None => self.own_claims(set, pod).await,
+            },
             Step::OwnClaims(pod) => self.own_claims(set, pod).await,
         }
     }
 
     async fn create(&self, set: &Arc<StatefulSet>, pod: &Pod) -> client::Result<Done> {
-        if self.make_claims(set, pod).await? == Done::Blocked {
+        if self.has_stale_claim(set, pod) {
             return Ok(Done::Blocked);
+        }
+        if let Some(error) = self.make_claims(set, pod).await? {
+            self.tell(set, pod, "Create", Some(&error));
+            return Err(error);
         }
         match self.cluster.client.create(pod).await {
             Ok(created) => {
                 self.pod_writes.wrote(&ObjectKey::of(set.as_ref()), &created);
                 self.tell(set, pod, "Create", None);
-                Ok(Done::All)
+                self.own_claims(set, &created).await
             }
             Err(error) if error.is_namespace_terminating() => Ok(Done::All),
             Err(error) => {
@@ -130,23 +139,39 @@ impl Controller<'_> {
         tell(&self.recorder, set, pod, verb, error);
     }
 
-    /// Makes the claims that are missing. One that is going, or goes with an earlier pod of that
-    /// name, blocks the pod (C-64, T-CTRL-22).
-    async fn make_claims(&self, set: &Arc<StatefulSet>, pod: &Pod) -> client::Result<Done> {
-        let Some(ordinal) = identity::ordinal(set, pod) else { return Ok(Done::All) };
+    /// Whether a claim goes with an earlier pod of that name: the new one waits (T-CTRL-22).
+    fn has_stale_claim(&self, set: &Arc<StatefulSet>, pod: &Pod) -> bool {
+        let ordinal = identity::ordinal(set, pod);
+        let mut names = ordinal.into_iter().flat_map(|ordinal| claims::names(set, ordinal));
+        names.any(|(_, claim)| {
+            let claim = self.claims.get(&ObjectKey::new(namespace(set.as_ref()), &claim));
+            claim.is_some_and(|claim| claims::is_stale(&claim, name(pod)))
+        })
+    }
+
+    /// Makes the claims that are missing. What is in the way, if some are going (C-64).
+    async fn make_claims(
+        &self,
+        set: &Arc<StatefulSet>,
+        pod: &Pod,
+    ) -> client::Result<Option<Error>> {
+        let Some(ordinal) = identity::ordinal(set, pod) else { return Ok(None) };
+        let mut going = Vec::new();
         for wanted in claims::make(set, ordinal) {
-            let there = self.claims.get(&ObjectKey::of(&wanted));
-            let is_new = pod.metadata.uid.is_none();
-            match there {
-                Some(claim) if is_deleted(claim.as_ref()) => return Ok(Done::Blocked),
-                Some(claim) if is_new && claims::is_stale(&claim, name(pod)) => {
-                    return Ok(Done::Blocked);
+            match self.claims.get(&ObjectKey::of(&wanted)) {
+                Some(claim) if is_deleted(claim.as_ref()) => {
+                    going.push(format!("pvc {} is being deleted", name(&wanted)));
                 }
                 Some(_) => (),
                 None => self.make_claim(set, pod, &wanted).await?,
             }
         }
-        Ok(Done::All)
+        let why = match going.as_slice() {
+            [] => return Ok(None),
+            [one] => one.clone(),
+            all => format!("[{}]", all.join(", ")),
+        };
+        Ok(Some(Error::Unsendable { doing: format!("create pod {}", name(pod)), why }))
     }
 
     async fn make_claim(
@@ -161,7 +186,7 @@ impl Controller<'_> {
             Ok(created) => {
                 self.claim_writes.wrote(&ObjectKey::of(set.as_ref()), &created);
                 let message =
-                    format!("Create Claim {claim} Pod {pod} in StatefulSet {set_name} success");
+                    format!("create Claim {claim} Pod {pod} in StatefulSet {set_name} success");
                 self.recorder.normal(&on, "SuccessfulCreate", message);
                 Ok(())
             }
@@ -169,7 +194,7 @@ impl Controller<'_> {
             Err(error) => {
                 let why = why(&error);
                 let message = format!(
-                    "Create Claim {claim} for Pod {pod} in StatefulSet {set_name} failed error: {why}"
+                    "create Claim {claim} for Pod {pod} in StatefulSet {set_name} failed error: {why}"
                 );
                 self.recorder.warning(&on, "FailedCreate", message);
                 Err(error)
@@ -177,10 +202,11 @@ impl Controller<'_> {
         }
     }
 
-    async fn own_claims(&self, set: &Arc<StatefulSet>, pod: &Arc<Pod>) -> client::Result<Done> {
+    /// What was made just now has its owners, and need not be in the cache (C-65).
+    async fn own_claims(&self, set: &Arc<StatefulSet>, pod: &Pod) -> client::Result<Done> {
         let Some(ordinal) = identity::ordinal(set, pod) else { return Ok(Done::All) };
         for (_, claim) in claims::names(set, ordinal) {
-            let key = ObjectKey::new(crate::workload::namespace(set.as_ref()), &claim);
+            let key = ObjectKey::new(namespace(set.as_ref()), &claim);
             let Some(claim) = self.claims.get(&key) else { continue };
             match claims::owners(set, pod, &claim) {
                 Owners::AsTheyAre => (),
@@ -249,6 +275,7 @@ mod tests {
             tell(&recorder, &set, &pod, verb, error);
             let told = told.try_recv().unwrap();
             assert_eq!((told.severity, told.reason.as_str()), (severity, reason));
+            let verb = verb.to_lowercase();
             assert_eq!(told.message, format!("{verb} Pod db-0 in StatefulSet db {end}"));
         }
     }

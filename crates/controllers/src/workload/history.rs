@@ -157,12 +157,14 @@ pub(crate) async fn current<O: Workload>(
 }
 
 /// Those that nobody uses, beyond the limit, lowest revision first. `used` has names, or the values
-/// of the style's hash label.
+/// of the style's hash label. The limit is for those that nobody uses (C-69), or if `present` is the
+/// name of the present one for all others (C-94).
 pub(crate) fn forgotten(
     history: &[Arc<ControllerRevision>],
     limit: Option<i32>,
     style: &Style,
     used: &BTreeSet<&str>,
+    present: Option<&str>,
 ) -> Vec<Arc<ControllerRevision>> {
     let is_used = |revision: &ControllerRevision| {
         let hash = label(revision, style.hash_label).unwrap_or_default();
@@ -172,7 +174,11 @@ pub(crate) fn forgotten(
         history.iter().filter(|revision| !is_used(revision)).collect();
     unused.sort_by_key(|revision| revision.revision);
     let limit = usize::try_from(limit.unwrap_or(10)).unwrap_or(0);
-    let surplus = unused.len().saturating_sub(limit);
+    let counted = match present {
+        None => unused.len(),
+        Some(present) => history.iter().filter(|one| name(one.as_ref()) != present).count(),
+    };
+    let surplus = counted.saturating_sub(limit);
     unused.into_iter().take(surplus).cloned().collect()
 }
 
@@ -251,13 +257,19 @@ mod tests {
             history.push(next);
         }
         let used = BTreeSet::from([name(history[0].as_ref()), name(history[3].as_ref())]);
-        let forgotten = |limit| {
-            let forgotten = forgotten(&history, Some(limit), &STYLE, &used);
+        let forgotten = |limit, present| {
+            let forgotten = forgotten(&history, Some(limit), &STYLE, &used, present);
             forgotten.iter().map(|revision| revision.revision).collect::<Vec<_>>()
         };
-        assert!(forgotten(2).is_empty());
-        assert_eq!(forgotten(1), [2]);
-        assert_eq!(forgotten(0), [2, 3]);
+        assert!(forgotten(2, None).is_empty());
+        assert_eq!(forgotten(1, None), [2]);
+        assert_eq!(forgotten(0, None), [2, 3]);
+        // A DaemonSet's limit is also for old ones that pods still have; those stay nevertheless.
+        let present = Some(name(history[3].as_ref()));
+        assert!(forgotten(3, present).is_empty());
+        assert_eq!(forgotten(2, present), [2]);
+        assert_eq!(forgotten(1, present), [2, 3]);
+        assert_eq!(forgotten(0, present), [2, 3]);
     }
 
     /// C-210

@@ -6,7 +6,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use serde_json::{Value, json};
 use server::authn::User;
-use server::{Config, Running, StoreChoice};
+use server::{Config, Door, Running, StoreChoice};
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -34,9 +34,8 @@ pub(crate) const WORKER: &str = "worker";
 /// Who controllers are: told apart from the tests.
 const CONTROLLERS: &str = "system:kube-controller-manager";
 
-fn controllers_client(running: &Running) -> Client {
-    let user = User::authenticated(CONTROLLERS, &["system:masters"]);
-    Client::in_process(running.server.door(user))
+fn controllers_door(running: &Running) -> Door {
+    running.server.door(User::authenticated(CONTROLLERS, &["system:masters"]))
 }
 
 /// Every node is heard of, so that nobody takes their pods away.
@@ -69,7 +68,8 @@ impl Cluster {
         let running = server::start(config).await.unwrap();
         let admin = User::authenticated("tester", &["system:masters"]);
         let client = Client::in_process(running.server.door(admin));
-        let controllers = controllers::start(&controllers_client(&running), Options::default());
+        let client_of_theirs = Client::in_process(controllers_door(&running));
+        let controllers = controllers::start(&client_of_theirs, Options::default());
         let heartbeats = tokio::spawn(heartbeats(client.clone()));
         let cluster = Cluster { client, running, controllers, heartbeats, data_dir };
         let taint = json!({ "taints": [{ "key": "tests", "effect": "NoSchedule" }] });
@@ -91,7 +91,13 @@ impl Cluster {
 
     /// Stops the controllers and starts others, as after a crash.
     pub(crate) async fn restart_controllers(&mut self) {
-        let fresh = controllers::start(&controllers_client(&self.running), Options::default());
+        self.restart_controllers_through(Client::in_process).await;
+    }
+
+    /// As [`Cluster::restart_controllers`], for controllers whose way to the server is another.
+    pub(crate) async fn restart_controllers_through(&mut self, way: impl FnOnce(Door) -> Client) {
+        let client = way(controllers_door(&self.running));
+        let fresh = controllers::start(&client, Options::default());
         std::mem::replace(&mut self.controllers, fresh).stop().await;
     }
 

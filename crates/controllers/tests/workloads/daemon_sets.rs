@@ -130,6 +130,42 @@ async fn c_87_t_ctrl_31_a_failed_pod_is_replaced_and_told_of() {
     cluster.stop().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn c_87_t_ctrl_31_a_pod_that_ended_well_is_replaced_and_told_of() {
+    let cluster = Cluster::start().await;
+    node(&cluster, "n1").await;
+    cluster.create::<DaemonSet>(set(json!({}))).await;
+    let pods = cluster.all_run(1).await;
+    cluster.ended(&pods[0], "Succeeded").await;
+    let name = &names(&pods)[0];
+    cluster.when_all::<Pod>(|pods| !names(pods).contains(name)).await;
+    cluster.living(1).await;
+    assert_eq!(
+        cluster.event("SucceededDaemonPod").await,
+        format!("Found succeeded daemon pod default/{name} on node n1, will try to delete it")
+    );
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_85_a_taint_that_is_not_tolerated_takes_the_pod_away() {
+    let cluster = Cluster::start().await;
+    node(&cluster, "n1").await;
+    cluster.create::<DaemonSet>(set(json!({}))).await;
+    cluster.all_run(1).await;
+    let taint = |taints: Value| {
+        let patch = json!({ "spec": { "taints": taints } });
+        let client = &cluster.client;
+        async move { client.patch_merge::<Node>(&ObjectKey::cluster("n1"), &patch).await.unwrap() }
+    };
+    taint(json!([{ "key": "x", "effect": "NoExecute" }])).await;
+    cluster.living(0).await;
+    cluster.clear().await;
+    taint(json!(null)).await;
+    cluster.living(1).await;
+    cluster.stop().await;
+}
+
 /// C-210
 #[tokio::test(start_paused = true)]
 async fn c_91_a_second_revision_of_the_same_template_is_left_until_something_happens() {

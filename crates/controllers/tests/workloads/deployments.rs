@@ -1,9 +1,13 @@
 //! Deployments, with the ReplicaSets that do their work.
 
 use crate::cluster::{Cluster, NAMESPACE, names, template};
+use client::Client;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::{Event, Pod, ResourceQuota};
+use kube::client::Body;
 use serde_json::{Value, json};
+use server::Door;
+use tower::{BoxError, Service as _};
 
 fn deployment(replicas: i32, more: Value) -> Value {
     let mut spec = json!({
@@ -207,6 +211,44 @@ async fn c_34_a_name_that_another_has_is_passed_over() {
         |web: &Deployment| web.status.as_ref().and_then(|status| status.collision_count) == Some(1);
     cluster.when::<Deployment>("web", collided).await;
     cluster.when_all::<ReplicaSet>(|sets| sets.len() == 2).await;
+    cluster.stop().await;
+}
+
+/// A way to the server on which a set is gone by the time that somebody looks at it.
+fn with_a_set_that_goes(door: Door, name: &str) -> Client {
+    type Request = http::Request<Body>;
+    let path = format!("/apis/apps/v1/namespaces/{NAMESPACE}/replicasets/{name}");
+    Client::in_process(tower::service_fn(move |request: Request| {
+        let (mut door, path) = (door.clone(), path.clone());
+        async move {
+            if request.method() == http::Method::GET && request.uri().path() == path {
+                let delete = http::Request::delete(&path).body(Body::empty())?;
+                door.call(delete).await.map_err(BoxError::from)?;
+            }
+            door.call(request).await.map_err(BoxError::from)
+        }
+    }))
+}
+
+/// The set of an earlier Deployment of that name: the collector takes it, and nobody hears of it.
+#[tokio::test(start_paused = true)]
+async fn c_34_a_name_that_is_free_again_meanwhile_is_used() {
+    let mut cluster = Cluster::start().await;
+    cluster.create::<Deployment>(deployment(1, json!({}))).await;
+    let sets = cluster.when_all::<ReplicaSet>(|sets| sets.len() == 1).await;
+    let taken = names(&sets)[0].clone();
+    cluster.delete::<Deployment>("web").await;
+    cluster.when_all::<ReplicaSet>(|sets| sets.is_empty()).await;
+    let other = json!({
+        "metadata": { "namespace": NAMESPACE, "name": taken },
+        "spec": { "replicas": 0, "selector": { "matchLabels": { "app": "other" } },
+                  "template": template("other", "x") },
+    });
+    let other = cluster.create::<ReplicaSet>(other).await;
+    cluster.restart_controllers_through(|door| with_a_set_that_goes(door, &taken)).await;
+    cluster.create::<Deployment>(deployment(1, json!({}))).await;
+    let ours = |set: &ReplicaSet| set.metadata.uid != other.metadata.uid;
+    cluster.when::<ReplicaSet>(&taken, ours).await;
     cluster.stop().await;
 }
 

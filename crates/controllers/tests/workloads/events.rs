@@ -34,7 +34,7 @@ const SAID: [(&str, &str, &str, &str, &str); 11] = [
         "StatefulSet",
         "Normal",
         "SuccessfulCreate",
-        "Create Pod db-0 in StatefulSet db successful",
+        "create Pod db-0 in StatefulSet db successful",
     ),
     ("job-controller", "Job", "Normal", "SuccessfulCreate", "Created pod: sum-"),
     ("job-controller", "Job", "Normal", "Suspended", "Job suspended"),

@@ -1,9 +1,9 @@
 //! Jobs.
 
 use crate::cluster::{Cluster, NAMESPACE, key, lives, names};
-use client::{DeleteOptions, Propagation};
+use client::{DeleteOptions, ObjectKey, Propagation, Selection};
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
-use k8s_openapi::api::core::v1::{Event, Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::{Event, Namespace, Pod, ResourceQuota};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -112,6 +112,31 @@ async fn c_112_c_114_t_ctrl_29_failed_pods_are_replaced_ever_later_until_the_lim
 }
 
 #[tokio::test(start_paused = true)]
+async fn c_110_a_new_job_is_looked_at_at_once_and_what_its_pods_do_a_second_later() {
+    let cluster = Cluster::start().await;
+    let created = Instant::now();
+    cluster.create::<Job>(job(json!({ "parallelism": 2, "completions": 4 }))).await;
+    let pods = cluster.when_all::<Pod>(|pods| pods.len() == 2).await;
+    assert!(created.elapsed() < Duration::from_millis(500), "{:?}", created.elapsed());
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    ends(&cluster, &pods[0], "Succeeded").await;
+    let ended = Instant::now();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    ends(&cluster, &pods[1], "Succeeded").await;
+    // Both in one go: the first is not counted without the second.
+    let counted = cluster.when::<Job>("sum", |job| status(job).succeeded.is_some()).await;
+    let took = ended.elapsed();
+    assert!((900..1500).contains(&took.as_millis()), "{took:?}");
+    assert_eq!(status(&counted).succeeded, Some(2));
+    // A change of the spec does not wait.
+    let changed = Instant::now();
+    cluster.patch::<Job>("sum", json!({ "spec": { "suspend": true } })).await;
+    cluster.when_all::<Pod>(|pods| !pods.iter().any(lives)).await;
+    assert!(changed.elapsed() < Duration::from_millis(500), "{:?}", changed.elapsed());
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn c_103_c_104_an_indexed_job_gives_each_pod_its_number() {
     let cluster = Cluster::start().await;
     let indexed = json!({ "parallelism": 3, "completions": 3, "completionMode": "Indexed" });
@@ -205,6 +230,50 @@ async fn t_ctrl_24_t_ctrl_28_a_deleted_pod_waits_to_be_counted_and_an_orphan_is_
     }
     let free = |pods: &[Pod]| pods.iter().all(|pod| pod.metadata.finalizers.is_none());
     cluster.when_all::<Pod>(free).await;
+    cluster.stop().await;
+}
+
+/// Its failed pods would wait for others of their index; none comes any more.
+#[tokio::test(start_paused = true)]
+async fn c_117_t_ctrl_28_a_job_with_a_limit_per_index_goes_after_its_pods() {
+    let cluster = Cluster::start().await;
+    let per_index = json!({ "parallelism": 2, "completions": 2, "completionMode": "Indexed",
+                            "backoffLimitPerIndex": 1 });
+    cluster.create::<Job>(job(per_index)).await;
+    cluster.all_run(2).await;
+    let foreground = DeleteOptions::default().propagation(Propagation::Foreground);
+    cluster.client.delete::<Job>(&key("sum"), &foreground).await.unwrap();
+    let going = |pods: &[Pod]| pods.iter().all(|pod| pod.metadata.deletion_timestamp.is_some());
+    cluster.when_all::<Pod>(going).await;
+    cluster.clear().await;
+    cluster.when_all::<Pod>(|pods| pods.is_empty()).await;
+    cluster.when_all::<Job>(|jobs| jobs.is_empty()).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_117_t_ctrl_53_a_job_with_a_limit_per_index_does_not_keep_its_namespace() {
+    let cluster = Cluster::start().await;
+    cluster.create::<Namespace>(json!({ "metadata": { "name": "away" } })).await;
+    let mut per_index = job(json!({ "parallelism": 2, "completions": 2,
+        "completionMode": "Indexed", "backoffLimitPerIndex": 1 }));
+    per_index["metadata"]["namespace"] = json!("away");
+    cluster.create::<Job>(per_index).await;
+    let here = Selection::namespace("away");
+    let pods = || cluster.client.list::<Pod>(&here);
+    while pods().await.unwrap().len() < 2 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // Gone before its namespace is told to go: nothing happens to it then.
+    let first = pods().await.unwrap().remove(0);
+    cluster.gone(&first).await;
+    let away = ObjectKey::cluster("away");
+    cluster.client.delete::<Namespace>(&away, &DeleteOptions::default()).await.unwrap();
+    let start = Instant::now();
+    while cluster.client.find::<Namespace>(&away).await.unwrap().is_some() {
+        assert!(start.elapsed().as_secs() < 120, "{:#?}", pods().await);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     cluster.stop().await;
 }
 

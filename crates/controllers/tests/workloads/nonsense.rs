@@ -317,7 +317,7 @@ async fn a_stateful_pods_name_that_another_has_is_waited_for() {
     let said = cluster.event_on("StatefulSet", "FailedCreate").await;
     assert_eq!(
         said,
-        "Create Pod db-0 in StatefulSet db failed error: pods \"db-0\" already exists"
+        "create Pod db-0 in StatefulSet db failed error: pods \"db-0\" already exists"
     );
     tokio::time::sleep(SETTLED).await;
     at_most(&cluster, 4.0).await;

@@ -1,9 +1,11 @@
 //! StatefulSets.
 
-use crate::cluster::{Cluster, NAMESPACE, names, template};
+use crate::cluster::{Cluster, NAMESPACE, key, names, template};
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
 use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::time::Instant;
 
 fn set(replicas: i32, more: Value) -> Value {
     let mut spec = json!({
@@ -61,7 +63,7 @@ async fn c_61_c_72_t_ctrl_16_pods_come_in_order_and_go_in_reverse() {
         .await;
     assert_eq!(
         cluster.event("SuccessfulCreate").await,
-        "Create Pod db-0 in StatefulSet db successful"
+        "create Pod db-0 in StatefulSet db successful"
     );
     cluster.patch::<StatefulSet>("db", json!({ "spec": { "replicas": 0 } })).await;
     for name in ["db-2", "db-1", "db-0"] {
@@ -69,7 +71,7 @@ async fn c_61_c_72_t_ctrl_16_pods_come_in_order_and_go_in_reverse() {
     }
     cluster.when_all::<Pod>(|pods| pods.is_empty()).await;
     let said = cluster.event("SuccessfulDelete").await;
-    assert_eq!(said, "Delete Pod db-2 in StatefulSet db successful");
+    assert_eq!(said, "delete Pod db-2 in StatefulSet db successful");
     cluster.stop().await;
 }
 
@@ -157,6 +159,136 @@ async fn c_64_c_65_t_ctrl_22_claims_are_made_first_and_belong_to_whom_the_policy
     let after = cluster.get::<PersistentVolumeClaim>("data-db-1").await;
     assert_ne!(after.metadata.uid, before.metadata.uid);
     assert_eq!(owner(&after).as_deref(), Some("StatefulSet"));
+    cluster.stop().await;
+}
+
+fn with_claims(more: Value) -> Value {
+    let mut spec = json!({ "volumeClaimTemplates": [{ "metadata": { "name": "data" }, "spec": {
+        "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } } }] });
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    spec
+}
+
+/// The claim of `db-0`, as somebody made it before there was a set.
+async fn claim(cluster: &Cluster, more: Value) -> PersistentVolumeClaim {
+    let mut meta = json!({ "namespace": NAMESPACE, "name": "data-db-0" });
+    meta.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let spec = json!({ "accessModes": ["ReadWriteOnce"],
+                       "resources": { "requests": { "storage": "1Gi" } } });
+    cluster.create(json!({ "metadata": meta, "spec": spec })).await
+}
+
+/// Also while the pod is not ready: who deletes the set then wants the claim gone too.
+#[tokio::test(start_paused = true)]
+async fn c_65_a_claim_that_was_there_belongs_to_the_set_as_soon_as_its_pod_is_made() {
+    let cluster = Cluster::start().await;
+    claim(&cluster, json!({})).await;
+    let policy = json!({ "whenDeleted": "Delete", "whenScaled": "Retain" });
+    let policy = with_claims(json!({ "persistentVolumeClaimRetentionPolicy": policy }));
+    cluster.create::<StatefulSet>(set(1, policy)).await;
+    let owned = |claim: &PersistentVolumeClaim| {
+        let owners = claim.metadata.owner_references.iter().flatten();
+        owners.into_iter().any(|owner| owner.kind == "StatefulSet" && owner.name == "db")
+    };
+    cluster.when::<PersistentVolumeClaim>("data-db-0", owned).await;
+    cluster.delete::<StatefulSet>("db").await;
+    cluster.when_all::<PersistentVolumeClaim>(|claims| claims.is_empty()).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_64_a_claim_that_is_going_is_named_and_waited_for() {
+    let cluster = Cluster::start().await;
+    claim(&cluster, json!({ "finalizers": ["example.com/held"] })).await;
+    cluster.delete::<PersistentVolumeClaim>("data-db-0").await;
+    cluster.create::<StatefulSet>(set(1, with_claims(json!({})))).await;
+    let said = cluster.event_on("StatefulSet", "FailedCreate").await;
+    assert_eq!(
+        said,
+        "create Pod db-0 in StatefulSet db failed error: pvc data-db-0 is being deleted"
+    );
+    // Long enough for tries to be a minute apart: the pod comes when the claim goes, not then.
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(cluster.all::<Pod>().await.is_empty());
+    let free = json!({ "metadata": { "finalizers": null } });
+    cluster.patch::<PersistentVolumeClaim>("data-db-0", free).await;
+    let freed = Instant::now();
+    cluster.living(1).await;
+    assert!(freed.elapsed() < Duration::from_secs(2), "{:?}", freed.elapsed());
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_64_a_claim_that_is_lost_before_its_pod_runs_is_made_again() {
+    let cluster = Cluster::start().await;
+    cluster.create::<StatefulSet>(set(1, with_claims(json!({})))).await;
+    cluster.living(1).await;
+    let lost = cluster.get::<PersistentVolumeClaim>("data-db-0").await;
+    cluster.delete::<PersistentVolumeClaim>("data-db-0").await;
+    if cluster.client.find::<PersistentVolumeClaim>(&key("data-db-0")).await.unwrap().is_some() {
+        let free = json!({ "metadata": { "finalizers": null } });
+        cluster.patch::<PersistentVolumeClaim>("data-db-0", free).await;
+    }
+    let again = |claim: &PersistentVolumeClaim| claim.metadata.uid != lost.metadata.uid;
+    cluster.when::<PersistentVolumeClaim>("data-db-0", again).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_65_a_claim_that_another_controls_is_left_alone_and_that_is_said() {
+    let cluster = Cluster::start().await;
+    let other = json!({ "metadata": { "namespace": NAMESPACE, "name": "other" } });
+    let other = cluster.create::<ConfigMap>(other).await;
+    let owner = json!([{ "apiVersion": "v1", "kind": "ConfigMap", "name": "other",
+                         "uid": other.metadata.uid, "controller": true }]);
+    let before = claim(&cluster, json!({ "ownerReferences": owner })).await;
+    let policy = json!({ "whenDeleted": "Delete", "whenScaled": "Retain" });
+    let policy = with_claims(json!({ "persistentVolumeClaimRetentionPolicy": policy }));
+    cluster.create::<StatefulSet>(set(1, policy)).await;
+    assert_eq!(
+        cluster.event_on("StatefulSet", "ConflictingController").await,
+        "PersistentVolumeClaim data-db-0 has a conflicting OwnerReference that acts as a managing \
+         controller, the retention policy is ignored for this claim"
+    );
+    cluster.living(1).await;
+    let after = cluster.get::<PersistentVolumeClaim>("data-db-0").await;
+    assert_eq!(after.metadata.owner_references, before.metadata.owner_references);
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_69_a_revision_that_nobody_owns_is_adopted() {
+    let cluster = Cluster::start().await;
+    cluster.create::<StatefulSet>(set(1, json!({}))).await;
+    runs(&cluster, "db-0").await;
+    cluster.when::<StatefulSet>("db", done).await;
+    let revision = names(&cluster.all::<ControllerRevision>().await)[0].clone();
+    let free = json!({ "metadata": { "ownerReferences": null } });
+    let freed = cluster.patch::<ControllerRevision>(&revision, free).await;
+    let owned = |one: &ControllerRevision| one.metadata.owner_references.is_some();
+    assert!(!owned(&freed));
+    cluster.when::<ControllerRevision>(&revision, owned).await;
+    assert_eq!(cluster.all::<ControllerRevision>().await.len(), 1);
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_14_a_condition_of_others_stays_until_the_set_has_something_to_tell() {
+    let cluster = Cluster::start().await;
+    cluster.create::<StatefulSet>(set(1, json!({}))).await;
+    runs(&cluster, "db-0").await;
+    cluster.when::<StatefulSet>("db", done).await;
+    cluster.quiet().await;
+    let theirs = json!({ "status": { "conditions": [{ "type": "Theirs", "status": "True" }] } });
+    cluster.client.patch_status::<StatefulSet>(&key("db"), &theirs).await.unwrap();
+    let there = |set: &StatefulSet| {
+        let conditions = set.status.as_ref().and_then(|status| status.conditions.as_ref());
+        conditions.is_some_and(|all| all.iter().any(|one| one.type_ == "Theirs"))
+    };
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(there(&cluster.get::<StatefulSet>("db").await), "nothing has changed");
+    cluster.patch::<StatefulSet>("db", json!({ "spec": { "replicas": 2 } })).await;
+    cluster.when::<StatefulSet>("db", |set| !there(set)).await;
     cluster.stop().await;
 }
 

@@ -147,8 +147,8 @@ const TOLD: &[(&str, &[&str])] = &[
             "Events:",
             "SuccessfulCreate",
             "statefulset-controller",
-            "Create Claim data-db-0 Pod db-0",
-            "Create Pod db-0 in StatefulSet db successful",
+            "create Claim data-db-0 Pod db-0",
+            "create Pod db-0 in StatefulSet db successful",
         ],
     ),
     (

@@ -1,11 +1,11 @@
 //! Cron schedules: `minute hour day-of-month month day-of-week`, or `@hourly` and friends.
 //!
 //! Pure: a schedule is five sets of numbers. It is told the time and answers when it is due next,
-//! in the wall time of whichever zone the caller chose. Texts of errors are those of the library
+//! in the wall time of whichever zone the caller chose. `@every` knows no wall: it is a length of time. Texts of errors are those of the library
 //! that upstream uses, since clients see them.
 
 use jiff::civil::DateTime;
-use jiff::{Span, ToSpan};
+use jiff::{SignedDuration, ToSpan};
 
 /// When something is due: sets of minutes, hours and so on, or every so often.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,13 +80,19 @@ impl Schedule {
         }))
     }
 
-    /// The first time later than `time` at which this is due; none within five years (30 February).
+    /// How often it is due, if that is all it says; whatever the clocks on the wall do meanwhile.
+    pub fn every(&self) -> Option<SignedDuration> {
+        match self.0 {
+            When::Every { seconds } => Some(SignedDuration::from_secs(seconds)),
+            When::Calendar { .. } => None,
+        }
+    }
+
+    /// The first time later than `time` at which the calendar says so; none within five years
+    /// (30 February), and none of [`Schedule::every`].
     pub fn next_after(&self, time: DateTime) -> Option<DateTime> {
         let (minute, hour, day, month, weekday) = match self.0 {
-            When::Every { seconds } => {
-                let whole = time.with().subsec_nanosecond(0).build().ok()?;
-                return whole.checked_add(Span::new().seconds(seconds)).ok();
-            }
+            When::Every { .. } => return None,
             When::Calendar { minute, hour, day, month, weekday } => {
                 (minute, hour, day, month, weekday)
             }
@@ -272,9 +278,6 @@ mod tests {
             ("0 0 29 feb *", "2026-01-01T00:00:00", "2028-02-29T00:00:00"),
             ("0 0 30 2 *", "2026-01-01T00:00:00", "never"),
             ("1-10/3 5 * * *", "2026-01-01T05:01:00", "2026-01-01T05:04:00"),
-            ("@every 90s", "2026-01-01T00:00:00", "2026-01-01T00:01:30"),
-            ("@every 90s", "2026-01-01T00:00:00.7", "2026-01-01T00:01:30"),
-            ("@every 1h0.4s", "2026-01-01T00:00:00", "2026-01-01T01:00:00"),
             ("*/1 * * * ?", "2026-01-01T00:00:30", "2026-01-01T00:01:00"),
             ("5/20 * * * *", "2026-01-01T00:06:00", "2026-01-01T00:25:00"),
             ("0 0 * JAN,Jul Sun", "2026-02-01T00:00:00", "2026-07-05T00:00:00"),
@@ -295,6 +298,17 @@ mod tests {
         ] {
             assert_eq!(next(schedule, after), due, "{schedule} after {after}");
         }
+    }
+
+    #[test]
+    fn c_122_every_so_often_is_in_whole_seconds_and_at_least_one() {
+        for (schedule, seconds) in
+            [("@every 90s", 90), ("@every 1h0.4s", 3600), ("@every 1h30m", 5400), ("@every 5ms", 1)]
+        {
+            let every = Schedule::parse(schedule).unwrap().every();
+            assert_eq!(every, Some(SignedDuration::from_secs(seconds)), "{schedule}");
+        }
+        assert_eq!(Schedule::parse("@hourly").unwrap().every(), None);
     }
 
     /// A-92, C-122

@@ -19,7 +19,7 @@ fn set(rolling: Value) -> DaemonSet {
 }
 
 /// Nodes are words: `a:` with no pod, `a:n+` with a new available one, `a:o-` an old one that is not
-/// ready; `t` for the sign is terminating, `f` failed. A node in capitals does not suit.
+/// ready; `t` for the sign is terminating, `f` failed, `w` failed and waiting. A node in capitals does not suit.
 fn world(text: &str) -> (Vec<Arc<Node>>, Vec<Arc<Pod>>) {
     let (mut nodes, mut pods) = (Vec::new(), Vec::new());
     for word in text.split_whitespace() {
@@ -42,7 +42,7 @@ fn world(text: &str) -> (Vec<Arc<Node>>, Vec<Arc<Pod>>) {
 fn pod(node: &str, number: usize, revision: char, state: char) -> Pod {
     let ready = if matches!(state, '+' | 't') { "True" } else { "False" };
     let hash = if revision == 'n' { "new" } else { "old" };
-    let phase = if state == 'f' { "Failed" } else { "Running" };
+    let phase = if matches!(state, 'f' | 'w') { "Failed" } else { "Running" };
     serde_json::from_value(json!({
         "metadata": { "name": format!("{node}{number}"), "uid": format!("{node}{number}"),
             "labels": { "controller-revision-hash": hash },
@@ -57,7 +57,11 @@ fn pod(node: &str, number: usize, revision: char, state: char) -> Pod {
 
 fn decided(set: &DaemonSet, text: &str) -> Plan {
     let (nodes, pods) = world(text);
-    Plan::decide(set, &nodes, &pods, "new", NOW.parse().unwrap())
+    let waits = |node: &str| {
+        let mut words = text.split_whitespace().filter_map(|word| word.split_once(':'));
+        words.any(|(named, pods)| named == node && pods.contains('w'))
+    };
+    Plan::decide(set, &nodes, &pods, "new", waits, NOW.parse().unwrap())
 }
 
 fn said(plan: &Plan) -> String {
@@ -95,6 +99,11 @@ fn c_96_without_surge_old_pods_go_as_far_as_they_may_be_missing() {
         (json!({ "maxUnavailable": 1 }), "a:n+ b:o- c:o+", "-b0"),
         (json!({ "maxUnavailable": 1 }), "a:o- b:o- c:o+", "-a0 -b0"),
         (json!({ "maxUnavailable": 1 }), "a:n+ b:n+ c:n+", ""),
+        // One that failed and waits is not available; the others are rolled.
+        (json!({ "maxUnavailable": 2 }), "a:nw b:o+ c:o+", "-b0"),
+        (json!({ "maxUnavailable": 1 }), "a:nw b:o+ c:o+", ""),
+        (json!({ "maxUnavailable": 1 }), "a:ow b:o+ c:o+", "-a0"),
+        (json!({ "maxUnavailable": 2 }), "a:nf b:o+ c:o+", "xa0"),
         (Value::Null, "a:o+ b:o+", ""),
     ];
     for (rolling, world, expected) in cases {
@@ -113,10 +122,48 @@ fn c_97_with_surge_new_pods_come_beside_the_old() {
         ("a:o- b:o+", "+a +b"),
         ("a:o-n- b:n+", "-a0"),
         ("a:otn+ b:o+", "+b"),
+        ("a:ot b:n+", "+a"),
+        ("a:nt b:n+", "+a"),
+        ("A:nt b:n+", ""),
+        // That it goes on is no reason to make many: the back-off counts (C-87).
+        ("a:nw b:n+", ""),
     ];
     for (world, expected) in cases {
         assert_eq!(said(&decided(&surge, world)), expected, "{world}");
     }
+}
+
+/// What is left of another strategy does not count.
+#[test]
+fn c_98_t_ctrl_30_who_updates_on_delete_never_has_two_pods_on_a_node() {
+    let mut left = set(json!({ "maxSurge": 1, "maxUnavailable": 0 }));
+    let strategy = left.spec.as_mut().unwrap().update_strategy.as_mut().unwrap();
+    strategy.type_ = Some("OnDelete".to_owned());
+    for (world, expected) in [("a:ot", ""), ("a:o+n-", "-a1"), ("a:o+ b:o+", ""), ("a:o-", "")] {
+        assert_eq!(said(&decided(&left, world)), expected, "{world}");
+    }
+}
+
+/// A bound one is left to the pods' own collector.
+#[test]
+fn c_82_what_was_meant_for_a_node_that_is_gone_and_is_not_bound_goes() {
+    let set = set(json!({ "maxUnavailable": 1 }));
+    let (nodes, _) = world("a:n+");
+    let meant = |node: &str, name: &str| {
+        let mut pod = placement::make(&placement::probe(&set), &set, node, "new");
+        pod.metadata.name = Some(name.to_owned());
+        pod
+    };
+    let (stray, there) = (meant("gone", "stray"), meant("a", "there"));
+    let (mut bound, mut going, mut nowhere) =
+        (meant("gone", "bound"), meant("gone", "going"), meant("gone", "nowhere"));
+    bound.spec.as_mut().unwrap().node_name = Some("gone".to_owned());
+    going.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(NOW.parse().unwrap()));
+    nowhere.spec.as_mut().unwrap().affinity = None;
+    let pods: Vec<Arc<Pod>> = [stray, there, bound, going, nowhere].map(Arc::new).into();
+    let plan = Plan::decide(&set, &nodes, &pods, "new", |_| false, NOW.parse().unwrap());
+    assert_eq!(said(&plan), "-stray");
 }
 
 #[test]

@@ -180,6 +180,11 @@ fn c_47_c_48_c_49_scaling_is_spread_in_proportion() {
             vec![set(1, "old", 0, 0, at), set(2, "new", 10, 10, at)],
             vec![0, 5],
         ),
+        // Of two that are alike the newer grows, and the older shrinks; after going back the older
+        // is the new one.
+        ("alike, up", 11, vec![set(1, "old", 6, 6, at), set(2, "new", 6, 0, at)], vec![6, 8]),
+        ("back, up", 11, vec![set(1, "new", 6, 0, at), set(2, "old", 6, 6, at)], vec![6, 8]),
+        ("back, down", 8, vec![set(1, "new", 6, 0, at), set(2, "old", 6, 6, at)], vec![5, 6]),
     ];
     for (what, replicas, sets, expected) in cases {
         assert_eq!(sizes(&planned(&scaled(replicas), &sets), &sets), expected, "{what}");
@@ -196,6 +201,26 @@ fn c_33_a_rollback_makes_the_old_set_the_new_one_with_the_next_revision() {
     assert_eq!(annotations["deployment.kubernetes.io/revision"], "3");
     assert_eq!(annotations["deployment.kubernetes.io/revision-history"], "1");
     assert_eq!(size(new), 1);
+}
+
+/// An adopted set has whatever number somebody gave it.
+#[test]
+fn c_31_revisions_have_64_bits_and_what_is_none_counts_as_nothing() {
+    let cases = [("3546343826724305832", "3546343826724305833"), ("first", "1"), ("", "1")];
+    for (old, expected) in cases {
+        let mut adopted = set(1, "old", 3, 3, (3, 4));
+        let annotations = &mut Arc::make_mut(&mut adopted).metadata.annotations;
+        annotations
+            .as_mut()
+            .unwrap()
+            .insert("deployment.kubernetes.io/revision".to_owned(), old.to_owned());
+        let plan = planned(&deployment(3, json!(1), json!(0)), &[adopted]);
+        let of = |meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta| {
+            meta.annotations.as_ref().unwrap()["deployment.kubernetes.io/revision"].clone()
+        };
+        assert_eq!(of(&plan.create.unwrap().metadata), expected);
+        assert_eq!(of(&plan.deployment.metadata), expected, "the Deployment follows");
+    }
 }
 
 #[test]
@@ -268,6 +293,17 @@ fn c_57_c_58_progress_is_told_and_a_stuck_rollout_is_said_to_be_stuck() {
     assert_eq!(progressing(&again), is("True", "NewReplicaSetAvailable"), "C-58");
     deployment.spec.as_mut().unwrap().progress_deadline_seconds = Some(i32::MAX);
     assert_eq!(progressing(&decide(&deployment, &stuck, |_| false, later)), None);
+}
+
+#[test]
+fn c_57_without_a_deadline_nothing_is_said_about_progress() {
+    for (deadline, said) in [(600, true), (i32::MAX, false)] {
+        let mut web = deployment(3, json!(1), json!(0));
+        web.spec.as_mut().unwrap().progress_deadline_seconds = Some(deadline);
+        super::super::progress::say_create_failed(&mut web, "no".into(), NOW.parse().unwrap());
+        let conditions = web.status.unwrap_or_default().conditions.unwrap_or_default();
+        assert_eq!(!conditions.is_empty(), said, "{deadline}");
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn job(spec: Value, status: Value) -> Job {
     .unwrap()
 }
 
-/// Words: `r` running, `s` succeeded, `f` failed, `t` terminating, followed by the index if there is
+/// Words: `r` running, `s` succeeded, `f` failed, `d` failed by disruption, `t` terminating, followed by the index if there is
 /// one; a `'` at the end: without finalizer, `!n` at the end: the tally.
 fn pods(text: &str) -> Vec<Arc<Pod>> {
     let words = text.split_whitespace().enumerate();
@@ -30,7 +30,7 @@ fn pod(number: usize, word: &str) -> Pod {
     let (what, index) = word.split_at(1);
     let phase = match what {
         "s" => "Succeeded",
-        "f" => "Failed",
+        "f" | "d" => "Failed",
         _ => "Running",
     };
     let mut annotations = json!({});
@@ -48,13 +48,14 @@ fn pod(number: usize, word: &str) -> Pod {
             "creationTimestamp": "2026-01-01T00:00:00Z",
         },
         "spec": { "nodeName": "n", "containers": [] },
-        "status": { "phase": phase },
+        "status": { "phase": phase, "conditions": (what == "d")
+            .then(|| json!([{ "type": "DisruptionTarget", "status": "True" }])) },
     }))
     .unwrap()
 }
 
 fn decided(job: &Job, text: &str) -> Plan {
-    decide(job, &pods(text), &Record::default(), NOW.parse().unwrap())
+    decide(job, &pods(text), &Record::default(), false, NOW.parse().unwrap())
 }
 
 fn said(plan: &Plan) -> String {
@@ -123,24 +124,71 @@ fn c_103_indexes_are_filled_from_below_and_twins_go() {
 fn t_ctrl_25_c_106_whether_terminating_pods_are_replaced_is_the_policys_choice() {
     let failed = json!({ "parallelism": 1, "completions": 2, "podReplacementPolicy": "Failed" });
     let either = json!({ "parallelism": 1, "completions": 2 });
-    assert_eq!(said(&decided(&job(failed, json!({})), "t")), "");
-    let plan = decided(&job(either, json!({})), "t");
+    let plan = decided(&job(either.clone(), json!({})), "t");
     assert_eq!(plan.status.uncounted_terminated_pods.clone().unwrap().failed.unwrap(), ["u0"]);
     assert_eq!(plan.status.terminating, Some(1));
+    assert_eq!(plan.next, Some(Duration::from_secs(10)), "C-112");
+    // When that is over, and it is still going.
+    let indexed = |policy: &str| {
+        json!({ "parallelism": 2, "completions": 3, "completionMode": "Indexed",
+            "podReplacementPolicy": policy })
+    };
+    let cases = [
+        (either, "t", "+"),
+        (failed, "t", ""),
+        (indexed("TerminatingOrFailed"), "t0", "+0 +1"),
+        (indexed("Failed"), "t0", "+1"),
+        (indexed("Failed"), "t0 t1", ""),
+    ];
+    for (spec, there, expected) in cases {
+        let later = "2026-01-01T01:00:10Z".parse().unwrap();
+        let job = job(spec.clone(), json!({}));
+        let plan = decide(&job, &pods(there), &Record::default(), false, later);
+        assert_eq!(said(&plan), expected, "{spec} {there}");
+    }
 }
 
 #[test]
 fn c_112_a_failed_pod_is_replaced_after_a_wait() {
     let spec = json!({ "parallelism": 1, "completions": 1 });
     let mut all = pods("f");
-    let status = Arc::make_mut(&mut all[0]).status.as_mut().unwrap();
-    status.container_statuses = serde_json::from_value(json!([{ "name": "c", "image": "",
-        "imageID": "", "ready": false, "restartCount": 0,
-        "state": { "terminated": { "exitCode": 1, "finishedAt": "2026-01-01T00:59:57Z" } } }]))
-    .unwrap();
-    let plan = decide(&job(spec, json!({})), &all, &Record::default(), NOW.parse().unwrap());
+    ended_at(&mut all[0], "2026-01-01T00:59:57Z");
+    let plan = decide(&job(spec, json!({})), &all, &Record::default(), false, NOW.parse().unwrap());
     assert_eq!(said(&plan), "");
     assert_eq!(plan.next, Some(Duration::from_secs(7)));
+}
+
+/// The failed pod of `all` says when it ended.
+fn ended_at(pod: &mut Arc<Pod>, at: &str) {
+    let status = Arc::make_mut(pod).status.as_mut().unwrap();
+    status.container_statuses = serde_json::from_value(json!([{ "name": "c", "image": "",
+        "imageID": "", "ready": false, "restartCount": 0,
+        "state": { "terminated": { "exitCode": 1, "finishedAt": at } } }]))
+    .unwrap();
+}
+
+/// C-112: as upstream, a place among those that run at once is the lowest index's, also while it waits.
+#[test]
+fn c_103_c_117_an_index_that_waits_keeps_its_turn() {
+    let with = |parallelism: i32| {
+        job(
+            json!({ "parallelism": parallelism, "completions": 3, "completionMode": "Indexed",
+            "backoffLimit": 99, "backoffLimitPerIndex": 3 }),
+            json!({}),
+        )
+    };
+    let mut all = pods("f0!0");
+    ended_at(&mut all[0], "2026-01-01T00:59:57Z");
+    let cases = [(1, "", Some(7)), (2, "+1", Some(7))];
+    for (parallelism, expected, wait) in cases {
+        let now = NOW.parse().unwrap();
+        let plan = decide(&with(parallelism), &all, &Record::default(), false, now);
+        assert_eq!(said(&plan), expected, "{parallelism}");
+        assert_eq!(plan.next.map(|next| next.as_secs()), wait, "{parallelism}");
+    }
+    ended_at(&mut all[0], "2026-01-01T00:59:50Z");
+    let now = NOW.parse().unwrap();
+    assert_eq!(said(&decide(&with(1), &all, &Record::default(), false, now)), "+0");
 }
 
 #[test]
@@ -181,6 +229,68 @@ fn c_113_c_114_the_first_reason_to_fail_decides() {
     }
 }
 
+/// Each row has several reasons.
+#[test]
+fn c_113_c_118_of_several_reasons_the_first_in_order_counts() {
+    let indexed = |more: Value| {
+        let mut spec = json!({ "parallelism": 2, "completions": 2, "completionMode": "Indexed",
+            "backoffLimit": 99 });
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        spec
+    };
+    let ended = |type_: &str| {
+        json!({ "startTime": "2026-01-01T00:00:00Z", "conditions": [
+            { "type": type_, "status": "True", "reason": "Earlier", "message": "m" }] })
+    };
+    let started = json!({ "startTime": "2026-01-01T00:00:00Z" });
+    let enough = json!({ "rules": [{ "succeededIndexes": "0" }] });
+    let by_rule = json!({ "rules": [{ "action": "FailJob", "onPodConditions": [
+        { "type": "DisruptionTarget", "status": "True" }] }] });
+    let too_often = json!({ "backoffLimit": 0, "successPolicy": enough });
+    let too_late = json!({ "backoffLimit": 0, "activeDeadlineSeconds": 60 });
+    let by_index = |more: Value| {
+        let mut spec = indexed(json!({ "backoffLimitPerIndex": 0, "maxFailedIndexes": 0 }));
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        spec
+    };
+    let cases = [
+        (indexed(too_often.clone()), ended("SuccessCriteriaMet"), "s0 f1", "Earlier"),
+        (indexed(too_often.clone()), ended("FailureTarget"), "s0 f1", "Earlier"),
+        (
+            indexed(json!({ "backoffLimit": 0, "podFailurePolicy": by_rule })),
+            started.clone(),
+            "s0 d1",
+            "PodFailurePolicy",
+        ),
+        (indexed(too_late), started.clone(), "s0 f1", "BackoffLimitExceeded"),
+        (indexed(too_often), started.clone(), "s0 f1", "BackoffLimitExceeded"),
+        (
+            by_index(json!({ "activeDeadlineSeconds": 60 })),
+            started.clone(),
+            "s0 f1",
+            "DeadlineExceeded",
+        ),
+        (
+            by_index(json!({ "successPolicy": enough })),
+            started.clone(),
+            "s0 f1",
+            "MaxFailedIndexesExceeded",
+        ),
+        (
+            by_index(json!({ "maxFailedIndexes": 1, "successPolicy": enough })),
+            started.clone(),
+            "s0 f1",
+            "FailedIndexes",
+        ),
+        (indexed(json!({ "successPolicy": enough })), started.clone(), "s0 s1", "SuccessPolicy"),
+        (indexed(json!({})), started, "s0 s1", "CompletionsReached"),
+    ];
+    for (spec, status, pods, expected) in cases {
+        let plan = decided(&job(spec.clone(), status.clone()), pods);
+        assert_eq!(said(&plan), expected, "{spec} {status} {pods}");
+    }
+}
+
 #[test]
 fn c_117_a_failed_pod_stays_until_its_index_has_another() {
     let spec = json!({ "parallelism": 2, "completions": 2, "completionMode": "Indexed",
@@ -192,6 +302,39 @@ fn c_117_a_failed_pod_stays_until_its_index_has_another() {
     let plan = decided(&job(spec, json!({})), "f0!1 r0!2 r1");
     assert_eq!(plan.release.len(), 1);
     assert_eq!(plan.status.failed_indexes.as_deref(), Some(""));
+}
+
+#[test]
+fn c_117_t_ctrl_28_nothing_is_kept_for_another_pod_that_will_not_come() {
+    let spec = json!({ "parallelism": 2, "completions": 2, "completionMode": "Indexed",
+        "backoffLimitPerIndex": 1 });
+    let (now, going) = (NOW.parse().unwrap(), pods("t0 f1"));
+    let mut job = job(spec, json!({}));
+    let plan = decide(&job, &going, &Record::default(), false, now);
+    assert_eq!(plan.release.len(), 0, "others come");
+    let plan = decide(&job, &going, &Record::default(), true, now);
+    assert_eq!(plan.release.len(), 2, "the namespace goes");
+    job.metadata.deletion_timestamp = Some(Time(now));
+    let plan = decide(&job, &going, &Record::default(), false, now);
+    assert_eq!((plan.release.len(), plan.create.len()), (2, 0), "the Job goes");
+    assert_eq!(plan.status.uncounted_terminated_pods.unwrap().failed.unwrap(), ["u0", "u1"]);
+}
+
+/// Ended after the list was written and before the first finalizer went.
+#[test]
+fn c_109_what_is_listed_is_freed_also_if_the_list_is_full() {
+    let spec = json!({ "parallelism": 600, "completions": 600 });
+    let all = "s ".repeat(501);
+    let first = decided(&job(spec.clone(), json!({})), &all);
+    let listed = first.status.uncounted_terminated_pods.clone().unwrap().succeeded.unwrap();
+    assert_eq!((listed.len(), first.release.len(), first.more), (500, 500, true));
+    // The one that is not in the list comes before some that are.
+    let mut again = pods(&all);
+    again.rotate_right(1);
+    let status = serde_json::to_value(first.status).unwrap();
+    let now = NOW.parse().unwrap();
+    let plan = decide(&job(spec, status), &again, &Record::default(), false, now);
+    assert_eq!((plan.release.len(), plan.more), (500, true));
 }
 
 /// C-211
@@ -277,7 +420,8 @@ fn c_111_what_a_rule_ignores_does_not_count() {
     let disrupted = json!([{ "type": "DisruptionTarget", "status": "True" }]);
     let status = Arc::make_mut(&mut all[0]).status.as_mut().unwrap();
     status.conditions = serde_json::from_value(disrupted).unwrap();
-    let plan = decide(&job(ignored, json!({})), &all, &Record::default(), NOW.parse().unwrap());
+    let plan =
+        decide(&job(ignored, json!({})), &all, &Record::default(), false, NOW.parse().unwrap());
     assert_eq!(plan.finish, None);
     assert_eq!(plan.release.len(), 1, "it need not be kept");
     assert_eq!(plan.status.uncounted_terminated_pods, Some(Default::default()));
