@@ -1,6 +1,22 @@
 //! How pods come up: in order, and when they cannot, saying why.
 
+use crate::ground::Ground;
+use crate::harness::{Cluster, built_image, down, import};
 use crate::on_a_node;
+
+/// What is started below it works elsewhere.
+#[test]
+fn pods_run_below_a_relative_data_directory() {
+    let ground = Ground::look();
+    let dir = tempfile::tempdir().unwrap();
+    import(&dir.path().join("data"), &built_image("busybox"));
+    let cluster = Cluster::with_node_beside(dir, &[]);
+    cluster.kubectl().ok("kubectl run p --image=busybox:1 -- sleep 1000
+                          kubectl wait --for=condition=Ready pod/p --timeout=30s
+                          kubectl delete pod p --grace-period=1");
+    down(&cluster.data_dir());
+    ground.is_as_before(&cluster.data_dir());
+}
 
 /// W-1, N-38, N-40, N-41, N-76: init containers one after another, a sidecar in its place, then the rest.
 #[test]
