@@ -449,7 +449,7 @@ async fn follow_probes(
 async fn follow_objects(objects: Arc<Objects>, news: mpsc::Sender<News>) {
     loop {
         let uid = objects.changed().await;
-        if news.send(News::Look(uid)).await.is_err() {
+        if news.send(News::Anew(uid)).await.is_err() {
             return;
         }
     }

@@ -1,6 +1,7 @@
 //! Whole lives of pods on a node without a kernel. Each names the rules it holds a worker to.
 
 mod endings;
+mod held;
 mod kills;
 mod network;
 mod restarted;
