@@ -26,7 +26,7 @@ use crate::node_object::{
 use crate::parts::Parts;
 use crate::pods::Pods;
 use crate::probes::Prober;
-use crate::shutdown::{Cut, Host, How, Periods, Shutdown};
+use crate::shutdown::{Cut, Host, How, Periods, Shutdown, were};
 use crate::static_pods::{self, StaticPods};
 use crate::timeline::Timeline;
 use crate::traces::Traces;
@@ -515,10 +515,17 @@ pub async fn clear_away(
     say: impl Fn(String),
 ) -> Result<(), Error> {
     let sandboxes = runtime.sandboxes().await.map_err(Error::Runtime)?;
-    for sandbox in &sandboxes {
-        let pod = &sandbox.pod;
-        say(format!("ending {}/{}", pod.namespace, pod.name));
-        end_sandbox(&runtime, sandbox).await.map_err(Error::Runtime)?;
+    let ended = futures::future::join_all(sandboxes.iter().map(|sandbox| {
+        say(format!("ending {}/{}", sandbox.pod.namespace, sandbox.pod.name));
+        end_sandbox(&runtime, sandbox)
+    }));
+    for (sandbox, ended) in sandboxes.iter().zip(ended.await) {
+        let killed = ended.map_err(Error::Runtime)?;
+        if !killed.is_empty() {
+            let (pod, killed) = (&sandbox.pod, were(&killed));
+            let short = "did not end within two seconds, all that there is without a landfall";
+            say(format!("{}/{} {short}: {killed} killed", pod.namespace, pod.name));
+        }
     }
     let pods = data_dir.join("kubelet/pods");
     crate::volumes::clear_away(&pods).map_err(|source| Error::Directory { path: pods, source })?;
