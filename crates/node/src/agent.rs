@@ -42,6 +42,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
@@ -179,6 +180,7 @@ pub async fn start(client: Client, mut config: Config) -> Result<Running, Error>
         pods,
         node: registration.subscribe(),
         deadlines: deadlines(&config)?,
+        dns_told: AtomicBool::new(false),
         started_at: clock::now(),
     });
     let cache =
