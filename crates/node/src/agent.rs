@@ -73,6 +73,8 @@ pub struct Config {
     /// Static pods.
     pub manifests: Option<PathBuf>,
     pub cluster_dns: Vec<IpAddr>,
+    /// Where Services have their addresses: what pods send there does not leave the cluster.
+    pub service_cidrs: Vec<String>,
     /// The cgroup that all pods are below: `/kubepods`.
     pub cgroup: String,
     /// When pods are evicted: `memory.available<100Mi,…`. None: upstream's thresholds.
@@ -373,7 +375,11 @@ async fn network(
     };
     let path = traces.write(&config.data_dir);
     path.map_err(|source| Error::Directory { path: config.data_dir.clone(), source })?;
-    let opened = network::Pods::open(traces.network(&config.data_dir)).await;
+    let services = config.service_cidrs.iter().map(|range| range.parse::<network::Cidr>());
+    let services = services.collect::<Result<Vec<_>, _>>().map_err(Error::Network)?;
+    let shared =
+        network::PodsConfig { service_cidrs: services, ..traces.network(&config.data_dir) };
+    let opened = network::Pods::open(shared).await;
     Ok(Some(Arc::new(opened.map_err(Error::Network)?)))
 }
 
