@@ -318,7 +318,7 @@ pub(crate) enum ImageCommand {
         #[arg(long, value_name = "DIR", value_parser = directory(), default_value = DATA_DIR)]
         data_dir: PathBuf,
     },
-    /// Remove an image
+    /// Remove an image; of one that has several names, by name, only that name
     Rm {
         /// Its name, digest or id
         image: String,
