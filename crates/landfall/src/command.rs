@@ -348,6 +348,9 @@ pub(crate) struct TimelineCommand {
     /// How the cluster is reached; by default $KUBECONFIG, ~/.kube/config, or that of `landfall up`
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
+    /// Instead: the data directory of the landfall whose kubeconfig is used
+    #[arg(long, value_name = "DIR", value_parser = directory(), conflicts_with = "kubeconfig")]
+    pub(crate) data_dir: Option<PathBuf>,
     /// Of several pods that had this name, the one whose uid begins like this
     #[arg(long, value_name = "UID")]
     pub(crate) uid: Option<String>,
