@@ -9,6 +9,9 @@ use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Where the server gives Services their addresses.
+const SERVICES: &str = "10.96.0.0/16";
+
 /// What the agent shows to whoever calls it, and whose callers it knows (PEM).
 pub(crate) struct Serving {
     pub(crate) shown: Arc<tls::Shown>,
@@ -34,6 +37,7 @@ pub(crate) async fn start(
         link: options.pod_link.clone(),
         manifests: options.pod_manifests.clone(),
         cluster_dns: Vec::new(),
+        service_cidrs: vec![SERVICES.to_owned()],
         cgroup: cgroup(&options.pod_link),
         eviction_hard: options.eviction_hard.clone(),
         pod_pids_limit: options.pod_pids_limit,

@@ -1,6 +1,7 @@
 //! What a person can type.
 
 use anyhow::{Context, bail};
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use server::StoreChoice;
 use std::net::{IpAddr, SocketAddr};
@@ -12,6 +13,12 @@ pub(crate) const DATA_DIR: &str = "/var/lib/landfall";
 
 /// What the pods' network is called unless told otherwise.
 pub(crate) const POD_LINK: &str = "lf0";
+
+/// A data directory, said in full: what is started below it works elsewhere, and so may whoever reads
+/// where the kubeconfig is.
+fn directory() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(std::path::absolute)
+}
 
 /// Kubernetes in one file.
 ///
@@ -45,7 +52,7 @@ pub(crate) enum Command {
     /// containers, no restart counted, no log line and no exit code lost. Waits until landfall is gone.
     Stop {
         /// The data directory of the landfall to stop
-        #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
+        #[arg(long, value_name = "DIR", value_parser = directory(), default_value = DATA_DIR)]
         data_dir: PathBuf,
     },
     /// End a cluster: its pods, each within its grace period, then landfall itself
@@ -59,7 +66,7 @@ pub(crate) enum Command {
     /// next `landfall up` finds them. Also clears away what a landfall that was killed has left running.
     Down {
         /// The data directory of the landfall to end
-        #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
+        #[arg(long, value_name = "DIR", value_parser = directory(), default_value = DATA_DIR)]
         data_dir: PathBuf,
     },
     /// Run the API server (and, unless told not to, the controllers) without a node
@@ -268,7 +275,7 @@ pub(crate) enum GraceAfterRestart {
 #[derive(Args)]
 pub(crate) struct NodeCommand {
     /// Where everything is kept
-    #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
+    #[arg(long, value_name = "DIR", value_parser = directory(), default_value = DATA_DIR)]
     pub(crate) data_dir: PathBuf,
     /// The API server to work for, as https://HOST:PORT
     #[arg(long, value_name = "URL", required_unless_present = "kubeconfig")]
@@ -294,7 +301,7 @@ pub(crate) enum ImageCommand {
         /// The archive, or the directory of an OCI layout
         file: PathBuf,
         /// The data directory of the landfall that shall have them
-        #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
+        #[arg(long, value_name = "DIR", value_parser = directory(), default_value = DATA_DIR)]
         data_dir: PathBuf,
     },
     /// Fetch an image from its registry, as pods that name it would
@@ -302,21 +309,21 @@ pub(crate) enum ImageCommand {
         /// Its name: `nginx:1.27`, `registry.example/team/app@sha256:…`
         image: String,
         /// The data directory of the landfall that shall have it
-        #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
+        #[arg(long, value_name = "DIR", value_parser = directory(), default_value = DATA_DIR)]
         data_dir: PathBuf,
     },
     /// Show the images that are here
     List {
         /// The data directory to look into
-        #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
+        #[arg(long, value_name = "DIR", value_parser = directory(), default_value = DATA_DIR)]
         data_dir: PathBuf,
     },
-    /// Remove an image
+    /// Remove an image; of one that has several names, by name, only that name
     Rm {
         /// Its name, digest or id
         image: String,
         /// The data directory to remove it from
-        #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
+        #[arg(long, value_name = "DIR", value_parser = directory(), default_value = DATA_DIR)]
         data_dir: PathBuf,
     },
 }
@@ -326,7 +333,7 @@ pub(crate) enum TokenCommand {
     /// Make a token with which nodes can join for a day, and print the command that uses it
     Create {
         /// The data directory of the cluster
-        #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
+        #[arg(long, value_name = "DIR", value_parser = directory(), default_value = DATA_DIR)]
         data_dir: PathBuf,
     },
 }
@@ -341,6 +348,9 @@ pub(crate) struct TimelineCommand {
     /// How the cluster is reached; by default $KUBECONFIG, ~/.kube/config, or that of `landfall up`
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
+    /// Instead: the data directory of the landfall whose kubeconfig is used
+    #[arg(long, value_name = "DIR", value_parser = directory(), conflicts_with = "kubeconfig")]
+    pub(crate) data_dir: Option<PathBuf>,
     /// Of several pods that had this name, the one whose uid begins like this
     #[arg(long, value_name = "UID")]
     pub(crate) uid: Option<String>,
@@ -361,7 +371,7 @@ pub(crate) struct ServerOptions {
 #[derive(Args)]
 pub(crate) struct Common {
     /// Where everything is kept
-    #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
+    #[arg(long, value_name = "DIR", value_parser = directory(), default_value = DATA_DIR)]
     pub(crate) data_dir: PathBuf,
     /// The address and port to answer on; port 0 takes any free one
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:6443")]
@@ -442,6 +452,40 @@ mod tests {
         let cli = Cli::try_parse_from(line).map_err(|error| error.to_string())?;
         let Command::Up(options) = cli.command else { unreachable!("it says up") };
         options.node.shutdown.periods().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_data_directory_is_said_in_full_by_every_command_that_takes_one() {
+        let wanted = std::env::current_dir().unwrap().join("here");
+        for words in [
+            &["up"][..],
+            &["server"],
+            &["node", "--server", "s", "--token", "t"],
+            &["stop"],
+            &["down"],
+            &["token", "create"],
+            &["image", "list"],
+            &["image", "rm", "i"],
+            &["image", "pull", "i"],
+            &["image", "import", "f"],
+        ] {
+            let line = ["landfall"].iter().chain(words).chain(&["--data-dir", "here"]);
+            let data_dir = match Cli::try_parse_from(line).unwrap().command {
+                Command::Up(options) => options.common.data_dir,
+                Command::Server(options) => options.common.data_dir,
+                Command::Node(options) => options.data_dir,
+                Command::Stop { data_dir } | Command::Down { data_dir } => data_dir,
+                Command::Token(TokenCommand::Create { data_dir })
+                | Command::Image(
+                    ImageCommand::List { data_dir }
+                    | ImageCommand::Rm { data_dir, .. }
+                    | ImageCommand::Pull { data_dir, .. }
+                    | ImageCommand::Import { data_dir, .. },
+                ) => data_dir,
+                _ => unreachable!("it has no data directory"),
+            };
+            assert_eq!(data_dir, wanted, "{words:?}");
+        }
     }
 
     fn table(rows: &[(i32, u64)]) -> node::Periods {

@@ -35,9 +35,11 @@ fn import(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
         .import(file, &|done| progress.show(done))
         .with_context(|| format!("{} was not imported", file.display()))?;
     progress.clear();
-    for image in images {
-        let name = image.tags.first().unwrap_or(&image.id);
-        println!("imported {name} ({}), {}", short(&image.id), size(image.size));
+    for image in &images {
+        let names = if image.tags.is_empty() { vec![image.id.clone()] } else { image.tags.clone() };
+        for name in names {
+            println!("imported {name} ({}), {}", short(&image.id), size(image.size));
+        }
     }
     Ok(())
 }
@@ -78,8 +80,17 @@ fn remove(image: &str, data_dir: &Path) -> anyhow::Result<()> {
     let found = found.with_context(|| {
         format!("there is no image {image:?} here; `landfall image list` shows those that are")
     })?;
+    let id = short(&found.id);
+    if let Some(others) = store.untag(image)? {
+        println!("removed the name {image}; the image ({id}) is still here: {}", others.join(", "));
+        return Ok(());
+    }
     wait(store.remove(&found.id))??;
-    println!("removed {image} ({})", short(&found.id));
+    let more = found.tags.get(1..).is_some_and(|more| !more.is_empty());
+    match more {
+        true => println!("removed {image} ({id}), all its names: {}", found.tags.join(", ")),
+        false => println!("removed {image} ({id})"),
+    }
     Ok(())
 }
 

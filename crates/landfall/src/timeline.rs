@@ -106,6 +106,9 @@ fn kubeconfig(options: &TimelineCommand) -> anyhow::Result<PathBuf> {
     if let Some(given) = &options.kubeconfig {
         return Ok(given.clone());
     }
+    if let Some(data_dir) = &options.data_dir {
+        return Ok(data_dir.join("kubeconfig"));
+    }
     let named = std::env::var_os("KUBECONFIG").filter(|path| !path.is_empty());
     let named = named.and_then(|paths| std::env::split_paths(&paths).next());
     let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".kube/config"));
@@ -123,4 +126,25 @@ fn kubeconfig(options: &TimelineCommand) -> anyhow::Result<PathBuf> {
 fn width() -> usize {
     let told = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     told.unwrap_or(WIDTH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{Cli, Command};
+    use clap::Parser;
+
+    fn chosen(words: &[&str]) -> Result<PathBuf, String> {
+        let line = ["landfall", "timeline", "web"].iter().chain(words);
+        let cli = Cli::try_parse_from(line).map_err(|error| error.to_string())?;
+        let Command::Timeline(options) = cli.command else { unreachable!("it says timeline") };
+        kubeconfig(&options).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_data_directory_names_its_kubeconfig() {
+        assert_eq!(chosen(&["--data-dir", "/x"]), Ok("/x/kubeconfig".into()));
+        assert_eq!(chosen(&["--kubeconfig", "/y"]), Ok("/y".into()));
+        assert!(chosen(&["--data-dir", "/x", "--kubeconfig", "/y"]).is_err());
+    }
 }

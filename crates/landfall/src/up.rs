@@ -10,6 +10,7 @@ use client::Client;
 use runtime::Precedence;
 use server::authn::User;
 use server::{Config, Running};
+use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -245,5 +246,7 @@ const LOGGED: &str = "warn,node::images::progress=info";
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("LANDFALL_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(LOGGED));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let terminal = std::io::stderr().is_terminal();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(terminal);
+    log.with_writer(std::io::stderr).init();
 }

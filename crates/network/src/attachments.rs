@@ -39,7 +39,7 @@ impl Inner {
     pub(crate) fn open(config: PodsConfig, home: Namespace) -> Result<Inner> {
         fs::create_dir_all(&config.netns_dir).map_err(Error::io("create", &config.netns_dir))?;
         let disk = Records::open(&config.state_dir)?;
-        let rules = Rules::open(&config.table, &config.cidrs, &config.cluster_cidrs)?;
+        let rules = Rules::open(&config)?;
         let places = Places::new(&config.cidrs, disk.last());
         let state = Mutex::new(State { records: BTreeMap::new(), places });
         let inner =

@@ -37,6 +37,9 @@ pub struct PodsConfig {
     /// Ranges that pods reach with their own address: those of all the cluster's pods. This node's
     /// own are always among them.
     pub cluster_cidrs: Vec<Cidr>,
+    /// Ranges of Services' addresses. What pods send there and nobody has taken up is refused: it would
+    /// leave by the default route, with whatever it carries, to hosts that are not of the cluster.
+    pub service_cidrs: Vec<Cidr>,
     /// Name of our packet rules' table, in family `ip` and `ip6`. It belongs to us whole.
     pub table: String,
     pub mtu: u32,

@@ -7,9 +7,9 @@ use crate::addresses::GATEWAY;
 use crate::conntrack::Connection;
 use crate::nft::{
     self, Batch, Chain, ChainKind, Direction, Element, Family, Field, Hook, Key, Kind, Priority,
-    Rule, Set, Table,
+    Reject, Rule, Set, Table,
 };
-use crate::{Cidr, Error, HostPort, Protocol, Result};
+use crate::{Cidr, Error, HostPort, PodsConfig, Protocol, Result};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -31,8 +31,8 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    pub(crate) fn open(name: &str, own: &[Cidr], cluster: &[Cidr]) -> Result<Rules> {
-        let families = own.iter().map(|range| FamilyRules::new(name, range, own, cluster));
+    pub(crate) fn open(config: &PodsConfig) -> Result<Rules> {
+        let families = config.cidrs.iter().map(|range| FamilyRules::new(config, range));
         Ok(Rules {
             connection: nft::Connection::open()?,
             families: families.collect(),
@@ -169,6 +169,7 @@ struct FamilyRules {
     own: Cidr,
     /// Where pods go with their own address.
     kept: Vec<Cidr>,
+    services: Vec<Cidr>,
     gateway: IpAddr,
     at_address: Set,
     at_any: Set,
@@ -176,17 +177,20 @@ struct FamilyRules {
 }
 
 impl FamilyRules {
-    fn new(name: &str, range: &Cidr, own: &[Cidr], cluster: &[Cidr]) -> FamilyRules {
+    fn new(config: &PodsConfig, range: &Cidr) -> FamilyRules {
         let ipv4 = range.is_ipv4();
         let address = Kind::address(ipv4);
-        let mut kept: Vec<Cidr> = own.iter().chain(cluster).copied().collect();
+        let mut kept: Vec<Cidr> =
+            config.cidrs.iter().chain(&config.cluster_cidrs).copied().collect();
         kept.push(Cidr::multicast(ipv4));
         kept.retain(|kept| kept.is_ipv4() == ipv4);
         kept.sort();
         kept.dedup();
+        let services = config.service_cidrs.iter().filter(|range| range.is_ipv4() == ipv4);
         let to = [address, Kind::Port];
         FamilyRules {
-            table: Table::new(if ipv4 { Family::Ipv4 } else { Family::Ipv6 }, name),
+            table: Table::new(if ipv4 { Family::Ipv4 } else { Family::Ipv6 }, &config.table),
+            services: services.copied().collect(),
             ipv4,
             own: *range,
             kept,
@@ -224,6 +228,7 @@ impl FamilyRules {
             batch.add_rule(table, POSTROUTING, &rule);
         }
         self.guard_loopback(batch);
+        self.guard_services(batch);
     }
 
     /// What is sent to the node itself may be meant for a pod (NET-9).
@@ -279,6 +284,19 @@ impl FamilyRules {
         let outside = || Rule::new().not_from_interface("lo");
         batch.add_rule(table, NAME, &outside().destination_in(&range).drop());
         batch.add_rule(table, NAME, &outside().source_in(&range).drop());
+    }
+
+    /// What is for a Service, and was not redirected to one of its pods, is for nobody: refused, as
+    /// upstream refuses what has no endpoints.
+    fn guard_services(&self, batch: &mut Batch) {
+        const NAME: &str = "service-guard";
+        let (kind, hook) = (ChainKind::Filter, Hook::Forward);
+        batch.add_chain(&self.table, &Chain::at(NAME, kind, hook, Priority::FILTER));
+        for range in &self.services {
+            let rule = Rule::new().comment("nobody answers for this Service");
+            let rule = rule.source_in(&self.own).destination_in(range);
+            batch.add_rule(&self.table, NAME, &rule.reject(Reject::PortUnreachable));
+        }
     }
 
     fn add(&self, batch: &mut Batch, pod: &PodPorts) {

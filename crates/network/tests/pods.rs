@@ -70,6 +70,25 @@ fn only_what_leaves_the_cluster_is_masqueraded() {
 }
 
 #[test]
+fn what_is_for_a_service_that_nobody_answers_for_does_not_leave_the_node() {
+    alone(|directory| async move {
+        let outside = outside(&directory);
+        inside(&outside, || run("ip address add 10.96.0.1/32 dev lo"));
+        run("ip route add default via 192.0.2.2");
+        let pods = open(&directory).await;
+        let pod = pods.attach("a", &[]).await.unwrap();
+        serve_tcp(Some(&outside), 443, "a stranger");
+        serve_udp(&outside, 53, "a stranger");
+        let refused = call_tcp(Some(&pod.netns), "10.96.0.1:443").unwrap_err();
+        assert_eq!(refused, std::io::ErrorKind::ConnectionRefused);
+        assert_eq!(call_udp(Some(&pod.netns), "10.96.0.1:53", 9), None);
+        // Others may have that address to themselves.
+        assert!(call_tcp(Some(&pod.netns), "192.0.2.2:443").is_ok());
+        assert!(call_tcp(None, "10.96.0.1:443").is_ok());
+    });
+}
+
+#[test]
 fn host_ports_lead_to_the_pod_from_everywhere() {
     // N-51, NET-9, NET-11.
     alone(|directory| async move {

@@ -26,7 +26,7 @@ use crate::node_object::{
 use crate::parts::Parts;
 use crate::pods::Pods;
 use crate::probes::Prober;
-use crate::shutdown::{Cut, Host, How, Periods, Shutdown};
+use crate::shutdown::{Cut, Host, How, Periods, Shutdown, were};
 use crate::static_pods::{self, StaticPods};
 use crate::timeline::Timeline;
 use crate::traces::Traces;
@@ -42,6 +42,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
@@ -72,6 +73,8 @@ pub struct Config {
     /// Static pods.
     pub manifests: Option<PathBuf>,
     pub cluster_dns: Vec<IpAddr>,
+    /// Where Services have their addresses: what pods send there does not leave the cluster.
+    pub service_cidrs: Vec<String>,
     /// The cgroup that all pods are below: `/kubepods`.
     pub cgroup: String,
     /// When pods are evicted: `memory.available<100Mi,…`. None: upstream's thresholds.
@@ -179,6 +182,7 @@ pub async fn start(client: Client, mut config: Config) -> Result<Running, Error>
         pods,
         node: registration.subscribe(),
         deadlines: deadlines(&config)?,
+        dns_told: AtomicBool::new(false),
         started_at: clock::now(),
     });
     let cache =
@@ -371,7 +375,11 @@ async fn network(
     };
     let path = traces.write(&config.data_dir);
     path.map_err(|source| Error::Directory { path: config.data_dir.clone(), source })?;
-    let opened = network::Pods::open(traces.network(&config.data_dir)).await;
+    let services = config.service_cidrs.iter().map(|range| range.parse::<network::Cidr>());
+    let services = services.collect::<Result<Vec<_>, _>>().map_err(Error::Network)?;
+    let shared =
+        network::PodsConfig { service_cidrs: services, ..traces.network(&config.data_dir) };
+    let opened = network::Pods::open(shared).await;
     Ok(Some(Arc::new(opened.map_err(Error::Network)?)))
 }
 
@@ -449,7 +457,7 @@ async fn follow_probes(
 async fn follow_objects(objects: Arc<Objects>, news: mpsc::Sender<News>) {
     loop {
         let uid = objects.changed().await;
-        if news.send(News::Look(uid)).await.is_err() {
+        if news.send(News::Anew(uid)).await.is_err() {
             return;
         }
     }
@@ -515,10 +523,17 @@ pub async fn clear_away(
     say: impl Fn(String),
 ) -> Result<(), Error> {
     let sandboxes = runtime.sandboxes().await.map_err(Error::Runtime)?;
-    for sandbox in &sandboxes {
-        let pod = &sandbox.pod;
-        say(format!("ending {}/{}", pod.namespace, pod.name));
-        end_sandbox(&runtime, sandbox).await.map_err(Error::Runtime)?;
+    let ended = futures::future::join_all(sandboxes.iter().map(|sandbox| {
+        say(format!("ending {}/{}", sandbox.pod.namespace, sandbox.pod.name));
+        end_sandbox(&runtime, sandbox)
+    }));
+    for (sandbox, ended) in sandboxes.iter().zip(ended.await) {
+        let killed = ended.map_err(Error::Runtime)?;
+        if !killed.is_empty() {
+            let (pod, killed) = (&sandbox.pod, were(&killed));
+            let short = "did not end within two seconds, all that there is without a landfall";
+            say(format!("{}/{} {short}: {killed} killed", pod.namespace, pod.name));
+        }
     }
     let pods = data_dir.join("kubelet/pods");
     crate::volumes::clear_away(&pods).map_err(|source| Error::Directory { path: pods, source })?;

@@ -29,6 +29,7 @@ mod resources;
 mod security;
 
 pub(crate) use containers::{PodContainer, containers};
+pub(crate) use dns::MISSING_CLUSTER_DNS;
 pub(crate) use downward::{amount, field, resource};
 pub(crate) use facts::NodeFacts;
 pub(crate) use files::{make_directory, make_pod_directories};
@@ -91,7 +92,7 @@ pub(crate) fn sandbox(
     Ok(spec)
 }
 
-/// DNSConfigForming and MissingClusterDNS (N-60), to be told when a sandbox is made.
+/// DNSConfigForming, and MissingClusterDNS of the node (N-60), to be told when a sandbox is made.
 pub(crate) fn dns_warnings(pod: &Pod, facts: &NodeFacts) -> Vec<Warning> {
     dns::dns(pod, facts, &files::nodes_resolv_conf(facts)).1
 }

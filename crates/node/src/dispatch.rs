@@ -32,6 +32,8 @@ pub(crate) enum News {
     Static(Arc<Vec<Arc<Pod>>>),
     /// Look again at this pod.
     Look(String),
+    /// Something that this pod uses has come or changed.
+    Anew(String),
     /// Look again at all of them.
     LookAtAll,
     /// The node wants this pod to end.
@@ -130,6 +132,11 @@ impl Dispatch {
             News::Look(uid) => {
                 if let Some(worker) = self.workers.get(&uid) {
                     worker.news.notify_one();
+                }
+            }
+            News::Anew(uid) => {
+                if let Some(worker) = self.workers.get(&uid) {
+                    worker.try_anew();
                 }
             }
             News::LookAtAll => self.workers.values().for_each(|worker| worker.news.notify_one()),

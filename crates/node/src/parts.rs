@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::Node;
 use runtime::Runtime;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use tokio::sync::watch;
 
 pub(crate) struct Parts {
@@ -41,6 +42,8 @@ pub(crate) struct Parts {
     pub(crate) log_links: std::path::PathBuf,
     /// None: an ending that an agent before this one began starts over (T-NODE-11).
     pub(crate) deadlines: Option<Deadlines>,
+    /// It was said that there is no cluster DNS.
+    pub(crate) dns_told: AtomicBool,
     /// When this agent began.
     pub(crate) started_at: jiff::Timestamp,
 }

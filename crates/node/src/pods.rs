@@ -8,6 +8,8 @@ use std::sync::{Arc, RwLock};
 #[derive(Default)]
 pub struct Pods {
     known: RwLock<BTreeMap<String, Arc<Pod>>>,
+    /// Those that are gone, while somebody wants to know how they ended.
+    gone: RwLock<Option<BTreeMap<String, Arc<Pod>>>>,
 }
 
 impl Pods {
@@ -37,7 +39,27 @@ impl Pods {
     }
 
     pub fn remove(&self, uid: &str) {
-        self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(uid);
+        let removed =
+            self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(uid);
+        let mut gone = self.gone.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let (Some(gone), Some(pod)) = (gone.as_mut(), removed) {
+            gone.insert(uid.to_owned(), pod);
+        }
+    }
+
+    /// From now on pods are remembered also when they are gone, or no longer.
+    pub(crate) fn remember(&self, remember: bool) {
+        *self.gone.write().unwrap_or_else(|poisoned| poisoned.into_inner()) =
+            remember.then(BTreeMap::new);
+    }
+
+    /// As it was last, also if it is gone since [`Pods::remember`].
+    pub(crate) fn last_of(&self, uid: &str) -> Option<Arc<Pod>> {
+        let gone = || {
+            let gone = self.gone.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+            gone.as_ref()?.get(uid).cloned()
+        };
+        self.by_uid(uid).or_else(gone)
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<String, Arc<Pod>>> {

@@ -14,6 +14,7 @@ mod wire;
 
 pub(crate) use host::Host;
 
+pub(crate) use cut::were;
 pub use cut::{Cut, How};
 pub use plan::{Period, Periods};
 
@@ -71,6 +72,8 @@ impl Shutdown {
     ) -> Vec<Cut> {
         let _alone = self.running.lock().await;
         let since = clock::now();
+        // One that is being deleted takes its status with it when it has ended.
+        self.parts.pods.remember(true);
         self.metric("kubelet_graceful_shutdown_start_time_seconds");
         let groups = groups(&self.periods, self.close().await);
         let count: usize = groups.iter().map(|group| group.pods.len()).sum();
@@ -82,6 +85,7 @@ impl Shutdown {
         }
         self.wait_for_stragglers(&told).await;
         let cuts = self.cuts(told, since).await;
+        self.parts.pods.remember(false);
         self.told_not_ready().await;
         self.metric("kubelet_graceful_shutdown_end_time_seconds");
         cuts
@@ -198,7 +202,7 @@ impl Shutdown {
                 let running = self.runs(&uid).await;
                 cuts.push(told.how(How::Left { running }));
             } else {
-                cuts.extend(told.ended(self.parts.pods.by_uid(&uid).as_deref(), since));
+                cuts.extend(told.ended(self.parts.pods.last_of(&uid).as_deref(), since));
             }
         }
         cuts.sort_by(|a, b| a.pod.cmp(&b.pod));

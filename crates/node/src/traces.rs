@@ -34,6 +34,7 @@ impl Traces {
             link: self.link.clone(),
             cidrs: self.cidrs.iter().filter_map(|cidr| cidr.parse().ok()).collect(),
             cluster_cidrs: Vec::new(),
+            service_cidrs: Vec::new(),
             table: format!("landfall-{}", self.link),
             mtu: 1500,
         }

@@ -10,6 +10,7 @@
 mod bringup;
 pub(crate) mod cleanup;
 mod ending;
+mod held;
 mod notes;
 pub(crate) mod observe;
 mod resize;
@@ -32,6 +33,7 @@ use lifecycle::termination::pod_grace;
 use lifecycle::timeline::What;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -70,13 +72,22 @@ pub(crate) struct Handle {
     pub(crate) orders: Arc<watch::Sender<Orders>>,
     /// Look again: something happened to a container, a probe turned, a ConfigMap changed.
     pub(crate) news: Arc<Notify>,
+    /// What did not work may work now.
+    anew: Arc<AtomicBool>,
 }
 
 impl Handle {
     pub(crate) fn new(pod: Arc<Pod>) -> (Handle, watch::Receiver<Orders>) {
         let (orders, received) =
             watch::channel(Orders { pod, mirror: None, gone: false, kill: None });
-        (Handle { orders: Arc::new(orders), news: Arc::new(Notify::new()) }, received)
+        let (orders, news, anew) = (Arc::new(orders), Arc::new(Notify::new()), Arc::default());
+        (Handle { orders, news, anew }, received)
+    }
+
+    /// Something that the pod uses has come or changed.
+    pub(crate) fn try_anew(&self) {
+        self.anew.store(true, Ordering::Relaxed);
+        self.news.notify_one();
     }
 
     pub(crate) fn update(&self, pod: Arc<Pod>) {
@@ -109,6 +120,7 @@ pub(crate) struct Worker {
     parts: Arc<Parts>,
     orders: watch::Receiver<Orders>,
     news: Arc<Notify>,
+    anew: Arc<AtomicBool>,
     pod: Arc<Pod>,
     uid: String,
     report: Report,
@@ -119,6 +131,7 @@ pub(crate) struct Worker {
     backoffs: Backoffs,
     /// Why containers wait, until an attempt succeeds.
     failures: BTreeMap<String, StartFailure>,
+    held: Option<held::Held>,
     memory: observe::Memory,
     /// A part of the pod that was being ended when the whole was to end.
     underway: Option<ending::Drive>,
@@ -162,6 +175,7 @@ impl Worker {
             parts,
             orders,
             news: handle.news.clone(),
+            anew: handle.anew.clone(),
             uid: pod.metadata.uid.clone().unwrap_or_default(),
             status: pod.status.clone().unwrap_or_default(),
             pod,
@@ -169,6 +183,7 @@ impl Worker {
             verdict: None,
             backoffs: Backoffs::default(),
             failures: BTreeMap::new(),
+            held: None,
             memory: observe::Memory::default(),
             underway: None,
             notes: notes::Notes::default(),

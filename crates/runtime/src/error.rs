@@ -31,6 +31,12 @@ pub enum Error {
     Io { doing: &'static str, path: PathBuf, source: std::io::Error },
 }
 
+/// `no such file or directory`: the kernel's words without the number, in lower case.
+pub(crate) fn plain(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_lowercase()
+}
+
 impl Error {
     pub fn is_not_found(&self) -> bool {
         matches!(self, Error::NotFound { .. })

@@ -158,6 +158,7 @@ async fn run(place: &Place, agent: &Agent, life: &Arc<Life>) {
             link: "sim".into(),
             manifests: None,
             cluster_dns: Vec::new(),
+            service_cidrs: Vec::new(),
             cgroup: "/sim".into(),
             eviction_hard: Some(String::new()),
             pod_pids_limit: None,

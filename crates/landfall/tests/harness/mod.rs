@@ -89,6 +89,14 @@ impl Cluster {
         Cluster { _ends: Some(ends), ..Cluster::run(command, dir, args) }
     }
 
+    /// The same, started beside its data directory and told of it from there.
+    pub(crate) fn with_node_beside(dir: TempDir, args: &[&str]) -> Cluster {
+        let mut command = up(Path::new("data"));
+        command.current_dir(dir.path()).args(node_args(std::process::id()));
+        let ends = Ends(dir.path().join("data"));
+        Cluster { _ends: Some(ends), ..Cluster::run(command, dir, args) }
+    }
+
     fn run(mut command: Command, dir: TempDir, args: &[&str]) -> Cluster {
         let process = Background::spawn(command.args(args));
         let ready = process.line("ready", START_MAX);

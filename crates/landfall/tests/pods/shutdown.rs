@@ -195,6 +195,20 @@ fn down_does_not_wait_for_ever_for_a_pod_that_is_stuck() {
     ground.is_as_before(&cluster.data_dir());
 }
 
+/// A log in a file is text.
+#[test]
+fn a_log_that_is_not_a_terminal_has_no_colours() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = crate::harness::up(dir.path());
+    command.args(["--no-node", "--no-scheduler"]).env("LANDFALL_LOG", "debug");
+    let mut landfall = Background::spawn(&mut command);
+    landfall.line("ready", LONG);
+    signal(landfall.id(), "TERM");
+    assert_eq!(landfall.exit(LONG), Some(0), "{}", landfall.stderr());
+    let said = landfall.stderr();
+    assert!(said.contains("DEBUG") && !said.contains('\x1b'), "{said}");
+}
+
 #[test]
 fn a_second_start_on_the_same_directory_takes_nothing_from_the_first() {
     let cluster = Cluster::start(&[]);

@@ -1,6 +1,40 @@
 //! How pods come up: in order, and when they cannot, saying why.
 
+use crate::ground::Ground;
+use crate::harness::{Cluster, built_image, down, import, other_runtime};
 use crate::on_a_node;
+use std::process::Command;
+
+/// What is started below it works elsewhere.
+#[test]
+fn pods_run_below_a_relative_data_directory() {
+    let ground = Ground::look();
+    let dir = tempfile::tempdir().unwrap();
+    import(&dir.path().join("data"), &built_image("busybox"));
+    let cluster = Cluster::with_node_beside(dir, &[]);
+    cluster.kubectl().ok("kubectl run p --image=busybox:1 -- sleep 1000
+                          kubectl wait --for=condition=Ready pod/p --timeout=30s
+                          kubectl delete pod p --grace-period=1");
+    down(&cluster.data_dir());
+    ground.is_as_before(&cluster.data_dir());
+}
+
+/// What pods send to Services does not leave the node: the guard's range is the one that Services get
+/// their addresses from.
+#[test]
+fn addresses_of_services_are_guarded() {
+    if other_runtime().is_some() {
+        return; // It brings the network.
+    }
+    on_a_node(&[], |_, kubectl| {
+        let range = kubectl.ok("kubectl get servicecidr kubernetes -o jsonpath='{.spec.cidrs[0]}'");
+        let table = format!("landfall-t{:x}", std::process::id() % 0x10_0000);
+        let rules = Command::new("nft").args(["list", "table", "ip", &table]).output().unwrap();
+        let rules = String::from_utf8_lossy(&rules.stdout).into_owned();
+        let refused = format!("ip daddr {} reject", range.trim());
+        assert!(rules.contains(&refused), "{refused} is not in {rules}");
+    });
+}
 
 /// W-1, N-38, N-40, N-41, N-76: init containers one after another, a sidecar in its place, then the rest.
 #[test]

@@ -81,30 +81,39 @@ where
     }
 }
 
-/// Grace 1, so two seconds for a stop signal; no hook, for the spec is lost; no status (T-NODE-13).
+/// Grace 1, so two seconds for a stop signal; no hook, for the spec is lost; no status (T-NODE-13). The
+/// answer: containers that did not end in that time and were killed.
 pub(super) async fn end_sandbox(
     runtime: &Arc<dyn Runtime>,
     sandbox: &runtime::Sandbox,
-) -> runtime::Result<()> {
+) -> runtime::Result<Vec<String>> {
     let window = lifecycle::termination::STOP_WINDOW_MIN;
-    let running = |container: &&runtime::Container| {
-        matches!(container.state, runtime::ContainerState::Running { .. })
-    };
-    let mut changes = runtime.changes();
-    let mut any = false;
-    for container in sandbox.containers.iter().filter(running) {
-        any = true;
+    for container in running(&sandbox.containers) {
         runtime.stop_container(&container.id, window).await?;
     }
+    let mut changes = runtime.changes();
     let deadline = tokio::time::Instant::now() + window;
-    while any && tokio::time::Instant::now() < deadline {
+    let left = loop {
         let now = runtime.sandboxes_of(&sandbox.pod.uid).await?;
-        any = now.iter().flat_map(|sandbox| &sandbox.containers).any(|c| running(&c));
-        if !any {
-            break;
+        let left: Vec<String> = now
+            .iter()
+            .filter(|now| now.id == sandbox.id)
+            .flat_map(|now| running(&now.containers))
+            .map(|container| container.name.clone())
+            .collect();
+        if left.is_empty() || tokio::time::Instant::now() >= deadline {
+            break left;
         }
         let _ = tokio::time::timeout_at(deadline, changes.recv()).await;
-    }
+    };
     runtime.stop_sandbox(&sandbox.id).await?;
-    runtime.remove_sandbox(&sandbox.id).await
+    runtime.remove_sandbox(&sandbox.id).await?;
+    Ok(left)
+}
+
+fn running(containers: &[runtime::Container]) -> impl Iterator<Item = &runtime::Container> {
+    let runs = |container: &&runtime::Container| {
+        matches!(container.state, runtime::ContainerState::Running { .. })
+    };
+    containers.iter().filter(runs)
 }

@@ -1,9 +1,12 @@
 //! `/etc/resolv.conf` of a pod, by dnsPolicy and dnsConfig (N-60).
 
-use super::identity::{described, host_network, namespace};
+use super::identity::{host_network, namespace};
 use super::{NodeFacts, Warning};
 use k8s_openapi::api::core::v1::{Pod, PodDNSConfig};
 use runtime::Dns;
+
+/// It is the node that has none, and all its pods are the same to that: said of the node.
+pub(crate) const MISSING_CLUSTER_DNS: &str = "MissingClusterDNS";
 
 /// What resolvers read at most.
 const SERVERS_MAX: usize = 3;
@@ -23,7 +26,7 @@ pub(crate) fn dns(pod: &Pod, facts: &NodeFacts, nodes: &str) -> (Dns, Vec<Warnin
         "Default" => host,
         "ClusterFirst" if host_network(pod) => host,
         _ if facts.cluster_dns.is_empty() => {
-            warnings.push(missing_cluster_dns(pod));
+            warnings.push(missing_cluster_dns());
             host
         }
         _ => cluster_first(pod, facts, host),
@@ -57,13 +60,10 @@ fn cluster_first(pod: &Pod, facts: &NodeFacts, host: Dns) -> Dns {
     }
 }
 
-fn missing_cluster_dns(pod: &Pod) -> Warning {
-    let message = format!(
-        "pod: \"{}\". kubelet does not have ClusterDNS IP configured and cannot create Pod using \
-         \"ClusterFirst\" policy. Falling back to \"Default\" policy.",
-        described(pod)
-    );
-    Warning { reason: "MissingClusterDNS", message }
+fn missing_cluster_dns() -> Warning {
+    let message = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \
+        \"ClusterFirst\" policy. Falling back to \"Default\" policy.";
+    Warning { reason: MISSING_CLUSTER_DNS, message: message.into() }
 }
 
 /// The node's file: the last `search` counts, options add up.
@@ -213,11 +213,7 @@ mod tests {
         let (text, warnings) = answer(json!({}), &[]);
         assert!(text.contains("nameserver 9.9.9.9"));
         assert_eq!(warnings[0].reason, "MissingClusterDNS");
-        assert!(
-            warnings[0]
-                .message
-                .starts_with("pod: \"p_ns(u)\". kubelet does not have ClusterDNS IP")
-        );
+        assert!(warnings[0].message.starts_with("kubelet does not have ClusterDNS IP configured"));
     }
 
     /// N-60

@@ -118,7 +118,8 @@ impl fmt::Display for Cut {
     }
 }
 
-fn were(names: &[String]) -> String {
+/// `a was`, `a, b were`
+pub(crate) fn were(names: &[String]) -> String {
     let verb = if names.len() == 1 { "was" } else { "were" };
     format!("{} {verb}", names.join(", "))
 }

@@ -1,6 +1,7 @@
 //! One pass over a pod that shall run (N-31): look, tell, and do what `lifecycle` wants done.
 
-use super::{Cause, Next, RESYNC, Worker, jittered, until};
+use super::held::Attempt;
+use super::{Cause, Next, RESYNC, RETRY, Worker, jittered, until};
 use crate::static_pods::{is_static, reconcile_mirror};
 use lifecycle::bringup::{self, EndAll, Plan};
 use lifecycle::observed::{Observed, StartFailure};
@@ -31,12 +32,21 @@ impl Worker {
         self.parts.objects.register(&self.pod);
         self.keep_mirror().await;
         let pause = self.pause(&plan);
-        let changed = self.perform(plan, &observed).await?;
-        match changed {
-            Performed::Something => Ok(Next::Now),
-            Performed::Nothing => Ok(Next::After(pause)),
-            Performed::NetworkNotReady => Ok(Next::After(jittered(NETWORK_RETRY))),
-            Performed::Failed => Ok(Next::After(pause.min(jittered(super::RETRY)))),
+        let held = self.held(&plan);
+        let attempt = Attempt::of(&plan, &self.pod);
+        match self.perform(plan, &observed, held.is_some()).await {
+            Ok(Performed::Something) => Ok(Next::Now),
+            Ok(Performed::Nothing) => Ok(Next::After(held.map_or(pause, |left| pause.min(left)))),
+            Ok(Performed::NetworkNotReady) => Ok(Next::After(jittered(NETWORK_RETRY))),
+            Ok(Performed::Failed) => {
+                let pause = pause.min(jittered(RETRY));
+                self.hold(attempt, pause);
+                Ok(Next::After(pause))
+            }
+            Err(why) => {
+                self.hold(attempt, RETRY);
+                Err(why)
+            }
         }
     }
 
@@ -79,14 +89,20 @@ impl Worker {
         [backoff, deadline].into_iter().flatten().fold(resync, Duration::min)
     }
 
-    async fn perform(&mut self, plan: Plan, observed: &Observed) -> Result<Performed, String> {
+    /// `held`: nothing is started yet.
+    async fn perform(
+        &mut self,
+        plan: Plan,
+        observed: &Observed,
+        held: bool,
+    ) -> Result<Performed, String> {
         if !plan.reset.is_empty() {
             return self.reset(&plan).await;
         }
-        if plan.end_all == Some(EndAll::Sandbox) {
+        if plan.end_all == Some(EndAll::Sandbox) && !held {
             self.end_sandboxes(observed).await?;
         }
-        let mut changed = plan.end_all.is_some();
+        let mut changed = plan.end_all.is_some() && !held;
         for kill in &plan.kill {
             changed = true;
             if self.end_one(kill, observed).await.is_err() {
@@ -99,6 +115,9 @@ impl Worker {
         }
         if plan.sandbox.is_none() && plan.start.is_empty() {
             self.keep_volumes_fresh().await;
+            return Ok(if changed { Performed::Something } else { Performed::Nothing });
+        }
+        if held {
             return Ok(if changed { Performed::Something } else { Performed::Nothing });
         }
         let Some(volumes) = self.volumes().await? else { return Ok(Performed::Something) };

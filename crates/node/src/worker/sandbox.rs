@@ -3,11 +3,13 @@
 use super::observe::network_key;
 use super::{Orders, Worker};
 use crate::config;
+use crate::node_object::node_reference;
 use crate::volumes::Mounted;
 use k8s_openapi::api::core::v1::Pod;
 use lifecycle::bringup::{NewSandbox, SANDBOX_CHANGED};
 use lifecycle::observed::{Observed, Sandbox};
 use runtime::{PodNetwork, SandboxState};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// A failed volume is tried again after this, doubling, as long as one pass waits for it (N-132).
@@ -72,13 +74,26 @@ impl Worker {
             why
         })?;
         self.parts.metrics.add("kubelet_started_pods_total", &[], 1);
-        for warning in config::dns_warnings(&self.pod, &self.parts.facts) {
-            self.parts.recorder.warning(&self.reference(), warning.reason, warning.message);
-        }
+        self.warn_of_dns();
         // PodReadyToStartContainers, before any image is pulled (N-78).
         let observed = self.observe().await?;
         self.publish(&observed);
         Ok(Some(made))
+    }
+
+    /// N-60. That the node has no cluster DNS is said once, of the node.
+    fn warn_of_dns(&self) {
+        for warning in config::dns_warnings(&self.pod, &self.parts.facts) {
+            let of_node = warning.reason == config::MISSING_CLUSTER_DNS;
+            if of_node && self.parts.dns_told.swap(true, Ordering::Relaxed) {
+                continue;
+            }
+            let on = match of_node {
+                true => node_reference(&self.parts.facts.name),
+                false => self.reference(),
+            };
+            self.parts.recorder.warning(&on, warning.reason, warning.message);
+        }
     }
 
     async fn try_sandbox(&mut self, new: &NewSandbox) -> Result<Sandbox, String> {

@@ -29,6 +29,7 @@ struct Piece {
     size: u64,
 }
 
+/// Each with the names that the archive has for it; it may have had others before.
 pub(crate) fn import(
     store: &ImageStore,
     file: &Path,
@@ -59,7 +60,8 @@ pub(crate) fn import(
             done += piece.size;
             progress(PullProgress { done, total: Some(total) });
         }
-        images.push(store.commit(&work, plan.image)?);
+        let tags = plan.image.tags.clone();
+        images.push(Image { tags, ..store.commit(&work, plan.image)? });
     }
     Ok(images)
 }

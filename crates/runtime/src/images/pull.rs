@@ -160,22 +160,17 @@ async fn missing(
         .await
 }
 
-/// Errors are joined; only if nobody at all was there is the registry called unavailable.
+/// Errors are joined.
 fn unresolved(name: &Name, failures: &[Failure]) -> Error {
     let mut texts: Vec<String> = failures.iter().map(Failure::to_string).collect();
     texts.dedup();
     let texts = texts.join(", ");
-    let text = format!("failed to resolve reference \"{name}\": {name}: {texts}");
-    if failures.iter().all(|failure| matches!(failure, Failure::Unreachable(_))) {
-        return Error::RegistryUnavailable(text);
-    }
-    Error::Pull(text)
+    Error::Pull(format!("failed to resolve reference \"{name}\": {name}: {texts}"))
 }
 
 fn failed(name: &Name, failure: Failure) -> Error {
     let text = format!("failed to pull and unpack image \"{name}\": {failure}");
     match failure {
-        Failure::Unreachable(_) => Error::RegistryUnavailable(text),
         Failure::Bad(error @ Error::Io { .. }) => error,
         Failure::Refused(_) | Failure::Bad(_) => Error::Pull(text),
     }

@@ -28,9 +28,7 @@ const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, \
 /// Why an attempt came to nothing.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Nobody there.
-    Unreachable(String),
-    /// It does not let us, or has no such thing; others may.
+    /// Nobody is there, or they do not let us, or have no such thing; others may.
     Refused(String),
     /// The answer is one that must not be used.
     Bad(Error),
@@ -39,7 +37,7 @@ pub(crate) enum Failure {
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Failure::Unreachable(why) | Failure::Refused(why) => f.write_str(why),
+            Failure::Refused(why) => f.write_str(why),
             Failure::Bad(error) => error.fmt(f),
         }
     }
@@ -270,9 +268,7 @@ async fn body(mut response: Response, most: u64) -> Result<Vec<u8>, Failure> {
 }
 
 pub(crate) fn broken(doing: &str, error: reqwest::Error) -> Failure {
-    let unreachable = error.is_connect() || error.is_timeout();
-    let text = format!("{doing}: {}", causes(&error));
-    if unreachable { Failure::Unreachable(text) } else { Failure::Refused(text) }
+    Failure::Refused(format!("{doing}: {}", causes(&error)))
 }
 
 /// reqwest says where, its causes say what.

@@ -14,6 +14,7 @@ use super::digest::Digest;
 use super::locks::Lock;
 use super::manifest::{Configuration, ImageConfig};
 use super::records::{self, Record, Records, replace};
+use super::reference::Name;
 use super::registries::Registries;
 use super::shelf::Shelf;
 use super::{adopt, import};
@@ -126,7 +127,6 @@ impl ImageStore {
 
     /// Another name for an image that is here.
     pub fn tag(&self, image: &str, name: &str) -> Result<Image> {
-        use super::reference::Name;
         let tag = Name::parse(name)?.tagged().ok_or_else(|| {
             let why = "a tag was expected, not a digest".to_owned();
             Error::ImageName { name: name.to_owned(), why }
@@ -195,6 +195,22 @@ impl ImageStore {
     pub(crate) fn list_now(&self) -> Result<Vec<Image>> {
         let known = self.inner.records.read()?;
         Ok(known.iter().map(|(id, record)| record.image(id)).collect())
+    }
+
+    /// Takes a name from an image that has others, and answers with those. None: it is no name, or the
+    /// last one.
+    pub fn untag(&self, name: &str) -> Result<Option<Vec<String>>> {
+        let Some(tag) = Name::parse(name).ok().and_then(|name| name.tagged()) else {
+            return Ok(None);
+        };
+        self.inner.records.change(|known| {
+            let tagged = known.values_mut().find(|record| record.tags.contains(&tag));
+            let Some(record) = tagged.filter(|record| record.tags.len() > 1) else {
+                return Ok(None);
+            };
+            record.tags.remove(&tag);
+            Ok(Some(record.tags.iter().cloned().collect()))
+        })
     }
 
     pub(crate) fn remove_now(&self, image: &str) -> Result<()> {

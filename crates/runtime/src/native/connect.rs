@@ -4,6 +4,7 @@
 //! the async runtime must stay where they are.
 
 use super::sandbox::LiveSandbox;
+use crate::error::plain;
 use crate::{Error, Result};
 use nix::sched::{CloneFlags, setns};
 use std::fs::File;
@@ -20,7 +21,7 @@ pub(crate) async fn connect(sandbox: &LiveSandbox, port: u16) -> Result<tokio::n
     let process =
         sandbox.process().ok_or_else(|| Error::Unavailable("the sandbox has no process".into()))?;
     let refused = |error: io::Error| {
-        Error::Refused(format!("failed to connect to localhost:{port}: {error}"))
+        Error::Refused(format!("failed to connect to localhost:{port}: {}", plain(&error)))
     };
     let namespace = File::open(format!("/proc/{}/ns/net", process.pid)).map_err(refused)?;
     let (sender, receiver) = oneshot::channel();

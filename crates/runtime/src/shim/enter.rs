@@ -8,6 +8,7 @@ use super::container::Container;
 use super::create::{Report, restore_signals, set_oom_score};
 use super::said;
 use super::sys::{self, Forked};
+use crate::error::plain;
 use libcontainer::syscall::syscall::create_syscall;
 use libcontainer::{capabilities, seccomp};
 use nix::sched::{CloneFlags, setns};
@@ -237,12 +238,6 @@ pub(crate) fn run_command(command: &[String], path: &str) -> String {
         Ok(never) => match never {},
         Err(error) => format!("exec {}: {}", file.display(), plain(&io::Error::from(error))),
     }
-}
-
-/// `no such file or directory`: the kernel's words without the number, in lower case.
-fn plain(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or_default().to_lowercase()
 }
 
 #[cfg(test)]

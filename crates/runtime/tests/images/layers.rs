@@ -246,6 +246,29 @@ fn what_docker_saves_is_taken_too() {
 }
 
 #[test]
+fn two_names_in_an_archive_are_two_names_and_one_can_go() {
+    let place = Place::new();
+    let mut layout = Layout::default();
+    let layer = Layer::new().file("a", "b").build();
+    let manifest = layout.manifest(&[(layer.clone(), layer)], json!({}));
+    for name in ["docker.io/a/b:1", "docker.io/a/b:latest"] {
+        let mut entry = manifest.clone();
+        entry["annotations"] = json!({"org.opencontainers.image.ref.name": name});
+        layout.index.push(entry);
+    }
+    let images = place.import(&layout).unwrap();
+    let names: Vec<_> = images.iter().map(|image| image.tags.clone()).collect();
+    assert_eq!(names, [["docker.io/a/b:1"], ["docker.io/a/b:latest"]], "each is told of once");
+    assert_eq!(images[0].id, images[1].id);
+    let left = place.store.untag("a/b:1").unwrap();
+    assert_eq!(left, Some(vec!["docker.io/a/b:latest".to_owned()]));
+    assert!(place.store.layers("a/b:1").is_err() && place.store.layers("a/b").is_ok());
+    assert_eq!(place.store.untag("a/b").unwrap(), None, "the last name goes with its image");
+    assert_eq!(place.store.untag(&images[0].id).unwrap(), None, "an id is no name");
+    assert!(place.store.layers("a/b").is_ok());
+}
+
+#[test]
 fn sparse_files_have_their_holes() {
     let place = Place::new();
     let mut header = Header::new_gnu();

@@ -256,6 +256,11 @@ async fn n_166_connect_reaches_a_port_inside_the_sandbox() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     assert_eq!(answer, "hi\n");
+    let nobody = world.native.connect(&sandbox.id, 9).await.unwrap_err().to_string();
+    assert_eq!(
+        nobody, "failed to connect to localhost:9: connection refused",
+        "as upstream says it"
+    );
     drop(container);
     world.leave().await;
 }

@@ -150,6 +150,8 @@ impl Runtime for Machine {
         !self.state().brings_no_network
     }
     async fn run_sandbox(&self, spec: &SandboxSpec) -> Result<Sandbox> {
+        // One that fails came and went.
+        let _ = self.changes.send(Change { pod: spec.pod.uid.clone() });
         self.call("run_sandbox", "run sandbox".into())?;
         let mut state = self.state();
         state.made += 1;

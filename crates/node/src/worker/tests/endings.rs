@@ -1,6 +1,7 @@
 //! Endings that go on for longer than anybody planned for.
 
 use crate::agent::bed::{Bed, pass, phase};
+use crate::shutdown::How;
 use client::ObjectKey;
 use lifecycle::timeline::{self, Termination, What};
 use serde_json::json;
@@ -55,6 +56,47 @@ async fn an_endless_grace_ends_with_the_container() {
     assert_eq!(cut, []);
     bed.until_gone("deleted").await;
     bed.until("ended-by-the-node", |pod| phase(pod) == "Failed").await;
+}
+
+/// T-NODE-87: whoever had to be killed is named, also if it was being deleted and its object is gone by then.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_names_whom_it_killed_while_they_were_being_deleted() {
+    let bed = Bed::new().await;
+    let agent = bed.agent().await;
+    bed.machine.ignores_stop();
+    let names = ["a", "b", "c", "d"];
+    for name in names {
+        bed.pod(name, json!({ "terminationGracePeriodSeconds": 5 }), json!({})).await;
+        bed.until_running(name).await;
+        bed.delete(name, None).await;
+    }
+    let cuts = agent.end_pods(|_| async {}).await;
+    for name in names {
+        bed.until_gone(name).await;
+    }
+    let killed: Vec<&str> = cuts.iter().map(|cut| cut.pod.as_str()).collect();
+    assert_eq!(killed, names.map(|name| format!("default/{name}")));
+    assert!(cuts.iter().all(|cut| cut.how == How::Killed(vec!["c".to_owned()])), "{cuts:?}");
+}
+
+/// T-NODE-13: of what a landfall that died has left, those that had to be killed are named.
+#[tokio::test(start_paused = true)]
+async fn clearing_away_names_whom_it_killed() {
+    let bed = Bed::new().await;
+    let agent = bed.agent().await;
+    bed.pod("web", json!({}), json!({})).await;
+    bed.until_running("web").await;
+    agent.stop().await;
+    bed.machine.ignores_stop();
+    let said = std::cell::RefCell::new(Vec::new());
+    let data = bed.directory.path().join("data");
+    let say = |line| said.borrow_mut().push(line);
+    crate::clear_away(&data, bed.machine.clone(), say).await.unwrap();
+    assert!(bed.machine.is_empty());
+    let said = said.into_inner();
+    assert_eq!(said[0], "ending default/web");
+    assert!(said[1].starts_with("default/web did not end") && said[1].ends_with("c was killed"));
+    assert_eq!(said.len(), 2);
 }
 
 /// T-NODE-28, T-NODE-30: a hook without a process of its own ends with its container, and the record with the
