@@ -66,6 +66,31 @@ async fn t_api_48_deleting_a_collection_is_finished_when_its_client_hangs_up() {
     assert!(gone.await.is_ok(), "{:?}", cluster.names(PODS).await);
 }
 
+/// A-120, T-API-37: whoever lets go of an object last removes it, whoever else writes meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_120_a_patch_that_lets_go_is_not_told_of_a_conflict() {
+    let cluster = Cluster::start().await;
+    let maps = "/api/v1/namespaces/default/configmaps";
+    for round in 0..ROUNDS {
+        let at = format!("{maps}/m{round}");
+        let held = json!({"metadata": {"name": format!("m{round}"), "finalizers": ["a.b/c"]}});
+        cluster.make(maps, held).await;
+        cluster.delete(&at).await.ok();
+        let writers = (0..3).map(|writer| {
+            let (client, at) = (cluster.admin(), at.clone());
+            let patch = match writer {
+                0 => json!({"metadata": {"finalizers": null}}),
+                _ => json!({"data": {"by": writer.to_string()}}),
+            };
+            tokio::spawn(async move { client.patch(&at, patch).await.code })
+        });
+        let codes: Vec<u16> =
+            futures::future::join_all(writers).await.into_iter().map(Result::unwrap).collect();
+        assert_eq!(codes[0], 200, "round {round}: {codes:?}");
+        assert_eq!(cluster.get(&at).await.code, 404, "round {round}");
+    }
+}
+
 /// a patch that goes around again has no port of its own in its way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_151_a_port_that_is_claimed_again_is_not_somebody_elses() {

@@ -102,7 +102,14 @@ pub(crate) async fn change(
         }
         admission::check_update(call, &new, &old, dry_run).await?;
         if should_go(&new) {
-            return finish_deletion(call, &stored, new, dry_run).await;
+            match finish_deletion(call, &stored, new, dry_run).await? {
+                Ok(made) => return Ok(made),
+                Err(newer) => {
+                    lease.give_back().await;
+                    stored = newer;
+                    continue;
+                }
+            }
         }
         api::apply::settle(&old, &mut new);
         if new == old {
@@ -298,14 +305,15 @@ fn should_go(object: &Value) -> bool {
         && lifecycle::deletion::may_go(metadata["deletionGracePeriodSeconds"].as_i64(), finalizers)
 }
 
+/// Removes what is stored, or answers what is stored instead by now.
 async fn finish_deletion(
     call: &Call,
     stored: &Arc<Object>,
     new: Value,
     dry_run: bool,
-) -> Result<Made> {
+) -> Result<std::result::Result<Made, Arc<Object>>> {
     if dry_run {
-        return Ok(Made::Only(new));
+        return Ok(Ok(Made::Only(new)));
     }
     let expect = Expect::Revision(stored.revision());
     match write::write(call, &call.target.name, expect, None).await {
@@ -313,11 +321,11 @@ async fn finish_deletion(
             services::release(call, &new).await;
             terminations::removed(call, &new, Removal::LastHold).await;
             call.server.written(&call.kind, &call.target.name).await;
-            Ok(Made::Only(new))
+            Ok(Ok(Made::Only(new)))
         }
         Err(Failed::Api(error)) => Err(error),
-        Err(Failed::Conflict(None)) => Ok(Made::Only(new)),
-        Err(Failed::Conflict(Some(_))) => Err(ApiError::modified(&call.kind, &call.target.name)),
+        Err(Failed::Conflict(None)) => Ok(Ok(Made::Only(new))),
+        Err(Failed::Conflict(Some(newer))) => Ok(Err(newer)),
     }
 }
 
