@@ -9,6 +9,7 @@ use crate::fields;
 use api::Kind;
 use api::selector::FieldSelector;
 use serde_json::{Value, json};
+use std::io;
 use std::sync::{Arc, OnceLock};
 use store::{Draft, Envelope};
 
@@ -211,8 +212,12 @@ pub(crate) fn draft(kind: &Kind, object: &Value) -> Draft {
     bytes.push(b'}');
     if let Value::Object(fields) = object {
         let own = |key: &str| matches!(key, "kind" | "apiVersion" | "metadata");
+        let revision = kind.kind == "ControllerRevision";
         for (key, value) in fields.iter().filter(|(key, _)| !own(key)) {
-            write_field(&mut bytes, key, value);
+            match revision && key == "data" {
+                true => write_field_as_go(&mut bytes, key, value),
+                false => write_field(&mut bytes, key, value),
+            }
         }
     }
     bytes.push(b'}');
@@ -236,6 +241,39 @@ fn write_field(bytes: &mut Vec<u8>, key: &str, value: &Value) {
     write(bytes, &key);
     bytes.push(b':');
     write(bytes, value);
+}
+
+/// For bytes that clients compare with what they would have written themselves: `kubectl rollout undo`
+/// finds the present revision so (C-89).
+fn write_field_as_go(bytes: &mut Vec<u8>, key: &str, value: &Value) {
+    bytes.push(b',');
+    write(bytes, &key);
+    bytes.push(b':');
+    let mut writer = serde_json::Serializer::with_formatter(bytes, AsGo);
+    serde::Serialize::serialize(value, &mut writer).expect("writing JSON to memory");
+}
+
+/// What a page could take for markup or the end of a line is escaped.
+struct AsGo;
+
+impl serde_json::ser::Formatter for AsGo {
+    fn write_string_fragment<W: ?Sized + io::Write>(
+        &mut self,
+        writer: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
+        let mut rest = fragment;
+        while let Some(at) = rest.find(['<', '>', '&', '\u{2028}', '\u{2029}']) {
+            let (before, found) = rest.split_at(at);
+            writer.write_all(before.as_bytes())?;
+            let mut after = found.chars();
+            if let Some(escaped) = after.next() {
+                write!(writer, "\\u{:04x}", u32::from(escaped))?;
+            }
+            rest = after.as_str();
+        }
+        writer.write_all(rest.as_bytes())
+    }
 }
 
 /// `{"kind":"Pod","apiVersion":"v1",`: how the stored bytes of a kind begin. Names of kinds and
@@ -272,6 +310,23 @@ mod tests {
         let read: Value = serde_json::from_slice(&bytes).unwrap();
         assert_eq!(read["metadata"], json!({"name": "a", "resourceVersion": "42"}));
         assert_eq!(read["kind"], "Pod");
+    }
+
+    /// C-210: `sh -c "a && b"` in a template.
+    #[test]
+    fn c_89_the_data_of_a_revision_is_written_byte_for_byte_as_go_does() {
+        let kind = api::Registry::built_in();
+        let kind = kind.resource("apps", "v1", "controllerrevisions").unwrap();
+        let data = json!({"<k>": "a && b > c\u{2028}d\u{2029} \"é\" \n", "n": 1});
+        let object = json!({"metadata": {"name": "a&b"}, "data": data, "revision": 1});
+        let Draft { bytes, .. } = draft(kind, &object);
+        let text = String::from_utf8(bytes).unwrap();
+        let written =
+            r#""data":{"\u003ck\u003e":"a \u0026\u0026 b \u003e c\u2028d\u2029 \"é\" \n","n":1}"#;
+        assert!(text.contains(written), "{text}");
+        assert!(text.contains(r#""name":"a&b""#), "nothing else is: {text}");
+        let read: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(read["data"], data);
     }
 
     #[test]
