@@ -7,6 +7,7 @@ mod scale;
 mod stale;
 
 use crate::pods;
+use crate::served_kinds::ServedKinds;
 use crate::start::Cluster;
 use budget::{Healthy, Sums};
 use client::{Cache, Next, ObjectKey, Queue, Recorder, reference, run_controller};
@@ -44,9 +45,10 @@ pub(crate) async fn run(cluster: &Cluster) {
     budgets.synced().await;
     cluster.pods.synced().await;
     let recorder = Recorder::new(&cluster.client, "controllermanager", "");
+    let kinds = ServedKinds::default();
     tokio::join!(
         run_controller("disruption", &queue, WORKERS, |key| {
-            reconcile(cluster, &budgets, &recorder, key)
+            reconcile(cluster, &budgets, &recorder, &kinds, key)
         }),
         stale::run(cluster),
     );
@@ -56,6 +58,7 @@ async fn reconcile(
     cluster: &Cluster,
     budgets: &Cache<PodDisruptionBudget>,
     recorder: &Recorder,
+    kinds: &ServedKinds,
     key: ObjectKey,
 ) -> client::Result<Next> {
     let Some(budget) = budgets.get(&key) else {
@@ -67,7 +70,7 @@ async fn reconcile(
 
     let sums = match budget::expectation(&budget) {
         Some(expectation) if expectation.counts_owners() => {
-            let scales = scale::of_owners(&cluster.client, &pods).await;
+            let scales = scale::of_owners(&cluster.client, kinds, &pods).await;
             scales.map(|scales| Sums {
                 unmanaged: scales.unmanaged,
                 ..expectation.sums(scales.total)
@@ -78,7 +81,7 @@ async fn reconcile(
     };
     let sums = match sums {
         Ok(sums) => sums,
-        Err(error) => return fail(cluster, recorder, &budget, &error).await,
+        Err(error) => return fail(cluster, recorder, &budget, error).await,
     };
     let healthy = Healthy { current: budget::count_healthy(&pods, &disrupted), disrupted };
     let again = healthy.disrupted.look_again;
@@ -106,14 +109,20 @@ async fn fail(
     cluster: &Cluster,
     recorder: &Recorder,
     budget: &PodDisruptionBudget,
-    error: &scale::Error,
+    error: scale::Error,
 ) -> client::Result<Next> {
     if let Some(status) = budget::failed(budget, &error.to_string(), clock::now()) {
         let message = format!("Failed to calculate the number of expected pods: {error}");
         recorder.warning(&reference(budget), "CalculateExpectedPodCountFailed", message);
         cluster.client.update_status(budget, status).await?;
     }
-    Ok(Next::After(scale::ASK_AGAIN))
+    match error {
+        // It may be over in a moment, and nobody can be evicted until then.
+        scale::Error::Api(error) => Err(error),
+        scale::Error::NoController(_) | scale::Error::NoScale(_) => {
+            Ok(Next::After(scale::ASK_AGAIN))
+        }
+    }
 }
 
 /// T-EVICT-12

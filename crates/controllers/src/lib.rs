@@ -32,6 +32,7 @@ mod replica_set;
 mod stateful_set;
 
 mod pods;
+mod served_kinds;
 mod workload;
 
 mod start;

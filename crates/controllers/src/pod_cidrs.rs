@@ -6,7 +6,7 @@
 mod ledger;
 
 use crate::start::Cluster;
-use client::{Next, ObjectKey, Queue, reference, run_controller};
+use client::{Next, ObjectKey, Queue, Recorder, reference, run_controller};
 use k8s_openapi::api::core::v1::Node;
 use ledger::Ledger;
 use serde_json::json;
@@ -75,12 +75,17 @@ pub(crate) async fn run(cluster: &Cluster, range: Range) {
     let written = ledger.clone();
     cluster.nodes.feed_changes(&queue, move |before, after| locked(&written).see(before, after));
     cluster.nodes.synced().await;
+    let recorder = Recorder::new(&cluster.client, "cidrAllocator", "");
     // One at a time: what one node gets, the next must not.
-    run_controller("pod-cidrs", &queue, 1, |key| reconcile(cluster, range, &ledger, key)).await;
+    run_controller("pod-cidrs", &queue, 1, |key| {
+        reconcile(cluster, &recorder, range, &ledger, key)
+    })
+    .await;
 }
 
 async fn reconcile(
     cluster: &Cluster,
+    recorder: &Recorder,
     range: Range,
     ledger: &Mutex<Ledger>,
     key: ObjectKey,
@@ -94,10 +99,12 @@ async fn reconcile(
     }
     // In two steps: no lock is held while somebody is told.
     let number = locked(ledger).give(&key);
+    let say = |reason: &str| {
+        let message = format!("Node {} status is now: {reason}", key.name());
+        recorder.normal(&reference(&*node), reason, message);
+    };
     let Some(number) = number else {
-        let name = key.name();
-        let message = format!("Node {name} status is now: CIDRNotAvailable");
-        cluster.recorder.normal(&reference(&*node), "CIDRNotAvailable", message);
+        say("CIDRNotAvailable");
         return Ok(Next::Change);
     };
     let cidr = range.piece(number);
@@ -107,7 +114,11 @@ async fn reconcile(
     });
     match cluster.client.patch_merge::<Node>(&key, &patch).await {
         Err(error) if error.is_not_found() || error.is_conflict() => Ok(Next::Change),
-        patched => patched.map(|_| Next::Change),
+        Err(error) => {
+            say("CIDRAssignmentFailed");
+            Err(error)
+        }
+        Ok(_) => Ok(Next::Change),
     }
 }
 

@@ -1,23 +1,25 @@
 //! Counts what a namespace uses of its quotas, and writes it down (C-154 to C-158).
 //!
 //! What comes is reserved by the server as it comes in. What goes is found by counting anew: when an
-//! object has gone, a pod has ended, a quota has changed, and every five minutes in any case. That
-//! somebody wrote a status is no reason (C-156).
+//! object has gone, a pod has ended, a pod, Service or claim is charged otherwise than before, a quota has
+//! changed, and every five minutes in any case. That somebody wrote a quota's status is no reason (C-156).
 //!
 //! A count lists everything that is counted, from the server: a cache may not show yet what a quota was
 //! charged for. So a namespace that loses many objects is counted once for all of them, and counting takes
 //! a tenth of the time at most.
 
 use crate::pods;
+use crate::served_kinds::ServedKinds;
 use crate::start::Cluster;
 use api::quantity::Quantity;
 use api::quota::pods::Amounts;
 use api::quota::{Counted, scope, usage};
-use client::{Cache, Client, Next, Outline, Selection, ServedKind, run_controller};
+use client::{Cache, Next, Object, Outline, Selection, ServedKind, run_controller};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, ResourceRequirements, Service,
 };
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -35,18 +37,19 @@ const COUNT_EVERY: Duration = Duration::from_secs(300);
 const PAUSE_LEAST: Duration = Duration::from_secs(1);
 const PAUSE_MOST: Duration = Duration::from_secs(30);
 
-/// So long it is remembered which kinds there are.
-const KINDS_KEPT: Duration = Duration::from_secs(30);
-
 /// What is remembered between counts.
 #[derive(Default)]
 struct Memory {
-    kinds: Mutex<Option<(Instant, Arc<Vec<ServedKind>>)>>,
+    kinds: ServedKinds,
     /// When each namespace may be counted again.
     again: Mutex<BTreeMap<String, Instant>>,
 }
 
-pub(crate) async fn run(cluster: &Cluster) {
+pub(crate) async fn run(
+    cluster: &Cluster,
+    services: Cache<Service>,
+    claims: Cache<PersistentVolumeClaim>,
+) {
     let queue = &cluster.left;
     let quotas = Cache::<ResourceQuota>::start(&cluster.client);
     quotas.feed_changes(queue, |before, after| {
@@ -55,14 +58,20 @@ pub(crate) async fn run(cluster: &Cluster) {
         let home = after.filter(|_| changed).and_then(|quota| quota.metadata.namespace.clone());
         home.into_iter().collect()
     });
-    cluster.pods.feed_changes(queue, |before, after| {
-        // What makes a pod count differently, while it is there.
-        let (Some(before), Some(after)) = (before, after) else { return Vec::new() };
-        let deadline = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.active_deadline_seconds);
-        let changed = pods::is_terminal(before) != pods::is_terminal(after)
-            || deadline(before) != deadline(after)
-            || !sizes(before).eq(sizes(after));
-        changed.then(|| pods::namespace(after).to_owned()).into_iter().collect()
+    // What makes an object count differently, while it is there.
+    let known = quotas.clone();
+    cluster.pods.feed_changes(queue, move |before, after| {
+        changed_home(&known, before, after, is_pod_charged_otherwise)
+    });
+    let known = quotas.clone();
+    services.feed_changes(queue, move |before, after| {
+        changed_home(&known, before, after, |before, after| {
+            charged("services", before) != charged("services", after)
+        })
+    });
+    let known = quotas.clone();
+    claims.feed_changes(queue, move |before, after| {
+        changed_home(&known, before, after, is_claim_charged_otherwise)
     });
     quotas.synced().await;
     cluster.pods.synced().await;
@@ -73,9 +82,64 @@ pub(crate) async fn run(cluster: &Cluster) {
     .await;
 }
 
-fn sizes(pod: &Pod) -> impl Iterator<Item = Option<&ResourceRequirements>> {
-    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    containers.map(|container| container.resources.as_ref())
+/// The namespace of an object that is charged otherwise than before, if it has quotas.
+fn changed_home<K: Object>(
+    quotas: &Cache<ResourceQuota>,
+    before: Option<&K>,
+    after: Option<&K>,
+    otherwise: impl Fn(&K, &K) -> bool,
+) -> Vec<String> {
+    let (Some(before), Some(after)) = (before, after) else { return Vec::new() };
+    let home = after.meta().namespace.clone().unwrap_or_default();
+    let changed = !quotas.in_namespace(&home).is_empty() && otherwise(before, after);
+    changed.then_some(home).into_iter().collect()
+}
+
+/// C-155. Most changes of a pod are none of these.
+fn is_pod_charged_otherwise(before: &Pod, after: &Pod) -> bool {
+    let deadline = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.active_deadline_seconds);
+    let resize = |pod: &Pod| {
+        pods::condition(pod, "PodResizePending").and_then(|condition| condition.reason.clone())
+    };
+    let sized_alike = sizes(before).eq(sizes(after)) && resize(before) == resize(after);
+    pods::is_terminal(before) != pods::is_terminal(after)
+        || deadline(before) != deadline(after)
+        || (!sized_alike && charged("pods", before) != charged("pods", after))
+}
+
+/// Whatever of a pod says how large it is: as asked for, as promised, and as it is.
+fn sizes(pod: &Pod) -> impl Iterator<Item = Size<'_>> {
+    let asked = pod.spec.iter().flat_map(|spec| {
+        let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+        containers.map(|one| one.resources.as_ref()).chain([spec.resources.as_ref()])
+    });
+    let has = pod.status.iter().flat_map(|status| {
+        let inits = status.init_container_statuses.iter().flatten();
+        inits.chain(status.container_statuses.iter().flatten())
+    });
+    let has = has.map(|one| (one.resources.as_ref(), one.allocated_resources.as_ref()));
+    asked.map(|asked| (asked, None)).chain(has)
+}
+
+type Size<'a> = (Option<&'a ResourceRequirements>, Option<&'a BTreeMap<String, Text>>);
+
+fn is_claim_charged_otherwise(
+    before: &PersistentVolumeClaim,
+    after: &PersistentVolumeClaim,
+) -> bool {
+    // By these a quota says which claims it is meant for (C-158).
+    let attributes = |claim: &PersistentVolumeClaim| {
+        let wanted = claim.spec.as_ref().and_then(|spec| spec.volume_attributes_class_name.clone());
+        let status = claim.status.as_ref();
+        (wanted, status.and_then(|status| status.current_volume_attributes_class_name.clone()))
+    };
+    attributes(before) != attributes(after)
+        || charged("persistentvolumeclaims", before) != charged("persistentvolumeclaims", after)
+}
+
+fn charged<K: Serialize>(plural: &str, object: &K) -> Amounts {
+    let object = serde_json::to_value(object).unwrap_or_default();
+    usage::usage(Counted { group: "", plural }, &object)
 }
 
 async fn reconcile(
@@ -119,28 +183,6 @@ fn pause(took: Duration) -> Duration {
     took.saturating_mul(9).clamp(PAUSE_LEAST, PAUSE_MOST)
 }
 
-impl Memory {
-    /// The kinds that there are, so that each of `names` is counted if anybody can.
-    async fn kinds(
-        &self,
-        client: &Client,
-        names: &[&String],
-    ) -> client::Result<Arc<Vec<ServedKind>>> {
-        let kept = locked(&self.kinds).clone();
-        let is_known = |kinds: &[ServedKind]| {
-            names.iter().all(|name| kinds.iter().any(|kind| usage::counts(counted(kind), name)))
-        };
-        match kept {
-            Some((since, kinds)) if since.elapsed() < KINDS_KEPT && is_known(&kinds) => Ok(kinds),
-            _ => {
-                let kinds = Arc::new(client.discover().await?.kinds);
-                *locked(&self.kinds) = Some((Instant::now(), kinds.clone()));
-                Ok(kinds)
-            }
-        }
-    }
-}
-
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
@@ -159,7 +201,10 @@ async fn content(
     quotas: &[Arc<ResourceQuota>],
 ) -> client::Result<Vec<Content>> {
     let names: Vec<&String> = quotas.iter().flat_map(|quota| hard(quota).keys()).collect();
-    let kinds = memory.kinds(&cluster.client, &names).await?;
+    let is_known = |kinds: &[ServedKind]| {
+        names.iter().all(|name| kinds.iter().any(|kind| usage::counts(counted(kind), name)))
+    };
+    let kinds = memory.kinds.get(&cluster.client, is_known).await?;
     let mut content = Vec::new();
     for kind in kinds.iter() {
         let counted = counted(kind);
@@ -173,6 +218,9 @@ async fn content(
             ("", "services") => values(cluster.client.list::<Service>(&all).await?),
             ("", "persistentvolumeclaims") => {
                 values(cluster.client.list::<PersistentVolumeClaim>(&all).await?)
+            }
+            ("resource.k8s.io", "resourceclaims") => {
+                values(cluster.client.list::<ResourceClaim>(&all).await?)
             }
             _ => values::<Outline>(cluster.client.outlines(&kind.resource, &all).await?),
         };
@@ -321,6 +369,41 @@ mod tests {
     }
 
     #[test]
+    fn c_157_events_are_never_counted() {
+        let content = ["pods", "events", "bindings"]
+            .map(|plural| Content { kind: kind(plural), objects: vec![json!({ "metadata": {} })] });
+        let hard = json!({ "count/pods": "5", "count/events": "5", "count/bindings": "5" });
+        assert_eq!(used(json!({ "hard": hard }), &content), json!({ "count/pods": "1" }));
+    }
+
+    #[test]
+    fn c_157_devices_are_counted_by_their_class() {
+        let mut claims = kind("resourceclaims");
+        claims.resource.group = "resource.k8s.io".into();
+        let of = |class: &str, more: Value| {
+            let mut one = json!({ "deviceClassName": class });
+            one.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            one
+        };
+        let requests = json!([
+            { "name": "two", "exactly": of("gpu", json!({ "count": 2 })) },
+            { "name": "one", "exactly": of("gpu", json!({})) },
+            { "name": "all", "exactly": of("nic", json!({ "allocationMode": "All" })) },
+            { "name": "either", "firstAvailable": [
+                of("gpu", json!({ "count": 1 })), of("gpu", json!({ "count": 4 })),
+                of("tpu", json!({ "count": 3 })) ] },
+        ]);
+        let claim = json!({ "metadata": {}, "spec": { "devices": { "requests": requests } } });
+        let content = [Content { kind: claims, objects: vec![claim] }];
+        let name = |class: &str| format!("{class}.deviceclass.resource.k8s.io/devices");
+        let hard = json!({ name("gpu"): "9", name("nic"): "9", name("tpu"): "9", name("fpga"): "9",
+                           "count/resourceclaims.resource.k8s.io": "9" });
+        let expected = json!({ name("gpu"): "7", name("nic"): "32", name("tpu"): "3",
+                               name("fpga"): "0", "count/resourceclaims.resource.k8s.io": "1" });
+        assert_eq!(used(json!({ "hard": hard }), &content), expected);
+    }
+
+    #[test]
     fn c_158_a_scoped_quota_counts_only_what_it_is_meant_for() {
         let mut bounded = pod("1", "Running", json!({}));
         bounded["spec"]["activeDeadlineSeconds"] = 5.into();
@@ -330,6 +413,57 @@ mod tests {
         }];
         let spec = json!({ "hard": { "pods": "10" }, "scopes": ["Terminating"] });
         assert_eq!(used(spec, &content), json!({ "pods": "1" }));
+    }
+
+    /// Each row: what was, what is, and whether it is counted anew.
+    #[test]
+    fn c_155_what_is_charged_otherwise_is_counted_anew() {
+        let with = |spec: Value, status: Value| -> Pod {
+            serde_json::from_value(json!({ "metadata": {}, "spec": spec, "status": status }))
+                .unwrap()
+        };
+        let cpu = |amount: &str| json!({ "requests": { "cpu": amount } });
+        let plain =
+            |amount: &str| json!({ "containers": [{ "name": "c", "resources": cpu(amount) }] });
+        let sidecar = |amount: &str| {
+            json!({ "containers": [], "initContainers": [
+                { "name": "s", "restartPolicy": "Always", "resources": cpu(amount) }] })
+        };
+        let whole = |amount: &str| json!({ "containers": [], "resources": cpu(amount) });
+        let has = |amount: &str| {
+            json!({ "containerStatuses": [{ "name": "c", "image": "", "imageID": "", "ready": true,
+                                            "restartCount": 0, "resources": cpu(amount) }] })
+        };
+        let none = || json!({});
+        for (what, before, after, expected) in [
+            ("nothing", with(plain("1"), none()), with(plain("1"), none()), false),
+            ("a container", with(plain("2"), none()), with(plain("1"), none()), true),
+            ("a sidecar", with(sidecar("2"), none()), with(sidecar("1"), none()), true),
+            ("the whole pod", with(whole("2"), none()), with(whole("1"), none()), true),
+            ("it started", with(plain("1"), none()), with(plain("1"), has("1")), false),
+            ("asked, not done", with(plain("2"), has("2")), with(plain("1"), has("2")), false),
+            ("done", with(plain("1"), has("2")), with(plain("1"), has("1")), true),
+        ] {
+            assert_eq!(is_pod_charged_otherwise(&before, &after), expected, "{what}");
+        }
+        let claim = |size: &str, given: Value, class: Value| -> PersistentVolumeClaim {
+            serde_json::from_value(json!({
+                "metadata": {},
+                "spec": { "resources": { "requests": { "storage": size } } },
+                "status": { "allocatedResources": given, "currentVolumeAttributesClassName": class },
+            }))
+            .unwrap()
+        };
+        let given = |size: &str| json!({ "storage": size });
+        let first = || claim("1Gi", given("2Gi"), json!("gold"));
+        for (what, after, expected) in [
+            ("nothing", first(), false),
+            ("given back", claim("1Gi", given("1Gi"), json!("gold")), true),
+            ("asked for less than is given", claim("512Mi", given("2Gi"), json!("gold")), false),
+            ("another class", claim("1Gi", given("2Gi"), json!("silver")), true),
+        ] {
+            assert_eq!(is_claim_charged_otherwise(&first(), &after), expected, "{what}");
+        }
     }
 
     #[test]

@@ -4,12 +4,13 @@
 //! there is nothing to do here unless somebody else was at work. What is not labelled as ours is
 //! people's own and never touched.
 
+use crate::service_ranges;
 use crate::start::Cluster;
 use crate::workload::{label, name, namespace};
 use client::{Cache, DeleteOptions, Next, ObjectKey, Queue, Recorder, reference, run_controller};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Service;
-use k8s_openapi::api::networking::v1::{IPAddress, IPAddressSpec, ParentReference};
+use k8s_openapi::api::networking::v1::{IPAddress, IPAddressSpec, ParentReference, ServiceCIDR};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -23,26 +24,44 @@ const US: &str = "ipallocator.k8s.io";
 /// Index of Services by their addresses.
 pub(crate) const BY_ADDRESS: &str = "address";
 
-/// A claim is there before its Service: so old must it be to be nobody's.
-const ORPHAN_AFTER: SignedDuration = SignedDuration::from_secs(60);
+/// A claim is there before its Service: so old must it be to be nobody's, or the wrong one's.
+const SETTLED_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
 pub(crate) fn is_managed(address: &IPAddress) -> bool {
     label(address, MANAGED_BY) == Some(US)
 }
 
 /// `services` is the cache with the index by address.
-pub(crate) async fn run(cluster: &Cluster, services: Cache<Service>, claims: Cache<IPAddress>) {
+pub(crate) async fn run(
+    cluster: &Cluster,
+    services: Cache<Service>,
+    claims: Cache<IPAddress>,
+    ranges: Cache<ServiceCIDR>,
+) {
     let queue = Queue::new();
     services.feed(&queue, addresses);
     claims.feed(&queue, |claim| vec![name(claim).to_owned()]);
+    // With a range that comes or goes its addresses are right or wrong.
+    let known = services.clone();
+    ranges.feed_changes(&queue, move |before, after| match (before, after) {
+        (Some(range), None) | (None, Some(range)) => {
+            let services = known.list();
+            let all = services.iter().flat_map(|service| addresses(service));
+            all.filter(|address| is_in(range, address)).collect()
+        }
+        _ => Vec::new(),
+    });
     services.synced().await;
     claims.synced().await;
+    ranges.synced().await;
     let recorder = Recorder::new(&cluster.client, "ipallocator-repair-controller", "landfall");
     let recorder = recorder.doing("ClusterIPAllocation");
     run_controller("service-addresses", &queue, 1, |address: String| async {
         let wearers = services.by_index(BY_ADDRESS, &address);
         let claim = claims.get(&ObjectKey::cluster(&address));
-        repair(cluster, &recorder, address, wearers, claim).await
+        let is_possible = ranges.list().iter().any(|range| is_in(range, &address));
+        let found = Found { wearers, claim, is_possible };
+        repair(cluster, &recorder, address, found).await
     })
     .await;
 }
@@ -52,19 +71,40 @@ pub(crate) fn addresses(service: &Service) -> Vec<String> {
     addresses.filter(|address| address.parse::<IpAddr>().is_ok()).cloned().collect()
 }
 
+fn is_in(range: &ServiceCIDR, address: &str) -> bool {
+    address.parse().is_ok_and(|address| service_ranges::contains(range, address))
+}
+
+/// What there is of one address.
+struct Found {
+    wearers: Vec<Arc<Service>>,
+    claim: Option<Arc<IPAddress>>,
+    /// Whether it is in one of the ranges.
+    is_possible: bool,
+}
+
 async fn repair(
     cluster: &Cluster,
     recorder: &Recorder,
     address: String,
-    wearers: Vec<Arc<Service>>,
-    claim: Option<Arc<IPAddress>>,
+    found: Found,
 ) -> client::Result<Next> {
-    let step = decide(&wearers, claim.as_deref(), clock::now());
+    let step = decide(&found, clock::now());
     let done = match step {
         Step::Nothing => Ok(()),
         Step::Wait(after) => return Ok(Next::After(after)),
         Step::Claim(service) => claim_for(cluster, recorder, &service, &address).await,
         Step::Remove(claim, why) => remove(cluster, recorder, claim, why).await,
+        Step::WarnOutside => {
+            for service in &found.wearers {
+                let message = format!(
+                    "Cluster IP [{}]: {address} is not within any configured Service CIDR; please recreate service",
+                    family(&address)
+                );
+                recorder.warning(&reference(service.as_ref()), "ClusterIPOutOfRange", message);
+            }
+            Ok(())
+        }
         Step::Warn(services) => {
             for service in services {
                 let message = format!(
@@ -94,18 +134,24 @@ enum Step<'a> {
     Wait(Duration),
     Claim(Arc<Service>),
     Remove(&'a IPAddress, Why),
+    /// Who has this address has it of no range, and keeps it.
+    WarnOutside,
     /// Several have one address; one of them is in the right.
     Warn(Vec<Arc<Service>>),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy)]
 enum Why {
     Orphaned,
     WrongParent,
 }
 
-fn decide<'a>(wearers: &[Arc<Service>], claim: Option<&'a IPAddress>, now: Timestamp) -> Step<'a> {
-    let Some(claim) = claim else {
+fn decide(found: &Found, now: Timestamp) -> Step<'_> {
+    let wearers = found.wearers.as_slice();
+    if !wearers.is_empty() && !found.is_possible {
+        return Step::WarnOutside;
+    }
+    let Some(claim) = found.claim.as_deref() else {
         return match wearers {
             [] => Step::Nothing,
             [first, ..] => Step::Claim(first.clone()),
@@ -117,20 +163,19 @@ fn decide<'a>(wearers: &[Arc<Service>], claim: Option<&'a IPAddress>, now: Times
     let is_of = |service: &Arc<Service>| {
         parent(claim) == Some(("services", namespace(service.as_ref()), name(service.as_ref())))
     };
-    match wearers {
-        [] => {
-            let made = claim.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
-            let due = made.checked_add(ORPHAN_AFTER).unwrap_or(now);
-            match Duration::try_from(due.duration_since(now)) {
-                Ok(left) if !left.is_zero() => Step::Wait(left),
-                _ => Step::Remove(claim, Why::Orphaned),
-            }
-        }
-        [one] if is_of(one) => Step::Nothing,
+    let why = match wearers {
+        [] => Why::Orphaned,
+        [one] if is_of(one) => return Step::Nothing,
         all if all.iter().any(is_of) => {
-            Step::Warn(all.iter().filter(|service| !is_of(service)).cloned().collect())
+            return Step::Warn(all.iter().filter(|service| !is_of(service)).cloned().collect());
         }
-        _ => Step::Remove(claim, Why::WrongParent),
+        _ => Why::WrongParent,
+    };
+    let made = claim.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
+    let due = made.checked_add(SETTLED_AFTER).unwrap_or(now);
+    match Duration::try_from(due.duration_since(now)) {
+        Ok(left) if !left.is_zero() => Step::Wait(left),
+        _ => Step::Remove(claim, why),
     }
 }
 
@@ -187,8 +232,8 @@ async fn remove(
     why: Why,
 ) -> client::Result<()> {
     let (_, namespace, parent) = parent(claim).unwrap_or_default();
-    // Its Service may be there, and its news be late.
-    if why == Why::Orphaned && !parent.is_empty() {
+    // Its Service may be there, and its news be late, as may be that another had the address before.
+    if !parent.is_empty() {
         let service = ObjectKey::new(namespace, parent);
         let live = cluster.client.find::<Service>(&service).await?;
         if live.is_some_and(|live| addresses(&live).iter().any(|one| one == name(claim))) {
@@ -250,16 +295,19 @@ mod tests {
             ("the Service is gone", vec![], ours("web", old), "remove Orphaned"),
             ("the Service is on its way", vec![], ours("web", new), "wait 50s"),
             ("another's", vec![web.clone()], ours("gone", old), "remove WrongParent"),
+            ("another's, on its way", vec![web.clone()], ours("next", new), "wait 50s"),
             ("two on one", vec![web.clone(), db], ours("web", old), "warn db"),
             ("people's own", vec![], Some(claim("x", "me", old)), "nothing"),
             ("people's own, in use", vec![web], Some(claim("x", "me", old)), "nothing"),
         ];
         for (what, wearers, claim, expected) in rows {
-            let step = match decide(&wearers, claim.as_ref(), NOW.parse().unwrap()) {
+            let found = Found { wearers, claim: claim.map(Arc::new), is_possible: true };
+            let step = match decide(&found, NOW.parse().unwrap()) {
                 Step::Nothing => "nothing".to_owned(),
                 Step::Wait(after) => format!("wait {after:?}"),
                 Step::Claim(service) => format!("claim {}", name(service.as_ref())),
                 Step::Remove(_, why) => format!("remove {why:?}"),
+                Step::WarnOutside => "warn outside".to_owned(),
                 Step::Warn(all) => {
                     let names: Vec<&str> = all.iter().map(|one| name(one.as_ref())).collect();
                     format!("warn {}", names.join(" "))

@@ -3,7 +3,7 @@
 
 use crate::start::Cluster;
 use crate::workload::{is_deleted, name};
-use client::{Cache, Next, ObjectKey, Queue, run_controller};
+use client::{Cache, Next, ObjectKey, Queue, Recorder, reference, run_controller};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -19,9 +19,12 @@ const READY: &str = "Ready";
 /// `deletionGracePeriod`.
 const UNTIL_HEARD: SignedDuration = SignedDuration::from_secs(10);
 
-pub(crate) async fn run(cluster: &Cluster, addresses: Cache<IPAddress>) {
+pub(crate) async fn run(
+    cluster: &Cluster,
+    ranges: Cache<ServiceCIDR>,
+    addresses: Cache<IPAddress>,
+) {
     let queue = Queue::new();
-    let ranges = Cache::<ServiceCIDR>::start(&cluster.client);
     // One that comes may make another superfluous, and one that goes may have been the last.
     let all = ranges.clone();
     ranges.feed(&queue, move |range| {
@@ -41,12 +44,16 @@ pub(crate) async fn run(cluster: &Cluster, addresses: Cache<IPAddress>) {
     });
     ranges.synced().await;
     addresses.synced().await;
-    run_controller("service-ranges", &queue, 1, |key| reconcile(cluster, &ranges, &addresses, key))
-        .await;
+    let recorder = Recorder::new(&cluster.client, "service-cidr-controller", "");
+    run_controller("service-ranges", &queue, 1, |key| {
+        reconcile(cluster, &recorder, &ranges, &addresses, key)
+    })
+    .await;
 }
 
 async fn reconcile(
     cluster: &Cluster,
+    recorder: &Recorder,
     ranges: &Cache<ServiceCIDR>,
     addresses: &Cache<IPAddress>,
     key: ObjectKey,
@@ -73,7 +80,16 @@ async fn reconcile(
     };
     match done {
         Err(error) if error.is_not_found() || error.is_conflict() => Ok(Next::Change),
-        done => done.map(|()| Next::Change),
+        Err(error) => {
+            if let Step::Say(said) = &step
+                && said.status == "True"
+            {
+                let message = "The ServiceCIDR Status can not be set to Ready=True";
+                recorder.warning(&reference(range.as_ref()), "KubernetesServiceCIDRError", message);
+            }
+            Err(error)
+        }
+        Ok(()) => Ok(Next::Change),
     }
 }
 
@@ -154,7 +170,7 @@ fn is_needed(range: &ServiceCIDR, all: &[Arc<ServiceCIDR>], addresses: &[Arc<IPA
     })
 }
 
-fn contains(range: &ServiceCIDR, address: IpAddr) -> bool {
+pub(crate) fn contains(range: &ServiceCIDR, address: IpAddr) -> bool {
     let cidrs = range.spec.iter().flat_map(|spec| spec.cidrs.iter().flatten());
     cidrs.into_iter().any(|cidr| is_in(cidr, address))
 }

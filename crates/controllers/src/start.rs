@@ -173,6 +173,7 @@ fn of_objects<'a>(cluster: &'a Cluster, options: &'a Options) -> Crew<'a> {
     let namespaces = Cache::start(client);
     let known = services::services(client);
     let addresses = Cache::start(client);
+    let ranges = Cache::start(client);
     let claims = storage::claims(client);
     vec![
         Box::pin(signing_requests::run(cluster)),
@@ -182,14 +183,14 @@ fn of_objects<'a>(cluster: &'a Cluster, options: &'a Options) -> Crew<'a> {
         Box::pin(garbage::run(cluster)),
         Box::pin(finished_jobs::run(cluster, jobs.clone())),
         Box::pin(services::run(cluster, known.clone())),
-        Box::pin(service_ranges::run(cluster, addresses.clone())),
-        Box::pin(service_addresses::run(cluster, known, addresses)),
+        Box::pin(service_ranges::run(cluster, ranges.clone(), addresses.clone())),
+        Box::pin(service_addresses::run(cluster, known.clone(), addresses, ranges)),
         Box::pin(node_ttl::run(cluster)),
         Box::pin(disruption::run(cluster)),
         Box::pin(storage::run(cluster, claims.clone(), options.local_volumes.as_ref())),
         Box::pin(cluster_roles::run(cluster)),
         Box::pin(system_namespaces::run(cluster, namespaces)),
-        Box::pin(quotas::run(cluster)),
+        Box::pin(quotas::run(cluster, known, claims.clone())),
         Box::pin(deployment::run(cluster)),
         Box::pin(stateful_set::run(cluster, revisions.clone(), claims)),
         Box::pin(daemon_set::run(cluster, revisions)),

@@ -118,6 +118,9 @@ async fn evict(
     }
 }
 
+/// Longer than any cluster lives: what is tolerated for longer has no place on the clock.
+const LONGEST: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
+
 impl Scheduled {
     fn all(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, (Option<String>, Instant)>> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -130,7 +133,7 @@ impl Scheduled {
         match all.get(key) {
             Some((of, at)) if of == uid => *at,
             _ => {
-                let at = Instant::now() + time;
+                let at = Instant::now() + time.min(LONGEST);
                 all.insert(key.clone(), (uid.clone(), at));
                 at
             }
@@ -173,6 +176,14 @@ fn stay<'a>(pod: &Pod, taints: impl Iterator<Item = &'a Taint>) -> Stay {
 mod tests {
     use super::*;
     use serde_json::{Value, json};
+
+    #[test]
+    fn t_ctrl_42_a_toleration_may_be_as_long_as_a_number_is() {
+        let key = ObjectKey::new("default", "p");
+        let time = Duration::from_secs(i64::MAX.unsigned_abs());
+        let at = Scheduled::default().at(&key, &Pod::default(), time);
+        assert!(at > Instant::now() + LONGEST / 2);
+    }
 
     #[test]
     fn t_ctrl_42_the_smallest_toleration_counts() {

@@ -67,25 +67,27 @@ fn account_of(secret: &Secret) -> Option<ObjectKey> {
 
 async fn reconcile(cluster: &Cluster, caches: &Caches, key: ObjectKey) -> client::Result<Next> {
     let done = match caches.secrets.get(&key) {
-        Some(secret) => keep(cluster, caches, &secret).await,
+        Some(secret) => match keep(cluster, caches, &secret).await {
+            // What it is now comes by the watch, and with it the next look.
+            Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
+            done => done,
+        },
+        // It is gone, and no news of an account leads here again: what fails is tried again.
         None => forget(cluster, caches, &key).await,
     };
-    match done {
-        // What it is now comes by the watch, and with it the next look.
-        Err(error) if error.is_not_found() || error.is_conflict() => Ok(Next::Change),
-        done => done.map(|()| Next::Change),
-    }
+    done.map(|()| Next::Change)
 }
 
 async fn keep(cluster: &Cluster, caches: &Caches, secret: &Secret) -> client::Result<()> {
     let Some(account) = account_of(secret) else { return Ok(()) };
-    // The account may have come just now: asked of the server, before anything is thrown away.
-    let account = match caches.accounts.get(&account) {
-        Some(account) => Some(account.as_ref().clone()),
-        None => cluster.client.find::<ServiceAccount>(&account).await?,
-    };
     let meant = annotation(secret, ACCOUNT_UID).filter(|meant| !meant.is_empty());
-    let Some(account) = account.filter(|one| meant.is_none_or(|meant| meant == uid(one))) else {
+    let is_meant = |one: &ServiceAccount| meant.is_none_or(|meant| meant == uid(one));
+    // The account may have come just now, or anew: asked of the server, before anything is thrown away.
+    let account = match caches.accounts.get(&account).filter(|one| is_meant(one)) {
+        Some(account) => Some(account.as_ref().clone()),
+        None => cluster.client.find::<ServiceAccount>(&account).await?.filter(is_meant),
+    };
+    let Some(account) = account else {
         let only = DeleteOptions::only(secret);
         return cluster.client.delete::<Secret>(&ObjectKey::of(secret), &only).await.map(drop);
     };
@@ -143,7 +145,10 @@ async fn forget(cluster: &Cluster, caches: &Caches, key: &ObjectKey) -> client::
         }
         // Another of that name, or of another type, may be there now.
         if cluster.client.find::<Secret>(key).await?.is_none() {
-            cluster.client.update(&after).await?;
+            match cluster.client.update(&after).await {
+                Err(error) if error.is_not_found() => (), // With its list.
+                written => drop(written?),
+            }
         }
     }
     Ok(())

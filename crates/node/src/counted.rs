@@ -111,6 +111,10 @@ impl Runtime for Counted {
         self.count("stop_container", self.runtime.stop_container(container, window)).await
     }
 
+    async fn stop_signal(&self, container: &str) -> Option<i32> {
+        self.runtime.stop_signal(container).await
+    }
+
     async fn kill_container(&self, container: &str) -> Result<()> {
         self.count("kill_container", self.runtime.kill_container(container)).await
     }

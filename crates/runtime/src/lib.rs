@@ -18,6 +18,7 @@ mod cri;
 
 mod cgroup;
 mod durable;
+mod signals;
 
 pub use cgroup::Precedence;
 pub use cri::Cri;

@@ -83,11 +83,8 @@ pub trait Runtime: Send + Sync + 'static {
     /// A container that has ended is fine.
     async fn stop_container(&self, container: &str, window: Duration) -> Result<()>;
 
-    /// The signal that [`Runtime::stop_container`] sends, if this runtime tells.
-    async fn stop_signal(&self, container: &str) -> Option<i32> {
-        let _ = container;
-        None
-    }
+    /// The signal that [`Runtime::stop_container`] sends; None if that cannot be known.
+    async fn stop_signal(&self, container: &str) -> Option<i32>;
 
     /// SIGKILL for every process of the container. A container that has ended is fine.
     async fn kill_container(&self, container: &str) -> Result<()>;

@@ -4,8 +4,9 @@
 //! question is counted over all pods once; after that, each pod that comes or goes changes the
 //! counts, so that a decision does not cost more when there are more pods.
 
+use crate::places::{self, Places, demanded, place};
 use crate::pod::PodInfo;
-use api::selector::{LabelSelector, Operator};
+use api::selector::LabelSelector;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -33,8 +34,8 @@ pub(crate) type Counts = HashMap<Arc<str>, usize>;
 #[derive(Debug, Default)]
 pub(crate) struct Census {
     answers: HashMap<String, Answer>,
-    /// Which of them a pod may change, by one label that it must have and its namespace: see [`place`].
-    places: HashMap<String, BTreeSet<String>>,
+    /// Which of them a pod may change.
+    places: Places<String>,
     asked: u64,
 }
 
@@ -67,10 +68,14 @@ impl Question {
         some.min_by_key(|some| some.len()).filter(|some| some.len() <= NAMESPACES_MAX).cloned()
     }
 
+    /// One label that all have whom it means.
+    pub(crate) fn label(&self) -> Option<(&str, &str)> {
+        self.all.iter().find_map(|(_, selector)| demanded(selector))
+    }
+
     /// What its answer is found under: each pod that it means looks at one of them.
     fn places(&self) -> Vec<String> {
-        let mut selectors = self.all.iter().map(|(_, selector)| selector);
-        let label = selectors.find_map(demanded);
+        let label = self.label();
         match self.within() {
             Some(namespaces) => namespaces.iter().map(|name| place(Some(name), label)).collect(),
             None => vec![place(None, label)],
@@ -83,36 +88,9 @@ impl Question {
     }
 }
 
-/// One label that whoever is selected has.
-pub(crate) fn demanded(selector: &LabelSelector) -> Option<(&str, &str)> {
-    selector.requirements().iter().find_map(|requirement| {
-        let one = matches!(requirement.operator, Operator::Equals | Operator::In);
-        match requirement.values.as_slice() {
-            [value] if one => Some((requirement.key.as_str(), value.as_str())),
-            _ => None,
-        }
-    })
-}
-
-/// Neither a namespace nor a label has these characters in it.
-pub(crate) fn place(namespace: Option<&str>, label: Option<(&str, &str)>) -> String {
-    let namespace = namespace.unwrap_or("*");
-    match label {
-        Some((key, value)) => format!("{namespace}|{key}={value}"),
-        None => namespace.to_owned(),
-    }
-}
-
-/// Under which [`Question::places`] those are that may mean a pod.
-fn places_of(pod: &PodInfo) -> impl Iterator<Item = String> {
-    let labels = pod.pod.metadata.labels.iter().flatten();
-    let labels = labels.map(|(key, value)| Some((key.as_str(), value.as_str()))).chain([None]);
-    labels.flat_map(|label| [place(Some(pod.namespace()), label), place(None, label)])
-}
-
 impl Census {
-    /// `pods` are all pods of the question's namespaces that are on a node, counted only if this was not
-    /// asked before.
+    /// `pods` are pods on a node, at least all that the question means: counted only if this was not asked
+    /// before.
     pub(crate) fn ask<'a>(
         &mut self,
         question: &Question,
@@ -140,21 +118,16 @@ impl Census {
         let answer =
             Answer { question: question.clone(), counts: counts.clone(), asked: self.asked };
         for place in question.places() {
-            self.places.entry(place).or_default().insert(text.clone());
+            self.places.put(place, text.clone());
         }
         self.answers.insert(text, answer);
         counts
     }
 
-    fn forget(&mut self, text: &str) {
+    fn forget(&mut self, text: &String) {
         let Some(answer) = self.answers.remove(text) else { return };
         for place in answer.question.places() {
-            if let Some(texts) = self.places.get_mut(&place) {
-                texts.remove(text);
-                if texts.is_empty() {
-                    self.places.remove(&place);
-                }
-            }
+            self.places.take(&place, text);
         }
     }
 
@@ -177,8 +150,8 @@ impl Census {
         let Some(node) = &pod.node else {
             return;
         };
-        for place in places_of(pod) {
-            for text in self.places.get(&place).into_iter().flatten() {
+        for place in places::all(pod) {
+            for text in self.places.at(&place) {
                 if let Some(answer) = self.answers.get_mut(text)
                     && answer.question.means(pod)
                 {
@@ -257,8 +230,7 @@ mod tests {
             census.ask(&question(&format!("a{n}")), || Box::new(std::iter::empty()));
         }
         assert_eq!(census.answers.len(), QUESTIONS_MAX);
-        let places: usize = census.places.values().map(BTreeSet::len).sum();
-        assert_eq!(places, QUESTIONS_MAX, "and not looked at any more");
+        assert_eq!(census.places.count(), QUESTIONS_MAX, "and not looked at any more");
     }
 
     #[test]
@@ -281,8 +253,7 @@ mod tests {
             census.ask(&question(&format!("a{n}")), || Box::new(std::iter::empty()));
         }
         let pod = pod_with("p", json!({ "app": "a7" }), json!({ "nodeName": "n" }));
-        let looked: usize =
-            places_of(&pod).filter_map(|place| census.places.get(&place)).map(BTreeSet::len).sum();
+        let looked: usize = places::all(&pod).map(|place| census.places.at(&place).count()).sum();
         assert_eq!(looked, 1);
     }
 

@@ -2,6 +2,7 @@
 
 mod amounts;
 mod node;
+mod places;
 mod pod;
 
 mod census;

@@ -1,7 +1,8 @@
 //! Which pods belong together: those of a Service, a ReplicaSet, a StatefulSet, a
 //! ReplicationController. They are spread a little even if nobody asks for it (N-192).
 
-use crate::census::{Question, demanded, place};
+use crate::census::Question;
+use crate::places::{self, Places, demanded, place};
 use crate::pod::PodInfo;
 use api::selector::LabelSelector;
 use client::ObjectKey;
@@ -10,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 #[derive(Debug, Default)]
 pub(crate) struct Workloads {
     services: BTreeMap<ObjectKey, LabelSelector>,
-    /// And by one label that their pods have, so that a pod need not be held against all of them.
-    places: HashMap<String, BTreeSet<ObjectKey>>,
+    /// Which of them a pod may be of.
+    places: Places<ObjectKey>,
     /// By kind, namespace and name.
     owners: HashMap<(&'static str, ObjectKey), LabelSelector>,
 }
@@ -20,28 +21,18 @@ impl Workloads {
     /// A Service without a selector selects nothing.
     pub(crate) fn put_service(&mut self, key: &ObjectKey, selector: Option<LabelSelector>) {
         if let Some(before) = self.services.remove(key) {
-            let place = place(Some(key.namespace()), demanded(&before));
-            if let Some(there) = self.places.get_mut(&place) {
-                there.remove(key);
-                if there.is_empty() {
-                    self.places.remove(&place);
-                }
-            }
+            self.places.take(&place(Some(key.namespace()), demanded(&before)), key);
         }
         if let Some(selector) = selector.filter(|selector| !selector.is_everything()) {
-            let place = place(Some(key.namespace()), demanded(&selector));
-            self.places.entry(place).or_default().insert(key.clone());
+            self.places.put(place(Some(key.namespace()), demanded(&selector)), key.clone());
             self.services.insert(key.clone(), selector);
         }
     }
 
     /// The selectors of the Services that select a pod.
     fn services_of(&self, pod: &PodInfo) -> Vec<&LabelSelector> {
-        let labels = pod.pod.metadata.labels.iter().flatten();
-        let labels = labels.map(|(key, value)| Some((key.as_str(), value.as_str()))).chain([None]);
-        let there =
-            labels.filter_map(|label| self.places.get(&place(Some(pod.namespace()), label)));
-        let keys: BTreeSet<&ObjectKey> = there.flatten().collect();
+        let keys: BTreeSet<&ObjectKey> =
+            places::near(pod).flat_map(|place| self.places.at(&place)).collect();
         let selectors = keys.into_iter().filter_map(|key| self.services.get(key));
         selectors.filter(|selector| selector.matches(|key| pod.label(key))).collect()
     }
@@ -103,6 +94,6 @@ mod tests {
         workloads.put_service(&service("web"), None);
         workloads.put_service(&service("db"), None);
         workloads.put_service(&ObjectKey::new("other", "web"), None);
-        assert!(workloads.services.is_empty() && workloads.places.is_empty());
+        assert!(workloads.services.is_empty() && workloads.places.count() == 0);
     }
 }

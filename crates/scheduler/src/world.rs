@@ -5,6 +5,7 @@
 use crate::census::{Census, Counts, Question};
 use crate::neighbourhood::{Group, Groups, NamespaceLabels};
 use crate::node::{NodeState, Offer};
+use crate::places::{self, Places, place};
 use crate::pod::PodInfo;
 use crate::volumes::Volumes;
 use client::ObjectKey;
@@ -20,6 +21,8 @@ pub(crate) struct World {
     there: usize,
     /// Pods on nodes, as observed or as assumed.
     placed: BTreeMap<ObjectKey, Placed>,
+    /// Which of them have a label.
+    labelled: Places<ObjectKey>,
     /// Pods that wait for room on a node that was made for them.
     nominated: BTreeMap<Arc<str>, BTreeMap<ObjectKey, Arc<PodInfo>>>,
     /// And on which.
@@ -163,12 +166,14 @@ impl World {
         for claim in &pod.claims {
             *self.users.entry(ObjectKey::new(pod.namespace(), claim)).or_default() += 1;
         }
+        places::labelled(&pod).for_each(|place| self.labelled.put(place, pod.key.clone()));
         self.placed.insert(pod.key.clone(), Placed { pod, assumed });
     }
 
     /// What was there, if it was there.
     pub(crate) fn remove_pod(&mut self, key: &ObjectKey) -> Option<Arc<PodInfo>> {
         let Placed { pod, .. } = self.placed.remove(key)?;
+        places::labelled(&pod).for_each(|place| self.labelled.take(&place, key));
         let name = pod.node.clone()?;
         if let Some(state) = self.nodes.get_mut(&name) {
             state.remove(key);
@@ -194,19 +199,27 @@ impl World {
         let pods = || -> Box<dyn Iterator<Item = &Arc<PodInfo>>> {
             match question.within() {
                 None => Box::new(self.placed.values().map(|placed| &placed.pod)),
-                Some(namespaces) => {
-                    Box::new(namespaces.into_iter().flat_map(|namespace| self.placed_in(namespace)))
-                }
+                Some(some) => Box::new(
+                    some.into_iter().flat_map(|name| self.placed_in(name, question.label())),
+                ),
             }
         };
         self.census.borrow_mut().ask(question, pods)
     }
 
-    fn placed_in(&self, namespace: String) -> impl Iterator<Item = &Arc<PodInfo>> {
+    fn placed_in<'a>(
+        &'a self,
+        namespace: String,
+        label: Option<(&str, &str)>,
+    ) -> Box<dyn Iterator<Item = &'a Arc<PodInfo>> + 'a> {
+        if label.is_some() {
+            let there = self.labelled.at(&place(Some(&namespace), label));
+            return Box::new(there.filter_map(|key| self.placed(key)));
+        }
         // No name is shorter than the empty one, so this is where the namespace begins.
         let run = self.placed.range(ObjectKey::new(&namespace, "")..);
         let run = run.take_while(move |(key, _)| key.namespace() == namespace);
-        run.map(|(_, placed)| &placed.pod)
+        Box::new(run.map(|(_, placed)| &placed.pod))
     }
 
     pub(crate) fn groups(&self) -> impl Iterator<Item = &Group> {
@@ -312,6 +325,29 @@ pub(crate) mod tests {
         assert!(others.iter().all(|other| !pod.counts_as(other)));
         world.put_pod(others[0].clone());
         assert_eq!(world.node("n").unwrap().used.cpu, 2000);
+    }
+
+    /// A question is answered from the pods that have the label it asks for, wherever they came from.
+    #[test]
+    fn pods_are_found_by_the_labels_they_have_now() {
+        let labelled = |name: &str, app: &str| {
+            crate::pod::tests::pod_with(name, json!({ "app": app }), json!({ "nodeName": "n" }))
+        };
+        let mut world = world([node("n", json!({}))], [labelled("p", "a"), labelled("q", "b")]);
+        // Each time another question, so that each is counted.
+        let count = |world: &World, app: &str, staying: bool| {
+            let selector = json!({ "matchLabels": { "app": app } });
+            let selector = api::selector::LabelSelector::from_object(&selector).unwrap();
+            let all = vec![(Some(["default".to_owned()].into()), selector)];
+            let counts = world.counts(&Question { all, staying });
+            counts.get("n").copied().unwrap_or_default()
+        };
+        assert_eq!((count(&world, "a", false), count(&world, "b", false)), (1, 1));
+        world.put_pod(labelled("p", "b"));
+        assert_eq!((count(&world, "a", true), count(&world, "b", true)), (0, 2));
+        world.remove_pod(&ObjectKey::new("default", "p"));
+        world.remove_pod(&ObjectKey::new("default", "q"));
+        assert_eq!(world.labelled.count(), 0);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::subresource::{binding, eviction, finalize, log, proxy, scale, stream,
 use crate::verbs::write::Endpoint;
 use crate::verbs::{create, delete, get, list, patch, update, watch};
 use crate::views::{self, IncludeObject};
-use crate::{discovery, reviews, terminations, usage};
+use crate::{discovery, reviews, terminations, usage, warnings};
 use api::kind::Verbs;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use serde_json::{Value, json};
@@ -38,6 +38,7 @@ pub(crate) fn is_open(path: &str) -> bool {
 
 /// A request on a resource.
 pub(crate) async fn resource(call: &Call, method: &Method, verb: &str) -> Result<Answer> {
+    warnings::deprecated(call);
     if !call.target.subresource.is_empty() {
         return subresource(call, method).await;
     }

@@ -3,6 +3,13 @@
 use crate::call::Call;
 use serde_json::Value;
 
+/// Of a kind that has a better successor, whatever is done with it.
+pub(crate) fn deprecated(call: &Call) {
+    if call.kind.group.is_empty() && call.kind.plural == "endpoints" {
+        call.warn("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice");
+    }
+}
+
 /// Of a new object.
 pub(crate) fn create(call: &Call, object: &Value) {
     let path = template(&call.kind.kind);

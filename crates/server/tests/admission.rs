@@ -211,6 +211,11 @@ async fn a_154_priority_classes_become_numbers_and_there_is_one_default() {
     critical["spec"]["priorityClassName"] = "system-node-critical".into();
     let made = admin.make(PODS, critical).await;
     assert_eq!(made["spec"]["priority"], 2_000_001_000);
+    let said = admin.delete(&format!("{classes}/system-node-critical")).await;
+    assert_eq!(
+        said.message(),
+        "priorityclasses.scheduling.k8s.io \"system-node-critical\" is forbidden: this is a system priority class and cannot be deleted"
+    );
     admin.make(classes, class("usual", 7)).await;
     let said = admin.post(classes, class("second", 8)).await;
     assert_eq!(

@@ -47,6 +47,18 @@ async fn a_73_owners_are_named_in_full_and_only_one_controls() {
     );
 }
 
+/// whoever asks for Endpoints hears what to use instead.
+#[tokio::test]
+async fn a_146_endpoints_are_deprecated() {
+    let cluster = Cluster::start().await;
+    let said = cluster.get("/api/v1/namespaces/default/endpoints").await;
+    assert_eq!(
+        said.warnings(),
+        ["299 - \"v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice\""]
+    );
+    assert!(cluster.get("/api/v1/namespaces/default/services").await.warnings().is_empty());
+}
+
 /// A row: what is wrong, where the refusal points.
 ///
 #[tokio::test]

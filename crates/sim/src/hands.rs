@@ -168,6 +168,11 @@ impl Runtime for Hands {
         Ok(())
     }
 
+    /// What is simulated has no images that want another.
+    async fn stop_signal(&self, _container: &str) -> Option<i32> {
+        None
+    }
+
     async fn kill_container(&self, container: &str) -> Result<()> {
         let asked = self.book.now();
         self.call(|| self.machine.kill_container(container, &self.agent, asked)).await;

@@ -106,6 +106,9 @@ impl Runtime for Clumsy {
         Ok(())
     }
 
+    async fn stop_signal(&self, container: &str) -> Option<i32> {
+        self.inner.stop_signal(container).await
+    }
     async fn kill_container(&self, container: &str) -> Result<()> {
         let began = self.hooks.lock().unwrap().get(container).copied();
         if let (Fault::GraceAfterHook, Some(began)) = (self.fault, began) {

@@ -61,6 +61,11 @@ fn seeds_that_broke_a_rule_once_keep_it() {
             2335,
             "T-NODE-57: the node said Running again of a pod that somebody else had called Failed",
         ),
+        (
+            "identity",
+            4020,
+            "T-EDGE-13: the server died between a forced mark and the removal, and the node's word removed it",
+        ),
     ] {
         let told = sim::run(&ground, scenario(name), seed, &Options::default()).unwrap();
         assert!(told.violation.is_none(), "{once}: {:?}", told.violation);

@@ -31,8 +31,11 @@ pub fn amounts(list: Option<&Value>) -> Amounts {
 
 /// The total of a pod without its overhead.
 pub fn total(pod: &Value, side: Side) -> Amounts {
+    total_by(pod, side, |container| amounts(container.at(&["resources", side.field()])))
+}
+
+fn total_by(pod: &Value, side: Side, of: impl Fn(&Value) -> Amounts) -> Amounts {
     let Some(spec) = pod.get("spec") else { return Amounts::new() };
-    let of = |container: &Value| amounts(container.at(&["resources", side.field()]));
     let mut sum = Amounts::new();
     for container in containers(spec, "containers") {
         add(&mut sum, &of(container));
@@ -59,7 +62,46 @@ pub fn total(pod: &Value, side: Side) -> Amounts {
 
 /// The total of a pod with the overhead of its runtime class.
 pub fn total_with_overhead(pod: &Value, side: Side) -> Amounts {
-    let mut sum = total(pod, side);
+    with_overhead(pod, side, total(pod, side))
+}
+
+/// The same while a resize is not settled: the most of what each container asks for, was promised and has;
+/// what it asks for does not count if it can never be had (N-110).
+pub fn total_held(pod: &Value, side: Side) -> Amounts {
+    let infeasible = is_infeasible(pod);
+    let sum = total_by(pod, side, |container| {
+        let asked = amounts(container.at(&["resources", side.field()]));
+        let Some(status) = status_of(pod, container) else { return asked };
+        let mut held = amounts(status.at(&["resources", side.field()]));
+        if side == Side::Requests {
+            raise(&mut held, amounts(status.get("allocatedResources")));
+        }
+        if !infeasible {
+            raise(&mut held, asked);
+        }
+        held
+    });
+    with_overhead(pod, side, sum)
+}
+
+/// What is said of a container that can be resized, once it is said what it has.
+fn status_of<'a>(pod: &'a Value, container: &Value) -> Option<&'a Value> {
+    let status = pod.get("status")?;
+    let name = container.text(&["name"]);
+    let mut lists = ["containerStatuses", "initContainerStatuses"]
+        .into_iter()
+        .flat_map(|list| containers(status, list));
+    lists.find(|status| status.text(&["name"]) == name && status.at(&["resources"]).is_some())
+}
+
+fn is_infeasible(pod: &Value) -> bool {
+    let conditions = pod.at(&["status", "conditions"]).and_then(Value::as_array);
+    let mut conditions = conditions.into_iter().flatten();
+    let pending = conditions.find(|condition| condition.text(&["type"]) == "PodResizePending");
+    pending.is_some_and(|condition| condition.text(&["reason"]) == "Infeasible")
+}
+
+fn with_overhead(pod: &Value, side: Side, mut sum: Amounts) -> Amounts {
     for (name, amount) in amounts(pod.at(&["spec", "overhead"])) {
         match (sum.get_mut(&name), side) {
             (Some(own), Side::Requests) => *own = *own + amount,
@@ -133,6 +175,42 @@ mod tests {
         };
         assert_eq!(said(Side::Requests), ["cpu=1250m", "memory=1Mi"]);
         assert_eq!(said(Side::Limits), ["cpu=2250m"]);
+    }
+
+    /// C-157, N-110: what is promised or in use counts until it is given back.
+    #[test]
+    fn n_110_what_a_pod_holds_counts_until_a_resize_is_settled() {
+        let of = |amount: &str| json!({"requests": {"cpu": amount}, "limits": {"cpu": amount}});
+        let pod = |asked: &str, promised: &str, has: &str, reason: &str| {
+            let status = |name: &str| json!({"name": name, "allocatedResources": {"cpu": promised}, "resources": of(has)});
+            let condition = json!({"type": "PodResizePending", "status": "True", "reason": reason});
+            json!({
+                "spec": {
+                    "containers": [{"name": "a", "resources": of(asked)}],
+                    "initContainers": [
+                        {"name": "s", "restartPolicy": "Always", "resources": of(asked)},
+                    ],
+                },
+                "status": {
+                    "containerStatuses": [status("a")], "initContainerStatuses": [status("s")],
+                    "conditions": if reason.is_empty() { json!([]) } else { json!([condition]) },
+                },
+            })
+        };
+        for (why, pod, requests, limits) in [
+            ("settled", pod("1", "1", "1", ""), "2", "2"),
+            ("smaller is asked for", pod("1", "1", "3", ""), "6", "6"),
+            ("larger is asked for", pod("3", "1", "1", ""), "6", "6"),
+            ("promised and not had", pod("1", "4", "1", ""), "8", "2"),
+            ("deferred", pod("3", "1", "1", "Deferred"), "6", "6"),
+            ("never", pod("3", "1", "1", "Infeasible"), "2", "2"),
+        ] {
+            assert_eq!(total_held(&pod, Side::Requests)["cpu"].to_string(), requests, "{why}");
+            assert_eq!(total_held(&pod, Side::Limits)["cpu"].to_string(), limits, "{why}");
+        }
+        let silent =
+            json!({"spec": {"containers": [cpu("2")]}, "status": {"containerStatuses": []}});
+        assert_eq!(total_held(&silent, Side::Requests)["cpu"].to_string(), "2");
     }
 
     #[test]

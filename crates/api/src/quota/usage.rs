@@ -1,7 +1,7 @@
 //! What an object uses of the resources that quotas count.
 
 use super::Counted;
-use super::pods::{Amounts, Side, amounts, containers, total_with_overhead};
+use super::pods::{Amounts, Side, amounts, containers, total_held};
 use crate::quantity::Quantity;
 use crate::value::ValueExt;
 use serde_json::Value;
@@ -22,13 +22,30 @@ const COMPUTE: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 const TO_BE_SPECIFIED: [&str; 6] =
     ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
 const STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
+const DEVICE_CLASS: &str = ".deviceclass.resource.k8s.io/";
+/// So many devices one claim gets at most. Upstream: `AllocationResultsMaxSize`.
+const DEVICES_MAX: i64 = 32;
 /// How claims named their class before there was a field for it.
 const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
+/// What comes and goes by itself, and what is answered and not kept (C-157).
+const NEVER: [(&str, &str); 4] = [
+    ("", "events"),
+    ("events.k8s.io", "events"),
+    ("", "bindings"),
+    ("authorization.k8s.io", "localsubjectaccessreviews"),
+];
+
 /// Does an object of this kind count towards this resource?
 pub fn counts(kind: Counted<'_>, resource: &str) -> bool {
+    if NEVER.contains(&(kind.group, kind.plural)) {
+        return false;
+    }
     if let Some(counted) = resource.strip_prefix("count/") {
         return counted == kind.resource_group();
+    }
+    if is_device_claim(kind) {
+        return resource.split_once(DEVICE_CLASS).is_some_and(|(_, counted)| counted == "devices");
     }
     if !kind.group.is_empty() {
         return false;
@@ -93,6 +110,9 @@ pub fn usage(kind: Counted<'_>, object: &Value) -> Amounts {
     };
     one(format!("count/{}", kind.resource_group()));
     if !kind.group.is_empty() {
+        if is_device_claim(kind) {
+            devices(object, &mut usage);
+        }
         return usage;
     }
     match kind.plural {
@@ -121,8 +141,7 @@ fn is_finished(pod: &Value) -> bool {
 }
 
 fn pod(pod: &Value, usage: &mut Amounts) {
-    let requests = total_with_overhead(pod, Side::Requests);
-    compute(&requests, &total_with_overhead(pod, Side::Limits), usage);
+    compute(&total_held(pod, Side::Requests), &total_held(pod, Side::Limits), usage);
 }
 
 /// Requests and limits under the names quotas know them by.
@@ -186,6 +205,32 @@ fn claim(claim: &Value, usage: &mut Amounts) {
         usage.insert("requests.storage".into(), size);
         if !class.is_empty() {
             usage.insert(format!("{class}{STORAGE_CLASS}requests.storage"), size);
+        }
+    }
+}
+
+fn is_device_claim(kind: Counted<'_>) -> bool {
+    (kind.group, kind.plural) == ("resource.k8s.io", "resourceclaims")
+}
+
+/// Devices by class. Of several ways to serve a request, the one that takes most of a class counts.
+fn devices(claim: &Value, usage: &mut Amounts) {
+    let requests = claim.at(&["spec", "devices", "requests"]).and_then(Value::as_array);
+    for request in requests.into_iter().flatten() {
+        let choices = containers(request, "firstAvailable").chain(request.get("exactly"));
+        let mut most: BTreeMap<&str, i64> = BTreeMap::new();
+        for choice in choices {
+            let count = match choice.text(&["allocationMode"]) {
+                "All" => DEVICES_MAX,
+                _ => choice.get("count").and_then(Value::as_i64).unwrap_or(1),
+            };
+            let known = most.entry(choice.text(&["deviceClassName"])).or_default();
+            *known = count.max(*known);
+        }
+        for (class, count) in most {
+            let name = format!("{class}{DEVICE_CLASS}devices");
+            let sum = usage.entry(name).or_insert(Quantity::ZERO);
+            *sum = *sum + Quantity::whole(count);
         }
     }
 }

@@ -34,6 +34,7 @@ pub use batch::Schedule;
 pub use core::pod_subresources::{validate_ephemeral_update, validate_resize};
 pub use core::qos::qos_class;
 pub use core::service_ip::{default_ip_families, validate_single_stack};
+pub use scheduling::is_system_class;
 pub use unset_times::show_unset_times;
 
 /// The rules of one kind. `Rules::NONE` is a kind with nothing special about it.

@@ -11,6 +11,11 @@ const USER_MAX: i64 = 1_000_000_000;
 const SYSTEM: [(&str, i64); 2] =
     [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
 
+/// Whether a class is one of those that exist from the start.
+pub fn is_system_class(name: &str) -> bool {
+    SYSTEM.iter().any(|(system, _)| *system == name)
+}
+
 pub(crate) fn rules(kind: &str) -> Rules {
     match kind {
         "PriorityClass" => Rules {

@@ -1,6 +1,7 @@
 //! How many pods there should be, according to those who manage them (C-140).
 
-use client::{Client, ObjectKey};
+use crate::served_kinds::ServedKinds;
+use client::{Client, ObjectKey, ServedKind};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Pod, ReplicationController};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -8,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// When what could not be counted is asked for again: nobody tells us when an owner changes.
+/// When what nobody can count is asked for again: nobody tells us when an owner changes.
 pub(super) const ASK_AGAIN: Duration = Duration::from_secs(30);
 
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +29,11 @@ pub(super) struct Scales {
 
 /// The sum over all owners of these pods, each counted once. Owners are asked for, not remembered:
 /// a budget is looked at when its pods change, and there are few owners.
-pub(super) async fn of_owners(client: &Client, pods: &[Arc<Pod>]) -> Result<Scales, Error> {
+pub(super) async fn of_owners(
+    client: &Client,
+    kinds: &ServedKinds,
+    pods: &[Arc<Pod>],
+) -> Result<Scales, Error> {
     let mut seen: BTreeSet<String> = BTreeSet::new();
     let mut scales: BTreeMap<String, i32> = BTreeMap::new();
     let mut unmanaged = false;
@@ -42,7 +47,7 @@ pub(super) async fn of_owners(client: &Client, pods: &[Arc<Pod>]) -> Result<Scal
         }
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let key = ObjectKey::new(namespace, &owner.name);
-        let Some((uid, scale)) = of_owner(client, &key, owner).await? else {
+        let Some((uid, scale)) = of_owner(client, kinds, &key, owner).await? else {
             return Err(Error::NoController(pod.metadata.name.clone().unwrap_or_default()));
         };
         scales.insert(uid, scale);
@@ -58,6 +63,7 @@ fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
 /// Who is scaled, and to how many.
 async fn of_owner(
     client: &Client,
+    kinds: &ServedKinds,
     key: &ObjectKey,
     owner: &OwnerReference,
 ) -> Result<Option<(String, i32)>, Error> {
@@ -85,7 +91,7 @@ async fn of_owner(
             let all = all.filter(|all| is_it(&all.metadata));
             Ok(all.and_then(|all| scale(all.spec.and_then(|spec| spec.replicas))))
         }
-        _ => of_any(client, key, owner).await,
+        _ => of_any(client, kinds, key, owner).await,
     }
 }
 
@@ -103,14 +109,15 @@ async fn of_deployment(
 /// By the scale subresource, which custom kinds may have.
 async fn of_any(
     client: &Client,
+    kinds: &ServedKinds,
     key: &ObjectKey,
     owner: &OwnerReference,
 ) -> Result<Option<(String, i32)>, Error> {
-    let discovery = client.discover().await?;
-    let kind = discovery.kinds.into_iter().find(|kind| {
+    let is_its = |kind: &ServedKind| {
         kind.resource.api_version == owner.api_version && kind.resource.kind == owner.kind
-    });
-    let Some(kind) = kind else { return Ok(None) };
+    };
+    let kinds = kinds.get(client, |kinds| kinds.iter().any(is_its)).await?;
+    let Some(kind) = kinds.iter().find(|kind| is_its(kind)) else { return Ok(None) };
     if !kind.subresources.iter().any(|name| name == "scale") {
         let group = &kind.resource.group;
         let name = if group.is_empty() { String::new() } else { format!(".{group}") };

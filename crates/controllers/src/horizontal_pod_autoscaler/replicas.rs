@@ -220,11 +220,16 @@ fn is_starting(pod: &Pod, sample: &Sample, now: Timestamp) -> bool {
     };
     let not_ready = ready.status == "False";
     let turned = ready.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
-    match started.0 + INITIALIZATION > now {
-        true => not_ready || sample.at < turned + sample.window,
+    match after(started.0, INITIALIZATION) > now {
+        true => not_ready || sample.at < after(turned, sample.window),
         // It has never been ready.
-        false => not_ready && started.0 + FIRST_READINESS > turned,
+        false => not_ready && after(started.0, FIRST_READINESS) > turned,
     }
+}
+
+/// Who writes a pod's status or a sample may name any time, the last one of all included.
+fn after(time: Timestamp, more: SignedDuration) -> Timestamp {
+    time.saturating_add(more).unwrap_or(time)
 }
 
 fn name(pod: &Pod) -> &str {

@@ -57,7 +57,7 @@ async fn reconcile(
         }
         return Ok(Next::Change);
     };
-    if selector(&service).is_none() || service.metadata.deletion_timestamp.is_some() {
+    if selector(&service).is_none() {
         return Ok(Next::Change);
     }
     let pods = backends::selected(&cluster.pods, &service);

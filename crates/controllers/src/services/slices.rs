@@ -46,9 +46,7 @@ async fn reconcile(
     triggers: &Triggers,
     key: ObjectKey,
 ) -> client::Result<Next> {
-    let managed = services.services.get(&key).filter(|service| {
-        selector(service).is_some() && service.metadata.deletion_timestamp.is_none()
-    });
+    let managed = services.services.get(&key).filter(|service| selector(service).is_some());
     let Some(service) = managed else {
         triggers.forget(&key);
         return Ok(Next::Change); // What was its, the garbage collector takes.
@@ -56,7 +54,12 @@ async fn reconcile(
     let pods = backends::selected(&cluster.pods, &service);
     let existing = services.slices_of(&key, MANAGER);
 
-    let plan = plan_all(&service, &pods, &cluster.nodes, existing);
+    let mut plan = plan_all(&service, &pods, &cluster.nodes, existing);
+    if service.metadata.deletion_timestamp.is_some() {
+        // The slices of a Service that goes are kept right as long as somebody holds it. New ones would be
+        // made against the garbage collector, which takes them.
+        plan.create.clear();
+    }
 
     let trigger = triggers.since(&key, &service, &pods);
     let written = carry_out(&cluster.client, services, plan, trigger).await;

@@ -8,9 +8,10 @@ mod claims;
 mod volumes;
 
 use super::{FREE, Storage, matching};
+use crate::pods;
 use crate::start::Cluster;
 use client::{Next, ObjectKey, Queue, Recorder, run_controller};
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Work {
@@ -28,6 +29,7 @@ struct Binder<'a> {
 pub(super) async fn run(cluster: &Cluster, storage: &Storage) {
     let queue = Queue::new();
     feed(storage, &queue);
+    feed_pods(cluster, storage, &queue);
     storage.claims.synced().await;
     storage.volumes.synced().await;
     storage.classes.synced().await;
@@ -68,5 +70,25 @@ fn feed(storage: &Storage, queue: &Queue<Work>) {
         // Those that name it, and those that would take whatever is the default.
         let waiting = claims.by_index(FREE, name).into_iter().chain(claims.by_index(FREE, ""));
         waiting.map(|claim| Work::Claim(ObjectKey::of(claim.as_ref()))).collect()
+    });
+}
+
+/// A claim that waits for its first pod says which (C-168).
+fn feed_pods(cluster: &Cluster, storage: &Storage, queue: &Queue<Work>) {
+    let (all, classes) = (storage.claims.clone(), storage.classes.clone());
+    cluster.pods.feed_changes(queue, move |before, after| {
+        let waits = |pod: Option<&Pod>| pod.is_some_and(claims::is_waited_for);
+        let Some(pod) = after.or(before).filter(|_| waits(before) != waits(after)) else {
+            return Vec::new();
+        };
+        let named = pods::claims(pod).map(|name| ObjectKey::new(pods::namespace(pod), &name));
+        let waiting = named.filter(|key| {
+            all.get(key).is_some_and(|claim| {
+                let class = matching::class_of_claim(&claim).unwrap_or_default();
+                let class = classes.get(&ObjectKey::cluster(class));
+                matching::is_pending(&claim) && claims::waits(&claim, class.as_deref())
+            })
+        });
+        waiting.map(Work::Claim).collect()
     });
 }

@@ -6,6 +6,7 @@ use crate::start::Cluster;
 use client::{ObjectKey, Queue, Recorder, reference, run_controller};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use std::sync::Arc;
 
 const WORKERS: usize = 5;
 
@@ -15,13 +16,14 @@ pub(super) async fn run(cluster: &Cluster, storage: &Storage) {
         let some = ephemeral(pod).next().is_some() && !pods::is_ending(pod);
         some.then(|| ObjectKey::of(pod)).into_iter().collect()
     });
-    // One that was deleted while its pod lives is made anew.
-    storage.claims.feed_changes(&queue, |before, after| {
-        let gone = before.filter(|_| after.is_none());
-        let owner = gone.and_then(|claim| controller(&claim.metadata));
-        let owner = owner.filter(|owner| owner.kind == "Pod");
-        let namespace = gone.and_then(|claim| claim.metadata.namespace.as_deref());
-        owner.map(|o| ObjectKey::new(namespace.unwrap_or_default(), &o.name)).into_iter().collect()
+    // One that was deleted while its pod lives is made anew, and one of another's that has gone makes room.
+    let known = cluster.pods.clone();
+    storage.claims.feed_changes(&queue, move |before, after| {
+        let gone = before.filter(|_| after.is_none()).map(ObjectKey::of);
+        let named = gone.map(|claim| known.by_index(pods::BY_CLAIM, &claim.to_string()));
+        let named = named.into_iter().flatten();
+        let waiting = named.filter(|pod| ephemeral(pod).next().is_some());
+        waiting.map(|pod| ObjectKey::of(pod.as_ref())).collect()
     });
     cluster.pods.synced().await;
     storage.claims.synced().await;
@@ -45,20 +47,20 @@ async fn reconcile(
         let Some(claim) = claim(&pod, volume) else { continue };
         let its = ObjectKey::of(&claim);
         let found = match storage.claims.get(&its) {
-            Some(found) => Some(found),
+            Some(found) => found,
             None => match cluster.client.create(&claim).await {
                 Err(error) if error.is_namespace_terminating() => return Ok(()),
                 Err(error) if error.is_already_exists() => {
-                    cluster.client.find(&its).await?.map(std::sync::Arc::new)
+                    match cluster.client.find(&its).await? {
+                        Some(found) => Arc::new(found),
+                        None => return Err(error), // It has gone since, so there is room now.
+                    }
                 }
-                created => Some(std::sync::Arc::new(created?)),
+                created => Arc::new(created?),
             },
         };
-        let foreign = found.filter(|found| {
-            let owner = controller(&found.metadata);
-            owner.map(|owner| Some(&owner.uid)) != Some(pod.metadata.uid.as_ref())
-        });
-        if foreign.is_some() {
+        let owner = controller(&found.metadata).map(|owner| &owner.uid);
+        if owner.is_none() || owner != pod.metadata.uid.as_ref() {
             let message = format!(
                 "ephemeral volume {}: PVC {its} was not created for pod {key} (pod is not owner)",
                 volume.name

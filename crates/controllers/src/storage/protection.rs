@@ -4,7 +4,7 @@
 //! The server sets the finalizers at creation. They are set here where they are missing, and taken off
 //! when the object is to go and nobody has it.
 
-use super::{BY_ATTRIBUTES, Storage, attributes_class as class};
+use super::{BY_ATTRIBUTES, Storage, attributes_class as class, attributes_of};
 use crate::pods;
 use crate::start::Cluster;
 use client::{Cache, Object, ObjectKey, Queue, Selection, run_controller};
@@ -104,12 +104,13 @@ async fn run_classes(
     let queue = Queue::new();
     let classes = Cache::<VolumeAttributesClass>::start(&cluster.client);
     classes.feed_keys(&queue);
-    let named =
-        |name: Option<String>| name.iter().map(|n| ObjectKey::cluster(n)).collect::<Vec<_>>();
-    volumes.feed_changes(&queue, move |before, _| named(before.and_then(class)));
-    claims.feed_changes(&queue, move |before, _| {
-        let spec = before.and_then(|claim| claim.spec.as_ref());
-        named(spec.and_then(|spec| spec.volume_attributes_class_name.clone()))
+    volumes.feed_changes(&queue, |before, _| {
+        before.and_then(class).iter().map(|name| ObjectKey::cluster(name)).collect()
+    });
+    // All that hold a class let go of it here: what a claim wants, has and is about to have.
+    claims.feed_changes(&queue, |before, _| {
+        let named = before.map(attributes_of).unwrap_or_default();
+        named.iter().map(|name| ObjectKey::cluster(name)).collect()
     });
     classes.synced().await;
     claims.synced().await;

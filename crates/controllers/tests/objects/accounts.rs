@@ -1,8 +1,11 @@
 //! Tokens in Secrets: filled for an account, and gone with it.
 
 use crate::cluster::{Cluster, key};
+use crate::way::Bumps;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use controllers::Options;
+use http::Method;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
 use serde_json::{Value, json};
 
@@ -85,5 +88,51 @@ async fn c_145_a_token_secret_goes_with_its_account_and_leaves_its_list() {
     }
     cluster.delete::<ServiceAccount>(&key("default", "robot")).await;
     secrets.gone(&key("default", "b")).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_145_a_token_secret_is_not_thrown_away_on_old_news_of_its_account() {
+    let bumps = Bumps::default();
+    let cluster = Cluster::through(Options::default(), |door| bumps.way(door)).await;
+    let secrets = cluster.follow::<Secret>();
+    let robot = json!({ "metadata": { "namespace": "default", "name": "robot" } });
+    cluster.create::<ServiceAccount>(robot.clone()).await;
+    cluster.create::<Secret>(secret("first", "robot")).await;
+    secrets.when(&key("default", "first"), |now| text(now, "token").is_some()).await;
+    // Who fills Secrets still sees the account that was.
+    bumps.hold("serviceaccounts");
+    cluster.delete::<ServiceAccount>(&key("default", "robot")).await;
+    let robot: ServiceAccount = cluster.create(robot).await;
+    let mut of_today = secret("s", "robot");
+    of_today["metadata"]["annotations"]["kubernetes.io/service-account.uid"] =
+        json!(robot.metadata.uid);
+    cluster.create::<Secret>(of_today).await;
+    secrets.when(&key("default", "s"), |now| text(now, "token").is_some()).await;
+    // With the news the Secret of the account that was goes, and this one stays.
+    bumps.let_go();
+    secrets.gone(&key("default", "first")).await;
+    assert!(secrets.cache.get(&key("default", "s")).is_some());
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_145_a_secret_that_is_gone_leaves_a_list_that_somebody_else_writes_too() {
+    let bumps = Bumps::default();
+    let cluster = Cluster::through(Options::default(), |door| bumps.way(door)).await;
+    let (secrets, accounts) = (cluster.follow::<Secret>(), cluster.follow::<ServiceAccount>());
+    let meta = json!({ "namespace": "default", "name": "robot" });
+    let listed = json!({ "metadata": meta, "secrets": [{ "name": "a" }] });
+    cluster.create::<ServiceAccount>(listed).await;
+    cluster.create::<Secret>(secret("a", "robot")).await;
+    secrets.when(&key("default", "a"), |now| text(now, "token").is_some()).await;
+    let path = "/api/v1/namespaces/default/serviceaccounts/robot";
+    bumps.fail(3, Method::PUT, path, (409, "Conflict"));
+    cluster.delete::<Secret>(&key("default", "a")).await;
+    let lists_none = |now: Option<&ServiceAccount>| {
+        now.is_some_and(|now| now.secrets.as_ref().is_none_or(Vec::is_empty))
+    };
+    accounts.when(&key("default", "robot"), lists_none).await;
+    assert_eq!(bumps.left(), 0);
     cluster.stop().await;
 }

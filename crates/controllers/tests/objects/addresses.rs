@@ -1,8 +1,11 @@
 //! Ranges of Service addresses and the claims on them, on a whole server and a paused clock.
 
 use crate::cluster::{Cluster, key};
+use crate::way::Bumps;
 use client::ObjectKey;
-use k8s_openapi::api::core::v1::Service;
+use controllers::Options;
+use http::Method;
+use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -104,5 +107,76 @@ async fn c_182_a_claim_that_somebody_deleted_comes_back_and_one_of_nobody_goes()
     claims.gone(&claim).await;
     tokio::time::sleep(Duration::from_secs(120)).await;
     assert!(claims.cache.get(&claim).is_none());
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_182_a_claim_is_not_taken_from_its_service_on_old_news() {
+    let bumps = Bumps::default();
+    let cluster = Cluster::through(Options::default(), |door| bumps.way(door)).await;
+    let claims = cluster.follow::<IPAddress>();
+    let web: Service = cluster.create(service("web", Value::Null)).await;
+    let address = web.spec.unwrap().cluster_ip.unwrap();
+    let claim = ObjectKey::cluster(&address);
+    claims.when(&claim, |claim| claim.is_some()).await;
+    // Who looks after claims still sees `web` when another has had its address for long.
+    bumps.hold("services");
+    cluster.delete::<Service>(&key("default", "web")).await;
+    cluster.create::<Service>(service("db", json!(address))).await;
+    let before: IPAddress = cluster.client.get(&claim).await.unwrap();
+    assert_eq!(before.spec.parent_ref.name, "db");
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    let after: IPAddress = cluster.client.get(&claim).await.unwrap();
+    assert_eq!(after.metadata.uid, before.metadata.uid);
+    bumps.let_go();
+    cluster.stop().await;
+}
+
+/// What goes wrong with addresses of Services and of nodes' pods is said.
+#[tokio::test(start_paused = true)]
+async fn c_218_an_address_of_no_range_and_a_range_that_cannot_be_written_are_told() {
+    let bumps = Bumps::default();
+    let cluster = Cluster::through(Options::default(), |door| bumps.way(door)).await;
+    let (ranges, more) = (cluster.follow::<ServiceCIDR>(), ObjectKey::cluster("more"));
+    let path = "/apis/networking.k8s.io/v1/servicecidrs/more/status";
+    bumps.fail(1, Method::PATCH, path, (500, "InternalError"));
+    let range = json!({ "metadata": { "name": "more" }, "spec": { "cidrs": ["10.200.0.0/24"] } });
+    cluster.create::<ServiceCIDR>(range).await;
+    let event = cluster.event("KubernetesServiceCIDRError").await;
+    let message = "The ServiceCIDR Status can not be set to Ready=True";
+    assert_eq!(event.message.as_deref(), Some(message));
+    let is_ready =
+        |range: Option<&ServiceCIDR>| ready(range).is_some_and(|(said, _)| said == "True");
+    ranges.when(&more, is_ready).await;
+
+    let web: Service = cluster.create(service("web", json!("10.200.0.7"))).await;
+    cluster.delete::<ServiceCIDR>(&more).await;
+    let said = Some(("False".to_owned(), "Terminating".to_owned()));
+    ranges.when(&more, |range| ready(range) == said).await;
+    let let_go = json!({ "metadata": { "finalizers": null } });
+    cluster.client.patch_merge::<ServiceCIDR>(&more, &let_go).await.unwrap();
+    let event = cluster.event("ClusterIPOutOfRange").await;
+    let message = "Cluster IP [IPv4]: 10.200.0.7 is not within any configured Service CIDR; please recreate service";
+    assert_eq!(event.message.as_deref(), Some(message));
+    assert_eq!(event.involved_object.name.as_deref(), Some("web"));
+    let after: Service = cluster.client.get(&key("default", "web")).await.unwrap();
+    assert_eq!(
+        after.spec.unwrap().cluster_ip,
+        web.spec.unwrap().cluster_ip,
+        "NET-146: it is left alone"
+    );
+
+    let path = "/api/v1/nodes/n";
+    bumps.fail(1, Method::PATCH, path, (500, "InternalError"));
+    cluster.create::<Node>(json!({ "metadata": { "name": "n" } })).await;
+    let event = cluster.event("CIDRAssignmentFailed").await;
+    assert_eq!(event.message.as_deref(), Some("Node n status is now: CIDRAssignmentFailed"));
+    let component = event.source.as_ref().and_then(|source| source.component.as_deref());
+    assert_eq!((event.type_.as_deref(), component), (Some("Normal"), Some("cidrAllocator")));
+    let nodes = cluster.follow::<Node>();
+    let has_one = |node: Option<&Node>| {
+        node.is_some_and(|node| node.spec.as_ref().is_some_and(|spec| spec.pod_cidr.is_some()))
+    };
+    nodes.when(&ObjectKey::cluster("n"), has_one).await;
     cluster.stop().await;
 }

@@ -1,12 +1,16 @@
 //! Budgets and the evictions that they allow, on a whole server and a paused clock.
 
 use crate::cluster::{Cluster, Followed, key};
+use crate::way::Bumps;
 use client::{DeleteOptions, ObjectKey};
-use k8s_openapi::api::apps::v1::ReplicaSet;
+use controllers::Options;
+use http::Method;
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde_json::{Value, json};
 use std::time::Duration;
+use tokio::time::Instant;
 
 async fn budget(cluster: &Cluster, spec: Value) {
     let mut spec = spec;
@@ -112,6 +116,53 @@ async fn c_140_owners_say_how_many_pods_are_expected() {
             conditions.any(|c| c.reason == "SyncFailed" && c.message == why)
         })
         .await;
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_140_an_owner_that_cannot_be_asked_for_a_moment_stops_a_budget_for_a_moment() {
+    let bumps = Bumps::default();
+    let cluster = Cluster::through(Options::default(), |door| bumps.way(door)).await;
+    let budgets = cluster.follow::<PodDisruptionBudget>();
+    let set: ReplicaSet = cluster.create(workload("rs", json!(2))).await;
+    let owner = owned_by("ReplicaSet", "rs", &set.metadata.uid);
+    pod(&cluster, "a", owner.clone()).await;
+    budget(&cluster, json!({ "maxUnavailable": 1 })).await;
+    says(&budgets, "1/1 of 2, 0").await;
+    let path = "/apis/apps/v1/namespaces/default/replicasets/rs";
+    bumps.fail(5, Method::GET, path, (500, "InternalError"));
+    pod(&cluster, "b", owner).await;
+    let asked = Instant::now();
+    let failed = |budget: Option<&PodDisruptionBudget>| {
+        let conditions = budget.and_then(|b| b.status.as_ref()?.conditions.clone());
+        conditions.into_iter().flatten().any(|condition| condition.reason == "SyncFailed")
+    };
+    budgets.when(&key("default", "b"), failed).await;
+    cluster.event("CalculateExpectedPodCountFailed").await;
+    says(&budgets, "2/1 of 2, 1").await;
+    assert_eq!(bumps.left(), 0);
+    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_140_an_owner_of_any_kind_is_asked_without_asking_for_all_kinds_each_time() {
+    let bumps = Bumps::default();
+    let cluster = Cluster::through(Options::default(), |door| bumps.way(door)).await;
+    let budgets = cluster.follow::<PodDisruptionBudget>();
+    // Of a Deployment that has pods itself, as custom kinds do, the scale is asked for.
+    let owner: Deployment = cluster.create(workload("d", json!(0))).await;
+    let owner = owned_by("Deployment", "d", &owner.metadata.uid);
+    budget(&cluster, json!({ "maxUnavailable": 1 })).await;
+    pod(&cluster, "p", owner.clone()).await;
+    says(&budgets, "1/0 of 0, 0").await;
+    let before = bumps.asked("/apis");
+    for number in 2..=9 {
+        pod(&cluster, &format!("p{number}"), owner.clone()).await;
+        says(&budgets, &format!("{number}/0 of 0, 0")).await;
+    }
+    let asked = bumps.asked("/apis") - before;
+    assert!(asked <= 2, "asked {asked} times for eight changes");
     cluster.stop().await;
 }
 

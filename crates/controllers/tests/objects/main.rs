@@ -2,10 +2,11 @@
 
 #[allow(dead_code, reason = "not every test looks at everything")]
 mod cluster;
+#[allow(dead_code, reason = "not every test looks at everything")]
+mod way;
 
 mod accounts;
 mod addresses;
-
 mod budgets;
 mod garbage;
 mod namespaces;

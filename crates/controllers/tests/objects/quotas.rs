@@ -2,7 +2,9 @@
 
 use crate::cluster::{Cluster, Followed, key};
 use client::ObjectKey;
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, ResourceQuota, Service};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Node, PersistentVolumeClaim, Pod, ResourceQuota, Service,
+};
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use serde_json::json;
 use std::time::Duration;
@@ -45,6 +47,40 @@ async fn c_154_c_155_what_goes_is_given_back() {
     assert!(before.elapsed() < Duration::from_secs(2), "{:?}", before.elapsed());
     cluster.create::<ConfigMap>(json!({ "metadata": { "namespace": "q", "name": "c" } })).await;
     used(&quotas, "count/configmaps=2 pods=1 services=0").await;
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_155_what_shrinks_is_given_back_at_once() {
+    let cluster = Cluster::start().await;
+    let quotas = cluster.follow::<ResourceQuota>();
+    cluster.namespace("q").await;
+    let hard = json!({ "services.loadbalancers": "1", "services.nodeports": "2",
+                       "requests.storage": "9Gi" });
+    let meta = json!({ "namespace": "q", "name": "q" });
+    cluster.create::<ResourceQuota>(json!({ "metadata": meta, "spec": { "hard": hard } })).await;
+    used(&quotas, "requests.storage=0 services.loadbalancers=0 services.nodeports=0").await;
+    let service = json!({ "metadata": { "namespace": "q", "name": "s" },
+                          "spec": { "type": "LoadBalancer", "ports": [{ "port": 80 }] } });
+    cluster.create::<Service>(service).await;
+    let size = json!({ "requests": { "storage": "1Gi" } });
+    let claim = json!({
+        "metadata": { "namespace": "q", "name": "c" },
+        "spec": { "accessModes": ["ReadWriteOnce"], "storageClassName": "", "resources": size },
+    });
+    cluster.create::<PersistentVolumeClaim>(claim).await;
+    // As while a claim grows.
+    let c = key("q", "c");
+    let given = |size: &str| json!({ "allocatedResources": { "storage": size } });
+    cluster.status::<PersistentVolumeClaim>(&c, given("5Gi")).await;
+    used(&quotas, "requests.storage=5Gi services.loadbalancers=1 services.nodeports=1").await;
+    let before = Instant::now();
+    let inside = json!({ "spec": { "type": "ClusterIP" } });
+    cluster.client.patch_merge::<Service>(&key("q", "s"), &inside).await.unwrap();
+    used(&quotas, "requests.storage=5Gi services.loadbalancers=0 services.nodeports=0").await;
+    cluster.status::<PersistentVolumeClaim>(&c, given("1Gi")).await;
+    used(&quotas, "requests.storage=1Gi services.loadbalancers=0 services.nodeports=0").await;
+    assert!(before.elapsed() < Duration::from_secs(5), "{:?}", before.elapsed());
     cluster.stop().await;
 }
 

@@ -105,6 +105,43 @@ async fn t_net_1_t_net_2_t_net_10_w_13_an_ending_pod_leaves_endpoints_and_stays_
     cluster.stop().await;
 }
 
+/// T-NET-1 to T-NET-5, C-176, C-179: who asks finds who is there, whatever becomes of the Service.
+#[tokio::test(start_paused = true)]
+async fn t_net_2_t_net_10_a_service_that_goes_and_is_held_lists_its_pods_of_today() {
+    let cluster = Cluster::start().await;
+    let (slices, endpoints) = (cluster.follow::<EndpointSlice>(), cluster.follow::<Endpoints>());
+    cluster.create::<Node>(json!({ "metadata": { "name": "n1" } })).await;
+    service(&cluster, "web", json!({})).await;
+    let web = key("default", "web");
+    pod(&cluster, "a", "web").await;
+    slices_say(&slices, "web", &["a rs"]).await;
+    endpoints.when(&web, |endpoints| addresses(endpoints) == ["a"]).await;
+    let hold = json!({ "metadata": { "finalizers": ["example.com/held"] } });
+    cluster.client.patch_merge::<Service>(&web, &hold).await.unwrap();
+    cluster.delete::<Service>(&web).await;
+
+    cluster.delete::<Pod>(&key("default", "a")).await;
+    slices_say(&slices, "web", &["a st"]).await;
+    endpoints.when(&web, |endpoints| addresses(endpoints).is_empty()).await;
+    pod(&cluster, "b", "web").await;
+    slices_say(&slices, "web", &["a st", "b rs"]).await;
+    endpoints.when(&web, |endpoints| addresses(endpoints) == ["b"]).await;
+    let now = DeleteOptions::default().grace(0);
+    cluster.client.delete::<Pod>(&key("default", "a"), &now).await.unwrap();
+    slices_say(&slices, "web", &["b rs"]).await;
+
+    // What is taken away while it goes is not made again.
+    let ours = |slice: &EndpointSlice| slice.metadata.generate_name.as_deref() == Some("web-");
+    let slice = ObjectKey::of(slices.find(ours).await.as_ref());
+    cluster.delete::<EndpointSlice>(&slice).await;
+    slices_say(&slices, "web", &[]).await;
+    pod(&cluster, "c", "web").await;
+    endpoints.when(&web, |endpoints| addresses(endpoints) == ["b", "c"]).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!slices.cache.list().iter().any(|slice| ours(slice)), "no new slice");
+    cluster.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn t_net_6_a_pod_is_listed_when_its_node_is_known() {
     let cluster = Cluster::start().await;

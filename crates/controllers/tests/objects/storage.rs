@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, 
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttributesClass};
 use serde_json::{Value, json};
 use std::time::Duration;
+use tokio::time::Instant;
 
 async fn volume(cluster: &Cluster, name: &str, size: &str, class: &str) {
     let spec = json!({
@@ -23,6 +24,14 @@ async fn claim(cluster: &Cluster, name: &str, more: Value) {
     spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let meta = json!({ "namespace": "default", "name": name });
     cluster.create::<PersistentVolumeClaim>(json!({ "metadata": meta, "spec": spec })).await;
+}
+
+/// A pod that waits for a node.
+async fn unscheduled(cluster: &Cluster, name: &str, volume: Value) -> Pod {
+    let containers = json!([{ "name": "c", "image": "i" }]);
+    let pod = json!({ "metadata": { "namespace": "default", "name": name },
+                      "spec": { "containers": containers, "volumes": [volume] } });
+    cluster.create::<Pod>(pod).await
 }
 
 async fn claim_is(claims: &Followed<PersistentVolumeClaim>, name: &str, expected: &str) {
@@ -143,6 +152,22 @@ async fn c_168_c_169_c_170_classes_say_who_makes_volumes_and_when() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn c_168_a_claim_says_which_pod_it_waits_for_once_there_is_one() {
+    let cluster = Cluster::start().await;
+    let class = json!({ "metadata": { "name": "later" }, "provisioner": "example.com/p",
+                        "volumeBindingMode": "WaitForFirstConsumer" });
+    cluster.create::<StorageClass>(class).await;
+    claim(&cluster, "c", json!({ "storageClassName": "later" })).await;
+    cluster.event("WaitForFirstConsumer").await;
+    let volume = json!({ "name": "v", "persistentVolumeClaim": { "claimName": "c" } });
+    unscheduled(&cluster, "p", volume).await;
+    let event = cluster.event("WaitForPodScheduled").await;
+    assert_eq!(event.message.as_deref(), Some("waiting for pod p to be scheduled"));
+    assert_eq!(event.involved_object.name.as_deref(), Some("c"));
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn c_167_a_claim_without_its_volume_is_lost() {
     let cluster = Cluster::start().await;
     let claims = cluster.follow::<PersistentVolumeClaim>();
@@ -202,6 +227,39 @@ async fn c_175_an_attribute_class_that_nobody_names_goes() {
     assert!(classes.cache.get(&ObjectKey::cluster("used")).is_some());
     cluster.delete::<PersistentVolumeClaim>(&key("default", "c")).await;
     classes.gone(&ObjectKey::cluster("used")).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_175_an_attribute_class_goes_when_the_last_claim_has_another() {
+    let cluster = Cluster::start().await;
+    let classes = cluster.follow::<VolumeAttributesClass>();
+    let before = ["had", "on-its-way"];
+    for name in before.into_iter().chain(["wanted"]) {
+        let class = json!({ "metadata": { "name": name }, "driverName": "d",
+                            "parameters": { "a": "b" } });
+        cluster.create::<VolumeAttributesClass>(class).await;
+    }
+    claim(&cluster, "c", json!({ "storageClassName": "", "volumeAttributesClassName": "wanted" }))
+        .await;
+    let c = key("default", "c");
+    let modifying = json!({ "status": "InProgress", "targetVolumeAttributesClassName": before[1] });
+    let status = json!({ "currentVolumeAttributesClassName": before[0],
+                         "modifyVolumeStatus": modifying });
+    cluster.status::<PersistentVolumeClaim>(&c, status).await;
+    for name in before {
+        cluster.delete::<VolumeAttributesClass>(&ObjectKey::cluster(name)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    for name in before {
+        assert!(classes.cache.get(&ObjectKey::cluster(name)).is_some(), "{name} is in use");
+    }
+    // As its driver says when the volume is changed.
+    let done = json!({ "currentVolumeAttributesClassName": "wanted", "modifyVolumeStatus": null });
+    cluster.status::<PersistentVolumeClaim>(&c, done).await;
+    for name in before {
+        classes.gone(&ObjectKey::cluster(name)).await;
+    }
     cluster.stop().await;
 }
 
@@ -284,6 +342,33 @@ async fn c_174_a_pod_gets_claims_of_its_own_and_takes_them_along() {
     cluster.client.delete::<Pod>(&key("default", "p"), &now).await.unwrap();
     claims.gone(&own).await;
     assert!(claims.cache.get(&key("default", "p-taken")).is_some(), "which is another's");
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_174_a_pod_gets_its_claim_when_anothers_of_that_name_has_gone() {
+    let cluster = Cluster::start().await;
+    let claims = cluster.follow::<PersistentVolumeClaim>();
+    claim(&cluster, "p-v", json!({ "storageClassName": "" })).await;
+    let spec = json!({ "accessModes": ["ReadWriteOnce"], "storageClassName": "",
+                       "resources": { "requests": { "storage": "1Gi" } } });
+    let volume = json!({ "name": "v", "ephemeral": { "volumeClaimTemplate": { "spec": spec } } });
+    let pod = unscheduled(&cluster, "p", volume).await;
+    let events = cluster.follow::<k8s_openapi::api::core::v1::Event>();
+    let blocked = |event: &k8s_openapi::api::core::v1::Event| {
+        let about = event.involved_object.kind.as_deref();
+        about == Some("Pod") && event.reason.as_deref() == Some("FailedBinding")
+    };
+    events.find(blocked).await;
+    cluster.delete::<PersistentVolumeClaim>(&key("default", "p-v")).await;
+    let deleted = Instant::now();
+    claims
+        .when(&key("default", "p-v"), |claim| {
+            let owner = claim.and_then(|c| c.metadata.owner_references.as_ref()?.first().cloned());
+            owner.is_some_and(|owner| Some(owner.uid) == pod.metadata.uid)
+        })
+        .await;
+    assert!(deleted.elapsed() < Duration::from_secs(5), "{:?}", deleted.elapsed());
     cluster.stop().await;
 }
 

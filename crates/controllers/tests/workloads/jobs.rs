@@ -33,6 +33,28 @@ async fn ends(cluster: &Cluster, pod: &Pod, phase: &str) {
     cluster.ended(pod, phase).await;
 }
 
+/// Foreground: the Job says that it goes, and is there until its pods are gone.
+#[tokio::test(start_paused = true)]
+async fn t_ctrl_62_a_finished_job_of_no_time_goes_at_once_and_its_pods_first() {
+    let cluster = Cluster::start().await;
+    cluster.create::<Job>(job(json!({ "ttlSecondsAfterFinished": 0 }))).await;
+    let pod = cluster.living(1).await.remove(0);
+    let name = pod.metadata.name.clone().unwrap();
+    let mut held = pod.metadata.finalizers.clone().unwrap_or_default();
+    held.push("example.com/held".to_owned());
+    cluster.patch::<Pod>(&name, json!({ "metadata": { "finalizers": held } })).await;
+    ends(&cluster, &pod, "Succeeded").await;
+    let going = cluster.when::<Job>("sum", |job| job.metadata.deletion_timestamp.is_some()).await;
+    assert_eq!(going.metadata.finalizers, Some(vec!["foregroundDeletion".to_owned()]));
+    cluster.when::<Pod>(&name, |pod| pod.metadata.deletion_timestamp.is_some()).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(cluster.all::<Job>().await.len(), 1, "its pod is there");
+    cluster.patch::<Pod>(&name, json!({ "metadata": { "finalizers": null } })).await;
+    cluster.when_all::<Job>(|jobs| jobs.is_empty()).await;
+    assert!(cluster.all::<Pod>().await.is_empty());
+    cluster.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn c_101_c_114_a_job_completes_and_every_pod_is_counted_once() {
     let mut cluster = Cluster::start().await;

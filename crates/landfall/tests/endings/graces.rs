@@ -42,10 +42,8 @@ fn two_stubborn_containers_end_in_one_grace() {
 /// What `kubectl get terminations` says of signals is what the processes saw. A process may notice late on
 /// a machine that has other things to do; the one that was quickest says how exact the record is.
 fn agrees_with_the_record(node: &Node) {
-    let all: Value =
-        serde_json::from_str(&node.kubectl.ok("kubectl get terminations -o json")).unwrap();
-    let record = all["items"].as_array().unwrap().iter().find(|one| one["pod"]["name"] == "pair");
-    let steps = record.expect("it is recorded")["steps"].as_array().unwrap();
+    let record = node.record("pair");
+    let steps = record["steps"].as_array().unwrap();
     let at = |step: &Value| -> jiff::Timestamp { step["at"].as_str().unwrap().parse().unwrap() };
     let find =
         |what: &str| steps.iter().find(|step| step["what"] == what || step["signal"] == what);

@@ -72,6 +72,14 @@ impl Node {
     }
 
     /// Follows all pods from now on.
+    /// What `kubectl get terminations` says of a pod.
+    pub(crate) fn record(&self, pod: &str) -> Value {
+        let all: Value =
+            serde_json::from_str(&self.kubectl.ok("kubectl get terminations -o json")).unwrap();
+        let mut all = all["items"].as_array().unwrap().iter();
+        all.find(|one| one["pod"]["name"] == pod).expect("it is recorded").clone()
+    }
+
     pub(crate) fn watch(&self) -> Watch {
         let list: Value = serde_json::from_str(&self.kubectl.ok("kubectl get --raw /api/v1/pods"))
             .expect("a list of pods");

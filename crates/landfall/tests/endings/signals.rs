@@ -30,6 +30,14 @@ fn an_image_says_which_signal_stops_it() {
                 place.words(name).into_iter().filter(|word| word != GONE).collect();
             assert_eq!(words, ["start", signal], "W-4");
         }
+        // And the record names the signal that was sent.
+        node.kubectl.ok("kubectl wait --for=delete pod/signals --timeout=30s");
+        let record = node.record("signals");
+        for (name, signal) in [("term", "SIGTERM"), ("quit", "SIGQUIT"), ("int", "SIGINT")] {
+            let steps = record["steps"].as_array().unwrap();
+            let sent = steps.iter().find(|it| it["what"] == "Signal" && it["container"] == name);
+            assert_eq!(sent.unwrap()["signal"], signal, "W-4: {record:#}");
+        }
     });
 }
 

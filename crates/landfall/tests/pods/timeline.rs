@@ -181,6 +181,20 @@ fn a_hook_that_fails_leaves_its_words_in_the_record() {
     });
 }
 
+/// W-4, T-NODE-22: an image may want another signal, and the record says which was sent.
+#[test]
+fn the_record_names_the_signal_that_the_image_wants() {
+    on_a_node(&["sigint"], |_, kubectl| {
+        kubectl.ok(&pod("other", 20, "exit 3", "")
+            .replace("busybox:1", "sigint:1")
+            .replace(" TERM;", " INT;"));
+        kubectl.ok("kubectl delete pod other");
+        let other = record(kubectl, "other");
+        assert_eq!(find(&other, "Signal")["signal"], "SIGINT");
+        assert_eq!(find(&other, "Exited")["exitCode"], 3);
+    });
+}
+
 /// T-EDGE-13, W-56: unsafe by request, until the node has confirmed the end.
 #[test]
 fn a_forced_delete_is_called_unsafe_and_then_confirmed() {

@@ -123,6 +123,9 @@ impl Runtime for Commands {
     async fn stop_container(&self, _: &str, _: Duration) -> Result<()> {
         absent()
     }
+    async fn stop_signal(&self, _: &str) -> Option<i32> {
+        None
+    }
     async fn kill_container(&self, _: &str) -> Result<()> {
         absent()
     }

@@ -130,6 +130,9 @@ impl Runtime for Double {
     async fn stop_container(&self, _: &str, _: Duration) -> Result<()> {
         self.no()
     }
+    async fn stop_signal(&self, _: &str) -> Option<i32> {
+        None
+    }
     async fn kill_container(&self, _: &str) -> Result<()> {
         self.no()
     }

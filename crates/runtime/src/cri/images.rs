@@ -38,6 +38,16 @@ impl CriImages {
     }
 }
 
+impl CriImages {
+    /// What an image wants to be stopped with. A runtime tells it only among what it tells people.
+    pub(super) async fn stop_signal(&self, image: &str) -> Option<i32> {
+        let request = v1::ImageStatusRequest { image: Some(named(image)), verbose: true };
+        let mut client = self.calls.image_client();
+        let answer = tokio::time::timeout(SHORT, client.image_status(request)).await.ok()?.ok()?;
+        observe::stop_signal(&answer.into_inner().info)
+    }
+}
+
 #[async_trait]
 impl Images for CriImages {
     async fn find(&self, image: &ImageReference) -> Result<Option<Image>> {

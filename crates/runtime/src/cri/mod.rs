@@ -311,6 +311,12 @@ impl Runtime for Cri {
         }
     }
 
+    /// CRI has no word for another than the image's.
+    async fn stop_signal(&self, container: &str) -> Option<i32> {
+        let status = self.container_status(container).await.ok()?;
+        self.images.stop_signal(&status.image_ref).await
+    }
+
     async fn kill_container(&self, container: &str) -> Result<()> {
         let killed = Cri::stop_within(&self.calls, container, 0).await;
         self.watcher.look();

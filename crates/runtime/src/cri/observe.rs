@@ -196,6 +196,16 @@ pub(super) fn user(info: &HashMap<String, String>) -> Option<Identified> {
     Some((number(&user["uid"])?, number(&user["gid"])?, groups.filter_map(number).collect()))
 }
 
+/// The stop signal of an image, likewise: TERM if its configuration names none.
+pub(super) fn stop_signal(info: &HashMap<String, String>) -> Option<i32> {
+    let info: serde_json::Value = serde_json::from_str(info.get("info")?).ok()?;
+    let said = info.pointer("/imageSpec/config")?.get("StopSignal");
+    match said.and_then(serde_json::Value::as_str).unwrap_or_default() {
+        "" => Some(libc::SIGTERM),
+        name => crate::signals::signal_number(name).ok(),
+    }
+}
+
 fn label(labels: &HashMap<String, String>, name: &str) -> String {
     labels.get(name).cloned().unwrap_or_default()
 }

@@ -9,11 +9,11 @@ use super::user::Accounts;
 use super::{capability, private, seccomp};
 use crate::cgroup::{DeviceRule, Devices, Level};
 use crate::shim::message::Plan;
+use crate::signals::signal_number;
 use crate::{
     Container, ContainerSpec, ContainerState, ContainerUsage, Device, Error, Mounted, Namespace,
     Propagation, Result,
 };
-use nix::sys::signal::Signal;
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -191,28 +191,6 @@ fn stop_signal(spec: &ContainerSpec, image: &ImageConfig) -> Result<i32> {
     named.filter(|name| !name.is_empty()).map_or(Ok(libc::SIGTERM), signal_number)
 }
 
-/// `SIGUSR1`, `USR1`, `10`, `SIGRTMIN+3`: all of them occur in images.
-fn signal_number(name: &str) -> Result<i32> {
-    let upper = name.to_ascii_uppercase();
-    let plain = upper.strip_prefix("SIG").unwrap_or(&upper);
-    let real_time = |base: i32, rest: &str| match rest {
-        "" => Some(base),
-        rest => rest.parse::<i32>().ok().map(|offset| base + offset),
-    };
-    let found = if let Ok(number) = plain.parse::<i32>() {
-        Some(number)
-    } else if let Some(rest) = plain.strip_prefix("RTMIN") {
-        real_time(libc::SIGRTMIN(), rest)
-    } else if let Some(rest) = plain.strip_prefix("RTMAX") {
-        real_time(libc::SIGRTMAX(), rest)
-    } else {
-        format!("SIG{plain}").parse::<Signal>().ok().map(|signal| signal as i32)
-    };
-    found
-        .filter(|number| (1..=libc::SIGRTMAX()).contains(number))
-        .ok_or_else(|| Error::Refused(format!("unknown signal {name:?}")))
-}
-
 fn working_dir(spec: &ContainerSpec, image: &ImageConfig) -> PathBuf {
     let given = spec.working_dir.as_deref().filter(|path| !path.is_empty());
     let path = given.or(image.working_dir.as_deref()).unwrap_or("/");
@@ -325,19 +303,4 @@ fn disk_bytes(directory: &Path) -> u64 {
         found.blocks() * 512 + below
     };
     entries.flatten().map(of_entry).sum()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn signals_are_known_by_all_their_names() {
-        for (name, number) in [("SIGTERM", 15), ("usr1", 10), ("9", 9), ("SIGRTMIN+3", 37)] {
-            assert_eq!(signal_number(name).unwrap(), number, "{name}");
-        }
-        for name in ["SIGNOPE", "0", "99", "RTMIN+x"] {
-            assert!(signal_number(name).is_err(), "{name}");
-        }
-    }
 }

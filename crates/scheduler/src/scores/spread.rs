@@ -22,19 +22,18 @@ pub(super) fn score(cycle: &Cycle, nodes: &[&NodeState]) -> Vec<i64> {
     }
     // A node without the label of an own constraint has no place in the order.
     let is_in = |node: &NodeState| !own || wishes.iter().all(|w| node.label(&w.key).is_some());
+    let inside: Vec<bool> = nodes.iter().map(|node| is_in(node)).collect();
     let mut raw = vec![0.0; nodes.len()];
     for wish in &wishes {
-        let domains = Domains::of(cycle, wish, nodes, &is_in);
-        for (score, node) in raw.iter_mut().zip(nodes).filter(|(_, node)| is_in(node)) {
-            *score += domains.score(wish, node);
-        }
+        wish.add(cycle, nodes, &inside, &is_in, &mut raw);
     }
     let rounded: Vec<i64> = raw.iter().map(|score: &f64| score.round() as i64).collect();
-    let inside = || rounded.iter().zip(nodes).filter(|(_, node)| is_in(node)).map(|(s, _)| *s);
-    let (least, most) = (inside().min().unwrap_or_default(), inside().max().unwrap_or_default());
+    let of_inside = || rounded.iter().zip(&inside).filter(|(_, inside)| **inside).map(|(s, _)| *s);
+    let least = of_inside().min().unwrap_or_default();
+    let most = of_inside().max().unwrap_or_default();
     let normal = |score: i64| if most == 0 { BEST } else { BEST * (most + least - score) / most };
-    let each = rounded.iter().zip(nodes);
-    each.map(|(score, node)| if is_in(node) { normal(*score) } else { 0 }).collect()
+    let each = rounded.iter().zip(&inside);
+    each.map(|(score, inside)| if *inside { normal(*score) } else { 0 }).collect()
 }
 
 /// The pod's own soft constraints; if it has no constraints at all, those that all siblings have.
@@ -63,44 +62,54 @@ fn wishes(cycle: &Cycle) -> (Vec<Wish>, bool) {
     ([(HOSTNAME, 3), (ZONE, 5)].map(wish).into(), false)
 }
 
-/// How many such pods are in each domain, and how much that matters.
-struct Domains<'a> {
-    /// A domain without any is not in it.
-    counts: HashMap<&'a str, i64>,
-    weight: f64,
-}
-
-impl<'a> Domains<'a> {
-    /// Looks at the nodes that have such pods, not at all there are.
-    fn of(
-        cycle: &Cycle<'a>,
-        wish: &Wish,
-        feasible: &[&NodeState],
+impl Wish {
+    /// Adds to each node's score how many such pods are in its domain, and how much that matters. Of all
+    /// nodes, only those that have such pods are looked at.
+    fn add(
+        &self,
+        cycle: &Cycle,
+        nodes: &[&NodeState],
+        inside: &[bool],
         is_in: &impl Fn(&NodeState) -> bool,
-    ) -> Domains<'a> {
-        let on_nodes = cycle.view.counts(&wish.question);
-        let mut counts: HashMap<&str, i64> = HashMap::new();
+        scores: &mut [f64],
+    ) {
+        let on_nodes = cycle.view.counts(&self.question);
+        let domains = nodes.iter().map(|node| node.label(&self.key));
+        let each = scores.iter_mut().zip(nodes.iter().zip(domains).zip(inside));
+        let each = each.filter(|(_, (_, inside))| **inside).map(|(score, (of, _))| (score, of));
+        // A node is a domain of its own, whatever name it goes by.
+        if self.key == HOSTNAME {
+            let weight = weight(inside.iter().filter(|inside| **inside).count());
+            for (score, (node, domain)) in each {
+                let count = on_nodes.get(&node.name).copied().unwrap_or_default();
+                *score += domain.map_or(0.0, |_| self.score(count, weight));
+            }
+            return;
+        }
+        let each: Vec<_> = each.filter_map(|(score, (_, domain))| Some((score, domain?))).collect();
+        if each.is_empty() {
+            return;
+        }
+        let weight = weight(each.iter().map(|(_, domain)| domain).collect::<HashSet<_>>().len());
+        let mut counts: HashMap<&str, usize> = HashMap::new();
         for (name, count) in on_nodes.iter() {
             let node = cycle.view.node(name).filter(|node| is_in(node));
-            if let Some(domain) = node.and_then(|node| node.label(&wish.key)) {
-                *counts.entry(domain).or_default() += *count as i64;
+            if let Some(domain) = node.and_then(|node| node.label(&self.key)) {
+                *counts.entry(domain).or_default() += count;
             }
         }
-        let domains = feasible.iter().filter(|node| is_in(node));
-        let size = match wish.key.as_str() {
-            HOSTNAME => domains.count(),
-            key => domains.filter_map(|node| node.label(key)).collect::<HashSet<_>>().len(),
-        };
-        // More domains, more weight: otherwise hostnames would drown out zones. Upstream:
-        // `topologyNormalizingWeight`.
-        Domains { counts, weight: ((size + 2) as f64).ln() }
+        for (score, domain) in each {
+            *score += self.score(counts.get(domain).copied().unwrap_or_default(), weight);
+        }
     }
 
-    fn score(&self, wish: &Wish, node: &NodeState) -> f64 {
-        let Some(domain) = node.label(&wish.key) else {
-            return 0.0;
-        };
-        let count = self.counts.get(domain).copied().unwrap_or_default();
-        count as f64 * self.weight + (wish.max_skew - 1) as f64
+    fn score(&self, count: usize, weight: f64) -> f64 {
+        count as f64 * weight + (self.max_skew - 1) as f64
     }
+}
+
+/// More domains, more weight: otherwise hostnames would drown out zones. Upstream:
+/// `topologyNormalizingWeight`.
+fn weight(domains: usize) -> f64 {
+    ((domains + 2) as f64).ln()
 }

@@ -151,6 +151,7 @@ pub(crate) async fn check_update(
 /// Before an object is deleted. Deletion has no mutating half.
 pub(crate) async fn check_delete(call: &Call, name: &str) -> Result<()> {
     namespace::check_delete(call, name)?;
+    priority::check_delete(call, name)?;
     if let Some(node) = node_restriction::Node::of(call)? {
         node.check_delete(call, name)?;
     }

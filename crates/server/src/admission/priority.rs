@@ -4,7 +4,7 @@
 
 use super::refuse;
 use crate::call::{Call, name_of};
-use crate::error::Result;
+use crate::error::{ApiError, Result};
 use crate::object::Stored;
 use api::value::ValueExt;
 use serde_json::{Value, json};
@@ -89,6 +89,15 @@ pub(super) fn check_class(call: &Call, class: &Value, creating: bool) -> Result<
         )),
         _ => Ok(()),
     }
+}
+
+/// Pods of the system name these: nobody deletes them.
+pub(super) fn check_delete(call: &Call, name: &str) -> Result<()> {
+    if *call.kind.storage.collection != *CLASSES || !api::rules::is_system_class(name) {
+        return Ok(());
+    }
+    let why = "this is a system priority class and cannot be deleted";
+    Err(ApiError::forbidden(&call.kind, name, why))
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@ use serde_json::Value;
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const SCHEDULER: &str = "system:kube-scheduler";
 const CONTROLLERS: &str = "system:kube-controller-manager";
+/// Of whom no record tells: the server died before it was written.
+const UNKNOWN: &str = "an unknown user";
 /// Controllers that upstream runs under accounts of their own.
 const ACCOUNTS: &str = "system:serviceaccount:kube-system:";
 
@@ -79,16 +81,18 @@ pub(crate) async fn removed(call: &Call, pod: &Value, removal: Removal) {
     let Some(subject) = subject(call, pod) else { return };
     let name = timeline::name(&subject.name, &subject.uid);
     let known = find(&call.server, &call.target.namespace, &name);
-    // A node that writes the status of a pod marked without grace removes it unawares: whoever marked
-    // it so is about to find it gone, and tells.
-    let safe = call.user.node_name() == Some(subject.node.as_str())
-        || known.as_ref().is_some_and(|record| record.confirmed)
-        || is_over(pod);
+    let confirmed = known.as_ref().is_some_and(|record| record.confirmed);
+    let by_node = call.user.node_name() == Some(subject.node.as_str());
+    // A node that writes the status of a pod marked without grace removes it unawares. Whoever marked it
+    // tells that too, but perhaps did not live to do so.
+    let by = match (removal, known.and_then(|record| record.request)) {
+        (Removal::Wish, _) => (!by_node).then(|| call.user.name.clone()),
+        (Removal::LastHold, Some(request)) => Some(request.by),
+        (Removal::LastHold, None) if by_node => Some(UNKNOWN.to_owned()),
+        (Removal::LastHold, None) => Some(call.user.name.clone()),
+    };
     let mut steps = vec![What::Removed];
-    if !safe {
-        let asked =
-            known.and_then(|record| record.request).filter(|_| removal == Removal::LastHold);
-        let by = asked.map_or_else(|| call.user.name.clone(), |request| request.by);
+    if let Some(by) = by.filter(|_| !confirmed && !is_over(pod)) {
         steps.insert(0, What::UnsafeByRequest { by });
     }
     record(call, &subject, stamp(), steps).await;
@@ -98,7 +102,13 @@ async fn record(call: &Call, subject: &Subject, now: Stamp, steps: Vec<What>) {
     let steps = |record: &Termination| {
         let first = record.next_sequence(SERVER);
         let gone = record.steps.iter().any(|step| step.what == What::Removed);
-        let new = steps.iter().filter(|what| !(gone && **what == What::Removed));
+        let told =
+            record.steps.iter().any(|step| matches!(step.what, What::UnsafeByRequest { .. }));
+        let new = steps.iter().filter(|what| match what {
+            What::Removed => !gone,
+            What::UnsafeByRequest { .. } => !told,
+            _ => true,
+        });
         let numbered = new.cloned().zip(first..);
         numbered.map(|(what, sequence)| step(now, sequence, what)).collect()
     };

@@ -189,3 +189,14 @@ fn c_133_what_a_pod_burns_while_it_starts_does_not_count() {
     let look = Look { current: 1, pods: &pods, tolerance: Tolerance::default(), now: at(1000) };
     assert_eq!(by_average(&look, &samples, "memory", 1000).unwrap().replicas, 2);
 }
+
+#[test]
+fn c_133_a_pod_may_say_any_time() {
+    for (started, turned) in [(Timestamp::MAX, Timestamp::MIN), (at(900), Timestamp::MAX)] {
+        let ready = json!([{ "type": "Ready", "status": "True",
+                             "lastTransitionTime": turned.to_string() }]);
+        let times = json!({ "startTime": started.to_string(), "conditions": ready });
+        let odd = with(busy(2000), json!({ "status": times }));
+        assert!(proposed(&[busy(2000), odd], 100).is_ok(), "{started} {turned}");
+    }
+}

@@ -5,7 +5,7 @@ use super::super::{BY_CLAIM, FREE};
 use super::Binder;
 use crate::pods;
 use client::{ObjectKey, reference};
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -67,7 +67,7 @@ impl Binder<'_> {
         }
         let class = matching::class_of_claim(claim).unwrap_or_default();
         let known = self.storage.classes.get(&ObjectKey::cluster(class));
-        let waits = known.as_deref().is_some_and(waits_for_consumer) && !has(claim, SELECTED_NODE);
+        let waits = waits(claim, known.as_deref());
         let promised = self.storage.volumes.by_index(BY_CLAIM, &key.to_string());
         // Until somebody chose a node, only what was chosen with it will do (C-168).
         let free = if waits { Vec::new() } else { self.storage.volumes.by_index(FREE, class) };
@@ -110,8 +110,7 @@ impl Binder<'_> {
 
     fn say_who_is_waited_for(&self, claim: &Claim, key: &ObjectKey) {
         let pods = self.cluster.pods.by_index(pods::BY_CLAIM, &key.to_string());
-        let waiting =
-            pods.iter().filter(|pod| pods::node_name(pod).is_none() && !pods::is_terminal(pod));
+        let waiting = pods.iter().filter(|pod| is_waited_for(pod));
         let names: Vec<&str> = waiting.filter_map(|pod| pod.metadata.name.as_deref()).collect();
         let on = reference(claim);
         match names.as_slice() {
@@ -284,6 +283,13 @@ fn has(claim: &Claim, key: &str) -> bool {
     annotation(claim, key).is_some()
 }
 
-fn waits_for_consumer(class: &StorageClass) -> bool {
-    class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")
+/// Whether nothing is done for a claim of this class until somebody chose a node.
+pub(super) fn waits(claim: &Claim, class: Option<&StorageClass>) -> bool {
+    let mode = class.and_then(|class| class.volume_binding_mode.as_deref());
+    mode == Some("WaitForFirstConsumer") && !has(claim, SELECTED_NODE)
+}
+
+/// Whether a claim waits until this pod has a node.
+pub(super) fn is_waited_for(pod: &Pod) -> bool {
+    pods::node_name(pod).is_none() && !pods::is_terminal(pod)
 }

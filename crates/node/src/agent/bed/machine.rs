@@ -232,6 +232,9 @@ impl Runtime for Machine {
         }
         Ok(())
     }
+    async fn stop_signal(&self, _: &str) -> Option<i32> {
+        None
+    }
     async fn kill_container(&self, id: &str) -> Result<()> {
         self.call("kill_container", format!("kill {}", self.name(id)))?;
         if !self.state().ignores_kill {

@@ -210,6 +210,9 @@ impl Runtime for OnlyImages {
     async fn stop_container(&self, _: &str, _: Duration) -> Result<()> {
         no()
     }
+    async fn stop_signal(&self, _: &str) -> Option<i32> {
+        None
+    }
     async fn kill_container(&self, _: &str) -> Result<()> {
         no()
     }

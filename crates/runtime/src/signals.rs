@@ -1,0 +1,41 @@
+//! Signals by the names that images have for them.
+
+use crate::{Error, Result};
+use nix::sys::signal::Signal;
+
+/// `SIGUSR1`, `USR1`, `10`, `SIGRTMIN+3`: all of them occur in images.
+pub(crate) fn signal_number(name: &str) -> Result<i32> {
+    let upper = name.to_ascii_uppercase();
+    let plain = upper.strip_prefix("SIG").unwrap_or(&upper);
+    let real_time = |base: i32, rest: &str| match rest {
+        "" => Some(base),
+        rest => rest.parse::<i32>().ok().map(|offset| base + offset),
+    };
+    let found = if let Ok(number) = plain.parse::<i32>() {
+        Some(number)
+    } else if let Some(rest) = plain.strip_prefix("RTMIN") {
+        real_time(libc::SIGRTMIN(), rest)
+    } else if let Some(rest) = plain.strip_prefix("RTMAX") {
+        real_time(libc::SIGRTMAX(), rest)
+    } else {
+        format!("SIG{plain}").parse::<Signal>().ok().map(|signal| signal as i32)
+    };
+    found
+        .filter(|number| (1..=libc::SIGRTMAX()).contains(number))
+        .ok_or_else(|| Error::Refused(format!("unknown signal {name:?}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_are_known_by_all_their_names() {
+        for (name, number) in [("SIGTERM", 15), ("usr1", 10), ("9", 9), ("SIGRTMIN+3", 37)] {
+            assert_eq!(signal_number(name).unwrap(), number, "{name}");
+        }
+        for name in ["SIGNOPE", "0", "99", "RTMIN+x"] {
+            assert!(signal_number(name).is_err(), "{name}");
+        }
+    }
+}
