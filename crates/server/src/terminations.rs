@@ -11,7 +11,7 @@ mod asked;
 pub(crate) mod posted;
 pub(crate) mod retention;
 
-pub(crate) use asked::{Asked, Removal, marked, removed};
+pub(crate) use asked::{Asked, Removal, marked, removed, removing};
 
 use crate::error::{ApiError, Result};
 use crate::object::{self, Stored, store_name};

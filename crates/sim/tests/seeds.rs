@@ -66,6 +66,11 @@ fn seeds_that_broke_a_rule_once_keep_it() {
             4020,
             "T-EDGE-13: the server died between a forced mark and the removal, and the node's word removed it",
         ),
+        (
+            "identity",
+            4932,
+            "T-EDGE-13: the server died between a removal by another and its record",
+        ),
     ] {
         let told = sim::run(&ground, scenario(name), seed, &Options::default()).unwrap();
         assert!(told.violation.is_none(), "{once}: {:?}", told.violation);

@@ -75,27 +75,32 @@ pub(crate) async fn marked(call: &Call, old: &Value, new: &Value, asked: Asked) 
     record(call, &subject, now, vec![what]).await;
 }
 
-/// The object is gone. Unless its node wanted that or had said before that nothing of the pod runs,
-/// somebody was in a hurry (T-EDGE-13).
-pub(crate) async fn removed(call: &Call, pod: &Value, removal: Removal) {
+/// The object is about to go. Unless its node wants that or has said that nothing of the pod runs,
+/// somebody is in a hurry (T-EDGE-13), and that is on the disk before it is done: a server that dies in
+/// between has told it.
+pub(crate) async fn removing(call: &Call, pod: &Value, removal: Removal) {
     let Some(subject) = subject(call, pod) else { return };
     let name = timeline::name(&subject.name, &subject.uid);
     let known = find(&call.server, &call.target.namespace, &name);
-    let confirmed = known.as_ref().is_some_and(|record| record.confirmed);
-    let by_node = call.user.node_name() == Some(subject.node.as_str());
-    // A node that writes the status of a pod marked without grace removes it unawares. Whoever marked it
-    // tells that too, but perhaps did not live to do so.
-    let by = match (removal, known.and_then(|record| record.request)) {
-        (Removal::Wish, _) => (!by_node).then(|| call.user.name.clone()),
-        (Removal::LastHold, Some(request)) => Some(request.by),
-        (Removal::LastHold, None) if by_node => Some(UNKNOWN.to_owned()),
-        (Removal::LastHold, None) => Some(call.user.name.clone()),
-    };
-    let mut steps = vec![What::Removed];
-    if let Some(by) = by.filter(|_| !confirmed && !is_over(pod)) {
-        steps.insert(0, What::UnsafeByRequest { by });
+    if known.as_ref().is_some_and(|record| record.confirmed) || is_over(pod) {
+        return;
     }
-    record(call, &subject, stamp(), steps).await;
+    let by_node = call.user.node_name() == Some(subject.node.as_str());
+    let marked = known.and_then(|record| record.request).filter(|it| it.grace_seconds == Some(0));
+    let by = match (removal, marked) {
+        (Removal::Wish, _) if by_node => return,
+        (_, Some(request)) => request.by,
+        // A node that writes the status of a pod marked without grace removes it unawares.
+        (Removal::LastHold, None) if by_node => UNKNOWN.to_owned(),
+        (_, None) => call.user.name.clone(),
+    };
+    record(call, &subject, stamp(), vec![What::UnsafeByRequest { by }]).await;
+}
+
+/// The object is gone.
+pub(crate) async fn removed(call: &Call, pod: &Value) {
+    let Some(subject) = subject(call, pod) else { return };
+    record(call, &subject, stamp(), vec![What::Removed]).await;
 }
 
 async fn record(call: &Call, subject: &Subject, now: Stamp, steps: Vec<What>) {

@@ -183,13 +183,10 @@ pub(crate) async fn delete_one(call: &Call, name: &str, options: &Options) -> Re
                 let asked = Asked::now(options.grace);
                 match write::write(call, name, expect, Some(&object)).await {
                     Ok(marked) if then_remove => {
-                        // The record is on its way to the disk before the removal: no crash loses who
-                        // asked and keeps that it was done. Nobody waits for it in between, so that
-                        // only other writers come between the two writes of the object.
-                        let told = terminations::marked(call, &old, &object, asked);
-                        let gone = second_write(call, name, marked, &object, options);
-                        let ((), gone) = tokio::join!(biased; told, gone);
-                        return gone;
+                        // The record is on the disk before the removal: no crash loses who asked and
+                        // keeps that it was done.
+                        terminations::marked(call, &old, &object, asked).await;
+                        return second_write(call, name, marked, &object, options).await;
                     }
                     Ok(marked) => {
                         terminations::marked(call, &old, &object, asked).await;
@@ -239,16 +236,17 @@ async fn remove(
     if options.dry_run {
         return Ok(Ok(Outcome::Removed(Made::Stored(stored.clone()))));
     }
+    terminations::removing(call, object, Removal::Wish).await;
     match write::write(call, name, Expect::Revision(stored.revision()), None).await {
         Ok(removed) => {
             services::release(call, object).await;
-            terminations::removed(call, object, Removal::Wish).await;
+            terminations::removed(call, object).await;
             call.server.written(&call.kind, name).await;
             Ok(Ok(Outcome::Removed(Made::Stored(removed))))
         }
         Err(Failed::Conflict(Some(newer))) => Ok(Err(newer)),
         Err(Failed::Conflict(None)) => {
-            terminations::removed(call, object, Removal::Wish).await;
+            terminations::removed(call, object).await;
             Ok(Ok(Outcome::Removed(Made::Stored(stored.clone()))))
         }
         Err(Failed::Api(error)) => Err(error),

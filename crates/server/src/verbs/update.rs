@@ -315,11 +315,12 @@ async fn finish_deletion(
     if dry_run {
         return Ok(Ok(Made::Only(new)));
     }
+    terminations::removing(call, &new, Removal::LastHold).await;
     let expect = Expect::Revision(stored.revision());
     match write::write(call, &call.target.name, expect, None).await {
         Ok(_) => {
             services::release(call, &new).await;
-            terminations::removed(call, &new, Removal::LastHold).await;
+            terminations::removed(call, &new).await;
             call.server.written(&call.kind, &call.target.name).await;
             Ok(Ok(Made::Only(new)))
         }
