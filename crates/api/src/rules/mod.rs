@@ -30,7 +30,7 @@ mod scheduling;
 mod storage;
 mod unset_times;
 
-pub use batch::Schedule;
+pub use batch::{Schedule, zone};
 pub use core::pod_subresources::{validate_ephemeral_update, validate_resize};
 pub use core::qos::qos_class;
 pub use core::service_ip::{default_ip_families, validate_single_stack};

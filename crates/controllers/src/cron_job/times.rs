@@ -1,16 +1,13 @@
 //! When a schedule was last due and when it is next, in the zone of the CronJob (C-122…C-124).
 //!
-//! Local times that a clock change skips do not happen, those that it repeats happen once. Zones are
-//! read from the system's zoneinfo; without a zone it is UTC.
+//! Local times that a clock change skips do not happen, those that it repeats happen once. Without a zone
+//! it is UTC.
 
 use api::rules::Schedule;
 use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{SignedDuration, Timestamp};
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Mutex;
-
-const ZONEINFO: &str = "/usr/share/zoneinfo";
 
 /// More missed times than this are not counted. Upstream: `tooManyMissed`.
 pub(super) const MISSED_MAX: usize = 100;
@@ -37,22 +34,10 @@ impl Zones {
         if let Some(zone) = known.get(named) {
             return Ok(zone.clone());
         }
-        let zone = read(named).ok_or_else(|| format!("unknown time zone {named}"))?;
+        let zone = api::rules::zone(named).ok_or_else(|| format!("unknown time zone {named}"))?;
         known.insert(named.to_owned(), zone.clone());
         Ok(zone)
     }
-}
-
-fn read(named: &str) -> Option<TimeZone> {
-    let part = |part: &str| {
-        let good = |c: char| c.is_ascii_alphanumeric() || "_-+".contains(c);
-        !part.is_empty() && part.chars().all(good)
-    };
-    if !named.split('/').all(part) {
-        return None;
-    }
-    let data = std::fs::read(Path::new(ZONEINFO).join(named)).ok()?;
-    TimeZone::tzif(named, &data).ok()
 }
 
 /// A schedule in a zone.

@@ -2,6 +2,7 @@
 
 use super::job;
 use super::schedule::Schedule;
+use super::zone::zone;
 use crate::field::{At, Errors};
 use crate::names;
 use crate::rules::check;
@@ -67,26 +68,18 @@ fn validate_schedule(spec: &At, errors: &mut Errors) {
             errors.invalid(&schedule, detail);
         }
     }
-    let zone = spec.field("timeZone");
-    match zone.str() {
+    let named = spec.field("timeZone");
+    match named.str() {
         None => {}
-        Some("") => errors.invalid(&zone, "timeZone must be nil or non-empty string"),
+        Some("") => errors.invalid(&named, "timeZone must be nil or non-empty string"),
         Some(name) if name.eq_ignore_ascii_case("local") => {
             let detail = "timeZone must be an explicit time zone as defined in \
                           https://www.iana.org/time-zones";
-            errors.invalid(&zone, detail);
+            errors.invalid(&named, detail);
         }
-        Some(name) if !could_be_zone(name) => {
-            errors.invalid(&zone, &format!("unknown time zone {name}"));
+        Some(name) if zone(name).is_none() => {
+            errors.invalid(&named, &format!("unknown time zone {name}"));
         }
         Some(_) => {}
     }
-}
-
-/// Without a database of zones on this machine only the shape of a name can be checked.
-fn could_be_zone(name: &str) -> bool {
-    let shape = name.split('/').all(|part| {
-        !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"_+-".contains(&b))
-    });
-    shape && (jiff::tz::db().is_definitively_empty() || jiff::tz::TimeZone::get(name).is_ok())
 }

@@ -6,8 +6,10 @@ use crate::value::ValueExt;
 mod cron_job;
 mod job;
 mod schedule;
+mod zone;
 
 pub use schedule::Schedule;
+pub use zone::zone;
 
 pub(crate) fn rules(kind: &str) -> Rules {
     match kind {
