@@ -72,6 +72,11 @@ table ip landfall-pods {
 		iifname != \"lo\" ip daddr 127.0.0.0/8 drop
 		iifname != \"lo\" ip saddr 127.0.0.0/8 drop
 	}
+
+	chain service-guard {
+		type filter hook forward priority filter; policy accept;
+		ip saddr 10.77.3.0/24 ip daddr 10.96.0.0/16 reject comment \"nobody answers for this Service\"
+	}
 }";
         assert_eq!(lines(&rules()), lines(expected));
     });
