@@ -316,7 +316,7 @@ fn the_images_that_the_script_builds_can_be_imported() {
     let images = place.store.import(place.path().join("busybox.tar"), &|_| {}).unwrap();
     assert_eq!(images[0].id, images[1].id, "two names, one image");
     let tags = ["docker.io/library/busybox:1", "docker.io/library/busybox:latest"];
-    assert_eq!(images[1].tags, tags);
+    assert_eq!([&images[0].tags[..], &images[1].tags[..]].concat(), tags, "each as it came");
     let root = place.store.layers("busybox").unwrap().remove(0);
     assert_eq!(root.join("bin/sh").read_link().unwrap(), Path::new("/bin/busybox"));
     assert_eq!(mode(&root.join("tmp")), 0o1777);
