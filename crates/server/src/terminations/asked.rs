@@ -1,6 +1,7 @@
 //! What a deletion of a pod is in its record: who asked, through what, and how long it was given.
 //!
-//! Written after the deletion is stored and before it is acknowledged. A pod without a node has no
+//! Written after the deletion is stored and before it is acknowledged; that a removal is unsafe, before it
+//! is done. A pod without a node has no
 //! processes to end and no record; a static pod's mirror is only a shadow, and has none either.
 
 use super::{append, find};
