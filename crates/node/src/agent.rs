@@ -32,7 +32,7 @@ use crate::timeline::Timeline;
 use crate::traces::Traces;
 use crate::volumes::Volumes;
 use crate::worker::Kill;
-use client::{Cache, Client, Recorder};
+use client::{Cache, Changes, Client, Recorder};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use leftovers::{end_sandbox, sweep};
@@ -193,8 +193,9 @@ pub async fn start(client: Client, mut config: Config) -> Result<Running, Error>
     tasks.spawn(follow_probes(probed, news.clone()));
     tasks.spawn(follow_objects(objects, news.clone()));
     cache.synced().await;
-    tasks.spawn(follow_pods(cache.clone(), news.clone()));
-    let mut known: BTreeSet<String> = cache.list().iter().filter_map(uid).collect();
+    tasks.spawn(follow_pods(cache.subscribe(), news.clone()));
+    let found = cache.list();
+    let mut known: BTreeSet<String> = found.iter().filter_map(uid).collect();
     if let Some(manifests) = &config.manifests {
         let mut found = static_pods::follow(manifests, &config.name, recorder.clone());
         // Nothing is cleared away before every source has spoken (N-20).
@@ -215,7 +216,7 @@ pub async fn start(client: Client, mut config: Config) -> Result<Running, Error>
     if serving.is_some() {
         tasks.spawn(figures::keep(parts.clone()));
     }
-    tasks.spawn(Dispatch::new(parts.clone(), cache, health.subscribe()).run(told));
+    tasks.spawn(Dispatch::new(parts.clone(), cache, health.subscribe()).run(found, told));
     let shutdown = Arc::new(Shutdown::new(parts.clone(), news, health, config.shutdown));
     if config.hardware.is_none() {
         tasks.spawn(Host::system().follow(shutdown.clone()));
@@ -403,8 +404,7 @@ fn uid(pod: &Arc<Pod>) -> Option<String> {
     pod.metadata.uid.clone()
 }
 
-async fn follow_pods(cache: Cache<Pod>, news: mpsc::Sender<News>) {
-    let mut changes = cache.subscribe();
+async fn follow_pods(mut changes: Changes, news: mpsc::Sender<News>) {
     loop {
         let key = changes.next().await;
         if news.send(News::Pod(key)).await.is_err() {

@@ -83,9 +83,10 @@ impl Dispatch {
         }
     }
 
-    /// Until everything was told to end and has ended; or for ever.
-    pub(crate) async fn run(mut self, mut news: mpsc::Receiver<News>) {
-        self.begin();
+    /// Until everything was told to end and has ended; or for ever. `found`: the pods that were there when
+    /// the agent started.
+    pub(crate) async fn run(mut self, found: Vec<Arc<Pod>>, mut news: mpsc::Receiver<News>) {
+        self.begin(found);
         let mut active = self.parts.active.subscribe();
         let mut again = tokio::time::interval(RESIZE_AGAIN);
         loop {
@@ -109,19 +110,21 @@ impl Dispatch {
         }
     }
 
-    /// All pods that were there when the agent started, oldest first (N-27).
-    fn begin(&mut self) {
-        let mut pods = self.pods.list();
-        pods.sort_by(|a, b| {
+    /// Oldest first (N-27), and as they were found: one that has gone since may run here, and nobody else
+    /// would end it.
+    fn begin(&mut self, mut found: Vec<Arc<Pod>>) {
+        found.sort_by(|a, b| {
             let age = |pod: &Pod| pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
             age(a).cmp(&age(b)).then_with(|| ObjectKey::of(&**a).cmp(&ObjectKey::of(&**b)))
         });
-        for pod in &pods {
-            self.pod_changed(&ObjectKey::of(&**pod));
+        for pod in found.iter().filter(|pod| !is_mirror(pod)) {
+            let uid = pod.metadata.uid.clone().unwrap_or_default();
+            self.by_key.insert(ObjectKey::of(&**pod), uid.clone());
+            self.wanted(uid, pod.clone());
         }
-        // All have what they had; now those that asked for something else meanwhile (N-122).
-        for pod in &pods {
-            self.resize(pod.metadata.uid.as_deref().unwrap_or_default(), pod);
+        // All have what they had; now those that meanwhile asked for something else (N-122) or went.
+        for pod in &found {
+            self.pod_changed(&ObjectKey::of(&**pod));
         }
     }
 

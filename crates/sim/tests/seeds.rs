@@ -71,6 +71,11 @@ fn seeds_that_broke_a_rule_once_keep_it() {
             4932,
             "T-EDGE-13: the server died between a removal by another and its record",
         ),
+        (
+            "identity",
+            6519,
+            "T-NODE-76: a pod that was removed while an agent started was neither swept up nor ended",
+        ),
     ] {
         let told = sim::run(&ground, scenario(name), seed, &Options::default()).unwrap();
         assert!(told.violation.is_none(), "{once}: {:?}", told.violation);
