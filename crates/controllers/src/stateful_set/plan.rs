@@ -157,12 +157,15 @@ impl Look<'_> {
                 }
                 Some(pod) => {
                     let pod = Arc::clone(pod);
-                    if phase(&pod) == "Pending" {
-                        self.steps.push(Step::MakeClaims(pod.clone()));
-                    }
                     let available = self.is_available(&pod);
                     if available || !ordered {
-                        self.keep_identity(at, &pod);
+                        self.keep_labels(at, &pod);
+                    }
+                    // What is made is owned in the same step: in one batch two would write one claim.
+                    if phase(&pod) == "Pending" {
+                        self.steps.push(Step::MakeClaims(pod));
+                    } else if available || !ordered {
+                        self.own_claims(at, &pod);
                     }
                     available
                 }
@@ -174,10 +177,13 @@ impl Look<'_> {
         true
     }
 
-    fn keep_identity(&mut self, at: usize, pod: &Arc<Pod>) {
+    fn keep_labels(&mut self, at: usize, pod: &Arc<Pod>) {
         if !identity::has_its_labels(self.set, self.ordinal(at), pod) && !is_deleted(pod.as_ref()) {
             self.steps.push(Step::Label(pod.clone()));
         }
+    }
+
+    fn own_claims(&mut self, at: usize, pod: &Arc<Pod>) {
         if claims::names(self.set, self.ordinal(at)).next().is_some() {
             self.steps.push(Step::OwnClaims(pod.clone()));
         }

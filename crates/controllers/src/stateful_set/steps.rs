@@ -36,8 +36,8 @@ fn tell(recorder: &Recorder, set: &StatefulSet, pod: &Pod, verb: &str, error: Op
 }
 
 impl Controller<'_> {
-    /// One after the other, or if the set is parallel in batches of 1, 2, 4, …. The first failure,
-    /// and the first step that is blocked, is the last.
+    /// One after the other, or if the set is parallel in batches of 1, 2, 4, …. The first failure is the
+    /// last, and so is the first step that is blocked unless the set is parallel.
     pub(super) async fn take(
         &self,
         set: &Arc<StatefulSet>,
@@ -69,7 +69,7 @@ impl Controller<'_> {
             Step::Delete(pod) => self.delete(set, pod).await,
             Step::Label(pod) => self.label(set, pod).await,
             Step::MakeClaims(pod) => match self.make_claims(set, pod).await? {
-                // Told when the pod was made; here it keeps what follows from being done.
+                // Told when a pod is made; here it only keeps what follows from being done.
                 Some(_) => Ok(Done::Blocked),
                 None => self.own_claims(set, pod).await,
             },

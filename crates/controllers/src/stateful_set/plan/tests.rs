@@ -18,7 +18,7 @@ fn set(replicas: i32, more: Value) -> StatefulSet {
 }
 
 /// `0n+` is pod 0 of the new revision, available; `1o-` pod 1 of the old one, not ready; `t` in place
-/// of the sign is terminating, `f` failed.
+/// of the sign is terminating, `f` failed, `p` pending.
 fn pods(text: &str) -> Vec<Arc<Pod>> {
     text.split_whitespace().map(|text| Arc::new(pod(text))).collect()
 }
@@ -29,7 +29,11 @@ fn pod(text: &str) -> Pod {
     let revision = if revision == "n" { "new" } else { "old" };
     let ready = if matches!(state, "+" | "t") { "True" } else { "False" };
     let deleted = (state == "t").then_some(NOW);
-    let phase = if state == "f" { "Failed" } else { "Running" };
+    let phase = match state {
+        "f" => "Failed",
+        "p" => "Pending",
+        _ => "Running",
+    };
     serde_json::from_value(json!({
         "metadata": {
             "name": format!("db-{ordinal}"), "uid": ordinal, "deletionTimestamp": deleted,
@@ -113,6 +117,23 @@ fn c_73_t_ctrl_17_a_parallel_set_does_not_wait_but_for_occupied_ordinals() {
     for (replicas, pods, expected) in cases {
         assert_eq!(steps(&parallel(replicas), pods), expected, "{pods}");
     }
+}
+
+/// Steps of a batch are taken at the same time: two that write one claim would be in each other's way.
+#[test]
+fn c_65_c_73_the_claims_of_a_pod_are_written_by_one_step() {
+    let template = json!([{ "metadata": { "name": "data" }, "spec": {} }]);
+    let claims = |policy: &str, pods: &str| {
+        let policy = json!({ "podManagementPolicy": policy, "volumeClaimTemplates": template });
+        let said = decided(&set(4, policy), pods).steps.into_iter().filter_map(|step| match step {
+            Step::MakeClaims(pod) => Some(format!("m{}", pod.metadata.uid.clone().unwrap())),
+            Step::OwnClaims(pod) => Some(format!("o{}", pod.metadata.uid.clone().unwrap())),
+            _ => None,
+        });
+        said.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(claims("Parallel", "0np 1np 2n- 3n+"), "m0 m1 o2 o3");
+    assert_eq!(claims("OrderedReady", "0n+ 1np"), "o0 m1");
 }
 
 /// C-73: whatever number somebody typed, a look costs what is there, and the rest comes with the next.
