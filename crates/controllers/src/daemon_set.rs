@@ -136,7 +136,7 @@ impl Controller<'_> {
             pods.iter().filter_map(|pod| label(pod.as_ref(), HASH)).collect();
         let used: BTreeSet<&str> = used.into_iter().chain([hash]).collect();
         let limit = set.spec.as_ref().and_then(|spec| spec.revision_history_limit);
-        let present = Some(name(current.as_ref()));
+        let present = Some(current.as_ref());
         let forgotten = history::forgotten(&history, limit, &STYLE, &used, present);
         history::delete(client, writes, set.as_ref(), forgotten).await?;
         Ok(plan.next.into_iter().chain(wait).min().into())

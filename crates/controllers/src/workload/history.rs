@@ -158,26 +158,27 @@ pub(crate) async fn current<O: Workload>(
 
 /// Those that nobody uses, beyond the limit, lowest revision first. `used` has names, or the values
 /// of the style's hash label. The limit is for those that nobody uses (C-69), or if `present` is the
-/// name of the present one for all others (C-94).
+/// present one for all that hold something else (C-94).
 pub(crate) fn forgotten(
     history: &[Arc<ControllerRevision>],
     limit: Option<i32>,
     style: &Style,
     used: &BTreeSet<&str>,
-    present: Option<&str>,
+    present: Option<&ControllerRevision>,
 ) -> Vec<Arc<ControllerRevision>> {
     let is_used = |revision: &ControllerRevision| {
         let hash = label(revision, style.hash_label).unwrap_or_default();
         used.contains(name(revision)) || used.contains(hash)
     };
+    let old = || {
+        let same = |one: &ControllerRevision| present.is_some_and(|now| now.data == one.data);
+        history.iter().filter(move |one| !same(one))
+    };
     let mut unused: Vec<&Arc<ControllerRevision>> =
-        history.iter().filter(|revision| !is_used(revision)).collect();
+        old().filter(|revision| !is_used(revision)).collect();
     unused.sort_by_key(|revision| revision.revision);
     let limit = usize::try_from(limit.unwrap_or(10)).unwrap_or(0);
-    let counted = match present {
-        None => unused.len(),
-        Some(present) => history.iter().filter(|one| name(one.as_ref()) != present).count(),
-    };
+    let counted = if present.is_some() { old().count() } else { unused.len() };
     let surplus = counted.saturating_sub(limit);
     unused.into_iter().take(surplus).cloned().collect()
 }
@@ -257,7 +258,7 @@ mod tests {
             history.push(next);
         }
         let used = BTreeSet::from([name(history[0].as_ref()), name(history[3].as_ref())]);
-        let forgotten = |limit, present| {
+        let forgotten = |limit, present: Option<&ControllerRevision>| {
             let forgotten = forgotten(&history, Some(limit), &STYLE, &used, present);
             forgotten.iter().map(|revision| revision.revision).collect::<Vec<_>>()
         };
@@ -265,11 +266,35 @@ mod tests {
         assert_eq!(forgotten(1, None), [2]);
         assert_eq!(forgotten(0, None), [2, 3]);
         // A DaemonSet's limit is also for old ones that pods still have; those stay nevertheless.
-        let present = Some(name(history[3].as_ref()));
+        let present = Some(history[3].as_ref());
         assert!(forgotten(3, present).is_empty());
         assert_eq!(forgotten(2, present), [2]);
         assert_eq!(forgotten(1, present), [2, 3]);
         assert_eq!(forgotten(0, present), [2, 3]);
+    }
+
+    /// C-91: a duplicate of the present one is deleted by itself and takes nobody's place.
+    #[test]
+    fn c_94_what_holds_the_same_as_the_present_one_is_not_counted() {
+        let mut history = Vec::new();
+        for image in ["a", "b", "c"] {
+            let next = made(image, &history);
+            history.push(next);
+        }
+        let mut duplicate = history[2].as_ref().clone();
+        duplicate.metadata.name = Some("db-duplicate".to_owned());
+        duplicate.metadata.labels = None;
+        history.push(Arc::new(duplicate));
+        let present = history[2].clone();
+        let used = BTreeSet::from([name(present.as_ref())]);
+        let forgotten = |limit| {
+            forgotten(&history, Some(limit), &STYLE, &used, Some(&present))
+                .iter()
+                .map(|revision| revision.revision)
+                .collect::<Vec<_>>()
+        };
+        assert!(forgotten(2).is_empty());
+        assert_eq!(forgotten(1), [1]);
     }
 
     /// C-210
