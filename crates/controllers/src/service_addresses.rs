@@ -41,15 +41,19 @@ pub(crate) async fn run(
     let queue = Queue::new();
     services.feed(&queue, addresses);
     claims.feed(&queue, |claim| vec![name(claim).to_owned()]);
-    // With a range that comes or goes its addresses are right or wrong.
+    // With a range that comes, grows or goes its addresses are right or wrong.
     let known = services.clone();
-    ranges.feed_changes(&queue, move |before, after| match (before, after) {
-        (Some(range), None) | (None, Some(range)) => {
-            let services = known.list();
-            let all = services.iter().flat_map(|service| addresses(service));
-            all.filter(|address| is_in(range, address)).collect()
+    ranges.feed_changes(&queue, move |before, after| {
+        let blocks = |range: Option<&ServiceCIDR>| range.and_then(|range| range.spec.clone());
+        if blocks(before) == blocks(after) {
+            return Vec::new();
         }
-        _ => Vec::new(),
+        let holds = |range: Option<&ServiceCIDR>, address: &str| {
+            range.is_some_and(|range| is_in(range, address))
+        };
+        let services = known.list();
+        let all = services.iter().flat_map(|service| addresses(service));
+        all.filter(|address| holds(before, address) != holds(after, address)).collect()
     });
     services.synced().await;
     claims.synced().await;
@@ -231,9 +235,9 @@ async fn remove(
     claim: &IPAddress,
     why: Why,
 ) -> client::Result<()> {
-    let (_, namespace, parent) = parent(claim).unwrap_or_default();
+    let (resource, namespace, parent) = parent(claim).unwrap_or_default();
     // Its Service may be there, and its news be late, as may be that another had the address before.
-    if !parent.is_empty() {
+    if resource == "services" && !parent.is_empty() {
         let service = ObjectKey::new(namespace, parent);
         let live = cluster.client.find::<Service>(&service).await?;
         if live.is_some_and(|live| addresses(&live).iter().any(|one| one == name(claim))) {

@@ -111,6 +111,59 @@ async fn c_182_a_claim_that_somebody_deleted_comes_back_and_one_of_nobody_goes()
 }
 
 #[tokio::test(start_paused = true)]
+async fn c_182_a_claim_that_something_else_of_the_services_name_has_is_made_anew() {
+    let bumps = Bumps::default();
+    let cluster = Cluster::through(Options::default(), |door| bumps.way(door)).await;
+    let web: Service = cluster.create(service("web", Value::Null)).await;
+    let address = web.spec.unwrap().cluster_ip.unwrap();
+    let claim = ObjectKey::cluster(&address);
+    let right: IPAddress = cluster.client.get(&claim).await.unwrap();
+    // Who looks after claims hears of both at once, and has no time to claim it in between.
+    bumps.hold("ipaddresses");
+    cluster.delete::<IPAddress>(&claim).await;
+    let mut wrong = right.spec.clone();
+    wrong.parent_ref.resource = "gateways".to_owned();
+    let meta = json!({ "name": address, "labels": right.metadata.labels });
+    cluster.create::<IPAddress>(json!({ "metadata": meta, "spec": wrong })).await;
+    bumps.let_go();
+    // Claims that are younger than a minute may be somebody's who is about to say so.
+    tokio::time::sleep(Duration::from_secs(62)).await;
+    let anew: IPAddress = cluster.client.get(&claim).await.unwrap();
+    assert_eq!(anew.spec.parent_ref.resource, "services");
+    assert_ne!(anew.metadata.uid, right.metadata.uid);
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_182_an_address_is_claimed_when_a_range_grows_around_it() {
+    let cluster = Cluster::start().await;
+    let (claims, ranges) = (cluster.follow::<IPAddress>(), cluster.follow::<ServiceCIDR>());
+    let (goes, grows) = (ObjectKey::cluster("goes"), ObjectKey::cluster("grows"));
+    let range = |name: &str, cidrs: Value| json!({ "metadata": { "name": name }, "spec": { "cidrs": cidrs } });
+    cluster.create::<ServiceCIDR>(range("goes", json!(["10.200.0.0/24"]))).await;
+    cluster.create::<ServiceCIDR>(range("grows", json!(["fd00:77::/112"]))).await;
+    let is_ready =
+        |range: Option<&ServiceCIDR>| ready(range).is_some_and(|(said, _)| said == "True");
+    ranges.when(&goes, is_ready).await;
+    ranges.when(&grows, is_ready).await;
+    cluster.create::<Service>(service("web", json!("10.200.0.7"))).await;
+    let claim = ObjectKey::cluster("10.200.0.7");
+    claims.when(&claim, |claim| claim.is_some()).await;
+
+    cluster.delete::<ServiceCIDR>(&goes).await;
+    let let_go = json!({ "metadata": { "finalizers": null } });
+    cluster.client.patch_merge::<ServiceCIDR>(&goes, &let_go).await.unwrap();
+    cluster.event("ClusterIPOutOfRange").await;
+    cluster.delete::<IPAddress>(&claim).await;
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert!(claims.cache.get(&claim).is_none(), "of no range");
+    let grown = json!({ "spec": { "cidrs": ["fd00:77::/112", "10.200.0.0/24"] } });
+    cluster.client.patch_merge::<ServiceCIDR>(&grows, &grown).await.unwrap();
+    claims.when(&claim, |claim| claim.is_some()).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn c_182_a_claim_is_not_taken_from_its_service_on_old_news() {
     let bumps = Bumps::default();
     let cluster = Cluster::through(Options::default(), |door| bumps.way(door)).await;
