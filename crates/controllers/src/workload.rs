@@ -78,8 +78,8 @@ pub(crate) fn is_deleted<K: Workload>(object: &K) -> bool {
     object.metadata().deletion_timestamp.is_some()
 }
 
-/// Whether a write found the object changed or gone. What it is now comes by the watch, and with it
-/// the next look; so this is no error.
+/// Whether a write found the object changed or gone. What it is now comes by the watch, and mostly with
+/// it the next look; so this is no error.
 pub(crate) fn is_outdated(error: &Error) -> bool {
     error.is_conflict() || error.is_not_found()
 }

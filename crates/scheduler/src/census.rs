@@ -1,7 +1,7 @@
 //! How many pods of a sort are on each node, kept while pods come and go.
 //!
 //! Spreading and affinity ask such questions, and the pods of one workload ask the same ones. A
-//! question is counted over all pods once; after that, each pod that comes or goes changes the
+//! question is counted once, over all pods that may answer it; after that, each pod that comes or goes changes the
 //! counts, so that a decision does not cost more when there are more pods.
 
 use crate::places::{self, Places, demanded, place};

@@ -115,7 +115,7 @@ impl Times {
             let start = until.checked_sub(window).unwrap_or(known).max(known);
             let mut last = None;
             let mut at = start;
-            // A schedule that is due every second has 3600 times in the first window.
+            // At most sixty in the first window, of an hour: such schedules are due at minutes.
             while let Some(next) = self.next(at).filter(|next| *next <= until) {
                 last = Some(next);
                 at = next;
