@@ -101,10 +101,12 @@ impl Services {
         cluster.nodes.synced().await;
     }
 
-    /// The slices of a Service that `manager` looks after.
+    /// The slices of a Service that `manager` looks after. Those that are being deleted are nobody's.
     fn slices_of(&self, service: &ObjectKey, manager: &str) -> Vec<Arc<EndpointSlice>> {
         let mut slices = self.slices.by_index(BY_SERVICE, &service.to_string());
-        slices.retain(|slice| is_managed_by(slice, manager));
+        slices.retain(|slice| {
+            slice.metadata.deletion_timestamp.is_none() && is_managed_by(slice, manager)
+        });
         slices
     }
 }

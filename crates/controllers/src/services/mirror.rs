@@ -98,7 +98,7 @@ impl Read {
                     continue;
                 };
                 let groups = read.families.entry(family).or_default();
-                groups.entry(ports.clone()).or_default().push(endpoint(address, ready));
+                groups.add(ports.clone(), endpoint(address, ready));
             }
         }
         read
@@ -131,7 +131,8 @@ fn plan_all(endpoints: &Endpoints, read: Read, existing: Vec<Arc<EndpointSlice>>
     families.entry("IPv6").or_default();
     for (family, groups) in families {
         let slices = existing.iter().filter(|slice| slice.address_type == family).cloned();
-        let wanted = Wanted { family, groups, like: &like, never_none: false };
+        let wanted =
+            Wanted { family, groups, slice_max: ADDRESSES_MAX, like: &like, never_none: false };
         let Plan { create, update, delete } = plan(wanted, slices.collect());
         all.create.extend(create);
         all.update.extend(update);

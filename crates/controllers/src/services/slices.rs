@@ -19,6 +19,9 @@ use std::time::Duration;
 
 const MANAGER: &str = "endpointslice-controller.k8s.io";
 
+/// Upstream: `MaxEndpointsPerSlice`.
+const SLICE_MAX: usize = 100;
+
 /// Upstream: `endpointSliceMinSyncBackoff` and its maximum, here a minute as everywhere.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 
@@ -83,16 +86,16 @@ fn plan_all(
         existing.into_iter().partition(|slice| families.contains(&slice.address_type));
     all.delete.extend(strange);
     for family in &families {
-        let mut groups = Groups::new();
+        let mut groups = Groups::default();
         for pod in pods {
             let node = pods::node_name(pod).and_then(|name| nodes.get(&ObjectKey::cluster(name)));
             if let Some((ports, endpoint)) = entry(service, pod, node.as_deref(), family) {
-                groups.entry(ports).or_default().push(endpoint);
+                groups.add(ports, endpoint);
             }
         }
         let (slices, others) = known.into_iter().partition(|slice| slice.address_type == *family);
         known = others;
-        let wanted = Wanted { family, groups, like: &like, never_none: true };
+        let wanted = Wanted { family, groups, slice_max: SLICE_MAX, like: &like, never_none: true };
         let Plan { create, update, delete } = plan(wanted, slices);
         all.create.extend(create);
         all.update.extend(update);
