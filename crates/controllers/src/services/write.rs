@@ -76,6 +76,7 @@ impl Triggers {
         pods: &[Arc<Pod>],
     ) -> Option<Timestamp> {
         let mut all = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let is_new = !all.contains_key(key);
         let before = all.entry(key.clone()).or_default();
         let mut changed: Vec<Timestamp> = Vec::new();
         let mut now = Known::default();
@@ -91,7 +92,8 @@ impl Triggers {
         now.created = service.metadata.creation_timestamp.as_ref().map(|time| time.0);
         changed.extend(now.created.filter(|time| before.created.is_none_or(|old| *time > old)));
         *before = now;
-        changed.into_iter().min()
+        // What pods were before there was a Service made nobody wait for it.
+        if is_new { before.created } else { changed.into_iter().min() }
     }
 
     pub(super) fn forget(&self, key: &ObjectKey) {
@@ -104,8 +106,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    /// NET-83: first when the Service was made, then the earliest of what changed of pods, or nothing.
     #[test]
-    fn t_net_9_a_deletion_is_no_trigger() {
+    fn net_83_t_net_9_a_deletion_is_no_trigger() {
         let at = |second: i64| Timestamp::from_second(second).unwrap();
         let service: Service = serde_json::from_value(
             json!({ "metadata": { "name": "web", "creationTimestamp": at(5).to_string() } }),
@@ -121,7 +124,7 @@ mod tests {
         };
         let (triggers, key) = (Triggers::default(), ObjectKey::new("default", "web"));
         let since = |pods: &[Arc<Pod>]| triggers.since(&key, &service, pods);
-        assert_eq!(since(&[]), Some(at(5)), "the Service came");
+        assert_eq!(since(&[pod("old", 1, false)]), Some(at(5)), "NET-83: the Service came");
         assert_eq!(since(&[pod("a", 10, false), pod("b", 12, false)]), Some(at(10)));
         assert_eq!(since(&[pod("a", 10, true), pod("b", 12, false)]), None, "a goes");
         assert_eq!(since(&[pod("b", 12, false)]), None, "a is gone");
