@@ -22,13 +22,16 @@ const MANAGER: &str = "endpointslice-controller.k8s.io";
 /// Upstream: `MaxEndpointsPerSlice`.
 const SLICE_MAX: usize = 100;
 
+/// How long a slice may stay as somebody else left it, at least. Upstream: `endpointSliceChangeMinSyncDelay`.
+const SLICE_DELAY: Duration = Duration::from_secs(1);
+
 /// Upstream: `endpointSliceMinSyncBackoff` and its maximum, here a minute as everywhere.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 
 pub(super) async fn run(cluster: &Cluster, services: &Services) {
     let queue = Queue::with_backoff(RETRY_FIRST, client::RETRY_MAX);
     services.services.feed_keys(&queue);
-    services.slices.feed(&queue, |slice| {
+    services.slices.feed_after(&queue, SLICE_DELAY, |slice| {
         let ours = is_managed_by(slice, MANAGER);
         super::service_of(slice).filter(|_| ours).into_iter().collect()
     });
