@@ -2,7 +2,7 @@
 
 use super::backends::{self, Port};
 use super::plan::{Groups, Plan, Wanted, plan};
-use super::write::carry_out;
+use super::write::{LOOK_AGAIN, Writer};
 use super::{MANAGED_BY, SERVICE_NAME, Services, TRIGGER_TIME, is_managed_by};
 use crate::start::Cluster;
 use client::{Next, ObjectKey, Queue, Recorder, reference, run_controller};
@@ -33,8 +33,9 @@ pub(super) async fn run(cluster: &Cluster, services: &Services) {
     });
     services.synced(cluster).await;
     let recorder = Recorder::new(&cluster.client, "endpoint-slice-mirroring-controller", "");
+    let writer = Writer::default();
     run_controller("endpoint-slice-mirror", &queue, super::WORKERS, |key| {
-        reconcile(cluster, services, &recorder, key)
+        reconcile(cluster, services, &recorder, &writer, key)
     })
     .await;
 }
@@ -43,8 +44,12 @@ async fn reconcile(
     cluster: &Cluster,
     services: &Services,
     recorder: &Recorder,
+    writer: &Writer,
     key: ObjectKey,
 ) -> client::Result<Next> {
+    if !writer.has_seen(services, &key).await {
+        return Ok(Next::After(LOOK_AGAIN));
+    }
     let existing = services.slices_of(&key, MANAGER);
     let service = services.services.get(&key);
     let endpoints = services.endpoints.get(&key);
@@ -57,7 +62,7 @@ async fn reconcile(
         }
         None => Plan { delete: existing, ..Plan::default() },
     };
-    carry_out(&cluster.client, services, plan, None).await
+    writer.carry_out(&cluster.client, services, &key, plan, None).await
 }
 
 fn is_mirrored(endpoints: &Endpoints, service: Option<&Service>) -> bool {

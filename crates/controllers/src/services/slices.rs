@@ -4,7 +4,7 @@
 
 use super::backends::{self, Port};
 use super::plan::{Groups, Plan, Wanted, plan};
-use super::write::{Triggers, carry_out};
+use super::write::{LOOK_AGAIN, Triggers, Writer};
 use super::{HEADLESS, MANAGED_BY, SERVICE_NAME, Services, is_headless, is_managed_by, selector};
 use crate::pods;
 use crate::start::Cluster;
@@ -38,9 +38,9 @@ pub(super) async fn run(cluster: &Cluster, services: &Services) {
     super::feed_backends(cluster, services, &queue);
     services.synced(cluster).await;
     let recorder = Recorder::new(&cluster.client, "endpoint-slice-controller", "");
-    let triggers = Triggers::default();
+    let (triggers, writer) = (Triggers::default(), Writer::default());
     run_controller("endpoint-slices", &queue, super::WORKERS, |key| {
-        reconcile(cluster, services, &recorder, &triggers, key)
+        reconcile(cluster, services, &recorder, (&triggers, &writer), key)
     })
     .await;
 }
@@ -49,9 +49,12 @@ async fn reconcile(
     cluster: &Cluster,
     services: &Services,
     recorder: &Recorder,
-    triggers: &Triggers,
+    (triggers, writer): (&Triggers, &Writer),
     key: ObjectKey,
 ) -> client::Result<Next> {
+    if !writer.has_seen(services, &key).await {
+        return Ok(Next::After(LOOK_AGAIN));
+    }
     let managed = services.services.get(&key).filter(|service| selector(service).is_some());
     let Some(service) = managed else {
         triggers.forget(&key);
@@ -68,7 +71,7 @@ async fn reconcile(
     }
 
     let trigger = triggers.since(&key, &service, &pods);
-    let written = carry_out(&cluster.client, services, plan, trigger).await;
+    let written = writer.carry_out(&cluster.client, services, &key, plan, trigger).await;
     if let Err(error) = written.as_ref().map_err(|error| error.to_string()) {
         let message = format!("Error updating Endpoint Slices for Service {key}: {error}");
         recorder.warning(&reference(service.as_ref()), "FailedToUpdateEndpointSlices", message);

@@ -1,5 +1,5 @@
 //! Carries out a plan, and remembers what pods were like, so that slices say since when something has
-//! been waiting for the network (T-NET-9).
+//! been waiting for the network (T-NET-9), and what was written, so that nothing is written twice.
 
 use super::plan::Plan;
 use super::{Services, TRIGGER_TIME};
@@ -9,43 +9,70 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// When to look again if the caches do not show what was done.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Nothing is written if there is nothing to do.
-pub(super) async fn carry_out(
-    client: &Client,
-    services: &Services,
-    plan: Plan,
-    trigger: Option<Timestamp>,
-) -> client::Result<Next> {
-    let mut written = Vec::new();
-    for mut slice in plan.create {
-        stamp(&mut slice, trigger);
-        match client.create(&slice).await {
-            // It goes with its namespace (T-NET-12).
-            Err(error) if error.is_namespace_terminating() => return Ok(Next::Change),
-            created => written.push(created?),
+/// Writes slices, and remembers for each Service what it has to see before it writes again: who decides by
+/// old news lists endpoints twice. Upstream: `EndpointSliceTracker`.
+#[derive(Default)]
+pub(super) struct Writer(Mutex<BTreeMap<ObjectKey, String>>);
+
+impl Writer {
+    /// Whether the caches show what was written for `key`.
+    pub(super) async fn has_seen(&self, services: &Services, key: &ObjectKey) -> bool {
+        let Some(version) = self.unseen().get(key).cloned() else { return true };
+        let seen = services.slices.caught_up_with(&version).await;
+        if seen {
+            self.unseen().remove(key);
         }
+        seen
     }
-    for mut slice in plan.update {
-        stamp(&mut slice, trigger);
-        written.push(client.update(&slice).await?);
-    }
-    for slice in &plan.delete {
-        let key = ObjectKey::of(slice.as_ref());
-        match client.delete::<EndpointSlice>(&key, &DeleteOptions::only(slice.as_ref())).await {
-            Err(error) if !error.is_not_found() && !error.is_conflict() => return Err(error),
-            _ => (),
+
+    /// Nothing is written if there is nothing to do.
+    pub(super) async fn carry_out(
+        &self,
+        client: &Client,
+        services: &Services,
+        key: &ObjectKey,
+        plan: Plan,
+        trigger: Option<Timestamp>,
+    ) -> client::Result<Next> {
+        for mut slice in plan.create {
+            stamp(&mut slice, trigger);
+            match client.create(&slice).await {
+                // It goes with its namespace (T-NET-12).
+                Err(error) if error.is_namespace_terminating() => return Ok(Next::Change),
+                created => self.wrote(key, created?),
+            }
         }
+        for mut slice in plan.update {
+            stamp(&mut slice, trigger);
+            self.wrote(key, client.update(&slice).await?);
+        }
+        for slice in &plan.delete {
+            let key = ObjectKey::of(slice.as_ref());
+            match client.delete::<EndpointSlice>(&key, &DeleteOptions::only(slice.as_ref())).await {
+                Err(error) if !error.is_not_found() && !error.is_conflict() => return Err(error),
+                _ => (),
+            }
+        }
+        // The next look must see what this one did.
+        let seen = self.has_seen(services, key).await
+            && services.slices.caught_up_with_deletes(&plan.delete).await;
+        Ok(if seen { Next::Change } else { Next::After(LOOK_AGAIN) })
     }
-    // The next look must see what this one did.
-    let seen = services.slices.caught_up_with_all(&written).await
-        && services.slices.caught_up_with_deletes(&plan.delete).await;
-    Ok(if seen { Next::Change } else { Next::After(LOOK_AGAIN) })
+
+    fn wrote(&self, key: &ObjectKey, slice: EndpointSlice) {
+        let version = slice.metadata.resource_version.unwrap_or_default();
+        self.unseen().insert(key.clone(), version);
+    }
+
+    fn unseen(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, String>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
 }
 
 fn stamp(slice: &mut EndpointSlice, trigger: Option<Timestamp>) {

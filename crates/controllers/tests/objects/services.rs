@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, Followed, key};
 use crate::way::Bumps;
-use client::{DeleteOptions, ObjectKey};
+use client::{DeleteOptions, ObjectKey, Selection};
 use controllers::Options;
 use k8s_openapi::api::core::v1::{EndpointAddress, Endpoints, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -221,6 +221,32 @@ async fn net_82_c_177_deleted_and_edited_slices_are_put_right_and_nothing_is_wri
     tokio::time::sleep(Duration::from_secs(20)).await;
     let after = cluster.client.get::<EndpointSlice>(&name).await.unwrap();
     assert_eq!(before.metadata.resource_version, after.metadata.resource_version);
+    cluster.stop().await;
+}
+
+/// NET-84
+#[tokio::test(start_paused = true)]
+async fn net_84_while_a_service_does_not_see_its_slices_it_makes_no_more() {
+    let bumps = Bumps::default();
+    let cluster = Cluster::through(Options::default(), |door| bumps.way(door)).await;
+    let slices = cluster.follow::<EndpointSlice>();
+    cluster.create::<Node>(json!({ "metadata": { "name": "n1" } })).await;
+    slices.cache.synced().await;
+    let all = || async {
+        let all =
+            cluster.client.list::<EndpointSlice>(&Selection::namespace("default")).await.unwrap();
+        all.iter().filter(|s| s.metadata.generate_name.as_deref() == Some("web-")).count()
+    };
+    bumps.hold("endpointslices");
+    service(&cluster, "web", json!({})).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(all().await, 1);
+    pod(&cluster, "a", "web").await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(all().await, 1, "it waits to see the first");
+    bumps.let_go();
+    slices_say(&slices, "web", &["a rs"]).await;
+    assert_eq!(all().await, 1);
     cluster.stop().await;
 }
 
