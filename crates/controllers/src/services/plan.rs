@@ -175,7 +175,7 @@ fn dressed(meta: &ObjectMeta, like: &ObjectMeta) -> ObjectMeta {
 }
 
 fn slice(wanted: &Wanted<'_>, ports: &[Port], endpoints: Vec<Endpoint>) -> EndpointSlice {
-    let ports = ports.iter().map(|port| EndpointPort {
+    let list = ports.iter().map(|port| EndpointPort {
         name: Some(port.name.clone()),
         port: Some(port.port),
         protocol: Some(port.protocol.clone()),
@@ -184,7 +184,7 @@ fn slice(wanted: &Wanted<'_>, ports: &[Port], endpoints: Vec<Endpoint>) -> Endpo
     EndpointSlice {
         address_type: wanted.family.to_owned(),
         metadata: wanted.like.clone(),
-        ports: Some(ports.collect()),
+        ports: (!ports.is_empty()).then(|| list.collect()),
         endpoints: Some(endpoints),
     }
 }
@@ -396,7 +396,7 @@ mod tests {
     fn c_177_there_is_always_a_slice_and_it_is_used_when_pods_come() {
         let empty = carried_out(&[], planned(Groups::default(), &[]));
         assert_eq!(sizes(&empty), [0]);
-        assert_eq!(empty[0].ports, Some(vec![]));
+        assert_eq!(empty[0].ports, None);
         assert_eq!(planned(Groups::default(), &empty), Plan::default());
         let plan = planned(groups(80, 0..1), &empty);
         assert_eq!((plan.create.len(), plan.update.len(), plan.delete.len()), (0, 1, 0));
