@@ -19,6 +19,10 @@ use std::time::Duration;
 
 const MANAGER: &str = "endpointslice-controller.k8s.io";
 
+const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
+/// The name that it had before.
+const TOPOLOGY_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
+
 /// Upstream: `MaxEndpointsPerSlice`.
 const SLICE_MAX: usize = 100;
 
@@ -150,17 +154,24 @@ fn hints(
     zone: Option<&str>,
     node: Option<&str>,
 ) -> Option<EndpointHints> {
+    let wish = traffic_distribution(service).filter(|_| ready)?;
+    let for_zones = zone.map(|name| vec![ForZone { name: name.to_owned() }]);
+    let node = node.filter(|_| wish == "PreferSameNode");
+    let for_nodes = node.map(|name| vec![ForNode { name: name.to_owned() }]);
+    let any = for_zones.is_some() || for_nodes.is_some();
+    any.then_some(EndpointHints { for_zones, for_nodes })
+}
+
+/// Which wish of a Service about where its traffic goes is heard. Who asks for the older way of hints by an
+/// annotation gets none of these.
+fn traffic_distribution(service: &Service) -> Option<&str> {
     let wish = service.spec.as_ref()?.traffic_distribution.as_deref()?;
-    let zone = zone.filter(|_| ready)?;
-    let for_zones = Some(vec![ForZone { name: zone.to_owned() }]);
-    match wish {
-        "PreferClose" | "PreferSameZone" => Some(EndpointHints { for_zones, for_nodes: None }),
-        "PreferSameNode" => {
-            let for_nodes = node.map(|name| vec![ForNode { name: name.to_owned() }]);
-            Some(EndpointHints { for_zones, for_nodes })
-        }
-        _ => None,
-    }
+    let annotations = service.metadata.annotations.as_ref();
+    let annotation = |key| annotations.and_then(|annotations| annotations.get(key));
+    let mode = annotation(TOPOLOGY_HINTS).or_else(|| annotation(TOPOLOGY_MODE));
+    let older = mode.is_some_and(|mode| mode == "Auto" || mode == "auto");
+    let known = matches!(wish, "PreferClose" | "PreferSameZone" | "PreferSameNode");
+    (known && !older).then_some(wish)
 }
 
 /// What all slices of the Service have in common.
@@ -267,5 +278,39 @@ mod tests {
             "targetRef": { "kind": "Pod", "name": "p", "uid": "u" },
         });
         assert_eq!(serde_json::to_value(endpoint).unwrap(), expected);
+    }
+
+    /// NET-85: PreferClose is PreferSameZone; the older annotations turn both off.
+    #[test]
+    fn net_85_c_178_ready_endpoints_say_where_they_are_best_used_from() {
+        let (mode, hints) =
+            ("service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints");
+        let zone = json!({ "forZones": [{ "name": "z1" }] });
+        let node = json!({ "forNodes": [{ "name": "n" }] });
+        let both = json!({ "forNodes": [{ "name": "n" }], "forZones": [{ "name": "z1" }] });
+        for (wish, annotations, ready, in_zone, expected) in [
+            (json!("PreferClose"), json!({}), true, true, &zone),
+            (json!("PreferSameZone"), json!({}), true, true, &zone),
+            (json!("PreferSameNode"), json!({}), true, true, &both),
+            (json!("PreferSameZone"), json!({}), true, false, &Value::Null),
+            (json!("PreferSameNode"), json!({}), true, false, &node),
+            (json!("PreferSameNode"), json!({}), false, true, &Value::Null),
+            (json!("SomethingElse"), json!({}), true, true, &Value::Null),
+            (Value::Null, json!({}), true, true, &Value::Null),
+            (json!("PreferClose"), json!({ mode: "Auto" }), true, true, &Value::Null),
+            (json!("PreferClose"), json!({ mode: "auto" }), true, true, &Value::Null),
+            (json!("PreferClose"), json!({ mode: "Disabled" }), true, true, &zone),
+            (json!("PreferClose"), json!({ hints: "Auto" }), true, true, &Value::Null),
+            (json!("PreferClose"), json!({ mode: "Auto", hints: "Disabled" }), true, true, &zone),
+        ] {
+            let what = format!("{wish} {annotations} {ready} {in_zone}");
+            let mut service = service(json!({ "trafficDistribution": wish }));
+            service.metadata.annotations = serde_json::from_value(annotations).unwrap();
+            let mut node = self::node();
+            node.metadata.labels.take_if(|_| !in_zone);
+            let pod = pod("Running", ready, false, Some("10.0.0.1"));
+            let (_, endpoint) = entry(&service, &pod, Some(&node), "IPv4").unwrap();
+            assert_eq!(serde_json::to_value(endpoint.hints).unwrap(), *expected, "{what}");
+        }
     }
 }
