@@ -142,7 +142,7 @@ fn subsets(service: &Service, pods: &[Arc<Pod>]) -> Vec<EndpointSubset> {
         let (ready, not_ready) = by_ports.entry(ports).or_default();
         let list = if publishes || pods::is_ready(pod) { ready } else { not_ready };
         list.push(EndpointAddress {
-            ip: address.to_owned(),
+            ip: address,
             hostname: backends::hostname(service, pod),
             node_name: pods::node_name(pod).map(str::to_owned),
             target_ref: Some(backends::target_ref(pod)),

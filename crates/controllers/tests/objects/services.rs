@@ -250,6 +250,52 @@ async fn net_84_while_a_service_does_not_see_its_slices_it_makes_no_more() {
     cluster.stop().await;
 }
 
+/// NET-75, NET-81, NET-89: a Service with a selector has one empty slice and Endpoints without subsets until
+/// there are pods, within 30 s, and they go with it. Others have none, and what others say is theirs.
+#[tokio::test(start_paused = true)]
+async fn net_75_net_81_net_89_a_service_without_pods_has_an_empty_slice_and_empty_endpoints() {
+    let cluster = Cluster::start().await;
+    let (slices, endpoints) = (cluster.follow::<EndpointSlice>(), cluster.follow::<Endpoints>());
+    let moment = Duration::from_secs(30);
+    let hand_made = json!({
+        "metadata": { "namespace": "default", "name": "mine", "labels": {
+            "kubernetes.io/service-name": "web", "endpointslice.kubernetes.io/managed-by": "me" } },
+        "addressType": "IPv4", "endpoints": [{ "addresses": ["10.9.9.9"] }],
+    });
+    let mine = cluster.create::<EndpointSlice>(hand_made).await;
+    let asked = Instant::now();
+    service(&cluster, "web", json!({})).await;
+    let outside = json!({ "type": "ExternalName", "externalName": "example.com" });
+    service(&cluster, "outside", outside).await;
+    let web = key("default", "web");
+    let ours = |slice: &EndpointSlice| slice.metadata.generate_name.as_deref() == Some("web-");
+    let slice = slices.find(ours).await;
+    assert_eq!((&slice.endpoints, &slice.ports), (&None, &None));
+    endpoints.when(&web, |endpoints| endpoints.is_some_and(|e| e.subsets.is_none())).await;
+    assert!(asked.elapsed() < moment, "{:?}", asked.elapsed());
+    let made = endpoints.cache.get(&web).unwrap();
+    let labels = json!({ "endpoints.kubernetes.io/managed-by": "endpoint-controller" });
+    assert_eq!(serde_json::to_value(&made.metadata.labels).unwrap(), labels);
+
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let versions = |all: &[std::sync::Arc<EndpointSlice>]| -> Vec<Option<String>> {
+        let of_web = all.iter().filter(|slice| service_name(slice) == Some("web"));
+        of_web.map(|slice| slice.metadata.resource_version.clone()).collect()
+    };
+    let before = versions(&[mine.into(), slice]);
+    assert_eq!(versions(&slices.cache.list()), before, "left alone");
+    assert_eq!(endpoints.cache.get(&web).unwrap(), made, "left alone");
+    assert!(!slices.cache.list().iter().any(|slice| service_name(slice) == Some("outside")));
+    assert_eq!(endpoints.cache.get(&key("default", "outside")), None);
+
+    let asked = Instant::now();
+    cluster.delete::<Service>(&web).await;
+    endpoints.gone(&web).await;
+    slices.all(|all| !all.iter().any(|slice| ours(slice))).await;
+    assert!(asked.elapsed() < moment, "{:?}", asked.elapsed());
+    cluster.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn c_180_endpoints_written_by_hand_are_mirrored() {
     let cluster = Cluster::start().await;
