@@ -173,19 +173,33 @@ fn endpoint_port(port: Port) -> EndpointPort {
 
 /// At most 1000 addresses, ready ones first. Whether some were left out.
 fn truncate(subsets: &mut Vec<EndpointSubset>) -> bool {
-    let mut room = ADDRESSES_MAX;
-    let mut truncated = false;
-    let mut cut = |list: &mut Option<Vec<EndpointAddress>>| {
-        let Some(all) = list else { return };
-        truncated |= all.len() > room;
-        all.truncate(room);
-        room -= all.len();
-        list.take_if(|all| all.is_empty());
-    };
-    subsets.iter_mut().for_each(|subset| cut(&mut subset.addresses));
-    subsets.iter_mut().for_each(|subset| cut(&mut subset.not_ready_addresses));
+    let count = |list: &Option<Vec<EndpointAddress>>| list.as_ref().map_or(0, Vec::len);
+    let ready: usize = subsets.iter().map(|subset| count(&subset.addresses)).sum();
+    let rest: usize = subsets.iter().map(|subset| count(&subset.not_ready_addresses)).sum();
+    if ready + rest <= ADDRESSES_MAX {
+        return false;
+    }
+    cut(subsets.iter_mut().map(|subset| &mut subset.addresses), ready, ADDRESSES_MAX);
+    let room = ADDRESSES_MAX.saturating_sub(ready);
+    cut(subsets.iter_mut().map(|subset| &mut subset.not_ready_addresses), rest, room);
     subsets.retain(|s| s.addresses.is_some() || s.not_ready_addresses.is_some());
-    truncated
+    true
+}
+
+/// Of all of these only so many stay: each list keeps its share, rounded up while there is room.
+fn cut<'a>(
+    lists: impl Iterator<Item = &'a mut Option<Vec<EndpointAddress>>>,
+    all: usize,
+    room: usize,
+) {
+    let mut left = room;
+    for list in lists {
+        let Some(addresses) = list else { continue };
+        let share = (addresses.len() * room).div_ceil(all.max(1));
+        addresses.truncate(share.min(left));
+        left -= addresses.len();
+        list.take_if(|addresses| addresses.is_empty());
+    }
 }
 
 #[cfg(test)]
@@ -254,8 +268,38 @@ mod tests {
         assert_eq!(empty.subsets, Some(vec![]), "created even when empty");
     }
 
+    /// NET-91: each subset keeps its share, rounded up; the last ones get the rest.
     #[test]
-    fn c_179_more_than_a_thousand_addresses_are_cut_and_that_is_said() {
+    fn net_91_ready_addresses_come_first_and_each_subset_keeps_its_share() {
+        let addresses = |number: usize| -> Option<Vec<EndpointAddress>> {
+            (number > 0).then(|| vec![EndpointAddress::default(); number])
+        };
+        /// Ready and not, of each subset.
+        type Sizes = [(usize, usize)];
+        let cases: &[(&Sizes, &Sizes)] = &[
+            (&[(600, 400)], &[(600, 400)]),
+            (&[(600, 401)], &[(600, 400)]),
+            (&[(1200, 5), (300, 5)], &[(800, 0), (200, 0)]),
+            (&[(500, 0), (500, 0), (500, 0)], &[(334, 0), (334, 0), (332, 0)]),
+            (&[(100, 900), (100, 900)], &[(100, 400), (100, 400)]),
+            (&[(1000, 0), (0, 7)], &[(1000, 0)]),
+            (&[(998, 1), (0, 1), (0, 1), (1, 0)], &[(998, 1), (1, 0)]),
+        ];
+        for (before, after) in cases {
+            let subset = |&(ready, rest): &(usize, usize)| EndpointSubset {
+                addresses: addresses(ready),
+                not_ready_addresses: addresses(rest),
+                ports: None,
+            };
+            let mut subsets: Vec<_> = before.iter().map(subset).collect();
+            assert_eq!(truncate(&mut subsets), before != after, "{before:?}");
+            assert_eq!(subsets, after.iter().map(subset).collect::<Vec<_>>(), "{before:?}");
+        }
+    }
+
+    /// NET-91
+    #[test]
+    fn net_91_c_179_more_than_a_thousand_addresses_are_cut_and_that_is_said() {
         let pods: Vec<_> = (0..1002).map(|n| pod(n, "Running", n != 0, false)).collect();
         let made = plan(&service(false), &pods, None).unwrap();
         let subsets = made.subsets.as_ref().unwrap();
