@@ -13,7 +13,6 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
 const MANAGER: &str = "endpoint-controller";
@@ -22,10 +21,8 @@ const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
 /// Upstream: `maxCapacity`.
 const ADDRESSES_MAX: usize = 1000;
 
-const RETRY_FIRST: Duration = Duration::from_secs(1);
-
 pub(super) async fn run(cluster: &Cluster, services: &Services) {
-    let queue = Queue::with_backoff(RETRY_FIRST, client::RETRY_MAX);
+    let queue = Queue::new();
     services.services.feed_keys(&queue);
     services.endpoints.feed(&queue, |endpoints| {
         let labels = endpoints.metadata.labels.as_ref();
@@ -61,11 +58,12 @@ async fn reconcile(
         return Ok(Next::Change);
     }
     let pods = backends::selected(&cluster.pods, &service);
+    let trigger = triggers.since(&key, &service, &pods);
     let Some(mut wanted) = plan(&service, &pods, there.as_deref()) else {
         return Ok(Next::Change);
     };
     let annotations = wanted.metadata.annotations.get_or_insert_default();
-    match triggers.since(&key, &service, &pods) {
+    match trigger {
         Some(time) => annotations.insert(TRIGGER_TIME.to_owned(), clock::rfc3339(time)),
         None => annotations.remove(TRIGGER_TIME),
     };
@@ -119,9 +117,21 @@ fn plan(service: &Service, pods: &[Arc<Pod>], there: Option<&Endpoints>) -> Opti
     metadata.annotations.take_if(|annotations| annotations.is_empty());
     let same = there.is_some_and(|there| {
         let before = there.subsets.as_deref().unwrap_or_default();
-        before == subsets && there.metadata == metadata
+        is_alike(before, &subsets) && there.metadata == metadata
     });
     (!same).then_some(Endpoints { metadata, subsets: Some(subsets) })
+}
+
+/// Which version of a pod somebody wrote there says nothing about where it is.
+fn is_alike(before: &[EndpointSubset], after: &[EndpointSubset]) -> bool {
+    let plain = || -> Vec<EndpointSubset> {
+        let mut subsets = before.to_vec();
+        let lists = subsets.iter_mut().flat_map(|s| [&mut s.addresses, &mut s.not_ready_addresses]);
+        let targets = lists.flatten().flatten().filter_map(|address| address.target_ref.as_mut());
+        targets.for_each(|target| target.resource_version = None);
+        subsets
+    };
+    before == after || plain() == after
 }
 
 /// Addresses that share the same ports stand together, in order.
@@ -133,7 +143,8 @@ fn subsets(service: &Service, pods: &[Arc<Pod>]) -> Vec<EndpointSubset> {
     for pod in pods {
         let listed = !pods::is_terminal(pod) && (publishes || !pods::is_ending(pod));
         let Some(address) = backends::address(pod, &family).filter(|_| listed) else { continue };
-        let ports = backends::ports(service, pod);
+        let mut ports = backends::ports(service, pod);
+        ports.sort();
         let portless =
             service.spec.as_ref().is_none_or(|s| s.ports.iter().flatten().next().is_none());
         if ports.is_empty() && !portless {
@@ -247,8 +258,97 @@ mod tests {
         }
     }
 
+    /// NET-89
     #[test]
-    fn c_179_endpoints_are_canonical_and_written_once() {
+    fn net_89_endpoints_are_those_of_the_first_family_and_labelled_as_the_service() {
+        let mut pod = Arc::unwrap_or_clone(pod(1, "Running", true, false));
+        pod.metadata.namespace = Some("ns".into());
+        pod.metadata.resource_version = Some("7".into());
+        let spec = pod.spec.as_mut().unwrap();
+        (spec.hostname, spec.subdomain) = (Some("h".into()), Some("web".into()));
+        let ips = json!([{ "ip": "10.0.0.1" }, { "ip": "fd00::1" }]);
+        pod.status.as_mut().unwrap().pod_ips = serde_json::from_value(ips).unwrap();
+        let mut service = service(false);
+        let made = |service: &Service| {
+            let made = plan(service, &[Arc::new(pod.clone())], None).unwrap();
+            serde_json::to_value(made).unwrap()
+        };
+        let expected = json!({
+            "apiVersion": "v1", "kind": "Endpoints",
+            "metadata": { "name": "web", "labels": {
+                "team": "x", "endpoints.kubernetes.io/managed-by": "endpoint-controller" } },
+            "subsets": [{
+                "addresses": [{
+                    "ip": "10.0.0.1", "hostname": "h", "nodeName": "n",
+                    "targetRef": { "kind": "Pod", "namespace": "ns", "name": "p1", "uid": "u1" },
+                }],
+                "ports": [{ "port": 80, "protocol": "TCP" }],
+            }],
+        });
+        assert_eq!(made(&service), expected);
+        let spec = service.spec.as_mut().unwrap();
+        spec.ip_families = Some(vec!["IPv6".into(), "IPv4".into()]);
+        spec.cluster_ip = Some("None".into());
+        let other = made(&service);
+        assert_eq!(other["subsets"][0]["addresses"][0]["ip"], "fd00::1");
+        assert_eq!(other["subsets"][0]["addresses"].as_array().unwrap().len(), 1);
+        assert_eq!(other["metadata"]["labels"][HEADLESS], "");
+    }
+
+    /// NET-90. One pod has one state, so nothing has to win over anything.
+    #[test]
+    fn net_90_addresses_with_the_same_ports_share_a_subset_and_all_is_in_order() {
+        let ports = json!([
+            { "name": "ops", "port": 90, "targetPort": 9090 },
+            { "name": "http", "port": 80, "targetPort": "web" },
+        ]);
+        let named = |number: usize, ready: bool, port: i32| {
+            let mut pod = Arc::unwrap_or_clone(pod(number, "Running", ready, false));
+            let ports =
+                json!([{ "name": "c", "ports": [{ "name": "web", "containerPort": port }] }]);
+            pod.spec.as_mut().unwrap().containers = serde_json::from_value(ports).unwrap();
+            Arc::new(pod)
+        };
+        let mut pods = vec![
+            named(4, true, 3001),
+            named(3, true, 3000),
+            named(2, false, 3000),
+            named(1, true, 3000),
+            pod(5, "Running", true, false), // It has no port of that name.
+        ];
+        let said = |service: &Service, pods: &[Arc<Pod>]| -> Vec<String> {
+            let text = |subset: &EndpointSubset| {
+                let list = |list: &Option<Vec<EndpointAddress>>| -> Vec<String> {
+                    list.iter().flatten().map(|address| address.ip.clone()).collect()
+                };
+                let ports = subset.ports.iter().flatten().map(|port| {
+                    format!("{} {}", port.name.as_deref().unwrap_or_default(), port.port)
+                });
+                let ports: Vec<String> = ports.collect();
+                let (ready, rest) = (list(&subset.addresses), list(&subset.not_ready_addresses));
+                format!("{} not {}: {}", ready.join(" "), rest.join(" "), ports.join(", "))
+            };
+            subsets(service, pods).iter().map(text).collect()
+        };
+        let mut service = service(false);
+        service.spec.as_mut().unwrap().ports = serde_json::from_value(ports).unwrap();
+        let expected = [
+            "10.0.0.1 10.0.0.3 not 10.0.0.2: http 3000, ops 9090",
+            "10.0.0.4 not : http 3001, ops 9090",
+            "10.0.0.5 not : ops 9090",
+        ];
+        assert_eq!(said(&service, &pods), expected);
+        pods.reverse();
+        service.spec.as_mut().unwrap().ports.as_mut().unwrap().reverse();
+        assert_eq!(said(&service, &pods), expected, "whatever the order");
+        service.spec.as_mut().unwrap().publish_not_ready_addresses = Some(true);
+        let all = "10.0.0.1 10.0.0.2 10.0.0.3 not : http 3000, ops 9090";
+        assert_eq!(said(&service, &pods)[0], all);
+    }
+
+    /// NET-92: also if another version of the pod stands there.
+    #[test]
+    fn net_92_c_179_endpoints_are_canonical_and_written_once() {
         let pods = [pod(2, "Running", true, false), pod(1, "Running", true, false)];
         let made = plan(&service(false), &pods, None).unwrap();
         let expected: Value =
@@ -264,6 +364,11 @@ mod tests {
         assert_eq!(ips, ["10.0.0.1", "10.0.0.2"]);
         let other_order = [pods[1].clone(), pods[0].clone()];
         assert_eq!(plan(&service(false), &other_order, Some(&made)), None);
+        let mut elder = made.clone();
+        for address in elder.subsets.as_mut().unwrap()[0].addresses.iter_mut().flatten() {
+            address.target_ref.as_mut().unwrap().resource_version = Some("7".into());
+        }
+        assert_eq!(plan(&service(false), &pods, Some(&elder)), None);
         let empty = plan(&service(false), &[], None).unwrap();
         assert_eq!(empty.subsets, Some(vec![]), "created even when empty");
     }
