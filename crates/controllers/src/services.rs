@@ -28,6 +28,8 @@ const WORKERS: usize = 5;
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const HEADLESS: &str = "service.kubernetes.io/headless";
+/// What marks Endpoints that are somebody's lock, and say nothing about addresses.
+const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 /// Services by one label of their selector: who has all of them has this one.

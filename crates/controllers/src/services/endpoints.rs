@@ -3,7 +3,7 @@
 
 use super::backends::{self, Port};
 use super::write::{LOOK_AGAIN, Triggers};
-use super::{HEADLESS, Services, TRIGGER_TIME, is_headless, selector};
+use super::{HEADLESS, LEADER, Services, TRIGGER_TIME, is_headless, selector};
 use crate::pods;
 use crate::start::Cluster;
 use client::{DeleteOptions, Next, ObjectKey, Queue, Recorder, reference, run_controller};
@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
 const MANAGER: &str = "endpoint-controller";
@@ -21,22 +22,35 @@ const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
 /// Upstream: `maxCapacity`.
 const ADDRESSES_MAX: usize = 1000;
 
+/// What is left over is looked at so long after the start: by then the Services are known that were made
+/// while all there is was read.
+const LEFTOVERS_AFTER: Duration = Duration::from_secs(5);
+
 pub(super) async fn run(cluster: &Cluster, services: &Services) {
     let queue = Queue::new();
     services.services.feed_keys(&queue);
     services.endpoints.feed(&queue, |endpoints| {
         let labels = endpoints.metadata.labels.as_ref();
         let ours = labels.and_then(|labels| labels.get(MANAGED_BY)).is_some_and(|by| by == MANAGER);
-        ours.then(|| ObjectKey::of(endpoints)).into_iter().collect()
+        (ours && !is_lock(endpoints)).then(|| ObjectKey::of(endpoints)).into_iter().collect()
     });
     super::feed_backends(cluster, services, &queue);
     services.synced(cluster).await;
+    // Upstream: `checkLeftoverEndpoints`.
+    for endpoints in services.endpoints.list().iter().filter(|endpoints| !is_lock(endpoints)) {
+        queue.add_after(ObjectKey::of(endpoints.as_ref()), LEFTOVERS_AFTER);
+    }
     let recorder = Recorder::new(&cluster.client, "endpoint-controller", "");
     let triggers = Triggers::default();
     run_controller("endpoints", &queue, super::WORKERS, |key| {
         reconcile(cluster, services, &recorder, &triggers, key)
     })
     .await;
+}
+
+fn is_lock(endpoints: &Endpoints) -> bool {
+    let annotations = endpoints.metadata.annotations.as_ref();
+    annotations.is_some_and(|annotations| annotations.contains_key(LEADER))
 }
 
 async fn reconcile(

@@ -3,7 +3,7 @@
 use super::backends::{self, Port};
 use super::plan::{Groups, Plan, Wanted, plan};
 use super::write::{LOOK_AGAIN, Writer};
-use super::{MANAGED_BY, SERVICE_NAME, Services, TRIGGER_TIME, is_managed_by};
+use super::{LEADER, MANAGED_BY, SERVICE_NAME, Services, TRIGGER_TIME, is_managed_by};
 use crate::start::Cluster;
 use client::{Next, ObjectKey, Queue, Recorder, reference, run_controller};
 use k8s_openapi::api::core::v1::{EndpointAddress, EndpointSubset, Endpoints, Service};
@@ -15,7 +15,6 @@ use std::time::Duration;
 
 const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
-const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Upstream: `MirroringMaxEndpointsPerSubset`.

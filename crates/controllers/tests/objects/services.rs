@@ -296,6 +296,30 @@ async fn net_75_net_81_net_89_a_service_without_pods_has_an_empty_slice_and_empt
     cluster.stop().await;
 }
 
+/// NET-92
+#[tokio::test(start_paused = true)]
+async fn net_92_endpoints_without_a_service_go_when_controllers_start_and_locks_stay() {
+    let mut cluster = Cluster::start().await;
+    let endpoints = cluster.follow::<Endpoints>();
+    service(&cluster, "hand", json!({ "selector": null })).await;
+    let lock = json!({ "control-plane.alpha.kubernetes.io/leader": "{}" });
+    for (name, annotations) in [("hand", json!({})), ("orphan", json!({})), ("lock", lock)] {
+        let meta = json!({ "namespace": "default", "name": name, "annotations": annotations });
+        let subsets = json!([{ "addresses": [{ "ip": "10.1.1.1" }], "ports": [{ "port": 80 }] }]);
+        cluster.create::<Endpoints>(json!({ "metadata": meta, "subsets": subsets })).await;
+    }
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let orphan = key("default", "orphan");
+    endpoints.when(&orphan, |orphan| orphan.is_some()).await;
+    cluster.restart_controllers().await;
+    endpoints.gone(&orphan).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    for name in ["hand", "lock", "kubernetes"] {
+        assert!(endpoints.cache.get(&key("default", name)).is_some(), "{name}");
+    }
+    cluster.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn c_180_endpoints_written_by_hand_are_mirrored() {
     let cluster = Cluster::start().await;
