@@ -320,20 +320,81 @@ async fn net_92_endpoints_without_a_service_go_when_controllers_start_and_locks_
     cluster.stop().await;
 }
 
+/// NET-93, NET-94: what is written, changed and taken away is seen in the slices within 12 s, and so is that it
+/// should not be mirrored any more.
 #[tokio::test(start_paused = true)]
-async fn c_180_endpoints_written_by_hand_are_mirrored() {
+async fn net_93_net_94_c_180_endpoints_written_by_hand_are_mirrored() {
     let cluster = Cluster::start().await;
     let slices = cluster.follow::<EndpointSlice>();
     service(&cluster, "hand", json!({ "selector": null })).await;
     let subsets = |ip: &str| json!([{ "addresses": [{ "ip": ip }], "ports": [{ "port": 80 }] }]);
     let meta = json!({ "namespace": "default", "name": "hand" });
-    cluster.create::<Endpoints>(json!({ "metadata": meta, "subsets": subsets("10.1.1.1") })).await;
-    slices_say(&slices, "hand", &["10.1.1.1 r"]).await;
     let hand = key("default", "hand");
+    let soon = |expected: &'static [&'static str]| {
+        let slices = &slices;
+        async move {
+            let asked = Instant::now();
+            slices_say(slices, "hand", expected).await;
+            assert!(asked.elapsed() < Duration::from_secs(12), "{:?}", asked.elapsed());
+        }
+    };
+    cluster.create::<Endpoints>(json!({ "metadata": meta, "subsets": subsets("10.1.1.1") })).await;
+    soon(&["10.1.1.1 r"]).await;
     let change = json!({ "subsets": subsets("10.1.1.2") });
     cluster.client.patch_merge::<Endpoints>(&hand, &change).await.unwrap();
-    slices_say(&slices, "hand", &["10.1.1.2 r"]).await;
+    soon(&["10.1.1.2 r"]).await;
+
+    // Each of these ends it, and its opposite brings it back.
+    let skip = |value: Value| {
+        let labels = json!({ "endpointslice.kubernetes.io/skip-mirror": value });
+        json!({ "metadata": { "labels": labels } })
+    };
+    let lock = |value: Value| {
+        let annotations = json!({ "control-plane.alpha.kubernetes.io/leader": value });
+        json!({ "metadata": { "annotations": annotations } })
+    };
+    for (on, off) in
+        [(skip(json!("true")), skip(Value::Null)), (lock(json!("{}")), lock(Value::Null))]
+    {
+        cluster.client.patch_merge::<Endpoints>(&hand, &on).await.unwrap();
+        soon(&[]).await;
+        cluster.client.patch_merge::<Endpoints>(&hand, &off).await.unwrap();
+        soon(&["10.1.1.2 r"]).await;
+    }
+    let mirrors = |all: &[std::sync::Arc<EndpointSlice>]| {
+        let labels = all.iter().filter_map(|slice| slice.metadata.labels.clone());
+        let by = |labels: &std::collections::BTreeMap<String, String>| {
+            labels.get("endpointslice.kubernetes.io/managed-by").cloned()
+        };
+        labels.filter(|l| by(l).is_some_and(|by| by.contains("mirroring"))).count()
+    };
+    let select = |app: Value| json!({ "spec": { "selector": app } });
+    cluster.client.patch_merge::<Service>(&hand, &select(json!({ "app": "x" }))).await.unwrap();
+    let asked = Instant::now();
+    slices.all(|all| mirrors(all) == 0).await;
+    assert!(asked.elapsed() < Duration::from_secs(12), "its Service selects");
+    cluster.client.patch_merge::<Service>(&hand, &select(Value::Null)).await.unwrap();
+    cluster.client.patch_merge::<Endpoints>(&hand, &change).await.unwrap();
+    slices.all(|all| mirrors(all) == 1).await;
+    let asked = Instant::now();
     cluster.delete::<Endpoints>(&hand).await;
-    slices_say(&slices, "hand", &[]).await;
+    slices.all(|all| mirrors(all) == 0).await;
+    assert!(asked.elapsed() < Duration::from_secs(12), "{:?}", asked.elapsed());
+    cluster.stop().await;
+}
+
+/// NET-94
+#[tokio::test(start_paused = true)]
+async fn net_94_that_there_are_too_many_addresses_to_mirror_is_told() {
+    let cluster = Cluster::start().await;
+    service(&cluster, "hand", json!({ "selector": null })).await;
+    let addresses: Vec<Value> =
+        (0..1001).map(|n| json!({ "ip": format!("10.1.{}.{}", n / 250, n % 250) })).collect();
+    let subsets = json!([{ "addresses": addresses, "ports": [{ "port": 80 }] }]);
+    let meta = json!({ "namespace": "default", "name": "hand" });
+    cluster.create::<Endpoints>(json!({ "metadata": meta, "subsets": subsets })).await;
+    let event = cluster.event("TooManyAddressesToMirror").await;
+    assert_eq!(event.type_.as_deref(), Some("Warning"));
+    assert_eq!(event.involved_object.kind.as_deref(), Some("Endpoints"));
     cluster.stop().await;
 }
