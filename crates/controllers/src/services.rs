@@ -5,14 +5,17 @@
 //!                                  └───────▶ endpoints ────────▶ Endpoints ──▶ mirror
 //!
 //! `backends` finds pods, addresses and ports; `plan` spreads endpoints over slices with as few writes
-//! as possible. Not here: who sends packets there (`network`).
+//! as possible; `tally` counts what was done. Not here: who sends packets there (`network`).
 
 mod backends;
 mod endpoints;
 mod mirror;
 mod plan;
 mod slices;
+mod tally;
 mod write;
+
+pub(crate) use tally::CATALOGUE;
 
 use crate::pods;
 use crate::service_addresses;

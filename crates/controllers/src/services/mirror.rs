@@ -32,7 +32,7 @@ pub(super) async fn run(cluster: &Cluster, services: &Services) {
     });
     services.synced(cluster).await;
     let recorder = Recorder::new(&cluster.client, "endpoint-slice-mirroring-controller", "");
-    let writer = Writer::default();
+    let writer = Writer::new(|_| ());
     run_controller("endpoint-slice-mirror", &queue, super::WORKERS, |key| {
         reconcile(cluster, services, &recorder, &writer, key)
     })
@@ -43,7 +43,7 @@ async fn reconcile(
     cluster: &Cluster,
     services: &Services,
     recorder: &Recorder,
-    writer: &Writer,
+    writer: &Writer<impl Fn(&'static str)>,
     key: ObjectKey,
 ) -> client::Result<Next> {
     if !writer.has_seen(services, &key).await {

@@ -25,7 +25,7 @@ impl Groups {
     }
 }
 
-fn sorted(mut ports: Vec<Port>) -> Vec<Port> {
+pub(super) fn sorted(mut ports: Vec<Port>) -> Vec<Port> {
     ports.sort();
     ports
 }
@@ -140,7 +140,7 @@ fn count(slice: &EndpointSlice) -> usize {
 }
 
 /// Who an endpoint is, whatever its state. Upstream: `hashEndpoint`.
-fn identity(endpoint: &Endpoint) -> String {
+pub(super) fn identity(endpoint: &Endpoint) -> String {
     let target = endpoint.target_ref.as_ref();
     let namespace = target.and_then(|target| target.namespace.as_deref()).unwrap_or_default();
     let name = target.and_then(|target| target.name.as_deref()).unwrap_or_default();
@@ -189,7 +189,7 @@ fn slice(wanted: &Wanted<'_>, ports: &[Port], endpoints: Vec<Endpoint>) -> Endpo
     }
 }
 
-fn ports_of(slice: &EndpointSlice) -> Vec<Port> {
+pub(super) fn ports_of(slice: &EndpointSlice) -> Vec<Port> {
     let ports = slice.ports.iter().flatten().map(|port| Port {
         name: port.name.clone().unwrap_or_default(),
         port: port.port.unwrap_or_default(),

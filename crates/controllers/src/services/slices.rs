@@ -4,6 +4,7 @@
 
 use super::backends::{self, Port};
 use super::plan::{Groups, Plan, Wanted, plan};
+use super::tally::{Counts, Ended, Tally};
 use super::write::{LOOK_AGAIN, Triggers, Writer};
 use super::{HEADLESS, MANAGED_BY, SERVICE_NAME, Services, is_headless, is_managed_by, selector};
 use crate::pods;
@@ -41,47 +42,70 @@ pub(super) async fn run(cluster: &Cluster, services: &Services) {
     });
     super::feed_backends(cluster, services, &queue);
     services.synced(cluster).await;
-    let recorder = Recorder::new(&cluster.client, "endpoint-slice-controller", "");
-    let (triggers, writer) = (Triggers::default(), Writer::default());
-    run_controller("endpoint-slices", &queue, super::WORKERS, |key| {
-        reconcile(cluster, services, &recorder, (&triggers, &writer), key)
-    })
-    .await;
+    let counts = Counts::new(cluster.figures.registry());
+    let slices = Slices {
+        cluster,
+        services,
+        recorder: Recorder::new(&cluster.client, "endpoint-slice-controller", ""),
+        triggers: Triggers::default(),
+        writer: Writer::new(|operation| counts.changed(operation)),
+        counts: &counts,
+    };
+    run_controller("endpoint-slices", &queue, super::WORKERS, |key| slices.look(key)).await;
 }
 
-async fn reconcile(
-    cluster: &Cluster,
-    services: &Services,
-    recorder: &Recorder,
-    (triggers, writer): (&Triggers, &Writer),
-    key: ObjectKey,
-) -> client::Result<Next> {
-    if !writer.has_seen(services, &key).await {
-        return Ok(Next::After(LOOK_AGAIN));
-    }
-    let managed = services.services.get(&key).filter(|service| selector(service).is_some());
-    let Some(service) = managed else {
-        triggers.forget(&key);
-        return Ok(Next::Change); // What was its, the garbage collector takes.
-    };
-    let pods = backends::selected(&cluster.pods, &service);
-    let existing = services.slices_of(&key, MANAGER);
+struct Slices<'a, C> {
+    cluster: &'a Cluster,
+    services: &'a Services,
+    recorder: Recorder,
+    triggers: Triggers,
+    writer: Writer<C>,
+    counts: &'a Counts,
+}
 
-    let node = |name: &str| cluster.nodes.get(&ObjectKey::cluster(name));
-    let mut plan = plan_all(&service, &pods, node, existing);
-    if service.metadata.deletion_timestamp.is_some() {
-        // The slices of a Service that goes are kept right as long as somebody holds it. New ones would be
-        // made against the garbage collector, which takes them.
-        plan.create.clear();
+impl<C: Fn(&'static str)> Slices<'_, C> {
+    async fn look(&self, key: ObjectKey) -> client::Result<Next> {
+        if !self.writer.has_seen(self.services, &key).await {
+            self.counts.ended(Ended::Stale);
+            return Ok(Next::After(LOOK_AGAIN));
+        }
+        let looked = self.reconcile(key).await;
+        self.counts.ended(if looked.is_ok() { Ended::Well } else { Ended::Badly });
+        looked
     }
 
-    let trigger = triggers.since(&key, &service, &pods);
-    let written = writer.carry_out(&cluster.client, services, &key, plan, trigger).await;
-    if let Err(error) = written.as_ref().map_err(|error| error.to_string()) {
-        let message = format!("Error updating Endpoint Slices for Service {key}: {error}");
-        recorder.warning(&reference(service.as_ref()), "FailedToUpdateEndpointSlices", message);
+    async fn reconcile(&self, key: ObjectKey) -> client::Result<Next> {
+        let service = self.services.services.get(&key);
+        let Some(service) = service.filter(|service| selector(service).is_some()) else {
+            self.triggers.forget(&key);
+            self.counts.forget(&key);
+            return Ok(Next::Change); // What was its, the garbage collector takes.
+        };
+        let pods = backends::selected(&self.cluster.pods, &service);
+        let existing = self.services.slices_of(&key, MANAGER);
+
+        let node = |name: &str| self.cluster.nodes.get(&ObjectKey::cluster(name));
+        let mut plan = plan_all(&service, &pods, node, existing.clone());
+        if service.metadata.deletion_timestamp.is_some() {
+            // The slices of a Service that goes are kept right as long as somebody holds it. New ones would be
+            // made against the garbage collector, which takes them.
+            plan.create.clear();
+        }
+        let tally = Tally::of(&existing, &plan, SLICE_MAX);
+
+        let trigger = self.triggers.since(&key, &service, &pods);
+        let client = &self.cluster.client;
+        let written = self.writer.carry_out(client, self.services, &key, plan, trigger).await;
+        match &written {
+            Ok(_) => self.counts.found(&key, tally, traffic_distribution(&service)),
+            Err(error) => {
+                let message = format!("Error updating Endpoint Slices for Service {key}: {error}");
+                let on = reference(service.as_ref());
+                self.recorder.warning(&on, "FailedToUpdateEndpointSlices", message);
+            }
+        }
+        written
     }
-    written
 }
 
 fn plan_all(

@@ -17,10 +17,17 @@ pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Writes slices, and remembers for each Service what it has to see before it writes again: who decides by
 /// old news lists endpoints twice. Upstream: `EndpointSliceTracker`.
-#[derive(Default)]
-pub(super) struct Writer(Mutex<BTreeMap<ObjectKey, String>>);
+pub(super) struct Writer<C> {
+    unseen: Mutex<BTreeMap<ObjectKey, String>>,
+    /// Is told what was done: `create`, `update`, `delete`.
+    count: C,
+}
 
-impl Writer {
+impl<C: Fn(&'static str)> Writer<C> {
+    pub(super) fn new(count: C) -> Writer<C> {
+        Writer { unseen: Mutex::default(), count }
+    }
+
     /// Whether the caches show what was written for `key`.
     pub(super) async fn has_seen(&self, services: &Services, key: &ObjectKey) -> bool {
         let Some(version) = self.unseen().get(key).cloned() else { return true };
@@ -45,18 +52,19 @@ impl Writer {
             match client.create(&slice).await {
                 // It goes with its namespace (T-NET-12).
                 Err(error) if error.is_namespace_terminating() => return Ok(Next::Change),
-                created => self.wrote(key, created?),
+                created => self.wrote(key, created?, "create"),
             }
         }
         for mut slice in plan.update {
             stamp(&mut slice, trigger);
-            self.wrote(key, client.update(&slice).await?);
+            self.wrote(key, client.update(&slice).await?, "update");
         }
         for slice in &plan.delete {
             let key = ObjectKey::of(slice.as_ref());
             match client.delete::<EndpointSlice>(&key, &DeleteOptions::only(slice.as_ref())).await {
                 Err(error) if !error.is_not_found() && !error.is_conflict() => return Err(error),
-                _ => (),
+                Err(_) => (),
+                Ok(_) => (self.count)("delete"),
             }
         }
         // The next look must see what this one did.
@@ -65,13 +73,14 @@ impl Writer {
         Ok(if seen { Next::Change } else { Next::After(LOOK_AGAIN) })
     }
 
-    fn wrote(&self, key: &ObjectKey, slice: EndpointSlice) {
+    fn wrote(&self, key: &ObjectKey, slice: EndpointSlice, operation: &'static str) {
+        (self.count)(operation);
         let version = slice.metadata.resource_version.unwrap_or_default();
         self.unseen().insert(key.clone(), version);
     }
 
     fn unseen(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, String>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.unseen.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

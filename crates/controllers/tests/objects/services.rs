@@ -244,6 +244,8 @@ async fn net_84_while_a_service_does_not_see_its_slices_it_makes_no_more() {
     pod(&cluster, "a", "web").await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(all().await, 1, "it waits to see the first");
+    let stale = cluster.counted("endpoint_slice_controller_syncs{result=\"stale\"}");
+    assert!(stale.is_some(), "NET-88: and says so");
     bumps.let_go();
     slices_say(&slices, "web", &["a rs"]).await;
     assert_eq!(all().await, 1);
@@ -287,6 +289,11 @@ async fn net_75_net_81_net_89_a_service_without_pods_has_an_empty_slice_and_empt
     assert_eq!(endpoints.cache.get(&web).unwrap(), made, "left alone");
     assert!(!slices.cache.list().iter().any(|slice| service_name(slice) == Some("outside")));
     assert_eq!(endpoints.cache.get(&key("default", "outside")), None);
+
+    let counted = || cluster.counted("endpoint_slice_controller_num_endpoint_slices ");
+    assert_eq!(counted().as_deref(), Some("1"), "NET-88");
+    let created = cluster.counted("endpoint_slice_controller_changes{operation=\"create\"}");
+    assert_eq!(created.as_deref(), Some("1"), "NET-88");
 
     let asked = Instant::now();
     cluster.delete::<Service>(&web).await;
