@@ -264,6 +264,23 @@ impl<K: Object> Cache<K> {
         });
     }
 
+    /// As [`Cache::feed`], but each key only after `delay`: for objects that others may write as well, so
+    /// that two who do not agree do not answer each other as fast as they can.
+    pub fn feed_after<Q: Key>(
+        &self,
+        queue: &Queue<Q>,
+        delay: Duration,
+        keys: impl Fn(&K) -> Vec<Q> + Send + Sync + 'static,
+    ) {
+        let queue = queue.clone();
+        self.listen(move |_, before, after| {
+            for object in [before, after].into_iter().flatten() {
+                keys(object).into_iter().for_each(|key| queue.add_after(key, delay));
+            }
+            true
+        });
+    }
+
     /// Adds the key of every object that comes, changes or goes to `queue`.
     pub fn feed_keys(&self, queue: &Queue<ObjectKey>) {
         self.feed(queue, |object| vec![ObjectKey::of(object)]);

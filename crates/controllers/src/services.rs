@@ -5,14 +5,17 @@
 //!                                  └───────▶ endpoints ────────▶ Endpoints ──▶ mirror
 //!
 //! `backends` finds pods, addresses and ports; `plan` spreads endpoints over slices with as few writes
-//! as possible. Not here: who sends packets there (`network`).
+//! as possible; `tally` counts what was done. Not here: who sends packets there (`network`).
 
 mod backends;
 mod endpoints;
 mod mirror;
 mod plan;
 mod slices;
+mod tally;
 mod write;
+
+pub(crate) use tally::CATALOGUE;
 
 use crate::pods;
 use crate::service_addresses;
@@ -28,6 +31,8 @@ const WORKERS: usize = 5;
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const HEADLESS: &str = "service.kubernetes.io/headless";
+/// What marks Endpoints that are somebody's lock, and say nothing about addresses.
+const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 /// Services by one label of their selector: who has all of them has this one.
@@ -101,10 +106,12 @@ impl Services {
         cluster.nodes.synced().await;
     }
 
-    /// The slices of a Service that `manager` looks after.
+    /// The slices of a Service that `manager` looks after. Those that are being deleted are nobody's.
     fn slices_of(&self, service: &ObjectKey, manager: &str) -> Vec<Arc<EndpointSlice>> {
         let mut slices = self.slices.by_index(BY_SERVICE, &service.to_string());
-        slices.retain(|slice| is_managed_by(slice, manager));
+        slices.retain(|slice| {
+            slice.metadata.deletion_timestamp.is_none() && is_managed_by(slice, manager)
+        });
         slices
     }
 }
@@ -126,7 +133,8 @@ fn selecting(services: &Cache<Service>, pod: &Pod) -> Vec<ObjectKey> {
     found
 }
 
-/// Whether two states of a pod are listed alike. Most changes of a pod concern nobody here.
+/// Whether two states of a pod are listed alike. Most changes of a pod concern nobody here; hostname and
+/// subdomain do, and cannot change.
 fn is_listed_alike(before: &Pod, after: &Pod) -> bool {
     let addresses = |pod: &Pod| pod.status.as_ref().map(|s| (s.pod_ip.clone(), s.pod_ips.clone()));
     let ready = |pod: &Pod| {
@@ -161,4 +169,55 @@ fn feed_backends(cluster: &Cluster, services: &Services, queue: &client::Queue<O
         let there = pods.by_index(pods::BY_NODE, name.unwrap_or_default());
         there.iter().flat_map(|pod| selecting(&known, pod)).collect()
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(change: Value) -> Pod {
+        let pod = json!({
+            "metadata": { "name": "p", "uid": "u", "labels": { "app": "web" } },
+            "spec": { "nodeName": "n", "containers": [{ "name": "c", "image": "i" }] },
+            "status": { "phase": "Running", "podIP": "10.0.0.1", "podIPs": [{ "ip": "10.0.0.1" }],
+                        "conditions": [{ "type": "Ready", "status": "True",
+                                         "lastTransitionTime": "2026-01-01T00:00:00Z" }] },
+        });
+        serde_json::from_value(api::patch::merge(&pod, &change).unwrap()).unwrap()
+    }
+
+    /// NET-80
+    #[test]
+    fn net_80_only_what_a_slice_says_of_a_pod_wakes_its_services() {
+        let ready = |status: &str, reason: &str| {
+            json!([{ "type": "Ready", "status": status, "reason": reason,
+                     "lastTransitionTime": "2026-01-01T00:00:00Z" }])
+        };
+        for (what, change, alike) in [
+            ("nothing", json!({}), true),
+            ("an annotation", json!({ "metadata": { "annotations": { "a": "b" } } }), true),
+            ("a finalizer", json!({ "metadata": { "finalizers": ["example.com/f"] } }), true),
+            ("its version", json!({ "metadata": { "resourceVersion": "7" } }), true),
+            (
+                "its image",
+                json!({ "spec": { "containers": [{ "name": "c", "image": "j" }] } }),
+                true,
+            ),
+            ("why it is ready", json!({ "status": { "conditions": ready("True", "x") } }), true),
+            ("its containers", json!({ "status": { "containerStatuses": [] } }), true),
+            ("its labels", json!({ "metadata": { "labels": { "app": "x" } } }), false),
+            ("its addresses", json!({ "status": { "podIPs": [{ "ip": "10.0.0.2" }] } }), false),
+            ("readiness", json!({ "status": { "conditions": ready("False", "") } }), false),
+            (
+                "deletion",
+                json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } }),
+                false,
+            ),
+            ("its end", json!({ "status": { "phase": "Failed" } }), false),
+            ("another of its name", json!({ "metadata": { "uid": "v" } }), false),
+        ] {
+            assert_eq!(is_listed_alike(&pod(json!({})), &pod(change)), alike, "{what}");
+        }
+    }
 }

@@ -176,7 +176,7 @@ fn are_shown(kubectl: &Kubectl, servers: &[&Member], within: Duration) {
     }
 }
 
-/// T-CTRL-63, A-160: a server that stops is gone from the Endpoints before it is, one that is killed when
+/// T-CTRL-63, A-160, NET-95: a server that stops is gone from the Endpoints before it is, one that is killed when
 /// it gave no sign of life for 15 s, and nobody else is.
 #[test]
 fn t_ctrl_63_the_servers_that_answer_are_the_ones_that_are_shown() {

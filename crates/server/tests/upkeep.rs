@@ -48,6 +48,40 @@ async fn c_144_the_description_of_the_root_certificate_is_added_if_it_is_empty()
     assert_eq!(description(&repaired), "ours");
 }
 
+/// NET-95: the Service is at the first address of its range and leads to where the server listens; Endpoints and
+/// slice say the same, and no controller touches them.
+#[tokio::test]
+async fn net_95_the_servers_own_service_leads_to_the_server() {
+    let cluster = Cluster::start().await;
+    let default = "/api/v1/namespaces/default";
+    let address = cluster.running.address;
+    let service = cluster.read(&format!("{default}/services/kubernetes")).await;
+    let range = cluster.read("/apis/networking.k8s.io/v1/servicecidrs/kubernetes").await;
+    assert_eq!(range["spec"]["cidrs"][0], "10.96.0.0/16");
+    assert_eq!(service["spec"]["clusterIP"], "10.96.0.1");
+    assert_eq!(service["spec"].get("selector"), None);
+    let port =
+        json!([{"name": "https", "port": 443, "protocol": "TCP", "targetPort": address.port()}]);
+    assert_eq!(service["spec"]["ports"], port);
+
+    let endpoints = cluster.read(&format!("{default}/endpoints/kubernetes")).await;
+    let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+    let slice = cluster.read(&format!("{slices}/kubernetes")).await;
+    let skip = json!({"endpointslice.kubernetes.io/skip-mirror": "true"});
+    assert_eq!(endpoints["metadata"]["labels"], skip);
+    assert_eq!(slice["metadata"]["labels"], json!({"kubernetes.io/service-name": "kubernetes"}));
+    let ports = json!([{"name": "https", "port": address.port(), "protocol": "TCP"}]);
+    assert_eq!(endpoints["subsets"][0]["ports"], ports);
+    assert_eq!(slice["ports"], ports);
+    assert_eq!(endpoints["subsets"][0]["addresses"], json!([{"ip": address.ip()}]));
+    let listed = json!([{"addresses": [address.ip()], "conditions": {"ready": true}}]);
+    assert_eq!(slice["endpoints"], listed);
+    let all = cluster
+        .read(&format!("{slices}?labelSelector=kubernetes.io/service-name=kubernetes"))
+        .await;
+    assert_eq!(all["items"].as_array().map(Vec::len), Some(1));
+}
+
 /// T-CTRL-63, A-160
 #[tokio::test]
 async fn t_ctrl_63_what_somebody_writes_into_the_servers_own_endpoints_is_put_right() {

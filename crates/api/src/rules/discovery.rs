@@ -5,12 +5,14 @@ use crate::field::{At, Errors};
 use crate::names;
 use crate::value::ValueExt;
 use serde_json::Value;
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 const ENDPOINTS_MAX: usize = 1000;
 const ADDRESSES_MAX: usize = 100;
 const PORTS_MAX: usize = 20_000;
 const ZONE_HINTS_MAX: usize = 8;
+const NODE_HINTS_MAX: usize = 8;
 
 pub(crate) fn rules(kind: &str) -> Rules {
     match kind {
@@ -78,18 +80,22 @@ fn validate_endpoint(endpoint: &At, kind: &str, errors: &mut Errors) {
         check::text(&host, names::dns1123_label, errors);
     }
     let hints = endpoint.field("hints");
-    let zones = hints.field("forZones");
-    if zones.len() > ZONE_HINTS_MAX {
-        errors.too_many(&zones, ZONE_HINTS_MAX);
+    validate_hints(&hints.field("forZones"), ZONE_HINTS_MAX, names::label_value, errors);
+    validate_hints(&hints.field("forNodes"), NODE_HINTS_MAX, names::dns1123_subdomain, errors);
+}
+
+fn validate_hints(hints: &At, max: usize, name: fn(&str) -> Vec<String>, errors: &mut Errors) {
+    if hints.len() > max {
+        errors.too_many(hints, max);
         return;
     }
     let mut seen = check::Unique::new();
-    for zone in zones.items() {
-        let name = zone.field("name");
-        if !seen.add(name.text()) {
-            errors.duplicate(&name);
+    for hint in hints.items() {
+        let at = hint.field("name");
+        if !seen.add(at.text()) {
+            errors.duplicate(&at);
         } else {
-            check::text(&name, names::label_value, errors);
+            check::text(&at, name, errors);
         }
     }
 }
@@ -132,13 +138,14 @@ fn validate_ports(ports: &At, errors: &mut Errors) {
         errors.too_many(ports, PORTS_MAX);
         return;
     }
-    let mut seen = check::Unique::new();
+    // There may be many: who is looked for among all before takes its time.
+    let mut seen = HashSet::new();
     for port in ports.items() {
         let name = port.field("name");
         if !name.text().is_empty() {
             check::text(&name, names::dns1123_label, errors);
         }
-        if !seen.add(name.text()) {
+        if !seen.insert(name.text().to_owned()) {
             errors.duplicate(&name);
         }
         check::one_of(&port.field("protocol"), &["SCTP", "TCP", "UDP"], errors);
@@ -200,5 +207,97 @@ mod tests {
             let said: Vec<_> = errors.iter().map(ToString::to_string).collect();
             assert_eq!(said, expected, "{slice}");
         }
+    }
+
+    fn said(mut slice: Value) -> Vec<String> {
+        default(&mut slice);
+        let mut errors = Errors::default();
+        validate(&At::root(&slice), &mut errors);
+        errors.iter().map(ToString::to_string).collect()
+    }
+
+    /// NET-87
+    #[test]
+    fn net_87_a_slice_has_its_limits() {
+        let slice = |endpoint: Value, ports: Value| -> Value {
+            json!({"addressType": "IPv4", "endpoints": [endpoint], "ports": ports})
+        };
+        let addresses = |number: usize| -> Value {
+            (0..number).map(|n| format!("10.0.0.{n}")).collect::<Vec<_>>().into()
+        };
+        let hinted = |field: &str, number: usize| {
+            let names: Vec<Value> = (0..number).map(|n| json!({"name": format!("n{n}")})).collect();
+            slice(json!({"addresses": ["10.0.0.1"], "hints": {field: names}}), Value::Null)
+        };
+        let endpoints = |number: usize| {
+            let all = vec![json!({"addresses": ["10.0.0.1"]}); number];
+            json!({"addressType": "IPv4", "endpoints": all})
+        };
+        let ports = |number: usize| {
+            let all: Vec<Value> = (0..number).map(|n| json!({"name": format!("p{n}")})).collect();
+            slice(json!({"addresses": ["10.0.0.1"]}), all.into())
+        };
+        for (within, beyond, field, max) in [
+            (endpoints(1000), endpoints(1001), "endpoints", 1000),
+            (
+                slice(json!({"addresses": addresses(100)}), Value::Null),
+                slice(json!({"addresses": addresses(101)}), Value::Null),
+                "endpoints[0].addresses",
+                100,
+            ),
+            (ports(20_000), ports(20_001), "ports", 20_000),
+            (hinted("forZones", 8), hinted("forZones", 9), "endpoints[0].hints.forZones", 8),
+            (hinted("forNodes", 8), hinted("forNodes", 9), "endpoints[0].hints.forNodes", 8),
+        ] {
+            assert_eq!(said(within), Vec::<String>::new(), "{field}");
+            let why = format!("{field}: Too many: {}: must have at most {max} items", max + 1);
+            assert_eq!(said(beyond), [why]);
+        }
+        let twice = json!({"addresses": ["10.0.0.1"], "hints": {"forNodes": [{"name": "n"}, {"name": "n"}]}});
+        assert_eq!(
+            said(slice(twice, Value::Null)),
+            ["endpoints[0].hints.forNodes[1].name: Duplicate value: \"n\""]
+        );
+        let wrong = json!({"addresses": ["10.0.0.1"], "hints": {"forNodes": [{"name": "N"}]}});
+        assert_eq!(said(slice(wrong, Value::Null)).len(), 1);
+    }
+
+    /// NET-87
+    #[test]
+    fn net_87_addresses_that_every_machine_has_are_no_endpoints() {
+        let of = |kind: &str, address: &str| {
+            said(json!({"addressType": kind, "endpoints": [{"addresses": [address]}]}))
+        };
+        for (kind, address, why) in [
+            ("IPv4", "127.0.0.1", "loopback range"),
+            ("IPv4", "127.9.9.9", "loopback range"),
+            ("IPv6", "::1", "loopback range"),
+            ("IPv4", "169.254.0.7", "link-local range"),
+            ("IPv6", "fe80::1", "link-local range"),
+            ("IPv4", "0.0.0.0", "unspecified"),
+            ("IPv6", "::", "unspecified"),
+            ("IPv4", "224.0.0.1", "link-local multicast range"),
+            ("IPv6", "ff02::1", "link-local multicast range"),
+        ] {
+            let said = of(kind, address);
+            assert!(said.len() == 1 && said[0].contains(why), "{address}: {said:?}");
+        }
+        for (kind, address) in [("IPv4", "10.0.0.1"), ("IPv6", "fd00::1"), ("FQDN", "example.com")]
+        {
+            assert_eq!(of(kind, address), Vec::<String>::new(), "{address}");
+        }
+    }
+
+    /// NET-87
+    #[test]
+    fn net_87_what_kind_of_addresses_a_slice_has_stays() {
+        let (old, new) = (json!({"addressType": "IPv4"}), json!({"addressType": "IPv6"}));
+        let update = |new: &Value| {
+            let mut errors = Errors::default();
+            (rules("EndpointSlice").validate_update)(&At::root(new), &At::root(&old), &mut errors);
+            errors.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(update(&old), Vec::<String>::new());
+        assert_eq!(update(&new), ["addressType: Invalid value: \"IPv6\": field is immutable"]);
     }
 }

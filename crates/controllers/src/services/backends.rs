@@ -45,16 +45,20 @@ pub(super) fn families(service: &Service) -> Vec<String> {
     families.filter(|families| !families.is_empty()).unwrap_or_else(|| vec!["IPv4".to_owned()])
 }
 
-/// The pod's address of one family.
-pub(super) fn address<'a>(pod: &'a Pod, family: &str) -> Option<&'a str> {
+/// The pod's address of one family, as everybody writes it.
+pub(super) fn address(pod: &Pod, family: &str) -> Option<String> {
     let status = pod.status.as_ref()?;
     let all = status.pod_ips.iter().flatten().map(|ip| ip.ip.as_str());
-    all.chain(status.pod_ip.as_deref()).find(|ip| family_of(ip) == Some(family))
+    let mut all = all.chain(status.pod_ip.as_deref()).filter_map(|ip| IpAddr::from_str(ip).ok());
+    all.find(|ip| family_name(*ip) == family).map(|ip| ip.to_string())
 }
 
 pub(super) fn family_of(address: &str) -> Option<&'static str> {
-    let address = IpAddr::from_str(address).ok()?;
-    Some(if address.is_ipv4() { "IPv4" } else { "IPv6" })
+    IpAddr::from_str(address).ok().map(family_name)
+}
+
+fn family_name(address: IpAddr) -> &'static str {
+    if address.is_ipv4() { "IPv4" } else { "IPv6" }
 }
 
 /// What the Service's ports are on this pod; a named port that the pod does not have is left out.
@@ -117,7 +121,8 @@ pub(super) fn target_ref(pod: &Pod) -> ObjectReference {
 }
 
 pub(super) fn zone(node: &Node) -> Option<&str> {
-    node.metadata.labels.as_ref()?.get(ZONE).map(String::as_str)
+    let zone = node.metadata.labels.as_ref()?.get(ZONE)?;
+    (!zone.is_empty()).then_some(zone.as_str())
 }
 
 #[cfg(test)]
@@ -139,7 +144,7 @@ mod tests {
                     { "name": "init", "ports": [{ "name": "never", "containerPort": 1 }] },
                 ],
             },
-            "status": { "podIP": "10.0.0.1", "podIPs": [{ "ip": "10.0.0.1" }, { "ip": "fd00::1" }] },
+            "status": { "podIP": "10.0.0.1", "podIPs": [{ "ip": "10.0.0.1" }, { "ip": "FD00:0:0::1" }] },
         }))
         .unwrap()
     }
@@ -165,8 +170,8 @@ mod tests {
 
     #[test]
     fn a_pod_has_one_address_per_family() {
-        assert_eq!(address(&pod(), "IPv4"), Some("10.0.0.1"));
-        assert_eq!(address(&pod(), "IPv6"), Some("fd00::1"));
+        assert_eq!(address(&pod(), "IPv4").as_deref(), Some("10.0.0.1"));
+        assert_eq!(address(&pod(), "IPv6").as_deref(), Some("fd00::1"), "NET-77: canonical");
         assert_eq!(address(&Pod::default(), "IPv4"), None);
     }
 }

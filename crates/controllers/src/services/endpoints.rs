@@ -3,7 +3,7 @@
 
 use super::backends::{self, Port};
 use super::write::{LOOK_AGAIN, Triggers};
-use super::{HEADLESS, Services, TRIGGER_TIME, is_headless, selector};
+use super::{HEADLESS, LEADER, Services, TRIGGER_TIME, is_headless, selector};
 use crate::pods;
 use crate::start::Cluster;
 use client::{DeleteOptions, Next, ObjectKey, Queue, Recorder, reference, run_controller};
@@ -22,24 +22,35 @@ const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
 /// Upstream: `maxCapacity`.
 const ADDRESSES_MAX: usize = 1000;
 
-const RETRY_FIRST: Duration = Duration::from_secs(1);
+/// What is left over is looked at so long after the start: by then the Services are known that were made
+/// while all there is was read.
+const LEFTOVERS_AFTER: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(cluster: &Cluster, services: &Services) {
-    let queue = Queue::with_backoff(RETRY_FIRST, client::RETRY_MAX);
+    let queue = Queue::new();
     services.services.feed_keys(&queue);
     services.endpoints.feed(&queue, |endpoints| {
         let labels = endpoints.metadata.labels.as_ref();
         let ours = labels.and_then(|labels| labels.get(MANAGED_BY)).is_some_and(|by| by == MANAGER);
-        ours.then(|| ObjectKey::of(endpoints)).into_iter().collect()
+        (ours && !is_lock(endpoints)).then(|| ObjectKey::of(endpoints)).into_iter().collect()
     });
     super::feed_backends(cluster, services, &queue);
     services.synced(cluster).await;
+    // Upstream: `checkLeftoverEndpoints`.
+    for endpoints in services.endpoints.list().iter().filter(|endpoints| !is_lock(endpoints)) {
+        queue.add_after(ObjectKey::of(endpoints.as_ref()), LEFTOVERS_AFTER);
+    }
     let recorder = Recorder::new(&cluster.client, "endpoint-controller", "");
     let triggers = Triggers::default();
     run_controller("endpoints", &queue, super::WORKERS, |key| {
         reconcile(cluster, services, &recorder, &triggers, key)
     })
     .await;
+}
+
+fn is_lock(endpoints: &Endpoints) -> bool {
+    let annotations = endpoints.metadata.annotations.as_ref();
+    annotations.is_some_and(|annotations| annotations.contains_key(LEADER))
 }
 
 async fn reconcile(
@@ -61,11 +72,12 @@ async fn reconcile(
         return Ok(Next::Change);
     }
     let pods = backends::selected(&cluster.pods, &service);
+    let trigger = triggers.since(&key, &service, &pods);
     let Some(mut wanted) = plan(&service, &pods, there.as_deref()) else {
         return Ok(Next::Change);
     };
     let annotations = wanted.metadata.annotations.get_or_insert_default();
-    match triggers.since(&key, &service, &pods) {
+    match trigger {
         Some(time) => annotations.insert(TRIGGER_TIME.to_owned(), clock::rfc3339(time)),
         None => annotations.remove(TRIGGER_TIME),
     };
@@ -119,9 +131,21 @@ fn plan(service: &Service, pods: &[Arc<Pod>], there: Option<&Endpoints>) -> Opti
     metadata.annotations.take_if(|annotations| annotations.is_empty());
     let same = there.is_some_and(|there| {
         let before = there.subsets.as_deref().unwrap_or_default();
-        before == subsets && there.metadata == metadata
+        is_alike(before, &subsets) && there.metadata == metadata
     });
     (!same).then_some(Endpoints { metadata, subsets: Some(subsets) })
+}
+
+/// Which version of a pod somebody wrote there says nothing about where it is.
+fn is_alike(before: &[EndpointSubset], after: &[EndpointSubset]) -> bool {
+    let plain = || -> Vec<EndpointSubset> {
+        let mut subsets = before.to_vec();
+        let lists = subsets.iter_mut().flat_map(|s| [&mut s.addresses, &mut s.not_ready_addresses]);
+        let targets = lists.flatten().flatten().filter_map(|address| address.target_ref.as_mut());
+        targets.for_each(|target| target.resource_version = None);
+        subsets
+    };
+    before == after || plain() == after
 }
 
 /// Addresses that share the same ports stand together, in order.
@@ -133,7 +157,8 @@ fn subsets(service: &Service, pods: &[Arc<Pod>]) -> Vec<EndpointSubset> {
     for pod in pods {
         let listed = !pods::is_terminal(pod) && (publishes || !pods::is_ending(pod));
         let Some(address) = backends::address(pod, &family).filter(|_| listed) else { continue };
-        let ports = backends::ports(service, pod);
+        let mut ports = backends::ports(service, pod);
+        ports.sort();
         let portless =
             service.spec.as_ref().is_none_or(|s| s.ports.iter().flatten().next().is_none());
         if ports.is_empty() && !portless {
@@ -142,7 +167,7 @@ fn subsets(service: &Service, pods: &[Arc<Pod>]) -> Vec<EndpointSubset> {
         let (ready, not_ready) = by_ports.entry(ports).or_default();
         let list = if publishes || pods::is_ready(pod) { ready } else { not_ready };
         list.push(EndpointAddress {
-            ip: address.to_owned(),
+            ip: address,
             hostname: backends::hostname(service, pod),
             node_name: pods::node_name(pod).map(str::to_owned),
             target_ref: Some(backends::target_ref(pod)),
@@ -173,19 +198,33 @@ fn endpoint_port(port: Port) -> EndpointPort {
 
 /// At most 1000 addresses, ready ones first. Whether some were left out.
 fn truncate(subsets: &mut Vec<EndpointSubset>) -> bool {
-    let mut room = ADDRESSES_MAX;
-    let mut truncated = false;
-    let mut cut = |list: &mut Option<Vec<EndpointAddress>>| {
-        let Some(all) = list else { return };
-        truncated |= all.len() > room;
-        all.truncate(room);
-        room -= all.len();
-        list.take_if(|all| all.is_empty());
-    };
-    subsets.iter_mut().for_each(|subset| cut(&mut subset.addresses));
-    subsets.iter_mut().for_each(|subset| cut(&mut subset.not_ready_addresses));
+    let count = |list: &Option<Vec<EndpointAddress>>| list.as_ref().map_or(0, Vec::len);
+    let ready: usize = subsets.iter().map(|subset| count(&subset.addresses)).sum();
+    let rest: usize = subsets.iter().map(|subset| count(&subset.not_ready_addresses)).sum();
+    if ready + rest <= ADDRESSES_MAX {
+        return false;
+    }
+    cut(subsets.iter_mut().map(|subset| &mut subset.addresses), ready, ADDRESSES_MAX);
+    let room = ADDRESSES_MAX.saturating_sub(ready);
+    cut(subsets.iter_mut().map(|subset| &mut subset.not_ready_addresses), rest, room);
     subsets.retain(|s| s.addresses.is_some() || s.not_ready_addresses.is_some());
-    truncated
+    true
+}
+
+/// Of all of these only so many stay: each list keeps its share, rounded up while there is room.
+fn cut<'a>(
+    lists: impl Iterator<Item = &'a mut Option<Vec<EndpointAddress>>>,
+    all: usize,
+    room: usize,
+) {
+    let mut left = room;
+    for list in lists {
+        let Some(addresses) = list else { continue };
+        let share = (addresses.len() * room).div_ceil(all.max(1));
+        addresses.truncate(share.min(left));
+        left -= addresses.len();
+        list.take_if(|addresses| addresses.is_empty());
+    }
 }
 
 #[cfg(test)]
@@ -233,8 +272,97 @@ mod tests {
         }
     }
 
+    /// NET-89
     #[test]
-    fn c_179_endpoints_are_canonical_and_written_once() {
+    fn net_89_endpoints_are_those_of_the_first_family_and_labelled_as_the_service() {
+        let mut pod = Arc::unwrap_or_clone(pod(1, "Running", true, false));
+        pod.metadata.namespace = Some("ns".into());
+        pod.metadata.resource_version = Some("7".into());
+        let spec = pod.spec.as_mut().unwrap();
+        (spec.hostname, spec.subdomain) = (Some("h".into()), Some("web".into()));
+        let ips = json!([{ "ip": "10.0.0.1" }, { "ip": "fd00::1" }]);
+        pod.status.as_mut().unwrap().pod_ips = serde_json::from_value(ips).unwrap();
+        let mut service = service(false);
+        let made = |service: &Service| {
+            let made = plan(service, &[Arc::new(pod.clone())], None).unwrap();
+            serde_json::to_value(made).unwrap()
+        };
+        let expected = json!({
+            "apiVersion": "v1", "kind": "Endpoints",
+            "metadata": { "name": "web", "labels": {
+                "team": "x", "endpoints.kubernetes.io/managed-by": "endpoint-controller" } },
+            "subsets": [{
+                "addresses": [{
+                    "ip": "10.0.0.1", "hostname": "h", "nodeName": "n",
+                    "targetRef": { "kind": "Pod", "namespace": "ns", "name": "p1", "uid": "u1" },
+                }],
+                "ports": [{ "port": 80, "protocol": "TCP" }],
+            }],
+        });
+        assert_eq!(made(&service), expected);
+        let spec = service.spec.as_mut().unwrap();
+        spec.ip_families = Some(vec!["IPv6".into(), "IPv4".into()]);
+        spec.cluster_ip = Some("None".into());
+        let other = made(&service);
+        assert_eq!(other["subsets"][0]["addresses"][0]["ip"], "fd00::1");
+        assert_eq!(other["subsets"][0]["addresses"].as_array().unwrap().len(), 1);
+        assert_eq!(other["metadata"]["labels"][HEADLESS], "");
+    }
+
+    /// NET-90. One pod has one state, so nothing has to win over anything.
+    #[test]
+    fn net_90_addresses_with_the_same_ports_share_a_subset_and_all_is_in_order() {
+        let ports = json!([
+            { "name": "ops", "port": 90, "targetPort": 9090 },
+            { "name": "http", "port": 80, "targetPort": "web" },
+        ]);
+        let named = |number: usize, ready: bool, port: i32| {
+            let mut pod = Arc::unwrap_or_clone(pod(number, "Running", ready, false));
+            let ports =
+                json!([{ "name": "c", "ports": [{ "name": "web", "containerPort": port }] }]);
+            pod.spec.as_mut().unwrap().containers = serde_json::from_value(ports).unwrap();
+            Arc::new(pod)
+        };
+        let mut pods = vec![
+            named(4, true, 3001),
+            named(3, true, 3000),
+            named(2, false, 3000),
+            named(1, true, 3000),
+            pod(5, "Running", true, false), // It has no port of that name.
+        ];
+        let said = |service: &Service, pods: &[Arc<Pod>]| -> Vec<String> {
+            let text = |subset: &EndpointSubset| {
+                let list = |list: &Option<Vec<EndpointAddress>>| -> Vec<String> {
+                    list.iter().flatten().map(|address| address.ip.clone()).collect()
+                };
+                let ports = subset.ports.iter().flatten().map(|port| {
+                    format!("{} {}", port.name.as_deref().unwrap_or_default(), port.port)
+                });
+                let ports: Vec<String> = ports.collect();
+                let (ready, rest) = (list(&subset.addresses), list(&subset.not_ready_addresses));
+                format!("{} not {}: {}", ready.join(" "), rest.join(" "), ports.join(", "))
+            };
+            subsets(service, pods).iter().map(text).collect()
+        };
+        let mut service = service(false);
+        service.spec.as_mut().unwrap().ports = serde_json::from_value(ports).unwrap();
+        let expected = [
+            "10.0.0.1 10.0.0.3 not 10.0.0.2: http 3000, ops 9090",
+            "10.0.0.4 not : http 3001, ops 9090",
+            "10.0.0.5 not : ops 9090",
+        ];
+        assert_eq!(said(&service, &pods), expected);
+        pods.reverse();
+        service.spec.as_mut().unwrap().ports.as_mut().unwrap().reverse();
+        assert_eq!(said(&service, &pods), expected, "whatever the order");
+        service.spec.as_mut().unwrap().publish_not_ready_addresses = Some(true);
+        let all = "10.0.0.1 10.0.0.2 10.0.0.3 not : http 3000, ops 9090";
+        assert_eq!(said(&service, &pods)[0], all);
+    }
+
+    /// NET-92: also if another version of the pod stands there.
+    #[test]
+    fn net_92_c_179_endpoints_are_canonical_and_written_once() {
         let pods = [pod(2, "Running", true, false), pod(1, "Running", true, false)];
         let made = plan(&service(false), &pods, None).unwrap();
         let expected: Value =
@@ -250,12 +378,47 @@ mod tests {
         assert_eq!(ips, ["10.0.0.1", "10.0.0.2"]);
         let other_order = [pods[1].clone(), pods[0].clone()];
         assert_eq!(plan(&service(false), &other_order, Some(&made)), None);
+        let mut elder = made.clone();
+        for address in elder.subsets.as_mut().unwrap()[0].addresses.iter_mut().flatten() {
+            address.target_ref.as_mut().unwrap().resource_version = Some("7".into());
+        }
+        assert_eq!(plan(&service(false), &pods, Some(&elder)), None);
         let empty = plan(&service(false), &[], None).unwrap();
         assert_eq!(empty.subsets, Some(vec![]), "created even when empty");
     }
 
+    /// NET-91: each subset keeps its share, rounded up; the last ones get the rest.
     #[test]
-    fn c_179_more_than_a_thousand_addresses_are_cut_and_that_is_said() {
+    fn net_91_ready_addresses_come_first_and_each_subset_keeps_its_share() {
+        let addresses = |number: usize| -> Option<Vec<EndpointAddress>> {
+            (number > 0).then(|| vec![EndpointAddress::default(); number])
+        };
+        /// Ready and not, of each subset.
+        type Sizes = [(usize, usize)];
+        let cases: &[(&Sizes, &Sizes)] = &[
+            (&[(600, 400)], &[(600, 400)]),
+            (&[(600, 401)], &[(600, 400)]),
+            (&[(1200, 5), (300, 5)], &[(800, 0), (200, 0)]),
+            (&[(500, 0), (500, 0), (500, 0)], &[(334, 0), (334, 0), (332, 0)]),
+            (&[(100, 900), (100, 900)], &[(100, 400), (100, 400)]),
+            (&[(1000, 0), (0, 7)], &[(1000, 0)]),
+            (&[(998, 1), (0, 1), (0, 1), (1, 0)], &[(998, 1), (1, 0)]),
+        ];
+        for (before, after) in cases {
+            let subset = |&(ready, rest): &(usize, usize)| EndpointSubset {
+                addresses: addresses(ready),
+                not_ready_addresses: addresses(rest),
+                ports: None,
+            };
+            let mut subsets: Vec<_> = before.iter().map(subset).collect();
+            assert_eq!(truncate(&mut subsets), before != after, "{before:?}");
+            assert_eq!(subsets, after.iter().map(subset).collect::<Vec<_>>(), "{before:?}");
+        }
+    }
+
+    /// NET-91
+    #[test]
+    fn net_91_c_179_more_than_a_thousand_addresses_are_cut_and_that_is_said() {
         let pods: Vec<_> = (0..1002).map(|n| pod(n, "Running", n != 0, false)).collect();
         let made = plan(&service(false), &pods, None).unwrap();
         let subsets = made.subsets.as_ref().unwrap();

@@ -2,8 +2,8 @@
 
 use super::backends::{self, Port};
 use super::plan::{Groups, Plan, Wanted, plan};
-use super::write::carry_out;
-use super::{MANAGED_BY, SERVICE_NAME, Services, TRIGGER_TIME, is_managed_by};
+use super::write::{LOOK_AGAIN, Writer};
+use super::{LEADER, MANAGED_BY, SERVICE_NAME, Services, TRIGGER_TIME, is_managed_by};
 use crate::start::Cluster;
 use client::{Next, ObjectKey, Queue, Recorder, reference, run_controller};
 use k8s_openapi::api::core::v1::{EndpointAddress, EndpointSubset, Endpoints, Service};
@@ -15,7 +15,6 @@ use std::time::Duration;
 
 const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
-const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Upstream: `MirroringMaxEndpointsPerSubset`.
@@ -33,8 +32,9 @@ pub(super) async fn run(cluster: &Cluster, services: &Services) {
     });
     services.synced(cluster).await;
     let recorder = Recorder::new(&cluster.client, "endpoint-slice-mirroring-controller", "");
+    let writer = Writer::new(|_| ());
     run_controller("endpoint-slice-mirror", &queue, super::WORKERS, |key| {
-        reconcile(cluster, services, &recorder, key)
+        reconcile(cluster, services, &recorder, &writer, key)
     })
     .await;
 }
@@ -43,8 +43,12 @@ async fn reconcile(
     cluster: &Cluster,
     services: &Services,
     recorder: &Recorder,
+    writer: &Writer<impl Fn(&'static str)>,
     key: ObjectKey,
 ) -> client::Result<Next> {
+    if !writer.has_seen(services, &key).await {
+        return Ok(Next::After(LOOK_AGAIN));
+    }
     let existing = services.slices_of(&key, MANAGER);
     let service = services.services.get(&key);
     let endpoints = services.endpoints.get(&key);
@@ -52,12 +56,14 @@ async fn reconcile(
     let plan = match &mirrored {
         Some(endpoints) => {
             let read = Read::of(endpoints);
-            read.complain(recorder, endpoints);
+            for (reason, message) in read.complaints() {
+                recorder.warning(&reference(endpoints.as_ref()), reason, message);
+            }
             plan_all(endpoints, read, existing)
         }
         None => Plan { delete: existing, ..Plan::default() },
     };
-    carry_out(&cluster.client, services, plan, None).await
+    writer.carry_out(&cluster.client, services, &key, plan, None).await
 }
 
 fn is_mirrored(endpoints: &Endpoints, service: Option<&Service>) -> bool {
@@ -79,6 +85,7 @@ fn is_mirrored(endpoints: &Endpoints, service: Option<&Service>) -> bool {
 #[derive(Default)]
 struct Read {
     families: BTreeMap<&'static str, Groups>,
+    /// What is not said: by no address, and in all.
     invalid: usize,
     left_out: usize,
 }
@@ -90,36 +97,39 @@ impl Read {
             let ports = ports(subset);
             let ready = subset.addresses.iter().flatten().map(|address| (address, true));
             let rest = subset.not_ready_addresses.iter().flatten().map(|address| (address, false));
-            let all: Vec<_> = ready.chain(rest).collect();
-            read.left_out += all.len().saturating_sub(ADDRESSES_MAX);
-            for (address, ready) in all.into_iter().take(ADDRESSES_MAX) {
-                let Some(family) = backends::family_of(&address.ip) else {
-                    read.invalid += 1;
+            let mut room = ADDRESSES_MAX;
+            for (address, ready) in ready.chain(rest) {
+                let family = backends::family_of(&address.ip).filter(|_| room > 0);
+                let Some(family) = family else {
+                    read.left_out += 1;
+                    read.invalid += usize::from(room > 0);
                     continue;
                 };
+                room -= 1;
                 let groups = read.families.entry(family).or_default();
-                groups.entry(ports.clone()).or_default().push(endpoint(address, ready));
+                groups.add(ports.clone(), endpoint(address, ready));
             }
         }
         read
     }
 
-    fn complain(&self, recorder: &Recorder, endpoints: &Endpoints) {
-        let on = reference(endpoints);
-        if self.invalid > 0 {
-            let message = format!(
+    /// Reasons and messages.
+    fn complaints(&self) -> Vec<(&'static str, String)> {
+        let invalid = (self.invalid > 0).then(|| {
+            let skipped = format!(
                 "Skipped {} invalid IP addresses when mirroring to EndpointSlices",
                 self.invalid
             );
-            recorder.warning(&on, "InvalidIPAddress", message);
-        }
-        if self.left_out > 0 {
-            let message = format!(
+            ("InvalidIPAddress", skipped)
+        });
+        let excess = (self.left_out > self.invalid).then(|| {
+            let skipped = format!(
                 "A max of {ADDRESSES_MAX} addresses can be mirrored to EndpointSlices per Endpoints subset. {} addresses were skipped",
                 self.left_out
             );
-            recorder.warning(&on, "TooManyAddressesToMirror", message);
-        }
+            ("TooManyAddressesToMirror", skipped)
+        });
+        invalid.into_iter().chain(excess).collect()
     }
 }
 
@@ -131,7 +141,8 @@ fn plan_all(endpoints: &Endpoints, read: Read, existing: Vec<Arc<EndpointSlice>>
     families.entry("IPv6").or_default();
     for (family, groups) in families {
         let slices = existing.iter().filter(|slice| slice.address_type == family).cloned();
-        let wanted = Wanted { family, groups, like: &like, never_none: false };
+        let wanted =
+            Wanted { family, groups, slice_max: ADDRESSES_MAX, like: &like, never_none: false };
         let Plan { create, update, delete } = plan(wanted, slices.collect());
         all.create.extend(create);
         all.update.extend(update);
@@ -197,8 +208,9 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
+    /// NET-94
     #[test]
-    fn c_180_only_endpoints_of_services_without_a_selector_are_mirrored() {
+    fn net_94_c_180_only_endpoints_of_services_without_a_selector_are_mirrored() {
         let endpoints = |labels: Value, annotations: Value| -> Endpoints {
             read(
                 json!({ "metadata": { "name": "e", "labels": labels, "annotations": annotations } }),
@@ -213,34 +225,100 @@ mod tests {
         assert!(!is_mirrored(&plain(), Some(&selecting)));
         assert!(!is_mirrored(&plain(), None));
         assert!(!is_mirrored(&endpoints(json!({ SKIP: "true" }), json!({})), Some(&bare)));
+        assert!(is_mirrored(&endpoints(json!({ SKIP: "no" }), json!({})), Some(&bare)));
         assert!(!is_mirrored(&endpoints(json!({}), json!({ LEADER: "{}" })), Some(&bare)));
     }
 
+    /// NET-93
     #[test]
-    fn c_180_one_slice_per_family_and_ports() {
+    fn net_93_c_180_one_slice_per_family_and_ports() {
         let endpoints: Endpoints = read(json!({
-            "metadata": { "name": "e", "uid": "u", "labels": { "l": "1" },
+            "metadata": { "namespace": "ns", "name": "e", "uid": "u", "labels": { "l": "1" },
                           "annotations": { "a": "1", LAST_APPLIED: "x", TRIGGER_TIME: "y" } },
-            "subsets": [{
-                "addresses": [{ "ip": "10.0.0.1" }, { "ip": "fd00::1" }, { "ip": "nonsense" }],
-                "notReadyAddresses": [{ "ip": "10.0.0.2" }],
-                "ports": [{ "port": 80 }],
-            }],
+            "subsets": [
+                {
+                    "addresses": [{ "ip": "10.0.0.1", "hostname": "h", "nodeName": "n" }, { "ip": "fd00::1" }],
+                    "notReadyAddresses": [{ "ip": "10.0.0.2" }],
+                    "ports": [{ "port": 80 }],
+                },
+                { "addresses": [{ "ip": "10.0.0.3" }],
+                  "ports": [{ "name": "a", "port": 1 }, { "name": "b", "port": 2, "protocol": "UDP" }] },
+                { "addresses": [{ "ip": "10.0.0.4" }],
+                  "ports": [{ "name": "b", "port": 2, "protocol": "UDP" }, { "name": "a", "port": 1 }] },
+            ],
         }));
-        let read = Read::of(&endpoints);
-        assert_eq!((read.invalid, read.left_out), (1, 0));
-        let plan = plan_all(&endpoints, read, Vec::new());
+        let plan = plan_all(&endpoints, Read::of(&endpoints), Vec::new());
         let text = |slice: &EndpointSlice| {
-            let each = slice.endpoints.iter().flatten().map(|e| {
-                format!("{}={}", e.addresses[0], e.conditions.as_ref().unwrap().ready.unwrap())
-            });
-            format!("{} {}", slice.address_type, each.collect::<Vec<_>>().join(" "))
+            let each = slice.endpoints.iter().flatten();
+            let each = each.map(|endpoint| endpoint.addresses[0].clone()).collect::<Vec<_>>();
+            format!("{} {}", slice.address_type, each.join(" "))
         };
         let made: Vec<String> = plan.create.iter().map(text).collect();
-        assert_eq!(made, ["IPv4 10.0.0.1=true 10.0.0.2=false", "IPv6 fd00::1=true"]);
-        let meta = serde_json::to_value(&plan.create[0].metadata).unwrap();
-        assert_eq!(meta["annotations"], json!({ "a": "1" }));
-        assert_eq!(meta["labels"], json!({ "l": "1", SERVICE_NAME: "e", MANAGED_BY: MANAGER }));
-        assert_eq!(meta["ownerReferences"][0]["kind"], "Endpoints");
+        assert_eq!(made, ["IPv4 10.0.0.1 10.0.0.2", "IPv4 10.0.0.3 10.0.0.4", "IPv6 fd00::1"]);
+        let first = serde_json::to_value(&plan.create[0]).unwrap();
+        let expected = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {
+                "generateName": "e-", "namespace": "ns", "annotations": { "a": "1" },
+                "labels": { "l": "1", "kubernetes.io/service-name": "e",
+                            "endpointslice.kubernetes.io/managed-by": "endpointslicemirroring-controller.k8s.io" },
+                "ownerReferences": [{ "apiVersion": "v1", "kind": "Endpoints", "name": "e", "uid": "u",
+                                      "controller": true, "blockOwnerDeletion": true }],
+            },
+            "addressType": "IPv4",
+            "endpoints": [
+                { "addresses": ["10.0.0.1"], "conditions": { "ready": true }, "hostname": "h", "nodeName": "n" },
+                { "addresses": ["10.0.0.2"], "conditions": { "ready": false } },
+            ],
+            "ports": [{ "name": "", "port": 80, "protocol": "TCP" }],
+        });
+        assert_eq!(first, expected);
+    }
+
+    /// NET-93, NET-94: a thousand of a subset are mirrored, ready ones first, and what is left out is said.
+    #[test]
+    fn net_93_net_94_a_thousand_addresses_of_a_subset_are_mirrored_and_the_rest_is_told() {
+        let addresses = |of: std::ops::Range<usize>| -> Vec<Value> {
+            of.map(|n| json!({ "ip": format!("10.0.{}.{}", n / 250, n % 250) })).collect()
+        };
+        let nonsense = vec![json!({ "ip": "nonsense" })];
+        let too_many = |skipped: usize| {
+            let max =
+                "A max of 1000 addresses can be mirrored to EndpointSlices per Endpoints subset.";
+            ("TooManyAddressesToMirror", format!("{max} {skipped} addresses were skipped"))
+        };
+        let invalid = |number: usize| {
+            let text =
+                format!("Skipped {number} invalid IP addresses when mirroring to EndpointSlices");
+            ("InvalidIPAddress", text)
+        };
+        for (what, ready, rest, (mirrored, of_them_ready), told) in [
+            ("all", addresses(0..900), addresses(900..1000), (1000, 900), vec![]),
+            (
+                "ready first",
+                addresses(0..999),
+                addresses(999..1009),
+                (1000, 999),
+                vec![too_many(9)],
+            ),
+            ("many", addresses(0..1200), addresses(1200..1300), (1000, 1000), vec![too_many(300)]),
+            ("no address", nonsense.clone(), addresses(0..1000), (1000, 0), vec![invalid(1)]),
+            ("both", nonsense, addresses(0..1001), (1000, 0), vec![invalid(1), too_many(2)]),
+        ] {
+            let subset =
+                json!({ "addresses": ready, "notReadyAddresses": rest, "ports": [{ "port": 80 }] });
+            let endpoints = read(json!({ "metadata": { "name": "e" }, "subsets": [subset] }));
+            let read = Read::of(&endpoints);
+            assert_eq!(read.complaints(), told, "{what}");
+            let plan = plan_all(&endpoints, read, Vec::new());
+            assert_eq!(plan.create.len(), 1, "{what}: one slice");
+            let all = plan.create[0].endpoints.as_ref().unwrap();
+            let is_ready = |e: &&Endpoint| e.conditions.as_ref().unwrap().ready == Some(true);
+            assert_eq!(
+                (all.len(), all.iter().filter(is_ready).count()),
+                (mirrored, of_them_ready),
+                "{what}"
+            );
+        }
     }
 }

@@ -1,22 +1,41 @@
-//! Spreads endpoints over slices: at most 100 in each, as few writes as possible (C-178, T-NET-8).
+//! Spreads endpoints over slices: at most so many in each, as few writes as possible (C-178, T-NET-8).
 //! Pure.
 
 use super::backends::Port;
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Upstream: `MaxEndpointsPerSlice`.
-pub(super) const SLICE_MAX: usize = 100;
+/// Endpoints by the ports they share, in whatever order these are listed.
+#[derive(Default)]
+pub(super) struct Groups(BTreeMap<Vec<Port>, Group>);
 
-/// Endpoints by the ports they share.
-pub(super) type Groups = BTreeMap<Vec<Port>, Vec<Endpoint>>;
+struct Group {
+    /// As they are listed.
+    ports: Vec<Port>,
+    endpoints: Vec<Endpoint>,
+}
+
+impl Groups {
+    pub(super) fn add(&mut self, ports: Vec<Port>, endpoint: Endpoint) {
+        let group = self.0.entry(sorted(ports.clone()));
+        group.or_insert_with(|| Group { ports, endpoints: Vec::new() }).endpoints.push(endpoint);
+    }
+}
+
+pub(super) fn sorted(mut ports: Vec<Port>) -> Vec<Port> {
+    ports.sort();
+    ports
+}
 
 /// What slices of one address type should say.
 pub(super) struct Wanted<'a> {
     pub(super) family: &'a str,
     pub(super) groups: Groups,
+    /// How many endpoints a slice takes.
+    pub(super) slice_max: usize,
     /// What every slice of this kind has: labels, annotations, owner, namespace, generateName.
     pub(super) like: &'a ObjectMeta,
     /// Whether there is a slice even if there is nothing to say (C-177).
@@ -30,22 +49,21 @@ pub(super) struct Plan {
     pub(super) delete: Vec<Arc<EndpointSlice>>,
 }
 
-/// `existing` are the slices of this address type.
+/// `existing` are the slices of this address type, without those that are being deleted.
 pub(super) fn plan(wanted: Wanted<'_>, existing: Vec<Arc<EndpointSlice>>) -> Plan {
     let mut plan = Plan::default();
     let mut by_ports: BTreeMap<Vec<Port>, Vec<Arc<EndpointSlice>>> = BTreeMap::new();
     let all = existing.len();
     for slice in existing {
-        let going = slice.metadata.deletion_timestamp.is_some();
-        if !going && owner_uid(&slice.metadata) == owner_uid(wanted.like) {
-            by_ports.entry(ports_of(&slice)).or_default().push(slice);
+        if owner_uid(&slice.metadata) == owner_uid(wanted.like) {
+            by_ports.entry(sorted(ports_of(&slice))).or_default().push(slice);
         } else {
             plan.delete.push(slice);
         }
     }
-    for (ports, endpoints) in &wanted.groups {
+    for (ports, group) in &wanted.groups.0 {
         let slices = by_ports.remove(ports).unwrap_or_default();
-        fill(&mut plan, &wanted, ports, endpoints, slices);
+        fill(&mut plan, &wanted, group, slices);
     }
     plan.delete.extend(by_ports.into_values().flatten());
     if wanted.never_none && plan.create.is_empty() && plan.delete.len() == all {
@@ -56,15 +74,10 @@ pub(super) fn plan(wanted: Wanted<'_>, existing: Vec<Arc<EndpointSlice>>) -> Pla
 }
 
 /// The slices of one set of ports. Endpoints stay where they are.
-fn fill(
-    plan: &mut Plan,
-    wanted: &Wanted<'_>,
-    ports: &[Port],
-    endpoints: &[Endpoint],
-    slices: Vec<Arc<EndpointSlice>>,
-) {
+fn fill(plan: &mut Plan, wanted: &Wanted<'_>, group: &Group, slices: Vec<Arc<EndpointSlice>>) {
+    let (ports, slice_max) = (&group.ports, wanted.slice_max);
     let mut left: BTreeMap<String, &Endpoint> =
-        endpoints.iter().map(|endpoint| (identity(endpoint), endpoint)).collect();
+        group.endpoints.iter().map(|endpoint| (identity(endpoint), endpoint)).collect();
     let (mut changed, mut unchanged) = (Vec::new(), Vec::new());
     for existing in slices {
         let before = existing.endpoints.as_deref().unwrap_or_default();
@@ -79,12 +92,14 @@ fn fill(
         }
     }
     let mut left: Vec<Endpoint> = left.into_values().cloned().collect();
+    // The fullest first, so that others may become empty one day.
+    changed.sort_by_key(|(_, endpoints)| Reverse(endpoints.len()));
     for (_, endpoints) in &mut changed {
-        let room = SLICE_MAX.saturating_sub(endpoints.len()).min(left.len());
+        let room = slice_max.saturating_sub(endpoints.len()).min(left.len());
         endpoints.extend(left.drain(..room));
     }
     while !left.is_empty() {
-        let fits = |slice: &Arc<EndpointSlice>| count(slice) + left.len() <= SLICE_MAX;
+        let fits = |slice: &Arc<EndpointSlice>| count(slice) + left.len() <= slice_max;
         let fullest = unchanged.iter().enumerate().filter(|(_, slice)| fits(slice));
         let fullest = fullest.max_by_key(|(_, slice)| count(slice)).map(|(index, _)| index);
         match fullest {
@@ -95,7 +110,7 @@ fn fill(
                 changed.push((existing, endpoints));
             }
             None => {
-                let rest = left.split_off(left.len().min(SLICE_MAX));
+                let rest = left.split_off(left.len().min(slice_max));
                 let full = std::mem::replace(&mut left, rest);
                 plan.create.push(slice(wanted, ports, full));
             }
@@ -109,10 +124,7 @@ fn fill(
 
 /// A slice that would go can become one that would come.
 fn recycle(plan: &mut Plan, like: &ObjectMeta) {
-    let is_ours = |slice: &Arc<EndpointSlice>| {
-        let going = slice.metadata.deletion_timestamp.is_some();
-        !going && owner_uid(&slice.metadata) == owner_uid(like)
-    };
+    let is_ours = |slice: &Arc<EndpointSlice>| owner_uid(&slice.metadata) == owner_uid(like);
     while let Some(index) = plan.delete.iter().position(is_ours) {
         let Some(new) = plan.create.pop() else { return };
         let old = plan.delete.remove(index);
@@ -127,12 +139,13 @@ fn count(slice: &EndpointSlice) -> usize {
     slice.endpoints.as_ref().map_or(0, Vec::len)
 }
 
-/// Who an endpoint is, whatever its state.
-fn identity(endpoint: &Endpoint) -> String {
+/// Who an endpoint is, whatever its state. Upstream: `hashEndpoint`.
+pub(super) fn identity(endpoint: &Endpoint) -> String {
     let target = endpoint.target_ref.as_ref();
-    let uid = target.and_then(|target| target.uid.as_deref()).unwrap_or_default();
+    let namespace = target.and_then(|target| target.namespace.as_deref()).unwrap_or_default();
+    let name = target.and_then(|target| target.name.as_deref()).unwrap_or_default();
     let hostname = endpoint.hostname.as_deref().unwrap_or_default();
-    format!("{} {uid} {hostname}", endpoint.addresses.join(","))
+    format!("{} {namespace}/{name} {hostname}", endpoint.addresses.join(","))
 }
 
 fn owner_uid(meta: &ObjectMeta) -> Option<&str> {
@@ -162,7 +175,7 @@ fn dressed(meta: &ObjectMeta, like: &ObjectMeta) -> ObjectMeta {
 }
 
 fn slice(wanted: &Wanted<'_>, ports: &[Port], endpoints: Vec<Endpoint>) -> EndpointSlice {
-    let ports = ports.iter().map(|port| EndpointPort {
+    let list = ports.iter().map(|port| EndpointPort {
         name: Some(port.name.clone()),
         port: Some(port.port),
         protocol: Some(port.protocol.clone()),
@@ -171,12 +184,12 @@ fn slice(wanted: &Wanted<'_>, ports: &[Port], endpoints: Vec<Endpoint>) -> Endpo
     EndpointSlice {
         address_type: wanted.family.to_owned(),
         metadata: wanted.like.clone(),
-        ports: Some(ports.collect()),
+        ports: (!ports.is_empty()).then(|| list.collect()),
         endpoints: Some(endpoints),
     }
 }
 
-fn ports_of(slice: &EndpointSlice) -> Vec<Port> {
+pub(super) fn ports_of(slice: &EndpointSlice) -> Vec<Port> {
     let ports = slice.ports.iter().flatten().map(|port| Port {
         name: port.name.clone().unwrap_or_default(),
         port: port.port.unwrap_or_default(),
@@ -189,6 +202,8 @@ fn ports_of(slice: &EndpointSlice) -> Vec<Port> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::{Value, json};
+    use std::ops::Range;
 
     fn like() -> ObjectMeta {
         ObjectMeta {
@@ -215,12 +230,19 @@ mod tests {
         }
     }
 
+    fn grouped(each: impl Iterator<Item = (Vec<Port>, Endpoint)>) -> Groups {
+        let mut groups = Groups::default();
+        each.for_each(|(ports, endpoint)| groups.add(ports, endpoint));
+        groups
+    }
+
     fn groups(number: i32, endpoints: impl Iterator<Item = usize>) -> Groups {
-        [(port(number), endpoints.map(endpoint).collect())].into()
+        grouped(endpoints.map(|n| (port(number), endpoint(n))))
     }
 
     fn planned(groups: Groups, existing: &[EndpointSlice]) -> Plan {
-        let wanted = Wanted { family: "IPv4", groups, like: &like(), never_none: true };
+        let wanted =
+            Wanted { family: "IPv4", groups, slice_max: 100, like: &like(), never_none: true };
         plan(wanted, existing.iter().cloned().map(Arc::new).collect())
     }
 
@@ -245,23 +267,141 @@ mod tests {
         slices.iter().map(count).collect()
     }
 
+    /// Slices of port 80 with these endpoints.
+    fn laid(each: &[Range<usize>]) -> Vec<EndpointSlice> {
+        let laid = each.iter().enumerate().map(|(number, range)| {
+            let plan = planned(groups(80, range.clone()), &[]);
+            let mut slice = plan.create.into_iter().next().unwrap();
+            slice.metadata.name = Some(format!("web-{number}"));
+            slice
+        });
+        laid.collect()
+    }
+
+    /// NET-79, T-NET-8: who is not wanted goes, then slices that are written anyway are filled, the fullest
+    /// first, then the rest goes together into the one that it fits best, or into new ones. Nothing is moved.
     #[test]
-    fn t_net_8_a_slice_takes_a_hundred() {
-        let slices = carried_out(&[], planned(groups(80, 0..250), &[]));
-        assert_eq!(sizes(&slices), [100, 100, 50]);
-        assert_eq!(planned(groups(80, 0..250), &slices), Plan::default(), "and then rests");
+    fn net_79_c_178_slices_are_filled_with_as_few_writes_as_possible() {
+        /// What, the slices, who is wanted, how many are in each slice afterwards, writes.
+        type Row<'a> = (&'a str, &'a [Range<usize>], &'a [Range<usize>], &'a [usize], usize);
+        let only = |from: usize, to: usize| from..to;
+        #[rustfmt::skip]
+        let rows: &[Row<'_>] = &[
+            ("nobody is there yet", &[], &[only(0, 250)], &[100, 100, 50], 3),
+            ("all as it should be", &[0..60, 100..190], &[0..60, 100..190], &[60, 90], 0),
+            ("little ones stay apart", &[0..1, 1..2, 2..3], &[only(0, 3)], &[1, 1, 1], 0),
+            ("an empty one goes", &[0..2, 2..3], &[only(0, 2)], &[2], 1),
+            ("those that are written are filled", &[0..60, 100..190, 200..210],
+             &[1..60, 101..190, 200..210, 300..302], &[59, 91, 10], 2),
+            ("and then the next fullest", &[0..60, 100..190, 200..210],
+             &[1..60, 101..190, 200..210, 300..315], &[63, 100, 10], 2),
+            ("best where it all fits", &[0..40, 100..160, 200..295],
+             &[0..40, 100..160, 200..295, 300..310], &[40, 70, 95], 1),
+            ("if it fits", &[0..40, 100..160], &[0..40, 100..160, 300..345], &[85, 60], 1),
+            ("else in a new one", &[0..40, 100..160], &[0..40, 100..160, 300..370], &[40, 60, 70], 1),
+            ("a hundred and the rest", &[0..40, 100..160], &[0..40, 100..160, 300..430],
+             &[40, 90, 100], 2),
+            ("an exchange is an update", &[only(0, 1)], &[only(1, 2)], &[1], 1),
+        ];
+        for (what, slices, wanted, expected, writes) in rows {
+            let slices = laid(slices);
+            let plan = planned(groups(80, wanted.iter().cloned().flatten()), &slices);
+            assert_eq!(
+                plan.create.len() + plan.update.len() + plan.delete.len(),
+                *writes,
+                "{what}"
+            );
+            let after = carried_out(&slices, plan);
+            assert_eq!(sizes(&after), *expected, "{what}");
+            let again = planned(groups(80, wanted.iter().cloned().flatten()), &after);
+            assert_eq!(again, Plan::default(), "{what}, and then it rests");
+        }
+    }
+
+    /// NET-79: with other ports, too, the slice that would go becomes the one that would come.
+    #[test]
+    fn net_79_a_slice_is_used_again_for_other_ports() {
+        let slices = carried_out(&[], planned(groups(80, 0..2), &[]));
+        let plan = planned(groups(81, 0..2), &slices);
+        assert_eq!((plan.create.len(), plan.update.len(), plan.delete.len()), (0, 1, 0));
+        assert_eq!(plan.update[0].metadata.name, slices[0].metadata.name);
+        assert_eq!(plan.update[0].ports.as_ref().unwrap()[0].port, Some(81));
+    }
+
+    /// NET-80: who it is, is said by addresses, hostname, and the pod's namespace and name.
+    #[test]
+    fn net_80_what_else_changes_of_an_endpoint_is_changed_in_its_place() {
+        let read = |value: Value| -> Endpoint { serde_json::from_value(value).unwrap() };
+        let pod = |address: &str, name: &str, uid: &str, more: Value| {
+            let target = json!({ "kind": "Pod", "namespace": "ns", "name": name, "uid": uid });
+            let mut endpoint = json!({ "addresses": [address], "targetRef": target });
+            endpoint.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            read(endpoint)
+        };
+        let one = |endpoint: &Endpoint| [(port(80), endpoint.clone())].into_iter();
+        let before = pod("10.0.0.1", "a", "1", json!({}));
+        // It is in the middle of others, so that its place is one.
+        let others = |n: usize| (port(80), endpoint(500 + n));
+        let slices =
+            carried_out(&[], planned(grouped((0..3).map(others).chain(one(&before))), &[]));
+        let names = |slice: &EndpointSlice| -> Vec<String> {
+            slice.endpoints.iter().flatten().map(identity).collect()
+        };
+        for (what, after, same) in [
+            ("its uid", pod("10.0.0.1", "a", "2", json!({})), true),
+            ("its node", pod("10.0.0.1", "a", "1", json!({ "nodeName": "n" })), true),
+            ("its zone", pod("10.0.0.1", "a", "1", json!({ "zone": "z" })), true),
+            (
+                "a condition",
+                pod("10.0.0.1", "a", "1", json!({ "conditions": { "ready": false } })),
+                true,
+            ),
+            ("its address", pod("10.0.0.2", "a", "1", json!({})), false),
+            ("its hostname", pod("10.0.0.1", "a", "1", json!({ "hostname": "h" })), false),
+            ("its pod", pod("10.0.0.1", "b", "1", json!({})), false),
+        ] {
+            let plan = planned(grouped((0..3).map(others).chain(one(&after))), &slices);
+            assert_eq!(
+                (plan.create.len(), plan.update.len(), plan.delete.len()),
+                (0, 1, 0),
+                "{what}"
+            );
+            let now = &plan.update[0];
+            assert!(now.endpoints.as_ref().unwrap().contains(&after), "{what}");
+            assert_eq!(names(now) == names(&slices[0]), same, "{what}");
+        }
+    }
+
+    /// NET-78: in which order a Service lists its ports says nothing.
+    #[test]
+    fn net_78_the_same_ports_in_another_order_are_the_same_slice() {
+        let listed = |numbers: [i32; 2]| -> Vec<Port> {
+            let named = |number| Port { name: format!("p{number}"), ..port(number).remove(0) };
+            numbers.map(named).into()
+        };
+        let slices =
+            carried_out(&[], planned(grouped([(listed([81, 80]), endpoint(0))].into_iter()), &[]));
+        let shown = |slice: &EndpointSlice| -> Vec<i32> {
+            slice.ports.iter().flatten().filter_map(|port| port.port).collect()
+        };
+        assert_eq!(shown(&slices[0]), [81, 80], "as the Service lists them");
+        let turned = grouped([(listed([80, 81]), endpoint(0))].into_iter());
+        assert_eq!(planned(turned, &slices), Plan::default());
+        let both = [(listed([80, 81]), endpoint(0)), (listed([81, 80]), endpoint(1))];
+        let plan = planned(grouped(both.into_iter()), &slices);
+        assert_eq!(sizes(&carried_out(&slices, plan)), [2]);
     }
 
     #[test]
     fn c_177_there_is_always_a_slice_and_it_is_used_when_pods_come() {
-        let empty = carried_out(&[], planned(Groups::new(), &[]));
+        let empty = carried_out(&[], planned(Groups::default(), &[]));
         assert_eq!(sizes(&empty), [0]);
-        assert_eq!(empty[0].ports, Some(vec![]));
-        assert_eq!(planned(Groups::new(), &empty), Plan::default());
+        assert_eq!(empty[0].ports, None);
+        assert_eq!(planned(Groups::default(), &empty), Plan::default());
         let plan = planned(groups(80, 0..1), &empty);
         assert_eq!((plan.create.len(), plan.update.len(), plan.delete.len()), (0, 1, 0));
         let one = carried_out(&empty, plan);
-        let plan = planned(Groups::new(), &one);
+        let plan = planned(Groups::default(), &one);
         assert_eq!((plan.create.len(), plan.update.len(), plan.delete.len()), (0, 1, 0));
         assert_eq!(sizes(&carried_out(&one, plan)), [0]);
     }
@@ -275,23 +415,9 @@ mod tests {
     }
 
     #[test]
-    fn c_178_endpoints_stay_where_they_are_and_room_is_used_in_slices_that_change() {
-        let slices = carried_out(&[], planned(groups(80, 0..150), &[]));
-        assert_eq!(sizes(&slices), [100, 50]);
-        // One goes from the first slice, three come: the first changes anyway and takes one.
-        let after = groups(80, (1..150).chain(200..203));
-        let plan = planned(after, &slices);
-        assert_eq!((plan.create.len(), plan.update.len(), plan.delete.len()), (0, 2, 0));
-        assert_eq!(sizes(&carried_out(&slices, plan)), [100, 52]);
-        // One comes: only the slice with room changes.
-        let plan = planned(groups(80, 0..151), &slices);
-        assert_eq!(plan.update.len(), 1);
-        assert_eq!(count(&plan.update[0]), 51);
-    }
-
-    #[test]
     fn c_176_pods_with_other_port_numbers_are_in_other_slices() {
-        let both: Groups = groups(80, 0..2).into_iter().chain(groups(81, 2..3)).collect();
+        let number = |n: usize| if n < 2 { 80 } else { 81 };
+        let both = grouped((0..3).map(|n| (port(number(n)), endpoint(n))));
         assert_eq!(sizes(&carried_out(&[], planned(both, &[]))), [2, 1]);
     }
 

@@ -4,11 +4,12 @@
 
 use super::backends::{self, Port};
 use super::plan::{Groups, Plan, Wanted, plan};
-use super::write::{Triggers, carry_out};
+use super::tally::{Counts, Ended, Tally};
+use super::write::{LOOK_AGAIN, Triggers, Writer};
 use super::{HEADLESS, MANAGED_BY, SERVICE_NAME, Services, is_headless, is_managed_by, selector};
 use crate::pods;
 use crate::start::Cluster;
-use client::{Cache, Next, ObjectKey, Queue, Recorder, reference, run_controller};
+use client::{Next, ObjectKey, Queue, Recorder, reference, run_controller};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::{
     Endpoint, EndpointConditions, EndpointHints, EndpointSlice, ForNode, ForZone,
@@ -19,61 +20,98 @@ use std::time::Duration;
 
 const MANAGER: &str = "endpointslice-controller.k8s.io";
 
+const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
+/// The name that it had before.
+const TOPOLOGY_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
+
+/// Upstream: `MaxEndpointsPerSlice`.
+const SLICE_MAX: usize = 100;
+
+/// How long a slice may stay as somebody else left it, at least. Upstream: `endpointSliceChangeMinSyncDelay`.
+const SLICE_DELAY: Duration = Duration::from_secs(1);
+
 /// Upstream: `endpointSliceMinSyncBackoff` and its maximum, here a minute as everywhere.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 
 pub(super) async fn run(cluster: &Cluster, services: &Services) {
     let queue = Queue::with_backoff(RETRY_FIRST, client::RETRY_MAX);
     services.services.feed_keys(&queue);
-    services.slices.feed(&queue, |slice| {
+    services.slices.feed_after(&queue, SLICE_DELAY, |slice| {
         let ours = is_managed_by(slice, MANAGER);
         super::service_of(slice).filter(|_| ours).into_iter().collect()
     });
     super::feed_backends(cluster, services, &queue);
     services.synced(cluster).await;
-    let recorder = Recorder::new(&cluster.client, "endpoint-slice-controller", "");
-    let triggers = Triggers::default();
-    run_controller("endpoint-slices", &queue, super::WORKERS, |key| {
-        reconcile(cluster, services, &recorder, &triggers, key)
-    })
-    .await;
+    let counts = Counts::new(cluster.figures.registry());
+    let slices = Slices {
+        cluster,
+        services,
+        recorder: Recorder::new(&cluster.client, "endpoint-slice-controller", ""),
+        triggers: Triggers::default(),
+        writer: Writer::new(|operation| counts.changed(operation)),
+        counts: &counts,
+    };
+    run_controller("endpoint-slices", &queue, super::WORKERS, |key| slices.look(key)).await;
 }
 
-async fn reconcile(
-    cluster: &Cluster,
-    services: &Services,
-    recorder: &Recorder,
-    triggers: &Triggers,
-    key: ObjectKey,
-) -> client::Result<Next> {
-    let managed = services.services.get(&key).filter(|service| selector(service).is_some());
-    let Some(service) = managed else {
-        triggers.forget(&key);
-        return Ok(Next::Change); // What was its, the garbage collector takes.
-    };
-    let pods = backends::selected(&cluster.pods, &service);
-    let existing = services.slices_of(&key, MANAGER);
+struct Slices<'a, C> {
+    cluster: &'a Cluster,
+    services: &'a Services,
+    recorder: Recorder,
+    triggers: Triggers,
+    writer: Writer<C>,
+    counts: &'a Counts,
+}
 
-    let mut plan = plan_all(&service, &pods, &cluster.nodes, existing);
-    if service.metadata.deletion_timestamp.is_some() {
-        // The slices of a Service that goes are kept right as long as somebody holds it. New ones would be
-        // made against the garbage collector, which takes them.
-        plan.create.clear();
+impl<C: Fn(&'static str)> Slices<'_, C> {
+    async fn look(&self, key: ObjectKey) -> client::Result<Next> {
+        if !self.writer.has_seen(self.services, &key).await {
+            self.counts.ended(Ended::Stale);
+            return Ok(Next::After(LOOK_AGAIN));
+        }
+        let looked = self.reconcile(key).await;
+        self.counts.ended(if looked.is_ok() { Ended::Well } else { Ended::Badly });
+        looked
     }
 
-    let trigger = triggers.since(&key, &service, &pods);
-    let written = carry_out(&cluster.client, services, plan, trigger).await;
-    if let Err(error) = written.as_ref().map_err(|error| error.to_string()) {
-        let message = format!("Error updating Endpoint Slices for Service {key}: {error}");
-        recorder.warning(&reference(service.as_ref()), "FailedToUpdateEndpointSlices", message);
+    async fn reconcile(&self, key: ObjectKey) -> client::Result<Next> {
+        let service = self.services.services.get(&key);
+        let Some(service) = service.filter(|service| selector(service).is_some()) else {
+            self.triggers.forget(&key);
+            self.counts.forget(&key);
+            return Ok(Next::Change); // What was its, the garbage collector takes.
+        };
+        let pods = backends::selected(&self.cluster.pods, &service);
+        let existing = self.services.slices_of(&key, MANAGER);
+
+        let node = |name: &str| self.cluster.nodes.get(&ObjectKey::cluster(name));
+        let mut plan = plan_all(&service, &pods, node, existing.clone());
+        if service.metadata.deletion_timestamp.is_some() {
+            // The slices of a Service that goes are kept right as long as somebody holds it. New ones would be
+            // made against the garbage collector, which takes them.
+            plan.create.clear();
+        }
+        let tally = Tally::of(&existing, &plan, SLICE_MAX);
+
+        let trigger = self.triggers.since(&key, &service, &pods);
+        let client = &self.cluster.client;
+        let written = self.writer.carry_out(client, self.services, &key, plan, trigger).await;
+        match &written {
+            Ok(_) => self.counts.found(&key, tally, traffic_distribution(&service)),
+            Err(error) => {
+                let message = format!("Error updating Endpoint Slices for Service {key}: {error}");
+                let on = reference(service.as_ref());
+                self.recorder.warning(&on, "FailedToUpdateEndpointSlices", message);
+            }
+        }
+        written
     }
-    written
 }
 
 fn plan_all(
     service: &Service,
     pods: &[Arc<Pod>],
-    nodes: &Cache<Node>,
+    node: impl Fn(&str) -> Option<Arc<Node>>,
     existing: Vec<Arc<EndpointSlice>>,
 ) -> Plan {
     let like = like(service);
@@ -83,16 +121,16 @@ fn plan_all(
         existing.into_iter().partition(|slice| families.contains(&slice.address_type));
     all.delete.extend(strange);
     for family in &families {
-        let mut groups = Groups::new();
+        let mut groups = Groups::default();
         for pod in pods {
-            let node = pods::node_name(pod).and_then(|name| nodes.get(&ObjectKey::cluster(name)));
+            let node = pods::node_name(pod).and_then(&node);
             if let Some((ports, endpoint)) = entry(service, pod, node.as_deref(), family) {
-                groups.entry(ports).or_default().push(endpoint);
+                groups.add(ports, endpoint);
             }
         }
         let (slices, others) = known.into_iter().partition(|slice| slice.address_type == *family);
         known = others;
-        let wanted = Wanted { family, groups, like: &like, never_none: true };
+        let wanted = Wanted { family, groups, slice_max: SLICE_MAX, like: &like, never_none: true };
         let Plan { create, update, delete } = plan(wanted, slices);
         all.create.extend(create);
         all.update.extend(update);
@@ -118,7 +156,7 @@ fn entry(
     let zone = node.and_then(backends::zone).map(str::to_owned);
     let node_name = pods::node_name(pod).map(str::to_owned);
     let endpoint = Endpoint {
-        addresses: vec![address.to_owned()],
+        addresses: vec![address],
         conditions: Some(EndpointConditions {
             ready: Some(ready),
             serving: Some(serving),
@@ -141,17 +179,24 @@ fn hints(
     zone: Option<&str>,
     node: Option<&str>,
 ) -> Option<EndpointHints> {
+    let wish = traffic_distribution(service).filter(|_| ready)?;
+    let for_zones = zone.map(|name| vec![ForZone { name: name.to_owned() }]);
+    let node = node.filter(|_| wish == "PreferSameNode");
+    let for_nodes = node.map(|name| vec![ForNode { name: name.to_owned() }]);
+    let any = for_zones.is_some() || for_nodes.is_some();
+    any.then_some(EndpointHints { for_zones, for_nodes })
+}
+
+/// Which wish of a Service about where its traffic goes is heard. Who asks for the older way of hints by an
+/// annotation gets none of these.
+fn traffic_distribution(service: &Service) -> Option<&str> {
     let wish = service.spec.as_ref()?.traffic_distribution.as_deref()?;
-    let zone = zone.filter(|_| ready)?;
-    let for_zones = Some(vec![ForZone { name: zone.to_owned() }]);
-    match wish {
-        "PreferClose" | "PreferSameZone" => Some(EndpointHints { for_zones, for_nodes: None }),
-        "PreferSameNode" => {
-            let for_nodes = node.map(|name| vec![ForNode { name: name.to_owned() }]);
-            Some(EndpointHints { for_zones, for_nodes })
-        }
-        _ => None,
-    }
+    let annotations = service.metadata.annotations.as_ref();
+    let annotation = |key| annotations.and_then(|annotations| annotations.get(key));
+    let mode = annotation(TOPOLOGY_HINTS).or_else(|| annotation(TOPOLOGY_MODE));
+    let older = mode.is_some_and(|mode| mode == "Auto" || mode == "auto");
+    let known = matches!(wish, "PreferClose" | "PreferSameZone" | "PreferSameNode");
+    (known && !older).then_some(wish)
 }
 
 /// What all slices of the Service have in common.
@@ -242,21 +287,238 @@ mod tests {
         assert!(entry(&all, &pod, None, "IPv6").is_none(), "it has no such address");
     }
 
+    /// NET-77
     #[test]
-    fn c_176_an_endpoint_says_who_and_where_it_is() {
+    fn net_77_c_176_an_endpoint_says_who_and_where_it_is() {
         let mut pod = pod("Running", true, false, Some("10.0.0.1"));
-        let spec = pod.spec.as_mut().unwrap();
-        (spec.hostname, spec.subdomain) = (Some("h".into()), Some("web".into()));
-        let close = service(json!({ "trafficDistribution": "PreferSameNode" }));
-        let (ports, endpoint) = entry(&close, &pod, Some(&node()), "IPv4").unwrap();
-        assert_eq!(ports[0].port, 80);
-        let expected = json!({
+        pod.metadata.namespace = Some("ns".into());
+        pod.metadata.resource_version = Some("7".into());
+        let entry = |pod: &Pod, node: &Node| {
+            let found = entry(&service(json!({})), pod, Some(node), "IPv4");
+            serde_json::to_value(found.unwrap().1).unwrap()
+        };
+        let mut expected = json!({
             "addresses": ["10.0.0.1"],
             "conditions": { "ready": true, "serving": true, "terminating": false },
-            "hints": { "forNodes": [{ "name": "n" }], "forZones": [{ "name": "z1" }] },
-            "hostname": "h", "nodeName": "n", "zone": "z1",
-            "targetRef": { "kind": "Pod", "name": "p", "uid": "u" },
+            "nodeName": "n", "zone": "z1",
+            "targetRef": { "kind": "Pod", "namespace": "ns", "name": "p", "uid": "u" },
         });
-        assert_eq!(serde_json::to_value(endpoint).unwrap(), expected);
+        assert_eq!(entry(&pod, &node()), expected);
+        for (what, hostname, subdomain, shown) in [
+            ("both", Some("h"), Some("web"), Some("h")),
+            ("of another Service", Some("h"), Some("db"), None),
+            ("no subdomain", Some("h"), None, None),
+            ("no hostname", None, Some("web"), None),
+            ("an empty one", Some(""), Some("web"), None),
+        ] {
+            let spec = pod.spec.as_mut().unwrap();
+            (spec.hostname, spec.subdomain) = (hostname.map(Into::into), subdomain.map(Into::into));
+            assert_eq!(
+                entry(&pod, &node()).get("hostname"),
+                shown.map(Value::from).as_ref(),
+                "{what}"
+            );
+        }
+        let mut nowhere = node();
+        nowhere.metadata.labels =
+            Some([("topology.kubernetes.io/zone".into(), String::new())].into());
+        expected.as_object_mut().unwrap().remove("zone");
+        (pod.spec.as_mut().unwrap().hostname, pod.spec.as_mut().unwrap().subdomain) = (None, None);
+        assert_eq!(entry(&pod, &nowhere), expected, "no zone is none");
+    }
+
+    /// NET-85: PreferClose is PreferSameZone; the older annotations turn both off.
+    #[test]
+    fn net_85_c_178_ready_endpoints_say_where_they_are_best_used_from() {
+        let (mode, hints) =
+            ("service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints");
+        let zone = json!({ "forZones": [{ "name": "z1" }] });
+        let node = json!({ "forNodes": [{ "name": "n" }] });
+        let both = json!({ "forNodes": [{ "name": "n" }], "forZones": [{ "name": "z1" }] });
+        for (wish, annotations, ready, in_zone, expected) in [
+            (json!("PreferClose"), json!({}), true, true, &zone),
+            (json!("PreferSameZone"), json!({}), true, true, &zone),
+            (json!("PreferSameNode"), json!({}), true, true, &both),
+            (json!("PreferSameZone"), json!({}), true, false, &Value::Null),
+            (json!("PreferSameNode"), json!({}), true, false, &node),
+            (json!("PreferSameNode"), json!({}), false, true, &Value::Null),
+            (json!("SomethingElse"), json!({}), true, true, &Value::Null),
+            (Value::Null, json!({}), true, true, &Value::Null),
+            (json!("PreferClose"), json!({ mode: "Auto" }), true, true, &Value::Null),
+            (json!("PreferClose"), json!({ mode: "auto" }), true, true, &Value::Null),
+            (json!("PreferClose"), json!({ mode: "Disabled" }), true, true, &zone),
+            (json!("PreferClose"), json!({ hints: "Auto" }), true, true, &Value::Null),
+            (json!("PreferClose"), json!({ mode: "Auto", hints: "Disabled" }), true, true, &zone),
+        ] {
+            let what = format!("{wish} {annotations} {ready} {in_zone}");
+            let mut service = service(json!({ "trafficDistribution": wish }));
+            service.metadata.annotations = serde_json::from_value(annotations).unwrap();
+            let mut node = self::node();
+            node.metadata.labels.take_if(|_| !in_zone);
+            let pod = pod("Running", ready, false, Some("10.0.0.1"));
+            let (_, endpoint) = entry(&service, &pod, Some(&node), "IPv4").unwrap();
+            assert_eq!(serde_json::to_value(endpoint.hints).unwrap(), *expected, "{what}");
+        }
+    }
+
+    /// A slice that is there, as it was planned.
+    fn there(number: usize, mut slice: EndpointSlice) -> Arc<EndpointSlice> {
+        slice.metadata.name = Some(format!("web-{number}"));
+        Arc::new(slice)
+    }
+
+    /// NET-85
+    #[test]
+    fn net_85_hints_go_with_the_wish() {
+        let pods = [Arc::new(pod("Running", true, false, Some("10.0.0.1")))];
+        let plan = |service: &Service, existing| {
+            plan_all(service, &pods, |_| Some(Arc::new(node())), existing)
+        };
+        let hinted = |slice: &EndpointSlice| slice.endpoints.as_ref().unwrap()[0].hints.is_some();
+        let made = plan(&service(json!({ "trafficDistribution": "PreferClose" })), Vec::new());
+        assert!(hinted(&made.create[0]));
+        let slice = there(0, made.create[0].clone());
+        let after = plan(&service(json!({})), vec![slice]);
+        assert_eq!((after.create.len(), after.update.len(), after.delete.len()), (0, 1, 0));
+        assert!(!hinted(&after.update[0]));
+    }
+
+    /// NET-75, NET-81: each family has its own slices, at least one; those of a family that is not asked for go.
+    #[test]
+    fn net_75_net_81_each_family_of_a_service_has_its_slices() {
+        let of = |families: Value| service(json!({ "ipFamilies": families }));
+        let kinds = |slices: &[EndpointSlice]| -> Vec<(String, Vec<String>)> {
+            let each = slices.iter().map(|slice| {
+                let endpoints = slice.endpoints.iter().flatten();
+                (slice.address_type.clone(), endpoints.flat_map(|e| e.addresses.clone()).collect())
+            });
+            each.collect()
+        };
+        let said = |family: &str, addresses: &[&str]| {
+            (family.to_owned(), addresses.iter().map(|&address| address.to_owned()).collect())
+        };
+        let mut pod = pod("Running", true, false, Some("10.0.0.1"));
+        let plan = |service: &Service, pod: &Pod, existing| {
+            plan_all(service, &[Arc::new(pod.clone())], |_| Some(Arc::new(node())), existing)
+        };
+        let both = of(json!(["IPv4", "IPv6"]));
+        let made = plan(&both, &pod, Vec::new()).create;
+        assert_eq!(kinds(&made), [said("IPv4", &["10.0.0.1"]), said("IPv6", &[])]);
+        assert_eq!(made[1].ports, None, "a placeholder has no ports");
+        let slices: Vec<_> =
+            made.into_iter().enumerate().map(|(n, slice)| there(n, slice)).collect();
+        assert_eq!(plan(&both, &pod, slices.clone()), Plan::default(), "left alone");
+
+        let ips = json!([{ "ip": "10.0.0.1" }, { "ip": "fd00::1" }]);
+        pod.status.as_mut().unwrap().pod_ips = serde_json::from_value(ips).unwrap();
+        let more = plan(&both, &pod, slices.clone());
+        assert_eq!(kinds(&more.update), [said("IPv6", &["fd00::1"])]);
+        assert_eq!((more.create.len(), more.delete.len()), (0, 0));
+
+        let less = plan(&of(json!(["IPv4"])), &pod, slices.clone());
+        assert_eq!((less.create.len(), less.update.len()), (0, 0));
+        assert_eq!(less.delete, slices[1..], "of a family that is not listed any more");
+    }
+
+    /// NET-75: what an older Service of the same name left behind goes, and is not used.
+    #[test]
+    fn net_75_slices_belong_to_one_service_not_to_its_name() {
+        let of = |uid: &str| {
+            let mut service = service(json!({}));
+            service.metadata.uid = Some(uid.to_owned());
+            service
+        };
+        let pods = [Arc::new(pod("Running", true, false, Some("10.0.0.1")))];
+        let plan = |service: &Service, existing| {
+            plan_all(service, &pods, |_| Some(Arc::new(node())), existing)
+        };
+        let old = there(0, plan(&of("1"), Vec::new()).create.remove(0));
+        let new = plan(&of("2"), vec![old.clone()]);
+        assert_eq!(new.delete, [old]);
+        assert_eq!((new.create.len(), new.update.len()), (1, 0));
+    }
+
+    /// NET-76
+    #[test]
+    fn net_76_slices_have_the_labels_of_their_service_and_it_as_owner() {
+        let labelled = |cluster_ip: &str| {
+            let mut service = service(json!({ "clusterIP": cluster_ip }));
+            let labels =
+                [("team", "x"), (SERVICE_NAME, "lie"), (MANAGED_BY, "lie"), (HEADLESS, "lie")];
+            service.metadata.labels =
+                Some(labels.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
+            service.metadata.uid = Some("u1".into());
+            service.metadata.namespace = Some("ns".into());
+            service
+        };
+        let meta = |service: &Service| serde_json::to_value(like(service)).unwrap();
+        let mut expected = json!({
+            "generateName": "web-", "namespace": "ns",
+            "labels": {
+                "team": "x", "kubernetes.io/service-name": "web",
+                "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
+            },
+            "ownerReferences": [{
+                "apiVersion": "v1", "kind": "Service", "name": "web", "uid": "u1",
+                "controller": true, "blockOwnerDeletion": true,
+            }],
+        });
+        assert_eq!(meta(&labelled("10.96.0.9")), expected);
+        expected["labels"]["service.kubernetes.io/headless"] = json!("");
+        assert_eq!(meta(&labelled("None")), expected);
+
+        let before = labelled("None");
+        let plan = |service: &Service, existing| {
+            plan_all(service, &[], |_| Some(Arc::new(node())), existing)
+        };
+        let slice = there(0, plan(&before, Vec::new()).create.remove(0));
+        let mut after = before.clone();
+        after.metadata.labels.as_mut().unwrap().insert("team".into(), "y".into());
+        let plan = plan(&after, vec![slice]);
+        assert_eq!((plan.create.len(), plan.update.len(), plan.delete.len()), (0, 1, 0));
+        assert_eq!(plan.update[0].metadata.labels.as_ref().unwrap()["team"], "y", "propagated");
+    }
+
+    /// NET-78: a named port may be another number in each pod; a Service may be headless and have no ports.
+    #[test]
+    fn net_78_pods_share_a_slice_if_they_share_all_ports() {
+        let named = |name: &str, ip: &str, number: i32| {
+            let mut pod = pod("Running", true, false, Some(ip));
+            pod.metadata.name = Some(name.to_owned());
+            let ports =
+                json!([{ "name": "c", "ports": [{ "name": "web", "containerPort": number }] }]);
+            pod.spec.as_mut().unwrap().containers = serde_json::from_value(ports).unwrap();
+            Arc::new(pod)
+        };
+        let pods = [
+            named("a", "10.0.0.1", 3000),
+            named("b", "10.0.0.2", 3001),
+            named("c", "10.0.0.3", 3000),
+        ];
+        let said = |service: &Service| -> Vec<Value> {
+            let plan = plan_all(service, &pods, |_| Some(Arc::new(node())), Vec::new());
+            let each = plan.create.iter().map(|slice| {
+                let addresses: Vec<_> =
+                    slice.endpoints.iter().flatten().map(|e| &e.addresses[0]).collect();
+                json!({ "ports": slice.ports, "addresses": addresses })
+            });
+            each.collect()
+        };
+        let port = |number: i32| {
+            json!([{ "name": "http", "port": number, "protocol": "TCP", "appProtocol": "h2c" },
+                   { "name": "ops", "port": 9090, "protocol": "UDP" }])
+        };
+        let ports = json!([
+            { "name": "http", "port": 80, "targetPort": "web", "appProtocol": "h2c" },
+            { "name": "ops", "port": 90, "targetPort": 9090, "protocol": "UDP" },
+        ]);
+        let expected = [
+            json!({ "ports": port(3000), "addresses": ["10.0.0.1", "10.0.0.3"] }),
+            json!({ "ports": port(3001), "addresses": ["10.0.0.2"] }),
+        ];
+        assert_eq!(said(&service(json!({ "ports": ports }))), expected);
+        let bare = service(json!({ "ports": null, "clusterIP": "None" }));
+        let all = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
+        assert_eq!(said(&bare), [json!({ "ports": null, "addresses": all })]);
     }
 }

@@ -49,6 +49,12 @@ impl Cluster {
         Cluster { running, controllers, client, _data_dir: data_dir }
     }
 
+    /// Other controllers, as after a crash.
+    pub(crate) async fn restart_controllers(&mut self) {
+        let next = controllers::start(&self.client, Options::default());
+        std::mem::replace(&mut self.controllers, next).stop().await;
+    }
+
     pub(crate) async fn stop(self) {
         self.controllers.stop().await;
         self.running.stop().await;
