@@ -246,7 +246,8 @@ const LOGGED: &str = "warn,node::images::progress=info";
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("LANDFALL_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(LOGGED));
-    let terminal = std::io::stderr().is_terminal();
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(terminal);
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|said| !said.is_empty());
+    let colours = std::io::stderr().is_terminal() && !plain;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours);
     log.with_writer(std::io::stderr).init();
 }
