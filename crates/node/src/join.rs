@@ -222,10 +222,19 @@ async fn signed(
     Ok((key, answer?))
 }
 
+/// For as long as it takes; the caller knows how long that may be.
 async fn answer(client: &Client, request: &str) -> Result<String, JoinError> {
     let key = ObjectKey::cluster(request);
     loop {
-        let request = client.get::<CertificateSigningRequest>(&key).await?;
+        let request = match client.get::<CertificateSigningRequest>(&key).await {
+            Ok(request) => request,
+            Err(error) if may_pass(&error) => {
+                tracing::debug!(%error, "the request for a certificate cannot be read now");
+                tokio::time::sleep(ASK_AGAIN).await;
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
         let status = request.status.unwrap_or_default();
         if let Some(certificate) = status.certificate {
             return String::from_utf8(certificate.0)
@@ -238,6 +247,11 @@ async fn answer(client: &Client, request: &str) -> Result<String, JoinError> {
         }
         tokio::time::sleep(ASK_AGAIN).await;
     }
+}
+
+/// The server is away, restarts or is busy: whoever waits for a person goes on waiting.
+fn may_pass(error: &client::Error) -> bool {
+    error.status().is_none_or(|status| status.code == 429 || status.code >= 500)
 }
 
 /// A fresh key, and a request for `system:node:<name>` in `system:nodes`.
@@ -300,6 +314,41 @@ mod tests {
         assert_eq!(split("a.b").unwrap(), ("a.b", None));
         assert_eq!(split("a.b.c").unwrap(), ("a.b", Some("c")));
         assert!(split("ab").unwrap_err().to_string().contains("landfall token create"));
+    }
+
+    /// Answers these, one after the other.
+    fn saying(answers: Vec<(u16, serde_json::Value)>) -> Client {
+        let mut answers = answers.into_iter();
+        Client::in_process(tower::service_fn(move |_: http::Request<kube::client::Body>| {
+            let answer = answers.next().map(|(code, said)| {
+                let body = http_body_util::Full::new(bytes::Bytes::from(said.to_string()));
+                http::Response::builder().status(code).body(body).unwrap()
+            });
+            std::future::ready(answer.ok_or("nobody is there"))
+        }))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_a_certificate_outlives_a_server_that_restarts() {
+        let refused = |code: u16| {
+            let said = json!({"kind": "Status", "apiVersion": "v1", "metadata": {},
+                "status": "Failure", "message": "no", "reason": "x", "code": code});
+            (code, said)
+        };
+        let csr = |status: serde_json::Value| {
+            let spec = json!({"request": "", "signerName": "s"});
+            (200, json!({"metadata": {"name": "a"}, "spec": spec, "status": status}))
+        };
+        let signed = csr(json!({"certificate": BASE64.encode("PEM")}));
+        let odd = (200, json!("half an ans"));
+        let told = [csr(json!({})), refused(503), odd, refused(429), refused(500), signed];
+        assert_eq!(answer(&saying(told.into()), "a").await.unwrap(), "PEM");
+        for code in [401, 403, 404] {
+            let told = saying(vec![csr(json!({})), refused(code)]);
+            assert!(matches!(answer(&told, "a").await, Err(JoinError::Api(_))), "{code}");
+        }
+        let gone = timeout(SIGNED_WITHIN, answer(&saying(Vec::new()), "a")).await;
+        assert!(gone.is_err(), "the caller decides for how long");
     }
 
     #[test]
