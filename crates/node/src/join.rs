@@ -5,7 +5,8 @@
 //!
 //! Whom to trust is in the token: its third part is the fingerprint of the cluster's authority, which
 //! the server shows in its chain. Everything is kept in the data directory, so a second start needs
-//! no token. [`Credentials::renewing`] replaces both certificates before they end.
+//! no token, and nobody's approval either. [`Credentials::renewing`] replaces both certificates before
+//! they end.
 
 mod authority;
 mod credentials;
@@ -154,16 +155,16 @@ fn not_known(server: &str, error: JoinError) -> JoinError {
 
 async fn client_certificate(client: &Client, name: &str) -> Result<(String, String), JoinError> {
     let signer = "kubernetes.io/kube-apiserver-client-kubelet";
-    signed(client, name, &[], signer, "client auth").await
+    ask(client, name, &[], signer, "client auth").await?.answered(client).await
 }
 
-async fn serving_certificate(
+async fn ask_for_serving(
     client: &Client,
     name: &str,
     addresses: &[IpAddr],
-) -> Result<(String, String), JoinError> {
+) -> Result<Asked, JoinError> {
     tell_addresses(client, name, addresses).await?;
-    signed(client, name, addresses, "kubernetes.io/kubelet-serving", "server auth").await
+    ask(client, name, addresses, "kubernetes.io/kubelet-serving", "server auth").await
 }
 
 /// A machine may have moved since its Node was written, and a node gets a certificate only for the
@@ -187,14 +188,21 @@ async fn tell_addresses(
     Ok(())
 }
 
-/// Makes a key, asks for a certificate of the node's name, waits for it. Answers (key, certificate).
-async fn signed(
+/// A request for a certificate that was made, and the key that it is for.
+struct Asked {
+    key: String,
+    request: String,
+    signer: &'static str,
+}
+
+/// Makes a key, and asks for a certificate of the node's name.
+async fn ask(
     client: &Client,
     name: &str,
     addresses: &[IpAddr],
-    signer: &str,
+    signer: &'static str,
     usage: &str,
-) -> Result<(String, String), JoinError> {
+) -> Result<Asked, JoinError> {
     let (key, request) = request(name, addresses, signer.ends_with("serving"))
         .map_err(|error| JoinError::Refused(format!("no key could be made: {error}")))?;
     let asked = CertificateSigningRequest {
@@ -208,18 +216,45 @@ async fn signed(
         status: None,
     };
     let asked = client.create(&asked).await?;
-    let name = asked.metadata.name.as_deref().unwrap_or_default();
-    let mut answered = std::pin::pin!(answer(client, name));
-    let answer = match timeout(SAID_AFTER, &mut answered).await {
-        Ok(answer) => answer,
-        Err(_) => {
-            let how = format!("kubectl certificate approve {name}");
-            tracing::warn!(signer, "a person has to approve this node's certificate: {how}");
-            let nobody = || format!("nobody approved the request {name} ({signer}) with `{how}`");
-            timeout(SIGNED_WITHIN, answered).await.map_err(|_| JoinError::Refused(nobody()))?
+    Ok(Asked { key, request: asked.metadata.name.unwrap_or_default(), signer })
+}
+
+impl Asked {
+    /// Answers (key, certificate).
+    async fn answered(&self, client: &Client) -> Result<(String, String), JoinError> {
+        match self.at_once(client).await {
+            Some(answer) => answer,
+            None => self.by_a_person(client).await,
         }
-    };
-    Ok((key, answer?))
+    }
+
+    /// None: a person has to say yes, and is told how.
+    async fn at_once(&self, client: &Client) -> Option<Result<(String, String), JoinError>> {
+        match timeout(SAID_AFTER, self.answer(client)).await {
+            Ok(answer) => Some(answer),
+            Err(_) => {
+                let (signer, how) = (self.signer, self.how());
+                tracing::warn!(signer, "a person has to approve this node's certificate: {how}");
+                None
+            }
+        }
+    }
+
+    async fn by_a_person(&self, client: &Client) -> Result<(String, String), JoinError> {
+        timeout(SIGNED_WITHIN, self.answer(client)).await.map_err(|_| {
+            let (request, signer, how) = (&self.request, self.signer, self.how());
+            let nobody = format!("nobody approved the request {request} ({signer}) with `{how}`");
+            JoinError::Refused(nobody)
+        })?
+    }
+
+    async fn answer(&self, client: &Client) -> Result<(String, String), JoinError> {
+        Ok((self.key.clone(), answer(client, &self.request).await?))
+    }
+
+    fn how(&self) -> String {
+        format!("kubectl certificate approve {}", self.request)
+    }
 }
 
 /// For as long as it takes; the caller knows how long that may be.

@@ -115,7 +115,7 @@ impl Pki {
         if leaves.serving.certificate != before.serving.certificate {
             self.shown.replace(&chain(&leaves.serving, &self.authority), &leaves.serving.key)?;
         }
-        if is_old(self.caller.life()) {
+        if self.caller.life().is_none_or(is_old) {
             let caller = backends::caller(&self.authority)?;
             self.caller.replace(&caller.certificate, &caller.key)?;
         }
