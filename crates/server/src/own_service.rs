@@ -92,8 +92,17 @@ impl OwnService {
             if let Err(error) = done {
                 tracing::warn!(error, "the other servers do not hear of this one");
             }
-            signs::forget_old(self.server.store()).await;
+            self.forget_old().await;
         }
+    }
+
+    async fn forget_old(&self) {
+        let store = self.server.store();
+        let old = {
+            let state = self.state.lock().await;
+            state.signs.old(&signs::read(store), Instant::now(), clock::now())
+        };
+        signs::forget(store, old).await;
     }
 
     /// At an orderly stop, while requests are still answered: from now on others are asked.

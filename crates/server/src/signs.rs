@@ -2,7 +2,7 @@
 //!
 //! Clocks of different machines are not compared, except roughly for a sign that is seen for the first
 //! time: a server is there while its sign keeps changing. A sign outlives its server for a while, so that
-//! it is known where servers were (`signing`).
+//! it is known where servers were (`signing`), and is not forgotten by the clock alone.
 
 use crate::object::{Store, Stored as _};
 use api::value::ValueExt as _;
@@ -23,6 +23,8 @@ const FRESH: Duration = Duration::from_secs(15);
 /// How old a sign may seem that is seen for the first time; clocks differ.
 const RECENT: Duration = Duration::from_secs(60);
 const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 3600);
+/// And for how long this server must have seen that it does not change: a clock may be wrong by months.
+const STILL: Duration = Duration::from_secs(3600);
 
 /// As it is stored.
 #[derive(Debug, Clone)]
@@ -62,9 +64,8 @@ pub(crate) fn is_server(store: &Store, address: IpAddr) -> bool {
 }
 
 /// So that servers that never come back do not fill the store.
-pub(crate) async fn forget_old(store: &Store) {
-    let old = |sign: &Sign| age(sign, clock::now()) > REMEMBERED;
-    for sign in read(store).into_iter().filter(old) {
+pub(crate) async fn forget(store: &Store, old: Vec<Sign>) {
+    for sign in old {
         let expect = Expect::Revision(sign.revision);
         if let Err(error) = write(store, sign.address.to_string(), expect, Change::Delete).await {
             tracing::warn!(error, "an old sign of life stays for now");
@@ -90,6 +91,8 @@ pub(crate) struct Signs(BTreeMap<SocketAddr, Seen>);
 
 struct Seen {
     revision: u64,
+    /// Since when it is that revision.
+    since: Instant,
     /// When it was seen to change, while that is not too long ago.
     changed: Option<Instant>,
 }
@@ -107,10 +110,11 @@ impl Signs {
         for sign in stored {
             let seen = self.0.entry(sign.address).or_insert_with(|| Seen {
                 revision: sign.revision,
+                since: now,
                 changed: (age(sign, time) <= RECENT).then_some(now),
             });
             if seen.revision != sign.revision {
-                *seen = Seen { revision: sign.revision, changed: Some(now) };
+                *seen = Seen { revision: sign.revision, since: now, changed: Some(now) };
             }
             seen.changed = seen.changed.filter(|at| !sign.gone && now.duration_since(*at) < FRESH);
             if seen.changed.is_some() {
@@ -118,6 +122,17 @@ impl Signs {
             }
         }
         fresh
+    }
+
+    /// Those that nobody needs any more.
+    pub(crate) fn old(&self, stored: &[Sign], now: Instant, time: Timestamp) -> Vec<Sign> {
+        let still = |sign: &Sign| {
+            self.0.get(&sign.address).is_some_and(|seen| {
+                seen.revision == sign.revision && now.duration_since(seen.since) >= STILL
+            })
+        };
+        let old = stored.iter().filter(|sign| age(sign, time) > REMEMBERED && still(sign));
+        old.cloned().collect()
     }
 
     /// For whoever was there, the time begins anew.
@@ -137,10 +152,13 @@ mod tests {
         Sign { address: (([192, 0, 2, last]), 6443).into(), revision, at, gone }
     }
 
+    fn stamp() -> Timestamp {
+        Timestamp::from_second(1_800_000_000).unwrap()
+    }
+
     /// Who is fresh at that second, by the last number of the address.
     fn fresh(signs: &mut Signs, start: Instant, second: u64, stored: &[Sign]) -> Vec<u8> {
-        let time = Timestamp::from_second(1_800_000_000).unwrap();
-        let there = signs.fresh(stored, start + Duration::from_secs(second), time);
+        let there = signs.fresh(stored, start + Duration::from_secs(second), stamp());
         there.iter().map(|address| last(address.ip())).collect()
     }
 
@@ -186,5 +204,31 @@ mod tests {
         assert_eq!(fresh(&mut signs, start, 56, &stored), [0_u8; 0]);
         signs.excuse(start + Duration::from_secs(57));
         assert_eq!(fresh(&mut signs, start, 58, &stored), [0_u8; 0]);
+    }
+
+    /// The clock of this server, or of the others, may be wrong by years: who signs is not forgotten.
+    #[test]
+    fn a_sign_is_forgotten_when_it_is_old_and_was_seen_not_to_change_for_an_hour() {
+        const DAY: i64 = 24 * 3600;
+        let (start, mut signs) = (Instant::now(), Signs::default());
+        let mut look = |second: u64, stored: &[Sign]| {
+            let (now, time) = (start + Duration::from_secs(second), stamp());
+            signs.fresh(stored, now, time);
+            let old = signs.old(stored, now, time);
+            old.iter().map(|sign| last(sign.address.ip())).collect::<Vec<_>>()
+        };
+        let stored = |revision| {
+            [
+                sign(1, 10, 31 * DAY, true),
+                sign(2, 11, 29 * DAY, true),
+                sign(3, revision, 400 * DAY, false),
+                sign(4, revision + 1, -400 * DAY, false),
+            ]
+        };
+        assert_eq!(look(0, &stored(12)), [0_u8; 0], "just seen");
+        for second in (5..3600).step_by(5) {
+            assert_eq!(look(second, &stored(12 + second)), [0_u8; 0], "{second}");
+        }
+        assert_eq!(look(3600, &stored(3612)), [1]);
     }
 }
