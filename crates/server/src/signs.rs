@@ -37,6 +37,13 @@ pub(crate) struct Sign {
     gone: bool,
 }
 
+impl Sign {
+    /// Whether its server is at that address, or was not long ago.
+    pub(crate) fn is_at(&self, address: IpAddr) -> bool {
+        self.address.ip() == address
+    }
+}
+
 pub(crate) fn read(store: &Store) -> Vec<Sign> {
     let (_, stored) = store.list(COLLECTION, "", None);
     let signs = stored.iter().filter_map(|stored| {
@@ -56,11 +63,6 @@ pub(crate) async fn give(store: &Store, address: SocketAddr, gone: bool) -> Resu
     let rest = json!({"at": clock::now_rfc3339(), "gone": gone}).to_string();
     bytes.extend_from_slice(format!("\"}},{}", &rest[1..]).as_bytes());
     write(store, name, expect, Change::Put(Draft { bytes, revision_at })).await
-}
-
-/// Whether a server is at that address, or was not long ago.
-pub(crate) fn is_server(store: &Store, address: IpAddr) -> bool {
-    read(store).iter().any(|sign| sign.address.ip() == address)
 }
 
 /// So that servers that never come back do not fill the store.

@@ -24,6 +24,8 @@ use base64::prelude::BASE64_STANDARD;
 use pending::Pending;
 use request::Asked;
 use serde_json::{Value, json};
+use std::cell::LazyCell;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -175,30 +177,42 @@ fn judge(
         let node = server.store().get("nodes", name)?;
         Some(approval::addresses(&node.value()))
     };
+    // Both are looked up once, however many names are asked for, and only if somebody wants to know.
+    let servers = LazyCell::new(|| signs::read(server.store()));
+    let wanted = asked.as_ref().map_or(&[][..], |asked| &asked.ips);
+    let others = LazyCell::new(|| others(server.store(), wanted));
     let around = Surroundings {
         may: &may,
         is_api: &|name| {
             // Other servers of this cluster are behind other names.
-            let is_other = |address| signs::is_server(server.store(), address);
+            let is_other = |address| servers.iter().any(|sign| sign.is_at(address));
             pki.is_api_name(name) || name.parse().is_ok_and(is_other)
         },
         addresses: &addresses,
-        is_anothers: &|address, own| is_anothers(server.store(), address, own),
+        is_anothers: &|address, own| {
+            others.get(&address).is_some_and(|nodes| nodes.iter().any(|node| node != own))
+        },
     };
     approval::judge(request, signer, asked, &around)
 }
 
-/// Whether a Node of another name says that it is there.
-fn is_anothers(store: &Store, address: IpAddr, own: &str) -> bool {
-    let text = address.to_string();
+/// Which Nodes say that they are at one of these addresses.
+fn others(store: &Store, wanted: &[IpAddr]) -> BTreeMap<IpAddr, Vec<String>> {
+    let texts: Vec<String> = wanted.iter().map(IpAddr::to_string).collect();
     // An IPv4 address has one spelling, so that most Nodes need not be decoded.
+    let decode = wanted.iter().any(IpAddr::is_ipv6);
     let may_be = |node: &Object| {
         let node = str::from_utf8(node.as_slice()).unwrap_or_default();
-        address.is_ipv6() || node.contains(&text)
+        decode || texts.iter().any(|text| node.contains(text))
     };
+    let mut there = BTreeMap::<IpAddr, Vec<String>>::new();
     let (_, nodes) = store.list("nodes", "", None);
-    let mut others = nodes.iter().filter(|node| node.name() != own && may_be(node));
-    others.any(|node| approval::addresses(&node.value()).contains(&address))
+    for node in nodes.iter().filter(|node| may_be(node)) {
+        for address in approval::addresses(&node.value()) {
+            there.entry(address).or_default().push(node.name().to_owned());
+        }
+    }
+    there
 }
 
 fn issue(pki: &Pki, request: &mut Value, asked: &Asked) {
