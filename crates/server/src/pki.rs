@@ -209,9 +209,9 @@ impl Pki {
         &self.admin_token
     }
 
-    /// Whether clients would take the bearer of this name or address for this server.
-    pub(crate) fn is_api_name(&self, name: &str) -> bool {
-        self.names.contains(name)
+    /// Clients would take the bearer of these names and addresses for this server.
+    pub(crate) fn names(&self) -> &BTreeSet<String> {
+        &self.names
     }
 
     pub fn admin(&self) -> Identity {

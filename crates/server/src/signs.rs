@@ -7,7 +7,7 @@
 use crate::object::{Store, Stored as _};
 use api::value::ValueExt as _;
 use jiff::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -35,12 +35,15 @@ pub(crate) struct Sign {
     at: Timestamp,
     /// It said goodbye.
     gone: bool,
+    /// Names and addresses that clients know its server by. Older servers do not tell theirs.
+    names: Vec<String>,
 }
 
 impl Sign {
-    /// Whether its server is at that address, or was not long ago.
-    pub(crate) fn is_at(&self, address: IpAddr) -> bool {
-        self.address.ip() == address
+    /// Whether clients know its server by this name or address, or knew it so not long ago.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        let is_at = |address: IpAddr| address == self.address.ip();
+        name.parse().is_ok_and(is_at) || self.names.iter().any(|own| own == name)
     }
 }
 
@@ -49,18 +52,25 @@ pub(crate) fn read(store: &Store) -> Vec<Sign> {
     let signs = stored.iter().filter_map(|stored| {
         let sign = stored.value();
         let (address, at) = (stored.name().parse().ok()?, sign.text(&["at"]).parse().ok()?);
-        Some(Sign { address, revision: stored.revision(), at, gone: sign["gone"] == true })
+        let names = sign["names"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let names = names.map(str::to_owned).collect();
+        Some(Sign { address, revision: stored.revision(), at, gone: sign["gone"] == true, names })
     });
     signs.collect()
 }
 
-pub(crate) async fn give(store: &Store, address: SocketAddr, gone: bool) -> Result<(), String> {
+pub(crate) async fn give(
+    store: &Store,
+    address: SocketAddr,
+    names: &BTreeSet<String>,
+    gone: bool,
+) -> Result<(), String> {
     let name = address.to_string();
     let before = store.get(COLLECTION, &name);
     let expect = before.map_or(Expect::Absent, |before| Expect::Revision(before.revision()));
     let mut bytes = b"{\"metadata\":{\"resourceVersion\":\"".to_vec();
     let revision_at = bytes.len();
-    let rest = json!({"at": clock::now_rfc3339(), "gone": gone}).to_string();
+    let rest = json!({"at": clock::now_rfc3339(), "gone": gone, "names": names}).to_string();
     bytes.extend_from_slice(format!("\"}},{}", &rest[1..]).as_bytes());
     write(store, name, expect, Change::Put(Draft { bytes, revision_at })).await
 }
@@ -151,7 +161,7 @@ mod tests {
 
     fn sign(last: u8, revision: u64, age: i64, gone: bool) -> Sign {
         let at = Timestamp::from_second(1_800_000_000 - age).unwrap();
-        Sign { address: (([192, 0, 2, last]), 6443).into(), revision, at, gone }
+        Sign { address: (([192, 0, 2, last]), 6443).into(), revision, at, gone, names: Vec::new() }
     }
 
     fn stamp() -> Timestamp {
@@ -206,6 +216,29 @@ mod tests {
         assert_eq!(fresh(&mut signs, start, 56, &stored), [0_u8; 0]);
         signs.excuse(start + Duration::from_secs(57));
         assert_eq!(fresh(&mut signs, start, 58, &stored), [0_u8; 0]);
+    }
+
+    #[tokio::test]
+    async fn a_sign_says_what_its_server_is_called_and_an_old_one_where_it_is() {
+        let store = Store::open_memory(&store::Memory::default(), crate::run::store_options());
+        let names = BTreeSet::from(["server-2".to_owned(), "203.0.113.2".to_owned()]);
+        give(&store, "192.0.2.2:6443".parse().unwrap(), &names, false).await.unwrap();
+        let start = b"{\"metadata\":{\"resourceVersion\":\"";
+        let rest = b"\"},\"at\":\"2026-01-02T03:04:05Z\",\"gone\":false}";
+        let draft = Draft { bytes: [&start[..], rest].concat(), revision_at: start.len() };
+        let put = Change::Put(draft);
+        write(&store, "192.0.2.3:6443".into(), Expect::Absent, put).await.unwrap();
+        let signs = read(&store);
+        for (name, known) in [
+            ("server-2", true),
+            ("203.0.113.2", true),
+            ("192.0.2.2", true),
+            ("192.0.2.3", true),
+            ("server-3", false),
+            ("192.0.2.4", false),
+        ] {
+            assert_eq!(signs.iter().any(|sign| sign.is_called(name)), known, "{name}");
+        }
     }
 
     /// The clock of this server, or of the others, may be wrong by years: who signs is not forgotten.

@@ -185,8 +185,7 @@ fn judge(
         may: &may,
         is_api: &|name| {
             // Other servers of this cluster are behind other names.
-            let is_other = |address| servers.iter().any(|sign| sign.is_at(address));
-            pki.is_api_name(name) || name.parse().is_ok_and(is_other)
+            pki.names().contains(name) || servers.iter().any(|sign| sign.is_called(name))
         },
         addresses: &addresses,
         is_anothers: &|address, own| {
@@ -252,5 +251,42 @@ fn add(request: &mut Value, condition: &str, reason: &str, message: &str) {
     match status.get_mut("conditions").and_then(Value::as_array_mut) {
         Some(conditions) => conditions.push(condition),
         None => status["conditions"] = json!([condition]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::indoors::Foundation;
+
+    /// C-148: who shares the store is known by all its names, to every server.
+    #[tokio::test]
+    async fn c_148_no_node_becomes_another_server_of_this_cluster_by_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let pki = Pki::load_or_create(dir.path(), &[]).unwrap();
+        let indoors = Foundation::lay(dir.path()).await.unwrap().site().start().await.unwrap();
+        let names = ["server-2".to_owned(), "203.0.113.2".to_owned()].into();
+        let other = "192.0.2.2:6443".parse().unwrap();
+        signs::give(indoors.server.store(), other, &names, false).await.unwrap();
+        for (node, address, is_server) in [
+            ("server-3", "192.0.2.3", false),
+            ("server-2", "192.0.2.3", true),
+            ("server-3", "192.0.2.2", true),
+            ("server-3", "203.0.113.2", true),
+        ] {
+            let name = format!("system:node:{node}");
+            let request = json!({"spec": {"username": name, "groups": ["system:nodes"],
+                "usages": ["digital signature", "server auth"]}});
+            let asked = Asked {
+                name,
+                groups: vec!["system:nodes".into()],
+                dns: vec![node.into()],
+                ips: vec![address.parse().unwrap()],
+                ..Asked::default()
+            };
+            let verdict = judge(&indoors.server, &pki, &request, Signer::NodeServing, &Ok(asked));
+            let waits = matches!(verdict, Verdict::NotYet(_));
+            assert_eq!(waits, is_server, "{node} {address}: {verdict:?}");
+        }
     }
 }
