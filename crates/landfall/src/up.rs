@@ -109,8 +109,9 @@ async fn start_alone(
     let serving = Serving { shown: credentials.serving.clone(), ca: credentials.ca.clone() };
     let client = credentials.client.clone();
     let (dir, options) = (&options.data_dir, &options.node);
-    let node = agent::start(client, dir, options, &serving, precedence).await?;
+    // What is still missing comes while the agent works.
     tokio::spawn(credentials.renewing());
+    let node = agent::start(client, dir, options, &serving, precedence).await?;
     node.ready().await;
     Ok(node)
 }
@@ -180,8 +181,7 @@ async fn renew<E: std::error::Error>(
 ) {
     let next = || -> Result<tls::Validity, String> {
         let made = sign().map_err(|error| error.to_string())?;
-        shown.replace(&made.certificate, &made.key).map_err(|error| error.to_string())?;
-        Ok(shown.life())
+        shown.replace(&made.certificate, &made.key).map_err(|error| error.to_string())
     };
     tls::keep("node's serving", shown.life(), || std::future::ready(next())).await;
 }
@@ -246,7 +246,8 @@ const LOGGED: &str = "warn,node::images::progress=info";
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("LANDFALL_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(LOGGED));
-    let terminal = std::io::stderr().is_terminal();
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(terminal);
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|said| !said.is_empty());
+    let colours = std::io::stderr().is_terminal() && !plain;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours);
     log.with_writer(std::io::stderr).init();
 }

@@ -31,6 +31,8 @@ pub const STEPS_KIND: &str = "TerminationSteps";
 
 /// The actor that takes requests.
 pub const SERVER: &str = "server";
+/// Who wanted a removal of which no request is written, or none so far.
+pub const UNKNOWN: &str = "an unknown user";
 
 /// Names of objects have at most this many characters.
 const NAME_MAX: usize = 253;

@@ -5,7 +5,8 @@
 //!
 //! Whom to trust is in the token: its third part is the fingerprint of the cluster's authority, which
 //! the server shows in its chain. Everything is kept in the data directory, so a second start needs
-//! no token. [`Credentials::renewing`] replaces both certificates before they end.
+//! no token, and nobody's approval either. [`Credentials::renewing`] replaces both certificates before
+//! they end.
 
 mod authority;
 mod credentials;
@@ -154,16 +155,16 @@ fn not_known(server: &str, error: JoinError) -> JoinError {
 
 async fn client_certificate(client: &Client, name: &str) -> Result<(String, String), JoinError> {
     let signer = "kubernetes.io/kube-apiserver-client-kubelet";
-    signed(client, name, &[], signer, "client auth").await
+    ask(client, name, &[], signer, "client auth").await?.answered(client).await
 }
 
-async fn serving_certificate(
+async fn ask_for_serving(
     client: &Client,
     name: &str,
     addresses: &[IpAddr],
-) -> Result<(String, String), JoinError> {
+) -> Result<Asked, JoinError> {
     tell_addresses(client, name, addresses).await?;
-    signed(client, name, addresses, "kubernetes.io/kubelet-serving", "server auth").await
+    ask(client, name, addresses, "kubernetes.io/kubelet-serving", "server auth").await
 }
 
 /// A machine may have moved since its Node was written, and a node gets a certificate only for the
@@ -187,14 +188,21 @@ async fn tell_addresses(
     Ok(())
 }
 
-/// Makes a key, asks for a certificate of the node's name, waits for it. Answers (key, certificate).
-async fn signed(
+/// A request for a certificate that was made, and the key that it is for.
+struct Asked {
+    key: String,
+    request: String,
+    signer: &'static str,
+}
+
+/// Makes a key, and asks for a certificate of the node's name.
+async fn ask(
     client: &Client,
     name: &str,
     addresses: &[IpAddr],
-    signer: &str,
+    signer: &'static str,
     usage: &str,
-) -> Result<(String, String), JoinError> {
+) -> Result<Asked, JoinError> {
     let (key, request) = request(name, addresses, signer.ends_with("serving"))
         .map_err(|error| JoinError::Refused(format!("no key could be made: {error}")))?;
     let asked = CertificateSigningRequest {
@@ -208,24 +216,60 @@ async fn signed(
         status: None,
     };
     let asked = client.create(&asked).await?;
-    let name = asked.metadata.name.as_deref().unwrap_or_default();
-    let mut answered = std::pin::pin!(answer(client, name));
-    let answer = match timeout(SAID_AFTER, &mut answered).await {
-        Ok(answer) => answer,
-        Err(_) => {
-            let how = format!("kubectl certificate approve {name}");
-            tracing::warn!(signer, "a person has to approve this node's certificate: {how}");
-            let nobody = || format!("nobody approved the request {name} ({signer}) with `{how}`");
-            timeout(SIGNED_WITHIN, answered).await.map_err(|_| JoinError::Refused(nobody()))?
-        }
-    };
-    Ok((key, answer?))
+    Ok(Asked { key, request: asked.metadata.name.unwrap_or_default(), signer })
 }
 
+impl Asked {
+    /// Answers (key, certificate).
+    async fn answered(&self, client: &Client) -> Result<(String, String), JoinError> {
+        match self.at_once(client).await {
+            Some(answer) => answer,
+            None => self.by_a_person(client).await,
+        }
+    }
+
+    /// None: a person has to say yes, and is told how.
+    async fn at_once(&self, client: &Client) -> Option<Result<(String, String), JoinError>> {
+        match timeout(SAID_AFTER, self.answer(client)).await {
+            Ok(answer) => Some(answer),
+            Err(_) => {
+                let (signer, how) = (self.signer, self.how());
+                tracing::warn!(signer, "a person has to approve this node's certificate: {how}");
+                None
+            }
+        }
+    }
+
+    async fn by_a_person(&self, client: &Client) -> Result<(String, String), JoinError> {
+        timeout(SIGNED_WITHIN, self.answer(client)).await.map_err(|_| {
+            let (request, signer, how) = (&self.request, self.signer, self.how());
+            let nobody = format!("nobody approved the request {request} ({signer}) with `{how}`");
+            JoinError::Refused(nobody)
+        })?
+    }
+
+    async fn answer(&self, client: &Client) -> Result<(String, String), JoinError> {
+        Ok((self.key.clone(), answer(client, &self.request).await?))
+    }
+
+    fn how(&self) -> String {
+        format!("kubectl certificate approve {}", self.request)
+    }
+}
+
+/// For as long as it takes; the caller knows how long that may be.
 async fn answer(client: &Client, request: &str) -> Result<String, JoinError> {
     let key = ObjectKey::cluster(request);
     loop {
-        let request = client.get::<CertificateSigningRequest>(&key).await?;
+        let request = match client.get::<CertificateSigningRequest>(&key).await {
+            Ok(request) => request,
+            Err(error) if may_pass(&error) => {
+                tracing::debug!(%error, "the request for a certificate cannot be read now");
+                tokio::time::sleep(ASK_AGAIN).await;
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
         let status = request.status.unwrap_or_default();
         if let Some(certificate) = status.certificate {
             return String::from_utf8(certificate.0)
@@ -238,6 +282,11 @@ async fn answer(client: &Client, request: &str) -> Result<String, JoinError> {
         }
         tokio::time::sleep(ASK_AGAIN).await;
     }
+}
+
+/// The server is away, restarts or is busy: whoever waits for a person goes on waiting.
+fn may_pass(error: &client::Error) -> bool {
+    error.status().is_none_or(|status| status.code == 429 || status.code >= 500)
 }
 
 /// A fresh key, and a request for `system:node:<name>` in `system:nodes`.
@@ -300,6 +349,41 @@ mod tests {
         assert_eq!(split("a.b").unwrap(), ("a.b", None));
         assert_eq!(split("a.b.c").unwrap(), ("a.b", Some("c")));
         assert!(split("ab").unwrap_err().to_string().contains("landfall token create"));
+    }
+
+    /// Answers these, one after the other.
+    fn saying(answers: Vec<(u16, serde_json::Value)>) -> Client {
+        let mut answers = answers.into_iter();
+        Client::in_process(tower::service_fn(move |_: http::Request<kube::client::Body>| {
+            let answer = answers.next().map(|(code, said)| {
+                let body = http_body_util::Full::new(bytes::Bytes::from(said.to_string()));
+                http::Response::builder().status(code).body(body).unwrap()
+            });
+            std::future::ready(answer.ok_or("nobody is there"))
+        }))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_a_certificate_outlives_a_server_that_restarts() {
+        let refused = |code: u16| {
+            let said = json!({"kind": "Status", "apiVersion": "v1", "metadata": {},
+                "status": "Failure", "message": "no", "reason": "x", "code": code});
+            (code, said)
+        };
+        let csr = |status: serde_json::Value| {
+            let spec = json!({"request": "", "signerName": "s"});
+            (200, json!({"metadata": {"name": "a"}, "spec": spec, "status": status}))
+        };
+        let signed = csr(json!({"certificate": BASE64.encode("PEM")}));
+        let odd = (200, json!("half an ans"));
+        let told = [csr(json!({})), refused(503), odd, refused(429), refused(500), signed];
+        assert_eq!(answer(&saying(told.into()), "a").await.unwrap(), "PEM");
+        for code in [401, 403, 404] {
+            let told = saying(vec![csr(json!({})), refused(code)]);
+            assert!(matches!(answer(&told, "a").await, Err(JoinError::Api(_))), "{code}");
+        }
+        let gone = timeout(SIGNED_WITHIN, answer(&saying(Vec::new()), "a")).await;
+        assert!(gone.is_err(), "the caller decides for how long");
     }
 
     #[test]

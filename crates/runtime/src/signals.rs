@@ -9,7 +9,7 @@ pub(crate) fn signal_number(name: &str) -> Result<i32> {
     let plain = upper.strip_prefix("SIG").unwrap_or(&upper);
     let real_time = |base: i32, rest: &str| match rest {
         "" => Some(base),
-        rest => rest.parse::<i32>().ok().map(|offset| base + offset),
+        rest => rest.parse::<i32>().ok().and_then(|offset| base.checked_add(offset)),
     };
     let found = if let Ok(number) = plain.parse::<i32>() {
         Some(number)
@@ -34,7 +34,7 @@ mod tests {
         for (name, number) in [("SIGTERM", 15), ("usr1", 10), ("9", 9), ("SIGRTMIN+3", 37)] {
             assert_eq!(signal_number(name).unwrap(), number, "{name}");
         }
-        for name in ["SIGNOPE", "0", "99", "RTMIN+x"] {
+        for name in ["SIGNOPE", "0", "99", "RTMIN+x", "SIGRTMIN+2147483647"] {
             assert!(signal_number(name).is_err(), "{name}");
         }
     }

@@ -65,7 +65,7 @@ impl Foundation {
         };
         let memory = Memory::default();
         let indoors = Indoors::open(&keys, &memory)?;
-        let own = OwnService::new(&indoors.server, ADDRESS, false);
+        let own = OwnService::new(&indoors.server, ADDRESS, keys.pki.names(), false);
         let stored = upkeep::store_what_is_missing(&indoors.server, &own, true).await;
         stored.map_err(Error::Bootstrap)?;
         let policy = indoors.server.policy();
@@ -82,7 +82,7 @@ impl Site {
     pub async fn start(&mut self) -> Result<Indoors, Error> {
         let laid = &self.foundation.0;
         let indoors = Indoors::open(&laid.keys, &self.memory)?;
-        let own = Arc::new(OwnService::new(&indoors.server, ADDRESS, false));
+        let own = Arc::new(OwnService::new(&indoors.server, ADDRESS, laid.keys.pki.names(), false));
         if std::mem::take(&mut self.fresh) {
             indoors.server.set_policy(Policy::clone(&laid.policy));
         } else {

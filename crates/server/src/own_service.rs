@@ -37,6 +37,8 @@ pub(crate) struct OwnService {
     server: Server,
     /// Where this server is.
     address: SocketAddr,
+    /// What clients know it by.
+    names: BTreeSet<String>,
     /// Other servers may use the same store.
     shared: bool,
     /// One look at a time, and none after the server has left.
@@ -50,8 +52,14 @@ struct State {
 }
 
 impl OwnService {
-    pub(crate) fn new(server: &Server, address: SocketAddr, shared: bool) -> OwnService {
-        OwnService { server: server.clone(), address, shared, state: Mutex::default() }
+    pub(crate) fn new(
+        server: &Server,
+        address: SocketAddr,
+        names: &BTreeSet<String>,
+        shared: bool,
+    ) -> OwnService {
+        let (server, names) = (server.clone(), names.clone());
+        OwnService { server, address, names, shared, state: Mutex::default() }
     }
 
     pub(crate) fn is_shared(&self) -> bool {
@@ -74,11 +82,15 @@ impl OwnService {
             return Ok(());
         }
         let began = Instant::now();
-        let signed = signs::give(self.server.store(), self.address, false).await;
+        let signed = self.give_sign(false).await;
         if signed.is_err() || began.elapsed() > signs::EVERY {
             state.signs.excuse(Instant::now());
         }
         signed
+    }
+
+    async fn give_sign(&self, gone: bool) -> Result<(), String> {
+        signs::give(self.server.store(), self.address, &self.names, gone).await
     }
 
     /// Gives signs and looks at those of others, for as long as the server runs.
@@ -92,8 +104,17 @@ impl OwnService {
             if let Err(error) = done {
                 tracing::warn!(error, "the other servers do not hear of this one");
             }
-            signs::forget_old(self.server.store()).await;
+            self.forget_old().await;
         }
+    }
+
+    async fn forget_old(&self) {
+        let store = self.server.store();
+        let old = {
+            let state = self.state.lock().await;
+            state.signs.old(&signs::read(store), Instant::now(), clock::now())
+        };
+        signs::forget(store, old).await;
     }
 
     /// At an orderly stop, while requests are still answered: from now on others are asked.
@@ -104,7 +125,7 @@ impl OwnService {
             if !self.shared {
                 return Ok(()); // Nobody can ask before the next start.
             }
-            signs::give(self.server.store(), self.address, true).await?;
+            self.give_sign(true).await?;
             let mut others = self.servers(&mut state.signs);
             others.remove(&self.address);
             match others.is_empty() {

@@ -115,7 +115,7 @@ impl Pki {
         if leaves.serving.certificate != before.serving.certificate {
             self.shown.replace(&chain(&leaves.serving, &self.authority), &leaves.serving.key)?;
         }
-        if is_old(self.caller.life()) {
+        if self.caller.life().is_none_or(is_old) {
             let caller = backends::caller(&self.authority)?;
             self.caller.replace(&caller.certificate, &caller.key)?;
         }
@@ -209,9 +209,9 @@ impl Pki {
         &self.admin_token
     }
 
-    /// Whether clients would take the bearer of this name or address for this server.
-    pub(crate) fn is_api_name(&self, name: &str) -> bool {
-        self.names.contains(name)
+    /// Clients would take the bearer of these names and addresses for this server.
+    pub(crate) fn names(&self) -> &BTreeSet<String> {
+        &self.names
     }
 
     pub fn admin(&self) -> Identity {

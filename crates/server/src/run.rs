@@ -121,7 +121,7 @@ pub async fn start(config: Config) -> Result<Running, Error> {
     });
     let controllers = config.controllers.then(|| pki.clone());
     let shared = matches!(config.store, StoreChoice::Etcd(_));
-    let own = Arc::new(OwnService::new(&server, outside, shared));
+    let own = Arc::new(OwnService::new(&server, outside, pki.names(), shared));
     let stored = upkeep::store_what_is_missing(&server, &own, controllers.is_some());
     stored.await.map_err(Error::Bootstrap)?;
     upkeep::attend(&server, &own, controllers);

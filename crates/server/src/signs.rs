@@ -2,12 +2,12 @@
 //!
 //! Clocks of different machines are not compared, except roughly for a sign that is seen for the first
 //! time: a server is there while its sign keeps changing. A sign outlives its server for a while, so that
-//! it is known where servers were (`signing`).
+//! it is known where servers were (`signing`), and is not forgotten by the clock alone.
 
 use crate::object::{Store, Stored as _};
 use api::value::ValueExt as _;
 use jiff::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -23,6 +23,8 @@ const FRESH: Duration = Duration::from_secs(15);
 /// How old a sign may seem that is seen for the first time; clocks differ.
 const RECENT: Duration = Duration::from_secs(60);
 const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 3600);
+/// And for how long this server must have seen that it does not change: a clock may be wrong by months.
+const STILL: Duration = Duration::from_secs(3600);
 
 /// As it is stored.
 #[derive(Debug, Clone)]
@@ -33,6 +35,16 @@ pub(crate) struct Sign {
     at: Timestamp,
     /// It said goodbye.
     gone: bool,
+    /// Names and addresses that clients know its server by. Older servers do not tell theirs.
+    names: Vec<String>,
+}
+
+impl Sign {
+    /// Whether clients know its server by this name or address, or knew it so not long ago.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        let is_at = |address: IpAddr| address == self.address.ip();
+        name.parse().is_ok_and(is_at) || self.names.iter().any(|own| own == name)
+    }
 }
 
 pub(crate) fn read(store: &Store) -> Vec<Sign> {
@@ -40,31 +52,32 @@ pub(crate) fn read(store: &Store) -> Vec<Sign> {
     let signs = stored.iter().filter_map(|stored| {
         let sign = stored.value();
         let (address, at) = (stored.name().parse().ok()?, sign.text(&["at"]).parse().ok()?);
-        Some(Sign { address, revision: stored.revision(), at, gone: sign["gone"] == true })
+        let names = sign["names"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let names = names.map(str::to_owned).collect();
+        Some(Sign { address, revision: stored.revision(), at, gone: sign["gone"] == true, names })
     });
     signs.collect()
 }
 
-pub(crate) async fn give(store: &Store, address: SocketAddr, gone: bool) -> Result<(), String> {
+pub(crate) async fn give(
+    store: &Store,
+    address: SocketAddr,
+    names: &BTreeSet<String>,
+    gone: bool,
+) -> Result<(), String> {
     let name = address.to_string();
     let before = store.get(COLLECTION, &name);
     let expect = before.map_or(Expect::Absent, |before| Expect::Revision(before.revision()));
     let mut bytes = b"{\"metadata\":{\"resourceVersion\":\"".to_vec();
     let revision_at = bytes.len();
-    let rest = json!({"at": clock::now_rfc3339(), "gone": gone}).to_string();
+    let rest = json!({"at": clock::now_rfc3339(), "gone": gone, "names": names}).to_string();
     bytes.extend_from_slice(format!("\"}},{}", &rest[1..]).as_bytes());
     write(store, name, expect, Change::Put(Draft { bytes, revision_at })).await
 }
 
-/// Whether a server is at that address, or was not long ago.
-pub(crate) fn is_server(store: &Store, address: IpAddr) -> bool {
-    read(store).iter().any(|sign| sign.address.ip() == address)
-}
-
 /// So that servers that never come back do not fill the store.
-pub(crate) async fn forget_old(store: &Store) {
-    let old = |sign: &Sign| age(sign, clock::now()) > REMEMBERED;
-    for sign in read(store).into_iter().filter(old) {
+pub(crate) async fn forget(store: &Store, old: Vec<Sign>) {
+    for sign in old {
         let expect = Expect::Revision(sign.revision);
         if let Err(error) = write(store, sign.address.to_string(), expect, Change::Delete).await {
             tracing::warn!(error, "an old sign of life stays for now");
@@ -90,6 +103,8 @@ pub(crate) struct Signs(BTreeMap<SocketAddr, Seen>);
 
 struct Seen {
     revision: u64,
+    /// Since when it is that revision.
+    since: Instant,
     /// When it was seen to change, while that is not too long ago.
     changed: Option<Instant>,
 }
@@ -107,10 +122,11 @@ impl Signs {
         for sign in stored {
             let seen = self.0.entry(sign.address).or_insert_with(|| Seen {
                 revision: sign.revision,
+                since: now,
                 changed: (age(sign, time) <= RECENT).then_some(now),
             });
             if seen.revision != sign.revision {
-                *seen = Seen { revision: sign.revision, changed: Some(now) };
+                *seen = Seen { revision: sign.revision, since: now, changed: Some(now) };
             }
             seen.changed = seen.changed.filter(|at| !sign.gone && now.duration_since(*at) < FRESH);
             if seen.changed.is_some() {
@@ -118,6 +134,17 @@ impl Signs {
             }
         }
         fresh
+    }
+
+    /// Those that nobody needs any more.
+    pub(crate) fn old(&self, stored: &[Sign], now: Instant, time: Timestamp) -> Vec<Sign> {
+        let still = |sign: &Sign| {
+            self.0.get(&sign.address).is_some_and(|seen| {
+                seen.revision == sign.revision && now.duration_since(seen.since) >= STILL
+            })
+        };
+        let old = stored.iter().filter(|sign| age(sign, time) > REMEMBERED && still(sign));
+        old.cloned().collect()
     }
 
     /// For whoever was there, the time begins anew.
@@ -134,13 +161,16 @@ mod tests {
 
     fn sign(last: u8, revision: u64, age: i64, gone: bool) -> Sign {
         let at = Timestamp::from_second(1_800_000_000 - age).unwrap();
-        Sign { address: (([192, 0, 2, last]), 6443).into(), revision, at, gone }
+        Sign { address: (([192, 0, 2, last]), 6443).into(), revision, at, gone, names: Vec::new() }
+    }
+
+    fn stamp() -> Timestamp {
+        Timestamp::from_second(1_800_000_000).unwrap()
     }
 
     /// Who is fresh at that second, by the last number of the address.
     fn fresh(signs: &mut Signs, start: Instant, second: u64, stored: &[Sign]) -> Vec<u8> {
-        let time = Timestamp::from_second(1_800_000_000).unwrap();
-        let there = signs.fresh(stored, start + Duration::from_secs(second), time);
+        let there = signs.fresh(stored, start + Duration::from_secs(second), stamp());
         there.iter().map(|address| last(address.ip())).collect()
     }
 
@@ -186,5 +216,54 @@ mod tests {
         assert_eq!(fresh(&mut signs, start, 56, &stored), [0_u8; 0]);
         signs.excuse(start + Duration::from_secs(57));
         assert_eq!(fresh(&mut signs, start, 58, &stored), [0_u8; 0]);
+    }
+
+    #[tokio::test]
+    async fn a_sign_says_what_its_server_is_called_and_an_old_one_where_it_is() {
+        let store = Store::open_memory(&store::Memory::default(), crate::run::store_options());
+        let names = BTreeSet::from(["server-2".to_owned(), "203.0.113.2".to_owned()]);
+        give(&store, "192.0.2.2:6443".parse().unwrap(), &names, false).await.unwrap();
+        let start = b"{\"metadata\":{\"resourceVersion\":\"";
+        let rest = b"\"},\"at\":\"2026-01-02T03:04:05Z\",\"gone\":false}";
+        let draft = Draft { bytes: [&start[..], rest].concat(), revision_at: start.len() };
+        let put = Change::Put(draft);
+        write(&store, "192.0.2.3:6443".into(), Expect::Absent, put).await.unwrap();
+        let signs = read(&store);
+        for (name, known) in [
+            ("server-2", true),
+            ("203.0.113.2", true),
+            ("192.0.2.2", true),
+            ("192.0.2.3", true),
+            ("server-3", false),
+            ("192.0.2.4", false),
+        ] {
+            assert_eq!(signs.iter().any(|sign| sign.is_called(name)), known, "{name}");
+        }
+    }
+
+    /// The clock of this server, or of the others, may be wrong by years: who signs is not forgotten.
+    #[test]
+    fn a_sign_is_forgotten_when_it_is_old_and_was_seen_not_to_change_for_an_hour() {
+        const DAY: i64 = 24 * 3600;
+        let (start, mut signs) = (Instant::now(), Signs::default());
+        let mut look = |second: u64, stored: &[Sign]| {
+            let (now, time) = (start + Duration::from_secs(second), stamp());
+            signs.fresh(stored, now, time);
+            let old = signs.old(stored, now, time);
+            old.iter().map(|sign| last(sign.address.ip())).collect::<Vec<_>>()
+        };
+        let stored = |revision| {
+            [
+                sign(1, 10, 31 * DAY, true),
+                sign(2, 11, 29 * DAY, true),
+                sign(3, revision, 400 * DAY, false),
+                sign(4, revision + 1, -400 * DAY, false),
+            ]
+        };
+        assert_eq!(look(0, &stored(12)), [0_u8; 0], "just seen");
+        for second in (5..3600).step_by(5) {
+            assert_eq!(look(second, &stored(12 + second)), [0_u8; 0], "{second}");
+        }
+        assert_eq!(look(3600, &stored(3612)), [1]);
     }
 }

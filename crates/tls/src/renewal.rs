@@ -54,28 +54,35 @@ pub fn due(life: Validity, chance: f64) -> Timestamp {
 }
 
 /// Has a certificate renewed for as long as it is polled. `renew` makes the next one, sees to it that
-/// it is shown, and answers how long it is good for. `whose` is for the log.
-pub async fn keep<Renewed, Why>(whose: &str, first: Validity, mut renew: impl FnMut() -> Renewed)
-where
+/// it is shown, and answers how long it is good for. Without a `first` one that is at once. `whose` is
+/// for the log.
+pub async fn keep<Renewed, Why>(
+    whose: &str,
+    first: Option<Validity>,
+    mut renew: impl FnMut() -> Renewed,
+) where
     Renewed: Future<Output = Result<Validity, Why>>,
     Why: std::fmt::Display,
 {
     let mut life = first;
     loop {
-        until(due(life, clock::fraction())).await;
+        if let Some(life) = life {
+            until(due(life, clock::fraction())).await;
+        }
         let mut wait = RETRY_FIRST;
-        life = loop {
+        let next = loop {
             match renew().await {
                 Ok(life) => break life,
                 Err(why) => {
-                    let ends = life.until;
-                    tracing::warn!(%why, %ends, "the {whose} certificate could not be renewed");
+                    let ends = life.map(|life| tracing::field::display(life.until));
+                    tracing::warn!(%why, ends, "the {whose} certificate could not be renewed");
                     tokio::time::sleep(wait).await;
                     wait = (wait * 2).min(RETRY_MAX);
                 }
             }
         };
-        tracing::info!(until = %life.until, "the {whose} certificate was renewed");
+        tracing::info!(until = %next.until, "the {whose} certificate was renewed");
+        life = Some(next);
         tokio::time::sleep(REST).await;
     }
 }
@@ -133,7 +140,7 @@ mod tests {
                 }
             }
         };
-        let kept = keep("node's client", life(0, 100 * DAY), renew);
+        let kept = keep("node's client", Some(life(0, 100 * DAY)), renew);
         let _ = tokio::time::timeout(Duration::from_secs(365 * 24 * 3600), kept).await;
         let asked = asked.into_inner();
         let within = |at: i64, from: i64, days: i64| {
@@ -147,5 +154,19 @@ mod tests {
         assert_eq!(asked[6] - asked[5], 60, "one without a life is replaced, but not at once");
         asked[6..].windows(2).for_each(|pair| within(pair[1], pair[0], 30));
         assert!(asked.len() > 14, "{asked:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_none_asks_at_once() {
+        clock::simulate(Timestamp::from_second(EPOCH).unwrap(), 7);
+        let asked = RefCell::new(Vec::new());
+        let renew = || {
+            let at = clock::now().as_second() - EPOCH;
+            asked.borrow_mut().push(at);
+            std::future::ready(Ok::<_, String>(life(at, at + 30 * DAY)))
+        };
+        let kept = keep("node's serving", None, renew);
+        let _ = tokio::time::timeout(Duration::from_secs(3600), kept).await;
+        assert_eq!(asked.into_inner(), [0]);
     }
 }

@@ -1,9 +1,10 @@
 //! The certificate that a process shows, and its replacement while it runs.
 //!
-//! Every handshake shows what is newest; connections that stand are not touched.
+//! Every handshake shows what is newest; connections that stand are not touched. As long as there is
+//! nothing to show, handshakes fail.
 
 use crate::{Error, Validity, certificates};
-use arc_swap::ArcSwap;
+use arc_swap::ArcSwapOption;
 use rustls::client::ResolvesClientCert;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -12,7 +13,7 @@ use rustls_pki_types::pem::PemObject as _;
 use std::sync::Arc;
 
 pub struct Shown {
-    current: ArcSwap<Current>,
+    current: ArcSwapOption<Current>,
 }
 
 struct Current {
@@ -24,18 +25,29 @@ impl Shown {
     /// Both in PEM. The first certificate is ours; others are shown along with it.
     pub fn new(certificate: &str, key: &str) -> Result<Arc<Shown>, Error> {
         let current = Current::read(certificate, key)?;
-        Ok(Arc::new(Shown { current: ArcSwap::from_pointee(current) }))
+        Ok(Arc::new(Shown { current: ArcSwapOption::from_pointee(current) }))
     }
 
-    /// From the next handshake on. What cannot be used changes nothing.
-    pub fn replace(&self, certificate: &str, key: &str) -> Result<(), Error> {
-        self.current.store(Arc::new(Current::read(certificate, key)?));
-        Ok(())
+    /// For one who has to wait for the first certificate.
+    pub fn nothing_yet() -> Arc<Shown> {
+        Arc::new(Shown { current: ArcSwapOption::empty() })
     }
 
-    /// How long what is shown now is good for.
-    pub fn life(&self) -> Validity {
-        self.current.load().life
+    /// From the next handshake on. What cannot be used changes nothing. Answers how long it is good for.
+    pub fn replace(&self, certificate: &str, key: &str) -> Result<Validity, Error> {
+        let current = Current::read(certificate, key)?;
+        let life = current.life;
+        self.current.store(Some(Arc::new(current)));
+        Ok(life)
+    }
+
+    /// How long what is shown now is good for; None while nothing is.
+    pub fn life(&self) -> Option<Validity> {
+        self.current.load().as_ref().map(|current| current.life)
+    }
+
+    fn key(&self) -> Option<Arc<CertifiedKey>> {
+        self.current.load().as_ref().map(|current| current.key.clone())
     }
 }
 
@@ -53,17 +65,17 @@ impl Current {
 
 impl ResolvesServerCert for Shown {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.current.load().key.clone())
+        self.key()
     }
 }
 
 impl ResolvesClientCert for Shown {
     fn resolve(&self, _: &[&[u8]], _: &[rustls::SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        Some(self.current.load().key.clone())
+        self.key()
     }
 
     fn has_certs(&self) -> bool {
-        true
+        self.current.load().is_some()
     }
 }
 

@@ -81,6 +81,21 @@ fn what_is_replaced_is_shown_from_the_next_handshake_on() {
     assert_eq!(shake(&server, &client).unwrap(), saw("server 2", "client 2"));
 }
 
+/// Who waits for its first certificate cannot be talked to, and can from the moment it has it.
+#[test]
+fn without_a_certificate_no_handshake_succeeds() {
+    let authority = Authority::new();
+    let (serving, calling) = (Shown::nothing_yet(), shown(&authority.issue("client")));
+    assert_eq!(serving.life(), None);
+    let server = Arc::new(tls::server_config(serving.clone(), &authority.pem, &[]).unwrap());
+    let client = Arc::new(tls::client_config(calling, &authority.pem).unwrap());
+    assert!(shake(&server, &client).is_err());
+    let (certificate, key) = authority.issue("server");
+    let life = serving.replace(&certificate, &key).unwrap();
+    assert_eq!(serving.life(), Some(life));
+    assert_eq!(shake(&server, &client).unwrap(), ("server".into(), Some("client".into())));
+}
+
 /// a certificate of another authority is refused, not taken for nobody.
 #[test]
 fn strangers_are_refused_and_nobody_is_welcome() {

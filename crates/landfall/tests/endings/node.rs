@@ -71,7 +71,6 @@ impl Node {
         self.kubectl.ok(&format!("kubectl get pod {pod} -o jsonpath='{path}'"))
     }
 
-    /// Follows all pods from now on.
     /// What `kubectl get terminations` says of a pod.
     pub(crate) fn record(&self, pod: &str) -> Value {
         let all: Value =
@@ -80,6 +79,7 @@ impl Node {
         all.find(|one| one["pod"]["name"] == pod).expect("it is recorded").clone()
     }
 
+    /// Follows all pods from now on.
     pub(crate) fn watch(&self) -> Watch {
         let list: Value = serde_json::from_str(&self.kubectl.ok("kubectl get --raw /api/v1/pods"))
             .expect("a list of pods");

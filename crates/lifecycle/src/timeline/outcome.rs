@@ -129,11 +129,13 @@ impl Termination {
         text
     }
 
+    /// The first who is known; else that somebody was.
     fn forced_by(&self) -> Option<&str> {
-        self.steps.iter().find_map(|step| match &step.what {
+        let mut all = self.steps.iter().filter_map(|step| match &step.what {
             What::UnsafeByRequest { by } => Some(by.as_str()),
             _ => None,
-        })
+        });
+        all.clone().find(|by| *by != super::UNKNOWN).or_else(|| all.next())
     }
 
     /// What somebody who looks for lost requests would want to know (W-35).

@@ -87,7 +87,22 @@ fn an_ending_comes_out_as_its_steps_say() {
     let begins = (1, NODE, "", seen("Deleted"));
     let term = (2, NODE, "app", signal("SIGTERM"));
     let forced = (3, SERVER, "", UnsafeByRequest { by: "admin".into() });
+    let unknown = (2, SERVER, "", UnsafeByRequest { by: UNKNOWN.into() });
     for (story, steps, outcome, confirmed, summary) in [
+        (
+            "forced, by whom is not known",
+            vec![unknown.clone(), (3, SERVER, "", Removed)],
+            Outcome::Forced,
+            false,
+            "unsafe by request of an unknown user: may still run",
+        ),
+        (
+            "forced, by whom is told a moment later",
+            vec![asked.clone(), unknown, (2, SERVER, "", Removed), forced.clone()],
+            Outcome::Forced,
+            false,
+            "unsafe by request of admin: may still run",
+        ),
         ("nothing but the request", vec![asked.clone()], Outcome::Ending, false, ""),
         (
             "exits in time",

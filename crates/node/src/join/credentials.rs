@@ -2,8 +2,12 @@
 //! without a restart (C-148 to C-150).
 //!
 //!     due ──▶ CSR with what is still good ──▶ files ──▶ client and endpoint take the new one
+//!
+//! An agent that starts takes what is in the files. If that is no longer good it asks, but waits only a
+//! moment: pods need their agent more than its endpoint, and a person may have to say yes (C-148). Until
+//! then the endpoint refuses every handshake, as a kubelet's does.
 
-use super::{JoinError, client_certificate, kubeconfig_text, serving_certificate, write};
+use super::{Asked, JoinError, ask_for_serving, client_certificate, kubeconfig_text, write};
 use client::{Client, Renewable};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -11,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tls::{Shown, Validity};
 use tokio::time::sleep;
+use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
 /// A server that does not answer is asked again after this long.
 const ANSWER_AGAIN: Duration = Duration::from_secs(1);
@@ -24,6 +29,8 @@ pub struct Credentials {
     pub ca: String,
     whose: Whose,
     own: Option<Own>,
+    /// A serving certificate for which nobody has said yes so far.
+    asked: Option<Asked>,
 }
 
 /// The node, as its certificates name it, and where they are kept.
@@ -41,33 +48,61 @@ pub(super) struct Own {
 }
 
 impl Credentials {
-    /// With a serving certificate for the addresses of today. A node that has joined waits for its
-    /// server: it may be that it is just the network, or that both were restarted.
+    /// With the serving certificate of the last start, or one that was signed at once, or none so far.
     pub(super) async fn complete(
         client: Client,
         ca: String,
         whose: Whose,
         own: Option<Own>,
     ) -> Result<Credentials, JoinError> {
-        let (key, certificate) = loop {
-            match serving(&client, &whose).await {
-                Err(JoinError::Api(error)) if own.is_some() && error.status().is_none() => {
+        let kept = whose.kept(&ca);
+        let mut credentials = Credentials {
+            serving: kept.clone().unwrap_or_else(Shown::nothing_yet),
+            client,
+            ca,
+            whose,
+            own,
+            asked: None,
+        };
+        if kept.is_none() {
+            let asked = credentials.ask_for_serving().await?;
+            match asked.at_once(&credentials.client).await {
+                Some(answer) => {
+                    credentials.take(answer?)?;
+                }
+                None => credentials.asked = Some(asked),
+            }
+        }
+        Ok(credentials)
+    }
+
+    /// A node that has joined waits for its server: it may be that it is just the network, or that both
+    /// were restarted.
+    async fn ask_for_serving(&self) -> Result<Asked, JoinError> {
+        loop {
+            match self.whose.ask_for_serving(&self.client).await {
+                Err(JoinError::Api(error)) if self.own.is_some() && error.status().is_none() => {
                     tracing::warn!("no answer yet: {}", Chain(error.into()));
                     sleep(ANSWER_AGAIN).await;
                 }
-                asked => break asked?,
+                asked => return asked,
             }
-        };
-        let serving = Shown::new(&certificate, &key)?;
-        Ok(Credentials { client, serving, ca, whose, own })
+        }
     }
 
     /// Replaces both certificates whenever they are due, for as long as this is polled.
     pub async fn renewing(self) {
-        let serving = tls::keep("node's serving", self.serving.life(), || self.renew_serving());
+        let serving = async {
+            if let Some(asked) = &self.asked
+                && let Err(why) = self.approved(asked).await
+            {
+                tracing::warn!(%why, "this node has no serving certificate");
+            }
+            tls::keep("node's serving", self.serving.life(), || self.renew_serving()).await;
+        };
         let client = async {
             if let Some(own) = &self.own
-                && let Some(life) = own.life().await
+                && let life @ Some(_) = own.life().await
             {
                 tls::keep("node's client", life, || self.renew_client(own)).await;
             }
@@ -76,9 +111,19 @@ impl Credentials {
     }
 
     async fn renew_serving(&self) -> Result<Validity, Chain> {
-        let (key, certificate) = serving(&self.client, &self.whose).await?;
-        self.serving.replace(&certificate, &key)?;
-        Ok(self.serving.life())
+        let asked = self.whose.ask_for_serving(&self.client).await?;
+        Ok(self.take(asked.answered(&self.client).await?)?)
+    }
+
+    async fn approved(&self, asked: &Asked) -> Result<Validity, Chain> {
+        Ok(self.take(asked.by_a_person(&self.client).await?)?)
+    }
+
+    /// Keeps a serving certificate, and shows it from now on.
+    fn take(&self, (key, certificate): (String, String)) -> Result<Validity, JoinError> {
+        write(&self.whose.key(), key.as_bytes())?;
+        write(&self.whose.certificate(), certificate.as_bytes())?;
+        Ok(self.serving.replace(&certificate, &key)?)
     }
 
     async fn renew_client(&self, own: &Own) -> Result<Validity, Chain> {
@@ -98,12 +143,47 @@ impl Own {
     }
 }
 
-/// Asks for a serving certificate and keeps it. Answers (key, certificate).
-async fn serving(client: &Client, whose: &Whose) -> Result<(String, String), JoinError> {
-    let (key, certificate) = serving_certificate(client, &whose.name, &whose.addresses).await?;
-    write(&whose.dir.join("serving.key"), key.as_bytes())?;
-    write(&whose.dir.join("serving.crt"), certificate.as_bytes())?;
-    Ok((key, certificate))
+impl Whose {
+    fn key(&self) -> PathBuf {
+        self.dir.join("serving.key")
+    }
+
+    fn certificate(&self) -> PathBuf {
+        self.dir.join("serving.crt")
+    }
+
+    async fn ask_for_serving(&self, client: &Client) -> Result<Asked, JoinError> {
+        ask_for_serving(client, &self.name, &self.addresses).await
+    }
+
+    /// What was shown before a restart, if it has not ended and still is for this node. One that is due is
+    /// good enough: renewing it is begun at once.
+    fn kept(&self, ca: &str) -> Option<Arc<Shown>> {
+        let certificate = std::fs::read_to_string(self.certificate()).ok()?;
+        let key = std::fs::read_to_string(self.key()).ok()?;
+        let shown = Shown::new(&certificate, &key).ok()?;
+        let good = shown.life().is_some_and(|life| !life.has_ended(clock::now()))
+            && self.is_for_us(&certificate, ca) == Some(true);
+        good.then_some(shown)
+    }
+
+    /// Signed by this authority, for our name and all addresses of today. None if it cannot be read.
+    fn is_for_us(&self, certificate: &str, ca: &str) -> Option<bool> {
+        let (chain, authorities) =
+            (tls::certificates(certificate).ok()?, tls::certificates(ca).ok()?);
+        let (_, leaf) = X509Certificate::from_der(chain.first()?).ok()?;
+        let signed = authorities.iter().any(|authority| {
+            X509Certificate::from_der(authority)
+                .is_ok_and(|(_, by)| leaf.verify_signature(Some(by.public_key())).is_ok())
+        });
+        let names = &leaf.subject_alternative_name().ok()??.value.general_names;
+        let named = names.contains(&GeneralName::DNSName(&self.name));
+        let is_named = |ip: &IpAddr| match ip {
+            IpAddr::V4(ip) => names.contains(&GeneralName::IPAddress(&ip.octets())),
+            IpAddr::V6(ip) => names.contains(&GeneralName::IPAddress(&ip.octets())),
+        };
+        Some(signed && named && self.addresses.iter().all(is_named))
+    }
 }
 
 /// An error with what caused it, for the log.
@@ -193,12 +273,12 @@ mod tests {
         let credentials = complete.unwrap();
         let shown = credentials.serving.clone();
         let renewing = tokio::spawn(credentials.renewing());
-        let (mut serving, mut calling) = (shown.life(), life_in(&kubeconfig).await);
+        let (mut serving, mut calling) = (shown.life().unwrap(), life_in(&kubeconfig).await);
         for _ in 0..3 {
             // In the middle of the window's end and the end of the certificate.
             tokio::time::advance(365 * DAY * 95 / 100).await;
             serving = wait("another serving certificate", async || {
-                Some(shown.life()).filter(|life| *life != serving)
+                shown.life().filter(|life| *life != serving)
             })
             .await;
             calling = wait("another client certificate", async || {
@@ -217,7 +297,7 @@ mod tests {
 
     /// C-148: on the API server's own machine a person has to say yes, and may take their time.
     #[tokio::test(start_paused = true)]
-    async fn a_node_waits_for_the_person_who_approves_its_certificate() {
+    async fn a_node_begins_without_the_certificate_that_a_person_has_to_approve_and_keeps_it() {
         clock::simulate(jiff::Timestamp::new(1_800_000_000, 0).unwrap(), 3);
         let dir = tempfile::tempdir().unwrap();
         let running = server(&dir.path().join("server")).await;
@@ -225,19 +305,50 @@ mod tests {
             Client::in_process(running.server.door(User::authenticated(name, &[group])))
         };
         let (node, admin) = (user("system:node:n1", "system:nodes"), user("a", "system:masters"));
-        let here = [running.address.ip()];
-        let asking = tokio::spawn(async move { serving_certificate(&node, "n1", &here).await });
+        let ca = running.node_credentials("n1", &[]).unwrap().ca_certificate;
+        let start = async |ca: &str, address: IpAddr| {
+            let (name, dir) = ("n1".into(), dir.path().into());
+            let whose = Whose { name, addresses: vec![address], dir };
+            Credentials::complete(node.clone(), ca.into(), whose, None).await.unwrap()
+        };
+        let requests = async || {
+            let all = client::Selection::default();
+            admin.list::<CertificateSigningRequest>(&all).await.unwrap()
+        };
+        let (here, before) = (running.address.ip(), clock::now());
+        let first = start(&ca, here).await;
+        assert!(clock::now().duration_since(before).as_secs() < 10, "its pods need not wait");
+        let shown = first.serving.clone();
+        assert_eq!(shown.life(), None);
+        let renewing = tokio::spawn(first.renewing());
         tokio::time::sleep(Duration::from_secs(10 * 60)).await;
-        let all = client::Selection::default();
-        let mut all = admin.list::<CertificateSigningRequest>(&all).await.unwrap();
-        assert_eq!(all.len(), 1);
+        let mut asked = requests().await;
+        assert_eq!((asked.len(), shown.life()), (1, None));
         let condition =
             serde_json::json!({"type": "Approved", "status": "True", "reason": "ByHand"});
         let status = serde_json::json!({"conditions": [condition]});
-        all[0].status = Some(serde_json::from_value(status).unwrap());
-        admin.update_subresource(&all[0], "approval").await.unwrap();
-        let (_, certificate) = asking.await.unwrap().unwrap();
-        assert!(!Validity::of_pem(&certificate).unwrap().has_ended(clock::now()));
+        asked[0].status = Some(serde_json::from_value(status).unwrap());
+        admin.update_subresource(&asked[0], "approval").await.unwrap();
+        let life = wait("the certificate", async || shown.life()).await;
+        renewing.abort();
+
+        let again = start(&ca, here).await;
+        assert_eq!((again.serving.life(), requests().await.len()), (Some(life), 1), "a restart");
+        let elsewhere = tempfile::tempdir().unwrap();
+        let other = server(elsewhere.path()).await;
+        let others = other.node_credentials("n1", &[]).unwrap().ca_certificate;
+        let there: IpAddr = "10.0.0.9".parse().unwrap();
+        for (what, ca, address, days) in [
+            ("of another cluster", &others, here, 0),
+            ("for where it was", &ca, there, 0),
+            ("has ended", &ca, there, 366),
+        ] {
+            let count = requests().await.len();
+            tokio::time::advance(days * DAY).await;
+            assert_ne!(start(ca, address).await.serving.life(), Some(life), "{what}");
+            assert_eq!(requests().await.len(), count + 1, "{what}");
+        }
+        other.stop().await;
         running.stop().await;
     }
 }

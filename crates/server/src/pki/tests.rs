@@ -257,7 +257,7 @@ async fn a_server_that_runs_for_years_renews_what_it_shows() {
     let config = pki.server_config().unwrap();
     let old_admin = pki.admin();
     assert!(!pki.renew().unwrap(), "all is new");
-    let lives = |pki: &Pki| [pki.shown.life(), pki.caller.life()].map(|life| life.until);
+    let lives = |pki: &Pki| [pki.shown.life(), pki.caller.life()].map(|life| life.unwrap().until);
     let before = lives(&pki);
     tokio::time::advance(LEAF_LIFETIME - LEAF_RENEWAL + DAY).await;
     assert!(pki.renew().unwrap(), "the kubeconfig is another one");

@@ -14,6 +14,10 @@ use api::value::ValueExt as _;
 use serde_json::Value;
 use std::net::IpAddr;
 
+/// A node has a name and a few addresses. Each is looked for at all others, so whoever wants more asks a
+/// person.
+const NAMES_MAX: usize = 64;
+
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// With this message.
@@ -76,6 +80,9 @@ fn serving(requester: &User, asked: &Asked, around: &Surroundings) -> Verdict {
     let Some(own) = own else {
         return Verdict::Leave(format!("{:?} is not the node it asks for", requester.name));
     };
+    if asked.names().count() > NAMES_MAX {
+        return Verdict::Leave(format!("it has more than {NAMES_MAX} names and addresses"));
+    }
     // The Node may not be there yet: a new one gets its certificate first.
     let addresses = (around.addresses)(own);
     let is_own = |name: &str| match name.parse::<IpAddr>() {
@@ -248,6 +255,18 @@ mod tests {
             let named = format!("system:node:{name}");
             assert!(matches!(serving(&named, asked(&named, &[name], &[])), Verdict::NotYet(_)));
         }
+    }
+
+    #[test]
+    fn a_serving_certificate_for_very_many_addresses_is_left_to_a_person() {
+        let new = "system:node:new";
+        let addresses: Vec<String> = (1..=64).map(|last| format!("198.51.100.{last}")).collect();
+        let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+        let good =
+            Verdict::Approve("Auto approving kubelet serving certificate of the node itself.");
+        assert_eq!(serving(new, asked(new, &["new"], &addresses[..63])), good);
+        let many = Verdict::Leave("it has more than 64 names and addresses".into());
+        assert_eq!(serving(new, asked(new, &["new"], &addresses)), many);
     }
 
     #[test]

@@ -24,6 +24,8 @@ use base64::prelude::BASE64_STANDARD;
 use pending::Pending;
 use request::Asked;
 use serde_json::{Value, json};
+use std::cell::LazyCell;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -175,30 +177,41 @@ fn judge(
         let node = server.store().get("nodes", name)?;
         Some(approval::addresses(&node.value()))
     };
+    // Both are looked up once, however many names are asked for, and only if somebody wants to know.
+    let servers = LazyCell::new(|| signs::read(server.store()));
+    let wanted = asked.as_ref().map_or(&[][..], |asked| &asked.ips);
+    let others = LazyCell::new(|| others(server.store(), wanted));
     let around = Surroundings {
         may: &may,
         is_api: &|name| {
             // Other servers of this cluster are behind other names.
-            let is_other = |address| signs::is_server(server.store(), address);
-            pki.is_api_name(name) || name.parse().is_ok_and(is_other)
+            pki.names().contains(name) || servers.iter().any(|sign| sign.is_called(name))
         },
         addresses: &addresses,
-        is_anothers: &|address, own| is_anothers(server.store(), address, own),
+        is_anothers: &|address, own| {
+            others.get(&address).is_some_and(|nodes| nodes.iter().any(|node| node != own))
+        },
     };
     approval::judge(request, signer, asked, &around)
 }
 
-/// Whether a Node of another name says that it is there.
-fn is_anothers(store: &Store, address: IpAddr, own: &str) -> bool {
-    let text = address.to_string();
+/// Which Nodes say that they are at one of these addresses.
+fn others(store: &Store, wanted: &[IpAddr]) -> BTreeMap<IpAddr, Vec<String>> {
+    let texts: Vec<String> = wanted.iter().map(IpAddr::to_string).collect();
     // An IPv4 address has one spelling, so that most Nodes need not be decoded.
+    let decode = wanted.iter().any(IpAddr::is_ipv6);
     let may_be = |node: &Object| {
         let node = str::from_utf8(node.as_slice()).unwrap_or_default();
-        address.is_ipv6() || node.contains(&text)
+        decode || texts.iter().any(|text| node.contains(text))
     };
+    let mut there = BTreeMap::<IpAddr, Vec<String>>::new();
     let (_, nodes) = store.list("nodes", "", None);
-    let mut others = nodes.iter().filter(|node| node.name() != own && may_be(node));
-    others.any(|node| approval::addresses(&node.value()).contains(&address))
+    for node in nodes.iter().filter(|node| may_be(node)) {
+        for address in approval::addresses(&node.value()) {
+            there.entry(address).or_default().push(node.name().to_owned());
+        }
+    }
+    there
 }
 
 fn issue(pki: &Pki, request: &mut Value, asked: &Asked) {
@@ -238,5 +251,42 @@ fn add(request: &mut Value, condition: &str, reason: &str, message: &str) {
     match status.get_mut("conditions").and_then(Value::as_array_mut) {
         Some(conditions) => conditions.push(condition),
         None => status["conditions"] = json!([condition]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::indoors::Foundation;
+
+    /// C-148: who shares the store is known by all its names, to every server.
+    #[tokio::test]
+    async fn c_148_no_node_becomes_another_server_of_this_cluster_by_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let pki = Pki::load_or_create(dir.path(), &[]).unwrap();
+        let indoors = Foundation::lay(dir.path()).await.unwrap().site().start().await.unwrap();
+        let names = ["server-2".to_owned(), "203.0.113.2".to_owned()].into();
+        let other = "192.0.2.2:6443".parse().unwrap();
+        signs::give(indoors.server.store(), other, &names, false).await.unwrap();
+        for (node, address, is_server) in [
+            ("server-3", "192.0.2.3", false),
+            ("server-2", "192.0.2.3", true),
+            ("server-3", "192.0.2.2", true),
+            ("server-3", "203.0.113.2", true),
+        ] {
+            let name = format!("system:node:{node}");
+            let request = json!({"spec": {"username": name, "groups": ["system:nodes"],
+                "usages": ["digital signature", "server auth"]}});
+            let asked = Asked {
+                name,
+                groups: vec!["system:nodes".into()],
+                dns: vec![node.into()],
+                ips: vec![address.parse().unwrap()],
+                ..Asked::default()
+            };
+            let verdict = judge(&indoors.server, &pki, &request, Signer::NodeServing, &Ok(asked));
+            let waits = matches!(verdict, Verdict::NotYet(_));
+            assert_eq!(waits, is_server, "{node} {address}: {verdict:?}");
+        }
     }
 }

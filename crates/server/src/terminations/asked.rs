@@ -1,21 +1,22 @@
 //! What a deletion of a pod is in its record: who asked, through what, and how long it was given.
 //!
 //! Written after the deletion is stored and before it is acknowledged; that a removal is unsafe, before it
-//! is done. A pod without a node has no
-//! processes to end and no record; a static pod's mirror is only a shadow, and has none either.
+//! is done. In between the node may write the status of a pod that was given no time, and so remove it: by
+//! whose wish is not known then, and is told as soon as the deletion is written. A pod without a node has
+//! no processes to end and no record; a static pod's mirror is only a shadow, and has none either.
 
 use super::{append, find};
 use crate::call::Call;
 use api::value::ValueExt;
 use jiff::Timestamp;
-use lifecycle::timeline::{self, Request, SERVER, Stamp, Step, Subject, Termination, What};
+use lifecycle::timeline::{
+    self, Request, SERVER, Stamp, Step, Subject, Termination, UNKNOWN, What,
+};
 use serde_json::Value;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const SCHEDULER: &str = "system:kube-scheduler";
 const CONTROLLERS: &str = "system:kube-controller-manager";
-/// Of whom no record tells: the server died before it was written.
-const UNKNOWN: &str = "an unknown user";
 /// Controllers that upstream runs under accounts of their own.
 const ACCOUNTS: &str = "system:serviceaccount:kube-system:";
 
@@ -107,14 +108,7 @@ pub(crate) async fn removed(call: &Call, pod: &Value) {
 async fn record(call: &Call, subject: &Subject, now: Stamp, steps: Vec<What>) {
     let steps = |record: &Termination| {
         let first = record.next_sequence(SERVER);
-        let gone = record.steps.iter().any(|step| step.what == What::Removed);
-        let told =
-            record.steps.iter().any(|step| matches!(step.what, What::UnsafeByRequest { .. }));
-        let new = steps.iter().filter(|what| match what {
-            What::Removed => !gone,
-            What::UnsafeByRequest { .. } => !told,
-            _ => true,
-        });
+        let new = steps.iter().filter(|what| is_news(record, what));
         let numbered = new.cloned().zip(first..);
         numbered.map(|(what, sequence)| step(now, sequence, what)).collect()
     };
@@ -122,6 +116,18 @@ async fn record(call: &Call, subject: &Subject, now: Stamp, steps: Vec<What>) {
     if let Err(error) = append(&call.server, namespace, subject, steps).await {
         let (pod, why) = (&subject.name, error.to_string());
         tracing::warn!(namespace, pod, why, "a step of an ending was not recorded");
+    }
+}
+
+fn is_news(record: &Termination, what: &What) -> bool {
+    let mut known = record.steps.iter().map(|step| &step.what);
+    match what {
+        What::Removed => !known.any(|known| *known == What::Removed),
+        What::UnsafeByRequest { by } => !known.any(|known| match known {
+            What::UnsafeByRequest { by: before } => before != UNKNOWN || by == UNKNOWN,
+            _ => false,
+        }),
+        _ => true,
     }
 }
 
@@ -197,4 +203,32 @@ fn through(call: &Call, subject: &Subject) -> String {
 fn agent(call: &Call) -> String {
     let agent = call.headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok());
     agent.unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// T-EDGE-13
+    #[test]
+    fn who_is_known_is_told_also_after_an_unknown_user_and_nobody_twice() {
+        let by = |by: &str| What::UnsafeByRequest { by: by.into() };
+        for (before, what, news) in [
+            (vec![], by("admin"), true),
+            (vec![], by(UNKNOWN), true),
+            (vec![by(UNKNOWN), What::Removed], by("admin"), true),
+            (vec![by(UNKNOWN), What::Removed], by(UNKNOWN), false),
+            (vec![by("admin")], by("another"), false),
+            (vec![by("admin")], by(UNKNOWN), false),
+            (vec![by(UNKNOWN), by("admin")], by("another"), false),
+            (vec![by("admin")], What::Removed, true),
+            (vec![by("admin"), What::Removed], What::Removed, false),
+        ] {
+            let subject = Subject { name: "web".into(), uid: "u".into(), ..Subject::default() };
+            let mut record = Termination::new("default", subject, "r", clock::now());
+            let steps = before.iter().cloned().zip(0..);
+            record.append(steps.map(|(what, n)| step(stamp(), n, what)).collect::<Vec<_>>());
+            assert_eq!(is_news(&record, &what), news, "{before:?}, {what:?}");
+        }
+    }
 }

@@ -183,8 +183,9 @@ pub(crate) async fn delete_one(call: &Call, name: &str, options: &Options) -> Re
                 let asked = Asked::now(options.grace);
                 match write::write(call, name, expect, Some(&object)).await {
                     Ok(marked) if then_remove => {
-                        // The record is on the disk before the removal: no crash loses who asked and
-                        // keeps that it was done.
+                        // The record is on the disk before our removal. Should a write of the node come
+                        // first and remove it, or the server die here, it is called unsafe all the
+                        // same: by whom is told here, if it lives (`terminations::removing`).
                         terminations::marked(call, &old, &object, asked).await;
                         return second_write(call, name, marked, &object, options).await;
                     }

@@ -32,6 +32,7 @@ pub(crate) fn rules(kind: &str) -> Rules {
                 cron.object("status");
             },
             validate: cron_job::validate,
+            validate_update: cron_job::validate_update,
             name: NameRule::Own,
             generation: Generation::Spec,
             ..Rules::NONE

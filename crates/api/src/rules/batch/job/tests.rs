@@ -154,9 +154,38 @@ fn a_92_wrong_cron_jobs_are_refused_in_upstreams_words() {
             json!({"timeZone": ""}),
             &["spec.timeZone: Invalid value: \"\": timeZone must be nil or non-empty string"],
         ),
+        (
+            json!({"timeZone": "Mars/Olympus"}),
+            &["spec.timeZone: Invalid value: \"Mars/Olympus\": unknown time zone Mars/Olympus"],
+        ),
     ];
     for (more, expected) in cases {
         assert_eq!(said("CronJob", &cron(more.clone())), *expected, "{more}");
+    }
+}
+
+/// Upstream: `validateCronJobSpec` looks at the zone on create, and when it changes.
+#[test]
+fn a_92_a_cron_job_that_is_stored_keeps_its_time_zone() {
+    let update = |old: Value, new: Value| {
+        let [old, mut new] = [old, new].map(cron);
+        new["metadata"]["resourceVersion"] = "7".into();
+        let mut errors = Errors::default();
+        (rules("CronJob").validate)(&At::root(&new), &mut errors);
+        (rules("CronJob").validate_update)(&At::root(&new), &At::root(&old), &mut errors);
+        errors.iter().map(|error| error.field.clone()).collect::<Vec<_>>()
+    };
+    let (mars, berlin) =
+        (json!({"timeZone": "Mars/Olympus"}), json!({"timeZone": "Europe/Berlin"}));
+    let kept = json!({"timeZone": "Mars/Olympus", "suspend": true});
+    for (old, new, refused) in [
+        (&mars, &kept, &[][..]),
+        (&mars, &berlin, &[]),
+        (&mars, &json!({}), &[]),
+        (&berlin, &mars, &["spec.timeZone"]),
+        (&json!({}), &mars, &["spec.timeZone"]),
+    ] {
+        assert_eq!(update(old.clone(), new.clone()), refused, "{old} -> {new}");
     }
 }
 
@@ -165,6 +194,8 @@ fn a_92_wrong_cron_jobs_are_refused_in_upstreams_words() {
 fn a_75_a_cron_jobs_name_leaves_room_for_its_jobs() {
     let mut cron = cron(json!({}));
     cron["metadata"]["name"] = json!("c".repeat(53));
-    let said = said("CronJob", &cron);
-    assert!(said[0].ends_with("must be no more than 52 characters"), "{said:?}");
+    let new = said("CronJob", &cron);
+    assert!(new[0].ends_with("must be no more than 52 characters"), "{new:?}");
+    cron["metadata"]["resourceVersion"] = "7".into();
+    assert!(said("CronJob", &cron).is_empty(), "it was taken once");
 }
