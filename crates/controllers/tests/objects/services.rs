@@ -104,6 +104,7 @@ async fn t_net_1_t_net_2_t_net_10_w_13_an_ending_pod_leaves_endpoints_and_stays_
     cluster.client.patch_merge::<Pod>(&key("default", "b"), &relabel).await.unwrap();
     slices_say(&slices, "web", &[]).await;
 
+    // T-NET-12: one by its name, the other by its owner.
     cluster.delete::<Service>(&web).await;
     endpoints.gone(&web).await;
     slices.all(|all| all.iter().all(|s| s.metadata.generate_name.as_deref() != Some("web-"))).await;
