@@ -33,6 +33,8 @@ pub(crate) struct Host {
 struct Now {
     life: Arc<Life>,
     downtime: Duration,
+    /// One has died, and the next has not begun.
+    away: bool,
 }
 
 /// What all lives of an agent share.
@@ -74,7 +76,8 @@ impl Host {
                 _ => node::GraceAfterRestart::Kept,
             },
         };
-        let now = Arc::new(Mutex::new(Now { life: Life::new(), downtime: Duration::ZERO }));
+        let now =
+            Arc::new(Mutex::new(Now { life: Life::new(), downtime: Duration::ZERO, away: false }));
         let task = tokio::spawn(live(place, now.clone()));
         Host { name, line, now, task }
     }
@@ -98,6 +101,11 @@ impl Host {
 }
 
 impl Host {
+    /// Nobody is there who could do anything, and the cluster may not have noticed yet.
+    pub(crate) fn is_away(&self) -> bool {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner).away
+    }
+
     /// It will not crash after all.
     pub(crate) fn spare(&self) {
         self.now.lock().unwrap_or_else(PoisonError::into_inner).life.spare();
@@ -112,7 +120,11 @@ impl Drop for Host {
 
 async fn live(place: Place, now: Arc<Mutex<Now>>) {
     for number in 1.. {
-        let life = now.lock().unwrap_or_else(PoisonError::into_inner).life.clone();
+        let life = {
+            let mut now = now.lock().unwrap_or_else(PoisonError::into_inner);
+            now.away = false;
+            now.life.clone()
+        };
         let agent = Agent { node: place.name.as_str().into(), life: number };
         place.book.write(What::Agent { agent: agent.clone(), lives: true });
         tokio::select! {
@@ -124,6 +136,7 @@ async fn live(place: Place, now: Arc<Mutex<Now>>) {
         let downtime = {
             let mut now = now.lock().unwrap_or_else(PoisonError::into_inner);
             now.life = Life::new();
+            now.away = true;
             now.downtime
         };
         tokio::time::sleep(downtime).await;

@@ -291,6 +291,10 @@ async fn become_whole(cluster: &Cluster) {
 }
 
 async fn missing(cluster: &Cluster) -> Option<String> {
+    // Its pods may yet be given up, though all is well so far.
+    if let Some(host) = cluster.hosts.iter().find(|host| host.is_away()) {
+        return Some(format!("nobody runs on {}", host.name));
+    }
     if !cluster.book.ask(|judge| judge.is_quiet()) {
         return Some("something still ends".to_owned());
     }

@@ -76,6 +76,11 @@ fn seeds_that_broke_a_rule_once_keep_it() {
             6519,
             "T-NODE-76: a pod that was removed while an agent started was neither swept up nor ended",
         ),
+        (
+            "identity",
+            6817,
+            "the story was over while an agent was still away, and then its pods were given up",
+        ),
     ] {
         let told = sim::run(&ground, scenario(name), seed, &Options::default()).unwrap();
         assert!(told.violation.is_none(), "{once}: {:?}", told.violation);

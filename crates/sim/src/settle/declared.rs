@@ -11,6 +11,10 @@ use std::collections::BTreeSet;
 
 /// None: nothing is missing.
 pub(super) async fn missing(cluster: &Cluster) -> Option<String> {
+    // Its pods may yet be given up, though all is well so far.
+    if let Some(host) = cluster.hosts.iter().find(|host| host.is_away()) {
+        return Some(format!("nobody runs on {}", host.name));
+    }
     if !cluster.book.ask(|judge| judge.is_quiet()) {
         return Some("something still ends".to_owned());
     }
