@@ -7,7 +7,12 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 /// Names that upstream chose before there were rules for names.
-const AS_UPSTREAM: &[&str] = &["kubelet_evictions", "kubelet_preemptions"];
+const AS_UPSTREAM: &[&str] = &[
+    "endpoint_slice_controller_changes",
+    "endpoint_slice_controller_syncs",
+    "kubelet_evictions",
+    "kubelet_preemptions",
+];
 
 /// N-171, N-182, A-57, T-NODE-47: pods that run and pods that ended are seen in the figures, and all of
 /// it is text that Prometheus takes.
