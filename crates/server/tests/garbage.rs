@@ -30,7 +30,9 @@ use tower::Service as _;
 /// Panics anywhere in the process, also in tasks that nobody waits for.
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
-const UPSTREAMS_500: [&str; 3] = [
+const UPSTREAMS_500: [&str; 4] = [
+    // A watch from a version that is no number.
+    "strconv.ParseUint: parsing",
     "resourceVersion should not be set on objects to be created",
     "failed to create typed patch object",
     "does not contain declared merge key",

@@ -161,3 +161,11 @@ fn endpoint_port(cluster: &Cluster) -> u16 {
 pub(crate) fn parse<K: serde::de::DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).unwrap()
 }
+
+/// A port that nobody listens on, and nobody will as long as the socket is kept.
+pub(crate) fn dead_port() -> (tokio::net::TcpSocket, u16) {
+    let held = tokio::net::TcpSocket::new_v4().unwrap();
+    held.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let port = held.local_addr().unwrap().port();
+    (held, port)
+}

@@ -1,6 +1,6 @@
 //! Port-forward with kubectl: 1.32 tunnels SPDY in a WebSocket, 1.20 speaks SPDY.
 
-use crate::cluster::{Cluster, PATIENCE};
+use crate::cluster::{Cluster, PATIENCE, dead_port};
 use crate::shell::shells;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -66,7 +66,7 @@ async fn a_240_kubectl_port_forward_carries_several_connections_at_once() {
 async fn n_166_a_port_nobody_listens_on_is_an_error_of_that_connection() {
     let cluster = Cluster::start().await;
     cluster.pod("p", &["c"], "").await;
-    let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (_held, dead) = dead_port();
     for shell in shells(&cluster) {
         let mut forwarding =
             shell.spawn(&format!("port-forward --address=127.0.0.1 pod/p :{dead} 2>&1"));

@@ -1,6 +1,6 @@
 //! exec and attach with kubectl: 1.32 speaks WebSocket v5, 1.20 SPDY.
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, dead_port};
 use crate::shell::shells;
 use serde_json::json;
 
@@ -101,8 +101,7 @@ async fn n_165_attach_ends_with_the_container_and_carries_input_if_it_has_some()
 async fn n_13_a_node_that_does_not_answer_is_named() {
     let cluster = Cluster::start().await;
     cluster.pod("p", &["c"], "").await;
-    // Nobody listens there: it was ours a moment ago.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (_held, port) = dead_port();
     cluster.point_node_at(port).await;
     let refused = format!("dial tcp 127.0.0.1:{port}: connect: connection refused");
     for shell in shells(&cluster) {

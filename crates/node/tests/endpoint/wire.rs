@@ -2,7 +2,7 @@
 //! port-forward, and nodes/proxy.
 
 use crate::access::{connect, token_of};
-use crate::cluster::{Cluster, PATIENCE};
+use crate::cluster::{Cluster, PATIENCE, dead_port};
 use futures::{SinkExt as _, StreamExt as _};
 use http::{HeaderMap, Request, header};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -190,7 +190,7 @@ async fn a_241_ports_are_pairs_of_channels() {
     cluster.pod("p", &["c"], "").await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (_held, dead) = dead_port();
     let path = format!("{POD}/portforward?ports={port}&ports={dead}");
     let (mut socket, headers) = open(&cluster, &path, "v5.channel.k8s.io, v4.channel.k8s.io").await;
     assert_eq!(headers[header::SEC_WEBSOCKET_PROTOCOL], "v4.channel.k8s.io");
