@@ -6,6 +6,9 @@
 //!
 //! `cache/contents.rs` holds objects and indexes and says what changed; `cache/follow.rs` lists and
 //! watches; `cache/changes.rs` tells those who want to know. Objects are shared, never copied.
+//!
+//! Only this file knows the Rust type of the kind. Behind it objects are `dyn AnyObject`, so that following
+//! and indexing is compiled once, not once per kind.
 
 mod changes;
 mod contents;
@@ -14,11 +17,15 @@ mod follow;
 
 pub use changes::Changes;
 
+use crate::object::{AnyObject, known, known_ref, version_number};
 use crate::queue::Key;
 use crate::read::Selection;
 use crate::{Client, Object, ObjectKey, Queue};
 use changes::Listeners;
 use contents::Contents;
+use follow::Followed;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use std::marker::PhantomData;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -30,19 +37,20 @@ const CATCH_UP_MAX: Duration = Duration::from_secs(5);
 
 /// A handle on a cache. Cheap to clone. Following ends when the last handle is dropped.
 pub struct Cache<K: Object> {
-    shared: Arc<Shared<K>>,
+    shared: Arc<Shared>,
     _follower: Arc<Follower>,
+    kind: PhantomData<fn() -> K>,
 }
 
-pub(crate) struct Shared<K: Object> {
-    contents: RwLock<Contents<K>>,
-    listeners: Listeners<K>,
+struct Shared {
+    contents: RwLock<Contents>,
+    listeners: Listeners,
     progress: watch::Sender<Progress>,
 }
 
 /// How far the cache has come.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Progress {
+struct Progress {
     /// The first list is in.
     synced: bool,
     /// Everything up to here has been seen.
@@ -55,10 +63,16 @@ pub struct CacheBuilder<K: Object> {
     kind: K::DynamicType,
     which: Selection,
     metadata_only: bool,
-    contents: Contents<K>,
+    contents: Contents,
 }
 
 struct Follower(JoinHandle<()>);
+
+impl Follower {
+    fn start(client: Client, followed: Followed, shared: Arc<Shared>) -> Follower {
+        Follower(tokio::spawn(follow::follow(client, followed, shared)))
+    }
+}
 
 impl Drop for Follower {
     fn drop(&mut self) {
@@ -99,25 +113,16 @@ impl<K: Object> CacheBuilder<K> {
         name: &'static str,
         keys: impl Fn(&K) -> Vec<String> + Send + Sync + 'static,
     ) -> Self {
-        self.contents.add_index(name, Box::new(keys));
+        self.contents.add_index(name, Box::new(move |object| keys(known_ref(object))));
         self
     }
 
     /// Begins to follow. Needs a tokio runtime.
     pub fn start(self) -> Cache<K> {
-        let shared = Arc::new(Shared {
-            contents: RwLock::new(self.contents),
-            listeners: Listeners::default(),
-            progress: watch::Sender::default(),
-        });
-        let follow = follow::follow(
-            self.client,
-            self.kind,
-            self.which,
-            self.metadata_only,
-            Arc::clone(&shared),
-        );
-        Cache { shared, _follower: Arc::new(Follower(tokio::spawn(follow))) }
+        let followed = Followed::new::<K>(&self.kind, self.which, self.metadata_only);
+        let shared = Shared::new(self.contents);
+        let follower = Follower::start(self.client, followed, shared.clone());
+        Cache { shared, _follower: Arc::new(follower), kind: PhantomData }
     }
 }
 
@@ -146,9 +151,7 @@ impl<K: Object> Cache<K> {
 
     /// Returns once the first list is in. Until then there is nothing in the cache.
     pub async fn synced(&self) {
-        let mut progress = self.shared.progress.subscribe();
-        // We hold the sender, so it cannot be closed.
-        let _ = progress.wait_for(|progress| progress.synced).await;
+        self.shared.synced().await;
     }
 
     pub fn is_synced(&self) -> bool {
@@ -158,21 +161,19 @@ impl<K: Object> Cache<K> {
     /// Waits until the cache has seen what was written as `version`, so that a reconcile that follows
     /// its own writes does not do them twice. False if it took too long, or the version is none.
     pub async fn caught_up_with(&self, version: &str) -> bool {
-        let Some(wanted) = crate::object::version_number(version) else {
-            return false;
-        };
-        let mut progress = self.shared.progress.subscribe();
-        let seen = progress.wait_for(|progress| progress.version >= Some(wanted));
-        matches!(tokio::time::timeout(CATCH_UP_MAX, seen).await, Ok(Ok(_)))
+        match version_number(version) {
+            Some(version) => self.shared.reached(version).await,
+            None => false,
+        }
     }
 
     /// As [`Cache::caught_up_with`], for all of these, as they were answered by a write.
     pub async fn caught_up_with_all<'a>(&self, written: impl IntoIterator<Item = &'a K>) -> bool {
-        let versions = written.into_iter().filter_map(|object| {
-            crate::object::version_number(object.meta().resource_version.as_deref()?)
-        });
+        let versions = written
+            .into_iter()
+            .filter_map(|object| version_number(object.meta().resource_version.as_deref()?));
         match versions.max() {
-            Some(version) => self.caught_up_with(&version.to_string()).await,
+            Some(version) => self.shared.reached(version).await,
             None => true,
         }
     }
@@ -180,28 +181,21 @@ impl<K: Object> Cache<K> {
     /// As [`Cache::caught_up_with`], after a delete: until each of these is gone or going. Otherwise
     /// a reconcile would count them as living, and might choose others to delete as well.
     pub async fn caught_up_with_deletes(&self, deleted: &[Arc<K>]) -> bool {
-        let left = |object: &Arc<K>| {
-            self.get(&ObjectKey::of(object.as_ref())).is_some_and(|now| {
-                let going = now.meta().deletion_timestamp.is_some();
-                now.meta().uid == object.meta().uid && !going
-            })
-        };
-        let mut progress = self.shared.progress.subscribe();
-        let seen = progress.wait_for(|_| !deleted.iter().any(left));
-        matches!(tokio::time::timeout(CATCH_UP_MAX, seen).await, Ok(Ok(_)))
+        let deleted = deleted.iter().map(|object| object.clone() as Arc<dyn AnyObject>).collect();
+        self.shared.lost_all_of(deleted).await
     }
 
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
-        self.read(|contents| contents.get(key))
+        self.read(|contents| contents.get(key)).map(known)
     }
 
     /// Ordered by namespace and name, as everything that returns several.
     pub fn list(&self) -> Vec<Arc<K>> {
-        self.read(|contents| contents.all().cloned().collect())
+        all_known(self.shared.all())
     }
 
     pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
-        self.read(|contents| contents.in_namespace(namespace).cloned().collect())
+        all_known(self.read(|contents| contents.in_namespace(namespace).cloned().collect()))
     }
 
     /// Whether there is anything in the namespace. Costs the same however much it is.
@@ -216,12 +210,12 @@ impl<K: Object> Cache<K> {
     }
 
     pub fn controlled_by_uid(&self, uid: &str) -> Vec<Arc<K>> {
-        self.read(|contents| contents.by_index(contents::CONTROLLER, uid))
+        self.by_index(contents::CONTROLLER, uid)
     }
 
     /// Those for which the index `name` has `key`. There is nothing in an index that was not made.
     pub fn by_index(&self, name: &'static str, key: &str) -> Vec<Arc<K>> {
-        self.read(|contents| contents.by_index(name, key))
+        all_known(self.read(|contents| contents.by_index(name, key)))
     }
 
     /// How many [`Cache::by_index`] would return.
@@ -241,7 +235,8 @@ impl<K: Object> Cache<K> {
     /// several times before it is taken comes once.
     pub fn subscribe(&self) -> Changes {
         let (changes, sender) = changes::channel();
-        self.listen(move |key, _, _| sender.send(key));
+        let tell = move |key: &ObjectKey, _: Option<&K>, _: Option<&K>| sender.send(key);
+        self.listen(tell);
         changes
     }
 
@@ -304,32 +299,84 @@ impl<K: Object> Cache<K> {
         &self,
         listener: impl Fn(&ObjectKey, Option<&K>, Option<&K>) -> bool + Send + Sync + 'static,
     ) {
-        self.shared.listeners.add(Box::new(listener), || self.list());
+        let listener = move |key: &ObjectKey,
+                             before: Option<&dyn AnyObject>,
+                             after: Option<&dyn AnyObject>| {
+            listener(key, before.map(known_ref), after.map(known_ref))
+        };
+        self.shared.listeners.add(Box::new(listener), || self.shared.all());
     }
 
-    fn read<T>(&self, f: impl FnOnce(&Contents<K>) -> T) -> T {
-        f(&self.shared.contents.read().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    fn read<T>(&self, f: impl FnOnce(&Contents) -> T) -> T {
+        self.shared.read(f)
     }
 }
 
-impl<K: Object> Shared<K> {
+fn all_known<K: Object>(objects: Vec<Arc<dyn AnyObject>>) -> Vec<Arc<K>> {
+    objects.into_iter().map(known).collect()
+}
+
+impl Shared {
+    fn new(contents: Contents) -> Arc<Shared> {
+        Arc::new(Shared {
+            contents: RwLock::new(contents),
+            listeners: Listeners::default(),
+            progress: watch::Sender::default(),
+        })
+    }
+
+    fn read<T>(&self, f: impl FnOnce(&Contents) -> T) -> T {
+        f(&self.contents.read().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+
+    fn all(&self) -> Vec<Arc<dyn AnyObject>> {
+        self.read(|contents| contents.all().cloned().collect())
+    }
+
+    async fn synced(&self) {
+        let mut progress = self.progress.subscribe();
+        // We hold the sender, so it cannot be closed.
+        let _ = progress.wait_for(|progress| progress.synced).await;
+    }
+
+    /// False if it took too long.
+    async fn reached(&self, version: u64) -> bool {
+        let mut progress = self.progress.subscribe();
+        let seen = progress.wait_for(|progress| progress.version >= Some(version));
+        matches!(tokio::time::timeout(CATCH_UP_MAX, seen).await, Ok(Ok(_)))
+    }
+
+    /// Waits until each of these is gone or going. False if it took too long.
+    async fn lost_all_of(&self, deleted: Vec<Arc<dyn AnyObject>>) -> bool {
+        let left = |object: &Arc<dyn AnyObject>| {
+            let key = ObjectKey::named(object.metadata());
+            self.read(|contents| contents.get(&key)).is_some_and(|now| {
+                let going = now.metadata().deletion_timestamp.is_some();
+                now.metadata().uid == object.metadata().uid && !going
+            })
+        };
+        let mut progress = self.progress.subscribe();
+        let seen = progress.wait_for(|_| !deleted.iter().any(left));
+        matches!(tokio::time::timeout(CATCH_UP_MAX, seen).await, Ok(Ok(_)))
+    }
+
     /// Everything there is, as of `version`.
-    fn replace(&self, objects: Vec<K>, version: &str) {
+    fn replace(&self, objects: Vec<Arc<dyn AnyObject>>, version: &str) {
         self.change(|contents| contents.replace(objects));
         self.advance(version, true);
     }
 
-    fn put(&self, object: Arc<K>, version: &str) {
+    fn put(&self, object: Arc<dyn AnyObject>, version: &str) {
         self.change(|contents| contents.put(object).into_iter().collect());
         self.advance(version, false);
     }
 
-    fn remove(&self, object: &K, version: &str) {
-        self.change(|contents| contents.remove(&ObjectKey::of(object)).into_iter().collect());
+    fn remove(&self, object: &ObjectMeta, version: &str) {
+        self.change(|contents| contents.remove(&ObjectKey::named(object)).into_iter().collect());
         self.advance(version, false);
     }
 
-    fn change(&self, change: impl FnOnce(&mut Contents<K>) -> Vec<contents::Change<K>>) {
+    fn change(&self, change: impl FnOnce(&mut Contents) -> Vec<contents::Change>) {
         self.listeners.tell(|| {
             let mut contents =
                 self.contents.write().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -339,7 +386,7 @@ impl<K: Object> Shared<K> {
 
     /// Last of all, so that whoever waits for a version finds it in the contents and in the queues.
     fn advance(&self, version: &str, listed: bool) {
-        let version = crate::object::version_number(version);
+        let version = version_number(version);
         self.progress.send_if_modified(|progress| {
             let next = Progress { synced: progress.synced || listed, version };
             let changed = next != *progress;
@@ -351,7 +398,7 @@ impl<K: Object> Shared<K> {
 
 impl<K: Object> Clone for Cache<K> {
     fn clone(&self) -> Self {
-        Cache { shared: self.shared.clone(), _follower: self._follower.clone() }
+        Cache { shared: self.shared.clone(), _follower: self._follower.clone(), kind: PhantomData }
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Not here: what is asked through it (`read`, `write`).
 
+use crate::object::{Decoder, known};
 use crate::{Error, Object, Result, decoded};
 use arc_swap::ArcSwap;
 use base64::Engine;
@@ -10,7 +11,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use serde::de::DeserializeOwned;
+use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,29 +107,10 @@ impl Client {
         self.manager.as_deref()
     }
 
-    /// Asks, and reads the answer as a `T`. `doing` completes "failed to …".
-    pub(crate) async fn ask<T: DeserializeOwned>(
+    /// Sends a request and returns the text of the answer.
+    pub(crate) async fn send(
         &self,
-        doing: impl Fn() -> String,
-        request: Result<Request<Vec<u8>>, kube::core::request::Error>,
-    ) -> Result<T> {
-        let answer = self.ask_text(&doing, request).await?;
-        serde_json::from_str(&answer).map_err(|error| unreadable(&doing, error))
-    }
-
-    /// The same, for an object that caches of this process are about to hear of too.
-    pub(crate) async fn ask_shared<K: Object>(
-        &self,
-        doing: impl Fn() -> String,
-        request: Result<Request<Vec<u8>>, kube::core::request::Error>,
-    ) -> Result<Arc<K>> {
-        let answer = self.ask_text(&doing, request).await?;
-        decoded::object(answer.as_bytes()).map_err(|error| unreadable(&doing, error))
-    }
-
-    async fn ask_text(
-        &self,
-        doing: &impl Fn() -> String,
+        doing: &Doing<'_>,
         request: Result<Request<Vec<u8>>, kube::core::request::Error>,
     ) -> Result<String> {
         let request = request
@@ -140,7 +122,26 @@ impl Client {
     }
 }
 
-fn unreadable(doing: &impl Fn() -> String, error: serde_json::Error) -> Error {
+/// Completes "failed to …" when a request has failed.
+pub(crate) type Doing<'a> = dyn Fn() -> String + Send + Sync + 'a;
+
+/// Reads an answer as an object.
+pub(crate) fn decode<K: Object>(doing: &Doing<'_>, answer: &str) -> Result<K> {
+    K::decode(answer).map_err(|error| unreadable(doing, error))
+}
+
+/// As [`decode`], for an object that caches of this process are about to receive too.
+pub(crate) fn decode_shared<K: Object>(doing: &Doing<'_>, answer: &str) -> Result<Arc<K>> {
+    let object = decoded::object(answer, Decoder::of::<K>());
+    object.map(known).map_err(|error| unreadable(doing, error))
+}
+
+/// Reads an answer that is not an object.
+pub(crate) fn read<'a, T: Deserialize<'a>>(doing: &Doing<'_>, answer: &'a str) -> Result<T> {
+    serde_json::from_str(answer).map_err(|error| unreadable(doing, error))
+}
+
+pub(crate) fn unreadable(doing: &Doing<'_>, error: serde_json::Error) -> Error {
     Error::from_kube(doing(), kube::Error::SerdeError(error))
 }
 

@@ -10,6 +10,7 @@ use futures::{FutureExt, StreamExt};
 use std::any::Any;
 use std::fmt::Display;
 use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::time::Duration;
 
 /// When a key that went well is to be looked at again.
@@ -45,17 +46,35 @@ pub async fn run_controller<K, F, R, N, E>(
     reconcile: F,
 ) where
     K: Key,
-    F: Fn(K) -> R,
-    R: Future<Output = Result<N, E>>,
+    F: Fn(K) -> R + Sync,
+    R: Future<Output = Result<N, E>> + Send,
     N: Into<Next>,
     E: Display,
 {
-    tracing::debug!(controller = name, workers, "started");
     let reconcile = &reconcile;
-    let turn = |key: K| async move {
+    let turn = |key: K| -> Turn<'_> {
         // The call itself is in there too, so that its panic is caught as well.
-        let turn = async { reconcile(key.clone()).await };
-        let ended = AssertUnwindSafe(turn).catch_unwind().await;
+        let turn = async move {
+            let ended = reconcile(key).await;
+            ended.map(Into::into).map_err(|error| error.to_string())
+        };
+        Box::pin(turn)
+    };
+    run(name, queue, workers, &turn).await;
+}
+
+/// One reconcile. Boxed, so that the loop below is compiled once for all controllers.
+type Turn<'a> = Pin<Box<dyn Future<Output = Result<Next, String>> + Send + 'a>>;
+
+async fn run<'a, K: Key>(
+    name: &str,
+    queue: &Queue<K>,
+    workers: usize,
+    reconcile: &(dyn Fn(K) -> Turn<'a> + Sync),
+) {
+    tracing::debug!(controller = name, workers, "started");
+    let turn = |key: K| async move {
+        let ended = AssertUnwindSafe(reconcile(key.clone())).catch_unwind().await;
         settle(name, queue, key, ended);
     };
     // Of those under way only who has something to do is looked at, and one waits for the queue, not all.
@@ -74,16 +93,16 @@ pub async fn run_controller<K, F, R, N, E>(
     tracing::debug!(controller = name, "stopped");
 }
 
-fn settle<K: Key, N: Into<Next>, E: Display>(
+fn settle<K: Key>(
     name: &str,
     queue: &Queue<K>,
     key: K,
-    ended: Result<Result<N, E>, Box<dyn Any + Send>>,
+    ended: Result<Result<Next, String>, Box<dyn Any + Send>>,
 ) {
     match ended {
         Ok(Ok(next)) => {
             queue.forget(&key);
-            if let Next::After(delay) = next.into() {
+            if let Next::After(delay) = next {
                 queue.add_after(key.clone(), delay);
             }
         }
@@ -113,9 +132,13 @@ mod tests {
     use tokio::time::{Instant, sleep};
 
     /// Runs a controller until `seconds` have passed, then shuts it down.
-    async fn run_for<R, N>(seconds: u64, queue: &Queue<u8>, workers: usize, f: impl Fn(u8) -> R)
-    where
-        R: Future<Output = Result<N, String>>,
+    async fn run_for<R, N>(
+        seconds: u64,
+        queue: &Queue<u8>,
+        workers: usize,
+        f: impl Fn(u8) -> R + Sync,
+    ) where
+        R: Future<Output = Result<N, String>> + Send,
         N: Into<Next>,
     {
         let stop = async {

@@ -3,13 +3,9 @@
 //! The scheduler, the controllers and the node each follow pods, and in one process they are told of every
 //! change in the same words. An object's text is all there is to say about it, so the same text, of the
 //! same type, is the same object. Known by its digest, and only while somebody holds it.
-//!
-//! Who manages which field is left out: that is half of many an object, and nobody decides by it.
-//! Who sends an object without it leaves it as it is.
 
-use crate::Object;
+use crate::object::{AnyObject, Decoder};
 use ring::digest::{SHA256, digest};
-use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
@@ -17,7 +13,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 const KNOWN_MAX: usize = 1024;
 
 type Digest = [u8; 32];
-type Held = Weak<dyn Any + Send + Sync>;
+type Held = Weak<dyn AnyObject>;
 
 #[derive(Default)]
 struct Known {
@@ -29,23 +25,16 @@ struct Known {
 static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
 
 /// The object in this text; the very same one, if somebody else has just decoded it.
-pub(crate) fn object<K: Object>(text: &[u8]) -> serde_json::Result<Arc<K>> {
-    let name = name(text);
+pub(crate) fn object(text: &str, decoder: Decoder) -> serde_json::Result<Arc<dyn AnyObject>> {
+    let name = name(text.as_bytes());
     if let Some(object) = with(|known| known.objects.get(&name).and_then(Weak::upgrade))
-        && let Ok(object) = object.downcast::<K>()
+        && decoder.makes(object.as_ref())
     {
         return Ok(object);
     }
-    let mut object: K = serde_json::from_slice(text)?;
-    forget_managers(&mut object);
-    let object = Arc::new(object);
-    let held: Arc<dyn Any + Send + Sync> = object.clone();
-    with(|known| known.add(name, Arc::downgrade(&held)));
+    let object = decoder.decode(text)?;
+    with(|known| known.add(name, Arc::downgrade(&object)));
     Ok(object)
-}
-
-pub(crate) fn forget_managers<K: Object>(object: &mut K) {
-    object.meta_mut().managed_fields = None;
 }
 
 impl Known {
@@ -75,31 +64,36 @@ fn with<T>(f: impl FnOnce(&mut Known) -> T) -> T {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Object;
+    use crate::object::known;
     use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 
-    const TEXT: &[u8] =
-        br#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"told-twice"}}"#;
+    const TEXT: &str = r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"told-twice"}}"#;
+
+    fn read<K: Object>(text: &str) -> serde_json::Result<Arc<K>> {
+        object(text, Decoder::of::<K>()).map(known)
+    }
 
     #[test]
     fn the_same_text_is_the_same_object_while_somebody_holds_it() {
-        let first = object::<ConfigMap>(TEXT).unwrap();
-        assert!(Arc::ptr_eq(&first, &object::<ConfigMap>(TEXT).unwrap()));
+        let first = read::<ConfigMap>(TEXT).unwrap();
+        assert!(Arc::ptr_eq(&first, &read::<ConfigMap>(TEXT).unwrap()));
         assert_eq!(Arc::strong_count(&first), 1, "only who asked holds it");
     }
 
     #[test]
     fn another_type_is_another_object() {
-        let text = br#"{"metadata":{"name":"as-two-types"}}"#;
-        let secret = object::<Secret>(text).unwrap();
-        let map = object::<ConfigMap>(text).unwrap();
+        let text = r#"{"metadata":{"name":"as-two-types"}}"#;
+        let secret = read::<Secret>(text).unwrap();
+        let map = read::<ConfigMap>(text).unwrap();
         assert_eq!(secret.metadata, map.metadata);
-        assert!(object::<Secret>(b"{\"kind\":\"Sec").is_err());
+        assert!(read::<Secret>("{\"kind\":\"Sec").is_err());
     }
 
     #[test]
     fn who_manages_what_is_not_kept() {
-        let text = br#"{"metadata":{"name":"managed","managedFields":[{"manager":"kubectl"}]}}"#;
-        let map = object::<ConfigMap>(text).unwrap();
+        let text = r#"{"metadata":{"name":"managed","managedFields":[{"manager":"kubectl"}]}}"#;
+        let map = read::<ConfigMap>(text).unwrap();
         assert_eq!(
             (map.metadata.name.as_deref(), &map.metadata.managed_fields),
             (Some("managed"), &None)
@@ -109,7 +103,7 @@ mod tests {
     #[test]
     fn old_ones_are_forgotten() {
         let mut known = Known::default();
-        let held: Arc<dyn Any + Send + Sync> = Arc::new(());
+        let held: Arc<dyn AnyObject> = Arc::new(ConfigMap::default());
         for number in 0..3 * KNOWN_MAX {
             known.add(name(&number.to_le_bytes()), Arc::downgrade(&held));
             known.add(name(&number.to_le_bytes()), Arc::downgrade(&held));

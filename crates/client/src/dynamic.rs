@@ -1,8 +1,10 @@
 //! Kinds that are known at run time only: which the server has, and what is done to objects of which
 //! nothing but the metadata matters.
 
+use crate::client::decode;
 use crate::read::Selection;
-use crate::{Client, DeleteOptions, Error, Object, ObjectKey, Result};
+use crate::write::sendable;
+use crate::{Client, DeleteOptions, Error, ObjectKey, Result};
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::discovery::v2::{APIGroupDiscovery, APIResourceDiscovery};
@@ -11,6 +13,7 @@ use kube::core::{ApiResource, DynamicResourceScope, Request};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use std::borrow::Cow;
+use typed::Typed;
 
 /// An object of any kind, as far as its life goes: who it is, who owns it, whether it is being
 /// deleted and what holds it. Labels, annotations and field managers are left out, because whoever
@@ -32,6 +35,8 @@ impl<'de> Deserialize<'de> for Outline {
         Ok(Outline { metadata })
     }
 }
+
+typed::codec!(Outline);
 
 impl kube::Resource for Outline {
     type DynamicType = ApiResource;
@@ -147,14 +152,14 @@ impl Client {
     pub async fn outline(&self, kind: &ApiResource, key: &ObjectKey) -> Result<Option<Outline>> {
         let doing = || format!("get {} {key}", kind.plural);
         let found = here(kind, key).get_metadata(key.name(), &GetParams::default());
-        match self.ask(doing, found).await {
+        match self.send(&doing, found).await {
             Err(error) if error.is_not_found() => Ok(None),
-            found => found.map(Some),
+            found => decode(&doing, &found?).map(Some),
         }
     }
 
     pub async fn outlines(&self, kind: &ApiResource, which: &Selection) -> Result<Vec<Outline>> {
-        Ok(self.snapshot(kind, which, true).await?.items)
+        self.list_of(kind, which, true).await
     }
 
     /// A JSON merge patch of an object of any kind.
@@ -167,7 +172,7 @@ impl Client {
         let doing = || format!("patch {} {key}", kind.plural);
         let patch = Patch::Merge(patch);
         let request = here(kind, key).patch_metadata(key.name(), &self.patch_params(), &patch);
-        self.ask(doing, request).await
+        decode(&doing, &self.send(&doing, request).await?)
     }
 
     /// Whose scale it is, and how many replicas it asks for; `None` if there is no such object.
@@ -188,7 +193,8 @@ impl Client {
 
     pub async fn scale(&self, kind: &ApiResource, key: &ObjectKey) -> Result<Scale> {
         let doing = || format!("get the scale of {} {key}", kind.plural);
-        self.ask(doing, here(kind, key).get_subresource("scale", key.name())).await
+        let request = here(kind, key).get_subresource("scale", key.name());
+        decode(&doing, &self.send(&doing, request).await?)
     }
 
     /// A conflict if the object has changed since its scale was read.
@@ -199,9 +205,10 @@ impl Client {
         scale: &Scale,
     ) -> Result<Scale> {
         let doing = || format!("update the scale of {} {key}", kind.plural);
-        let body = crate::write::encode(doing, scale)?;
+        let body = sendable(&doing, scale.encode())?;
         let at = here(kind, key);
-        self.ask(doing, at.replace_subresource("scale", key.name(), &self.params(), body)).await
+        let request = at.replace_subresource("scale", key.name(), &self.params(), body);
+        decode(&doing, &self.send(&doing, request).await?)
     }
 
     /// Deletes everything that is selected, as far as the server gets; it may stop at an error.
@@ -215,19 +222,7 @@ impl Client {
         let place = which.namespace.as_deref();
         let all = Request::new(<Outline as kube::Resource>::url_path(kind, place));
         let request = all.delete_collection(&options.params(), &which.list_params(None));
-        self.ask::<serde::de::IgnoredAny>(doing, request).await.map(drop)
-    }
-
-    /// Replaces what a subresource stands for, such as `namespaces/finalize`.
-    pub async fn update_subresource<K>(&self, object: &K, subresource: &str) -> Result<K>
-    where
-        K: Object<DynamicType = ()>,
-    {
-        let key = ObjectKey::of(object);
-        let doing = || format!("update {}/{subresource} {key}", K::plural(&()));
-        let body = crate::write::encode(doing, object)?;
-        let at = Request::new(K::url_path(&(), key.place()));
-        self.ask(doing, at.replace_subresource(subresource, key.name(), &self.params(), body)).await
+        self.send(&doing, request).await.map(drop)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Which object of a kind: namespace and name.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::fmt;
 use std::sync::Arc;
 
@@ -21,7 +22,10 @@ impl ObjectKey {
     }
 
     pub fn of<K: kube::Resource>(object: &K) -> Self {
-        let meta = object.meta();
+        ObjectKey::named(object.meta())
+    }
+
+    pub(crate) fn named(meta: &ObjectMeta) -> Self {
         let text = |field: &Option<String>| field.as_deref().unwrap_or_default().into();
         ObjectKey { namespace: text(&meta.namespace), name: text(&meta.name) }
     }

@@ -1,8 +1,12 @@
 //! Reading: one object, or many. What is read often is read from a [`crate::Cache`] instead.
 
+use crate::client::{Doing, decode, read, unreadable};
 use crate::{Client, Object, ObjectKey, Result};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
+use kube::core::Request;
 use kube::core::params::{GetParams, ListParams, WatchParams};
-use kube::core::{ObjectList, Request};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
 /// How many objects are asked for at once; client-go's default.
 const LIST_PAGE: u32 = 500;
@@ -51,17 +55,27 @@ impl Selection {
     }
 }
 
-/// What was there at one moment, and which moment: a watch goes on from `version`.
-pub(crate) struct Snapshot<K> {
-    pub(crate) items: Vec<K>,
-    pub(crate) version: String,
+/// One page of a list, its items still as text: each is decoded by itself.
+#[derive(Deserialize)]
+struct Page<'a> {
+    #[serde(default)]
+    metadata: ListMeta,
+    #[serde(borrow, default)]
+    items: Option<Vec<&'a RawValue>>,
 }
+
+/// What is done with the text of each item.
+pub(crate) type EachItem<'a> = dyn FnMut(&str) -> serde_json::Result<()> + Send + 'a;
 
 impl Client {
     pub async fn get<K: Object<DynamicType = ()>>(&self, key: &ObjectKey) -> Result<K> {
-        let request = Request::new(K::url_path(&(), key.place()));
         let doing = || format!("get {} {key}", K::plural(&()));
-        self.ask(doing, request.get(key.name(), &GetParams::default())).await
+        let path = K::url_path(&(), key.place());
+        decode(&doing, &self.get_text(&doing, path, key.name()).await?)
+    }
+
+    async fn get_text(&self, doing: &Doing<'_>, path: String, name: &str) -> Result<String> {
+        self.send(doing, Request::new(path).get(name, &GetParams::default())).await
     }
 
     /// `None` if there is no such object.
@@ -75,18 +89,36 @@ impl Client {
 
     /// All objects that match, as of one moment.
     pub async fn list<K: Object<DynamicType = ()>>(&self, which: &Selection) -> Result<Vec<K>> {
-        Ok(self.snapshot(&(), which, false).await?.items)
+        self.list_of(&(), which, false).await
     }
 
-    pub(crate) async fn snapshot<K: Object>(
+    pub(crate) async fn list_of<K: Object>(
         &self,
         kind: &K::DynamicType,
         which: &Selection,
         metadata_only: bool,
-    ) -> Result<Snapshot<K>> {
-        let request = Request::new(K::url_path(kind, which.namespace.as_deref()));
-        let doing = || format!("list {}", K::plural(kind));
-        let mut items = Vec::new();
+    ) -> Result<Vec<K>> {
+        let mut objects = Vec::new();
+        let mut add = |item: &str| {
+            objects.push(K::decode(item)?);
+            Ok(())
+        };
+        let path = K::url_path(kind, which.namespace.as_deref());
+        self.list_items(&path, &K::plural(kind), which, metadata_only, &mut add).await?;
+        Ok(objects)
+    }
+
+    /// Lists page by page and returns the version of the list: a watch goes on from there.
+    pub(crate) async fn list_items(
+        &self,
+        path: &str,
+        plural: &str,
+        which: &Selection,
+        metadata_only: bool,
+        each: &mut EachItem<'_>,
+    ) -> Result<String> {
+        let request = Request::new(path);
+        let doing = || format!("list {plural}");
         let mut next = None;
         loop {
             let params = which.list_params(next);
@@ -94,12 +126,14 @@ impl Client {
                 true => request.list_metadata(&params),
                 false => request.list(&params),
             };
-            let page: ObjectList<K> = self.ask(doing, page).await?;
-            items.extend(page.items);
+            let text = self.send(&doing, page).await?;
+            let page: Page<'_> = read(&doing, &text)?;
+            for item in page.items.into_iter().flatten() {
+                each(item.get()).map_err(|error| unreadable(&doing, error))?;
+            }
             next = page.metadata.continue_.filter(|token| !token.is_empty());
             if next.is_none() {
-                let version = page.metadata.resource_version.unwrap_or_default();
-                return Ok(Snapshot { items, version });
+                return Ok(page.metadata.resource_version.unwrap_or_default());
             }
         }
     }

@@ -52,6 +52,8 @@ fn duration(mut text: &str) -> Option<SignedDuration> {
     SignedDuration::try_from_secs_f64(seconds).ok()
 }
 
+typed::codec!(PodMetrics);
+
 impl kube::Resource for PodMetrics {
     type DynamicType = ();
     type Scope = k8s_openapi::NamespaceResourceScope;

@@ -2,6 +2,7 @@
 //!
 //! Not here: when to try again. A controller returns the error, and its queue waits.
 
+use crate::client::{Doing, decode, decode_shared, read};
 use crate::{Client, Error, Object, ObjectKey, Result};
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Binding, Pod};
@@ -10,10 +11,9 @@ use kube::core::Request;
 use kube::core::params::{
     DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy,
 };
-use serde::Serialize;
-use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::fmt::Debug;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// How many requests [`Client::create_all`] and [`Client::delete_all`] have in flight at most.
@@ -77,16 +77,38 @@ impl DeleteOptions {
     }
 }
 
+/// Where a write goes, without the Rust type of the kind: what is compiled once does not need it.
+struct Place {
+    plural: Cow<'static, str>,
+    path: String,
+    key: ObjectKey,
+}
+
+impl Place {
+    fn of<K: Object<DynamicType = ()>>(key: ObjectKey) -> Place {
+        Place { plural: K::plural(&()), path: K::url_path(&(), key.place()), key }
+    }
+
+    fn request(&self) -> Request {
+        Request::new(&self.path)
+    }
+
+    fn name(&self) -> &str {
+        self.key.name()
+    }
+
+    /// `plural namespace/name`, as errors have it.
+    fn described(&self) -> String {
+        format!("{} {}", self.plural, self.key)
+    }
+}
+
 /// One object at a time.
 impl Client {
     pub async fn create<K: Object<DynamicType = ()>>(&self, object: &K) -> Result<K> {
-        let key = ObjectKey::of(object);
-        let doing = || match key.name() {
-            "" => format!("create one of {} in {:?}", K::plural(&()), key.namespace()),
-            _ => format!("create {} {key}", K::plural(&())),
-        };
-        let body = encode(doing, object)?;
-        self.ask(doing, at::<K>(&key).create(&self.params(), body)).await
+        let place = Place::of::<K>(ObjectKey::of(object));
+        let answer = self.create_at(&place, object.encode()).await?;
+        decode(&|| creating(&place), &answer)
     }
 
     /// The same for an object that was never anything but JSON, and of which nothing needs to be known
@@ -95,19 +117,25 @@ impl Client {
     where
         K: Object<DynamicType = ()>,
     {
-        let doing = || format!("create {} {key}", K::plural(&()));
         object["apiVersion"] = K::api_version(&()).into();
         object["kind"] = K::kind(&()).into();
-        let request = at::<K>(key).create(&self.params(), encode(doing, &object)?);
-        self.ask::<IgnoredAny>(doing, request).await.map(drop)
+        let place = Place::of::<K>(key.clone());
+        self.create_at(&place, serde_json::to_vec(&object)).await.map(drop)
+    }
+
+    async fn create_at(&self, place: &Place, body: serde_json::Result<Vec<u8>>) -> Result<String> {
+        let doing = || creating(place);
+        let body = sendable(&doing, body)?;
+        self.send(&doing, place.request().create(&self.params(), body)).await
     }
 
     /// Replaces the object as a whole, except its status. Fails with a conflict if it has changed.
     pub async fn update<K: Object<DynamicType = ()>>(&self, object: &K) -> Result<K> {
-        let key = ObjectKey::of(object);
-        let doing = || format!("update {} {key}", K::plural(&()));
-        let body = encode(doing, object)?;
-        self.ask(doing, at::<K>(&key).replace(key.name(), &self.params(), body)).await
+        let place = Place::of::<K>(ObjectKey::of(object));
+        let doing = || format!("update {}", place.described());
+        let body = sendable(&doing, object.encode())?;
+        let request = place.request().replace(place.name(), &self.params(), body);
+        decode(&doing, &self.send(&doing, request).await?)
     }
 
     /// Writes `status` into the object that was observed; a conflict if it has changed since.
@@ -117,29 +145,59 @@ impl Client {
         K: Object<DynamicType = ()>,
         S: Serialize,
     {
-        let key = ObjectKey::of(observed);
-        let doing = || format!("update the status of {} {key}", K::plural(&()));
-        let unsendable =
-            |e: serde_json::Error| Error::Unsendable { doing: doing(), why: e.to_string() };
-        let status = serde_json::to_value(status).map_err(unsendable)?;
-        let mut object = serde_json::to_value(observed).map_err(unsendable)?;
+        let place = Place::of::<K>(ObjectKey::of(observed));
+        let object = typed::to_value(observed);
+        self.update_status_at(&place, object, serde_json::to_value(status)).await
+    }
+
+    async fn update_status_at(
+        &self,
+        place: &Place,
+        observed: serde_json::Result<Value>,
+        status: serde_json::Result<Value>,
+    ) -> Result<()> {
+        let doing = || format!("update the status of {}", place.described());
+        let mut object = sendable(&doing, observed)?;
+        let status = sendable(&doing, status)?;
         if object.get("status").unwrap_or(&Value::Null) == &status {
             return Ok(());
         }
         object["status"] = status;
-        let body = encode(doing, &object)?;
-        let request = at::<K>(&key).replace_subresource("status", key.name(), &self.params(), body);
-        self.ask::<K>(doing, request).await.map(drop)
+        self.replace_at(&doing, place, "status", serde_json::to_vec(&object)).await.map(drop)
     }
 
     /// Writes the object's status, and what a status write takes of its metadata, as it is in
     /// `object`. A conflict if it has changed since it was read.
     pub async fn replace_status<K: Object<DynamicType = ()>>(&self, object: &K) -> Result<K> {
-        let key = ObjectKey::of(object);
-        let doing = || format!("update the status of {} {key}", K::plural(&()));
-        let body = encode(doing, object)?;
-        let request = at::<K>(&key).replace_subresource("status", key.name(), &self.params(), body);
-        self.ask(doing, request).await
+        let place = Place::of::<K>(ObjectKey::of(object));
+        let doing = || format!("update the status of {}", place.described());
+        decode(&doing, &self.replace_at(&doing, &place, "status", object.encode()).await?)
+    }
+
+    /// Replaces what a subresource stands for, such as `namespaces/finalize`.
+    pub async fn update_subresource<K>(&self, object: &K, subresource: &str) -> Result<K>
+    where
+        K: Object<DynamicType = ()>,
+    {
+        let place = Place::of::<K>(ObjectKey::of(object));
+        let doing = || format!("update {}/{subresource} {}", place.plural, place.key);
+        decode(&doing, &self.replace_at(&doing, &place, subresource, object.encode()).await?)
+    }
+
+    async fn replace_at(
+        &self,
+        doing: &Doing<'_>,
+        place: &Place,
+        subresource: &str,
+        body: serde_json::Result<Vec<u8>>,
+    ) -> Result<String> {
+        let body = sendable(doing, body)?;
+        let params = self.params();
+        self.send(
+            doing,
+            place.request().replace_subresource(subresource, place.name(), &params, body),
+        )
+        .await
     }
 
     /// A JSON merge patch: `null` removes.
@@ -148,9 +206,9 @@ impl Client {
         key: &ObjectKey,
         patch: &Value,
     ) -> Result<K> {
-        let doing = || format!("patch {} {key}", K::plural(&()));
-        let request = at::<K>(key).patch(key.name(), &self.patch_params(), &Patch::Merge(patch));
-        self.ask(doing, request).await
+        let place = Place::of::<K>(key.clone());
+        let doing = || format!("patch {}", place.described());
+        decode(&doing, &self.patch_at(&doing, &place, &Patch::Merge(patch)).await?)
     }
 
     /// A strategic merge patch: lists with keys are merged, and `$patch` directives are followed.
@@ -159,10 +217,18 @@ impl Client {
         key: &ObjectKey,
         patch: &Value,
     ) -> Result<K> {
-        let doing = || format!("patch {} {key}", K::plural(&()));
-        let patch = Patch::Strategic(patch);
-        let request = at::<K>(key).patch(key.name(), &self.patch_params(), &patch);
-        self.ask(doing, request).await
+        let place = Place::of::<K>(key.clone());
+        let doing = || format!("patch {}", place.described());
+        decode(&doing, &self.patch_at(&doing, &place, &Patch::Strategic(patch)).await?)
+    }
+
+    async fn patch_at(
+        &self,
+        doing: &Doing<'_>,
+        place: &Place,
+        patch: &Patch<&Value>,
+    ) -> Result<String> {
+        self.send(doing, place.request().patch(place.name(), &self.patch_params(), patch)).await
     }
 
     /// A strategic merge patch of the status: lists with keys, such as conditions, are merged.
@@ -171,34 +237,43 @@ impl Client {
         key: &ObjectKey,
         patch: &Value,
     ) -> Result<Arc<K>> {
-        let doing = || format!("patch the status of {} {key}", K::plural(&()));
-        let patch = Patch::Strategic(patch);
-        let request =
-            at::<K>(key).patch_subresource("status", key.name(), &self.patch_params(), &patch);
-        self.ask_shared(doing, request).await
+        let place = Place::of::<K>(key.clone());
+        let doing = || format!("patch the status of {}", place.described());
+        decode_shared(&doing, &self.patch_status_at(&doing, &place, patch).await?)
     }
 
-    /// Server-side apply, taking fields from whoever had them. `object` is what we have an opinion
-    /// on: a `Value`, or a typed object with the rest left out.
-    pub async fn apply<K>(&self, object: &impl Serialize) -> Result<K>
+    async fn patch_status_at(
+        &self,
+        doing: &Doing<'_>,
+        place: &Place,
+        patch: &Value,
+    ) -> Result<String> {
+        let (params, patch) = (self.patch_params(), Patch::Strategic(patch));
+        self.send(doing, place.request().patch_subresource("status", place.name(), &params, &patch))
+            .await
+    }
+
+    /// Server-side apply, taking fields from whoever had them. `object` says what we have an opinion
+    /// on and leaves out the rest.
+    pub async fn apply<K>(&self, mut object: Value) -> Result<K>
     where
         K: Object<DynamicType = ()>,
     {
-        let doing = || format!("apply one of {}", K::plural(&()));
-        let unsendable = |why: String| Error::Unsendable { doing: doing(), why };
-        let mut wanted = serde_json::to_value(object).map_err(|e| unsendable(e.to_string()))?;
-        let fields = wanted.as_object_mut().ok_or_else(|| unsendable("it is no object".into()))?;
-        fields.insert("apiVersion".into(), K::api_version(&()).into());
-        fields.insert("kind".into(), K::kind(&()).into());
-        let meta = |field: &str| wanted["metadata"][field].as_str().unwrap_or_default();
-        let key = ObjectKey::new(meta("namespace"), meta("name"));
-        let doing = || format!("apply {} {key}", K::plural(&()));
+        object["apiVersion"] = K::api_version(&()).into();
+        object["kind"] = K::kind(&()).into();
+        let meta = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+        let place = Place::of::<K>(ObjectKey::new(meta("namespace"), meta("name")));
+        let doing = || format!("apply {}", place.described());
+        decode(&doing, &self.apply_at(&doing, &place, &object).await?)
+    }
+
+    async fn apply_at(&self, doing: &Doing<'_>, place: &Place, object: &Value) -> Result<String> {
         let params = PatchParams {
             field_manager: Some(self.manager().unwrap_or("landfall").to_owned()),
             force: true,
             ..PatchParams::default()
         };
-        self.ask(doing, at::<K>(&key).patch(key.name(), &params, &Patch::Apply(&wanted))).await
+        self.send(doing, place.request().patch(place.name(), &params, &Patch::Apply(object))).await
     }
 
     /// `Some` with the object as it is now if it stays for a while: for its grace period, or for
@@ -219,13 +294,29 @@ impl Client {
         options: &DeleteOptions,
     ) -> Result<Option<K>> {
         let doing = || format!("delete {} {key}", K::plural(kind));
-        let request = Request::new(K::url_path(kind, key.place()));
-        let answer: Value = self.ask(doing, request.delete(key.name(), &options.params())).await?;
-        if answer["kind"] == "Status" && K::kind(kind) != "Status" {
-            return Ok(None);
+        let path = K::url_path(kind, key.place());
+        match self.delete_at(&doing, path, key.name(), options).await? {
+            Some(object) => decode(&doing, &object).map(Some),
+            None => Ok(None),
         }
-        let object = serde_json::from_value(answer);
-        object.map(Some).map_err(|error| Error::from_kube(doing(), kube::Error::SerdeError(error)))
+    }
+
+    /// The text of the object if it is still there.
+    async fn delete_at(
+        &self,
+        doing: &Doing<'_>,
+        path: String,
+        name: &str,
+        options: &DeleteOptions,
+    ) -> Result<Option<String>> {
+        #[derive(Deserialize)]
+        struct Answer<'a> {
+            #[serde(borrow)]
+            kind: Option<Cow<'a, str>>,
+        }
+        let answer = self.send(doing, Request::new(path).delete(name, &options.params())).await?;
+        let is_status = read::<Answer<'_>>(doing, &answer)?.kind.as_deref() == Some("Status");
+        Ok((!is_status).then_some(answer))
     }
 
     /// Deletes a pod, unless its disruption budget forbids that now (`is_too_many_requests`).
@@ -238,10 +329,8 @@ impl Client {
             "metadata": { "namespace": pod.namespace(), "name": pod.name() },
             "deleteOptions": options.params(),
         });
-        let body = encode(doing, &eviction)?;
-        let request =
-            at::<Pod>(pod).create_subresource("eviction", pod.name(), &self.params(), body);
-        self.ask::<Value>(doing, request).await.map(drop)
+        let body = serde_json::to_vec(&eviction);
+        self.post_at(&doing, &Place::of::<Pod>(pod.clone()), "eviction", body).await.map(drop)
     }
 
     /// Gives a pod to a node, once and for all. `uid`, if given, says which pod was meant.
@@ -256,10 +345,8 @@ impl Client {
         if let Some(uid) = uid {
             binding["metadata"]["uid"] = uid.into();
         }
-        let body = encode(doing, &binding)?;
-        let request =
-            at::<Pod>(pod).create_subresource("binding", pod.name(), &self.params(), body);
-        self.ask::<Value>(doing, request).await.map(drop)
+        let body = serde_json::to_vec(&binding);
+        self.post_at(&doing, &Place::of::<Pod>(pod.clone()), "binding", body).await.map(drop)
     }
 
     /// Posts to a subresource of an object, which need not be there: the server knows what it means.
@@ -269,13 +356,22 @@ impl Client {
         subresource: &str,
         body: &impl Serialize,
     ) -> Result<Value> {
-        let doing = || format!("post to {}/{subresource} of {key}", K::plural(&()));
-        let unsendable =
-            |e: serde_json::Error| Error::Unsendable { doing: doing(), why: e.to_string() };
-        let body = serde_json::to_vec(body).map_err(unsendable)?;
+        let place = Place::of::<K>(key.clone());
+        let doing = || format!("post to {}/{subresource} of {key}", place.plural);
+        self.post_at(&doing, &place, subresource, serde_json::to_vec(body)).await
+    }
+
+    async fn post_at(
+        &self,
+        doing: &Doing<'_>,
+        place: &Place,
+        subresource: &str,
+        body: serde_json::Result<Vec<u8>>,
+    ) -> Result<Value> {
+        let body = sendable(doing, body)?;
         let params = self.params();
-        let request = at::<K>(key).create_subresource(subresource, key.name(), &params, body);
-        self.ask(doing, request).await
+        let request = place.request().create_subresource(subresource, place.name(), &params, body);
+        read(doing, &self.send(doing, request).await?)
     }
 
     pub(crate) fn params(&self) -> PostParams {
@@ -341,18 +437,18 @@ impl Client {
     }
 }
 
-fn at<K: Object<DynamicType = ()>>(key: &ObjectKey) -> Request {
-    Request::new(K::url_path(&(), key.place()))
+fn creating(place: &Place) -> String {
+    match place.name() {
+        "" => format!("create one of {} in {:?}", place.plural, place.key.namespace()),
+        _ => format!("create {}", place.described()),
+    }
 }
 
 fn api_version<K: k8s_openapi::Resource>() -> &'static str {
     K::API_VERSION
 }
 
-pub(crate) fn encode(
-    doing: impl Fn() -> String,
-    object: &(impl Serialize + Debug),
-) -> Result<Vec<u8>> {
-    serde_json::to_vec(object)
-        .map_err(|error| Error::Unsendable { doing: doing(), why: error.to_string() })
+/// What was encoded, or that it cannot be sent.
+pub(crate) fn sendable<T>(doing: &Doing<'_>, encoded: serde_json::Result<T>) -> Result<T> {
+    encoded.map_err(|error| Error::Unsendable { doing: doing(), why: error.to_string() })
 }

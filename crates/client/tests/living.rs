@@ -66,7 +66,7 @@ async fn an_object_lives_and_dies(client: Client) {
     let wanted = json!({
         "metadata": { "namespace": "default", "name": "one" }, "data": { "value": "applied" },
     });
-    let applied: ConfigMap = client.apply(&wanted).await.unwrap();
+    let applied: ConfigMap = client.apply(wanted).await.unwrap();
     assert_eq!(applied.data.unwrap()["value"], "applied");
 
     let listed: Vec<ConfigMap> = client.list(&Selection::namespace("default")).await.unwrap();

@@ -32,7 +32,7 @@ pub(crate) async fn run(cluster: &Cluster) {
             }
             let key = ObjectKey::of(role.as_ref());
             client
-                .apply::<ClusterRole>(&json!({
+                .apply::<ClusterRole>(json!({
                     "metadata": { "name": key.name() }, "rules": rules,
                 }))
                 .await?;
@@ -53,7 +53,7 @@ fn rules(role: &ClusterRole, all: &[Arc<ClusterRole>]) -> Vec<PolicyRule> {
     let selectors = selectors.flat_map(|rule| rule.cluster_role_selectors.iter().flatten());
     let mut rules: Vec<PolicyRule> = Vec::new();
     for selector in selectors {
-        let selector = serde_json::to_value(selector).ok();
+        let selector = typed::to_value(selector).ok();
         let Some(selector) = selector.and_then(|s| LabelSelector::from_object(&s).ok()) else {
             continue; // One that makes no sense selects nothing.
         };

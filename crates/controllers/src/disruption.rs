@@ -169,7 +169,7 @@ fn selects(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
 
 /// An absent selector selects nothing, an empty one everything (C-142).
 fn parsed(selector: Option<&LabelSelector>) -> Option<api::selector::LabelSelector> {
-    let selector = serde_json::to_value(selector?).ok()?;
+    let selector = typed::to_value(selector?).ok()?;
     api::selector::LabelSelector::from_object(&selector).ok()
 }
 

@@ -21,12 +21,12 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
-use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::Instant;
+use typed::Typed;
 
 const WORKERS: usize = 5;
 
@@ -137,8 +137,8 @@ fn is_claim_charged_otherwise(
         || charged("persistentvolumeclaims", before) != charged("persistentvolumeclaims", after)
 }
 
-fn charged<K: Serialize>(plural: &str, object: &K) -> Amounts {
-    let object = serde_json::to_value(object).unwrap_or_default();
+fn charged<K: Typed>(plural: &str, object: &K) -> Amounts {
+    let object = typed::to_value(object).unwrap_or_default();
     usage::usage(Counted { group: "", plural }, &object)
 }
 
@@ -229,8 +229,8 @@ async fn content(
     Ok(content)
 }
 
-fn values<T: Serialize>(objects: Vec<T>) -> Vec<Value> {
-    objects.iter().filter_map(|object| serde_json::to_value(object).ok()).collect()
+fn values<T: Typed>(objects: Vec<T>) -> Vec<Value> {
+    objects.iter().filter_map(|object| typed::to_value(object).ok()).collect()
 }
 
 fn counted(kind: &ServedKind) -> Counted<'_> {

@@ -249,6 +249,8 @@ pub fn name(pod: &str, uid: &str) -> String {
     format!("{}.{uid}", pod.trim_end_matches(['.', '-']))
 }
 
+typed::codec!(Termination);
+
 impl k8s_openapi::Resource for Termination {
     const API_VERSION: &'static str = API_VERSION;
     const GROUP: &'static str = GROUP;

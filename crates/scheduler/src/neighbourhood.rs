@@ -114,7 +114,7 @@ impl Term {
 pub(crate) fn selector(
     selector: Option<&k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector>,
 ) -> LabelSelector {
-    let value = serde_json::to_value(selector).unwrap_or_default();
+    let value = selector.and_then(|selector| typed::to_value(selector).ok()).unwrap_or_default();
     // The API refuses what cannot be read; nothing is selected by it.
     LabelSelector::from_object(&value).unwrap_or_else(|_| nothing())
 }

@@ -176,7 +176,7 @@ fn stateful_set(chance: &mut Chance, name: &str, replicas: u64) -> StatefulSet {
             },
         },
     });
-    serde_json::from_value(set).unwrap_or_default()
+    typed::from_value(set).unwrap_or_default()
 }
 
 async fn act(cluster: &mut Cluster, what: Act) {

@@ -177,7 +177,7 @@ fn pod(chance: &mut Chance, name: &str) -> Pod {
             "containers": containers,
         },
     });
-    serde_json::from_value(pod).unwrap_or_default()
+    typed::from_value(pod).unwrap_or_default()
 }
 
 fn container(chance: &mut Chance, name: &str) -> Value {

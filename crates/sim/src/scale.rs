@@ -98,7 +98,7 @@ async fn ask(client: &Client, what: &str, number: u32, pods: u32) {
     let asked = match what {
         "create" => {
             let replicas = REPLICAS.min(pods - number * REPLICAS);
-            let object = serde_json::from_value(deployment(&name, replicas)).unwrap_or_default();
+            let object = typed::from_value(deployment(&name, replicas)).unwrap_or_default();
             client.create::<Deployment>(&object).await.map(drop)
         }
         "roll" => {

@@ -1,38 +1,35 @@
 //! Telling others what changed: those who listen, and a subscription that coalesces.
 
 use super::contents::Change;
-use crate::{Object, ObjectKey};
+use crate::ObjectKey;
+use crate::object::AnyObject;
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 /// Told of a change: key, before, after. Returns false when it does not want to be told any more.
-type Listener<K> = Box<dyn Fn(&ObjectKey, Option<&K>, Option<&K>) -> bool + Send + Sync>;
+type Listener =
+    Box<dyn Fn(&ObjectKey, Option<&dyn AnyObject>, Option<&dyn AnyObject>) -> bool + Send + Sync>;
 
 /// One lock for changing and telling: everybody hears of every change once, in order. It is not the
 /// lock of the contents, so a listener may read them.
-pub(super) struct Listeners<K> {
-    all: Mutex<Vec<Listener<K>>>,
+#[derive(Default)]
+pub(super) struct Listeners {
+    all: Mutex<Vec<Listener>>,
 }
 
-impl<K> Default for Listeners<K> {
-    fn default() -> Self {
-        Listeners { all: Mutex::new(Vec::new()) }
-    }
-}
-
-impl<K: Object> Listeners<K> {
+impl Listeners {
     /// Tells `listener` of all that is `there`, and from now on of changes.
-    pub(super) fn add(&self, listener: Listener<K>, there: impl FnOnce() -> Vec<Arc<K>>) {
+    pub(super) fn add(&self, listener: Listener, there: impl FnOnce() -> Vec<Arc<dyn AnyObject>>) {
         let mut all = locked(&self.all);
         for object in there() {
-            listener(&ObjectKey::of(object.as_ref()), None, Some(&object));
+            listener(&ObjectKey::named(object.metadata()), None, Some(object.as_ref()));
         }
         all.push(listener);
     }
 
     /// Makes a change and tells of it.
-    pub(super) fn tell(&self, change: impl FnOnce() -> Vec<Change<K>>) {
+    pub(super) fn tell(&self, change: impl FnOnce() -> Vec<Change>) {
         let mut all = locked(&self.all);
         for change in change() {
             let (before, after) = (change.before.as_deref(), change.after.as_deref());

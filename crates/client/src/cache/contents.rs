@@ -1,65 +1,66 @@
 //! Objects, the indexes over them, and what a change of either means. No I/O.
 
-use crate::object::controller_of;
-use crate::{Object, ObjectKey};
+use crate::ObjectKey;
+use crate::object::{AnyObject, controller_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The index that every cache has: the uid of the owner that controls the object.
 pub(super) const CONTROLLER: &str = "controller";
 
-type IndexKeys<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
+type IndexKeys = Box<dyn Fn(&dyn AnyObject) -> Vec<String> + Send + Sync>;
 
-pub(super) struct Contents<K> {
-    objects: BTreeMap<ObjectKey, Arc<K>>,
-    indexes: BTreeMap<&'static str, Index<K>>,
+pub(super) struct Contents {
+    objects: BTreeMap<ObjectKey, Arc<dyn AnyObject>>,
+    indexes: BTreeMap<&'static str, Index>,
 }
 
-struct Index<K> {
-    keys: IndexKeys<K>,
+struct Index {
+    keys: IndexKeys,
     entries: BTreeMap<String, BTreeSet<ObjectKey>>,
 }
 
-pub(super) struct Change<K> {
+pub(super) struct Change {
     pub(super) key: ObjectKey,
-    pub(super) before: Option<Arc<K>>,
-    pub(super) after: Option<Arc<K>>,
+    pub(super) before: Option<Arc<dyn AnyObject>>,
+    pub(super) after: Option<Arc<dyn AnyObject>>,
 }
 
-impl<K: Object> Contents<K> {
+impl Contents {
     pub(super) fn new() -> Self {
         let mut contents = Contents { objects: BTreeMap::new(), indexes: BTreeMap::new() };
         contents.add_index(
             CONTROLLER,
             Box::new(|object| {
-                controller_of(object).map(|owner| owner.uid.clone()).into_iter().collect()
+                let owner = controller_of(object.metadata());
+                owner.map(|owner| owner.uid.clone()).into_iter().collect()
             }),
         );
         contents
     }
 
-    pub(super) fn add_index(&mut self, name: &'static str, keys: IndexKeys<K>) {
+    pub(super) fn add_index(&mut self, name: &'static str, keys: IndexKeys) {
         self.indexes.insert(name, Index { keys, entries: BTreeMap::new() });
     }
 
-    pub(super) fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
+    pub(super) fn get(&self, key: &ObjectKey) -> Option<Arc<dyn AnyObject>> {
         self.objects.get(key).cloned()
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<K>> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<dyn AnyObject>> {
         self.objects.values()
     }
 
     pub(super) fn in_namespace<'a>(
         &'a self,
         namespace: &'a str,
-    ) -> impl Iterator<Item = &'a Arc<K>> {
+    ) -> impl Iterator<Item = &'a Arc<dyn AnyObject>> {
         // No name is shorter than the empty one, so this is where the namespace begins.
         let run = self.objects.range(ObjectKey::new(namespace, "")..);
         run.take_while(move |(key, _)| key.namespace() == namespace).map(|(_, object)| object)
     }
 
-    pub(super) fn by_index(&self, name: &str, key: &str) -> Vec<Arc<K>> {
+    pub(super) fn by_index(&self, name: &str, key: &str) -> Vec<Arc<dyn AnyObject>> {
         let found = self.indexes.get(name).and_then(|index| index.entries.get(key));
         found.into_iter().flatten().filter_map(|key| self.get(key)).collect()
     }
@@ -74,49 +75,50 @@ impl<K: Object> Contents<K> {
     }
 
     /// Makes `objects` all there is. What is as it was is no change.
-    pub(super) fn replace(&mut self, objects: Vec<K>) -> Vec<Change<K>> {
-        let listed: BTreeSet<ObjectKey> = objects.iter().map(ObjectKey::of).collect();
+    pub(super) fn replace(&mut self, objects: Vec<Arc<dyn AnyObject>>) -> Vec<Change> {
+        let listed: BTreeSet<ObjectKey> =
+            objects.iter().map(|object| ObjectKey::named(object.metadata())).collect();
         let gone: Vec<ObjectKey> =
             self.objects.keys().filter(|key| !listed.contains(key)).cloned().collect();
         let mut changes: Vec<_> = gone.iter().filter_map(|key| self.remove(key)).collect();
-        changes.extend(objects.into_iter().filter_map(|object| self.put(Arc::new(object))));
+        changes.extend(objects.into_iter().filter_map(|object| self.put(object)));
         changes
     }
 
     /// `None` if it is as it was: the same version of the same object.
-    pub(super) fn put(&mut self, object: Arc<K>) -> Option<Change<K>> {
-        let key = ObjectKey::of(object.as_ref());
+    pub(super) fn put(&mut self, object: Arc<dyn AnyObject>) -> Option<Change> {
+        let key = ObjectKey::named(object.metadata());
         let before = self.get(&key);
-        let version = |object: &K| {
-            let meta = object.meta();
-            (meta.uid.clone(), meta.resource_version.clone())
+        let same_version = |before: &Arc<dyn AnyObject>| {
+            let (before, now) = (before.metadata(), object.metadata());
+            before.uid == now.uid && before.resource_version == now.resource_version
         };
-        if before.as_ref().is_some_and(|before| version(before) == version(&object)) {
+        if before.as_ref().is_some_and(same_version) {
             return None;
         }
         if let Some(before) = &before {
-            self.indexes.values_mut().for_each(|index| index.remove(&key, before));
+            self.indexes.values_mut().for_each(|index| index.remove(&key, before.as_ref()));
         }
-        self.indexes.values_mut().for_each(|index| index.add(&key, &object));
+        self.indexes.values_mut().for_each(|index| index.add(&key, object.as_ref()));
         self.objects.insert(key.clone(), object.clone());
         Some(Change { key, before, after: Some(object) })
     }
 
-    pub(super) fn remove(&mut self, key: &ObjectKey) -> Option<Change<K>> {
+    pub(super) fn remove(&mut self, key: &ObjectKey) -> Option<Change> {
         let (key, before) = self.objects.remove_entry(key)?;
-        self.indexes.values_mut().for_each(|index| index.remove(&key, &before));
+        self.indexes.values_mut().for_each(|index| index.remove(&key, before.as_ref()));
         Some(Change { key, before: Some(before), after: None })
     }
 }
 
-impl<K> Index<K> {
-    fn add(&mut self, key: &ObjectKey, object: &K) {
+impl Index {
+    fn add(&mut self, key: &ObjectKey, object: &dyn AnyObject) {
         for entry in (self.keys)(object) {
             self.entries.entry(entry).or_default().insert(key.clone());
         }
     }
 
-    fn remove(&mut self, key: &ObjectKey, object: &K) {
+    fn remove(&mut self, key: &ObjectKey, object: &dyn AnyObject) {
         for entry in (self.keys)(object) {
             if let Some(keys) = self.entries.get_mut(&entry) {
                 keys.remove(key);
@@ -131,46 +133,58 @@ impl<K> Index<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object::known_ref;
     use k8s_openapi::api::core::v1::Pod;
     use proptest::prelude::*;
     use serde_json::json;
 
     const NODE: &str = "node";
 
-    fn pod(namespace: &str, name: &str, version: u32, node: &str, owner: Option<&str>) -> Pod {
+    fn pod(
+        namespace: &str,
+        name: &str,
+        version: u32,
+        node: &str,
+        owner: Option<&str>,
+    ) -> Arc<dyn AnyObject> {
         let owners = owner.map(|uid| {
             json!([
                 { "apiVersion": "v1", "kind": "Other", "name": "x", "uid": "other" },
                 { "apiVersion": "v1", "kind": "O", "name": "o", "uid": uid, "controller": true },
             ])
         });
-        serde_json::from_value(json!({
+        let pod: Pod = typed::from_value(json!({
             "metadata": {
                 "namespace": namespace, "name": name, "uid": name,
                 "resourceVersion": version.to_string(), "ownerReferences": owners,
             },
             "spec": { "nodeName": node, "containers": [] },
         }))
-        .unwrap()
+        .unwrap();
+        Arc::new(pod)
     }
 
-    fn contents() -> Contents<Pod> {
+    fn contents() -> Contents {
         let mut contents = Contents::new();
-        let node = |pod: &Pod| pod.spec.iter().filter_map(|spec| spec.node_name.clone()).collect();
+        let node = |pod: &dyn AnyObject| node_of(pod).into_iter().map(str::to_owned).collect();
         contents.add_index(NODE, Box::new(node));
         contents
     }
 
-    fn names<'a>(pods: impl IntoIterator<Item = &'a Arc<Pod>>) -> Vec<String> {
-        pods.into_iter().map(|pod| ObjectKey::of(pod.as_ref()).to_string()).collect()
+    fn node_of(pod: &dyn AnyObject) -> Option<&str> {
+        known_ref::<Pod>(pod).spec.as_ref()?.node_name.as_deref()
+    }
+
+    fn names<'a>(pods: impl IntoIterator<Item = &'a Arc<dyn AnyObject>>) -> Vec<String> {
+        pods.into_iter().map(|pod| ObjectKey::named(pod.metadata()).to_string()).collect()
     }
 
     #[test]
     fn objects_are_found_by_namespace_controller_and_index() {
         let mut contents = contents();
-        contents.put(pod("a", "x", 1, "n1", Some("rs")).into());
-        contents.put(pod("a-b", "y", 2, "n1", None).into());
-        contents.put(pod("a", "w", 3, "n2", Some("rs")).into());
+        contents.put(pod("a", "x", 1, "n1", Some("rs")));
+        contents.put(pod("a-b", "y", 2, "n1", None));
+        contents.put(pod("a", "w", 3, "n2", Some("rs")));
         assert_eq!(names(contents.in_namespace("a")), ["a/w", "a/x"]);
         assert_eq!(names(&contents.by_index(CONTROLLER, "rs")), ["a/w", "a/x"]);
         assert!(contents.by_index(CONTROLLER, "other").is_empty(), "an owner, but no controller");
@@ -181,8 +195,8 @@ mod tests {
     #[test]
     fn an_object_that_moves_leaves_its_old_place_in_the_index() {
         let mut contents = contents();
-        contents.put(pod("a", "x", 1, "n1", None).into());
-        contents.put(pod("a", "x", 2, "n2", None).into());
+        contents.put(pod("a", "x", 1, "n1", None));
+        contents.put(pod("a", "x", 2, "n2", None));
         assert!(contents.by_index(NODE, "n1").is_empty());
         assert_eq!(names(&contents.by_index(NODE, "n2")), ["a/x"]);
     }
@@ -191,7 +205,7 @@ mod tests {
     fn a_list_says_what_came_what_changed_and_what_went_meanwhile() {
         let mut contents = contents();
         for (name, version) in [("same", 1), ("changed", 2), ("gone", 3)] {
-            contents.put(pod("a", name, version, "n", None).into());
+            contents.put(pod("a", name, version, "n", None));
         }
         let list = [("same", 1), ("changed", 9), ("new", 8)];
         let list = list.map(|(name, version)| pod("a", name, version, "n", None));
@@ -215,12 +229,12 @@ mod tests {
             for (version, (name, node, put)) in steps.into_iter().enumerate() {
                 let pod = pod("a", &format!("p{name}"), version as u32, &format!("n{node}"), None);
                 match put {
-                    true => drop(contents.put(pod.into())),
-                    false => drop(contents.remove(&ObjectKey::of(&pod))),
+                    true => drop(contents.put(pod)),
+                    false => drop(contents.remove(&ObjectKey::named(pod.metadata()))),
                 }
             }
             for node in ["n0", "n1", "n2"] {
-                let on_node = |pod: &&Arc<Pod>| pod.spec.as_ref().unwrap().node_name.as_deref() == Some(node);
+                let on_node = |pod: &&Arc<dyn AnyObject>| node_of(pod.as_ref()) == Some(node);
                 let searched = names(contents.all().filter(on_node));
                 prop_assert_eq!(contents.count(NODE, node), searched.len());
                 prop_assert_eq!(names(&contents.by_index(NODE, node)), searched);

@@ -1,13 +1,17 @@
 //! One line of a watch.
 
-use crate::{Object, decoded};
-use kube::core::{Status, WatchEvent};
+use crate::decoded;
+use crate::object::{AnyObject, Decoder};
+use kube::core::Status;
+use serde::Deserialize;
+use serde::de::Error as _;
+use serde_json::value::RawValue;
 use std::sync::Arc;
 
-pub(super) enum Event<K> {
+pub(super) enum Event {
     /// New, or changed.
-    There(Arc<K>),
-    Gone(Arc<K>),
+    There(Arc<dyn AnyObject>),
+    Gone(Arc<dyn AnyObject>),
     /// Nothing happened up to this version.
     Bookmark(String),
     /// The server ends the watch, and says why.
@@ -15,54 +19,77 @@ pub(super) enum Event<K> {
 }
 
 /// How a line begins that tells of an object. Servers write it so; if one does not, it is still read.
-const TELLS: [(&[u8], bool); 3] = [
-    (b"{\"type\":\"ADDED\",\"object\":", true),
-    (b"{\"type\":\"MODIFIED\",\"object\":", true),
-    (b"{\"type\":\"DELETED\",\"object\":", false),
+const TELLS: [(&str, bool); 3] = [
+    ("{\"type\":\"ADDED\",\"object\":", true),
+    ("{\"type\":\"MODIFIED\",\"object\":", true),
+    ("{\"type\":\"DELETED\",\"object\":", false),
 ];
 
-impl<K: Object> Event<K> {
-    pub(super) fn read(line: &[u8]) -> serde_json::Result<Event<K>> {
+/// A line of any layout.
+#[derive(Deserialize)]
+struct Line<'a> {
+    r#type: &'a str,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+/// All that matters of a bookmark.
+#[derive(Deserialize)]
+struct Bookmark {
+    metadata: BookmarkMeta,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BookmarkMeta {
+    resource_version: String,
+}
+
+impl Event {
+    pub(super) fn read(line: &[u8], decoder: Decoder) -> serde_json::Result<Event> {
+        let line = std::str::from_utf8(line).map_err(serde_json::Error::custom)?;
         for (start, there) in TELLS {
-            let text = line.strip_prefix(start).and_then(|rest| rest.strip_suffix(b"}"));
+            let text = line.strip_prefix(start).and_then(|rest| rest.strip_suffix('}'));
             if let Some(text) = text {
-                let object = decoded::object(text)?;
+                let object = decoded::object(text, decoder)?;
                 return Ok(if there { Event::There(object) } else { Event::Gone(object) });
             }
         }
-        match serde_json::from_slice::<WatchEvent<K>>(line) {
-            Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => {
-                Ok(Event::There(kept(object)))
-            }
-            Ok(WatchEvent::Deleted(object)) => Ok(Event::Gone(kept(object))),
-            Ok(WatchEvent::Bookmark(bookmark)) => {
-                Ok(Event::Bookmark(bookmark.metadata.resource_version))
-            }
-            Ok(WatchEvent::Error(status)) => Ok(Event::Refused(status)),
+        match serde_json::from_str(line) {
+            Ok(line) => Event::read_parts(&line, decoder),
             // Some say it without an event around it.
-            Err(error) => match serde_json::from_slice::<Status>(line) {
+            Err(error) => match serde_json::from_str::<Status>(line) {
                 Ok(status) => Ok(Event::Refused(status.boxed())),
                 Err(_) => Err(error),
             },
         }
     }
-}
 
-fn kept<K: Object>(mut object: K) -> Arc<K> {
-    decoded::forget_managers(&mut object);
-    Arc::new(object)
+    fn read_parts(line: &Line<'_>, decoder: Decoder) -> serde_json::Result<Event> {
+        let text = line.object.get();
+        match line.r#type {
+            "ADDED" | "MODIFIED" => decoded::object(text, decoder).map(Event::There),
+            "DELETED" => decoded::object(text, decoder).map(Event::Gone),
+            "BOOKMARK" => {
+                let bookmark: Bookmark = serde_json::from_str(text)?;
+                Ok(Event::Bookmark(bookmark.metadata.resource_version))
+            }
+            "ERROR" => Ok(Event::Refused(serde_json::from_str::<Status>(text)?.boxed())),
+            other => Err(serde_json::Error::custom(format!("unknown type of event {other:?}"))),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use k8s_openapi::api::core::v1::ConfigMap;
-    use kube::ResourceExt;
 
     fn read(line: &str) -> String {
-        match Event::<ConfigMap>::read(line.as_bytes()) {
-            Ok(Event::There(map)) => format!("there {}", map.name_any()),
-            Ok(Event::Gone(map)) => format!("gone {}", map.name_any()),
+        let name = |map: Arc<dyn AnyObject>| map.metadata().name.clone().unwrap_or_default();
+        match Event::read(line.as_bytes(), Decoder::of::<ConfigMap>()) {
+            Ok(Event::There(map)) => format!("there {}", name(map)),
+            Ok(Event::Gone(map)) => format!("gone {}", name(map)),
             Ok(Event::Bookmark(version)) => format!("up to {version}"),
             Ok(Event::Refused(status)) => format!("refused {}", status.code),
             Err(_) => "no event".into(),
@@ -87,6 +114,7 @@ mod tests {
             (format!(r#"{{"type":"ADDED","object":{map}"#), "no event"),
             (r#"{"type":"ADDED","object":{}}}"#.to_owned(), "no event"),
             ("garbage".to_owned(), "no event"),
+            (format!(r#"{{"type":"RENAMED","object":{map}}}"#), "no event"),
         ] {
             assert_eq!(read(&line), expected, "{line}");
         }

@@ -6,7 +6,7 @@
 use super::Shared;
 use super::event::Event;
 use crate::client::ANSWER_MAX;
-use crate::decoded::forget_managers;
+use crate::object::Decoder;
 use crate::read::Selection;
 use crate::{Client, Error, Object};
 use futures::io::AsyncBufReadExt;
@@ -88,24 +88,52 @@ impl Backoff {
     }
 }
 
-/// Runs until it is aborted.
-pub(super) async fn follow<K: Object>(
-    client: Client,
-    kind: K::DynamicType,
+/// What is followed, in the words of a request. It does not know the Rust type of the kind.
+pub(super) struct Followed {
+    path: String,
+    plural: String,
     which: Selection,
     metadata_only: bool,
-    shared: Arc<Shared<K>>,
-) {
+    decoder: Decoder,
+}
+
+impl Followed {
+    pub(super) fn new<K: Object>(
+        kind: &K::DynamicType,
+        which: Selection,
+        metadata_only: bool,
+    ) -> Followed {
+        Followed {
+            path: K::url_path(kind, which.namespace.as_deref()),
+            plural: K::plural(kind).into_owned(),
+            which,
+            metadata_only,
+            decoder: Decoder::of::<K>(),
+        }
+    }
+
+    async fn list(&self, client: &Client, shared: &Shared) -> crate::Result<String> {
+        let mut objects = Vec::new();
+        let mut add = |item: &str| {
+            objects.push(self.decoder.decode(item)?);
+            Ok(())
+        };
+        let (path, which) = (&self.path, &self.which);
+        let version =
+            client.list_items(path, &self.plural, which, self.metadata_only, &mut add).await?;
+        shared.replace(objects, &version);
+        Ok(version)
+    }
+}
+
+/// Runs until it is aborted.
+pub(super) async fn follow(client: Client, followed: Followed, shared: Arc<Shared>) {
     let mut backoff = Backoff::default();
     let mut version = None;
     loop {
         let Some(from) = version.take() else {
-            match client.snapshot::<K>(&kind, &which, metadata_only).await {
-                Ok(mut snapshot) => {
-                    snapshot.items.iter_mut().for_each(forget_managers);
-                    shared.replace(snapshot.items, &snapshot.version);
-                    version = Some(snapshot.version);
-                }
+            match followed.list(&client, &shared).await {
+                Ok(listed) => version = Some(listed),
                 Err(error) => {
                     tracing::warn!(
                         error = crate::error::chain(&error),
@@ -117,41 +145,35 @@ pub(super) async fn follow<K: Object>(
             continue;
         };
         let mut watch = Watch { version: from, heard: false, shared: &shared };
-        let end = watch.run(&client, &kind, &which, metadata_only).await;
+        let end = watch.run(&client, &followed).await;
         if watch.heard {
             backoff = Backoff::default();
         }
         if !(watch.heard && matches!(end, End::Closed)) {
-            tracing::debug!(kind = %K::plural(&kind), %end, "watch ended");
+            tracing::debug!(kind = followed.plural, %end, "watch ended");
             backoff.wait().await;
         }
         version = (end.go() == Go::Resume).then_some(watch.version);
     }
 }
 
-struct Watch<'a, K: Object> {
+struct Watch<'a> {
     /// What the next watch goes on from.
     version: String,
     /// Whether anything came at all.
     heard: bool,
-    shared: &'a Shared<K>,
+    shared: &'a Shared,
 }
 
-impl<K: Object> Watch<'_, K> {
-    async fn run(
-        &mut self,
-        client: &Client,
-        kind: &K::DynamicType,
-        which: &Selection,
-        metadata_only: bool,
-    ) -> End {
-        let request = Request::new(K::url_path(kind, which.namespace.as_deref()));
-        let params = which.watch_params(WATCH_SECONDS);
-        let request = match metadata_only {
+impl Watch<'_> {
+    async fn run(&mut self, client: &Client, followed: &Followed) -> End {
+        let request = Request::new(followed.path.clone());
+        let params = followed.which.watch_params(WATCH_SECONDS);
+        let request = match followed.metadata_only {
             true => request.watch_metadata(&params, &self.version),
             false => request.watch(&params, &self.version),
         };
-        let doing = || format!("watch {}", K::plural(kind));
+        let doing = || format!("watch {}", followed.plural);
         let mut request = match request {
             Ok(request) => request,
             Err(error) => {
@@ -182,7 +204,7 @@ impl<K: Object> Watch<'_, K> {
                 }
                 Err(_) => return End::Broken(Error::Timeout { doing: doing() }),
             }
-            match Event::read(&line) {
+            match Event::read(&line, followed.decoder) {
                 Ok(event) => {
                     if let Some(status) = self.take(event) {
                         return End::Refused(status);
@@ -196,9 +218,11 @@ impl<K: Object> Watch<'_, K> {
     }
 
     /// The status, if that is what came.
-    fn take(&mut self, event: Event<K>) -> Option<Box<Status>> {
+    fn take(&mut self, event: Event) -> Option<Box<Status>> {
         let version = match &event {
-            Event::There(object) | Event::Gone(object) => object.meta().resource_version.clone(),
+            Event::There(object) | Event::Gone(object) => {
+                object.metadata().resource_version.clone()
+            }
             Event::Bookmark(version) => Some(version.clone()),
             Event::Refused(_) => None,
         };
@@ -208,7 +232,7 @@ impl<K: Object> Watch<'_, K> {
         }
         match event {
             Event::There(object) => self.shared.put(object, &self.version),
-            Event::Gone(object) => self.shared.remove(&object, &self.version),
+            Event::Gone(object) => self.shared.remove(object.metadata(), &self.version),
             Event::Bookmark(_) => self.shared.advance(&self.version, false),
             Event::Refused(status) => return Some(status),
         }

@@ -24,7 +24,7 @@ pub(crate) trait Replicated: Workload {
         &self,
         client: &Client,
         status: ReplicaSetStatus,
-    ) -> impl Future<Output = client::Result<()>>;
+    ) -> impl Future<Output = client::Result<()>> + Send;
 }
 
 impl Replicated for ReplicaSet {

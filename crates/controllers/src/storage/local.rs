@@ -190,7 +190,7 @@ fn class(node: &str) -> StorageClass {
             { "key": "kubernetes.io/hostname", "values": [node] },
         ]}],
     });
-    serde_json::from_value(class).unwrap_or_default()
+    typed::from_value(class).unwrap_or_default()
 }
 
 fn volume(
@@ -222,7 +222,7 @@ fn volume(
             "nodeAffinity": { "required": on_node },
         },
     });
-    serde_json::from_value(volume).ok()
+    typed::from_value(volume).ok()
 }
 
 /// For whoever the pod runs as.

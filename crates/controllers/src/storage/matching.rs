@@ -70,7 +70,7 @@ pub(super) fn best<'a>(
         return Some(volume);
     }
     let selector = claim.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-    let selector = selector.and_then(|selector| serde_json::to_value(selector).ok());
+    let selector = selector.and_then(|selector| typed::to_value(selector).ok());
     let selector = selector.map(|selector| LabelSelector::from_object(&selector));
     let selected = |volume: &PersistentVolume| match &selector {
         None => true,

@@ -20,7 +20,7 @@ const COLLISIONS_MAX: usize = 10;
 /// What a revision holds: a patch that puts the template in place of another. The fields are those
 /// that a client writes after reading the template (C-89).
 pub(crate) fn data(template: &PodTemplateSpec) -> Value {
-    let mut template = serde_json::to_value(template).unwrap_or_default();
+    let mut template = typed::to_value(template).unwrap_or_default();
     if let Some(fields) = template.as_object_mut() {
         fields.entry("metadata").or_insert_with(|| json!({}));
         fields.insert("$patch".to_owned(), json!("replace"));
@@ -40,7 +40,7 @@ pub(crate) fn template(revision: &ControllerRevision) -> Option<PodTemplateSpec>
     let mut template: Map<String, Value> =
         revision.data.as_ref()?.0.pointer("/spec/template")?.as_object()?.clone();
     template.remove("$patch");
-    serde_json::from_value(Value::Object(template)).ok()
+    typed::from_value(Value::Object(template)).ok()
 }
 
 fn holds(revision: &ControllerRevision, data: &Value) -> bool {

@@ -24,7 +24,7 @@ fn images(template: &PodTemplateSpec) -> impl Iterator<Item = Option<&str>> {
 }
 
 fn plain_template(template: &PodTemplateSpec) -> Value {
-    let mut value = serde_json::to_value(template).unwrap_or_default();
+    let mut value = typed::to_value(template).unwrap_or_default();
     let labels = value.pointer_mut("/metadata/labels").and_then(Value::as_object_mut);
     if let Some(labels) = labels {
         labels.remove(HASH_LABEL);

@@ -10,7 +10,7 @@ const QUANTITIES: &[&str] = &["capacity", "allocatable"];
 /// A strategic merge patch for `/status`, which takes labels and annotations as well; None if
 /// nothing differs.
 pub(super) fn patch(before: &Node, after: &Node) -> Option<Value> {
-    let (before, after) = (serde_json::to_value(before).ok()?, serde_json::to_value(after).ok()?);
+    let (before, after) = (typed::to_value(before).ok()?, typed::to_value(after).ok()?);
     let mut metadata = Map::new();
     for field in ["labels", "annotations"] {
         let changed = map_changes(&before["metadata"][field], &after["metadata"][field], false);

@@ -67,7 +67,7 @@ fn differing_conditions(before: Option<&Value>, after: Option<&Value>) -> Option
 }
 
 fn object(status: &PodStatus) -> Map<String, Value> {
-    match serde_json::to_value(status) {
+    match typed::to_value(status) {
         Ok(Value::Object(fields)) => fields,
         _ => Map::new(),
     }

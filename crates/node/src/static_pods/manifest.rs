@@ -30,7 +30,7 @@ pub(super) fn read(bytes: &[u8], file: &Path, node: &str, seen: Timestamp) -> Re
     make_static(&mut object, file, node, seen);
     check(&kind, &object)?;
     (kind.rules.prepare_create)(&mut object);
-    serde_json::from_value(object).map_err(|error| error.to_string())
+    typed::from_value(object).map_err(|error| error.to_string())
 }
 
 /// Built once: the schema of every kind comes along with it.
@@ -44,7 +44,7 @@ fn pod_kind() -> Arc<api::Kind> {
 }
 
 fn refuse_references(object: &Value) -> Result<(), String> {
-    let pod: Pod = serde_json::from_value(object.clone()).map_err(|error| error.to_string())?;
+    let pod: Pod = typed::from_value(object.clone()).map_err(|error| error.to_string())?;
     match pod.spec.as_ref().and_then(referenced) {
         Some(kind) => Err(format!("static pods may not reference {kind}")),
         None => Ok(()),

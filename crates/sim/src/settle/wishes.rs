@@ -205,7 +205,7 @@ async fn ask<K: Object<DynamicType = ()>>(client: &Client, wish: &Wish) -> clien
     match &wish.verb {
         Verb::Create(object) => {
             // It is our own, so it can be read; if not, the server says what is wrong.
-            let Ok(object) = serde_json::from_value::<K>(object.clone()) else { return Ok(()) };
+            let Ok(object) = typed::from_value::<K>(object.clone()) else { return Ok(()) };
             client.create(&object).await.map(drop)
         }
         Verb::Patch(patch) => client.patch_merge::<K>(&wish.key, patch).await.map(drop),
