@@ -8,7 +8,7 @@ STORIES ?= 20
 SEED ?= 1
 # What tells runtimes apart: how containers are made, confined, limited, reached, ended and found again.
 # `make test-containerd` runs all tests of pods.
-ON_CONTAINERD := binary_id(landfall::pods) & test(/^(confined|crashes|endings|image_volumes|resizing|running|streams|volumes)::|^mounting::mounts|^timeline::/)
+ON_CONTAINERD := binary_id(landfall::it) & test(/^pods::((confined|crashes|endings|image_volumes|resizing|running|streams|timeline|volumes)::|mounting::mounts)/)
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 # Steps of one target come one after another, whatever -j says.
@@ -55,13 +55,13 @@ test-containerd: install
 	scripts/test-containerd
 
 test-endings-long: install
-	$(CARGO) nextest run --locked --package landfall --test endings \
-		--ignore-default-filter -E 'test(/^hangs::/) | test(a_hook_of_45_seconds)' --test-threads 4
+	$(CARGO) nextest run --locked --package landfall --test it \
+		--ignore-default-filter -E 'test(/^endings::(hangs::|.*a_hook_of_45_seconds)/)' --test-threads 4
 
 test-identity: install
 	LANDFALL_TEST_STORIES=$(STORIES) LANDFALL_TEST_SEED=$(SEED) \
-		$(CARGO) nextest run --locked --package landfall --test identity \
-		--ignore-default-filter -E 'test(in_many_stories)' --retries 0 --no-capture
+		$(CARGO) nextest run --locked --package landfall --test it \
+		--ignore-default-filter -E 'test(/^identity::.*in_many_stories/)' --retries 0 --no-capture
 
 lint:
 	scripts/install build

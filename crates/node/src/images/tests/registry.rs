@@ -1,6 +1,6 @@
 //! The whole way once: a secret, a registry that wants it, a store on disk.
 
-#[path = "../../../../runtime/tests/registry/mod.rs"]
+#[path = "../../../../runtime/tests/it/registry.rs"]
 mod docker;
 
 use super::{on, pod};

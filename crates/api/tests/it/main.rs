@@ -1,0 +1,3 @@
+//! Tests of the API that need only its face.
+
+mod rules;

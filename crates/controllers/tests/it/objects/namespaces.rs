@@ -1,0 +1,250 @@
+//! How a namespace goes, on a whole server and a paused clock.
+
+use super::cluster::{Cluster, key};
+use client::{Client, DeleteOptions, ObjectKey, Selection};
+use controllers::Options;
+use http_body_util::{BodyExt, Either, Full};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service, ServiceAccount};
+use serde_json::{Value, json};
+use server::Door;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::time::Instant;
+use tower::{BoxError, Service as _};
+
+fn condition(namespace: &Namespace, type_: &str) -> Option<String> {
+    let mut conditions = namespace.status.as_ref()?.conditions.iter().flatten();
+    let found = conditions.find(|condition| condition.type_ == type_)?;
+    Some(format!("{} {}", found.status, found.message.as_deref().unwrap_or_default()))
+}
+
+async fn config_map(cluster: &Cluster, namespace: &str, name: &str, finalizers: Value) {
+    let meta = json!({ "namespace": namespace, "name": name, "finalizers": finalizers });
+    cluster.create::<ConfigMap>(json!({ "metadata": meta })).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn t_ctrl_53_an_empty_namespace_goes_five_seconds_after_its_deletion() {
+    let cluster = Cluster::start().await;
+    let namespaces = cluster.follow::<Namespace>();
+    cluster.namespace("away").await;
+    config_map(&cluster, "away", "c", json!([])).await;
+    let before = Instant::now();
+    cluster.delete::<Namespace>(&ObjectKey::cluster("away")).await;
+    namespaces.gone(&ObjectKey::cluster("away")).await;
+    let took = before.elapsed();
+    assert!((5..7).contains(&took.as_secs()), "{took:?}");
+    assert!(cluster.names::<ConfigMap>("away").await.is_empty());
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn t_ctrl_53_t_edge_21_pods_go_first_and_are_counted_while_they_remain() {
+    let cluster = Cluster::start().await;
+    let (namespaces, away) = (cluster.follow::<Namespace>(), ObjectKey::cluster("away"));
+    cluster.namespace("away").await;
+    config_map(&cluster, "away", "c", json!([])).await;
+    cluster.create::<Secret>(json!({ "metadata": { "namespace": "away", "name": "s" } })).await;
+    for name in ["p1", "p2"] {
+        cluster.running_pod("away", name, "n", json!({})).await;
+    }
+    cluster.delete::<Namespace>(&away).await;
+    let counted = |namespace: Option<&Namespace>, text: &str| {
+        let said = namespace.and_then(|n| condition(n, "NamespaceContentRemaining"));
+        said.as_deref() == Some(text)
+    };
+    let two = "True Some resources are remaining: pods. has 2 resource instances";
+    namespaces.when(&away, |namespace| counted(namespace, two)).await;
+    let pod: Pod = cluster.client.get(&key("away", "p1")).await.unwrap();
+    assert_eq!(pod.metadata.deletion_grace_period_seconds, Some(30), "its own grace");
+
+    // As a node would: they end, one after the other.
+    let now = DeleteOptions::default().grace(0);
+    cluster.client.delete::<Pod>(&key("away", "p1"), &now).await.unwrap();
+    let one = "True Some resources are remaining: pods. has 1 resource instances";
+    namespaces.when(&away, |namespace| counted(namespace, one)).await;
+    assert_eq!(cluster.names::<Secret>("away").await, ["s"], "nothing else before the pods");
+    assert!(cluster.names::<ConfigMap>("away").await.contains(&"c".to_owned()));
+
+    let last = Instant::now();
+    cluster.client.delete::<Pod>(&key("away", "p2"), &now).await.unwrap();
+    namespaces.gone(&away).await;
+    assert!(last.elapsed() < Duration::from_secs(1), "at once: {:?}", last.elapsed());
+    assert!(cluster.names::<Secret>("away").await.is_empty());
+    cluster.stop().await;
+}
+
+/// As upstream: nothing else goes before the last pod, and one whose finalizer nobody takes away never
+/// goes. The namespace says who holds it.
+#[tokio::test(start_paused = true)]
+async fn t_edge_23_a_pod_that_is_held_holds_the_rest_of_its_namespace() {
+    let cluster = Cluster::start().await;
+    let (namespaces, away) = (cluster.follow::<Namespace>(), ObjectKey::cluster("away"));
+    cluster.namespace("away").await;
+    cluster.create::<Secret>(json!({ "metadata": { "namespace": "away", "name": "s" } })).await;
+    let held = json!({ "metadata": { "finalizers": ["example.com/hold"] } });
+    cluster.running_pod("away", "p", "n", held).await;
+    cluster.delete::<Namespace>(&away).await;
+    let ending = cluster.follow::<Pod>();
+    ending
+        .when(&key("away", "p"), |pod| pod.is_some_and(|p| p.metadata.deletion_timestamp.is_some()))
+        .await;
+    let now = DeleteOptions::default().grace(0);
+    cluster.client.delete::<Pod>(&key("away", "p"), &now).await.unwrap();
+    let holds = "True Some content in the namespace has finalizers remaining: \
+                 example.com/hold in 1 resource instances";
+    namespaces
+        .when(&away, |namespace| {
+            let said = namespace.and_then(|n| condition(n, "NamespaceFinalizersRemaining"));
+            said.as_deref() == Some(holds)
+        })
+        .await;
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(cluster.names::<Secret>("away").await, ["s"], "nothing else before the pod");
+    let free = json!({ "metadata": { "finalizers": null } });
+    cluster.client.patch_merge::<Pod>(&key("away", "p"), &free).await.unwrap();
+    namespaces.gone(&away).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn t_ctrl_55_w_69_conditions_name_the_finalizers_that_hold_a_namespace() {
+    let cluster = Cluster::start().await;
+    let (namespaces, away) = (cluster.follow::<Namespace>(), ObjectKey::cluster("away"));
+    cluster.namespace("away").await;
+    config_map(&cluster, "away", "stuck", json!(["example.com/hold"])).await;
+    cluster.delete::<Namespace>(&away).await;
+    let held = "True Some content in the namespace has finalizers remaining: \
+                example.com/hold in 1 resource instances";
+    namespaces
+        .when(&away, |namespace| {
+            let said = namespace.and_then(|n| condition(n, "NamespaceFinalizersRemaining"));
+            said.as_deref() == Some(held)
+        })
+        .await;
+    let namespace: Namespace = cluster.client.get(&away).await.unwrap();
+    let remaining = condition(&namespace, "NamespaceContentRemaining").unwrap();
+    let expected = "True Some resources are remaining: configmaps. has 1 resource instances";
+    assert_eq!(remaining, expected);
+    assert_eq!(namespace.status.unwrap().phase.as_deref(), Some("Terminating"));
+
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let later: Namespace = cluster.client.get(&away).await.unwrap();
+    let version = namespace.metadata.resource_version;
+    assert_eq!(later.metadata.resource_version, version, "what stays is not written");
+
+    let free = json!({ "metadata": { "finalizers": null } });
+    cluster.client.patch_merge::<ConfigMap>(&key("away", "stuck"), &free).await.unwrap();
+    let freed = Instant::now();
+    namespaces.gone(&away).await;
+    assert!(freed.elapsed() <= Duration::from_secs(9), "T-CTRL-54: {:?}", freed.elapsed());
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn t_ctrl_64_c_144_what_every_namespace_has_comes_back() {
+    let cluster = Cluster::start().await;
+    let (maps, accounts) = (cluster.follow::<ConfigMap>(), cluster.follow::<ServiceAccount>());
+    cluster.namespace("new").await;
+    let (root, account) = (key("new", "kube-root-ca.crt"), key("new", "default"));
+    let made: ConfigMap = cluster.client.get(&root).await.unwrap();
+    let edit = json!({ "data": { "ca.crt": "forged", "more": "x" } });
+    let edited = cluster.client.patch_merge::<ConfigMap>(&root, &edit).await.unwrap();
+    maps.when(&root, |map| {
+        map.is_some_and(|map| {
+            map.data == made.data
+                && map.metadata.resource_version != edited.metadata.resource_version
+        })
+    })
+    .await;
+    let uid = cluster.client.get::<ServiceAccount>(&account).await.unwrap().metadata.uid;
+    cluster.delete::<ServiceAccount>(&account).await;
+    cluster.delete::<ConfigMap>(&root).await;
+    accounts.when(&account, |now| now.is_some_and(|now| now.metadata.uid != uid)).await;
+    maps.when(&root, |map| map.is_some_and(|map| map.metadata.uid != made.metadata.uid)).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn t_ctrl_63_the_servers_own_service_comes_back_with_its_address() {
+    let cluster = Cluster::start().await;
+    let services = cluster.follow::<Service>();
+    let own = key("default", "kubernetes");
+    let before: Service = cluster.client.get(&own).await.unwrap();
+    cluster.delete::<Service>(&own).await;
+    let deleted = Instant::now();
+    services.when(&own, |now| now.is_some_and(|now| now.metadata.uid != before.metadata.uid)).await;
+    let after: Service = cluster.client.get(&own).await.unwrap();
+    assert_eq!(after.spec.unwrap().cluster_ip, before.spec.unwrap().cluster_ip);
+    assert!(deleted.elapsed() < Duration::from_secs(10), "{:?}", deleted.elapsed());
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_143_a_new_namespace_has_two_objects_and_its_label() {
+    let cluster = Cluster::start().await;
+    cluster.namespace("new").await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let namespace: Namespace = cluster.client.get(&ObjectKey::cluster("new")).await.unwrap();
+    let labels = namespace.metadata.labels.unwrap();
+    assert_eq!(labels.len(), 1);
+    assert_eq!(labels["kubernetes.io/metadata.name"], "new");
+    let kinds = cluster.client.discover().await.unwrap().kinds;
+    let mut there = Vec::new();
+    for kind in kinds.iter().filter(|kind| kind.namespaced && kind.preferred && kind.can("list")) {
+        let all = cluster.client.outlines(&kind.resource, &Selection::namespace("new")).await;
+        let named = |name: Option<String>| format!("{} {}", kind.resource.plural, name.unwrap());
+        there.extend(all.unwrap().into_iter().map(|object| named(object.metadata.name)));
+    }
+    there.sort();
+    assert_eq!(there, ["configmaps kube-root-ca.crt", "serviceaccounts default"]);
+    cluster.stop().await;
+}
+
+/// A way to the server on which, while `dead`, a group of the API does not answer.
+fn with_a_dead_group(door: Door, dead: Arc<AtomicBool>) -> Client {
+    type Request = http::Request<kube::client::Body>;
+    Client::in_process(tower::service_fn(move |request: Request| {
+        let (mut door, dead) = (door.clone(), dead.clone());
+        async move {
+            let groups = request.uri().path() == "/apis" && dead.load(Ordering::SeqCst);
+            let answer = door.call(request).await.map_err(BoxError::from)?;
+            if !groups {
+                return Ok::<_, BoxError>(answer.map(Either::Left));
+            }
+            let (mut parts, body) = answer.into_parts();
+            let bytes = body.collect().await.map_err(BoxError::from)?.to_bytes();
+            let mut groups: Value = serde_json::from_slice(&bytes)?;
+            groups["items"].as_array_mut().unwrap().push(json!({
+                "metadata": { "name": "dead.example.com" },
+                "versions": [{ "version": "v1", "freshness": "Stale", "resources": [] }],
+            }));
+            parts.headers.remove(http::header::CONTENT_LENGTH);
+            let body = Full::from(groups.to_string());
+            Ok(http::Response::from_parts(parts, Either::Right(body)))
+        }
+    }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn t_ctrl_56_a_group_that_does_not_answer_keeps_a_namespace() {
+    let dead = Arc::new(AtomicBool::new(true));
+    let way = dead.clone();
+    let cluster = Cluster::through(Options::default(), |door| with_a_dead_group(door, way)).await;
+    let (namespaces, away) = (cluster.follow::<Namespace>(), ObjectKey::cluster("away"));
+    cluster.namespace("away").await;
+    config_map(&cluster, "away", "c", json!([])).await;
+    cluster.delete::<Namespace>(&away).await;
+    let failed = |namespace: Option<&Namespace>| {
+        let said = namespace.and_then(|n| condition(n, "NamespaceDeletionDiscoveryFailure"));
+        said.is_some_and(|said| said.starts_with("True ") && said.contains("dead.example.com/v1"))
+    };
+    namespaces.when(&away, failed).await;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert!(cluster.names::<ConfigMap>("away").await.is_empty(), "all the rest is gone");
+    assert!(failed(namespaces.cache.get(&away).as_deref()), "and the namespace stays");
+    dead.store(false, Ordering::SeqCst);
+    namespaces.gone(&away).await;
+    cluster.stop().await;
+}

@@ -1,0 +1,408 @@
+//! Where Services find their pods, on a whole server and a paused clock.
+
+use super::cluster::{Cluster, Followed, key};
+use super::way::Bumps;
+use client::{DeleteOptions, ObjectKey, Selection};
+use controllers::Options;
+use k8s_openapi::api::core::v1::{EndpointAddress, Endpoints, Node, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::time::Instant;
+
+const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+
+async fn service(cluster: &Cluster, name: &str, more: Value) {
+    let mut spec = json!({ "selector": { "app": name }, "ports": [{ "port": 80 }] });
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let meta = json!({ "namespace": "default", "name": name });
+    cluster.create::<Service>(json!({ "metadata": meta, "spec": spec })).await;
+}
+
+async fn pod(cluster: &Cluster, name: &str, app: &str) {
+    let meta = json!({ "metadata": { "labels": { "app": app } } });
+    cluster.running_pod("default", name, "n1", meta).await;
+}
+
+fn service_name(slice: &EndpointSlice) -> Option<&str> {
+    slice.metadata.labels.as_ref()?.get("kubernetes.io/service-name").map(String::as_str)
+}
+
+/// The slices of a Service, in words: each endpoint's pod and its conditions.
+fn said(slices: &[std::sync::Arc<EndpointSlice>], service: &str) -> Vec<String> {
+    let of_service = slices.iter().filter(|slice| service_name(slice) == Some(service));
+    let mut all: Vec<String> = of_service
+        .flat_map(|slice| slice.endpoints.iter().flatten())
+        .map(|endpoint| {
+            let conditions = endpoint.conditions.as_ref().unwrap();
+            let word =
+                |name: &'static str, set: Option<bool>| if set == Some(true) { name } else { "" };
+            let target = endpoint.target_ref.as_ref().and_then(|target| target.name.clone());
+            format!(
+                "{} {}{}{}",
+                target.unwrap_or_else(|| endpoint.addresses[0].clone()),
+                word("r", conditions.ready),
+                word("s", conditions.serving),
+                word("t", conditions.terminating)
+            )
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+async fn slices_say(slices: &Followed<EndpointSlice>, service: &str, expected: &[&str]) {
+    slices.all(|all| said(all, service) == expected).await;
+}
+
+fn addresses(endpoints: Option<&Endpoints>) -> Vec<String> {
+    let subsets = endpoints.iter().flat_map(|endpoints| endpoints.subsets.iter().flatten());
+    let all = subsets.flat_map(|subset| subset.addresses.iter().flatten());
+    let name = |address: &EndpointAddress| address.target_ref.as_ref()?.name.clone();
+    let mut names: Vec<String> = all.filter_map(name).collect();
+    names.sort();
+    names
+}
+
+#[tokio::test(start_paused = true)]
+async fn t_net_1_t_net_2_t_net_10_w_13_an_ending_pod_leaves_endpoints_and_stays_marked_in_its_slice()
+ {
+    let cluster = Cluster::start().await;
+    let (slices, endpoints) = (cluster.follow::<EndpointSlice>(), cluster.follow::<Endpoints>());
+    cluster.create::<Node>(json!({ "metadata": { "name": "n1" } })).await;
+    service(&cluster, "web", json!({})).await;
+    slices.all(|all| all.iter().any(|s| s.metadata.generate_name.as_deref() == Some("web-"))).await;
+    let web = key("default", "web");
+    endpoints.when(&web, |endpoints| endpoints.is_some()).await;
+    pod(&cluster, "a", "web").await;
+    pod(&cluster, "b", "web").await;
+    pod(&cluster, "c", "other").await;
+    slices_say(&slices, "web", &["a rs", "b rs"]).await;
+    endpoints.when(&web, |endpoints| addresses(endpoints) == ["a", "b"]).await;
+
+    let asked = Instant::now();
+    cluster.delete::<Pod>(&key("default", "a")).await;
+    slices_say(&slices, "web", &["a st", "b rs"]).await;
+    endpoints.when(&web, |endpoints| addresses(endpoints) == ["b"]).await;
+    assert!(asked.elapsed() < Duration::from_secs(1), "T-NET-8: {:?}", asked.elapsed());
+    let slice = slices.find(|slice| slice.metadata.generate_name.as_deref() == Some("web-")).await;
+    let marked = |slice: &EndpointSlice| {
+        let annotations = slice.metadata.annotations.clone().unwrap_or_default();
+        annotations.contains_key("endpoints.kubernetes.io/last-change-trigger-time")
+    };
+    assert!(!marked(&slice), "T-NET-9: a deletion is no trigger");
+
+    // T-NET-5: readiness lost on the way.
+    let lost = json!({ "conditions": [{ "type": "Ready", "status": "False" }] });
+    cluster.status::<Pod>(&key("default", "a"), lost).await;
+    slices_say(&slices, "web", &["a t", "b rs"]).await;
+    // T-NET-3: as its containers have ended.
+    cluster.status::<Pod>(&key("default", "a"), json!({ "phase": "Succeeded" })).await;
+    slices_say(&slices, "web", &["b rs"]).await;
+    // T-NET-7: it does not match any more.
+    let relabel = json!({ "metadata": { "labels": { "app": "none" } } });
+    cluster.client.patch_merge::<Pod>(&key("default", "b"), &relabel).await.unwrap();
+    slices_say(&slices, "web", &[]).await;
+
+    // T-NET-12: one by its name, the other by its owner.
+    cluster.delete::<Service>(&web).await;
+    endpoints.gone(&web).await;
+    slices.all(|all| all.iter().all(|s| s.metadata.generate_name.as_deref() != Some("web-"))).await;
+    cluster.stop().await;
+}
+
+/// T-NET-1 to T-NET-5, C-176, C-179: who asks finds who is there, whatever becomes of the Service.
+#[tokio::test(start_paused = true)]
+async fn t_net_2_t_net_10_a_service_that_goes_and_is_held_lists_its_pods_of_today() {
+    let cluster = Cluster::start().await;
+    let (slices, endpoints) = (cluster.follow::<EndpointSlice>(), cluster.follow::<Endpoints>());
+    cluster.create::<Node>(json!({ "metadata": { "name": "n1" } })).await;
+    service(&cluster, "web", json!({})).await;
+    let web = key("default", "web");
+    pod(&cluster, "a", "web").await;
+    slices_say(&slices, "web", &["a rs"]).await;
+    endpoints.when(&web, |endpoints| addresses(endpoints) == ["a"]).await;
+    let hold = json!({ "metadata": { "finalizers": ["example.com/held"] } });
+    cluster.client.patch_merge::<Service>(&web, &hold).await.unwrap();
+    cluster.delete::<Service>(&web).await;
+
+    cluster.delete::<Pod>(&key("default", "a")).await;
+    slices_say(&slices, "web", &["a st"]).await;
+    endpoints.when(&web, |endpoints| addresses(endpoints).is_empty()).await;
+    pod(&cluster, "b", "web").await;
+    slices_say(&slices, "web", &["a st", "b rs"]).await;
+    endpoints.when(&web, |endpoints| addresses(endpoints) == ["b"]).await;
+    let now = DeleteOptions::default().grace(0);
+    cluster.client.delete::<Pod>(&key("default", "a"), &now).await.unwrap();
+    slices_say(&slices, "web", &["b rs"]).await;
+
+    // What is taken away while it goes is not made again.
+    let ours = |slice: &EndpointSlice| slice.metadata.generate_name.as_deref() == Some("web-");
+    let slice = ObjectKey::of(slices.find(ours).await.as_ref());
+    cluster.delete::<EndpointSlice>(&slice).await;
+    slices_say(&slices, "web", &[]).await;
+    pod(&cluster, "c", "web").await;
+    endpoints.when(&web, |endpoints| addresses(endpoints) == ["b", "c"]).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!slices.cache.list().iter().any(|slice| ours(slice)), "no new slice");
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn t_net_6_a_pod_is_listed_when_its_node_is_known() {
+    let cluster = Cluster::start().await;
+    let slices = cluster.follow::<EndpointSlice>();
+    service(&cluster, "web", json!({})).await;
+    service(
+        &cluster,
+        "all",
+        json!({ "selector": { "app": "web" }, "publishNotReadyAddresses": true }),
+    )
+    .await;
+    pod(&cluster, "a", "web").await;
+    slices_say(&slices, "all", &["a rs"]).await;
+    slices_say(&slices, "web", &[]).await;
+    let zone = json!({ "topology.kubernetes.io/zone": "z1" });
+    cluster.create::<Node>(json!({ "metadata": { "name": "n1", "labels": zone } })).await;
+    slices_say(&slices, "web", &["a rs"]).await;
+    let slice = slices.find(|slice| !said(&[slice.clone().into()], "web").is_empty()).await;
+    assert_eq!(slice.endpoints.as_ref().unwrap()[0].zone.as_deref(), Some("z1"));
+    cluster.stop().await;
+}
+
+/// NET-82: slices that others delete or edit are put right, a second later at the earliest; one that is held
+/// while it goes is left alone.
+#[tokio::test(start_paused = true)]
+async fn net_82_c_177_deleted_and_edited_slices_are_put_right_and_nothing_is_written_in_peace() {
+    let bumps = Bumps::default();
+    let cluster = Cluster::through(Options::default(), |door| bumps.way(door)).await;
+    let slices = cluster.follow::<EndpointSlice>();
+    cluster.create::<Node>(json!({ "metadata": { "name": "n1" } })).await;
+    service(&cluster, "web", json!({})).await;
+    pod(&cluster, "a", "web").await;
+    slices_say(&slices, "web", &["a rs"]).await;
+    let ours = |slice: &EndpointSlice| slice.metadata.generate_name.as_deref() == Some("web-");
+    let slice = slices.find(ours).await;
+    let name = ObjectKey::of(slice.as_ref());
+    let hold = json!({ "metadata": { "finalizers": ["example.com/held"] } });
+    cluster.client.patch_merge::<EndpointSlice>(&name, &hold).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let asked = Instant::now();
+    cluster.client.delete::<EndpointSlice>(&name, &DeleteOptions::default()).await.unwrap();
+    let held = name.clone();
+    let path = format!("{SLICES}/{}", name.name());
+    let asked_for = bumps.asked(&path);
+    slices
+        .all(|all| {
+            let is_new = |s: &EndpointSlice| s.metadata.uid != slice.metadata.uid;
+            all.iter().any(|s| ours(s) && is_new(s)) && said(all, "web") == ["a rs", "a rs"]
+        })
+        .await;
+    let soon = Duration::from_secs(1)..Duration::from_secs(30);
+    assert!(soon.contains(&asked.elapsed()), "{:?}", asked.elapsed());
+    let let_go = json!({ "metadata": { "finalizers": null } });
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert_eq!(bumps.asked(&path), asked_for, "the one that goes is nobody's");
+    cluster.client.patch_merge::<EndpointSlice>(&held, &let_go).await.unwrap();
+    slices.gone(&held).await;
+
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let slice = slices.find(ours).await;
+    let name = ObjectKey::of(slice.as_ref());
+    let edit = json!({ "endpoints": [] });
+    let asked = Instant::now();
+    cluster.client.patch_merge::<EndpointSlice>(&name, &edit).await.unwrap();
+    slices_say(&slices, "web", &[]).await;
+    slices_say(&slices, "web", &["a rs"]).await;
+    assert!(soon.contains(&asked.elapsed()), "{:?}", asked.elapsed());
+
+    let before = cluster.client.get::<EndpointSlice>(&name).await.unwrap();
+    let heartbeat = json!({ "conditions": [{ "type": "Other", "status": "True" }] });
+    cluster.status::<Pod>(&key("default", "a"), heartbeat).await;
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let after = cluster.client.get::<EndpointSlice>(&name).await.unwrap();
+    assert_eq!(before.metadata.resource_version, after.metadata.resource_version);
+    cluster.stop().await;
+}
+
+/// NET-84
+#[tokio::test(start_paused = true)]
+async fn net_84_while_a_service_does_not_see_its_slices_it_makes_no_more() {
+    let bumps = Bumps::default();
+    let cluster = Cluster::through(Options::default(), |door| bumps.way(door)).await;
+    let slices = cluster.follow::<EndpointSlice>();
+    cluster.create::<Node>(json!({ "metadata": { "name": "n1" } })).await;
+    slices.cache.synced().await;
+    let all = || async {
+        let all =
+            cluster.client.list::<EndpointSlice>(&Selection::namespace("default")).await.unwrap();
+        all.iter().filter(|s| s.metadata.generate_name.as_deref() == Some("web-")).count()
+    };
+    bumps.hold("endpointslices");
+    service(&cluster, "web", json!({})).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(all().await, 1);
+    pod(&cluster, "a", "web").await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(all().await, 1, "it waits to see the first");
+    let stale = cluster.counted("endpoint_slice_controller_syncs{result=\"stale\"}");
+    assert!(stale.is_some(), "NET-88: and says so");
+    bumps.let_go();
+    slices_say(&slices, "web", &["a rs"]).await;
+    assert_eq!(all().await, 1);
+    cluster.stop().await;
+}
+
+/// NET-75, NET-81, NET-89: a Service with a selector has one empty slice and Endpoints without subsets until
+/// there are pods, within 30 s, and they go with it. Others have none, and what others say is theirs.
+#[tokio::test(start_paused = true)]
+async fn net_75_net_81_net_89_a_service_without_pods_has_an_empty_slice_and_empty_endpoints() {
+    let cluster = Cluster::start().await;
+    let (slices, endpoints) = (cluster.follow::<EndpointSlice>(), cluster.follow::<Endpoints>());
+    let moment = Duration::from_secs(30);
+    let hand_made = json!({
+        "metadata": { "namespace": "default", "name": "mine", "labels": {
+            "kubernetes.io/service-name": "web", "endpointslice.kubernetes.io/managed-by": "me" } },
+        "addressType": "IPv4", "endpoints": [{ "addresses": ["10.9.9.9"] }],
+    });
+    let mine = cluster.create::<EndpointSlice>(hand_made).await;
+    let asked = Instant::now();
+    service(&cluster, "web", json!({})).await;
+    let outside = json!({ "type": "ExternalName", "externalName": "example.com" });
+    service(&cluster, "outside", outside).await;
+    let web = key("default", "web");
+    let ours = |slice: &EndpointSlice| slice.metadata.generate_name.as_deref() == Some("web-");
+    let slice = slices.find(ours).await;
+    assert_eq!((&slice.endpoints, &slice.ports), (&None, &None));
+    endpoints.when(&web, |endpoints| endpoints.is_some_and(|e| e.subsets.is_none())).await;
+    assert!(asked.elapsed() < moment, "{:?}", asked.elapsed());
+    let made = endpoints.cache.get(&web).unwrap();
+    let labels = json!({ "endpoints.kubernetes.io/managed-by": "endpoint-controller" });
+    assert_eq!(serde_json::to_value(&made.metadata.labels).unwrap(), labels);
+
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let versions = |all: &[std::sync::Arc<EndpointSlice>]| -> Vec<Option<String>> {
+        let of_web = all.iter().filter(|slice| service_name(slice) == Some("web"));
+        of_web.map(|slice| slice.metadata.resource_version.clone()).collect()
+    };
+    let before = versions(&[mine.into(), slice]);
+    assert_eq!(versions(&slices.cache.list()), before, "left alone");
+    assert_eq!(endpoints.cache.get(&web).unwrap(), made, "left alone");
+    assert!(!slices.cache.list().iter().any(|slice| service_name(slice) == Some("outside")));
+    assert_eq!(endpoints.cache.get(&key("default", "outside")), None);
+
+    let counted = || cluster.counted("endpoint_slice_controller_num_endpoint_slices ");
+    assert_eq!(counted().as_deref(), Some("1"), "NET-88");
+    let created = cluster.counted("endpoint_slice_controller_changes{operation=\"create\"}");
+    assert_eq!(created.as_deref(), Some("1"), "NET-88");
+
+    let asked = Instant::now();
+    cluster.delete::<Service>(&web).await;
+    endpoints.gone(&web).await;
+    slices.all(|all| !all.iter().any(|slice| ours(slice))).await;
+    assert!(asked.elapsed() < moment, "{:?}", asked.elapsed());
+    cluster.stop().await;
+}
+
+/// NET-92
+#[tokio::test(start_paused = true)]
+async fn net_92_endpoints_without_a_service_go_when_controllers_start_and_locks_stay() {
+    let mut cluster = Cluster::start().await;
+    let endpoints = cluster.follow::<Endpoints>();
+    service(&cluster, "hand", json!({ "selector": null })).await;
+    let lock = json!({ "control-plane.alpha.kubernetes.io/leader": "{}" });
+    for (name, annotations) in [("hand", json!({})), ("orphan", json!({})), ("lock", lock)] {
+        let meta = json!({ "namespace": "default", "name": name, "annotations": annotations });
+        let subsets = json!([{ "addresses": [{ "ip": "10.1.1.1" }], "ports": [{ "port": 80 }] }]);
+        cluster.create::<Endpoints>(json!({ "metadata": meta, "subsets": subsets })).await;
+    }
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let orphan = key("default", "orphan");
+    endpoints.when(&orphan, |orphan| orphan.is_some()).await;
+    cluster.restart_controllers().await;
+    endpoints.gone(&orphan).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    for name in ["hand", "lock", "kubernetes"] {
+        assert!(endpoints.cache.get(&key("default", name)).is_some(), "{name}");
+    }
+    cluster.stop().await;
+}
+
+/// NET-93, NET-94: what is written, changed and taken away is seen in the slices within 12 s, and so is that it
+/// should not be mirrored any more.
+#[tokio::test(start_paused = true)]
+async fn net_93_net_94_c_180_endpoints_written_by_hand_are_mirrored() {
+    let cluster = Cluster::start().await;
+    let slices = cluster.follow::<EndpointSlice>();
+    service(&cluster, "hand", json!({ "selector": null })).await;
+    let subsets = |ip: &str| json!([{ "addresses": [{ "ip": ip }], "ports": [{ "port": 80 }] }]);
+    let meta = json!({ "namespace": "default", "name": "hand" });
+    let hand = key("default", "hand");
+    let soon = |expected: &'static [&'static str]| {
+        let slices = &slices;
+        async move {
+            let asked = Instant::now();
+            slices_say(slices, "hand", expected).await;
+            assert!(asked.elapsed() < Duration::from_secs(12), "{:?}", asked.elapsed());
+        }
+    };
+    cluster.create::<Endpoints>(json!({ "metadata": meta, "subsets": subsets("10.1.1.1") })).await;
+    soon(&["10.1.1.1 r"]).await;
+    let change = json!({ "subsets": subsets("10.1.1.2") });
+    cluster.client.patch_merge::<Endpoints>(&hand, &change).await.unwrap();
+    soon(&["10.1.1.2 r"]).await;
+
+    // Each of these ends it, and its opposite brings it back.
+    let skip = |value: Value| {
+        let labels = json!({ "endpointslice.kubernetes.io/skip-mirror": value });
+        json!({ "metadata": { "labels": labels } })
+    };
+    let lock = |value: Value| {
+        let annotations = json!({ "control-plane.alpha.kubernetes.io/leader": value });
+        json!({ "metadata": { "annotations": annotations } })
+    };
+    for (on, off) in
+        [(skip(json!("true")), skip(Value::Null)), (lock(json!("{}")), lock(Value::Null))]
+    {
+        cluster.client.patch_merge::<Endpoints>(&hand, &on).await.unwrap();
+        soon(&[]).await;
+        cluster.client.patch_merge::<Endpoints>(&hand, &off).await.unwrap();
+        soon(&["10.1.1.2 r"]).await;
+    }
+    let mirrors = |all: &[std::sync::Arc<EndpointSlice>]| {
+        let labels = all.iter().filter_map(|slice| slice.metadata.labels.clone());
+        let by = |labels: &std::collections::BTreeMap<String, String>| {
+            labels.get("endpointslice.kubernetes.io/managed-by").cloned()
+        };
+        labels.filter(|l| by(l).is_some_and(|by| by.contains("mirroring"))).count()
+    };
+    let select = |app: Value| json!({ "spec": { "selector": app } });
+    cluster.client.patch_merge::<Service>(&hand, &select(json!({ "app": "x" }))).await.unwrap();
+    let asked = Instant::now();
+    slices.all(|all| mirrors(all) == 0).await;
+    assert!(asked.elapsed() < Duration::from_secs(12), "its Service selects");
+    cluster.client.patch_merge::<Service>(&hand, &select(Value::Null)).await.unwrap();
+    cluster.client.patch_merge::<Endpoints>(&hand, &change).await.unwrap();
+    slices.all(|all| mirrors(all) == 1).await;
+    let asked = Instant::now();
+    cluster.delete::<Endpoints>(&hand).await;
+    slices.all(|all| mirrors(all) == 0).await;
+    assert!(asked.elapsed() < Duration::from_secs(12), "{:?}", asked.elapsed());
+    cluster.stop().await;
+}
+
+/// NET-94
+#[tokio::test(start_paused = true)]
+async fn net_94_that_there_are_too_many_addresses_to_mirror_is_told() {
+    let cluster = Cluster::start().await;
+    service(&cluster, "hand", json!({ "selector": null })).await;
+    let addresses: Vec<Value> =
+        (0..1001).map(|n| json!({ "ip": format!("10.1.{}.{}", n / 250, n % 250) })).collect();
+    let subsets = json!([{ "addresses": addresses, "ports": [{ "port": 80 }] }]);
+    let meta = json!({ "namespace": "default", "name": "hand" });
+    cluster.create::<Endpoints>(json!({ "metadata": meta, "subsets": subsets })).await;
+    let event = cluster.event("TooManyAddressesToMirror").await;
+    assert_eq!(event.type_.as_deref(), Some("Warning"));
+    assert_eq!(event.involved_object.kind.as_deref(), Some("Endpoints"));
+    cluster.stop().await;
+}

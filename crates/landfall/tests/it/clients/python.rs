@@ -1,0 +1,28 @@
+//! The official Python client.
+
+use crate::harness::{Cluster, tools};
+use std::path::Path;
+use std::process::Command;
+
+#[test]
+fn the_official_python_client_gets_along() {
+    let python = tools().join("venv/bin/python");
+    if !tools().join("venv/complete").exists() {
+        eprintln!("skipped: no Python client here; `scripts/install all` gets it");
+        return;
+    }
+    let cluster = Cluster::start(&[]);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/clients/official.py");
+    let output = Command::new("timeout")
+        .args(["--kill-after=5", "120"])
+        .arg(python)
+        .arg(script)
+        .env("KUBECONFIG", cluster.kubeconfig())
+        .env("HOME", cluster.dir())
+        .output()
+        .expect("Python runs");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "--- stdout\n{stdout}\n--- stderr\n{stderr}");
+    cluster.stop();
+}

@@ -1,0 +1,206 @@
+//! When the disk is full or a file is damaged: say so, lose nothing, and go on where possible.
+//!
+//! The full disk is a small tmpfs, which takes root to mount; without it that test says why it is
+//! skipped. Which damage the store recognises is proven in the store's own tests; here it is that
+//! `landfall up` refuses and names the file.
+
+use crate::process::{self, Client, Landfall};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const DISK: &str = "size=12m";
+/// More writes than fit on the disk.
+const WRITES_MAX: usize = 400;
+
+/// A mounted tmpfs, unmounted at the end.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(at: &Path) -> Option<SmallDisk> {
+        std::fs::create_dir_all(at).unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", DISK, "landfall-test"])
+            .arg(at)
+            .output()
+            .ok()?;
+        if !mounted.status.success() {
+            println!("skipped: no tmpfs: {}", String::from_utf8_lossy(&mounted.stderr));
+            return None;
+        }
+        Some(SmallDisk(at.to_owned()))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_writes_clearly_answers_reads_and_loses_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().join("data");
+    let Some(disk) = SmallDisk::mount(&dir) else { return };
+    let mut landfall = Landfall::start(&dir).await;
+    let mut client = landfall.client().await;
+
+    let mut acknowledged = BTreeMap::new();
+    let refusal = fill(&mut client, "before", &mut acknowledged).await;
+    let status = refusal.expect("the disk gets full");
+    assert_eq!(status["kind"], "Status", "{status}");
+    assert_eq!(status["status"], "Failure", "{status}");
+    assert_eq!(status["code"], 500, "{status}");
+    assert_eq!(status["reason"], "InternalError", "{status}");
+    let message = status["message"].as_str().unwrap();
+    assert!(message.contains("No space left on device"), "{message}");
+    assert!(message.contains("store.redb"), "{message}");
+    assert!(acknowledged.len() > 3, "something fits: {}", acknowledged.len());
+
+    // Reads go on, and the server says what is wrong with it.
+    check(&mut client, &acknowledged).await;
+    assert_eq!(client.get("/readyz").await.unwrap().code(), 500);
+    assert!(landfall.is_alive());
+    let name = acknowledged.keys().next().unwrap().clone();
+    let patch = json!({ "data": { "fill": "y".repeat(300_000) } });
+    let refused = client.merge(&format!("{CONFIG_MAPS}/{name}"), &patch).await.unwrap();
+    assert_eq!(refused.code(), 500, "{}", refused.text());
+    check(&mut client, &acknowledged).await;
+
+    // Room again, and everything goes on by itself.
+    landfall.kill();
+    let larger = Command::new("mount").args(["-o", "remount,size=64m"]).arg(&disk.0).status();
+    assert!(larger.unwrap().success());
+    landfall = Landfall::start(&dir).await;
+    let mut client = landfall.client().await;
+    check(&mut client, &acknowledged).await;
+    let ballast = dir.join("ballast");
+    let _ = Command::new("dd")
+        .args(["if=/dev/zero", "bs=64k", "status=none"])
+        .arg(format!("of={}", ballast.display()))
+        .status();
+    fill(&mut client, "ballast", &mut acknowledged).await.expect("the disk is full again");
+    std::fs::remove_file(&ballast).unwrap();
+    let mut after = None;
+    for i in 0..100 {
+        let object = json!({ "metadata": { "name": format!("after-{i}") } });
+        let reply = client.post(CONFIG_MAPS, &object).await.unwrap();
+        if reply.code() == 201 {
+            after = Some(reply.json());
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let after = after.expect("writes work again once there is room");
+    acknowledged.insert(after["metadata"]["name"].as_str().unwrap().to_owned(), after);
+    check(&mut client, &acknowledged).await;
+    assert_eq!(client.get("/readyz").await.unwrap().code(), 200);
+
+    landfall.kill();
+    let landfall = Landfall::start(&dir).await;
+    check(&mut landfall.client().await, &acknowledged).await;
+    landfall.stop().await;
+    process::assert_no_panic(&dir);
+}
+
+/// Creates until a create is refused; gives the refusal.
+async fn fill(
+    client: &mut Client,
+    prefix: &str,
+    acknowledged: &mut BTreeMap<String, Value>,
+) -> Option<Value> {
+    for i in 0..WRITES_MAX {
+        let name = format!("{prefix}-{i}");
+        let object =
+            json!({ "metadata": { "name": name }, "data": { "fill": "x".repeat(200_000) } });
+        let reply = client.post(CONFIG_MAPS, &object).await.unwrap();
+        if reply.code() != 201 {
+            return Some(reply.json());
+        }
+        acknowledged.insert(name, reply.json());
+    }
+    None
+}
+
+/// Exactly what was acknowledged is there (and what every namespace has).
+async fn check(client: &mut Client, acknowledged: &BTreeMap<String, Value>) {
+    for (name, object) in acknowledged {
+        let reply = client.get(&format!("{CONFIG_MAPS}/{name}")).await.unwrap();
+        assert!(reply.json() == *object, "{name} is not what was acknowledged");
+    }
+    let list = client.get(CONFIG_MAPS).await.unwrap().json();
+    let names = list["items"].as_array().unwrap().iter();
+    let names = names.map(|item| item["metadata"]["name"].as_str().unwrap());
+    let unknown: Vec<&str> = names
+        .filter(|name| !acknowledged.contains_key(*name) && *name != "kube-root-ca.crt")
+        .collect();
+    assert!(unknown.is_empty(), "never acknowledged, but there: {unknown:?}");
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_refused_by_name() {
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().join("data");
+    let landfall = Landfall::start(&dir).await;
+    let mut client = landfall.client().await;
+    let treasure = "treasure".repeat(2000);
+    let object = json!({ "metadata": { "name": "kept" }, "data": { "treasure": treasure } });
+    assert_eq!(client.post(CONFIG_MAPS, &object).await.unwrap().code(), 201);
+    landfall.stop().await;
+
+    type Damage = fn(&Path);
+    let damages: &[(&str, &str, Damage)] = &[
+        ("cut in half", "store.redb", |path| {
+            let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+            file.set_len(file.metadata().unwrap().len() / 2).unwrap();
+        }),
+        ("another kind of file", "store.redb", |path| {
+            std::fs::write(path, "this is a shopping list\n".repeat(1000)).unwrap();
+        }),
+        ("an object overwritten", "store.redb", |path| {
+            let bytes = std::fs::read(path).unwrap();
+            let word = b"treasuretreasure";
+            let mut at = bytes.windows(word.len()).position(|window| window == word).unwrap();
+            let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+            // Every copy of it: older ones may lie in pages that are free.
+            while let Some(next) = bytes[at..].windows(word.len()).position(|w| w == word) {
+                at += next;
+                file.write_all_at(b"T", at as u64).unwrap();
+                at += 1;
+            }
+        }),
+        ("zeros at the front", "store.redb", |path| {
+            let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+            file.write_all_at(&[0; 4096], 0).unwrap();
+        }),
+        ("a key that is none", "pki/ca.key", |path| std::fs::write(path, "no key").unwrap()),
+        ("a certificate that is none", "pki/ca.crt", |path| std::fs::write(path, "x").unwrap()),
+        ("an empty key", "pki/sa.key", |path| std::fs::write(path, "").unwrap()),
+        ("an empty token", "admin.token", |path| std::fs::write(path, "").unwrap()),
+    ];
+    for (what, file, damage) in damages {
+        let path = dir.join(file);
+        let sound = std::fs::read(&path).unwrap();
+        damage(&path);
+        let refused = Command::new("timeout")
+            .args(["20", env!("CARGO_BIN_EXE_landfall")])
+            .args(["up", "--no-node", "--no-scheduler", "--listen", "127.0.0.1:0", "--data-dir"])
+            .arg(&dir)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr);
+        println!("{what}: {said}");
+        assert_eq!(refused.status.code(), Some(1), "{what}: it started nevertheless");
+        assert!(said.contains(&*path.to_string_lossy()), "{what}: no {file} in {said:?}");
+        std::fs::write(&path, sound).unwrap();
+    }
+
+    let landfall = Landfall::start(&dir).await;
+    let kept = landfall.client().await.get(&format!("{CONFIG_MAPS}/kept")).await.unwrap();
+    assert_eq!(kept.json()["data"]["treasure"], treasure.as_str());
+}

@@ -1,0 +1,117 @@
+//! A node that joins a cluster it knows only by a token: two processes, as on two machines.
+//!
+//! Needs root, like every test that runs pods. Both landfalls are ended with `landfall down`, and
+//! nothing of the node may be left.
+
+use crate::ground;
+use crate::harness::{Background, Cluster, LANDFALL, built_image, down, import, signal};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Joining takes two certificates and a report; a crowded machine may need long for it.
+const JOIN_MAX: Duration = Duration::from_secs(90);
+
+fn token(cluster: &Cluster) -> String {
+    let mut command = Command::new(LANDFALL);
+    let made = command.args(["token", "create", "--data-dir"]).arg(cluster.data_dir()).output();
+    let made = made.expect("landfall can be run");
+    let said = String::from_utf8_lossy(&made.stdout).into_owned();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    assert!(said.contains(&format!("landfall node --server {} --token", cluster.url)), "{said}");
+    said.split_whitespace().last().expect("the token").to_owned()
+}
+
+fn node(data_dir: &Path, server: &str, token: &str) -> Background {
+    let mut command = Command::new(LANDFALL);
+    command.arg("node").arg("--data-dir").arg(data_dir).args(["--server", server]);
+    command.args(["--token", token, "--name", "n2", "--node-listen", "0.0.0.0:0"]);
+    // A test machine may be nearly full; nobody's pods are to be evicted for that.
+    command.args(["--eviction-hard", ""]);
+    // Called after this process, as `ground` expects.
+    command.arg("--pod-link").arg(format!("t{:x}", std::process::id() % 0x10_0000));
+    Background::spawn(command.stdin(Stdio::null()))
+}
+
+/// The token with another letter at this place.
+fn mistyped(token: &str, at: usize) -> String {
+    let other = if token.as_bytes()[at] == b'0' { "1" } else { "0" };
+    format!("{}{other}{}", &token[..at], &token[at + 1..])
+}
+
+#[track_caller]
+fn is_refused(server: &str, token: &str, why: &str) {
+    let dir = tempfile::tempdir().expect("a directory for the node");
+    let mut refused = node(&dir.path().join("data"), server, token);
+    assert_eq!(refused.exit(JOIN_MAX), Some(1));
+    assert!(refused.stderr().contains(why), "{}", refused.stderr());
+}
+
+#[test]
+fn a_node_joins_by_its_token_runs_pods_and_is_held_to_its_own() {
+    let ground = ground::Ground::look();
+    let pods = format!("10.{}.0.0/16", 201 + std::process::id() % 50);
+    let cluster = Cluster::without_node(&["--pod-cidr", &pods]);
+    let kubectl = cluster.kubectl();
+    let token = token(&cluster);
+
+    is_refused(&cluster.url, &mistyped(&token, 10), "does not accept the token");
+    let last = token.len() - 1;
+    is_refused(&cluster.url, &mistyped(&token, last), "not the cluster this token belongs to");
+    kubectl.prints("kubectl get nodes -o name", "");
+
+    let dir = tempfile::tempdir().expect("a directory for the node");
+    let data_dir = dir.path().join("data");
+    import(&data_dir, &built_image("busybox"));
+    let mut running = node(&data_dir, &cluster.url, &token);
+    running.line("ready: node n2", JOIN_MAX);
+    kubectl.ok("kubectl wait --for=condition=Ready node/n2 --timeout=50s");
+    kubectl.ok("kubectl run talker --image=busybox:1 -- sh -c 'echo hello; exec sleep 1000'
+         kubectl wait --for=condition=Ready pod/talker --timeout=50s");
+    kubectl.prints("kubectl get pod talker -o jsonpath='{.spec.nodeName}'", "n2");
+    kubectl.prints("kubectl logs talker", "hello");
+    kubectl.prints("kubectl exec talker -- echo inside", "inside");
+    kubectl.shows(
+        "kubectl get csr",
+        &["kube-apiserver-client-kubelet", "system:bootstrap:", "Approved,Issued"],
+    );
+
+    // A-154: with the node's own credentials, nothing of another node, and nobody's secrets.
+    kubectl.ok("echo '{\"apiVersion\":\"v1\",\"kind\":\"Node\",\"metadata\":{\"name\":\"other\"}}' | kubectl create -f -");
+    let as_node = format!("kubectl --kubeconfig={}", data_dir.join("node/kubeconfig").display());
+    kubectl.ok(&format!("{as_node} label node n2 mine=yes"));
+    kubectl.fails(
+        &format!("{as_node} label node other mine=yes"),
+        "node 'n2' cannot read 'other', only its own Node object",
+    );
+    kubectl.fails(&format!("{as_node} delete node other"), "forbidden");
+    kubectl.ok("kubectl create secret generic theirs --from-literal=a=b");
+    kubectl.fails(
+        &format!("{as_node} get secret theirs"),
+        "no relationship found between node 'n2' and this object",
+    );
+    kubectl.fails(&format!("{as_node} get secrets --all-namespaces"), "forbidden");
+
+    // It has certificates of its own now: the token is not needed again, and the pod goes on.
+    let uid = kubectl
+        .ok("kubectl get pod talker -o jsonpath='{.status.containerStatuses[0].containerID}'");
+    kubectl.ok(
+        "kubectl delete secrets -n kube-system --field-selector type=bootstrap.kubernetes.io/token",
+    );
+    signal(running.id(), "TERM");
+    assert_eq!(running.exit(JOIN_MAX), Some(0), "{}", running.stderr());
+    // The machine moved meanwhile: what the Node says of its address is no longer so.
+    kubectl.ok("kubectl patch node n2 --subresource=status -p '{\"status\":{\"addresses\":[{\"type\":\"InternalIP\",\"address\":\"203.0.113.7\"}]}}'");
+    let again = node(&data_dir, &cluster.url, &token);
+    again.line("ready: node n2", JOIN_MAX);
+    kubectl.prints("kubectl exec talker -- echo still", "still");
+    kubectl.prints(
+        "kubectl get pod talker -o jsonpath='{.status.containerStatuses[0].containerID}'",
+        &uid,
+    );
+
+    kubectl.ok("kubectl delete pod talker --grace-period=1");
+    down(&data_dir);
+    down(&cluster.data_dir());
+    ground.is_as_before(&data_dir);
+}

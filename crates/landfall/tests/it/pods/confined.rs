@@ -1,0 +1,199 @@
+//! What a security context does to a process, row by row, as the process finds it.
+
+use super::{can, on_a_node};
+use crate::harness::Kubectl;
+
+/// Containers of one pod with these security contexts, each asleep.
+fn pod(name: &str, of_pod: &str, containers: &[(&str, &str)]) -> String {
+    let one = |(name, context): &(&str, &str)| {
+        format!(
+            "  - {{name: {name}, image: 'busybox:1', command: [sleep, '1000'], securityContext: {context}}}\n"
+        )
+    };
+    let containers: String = containers.iter().map(one).collect();
+    format!(
+        "kubectl apply -f - <<'EOF'\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\n\
+         spec:\n  terminationGracePeriodSeconds: 1\n  securityContext: {of_pod}\n  containers:\n{containers}EOF"
+    )
+}
+
+/// N-126, N-127, N-129: each container's own word counts, and the kernel keeps it.
+#[test]
+fn each_container_has_its_own_identity_capabilities_and_filter() {
+    on_a_node(&["busybox"], |cluster, kubectl| {
+        let profiles = cluster.data_dir().join("kubelet/seccomp/own");
+        std::fs::create_dir_all(&profiles).unwrap();
+        let deny = r#"{"defaultAction": "SCMP_ACT_ALLOW",
+            "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO"}]}"#;
+        std::fs::write(profiles.join("no-mkdir.json"), deny).unwrap();
+        let policy = match can(kubectl, "features.supplementalGroupsPolicy") {
+            true => "Strict",
+            false => {
+                strict_groups_are_refused(kubectl);
+                "Merge"
+            }
+        };
+        kubectl.ok(&pod(
+            "p",
+            &format!("{{runAsUser: 1000, runAsGroup: 2000, supplementalGroups: [4000], fsGroup: 5000, supplementalGroupsPolicy: {policy}}}"),
+            &[
+                ("plain", "{}"),
+                ("root", "{runAsUser: 0, runAsGroup: 0, capabilities: {add: [NET_ADMIN], drop: [CHOWN]}}"),
+                ("privileged", "{runAsUser: 0, privileged: true}"),
+                ("none", "{runAsUser: 0, capabilities: {drop: [ALL]}, allowPrivilegeEscalation: false}"),
+                ("filtered", "{seccompProfile: {type: Localhost, localhostProfile: own/no-mkdir.json}}"),
+                ("default", "{seccompProfile: {type: RuntimeDefault}}"),
+            ],
+        ));
+        kubectl.ok(&pod(
+            "lost",
+            "{}",
+            &[("c", "{seccompProfile: {type: Localhost, localhostProfile: gone.json}}")],
+        ));
+        kubectl.ok("kubectl wait --for=condition=Ready pod/p --timeout=30s");
+        let says = |container: &str, command: &str, words: &str| {
+            kubectl.prints(&format!("kubectl exec p -c {container} -- {command}"), words);
+        };
+        let status = |container: &str, field: &str, value: &str| {
+            says(container, &format!("sh -c \"grep ^{field}: /proc/1/status | cut -f2\""), value);
+        };
+        says("plain", "id -u", "1000");
+        says("plain", "id -G", "2000 4000 5000");
+        says("root", "id -u", "0");
+        says("root", "id -G", "0 4000 5000");
+        // Not root: nothing but what may be had by a file, and never ambient.
+        status("plain", "CapEff", "0000000000000000");
+        status("plain", "CapAmb", "0000000000000000");
+        status("plain", "CapBnd", "00000000a80425fb");
+        // The usual ones without CHOWN, with NET_ADMIN.
+        status("root", "CapEff", "00000000a80435fa");
+        status("none", "CapBnd", "0000000000000000");
+        status("none", "NoNewPrivs", "1");
+        status("plain", "NoNewPrivs", "0");
+        let all = kubectl
+            .ok("kubectl exec p -c privileged -- sh -c \"grep ^CapEff: /proc/1/status | cut -f2\"");
+        assert!(
+            u64::from_str_radix(all.trim(), 16).unwrap() & (1 << 21) != 0,
+            "no SYS_ADMIN in {all}"
+        );
+        status("plain", "Seccomp", "0");
+        status("privileged", "Seccomp", "0");
+        status("default", "Seccomp", "2");
+        status("filtered", "Seccomp", "2");
+        kubectl.fails("kubectl exec p -c filtered -- mkdir /tmp/x", "Operation not permitted");
+        says("filtered", "sh -c 'echo > /tmp/y && ls /tmp/y'", "/tmp/y");
+        kubectl.ok("kubectl wait --timeout=30s pod/lost --for=jsonpath='{.status.containerStatuses[0].state.waiting.reason}'=CreateContainerError");
+        kubectl.shows("kubectl describe pod lost", &["seccomp/gone.json"]);
+        // What runs says who it is (N-82).
+        kubectl.prints(
+            "kubectl get pod p -o jsonpath='{.status.containerStatuses[?(@.name==\"plain\")].user.linux}'",
+            "{\"gid\":2000,\"supplementalGroups\":[2000,4000,5000],\"uid\":1000}",
+        );
+    });
+}
+
+/// N-27: a runtime that cannot keep to it is not asked to.
+fn strict_groups_are_refused(kubectl: &Kubectl) {
+    kubectl.ok(&pod("strict", "{supplementalGroupsPolicy: Strict}", &[("c", "{}")]));
+    kubectl.ok("kubectl wait --for=jsonpath='{.status.phase}'=Failed pod/strict --timeout=30s");
+    kubectl.prints(
+        "kubectl get pod strict -o jsonpath='{.status.reason}: {.status.message}'",
+        "SupplementalGroupsPolicyNotSupported: Pod was rejected: SupplementalGroupsPolicy=Strict is not supported in this node",
+    );
+}
+
+/// N-128: each refusal in its own words; N-131: a sysctl that is not safe is not admitted.
+#[test]
+fn what_breaks_a_policy_is_refused_with_the_reason() {
+    on_a_node(&["busybox"], |_, kubectl| {
+        kubectl.ok(&pod("user-0", "{runAsNonRoot: true, runAsUser: 0}", &[("c", "{}")]));
+        kubectl.ok(&pod("image-root", "{}", &[("c", "{runAsNonRoot: true}")]));
+        kubectl.ok(&pod("fine", "{runAsNonRoot: true, runAsUser: 0}", &[("c", "{runAsUser: 7}")]));
+        kubectl.ok(&pod(
+            "unsafe",
+            "{sysctls: [{name: kernel.msgmax, value: '65536'}]}",
+            &[("c", "{}")],
+        ));
+        kubectl.ok(&pod(
+            "safe",
+            "{sysctls: [{name: net/ipv4/tcp_keepalive_time, value: '77'}, {name: kernel.shm_rmid_forced, value: '1'}]}",
+            &[("c", "{}")],
+        ));
+        for (name, why) in [
+            ("user-0", "container's runAsUser breaks non-root policy"),
+            ("image-root", "container has runAsNonRoot and image will run as root"),
+        ] {
+            kubectl.ok(&format!("kubectl wait --timeout=30s pod/{name} --for=jsonpath='{{.status.containerStatuses[0].state.waiting.reason}}'=CreateContainerConfigError"));
+            let uid =
+                kubectl.ok(&format!("kubectl get pod {name} -o jsonpath='{{.metadata.uid}}'"));
+            kubectl.prints(
+                &format!("kubectl get pod {name} -o jsonpath='{{.status.containerStatuses[0].state.waiting.message}}'"),
+                &format!("{why} (pod: \"{name}_default({uid})\", container: c)"),
+            );
+        }
+        kubectl.ok("kubectl wait --for=jsonpath='{.status.phase}'=Failed pod/unsafe --timeout=30s
+                    kubectl wait --for=condition=Ready pod/fine pod/safe --timeout=30s");
+        kubectl.prints(
+            "kubectl get pod unsafe -o jsonpath='{.status.reason}: {.status.message}'",
+            "SysctlForbidden: Pod was rejected: forbidden sysctl: \"kernel.msgmax\" not allowlisted",
+        );
+        kubectl.prints("kubectl exec fine -- id -u", "7");
+        kubectl.prints("kubectl exec safe -- cat /proc/sys/net/ipv4/tcp_keepalive_time /proc/sys/kernel/shm_rmid_forced", "77\n1");
+    });
+}
+
+/// N-123, N-130: what is hidden from a process, and what it shares.
+#[test]
+fn paths_are_masked_and_namespaces_shared_as_asked() {
+    on_a_node(&["busybox"], |_, kubectl| {
+        kubectl.ok(&pod("p", "{}", &[("c", "{}"), ("privileged", "{privileged: true}")]));
+        for (name, field) in [("together", "shareProcessNamespace"), ("host", "hostPID")] {
+            let made = pod(name, "{}", &[("a", "{}"), ("b", "{}")]);
+            kubectl.ok(&made.replace("spec:\n", &format!("spec:\n  {field}: true\n")));
+        }
+        kubectl.ok("kubectl wait --for=condition=Ready pod --all --timeout=30s");
+        let says = |container: &str, command: &str, words: &str| {
+            kubectl.prints(&format!("kubectl exec p -c {container} -- sh -c '{command}'"), words);
+        };
+        says("c", "cat /proc/kcore /proc/keys /proc/timer_list | wc -c", "0");
+        says("c", "ls /proc/acpi /sys/firmware | grep -v :", "");
+        kubectl.fails(
+            "kubectl exec p -c c -- sh -c 'echo 1 > /proc/sys/kernel/randomize_va_space'",
+            "Read-only file system",
+        );
+        kubectl.fails(
+            "kubectl exec p -c c -- sh -c 'echo 1 > /proc/irq/default_smp_affinity'",
+            "Read-only file system",
+        );
+        kubectl.fails("kubectl exec p -c c -- sh -c 'mkdir /sys/fs/x'", "Read-only file system");
+        says(
+            "privileged",
+            "grep -c . /proc/keys > /dev/null; cat /proc/sys/kernel/randomize_va_space > /dev/null; mount | grep -c \" /proc/sys \" || true",
+            "0",
+        );
+        // Its own processes, its pod's, the node's; some runtimes keep a pod with a process of their own.
+        says("c", "ps | grep -c [s]leep", "1");
+        kubectl.prints("kubectl exec together -c a -- sh -c 'ps | grep -c [s]leep.1000'", "2");
+        kubectl.ok("kubectl exec together -c a -- sh -c 'kill -0 1'");
+        let seen = kubectl.ok("kubectl exec host -c a -- ps");
+        assert!(seen.contains("landfall"), "{seen}");
+    });
+}
+
+/// The server does without huge pages; whether its pods do is the host's business.
+#[test]
+fn a_container_may_have_huge_pages_although_the_server_has_none() {
+    on_a_node(&["busybox"], |cluster, kubectl| {
+        let allowed = |status: &str| {
+            let line = status.lines().find(|line| line.starts_with("THP_enabled:"));
+            line.and_then(|line| line.split_whitespace().nth(1)).map(str::to_owned)
+        };
+        let ours = std::fs::read_to_string("/proc/self/status").unwrap();
+        let server =
+            std::fs::read_to_string(format!("/proc/{}/status", cluster.process_id())).unwrap();
+        assert_eq!(allowed(&server).as_deref(), Some("0"), "{server}");
+        kubectl.ok("kubectl run big --image=busybox:1 --restart=Never -- cat /proc/self/status
+kubectl wait --for=jsonpath='{.status.phase}'=Succeeded pod/big --timeout=60s");
+        assert_eq!(allowed(&kubectl.ok("kubectl logs big")), allowed(&ours));
+    });
+}

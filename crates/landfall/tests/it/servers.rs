@@ -1,0 +1,210 @@
+//! Several servers on one etcd: all answer and are found, one leads, and another takes over when it goes
+//! (C-194, T-CTRL-63).
+//!
+//! Which of them acts is read from their audit logs: controllers and scheduler are clients like others.
+
+use crate::harness::etcd::{Etcd, beside};
+use crate::harness::{self, Cluster, Kubectl};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A lease lasts this long without its holder. Upstream: `--leader-elect-lease-duration`.
+const LEASE: Duration = Duration::from_secs(15);
+/// For the request that follows, on a busy machine.
+const MOMENT: Duration = Duration::from_secs(1);
+
+/// Servers look at each other's signs of life this often.
+const LOOK: Duration = Duration::from_secs(5);
+
+const LEASES: [&str; 2] = ["kube-controller-manager", "kube-scheduler"];
+
+/// What controllers and scheduler wrote by way of this server, except that they want to lead.
+fn deeds(audit: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(audit).unwrap_or_default();
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let is_deed = |line: &Value| {
+        let reads = matches!(line["verb"].as_str(), Some("get" | "list" | "watch"));
+        let leads = LEASES.iter().any(|name| line["objectRef"]["name"] == *name);
+        let who = line["user"]["username"].as_str().unwrap_or_default();
+        who.starts_with("system:kube-") && !reads && !leads
+    };
+    lines.filter(is_deed).map(|line| line.to_string()).collect()
+}
+
+struct Member {
+    cluster: Cluster,
+    kubectl: Kubectl,
+    audit: PathBuf,
+}
+
+impl Member {
+    fn start(dir: tempfile::TempDir, etcd: &Etcd) -> Member {
+        let (audit, store) = (dir.path().join("audit"), format!("etcd://{}", etcd.address));
+        let args = ["--store", &store, "--audit-log", audit.to_str().expect("a plain path")];
+        let cluster = Cluster::scheduling_in(dir, &args);
+        let kubectl = cluster.kubectl();
+        Member { cluster, kubectl, audit }
+    }
+
+    /// Another server of this cluster.
+    fn another(&self, etcd: &Etcd) -> Member {
+        let dir = tempfile::tempdir().expect("a directory for the server");
+        beside(&self.cluster, dir.path());
+        Member::start(dir, etcd)
+    }
+
+    /// Who holds this lease.
+    fn holder(&self, lease: &str) -> String {
+        self.kubectl.ok(&format!(
+            "kubectl -n kube-system get lease {lease} -o jsonpath='{{.spec.holderIdentity}}'"
+        ))
+    }
+
+    fn holders(&self) -> [String; 2] {
+        LEASES.map(|lease| self.holder(lease))
+    }
+
+    /// How long after this moment the leases were taken that are held now.
+    fn taken_after(&self, moment: jiff::Timestamp) -> [Duration; 2] {
+        LEASES.map(|lease| {
+            let since = "-o jsonpath='{.spec.acquireTime}'";
+            let since =
+                self.kubectl.ok(&format!("kubectl -n kube-system get lease {lease} {since}"));
+            let since: jiff::Timestamp = since.trim().parse().expect("a time");
+            Duration::try_from(since.duration_since(moment)).expect("it was taken since")
+        })
+    }
+
+    /// Work for controllers and for the scheduler is done: a deployment becomes a pod that was decided
+    /// about.
+    fn work_is_done(&self, name: &str) {
+        self.kubectl.ok(&format!(
+            "kubectl create deployment {name} --image=nginx
+             for i in $(seq 250); do
+               kubectl get pods -l app={name} -o jsonpath='{{.items[*].status.conditions[*].reason}}' \\
+                 | grep -q Unschedulable && exit 0
+               sleep 0.1
+             done; kubectl get pods; exit 1"
+        ));
+    }
+}
+
+/// C-194: who holds the leases acts, nobody else; a killed leader is followed when its lease has run out,
+/// one that stops at once.
+#[test]
+fn c_194_one_of_several_servers_leads_and_another_takes_over() {
+    let Some(etcd) = Etcd::start() else {
+        eprintln!("skipped: there is no etcd on this machine; `scripts/install all` gets one");
+        return;
+    };
+    let dir = tempfile::tempdir().expect("a directory for the server");
+    let first = Member::start(dir, &etcd);
+    first.work_is_done("a");
+    let second = first.another(&etcd);
+    let leaders = first.holders();
+    second.work_is_done("b");
+    assert_eq!(second.holders(), leaders, "the first leads");
+    assert!(!deeds(&first.audit).is_empty());
+    assert_eq!(deeds(&second.audit), Vec::<String>::new(), "only the leader acts");
+    first.kubectl.shows("kubectl -n kube-system get events", &["LeaderElection", "became leader"]);
+
+    let killed = clock::now();
+    drop(first.cluster.kill());
+    second.kubectl.ok("kubectl create deployment c --image=nginx");
+    second.work_is_done("d");
+    let took = second.taken_after(killed);
+    assert!(took.iter().all(|took| *took <= LEASE + MOMENT), "{took:?}");
+    let followers = second.holders();
+    assert!(followers.iter().zip(&leaders).all(|(new, old)| new != old), "{followers:?}");
+    second.kubectl.shows("kubectl get rs", &["c-"]);
+
+    let third = second.another(&etcd);
+    third.work_is_done("e");
+    assert_eq!(deeds(&third.audit), Vec::<String>::new(), "only the leader acts");
+    let asked = clock::now();
+    harness::signal(second.cluster.process_id(), "TERM");
+    third.work_is_done("f");
+    let took = third.taken_after(asked);
+    assert!(took.iter().all(|took| *took <= Duration::from_secs(2)), "{took:?}");
+    drop(second.cluster.ended());
+    let last = third.holders();
+    assert!(
+        last.iter().zip(&followers).all(|(new, old)| new != old && !new.is_empty()),
+        "{last:?}"
+    );
+    let transitions = "{.items[*].spec.leaseTransitions}";
+    third
+        .kubectl
+        .prints(&format!("kubectl -n kube-system get leases -o jsonpath='{transitions}'"), "2 2");
+    third.cluster.stop();
+}
+
+/// Where clients inside the cluster are sent, by Endpoints and by EndpointSlices.
+fn shown(kubectl: &Kubectl) -> [BTreeSet<String>; 2] {
+    let ports = |kind: &str, which: &str, of: &str| {
+        kubectl.ok(&format!(
+            "kubectl get {kind} {which} -o go-template='{{{{range .{of}}}}}{{{{.}}}}{{{{end}}}}'"
+        ))
+    };
+    let endpoints = ports("endpoints", "kubernetes", "subsets");
+    let slices = ports("endpointslices", "-l kubernetes.io/service-name=kubernetes", "items");
+    [endpoints, slices].map(|text| {
+        // All are at 127.0.0.1 here, told apart by their ports.
+        let after = text.split("port:").skip(1);
+        let port = |rest: &str| rest.chars().take_while(char::is_ascii_digit).collect();
+        after.map(port).collect()
+    })
+}
+
+#[track_caller]
+fn are_shown(kubectl: &Kubectl, servers: &[&Member], within: Duration) {
+    let ports = servers.iter().filter_map(|server| server.cluster.url.rsplit(':').next());
+    let wanted: BTreeSet<String> = ports.map(str::to_owned).collect();
+    let by = clock::now() + within;
+    loop {
+        let now = shown(kubectl);
+        if now.iter().all(|shown| *shown == wanted) {
+            return;
+        }
+        assert!(clock::now() < by, "{now:?} instead of {wanted:?}");
+    }
+}
+
+/// T-CTRL-63, A-160, NET-95: a server that stops is gone from the Endpoints before it is, one that is killed when
+/// it gave no sign of life for 15 s, and nobody else is.
+#[test]
+fn t_ctrl_63_the_servers_that_answer_are_the_ones_that_are_shown() {
+    let Some(etcd) = Etcd::start() else {
+        eprintln!("skipped: there is no etcd on this machine; `scripts/install all` gets one");
+        return;
+    };
+    let dir = tempfile::tempdir().expect("a directory for the server");
+    let first = Member::start(dir, &etcd);
+    are_shown(&first.kubectl, &[&first], MOMENT);
+    let second = first.another(&etcd);
+    let third = first.another(&etcd);
+    let all = [&first, &second, &third];
+    all.iter().for_each(|member| are_shown(&member.kubectl, &all, MOMENT));
+
+    // It is put right what somebody writes there.
+    first.kubectl.ok(r#"kubectl patch endpoints kubernetes --type=merge -p '{"subsets":[]}'"#);
+    are_shown(&first.kubectl, &all, LOOK + MOMENT);
+    let version = "kubectl get endpoints kubernetes -o jsonpath='{.metadata.resourceVersion}'";
+    let settled = first.kubectl.ok(version);
+
+    second.cluster.stop();
+    are_shown(&first.kubectl, &[&first, &third], MOMENT);
+    assert_ne!(first.kubectl.ok(version), settled);
+    let settled = first.kubectl.ok(version);
+    let killed = clock::now();
+    drop(third.cluster.kill());
+    while first.kubectl.ok(version) == settled {
+        assert!(clock::now() < killed + 2 * LEASE + MOMENT, "the killed server is still shown");
+    }
+    let took = clock::now().duration_since(killed);
+    assert!(took > (LEASE - LOOK).try_into().unwrap(), "too soon: {took}");
+    are_shown(&first.kubectl, &[&first], MOMENT);
+    first.cluster.stop();
+}

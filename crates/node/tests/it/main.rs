@@ -1,0 +1,3 @@
+//! Tests of the node that need a whole server.
+
+mod endpoint;

@@ -1,0 +1,9 @@
+//! The native runtime against the real kernel. Needs root; without it every test passes unseen.
+
+mod crash;
+mod isolation;
+mod life;
+mod limits;
+mod precedence;
+mod streams;
+mod world;

@@ -1,0 +1,6 @@
+//! Tests of the scheduler, on a whole server (`cluster`).
+
+mod cluster;
+
+mod placing;
+mod preempting;

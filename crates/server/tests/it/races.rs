@@ -1,0 +1,147 @@
+//! What two clients do to one object at the same moment.
+
+use crate::door::{Cluster, PODS, pod};
+use serde_json::{Value, json};
+use server::authn::User;
+use std::time::Duration;
+
+const ROUNDS: usize = 200;
+
+/// T-EDGE-15: a pod that is bound while it is being deleted either keeps its grace or was never bound.
+/// Upstream resolves the grace from its first read and removes such a pod at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn t_edge_15_a_pod_bound_meanwhile_is_not_removed_without_grace() {
+    let cluster = Cluster::start().await;
+    let (mut bound, mut removed) = (0, 0);
+    for round in 0..ROUNDS {
+        let name = format!("p{round}");
+        cluster.make(PODS, pod(&name)).await;
+        let (binds, deletes) = (cluster.admin(), cluster.admin());
+        let (bound_name, at) = (name.clone(), format!("{PODS}/{name}"));
+        let bind = tokio::spawn(async move { binds.bind(&bound_name).await.code });
+        let delete = tokio::spawn(async move { deletes.delete(&at).await.code });
+        let (bind, delete) = (bind.await.unwrap(), delete.await.unwrap());
+        assert_eq!(delete, 200, "round {round}");
+        let there = cluster.get(&format!("{PODS}/{name}")).await;
+        match bind {
+            201 => {
+                assert_eq!(there.code, 200, "round {round}: it was bound, then removed at once");
+                assert_eq!(
+                    there.body["metadata"]["deletionGracePeriodSeconds"], 30,
+                    "round {round}"
+                );
+                bound += 1;
+            }
+            404 | 409 => {
+                assert_eq!(there.code, 404, "round {round}");
+                removed += 1;
+            }
+            other => panic!("round {round}: a binding answered {other}"),
+        }
+    }
+    println!("{bound} were bound first, {removed} deleted first");
+}
+
+/// T-API-14, T-API-15, T-API-48: no pod is left marked, without grace, and with nobody to remove it.
+#[tokio::test]
+async fn t_api_48_deleting_a_collection_is_finished_when_its_client_hangs_up() {
+    let cluster = Cluster::start().await;
+    for number in 0..10 {
+        cluster.bound(pod(&format!("p{number}"))).await;
+    }
+    let version = cluster.version(PODS).await;
+    let mut watch = cluster.watch(&format!("{PODS}?resourceVersion={version}")).await;
+    let path = format!("{PODS}?gracePeriodSeconds=0");
+    tokio::select! {
+        _ = cluster.open("DELETE", &path, &[], "") => panic!("it was answered before it began"),
+        _ = watch.next() => {}
+    }
+    let gone = tokio::time::timeout(Duration::from_secs(10), async {
+        while !cluster.names(PODS).await.is_empty() {
+            tokio::task::yield_now().await;
+        }
+    });
+    assert!(gone.await.is_ok(), "{:?}", cluster.names(PODS).await);
+}
+
+/// A-120, T-API-37: whoever lets go of an object last removes it, whoever else writes meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_120_a_patch_that_lets_go_is_not_told_of_a_conflict() {
+    let cluster = Cluster::start().await;
+    let maps = "/api/v1/namespaces/default/configmaps";
+    for round in 0..ROUNDS {
+        let at = format!("{maps}/m{round}");
+        let held = json!({"metadata": {"name": format!("m{round}"), "finalizers": ["a.b/c"]}});
+        cluster.make(maps, held).await;
+        cluster.delete(&at).await.ok();
+        let writers = (0..3).map(|writer| {
+            let (client, at) = (cluster.admin(), at.clone());
+            let patch = match writer {
+                0 => json!({"metadata": {"finalizers": null}}),
+                _ => json!({"data": {"by": writer.to_string()}}),
+            };
+            tokio::spawn(async move { client.patch(&at, patch).await.code })
+        });
+        let codes: Vec<u16> =
+            futures::future::join_all(writers).await.into_iter().map(Result::unwrap).collect();
+        assert_eq!(codes[0], 200, "round {round}: {codes:?}");
+        assert_eq!(cluster.get(&at).await.code, 404, "round {round}");
+    }
+}
+
+/// A-120, A-151: a patch that goes around again has no port of its own in its way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_151_a_port_that_is_claimed_again_is_not_somebody_elses() {
+    let cluster = Cluster::start().await;
+    let services = "/api/v1/namespaces/default/services";
+    let plain = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}});
+    cluster.make(services, plain).await;
+    let at = format!("{services}/s");
+    let port = |kind: &str, number: Value| {
+        let ports = json!([{"port": 80, "protocol": "TCP", "nodePort": number}]);
+        json!({"spec": {"type": kind, "ports": ports}})
+    };
+    for round in 0..50 {
+        let (busy, path) = (cluster.admin(), at.clone());
+        // Somebody writes to the same Service at the same time.
+        let busy = tokio::spawn(async move {
+            for number in 0..5 {
+                let label = json!({"metadata": {"labels": {"at": format!("{round}-{number}")}}});
+                busy.patch(&path, label).await.ok();
+            }
+        });
+        cluster.patch(&at, port("NodePort", json!(30123))).await.ok();
+        busy.await.unwrap();
+        cluster.patch(&at, port("ClusterIP", Value::Null)).await.ok();
+    }
+}
+
+/// A-182: when a role has been written, it is in force, whoever else wrote one at the same moment.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_182_a_right_that_is_granted_is_there_for_the_next_request() {
+    let cluster = Cluster::start().await;
+    let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
+    let rules = json!([{"apiGroups": [""], "verbs": ["list"], "resources": ["pods"]}]);
+    cluster
+        .make(&format!("{rbac}/roles"), json!({"metadata": {"name": "r"}, "rules": rules}))
+        .await;
+    let mut all = Vec::new();
+    for writer in 0..8 {
+        let (admin, name) = (cluster.admin(), format!("u{writer}"));
+        let user = cluster.user(User::authenticated(&name, &[]));
+        all.push(tokio::spawn(async move {
+            let binding = json!({"metadata": {"name": name},
+                "roleRef": {"kind": "Role", "name": "r", "apiGroup": "rbac.authorization.k8s.io"},
+                "subjects": [{"kind": "User", "name": name, "apiGroup": "rbac.authorization.k8s.io"}]});
+            for _ in 0..20 {
+                admin.make(&format!("{rbac}/rolebindings"), binding.clone()).await;
+                assert_eq!(user.get(PODS).await.code, 200);
+                admin.delete(&format!("{rbac}/rolebindings/{name}")).await.ok();
+                assert_eq!(user.get(PODS).await.code, 403);
+            }
+        }));
+    }
+    for one in all {
+        one.await.unwrap();
+    }
+}

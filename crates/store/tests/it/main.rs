@@ -1,0 +1,10 @@
+//! Tests of the store, on both of its backends (`bed`).
+
+mod bed;
+
+mod crash;
+mod damage;
+mod memory;
+mod model;
+mod sharing;
+mod suite;

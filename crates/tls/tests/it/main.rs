@@ -1,0 +1,3 @@
+//! Tests of TLS without a network.
+
+mod handshakes;
