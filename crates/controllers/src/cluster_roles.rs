@@ -81,14 +81,14 @@ mod tests {
     fn c_147_rules_of_matching_roles_are_joined_once_each_in_the_order_of_names() {
         let role = |name: &str, label: &str, verbs: Value| -> Arc<ClusterRole> {
             Arc::new(
-                serde_json::from_value(json!({
+                typed::from_value(json!({
                     "metadata": { "name": name, "labels": { "part": label } },
                     "rules": [{ "verbs": verbs, "resources": ["pods"], "apiGroups": [""] }],
                 }))
                 .unwrap(),
             )
         };
-        let whole: ClusterRole = serde_json::from_value(json!({
+        let whole: ClusterRole = typed::from_value(json!({
             "metadata": { "name": "whole", "labels": { "part": "a" } },
             "aggregationRule": { "clusterRoleSelectors": [
                 { "matchLabels": { "part": "b" } }, { "matchLabels": { "part": "a" } },

@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn c_142_a_budget_is_found_by_the_pods_it_selects() {
-        let selector = |value: Value| serde_json::from_value::<LabelSelector>(value).unwrap();
+        let selector = |value: Value| typed::from_value::<LabelSelector>(value).unwrap();
         let expression = |operator: &str| json!({ "matchExpressions": [{ "key": "a", "operator": operator, "values": ["x", "y"] }] });
         for (given, expected) in [
             (json!({}), vec!["ns"]),
@@ -210,10 +210,9 @@ mod tests {
             assert_eq!(places("ns", &selector(given.clone())), expected, "{given}");
         }
         let pod: Pod =
-            serde_json::from_value(json!({ "metadata": { "labels": { "a": "x" } } })).unwrap();
+            typed::from_value(json!({ "metadata": { "labels": { "a": "x" } } })).unwrap();
         let budget = |selector: Value| -> PodDisruptionBudget {
-            serde_json::from_value(json!({ "metadata": {}, "spec": { "selector": selector } }))
-                .unwrap()
+            typed::from_value(json!({ "metadata": {}, "spec": { "selector": selector } })).unwrap()
         };
         assert!(selects(&budget(json!({})), &pod), "an empty selector selects all");
         assert!(!selects(&budget(Value::Null), &pod), "an absent one none");

@@ -91,7 +91,7 @@ mod tests {
             ("going", json!(0), complete(), json!(at(0).to_string()), 5, None),
         ];
         for (what, ttl, conditions, deleted, now, expected) in cases {
-            let job: Job = serde_json::from_value(json!({
+            let job: Job = typed::from_value(json!({
                 "metadata": { "name": "j", "deletionTimestamp": deleted },
                 "spec": { "ttlSecondsAfterFinished": ttl, "template": {} },
                 "status": { "conditions": conditions },

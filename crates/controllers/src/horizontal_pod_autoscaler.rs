@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn c_136_two_autoscalers_of_the_same_pods_find_each_other() {
         let pod = json!({ "metadata": { "labels": { "app": "web", "tier": "front" } } });
-        let pods = [Arc::new(serde_json::from_value::<Pod>(pod).unwrap())];
+        let pods = [Arc::new(typed::from_value::<Pod>(pod).unwrap())];
         let keys = ["a", "b", "c", "d"].map(|name| ObjectKey::new("n", name));
         let targets = ["app=web", "tier in (front)", "app=other", ""];
         let found = selecting(keys.iter().zip(targets), &pods);

@@ -159,7 +159,7 @@ mod tests {
             ),
         ];
         for (what, ready, taints, expected) in cases {
-            let node: Node = serde_json::from_value(json!({
+            let node: Node = typed::from_value(json!({
                 "metadata": { "name": "n" }, "spec": { "taints": taints },
                 "status": { "conditions": [{ "type": "Ready", "status": ready }] },
             }))

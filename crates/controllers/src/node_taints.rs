@@ -120,7 +120,7 @@ mod tests {
     use serde_json::Value;
 
     fn planned(conditions: Value, unschedulable: bool, taints: Value) -> Option<Vec<String>> {
-        let node: Node = serde_json::from_value(json!({
+        let node: Node = typed::from_value(json!({
             "metadata": { "name": "n" },
             "spec": { "unschedulable": unschedulable, "taints": taints },
             "status": { "conditions": conditions },

@@ -178,7 +178,7 @@ mod tests {
             "metadata": { "name": name, "creationTimestamp": created },
             "status": { "phase": "Failed", "reason": reason },
         });
-        Arc::new(serde_json::from_value(pod).unwrap())
+        Arc::new(typed::from_value(pod).unwrap())
     }
 
     #[test]
@@ -210,7 +210,7 @@ mod tests {
                 "metadata": { "name": "n" }, "spec": { "taints": taints },
                 "status": { "conditions": conditions },
             });
-            serde_json::from_value(node).unwrap()
+            typed::from_value(node).unwrap()
         };
         for (ready, taint, expected) in [
             ("Unknown", OUT_OF_SERVICE, true),

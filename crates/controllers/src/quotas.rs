@@ -330,7 +330,7 @@ mod tests {
 
     fn used(spec: Value, content: &[Content]) -> Value {
         let quota: ResourceQuota =
-            serde_json::from_value(json!({ "metadata": {}, "spec": spec })).unwrap();
+            typed::from_value(json!({ "metadata": {}, "spec": spec })).unwrap();
         let now = "2026-01-01T00:10:00Z".parse().unwrap();
         serde_json::to_value(count(&quota, content, now).used).unwrap()
     }
@@ -419,8 +419,7 @@ mod tests {
     #[test]
     fn c_155_what_is_charged_otherwise_is_counted_anew() {
         let with = |spec: Value, status: Value| -> Pod {
-            serde_json::from_value(json!({ "metadata": {}, "spec": spec, "status": status }))
-                .unwrap()
+            typed::from_value(json!({ "metadata": {}, "spec": spec, "status": status })).unwrap()
         };
         let cpu = |amount: &str| json!({ "requests": { "cpu": amount } });
         let plain =
@@ -447,7 +446,7 @@ mod tests {
             assert_eq!(is_pod_charged_otherwise(&before, &after), expected, "{what}");
         }
         let claim = |size: &str, given: Value, class: Value| -> PersistentVolumeClaim {
-            serde_json::from_value(json!({
+            typed::from_value(json!({
                 "metadata": {},
                 "spec": { "resources": { "requests": { "storage": size } } },
                 "status": { "allocatedResources": given, "currentVolumeAttributesClassName": class },

@@ -276,15 +276,14 @@ mod tests {
     fn service(name: &str) -> Arc<Service> {
         let service = json!({ "metadata": { "namespace": "a", "name": name },
                               "spec": { "clusterIPs": ["10.0.0.9"] } });
-        Arc::new(serde_json::from_value(service).unwrap())
+        Arc::new(typed::from_value(service).unwrap())
     }
 
     fn claim(parent: &str, by: &str, made: &str) -> IPAddress {
         let meta = json!({ "name": "10.0.0.9", "labels": { MANAGED_BY: by },
                            "creationTimestamp": made });
         let parent = json!({ "resource": "services", "namespace": "a", "name": parent });
-        serde_json::from_value(json!({ "metadata": meta, "spec": { "parentRef": parent } }))
-            .unwrap()
+        typed::from_value(json!({ "metadata": meta, "spec": { "parentRef": parent } })).unwrap()
     }
 
     #[test]

@@ -207,13 +207,13 @@ mod tests {
                              "lastTransitionTime": NOW }]);
         let range = json!({ "metadata": meta, "spec": { "cidrs": [cidr] },
                             "status": { "conditions": ready } });
-        Arc::new(serde_json::from_value(range).unwrap())
+        Arc::new(typed::from_value(range).unwrap())
     }
 
     fn address(ip: &str, managed: bool) -> Arc<IPAddress> {
         let by = if managed { "ipallocator.k8s.io" } else { "me" };
         let meta = json!({ "name": ip, "labels": { "ipaddress.kubernetes.io/managed-by": by } });
-        Arc::new(serde_json::from_value(json!({ "metadata": meta })).unwrap())
+        Arc::new(typed::from_value(json!({ "metadata": meta })).unwrap())
     }
 
     #[test]

@@ -184,7 +184,7 @@ mod tests {
                         "conditions": [{ "type": "Ready", "status": "True",
                                          "lastTransitionTime": "2026-01-01T00:00:00Z" }] },
         });
-        serde_json::from_value(api::patch::merge(&pod, &change).unwrap()).unwrap()
+        typed::from_value(api::patch::merge(&pod, &change).unwrap()).unwrap()
     }
 
     /// NET-80

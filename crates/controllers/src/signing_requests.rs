@@ -95,7 +95,7 @@ mod tests {
             .iter()
             .map(|(kind, at)| json!({"type": kind, "status": "True", "lastUpdateTime": at}))
             .collect();
-        serde_json::from_value(json!({
+        typed::from_value(json!({
             "metadata": {"name": "csr-1", "creationTimestamp": CREATED},
             "spec": {"request": "", "signerName": "s"},
             "status": {"conditions": conditions, "certificate": certificate},

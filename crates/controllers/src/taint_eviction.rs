@@ -228,10 +228,10 @@ mod tests {
         ];
         for (what, tainted, tolerations, expected) in cases {
             let node = json!({ "metadata": {}, "spec": { "taints": tainted } });
-            let node: Node = serde_json::from_value(node).unwrap();
+            let node: Node = typed::from_value(node).unwrap();
             let pod =
                 json!({ "metadata": {}, "spec": { "containers": [], "tolerations": tolerations } });
-            let pod: Pod = serde_json::from_value(pod).unwrap();
+            let pod: Pod = typed::from_value(pod).unwrap();
             assert_eq!(stay(&pod, taints(&node)), expected, "{what}");
         }
     }

@@ -91,62 +91,12 @@ pub(crate) enum Command {
     ///     landfall timeline web-1 -n shop --follow     # then: kubectl delete pod web-1 -n shop
     #[command(verbatim_doc_comment)]
     Timeline(TimelineCommand),
-    /// Run a whole cluster without machines, on simulated time, and check every ending
-    ///
-    /// Server, controllers, scheduler and node agents are the real ones; machines, the network and the
-    /// clock are simulated, and one number, the seed, decides everything that happens: which pods there
-    /// are, what their containers do when they are asked to stop, who crashes when, which answer is
-    /// lost. The same seed always tells the same story, byte for byte. At every step the rules of
-    /// terminations are checked against what really happened.
-    ///
-    ///     landfall sim --list                      what can be simulated
-    ///     landfall sim crash --seed 7 --story      one story, line by line
-    ///     landfall sim mix --seeds 0..10000        many stories, until one breaks a rule
-    ///     landfall sim scale --nodes 1000 --pods 20000   what a pod costs when there are many
-    ///
-    /// A seed that breaks a rule is printed with its story and the command that tells it again.
-    #[command(verbatim_doc_comment)]
-    Sim(SimOptions),
     /// Print the version
     Version,
     /// Print a completion script for your shell
     ///
     /// For bash: landfall completions bash > /etc/bash_completion.d/landfall
     Completions { shell: clap_complete::Shell },
-}
-
-#[derive(Args)]
-pub(crate) struct SimOptions {
-    /// What to simulate; see --list
-    #[arg(default_value = "mix")]
-    pub(crate) scenario: String,
-    /// The one number that decides everything
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) seed: u64,
-    /// Many seeds, on all cores: A..B, without B
-    #[arg(long, value_name = "A..B", value_parser = seeds, conflicts_with = "seed")]
-    pub(crate) seeds: Option<std::ops::Range<u64>>,
-    /// Print what happened, also if nothing is wrong
-    #[arg(long)]
-    pub(crate) story: bool,
-    /// With --seeds: tell each twice and compare, byte by byte
-    #[arg(long, requires = "seeds")]
-    pub(crate) twice: bool,
-    /// With `scale`: how many nodes; each takes at most 110 pods
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    pub(crate) nodes: u16,
-    /// With `scale`: how many pods
-    #[arg(long, value_name = "N", default_value_t = 1000)]
-    pub(crate) pods: u32,
-    /// Print the scenarios there are
-    #[arg(long)]
-    pub(crate) list: bool,
-}
-
-fn seeds(text: &str) -> Result<std::ops::Range<u64>, String> {
-    let range =
-        text.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
-    range.ok_or_else(|| "write it as 0..100".to_owned())
 }
 
 #[derive(Args)]

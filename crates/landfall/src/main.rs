@@ -8,7 +8,6 @@ mod control;
 mod down;
 mod end;
 mod image;
-mod simulate;
 mod timeline;
 mod token;
 mod up;
@@ -35,7 +34,6 @@ fn main() -> ExitCode {
         Command::Node(options) => up::run_node(options),
         Command::Image(command) => image::run(command),
         Command::Token(command) => token::run(command),
-        Command::Sim(options) => simulate::run(options),
         Command::Timeline(command) => timeline::run(command),
         Command::Version => {
             println!(

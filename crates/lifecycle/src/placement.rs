@@ -101,13 +101,13 @@ mod tests {
     use serde_json::{Value, json};
 
     fn node(labels: Value) -> Node {
-        serde_json::from_value(json!({ "metadata": { "name": "n1", "labels": labels } })).unwrap()
+        typed::from_value(json!({ "metadata": { "name": "n1", "labels": labels } })).unwrap()
     }
 
     fn wants(spec: Value, labels: Value) -> bool {
         let mut spec = spec;
         spec["containers"] = json!([]);
-        let pod: Pod = serde_json::from_value(json!({ "spec": spec })).unwrap();
+        let pod: Pod = typed::from_value(json!({ "spec": spec })).unwrap();
         wants_node(&pod, &node(labels))
     }
 
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn only_the_effects_asked_for_are_looked_at() {
-        let node: Node = serde_json::from_value(json!({ "spec": { "taints": [
+        let node: Node = typed::from_value(json!({ "spec": { "taints": [
             { "key": "a", "effect": "NoSchedule" }, { "key": "b", "effect": "NoExecute" } ] } }))
         .unwrap();
         let pod = Pod::default();

@@ -321,7 +321,7 @@ mod tests {
     fn pod(cpu: &str) -> Arc<Pod> {
         let resources = json!({"requests": {"cpu": cpu}, "limits": {"memory": "1Gi"}});
         let spec = json!({"containers": [{"name": "a", "resources": resources}]});
-        Arc::new(serde_json::from_value(json!({"metadata": {"uid": "u"}, "spec": spec})).unwrap())
+        Arc::new(typed::from_value(json!({"metadata": {"uid": "u"}, "spec": spec})).unwrap())
     }
 
     fn cpu(pod: &Pod) -> String {

@@ -119,7 +119,7 @@ mod tests {
         let pod = |resources: serde_json::Value, phase: &str| -> Arc<Pod> {
             let spec = json!({"containers": [{"name": "c", "resources": resources}]});
             let pod = json!({"spec": spec, "status": {"phase": phase}});
-            Arc::new(serde_json::from_value(pod).unwrap())
+            Arc::new(typed::from_value(pod).unwrap())
         };
         let all = json!({"cpu": "1", "memory": "1Gi"});
         let pods = [

@@ -138,7 +138,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn pod(status: Value) -> Pod {
-        serde_json::from_value(json!({
+        typed::from_value(json!({
             "metadata": {"name": "p", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
             "status": status,
         }))

@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn n_26_static_mirrored_and_highest_priority_pods_are_critical() {
         let pod = |annotations: Value, priority: Value| -> Pod {
-            serde_json::from_value(json!({
+            typed::from_value(json!({
                 "metadata": { "annotations": annotations },
                 "spec": { "containers": [], "priority": priority },
             }))

@@ -338,7 +338,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let nobody = Client::connect("http://127.0.0.1:1", "token", None).await.unwrap();
         let timeline = Timeline::open(&nobody, "n1", dir.path());
-        let pod: Pod = serde_json::from_value(serde_json::json!({
+        let pod: Pod = typed::from_value(serde_json::json!({
             "metadata": { "name": "web", "namespace": "default", "uid": "u-1" }
         }))
         .unwrap();

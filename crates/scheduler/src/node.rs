@@ -130,7 +130,7 @@ pub(crate) mod tests {
         });
         merge(&mut node, more);
         let mut state = NodeState::new(name);
-        state.offer = Some(Arc::new(Offer::read(&serde_json::from_value(node).unwrap())));
+        state.offer = Some(Arc::new(Offer::read(&typed::from_value(node).unwrap())));
         state
     }
 

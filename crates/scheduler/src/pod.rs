@@ -204,7 +204,7 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn read(pod: Value) -> PodInfo {
-        PodInfo::read(Arc::new(serde_json::from_value(pod).unwrap()))
+        PodInfo::read(Arc::new(typed::from_value(pod).unwrap()))
     }
 
     pub(crate) fn asking(name: &str, cpu: &str, memory: &str) -> PodInfo {

@@ -374,7 +374,7 @@ pub(crate) mod tests {
     #[test]
     fn a_heartbeat_is_no_change() {
         let mut world = World::default();
-        let mut node: Node = serde_json::from_value(json!({
+        let mut node: Node = typed::from_value(json!({
             "metadata": { "name": "n" }, "status": { "allocatable": { "cpu": "1" } },
         }))
         .unwrap();

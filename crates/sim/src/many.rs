@@ -18,13 +18,14 @@ pub struct Summary {
     pub containers: usize,
 }
 
-/// Stops at the first seed that breaks a rule. `progress` is told how many are done.
+/// Stops at the first seed that breaks a rule, or when `go_on`, which is given the number of seeds done,
+/// returns false.
 pub fn run_many(
     ground: &Ground,
     scenario: &'static Scenario,
     seeds: Range<u64>,
     options: &Options,
-    progress: &(dyn Fn(u64) + Sync),
+    go_on: &(dyn Fn(u64) -> bool + Sync),
 ) -> Result<Summary, Error> {
     let next = AtomicU64::new(seeds.start);
     let stop = AtomicBool::new(false);
@@ -38,10 +39,9 @@ pub fn run_many(
             let outcome = run(ground, scenario, seed, options)?;
             let mut summary = summary.lock().unwrap_or_else(PoisonError::into_inner);
             summary.add(outcome);
-            if summary.failure.is_some() {
+            if summary.failure.is_some() || !go_on(summary.seeds) {
                 stop.store(true, Relaxed);
             }
-            progress(summary.seeds);
         }
         Ok(())
     };

@@ -17,9 +17,11 @@ use k8s_openapi::api::rbac::v1 as rbac;
 use k8s_openapi::api::resource::v1 as resource;
 use k8s_openapi::api::scheduling::v1 as scheduling;
 use k8s_openapi::api::storage::v1 as storage;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1 as apiextensions;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 
 crate::codec!(
+    apiextensions::CustomResourceDefinition,
     apps::ControllerRevision,
     apps::DaemonSet,
     apps::Deployment,
@@ -54,6 +56,7 @@ crate::codec!(
     node::RuntimeClass,
     policy::PodDisruptionBudget,
     rbac::ClusterRole,
+    rbac::ClusterRoleBinding,
     resource::ResourceClaim,
     scheduling::PriorityClass,
     storage::CSINode,

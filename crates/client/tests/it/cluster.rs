@@ -24,7 +24,7 @@ impl Cluster {
         let running = start_at(&data_dir, ([127, 0, 0, 1], 0).into()).await;
         let cluster = Cluster { running, data_dir };
         // Pods need it, and no controller is here to make it.
-        let account: ServiceAccount = serde_json::from_value(json!({
+        let account: ServiceAccount = typed::from_value(json!({
             "metadata": { "namespace": "default", "name": "default" },
         }))
         .unwrap();
@@ -81,14 +81,14 @@ pub(crate) async fn next_matching(changes: &mut Changes, key: &ObjectKey) {
 }
 
 pub(crate) fn config_map(name: &str, value: &str) -> ConfigMap {
-    serde_json::from_value(json!({
+    typed::from_value(json!({
         "metadata": { "namespace": "default", "name": name }, "data": { "value": value },
     }))
     .unwrap()
 }
 
 pub(crate) fn pod(name: &str, app: &str) -> Pod {
-    serde_json::from_value(json!({
+    typed::from_value(json!({
         "metadata": { "namespace": "default", "name": name, "labels": { "app": app } },
         "spec": { "containers": [{ "name": "c", "image": "i" }] },
     }))

@@ -64,7 +64,7 @@ fn parent(name: &str, children: usize) -> ConfigMap {
 }
 
 fn child_of(parent: &ConfigMap) -> ConfigMap {
-    serde_json::from_value(json!({ "metadata": {
+    typed::from_value(json!({ "metadata": {
         "namespace": "default",
         "generateName": "child-",
         "labels": { "role": "child" },

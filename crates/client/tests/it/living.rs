@@ -171,7 +171,7 @@ async fn a_budget_can_forbid_an_eviction(client: Client) {
         "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }],
     } });
     client.patch_status::<Pod>(&key, &ready).await.unwrap();
-    let budget: PodDisruptionBudget = serde_json::from_value(json!({
+    let budget: PodDisruptionBudget = typed::from_value(json!({
         "metadata": { "namespace": "default", "name": "all" },
         "spec": { "minAvailable": 1, "selector": { "matchLabels": { "app": "guarded" } } },
     }))

@@ -77,7 +77,7 @@ async fn n_180_the_schedulers_events_are_those_of_events_k8s_io() {
 async fn n_179_a_nodes_events_are_in_default_and_a_forgotten_one_is_written_anew() {
     let cluster = Cluster::start().await;
     let client = cluster.in_process();
-    let node: Node = serde_json::from_value(json!({ "metadata": { "name": "n1" } })).unwrap();
+    let node: Node = typed::from_value(json!({ "metadata": { "name": "n1" } })).unwrap();
     let node = reference(&client.create(&node).await.unwrap());
     let recorder = Recorder::new(&client, "node-controller", "");
 

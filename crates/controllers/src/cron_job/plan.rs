@@ -261,7 +261,7 @@ mod tests {
         spec["schedule"] = spec.get("schedule").cloned().unwrap_or(json!("*/10 * * * *"));
         spec["jobTemplate"] = json!({ "metadata": { "labels": { "a": "b" } },
             "spec": { "template": { "spec": { "containers": [] } } } });
-        serde_json::from_value(json!({
+        typed::from_value(json!({
             "metadata": { "namespace": "a", "name": "c", "uid": "c",
                           "creationTimestamp": "2026-01-01T00:00:00Z" },
             "spec": spec, "status": status,
@@ -276,7 +276,7 @@ mod tests {
         };
         let done = (condition == "Complete").then_some(start);
         Arc::new(
-            serde_json::from_value(json!({
+            typed::from_value(json!({
                 "metadata": { "namespace": "a", "name": named, "uid": named },
                 "status": { "conditions": conditions, "startTime": start, "completionTime": done },
             }))

@@ -62,7 +62,7 @@ mod tests {
 
     fn set(name: &str, uid: &str) -> DaemonSet {
         let meta = json!({ "namespace": "a", "name": name, "uid": uid });
-        serde_json::from_value(json!({ "metadata": meta })).unwrap()
+        typed::from_value(json!({ "metadata": meta })).unwrap()
     }
 
     #[test]

@@ -128,7 +128,7 @@ mod tests {
     fn set(spec: Value) -> DaemonSet {
         let mut spec = spec;
         spec["containers"] = json!([]);
-        serde_json::from_value(json!({
+        typed::from_value(json!({
             "metadata": { "namespace": "a", "name": "d", "uid": "u",
                 "annotations": { TEMPLATE_GENERATION: "3" } },
             "spec": { "selector": {}, "template": { "spec": spec } },
@@ -137,7 +137,7 @@ mod tests {
     }
 
     fn node(labels: Value, taints: Value) -> Node {
-        serde_json::from_value(json!({ "metadata": { "name": "n1", "labels": labels },
+        typed::from_value(json!({ "metadata": { "name": "n1", "labels": labels },
             "spec": { "taints": taints } }))
         .unwrap()
     }

@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn c_85_heartbeats_are_no_reason_to_look_and_labels_and_taints_are() {
         let node = |uid: &str, labels: Value, taints: Value, beat: &str| -> Node {
-            serde_json::from_value(json!({
+            typed::from_value(json!({
                 "metadata": { "name": "n", "uid": uid, "labels": labels, "resourceVersion": beat },
                 "spec": { "taints": taints, "podCIDR": beat },
                 "status": { "conditions": [{ "type": "Ready", "status": "True",

@@ -220,7 +220,7 @@ mod tests {
 
     fn budget(spec: Value, status: Value) -> PodDisruptionBudget {
         let meta = json!({ "name": "b", "generation": 3 });
-        serde_json::from_value(json!({ "metadata": meta, "spec": spec, "status": status })).unwrap()
+        typed::from_value(json!({ "metadata": meta, "spec": spec, "status": status })).unwrap()
     }
 
     fn at(second: i64) -> Timestamp {
@@ -232,7 +232,7 @@ mod tests {
             "metadata": { "name": name, "deletionTimestamp": ending.then(|| at(0).to_string()) },
             "status": { "conditions": [{ "type": "Ready", "status": if ready { "True" } else { "False" } }] },
         });
-        Arc::new(serde_json::from_value(pod).unwrap())
+        Arc::new(typed::from_value(pod).unwrap())
     }
 
     #[test]

@@ -61,7 +61,7 @@ mod tests {
     fn t_evict_13_only_a_living_pod_disproves_the_mark() {
         let at = |second: i64| Timestamp::from_second(second).unwrap();
         let pod = |status: &str, reason: &str, phase: &str, ending: bool| -> Pod {
-            serde_json::from_value(json!({
+            typed::from_value(json!({
                 "metadata": { "name": "p", "deletionTimestamp": ending.then(|| at(0).to_string()) },
                 "status": { "phase": phase, "conditions": [{
                     "type": "DisruptionTarget", "status": status, "reason": reason,

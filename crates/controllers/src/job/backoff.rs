@@ -103,7 +103,7 @@ mod tests {
     fn c_112_failures_are_remembered_of_the_very_job_and_while_it_is_there() {
         let job = |uid: &str| -> Job {
             let meta = serde_json::json!({ "namespace": "a", "name": "j", "uid": uid });
-            serde_json::from_value(serde_json::json!({ "metadata": meta })).unwrap()
+            typed::from_value(serde_json::json!({ "metadata": meta })).unwrap()
         };
         let failed = Record { failures: 3, last: None };
         let records = Records::default();

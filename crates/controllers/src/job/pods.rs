@@ -154,7 +154,7 @@ mod tests {
         } });
         spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let meta = json!({ "namespace": "a", "name": name, "uid": "u" });
-        serde_json::from_value(json!({ "metadata": meta, "spec": spec })).unwrap()
+        typed::from_value(json!({ "metadata": meta, "spec": spec })).unwrap()
     }
 
     #[test]
@@ -191,7 +191,7 @@ mod tests {
     fn c_111_what_counts_as_failed() {
         let pod = |phase: &str, going: bool| -> Pod {
             let at = going.then_some("2026-01-01T00:00:00Z");
-            serde_json::from_value(json!({
+            typed::from_value(json!({
                 "metadata": { "deletionTimestamp": at }, "status": { "phase": phase } }))
             .unwrap()
         };

@@ -108,13 +108,13 @@ mod tests {
     use serde_json::{Value, json};
 
     fn job(policy: Value, success: Value) -> Job {
-        serde_json::from_value(json!({ "spec": { "completions": 10, "podFailurePolicy": policy,
+        typed::from_value(json!({ "spec": { "completions": 10, "podFailurePolicy": policy,
             "successPolicy": success, "template": {} } }))
         .unwrap()
     }
 
     fn pod(code: i32, condition: &str) -> Pod {
-        serde_json::from_value(json!({
+        typed::from_value(json!({
             "metadata": { "namespace": "a", "name": "p" },
             "status": {
                 "conditions": [{ "type": condition, "status": "True" }],

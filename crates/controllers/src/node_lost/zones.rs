@@ -138,7 +138,7 @@ mod tests {
     use serde_json::json;
 
     fn node(zone: &str, ready: &str) -> Node {
-        serde_json::from_value(json!({
+        typed::from_value(json!({
             "metadata": { "labels": { "topology.kubernetes.io/zone": zone } },
             "status": { "conditions": [{ "type": "Ready", "status": ready }] },
         }))

@@ -135,8 +135,7 @@ mod tests {
 
     fn node(name: &str, cidrs: &[&str]) -> Node {
         let metadata = json!({ "name": name, "uid": name });
-        serde_json::from_value(json!({ "metadata": metadata, "spec": { "podCIDRs": cidrs } }))
-            .unwrap()
+        typed::from_value(json!({ "metadata": metadata, "spec": { "podCIDRs": cidrs } })).unwrap()
     }
 
     fn key(name: &str) -> ObjectKey {

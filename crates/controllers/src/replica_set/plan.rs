@@ -154,7 +154,7 @@ mod tests {
     const NOW: &str = "2026-01-01T00:01:00Z";
 
     fn set<S: Replicated>(replicas: i32) -> S {
-        serde_json::from_value(json!({
+        typed::from_value(json!({
             "metadata": { "namespace": "a", "name": "s", "uid": "u", "generation": 3 },
             "spec": { "replicas": replicas, "minReadySeconds": 10,
                 "template": { "metadata": { "labels": { "app": "web", "tier": "x" } },
@@ -179,7 +179,7 @@ mod tests {
         let tier = if what == 'l' { Value::Null } else { json!("x") };
         let mut labels = json!({ "app": "web", "tier": tier });
         labels.as_object_mut().unwrap().retain(|_, value| !value.is_null());
-        serde_json::from_value(json!({
+        typed::from_value(json!({
             "metadata": { "name": number.to_string(), "uid": number.to_string(),
                           "labels": labels, "deletionTimestamp": deleted },
             "spec": { "nodeName": "n", "containers": [] },

@@ -131,7 +131,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn pod() -> Pod {
-        serde_json::from_value(json!({
+        typed::from_value(json!({
             "metadata": { "name": "p" },
             "spec": {
                 "containers": [{ "name": "c", "ports": [
@@ -162,7 +162,7 @@ mod tests {
             ("unknown", json!({ "port": 80, "targetPort": "none" }), None),
         ] {
             let service: Value = json!({ "metadata": {}, "spec": { "ports": [port] } });
-            let service: Service = serde_json::from_value(service).unwrap();
+            let service: Service = typed::from_value(service).unwrap();
             let found: Vec<i32> = ports(&service, &pod()).iter().map(|port| port.port).collect();
             assert_eq!(found, expected.into_iter().collect::<Vec<_>>(), "{what}");
         }

@@ -240,14 +240,14 @@ mod tests {
             "status": { "phase": phase, "podIP": format!("10.0.{}.{}", number / 250, number % 250),
                         "conditions": [{ "type": "Ready", "status": if ready { "True" } else { "False" } }] },
         });
-        Arc::new(serde_json::from_value(pod).unwrap())
+        Arc::new(typed::from_value(pod).unwrap())
     }
 
     fn service(publishes: bool) -> Service {
         let spec = json!({ "selector": { "a": "b" }, "clusterIP": "10.96.0.9", "ports": [{ "port": 80 }],
                            "publishNotReadyAddresses": publishes });
         let meta = json!({ "name": "web", "labels": { "team": "x" } });
-        serde_json::from_value(json!({ "metadata": meta, "spec": spec })).unwrap()
+        typed::from_value(json!({ "metadata": meta, "spec": spec })).unwrap()
     }
 
     fn listed(service: &Service, pod: Arc<Pod>) -> &'static str {

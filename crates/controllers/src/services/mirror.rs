@@ -205,7 +205,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn read<T: client::Object>(value: Value) -> T {
-        serde_json::from_value(value).unwrap()
+        typed::from_value(value).unwrap()
     }
 
     /// NET-94

@@ -233,11 +233,11 @@ mod tests {
     fn service(more: Value) -> Service {
         let mut spec = json!({ "selector": { "app": "web" }, "ports": [{ "port": 80 }] });
         spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        serde_json::from_value(json!({ "metadata": { "name": "web" }, "spec": spec })).unwrap()
+        typed::from_value(json!({ "metadata": { "name": "web" }, "spec": spec })).unwrap()
     }
 
     fn pod(phase: &str, ready: bool, ending: bool, ip: Option<&str>) -> Pod {
-        serde_json::from_value(json!({
+        typed::from_value(json!({
             "metadata": { "name": "p", "uid": "u",
                           "deletionTimestamp": ending.then_some("2026-01-01T00:00:00Z") },
             "spec": { "nodeName": "n", "containers": [] },
@@ -249,7 +249,7 @@ mod tests {
 
     fn node() -> Node {
         let labels = json!({ "topology.kubernetes.io/zone": "z1" });
-        serde_json::from_value(json!({ "metadata": { "name": "n", "labels": labels } })).unwrap()
+        typed::from_value(json!({ "metadata": { "name": "n", "labels": labels } })).unwrap()
     }
 
     /// T-EDGE-32: an ending pod serves for as long as it is ready, and says that it ends.

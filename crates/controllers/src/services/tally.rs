@@ -197,7 +197,7 @@ mod tests {
         let endpoints: Vec<_> = endpoints
             .map(|n| json!({ "addresses": [format!("10.0.{}.{}", n / 250, n % 250)] }))
             .collect();
-        serde_json::from_value(json!({
+        typed::from_value(json!({
             "metadata": { "name": name }, "addressType": "IPv4",
             "endpoints": endpoints, "ports": [{ "port": port }],
         }))

@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn net_83_t_net_9_a_deletion_is_no_trigger() {
         let at = |second: i64| Timestamp::from_second(second).unwrap();
-        let service: Service = serde_json::from_value(
+        let service: Service = typed::from_value(
             json!({ "metadata": { "name": "web", "creationTimestamp": at(5).to_string() } }),
         )
         .unwrap();
@@ -156,7 +156,7 @@ mod tests {
                 "status": { "conditions": [{ "type": "Ready", "status": "True",
                                              "lastTransitionTime": at(ready).to_string() }] },
             });
-            Arc::new(serde_json::from_value(pod).unwrap())
+            Arc::new(typed::from_value(pod).unwrap())
         };
         let (triggers, key) = (Triggers::default(), ObjectKey::new("default", "web"));
         let since = |pods: &[Arc<Pod>]| triggers.since(&key, &service, pods);

@@ -141,7 +141,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn set(deleted: &str, scaled: &str) -> StatefulSet {
-        serde_json::from_value(json!({
+        typed::from_value(json!({
             "metadata": { "namespace": "a", "name": "db", "uid": "s" },
             "spec": {
                 "replicas": 2, "serviceName": "db", "selector": { "matchLabels": { "app": "db" } },
@@ -156,7 +156,7 @@ mod tests {
 
     fn pod(ordinal: i32) -> Pod {
         let name = format!("db-{ordinal}");
-        serde_json::from_value(json!({ "metadata": { "name": name, "uid": "p" } })).unwrap()
+        typed::from_value(json!({ "metadata": { "name": name, "uid": "p" } })).unwrap()
     }
 
     fn owner(kind: &str, name: &str, uid: &str) -> Value {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     fn claim(owners: Vec<Value>) -> PersistentVolumeClaim {
-        serde_json::from_value(json!({ "metadata": { "name": "data-db-0",
+        typed::from_value(json!({ "metadata": { "name": "data-db-0",
             "ownerReferences": owners } }))
         .unwrap()
     }

@@ -260,8 +260,8 @@ mod tests {
     /// T-CTRL-23, C-218
     #[test]
     fn t_ctrl_23_what_becomes_of_a_pod_is_told() {
-        let set = serde_json::from_value(json!({ "metadata": { "name": "db" } })).unwrap();
-        let pod: Pod = serde_json::from_value(json!({ "metadata": { "name": "db-0" } })).unwrap();
+        let set = typed::from_value(json!({ "metadata": { "name": "db" } })).unwrap();
+        let pod: Pod = typed::from_value(json!({ "metadata": { "name": "db-0" } })).unwrap();
         let no = Error::Unsendable { doing: "try".into(), why: "no".into() };
         let cases = [
             ("Create", None, Severity::Normal, "SuccessfulCreate", "successful"),

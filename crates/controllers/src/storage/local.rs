@@ -260,7 +260,7 @@ mod tests {
     fn c_171_only_what_was_made_here_is_removed() {
         let here = LocalVolumes { node: "n".into(), directory: "/d".into() };
         let volume = |by: &str, path: &str, phase: &str, policy: &str| -> PersistentVolume {
-            serde_json::from_value(json!({
+            typed::from_value(json!({
                 "metadata": { "name": "pvc-1", "annotations": { PROVISIONED_BY: by } },
                 "spec": { "local": { "path": path }, "persistentVolumeReclaimPolicy": policy },
                 "status": { "phase": phase },

@@ -153,7 +153,7 @@ mod tests {
                                "resources": { "requests": { "storage": "5Gi" } } });
         spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let meta = json!({ "namespace": "default", "name": "c", "uid": "u" });
-        serde_json::from_value(json!({ "metadata": meta, "spec": spec })).unwrap()
+        typed::from_value(json!({ "metadata": meta, "spec": spec })).unwrap()
     }
 
     fn volume(name: &str, size: &str, more: Value) -> Arc<PersistentVolume> {
@@ -162,7 +162,7 @@ mod tests {
         spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let meta = json!({ "name": name, "labels": { "tier": name } });
         let volume = json!({ "metadata": meta, "spec": spec, "status": { "phase": "Available" } });
-        Arc::new(serde_json::from_value(volume).unwrap())
+        Arc::new(typed::from_value(volume).unwrap())
     }
 
     fn chosen(claim: &PersistentVolumeClaim, volumes: &[Arc<PersistentVolume>]) -> Option<String> {

@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn t_ctrl_60_a_claim_is_used_by_scheduled_pods_finished_or_not() {
         let pod = |node: &str, phase: &str, volume: Value| -> Pod {
-            serde_json::from_value(json!({
+            typed::from_value(json!({
                 "metadata": { "name": "p" },
                 "spec": { "nodeName": node, "containers": [], "volumes": [volume] },
                 "status": { "phase": phase },

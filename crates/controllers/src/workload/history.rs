@@ -208,14 +208,12 @@ mod tests {
     const STYLE: Style = Style { hash_label: "controller.kubernetes.io/hash" };
 
     fn set() -> StatefulSet {
-        serde_json::from_value(
-            json!({ "metadata": { "namespace": "a", "name": "db", "uid": "u" } }),
-        )
-        .unwrap()
+        typed::from_value(json!({ "metadata": { "namespace": "a", "name": "db", "uid": "u" } }))
+            .unwrap()
     }
 
     fn wanted(image: &str) -> PodTemplateSpec {
-        serde_json::from_value(json!({ "metadata": { "labels": { "app": "db" } },
+        typed::from_value(json!({ "metadata": { "labels": { "app": "db" } },
             "spec": { "containers": [{ "name": "c", "image": image }] } }))
         .unwrap()
     }
@@ -235,7 +233,7 @@ mod tests {
         assert_eq!(name(a.as_ref()), format!("db-{hash}"));
         assert_eq!(
             template(&a).unwrap(),
-            serde_json::from_value(json!({
+            typed::from_value(json!({
             "metadata": { "labels": { "app": "db" } },
             "spec": { "containers": [{ "name": "c", "image": "a", "resources": {} }] } }))
             .unwrap()

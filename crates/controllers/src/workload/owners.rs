@@ -236,7 +236,7 @@ mod tests {
     fn set(deleted: bool) -> ReplicaSet {
         let at = deleted.then_some("2026-01-01T00:00:00Z");
         let meta = json!({ "namespace": "a", "name": "s", "uid": "u", "deletionTimestamp": at });
-        serde_json::from_value(json!({ "metadata": meta })).unwrap()
+        typed::from_value(json!({ "metadata": meta })).unwrap()
     }
 
     fn pod(app: &str, owner: Option<&str>, deleted: bool) -> Arc<Pod> {
@@ -247,7 +247,7 @@ mod tests {
         });
         let meta = json!({ "namespace": "a", "name": "p", "uid": "p", "labels": { "app": app },
                            "ownerReferences": owners, "deletionTimestamp": at });
-        Arc::new(serde_json::from_value(json!({ "metadata": meta })).unwrap())
+        Arc::new(typed::from_value(json!({ "metadata": meta })).unwrap())
     }
 
     #[test]
@@ -262,7 +262,7 @@ mod tests {
             for (path, value) in more.as_object().into_iter().flatten() {
                 *pod.pointer_mut(path).unwrap() = value.clone();
             }
-            serde_json::from_value(pod).unwrap()
+            typed::from_value(pod).unwrap()
         };
         let ready = |status: &str, at: &str| json!([{ "type": "Ready", "status": status, "lastTransitionTime": at }]);
         let start = "2026-01-01T00:00:00Z";

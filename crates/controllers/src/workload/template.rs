@@ -85,7 +85,7 @@ mod tests {
     use serde_json::json;
 
     fn template(value: Value) -> PodTemplateSpec {
-        serde_json::from_value(value).unwrap()
+        typed::from_value(value).unwrap()
     }
 
     fn web(extra: Value, cpu: &str) -> PodTemplateSpec {

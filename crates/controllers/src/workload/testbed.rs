@@ -35,7 +35,7 @@ impl Bed {
     }
 
     pub(crate) async fn create<K: Object<DynamicType = ()>>(&self, object: Value) -> K {
-        self.client.create::<K>(&serde_json::from_value(object).unwrap()).await.unwrap()
+        self.client.create::<K>(&typed::from_value(object).unwrap()).await.unwrap()
     }
 
     pub(crate) async fn delete<K: Object<DynamicType = ()>>(&self, object: &K) {

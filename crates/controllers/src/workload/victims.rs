@@ -105,7 +105,7 @@ mod tests {
                         "lastTransitionTime": "2026-01-01T00:00:10Z" }] },
         });
         json_patch(&mut pod, change);
-        Ranked { pod: Arc::new(serde_json::from_value(pod).unwrap()), company }
+        Ranked { pod: Arc::new(typed::from_value(pod).unwrap()), company }
     }
 
     fn json_patch(into: &mut Value, change: Value) {
@@ -203,7 +203,7 @@ mod tests {
                                    "annotations": cost });
                 let pod = json!({ "metadata": meta, "status": status,
                                   "spec": { "nodeName": node, "containers": [] } });
-                Arc::new(serde_json::from_value(pod).unwrap())
+                Arc::new(typed::from_value(pod).unwrap())
             })
             .collect();
         all.reverse();

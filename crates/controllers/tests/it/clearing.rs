@@ -29,7 +29,7 @@ async fn requests_and_tokens_go_when_their_time_has_come() {
     let client = Client::in_process(running.server.door(admin));
     let controllers = controllers::start(&client, Options::default());
     let end = clock::rfc3339(clock::now() + 2 * HOUR);
-    let token: Secret = serde_json::from_value(json!({
+    let token: Secret = typed::from_value(json!({
         "metadata": {"namespace": "kube-system", "name": "bootstrap-token-abcdef"},
         "type": "bootstrap.kubernetes.io/token",
         "stringData": {"token-id": "abcdef", "token-secret": "0123456789abcdef", "expiration": end},
@@ -38,7 +38,7 @@ async fn requests_and_tokens_go_when_their_time_has_come() {
     client.create(&token).await.unwrap();
     let key = rcgen::KeyPair::generate().unwrap();
     let pem = rcgen::CertificateParams::default().serialize_request(&key).unwrap().pem().unwrap();
-    let request: CertificateSigningRequest = serde_json::from_value(json!({
+    let request: CertificateSigningRequest = typed::from_value(json!({
         "metadata": {"name": "asked"},
         "spec": {
             "request": base64::Engine::encode(&base64::prelude::BASE64_STANDARD, pem),

@@ -90,7 +90,7 @@ impl Cluster {
 }
 
 fn read<T: client::Object>(value: Value) -> T {
-    serde_json::from_value(value).unwrap()
+    typed::from_value(value).unwrap()
 }
 
 fn taints(node: &Node) -> Vec<String> {

@@ -47,7 +47,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn ports(spec: Value) -> Vec<HostPort> {
-        host_ports(&serde_json::from_value(json!({ "spec": spec })).unwrap())
+        host_ports(&typed::from_value(json!({ "spec": spec })).unwrap())
     }
 
     fn one(port: Value) -> Vec<HostPort> {

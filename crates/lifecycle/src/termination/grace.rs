@@ -53,7 +53,7 @@ mod tests {
     /// T-NODE-5, T-NODE-18: a grace is as long as a clock can count, whoever asked for how much.
     #[test]
     fn no_grace_is_too_long_for_a_clock() {
-        let pod: core::Pod = serde_json::from_value(json!({
+        let pod: core::Pod = typed::from_value(json!({
             "metadata": { "deletionGracePeriodSeconds": i64::MAX },
             "spec": { "containers": [], "terminationGracePeriodSeconds": i64::MAX },
         }))

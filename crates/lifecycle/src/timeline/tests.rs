@@ -319,7 +319,7 @@ fn a_record_survives_json_and_steps_are_flat_there() {
     assert_eq!(json["steps"][1]["at"], "2027-01-15T08:00:00.007000Z");
     assert_eq!(json["steps"][0]["graceSeconds"], 30);
     assert_eq!(json["request"]["by"], "admin");
-    let back: Termination = serde_json::from_value(json).unwrap();
+    let back: Termination = typed::from_value(json).unwrap();
     assert_eq!(back, record);
 }
 

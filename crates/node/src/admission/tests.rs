@@ -4,7 +4,7 @@ use super::*;
 use serde_json::{Value, json};
 
 fn node() -> Node {
-    serde_json::from_value(json!({
+    typed::from_value(json!({
         "metadata": { "name": "n1", "labels": { "kubernetes.io/os": "linux", "disk": "ssd" } },
         "spec": { "unschedulable": true, "taints": [
             { "key": "a", "effect": "NoSchedule" }, { "key": "b", "effect": "NoExecute" }] },
@@ -26,7 +26,7 @@ fn pod(name: &str, change: Value) -> Arc<Pod> {
         },
     });
     merge(&mut pod, change);
-    Arc::new(serde_json::from_value(pod).unwrap())
+    Arc::new(typed::from_value(pod).unwrap())
 }
 
 fn merge(into: &mut Value, from: Value) {

@@ -114,7 +114,7 @@ impl Bed {
             "metadata": { "namespace": "default", "name": name },
             "spec": self.spec(spec, container),
         });
-        self.client.create(&serde_json::from_value::<Pod>(pod).unwrap()).await.unwrap()
+        self.client.create(&typed::from_value::<Pod>(pod).unwrap()).await.unwrap()
     }
 
     pub(crate) fn spec(&self, mut spec: Value, mut container: Value) -> Value {

@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn containers_come_by_kind_and_know_their_field() {
-        let pod: Pod = serde_json::from_value(json!({ "spec": {
+        let pod: Pod = typed::from_value(json!({ "spec": {
             "containers": [{ "name": "web", "image": "w" }],
             "initContainers": [
                 { "name": "first", "image": "f" },

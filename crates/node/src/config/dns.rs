@@ -173,7 +173,7 @@ mod tests {
             json!({ "metadata": { "name": "p", "namespace": "ns", "uid": "u" }, "spec": spec });
         let mut facts = NodeFacts::new("n", "/tmp");
         facts.cluster_dns = cluster_dns.iter().map(|ip| ip.parse().unwrap()).collect();
-        let (dns, warnings) = dns(&serde_json::from_value(pod).unwrap(), &facts, NODES);
+        let (dns, warnings) = dns(&typed::from_value(pod).unwrap(), &facts, NODES);
         (resolv_conf(&dns), warnings)
     }
 

@@ -177,7 +177,7 @@ mod tests {
     use serde_json::json;
 
     fn pod() -> Pod {
-        serde_json::from_value(json!({
+        typed::from_value(json!({
             "metadata": {
                 "name": "web-0", "namespace": "shop", "uid": "u-1",
                 "labels": { "b": "2", "a": "1" },

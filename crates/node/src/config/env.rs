@@ -281,21 +281,21 @@ mod tests {
             "spec": { "clusterIP": "10.0.0.9", "ports": [{ "port": 1 }] } });
         Sources {
             config_maps: BTreeMap::from([
-                ("cm".into(), Some(Arc::new(serde_json::from_value(config_map).unwrap()))),
+                ("cm".into(), Some(Arc::new(typed::from_value(config_map).unwrap()))),
                 ("gone".into(), None),
             ]),
             secrets: BTreeMap::from([(
                 "s".into(),
-                Some(Arc::new(serde_json::from_value(secret).unwrap())),
+                Some(Arc::new(typed::from_value(secret).unwrap())),
             )]),
-            services: vec![Arc::new(serde_json::from_value(service).unwrap())],
+            services: vec![Arc::new(typed::from_value(service).unwrap())],
         }
     }
 
     fn made(container: Value, volumes: &Mounted) -> Result<Variables, String> {
         let mut container = container;
         container["name"] = "c".into();
-        let pod: Pod = serde_json::from_value(json!({
+        let pod: Pod = typed::from_value(json!({
             "metadata": { "namespace": "ns", "name": "p" }, "spec": { "containers": [container] },
         }))
         .unwrap();

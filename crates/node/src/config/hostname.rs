@@ -74,7 +74,7 @@ mod tests {
         let mut spec = spec;
         spec["containers"] = json!([]);
         let pod = json!({ "metadata": { "name": name, "namespace": "ns" }, "spec": spec });
-        serde_json::from_value(pod).unwrap()
+        typed::from_value(pod).unwrap()
     }
 
     /// N-61

@@ -52,7 +52,7 @@ mod tests {
     use serde_json::json;
 
     fn pod() -> Pod {
-        serde_json::from_value(json!({ "spec": { "containers": [], "hostAliases": [
+        typed::from_value(json!({ "spec": { "containers": [], "hostAliases": [
             { "ip": "1.2.3.4", "hostnames": ["a", "b"] }, { "ip": "::5", "hostnames": ["c"] },
         ] } }))
         .unwrap()

@@ -243,7 +243,7 @@ mod tests {
         let mut container = container;
         container["name"] = "c".into();
         container["volumeMounts"] = mounts_wanted;
-        let pod: Pod = serde_json::from_value(json!({
+        let pod: Pod = typed::from_value(json!({
             "metadata": { "uid": "u" }, "spec": { "containers": [container] },
         }))
         .unwrap();

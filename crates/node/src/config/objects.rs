@@ -151,7 +151,7 @@ mod tests {
     /// N-135
     #[test]
     fn everything_that_a_spec_names_is_followed() {
-        let pod: Pod = serde_json::from_value(json!({
+        let pod: Pod = typed::from_value(json!({
             "metadata": { "namespace": "ns" },
             "spec": {
                 "containers": [{ "name": "c", "env": [

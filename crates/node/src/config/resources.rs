@@ -109,7 +109,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn pod(resources: Value, of_pod: Value) -> Pod {
-        serde_json::from_value(json!({
+        typed::from_value(json!({
             "metadata": { "uid": "u" },
             "spec": { "resources": of_pod, "containers": [{ "name": "c", "resources": resources }] },
         }))

@@ -95,7 +95,7 @@ mod tests {
         }
         let pod = json!({ "metadata": { "name": "p", "namespace": "ns", "uid": "u", "labels": { "app": "x" } },
             "spec": wanted });
-        let pod = serde_json::from_value(pod).unwrap();
+        let pod = typed::from_value(pod).unwrap();
         spec(&pod, &NodeFacts::new("n", "/tmp"), 3, PodNetwork::Runtime)
     }
 

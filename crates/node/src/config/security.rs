@@ -164,7 +164,7 @@ mod tests {
     }
 
     fn made(of_pod: Value, own: Value, image: &Image) -> Result<Security, String> {
-        let pod: Pod = serde_json::from_value(json!({
+        let pod: Pod = typed::from_value(json!({
             "metadata": { "namespace": "ns", "name": "p", "uid": "u" },
             "spec": { "securityContext": of_pod, "containers": [{ "name": "c", "securityContext": own }] },
         }))

@@ -75,7 +75,7 @@ mod tests {
     use serde_json::json;
 
     fn service(namespace: &str, name: &str, ip: &str) -> Arc<Service> {
-        let service = serde_json::from_value(json!({
+        let service = typed::from_value(json!({
             "metadata": { "namespace": namespace, "name": name },
             "spec": { "clusterIP": ip, "ports": [
                 { "name": "https-web", "port": 443, "protocol": "TCP" },
@@ -86,7 +86,7 @@ mod tests {
     }
 
     fn pod(links: Option<bool>) -> Pod {
-        serde_json::from_value(json!({
+        typed::from_value(json!({
             "metadata": { "namespace": "shop", "name": "p" },
             "spec": { "enableServiceLinks": links, "containers": [] },
         }))

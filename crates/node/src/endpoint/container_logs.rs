@@ -185,7 +185,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn pod(status: Value) -> Pod {
-        serde_json::from_value(json!({
+        typed::from_value(json!({
             "spec": { "containers": [{ "name": "c" }] },
             "status": { "containerStatuses": [status] },
         }))

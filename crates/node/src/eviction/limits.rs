@@ -62,7 +62,7 @@ mod tests {
 
     fn usage(spec: Value, disk: u64, logs: u64, volume: u64) -> PodUsage {
         PodUsage {
-            pod: Arc::new(serde_json::from_value(json!({ "spec": spec })).unwrap()),
+            pod: Arc::new(typed::from_value(json!({ "spec": spec })).unwrap()),
             containers: vec![ContainerUse {
                 name: "c".into(),
                 memory: 0,

@@ -104,7 +104,7 @@ mod tests {
     const MI: u64 = 1 << 20;
 
     fn pod(name: &str, request: u64, priority: i32, used: u64) -> PodUsage {
-        let pod = serde_json::from_value(json!({
+        let pod = typed::from_value(json!({
             "metadata": { "name": name, "uid": name },
             "spec": { "priority": priority, "containers": [{ "name": "c", "resources": { "requests": {
                 "memory": format!("{request}Mi"), "ephemeral-storage": format!("{request}Mi") } } }] },

@@ -178,7 +178,7 @@ pub(super) mod tests {
             "type": "kubernetes.io/dockerconfigjson",
             "data": { ".dockerconfigjson": data },
         });
-        Arc::new(serde_json::from_value(secret).unwrap())
+        Arc::new(typed::from_value(secret).unwrap())
     }
 
     fn users(auths: serde_json::Value, repository: &str) -> Vec<String> {
@@ -245,8 +245,8 @@ pub(super) mod tests {
         let opaque = json!({ "metadata": { "name": "x" }, "type": "Opaque", "data": { "a": "" } });
         let secrets = [
             one,
-            Arc::new(serde_json::from_value(old).unwrap()),
-            Arc::new(serde_json::from_value(opaque).unwrap()),
+            Arc::new(typed::from_value(old).unwrap()),
+            Arc::new(typed::from_value(opaque).unwrap()),
         ];
         let logins = Keyring::of_secrets(&secrets).unwrap().lookup("r.example/a");
         assert_eq!(logins.len(), 2);

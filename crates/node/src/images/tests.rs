@@ -152,7 +152,7 @@ impl World {
 }
 
 fn pod(uid: &str) -> Pod {
-    serde_json::from_value(json!({ "metadata": { "name": "p", "uid": uid } })).unwrap()
+    typed::from_value(json!({ "metadata": { "name": "p", "uid": uid } })).unwrap()
 }
 
 fn on() -> ObjectReference {

@@ -257,7 +257,7 @@ mod tests {
         let node = User::authenticated("system:node:n1", &["system:nodes"]);
         let client = Client::in_process(running.server.door(node));
         let address: IpAddr = "10.0.0.1".parse().unwrap();
-        let own: Node = serde_json::from_value(serde_json::json!({"metadata": {"name": "n1"},
+        let own: Node = typed::from_value(serde_json::json!({"metadata": {"name": "n1"},
             "status": {"addresses": [{"type": "InternalIP", "address": address}]}}))
         .unwrap();
         client.create(&own).await.unwrap();

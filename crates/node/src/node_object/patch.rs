@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     fn node(value: Value) -> Node {
-        serde_json::from_value(value).unwrap()
+        typed::from_value(value).unwrap()
     }
 
     fn between(before: Value, after: Value) -> Option<Value> {

@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn n_1_an_existing_nodes_spec_is_left_alone() {
-        let before: Node = serde_json::from_value(json!({
+        let before: Node = typed::from_value(json!({
             "metadata": { "name": "n1", "labels": { "mine": "1", "kubernetes.io/os": "plan9" } },
             "spec": { "unschedulable": true, "podCIDR": "10.0.0.0/24" },
         }))
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn n_4_only_os_and_arch_are_put_back_by_a_heartbeat() {
-        let before: Node = serde_json::from_value(json!({
+        let before: Node = typed::from_value(json!({
             "metadata": { "labels": { "kubernetes.io/os": "x", "kubernetes.io/hostname": "other" } } }))
         .unwrap();
         let (node, _) = refreshed(&settings(), &facts(), &well(), &before, now());
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn other_peoples_conditions_and_volumes_stay() {
-        let before: Node = serde_json::from_value(json!({ "status": {
+        let before: Node = typed::from_value(json!({ "status": {
             "conditions": [{ "type": "Haunted", "status": "True" }], "volumesInUse": ["v"] } }))
         .unwrap();
         let (node, _) = refreshed(&settings(), &facts(), &well(), &before, now());

@@ -163,7 +163,7 @@ pub(super) fn pod(container: Value) -> Arc<Pod> {
         "metadata": { "name": "web", "namespace": "default", "uid": "u1" },
         "spec": { "containers": [container] },
     });
-    Arc::new(serde_json::from_value(pod).unwrap())
+    Arc::new(typed::from_value(pod).unwrap())
 }
 
 pub(super) fn target(runtime: Arc<Commands>, container: Value) -> Target {

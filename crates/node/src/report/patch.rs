@@ -78,12 +78,11 @@ mod tests {
     use super::*;
 
     fn pod(status: Value) -> Pod {
-        serde_json::from_value(json!({"metadata": {"name": "a", "uid": "u"}, "status": status}))
-            .unwrap()
+        typed::from_value(json!({"metadata": {"name": "a", "uid": "u"}, "status": status})).unwrap()
     }
 
     fn patched(before: Value, after: Value) -> Option<Value> {
-        let after: PodStatus = serde_json::from_value(after).unwrap();
+        let after: PodStatus = typed::from_value(after).unwrap();
         between(&pod(before), &after).map(|patch| patch["status"].clone())
     }
 
@@ -124,7 +123,7 @@ mod tests {
 
     #[test]
     fn the_uid_is_a_precondition() {
-        let after: PodStatus = serde_json::from_value(json!({"phase": "Running"})).unwrap();
+        let after: PodStatus = typed::from_value(json!({"phase": "Running"})).unwrap();
         assert_eq!(between(&pod(json!({})), &after).unwrap()["metadata"]["uid"], "u");
     }
 }

@@ -135,7 +135,7 @@ mod tests {
     }
 
     fn pod(code: i32, reason: &str, finished: &str) -> Pod {
-        serde_json::from_value(json!({"status": {"containerStatuses": [{
+        typed::from_value(json!({"status": {"containerStatuses": [{
             "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0,
             "state": {"terminated":
                 {"exitCode": code, "reason": reason, "finishedAt": finished}},

@@ -90,13 +90,13 @@ mod tests {
     use serde_json::{Value, json};
 
     fn pod(annotations: Value) -> Pod {
-        serde_json::from_value(json!({ "metadata": {
+        typed::from_value(json!({ "metadata": {
             "name": "web-n", "namespace": "default", "uid": "u", "annotations": annotations } }))
         .unwrap()
     }
 
     fn node() -> Node {
-        serde_json::from_value(json!({ "metadata": { "name": "n", "uid": "nu" } })).unwrap()
+        typed::from_value(json!({ "metadata": { "name": "n", "uid": "nu" } })).unwrap()
     }
 
     #[test]
@@ -161,11 +161,11 @@ mod tests {
         let admin = server::authn::User::authenticated("tester", &["system:masters"]);
         let client = Client::in_process(server.server.door(admin));
         let node: Node = client
-            .create(&serde_json::from_value(json!({ "metadata": { "name": "n" } })).unwrap())
+            .create(&typed::from_value(json!({ "metadata": { "name": "n" } })).unwrap())
             .await
             .unwrap();
         let pod = |hash: &str| -> Pod {
-            serde_json::from_value(json!({
+            typed::from_value(json!({
                 "metadata": { "name": "web-n", "namespace": "default", "uid": hash, "annotations": {
                     "kubernetes.io/config.hash": hash, "kubernetes.io/config.source": "file" } },
                 "spec": { "nodeName": "n", "containers": [{ "name": "c", "image": "i" }] },

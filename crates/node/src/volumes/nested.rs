@@ -52,7 +52,7 @@ mod tests {
     /// N-154
     #[test]
     fn a_volume_below_another_finds_its_place() {
-        let pod: Pod = serde_json::from_value(json!({ "spec": { "containers": [
+        let pod: Pod = typed::from_value(json!({ "spec": { "containers": [
             { "name": "c", "volumeMounts": [
                 { "name": "cfg", "mountPath": "/etc/app" },
                 { "name": "data", "mountPath": "/etc/app/data/deep" },

@@ -241,7 +241,7 @@ mod tests {
     /// N-139
     #[test]
     fn keys_become_files_and_items_choose_and_rename() {
-        let map: ConfigMap = serde_json::from_value(json!({
+        let map: ConfigMap = typed::from_value(json!({
             "data": { "a": "1", "b": "2" }, "binaryData": { "c": "Mw==" },
         }))
         .unwrap();
@@ -280,7 +280,7 @@ mod tests {
                 .collect();
             let spec =
                 json!({ "securityContext": { "runAsUser": of_pod }, "containers": containers });
-            serde_json::from_value(json!({ "spec": spec })).unwrap()
+            typed::from_value(json!({ "spec": spec })).unwrap()
         };
         let no = json!(null);
         assert_eq!(shared_user(&pod(no.clone(), std::slice::from_ref(&no))), None);
@@ -293,7 +293,7 @@ mod tests {
     /// N-55, N-56
     #[test]
     fn a_downward_file_says_what_the_pod_says() {
-        let pod: Pod = serde_json::from_value(json!({
+        let pod: Pod = typed::from_value(json!({
             "metadata": { "name": "p", "labels": { "a": "1" } },
             "spec": { "containers": [{ "name": "c", "resources": { "limits": { "cpu": "1250m" } } }] },
         }))

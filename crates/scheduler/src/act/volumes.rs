@@ -125,7 +125,7 @@ mod tests {
         let mut claim = json!({ "metadata": {
             "namespace": "a", "name": "c", "uid": "u", "resourceVersion": "3" } });
         crate::node::tests::merge(&mut claim, more);
-        serde_json::from_value(claim).unwrap()
+        typed::from_value(claim).unwrap()
     }
 
     #[test]
@@ -133,7 +133,7 @@ mod tests {
         let promised = |owner: Value| {
             let volume = json!({ "metadata": { "name": "v", "resourceVersion": "9" },
                                  "spec": { "claimRef": owner } });
-            promising(&serde_json::from_value(volume).unwrap(), &claim(json!({})))
+            promising(&typed::from_value(volume).unwrap(), &claim(json!({})))
         };
         let free = promised(Value::Null).unwrap().unwrap();
         let meta = json!({ "resourceVersion": "9",

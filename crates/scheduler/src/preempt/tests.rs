@@ -119,7 +119,7 @@ fn budget(app: &str, allowed: i32) -> Budget {
         "status": { "disruptionsAllowed": allowed, "currentHealthy": 1, "desiredHealthy": 1,
                     "expectedPods": 1 },
     });
-    Budget::read(&serde_json::from_value(budget).unwrap())
+    Budget::read(&typed::from_value(budget).unwrap())
 }
 
 #[test]

@@ -153,7 +153,7 @@ pub(crate) fn asking(cpu: &str) -> Value {
 }
 
 pub(crate) fn read<T: client::Object>(value: Value) -> T {
-    serde_json::from_value(value).unwrap()
+    typed::from_value(value).unwrap()
 }
 
 fn merge(into: &mut Value, more: Value) {

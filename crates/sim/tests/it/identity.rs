@@ -14,7 +14,7 @@ fn identity() -> &'static Scenario {
 #[test]
 fn no_two_processes_ever_hold_one_name_unless_somebody_forced_it() {
     let ground = Ground::lay().unwrap();
-    let summary = sim::run_many(&ground, identity(), 0..2, &Options::default(), &|_| {}).unwrap();
+    let summary = sim::run_many(&ground, identity(), 0..2, &Options::default(), &|_| true).unwrap();
     if let Some(outcome) = &summary.failure {
         panic!("{:?}\n{}", outcome.violation, outcome.story.join("\n"));
     }
@@ -47,7 +47,7 @@ where
 
 fn found(options: &Options) -> &'static str {
     let ground = Ground::lay().unwrap();
-    let summary = sim::run_many(&ground, identity(), 0..40, options, &|_| {}).unwrap();
+    let summary = sim::run_many(&ground, identity(), 0..40, options, &|_| true).unwrap();
     summary.failure.expect("the fault is found").violation.unwrap().broken.rule
 }
 

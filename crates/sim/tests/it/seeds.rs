@@ -11,7 +11,7 @@ fn scenario(name: &str) -> &'static Scenario {
 fn five_seeds_of_every_scenario_keep_every_rule() {
     let ground = Ground::lay().unwrap();
     let summary =
-        sim::run_many(&ground, scenario("mix"), 0..25, &Options::default(), &|_| {}).unwrap();
+        sim::run_many(&ground, scenario("mix"), 0..25, &Options::default(), &|_| true).unwrap();
     if let Some(outcome) = &summary.failure {
         panic!("{:?}\n{}", outcome.violation, outcome.story.join("\n"));
     }
@@ -25,7 +25,7 @@ fn five_seeds_of_every_scenario_keep_every_rule() {
 fn a_signal_that_was_not_sent_is_sent_by_the_next_agent() {
     let ground = Ground::lay().unwrap();
     let summary =
-        sim::run_many(&ground, scenario("unsent"), 0..60, &Options::default(), &|_| {}).unwrap();
+        sim::run_many(&ground, scenario("unsent"), 0..60, &Options::default(), &|_| true).unwrap();
     if let Some(outcome) = &summary.failure {
         panic!("{:?}\n{}", outcome.violation, outcome.story.join("\n"));
     }
@@ -92,7 +92,7 @@ fn seeds_that_broke_a_rule_once_keep_it() {
 fn the_same_seed_tells_the_same_story() {
     let ground = Ground::lay().unwrap();
     let options = Options { twice: true, ..Options::default() };
-    let summary = sim::run_many(&ground, scenario("mix"), 0..5, &options, &|_| {}).unwrap();
+    let summary = sim::run_many(&ground, scenario("mix"), 0..5, &options, &|_| true).unwrap();
     assert!(summary.failure.is_none(), "{:?}", summary.failure.and_then(|found| found.violation));
     let told = sim::run(&ground, scenario("mix"), 0, &options).unwrap();
     assert!(told.log.len() > 10_000, "there is a story");

@@ -15,7 +15,7 @@ fn settle() -> &'static Scenario {
 #[test]
 fn what_was_declared_becomes_so_and_then_nothing_is_written() {
     let ground = Ground::lay().unwrap();
-    let summary = sim::run_many(&ground, settle(), 1..2, &Options::default(), &|_| {}).unwrap();
+    let summary = sim::run_many(&ground, settle(), 1..2, &Options::default(), &|_| true).unwrap();
     if let Some(outcome) = &summary.failure {
         panic!("{:?}\n{}", outcome.violation, outcome.story.join("\n"));
     }

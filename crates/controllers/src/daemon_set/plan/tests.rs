@@ -10,7 +10,7 @@ fn set(rolling: Value) -> DaemonSet {
         Value::Null => json!({ "type": "OnDelete" }),
         rolling => json!({ "type": "RollingUpdate", "rollingUpdate": rolling }),
     };
-    serde_json::from_value(json!({
+    typed::from_value(json!({
         "metadata": { "namespace": "a", "name": "d", "uid": "u", "generation": 1 },
         "spec": { "selector": {}, "updateStrategy": strategy,
                   "template": { "spec": { "containers": [], "nodeSelector": { "in": "y" } } } },
@@ -26,10 +26,8 @@ fn world(text: &str) -> (Vec<Arc<Node>>, Vec<Arc<Pod>>) {
         let (node, there) = word.split_once(':').unwrap();
         let suits = if node.chars().all(char::is_lowercase) { "y" } else { "n" };
         nodes.push(Arc::new(
-            serde_json::from_value(
-                json!({ "metadata": { "name": node, "labels": { "in": suits } } }),
-            )
-            .unwrap(),
+            typed::from_value(json!({ "metadata": { "name": node, "labels": { "in": suits } } }))
+                .unwrap(),
         ));
         let letters: Vec<char> = there.chars().collect();
         for (number, pair) in letters.chunks(2).enumerate() {
@@ -43,7 +41,7 @@ fn pod(node: &str, number: usize, revision: char, state: char) -> Pod {
     let ready = if matches!(state, '+' | 't') { "True" } else { "False" };
     let hash = if revision == 'n' { "new" } else { "old" };
     let phase = if matches!(state, 'f' | 'w') { "Failed" } else { "Running" };
-    serde_json::from_value(json!({
+    typed::from_value(json!({
         "metadata": { "name": format!("{node}{number}"), "uid": format!("{node}{number}"),
             "labels": { "controller-revision-hash": hash },
             "deletionTimestamp": (state == 't').then_some(NOW),

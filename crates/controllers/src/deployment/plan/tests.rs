@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 const NOW: &str = "2026-01-01T01:00:00Z";
 
 fn deployment(replicas: i32, surge: Value, unavailable: Value) -> Deployment {
-    serde_json::from_value(json!({
+    typed::from_value(json!({
         "metadata": { "namespace": "a", "name": "web", "uid": "d", "generation": 1 },
         "spec": {
             "replicas": replicas, "progressDeadlineSeconds": 600, "revisionHistoryLimit": 10,
@@ -36,7 +36,7 @@ fn set(
     sized_for: (i32, i32),
 ) -> Arc<ReplicaSet> {
     Arc::new(
-        serde_json::from_value(json!({
+        typed::from_value(json!({
             "metadata": {
                 "namespace": "a", "name": format!("web-{number}"), "uid": format!("s{number}"),
                 "generation": 1, "creationTimestamp": format!("2026-01-01T00:00:{number:02}Z"),

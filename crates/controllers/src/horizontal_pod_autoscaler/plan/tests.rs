@@ -25,7 +25,7 @@ fn container(name: &str, target: i32) -> Value {
 }
 
 fn scaler(metrics: Value) -> HorizontalPodAutoscaler {
-    serde_json::from_value(json!({
+    typed::from_value(json!({
         "metadata": { "name": "h", "namespace": "n" },
         "spec": {
             "scaleTargetRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "web" },
@@ -37,7 +37,7 @@ fn scaler(metrics: Value) -> HorizontalPodAutoscaler {
 }
 
 fn scale(replicas: i32) -> Scale {
-    serde_json::from_value(json!({
+    typed::from_value(json!({
         "metadata": { "name": "web", "namespace": "n" },
         "spec": { "replicas": replicas }, "status": { "replicas": replicas, "selector": "app=web" },
     }))
@@ -56,7 +56,7 @@ fn used(pods: i32, cpu: &str, memory: &str) -> (Vec<Arc<Pod>>, Vec<PodMetrics>) 
             "spec": { "containers": [one("a"), one("b")] },
             "status": { "phase": "Running", "startTime": at(0).to_string(), "conditions": ready },
         });
-        Arc::new(serde_json::from_value(pod).unwrap())
+        Arc::new(typed::from_value(pod).unwrap())
     };
     let figures = |place: i32| {
         let usage = json!({ "cpu": cpu, "memory": memory });
@@ -65,7 +65,7 @@ fn used(pods: i32, cpu: &str, memory: &str) -> (Vec<Arc<Pod>>, Vec<PodMetrics>) 
             "timestamp": at(995).to_string(), "window": "15s",
             "containers": [{ "name": "a", "usage": usage }, { "name": "b", "usage": usage }],
         });
-        serde_json::from_value(figures).unwrap()
+        typed::from_value(figures).unwrap()
     };
     ((0..pods).map(pod).collect(), (0..pods).map(figures).collect())
 }

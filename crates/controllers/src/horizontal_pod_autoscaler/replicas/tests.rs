@@ -56,7 +56,7 @@ fn pods(all: &[One]) -> (Vec<Arc<Pod>>, Samples) {
         let name = format!("p{place}");
         let mut pod = one.pod.clone();
         pod["metadata"]["name"] = name.clone().into();
-        pods.push(Arc::new(serde_json::from_value(pod).unwrap()));
+        pods.push(Arc::new(typed::from_value(pod).unwrap()));
         if let Some(value) = one.used {
             let window = SignedDuration::from_secs(15);
             samples.insert(name, Sample { value, at: at(995), window });

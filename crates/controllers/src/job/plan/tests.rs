@@ -10,7 +10,7 @@ fn job(spec: Value, status: Value) -> Job {
     spec["template"] =
         json!({ "spec": { "containers": [{ "name": "c" }], "restartPolicy": "Never" } });
     spec["backoffLimit"] = spec.get("backoffLimit").cloned().unwrap_or(json!(6));
-    serde_json::from_value(json!({
+    typed::from_value(json!({
         "metadata": { "namespace": "a", "name": "j", "uid": "j" }, "spec": spec, "status": status,
     }))
     .unwrap()
@@ -40,7 +40,7 @@ fn pod(number: usize, word: &str) -> Pod {
     if !tally.is_empty() {
         annotations["batch.kubernetes.io/job-index-failure-count"] = json!(tally);
     }
-    serde_json::from_value(json!({
+    typed::from_value(json!({
         "metadata": {
             "name": format!("p{number}"), "uid": format!("u{number}"), "annotations": annotations,
             "finalizers": if freed { json!([]) } else { json!([pods::TRACKING]) },

@@ -14,7 +14,7 @@ fn set(replicas: i32, more: Value) -> StatefulSet {
         spec.extend(more.clone());
     }
     let meta = json!({ "namespace": "a", "name": "db", "uid": "s", "generation": 2 });
-    serde_json::from_value(json!({ "metadata": meta, "spec": spec })).unwrap()
+    typed::from_value(json!({ "metadata": meta, "spec": spec })).unwrap()
 }
 
 /// `0n+` is pod 0 of the new revision, available; `1o-` pod 1 of the old one, not ready; `t` in place
@@ -34,7 +34,7 @@ fn pod(text: &str) -> Pod {
         "p" => "Pending",
         _ => "Running",
     };
-    serde_json::from_value(json!({
+    typed::from_value(json!({
         "metadata": {
             "name": format!("db-{ordinal}"), "uid": ordinal, "deletionTimestamp": deleted,
             "labels": { "controller-revision-hash": revision,
@@ -266,7 +266,7 @@ fn c_76_max_unavailable_does_not_hurry_an_update() {
 fn c_63_claims_take_the_place_of_volumes_with_their_names() {
     let claim = |name: &str| json!({ "metadata": { "name": name }, "spec": {} });
     let set = set(1, json!({ "volumeClaimTemplates": [claim("data"), claim("log")] }));
-    let template: PodTemplateSpec = serde_json::from_value(json!({ "spec": {
+    let template: PodTemplateSpec = typed::from_value(json!({ "spec": {
         "containers": [],
         "volumes": [{ "name": "data", "emptyDir": {} }, { "name": "own", "emptyDir": {} }],
     } }))

@@ -183,7 +183,7 @@ impl<K: Object> Followed<K> {
 }
 
 pub(crate) fn read<T: Object>(value: Value) -> T {
-    serde_json::from_value(value).unwrap()
+    typed::from_value(value).unwrap()
 }
 
 pub(crate) fn key(namespace: &str, name: &str) -> ObjectKey {

@@ -46,7 +46,7 @@ async fn heartbeats(client: Client) {
                 "metadata": { "namespace": "kube-node-lease", "name": node.metadata.name },
                 "spec": { "renewTime": clock::rfc3339_micros(clock::now()) },
             });
-            let _ = client.apply::<Lease>(&lease).await;
+            let _ = client.apply::<Lease>(lease).await;
         }
         tokio::time::sleep(Duration::from_secs(10)).await;
     }
@@ -269,7 +269,7 @@ pub(crate) fn key(name: &str) -> ObjectKey {
 }
 
 pub(crate) fn read<T: client::Object>(value: Value) -> T {
-    serde_json::from_value(value).unwrap()
+    typed::from_value(value).unwrap()
 }
 
 pub(crate) fn lives(pod: &Pod) -> bool {

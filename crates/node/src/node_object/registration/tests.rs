@@ -158,7 +158,7 @@ async fn n_14_n_16_a_change_of_health_is_written_and_told_at_once() {
 #[tokio::test]
 async fn n_1_an_existing_node_is_adopted_and_its_spec_left_alone() {
     let world = World::start().await;
-    let before: Node = serde_json::from_value(json!({
+    let before: Node = typed::from_value(json!({
         "metadata": { "name": "n1", "labels": { "mine": "1", "kubernetes.io/os": "plan9" } },
         "spec": { "unschedulable": true },
     }))

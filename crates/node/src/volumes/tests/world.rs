@@ -57,7 +57,7 @@ impl World {
         let admin = User::authenticated("tester", &["system:masters"]);
         let client = Client::in_process(server.server.door(admin));
         let account = json!({ "metadata": { "namespace": "default", "name": "default" } });
-        let account: ServiceAccount = serde_json::from_value(account).unwrap();
+        let account: ServiceAccount = typed::from_value(account).unwrap();
         client.create(&account).await.unwrap();
 
         let place = tempfile::tempdir().unwrap();
@@ -96,7 +96,7 @@ impl World {
     }
 
     pub(crate) async fn create<K: client::Object<DynamicType = ()>>(&self, object: Value) -> K {
-        let object: K = serde_json::from_value(object).unwrap();
+        let object: K = typed::from_value(object).unwrap();
         self.client.create(&object).await.unwrap()
     }
 

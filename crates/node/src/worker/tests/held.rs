@@ -46,7 +46,7 @@ async fn what_was_missing_and_comes_is_not_waited_for() {
     bed.until("web", waits).await;
     pass(1000).await;
     let map = json!({ "metadata": { "namespace": "default", "name": "settings" } });
-    bed.client.create(&serde_json::from_value::<ConfigMap>(map).unwrap()).await.unwrap();
+    bed.client.create(&typed::from_value::<ConfigMap>(map).unwrap()).await.unwrap();
     let began = tokio::time::Instant::now();
     bed.until_running("web").await;
     assert!(began.elapsed().as_secs() < 3, "{:?}", began.elapsed());

@@ -16,7 +16,7 @@ fn kill(reason: &str, grace: Option<u64>) -> Kill {
 #[test]
 fn a_later_wish_of_the_node_only_hurries_an_earlier_one() {
     let spec = json!({ "spec": { "containers": [], "terminationGracePeriodSeconds": 30 } });
-    let pod: Arc<Pod> = Arc::new(serde_json::from_value(spec).unwrap());
+    let pod: Arc<Pod> = Arc::new(typed::from_value(spec).unwrap());
     for (first, later, wanted) in [
         (Some(1), Some(30), Some(1)),
         (Some(30), Some(1), Some(1)),

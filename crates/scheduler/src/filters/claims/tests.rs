@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 fn read<T: client::Object>(value: Value) -> Arc<T> {
-    Arc::new(serde_json::from_value(value).unwrap())
+    Arc::new(typed::from_value(value).unwrap())
 }
 
 fn zoned(name: &str, zone: &str) -> NodeState {
