@@ -13,7 +13,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 # Steps of one target come one after another, whatever -j says.
 .NOTPARALLEL:
-.PHONY: help up build sim sim-endings test test-containerd test-endings-long test-identity lint coverage bench install clean
+.PHONY: help up build sim sim-endings test test-containerd test-endings-long test-identity lint schema coverage bench install clean
 
 help:
 	@echo 'make up       build landfall and run it, with its data in DATA_DIR ($(DATA_DIR))'
@@ -24,6 +24,7 @@ help:
 	@echo 'make sim-endings   ten thousand simulated clusters, every ending checked; SEEDS=0..100 for fewer'
 	@echo 'make sim      these, and ten thousand in which names must stay single, and a hundred that must fall silent'
 	@echo 'make lint     formatting and lints only'
+	@echo 'make schema   write again what api knows of the types of k8s-openapi (crates/api/src/schema)'
 	@echo 'make coverage  which rules are named by tests; RULES="T-NODE W" also by which (docs/rules.txt)'
 	@echo 'make bench    measure; BENCH="--quick", "--grow", "--json" (docs/BENCHMARKS.md)'
 	@echo 'make install  install what building, testing and measuring need'
@@ -67,6 +68,11 @@ lint:
 	scripts/install build
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+# The tests that say that a file is out of date write it, if they are told to.
+schema:
+	scripts/install build
+	LANDFALL_WRITE_SCHEMA=1 $(CARGO) test --locked --package api --test it schema::
 
 coverage:
 	scripts/coverage $(RULES)

@@ -1,22 +1,22 @@
 //! What types and fields mean, in words: for OpenAPI and `kubectl explain`.
 //!
-//! The words are kept compressed and unpacked the first time somebody asks.
+//! The words are kept compressed (`make schema` writes them) and unpacked the first time somebody asks.
 
 use flate2::read::GzDecoder;
 use std::collections::HashMap;
 use std::io::Read as _;
 use std::sync::LazyLock;
 
-const DESCRIPTIONS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptions.gz"));
+const DESCRIPTIONS: &[u8] = include_bytes!("descriptions.gz");
 
 /// By `type` or `type field`.
 static WORDS: LazyLock<HashMap<String, String>> = LazyLock::new(|| {
     let mut text = String::new();
-    GzDecoder::new(DESCRIPTIONS).read_to_string(&mut text).expect("packed at build time");
+    GzDecoder::new(DESCRIPTIONS).read_to_string(&mut text).expect("packed by `make schema`");
     text.lines()
         .filter_map(|line| line.split_once('\t'))
         .map(|(key, json)| {
-            (key.to_owned(), serde_json::from_str(json).expect("packed at build time"))
+            (key.to_owned(), serde_json::from_str(json).expect("packed by `make schema`"))
         })
         .collect()
 });

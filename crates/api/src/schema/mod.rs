@@ -1,8 +1,8 @@
 //! The types of the API, as data: what fields an object may have and how lists and maps merge.
 //!
-//! Built-in types are read at build time from the generated Kubernetes types (`build.rs`), so no
-//! description of the API is kept twice; how lists merge, which those types do not say, is in
-//! `merge_rules.rs`. Custom resources bring their own types at run time (`crd`). Decoding,
+//! Built-in types are made from the generated Kubernetes types by `make schema` and checked in
+//! (`structure.txt`, `descriptions.gz`); a test fails if they are out of date. How lists merge, which
+//! the generated types do not say, is in `merge_rules.rs`. Custom resources bring their own types at run time (`crd`). Decoding,
 //! patching, applying, pruning and OpenAPI all read this one form.
 //!
 //! Not here: what values mean (`rules`), or how they are stored.

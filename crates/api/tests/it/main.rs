@@ -1,3 +1,4 @@
 //! Tests of the API that need only its face.
 
 mod rules;
+mod schema;

@@ -1,5 +1,10 @@
-//! Turns the generated Kubernetes types into two small files that the `schema` module reads:
-//! the structure of every type (text, read at start) and the descriptions (gzip, read when asked).
+//! Turns the generated Kubernetes types into the two files that the `schema` module reads: the
+//! structure of every type (text, read at start) and the descriptions (gzip, read when asked).
+//!
+//! The files are checked in under `src/schema`, so that a build does not compile the generated types
+//! only to read them. The tests here make both again and fail if one is out of date; `make schema`
+//! then writes it. They get out of date with another version of `k8s-openapi`, another kind in
+//! `add_kinds` or a change to the types of our own in `schema/`.
 //!
 //! The structure has one block per type, types sorted by name:
 //!
@@ -10,36 +15,68 @@
 //! :io.k8s….Quantity q            a named type that is not an object
 //! ```
 //!
-//! Not here: how lists merge (`schema/merge_rules.rs`) and protobuf numbers
-//! (`protobuf/numbers.txt`): the generated types do not say.
+//! Not here: how lists merge (`src/schema/merge_rules.rs`) and protobuf numbers
+//! (`src/protobuf/numbers.txt`): the generated types do not say.
 
-#[path = "build/terminations.rs"]
 mod terminations;
-#[path = "build/usage.rs"]
 mod usage;
 
-use flate2::{Compression, write::GzEncoder};
+use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::Write as _;
-use std::path::Path;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
-fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed=build/terminations.rs");
-    println!("cargo::rerun-if-changed=build/usage.rs");
-    let types = types();
-    let out = std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR");
-    let out = Path::new(&out);
-    std::fs::write(out.join("structure.txt"), structure(&types)).expect("OUT_DIR is writable");
+/// Set by `make schema`: a file that is out of date is written instead of complained about.
+const WRITE: &str = "LANDFALL_WRITE_SCHEMA";
+
+#[test]
+fn the_structure_is_that_of_the_generated_types() {
+    let path = path_of("structure.txt");
+    let current = structure(&types());
+    if fs::read_to_string(&path).ok().as_ref() != Some(&current) {
+        write(&path, current.as_bytes());
+    }
+}
+
+/// The words are compared unpacked: another version of flate2 may pack them in other bytes.
+#[test]
+fn the_descriptions_are_those_of_the_generated_types() {
+    let path = path_of("descriptions.gz");
+    let current = descriptions(&types());
+    if fs::read(&path).ok().and_then(|packed| unpack(&packed)).as_ref() != Some(&current) {
+        write(&path, &pack(&current));
+    }
+}
+
+fn path_of(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/schema").join(file)
+}
+
+/// Fails unless it was asked for.
+fn write(path: &Path, bytes: &[u8]) {
+    let asked = std::env::var_os(WRITE).is_some();
+    assert!(asked, "{} is out of date; run `make schema`", path.display());
+    fs::write(path, bytes).unwrap();
+}
+
+/// The same bytes each time: the header has neither a time nor a name.
+fn pack(text: &str) -> Vec<u8> {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::best());
-    gzip.write_all(descriptions(&types).as_bytes()).expect("memory is writable");
-    let gzip = gzip.finish().expect("memory is writable");
-    std::fs::write(out.join("descriptions.gz"), gzip).expect("OUT_DIR is writable");
+    gzip.write_all(text.as_bytes()).unwrap();
+    gzip.finish().unwrap()
+}
+
+/// None if it cannot be read, as after a merge that went wrong.
+fn unpack(packed: &[u8]) -> Option<String> {
+    let mut text = String::new();
+    GzDecoder::new(packed).read_to_string(&mut text).ok()?;
+    Some(text)
 }
 
 /// The JSON schema of every type that a served kind reaches, by name.
