@@ -13,6 +13,7 @@ mod cgroup_root;
 mod class_groups;
 mod counted;
 mod deadlines;
+mod digest;
 mod figures;
 mod join;
 mod last_words;

@@ -7,8 +7,8 @@
 
 use api::kind::{self, Kind, Registry, Subresource};
 use base64::{Engine, prelude::BASE64_STANDARD};
+use ring::digest::{SHA256, digest};
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
 use std::cmp::Ordering;
 
 /// The Kubernetes release whose API this is.
@@ -232,7 +232,7 @@ fn storage_version_hash(registry: &Registry, kind: &Kind) -> String {
         .resource(&storage.group, &storage.version, &storage.plural)
         .map_or(kind.kind.as_str(), |stored| stored.kind.as_str());
     let name = format!("{}/{}/{stored_as}", storage.group, storage.version);
-    BASE64_STANDARD.encode(&Sha256::digest(name)[..8])
+    BASE64_STANDARD.encode(&digest(&SHA256, name.as_bytes()).as_ref()[..8])
 }
 
 /// The kinds of one group and version: built-in ones in the registry's order, custom ones by name.

@@ -1,12 +1,12 @@
 //! Who calls, and whether they may: asked of the API server, and remembered for a while (N-168).
 
+use crate::digest::sha256;
 use client::Client;
 use http::{HeaderMap, Method, header};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
-use sha2::{Digest as _, Sha256};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::sync::{Arc, Mutex};
@@ -101,7 +101,7 @@ impl Access {
         if !scheme.eq_ignore_ascii_case("bearer") || token.is_empty() {
             return None;
         }
-        let key: [u8; 32] = Sha256::digest(token).into();
+        let key = sha256(token);
         if let Some(known) = self.users.get(&key) {
             return known;
         }

@@ -8,8 +8,8 @@
 //!     pulled/<id>      how an image was pulled, by repository
 
 use super::keyring::{Login, Origin};
+use crate::digest::{hex, sha256};
 use runtime::Name;
-use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -143,7 +143,7 @@ impl Pulled {
     }
 
     fn intent_path(&self, name: &str) -> PathBuf {
-        self.inner.directory.join("pulling").join(hex(Sha256::digest(name)))
+        self.inner.directory.join("pulling").join(hex(&sha256(name)))
     }
 
     fn record_path(&self, id: &str) -> PathBuf {
@@ -209,7 +209,7 @@ fn shown(login: &Login) -> Option<Shown> {
                 uid: uid.clone(),
                 namespace: namespace.clone(),
                 name: name.clone(),
-                hash: hex(Sha256::digest(pair)),
+                hash: hex(&sha256(pair)),
             })
         }
     }
@@ -218,10 +218,6 @@ fn shown(login: &Login) -> Option<Shown> {
 fn file_name(id: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     id.chars().map(plain).collect()
-}
-
-fn hex(bytes: impl AsRef<[u8]>) -> String {
-    bytes.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn save(path: &Path, record: &Record) {

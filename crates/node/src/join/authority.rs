@@ -1,13 +1,13 @@
 //! Learns the cluster's authority from the server itself, by its fingerprint.
 
 use super::JoinError;
+use crate::digest::{hex, sha256};
 use base64::Engine as _;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
-use sha2::{Digest, Sha256};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -17,7 +17,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// The SHA-256 of the authority's certificate, in hexadecimal: the third part of a join token.
 pub fn fingerprint(certificate: &[u8]) -> String {
-    Sha256::digest(certificate).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&sha256(certificate))
 }
 
 /// The authority in PEM, if the server shows one with this fingerprint and is certified by it.

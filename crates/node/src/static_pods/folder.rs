@@ -1,11 +1,11 @@
 //! The manifest directory, followed: inotify says when to look, a look every 20 s makes sure.
 
 use super::manifest;
+use crate::digest::sha256;
 use client::Recorder;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
-use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -107,7 +107,7 @@ impl Folder {
         let mut names = BTreeSet::new();
         for file in files(&self.directory) {
             let Some(bytes) = content(&file) else { continue };
-            let hash: [u8; 32] = Sha256::digest(&bytes).into();
+            let hash = sha256(&bytes);
             let old = before.remove(&file);
             let unchanged = old.as_ref().is_some_and(|old| old.content == hash);
             let known = match old {

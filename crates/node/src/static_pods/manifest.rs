@@ -3,11 +3,11 @@
 
 use super::references::referenced;
 use super::{CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE};
+use crate::digest::{hex, sha256};
 use api::value::ValueExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -78,11 +78,8 @@ fn make_static(object: &mut Value, file: &Path, node: &str, seen: Timestamp) {
 
 /// The same manifest in the same file of the same node is the same pod, also after a restart.
 fn uid(content: &str, file: &Path, node: &str) -> String {
-    let mut hash = Sha256::new();
-    hash.update(content);
-    hash.update(format!("host:{node}"));
-    hash.update(format!("file:{}", file.display()));
-    hash.finalize()[..UID_BYTES].iter().map(|byte| format!("{byte:02x}")).collect()
+    let hash = sha256(format!("{content}host:{node}file:{}", file.display()));
+    hex(&hash[..UID_BYTES])
 }
 
 fn check(kind: &api::Kind, object: &Value) -> Result<(), String> {

@@ -7,7 +7,6 @@ use runtime::{
     Container, ContainerSpec, ContainerState, Cri, Exit, Identity, ImageReference, Namespace,
     PodNetwork, Resources, Runtime, Sandbox, SandboxSpec, Security, User,
 };
-use sha2::Digest as _;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -285,7 +284,8 @@ fn append(archive: &mut tar::Builder<Vec<u8>>, path: &str, bytes: &[u8]) {
 }
 
 fn digest(bytes: &[u8]) -> String {
-    sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 const CONFIG: &str = r#"
