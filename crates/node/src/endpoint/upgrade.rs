@@ -1,9 +1,11 @@
 //! A request to speak something else on the connection from here on.
 
 use super::answer::{self, Answer, Refused};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
+use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 
 const SPDY: &str = "SPDY/3.1";
 const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
@@ -107,8 +109,7 @@ impl Upgrade {
             headers.insert(named, protocol);
         }
         if self.manner == Manner::WebSocket {
-            let key = self.websocket_key.as_bytes();
-            let accept = tokio_tungstenite::tungstenite::handshake::derive_accept_key(key);
+            let accept = websocket_accept(self.websocket_key.as_bytes());
             if let Ok(accept) = HeaderValue::from_str(&accept) {
                 headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
             }
@@ -138,4 +139,22 @@ fn list<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &
 /// What a caller is told who wants a stream but no upgrade.
 pub(super) fn required() -> Answer {
     answer::text(StatusCode::BAD_REQUEST, "Upgrade request required")
+}
+
+/// Shows a client that its key was read (RFC 6455, section 4.2.2). Written here, because it is all that
+/// the handshake of `tungstenite` would be needed for, and that brings hashes of its own.
+fn websocket_accept(key: &[u8]) -> String {
+    let spoken = [key, b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"].concat();
+    BASE64_STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, &spoken))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_accepted_key_is_that_of_the_standards_example() {
+        let accept = websocket_accept(b"dGhlIHNhbXBsZSBub25jZQ==");
+        assert_eq!(accept, "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    }
 }
