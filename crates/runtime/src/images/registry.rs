@@ -146,7 +146,7 @@ impl Repository {
             #[serde(default)]
             access_token: String,
         }
-        let url: Url = realm.parse().map_err(|_| {
+        let mut url: Url = realm.parse().map_err(|_| {
             Failure::Refused(format!("the registry sends us to {realm:?} for a token"))
         })?;
         // A password that came over TLS does not leave in the clear.
@@ -155,10 +155,11 @@ impl Repository {
                 "the registry wants the password sent to {realm:?}"
             )));
         }
-        let mut request = self.http.get(url).query(&[("scope", scope)]);
+        url.query_pairs_mut().append_pair("scope", scope);
         if let Some(service) = service {
-            request = request.query(&[("service", service)]);
+            url.query_pairs_mut().append_pair("service", &service);
         }
+        let mut request = self.http.get(url);
         if let Some(header) = known.and_then(basic) {
             request = request.header(AUTHORIZATION, header);
         }

@@ -49,8 +49,10 @@ impl Registry {
         for (digest, bytes) in &layout.blobs {
             let start = self.request(Method::POST, &format!("/v2/{repository}/blobs/uploads/"));
             let answer = start.send().await.unwrap().error_for_status().unwrap();
-            let location = answer.headers()["location"].to_str().unwrap().to_owned();
-            let put = self.request(Method::PUT, &location).query(&[("digest", digest)]);
+            let location = answer.headers()["location"].to_str().unwrap();
+            let mut location = answer.url().join(location).unwrap();
+            location.query_pairs_mut().append_pair("digest", digest);
+            let put = self.request(Method::PUT, location.as_str());
             put.body(bytes.clone()).send().await.unwrap().error_for_status().unwrap();
         }
         // Manifests are in the layout's blobs after what they need.
