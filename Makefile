@@ -5,18 +5,15 @@ DATA_DIR ?= /var/lib/landfall
 CARGO ?= cargo
 SEEDS ?= 0..10000
 STORIES ?= 20
-SEED ?= 1
-# What tells runtimes apart: how containers are made, confined, limited, reached, ended and found again.
-# `make test-containerd` runs all tests of pods.
-ON_CONTAINERD := binary_id(landfall::it) & test(/^pods::((confined|crashes|endings|image_volumes|resizing|running|streams|timeline|volumes)::|mounting::mounts)/)
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 # Steps of one target come one after another, whatever -j says.
 .NOTPARALLEL:
-.PHONY: help up build sim sim-endings test test-containerd test-endings-long test-identity lint schema coverage bench install clean
+.PHONY: help up build check sim sim-endings test test-containerd test-endings-long test-identity lint schema coverage bench install clean
 
 help:
 	@echo 'make up       build landfall and run it, with its data in DATA_DIR ($(DATA_DIR))'
+	@echo 'make check    in minutes, while you work: formatting, lints, tests without containers, 200 simulated clusters'
 	@echo 'make test     everything that must pass: formatting, lints, tests, some also on containerd, simulated endings'
 	@echo 'make test-containerd   all tests of pods once more, on containerd'
 	@echo 'make test-endings-long   tests of endings that take their true time'
@@ -37,20 +34,22 @@ build:
 	scripts/install build
 	$(CARGO) build --release --locked --package landfall
 
-test: install lint
-	scripts/coverage --check
-	$(CARGO) nextest run --workspace --locked
-	scripts/test-containerd --or-skip --workspace -E '$(ON_CONTAINERD)'
-	$(MAKE) sim-endings
+check:
+	CARGO='$(CARGO)' scripts/test check
+
+test:
+	CARGO='$(CARGO)' scripts/test all
 
 # On a rule that is broken: prints the seed, its story, and the command that tells it again.
-sim-endings: build
-	$(TARGET_DIR)/release/landfall sim mix --seeds 0..100 --twice
-	$(TARGET_DIR)/release/landfall sim mix --seeds $(SEEDS)
+sim-endings:
+	scripts/install build
+	$(CARGO) build --release --locked --package sim
+	$(TARGET_DIR)/release/landfall-sim mix --seeds 0..100 --twice
+	$(TARGET_DIR)/release/landfall-sim mix --seeds $(SEEDS)
 
 sim: sim-endings
-	$(TARGET_DIR)/release/landfall sim identity --seeds $(SEEDS)
-	$(TARGET_DIR)/release/landfall sim settle --seeds 0..100
+	$(TARGET_DIR)/release/landfall-sim identity --seeds $(SEEDS)
+	$(TARGET_DIR)/release/landfall-sim settle --seeds 0..100
 
 test-containerd: install
 	scripts/test-containerd
@@ -60,7 +59,7 @@ test-endings-long: install
 		--ignore-default-filter -E 'test(/^endings::(hangs::|.*a_hook_of_45_seconds)/)' --test-threads 4
 
 test-identity: install
-	LANDFALL_TEST_STORIES=$(STORIES) LANDFALL_TEST_SEED=$(SEED) \
+	LANDFALL_TEST_STORIES=$(STORIES) LANDFALL_TEST_SEED=$(or $(SEED),1) \
 		$(CARGO) nextest run --locked --package landfall --test it \
 		--ignore-default-filter -E 'test(/^identity::.*in_many_stories/)' --retries 0 --no-capture
 
