@@ -61,7 +61,7 @@ test-endings-long: install
 test-identity: install
 	LANDFALL_TEST_STORIES=$(STORIES) LANDFALL_TEST_SEED=$(or $(SEED),1) \
 		$(CARGO) nextest run --locked --package landfall --test it \
-		--ignore-default-filter -E 'test(/^identity::.*in_many_stories/)' --retries 0 --no-capture
+		--ignore-default-filter -E 'test(/^identity::.*in_many_stories/)' --no-capture
 
 lint:
 	scripts/install build

@@ -1,8 +1,7 @@
 //! When the disk is full or a file is damaged: say so, lose nothing, and go on where possible.
 //!
-//! The full disk is a small tmpfs, which takes root to mount; without it that test says why it is
-//! skipped. Which damage the store recognises is proven in the store's own tests; here it is that
-//! `landfall up` refuses and names the file.
+//! The full disk is a small tmpfs, which takes root to mount. Which damage the store recognises is
+//! proven in the store's own tests; here it is that `landfall up` refuses and names the file.
 
 use crate::process::{self, Client, Landfall};
 use serde_json::{Value, json};
@@ -21,18 +20,16 @@ const WRITES_MAX: usize = 400;
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    fn mount(at: &Path) -> Option<SmallDisk> {
+    fn mount(at: &Path) -> SmallDisk {
         std::fs::create_dir_all(at).unwrap();
         let mounted = Command::new("mount")
             .args(["-t", "tmpfs", "-o", DISK, "landfall-test"])
             .arg(at)
             .output()
-            .ok()?;
-        if !mounted.status.success() {
-            println!("skipped: no tmpfs: {}", String::from_utf8_lossy(&mounted.stderr));
-            return None;
-        }
-        Some(SmallDisk(at.to_owned()))
+            .expect("mount can be run");
+        let why = String::from_utf8_lossy(&mounted.stderr);
+        assert!(mounted.status.success(), "this test needs root: run `make test` as root; {why}");
+        SmallDisk(at.to_owned())
     }
 }
 
@@ -46,7 +43,7 @@ impl Drop for SmallDisk {
 async fn a_full_disk_refuses_writes_clearly_answers_reads_and_loses_nothing() {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("data");
-    let Some(disk) = SmallDisk::mount(&dir) else { return };
+    let disk = SmallDisk::mount(&dir);
     let mut landfall = Landfall::start(&dir).await;
     let mut client = landfall.client().await;
 

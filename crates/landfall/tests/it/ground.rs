@@ -36,7 +36,10 @@ fn links() -> BTreeSet<String> {
 }
 
 fn tables() -> BTreeSet<String> {
-    let output = Command::new("nft").args(["list", "tables"]).output().expect("nft is installed");
+    let output = Command::new("nft").args(["list", "tables"]).output();
+    let output = output.expect("nft is there: `scripts/install all` installs it");
+    let why = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "this test needs root: run `make test` as root; {why}");
     String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
 }
 

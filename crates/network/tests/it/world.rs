@@ -24,7 +24,8 @@ pub(crate) fn alone<F: Future<Output = ()>>(test: impl FnOnce(PathBuf) -> F + Se
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_path_buf();
     let thread = std::thread::spawn(move || {
-        unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).expect("needs root");
+        unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)
+            .expect("this test needs root: run `make test` as root");
         let none: Option<&str> = None;
         let flags = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
         mount(none, "/", none, flags, none).unwrap();

@@ -45,7 +45,7 @@ impl DockerRegistry {
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
-            .expect("docker-registry is installed");
+            .expect("docker-registry is there: `scripts/install all` installs it");
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let port = lines.find_map(|line| {
             let line = line.unwrap();

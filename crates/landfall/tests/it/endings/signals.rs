@@ -123,5 +123,10 @@ pub(crate) fn cgroups_of(uid: &str) -> Vec<String> {
         format!("{find} '*{uid}*' 2>/dev/null; {find} '*{}*' 2>/dev/null", uid.replace('-', "_"));
     let found = std::process::Command::new("sh").args(["-c", &command]).output();
     let found = found.expect("a shell can be run");
+    assert_ne!(
+        found.status.code(),
+        Some(127),
+        "find is not installed: `apt-get install findutils`"
+    );
     String::from_utf8_lossy(&found.stdout).lines().map(str::to_owned).collect()
 }

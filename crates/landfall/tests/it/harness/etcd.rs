@@ -12,8 +12,9 @@ pub(crate) struct Etcd {
 }
 
 impl Etcd {
-    pub(crate) fn start() -> Option<Etcd> {
-        Command::new("etcd").arg("--version").output().ok()?;
+    pub(crate) fn start() -> Etcd {
+        let there = Command::new("etcd").arg("--version").output();
+        assert!(there.is_ok(), "etcd is not installed: run `scripts/install all`");
         let dir = tempfile::tempdir().expect("a directory");
         let free = || {
             let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a free port");
@@ -30,7 +31,7 @@ impl Etcd {
         command.env("ETCD_UNSUPPORTED_ARCH", std::env::consts::ARCH.replace("aarch64", "arm64"));
         let process = Background::spawn(&mut command);
         process.line("client requests", START_MAX);
-        Some(Etcd { _process: process, _dir: dir, address })
+        Etcd { _process: process, _dir: dir, address }
     }
 }
 

@@ -1,7 +1,7 @@
 //! kubectl as people use it: commands are typed into a shell, in which `kubectl` is the version
 //! under test, with a kubeconfig, a home and a cache of its own.
 
-use super::{Background, Cluster, tools};
+use super::{Background, Cluster, tool};
 use std::fmt;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -151,8 +151,8 @@ impl fmt::Display for Said {
     }
 }
 
-/// Every kubectl there is, by version: the machine's own and Debian's, or only the one that is
-/// there. `LANDFALL_TEST_KUBECTLS` names others, separated by colons.
+/// The kubectls to test with, by version: the first in the PATH, if there is one, and Debian's, which
+/// may be the same. `LANDFALL_TEST_KUBECTLS` names others, separated by colons.
 pub(crate) fn kubectls() -> Vec<(String, PathBuf)> {
     let named = std::env::var_os("LANDFALL_TEST_KUBECTLS");
     let candidates: Vec<PathBuf> = match &named {
@@ -162,26 +162,29 @@ pub(crate) fn kubectls() -> Vec<(String, PathBuf)> {
             let own = std::env::split_paths(&path).map(|folder| folder.join("kubectl"));
             own.filter(|file| file.is_file())
                 .take(1)
-                .chain([tools().join("kubectl-1.20/usr/bin/kubectl")])
+                .chain([tool("kubectl-1.20/usr/bin/kubectl")])
                 .collect()
         }
     };
     let mut found: Vec<(String, PathBuf)> = Vec::new();
-    for path in candidates.iter().filter_map(|path| path.canonicalize().ok()) {
-        if let Some(version) = version(&path)
-            && found.iter().all(|(known, _)| *known != version)
-        {
+    for path in candidates {
+        let path = path.canonicalize().unwrap_or_else(|why| panic!("{}: {why}", path.display()));
+        let version = version(&path);
+        if found.iter().all(|(known, _)| *known != version) {
             found.push((version, path));
         }
     }
-    assert!(!found.is_empty(), "no kubectl on this machine: run `scripts/install all`");
     found
 }
 
 /// `1.32` of `{"clientVersion": {"major": "1", "minor": "32", …}}`.
-fn version(path: &Path) -> Option<String> {
-    let output = Command::new(path).args(["version", "--client", "-o", "json"]).output().ok()?;
-    let said: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
-    let part = |name: &str| said["clientVersion"][name].as_str().map(str::to_owned);
-    Some(format!("{}.{}", part("major")?, part("minor")?.trim_end_matches('+')))
+fn version(path: &Path) -> String {
+    let output = Command::new(path).args(["version", "--client", "-o", "json"]).output();
+    let output = output.unwrap_or_else(|why| panic!("{} cannot be run: {why}", path.display()));
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let part = |name: &str| said["clientVersion"][name].as_str();
+    let (Some(major), Some(minor)) = (part("major"), part("minor")) else {
+        panic!("{} does not say which version it is: {output:?}", path.display());
+    };
+    format!("{major}.{}", minor.trim_end_matches('+'))
 }

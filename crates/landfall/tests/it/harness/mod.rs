@@ -187,9 +187,7 @@ fn node_args(process: u32) -> Vec<String> {
 
 /// What `scripts/images` built when the tests' tools were installed.
 pub(crate) fn built_image(name: &str) -> PathBuf {
-    let path = tools().join("images").join(format!("{name}.tar"));
-    assert!(path.is_file(), "{} is not there: run `scripts/install all`", path.display());
-    path
+    tool(&format!("images/{name}.tar"))
 }
 
 /// The runtime under test, if it is not landfall's own: `scripts/test-containerd` sets it. Images are
@@ -239,8 +237,12 @@ pub(crate) fn each_kubectl(test: impl Fn(&Kubectl)) {
     cluster.stop();
 }
 
-/// Where `scripts/install` puts what only tests need.
-pub(crate) fn tools() -> PathBuf {
+/// What only tests need, where `scripts/install` puts it.
+#[track_caller]
+pub(crate) fn tool(path: &str) -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.ancestors().nth(2).expect("two below the root").join("target/tools")
+    let root = here.ancestors().nth(2).expect("two below the root");
+    let path = root.join("target/tools").join(path);
+    assert!(path.is_file(), "{} is not there: run `scripts/install all`", path.display());
+    path
 }

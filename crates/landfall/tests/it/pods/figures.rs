@@ -1,7 +1,7 @@
 //! What scrapers read of a node, of the API server and of the scheduler (N-171, N-182, A-57).
 
 use super::on_a_node;
-use crate::harness::{Kubectl, tools};
+use crate::harness::{Kubectl, tool};
 use metrics::Shown;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -67,28 +67,25 @@ kubectl wait --for=condition=PodScheduled=false pod/never --timeout=60s");
     });
 }
 
-/// Reads a page as strictly as a scraper, and lets Prometheus' own tool read it where it is installed.
+/// Reads a page as strictly as a scraper, and lets Prometheus' own tool read it too.
 fn page(kubectl: &Kubectl, path: &str) -> Vec<Shown> {
     let text = kubectl.ok(&format!("kubectl get --raw {path}"));
     let text = format!("{}\n", text.trim_end());
-    let promtool = tools().join("prometheus/usr/bin/promtool");
-    if promtool.exists() && !text.trim().is_empty() {
-        let mut child = Command::new(promtool)
-            .args(["check", "metrics"])
-            .stdin(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-        let said = child.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&said.stderr).into_owned();
-        let wrong = |line: &&str| !AS_UPSTREAM.iter().any(|name| line.starts_with(name));
-        let wrong: Vec<&str> = said.lines().filter(wrong).collect();
-        assert!(wrong.is_empty(), "{path}: {wrong:#?}");
-    }
     if text.trim().is_empty() {
         return Vec::new();
     }
+    let mut child = Command::new(tool("prometheus/usr/bin/promtool"))
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("promtool can be run");
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let said = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    let wrong = |line: &&str| !AS_UPSTREAM.iter().any(|name| line.starts_with(name));
+    let wrong: Vec<&str> = said.lines().filter(wrong).collect();
+    assert!(wrong.is_empty(), "{path}: {wrong:#?}");
     metrics::check(&text).unwrap_or_else(|why| panic!("{path}: {why}\n{text}"))
 }
 

@@ -68,7 +68,8 @@ fn the_unit_files_are_what_systemd_understands() {
         std::fs::write(&ours, text.replace("/usr/local/bin/landfall", program)).unwrap();
         ours
     });
-    let verified = Command::new("systemd-analyze").arg("verify").args(&ours).output().unwrap();
+    let verified = Command::new("systemd-analyze").arg("verify").args(&ours).output();
+    let verified = verified.expect("systemd-analyze is there: `scripts/install all` installs it");
     let said = String::from_utf8_lossy(&verified.stderr);
     let about_us: Vec<&str> = said.lines().filter(|line| line.contains("landfall")).collect();
     assert_eq!(about_us, Vec::<&str>::new());

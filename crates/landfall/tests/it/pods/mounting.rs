@@ -8,7 +8,8 @@ use std::process::Command;
 /// Runs a program of the host.
 #[track_caller]
 fn host(program: &str, args: &[&str]) -> String {
-    let output = Command::new(program).args(args).output().expect("it is installed");
+    let output = Command::new(program).args(args).output();
+    let output = output.unwrap_or_else(|why| panic!("{program} cannot be run: {why}"));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program} {args:?}: {said}");
     String::from_utf8_lossy(&output.stdout).trim().to_owned()

@@ -14,7 +14,9 @@ use std::process::Command;
 use std::sync::Arc;
 
 fn run(command: &mut Command) {
-    let output = command.output().unwrap();
+    let output = command.output().unwrap_or_else(|why| {
+        panic!("{command:?} cannot be run: {why}; `scripts/install all` installs it")
+    });
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 

@@ -13,7 +13,7 @@ fn on_a_shared_host(test: impl FnOnce(&Path, &Path) + Send + 'static) {
     let place = tempfile::tempdir().unwrap();
     let host = place.path().canonicalize().unwrap();
     let thread = std::thread::spawn(move || {
-        unshare(CloneFlags::CLONE_NEWNS).expect("needs root");
+        unshare(CloneFlags::CLONE_NEWNS).expect("this test needs root: run `make test` as root");
         mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).unwrap();
         mount_table::tmpfs(&host, None).unwrap();
         mount(NONE, &host, NONE, MsFlags::MS_SHARED, NONE).unwrap();

@@ -20,28 +20,29 @@ pub(crate) struct Said {
     pub(crate) stderr: String,
 }
 
-/// The machine's own kubectl and Debian's old one, or those that `LANDFALL_TEST_KUBECTLS` names.
+/// The first kubectl in the PATH, if there is one, and Debian's, which may be the same; or those that
+/// `LANDFALL_TEST_KUBECTLS` names.
 fn kubectls() -> Vec<PathBuf> {
     let named = std::env::var_os("LANDFALL_TEST_KUBECTLS");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
     let candidates: Vec<PathBuf> = match &named {
         Some(paths) => std::env::split_paths(paths).collect(),
         None => {
+            let debians = root.join("target/tools/kubectl-1.20/usr/bin/kubectl");
+            let place = debians.display();
+            assert!(debians.is_file(), "{place} is not there: run `scripts/install all`");
             let path = std::env::var_os("PATH").unwrap_or_default();
             let own = std::env::split_paths(&path).map(|folder| folder.join("kubectl"));
-            own.filter(|file| file.is_file())
-                .take(1)
-                .chain([root.join("target/tools/kubectl-1.20/usr/bin/kubectl")])
-                .collect()
+            own.filter(|file| file.is_file()).take(1).chain([debians]).collect()
         }
     };
     let mut found: Vec<PathBuf> = Vec::new();
-    for path in candidates.iter().filter_map(|path| path.canonicalize().ok()) {
+    for path in candidates {
+        let path = path.canonicalize().unwrap_or_else(|why| panic!("{}: {why}", path.display()));
         if !found.contains(&path) {
             found.push(path);
         }
     }
-    assert!(!found.is_empty(), "no kubectl on this machine: run `scripts/install all`");
     found
 }
 

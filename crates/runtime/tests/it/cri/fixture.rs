@@ -38,7 +38,8 @@ pub(crate) fn with_containerd<F: Future<Output = ()>>(
     test: impl FnOnce(Arc<World>) -> F + Send + 'static,
 ) {
     let thread = std::thread::spawn(move || {
-        unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).expect("needs root");
+        unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)
+            .expect("this test needs root: run `make test` as root");
         let none: Option<&str> = None;
         mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
         for place in ["/run", "/var/lib"] {
@@ -168,7 +169,9 @@ pub(crate) async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>
 }
 
 pub(crate) fn run(program: &str, arguments: &[&str]) {
-    let output = Command::new(program).args(arguments).output().unwrap();
+    let output = Command::new(program).args(arguments).output().unwrap_or_else(|why| {
+        panic!("{program} cannot be run: {why}; `scripts/install all` installs it")
+    });
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program} {arguments:?}: {said}");
 }
@@ -181,6 +184,8 @@ struct Containerd {
 
 impl Containerd {
     fn start() -> Containerd {
+        // Where it is started it could not say that it is missing.
+        run("containerd", &["--version"]);
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         fs::create_dir(path.join("cni")).unwrap();
@@ -196,7 +201,7 @@ impl Containerd {
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
-            .unwrap();
+            .expect("unshare can be run");
         let cgroup = format!("landfall-test-{}", std::process::id());
         let cgroup = format!("{cgroup}-{}", path.file_name().unwrap().to_string_lossy());
         Containerd { cgroup: cgroup.replace('.', ""), directory, child }
@@ -244,7 +249,8 @@ fn remove_cgroups(path: &Path) {
 /// In the form of `docker save`.
 fn image(name: &str, entrypoint: &[&str]) -> Vec<u8> {
     let mut layer = tar::Builder::new(Vec::new());
-    let mut binary = fs::File::open("/bin/busybox").unwrap();
+    let mut binary = fs::File::open("/bin/busybox")
+        .expect("/bin/busybox is there: `scripts/install all` installs it");
     layer.append_file("bin/busybox", &mut binary).unwrap();
     for applet in APPLETS {
         let mut header = tar::Header::new_gnu();

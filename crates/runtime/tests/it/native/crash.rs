@@ -6,7 +6,7 @@ use runtime::{ContainerState, Runtime, SandboxState};
 /// The agent is gone, containers run on and end; the next agent knows all of it.
 #[tokio::test]
 async fn an_agent_that_comes_back_finds_what_runs_and_how_the_rest_ended() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     let ended = world.started(&sandbox, &script("exit 4")).await;
     world.exit(&ended.id).await;
@@ -35,7 +35,7 @@ async fn an_agent_that_comes_back_finds_what_runs_and_how_the_rest_ended() {
 /// ends none of the last one's.
 #[tokio::test]
 async fn an_exec_of_an_agent_that_is_gone_is_not_mistaken_for_a_new_one() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     let container = world.started(&sandbox, &script("sleep 1000")).await;
     let sleeps = |seconds: &str| runtime::Exec {
@@ -71,7 +71,7 @@ async fn an_exec_of_an_agent_that_is_gone_is_not_mistaken_for_a_new_one() {
 /// Nothing is hidden: the sandbox and its containers say that the shim was killed.
 #[tokio::test]
 async fn a_killed_shim_is_noticed_at_once_and_said() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     let container = world.started(&sandbox, &script("sleep 1000")).await;
     let mut changes = world.native.changes();
@@ -92,7 +92,7 @@ async fn a_killed_shim_is_noticed_at_once_and_said() {
 
 #[tokio::test]
 async fn a_shim_that_died_while_no_agent_was_there_is_reported() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     let container = world.started(&sandbox, &script("sleep 1000")).await;
     let directory = world.directory.path().to_str().unwrap().to_owned();
@@ -114,7 +114,7 @@ async fn a_shim_that_died_while_no_agent_was_there_is_reported() {
 /// Two incarnations of a pod share its cgroup for a while.
 #[tokio::test]
 async fn an_old_sandbox_is_stopped_without_touching_the_new_one() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let old = world.sandbox().await;
     let before = world.started(&old, &script("sleep 1000")).await;
     let mut spec = world.sandbox_spec();
@@ -135,7 +135,7 @@ async fn an_old_sandbox_is_stopped_without_touching_the_new_one() {
 
 #[tokio::test]
 async fn a_sandbox_that_cannot_be_made_leaves_nothing() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let mut spec = world.sandbox_spec();
     spec.network = runtime::PodNetwork::Path("/nowhere/at/all".into());
     let error = world.native.run_sandbox(&spec).await.unwrap_err();

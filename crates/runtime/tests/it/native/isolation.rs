@@ -14,7 +14,7 @@ async fn output(world: &World, sandbox: &Sandbox, spec: &ContainerSpec) -> Strin
 /// N-123: UTS and IPC belong to the pod, processes to the container.
 #[tokio::test]
 async fn n_123_containers_share_what_a_pod_shares() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     let text = "hostname; echo $$; for n in ipc uts; do readlink /proc/self/ns/$n; done";
     let first = output(&world, &sandbox, &script(text)).await;
@@ -32,7 +32,7 @@ async fn n_123_containers_share_what_a_pod_shares() {
 /// N-123: with shareProcessNamespace one sees the other, and orphans are reaped.
 #[tokio::test]
 async fn n_123_a_shared_process_namespace_has_a_reaping_process_1() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let mut spec = world.sandbox_spec();
     spec.pid = Namespace::Pod;
     let sandbox = world.native.run_sandbox(&spec).await.unwrap();
@@ -56,7 +56,7 @@ async fn n_123_a_shared_process_namespace_has_a_reaping_process_1() {
 
 #[tokio::test]
 async fn host_namespaces_are_the_nodes() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let mut spec = world.sandbox_spec();
     (spec.ipc, spec.pid, spec.hostname) = (Namespace::Host, Namespace::Host, None);
     let sandbox = world.native.run_sandbox(&spec).await.unwrap();
@@ -72,7 +72,7 @@ async fn host_namespaces_are_the_nodes() {
 /// N-131: set in the pod's namespaces and nowhere else.
 #[tokio::test]
 async fn n_131_sysctls_are_the_pods_own() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let mut spec = world.sandbox_spec();
     spec.sysctls.insert("kernel.shm_rmid_forced".into(), "1".into());
     spec.sysctls.insert("kernel/shmmni".into(), "4000".into());
@@ -86,7 +86,7 @@ async fn n_131_sysctls_are_the_pods_own() {
 /// N-127, N-129, N-130: the security context, row by row.
 #[tokio::test]
 async fn n_127_the_security_context_is_applied() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     let status = |field: &str| format!("grep {field}: /proc/self/status | tr -d '\\t'");
 
@@ -150,7 +150,7 @@ fn renamed(spec: &ContainerSpec) -> ContainerSpec {
 /// N-127: a privileged container has what the node has.
 #[tokio::test]
 async fn n_127_privileged_means_everything_the_node_has() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     let mut spec = script(
         "grep CapEff: /proc/self/status | tr -d '\\t'; mkdir /m; mount -t tmpfs t /m && echo mounted; grep ' /sys ' /proc/mounts | grep -c rw,; ls /dev | wc -l",
@@ -168,7 +168,7 @@ async fn n_127_privileged_means_everything_the_node_has() {
 /// N-63, N-214: the cgroup filesystem shows the container's own and cannot be written; devices are few.
 #[tokio::test]
 async fn n_63_cgroups_and_devices_are_guarded() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     let mut spec = script(
         "cat /proc/self/cgroup | grep -c -v ':/$'; \
@@ -186,7 +186,7 @@ async fn n_63_cgroups_and_devices_are_guarded() {
 /// N-145, N-152…N-154: parents first, read-only, noexec, missing sources become directories.
 #[tokio::test]
 async fn n_154_binds_are_mounted_parents_first_and_as_they_should_be() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     let root = world.directory.path();
     for name in ["outer", "inner"] {

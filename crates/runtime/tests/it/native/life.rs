@@ -6,7 +6,7 @@ use std::time::Duration;
 
 #[tokio::test]
 async fn a_container_runs_and_its_output_is_in_the_log() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     let (exit, log) = world.run(&sandbox, &script("echo hello; echo oh >&2")).await;
     assert_eq!((exit.code, exit.signal, exit.reason.as_str()), (0, None, ""));
@@ -19,7 +19,7 @@ async fn a_container_runs_and_its_output_is_in_the_log() {
 /// T-NODE-47: codes are the process's own, or 128 and the signal.
 #[tokio::test]
 async fn t_node_47_exit_codes_and_signals_are_told_apart() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     // Process 1 of a namespace ignores signals it has no handler for, so a child is signalled.
     for (text, code) in [
@@ -54,7 +54,7 @@ async fn t_node_47_exit_codes_and_signals_are_told_apart() {
 #[tokio::test]
 async fn stop_sends_the_signal_that_was_asked_for() {
     let image = ImageConfig { stop_signal: Some("SIGUSR1".into()), ..ImageConfig::default() };
-    let Some(world) = world_with(image).await else { return };
+    let world = world_with(image).await;
     let sandbox = world.sandbox().await;
     let text = "trap 'exit 21' USR1; trap 'exit 22' USR2; echo up; while :; do sleep 0.02; done";
     for (signal, code) in [(None, 21), (Some("USR2"), 22)] {
@@ -72,7 +72,7 @@ async fn stop_sends_the_signal_that_was_asked_for() {
 /// N-45: a command that cannot be run ends the container with 128 and StartError.
 #[tokio::test]
 async fn n_45_a_command_that_is_not_there_is_a_start_error() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     for (command, text) in [
         ("nope", "exec: \"nope\": executable file not found in $PATH"),
@@ -104,7 +104,7 @@ async fn n_49_command_and_args_replace_the_images() {
         working_dir: Some("/made/by/us".into()),
         ..ImageConfig::default()
     };
-    let Some(world) = world_with(image).await else { return };
+    let world = world_with(image).await;
     let sandbox = world.sandbox().await;
     for (command, args, output) in [
         (None, None, "entry cmd\n"),
@@ -130,7 +130,7 @@ async fn n_49_command_and_args_replace_the_images() {
 
 #[tokio::test]
 async fn n_49_no_command_at_all_is_refused() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     let mut spec = script("");
     spec.command = None;
@@ -142,7 +142,7 @@ async fn n_49_no_command_at_all_is_refused() {
 #[tokio::test]
 async fn n_49_volumes_of_the_image_are_writable_and_begin_with_its_content() {
     let image = ImageConfig { volumes: vec!["/data".into()], ..ImageConfig::default() };
-    let Some(world) = world_with(image).await else { return };
+    let world = world_with(image).await;
     let sandbox = world.sandbox().await;
     let mut spec =
         script("cat /data/from-image; echo; touch /data/x && grep ' /data ' /proc/mounts | wc -l");
@@ -154,7 +154,7 @@ async fn n_49_volumes_of_the_image_are_writable_and_begin_with_its_content() {
 
 #[tokio::test]
 async fn an_ended_container_is_forgotten_and_its_log_stays() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     let container = world.started(&sandbox, &script("echo stays")).await;
     world.exit(&container.id).await;
@@ -172,7 +172,7 @@ async fn an_ended_container_is_forgotten_and_its_log_stays() {
 /// T-NODE-72: a process that has run away from its container dies with the sandbox.
 #[tokio::test]
 async fn t_node_72_stopping_a_sandbox_ends_every_process_in_it() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     let spec = script("(sleep 1000 &) ; (sleep 1000 &) ; echo up; sleep 1000");
     let container = world.started(&sandbox, &spec).await;

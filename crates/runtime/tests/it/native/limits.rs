@@ -23,7 +23,7 @@ fn read(world: &World, id: &str, v1: (&str, &str), v2_file: &str) -> String {
 /// N-106, N-107, N-108: shares, quota, memory and pids reach the kernel; an update changes them.
 #[tokio::test]
 async fn n_107_limits_are_written_and_can_be_changed_while_it_runs() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let mut spec = world.sandbox_spec();
     spec.resources.memory_limit = Some(256 << 20);
     let sandbox = world.native.run_sandbox(&spec).await.unwrap();
@@ -54,7 +54,7 @@ async fn n_107_limits_are_written_and_can_be_changed_while_it_runs() {
 /// N-108: a container that takes more memory than it may is OOMKilled, with 137.
 #[tokio::test]
 async fn n_108_too_much_memory_is_oomkilled() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     let mut spec = script("exec tail /dev/zero");
     spec.resources.memory_limit = Some(16 << 20);
@@ -65,7 +65,7 @@ async fn n_108_too_much_memory_is_oomkilled() {
 
 #[tokio::test]
 async fn a_fork_bomb_meets_its_limit_and_dies_with_its_container() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     let mut spec = script("bomb() { bomb | bomb & }; echo up; bomb; sleep 1000");
     spec.resources.pids_limit = Some(40);
@@ -82,7 +82,7 @@ async fn a_fork_bomb_meets_its_limit_and_dies_with_its_container() {
 
 #[tokio::test]
 async fn usage_counts_processor_and_memory_and_disk() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     let text = "head -c 1000000 /dev/zero > /file; seq 200000 > /dev/null; echo up; sleep 1000";
     let container = world.started(&sandbox, &script(text)).await;

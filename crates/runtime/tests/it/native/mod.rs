@@ -1,4 +1,4 @@
-//! The native runtime against the real kernel. Needs root; without it every test passes unseen.
+//! The native runtime against the real kernel. Needs root.
 
 mod crash;
 mod isolation;

@@ -1,6 +1,6 @@
 //! Who gets processors before others: the agent and its shims, and nothing that runs in a pod.
 
-use super::world::{script, shims_of, world_with_shims_in};
+use super::world::{needs_root, script, shims_of, world_with_shims_in};
 use runtime::{Exec, Namespace, Precedence, Runtime};
 use std::path::{Path, PathBuf};
 
@@ -25,9 +25,7 @@ fn own_place() -> String {
 
 #[tokio::test]
 async fn agent_and_shims_have_precedence_and_what_runs_in_pods_does_not() {
-    if !nix::unistd::geteuid().is_root() {
-        return;
-    }
+    needs_root();
     let (root, file) = controller();
     let pods = format!("/landfall-test-{}", std::process::id());
     let (agents, shims) = (
@@ -45,7 +43,7 @@ async fn agent_and_shims_have_precedence_and_what_runs_in_pods_does_not() {
     let ordinary = if file == "cpu.weight" { 100 } else { 1024 };
     assert_eq!((weight(&agents), weight(&shims)), (10 * ordinary, 5 * ordinary));
 
-    let world = world_with_shims_in(precedence.shims()).await.unwrap();
+    let world = world_with_shims_in(precedence.shims()).await;
     let mut spec = world.sandbox_spec();
     spec.pid = Namespace::Pod;
     let sandbox = world.native.run_sandbox(&spec).await.unwrap();
@@ -76,15 +74,13 @@ async fn agent_and_shims_have_precedence_and_what_runs_in_pods_does_not() {
 
 #[tokio::test]
 async fn where_no_group_can_be_made_pods_run_all_the_same() {
-    if !nix::unistd::geteuid().is_root() {
-        return;
-    }
+    needs_root();
     let before = own_place();
     // Below a file there is no directory.
     let precedence = Precedence::take("/cgroup.procs/pods");
     assert_eq!((precedence.shims(), own_place()), (None, before));
     for lost in [None, Some("/sys/fs/cgroup/not-there".into())] {
-        let world = world_with_shims_in(lost).await.unwrap();
+        let world = world_with_shims_in(lost).await;
         let sandbox = world.sandbox().await;
         let (exit, log) = world.run(&sandbox, &script("echo ran")).await;
         assert_eq!((exit.code, log.stdout().as_str()), (0, "ran\n"));

@@ -29,7 +29,7 @@ async fn read_until(session: &mut Session, text: &str) -> String {
 /// N-158: pieces of 16 KiB, and a last line that lacks its newline.
 #[tokio::test]
 async fn n_158_long_lines_are_cut_and_the_last_one_is_kept() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     let text = "head -c 20000 /dev/zero | tr '\\0' x; echo; printf end";
     let (_, log) = world.run(&sandbox, &script(text)).await;
@@ -49,7 +49,7 @@ async fn n_158_long_lines_are_cut_and_the_last_one_is_kept() {
 /// N-159: after a rename the log goes on in a new file of the old name.
 #[tokio::test]
 async fn n_159_a_renamed_log_is_reopened() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     let text = "echo first; while ! test -e /tmp/go; do sleep 0.01; done; echo second";
     let container = world.started(&sandbox, &script(text)).await;
@@ -67,7 +67,7 @@ async fn n_159_a_renamed_log_is_reopened() {
 /// N-164: exec inherits environment, user and namespaces; its exit code comes back.
 #[tokio::test]
 async fn n_164_exec_runs_in_the_container_and_returns_its_code() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     let mut spec = script("sleep 1000");
     spec.env = vec![("WHO".into(), "me".into())];
@@ -101,7 +101,7 @@ async fn n_164_exec_runs_in_the_container_and_returns_its_code() {
 
 #[tokio::test]
 async fn exec_takes_input_and_keeps_outputs_apart() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     let container = world.started(&sandbox, &script("sleep 1000")).await;
     let exec = Exec {
@@ -130,7 +130,7 @@ async fn exec_takes_input_and_keeps_outputs_apart() {
 /// A probe that takes too long is killed with everything it started.
 #[tokio::test]
 async fn exec_that_takes_too_long_is_killed_with_its_children() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     let container = world.started(&sandbox, &script("sleep 1000")).await;
     let exec = Exec {
@@ -154,7 +154,7 @@ async fn exec_that_takes_too_long_is_killed_with_its_children() {
 
 #[tokio::test]
 async fn exec_with_a_terminal_has_a_size_that_can_change() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     let container = world.started(&sandbox, &script("sleep 1000")).await;
     let exec =
@@ -175,7 +175,7 @@ async fn exec_with_a_terminal_has_a_size_that_can_change() {
 /// N-64, N-165: attach from now on, several clients, stdin stays open between them.
 #[tokio::test]
 async fn n_165_attach_shows_what_comes_and_stdin_outlives_its_clients() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     let mut spec = script("echo before; while read line; do echo got $line; done; echo eof");
     spec.stdin = true;
@@ -200,7 +200,7 @@ async fn n_165_attach_shows_what_comes_and_stdin_outlives_its_clients() {
 /// N-64: no stdin is an immediate end of input; stdinOnce ends with the first client.
 #[tokio::test]
 async fn n_64_stdin_ends_when_it_should() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     let (exit, log) = world.run(&sandbox, &script("cat; echo eof")).await;
     assert_eq!((exit.code, log.stdout().as_str()), (0, "eof\n"));
@@ -219,7 +219,7 @@ async fn n_64_stdin_ends_when_it_should() {
 /// N-64: a terminal of the container's own; stderr and stdout are one.
 #[tokio::test]
 async fn n_64_a_container_with_a_terminal_can_be_attached_and_resized() {
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     let mut spec =
         script("echo up >&2; read x; while ! stty size | grep -q '17 91'; do :; done; echo sized");
@@ -239,7 +239,7 @@ async fn n_64_a_container_with_a_terminal_can_be_attached_and_resized() {
 #[tokio::test]
 async fn n_166_connect_reaches_a_port_inside_the_sandbox() {
     use tokio::io::AsyncReadExt;
-    let Some(world) = world().await else { return };
+    let world = world().await;
     let sandbox = world.sandbox().await;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

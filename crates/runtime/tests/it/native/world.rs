@@ -110,28 +110,30 @@ pub(crate) struct World {
     image: ImageConfig,
 }
 
-/// None when this is not root: nothing can be shown then.
-pub(crate) async fn world() -> Option<World> {
+/// Says so at once, instead of failing somewhere later.
+pub(crate) fn needs_root() {
+    assert!(nix::unistd::geteuid().is_root(), "this test needs root: run `make test` as root");
+}
+
+pub(crate) async fn world() -> World {
     world_with(ImageConfig::default()).await
 }
 
 /// One whose shims are to be in this cgroup.
-pub(crate) async fn world_with_shims_in(shims: Option<PathBuf>) -> Option<World> {
+pub(crate) async fn world_with_shims_in(shims: Option<PathBuf>) -> World {
     make_world(ImageConfig::default(), shims).await
 }
 
-pub(crate) async fn world_with(image: ImageConfig) -> Option<World> {
+pub(crate) async fn world_with(image: ImageConfig) -> World {
     make_world(image, None).await
 }
 
-async fn make_world(image: ImageConfig, shims: Option<PathBuf>) -> Option<World> {
-    if !nix::unistd::geteuid().is_root() {
-        return None;
-    }
+async fn make_world(image: ImageConfig, shims: Option<PathBuf>) -> World {
+    needs_root();
     let directory = tempfile::tempdir().unwrap();
     make_layer(&directory.path().join("layer"));
     let native = open(directory.path(), &image, shims).await;
-    Some(World::new(directory, native, clock::uuid(), image))
+    World::new(directory, native, clock::uuid(), image)
 }
 
 async fn open(directory: &Path, image: &ImageConfig, shims: Option<PathBuf>) -> Native {
@@ -150,7 +152,8 @@ fn make_layer(layer: &Path) {
     for name in ["bin", "etc", "tmp", "data"] {
         std::fs::create_dir_all(layer.join(name)).unwrap();
     }
-    std::fs::copy("/bin/busybox", layer.join("bin/busybox")).unwrap();
+    std::fs::copy("/bin/busybox", layer.join("bin/busybox"))
+        .expect("/bin/busybox is there: `scripts/install all` installs it");
     for applet in [
         "sh", "echo", "cat", "sleep", "id", "ls", "mount", "grep", "true", "false", "hostname",
         "wc", "kill", "ps", "env", "pwd", "touch", "head", "dd", "mkdir", "ip", "stty", "nc",

@@ -59,7 +59,7 @@ fn spawn(data: &Path, client: u16, peer: u16) -> Child {
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("etcd can be started (Debian: etcd-server)");
+        .expect("etcd is there: `scripts/install all` installs it");
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let mut said = Vec::new();
     loop {

@@ -111,7 +111,8 @@ impl Host {
     fn send(&self, args: &[&str]) -> String {
         let mut command = Command::new("dbus-send");
         command.args([&format!("--bus={}", self.bus_address()), "--print-reply"]);
-        let output = command.arg("--dest=org.freedesktop.login1").args(args).output().unwrap();
+        let output = command.arg("--dest=org.freedesktop.login1").args(args).output();
+        let output = output.expect("dbus-send is there: `scripts/install all` installs it");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
