@@ -253,8 +253,8 @@ impl Client {
             .await
     }
 
-    /// Server-side apply, taking fields from whoever had them. `object` says what we have an opinion
-    /// on and leaves out the rest.
+    /// Server-side apply, taking ownership of fields from other managers. `object` contains only
+    /// the fields to set.
     pub async fn apply<K>(&self, mut object: Value) -> Result<K>
     where
         K: Object<DynamicType = ()>,

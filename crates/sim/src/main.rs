@@ -1,7 +1,7 @@
 //! `landfall-sim`: a whole cluster without machines, on simulated time; what a seed tells, and whether it
 //! kept the rules.
 //!
-//! A program of its own, so that whoever builds landfall does not build the simulation as well.
+//! A program of its own, so that a build of landfall does not include the simulation.
 
 use anyhow::Context;
 use clap::Parser;
@@ -45,7 +45,7 @@ struct Cli {
     /// Many seeds, on all cores, from --seed on, until this many seconds have passed
     #[arg(long = "for", value_name = "SECONDS", conflicts_with = "seeds")]
     seconds: Option<u64>,
-    /// Print what happened, also if nothing is wrong
+    /// Print what happened even if no rule was broken
     #[arg(long)]
     story: bool,
     /// With --seeds: tell each twice and compare, byte by byte
