@@ -1,34 +1,49 @@
-# The two commands are `make up` and `make test`. Each installs what it needs, and each can be
-# run again at any time: what is already there is left alone.
+# The two commands are `make up` and `make test`; `make help` lists the others. Each installs what it
+# needs, and each can be run again at any time.
 
 DATA_DIR ?= /var/lib/landfall
 CARGO ?= cargo
 SEEDS ?= 0..10000
 STORIES ?= 20
+RUNS ?= 100
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-# Steps of one target come one after another, whatever -j says.
+# Targets run one after another, even with -j.
 .NOTPARALLEL:
-.PHONY: help up build check sim sim-endings test test-containerd test-endings-long test-identity lint schema coverage bench install clean
+.PHONY: help up build check sim sim-endings test test-containerd test-endings-long test-identity test-history lint schema coverage rule bench install clean
 
 help:
-	@echo 'make up       build landfall and run it, with its data in DATA_DIR ($(DATA_DIR))'
-	@echo 'make check    in minutes, while you work: formatting, lints, tests without containers, 200 simulated clusters'
-	@echo 'make test     everything that must pass: formatting, lints, tests, some also on containerd, simulated endings'
-	@echo 'make test-containerd   all tests of pods once more, on containerd'
-	@echo 'make test-endings-long   tests of endings that take their true time'
-	@echo 'make test-identity   never two pods of one name: STORIES=20 of cut networks and killed nodes, from SEED=1'
-	@echo 'make sim-endings   ten thousand simulated clusters, every ending checked; SEEDS=0..100 for fewer'
-	@echo 'make sim      these, and ten thousand in which names must stay single, and a hundred that must fall silent'
-	@echo 'make lint     formatting and lints only'
-	@echo 'make schema   write again what api knows of the types of k8s-openapi (crates/api/src/schema)'
-	@echo 'make coverage  which rules are named by tests; RULES="T-NODE W" also by which (docs/rules.txt)'
-	@echo 'make bench    measure; BENCH="--quick", "--grow", "--json" (docs/BENCHMARKS.md)'
-	@echo 'make install  install what building, testing and measuring need'
-	@echo 'make clean    remove what was built; installed tools and DATA_DIR stay'
+	@echo 'Run'
+	@echo '  make up                 build landfall and run it as root; DATA_DIR=$(DATA_DIR)'
+	@echo '  make build              only build it: $(TARGET_DIR)/release/landfall'
+	@echo ''
+	@echo 'Check a change'
+	@echo '  make check              in minutes: formatting, lints, tests without containers, 200 simulated clusters'
+	@echo '  make test               everything that must pass before a change lands'
+	@echo '  make lint               formatting and lints only'
+	@echo ''
+	@echo 'Longer tests'
+	@echo '  make test-containerd    all tests of pods on containerd'
+	@echo '  make test-endings-long  terminations that take up to a minute'
+	@echo '  make test-identity      never two pods of one name: STORIES=20 of cut networks and killed nodes, from SEED=1'
+	@echo '  make test-history       reads and writes are linearizable: RUNS=100 with failing servers, from SEED=1'
+	@echo '  make sim                ten thousand simulated clusters each of terminations and identity, 100 that settle'
+	@echo '  make sim-endings        only the terminations; SEEDS=0..100 for fewer'
+	@echo ''
+	@echo 'Rules and figures'
+	@echo '  make coverage           rules that no test names; RULES="T-NODE W" lists the tests too (docs/rules)'
+	@echo '  make rule R=T-NODE-12   the text of a rule and the tests that prove it'
+	@echo '  make bench              measure; BENCH="--quick", "--grow", "--json" (docs/BENCHMARKS.md)'
+	@echo ''
+	@echo 'Housekeeping'
+	@echo '  make install            install what building, testing and measuring need'
+	@echo '  make schema             regenerate crates/api/src/schema from the types of k8s-openapi'
+	@echo '  make clean              remove build results; installed tools and DATA_DIR stay'
 
+# Only running needs root: Rust is often installed for one user.
 up: build
-	exec $(TARGET_DIR)/release/landfall up --data-dir '$(DATA_DIR)'
+	exec $(SUDO) $(TARGET_DIR)/release/landfall up --data-dir '$(DATA_DIR)'
 
 build:
 	scripts/install build
@@ -40,7 +55,7 @@ check:
 test:
 	CARGO='$(CARGO)' scripts/test all
 
-# On a rule that is broken: prints the seed, its story, and the command that tells it again.
+# If a rule is broken, it prints the seed, the trace, and the command that repeats it.
 sim-endings:
 	scripts/install build
 	$(CARGO) build --release --locked --package sim
@@ -63,18 +78,26 @@ test-identity: install
 		$(CARGO) nextest run --locked --package landfall --test it \
 		--ignore-default-filter -E 'test(/^identity::.*in_many_stories/)' --no-capture
 
+test-history: install
+	LANDFALL_TEST_RUNS=$(RUNS) LANDFALL_TEST_SEED=$(or $(SEED),1) \
+		$(CARGO) nextest run --locked --package landfall --test it \
+		--ignore-default-filter -E 'test(/^history::.*in_many_runs/)' --no-capture
+
 lint:
 	scripts/install build
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
-# The tests that say that a file is out of date write it, if they are told to.
+# The tests that find a file out of date write it if this variable is set.
 schema:
 	scripts/install build
 	LANDFALL_WRITE_SCHEMA=1 $(CARGO) test --locked --package api --test it schema::
 
 coverage:
 	scripts/coverage $(RULES)
+
+rule:
+	@scripts/coverage --rule '$(R)'
 
 bench:
 	scripts/install build
@@ -84,6 +107,6 @@ bench:
 install:
 	scripts/install all
 
-# `cargo clean` would take the tools along, and they take minutes to install.
+# `cargo clean` would remove the tools too, and they take minutes to install.
 clean:
 	rm -rf $(TARGET_DIR)/debug $(TARGET_DIR)/release

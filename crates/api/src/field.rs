@@ -1,8 +1,8 @@
-//! Walking an object and saying exactly where it is wrong.
+//! The tools of validation: places in an object, and errors about them.
 //!
-//! [`At`] is a place in an object: a value and the path that leads to it. It costs nothing to move
-//! around; the path is spelled out only when something is wrong there. [`Errors`] collects what is
-//! wrong, in upstream's words, and becomes the causes of one `Invalid` status.
+//! [`At`] is a place in an object: a value and the path that leads to it. Moving around is cheap: the
+//! path is formatted only for an error. [`Errors`] collects errors with upstream's messages; they
+//! become the causes of one `Invalid` status.
 
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -132,7 +132,7 @@ impl<'p, 'v> At<'p, 'v> {
     }
 }
 
-/// What is wrong with a field; each is a `reason` that clients branch on.
+/// The type of an error; each is a `reason` that clients branch on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wrong {
     NotFound,
@@ -195,7 +195,7 @@ impl std::fmt::Display for FieldError {
     }
 }
 
-/// Everything that is wrong with an object, in the order it was found.
+/// All errors of an object, in the order in which they were found.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Errors(Vec<FieldError>);
 
@@ -208,7 +208,7 @@ impl Errors {
         self.0.iter()
     }
 
-    /// For what the methods below cannot say.
+    /// For errors that the methods below do not cover.
     pub fn push(&mut self, wrong: Wrong, field: String, value: Option<&Value>, detail: &str) {
         let mut message = wrong.title().to_owned();
         if let Some(value) = value {
@@ -230,7 +230,7 @@ impl Errors {
         self.push(Wrong::Invalid, at.path(), Some(at.value().unwrap_or(&Value::Null)), detail);
     }
 
-    /// Invalid, showing another value than the one found there.
+    /// Invalid, with another value in the message than the one in the field.
     pub fn invalid_value(&mut self, at: &At, value: impl Into<Value>, detail: &str) {
         self.push(Wrong::Invalid, at.path(), Some(&value.into()), detail);
     }
@@ -247,7 +247,7 @@ impl Errors {
         self.push(Wrong::NotFound, at.path(), Some(at.value().unwrap_or(&Value::Null)), "");
     }
 
-    /// Supported values are shown in the order given; upstream sorts some lists and not others.
+    /// Supported values are listed in the given order; upstream sorts some lists and not others.
     pub fn not_supported(&mut self, at: &At, supported: &[&str]) {
         let detail = supported.iter().map(|s| format!("{s:?}")).collect::<Vec<_>>().join(", ");
         let detail = format!("supported values: {detail}");
@@ -294,7 +294,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_92_paths_and_messages_read_like_upstream() {
+    fn a_92_paths_and_messages_equal_upstreams() {
         let pod = json!({"spec": {"containers": [{"name": "Bad", "resources": {"requests": {"cpu": "x"}}}]}});
         let root = At::root(&pod);
         let spec = root.field("spec");
@@ -308,9 +308,9 @@ mod tests {
         let requests = resources.field("requests");
         let (_, cpu) = requests.entries().next().unwrap();
         errors.invalid(&cpu, "");
-        let said: Vec<_> = errors.iter().map(ToString::to_string).collect();
+        let messages: Vec<_> = errors.iter().map(ToString::to_string).collect();
         assert_eq!(
-            said,
+            messages,
             [
                 "spec.containers[0].name: Invalid value: \"Bad\": must be lower case",
                 "spec.containers[0].image: Required value",

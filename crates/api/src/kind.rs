@@ -1,14 +1,13 @@
-//! The kinds the API serves, as data (A-199 to A-203). Everything that depends on "which kinds are
-//! there" (routes, discovery, OpenAPI, tables, garbage collection) walks the [`Registry`].
+//! The kinds that the API serves, as data (A-199 to A-203). Everything that depends on the list of kinds
+//! (routes, discovery, OpenAPI, tables, garbage collection) reads the [`Registry`].
 //!
 //! Built-in kinds are the rows of [`BUILT_IN`]; custom resource definitions add rows at run time.
-//! A row says what a kind is called; what its values mean is in `rules`, what it looks like is in
-//! `schema`, how it is printed is in `table`.
+//! A row has a kind's names and verbs. Its fields are in `schema`, its printed columns in `table`, its
+//! defaults and validation in the crate `rules`.
 
 use crate::crd::Custom;
-use crate::rules::{self, Rules};
 use crate::schema::{Schema, TypeId};
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// One served kind: a resource in one version of one group.
@@ -27,7 +26,6 @@ pub struct Kind {
     pub subresources: Vec<String>,
     /// Where its objects are kept; two versions of one resource share it.
     pub storage: Storage,
-    pub rules: Rules,
     pub schema: Arc<Schema>,
     pub ty: TypeId,
     /// Set for custom resources.
@@ -58,14 +56,14 @@ pub enum Verbs {
     AllButDeleteCollection,
     /// Reviews and bindings: answered, never stored.
     Create,
-    /// Looked up when asked, never stored.
+    /// Computed on request, never stored.
     GetAndList,
-    /// Stored, but written by nobody through the verbs of the resource itself.
+    /// Stored, but clients cannot write it through the resource itself.
     ReadOnly,
 }
 
 impl Verbs {
-    /// In the sorted order that discovery shows.
+    /// In alphabetical order, as discovery lists them.
     pub fn list(self) -> &'static [&'static str] {
         match self {
             Verbs::All => {
@@ -82,6 +80,10 @@ impl Verbs {
 }
 
 impl Kind {
+    fn resource_key(&self) -> (&str, &str, &str) {
+        (&self.group, &self.version, &self.plural)
+    }
+
     /// `v1` or `apps/v1`
     pub fn api_version(&self) -> String {
         if self.group.is_empty() {
@@ -109,9 +111,9 @@ impl Kind {
         self.subresources.iter().any(|sub| sub == name)
     }
 
-    /// The verbs as discovery lists them: custom kinds have an order of their own, and offer only
-    /// what empties them while their definition is being deleted (A-207).
-    pub fn shown_verbs(&self) -> &'static [&'static str] {
+    /// The verbs as discovery lists them. Custom kinds have another order, and while their definition is
+    /// being deleted they can only be read and deleted (A-207).
+    pub fn discovery_verbs(&self) -> &'static [&'static str] {
         match &self.custom {
             None => self.verbs.list(),
             Some(custom) if custom.terminating => {
@@ -131,16 +133,16 @@ impl Kind {
     }
 }
 
-/// What discovery says of a subresource (A-200).
+/// A subresource as discovery describes it (A-200).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subresource {
     pub verbs: &'static [&'static str],
-    /// Kind, and its group and version where they are not the parent's.
+    /// The kind, and its group and version if they differ from the parent's.
     pub kind: Option<&'static str>,
     pub group_version: Option<(&'static str, &'static str)>,
 }
 
-/// A subresource of a resource by name, as discovery describes it; none if there is no such thing.
+/// The subresource of this name, or `None` if the resource has no such subresource.
 pub fn subresource(resource: &str, name: &str) -> Option<Subresource> {
     const RW: &[&str] = &["get", "patch", "update"];
     const CONNECT: &[&str] = &["create", "get"];
@@ -263,10 +265,10 @@ const BUILT_IN: &[Row] = &[
     row("resource.k8s.io", "v1", "ResourceSlice", "resourceslices", "", "", Cluster, "", All),
     row("flowcontrol.apiserver.k8s.io", "v1", "FlowSchema", "flowschemas", "", "", Cluster, "status", All),
     row("flowcontrol.apiserver.k8s.io", "v1", "PriorityLevelConfiguration", "prioritylevelconfigurations", "", "", Cluster, "status", All),
-    // Upstream has these answered by an API server of its own, behind all the others (C-138).
+    // Upstream serves these from an aggregated API server, after all other groups (C-138).
     row("metrics.k8s.io", "v1beta1", "NodeMetrics", "nodes", "", "", Cluster, "", GetAndList),
     row("metrics.k8s.io", "v1beta1", "PodMetrics", "pods", "", "", Namespaced, "", GetAndList),
-    // Ours: not part of Kubernetes, and behind everything that is.
+    // landfall's own kind, which is not part of Kubernetes, comes last.
     row("landfall.dev", "v1", "Termination", "terminations", "term", "", Namespaced, "steps", ReadOnly),
 ];
 
@@ -307,7 +309,6 @@ impl Row {
             verbs: self.verbs,
             subresources: words(self.subresources),
             storage: Storage::new(storage.0, storage.1, self.plural),
-            rules: rules::of(self.group, self.kind),
             schema: schema.clone(),
             ty,
             custom: None,
@@ -339,8 +340,8 @@ pub fn type_name(group: &str, version: &str, kind: &str) -> String {
 #[derive(Debug, Clone)]
 pub struct Registry {
     kinds: Vec<Arc<Kind>>,
-    /// (group, version, plural) to place in `kinds`.
-    by_resource: BTreeMap<(String, String, String), usize>,
+    /// Indexes into `kinds`, sorted by group, version and plural.
+    by_resource: Vec<usize>,
 }
 
 impl Registry {
@@ -350,17 +351,12 @@ impl Registry {
     }
 
     fn of(kinds: Vec<Arc<Kind>>) -> Self {
-        let by_resource = kinds
-            .iter()
-            .enumerate()
-            .map(|(place, kind)| {
-                ((kind.group.clone(), kind.version.clone(), kind.plural.clone()), place)
-            })
-            .collect();
+        let mut by_resource: Vec<usize> = (0..kinds.len()).collect();
+        by_resource.sort_by(|a, b| kinds[*a].resource_key().cmp(&kinds[*b].resource_key()));
         Registry { kinds, by_resource }
     }
 
-    /// The built-in kinds with these custom ones behind them.
+    /// The built-in kinds followed by these custom ones.
     pub fn with_custom(&self, custom: impl IntoIterator<Item = Arc<Kind>>) -> Self {
         let built_in = self.kinds.iter().filter(|kind| kind.custom.is_none()).cloned();
         Self::of(built_in.chain(custom).collect())
@@ -371,9 +367,26 @@ impl Registry {
     }
 
     pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Kind>> {
-        // The map's key is owned strings; a tuple of borrowed ones cannot be looked up directly.
-        let key = (group.to_owned(), version.to_owned(), plural.to_owned());
-        self.by_resource.get(&key).map(|place| &self.kinds[*place])
+        let key = (group, version, plural);
+        let at = |place: &usize| self.kinds[*place].resource_key();
+        // The end of the entries with this key: if two definitions have it, the later one is served.
+        let end = self.by_resource.partition_point(|place| at(place) <= key);
+        let found = self.by_resource[..end].last().filter(|place| at(place) == key)?;
+        Some(&self.kinds[*found])
+    }
+
+    /// The kinds of one group and version, in the registry's order. Does not scan the other kinds.
+    pub fn of_version(&self, group: &str, version: &str) -> Vec<&Arc<Kind>> {
+        let at = |place: &usize| {
+            let (group, version, _) = self.kinds[*place].resource_key();
+            (group, version)
+        };
+        let key = (group, version);
+        let start = self.by_resource.partition_point(|place| at(place) < key);
+        let end = self.by_resource.partition_point(|place| at(place) <= key);
+        let mut places = self.by_resource[start..end].to_vec();
+        places.sort_unstable();
+        places.into_iter().map(|place| &self.kinds[place]).collect()
     }
 
     pub fn by_kind(&self, group: &str, version: &str, kind: &str) -> Option<&Arc<Kind>> {
@@ -383,11 +396,15 @@ impl Registry {
     /// Groups in order of discovery, each with its versions in order of preference.
     pub fn groups(&self) -> Vec<(&str, Vec<&str>)> {
         let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
+        let mut places: HashMap<&str, usize> = HashMap::new();
         for kind in &self.kinds {
-            match groups.iter_mut().find(|(group, _)| *group == kind.group) {
-                Some((_, versions)) if versions.contains(&kind.version.as_str()) => {}
-                Some((_, versions)) => versions.push(&kind.version),
-                None => groups.push((&kind.group, vec![&kind.version])),
+            let place = *places.entry(&kind.group).or_insert(groups.len());
+            if place == groups.len() {
+                groups.push((&kind.group, Vec::new()));
+            }
+            let versions = &mut groups[place].1;
+            if !versions.contains(&kind.version.as_str()) {
+                versions.push(&kind.version);
             }
         }
         groups
@@ -403,6 +420,31 @@ mod tests {
         let beside = |row: &&Row| matches!(row.group, "landfall.dev" | "metrics.k8s.io");
         let beside = BUILT_IN.iter().filter(beside).count();
         assert_eq!(BUILT_IN.len() - beside, 68);
+    }
+
+    #[test]
+    fn every_kind_is_found_by_its_resource_and_among_those_of_its_version() {
+        let registry = Registry::built_in();
+        for kind in registry.kinds() {
+            let found = registry.resource(&kind.group, &kind.version, &kind.plural).unwrap();
+            assert!(Arc::ptr_eq(found, kind), "{}", kind.plural);
+            let listed: Vec<&str> = registry
+                .of_version(&kind.group, &kind.version)
+                .iter()
+                .map(|kind| kind.plural.as_str())
+                .collect();
+            let all = registry
+                .kinds()
+                .iter()
+                .filter(|other| (&other.group, &other.version) == (&kind.group, &kind.version));
+            assert_eq!(listed, all.map(|kind| kind.plural.as_str()).collect::<Vec<_>>());
+        }
+        for (group, version, plural) in
+            [("", "v1", "pod"), ("", "v2", "pods"), ("app", "v1", "deployments"), ("z", "v1", "z")]
+        {
+            assert!(registry.resource(group, version, plural).is_none());
+        }
+        assert!(registry.of_version("apps", "v2").is_empty());
     }
 
     #[test]

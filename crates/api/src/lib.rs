@@ -1,4 +1,4 @@
-//! What objects are: kinds, their schema, rules, patches and tables. See README.md.
+#![doc = include_str!("../README.md")]
 
 pub mod kind;
 pub mod schema;
@@ -7,15 +7,16 @@ pub mod decode;
 pub mod protobuf;
 pub mod yaml;
 
-pub mod convert;
 pub mod field;
 pub mod metadata;
 pub mod names;
+pub mod pod;
 pub mod quantity;
 pub mod quota;
-pub mod rules;
+pub mod schedule;
 pub mod selector;
 pub mod status;
+pub mod time_zone;
 pub mod value;
 
 pub mod apply;

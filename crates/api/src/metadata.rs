@@ -1,16 +1,15 @@
-//! What every object has in common: names, labels, annotations, owners, finalizers.
+//! Validation of metadata: names, labels, annotations, owners, finalizers.
 //!
-//! [`validate`] looks at the metadata of a new object and, once more, of every changed one;
-//! [`validate_update`] compares with the old. An update is checked by the machinery and by the kind,
-//! so faults are reported as often as upstream reports them. Not here: filling in uid, times and
-//! generation, and asking for a resourceVersion, which is the server's work.
+//! [`validate`] checks the metadata of new and of changed objects, [`validate_update`] compares with the
+//! old object. Upstream checks an update twice, generically and per kind, so some errors are reported
+//! twice here as well. Not here: the server sets uid, times and generation, and requires a
+//! resourceVersion.
 
 use crate::field::{At, Errors, Wrong};
-use crate::names;
-use crate::rules::NameRule;
+use crate::names::{self, NameRule};
 use serde_json::Value;
 
-/// All annotations of an object together, keys and values.
+/// Total size of an object's annotations, keys and values.
 const ANNOTATIONS_MAX: usize = 256 * 1024;
 const MANAGER_MAX: usize = 128;
 const SUBRESOURCE_MAX: usize = 256;
@@ -42,13 +41,13 @@ pub fn validate_custom(object: &At, name: NameRule, namespaced: bool, errors: &m
 
 /// Checks what an update does to `metadata` of a built-in kind. [`validate`] runs as well.
 pub fn validate_update(new: &At, old: &At, errors: &mut Errors) {
-    // Once for the update itself and once for the kind: each reports.
+    // Upstream checks once generically and once per kind, and both report errors.
     validate_custom_update(new, old, errors);
     validate_custom_update(new, old, errors);
     kube_finalizers(&new.field("metadata"), errors);
 }
 
-/// The same for custom resources, which have no code of their own that checks again.
+/// The same for custom resources, which upstream checks only once.
 pub fn validate_custom_update(new: &At, old: &At, errors: &mut Errors) {
     let (new, old) = (new.field("metadata"), old.field("metadata"));
     if old.field("deletionTimestamp").is_set() {
@@ -81,14 +80,14 @@ pub fn immutable(new: &At, old: &At, errors: &mut Errors) {
     }
 }
 
-/// Equal as clients see it: what is absent, null or empty is the same nothing.
+/// Equal as clients see it: absent, null and empty values are the same.
 pub fn same(a: Option<&Value>, b: Option<&Value>) -> bool {
-    match (something(a), something(b)) {
+    match (non_empty(a), non_empty(b)) {
         (None, None) => true,
         (Some(Value::Object(a)), Some(Value::Object(b))) => {
             a.iter().all(|(key, value)| same(Some(value), b.get(key)))
                 && b.iter()
-                    .all(|(key, value)| a.contains_key(key) || something(Some(value)).is_none())
+                    .all(|(key, value)| a.contains_key(key) || non_empty(Some(value)).is_none())
         }
         (Some(Value::Array(a)), Some(Value::Array(b))) => {
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(Some(a), Some(b)))
@@ -97,12 +96,12 @@ pub fn same(a: Option<&Value>, b: Option<&Value>) -> bool {
     }
 }
 
-fn something(value: Option<&Value>) -> Option<&Value> {
+fn non_empty(value: Option<&Value>) -> Option<&Value> {
     value.filter(|value| match value {
         Value::Null | Value::Bool(false) => false,
         Value::String(text) => !text.is_empty(),
         Value::Array(list) => !list.is_empty(),
-        Value::Object(map) => map.values().any(|value| something(Some(value)).is_some()),
+        Value::Object(map) => map.values().any(|value| non_empty(Some(value)).is_some()),
         _ => true,
     })
 }
@@ -136,13 +135,13 @@ fn name_and_namespace(metadata: &At, rule: NameRule, namespaced: bool, errors: &
     }
 }
 
-/// Labels of an object, of a template, of a selector.
+/// Validates the labels of an object, a template or a selector.
 pub fn labels(labels: &At, errors: &mut Errors) {
     labels_as(labels, labels, errors);
 }
 
-/// Labels that are reported elsewhere: upstream leaves `metadata` out of the path in templates.
-pub(crate) fn labels_as(labels: &At, shown: &At, errors: &mut Errors) {
+/// Validates labels and reports errors at another path: upstream omits `metadata` in templates.
+pub fn labels_as(labels: &At, shown: &At, errors: &mut Errors) {
     for (key, value) in labels.entries() {
         for wrong in names::qualified_name(key) {
             errors.invalid_value(shown, key, &wrong);
@@ -157,10 +156,10 @@ pub fn annotations(annotations: &At, errors: &mut Errors) {
     annotations_as(annotations, annotations, errors);
 }
 
-pub(crate) fn annotations_as(annotations: &At, shown: &At, errors: &mut Errors) {
+pub fn annotations_as(annotations: &At, shown: &At, errors: &mut Errors) {
     let mut size = 0;
     for (key, value) in annotations.entries() {
-        // Upper case is allowed in the prefix too.
+        // The prefix may have upper case as well.
         for wrong in names::qualified_name(&key.to_lowercase()) {
             errors.invalid_value(shown, key, &wrong);
         }
@@ -171,14 +170,14 @@ pub(crate) fn annotations_as(annotations: &At, shown: &At, errors: &mut Errors) 
     }
 }
 
-///
+/// Owner references are complete, and at most one of them is the controller.
 fn owner_references(owners: &At, errors: &mut Errors) {
     let mut controller: Option<String> = None;
     for owner in owners.items() {
         let version = owner.field("apiVersion").text();
-        let mut empty = |field: &str, said: &str| {
+        let mut empty = |field: &str, detail: &str| {
             let path = format!("{}.{field}", owners.path());
-            errors.push(Wrong::Invalid, path, Some(&"".into()), said);
+            errors.push(Wrong::Invalid, path, Some(&"".into()), detail);
         };
         if version.is_empty() {
             empty("apiVersion", "version must not be empty");
@@ -296,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_74_metadata_is_checked_in_upstreams_words() {
+    fn a_74_metadata_errors_have_upstreams_messages() {
         let none: [&str; 0] = [];
         assert_eq!(on_create(json!({"name": "a", "namespace": "b"})), none);
         assert_eq!(
@@ -319,36 +318,36 @@ mod tests {
     #[test]
     fn a_73_owners_are_complete_and_at_most_one_controls() {
         let owner = |name| json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": "u", "controller": true});
-        let said = on_create(
+        let messages = on_create(
             json!({"name": "a", "namespace": "b", "ownerReferences": [owner("x"), owner("y")]}),
         );
-        assert_eq!(said.len(), 1);
-        assert!(said[0].ends_with("Only one reference can have Controller set to true. Found \"true\" in references for Pod/x and Pod/y"), "{said:?}");
-        let said = on_create(json!({"name": "a", "namespace": "b", "ownerReferences": [{}]}));
-        assert_eq!(said.len(), 4);
+        assert_eq!(messages.len(), 1);
+        assert!(messages[0].ends_with("Only one reference can have Controller set to true. Found \"true\" in references for Pod/x and Pod/y"), "{messages:?}");
+        let messages = on_create(json!({"name": "a", "namespace": "b", "ownerReferences": [{}]}));
+        assert_eq!(messages.len(), 4);
         assert_eq!(
-            said[0],
+            messages[0],
             "metadata.ownerReferences.apiVersion: Invalid value: \"\": version must not be empty"
         );
     }
 
     #[test]
-    fn a_68_no_finalizer_is_added_to_what_is_going() {
-        let going = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
-        let mut late = going.clone();
+    fn a_68_no_finalizer_is_added_during_deletion() {
+        let deleting = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
+        let mut late = deleting.clone();
         late["finalizers"] = json!(["example.com/late"]);
-        let said = "metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{\"example.com/late\"}";
-        assert_eq!(on_update(late, going), [said, said]);
+        let message = "metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{\"example.com/late\"}";
+        assert_eq!(on_update(late, deleting), [message, message]);
     }
 
     #[test]
     fn a_74_finalizers_have_a_domain() {
-        let said = "metadata.finalizers[0]: Invalid value: \"nodomain\": name is neither a standard finalizer name nor is it fully qualified";
-        assert_eq!(on_update(json!({"finalizers": ["nodomain"]}), json!({})), [said, said]);
+        let message = "metadata.finalizers[0]: Invalid value: \"nodomain\": name is neither a standard finalizer name nor is it fully qualified";
+        assert_eq!(on_update(json!({"finalizers": ["nodomain"]}), json!({})), [message, message]);
     }
 
     #[test]
-    fn nothing_and_emptiness_are_the_same() {
+    fn absent_and_empty_values_are_the_same() {
         let same = |a: Value, b: Value| same(Some(&a), Some(&b));
         assert!(same(json!({"a": [], "b": {}, "c": null}), json!({})));
         assert!(same(json!({"a": {"b": ""}}), json!({})));

@@ -1,9 +1,7 @@
-//! Which texts are names: DNS labels, qualified names, label values, keys, ports.
+//! Validation of names: DNS labels, qualified names, label values, keys, ports.
 //!
-//! Every check answers with what is wrong, one sentence per fault, in upstream's words (A-74, A-75);
-//! an empty answer means the text is fine. Where the fault is reported is the caller's business.
-
-use crate::rules::NameRule;
+//! Every check returns its errors as upstream's messages (A-74, A-75); an empty list means that the name
+//! is valid. The caller adds the path.
 
 const LABEL_MAX: usize = 63;
 const SUBDOMAIN_MAX: usize = 253;
@@ -14,7 +12,20 @@ const SUBDOMAIN_FORM: &str = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9
 const QUALIFIED: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
 const QUALIFIED_FORM: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
 
-/// What is wrong with an object's name under its kind's rule (A-75).
+/// Which names a kind's objects may have (A-75).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NameRule {
+    /// DNS-1123 subdomain, at most 253 characters.
+    Subdomain,
+    /// DNS-1123 label, at most 63 characters.
+    Label,
+    /// Anything that fits into one path segment.
+    PathSegment,
+    /// The kind's `validate` function checks metadata.name itself (CRD, APIService, IPAddress, CronJob).
+    Own,
+}
+
+/// The errors of an object's name under its kind's rule (A-75).
 pub fn object_name(rule: NameRule, name: &str) -> Vec<String> {
     match rule {
         NameRule::Subdomain => dns1123_subdomain(name),
@@ -24,7 +35,7 @@ pub fn object_name(rule: NameRule, name: &str) -> Vec<String> {
     }
 }
 
-/// The same for `generateName`: a dash at the end is fine, since more will follow.
+/// The same for `generateName`: it may end with a dash, because a suffix follows.
 pub fn object_name_prefix(rule: NameRule, prefix: &str) -> Vec<String> {
     if rule == NameRule::PathSegment {
         return path_segment_prefix(prefix);
@@ -150,7 +161,7 @@ pub fn label_value(value: &str) -> Vec<String> {
     wrong
 }
 
-/// What can stand as one segment of a URL path: the floor for every kind (A-75).
+/// One segment of a URL path: every name must be one (A-75).
 pub fn path_segment(value: &str) -> Vec<String> {
     if value == "." || value == ".." {
         return vec![format!("may not be '{value}'")];
@@ -166,7 +177,7 @@ fn path_segment_prefix(value: &str) -> Vec<String> {
         .collect()
 }
 
-/// Names of environment variables: anything printable but `=`.
+/// Names of environment variables: printable ASCII without `=`.
 pub fn env_var_name(value: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if value.is_empty() {
@@ -197,7 +208,7 @@ pub fn config_map_key(value: &str) -> Vec<String> {
     wrong
 }
 
-/// IANA service names, as ports carry them.
+/// IANA service names, used as names of ports.
 pub fn port_name(value: &str) -> Vec<String> {
     let mut wrong = too_long(value, PORT_NAME_MAX);
     if value.is_empty() || !value.bytes().all(|c| lower_alnum(c) || c == b'-') {
@@ -257,13 +268,16 @@ pub fn percent(value: &str) -> Vec<String> {
     )]
 }
 
-/// The sentence upstream makes of a pattern that was not met.
-pub fn form(said: &str, pattern: &str, examples: &[&str]) -> String {
+/// Upstream's message for a text that does not match a pattern.
+pub fn form(description: &str, pattern: &str, examples: &[&str]) -> String {
     if examples.is_empty() {
-        return format!("{said} (regex used for validation is '{pattern}')");
+        return format!("{description} (regex used for validation is '{pattern}')");
     }
     let examples: Vec<String> = examples.iter().map(|e| format!("'{e}', ")).collect();
-    format!("{said} (e.g. {}regex used for validation is '{pattern}')", examples.join(" or "))
+    format!(
+        "{description} (e.g. {}regex used for validation is '{pattern}')",
+        examples.join(" or ")
+    )
 }
 
 pub fn too_long(value: &str, max: usize) -> Vec<String> {
@@ -309,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_75_names_are_told_from_what_only_looks_like_one() {
+    fn a_75_valid_names_pass_and_invalid_names_fail() {
         type Check = fn(&str) -> Vec<String>;
         let table: &[(Check, &[&str], &[&str])] = &[
             (dns1123_label, &["a", "0", "a-b", "9-9"], &["", "-a", "a-", "A", "a.b", "a_b", "é"]),
@@ -334,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_75_faults_are_told_in_upstreams_words() {
+    fn a_75_errors_have_upstreams_messages() {
         assert_eq!(dns1123_label("a.b"), ["must not contain dots"]);
         assert_eq!(
             dns1123_label("Bad_Name"),
@@ -347,7 +361,6 @@ mod tests {
         assert_eq!(port_number(70000), ["must be between 1 and 65535, inclusive"]);
     }
 
-    /// A-61
     #[test]
     fn a_61_a_prefix_may_end_with_a_dash() {
         assert!(object_name_prefix(NameRule::Subdomain, "gen-").is_empty());

@@ -1,14 +1,14 @@
-//! Amounts of things: `500m` of a CPU, `1Gi` of memory.
+//! Amounts of resources: `500m` of a CPU, `1Gi` of memory.
 //!
-//! A quantity is a number with a suffix that says in which family it is written (binary, decimal,
-//! exponent). Its canonical text is the shortest in its family without a fraction, as upstream
-//! writes it; the API stores and returns nothing else. Not here: which resources there are.
+//! A quantity is a number with a suffix, which belongs to a format (binary, decimal, exponent). Its
+//! canonical text is the shortest in its format without a fraction, as in upstream; the API stores and
+//! returns only canonical text. Not here: which resources there are.
 
 use serde_json::Value;
 use std::cmp::Ordering;
 use std::fmt;
 
-/// How a quantity is written, kept through arithmetic.
+/// The format of a quantity; arithmetic keeps it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// `Ki`, `Mi`, `Gi`, …
@@ -19,7 +19,7 @@ pub enum Format {
     Exponent,
 }
 
-/// An exact number of nanos (nothing finer exists) and how it is written.
+/// An exact number of nanos (the smallest unit) and the format.
 #[derive(Debug, Clone, Copy)]
 pub struct Quantity {
     nanos: i128,
@@ -92,7 +92,7 @@ impl Quantity {
         clamp(round_up(self.nanos, NANOS / 1000))
     }
 
-    /// Rounded up to thousandths: nothing finer is kept in resource lists.
+    /// Rounded up to thousandths, the precision of resource lists.
     pub fn rounded_to_milli(self) -> Quantity {
         let milli = NANOS / 1000;
         Quantity { nanos: round_up(self.nanos, milli) * milli, ..self }
@@ -112,7 +112,7 @@ impl Quantity {
     }
 }
 
-/// Sums and differences are written as the first of the two is, unless it is nothing.
+/// A sum or difference has the format of the first operand, unless that is zero.
 impl std::ops::Add for Quantity {
     type Output = Quantity;
 
@@ -158,7 +158,7 @@ impl fmt::Display for Quantity {
             return f.write_str("0");
         }
         match self.format {
-            // Less than 1Ki, or a fraction: written in decimal instead.
+            // Less than 1Ki, or a fraction: written in decimal format instead.
             Format::Binary if self.nanos.abs() >= 1024 * NANOS && self.is_whole() => {
                 let mut amount = self.nanos / NANOS;
                 let mut suffix = 0;
@@ -193,8 +193,8 @@ impl Quantity {
     }
 }
 
-/// Rewrites every quantity of a resource list (`requests`, `capacity`, `hard`, …) canonically and rounds it up
-/// to thousandths. What does not parse is left for the decoder to refuse.
+/// Rewrites every quantity of a resource list (`requests`, `capacity`, `hard`, …) in canonical form and rounds
+/// it up to thousandths. Leaves invalid quantities to the decoder, which rejects them.
 pub fn canonicalize_list(list: Option<&mut Value>) {
     for value in list.and_then(Value::as_object_mut).into_iter().flat_map(|map| map.values_mut()) {
         if let Some(quantity) = Quantity::from_value(value) {
@@ -203,7 +203,7 @@ pub fn canonicalize_list(list: Option<&mut Value>) {
     }
 }
 
-/// Rewrites a single quantity canonically, if it is one.
+/// Rewrites a quantity in canonical form, if it is valid.
 pub fn canonicalize(value: Option<&mut Value>) {
     if let Some(value) = value
         && let Some(quantity) = Quantity::from_value(value)
@@ -226,7 +226,7 @@ const DECIMAL: &[(&str, i32)] = &[
     ("E", 18),
 ];
 
-/// What a suffix multiplies by.
+/// The factor of a suffix.
 enum Scale {
     Ten(i32),
     Two(u32),
@@ -280,14 +280,14 @@ fn scaled(number: i128, point: i32, binary: i128, mut lost: bool) -> i128 {
     let Some(divisor) = 10_i128.checked_pow(point.unsigned_abs()) else {
         return 1;
     };
-    // Whole part and rest apart, so that the binary factor never overflows what still fits.
+    // Whole part and remainder separately, so that the binary factor does not overflow.
     let (quotient, rest) = (number / divisor, number % divisor);
     let Some(whole) = quotient.checked_mul(binary) else {
         return MAX_NANOS;
     };
     let (part, rest) = match rest.checked_mul(binary) {
         Some(product) => (product / divisor, product % divisor),
-        // So long a fraction that a few of its digits can go.
+        // The fraction is so long that its last digits do not matter.
         None => {
             let coarse = divisor / 1_000_000_000;
             let product = (rest / 1_000_000_000).saturating_mul(binary);
@@ -327,7 +327,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    ///
     #[test]
     fn a_147_quantities_are_written_canonically() {
         for (given, canonical) in [
@@ -366,8 +365,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quantity_is_refused_in_upstreams_words() {
-        for (given, said) in [
+    fn invalid_quantities_are_rejected_with_upstreams_messages() {
+        for (given, message) in [
             ("lots", NOT_A_QUANTITY),
             ("", NOT_A_QUANTITY),
             ("-", NOT_A_QUANTITY),
@@ -379,7 +378,7 @@ mod tests {
             ("1K", NO_SUCH_SUFFIX),
             ("1e", NO_SUCH_SUFFIX),
         ] {
-            assert_eq!(Quantity::parse(given).unwrap_err(), said, "{given}");
+            assert_eq!(Quantity::parse(given).unwrap_err(), message, "{given}");
         }
     }
 
@@ -391,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_and_differences_keep_the_way_of_writing() {
+    fn sums_and_differences_keep_the_format() {
         let q = |text| Quantity::parse(text).unwrap();
         assert_eq!((q("1Gi") + q("1024Mi")).to_string(), "2Gi");
         assert_eq!((q("1") - q("250m")).to_string(), "750m");
@@ -401,7 +400,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in "[-+]?[0-9.]{0,45}[eEinumkKMGTP]{0,2}[-+]?[0-9]{0,6}") {
+        fn random_text_does_not_panic(text in "[-+]?[0-9.]{0,45}[eEinumkKMGTP]{0,2}[-+]?[0-9]{0,6}") {
             let _ = Quantity::parse(&text).map(|q| q.to_string());
         }
 

@@ -1,13 +1,12 @@
-//! What quotas count: which resources an object uses, how much of them, and which quotas it is meant
-//! for (A-157, C-157, C-158). The server asks before it lets an object in, a controller counts anew.
+//! What ResourceQuotas count: which resources an object uses, how much of them, and which quotas apply to it
+//! (A-157, C-157, C-158). The server checks quotas on admission, a controller recalculates usage.
 
-pub mod pods;
 pub mod scope;
 pub mod usage;
 
 use crate::Kind;
 
-/// The kind of a counted object, as quotas know it.
+/// The kind of a counted object.
 #[derive(Debug, Clone, Copy)]
 pub struct Counted<'a> {
     pub group: &'a str,

@@ -1,7 +1,7 @@
-//! Label and field selectors: which objects a request means.
+//! Label and field selectors: which objects a request selects.
 //!
-//! Parsing, matching and printing follow upstream to the letter, error texts included: clients
-//! show them to people. Which fields a kind can be selected by is in `rules`.
+//! Parsing, matching, printing and error messages follow upstream to the letter: clients show them to
+//! users. The selectable fields of each kind are in the crate `rules`.
 
 mod field;
 mod label;

@@ -1,4 +1,4 @@
-//! `metav1.Status`: how the API says what went wrong (A-91).
+//! `metav1.Status`: the form of the API's error answers (A-91).
 
 use crate::field::Errors;
 use serde::{Deserialize, Serialize};
@@ -96,14 +96,14 @@ impl Status {
 
     /// 422: `kind` is the Kind, `group` empty for core (A-92).
     pub fn invalid(kind: &str, group: &str, name: &str, errors: Errors) -> Self {
-        // The message says a thing once, even where two checks found it (upstream's aggregate).
-        let mut said: Vec<String> = Vec::new();
+        // The message lists each error once, even if two checks found it (upstream's aggregate).
+        let mut messages: Vec<String> = Vec::new();
         for error in errors.iter().map(ToString::to_string) {
-            if !said.contains(&error) {
-                said.push(error);
+            if !messages.contains(&error) {
+                messages.push(error);
             }
         }
-        let said = match said.as_slice() {
+        let message = match messages.as_slice() {
             [one] => one.clone(),
             many => format!("[{}]", many.join(", ")),
         };
@@ -116,7 +116,7 @@ impl Status {
                 field: error.field,
             })
             .collect();
-        Status::failure(422, "Invalid", format!("{kind_group} \"{name}\" is invalid: {said}"))
+        Status::failure(422, "Invalid", format!("{kind_group} \"{name}\" is invalid: {message}"))
             .with_details(Details {
                 name: name.into(),
                 group: group.into(),
@@ -126,11 +126,41 @@ impl Status {
             })
     }
 
-    /// The JSON a client sees, with kind and apiVersion.
+    /// The JSON for clients. Some clients compare it byte for byte, so the fields are in upstream's order.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Whole<'a> {
+            kind: &'static str,
+            api_version: &'static str,
+            #[serde(flatten)]
+            status: &'a Status,
+        }
+        let whole = Whole { kind: "Status", api_version: "v1", status: self };
+        serde_json::to_vec(&whole).expect("a Status is plain data")
+    }
+
+    /// The JSON for clients, with kind and apiVersion.
     pub fn to_json(&self) -> serde_json::Value {
         let mut json = serde_json::to_value(self).expect("a Status is plain data");
         json["kind"] = "Status".into();
         json["apiVersion"] = "v1".into();
         json
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_91_the_fields_of_a_status_are_in_upstreams_order() {
+        let status = Status::failure(404, "NotFound", "pods \"a\" not found")
+            .with_details(Details { name: "a".into(), kind: "pods".into(), ..Details::default() });
+        let text = String::from_utf8(status.to_bytes()).unwrap();
+        let expected = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"pods \"a\" not found","reason":"NotFound","details":{"name":"a","kind":"pods"},"code":404}"#;
+        assert_eq!(text, expected);
+        let read: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, status.to_json());
     }
 }

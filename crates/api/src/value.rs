@@ -1,14 +1,14 @@
-//! Small, safe steps through JSON objects for code that changes them.
+//! Access to fields of JSON objects for code that changes them.
 //!
-//! Reading goes through [`crate::At`], which also knows the path. Here is what defaulting and the
-//! like need: reach a field, make it if it is absent, set it only if it is unset.
+//! Validation uses [`crate::At`], which also knows the path. These methods are for defaulting and similar
+//! code: get a field, create it if it is absent, set it only if it is unset.
 
 use serde_json::{Map, Value};
 
 pub trait ValueExt {
-    /// The object's map, turning null (or anything that is not an object) into an empty one.
+    /// The object's map; replaces null (or anything that is not an object) by an empty object first.
     fn map(&mut self) -> &mut Map<String, Value>;
-    /// The field as an object, made if absent.
+    /// The field as an object, created if absent.
     fn object(&mut self, field: &str) -> &mut Value;
     /// Sets the field unless it already has a value other than null.
     fn set_default(&mut self, field: &str, value: impl Into<Value>);
@@ -17,7 +17,7 @@ pub trait ValueExt {
     fn remove(&mut self, field: &str) -> Option<Value>;
     /// The string at a path of fields, or "".
     fn text(&self, path: &[&str]) -> &str;
-    /// The value at a path of fields, if there and not null.
+    /// The value at a path of fields, if it is present and not null.
     fn at(&self, path: &[&str]) -> Option<&Value>;
 }
 

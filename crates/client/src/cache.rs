@@ -1,44 +1,46 @@
-//! The objects of one kind, kept as they are on the server, to be read without asking it.
+//! A local copy of all objects of one kind, kept up to date by a watch.
 //!
 //!     list ──▶ replace ─┐
 //!       ▲               ├─▶ contents ──▶ get, list, by_index
 //!     410 ◀── watch ────┘       └──────▶ listeners: queues and subscriptions
 //!
-//! `cache/contents.rs` holds objects and indexes and says what changed; `cache/follow.rs` lists and
-//! watches; `cache/changes.rs` tells those who want to know. Objects are shared, never copied.
+//! `cache/contents.rs` holds objects and indexes and computes changes; `cache/reflector.rs` lists and watches;
+//! `cache/changes.rs` notifies listeners. Objects are shared, never copied.
 //!
-//! Only this file knows the Rust type of the kind. Behind it objects are `dyn AnyObject`, so that following
-//! and indexing is compiled once, not once per kind.
+//! Only this file knows the Rust type of the kind. Elsewhere objects are `dyn AnyObject`, so that the code is
+//! compiled once, not once per kind.
 
 mod changes;
 mod contents;
 mod event;
-mod follow;
+mod reflector;
+mod undecodable;
 
 pub use changes::Changes;
+pub use undecodable::metrics;
 
-use crate::object::{AnyObject, known, known_ref, version_number};
+use crate::object::{AnyObject, downcast, downcast_ref, version_number};
 use crate::queue::Key;
 use crate::read::Selection;
 use crate::{Client, Object, ObjectKey, Queue};
 use changes::Listeners;
 use contents::Contents;
-use follow::Followed;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use reflector::WatchTarget;
 use std::marker::PhantomData;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use undecodable::Identity;
 
-/// How long [`Cache::caught_up_with`] waits at most. A watch is behind by milliseconds; if it is
-/// behind by more than this, it is broken, and whoever waits does better to go on and try again.
+/// How long [`Cache::caught_up_with`] waits at most. A watch normally lags by milliseconds. If it lags by more than
+/// this, it is broken, and the caller should continue and retry later.
 const CATCH_UP_MAX: Duration = Duration::from_secs(5);
 
-/// A handle on a cache. Cheap to clone. Following ends when the last handle is dropped.
+/// A handle on a cache. Cheap to clone. The watch ends when the last handle is dropped.
 pub struct Cache<K: Object> {
     shared: Arc<Shared>,
-    _follower: Arc<Follower>,
+    _reflector: Arc<ReflectorTask>,
     kind: PhantomData<fn() -> K>,
 }
 
@@ -51,13 +53,13 @@ struct Shared {
 /// How far the cache has come.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Progress {
-    /// The first list is in.
+    /// The first list is complete.
     synced: bool,
-    /// Everything up to here has been seen.
+    /// The cache has processed all changes up to this resource version.
     version: Option<u64>,
 }
 
-/// What to keep, and how it is looked up. See [`Cache::builder`].
+/// Configures which objects a cache holds and its indexes. See [`Cache::builder`].
 pub struct CacheBuilder<K: Object> {
     client: Client,
     kind: K::DynamicType,
@@ -66,15 +68,15 @@ pub struct CacheBuilder<K: Object> {
     contents: Contents,
 }
 
-struct Follower(JoinHandle<()>);
+struct ReflectorTask(JoinHandle<()>);
 
-impl Follower {
-    fn start(client: Client, followed: Followed, shared: Arc<Shared>) -> Follower {
-        Follower(tokio::spawn(follow::follow(client, followed, shared)))
+impl ReflectorTask {
+    fn start(client: Client, followed: WatchTarget, shared: Arc<Shared>) -> ReflectorTask {
+        ReflectorTask(tokio::spawn(reflector::run(client, followed, shared)))
     }
 }
 
-impl Drop for Follower {
+impl Drop for ReflectorTask {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -101,33 +103,33 @@ impl<K: Object> CacheBuilder<K> {
         self
     }
 
-    /// Asks for metadata only; `K` is a `PartialObjectMeta` then.
+    /// Requests only metadata; `K` must be a [`crate::PartialObject`].
     pub fn metadata_only(mut self) -> Self {
         self.metadata_only = true;
         self
     }
 
-    /// Objects can be looked up by whatever `keys` returns for them: see [`Cache::by_index`].
+    /// Adds an index: [`Cache::by_index`] finds objects by the strings that `keys` returns for them.
     pub fn index(
         mut self,
         name: &'static str,
         keys: impl Fn(&K) -> Vec<String> + Send + Sync + 'static,
     ) -> Self {
-        self.contents.add_index(name, Box::new(move |object| keys(known_ref(object))));
+        self.contents.add_index(name, Box::new(move |object| keys(downcast_ref(object))));
         self
     }
 
-    /// Begins to follow. Needs a tokio runtime.
+    /// Starts the cache. Needs a tokio runtime.
     pub fn start(self) -> Cache<K> {
-        let followed = Followed::new::<K>(&self.kind, self.which, self.metadata_only);
+        let followed = WatchTarget::new::<K>(&self.kind, self.which, self.metadata_only);
         let shared = Shared::new(self.contents);
-        let follower = Follower::start(self.client, followed, shared.clone());
-        Cache { shared, _follower: Arc::new(follower), kind: PhantomData }
+        let follower = ReflectorTask::start(self.client, followed, shared.clone());
+        Cache { shared, _reflector: Arc::new(follower), kind: PhantomData }
     }
 }
 
 impl<K: Object<DynamicType = ()>> Cache<K> {
-    /// All objects of the kind, in all namespaces, as they change.
+    /// Starts a cache of all objects of the kind, in all namespaces.
     pub fn start(client: &Client) -> Cache<K> {
         Cache::builder(client).start()
     }
@@ -138,7 +140,7 @@ impl<K: Object<DynamicType = ()>> Cache<K> {
 }
 
 impl<K: Object> Cache<K> {
-    /// As [`Cache::builder`], for a kind known at run time only.
+    /// As [`Cache::builder`], for a kind known only at run time.
     pub fn builder_of(client: &Client, kind: K::DynamicType) -> CacheBuilder<K> {
         CacheBuilder {
             client: client.clone(),
@@ -149,7 +151,7 @@ impl<K: Object> Cache<K> {
         }
     }
 
-    /// Returns once the first list is in. Until then there is nothing in the cache.
+    /// Waits until the first list is complete. Until then the cache is empty.
     pub async fn synced(&self) {
         self.shared.synced().await;
     }
@@ -158,8 +160,8 @@ impl<K: Object> Cache<K> {
         self.shared.progress.borrow().synced
     }
 
-    /// Waits until the cache has seen what was written as `version`, so that a reconcile that follows
-    /// its own writes does not do them twice. False if it took too long, or the version is none.
+    /// Waits until the cache has received the write with resource version `version`, so that the next reconcile does
+    /// not repeat it. False if that took too long or `version` is not a number.
     pub async fn caught_up_with(&self, version: &str) -> bool {
         match version_number(version) {
             Some(version) => self.shared.reached(version).await,
@@ -167,7 +169,7 @@ impl<K: Object> Cache<K> {
         }
     }
 
-    /// As [`Cache::caught_up_with`], for all of these, as they were answered by a write.
+    /// As [`Cache::caught_up_with`], for all objects that writes returned.
     pub async fn caught_up_with_all<'a>(&self, written: impl IntoIterator<Item = &'a K>) -> bool {
         let versions = written
             .into_iter()
@@ -178,32 +180,32 @@ impl<K: Object> Cache<K> {
         }
     }
 
-    /// As [`Cache::caught_up_with`], after a delete: until each of these is gone or going. Otherwise
-    /// a reconcile would count them as living, and might choose others to delete as well.
+    /// As [`Cache::caught_up_with`], after deletes: waits until the cache no longer has the objects, or has their
+    /// deletion timestamps. Otherwise the next reconcile would count them and might delete others as well.
     pub async fn caught_up_with_deletes(&self, deleted: &[Arc<K>]) -> bool {
         let deleted = deleted.iter().map(|object| object.clone() as Arc<dyn AnyObject>).collect();
-        self.shared.lost_all_of(deleted).await
+        self.shared.deleted_all(deleted).await
     }
 
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
-        self.read(|contents| contents.get(key)).map(known)
+        self.read(|contents| contents.get(key)).map(downcast)
     }
 
-    /// Ordered by namespace and name, as everything that returns several.
+    /// All objects, sorted by namespace and name, like all methods that return several.
     pub fn list(&self) -> Vec<Arc<K>> {
-        all_known(self.shared.all())
+        downcast_all(self.shared.all())
     }
 
     pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
-        all_known(self.read(|contents| contents.in_namespace(namespace).cloned().collect()))
+        downcast_all(self.read(|contents| contents.in_namespace(namespace).cloned().collect()))
     }
 
-    /// Whether there is anything in the namespace. Costs the same however much it is.
+    /// Whether the namespace has any object. Takes constant time.
     pub fn any_in_namespace(&self, namespace: &str) -> bool {
         self.read(|contents| contents.in_namespace(namespace).next().is_some())
     }
 
-    /// Those whose controller is `owner`: the very one, by uid.
+    /// The objects whose controller is `owner`, compared by UID.
     pub fn controlled_by<O: kube::Resource>(&self, owner: &O) -> Vec<Arc<K>> {
         let uid = owner.meta().uid.as_deref().unwrap_or_default();
         self.controlled_by_uid(uid)
@@ -213,12 +215,12 @@ impl<K: Object> Cache<K> {
         self.by_index(contents::CONTROLLER, uid)
     }
 
-    /// Those for which the index `name` has `key`. There is nothing in an index that was not made.
+    /// The objects under `key` in the index `name`. An index that does not exist is empty.
     pub fn by_index(&self, name: &'static str, key: &str) -> Vec<Arc<K>> {
-        all_known(self.read(|contents| contents.by_index(name, key)))
+        downcast_all(self.read(|contents| contents.by_index(name, key)))
     }
 
-    /// How many [`Cache::by_index`] would return.
+    /// The number of objects that [`Cache::by_index`] would return.
     pub fn count(&self, name: &'static str, key: &str) -> usize {
         self.read(|contents| contents.count(name, key))
     }
@@ -231,20 +233,18 @@ impl<K: Object> Cache<K> {
         self.len() == 0
     }
 
-    /// The keys of what changes from now on, beginning with all that is there. A key that changes
-    /// several times before it is taken comes once.
+    /// Returns the keys of all present objects, then the keys of objects as they change. A key that changes several
+    /// times before the subscriber reads it comes once.
     pub fn subscribe(&self) -> Changes {
         let (changes, sender) = changes::channel();
-        let tell = move |key: &ObjectKey, _: Option<&K>, _: Option<&K>| sender.send(key);
-        self.listen(tell);
+        self.listen(move |key, _, _| sender.send(key));
         changes
     }
 
-    /// Adds to `queue` whatever `keys` returns for an object that comes, changes or goes; when it
-    /// changes, for what it was and for what it is. Begins with all that is there.
+    /// Adds to `queue` the keys that `keys` returns for each object that is added, changed or deleted; for a changed
+    /// object, those of the old and of the new version. Starts with all present objects.
     ///
-    /// `keys` may read caches, also this one. It is called on the task that follows the server, so
-    /// it must be quick.
+    /// `keys` may read caches, including this one. The reflector task calls it, so it must be fast.
     pub fn feed<Q: Key>(
         &self,
         queue: &Queue<Q>,
@@ -259,8 +259,8 @@ impl<K: Object> Cache<K> {
         });
     }
 
-    /// As [`Cache::feed`], but each key only after `delay`: for objects that others may write as well, so
-    /// that two who do not agree do not answer each other as fast as they can.
+    /// As [`Cache::feed`], but adds each key only after `delay`. For objects that users or other controllers also
+    /// write, so that two writers that disagree do not overwrite each other in a tight loop.
     pub fn feed_after<Q: Key>(
         &self,
         queue: &Queue<Q>,
@@ -276,13 +276,13 @@ impl<K: Object> Cache<K> {
         });
     }
 
-    /// Adds the key of every object that comes, changes or goes to `queue`.
+    /// Adds the key of every object that is added, changed or deleted to `queue`.
     pub fn feed_keys(&self, queue: &Queue<ObjectKey>) {
         self.feed(queue, |object| vec![ObjectKey::of(object)]);
     }
 
-    /// As [`Cache::feed`], for keys that depend on what changed: `keys` is given what was and what
-    /// is. Not for deciding what to do: a reconcile is never told what changed.
+    /// As [`Cache::feed`], for keys that depend on the change: `keys` gets the old and the new version. It decides
+    /// only which keys to reconcile; the reconcile itself never learns what changed.
     pub fn feed_changes<Q: Key>(
         &self,
         queue: &Queue<Q>,
@@ -302,7 +302,7 @@ impl<K: Object> Cache<K> {
         let listener = move |key: &ObjectKey,
                              before: Option<&dyn AnyObject>,
                              after: Option<&dyn AnyObject>| {
-            listener(key, before.map(known_ref), after.map(known_ref))
+            listener(key, before.map(downcast_ref), after.map(downcast_ref))
         };
         self.shared.listeners.add(Box::new(listener), || self.shared.all());
     }
@@ -312,8 +312,8 @@ impl<K: Object> Cache<K> {
     }
 }
 
-fn all_known<K: Object>(objects: Vec<Arc<dyn AnyObject>>) -> Vec<Arc<K>> {
-    objects.into_iter().map(known).collect()
+fn downcast_all<K: Object>(objects: Vec<Arc<dyn AnyObject>>) -> Vec<Arc<K>> {
+    objects.into_iter().map(downcast).collect()
 }
 
 impl Shared {
@@ -342,25 +342,31 @@ impl Shared {
     /// False if it took too long.
     async fn reached(&self, version: u64) -> bool {
         let mut progress = self.progress.subscribe();
-        let seen = progress.wait_for(|progress| progress.version >= Some(version));
-        matches!(tokio::time::timeout(CATCH_UP_MAX, seen).await, Ok(Ok(_)))
+        let reached = progress.wait_for(|progress| progress.version >= Some(version));
+        matches!(tokio::time::timeout(CATCH_UP_MAX, reached).await, Ok(Ok(_)))
     }
 
-    /// Waits until each of these is gone or going. False if it took too long.
-    async fn lost_all_of(&self, deleted: Vec<Arc<dyn AnyObject>>) -> bool {
-        let left = |object: &Arc<dyn AnyObject>| {
-            let key = ObjectKey::named(object.metadata());
+    /// Waits until each of these is deleted or has a deletion timestamp. False if it took too long.
+    async fn deleted_all(&self, deleted: Vec<Arc<dyn AnyObject>>) -> bool {
+        let is_left = |object: &Arc<dyn AnyObject>| {
+            let key = ObjectKey::from_meta(object.metadata());
             self.read(|contents| contents.get(&key)).is_some_and(|now| {
-                let going = now.metadata().deletion_timestamp.is_some();
-                now.metadata().uid == object.metadata().uid && !going
+                let terminating = now.metadata().deletion_timestamp.is_some();
+                now.metadata().uid == object.metadata().uid && !terminating
             })
         };
         let mut progress = self.progress.subscribe();
-        let seen = progress.wait_for(|_| !deleted.iter().any(left));
-        matches!(tokio::time::timeout(CATCH_UP_MAX, seen).await, Ok(Ok(_)))
+        let gone = progress.wait_for(|_| !deleted.iter().any(is_left));
+        matches!(tokio::time::timeout(CATCH_UP_MAX, gone).await, Ok(Ok(_)))
     }
 
-    /// Everything there is, as of `version`.
+    /// The last version of the same object that could be decoded.
+    fn last_decoded(&self, which: &Identity) -> Option<Arc<dyn AnyObject>> {
+        let last = self.read(|contents| contents.get(&which.key()))?;
+        (last.metadata().uid == which.uid).then_some(last)
+    }
+
+    /// Replaces the contents by `objects`, a list at `version`.
     fn replace(&self, objects: Vec<Arc<dyn AnyObject>>, version: &str) {
         self.change(|contents| contents.replace(objects));
         self.advance(version, true);
@@ -371,20 +377,20 @@ impl Shared {
         self.advance(version, false);
     }
 
-    fn remove(&self, object: &ObjectMeta, version: &str) {
-        self.change(|contents| contents.remove(&ObjectKey::named(object)).into_iter().collect());
+    fn remove(&self, key: &ObjectKey, version: &str) {
+        self.change(|contents| contents.remove(key).into_iter().collect());
         self.advance(version, false);
     }
 
     fn change(&self, change: impl FnOnce(&mut Contents) -> Vec<contents::Change>) {
-        self.listeners.tell(|| {
+        self.listeners.notify(|| {
             let mut contents =
                 self.contents.write().unwrap_or_else(|poisoned| poisoned.into_inner());
             change(&mut contents)
         });
     }
 
-    /// Last of all, so that whoever waits for a version finds it in the contents and in the queues.
+    /// Called last, so that a caller that waits for a version finds the change in the contents and in the queues.
     fn advance(&self, version: &str, listed: bool) {
         let version = version_number(version);
         self.progress.send_if_modified(|progress| {
@@ -398,7 +404,11 @@ impl Shared {
 
 impl<K: Object> Clone for Cache<K> {
     fn clone(&self) -> Self {
-        Cache { shared: self.shared.clone(), _follower: self._follower.clone(), kind: PhantomData }
+        Cache {
+            shared: self.shared.clone(),
+            _reflector: self._reflector.clone(),
+            kind: PhantomData,
+        }
     }
 }
 

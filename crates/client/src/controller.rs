@@ -1,7 +1,7 @@
-//! The loop that all controllers share: take a key, reconcile it, and if that failed, later again.
+//! The loop that all controllers share: take a key, reconcile it, and retry later if that fails.
 //!
-//! A reconcile is never told what changed. It observes, decides, acts; it may be called at any time,
-//! for any reason, twice. Never twice at once for one key: the queue sees to that.
+//! A reconcile is never told what changed. It observes, decides and acts, and must be safe to call at any time. The
+//! queue ensures that it never runs twice at once for one key.
 
 use crate::Queue;
 use crate::queue::Key;
@@ -13,12 +13,12 @@ use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::time::Duration;
 
-/// When a key that went well is to be looked at again.
+/// When to reconcile a key again after a success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// When something changes.
+    /// When an object changes.
     Change,
-    /// After this time, or when something changes.
+    /// After this time, or earlier when an object changes.
     After(Duration),
 }
 
@@ -34,11 +34,11 @@ impl From<Option<Duration>> for Next {
     }
 }
 
-/// Reconciles what comes out of `queue`, up to `workers` keys at once, until the queue is shut down
-/// and the last reconcile has ended.
+/// Reconciles the keys of `queue`, up to `workers` at once, until the queue is shut down and the last reconcile has
+/// ended.
 ///
-/// An error is logged and the key retried with back-off. A panic is an error of that one key. What a
-/// reconcile returns may be `()`, an `Option<Duration>`, or a [`Next`].
+/// An error is logged, and the key is retried with backoff. A panic counts as an error of its key. A reconcile may
+/// return `()`, an `Option<Duration>`, or a [`Next`].
 pub async fn run_controller<K, F, R, N, E>(
     name: &str,
     queue: &Queue<K>,
@@ -52,54 +52,53 @@ pub async fn run_controller<K, F, R, N, E>(
     E: Display,
 {
     let reconcile = &reconcile;
-    let turn = |key: K| -> Turn<'_> {
-        // The call itself is in there too, so that its panic is caught as well.
-        let turn = async move {
-            let ended = reconcile(key).await;
-            ended.map(Into::into).map_err(|error| error.to_string())
-        };
-        Box::pin(turn)
+    let boxed = |key: K| -> Reconcile<'_> {
+        // The call itself is inside the future, so that a panic in it is caught too.
+        Box::pin(async move {
+            let result = reconcile(key).await;
+            result.map(Into::into).map_err(|error| error.to_string())
+        })
     };
-    run(name, queue, workers, &turn).await;
+    run(name, queue, workers, &boxed).await;
 }
 
 /// One reconcile. Boxed, so that the loop below is compiled once for all controllers.
-type Turn<'a> = Pin<Box<dyn Future<Output = Result<Next, String>> + Send + 'a>>;
+type Reconcile<'a> = Pin<Box<dyn Future<Output = Result<Next, String>> + Send + 'a>>;
 
 async fn run<'a, K: Key>(
     name: &str,
     queue: &Queue<K>,
     workers: usize,
-    reconcile: &(dyn Fn(K) -> Turn<'a> + Sync),
+    reconcile: &(dyn Fn(K) -> Reconcile<'a> + Sync),
 ) {
     tracing::debug!(controller = name, workers, "started");
-    let turn = |key: K| async move {
-        let ended = AssertUnwindSafe(reconcile(key.clone())).catch_unwind().await;
-        settle(name, queue, key, ended);
+    let process = |key: K| async move {
+        let result = AssertUnwindSafe(reconcile(key.clone())).catch_unwind().await;
+        finish(name, queue, key, result);
     };
-    // Of those under way only who has something to do is looked at, and one waits for the queue, not all.
-    let mut under_way = FuturesUnordered::new();
+    // Polls only those reconciles that were woken, and waits for the queue only once.
+    let mut running = FuturesUnordered::new();
     loop {
         tokio::select! {
             biased;
-            Some(()) = under_way.next() => (),
-            key = queue.get(), if under_way.len() < workers.max(1) => match key {
-                Some(key) => under_way.push(turn(key)),
+            Some(()) = running.next() => (),
+            key = queue.get(), if running.len() < workers.max(1) => match key {
+                Some(key) => running.push(process(key)),
                 None => break,
             },
         }
     }
-    while under_way.next().await.is_some() {}
+    while running.next().await.is_some() {}
     tracing::debug!(controller = name, "stopped");
 }
 
-fn settle<K: Key>(
+fn finish<K: Key>(
     name: &str,
     queue: &Queue<K>,
     key: K,
-    ended: Result<Result<Next, String>, Box<dyn Any + Send>>,
+    result: Result<Result<Next, String>, Box<dyn Any + Send>>,
 ) {
-    match ended {
+    match result {
         Ok(Ok(next)) => {
             queue.forget(&key);
             if let Next::After(delay) = next {
@@ -107,13 +106,13 @@ fn settle<K: Key>(
             }
         }
         Ok(Err(error)) => {
-            let again_in = queue.retry(key.clone());
-            tracing::warn!(controller = name, ?key, %error, ?again_in, "reconcile failed");
+            let retry_in = queue.retry(key.clone());
+            tracing::warn!(controller = name, ?key, %error, ?retry_in, "reconcile failed");
         }
         Err(panic) => {
-            let again_in = queue.retry(key.clone());
+            let retry_in = queue.retry(key.clone());
             let panic = message(panic.as_ref());
-            tracing::error!(controller = name, ?key, panic, ?again_in, "reconcile panicked");
+            tracing::error!(controller = name, ?key, panic, ?retry_in, "reconcile panicked");
         }
     }
     queue.done(&key);
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failing_key_is_tried_until_it_works_and_others_do_not_wait() {
+    async fn a_failing_key_is_retried_without_delaying_others() {
         let queue = Queue::new();
         queue.add(1);
         queue.add(2);
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_panic_stays_with_its_key() {
+    async fn a_panic_affects_only_its_key() {
         let queue = Queue::new();
         queue.add(1);
         queue.add(2);
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn workers_work_at_the_same_time_but_never_on_the_same_key() {
+    async fn workers_reconcile_concurrently() {
         let queue = Queue::new();
         (0..6).for_each(|key| queue.add(key));
         let start = Instant::now();
@@ -196,26 +195,26 @@ mod tests {
         assert_eq!(*last.lock().unwrap() - start, Duration::from_secs(10));
     }
 
-    /// Many wait for answers: one that comes concerns one of them.
+    /// A reconcile that waits for a response is not polled when another one wakes.
     #[tokio::test(start_paused = true)]
-    async fn who_has_nothing_to_do_is_not_looked_at() {
+    async fn waiting_reconciles_are_not_polled() {
         let queue = Queue::new();
         (0..20).for_each(|key| queue.add(key));
-        let looks = AtomicUsize::new(0);
+        let polls = AtomicUsize::new(0);
         run_for(60, &queue, 20, |key| {
             let mut waiting = Box::pin(sleep(Duration::from_secs(1 + u64::from(key))));
-            let looks = &looks;
+            let polls = &polls;
             std::future::poll_fn(move |context| {
-                looks.fetch_add(1, Ordering::Relaxed);
+                polls.fetch_add(1, Ordering::Relaxed);
                 waiting.as_mut().poll(context).map(Ok)
             })
         })
         .await;
-        assert_eq!(looks.load(Ordering::Relaxed), 2 * 20, "one to begin, one to end");
+        assert_eq!(polls.load(Ordering::Relaxed), 2 * 20, "one at the start, one at the end");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_controller_can_be_a_task_of_its_own() {
+    async fn a_controller_can_run_in_a_spawned_task() {
         let queue = Queue::new();
         let controller = tokio::spawn({
             let queue = queue.clone();
@@ -240,15 +239,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_can_ask_to_be_looked_at_again() {
+    async fn a_reconcile_can_request_to_run_again_after_a_delay() {
         let queue = Queue::new();
         queue.add(1);
-        let turns = AtomicUsize::new(0);
+        let reconciles = AtomicUsize::new(0);
         run_for(35, &queue, 2, async |_| {
-            turns.fetch_add(1, Ordering::Relaxed);
+            reconciles.fetch_add(1, Ordering::Relaxed);
             Ok(Some(Duration::from_secs(10)))
         })
         .await;
-        assert_eq!(turns.load(Ordering::Relaxed), 4);
+        assert_eq!(reconciles.load(Ordering::Relaxed), 4);
     }
 }

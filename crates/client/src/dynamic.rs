@@ -1,5 +1,4 @@
-//! Kinds that are known at run time only: which the server has, and what is done to objects of which
-//! nothing but the metadata matters.
+//! Kinds that are known only at run time: discovery, and requests for objects of any kind by their metadata.
 
 use crate::client::decode;
 use crate::read::Selection;
@@ -15,15 +14,14 @@ use serde_json::Value;
 use std::borrow::Cow;
 use typed::Typed;
 
-/// An object of any kind, as far as its life goes: who it is, who owns it, whether it is being
-/// deleted and what holds it. Labels, annotations and field managers are left out, because whoever
-/// keeps outlines keeps one of every object there is.
+/// The metadata of an object of any kind: identity, owners, deletion and finalizers. Labels, annotations and
+/// `managedFields` are left out, because the garbage collector keeps one of these for every object in the cluster.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Outline {
+pub struct PartialObject {
     pub metadata: ObjectMeta,
 }
 
-impl<'de> Deserialize<'de> for Outline {
+impl<'de> Deserialize<'de> for PartialObject {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         struct Whole {
@@ -32,13 +30,13 @@ impl<'de> Deserialize<'de> for Outline {
         }
         let mut metadata = Whole::deserialize(deserializer)?.metadata;
         (metadata.labels, metadata.annotations, metadata.managed_fields) = (None, None, None);
-        Ok(Outline { metadata })
+        Ok(PartialObject { metadata })
     }
 }
 
-typed::codec!(Outline);
+typed::codec!(PartialObject);
 
-impl kube::Resource for Outline {
+impl kube::Resource for PartialObject {
     type DynamicType = ApiResource;
     type Scope = DynamicResourceScope;
 
@@ -67,29 +65,29 @@ impl kube::Resource for Outline {
     }
 }
 
-/// A kind that the server has.
+/// A kind that the server serves.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServedKind {
     pub resource: ApiResource,
     pub namespaced: bool,
     pub verbs: Vec<String>,
     pub subresources: Vec<String>,
-    /// Of several versions of one kind, the server likes this one best.
+    /// The server's preferred version of this kind.
     pub preferred: bool,
 }
 
 impl ServedKind {
-    pub fn can(&self, verb: &str) -> bool {
+    pub fn supports(&self, verb: &str) -> bool {
         self.verbs.iter().any(|known| known == verb)
     }
 }
 
-/// What the server said it has, and where it could not say.
+/// The kinds that the server serves, and the groups whose kinds it could not determine.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Discovery {
     pub kinds: Vec<ServedKind>,
-    /// `group/version` of those that do not answer at the moment.
-    pub silent: Vec<String>,
+    /// `group/version` of aggregated APIs that do not respond at the moment.
+    pub unavailable: Vec<String>,
 }
 
 impl Discovery {
@@ -100,10 +98,10 @@ impl Discovery {
         for version in &group.versions {
             let known = version.version.as_deref().unwrap_or_default();
             if version.freshness.as_deref() == Some("Stale") {
-                self.silent.push(api_version(name, known));
+                self.unavailable.push(api_version(name, known));
             }
             for resource in &version.resources {
-                let Some(mut kind) = served(name, known, resource) else { continue };
+                let Some(mut kind) = served_kind(name, known, resource) else { continue };
                 let plural = resource.resource.as_deref().unwrap_or_default();
                 kind.preferred = !seen.contains(&plural);
                 seen.push(plural);
@@ -113,7 +111,7 @@ impl Discovery {
     }
 }
 
-fn served(group: &str, version: &str, resource: &APIResourceDiscovery) -> Option<ServedKind> {
+fn served_kind(group: &str, version: &str, resource: &APIResourceDiscovery) -> Option<ServedKind> {
     let kind = resource.response_kind.as_ref()?.kind.clone()?;
     let plural = resource.resource.clone()?;
     let names = resource.subresources.iter().filter_map(|sub| sub.subresource.clone());
@@ -137,9 +135,9 @@ fn api_version(group: &str, version: &str) -> String {
 }
 
 impl Client {
-    /// All kinds that the server has now, custom ones too.
+    /// All kinds that the server serves now, including custom resources.
     pub async fn discover(&self) -> Result<Discovery> {
-        let failed = |error| Error::from_kube("discover what the server has".into(), error);
+        let failed = |error| Error::from_kube("discover the kinds of the server".into(), error);
         let core = self.kube().list_core_api_versions_aggregated();
         let groups = self.kube().list_api_groups_aggregated();
         let (core, groups) = futures::try_join!(core, groups).map_err(failed)?;
@@ -149,33 +147,42 @@ impl Client {
     }
 
     /// `None` if there is no such object.
-    pub async fn outline(&self, kind: &ApiResource, key: &ObjectKey) -> Result<Option<Outline>> {
+    pub async fn get_partial(
+        &self,
+        kind: &ApiResource,
+        key: &ObjectKey,
+    ) -> Result<Option<PartialObject>> {
         let doing = || format!("get {} {key}", kind.plural);
-        let found = here(kind, key).get_metadata(key.name(), &GetParams::default());
+        let found = request_at(kind, key).get_metadata(key.name(), &GetParams::default());
         match self.send(&doing, found).await {
             Err(error) if error.is_not_found() => Ok(None),
             found => decode(&doing, &found?).map(Some),
         }
     }
 
-    pub async fn outlines(&self, kind: &ApiResource, which: &Selection) -> Result<Vec<Outline>> {
+    pub async fn list_partial(
+        &self,
+        kind: &ApiResource,
+        which: &Selection,
+    ) -> Result<Vec<PartialObject>> {
         self.list_of(kind, which, true).await
     }
 
     /// A JSON merge patch of an object of any kind.
-    pub async fn patch_outline(
+    pub async fn patch_partial(
         &self,
         kind: &ApiResource,
         key: &ObjectKey,
         patch: &Value,
-    ) -> Result<Outline> {
+    ) -> Result<PartialObject> {
         let doing = || format!("patch {} {key}", kind.plural);
         let patch = Patch::Merge(patch);
-        let request = here(kind, key).patch_metadata(key.name(), &self.patch_params(), &patch);
+        let request =
+            request_at(kind, key).patch_metadata(key.name(), &self.patch_params(), &patch);
         decode(&doing, &self.send(&doing, request).await?)
     }
 
-    /// Whose scale it is, and how many replicas it asks for; `None` if there is no such object.
+    /// The UID of the scaled object and its `spec.replicas`; `None` if there is no such object.
     pub async fn scale_of(
         &self,
         kind: &ApiResource,
@@ -193,11 +200,11 @@ impl Client {
 
     pub async fn scale(&self, kind: &ApiResource, key: &ObjectKey) -> Result<Scale> {
         let doing = || format!("get the scale of {} {key}", kind.plural);
-        let request = here(kind, key).get_subresource("scale", key.name());
+        let request = request_at(kind, key).get_subresource("scale", key.name());
         decode(&doing, &self.send(&doing, request).await?)
     }
 
-    /// A conflict if the object has changed since its scale was read.
+    /// Fails with a conflict if the object has changed since its scale was read.
     pub async fn replace_scale(
         &self,
         kind: &ApiResource,
@@ -206,12 +213,12 @@ impl Client {
     ) -> Result<Scale> {
         let doing = || format!("update the scale of {} {key}", kind.plural);
         let body = sendable(&doing, scale.encode())?;
-        let at = here(kind, key);
-        let request = at.replace_subresource("scale", key.name(), &self.params(), body);
+        let request = request_at(kind, key);
+        let request = request.replace_subresource("scale", key.name(), &self.params(), body);
         decode(&doing, &self.send(&doing, request).await?)
     }
 
-    /// Deletes everything that is selected, as far as the server gets; it may stop at an error.
+    /// Deletes all selected objects. The server may stop at the first error.
     pub async fn delete_collection(
         &self,
         kind: &ApiResource,
@@ -219,15 +226,15 @@ impl Client {
         options: &DeleteOptions,
     ) -> Result<()> {
         let doing = || format!("delete all {}", kind.plural);
-        let place = which.namespace.as_deref();
-        let all = Request::new(<Outline as kube::Resource>::url_path(kind, place));
+        let namespace = which.namespace.as_deref();
+        let all = Request::new(<PartialObject as kube::Resource>::url_path(kind, namespace));
         let request = all.delete_collection(&options.params(), &which.list_params(None));
         self.send(&doing, request).await.map(drop)
     }
 }
 
-fn here(kind: &ApiResource, key: &ObjectKey) -> Request {
-    Request::new(<Outline as kube::Resource>::url_path(kind, key.place()))
+fn request_at(kind: &ApiResource, key: &ObjectKey) -> Request {
+    Request::new(<PartialObject as kube::Resource>::url_path(kind, key.scope()))
 }
 
 #[cfg(test)]
@@ -236,7 +243,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_first_version_of_a_kind_is_preferred_and_silent_ones_are_named() {
+    fn first_version_of_a_kind_is_preferred_and_stale_versions_are_unavailable() {
         let resource = |plural: &str, kind: &str| {
             json!({
                 "resource": plural, "responseKind": { "kind": kind }, "scope": "Namespaced",
@@ -255,20 +262,20 @@ mod tests {
         };
         let kinds: Vec<String> = found.kinds.iter().map(text).collect();
         assert_eq!(kinds, ["g/v2 A true", "g/v1 A false", "g/v1 B true"]);
-        assert_eq!(found.silent, ["g/v0"]);
-        assert!(found.kinds[0].namespaced && found.kinds[0].can("delete"));
-        assert!(!found.kinds[0].can("watch"));
+        assert_eq!(found.unavailable, ["g/v0"]);
+        assert!(found.kinds[0].namespaced && found.kinds[0].supports("delete"));
+        assert!(!found.kinds[0].supports("watch"));
         assert_eq!(found.kinds[0].subresources, ["scale"]);
     }
 
     #[test]
-    fn an_outline_has_no_room_for_labels() {
+    fn partial_objects_keep_no_labels_or_annotations() {
         let whole = json!({ "metadata": {
             "name": "n", "uid": "u", "labels": { "a": "b" }, "annotations": { "a": "b" },
             "managedFields": [{ "manager": "m" }], "finalizers": ["f"],
         }, "spec": { "big": true } });
-        let outline: Outline = typed::from_value(whole).unwrap();
+        let partial: PartialObject = typed::from_value(whole).unwrap();
         let kept = json!({ "metadata": { "name": "n", "uid": "u", "finalizers": ["f"] } });
-        assert_eq!(serde_json::to_value(outline).unwrap(), kept);
+        assert_eq!(serde_json::to_value(partial).unwrap(), kept);
     }
 }

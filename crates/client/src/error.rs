@@ -1,4 +1,4 @@
-//! What can go wrong when the API is asked for something, and what we were asking.
+//! Errors of requests. Each says what the request was for.
 
 use kube::core::Status;
 
@@ -6,23 +6,23 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The server answered, and the answer was no.
+    /// The server answered with an error status.
     #[error("failed to {doing}: {}", status.message)]
     Refused { doing: String, status: Box<Status> },
-    /// There was no answer, or one that cannot be read. It may have been done nevertheless.
+    /// There was no response, or it cannot be read. The server may have done the work nevertheless.
     #[error("failed to {doing}")]
     Unanswered {
         doing: String,
         #[source]
         source: Box<kube::Error>,
     },
-    /// As `Unanswered`, but we stopped waiting.
-    #[error("failed to {doing}: no answer in {} s", crate::client::ANSWER_MAX.as_secs())]
+    /// There was no response in time. The server may have done the work nevertheless.
+    #[error("failed to {doing}: no response within {} s", crate::client::RESPONSE_TIMEOUT.as_secs())]
     Timeout { doing: String },
-    /// The object at hand cannot be sent: it has no name, or does not serialise.
+    /// The request cannot be built: the object has no name or cannot be encoded.
     #[error("failed to {doing}: {why}")]
     Unsendable { doing: String, why: String },
-    #[error("the server's address or credentials cannot be used: {why}")]
+    #[error("cannot use the address or credentials of the API server: {why}")]
     Config { why: String },
 }
 
@@ -34,7 +34,7 @@ impl Error {
         }
     }
 
-    /// What the server said, if it was the server that said no.
+    /// The status that the server answered with; `None` if there was no response.
     pub fn status(&self) -> Option<&Status> {
         match self {
             Error::Refused { status, .. } => Some(status),
@@ -46,7 +46,12 @@ impl Error {
         self.has_reason("NotFound")
     }
 
-    /// Somebody else was faster: the version is old, or the uid is another's. Not `AlreadyExists`.
+    /// The server does not serve this kind. It answers that in plain text, without a reason.
+    pub fn is_not_served(&self) -> bool {
+        self.status().is_some_and(|status| status.code == 404 && status.reason != "NotFound")
+    }
+
+    /// The object has changed, or its UID is not the expected one. Not `AlreadyExists`.
     pub fn is_conflict(&self) -> bool {
         self.has_reason("Conflict")
     }
@@ -55,7 +60,7 @@ impl Error {
         self.has_reason("AlreadyExists")
     }
 
-    /// Not now: the server is busy, or a disruption budget forbids an eviction.
+    /// The server is busy, or a disruption budget forbids an eviction now.
     pub fn is_too_many_requests(&self) -> bool {
         self.has_reason("TooManyRequests")
     }
@@ -68,12 +73,12 @@ impl Error {
         self.has_reason("Invalid")
     }
 
-    /// The request itself is wrong: it will be refused as long as it stays as it is.
+    /// The request itself is wrong; retrying the same request cannot succeed.
     pub fn is_bad_request(&self) -> bool {
         self.has_reason("BadRequest") || self.has_reason("RequestEntityTooLarge")
     }
 
-    /// The namespace goes away and takes no new objects. Trying again is of no use.
+    /// The namespace is being deleted and accepts no new objects; retrying cannot succeed.
     pub fn is_namespace_terminating(&self) -> bool {
         let details = self.status().and_then(|status| status.details.as_ref());
         details.is_some_and(|details| {
@@ -86,7 +91,7 @@ impl Error {
     }
 }
 
-/// The error and what it came from, in one line. Some sources repeat what was said already.
+/// The error and its sources in one line, without sources that only repeat the text before.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -110,13 +115,13 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_what_we_were_doing() {
-        let said = refused(404, "NotFound").to_string();
-        assert_eq!(said, "failed to create pods default/web: no");
+    fn errors_name_the_failed_request() {
+        let message = refused(404, "NotFound").to_string();
+        assert_eq!(message, "failed to create pods default/web: no");
     }
 
     #[test]
-    fn the_two_meanings_of_409_are_told_apart() {
+    fn conflict_and_already_exists_are_distinguished() {
         assert!(refused(409, "Conflict").is_conflict());
         assert!(!refused(409, "Conflict").is_already_exists());
         assert!(refused(409, "AlreadyExists").is_already_exists());

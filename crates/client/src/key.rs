@@ -1,10 +1,10 @@
-//! Which object of a kind: namespace and name.
+//! The key of an object among those of its kind: namespace and name.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::fmt;
 use std::sync::Arc;
 
-/// Names an object among those of its kind. Cheap to clone; orders by namespace, then name.
+/// Identifies an object among those of its kind. Cheap to clone; sorts by namespace, then name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
     namespace: Arc<str>,
@@ -16,21 +16,21 @@ impl ObjectKey {
         ObjectKey { namespace: namespace.into(), name: name.into() }
     }
 
-    /// Of a kind that lives in no namespace.
+    /// The key of a cluster-scoped object.
     pub fn cluster(name: &str) -> Self {
         ObjectKey::new("", name)
     }
 
     pub fn of<K: kube::Resource>(object: &K) -> Self {
-        ObjectKey::named(object.meta())
+        ObjectKey::from_meta(object.meta())
     }
 
-    pub(crate) fn named(meta: &ObjectMeta) -> Self {
+    pub(crate) fn from_meta(meta: &ObjectMeta) -> Self {
         let text = |field: &Option<String>| field.as_deref().unwrap_or_default().into();
         ObjectKey { namespace: text(&meta.namespace), name: text(&meta.name) }
     }
 
-    /// Empty for kinds that live in no namespace.
+    /// Empty for cluster-scoped kinds.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
@@ -39,7 +39,8 @@ impl ObjectKey {
         &self.name
     }
 
-    pub(crate) fn place(&self) -> Option<&str> {
+    /// The namespace; `None` for cluster-scoped kinds.
+    pub(crate) fn scope(&self) -> Option<&str> {
         Some(self.namespace()).filter(|namespace| !namespace.is_empty())
     }
 }
@@ -56,7 +57,7 @@ impl std::str::FromStr for ObjectKey {
 
 impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.place() {
+        match self.scope() {
             Some(namespace) => write!(f, "{namespace}/{}", self.name),
             None => f.write_str(&self.name),
         }
@@ -74,14 +75,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_written_and_read_the_same_way() {
+    fn parsing_reverses_formatting() {
         for key in [ObjectKey::new("default", "web"), ObjectKey::cluster("node-1")] {
             assert_eq!(key.to_string().parse(), Ok(key));
         }
     }
 
     #[test]
-    fn a_namespace_is_one_run_of_keys() {
+    fn keys_of_a_namespace_are_adjacent() {
         let mut keys = [("b", "a"), ("a", "z"), ("a-b", "c"), ("a", "b")]
             .map(|(namespace, name)| ObjectKey::new(namespace, name));
         keys.sort();

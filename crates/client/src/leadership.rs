@@ -1,8 +1,8 @@
-//! One of several: who holds a Lease leads, and renews it for as long as it can.
+//! Leader election by a Lease: the holder of the Lease leads and renews it.
 //!
-//! Several servers may share one etcd, but each controller must run once. Clocks are never compared:
-//! a lease has run out when *we* have seen no change of it for its duration, as upstream does it. Unlike
-//! upstream, who waits also watches the lease: it is followed the moment it is let go or has run out.
+//! Several servers may share one etcd, but each controller must run only once. Clocks of different machines are
+//! never compared: as in upstream, a lease has expired when *this* process has observed no change of it for its
+//! duration. Unlike upstream, candidates also watch the lease, so they take over as soon as it is released or expires.
 
 use crate::{Cache, Changes, Client, Error, ObjectKey, Recorder, Result, reference};
 use futures::FutureExt;
@@ -15,22 +15,21 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-/// How long a lease holds without being renewed. Upstream: `--leader-elect-lease-duration`.
+/// How long a lease is valid without renewal. Upstream: `--leader-elect-lease-duration`.
 pub const LEASE_DURATION: Duration = Duration::from_secs(15);
 
-/// A leader that could not renew for so long stops leading: well before another may start.
+/// A leader that could not renew for this long stops leading, well before another may start.
 /// Upstream: `--leader-elect-renew-deadline`.
 pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The wait between two tries. Upstream: `--leader-elect-retry-period`.
 pub const RETRY_PERIOD: Duration = Duration::from_secs(2);
 
-/// Those who wait for a lease spread their tries over so many more periods. Upstream: `JitterFactor`.
+/// Candidates spread their tries over this many additional periods. Upstream: `JitterFactor`.
 const JITTER: f64 = 1.2;
 
-/// Does `run` whenever `identity`, which must be nobody else's, holds the lease, until `stopped`. What
-/// it is given resolves when it has to end: when the lease is lost, or at the stop, after which the
-/// lease is let go.
+/// Calls `run` whenever `identity`, which must be unique, holds the lease, until `stopped` resolves. The future that
+/// `run` gets resolves when it must end: when the lease is lost, or at the stop. The lease is released after that.
 pub async fn lead<F: Future<Output = ()>>(
     client: &Client,
     lease: &ObjectKey,
@@ -46,10 +45,10 @@ pub async fn lead<F: Future<Output = ()>>(
             leadership = Leadership::acquire(client, lease, identity) => leadership,
             () = stopped.clone() => return,
         };
-        let said = |what: &str| {
-            recorder.normal(&leadership.held, "LeaderElection", format!("{identity} {what}"));
+        let record = |what: &str| {
+            recorder.normal(&leadership.reference, "LeaderElection", format!("{identity} {what}"));
         };
-        said("became leader");
+        record("became leader");
         let (lost, stopped) = (leadership.lost(), stopped.clone());
         let over = async move {
             tokio::select! {
@@ -59,71 +58,72 @@ pub async fn lead<F: Future<Output = ()>>(
             }
         };
         run(over.boxed()).await;
-        said("stopped leading");
-        // Who cannot be told finds out: the lease runs out by itself.
-        let farewell = async { tokio::join!(leadership.release(), recorder.flush()).0 };
-        match tokio::time::timeout(RETRY_PERIOD, farewell).await {
+        record("stopped leading");
+        // If this fails, the lease expires by itself.
+        let release = async { tokio::join!(leadership.release(), recorder.flush()).0 };
+        match tokio::time::timeout(RETRY_PERIOD, release).await {
             Ok(Ok(())) => (),
-            Ok(Err(error)) => tracing::debug!(%error, "the lease could not be let go"),
-            Err(_) => tracing::debug!("the lease could not be let go in time"),
+            Ok(Err(error)) => tracing::debug!(%error, "cannot release the lease; it will expire"),
+            Err(_) => tracing::debug!("releasing the lease timed out; it will expire"),
         }
     }
 }
 
-/// We lead, until [`Leadership::lost`] says otherwise. Dropped without [`Leadership::release`], the
-/// lease runs out by itself.
+/// Holds a lease until [`Leadership::lost`] resolves. If this is dropped without [`Leadership::release`], the lease
+/// expires by itself.
 #[derive(Debug)]
 pub struct Leadership {
     candidate: Candidate,
     leads: watch::Receiver<bool>,
     renewal: JoinHandle<()>,
-    /// For what is said about it.
-    held: ObjectReference,
+    /// For events about the lease.
+    reference: ObjectReference,
 }
 
 impl Leadership {
-    /// Waits until `identity`, which must be nobody else's, holds the lease.
+    /// Waits until `identity`, which must be unique, holds the lease.
     pub async fn acquire(client: &Client, lease: &ObjectKey, identity: &str) -> Leadership {
         let candidate =
             Candidate { client: client.clone(), lease: lease.clone(), identity: identity.into() };
-        let mut seen = None;
+        let mut observed = None;
         let watched = candidate.watch();
         let mut changes = watched.subscribe();
         let since = loop {
             let since = Instant::now();
-            match candidate.attempt(&mut seen).await {
+            match candidate.attempt(&mut observed).await {
                 Ok(true) => break since,
                 Ok(false) => (),
                 Err(error) => {
                     let error = crate::error::chain(&error);
-                    tracing::warn!(%lease, error, "cannot try to lead");
+                    tracing::warn!(%lease, error, "cannot acquire the lease; retrying");
                 }
             }
-            pause(seen.as_ref(), &mut changes).await;
+            pause(observed.as_ref(), &mut changes).await;
         };
-        tracing::info!(%lease, identity, "leading");
+        tracing::info!(%lease, identity, "became leader");
         let (leading, leads) = watch::channel(true);
-        let held = seen.as_ref().map(|seen| reference(&seen.lease)).unwrap_or_default();
-        let renewal = tokio::spawn(candidate.clone().renew(seen, since, leading));
-        Leadership { candidate, leads, renewal, held }
+        let reference =
+            observed.as_ref().map(|observed| reference(&observed.lease)).unwrap_or_default();
+        let renewal = tokio::spawn(candidate.clone().renew(observed, since, leading));
+        Leadership { candidate, leads, renewal, reference }
     }
 
     pub fn leads(&self) -> bool {
         *self.leads.borrow()
     }
 
-    /// Returns when we lead no more. Whatever only a leader may do must stop then.
+    /// Resolves when the lease is lost. Everything that only a leader may do must stop then.
     pub fn lost(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut leads = self.leads.clone();
         async move { drop(leads.wait_for(|leads| !leads).await) }
     }
 
-    /// Stops leading and lets another begin at once, not only when the lease has run out.
+    /// Stops leading and releases the lease, so that another can take over before it expires.
     pub async fn release(mut self) -> Result<()> {
         self.renewal.abort();
-        // No renewal may come after the release.
+        // Wait for the task, so that no renewal comes after the release.
         let _ = (&mut self.renewal).await;
-        self.candidate.let_go().await
+        self.candidate.release_lease().await
     }
 }
 
@@ -133,12 +133,11 @@ impl Drop for Leadership {
     }
 }
 
-/// Until it is worth another look: the lease has changed, will have run out, or simply after a while.
-/// One that has run out already could not be taken just now; that is no reason to hurry.
-async fn pause(seen: Option<&Seen>, changes: &mut Changes) {
-    let chance = (clock::random_u64() >> 11) as f64 / (1u64 << 53) as f64;
-    let retry = Instant::now() + RETRY_PERIOD.mul_f64(1.0 + JITTER * chance);
-    let ahead = seen.map(Seen::runs_out).filter(|at| *at > Instant::now());
+/// Waits until the lease changes, expires, or the retry period is over. If it has already expired, the attempt to
+/// take it has just failed, so only the retry period counts.
+async fn pause(observed: Option<&ObservedLease>, changes: &mut Changes) {
+    let retry = Instant::now() + RETRY_PERIOD.mul_f64(1.0 + JITTER * clock::random_fraction());
+    let ahead = observed.map(ObservedLease::expires).filter(|at| *at > Instant::now());
     let due = ahead.map_or(retry, |at| retry.min(at));
     tokio::select! {
         biased;
@@ -154,15 +153,15 @@ struct Candidate {
     identity: String,
 }
 
-/// The lease, and since when we have seen it like that.
+/// The lease, and when this process first observed this version of it.
 #[derive(Debug, Clone)]
-struct Seen {
+struct ObservedLease {
     lease: Lease,
     since: Instant,
 }
 
-impl Seen {
-    fn runs_out(&self) -> Instant {
+impl ObservedLease {
+    fn expires(&self) -> Instant {
         let spec = self.lease.spec.as_ref();
         let seconds = spec.and_then(|spec| spec.lease_duration_seconds).unwrap_or_default();
         self.since + Duration::from_secs(seconds.max(0).unsigned_abs().into())
@@ -172,31 +171,31 @@ impl Seen {
 #[derive(Debug, PartialEq)]
 enum Step {
     Create,
-    /// Ours already: say that we are still here.
+    /// We hold it.
     Renew,
-    /// Nobody's any more.
+    /// Nobody holds it, or it has expired.
     Take,
     Wait,
 }
 
-/// What to do about the lease as we see it.
-fn decide(seen: Option<&Seen>, identity: &str, now: Instant) -> Step {
-    let Some(seen) = seen else {
+/// What to do, given the observed lease.
+fn decide(observed: Option<&ObservedLease>, identity: &str, now: Instant) -> Step {
+    let Some(observed) = observed else {
         return Step::Create;
     };
-    let spec = seen.lease.spec.as_ref();
+    let spec = observed.lease.spec.as_ref();
     let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
     match holder {
         holder if holder == identity => Step::Renew,
         "" => Step::Take,
-        _ if seen.runs_out() <= now => Step::Take,
+        _ if observed.expires() <= now => Step::Take,
         _ => Step::Wait,
     }
 }
 
-/// The lease as `identity` writes it, at `now`.
-fn written(seen: Option<&Lease>, identity: &str, step: &Step, now: MicroTime) -> LeaseSpec {
-    let before = seen.and_then(|lease| lease.spec.clone()).unwrap_or_default();
+/// The spec of the lease as `identity` writes it at `now`.
+fn new_spec(observed: Option<&Lease>, identity: &str, step: &Step, now: MicroTime) -> LeaseSpec {
+    let before = observed.and_then(|lease| lease.spec.clone()).unwrap_or_default();
     let renewal = *step == Step::Renew;
     let transitions = before.lease_transitions.unwrap_or_default();
     LeaseSpec {
@@ -216,37 +215,37 @@ impl Candidate {
     }
 
     /// Reads the lease, and writes it if we may. True if we hold it now.
-    async fn attempt(&self, seen: &mut Option<Seen>) -> Result<bool> {
+    async fn attempt(&self, observed: &mut Option<ObservedLease>) -> Result<bool> {
         let now = Instant::now();
-        self.look(seen, now).await?;
-        let step = decide(seen.as_ref(), &self.identity, now);
+        self.observe(observed, now).await?;
+        let step = decide(observed.as_ref(), &self.identity, now);
         if step == Step::Wait {
             return Ok(false);
         }
-        let before = seen.as_ref().map(|seen| &seen.lease);
-        let spec = written(before, &self.identity, &step, MicroTime(clock::now()));
+        let before = observed.as_ref().map(|observed| &observed.lease);
+        let spec = new_spec(before, &self.identity, &step, MicroTime(clock::now()));
         let lease = Lease { spec: Some(spec), ..before.cloned().unwrap_or_default() };
         match self.write(lease, &step).await {
             Ok(lease) => {
-                *seen = Some(Seen { lease, since: now });
+                *observed = Some(ObservedLease { lease, since: now });
                 Ok(true)
             }
-            // Another was faster.
+            // Another candidate was faster.
             Err(error) if error.is_conflict() || error.is_already_exists() => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    async fn look(&self, seen: &mut Option<Seen>, now: Instant) -> Result<()> {
+    async fn observe(&self, observed: &mut Option<ObservedLease>, now: Instant) -> Result<()> {
         let lease: Option<Lease> = self.client.find(&self.lease).await?;
         let Some(lease) = lease else {
-            *seen = None;
+            *observed = None;
             return Ok(());
         };
         let version = |lease: &Lease| lease.metadata.resource_version.clone();
-        match seen {
-            Some(seen) if version(&seen.lease) == version(&lease) => (),
-            _ => *seen = Some(Seen { lease, since: now }),
+        match observed {
+            Some(observed) if version(&observed.lease) == version(&lease) => (),
+            _ => *observed = Some(ObservedLease { lease, since: now }),
         }
         Ok(())
     }
@@ -260,27 +259,32 @@ impl Candidate {
         self.client.update(&lease).await
     }
 
-    /// Renews until it cannot, then says so. `since` is when the last good try began: from then on
-    /// others count.
-    async fn renew(self, mut seen: Option<Seen>, mut since: Instant, leading: watch::Sender<bool>) {
+    /// Renews until that fails, then sets `leading` to false. `since` is the start of the last successful attempt;
+    /// other candidates count the lease duration from no earlier time.
+    async fn renew(
+        self,
+        mut observed: Option<ObservedLease>,
+        mut since: Instant,
+        leading: watch::Sender<bool>,
+    ) {
         let lease = &self.lease;
         loop {
             let deadline = since + RENEW_DEADLINE;
             let _ = timeout_at(deadline, sleep(RETRY_PERIOD)).await;
             let begun = Instant::now();
-            match timeout_at(deadline, self.attempt(&mut seen)).await {
+            match timeout_at(deadline, self.attempt(&mut observed)).await {
                 Ok(Ok(true)) => since = begun,
-                Ok(Ok(false)) if self.is_anothers(&seen) => {
-                    tracing::error!(%lease, "another leads");
+                Ok(Ok(false)) if self.is_held_by_other(&observed) => {
+                    tracing::error!(%lease, "another process holds the lease; this one stops leading");
                     break;
                 }
                 Ok(Ok(false)) => (),
                 Ok(Err(error)) => {
                     let error = crate::error::chain(&error);
-                    tracing::warn!(%lease, error, "cannot renew; trying again");
+                    tracing::warn!(%lease, error, "cannot renew the lease; retrying");
                 }
                 Err(_) => {
-                    tracing::error!(%lease, "could not renew in time; leading no more");
+                    tracing::error!(%lease, "the lease was not renewed in time; this process stops leading");
                     break;
                 }
             }
@@ -288,13 +292,13 @@ impl Candidate {
         leading.send_replace(false);
     }
 
-    fn is_anothers(&self, seen: &Option<Seen>) -> bool {
-        let spec = seen.as_ref().and_then(|seen| seen.lease.spec.as_ref());
+    fn is_held_by_other(&self, observed: &Option<ObservedLease>) -> bool {
+        let spec = observed.as_ref().and_then(|observed| observed.lease.spec.as_ref());
         spec.and_then(|spec| spec.holder_identity.as_ref())
             .is_some_and(|holder| !holder.is_empty() && *holder != self.identity)
     }
 
-    async fn let_go(&self) -> Result<()> {
+    async fn release_lease(&self) -> Result<()> {
         let Some(mut lease) = self.client.find::<Lease>(&self.lease).await? else {
             return Ok(());
         };
@@ -302,11 +306,11 @@ impl Candidate {
         match lease.spec.as_mut() {
             Some(spec) if spec.holder_identity.as_ref() == Some(&self.identity) => {
                 spec.holder_identity = Some(String::new());
-                spec.lease_duration_seconds = Some(1); // Zero would not be valid.
+                spec.lease_duration_seconds = Some(1); // Zero is invalid.
                 spec.acquire_time = Some(now.clone());
                 spec.renew_time = Some(now);
             }
-            _ => return Ok(()), // It is another's, and none of our business.
+            _ => return Ok(()), // Another process holds it.
         }
         match self.client.update(&lease).await {
             Ok(_) => Ok(()),
@@ -320,7 +324,7 @@ impl Candidate {
 mod tests {
     use super::*;
 
-    fn seen(holder: &str, seconds: i32, since: Instant) -> Seen {
+    fn observed(holder: &str, seconds: i32, since: Instant) -> ObservedLease {
         let spec = LeaseSpec {
             holder_identity: Some(holder.into()),
             lease_duration_seconds: Some(seconds),
@@ -328,43 +332,43 @@ mod tests {
             acquire_time: Some(MicroTime(Default::default())),
             ..LeaseSpec::default()
         };
-        Seen { lease: Lease { spec: Some(spec), ..Lease::default() }, since }
+        ObservedLease { lease: Lease { spec: Some(spec), ..Lease::default() }, since }
     }
 
     #[test]
-    fn a_lease_is_taken_when_it_is_nobodys_and_not_before() {
+    fn a_lease_is_taken_only_when_free_or_expired() {
         let since = Instant::now();
-        let check = |story: &str, seen: Option<Seen>, after: u64, step: Step| {
+        let check = |story: &str, observed: Option<ObservedLease>, after: u64, step: Step| {
             let now = since + Duration::from_secs(after);
-            assert_eq!(decide(seen.as_ref(), "me", now), step, "{story}");
+            assert_eq!(decide(observed.as_ref(), "me", now), step, "{story}");
         };
         check("there is none", None, 0, Step::Create);
-        check("it is ours", Some(seen("me", 15, since)), 3, Step::Renew);
-        check("it is ours, though late", Some(seen("me", 15, since)), 99, Step::Renew);
-        check("another's, alive", Some(seen("you", 15, since)), 14, Step::Wait);
-        check("another's, silent", Some(seen("you", 15, since)), 15, Step::Take);
-        check("let go", Some(seen("", 1, since)), 0, Step::Take);
-        check("nonsense holds nobody up", Some(seen("you", -3, since)), 0, Step::Take);
+        check("we hold it", Some(observed("me", 15, since)), 3, Step::Renew);
+        check("we hold it, expired", Some(observed("me", 15, since)), 99, Step::Renew);
+        check("another holds it", Some(observed("you", 15, since)), 14, Step::Wait);
+        check("another's, expired", Some(observed("you", 15, since)), 15, Step::Take);
+        check("released", Some(observed("", 1, since)), 0, Step::Take);
+        check("an invalid duration", Some(observed("you", -3, since)), 0, Step::Take);
     }
 
     #[test]
-    fn a_change_of_holder_is_counted_and_a_renewal_is_not() {
+    fn transitions_count_changes_of_the_holder() {
         let now = || MicroTime(clock::now());
-        let before = seen("you", 15, Instant::now()).lease;
-        let taken = written(Some(&before), "me", &Step::Take, now());
+        let before = observed("you", 15, Instant::now()).lease;
+        let taken = new_spec(Some(&before), "me", &Step::Take, now());
         assert_eq!(
             (taken.lease_transitions, taken.holder_identity.as_deref()),
             (Some(5), Some("me"))
         );
         let ours = Lease { spec: Some(taken.clone()), ..Lease::default() };
-        let renewed = written(Some(&ours), "me", &Step::Renew, now());
+        let renewed = new_spec(Some(&ours), "me", &Step::Renew, now());
         assert_eq!(renewed.lease_transitions, Some(5));
         assert_eq!(renewed.acquire_time, taken.acquire_time);
-        assert_eq!(written(None, "me", &Step::Create, now()).lease_transitions, Some(0));
+        assert_eq!(new_spec(None, "me", &Step::Create, now()).lease_transitions, Some(0));
     }
 
     #[test]
-    fn a_leader_stops_well_before_another_may_start() {
+    fn renew_deadline_is_well_before_the_end_of_the_lease() {
         assert!(RENEW_DEADLINE + RETRY_PERIOD < LEASE_DURATION);
     }
 }

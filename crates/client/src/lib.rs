@@ -1,4 +1,4 @@
-//! Read, write and watch the API, as every part that is not the server does. See README.md.
+#![doc = include_str!("../README.md")]
 
 mod error;
 mod key;
@@ -10,7 +10,7 @@ mod read;
 mod write;
 
 mod cache;
-mod decoded;
+mod decode_cache;
 
 mod controller;
 mod queue;
@@ -19,17 +19,17 @@ mod leadership;
 mod recorder;
 mod usage;
 
-pub use cache::{Cache, CacheBuilder, Changes};
-pub use client::{Client, Renewable, Trust, trust_of};
+pub use cache::{Cache, CacheBuilder, Changes, metrics};
+pub use client::{Client, KubeconfigCertificates, Renewable, read_certificates};
 pub use controller::{Next, run_controller};
-pub use dynamic::{Discovery, Outline, ServedKind};
+pub use dynamic::{Discovery, PartialObject, ServedKind};
 pub use error::{Error, Result};
 pub use key::ObjectKey;
 pub use kube::core::ApiResource;
 pub use leadership::{LEASE_DURATION, Leadership, RENEW_DEADLINE, RETRY_PERIOD, lead};
 pub use object::Object;
-pub use queue::{Counts, Queue, RETRY_FIRST, RETRY_MAX};
+pub use queue::{Queue, QueueCounts, RETRY_FIRST, RETRY_MAX};
 pub use read::Selection;
-pub use recorder::{Happening, Recorder, Severity, part, reference};
+pub use recorder::{RecordedEvent, Recorder, Severity, field_reference, reference};
 pub use usage::{ContainerMetrics, PodMetrics};
 pub use write::{CONCURRENT_MAX, DeleteOptions, Propagation};

@@ -1,4 +1,4 @@
-//! What every function here requires of a kind, and the few questions asked of every object.
+//! What the client requires of a kind, and type-erased objects for code that is compiled once for all kinds.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use std::any::{Any, TypeId};
@@ -6,8 +6,8 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use typed::Typed;
 
-/// A kind that can be read and written: those that `typed` lists, and [`crate::Outline`] for kinds that are
-/// known only at run time.
+/// A kind that can be read and written: those that `typed` lists, and [`crate::PartialObject`] for kinds that are
+/// downcast only at run time.
 pub trait Object:
     kube::Resource<DynamicType: Clone + Send + Sync + 'static>
     + Typed
@@ -57,40 +57,40 @@ impl Decoder {
         (self.decode)(json)
     }
 
-    /// Whether this decoder could have made `object`.
-    pub(crate) fn makes(&self, object: &dyn AnyObject) -> bool {
+    /// Whether `object` is of the type that this decoder returns.
+    pub(crate) fn returns_type_of(&self, object: &dyn AnyObject) -> bool {
         let object: &dyn Any = object;
         object.type_id() == self.kind
     }
 }
 
-/// Without the managers of fields: they are half of many an object, and no decision depends on them.
-/// A write that leaves them out leaves them as they are.
+/// Decodes without `managedFields`: they can be half of an object, and no controller reads them. A write that omits
+/// them does not change them.
 fn decode_for_caches<K: Object>(json: &str) -> serde_json::Result<Arc<dyn AnyObject>> {
     let mut object = K::decode(json)?;
     object.meta_mut().managed_fields = None;
     Ok(Arc::new(object))
 }
 
-/// The caller made the object with `Decoder::of::<K>`, so it is a `K`.
-pub(crate) fn known<K: Object>(object: Arc<dyn AnyObject>) -> Arc<K> {
+/// The caller decoded the object with `Decoder::of::<K>`, so it is a `K`.
+pub(crate) fn downcast<K: Object>(object: Arc<dyn AnyObject>) -> Arc<K> {
     let object: Arc<dyn Any + Send + Sync> = object;
     object.downcast().expect("a cache of a kind holds objects of that kind")
 }
 
-/// As [`known`], without taking hold of the object.
-pub(crate) fn known_ref<K: Object>(object: &dyn AnyObject) -> &K {
+/// As [`downcast`], of a borrowed object.
+pub(crate) fn downcast_ref<K: Object>(object: &dyn AnyObject) -> &K {
     let object: &dyn Any = object;
     object.downcast_ref().expect("a cache of a kind holds objects of that kind")
 }
 
-/// The owner that controls the object: at most one does.
+/// The owner that controls the object; there is at most one.
 pub(crate) fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
     let owners = meta.owner_references.as_deref().unwrap_or_default();
     owners.iter().find(|owner| owner.controller == Some(true))
 }
 
-/// Versions are numbers that grow.
+/// Resource versions are increasing numbers.
 pub(crate) fn version_number(version: &str) -> Option<u64> {
     version.parse().ok()
 }

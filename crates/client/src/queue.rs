@@ -1,11 +1,11 @@
-//! The work queue: which keys want work, each of them once, and one at a time per key.
+//! The work queue: holds each key at most once, and gives a key to only one worker at a time.
 //!
 //!     add, add_after ──▶ waiting ──▶ ready ──▶ get … done
 //!                           ▲                      │ retry
 //!                           └──────────────────────┘
 //!
-//! What happens is decided in `queue/state.rs`, which knows no clock; here is the waiting. There is
-//! no limit on the number of keys: each is there once, so there are never more than objects.
+//! `queue/state.rs` makes the decisions and has no clock; this file does the waiting. The number of keys needs no
+//! limit: each key is in the queue once, so there are never more keys than objects.
 
 mod state;
 
@@ -20,37 +20,38 @@ use tokio::time::Instant;
 /// The wait after the first failure; it doubles. Upstream: `DefaultTypedControllerRateLimiter`.
 pub const RETRY_FIRST: Duration = Duration::from_millis(5);
 
-/// The longest wait between two tries. Upstream waits up to 1000 s; after an outage of any length a
-/// cluster should be itself again within a minute.
+/// The longest wait between two tries. Upstream waits up to 1000 s; landfall should recover from any outage within a
+/// minute.
 pub const RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// What may be queued.
+/// The requirements on keys.
 pub trait Key: Clone + Ord + Hash + fmt::Debug + Send + Sync + 'static {}
 
 impl<K: Clone + Ord + Hash + fmt::Debug + Send + Sync + 'static> Key for K {}
 
-/// A handle on a queue. Cheap to clone; all clones are the same queue.
+/// A handle on a queue. Cheap to clone; all clones share one queue.
 pub struct Queue<K> {
     shared: Arc<Shared<K>>,
 }
 
 struct Shared<K> {
     state: Mutex<State<K>>,
-    /// Something changed that somebody may wait for.
+    /// Wakes workers when the state changes.
     changed: Notify,
 }
 
-/// How a queue is doing, for metrics.
+/// Numbers about a queue, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Could be worked on now.
+pub struct QueueCounts {
+    /// Keys that a worker could take now.
     pub ready: usize,
-    /// Will be ready at a later time.
+    /// Keys that become ready later.
     pub waiting: usize,
-    /// Being worked on.
-    pub working: usize,
-    /// Since the start: handed out, and handed back for a retry.
+    /// Keys that a worker has taken.
+    pub in_progress: usize,
+    /// Keys taken since the start.
     pub handed_out: u64,
+    /// Retries since the start.
     pub retried: u64,
 }
 
@@ -64,25 +65,24 @@ impl<K: Key> Queue<K> {
         Queue { shared: Arc::new(Shared { state, changed: Notify::new() }) }
     }
 
-    /// Wants `key` worked on. If it is being worked on now, then once more after that.
+    /// Adds `key`. If a worker has it now, it becomes ready again after that.
     pub fn add(&self, key: K) {
         self.state().add(key);
         self.shared.changed.notify_waiters();
     }
 
-    /// Wants `key` worked on after `delay`. Of several such wishes the earliest counts.
+    /// Adds `key` after `delay`. If this is called several times, the earliest time counts.
     pub fn add_after(&self, key: K, delay: Duration) {
         self.state().add_at(key, Instant::now() + delay);
         self.shared.changed.notify_waiters();
     }
 
-    /// The next key, as soon as there is one; `None` once the queue is shut down. Whoever gets a
-    /// key must call [`Queue::done`] for it.
+    /// Waits for the next key; `None` once the queue is shut down. The caller must call [`Queue::done`] for the key.
     pub async fn get(&self) -> Option<K> {
         loop {
             let changed = self.shared.changed.notified();
             tokio::pin!(changed);
-            changed.as_mut().enable(); // From here on no change is missed.
+            changed.as_mut().enable(); // No change after this line is missed.
             let due = {
                 let mut state = self.state();
                 if state.is_shut_down() {
@@ -104,36 +104,36 @@ impl<K: Key> Queue<K> {
         }
     }
 
-    /// The work on `key` is over, well or badly.
+    /// The work on `key` has ended, successfully or not.
     pub fn done(&self, key: &K) {
         self.state().done(key);
         self.shared.changed.notify_waiters();
     }
 
-    /// Wants `key` worked on again, later each time until it is forgotten. Returns how much later.
+    /// Adds `key` again with exponential backoff, and returns the delay. [`Queue::forget`] resets the backoff.
     pub fn retry(&self, key: K) -> Duration {
         let delay = self.state().retry(key, Instant::now());
         self.shared.changed.notify_waiters();
         delay
     }
 
-    /// `key` went well: its next failure is a first one.
+    /// Resets the backoff of `key` after a success.
     pub fn forget(&self, key: &K) {
         self.state().forget(key);
     }
 
-    /// How often `key` was retried since it was last forgotten.
+    /// Retries of `key` since the last [`Queue::forget`].
     pub fn failures(&self, key: &K) -> u32 {
         self.state().failures(key)
     }
 
-    /// Hands out nothing more and takes nothing more. What is being worked on may finish.
+    /// Rejects new keys and hands out no more. Workers may finish the keys they have.
     pub fn shut_down(&self) {
         self.state().shut_down();
         self.shared.changed.notify_waiters();
     }
 
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> QueueCounts {
         self.state().counts()
     }
 
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_comes_when_it_is_due_and_not_before() {
+    async fn delayed_keys_come_when_they_are_due() {
         let queue = Queue::new();
         let start = Instant::now();
         queue.add_after("late", seconds(30));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_waiting_worker_hears_of_an_earlier_time() {
+    async fn a_waiting_worker_wakes_for_an_earlier_key() {
         let queue = Queue::new();
         let start = Instant::now();
         queue.add_after("late", seconds(30));
@@ -191,13 +191,13 @@ mod tests {
             async move { queue.get().await }
         });
         tokio::time::sleep(seconds(1)).await;
-        queue.add_after("hurry", seconds(2));
-        assert_eq!(worker.await.unwrap(), Some("hurry"));
+        queue.add_after("early", seconds(2));
+        assert_eq!(worker.await.unwrap(), Some("early"));
         assert_eq!(start.elapsed(), seconds(3));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_key_wakes_one_worker_and_two_keys_wake_two() {
+    async fn two_keys_go_to_two_workers() {
         let queue = Queue::new();
         let workers: Vec<_> = (0..2)
             .map(|_| {
@@ -217,28 +217,28 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn retries_wait_longer_and_longer_up_to_the_bound() {
+    async fn retry_delays_double_up_to_the_maximum() {
         let queue = Queue::new();
         let mut waits = Vec::new();
-        queue.add("sad");
+        queue.add("failing");
         for _ in 0..20 {
             let key = queue.get().await.unwrap();
             let start = Instant::now();
             queue.retry(key);
             queue.done(&key);
-            assert_eq!(queue.get().await, Some("sad"));
+            assert_eq!(queue.get().await, Some("failing"));
             waits.push(start.elapsed());
             queue.done(&key);
             queue.add(key);
         }
         assert_eq!(waits[..4], [5, 10, 20, 40].map(Duration::from_millis));
         assert_eq!(waits[19], RETRY_MAX);
-        queue.forget(&"sad");
-        assert_eq!(queue.retry("sad"), RETRY_FIRST);
+        queue.forget(&"failing");
+        assert_eq!(queue.retry("failing"), RETRY_FIRST);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn shutting_down_wakes_everybody_and_lets_work_finish() {
+    async fn shut_down_wakes_all_workers_and_lets_running_work_finish() {
         let queue = Queue::new();
         queue.add("busy");
         assert_eq!(queue.get().await, Some("busy"));
@@ -253,6 +253,6 @@ mod tests {
         queue.retry("busy");
         queue.done(&"busy");
         assert_eq!(queue.get().await, None);
-        assert_eq!(queue.counts().working + queue.counts().waiting, 0);
+        assert_eq!(queue.counts().in_progress + queue.counts().waiting, 0);
     }
 }

@@ -1,4 +1,4 @@
-//! Reading: one object, or many. What is read often is read from a [`crate::Cache`] instead.
+//! Read requests: get and list. For frequent reads use a [`crate::Cache`].
 
 use crate::client::{Doing, decode, read, unreadable};
 use crate::{Client, Object, ObjectKey, Result};
@@ -8,7 +8,7 @@ use kube::core::params::{GetParams, ListParams, WatchParams};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// How many objects are asked for at once; client-go's default.
+/// Page size of lists; client-go's default.
 const LIST_PAGE: u32 = 500;
 
 /// Which objects of a kind. The default is all of them, in all namespaces.
@@ -55,7 +55,7 @@ impl Selection {
     }
 }
 
-/// One page of a list, its items still as text: each is decoded by itself.
+/// One page of a list. Items stay text, because each is decoded on its own.
 #[derive(Deserialize)]
 struct Page<'a> {
     #[serde(default)]
@@ -64,13 +64,13 @@ struct Page<'a> {
     items: Option<Vec<&'a RawValue>>,
 }
 
-/// What is done with the text of each item.
+/// Called with the text of each item.
 pub(crate) type EachItem<'a> = dyn FnMut(&str) -> serde_json::Result<()> + Send + 'a;
 
 impl Client {
     pub async fn get<K: Object<DynamicType = ()>>(&self, key: &ObjectKey) -> Result<K> {
         let doing = || format!("get {} {key}", K::plural(&()));
-        let path = K::url_path(&(), key.place());
+        let path = K::url_path(&(), key.scope());
         decode(&doing, &self.get_text(&doing, path, key.name()).await?)
     }
 
@@ -87,7 +87,7 @@ impl Client {
         }
     }
 
-    /// All objects that match, as of one moment.
+    /// All objects that match, at one revision.
     pub async fn list<K: Object<DynamicType = ()>>(&self, which: &Selection) -> Result<Vec<K>> {
         self.list_of(&(), which, false).await
     }
@@ -108,7 +108,7 @@ impl Client {
         Ok(objects)
     }
 
-    /// Lists page by page and returns the version of the list: a watch goes on from there.
+    /// Lists page by page and returns the resource version of the list, from which a watch can continue.
     pub(crate) async fn list_items(
         &self,
         path: &str,
@@ -126,7 +126,7 @@ impl Client {
                 true => request.list_metadata(&params),
                 false => request.list(&params),
             };
-            let text = self.send(&doing, page).await?;
+            let text = self.send_through(self.reader(), &doing, page).await?;
             let page: Page<'_> = read(&doing, &text)?;
             for item in page.items.into_iter().flatten() {
                 each(item.get()).map_err(|error| unreadable(&doing, error))?;

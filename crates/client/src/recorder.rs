@@ -1,10 +1,10 @@
-//! Events: what happened to an object, in words for people. Told and forgotten by the caller.
+//! Records Kubernetes events about objects.
 //!
-//! A [`Recorder`] never blocks and never fails its caller: events go into a bounded queue and a task
-//! writes them. Equal ones are counted up, floods are combined (N-179).
+//! A [`Recorder`] never blocks its caller and never returns an error: events go into a bounded queue, and a task
+//! writes them to the API. Repeated events are counted, and many similar events are combined (N-179).
 
 mod correlate;
-mod recent;
+mod lru;
 mod write;
 
 use crate::Client;
@@ -12,12 +12,12 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
-use write::{Pending, Speaker};
+use write::{EventSource, Pending};
 
-/// Events waiting to be written; more are dropped, as upstream drops them.
+/// Events that can wait to be written; more are dropped, as upstream does.
 const WAITING_MAX: usize = 1000;
 
-/// How long [`Recorder::flush`] waits at most: nobody's shutdown is held up by words.
+/// How long [`Recorder::flush`] waits at most, so that unwritten events do not delay a shutdown.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,49 +26,58 @@ pub enum Severity {
     Warning,
 }
 
-/// One thing to tell.
+impl Severity {
+    fn as_str(self) -> &'static str {
+        match self {
+            Severity::Normal => "Normal",
+            Severity::Warning => "Warning",
+        }
+    }
+}
+
+/// An event as a component records it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Happening {
+pub struct RecordedEvent {
     pub on: ObjectReference,
     pub severity: Severity,
     pub reason: String,
     pub message: String,
-    /// What was being done ("Binding"); empty for the node's events.
+    /// What the component was doing ("Binding"). Empty for events of the core API.
     pub action: String,
     pub at: jiff::Timestamp,
 }
 
 #[derive(Clone)]
 pub struct Recorder {
-    queue: mpsc::Sender<Happening>,
+    queue: mpsc::Sender<RecordedEvent>,
     action: Arc<str>,
-    /// `None` when nobody writes.
+    /// `None` if events are collected by a test instead of written.
     pending: Option<Pending>,
 }
 
 impl Recorder {
-    /// `component` is who speaks (`kubelet`, `default-scheduler`), `instance` where.
+    /// `component` reports the events (`kubelet`, `default-scheduler`), `instance` says on which host.
     pub fn new(client: &Client, component: &str, instance: &str) -> Recorder {
         let (queue, waiting) = mpsc::channel(WAITING_MAX);
         let pending = Arc::new(watch::Sender::new(0));
-        let speaker = Speaker { component: component.to_owned(), instance: instance.to_owned() };
-        tokio::spawn(write::run(client.clone(), speaker, waiting, pending.clone()));
+        let source = EventSource { component: component.to_owned(), instance: instance.to_owned() };
+        tokio::spawn(write::run(client.clone(), source, waiting, pending.clone()));
         Recorder { queue, action: "".into(), pending: Some(pending) }
     }
 
-    /// For tests: what was told comes out of the receiver.
-    pub fn collecting() -> (Recorder, mpsc::Receiver<Happening>) {
-        let (queue, told) = mpsc::channel(WAITING_MAX);
-        (Recorder { queue, action: "".into(), pending: None }, told)
+    /// For tests: recorded events come out of the receiver.
+    pub fn collecting() -> (Recorder, mpsc::Receiver<RecordedEvent>) {
+        let (queue, events) = mpsc::channel(WAITING_MAX);
+        (Recorder { queue, action: "".into(), pending: None }, events)
     }
 
-    /// The same recorder, saying what is being done. Its events are those of events.k8s.io (N-180).
-    pub fn doing(&self, action: &str) -> Recorder {
+    /// The same recorder with an action. It writes events of events.k8s.io instead of core events (N-180).
+    pub fn with_action(&self, action: &str) -> Recorder {
         Recorder { action: action.into(), ..self.clone() }
     }
 
-    /// Returns when everything told so far is written or given up, or after a few seconds. For an
-    /// orderly end.
+    /// Waits until all events recorded so far are written or given up, but only a few seconds. Call this before the
+    /// process exits.
     pub async fn flush(&self) {
         if let Some(pending) = &self.pending {
             let mut pending = pending.subscribe();
@@ -78,15 +87,15 @@ impl Recorder {
     }
 
     pub fn normal(&self, on: &ObjectReference, reason: &str, message: impl Into<String>) {
-        self.tell(on, Severity::Normal, reason, message.into());
+        self.record(on, Severity::Normal, reason, message.into());
     }
 
     pub fn warning(&self, on: &ObjectReference, reason: &str, message: impl Into<String>) {
-        self.tell(on, Severity::Warning, reason, message.into());
+        self.record(on, Severity::Warning, reason, message.into());
     }
 
-    fn tell(&self, on: &ObjectReference, severity: Severity, reason: &str, message: String) {
-        let happening = Happening {
+    fn record(&self, on: &ObjectReference, severity: Severity, reason: &str, message: String) {
+        let event = RecordedEvent {
             on: on.clone(),
             severity,
             reason: reason.to_owned(),
@@ -97,14 +106,17 @@ impl Recorder {
         if let Some(pending) = &self.pending {
             pending.send_modify(|pending| *pending += 1);
         }
-        if self.queue.try_send(happening).is_err() {
-            tracing::debug!(reason, "an event was dropped: too many are waiting");
-            self.pending.iter().for_each(write::settled);
+        if self.queue.try_send(event).is_err() {
+            tracing::debug!(
+                reason,
+                "dropped an event because the queue of unwritten events is full"
+            );
+            self.pending.iter().for_each(write::mark_settled);
         }
     }
 }
 
-/// What an event is about.
+/// A reference to `object`, for an event about it.
 pub fn reference<K>(object: &K) -> ObjectReference
 where
     K: k8s_openapi::Metadata<Ty = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta>,
@@ -121,7 +133,7 @@ where
     }
 }
 
-/// A part of an object: `spec.containers{app}`.
-pub fn part(on: &ObjectReference, field_path: &str) -> ObjectReference {
+/// A reference to a part of an object, such as `spec.containers{app}`.
+pub fn field_reference(on: &ObjectReference, field_path: &str) -> ObjectReference {
     ObjectReference { field_path: Some(field_path.to_owned()), ..on.clone() }
 }

@@ -1,5 +1,4 @@
-//! `PodMetrics` of `metrics.k8s.io`: what a pod uses. The generated types lack it, since upstream
-//! keeps it elsewhere.
+//! `PodMetrics` of `metrics.k8s.io`: the resource usage of a pod. The generated types do not include it.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -11,9 +10,9 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PodMetrics {
     pub metadata: ObjectMeta,
-    /// When the measured while ended.
+    /// The end of the measured window.
     pub timestamp: Time,
-    /// How long it was, as Go writes durations.
+    /// The length of the window, as Go formats durations.
     pub window: String,
     #[serde(default)]
     pub containers: Vec<ContainerMetrics>,
@@ -31,7 +30,7 @@ impl PodMetrics {
         self.timestamp.0
     }
 
-    /// Nothing if it cannot be read.
+    /// Zero if it cannot be parsed.
     pub fn window(&self) -> SignedDuration {
         duration(&self.window).unwrap_or_default()
     }
@@ -88,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_as_go_writes_them() {
+    fn go_durations_are_parsed() {
         let read = |text| duration(text).map(|span| span.as_millis());
         assert_eq!(read("15.012s"), Some(15_012));
         assert_eq!(read("1m0.5s"), Some(60_500));

@@ -1,6 +1,6 @@
-//! Writing: create, update, patch, apply, delete, evict, bind; one object, or many at once.
+//! Write requests: create, update, patch, apply, delete, evict, bind; for one object or for many at once.
 //!
-//! Not here: when to try again. A controller returns the error, and its queue waits.
+//! Not here: retries. A controller returns the error, and its queue retries the key.
 
 use crate::client::{Doing, decode, decode_shared, read};
 use crate::{Client, Error, Object, ObjectKey, Result};
@@ -22,18 +22,18 @@ pub const CONCURRENT_MAX: usize = 64;
 /// The first batch of [`Client::create_all`]. Upstream: `SlowStartInitialBatchSize`.
 const SLOW_START: usize = 1;
 
-/// How to delete. The default asks for nothing in particular: the kind decides.
+/// Options of a delete request. By default the kind decides.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DeleteOptions {
     pub grace_seconds: Option<u32>,
-    /// Only this very object, not another one that has got its name since.
+    /// Delete only the object with this UID, not a newer one of the same name.
     pub uid: Option<String>,
-    /// Only if it is still as it was read.
+    /// Delete only if the object still has this version.
     pub resource_version: Option<String>,
     pub propagation: Option<Propagation>,
 }
 
-/// What becomes of the objects that the deleted one owns.
+/// What happens to objects that the deleted object owns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Propagation {
     Orphan,
@@ -46,7 +46,7 @@ impl DeleteOptions {
         DeleteOptions { uid: Some(uid.to_owned()), ..DeleteOptions::default() }
     }
 
-    /// Only the very object that was looked at.
+    /// Deletes only `object`, not a newer one of the same name.
     pub fn only<K: kube::Resource>(object: &K) -> Self {
         DeleteOptions { uid: object.meta().uid.clone(), ..DeleteOptions::default() }
     }
@@ -63,10 +63,10 @@ impl DeleteOptions {
 
     pub(crate) fn params(&self) -> DeleteParams {
         let (uid, resource_version) = (self.uid.clone(), self.resource_version.clone());
-        let asked = uid.is_some() || resource_version.is_some();
+        let conditional = uid.is_some() || resource_version.is_some();
         DeleteParams {
             grace_period_seconds: self.grace_seconds,
-            preconditions: asked.then_some(Preconditions { uid, resource_version }),
+            preconditions: conditional.then_some(Preconditions { uid, resource_version }),
             propagation_policy: self.propagation.map(|propagation| match propagation {
                 Propagation::Orphan => PropagationPolicy::Orphan,
                 Propagation::Background => PropagationPolicy::Background,
@@ -77,16 +77,16 @@ impl DeleteOptions {
     }
 }
 
-/// Where a write goes, without the Rust type of the kind: what is compiled once does not need it.
-struct Place {
+/// The object that a request writes, without its Rust type, so that the code that uses it is compiled once.
+struct Target {
     plural: Cow<'static, str>,
     path: String,
     key: ObjectKey,
 }
 
-impl Place {
-    fn of<K: Object<DynamicType = ()>>(key: ObjectKey) -> Place {
-        Place { plural: K::plural(&()), path: K::url_path(&(), key.place()), key }
+impl Target {
+    fn of<K: Object<DynamicType = ()>>(key: ObjectKey) -> Target {
+        Target { plural: K::plural(&()), path: K::url_path(&(), key.scope()), key }
     }
 
     fn request(&self) -> Request {
@@ -97,97 +97,100 @@ impl Place {
         self.key.name()
     }
 
-    /// `plural namespace/name`, as errors have it.
+    /// `plural namespace/name`, for errors.
     fn described(&self) -> String {
         format!("{} {}", self.plural, self.key)
     }
 }
 
-/// One object at a time.
+/// Requests for one object.
 impl Client {
     pub async fn create<K: Object<DynamicType = ()>>(&self, object: &K) -> Result<K> {
-        let place = Place::of::<K>(ObjectKey::of(object));
-        let answer = self.create_at(&place, object.encode()).await?;
-        decode(&|| creating(&place), &answer)
+        let target = Target::of::<K>(ObjectKey::of(object));
+        let response = self.create_at(&target, object.encode()).await?;
+        decode(&|| creating(&target), &response)
     }
 
-    /// The same for an object that was never anything but JSON, and of which nothing needs to be known
-    /// after that.
-    pub(crate) async fn create_plain<K>(&self, key: &ObjectKey, mut object: Value) -> Result<()>
+    /// As [`Client::create`], for JSON, and without decoding the response.
+    pub(crate) async fn create_json<K>(&self, key: &ObjectKey, mut object: Value) -> Result<()>
     where
         K: Object<DynamicType = ()>,
     {
         object["apiVersion"] = K::api_version(&()).into();
         object["kind"] = K::kind(&()).into();
-        let place = Place::of::<K>(key.clone());
-        self.create_at(&place, serde_json::to_vec(&object)).await.map(drop)
+        let target = Target::of::<K>(key.clone());
+        self.create_at(&target, serde_json::to_vec(&object)).await.map(drop)
     }
 
-    async fn create_at(&self, place: &Place, body: serde_json::Result<Vec<u8>>) -> Result<String> {
-        let doing = || creating(place);
+    async fn create_at(
+        &self,
+        target: &Target,
+        body: serde_json::Result<Vec<u8>>,
+    ) -> Result<String> {
+        let doing = || creating(target);
         let body = sendable(&doing, body)?;
-        self.send(&doing, place.request().create(&self.params(), body)).await
+        self.send(&doing, target.request().create(&self.params(), body)).await
     }
 
     /// Replaces the object as a whole, except its status. Fails with a conflict if it has changed.
     pub async fn update<K: Object<DynamicType = ()>>(&self, object: &K) -> Result<K> {
-        let place = Place::of::<K>(ObjectKey::of(object));
-        let doing = || format!("update {}", place.described());
+        let target = Target::of::<K>(ObjectKey::of(object));
+        let doing = || format!("update {}", target.described());
         let body = sendable(&doing, object.encode())?;
-        let request = place.request().replace(place.name(), &self.params(), body);
+        let request = target.request().replace(target.name(), &self.params(), body);
         decode(&doing, &self.send(&doing, request).await?)
     }
 
-    /// Writes `status` into the object that was observed; a conflict if it has changed since.
-    /// Writes nothing if that is its status already, so that a reconcile may always end with this.
+    /// Writes `status` to the object. Fails with a conflict if the object has changed since it was observed.
+    /// Sends no request if the status is the same, so a reconcile may always end with this call.
     pub async fn update_status<K, S>(&self, observed: &K, status: S) -> Result<()>
     where
         K: Object<DynamicType = ()>,
         S: Serialize,
     {
-        let place = Place::of::<K>(ObjectKey::of(observed));
+        let target = Target::of::<K>(ObjectKey::of(observed));
         let object = typed::to_value(observed);
-        self.update_status_at(&place, object, serde_json::to_value(status)).await
+        self.update_status_at(&target, object, serde_json::to_value(status)).await
     }
 
     async fn update_status_at(
         &self,
-        place: &Place,
+        target: &Target,
         observed: serde_json::Result<Value>,
         status: serde_json::Result<Value>,
     ) -> Result<()> {
-        let doing = || format!("update the status of {}", place.described());
+        let doing = || format!("update the status of {}", target.described());
         let mut object = sendable(&doing, observed)?;
         let status = sendable(&doing, status)?;
         if object.get("status").unwrap_or(&Value::Null) == &status {
             return Ok(());
         }
         object["status"] = status;
-        self.replace_at(&doing, place, "status", serde_json::to_vec(&object)).await.map(drop)
+        self.replace_at(&doing, target, "status", serde_json::to_vec(&object)).await.map(drop)
     }
 
-    /// Writes the object's status, and what a status write takes of its metadata, as it is in
-    /// `object`. A conflict if it has changed since it was read.
+    /// Writes the status of `object`, and the metadata that a status write accepts. Fails with a conflict if the
+    /// object has changed since it was read.
     pub async fn replace_status<K: Object<DynamicType = ()>>(&self, object: &K) -> Result<K> {
-        let place = Place::of::<K>(ObjectKey::of(object));
-        let doing = || format!("update the status of {}", place.described());
-        decode(&doing, &self.replace_at(&doing, &place, "status", object.encode()).await?)
+        let target = Target::of::<K>(ObjectKey::of(object));
+        let doing = || format!("update the status of {}", target.described());
+        decode(&doing, &self.replace_at(&doing, &target, "status", object.encode()).await?)
     }
 
-    /// Replaces what a subresource stands for, such as `namespaces/finalize`.
+    /// Updates a subresource, such as `namespaces/finalize`.
     pub async fn update_subresource<K>(&self, object: &K, subresource: &str) -> Result<K>
     where
         K: Object<DynamicType = ()>,
     {
-        let place = Place::of::<K>(ObjectKey::of(object));
-        let doing = || format!("update {}/{subresource} {}", place.plural, place.key);
-        decode(&doing, &self.replace_at(&doing, &place, subresource, object.encode()).await?)
+        let target = Target::of::<K>(ObjectKey::of(object));
+        let doing = || format!("update {}/{subresource} {}", target.plural, target.key);
+        decode(&doing, &self.replace_at(&doing, &target, subresource, object.encode()).await?)
     }
 
     async fn replace_at(
         &self,
         doing: &Doing<'_>,
-        place: &Place,
+        target: &Target,
         subresource: &str,
         body: serde_json::Result<Vec<u8>>,
     ) -> Result<String> {
@@ -195,20 +198,20 @@ impl Client {
         let params = self.params();
         self.send(
             doing,
-            place.request().replace_subresource(subresource, place.name(), &params, body),
+            target.request().replace_subresource(subresource, target.name(), &params, body),
         )
         .await
     }
 
-    /// A JSON merge patch: `null` removes.
+    /// A JSON merge patch: `null` removes a field.
     pub async fn patch_merge<K: Object<DynamicType = ()>>(
         &self,
         key: &ObjectKey,
         patch: &Value,
     ) -> Result<K> {
-        let place = Place::of::<K>(key.clone());
-        let doing = || format!("patch {}", place.described());
-        decode(&doing, &self.patch_at(&doing, &place, &Patch::Merge(patch)).await?)
+        let target = Target::of::<K>(key.clone());
+        let doing = || format!("patch {}", target.described());
+        decode(&doing, &self.patch_at(&doing, &target, &Patch::Merge(patch)).await?)
     }
 
     /// A strategic merge patch: lists with keys are merged, and `$patch` directives are followed.
@@ -217,18 +220,18 @@ impl Client {
         key: &ObjectKey,
         patch: &Value,
     ) -> Result<K> {
-        let place = Place::of::<K>(key.clone());
-        let doing = || format!("patch {}", place.described());
-        decode(&doing, &self.patch_at(&doing, &place, &Patch::Strategic(patch)).await?)
+        let target = Target::of::<K>(key.clone());
+        let doing = || format!("patch {}", target.described());
+        decode(&doing, &self.patch_at(&doing, &target, &Patch::Strategic(patch)).await?)
     }
 
     async fn patch_at(
         &self,
         doing: &Doing<'_>,
-        place: &Place,
+        target: &Target,
         patch: &Patch<&Value>,
     ) -> Result<String> {
-        self.send(doing, place.request().patch(place.name(), &self.patch_params(), patch)).await
+        self.send(doing, target.request().patch(target.name(), &self.patch_params(), patch)).await
     }
 
     /// A strategic merge patch of the status: lists with keys, such as conditions, are merged.
@@ -237,24 +240,26 @@ impl Client {
         key: &ObjectKey,
         patch: &Value,
     ) -> Result<Arc<K>> {
-        let place = Place::of::<K>(key.clone());
-        let doing = || format!("patch the status of {}", place.described());
-        decode_shared(&doing, &self.patch_status_at(&doing, &place, patch).await?)
+        let target = Target::of::<K>(key.clone());
+        let doing = || format!("patch the status of {}", target.described());
+        decode_shared(&doing, &self.patch_status_at(&doing, &target, patch).await?)
     }
 
     async fn patch_status_at(
         &self,
         doing: &Doing<'_>,
-        place: &Place,
+        target: &Target,
         patch: &Value,
     ) -> Result<String> {
         let (params, patch) = (self.patch_params(), Patch::Strategic(patch));
-        self.send(doing, place.request().patch_subresource("status", place.name(), &params, &patch))
-            .await
+        self.send(
+            doing,
+            target.request().patch_subresource("status", target.name(), &params, &patch),
+        )
+        .await
     }
 
-    /// Server-side apply, taking ownership of fields from other managers. `object` contains only
-    /// the fields to set.
+    /// Server-side apply; takes over fields from other managers. `object` contains only the fields to set.
     pub async fn apply<K>(&self, mut object: Value) -> Result<K>
     where
         K: Object<DynamicType = ()>,
@@ -262,22 +267,22 @@ impl Client {
         object["apiVersion"] = K::api_version(&()).into();
         object["kind"] = K::kind(&()).into();
         let meta = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
-        let place = Place::of::<K>(ObjectKey::new(meta("namespace"), meta("name")));
-        let doing = || format!("apply {}", place.described());
-        decode(&doing, &self.apply_at(&doing, &place, &object).await?)
+        let target = Target::of::<K>(ObjectKey::new(meta("namespace"), meta("name")));
+        let doing = || format!("apply {}", target.described());
+        decode(&doing, &self.apply_at(&doing, &target, &object).await?)
     }
 
-    async fn apply_at(&self, doing: &Doing<'_>, place: &Place, object: &Value) -> Result<String> {
+    async fn apply_at(&self, doing: &Doing<'_>, target: &Target, object: &Value) -> Result<String> {
         let params = PatchParams {
             field_manager: Some(self.manager().unwrap_or("landfall").to_owned()),
             force: true,
             ..PatchParams::default()
         };
-        self.send(doing, place.request().patch(place.name(), &params, &Patch::Apply(object))).await
+        self.send(doing, target.request().patch(target.name(), &params, &Patch::Apply(object)))
+            .await
     }
 
-    /// `Some` with the object as it is now if it stays for a while: for its grace period, or for
-    /// its finalizers.
+    /// Returns the object if it still exists, because of its grace period or its finalizers.
     pub async fn delete<K: Object<DynamicType = ()>>(
         &self,
         key: &ObjectKey,
@@ -286,7 +291,7 @@ impl Client {
         self.delete_of(&(), key, options).await
     }
 
-    /// As [`Client::delete`], of a kind known at run time only.
+    /// As [`Client::delete`], for a kind known only at run time.
     pub async fn delete_of<K: Object>(
         &self,
         kind: &K::DynamicType,
@@ -294,14 +299,14 @@ impl Client {
         options: &DeleteOptions,
     ) -> Result<Option<K>> {
         let doing = || format!("delete {} {key}", K::plural(kind));
-        let path = K::url_path(kind, key.place());
+        let path = K::url_path(kind, key.scope());
         match self.delete_at(&doing, path, key.name(), options).await? {
             Some(object) => decode(&doing, &object).map(Some),
             None => Ok(None),
         }
     }
 
-    /// The text of the object if it is still there.
+    /// Returns the text of the object if it still exists.
     async fn delete_at(
         &self,
         doing: &Doing<'_>,
@@ -310,19 +315,19 @@ impl Client {
         options: &DeleteOptions,
     ) -> Result<Option<String>> {
         #[derive(Deserialize)]
-        struct Answer<'a> {
+        struct Response<'a> {
             #[serde(borrow)]
             kind: Option<Cow<'a, str>>,
         }
-        let answer = self.send(doing, Request::new(path).delete(name, &options.params())).await?;
-        let is_status = read::<Answer<'_>>(doing, &answer)?.kind.as_deref() == Some("Status");
-        Ok((!is_status).then_some(answer))
+        let response = self.send(doing, Request::new(path).delete(name, &options.params())).await?;
+        let is_status = read::<Response<'_>>(doing, &response)?.kind.as_deref() == Some("Status");
+        Ok((!is_status).then_some(response))
     }
 
-    /// Deletes a pod, unless its disruption budget forbids that now (`is_too_many_requests`).
+    /// Evicts a pod. Fails with `is_too_many_requests` if a disruption budget forbids that now.
     pub async fn evict(&self, pod: &ObjectKey, options: &DeleteOptions) -> Result<()> {
         let doing = || format!("evict pods {pod}");
-        // kube's own `evict` spells `deleteOptions` in a way that servers do not read.
+        // kube's own `evict` misspells `deleteOptions`, so servers ignore it.
         let eviction = json!({
             "apiVersion": api_version::<Eviction>(),
             "kind": "Eviction",
@@ -330,10 +335,10 @@ impl Client {
             "deleteOptions": options.params(),
         });
         let body = serde_json::to_vec(&eviction);
-        self.post_at(&doing, &Place::of::<Pod>(pod.clone()), "eviction", body).await.map(drop)
+        self.post_at(&doing, &Target::of::<Pod>(pod.clone()), "eviction", body).await.map(drop)
     }
 
-    /// Gives a pod to a node, once and for all. `uid`, if given, says which pod was meant.
+    /// Binds a pod to a node. Fails with a conflict if the pod has another UID than `uid`.
     pub async fn bind(&self, pod: &ObjectKey, uid: Option<&str>, node: &str) -> Result<()> {
         let doing = || format!("bind pods {pod} to node {node}");
         let mut binding = json!({
@@ -346,31 +351,32 @@ impl Client {
             binding["metadata"]["uid"] = uid.into();
         }
         let body = serde_json::to_vec(&binding);
-        self.post_at(&doing, &Place::of::<Pod>(pod.clone()), "binding", body).await.map(drop)
+        self.post_at(&doing, &Target::of::<Pod>(pod.clone()), "binding", body).await.map(drop)
     }
 
-    /// Posts to a subresource of an object, which need not be there: the server knows what it means.
+    /// Posts to a subresource of an object. The object need not exist; that is up to the server.
     pub async fn post<K: Object<DynamicType = ()>>(
         &self,
         key: &ObjectKey,
         subresource: &str,
         body: &impl Serialize,
     ) -> Result<Value> {
-        let place = Place::of::<K>(key.clone());
-        let doing = || format!("post to {}/{subresource} of {key}", place.plural);
-        self.post_at(&doing, &place, subresource, serde_json::to_vec(body)).await
+        let target = Target::of::<K>(key.clone());
+        let doing = || format!("post to {}/{subresource} of {key}", target.plural);
+        self.post_at(&doing, &target, subresource, serde_json::to_vec(body)).await
     }
 
     async fn post_at(
         &self,
         doing: &Doing<'_>,
-        place: &Place,
+        target: &Target,
         subresource: &str,
         body: serde_json::Result<Vec<u8>>,
     ) -> Result<Value> {
         let body = sendable(doing, body)?;
         let params = self.params();
-        let request = place.request().create_subresource(subresource, place.name(), &params, body);
+        let request =
+            target.request().create_subresource(subresource, target.name(), &params, body);
         read(doing, &self.send(doing, request).await?)
     }
 
@@ -383,11 +389,11 @@ impl Client {
     }
 }
 
-/// Many at once.
+/// Requests for many objects.
 impl Client {
-    /// Creates all of them, or stops after the first batch with an error and returns that.
+    /// Creates all objects, or stops after the first batch with an error and returns that error.
     ///
-    /// Batches start small and double: if every create is refused (by a quota, say), few are tried.
+    /// Batches start small and double, so that few requests are sent if all are refused (for example by a quota).
     /// Upstream: `slowStartBatch`.
     pub async fn create_all<K: Object<DynamicType = ()>>(
         &self,
@@ -401,15 +407,15 @@ impl Client {
             if batch.is_empty() {
                 return Ok(created);
             }
-            for answer in join_all(batch.iter().map(|object| self.create(object))).await {
-                created.push(answer?);
+            for response in join_all(batch.iter().map(|object| self.create(object))).await {
+                created.push(response?);
             }
             size = (size * 2).min(CONCURRENT_MAX);
         }
     }
 
-    /// Deletes exactly these objects: gone is fine, and so is a name that another object has now.
-    /// Tries all of them, and returns the first error if there was one.
+    /// Deletes exactly these objects. Objects that are gone or were replaced by others of the same name are not
+    /// errors. Tries all of them and returns the first error.
     pub async fn delete_all<K: Object<DynamicType = ()>>(
         &self,
         objects: impl IntoIterator<Item = Arc<K>>,
@@ -422,8 +428,8 @@ impl Client {
                 return failed.map_or(Ok(()), Err);
             }
             let deletes = batch.iter().map(|object| self.delete_one(object.as_ref()));
-            for answer in join_all(deletes).await {
-                failed = failed.or(answer.err());
+            for response in join_all(deletes).await {
+                failed = failed.or(response.err());
             }
         }
     }
@@ -437,10 +443,10 @@ impl Client {
     }
 }
 
-fn creating(place: &Place) -> String {
-    match place.name() {
-        "" => format!("create one of {} in {:?}", place.plural, place.key.namespace()),
-        _ => format!("create {}", place.described()),
+fn creating(target: &Target) -> String {
+    match target.name() {
+        "" => format!("create one of {} in {:?}", target.plural, target.key.namespace()),
+        _ => format!("create {}", target.described()),
     }
 }
 
@@ -448,7 +454,7 @@ fn api_version<K: k8s_openapi::Resource>() -> &'static str {
     K::API_VERSION
 }
 
-/// What was encoded, or that it cannot be sent.
+/// Turns an encoding error into [`Error::Unsendable`].
 pub(crate) fn sendable<T>(doing: &Doing<'_>, encoded: serde_json::Result<T>) -> Result<T> {
     encoded.map_err(|error| Error::Unsendable { doing: doing(), why: error.to_string() })
 }

@@ -1,40 +1,34 @@
-//! The one clock and the one source of chance (decision 1 of the design).
-//!
-//! Everything that asks "what time is it" or wants a random number asks here, so that a whole
-//! cluster can run on a paused clock from one seed. In an ordinary process the answers are the
-//! system's. After [`simulate`], wall time is the given epoch plus the time that tokio's (paused)
-//! clock says has passed, and chance is a sequence that the seed decides.
-//!
-//! Not here: waiting. Every wait is `tokio::time`, which a paused runtime already controls.
+#![doc = include_str!("../README.md")]
 
-mod chance;
+mod crash;
 mod monotonic;
+mod random;
 mod wall;
 
-pub use chance::{fraction, random_bytes, random_name_suffix, random_u64, uuid};
-pub use monotonic::{boot, monotonic};
+pub use crash::{CRASH_AFTER, crash_point};
+pub use monotonic::{boot_id, monotonic};
+pub use random::{random_bytes, random_fraction, random_name_suffix, random_u64, uuid};
 pub use wall::{jump, now, now_rfc3339, rfc3339, rfc3339_micros};
 
-/// Puts this thread on simulated time and seeded chance, from the beginning. A simulated world lives
-/// on one thread, so that each thread of a process can have its own.
+/// Switches this thread to simulated time and seeded random numbers. Each thread can run its own simulation.
 ///
 /// Must be called inside a tokio runtime, whose clock becomes the source of time.
 pub fn simulate(epoch: jiff::Timestamp, seed: u64) {
     wall::simulate(epoch);
-    chance::seed(seed);
+    random::seed(seed);
 }
 
-/// Puts this thread back on the system's time and chance.
+/// Switches this thread back to the system's clock and random numbers.
 pub fn stop_simulating() {
     wall::stop();
-    chance::stop();
+    random::stop();
 }
 
-/// Does work that blocks (the disk, mostly) away from the runtime's tasks. A simulated world waits
-/// for it right here: when another thread is done is nothing that a seed decides.
+/// Runs blocking work (mostly disk I/O) on a thread pool, so that it does not block async tasks. In a simulation
+/// it runs on the current thread, because the seed cannot decide when another thread finishes.
 ///
-/// Err: the work panicked, or the runtime is being shut down.
-pub async fn apart<T: Send + 'static>(
+/// Returns an error if the work panics or the runtime is being shut down.
+pub async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, tokio::task::JoinError> {
     if wall::is_simulated() {

@@ -1,20 +1,20 @@
-//! Time that nobody can set: for differences between two things on one machine.
+//! Time that cannot be set, to measure the difference between two moments on one machine.
 //!
-//! Not tokio's `Instant`, which has no number: these are compared between processes, and kept.
+//! tokio's `Instant` does not fit: these times are stored and compared between processes, so they must be numbers.
 
-/// Nanoseconds of this machine's monotonic clock; of the simulation, if this is one.
+/// Nanoseconds of this machine's monotonic clock, or since the start of the simulation.
 pub fn monotonic() -> i64 {
     match crate::wall::simulated() {
         Some(passed) => i64::try_from(passed.as_nanos()).unwrap_or(i64::MAX),
-        None => of_the_kernel(),
+        None => kernel_monotonic(),
     }
 }
 
-/// Which run of the machine this is: [`monotonic`] counts from another point in each.
-pub fn boot() -> String {
+/// Identifies the current boot of the machine. [`monotonic`] values of different boots cannot be compared.
+pub fn boot_id() -> String {
     match crate::wall::is_simulated() {
         true => "simulated".to_owned(),
-        // Every Linux has it; where it cannot be read, every run looks like the same one.
+        // Every Linux has this file. If it cannot be read, all boots look the same.
         false => std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
     }
     .trim()
@@ -22,12 +22,12 @@ pub fn boot() -> String {
 }
 
 #[allow(unsafe_code, reason = "clock_gettime writes into the struct it is given")]
-fn of_the_kernel() -> i64 {
+fn kernel_monotonic() -> i64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a timespec that lives until the call returns.
     let failed = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     if failed != 0 {
-        return 0; // Not possible on Linux; 0 is "not known".
+        return 0; // Cannot happen on Linux; 0 means unknown.
     }
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
@@ -37,15 +37,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_only_goes_forward() {
-        let before = of_the_kernel();
+    fn monotonic_time_never_decreases() {
+        let before = kernel_monotonic();
         assert!(before > 0);
-        assert!(of_the_kernel() >= before);
+        assert!(kernel_monotonic() >= before);
     }
 
     #[test]
-    fn a_run_of_the_machine_has_a_name_that_stays() {
-        assert!(!boot().is_empty());
-        assert_eq!(boot(), boot());
+    fn boot_id_is_stable() {
+        assert!(!boot_id().is_empty());
+        assert_eq!(boot_id(), boot_id());
     }
 }

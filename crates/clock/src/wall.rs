@@ -1,11 +1,11 @@
-//! Wall time: the system's, or derived from tokio's clock when simulated.
+//! The time of day: from the system, or derived from tokio's clock in a simulation.
 
 use jiff::{SignedDuration, Timestamp};
 use std::cell::Cell;
 use tokio::time::Instant;
 
 thread_local! {
-    /// What the time of day was when tokio's clock said this.
+    /// The simulated time of day at a moment of tokio's clock.
     static SIMULATED: Cell<Option<(Timestamp, Instant)>> = const { Cell::new(None) };
 }
 
@@ -21,22 +21,23 @@ pub(crate) fn is_simulated() -> bool {
     SIMULATED.get().is_some()
 }
 
-/// Somebody set the clock: the time of day jumps, timers do not notice. Does nothing to real time.
+/// Simulates that somebody sets the clock: the time of day jumps, timers are not affected. Has no effect on real
+/// time.
 pub fn jump(by: SignedDuration) {
     if let Some((epoch, start)) = SIMULATED.get() {
         SIMULATED.set(Some((epoch.saturating_add(by).unwrap_or(epoch), start)));
     }
 }
 
-/// Time passed since the simulation began, if this is one.
+/// Time since the simulation began; `None` outside a simulation.
 pub(crate) fn simulated() -> Option<std::time::Duration> {
     SIMULATED.get().map(|(_, start)| start.elapsed())
 }
 
 /// The time of day.
 ///
-/// Real time is asked of the system every time and never derived from a monotonic clock, because
-/// that one stands still while a laptop sleeps and certificates and tokens go on ageing.
+/// Outside a simulation every call asks the system. A monotonic clock stops while a laptop sleeps, but certificates
+/// and tokens expire meanwhile.
 pub fn now() -> Timestamp {
     match SIMULATED.get() {
         Some((epoch, start)) => {
@@ -47,7 +48,7 @@ pub fn now() -> Timestamp {
     }
 }
 
-/// Now, as Kubernetes writes times: UTC, whole seconds.
+/// The current time as Kubernetes writes it: UTC, whole seconds.
 pub fn now_rfc3339() -> String {
     rfc3339(now())
 }
@@ -67,14 +68,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_written_the_way_kubernetes_writes_them() {
+    fn times_are_formatted_as_kubernetes_does() {
         let at = Timestamp::new(1_767_323_045, 6_789).unwrap();
         assert_eq!(rfc3339(at), "2026-01-02T03:04:05Z");
         assert_eq!(rfc3339_micros(at), "2026-01-02T03:04:05.000006Z");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn simulated_time_moves_only_with_the_runtime() {
+    async fn simulated_time_advances_only_with_the_runtime() {
         simulate(Timestamp::new(1_000, 0).unwrap());
         let before = now();
         tokio::time::sleep(std::time::Duration::from_secs(30)).await;
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_clock_that_is_set_jumps_and_goes_on() {
+    async fn clock_runs_on_after_a_jump() {
         simulate(Timestamp::new(1_000, 0).unwrap());
         jump(SignedDuration::from_secs(-100));
         tokio::time::sleep(std::time::Duration::from_secs(30)).await;

@@ -1,5 +1,5 @@
-//! Fills in the rules of ClusterRoles that are made of others (C-147). The server does not wait for
-//! this: it works out such roles itself. It is for whoever reads them.
+//! Fills in the rules of aggregated ClusterRoles (C-147). The server does not need this, because it computes the rules
+//! itself; it is for clients that read the roles.
 
 use crate::start::Cluster;
 use api::selector::LabelSelector;
@@ -19,7 +19,7 @@ pub(crate) async fn run(cluster: &Cluster) {
             is_aggregated(role).then(|| AGGREGATED.to_owned()).into_iter().collect()
         })
         .start();
-    // Any role may be a part of any other. One look at all of them covers every change at once.
+    // Any role may be part of any other, so each reconcile checks all of them.
     roles.feed(&queue, |_| vec![()]);
     roles.synced().await;
     let client = cluster.client.clone().named(MANAGER);
@@ -46,8 +46,7 @@ fn is_aggregated(role: &ClusterRole) -> bool {
     role.aggregation_rule.as_ref().is_some_and(|rule| rule.cluster_role_selectors.is_some())
 }
 
-/// Selector by selector, in the order of names, each rule once. Upstream:
-/// `syncClusterRole`.
+/// The rules of all selected roles, sorted by selector and role name, without duplicates. Upstream: `syncClusterRole`.
 fn rules(role: &ClusterRole, all: &[Arc<ClusterRole>]) -> Vec<PolicyRule> {
     let selectors = role.aggregation_rule.iter();
     let selectors = selectors.flat_map(|rule| rule.cluster_role_selectors.iter().flatten());
@@ -55,7 +54,7 @@ fn rules(role: &ClusterRole, all: &[Arc<ClusterRole>]) -> Vec<PolicyRule> {
     for selector in selectors {
         let selector = typed::to_value(selector).ok();
         let Some(selector) = selector.and_then(|s| LabelSelector::from_object(&s).ok()) else {
-            continue; // One that makes no sense selects nothing.
+            continue; // An invalid selector selects nothing.
         };
         for other in all.iter().filter(|other| other.metadata.name != role.metadata.name) {
             let labels = other.metadata.labels.as_ref();
@@ -78,7 +77,7 @@ mod tests {
     use serde_json::Value;
 
     #[test]
-    fn c_147_rules_of_matching_roles_are_joined_once_each_in_the_order_of_names() {
+    fn c_147_rules_of_matching_roles_are_merged_in_the_order_of_names() {
         let role = |name: &str, label: &str, verbs: Value| -> Arc<ClusterRole> {
             Arc::new(
                 typed::from_value(json!({

@@ -1,40 +1,37 @@
-//! Starts Jobs by the clock (C-122…C-130).
+//! Creates Jobs on a schedule (C-122…C-130).
 //!
-//!     cron job, its jobs ──▶ plan::decide ──▶ old jobs deleted, one started ──▶ status
+//!     cron job, its jobs ──▶ plan::decide ──▶ delete old jobs, create one ──▶ status
 //!
-//! `times.rs` says when something was or will be due, in which zone; `plan.rs` decides a look. A Job's
-//! name holds its scheduled time, so that no time can be started twice.
+//! `times.rs` computes due times in a time zone; `plan.rs` decides one reconcile. The name of a Job contains its
+//! scheduled time, so that no time can be started twice.
 
 mod plan;
 mod times;
 
 use crate::start::Cluster;
 use crate::workload::{
-    Writes, is_controlled_by, is_deleted, is_outdated, name, owner_keys, uid, why,
+    PendingWrites, RETRY_DELAY, error_message, is_being_deleted, is_controlled_by, is_outdated,
+    name, owner_keys, uid,
 };
 use client::{
     Cache, DeleteOptions, Next, ObjectKey, Propagation, Queue, Recorder, reference, run_controller,
 };
 use k8s_openapi::api::batch::v1::{CronJob, CronJobStatus, Job};
 use k8s_openapi::api::core::v1::ObjectReference;
-use plan::{Plan, Said};
+use plan::{Plan, PlannedEvent};
 use std::sync::Arc;
-use std::time::Duration;
 use times::Zones;
 
 const COMPONENT: &str = "cronjob-controller";
 const WORKERS: usize = 5;
-
-/// When to look again if the cache does not show what we did.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 struct Controller<'a> {
     cluster: &'a Cluster,
     crons: Cache<CronJob>,
     jobs: Cache<Job>,
     recorder: Recorder,
-    job_writes: Writes<Job>,
-    cron_writes: Writes<CronJob>,
+    job_writes: PendingWrites<Job>,
+    cron_writes: PendingWrites<CronJob>,
     zones: Zones,
 }
 
@@ -43,15 +40,15 @@ pub(crate) async fn run(cluster: &Cluster, jobs: Cache<Job>) {
     let crons = Cache::start(&cluster.client);
     crons.feed_keys(&queue);
     let owners = crons.clone();
-    // Orphans are nobody's: a CronJob has no selector.
+    // A CronJob has no selector, so it adopts no orphans.
     jobs.feed(&queue, move |job| owner_keys(&owners, job));
     crons.synced().await;
     jobs.synced().await;
     let controller = Controller {
         cluster,
         recorder: Recorder::new(&cluster.client, COMPONENT, ""),
-        job_writes: Writes::new(&jobs),
-        cron_writes: Writes::new(&crons),
+        job_writes: PendingWrites::new(&jobs),
+        cron_writes: PendingWrites::new(&crons),
         zones: Zones::default(),
         crons,
         jobs,
@@ -61,28 +58,29 @@ pub(crate) async fn run(cluster: &Cluster, jobs: Cache<Job>) {
 
 impl Controller<'_> {
     async fn reconcile(&self, key: ObjectKey) -> client::Result<Next> {
-        if !self.job_writes.seen(&key).await || !self.cron_writes.seen(&key).await {
-            return Ok(Next::After(LOOK_AGAIN));
+        if !self.job_writes.are_cached(&key).await || !self.cron_writes.are_cached(&key).await {
+            return Ok(Next::After(RETRY_DELAY));
         }
-        let Some(cron) = self.crons.get(&key).filter(|cron| !is_deleted(cron.as_ref())) else {
-            return Ok(Next::Change); // Going or gone. The garbage collector takes its Jobs.
+        let Some(cron) = self.crons.get(&key).filter(|cron| !is_being_deleted(cron.as_ref()))
+        else {
+            return Ok(Next::Change); // Deleted. The garbage collector deletes its Jobs.
         };
-        match self.look(&cron).await {
-            Err(error) if is_outdated(&error) => Ok(Next::After(LOOK_AGAIN)),
-            looked => looked,
+        match self.sync(&cron).await {
+            Err(error) if is_outdated(&error) => Ok(Next::After(RETRY_DELAY)),
+            result => result,
         }
     }
 
-    async fn look(&self, cron: &Arc<CronJob>) -> client::Result<Next> {
+    async fn sync(&self, cron: &Arc<CronJob>) -> client::Result<Next> {
         let jobs = self.jobs.controlled_by(cron.as_ref());
         let zone = cron.spec.time_zone.as_deref();
 
-        let Plan { doubtful, old, replace, start, said, mut status, next } =
+        let Plan { missing, old, replace, start, events, mut status, next } =
             plan::decide(cron, &jobs, &self.zones.get(zone), clock::now());
 
-        said.into_iter().for_each(|said| self.tell(cron, said));
-        for active in doubtful {
-            self.check(cron, &mut status, active).await?;
+        events.into_iter().for_each(|event| self.record(cron, event));
+        for active in missing {
+            self.check_missing(cron, &mut status, active).await?;
         }
         for job in old {
             self.delete(cron, &mut status, &job).await?;
@@ -99,8 +97,8 @@ impl Controller<'_> {
         Ok(next.into())
     }
 
-    /// A Job that the status has and the cache has not: it may be gone (C-127).
-    async fn check(
+    /// Checks whether a Job that is in the status but not in the cache is gone (C-127).
+    async fn check_missing(
         &self,
         cron: &Arc<CronJob>,
         status: &mut CronJobStatus,
@@ -110,9 +108,9 @@ impl Controller<'_> {
         let key = ObjectKey::new(crate::workload::namespace(cron.as_ref()), named);
         let found = self.cluster.client.find::<Job>(&key).await?;
         if found.is_none_or(|job| job.metadata.uid != active.uid) {
-            plan::forget(status, active.uid.as_deref().unwrap_or_default());
+            plan::remove_active(status, active.uid.as_deref().unwrap_or_default());
             let message = format!("Active job went missing: {named}");
-            self.tell(cron, Said::normal("MissingJob", message));
+            self.record(cron, PlannedEvent::normal("MissingJob", message));
         }
         Ok(())
     }
@@ -127,14 +125,14 @@ impl Controller<'_> {
         let named = name(job.as_ref());
         match self.cluster.client.delete::<Job>(&ObjectKey::of(job.as_ref()), &options).await {
             Err(error) if !is_outdated(&error) => {
-                let message = format!("Deleted job: {}", why(&error));
-                self.tell(cron, Said::warning("FailedDelete", message));
+                let message = format!("Deleted job: {}", error_message(&error));
+                self.record(cron, PlannedEvent::warning("FailedDelete", message));
                 return Err(error);
             }
             _ => self.job_writes.deleted(&ObjectKey::of(cron.as_ref()), [job.clone()]),
         }
-        plan::forget(status, uid(job.as_ref()));
-        self.tell(cron, Said::normal("SuccessfulDelete", format!("Deleted job {named}")));
+        plan::remove_active(status, uid(job.as_ref()));
+        self.record(cron, PlannedEvent::normal("SuccessfulDelete", format!("Deleted job {named}")));
         Ok(())
     }
 
@@ -148,10 +146,11 @@ impl Controller<'_> {
             Ok(job) => {
                 self.job_writes.wrote(&ObjectKey::of(cron.as_ref()), &job);
                 let message = format!("Created job {}", name(&job));
-                self.tell(cron, Said::normal("SuccessfulCreate", message));
+                self.record(cron, PlannedEvent::normal("SuccessfulCreate", message));
                 job
             }
-            // Ours, and only the status was lost; or another's, then it is not our business (C-125).
+            // We created it before and only the status write was lost; or it belongs to another owner and is left
+            // alone (C-125).
             Err(error) if error.is_already_exists() => {
                 let job: Job = self.cluster.client.get(&ObjectKey::of(&start.job)).await?;
                 if !is_controlled_by(&job, cron.as_ref()) {
@@ -161,12 +160,12 @@ impl Controller<'_> {
             }
             Err(error) if error.is_namespace_terminating() => return Ok(()),
             Err(error) => {
-                let message = format!("Error creating job: {}", why(&error));
-                self.tell(cron, Said::warning("FailedCreate", message));
+                let message = format!("Error creating job: {}", error_message(&error));
+                self.record(cron, PlannedEvent::warning("FailedCreate", message));
                 return Err(error);
             }
         };
-        plan::began(status, &job, start.at);
+        plan::job_started(status, &job, start.at);
         Ok(())
     }
 
@@ -181,11 +180,11 @@ impl Controller<'_> {
         Ok(())
     }
 
-    fn tell(&self, cron: &Arc<CronJob>, said: Said) {
+    fn record(&self, cron: &Arc<CronJob>, event: PlannedEvent) {
         let on = reference(cron.as_ref());
-        match said.warns {
-            true => self.recorder.warning(&on, said.reason, said.message),
-            false => self.recorder.normal(&on, said.reason, said.message),
+        match event.is_warning {
+            true => self.recorder.warning(&on, event.reason, event.message),
+            false => self.recorder.normal(&on, event.reason, event.message),
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Keeps one pod on every node that a DaemonSet wants (C-81…C-100, T-CTRL-30…T-CTRL-32).
+//! Runs one pod on every matching node (C-81…C-100, T-CTRL-30…T-CTRL-32).
 //!
 //!     set, revisions, nodes, pods ──▶ plan::decide ──▶ creates and deletes ──▶ status
 //!
-//! `placement.rs` says which nodes are wanted and makes a node's pod, `plan.rs` decides a look,
-//! `triggers.rs` which changes of nodes and revisions are worth one, `failures.rs` how fast pods that
-//! failed are replaced. The scheduler binds the pods.
+//! `placement.rs` decides which nodes match and creates the pod of a node, `plan.rs` decides one reconcile,
+//! `triggers.rs` decides which changes of nodes and revisions queue one, `failures.rs` limits how fast failed pods are
+//! replaced. The scheduler binds the pods.
 
 mod failures;
 mod placement;
@@ -13,40 +13,36 @@ mod triggers;
 
 use crate::start::Cluster;
 use crate::workload::{
-    PodControl, SELECTS, Writes, claim, feed_pods, history, is_deleted, is_outdated, label, name,
-    namespace, orphans, selector, selects, uid,
+    OWNERS_BY_ORPHANS, PendingWrites, PodControl, RETRY_DELAY, claim, feed_pods, history,
+    is_being_deleted, is_outdated, label, name, namespace, orphan_index_key, owned_and_orphans,
+    selector, uid,
 };
 use client::{Cache, Next, ObjectKey, Queue, Recorder, reference, run_controller};
 use failures::Failures;
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, DaemonSetStatus};
 use k8s_openapi::api::core::v1::Pod;
 use placement::HASH;
-use plan::{Ended, Plan};
+use plan::{FinishedPod, Plan};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 const COMPONENT: &str = "daemonset-controller";
 const WORKERS: usize = 2;
-const STYLE: history::Style = history::Style { hash_label: HASH };
-
-/// When to look again if the cache does not show what we did.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 struct Controller<'a> {
     cluster: &'a Cluster,
     sets: Cache<DaemonSet>,
     revisions: Cache<ControllerRevision>,
-    hands: PodControl,
-    revision_writes: Writes<ControllerRevision>,
+    pod_control: PodControl,
+    revision_writes: PendingWrites<ControllerRevision>,
     failures: Failures,
 }
 
 pub(crate) async fn run(cluster: &Cluster, revisions: Cache<ControllerRevision>) {
     let queue = Queue::new();
-    let places = |set: &DaemonSet| vec![selects(namespace(set), &selector_of(set))];
-    let sets = Cache::builder(&cluster.client).index(SELECTS, places).start();
+    let places = |set: &DaemonSet| vec![orphan_index_key(namespace(set), &selector_of(set))];
+    let sets = Cache::builder(&cluster.client).index(OWNERS_BY_ORPHANS, places).start();
     sets.feed_keys(&queue);
     feed_pods(&cluster.pods, &sets, &queue);
     triggers::of_nodes(&cluster.nodes, &sets, &queue);
@@ -57,12 +53,12 @@ pub(crate) async fn run(cluster: &Cluster, revisions: Cache<ControllerRevision>)
     cluster.pods.synced().await;
     let controller = Controller {
         cluster,
-        hands: PodControl {
+        pod_control: PodControl {
             client: cluster.client.clone(),
             recorder: Recorder::new(&cluster.client, COMPONENT, ""),
-            writes: Writes::new(&cluster.pods),
+            writes: PendingWrites::new(&cluster.pods),
         },
-        revision_writes: Writes::new(&revisions),
+        revision_writes: PendingWrites::new(&revisions),
         failures: Failures::default(),
         sets,
         revisions,
@@ -76,27 +72,28 @@ fn selector_of(set: &DaemonSet) -> api::selector::LabelSelector {
 
 impl Controller<'_> {
     async fn reconcile(&self, key: ObjectKey) -> client::Result<Next> {
-        let seen = self.hands.writes.seen(&key).await && self.revision_writes.seen(&key).await;
+        let seen = self.pod_control.writes.are_cached(&key).await
+            && self.revision_writes.are_cached(&key).await;
         if !seen {
-            return Ok(Next::After(LOOK_AGAIN));
+            return Ok(Next::After(RETRY_DELAY));
         }
-        let Some(set) = self.sets.get(&key).filter(|set| !is_deleted(set.as_ref())) else {
+        let Some(set) = self.sets.get(&key).filter(|set| !is_being_deleted(set.as_ref())) else {
             self.failures.forget(&key);
-            return Ok(Next::Change); // Going or gone. The garbage collector takes its pods.
+            return Ok(Next::Change); // Deleted. The garbage collector deletes its pods.
         };
         if selector_of(&set).is_everything() {
             let message =
                 "This daemon set is selecting all pods. A non-empty selector is required.";
-            self.hands.recorder.warning(&reference(set.as_ref()), "SelectingAll", message);
+            self.pod_control.recorder.warning(&reference(set.as_ref()), "SelectingAll", message);
             return Ok(Next::Change);
         }
-        match self.look(&set).await {
-            Err(error) if is_outdated(&error) => Ok(Next::After(LOOK_AGAIN)),
-            looked => looked,
+        match self.sync(&set).await {
+            Err(error) if is_outdated(&error) => Ok(Next::After(RETRY_DELAY)),
+            result => result,
         }
     }
 
-    async fn look(&self, set: &Arc<DaemonSet>) -> client::Result<Next> {
+    async fn sync(&self, set: &Arc<DaemonSet>) -> client::Result<Next> {
         let history = self.history(set).await?;
         let pods = self.claimed(set).await?;
         let mut collisions = set.status.as_ref().and_then(|status| status.collision_count);
@@ -108,7 +105,7 @@ impl Controller<'_> {
             set.as_ref(),
             &template,
             &history,
-            &STYLE,
+            HASH,
             &mut collisions,
         )
         .await?;
@@ -124,9 +121,9 @@ impl Controller<'_> {
         };
         let mut plan = Plan::decide(set, &nodes, &pods, hash, waits, now);
 
-        plan.delete.extend(self.tell_ended(set, std::mem::take(&mut plan.ended)));
-        let (_, failed) = self.hands.create(set.as_ref(), plan.create).await;
-        let failed = failed.or(self.hands.delete(set.as_ref(), plan.delete).await);
+        plan.delete.extend(self.record_finished(set, std::mem::take(&mut plan.finished)));
+        let (_, failed) = self.pod_control.create(set.as_ref(), plan.create).await;
+        let failed = failed.or(self.pod_control.delete(set.as_ref(), plan.delete).await);
         let status = DaemonSetStatus { collision_count: collisions, ..plan.status };
         self.report(set, status).await?;
         if let Some(error) = failed {
@@ -136,31 +133,28 @@ impl Controller<'_> {
             pods.iter().filter_map(|pod| label(pod.as_ref(), HASH)).collect();
         let used: BTreeSet<&str> = used.into_iter().chain([hash]).collect();
         let limit = set.spec.as_ref().and_then(|spec| spec.revision_history_limit);
-        let present = Some(current.as_ref());
-        let forgotten = history::forgotten(&history, limit, &STYLE, &used, present);
-        history::delete(client, writes, set.as_ref(), forgotten).await?;
+        let surplus = history::surplus(&history, limit, HASH, &used, Some(current.as_ref()));
+        history::delete(client, writes, set.as_ref(), surplus).await?;
         Ok(plan.next.into_iter().chain(wait).min().into())
     }
 
     async fn claimed(&self, set: &Arc<DaemonSet>) -> client::Result<Vec<Arc<Pod>>> {
         let selector = selector_of(set);
         let pods = &self.cluster.pods;
-        let mut candidates = pods.controlled_by_uid(uid(set.as_ref()));
-        candidates.extend(orphans(pods, namespace(set.as_ref()), &selector));
-        let (client, writes) = (&self.cluster.client, &self.hands.writes);
+        let candidates = owned_and_orphans(pods, set.as_ref(), &selector);
+        let (client, writes) = (&self.cluster.client, &self.pod_control.writes);
         claim(client, writes, set.as_ref(), &selector, None, candidates).await
     }
 
     async fn history(&self, set: &Arc<DaemonSet>) -> client::Result<Vec<Arc<ControllerRevision>>> {
         let selector = selector_of(set);
-        let mut candidates = self.revisions.controlled_by_uid(uid(set.as_ref()));
-        candidates.extend(orphans(&self.revisions, namespace(set.as_ref()), &selector));
+        let candidates = owned_and_orphans(&self.revisions, set.as_ref(), &selector);
         let (client, writes) = (&self.cluster.client, &self.revision_writes);
         claim(client, writes, set.as_ref(), &selector, None, candidates).await
     }
 
-    /// Of several revisions with the present template one stays; pods of the others become its own
-    /// (C-91). The pods, as they are then.
+    /// If several revisions have the current template, relabels their pods and deletes all revisions but one (C-91).
+    /// Returns the pods as they are then.
     async fn without_duplicates(
         &self,
         set: &Arc<DaemonSet>,
@@ -186,7 +180,7 @@ impl Controller<'_> {
             let patch = json!({ "metadata": { "labels": { HASH: hash } } });
             let pod_key = ObjectKey::of(pod.as_ref());
             let written = self.cluster.client.patch_merge::<Pod>(&pod_key, &patch).await?;
-            self.hands.writes.wrote(&key, &written);
+            self.pod_control.writes.wrote(&key, &written);
             *pod = Arc::new(written);
         }
         let (client, writes) = (&self.cluster.client, &self.revision_writes);
@@ -194,22 +188,22 @@ impl Controller<'_> {
         Ok(pods)
     }
 
-    /// Says of pods that ended that they are to go (T-CTRL-31).
-    fn tell_ended(&self, set: &Arc<DaemonSet>, ended: Vec<Ended>) -> Vec<Arc<Pod>> {
+    /// Records events for finished pods that will be deleted, and returns the pods (T-CTRL-31).
+    fn record_finished(&self, set: &Arc<DaemonSet>, finished: Vec<FinishedPod>) -> Vec<Arc<Pod>> {
         let on = reference(set.as_ref());
-        let tell = |Ended { pod, node, failed }: Ended| {
+        let record = |FinishedPod { pod, node, failed }: FinishedPod| {
             let (space, name) = (namespace(pod.as_ref()), name(pod.as_ref()));
             let (what, then) = if failed { ("failed", "kill") } else { ("succeeded", "delete") };
             let message = format!(
                 "Found {what} daemon pod {space}/{name} on node {node}, will try to {then} it"
             );
             match failed {
-                true => self.hands.recorder.warning(&on, "FailedDaemonPod", message),
-                false => self.hands.recorder.normal(&on, "SucceededDaemonPod", message),
+                true => self.pod_control.recorder.warning(&on, "FailedDaemonPod", message),
+                false => self.pod_control.recorder.normal(&on, "SucceededDaemonPod", message),
             }
             pod
         };
-        ended.into_iter().map(tell).collect()
+        finished.into_iter().map(record).collect()
     }
 
     async fn report(&self, set: &Arc<DaemonSet>, status: DaemonSetStatus) -> client::Result<()> {

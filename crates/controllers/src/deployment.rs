@@ -1,10 +1,9 @@
-//! Rolls a Deployment's ReplicaSets towards its template and number (C-27…C-60, T-CTRL-9…T-CTRL-14).
+//! Rolls out Deployments by creating and scaling ReplicaSets (C-27…C-60, T-CTRL-9…T-CTRL-14).
 //!
-//!     deployment, its sets ──▶ plan::decide ──▶ one set made, some resized, some deleted ──▶ status
+//!     deployment, its sets ──▶ plan::decide ──▶ create one set, resize some, delete some ──▶ status
 //!
-//! `plan.rs` decides what a look leads to; `revisions.rs` knows which set is the new one and what
-//! it is called, `rolling.rs` and `scaling.rs` how large sets should be, `progress.rs` what the
-//! status says. Not here: pods. Those are the ReplicaSets' business.
+//! `plan.rs` decides one reconcile; `revisions.rs` finds and names the new set, `rolling.rs` and `scaling.rs` compute
+//! the sizes of sets, `progress.rs` computes the status. Not here: pods. The ReplicaSet controller manages them.
 
 mod plan;
 mod progress;
@@ -15,8 +14,9 @@ mod scaling;
 
 use crate::start::Cluster;
 use crate::workload::{
-    self, SELECTS, Writes, claim, controller_ref, is_controlled_by, is_outdated, is_terminal, name,
-    namespace, orphans, owner_keys, same_template, selects, uid, why,
+    self, OWNERS_BY_ORPHANS, PendingWrites, RETRY_DELAY, claim, controller_ref, error_message,
+    is_controlled_by, is_outdated, is_terminal, name, namespace, orphan_index_key,
+    owned_and_orphans, owner_keys, same_template,
 };
 use client::{
     Cache, Client, DeleteOptions, Error, Next, ObjectKey, Queue, Recorder, reference,
@@ -26,21 +26,17 @@ use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::Pod;
 use plan::Plan;
 use std::sync::Arc;
-use std::time::Duration;
 
-pub(crate) use plan::{Round, part};
+pub(crate) use plan::{Round, resolve_percent};
 
 const COMPONENT: &str = "deployment-controller";
 const WORKERS: usize = 5;
-
-/// When to look again if the cache does not show what we did.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 struct Controller<'a> {
     cluster: &'a Cluster,
     deployments: Cache<Deployment>,
     recorder: Recorder,
-    writes: Writes<ReplicaSet>,
+    writes: PendingWrites<ReplicaSet>,
 }
 
 pub(crate) async fn run(cluster: &Cluster) {
@@ -58,18 +54,19 @@ pub(crate) async fn run(cluster: &Cluster) {
         cluster,
         deployments,
         recorder: Recorder::new(&cluster.client, COMPONENT, ""),
-        writes: Writes::new(&cluster.replica_sets),
+        writes: PendingWrites::new(&cluster.replica_sets),
     };
     run_controller(COMPONENT, &queue, WORKERS, |key| controller.reconcile(key)).await;
 }
 
 fn deployments(client: &Client) -> Cache<Deployment> {
-    let places =
-        |deployment: &Deployment| vec![selects(namespace(deployment), &plan::selector(deployment))];
-    Cache::builder(client).index(SELECTS, places).start()
+    let places = |deployment: &Deployment| {
+        vec![orphan_index_key(namespace(deployment), &plan::selector(deployment))]
+    };
+    Cache::builder(client).index(OWNERS_BY_ORPHANS, places).start()
 }
 
-/// The Deployment that may be waiting for this pod to end: only if it recreates (C-52).
+/// The Deployment that may be waiting for this pod to terminate: only with strategy `Recreate` (C-52).
 fn waits_for(
     deployments: &Cache<Deployment>,
     sets: &Cache<ReplicaSet>,
@@ -83,14 +80,14 @@ fn waits_for(
 
 impl Controller<'_> {
     async fn reconcile(&self, key: ObjectKey) -> client::Result<Next> {
-        if !self.writes.seen(&key).await {
-            return Ok(Next::After(LOOK_AGAIN));
+        if !self.writes.are_cached(&key).await {
+            return Ok(Next::After(RETRY_DELAY));
         }
         let Some(deployment) = self.deployments.get(&key) else {
             return Ok(Next::Change); // Deleted. The garbage collector takes its sets.
         };
         if plan::selector(&deployment).is_everything() {
-            return self.refuse_to_select_all(&deployment).await;
+            return self.reject_empty_selector(&deployment).await;
         }
         let sets = self.claimed(&deployment).await?;
         if let Some(rollback) = rollback::decide(&deployment, &sets) {
@@ -104,9 +101,9 @@ impl Controller<'_> {
         let plan = plan::decide(&deployment, &sets, run, clock::now());
 
         match self.act(&deployment, plan).await {
-            // Not every such answer is followed by a change: who has the name may just be going (C-34).
-            Err(error) if is_outdated(&error) => Ok(Next::After(LOOK_AGAIN)),
-            // Nothing more will come of a namespace that goes.
+            // No watch event may follow, for example if the set with that name is just being deleted (C-34).
+            Err(error) if is_outdated(&error) => Ok(Next::After(RETRY_DELAY)),
+            // A retry in a terminating namespace cannot succeed.
             Err(error) if error.is_namespace_terminating() => Ok(Next::Change),
             done => done,
         }
@@ -115,8 +112,7 @@ impl Controller<'_> {
     async fn claimed(&self, deployment: &Arc<Deployment>) -> client::Result<Vec<Arc<ReplicaSet>>> {
         let selector = plan::selector(deployment);
         let sets = &self.cluster.replica_sets;
-        let mut candidates = sets.controlled_by_uid(uid(deployment.as_ref()));
-        candidates.extend(orphans(sets, namespace(deployment.as_ref()), &selector));
+        let candidates = owned_and_orphans(sets, deployment.as_ref(), &selector);
         let client = &self.cluster.client;
         claim(client, &self.writes, deployment.as_ref(), &selector, None, candidates).await
     }
@@ -129,7 +125,7 @@ impl Controller<'_> {
         for change in plan.update {
             let written = self.cluster.client.update(&change.after).await?;
             self.writes.wrote(&key, &written);
-            if let Some(message) = change.said() {
+            if let Some(message) = change.event_message() {
                 self.recorder.normal(&reference(deployment), "ScalingReplicaSet", message);
             }
         }
@@ -145,7 +141,7 @@ impl Controller<'_> {
         Ok(plan.next.into())
     }
 
-    /// Writes status and revision, if they are not so already.
+    /// PendingWrites status and revision if they have changed.
     async fn report(&self, before: &Deployment, after: Deployment) -> client::Result<()> {
         let same = before.status == after.status
             && before.metadata.annotations == after.metadata.annotations;
@@ -179,26 +175,26 @@ impl Controller<'_> {
         }
     }
 
-    /// By ourselves, with the cache behind; or by another, then the next hash is tried (C-34).
+    /// We created the set ourselves and the cache lags, or it is another set, and the next hash is tried (C-34).
     async fn name_is_taken(
         &self,
         deployment: &Deployment,
         set: &ReplicaSet,
     ) -> client::Result<Next> {
-        let there = self.cluster.client.get::<ReplicaSet>(&ObjectKey::of(set)).await?;
-        let same = match (plan::template(&there), plan::template(set)) {
-            (Some(there), Some(ours)) => same_template(there, ours),
+        let existing = self.cluster.client.get::<ReplicaSet>(&ObjectKey::of(set)).await?;
+        let same = match (plan::template(&existing), plan::template(set)) {
+            (Some(existing), Some(ours)) => same_template(existing, ours),
             _ => false,
         };
-        if is_controlled_by(&there, deployment) && same {
-            self.writes.wrote(&ObjectKey::of(deployment), &there);
-            return Ok(Next::After(LOOK_AGAIN));
+        if is_controlled_by(&existing, deployment) && same {
+            self.writes.wrote(&ObjectKey::of(deployment), &existing);
+            return Ok(Next::After(RETRY_DELAY));
         }
         let mut after = deployment.clone();
         let status = after.status.get_or_insert_default();
         status.collision_count = Some(status.collision_count.unwrap_or(0).saturating_add(1));
         self.report(deployment, after).await?;
-        Ok(Next::Change) // Our own write brings the next look.
+        Ok(Next::Change) // Our own write causes the next reconcile.
     }
 
     async fn cannot_create(
@@ -207,10 +203,11 @@ impl Controller<'_> {
         set: &ReplicaSet,
         error: Error,
     ) -> client::Result<Next> {
-        let message = format!("Failed to create new replica set {:?}: {}", name(set), why(&error));
+        let message =
+            format!("Failed to create new replica set {:?}: {}", name(set), error_message(&error));
         self.recorder.warning(&reference(deployment), "ReplicaSetCreateError", message.clone());
         let mut after = deployment.clone();
-        progress::say_create_failed(&mut after, message, clock::now());
+        progress::set_create_failed(&mut after, message, clock::now());
         self.report(deployment, after).await?;
         Err(error)
     }
@@ -221,7 +218,7 @@ impl Controller<'_> {
         rollback: rollback::Rollback,
     ) -> client::Result<Next> {
         let on = reference(deployment);
-        match rollback.warns {
+        match rollback.is_warning {
             true => self.recorder.warning(&on, rollback.reason, rollback.message),
             false => self.recorder.normal(&on, rollback.reason, rollback.message),
         }
@@ -231,7 +228,7 @@ impl Controller<'_> {
         }
     }
 
-    async fn refuse_to_select_all(&self, deployment: &Deployment) -> client::Result<Next> {
+    async fn reject_empty_selector(&self, deployment: &Deployment) -> client::Result<Next> {
         let message = "This deployment is selecting all pods. A non-empty selector is required.";
         self.recorder.warning(&reference(deployment), "SelectingAll", message);
         let mut after = deployment.clone();

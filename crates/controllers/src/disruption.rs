@@ -1,6 +1,5 @@
-//! Says how many pods of each PodDisruptionBudget may be ended at will, which is what the eviction API
-//! goes by (C-139 to C-142, T-EVICT-12), and takes back the mark of pods that were to be evicted and
-//! were not (T-EVICT-13).
+//! Computes how many pods of each PodDisruptionBudget may be disrupted, which the eviction API uses (C-139 to C-142,
+//! T-EVICT-12), and resets the condition of pods that were not deleted after an eviction (T-EVICT-13).
 
 mod budget;
 mod scale;
@@ -18,7 +17,7 @@ use std::sync::Arc;
 
 const WORKERS: usize = 4;
 
-/// Budgets by one label that their pods must have, or by their namespace alone: see [`places`].
+/// Budgets by one label that their pods must have, or by their namespace: see [`index_keys`].
 const BY_SELECTOR: &str = "selector";
 
 pub(crate) async fn run(cluster: &Cluster) {
@@ -27,17 +26,17 @@ pub(crate) async fn run(cluster: &Cluster) {
         .index(BY_SELECTOR, |budget: &PodDisruptionBudget| {
             let namespace = budget.metadata.namespace.as_deref().unwrap_or_default();
             let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-            selector.map(|selector| places(namespace, selector)).unwrap_or_default()
+            selector.map(|selector| index_keys(namespace, selector)).unwrap_or_default()
         })
         .start();
     budgets.feed_keys(&queue);
     let known = budgets.clone();
     cluster.pods.feed_changes(&queue, move |before, after| {
-        let said = |pod: &Pod| {
+        let state = |pod: &Pod| {
             let owners = pod.metadata.owner_references.clone();
-            (pod.metadata.labels.clone(), pods::is_ready(pod), pods::is_ending(pod), owners)
+            (pod.metadata.labels.clone(), pods::is_ready(pod), pods::is_being_deleted(pod), owners)
         };
-        if before.is_some() && before.map(said) == after.map(said) {
+        if before.is_some() && before.map(state) == after.map(state) {
             return Vec::new();
         }
         [before, after].into_iter().flatten().flat_map(|pod| covering(&known, pod)).collect()
@@ -84,15 +83,15 @@ async fn reconcile(
         Err(error) => return fail(cluster, recorder, &budget, error).await,
     };
     let healthy = Healthy { current: budget::count_healthy(&pods, &disrupted), disrupted };
-    let again = healthy.disrupted.look_again;
+    let again = healthy.disrupted.check_again_in;
     for name in &healthy.disrupted.not_deleted {
-        complain(cluster, recorder, &key, name);
+        report_not_deleted(cluster, recorder, &key, name);
     }
     let unmanaged = sums.unmanaged;
     let Some(status) = budget::status(&budget, sums, healthy, now) else {
         return Ok(again.into());
     };
-    // Told when something changes, not at every look.
+    // Events only for changes, not for every reconcile.
     let on = reference(budget.as_ref());
     if pods.is_empty() {
         recorder.normal(&on, "NoPods", "No matching pods found");
@@ -104,7 +103,7 @@ async fn reconcile(
     Ok(again.into())
 }
 
-/// C-140: when nobody knows how many pods there should be, none may be disrupted.
+/// If the expected number of pods is unknown, no pod may be disrupted (C-140).
 async fn fail(
     cluster: &Cluster,
     recorder: &Recorder,
@@ -117,16 +116,16 @@ async fn fail(
         cluster.client.update_status(budget, status).await?;
     }
     match error {
-        // It may be over in a moment, and nobody can be evicted until then.
+        // Retry soon: no pod can be evicted until this succeeds.
         scale::Error::Api(error) => Err(error),
         scale::Error::NoController(_) | scale::Error::NoScale(_) => {
-            Ok(Next::After(scale::ASK_AGAIN))
+            Ok(Next::After(scale::RETRY_DELAY))
         }
     }
 }
 
-/// T-EVICT-12
-fn complain(cluster: &Cluster, recorder: &Recorder, budget: &ObjectKey, name: &str) {
+/// Records an event for a pod that was evicted but not deleted (T-EVICT-12).
+fn report_not_deleted(cluster: &Cluster, recorder: &Recorder, budget: &ObjectKey, name: &str) {
     let namespace = budget.namespace();
     if let Some(pod) = cluster.pods.get(&ObjectKey::new(namespace, name)) {
         // Upstream prints the namespace twice, and clients may match on it.
@@ -136,9 +135,8 @@ fn complain(cluster: &Cluster, recorder: &Recorder, budget: &ObjectKey, name: &s
     }
 }
 
-/// Where a budget is found by pods that it may select: each of them has one of these labels. If no
-/// label is needed, under the namespace.
-fn places(namespace: &str, selector: &LabelSelector) -> Vec<String> {
+/// The index keys of a budget: labels of which each selected pod has one, or the namespace if no label is required.
+fn index_keys(namespace: &str, selector: &LabelSelector) -> Vec<String> {
     if let Some((key, value)) = selector.match_labels.iter().flatten().next() {
         return vec![pods::label(namespace, key, value)];
     }
@@ -198,7 +196,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn c_142_a_budget_is_found_by_the_pods_it_selects() {
+    fn c_142_index_finds_the_budgets_of_a_pod() {
         let selector = |value: Value| typed::from_value::<LabelSelector>(value).unwrap();
         let expression = |operator: &str| json!({ "matchExpressions": [{ "key": "a", "operator": operator, "values": ["x", "y"] }] });
         for (given, expected) in [
@@ -207,7 +205,7 @@ mod tests {
             (expression("In"), vec!["ns/a=x", "ns/a=y"]),
             (expression("NotIn"), vec!["ns"]),
         ] {
-            assert_eq!(places("ns", &selector(given.clone())), expected, "{given}");
+            assert_eq!(index_keys("ns", &selector(given.clone())), expected, "{given}");
         }
         let pod: Pod =
             typed::from_value(json!({ "metadata": { "labels": { "a": "x" } } })).unwrap();

@@ -1,5 +1,4 @@
-//! Deletes Jobs some time after they have finished, if they say so (T-CTRL-62). Not here: the Jobs
-//! themselves.
+//! Deletes finished Jobs after their `ttlSecondsAfterFinished` (T-CTRL-62). Not here: running Jobs (`job.rs`).
 
 use crate::start::Cluster;
 use client::{Cache, DeleteOptions, Next, ObjectKey, Propagation, Queue, run_controller};
@@ -24,7 +23,7 @@ async fn reconcile(cluster: &Cluster, jobs: &Cache<Job>, key: ObjectKey) -> clie
     if !left.is_zero() {
         return Ok(Next::After(left));
     }
-    // Its time may have been prolonged just now.
+    // The TTL may have been extended just now.
     let Some(job) = cluster.client.find::<Job>(&key).await? else {
         return Ok(Next::Change);
     };
@@ -40,7 +39,7 @@ async fn reconcile(cluster: &Cluster, jobs: &Cache<Job>, key: ObjectKey) -> clie
     }
 }
 
-/// How long the Job may still stay; `None` if nobody set a time, or it has not finished.
+/// The remaining time to live; `None` if there is no TTL, or the Job has not finished.
 fn left(job: &Job, now: Timestamp) -> Option<Duration> {
     let stays = job.spec.as_ref()?.ttl_seconds_after_finished?;
     if job.metadata.deletion_timestamp.is_some() {
@@ -61,7 +60,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn t_ctrl_62_a_finished_job_stays_for_its_time_and_others_for_ever() {
+    fn t_ctrl_62_finished_jobs_with_a_ttl_expire() {
         let at = |second: i64| Timestamp::from_second(1000 + second).unwrap();
         let condition = |type_: &str, status: &str| json!({ "type": type_, "status": status, "lastTransitionTime": at(0).to_string() });
         let complete = || json!([condition("Complete", "True")]);

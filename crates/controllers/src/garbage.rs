@@ -1,17 +1,17 @@
-//! Deletes what nobody owns any more, and sees to the order that a delete asked for: dependents first
-//! (foreground), dependents later (background), or set free (orphan). T-CTRL-44 to T-CTRL-48, C-159
-//! to C-163.
+//! The garbage collector: deletes objects whose owners are gone, and deletes dependents before their owner
+//! (foreground), after it (background), or releases them (orphan), as the delete request says. T-CTRL-44 to
+//! T-CTRL-48, C-159 to C-163.
 //!
-//!     metadata of every kind ──▶ graph ──▶ verdict ──▶ delete, or forget a dead owner
+//!     metadata of every kind ──▶ graph ──▶ verdict ──▶ delete the object, or remove an owner reference
 //!
-//! `garbage/graph.rs` knows who owns whom, `garbage/verdict.rs` decides. An owner that was not seen is
-//! asked for before anything is deleted on its account.
+//! `garbage/graph.rs` finds owners and dependents, `garbage/verdict.rs` decides. If an owner is not in the cache, the
+//! server is asked before a dependent is deleted.
 
 mod graph;
 mod verdict;
 
 use crate::start::Cluster;
-use client::{DeleteOptions, Next, ObjectKey, Outline, Recorder, run_controller};
+use client::{DeleteOptions, Next, ObjectKey, PartialObject, Recorder, run_controller};
 use futures::future::join_all;
 use graph::{Dependent, Graph, Item, Owners};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -22,21 +22,22 @@ use verdict::{Dependents, FOREGROUND, ORPHAN, Verdict};
 
 const WORKERS: usize = 20;
 
-/// Dependents that are set free at once.
+/// Dependents that are orphaned concurrently.
 const CONCURRENT_MAX: usize = 20;
 
-/// When to look again at what was written meanwhile.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// When to retry after a conflict.
+const CONFLICT_RETRY: Duration = Duration::from_millis(100);
 
-/// How long an owner of a kind that nobody knows is left alone: it may be a kind to come.
+/// When to retry if the kind of an owner is not served: its definition may be created later.
 const UNKNOWN_KIND: Duration = Duration::from_secs(30);
 
 pub(crate) async fn run(cluster: &Cluster) {
     let recorder = Recorder::new(&cluster.client, "garbage-collector-controller", "");
-    let graph = Graph::start(&cluster.client, recorder, cluster.left.clone()).await;
+    let graph =
+        Graph::start(&cluster.client, recorder, cluster.namespaces_to_recount.clone()).await;
     let queue = graph.queue().clone();
     tokio::join!(
-        graph.keep_up(),
+        graph.rediscover(),
         run_controller("garbage-collector", &queue, WORKERS, |item| reconcile(&graph, item)),
     );
 }
@@ -50,8 +51,8 @@ async fn reconcile(graph: &Graph, item: Item) -> client::Result<Next> {
         let verdict = verdict::of_deleted(meta, || graph.is_blocked(meta));
         let dependents = match verdict {
             Verdict::Orphan => graph.dependents(meta),
-            // They are told once; what becomes of them is their own affair then.
-            Verdict::Await if graph.tell_once(meta) => graph.dependents(meta),
+            // Dependents are queued once; after that their own changes queue them.
+            Verdict::Await if graph.is_first_wait(meta) => graph.dependents(meta),
             _ => Vec::new(),
         };
         return perform(graph, &item, &object, verdict, dependents).await;
@@ -61,7 +62,7 @@ async fn reconcile(graph: &Graph, item: Item) -> client::Result<Next> {
     }
     let states = match graph.owners(&item, meta).await? {
         Owners::Known(states) => states,
-        Owners::NotOurs => return Ok(Next::Change),
+        Owners::Invalid => return Ok(Next::Change),
         Owners::UnknownKind => return Ok(Next::After(UNKNOWN_KIND)),
     };
     if states.iter().all(|state| *state == verdict::Owner::Solid) {
@@ -75,7 +76,7 @@ async fn reconcile(graph: &Graph, item: Item) -> client::Result<Next> {
 async fn perform(
     graph: &Graph,
     item: &Item,
-    object: &Outline,
+    object: &PartialObject,
     verdict: Verdict,
     dependents: Vec<Dependent>,
 ) -> client::Result<Next> {
@@ -83,18 +84,18 @@ async fn perform(
     let done = match verdict {
         Verdict::Leave => Ok(()),
         Verdict::Await => {
-            // Who ends already is looked at when it changes: in a ring, all would call each other for ever.
+            // Dependents that are being deleted are not queued: in a cycle they would queue each other forever.
             let idle =
                 dependents.into_iter().filter(|d| d.object.metadata.deletion_timestamp.is_none());
             idle.for_each(|dependent| graph.queue().add(dependent.item));
             Ok(())
         }
         Verdict::Finish => patch(graph, item, without_finalizer(meta, FOREGROUND)).await,
-        Verdict::Orphan => match set_free(graph, meta, &dependents).await {
+        Verdict::Orphan => match orphan(graph, meta, &dependents).await {
             Ok(()) => patch(graph, item, without_finalizer(meta, ORPHAN)).await,
             failed => failed,
         },
-        Verdict::Forget(owners) => patch(graph, item, without_owners(meta, &owners)).await,
+        Verdict::RemoveOwners(owners) => patch(graph, item, without_owners(meta, &owners)).await,
         Verdict::Delete { propagation, unblock } => {
             let options = DeleteOptions {
                 uid: meta.uid.clone(),
@@ -102,7 +103,7 @@ async fn perform(
                 ..DeleteOptions::default().propagation(propagation)
             };
             if unblock {
-                // The delete then comes with the change that this makes.
+                // This change queues the object again, and it is deleted then.
                 patch(graph, item, unblocking(meta)).await
             } else {
                 graph.delete(item, &options).await
@@ -111,25 +112,21 @@ async fn perform(
     };
     match done {
         Err(error) if error.is_not_found() => Ok(Next::Change),
-        // It is not as it was looked at. What changed may be nothing that concerns us, so nobody calls.
-        Err(error) if error.is_conflict() => Ok(Next::After(LOOK_AGAIN)),
+        // The object has changed. The change may not be one that queues it, so retry.
+        Err(error) if error.is_conflict() => Ok(Next::After(CONFLICT_RETRY)),
         done => done.map(|()| Next::Change),
     }
 }
 
-/// Takes the owner out of all its dependents.
-async fn set_free(
-    graph: &Graph,
-    owner: &ObjectMeta,
-    dependents: &[Dependent],
-) -> client::Result<()> {
+/// Removes the owner reference from all dependents.
+async fn orphan(graph: &Graph, owner: &ObjectMeta, dependents: &[Dependent]) -> client::Result<()> {
     let owner: Vec<String> = owner.uid.iter().cloned().collect();
     for batch in dependents.chunks(CONCURRENT_MAX) {
-        let freed = batch.iter().map(|dependent| {
+        let orphaned = batch.iter().map(|dependent| {
             patch(graph, &dependent.item, without_owners(&dependent.object.metadata, &owner))
         });
-        for freed in join_all(freed).await {
-            match freed {
+        for result in join_all(orphaned).await {
+            match result {
                 Err(error) if !error.is_not_found() => return Err(error),
                 _ => (),
             }
@@ -142,7 +139,7 @@ async fn patch(graph: &Graph, item: &Item, change: Value) -> client::Result<()> 
     graph.patch(item, &json!({ "metadata": change })).await
 }
 
-/// Lists are replaced as a whole, so each patch holds only for the version that was looked at.
+/// The patch replaces the whole list, so it applies only to the observed version.
 fn without_finalizer(meta: &ObjectMeta, finalizer: &str) -> Value {
     let left = meta.finalizers.iter().flatten().filter(|other| *other != finalizer);
     json!({
@@ -167,7 +164,6 @@ fn unblocking(meta: &ObjectMeta) -> Value {
     })
 }
 
-/// Where `meta` says it lives.
-fn key_of(object: &Arc<Outline>) -> ObjectKey {
+fn key_of(object: &Arc<PartialObject>) -> ObjectKey {
     ObjectKey::of(object.as_ref())
 }

@@ -1,10 +1,10 @@
-//! Scales workloads by what their pods use (C-131 to C-137).
+//! Scales workloads by the resource usage of their pods (C-131 to C-137).
 //!
-//!     autoscaler ──▶ scale of its target, pods, figures ──▶ plan::decide ──▶ scale ──▶ status, events
+//!     autoscaler ──▶ scale of its target, pods, usage ──▶ plan::decide ──▶ scale ──▶ status, events
 //!
-//! A look every 15 s, because figures change without anybody being told. `replicas` is the arithmetic
-//! of one metric, `metric` what a metric is, `limits` how far and how fast. Figures come from
-//! `metrics.k8s.io`; custom and external ones from nobody, and that is said.
+//! Each autoscaler is reconciled every 15 s, because no watch reports usage. `replicas` does the arithmetic of one
+//! metric, `metric` evaluates a metric, `limits` applies windows and policies. Usage comes from `metrics.k8s.io`; there
+//! are no custom or external metrics, and the conditions say so.
 
 mod limits;
 mod metric;
@@ -21,9 +21,9 @@ use client::{
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus};
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
-use limits::Memory;
-use metric::Figures;
-use plan::{Plan, Rescale, Seen, Unselected};
+use limits::History;
+use metric::Usage;
+use plan::{Input, Plan, Rescale, SelectorError};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -34,27 +34,27 @@ const WORKERS: usize = 5;
 /// Upstream: `--horizontal-pod-autoscaler-sync-period`.
 const EVERY: Duration = Duration::from_secs(15);
 
-/// Somebody else may write to the same scale or status; not this often in a row.
+/// Tries to write a scale or status that others write at the same time.
 const TRIES_MAX: usize = 5;
 
 struct Controller<'a> {
     cluster: &'a Cluster,
     scalers: Cache<HorizontalPodAutoscaler>,
     recorder: Recorder,
-    known: Mutex<BTreeMap<ObjectKey, Known>>,
+    states: Mutex<BTreeMap<ObjectKey, ScalerState>>,
 }
 
-/// What is remembered of an autoscaler that exists.
-struct Known {
-    memory: Memory,
-    /// Of its target, as text.
+/// The state of an existing autoscaler.
+struct ScalerState {
+    history: History,
+    /// The selector of its target, as text.
     selector: String,
 }
 
 pub(crate) async fn run(cluster: &Cluster) {
     let queue = Queue::new();
     let scalers = Cache::<HorizontalPodAutoscaler>::start(&cluster.client);
-    // Not for every change: the status is what this controller writes itself.
+    // Only for changes of the spec: this controller writes the status itself.
     scalers.feed_changes(&queue, |before, after| {
         let changed = before.map(|before| &before.spec) != after.map(|after| &after.spec);
         let one = after.or(before).filter(|_| changed);
@@ -63,7 +63,7 @@ pub(crate) async fn run(cluster: &Cluster) {
     scalers.synced().await;
     cluster.pods.synced().await;
     let recorder = Recorder::new(&cluster.client, COMPONENT, "");
-    let controller = Controller { cluster, scalers, recorder, known: Mutex::default() };
+    let controller = Controller { cluster, scalers, recorder, states: Mutex::default() };
     run_controller(COMPONENT, &queue, WORKERS, |key| controller.reconcile(key)).await;
 }
 
@@ -71,28 +71,28 @@ impl Controller<'_> {
     async fn reconcile(&self, key: ObjectKey) -> client::Result<Next> {
         let stays = |one: &Arc<HorizontalPodAutoscaler>| one.metadata.deletion_timestamp.is_none();
         let Some(scaler) = self.scalers.get(&key).filter(stays) else {
-            self.known().remove(&key);
+            self.states().remove(&key);
             return Ok(Next::Change);
         };
         let on = reference(scaler.as_ref());
         let status = match self.scale(&scaler).await {
-            Ok((kind, scale)) => self.look(&key, &scaler, &on, &kind, scale).await,
+            Ok((kind, scale)) => self.evaluate(&key, &scaler, &on, &kind, scale).await,
             Err(error) => {
                 self.recorder.warning(&on, "FailedGetScale", &error);
-                plan::unseen(scaler.status.as_ref(), &error, clock::now())
+                plan::scale_unknown(scaler.status.as_ref(), &error, clock::now())
             }
         };
         if let Err(error) = self.report(&key, &scaler, status).await {
-            self.recorder.warning(&on, "FailedUpdateStatus", said(&error));
+            self.recorder.warning(&on, "FailedUpdateStatus", error_text(&error));
         }
         Ok(Next::After(EVERY))
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Known>> {
-        self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn states(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, ScalerState>> {
+        self.states.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The scale of the target, and which kind that is.
+    /// The scale of the target, and its kind.
     async fn scale(
         &self,
         scaler: &HorizontalPodAutoscaler,
@@ -104,18 +104,19 @@ impl Controller<'_> {
             [group, _] => group,
             _ => return Err(format!("unexpected GroupVersion string: {version}")),
         };
-        let kind = match usual(group, &target.kind) {
+        let kind = match well_known(group, &target.kind) {
             Some(kind) => kind,
             None => self.discovered(group, &target.kind).await?,
         };
         let namespace = scaler.metadata.namespace.as_deref().unwrap_or_default();
         let key = ObjectKey::new(namespace, &target.name);
-        let scale = self.cluster.client.scale(&kind, &key).await.map_err(|error| said(&error))?;
+        let scale =
+            self.cluster.client.scale(&kind, &key).await.map_err(|error| error_text(&error))?;
         Ok((kind, scale))
     }
 
     async fn discovered(&self, group: &str, kind: &str) -> Result<ApiResource, String> {
-        let found = self.cluster.client.discover().await.map_err(|error| said(&error))?;
+        let found = self.cluster.client.discover().await.map_err(|error| error_text(&error))?;
         let mut kinds = found.kinds.into_iter().filter(|known| known.preferred);
         let known =
             kinds.find(|known| known.resource.group == group && known.resource.kind == kind);
@@ -124,7 +125,7 @@ impl Controller<'_> {
             .ok_or_else(|| format!("no matches for kind {kind:?} in group {group:?}"))
     }
 
-    async fn look(
+    async fn evaluate(
         &self,
         key: &ObjectKey,
         scaler: &HorizontalPodAutoscaler,
@@ -135,22 +136,24 @@ impl Controller<'_> {
         let (current, now) = (plan::current(&scale), clock::now());
         let selector = scale.status.as_ref().and_then(|status| status.selector.clone());
         let selector = selector.unwrap_or_default();
-        let mut memory = {
-            let mut known = self.known();
-            let begin =
-                || Known { memory: Memory::starting_at(current, now), selector: String::new() };
-            let one = known.entry(key.clone()).or_insert_with(begin);
-            one.selector.clone_from(&selector);
-            one.memory.clone()
+        let mut history = {
+            let mut states = self.states();
+            let new_state = || ScalerState {
+                history: History::starting_at(current, now),
+                selector: String::new(),
+            };
+            let state = states.entry(key.clone()).or_insert_with(new_state);
+            state.selector.clone_from(&selector);
+            state.history.clone()
         };
         let pods = self.pods(key, &selector);
-        let figures = match needs_figures(scaler) && pods.is_ok() {
-            true => self.figures(key.namespace(), &selector).await,
+        let usage = match needs_usage(scaler) && pods.is_ok() {
+            true => self.usage(key.namespace(), &selector).await,
             false => Ok(Vec::new()),
         };
-        let seen = Seen { scaler, scale: &scale, pods, figures, now };
+        let input = Input { scaler, scale: &scale, pods, usage, now };
 
-        let Plan { rescale, mut status, said: warnings } = plan::decide(&seen, &mut memory);
+        let Plan { rescale, mut status, warnings } = plan::decide(&input, &mut history);
 
         for (reason, message) in warnings {
             self.recorder.warning(on, reason, message);
@@ -160,27 +163,27 @@ impl Controller<'_> {
                 Ok(()) => {
                     let message = format!("New size: {to}; reason: {reason}");
                     self.recorder.normal(on, "SuccessfulRescale", message);
-                    memory.scaled(from, to, now);
+                    history.scaled(from, to, now);
                     plan::rescaled(&mut status, to, now);
                 }
                 Err(error) => {
-                    let error = said(&error);
+                    let error = error_text(&error);
                     let message = format!("New size: {to}; reason: {reason}; error: {error}");
                     self.recorder.warning(on, "FailedRescale", message);
                     plan::refused(&mut status, scaler.status.as_ref(), &error, now);
                 }
             }
         }
-        if let Some(known) = self.known().get_mut(key) {
-            known.memory = memory;
+        if let Some(state) = self.states().get_mut(key) {
+            state.history = history;
         }
         status
     }
 
-    /// The pods that the target's selector selects, if they are nobody else's to scale by.
-    fn pods(&self, key: &ObjectKey, selector: &str) -> Result<Vec<Arc<Pod>>, Unselected> {
+    /// The pods of the target's selector. An error if another autoscaler selects some of them too.
+    fn pods(&self, key: &ObjectKey, selector: &str) -> Result<Vec<Arc<Pod>>, SelectorError> {
         if selector.is_empty() {
-            return Err(Unselected {
+            return Err(SelectorError {
                 event: "SelectorRequired",
                 reason: "InvalidSelector",
                 message: "the HPA target's scale is missing a selector".to_owned(),
@@ -191,7 +194,7 @@ impl Controller<'_> {
             let error = format!(
                 "couldn't convert selector into a corresponding internal selector object: {error}"
             );
-            Unselected {
+            SelectorError {
                 event: "InvalidSelector",
                 reason: "InvalidSelector",
                 message: error.clone(),
@@ -199,16 +202,16 @@ impl Controller<'_> {
             }
         })?;
         let pods = self.selected(key.namespace(), &parsed);
-        let known = self.known();
-        let near = known.iter().filter(|(other, _)| other.namespace() == key.namespace());
-        let rivals = selecting(near.map(|(key, known)| (key, known.selector.as_str())), &pods);
-        if rivals.len() > 1 {
+        let states = self.states();
+        let near = states.iter().filter(|(other, _)| other.namespace() == key.namespace());
+        let selecting = selecting(near.map(|(key, state)| (key, state.selector.as_str())), &pods);
+        if selecting.len() > 1 {
             let error = format!(
                 "pods by selector {selector} are controlled by multiple HPAs: [{}]",
-                rivals.join(" ")
+                selecting.join(" ")
             );
             let (event, reason) = ("AmbiguousSelector", "AmbiguousSelector");
-            return Err(Unselected { event, reason, message: error.clone(), error });
+            return Err(SelectorError { event, reason, message: error.clone(), error });
         }
         Ok(pods)
     }
@@ -228,12 +231,12 @@ impl Controller<'_> {
         found
     }
 
-    async fn figures(&self, namespace: &str, selector: &str) -> Figures {
+    async fn usage(&self, namespace: &str, selector: &str) -> Usage {
         let which = Selection::namespace(namespace).labels(selector);
-        self.cluster.client.list::<PodMetrics>(&which).await.map_err(|error| said(&error))
+        self.cluster.client.list::<PodMetrics>(&which).await.map_err(|error| error_text(&error))
     }
 
-    /// C-137
+    /// PendingWrites the scale; retries on conflicts (C-137).
     async fn rescale(
         &self,
         namespace: &str,
@@ -254,7 +257,7 @@ impl Controller<'_> {
         }
     }
 
-    /// Nobody else writes this status; but somebody may have written the rest.
+    /// PendingWrites the status. On a conflict another client has changed the rest of the object.
     async fn report(
         &self,
         key: &ObjectKey,
@@ -281,8 +284,8 @@ impl Controller<'_> {
     }
 }
 
-/// Kinds that need not be asked for.
-fn usual(group: &str, kind: &str) -> Option<ApiResource> {
+/// Common kinds that need no discovery.
+fn well_known(group: &str, kind: &str) -> Option<ApiResource> {
     let (version, plural) = match (group, kind) {
         ("apps", "Deployment") => ("v1", "deployments"),
         ("apps", "ReplicaSet") => ("v1", "replicasets"),
@@ -301,7 +304,7 @@ fn usual(group: &str, kind: &str) -> Option<ApiResource> {
     })
 }
 
-/// Whose targets select any of these pods, as Go prints them.
+/// The autoscalers whose targets select any of these pods, as Go prints them.
 fn selecting<'a>(
     targets: impl Iterator<Item = (&'a ObjectKey, &'a str)>,
     pods: &[Arc<Pod>],
@@ -313,7 +316,7 @@ fn selecting<'a>(
     selecting.map(|(key, _)| format!("{{{} {}}}", key.name(), key.namespace())).collect()
 }
 
-fn needs_figures(scaler: &HorizontalPodAutoscaler) -> bool {
+fn needs_usage(scaler: &HorizontalPodAutoscaler) -> bool {
     let mut metrics = scaler.spec.metrics.iter().flatten();
     metrics.any(|metric| matches!(metric.type_.as_str(), "Resource" | "ContainerResource"))
 }
@@ -323,8 +326,8 @@ fn matches(selector: &LabelSelector, pod: &Pod) -> bool {
     selector.matches(|key| labels?.get(key).map(String::as_str))
 }
 
-/// The server's own words, if it was the server: what people know from upstream.
-fn said(error: &client::Error) -> String {
+/// The server's own message if it answered, as in upstream.
+fn error_text(error: &client::Error) -> String {
     error.status().map_or_else(|| error.to_string(), |status| status.message.clone())
 }
 
@@ -333,9 +336,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// C-136: AmbiguousSelector.
+    /// C-136: the reason is AmbiguousSelector.
     #[test]
-    fn c_136_two_autoscalers_of_the_same_pods_find_each_other() {
+    fn c_136_autoscalers_of_the_same_pods_are_detected() {
         let pod = json!({ "metadata": { "labels": { "app": "web", "tier": "front" } } });
         let pods = [Arc::new(typed::from_value::<Pod>(pod).unwrap())];
         let keys = ["a", "b", "c", "d"].map(|name| ObjectKey::new("n", name));
@@ -344,17 +347,17 @@ mod tests {
         assert_eq!(found, ["{a n}", "{b n}"]);
     }
 
-    /// C-137
+    /// C-137: the scale is written and an event recorded.
     #[test]
-    fn c_137_workloads_are_scaled_without_being_looked_up() {
+    fn c_137_common_kinds_need_no_discovery() {
         for (group, kind, version) in [
             ("apps", "Deployment", "apps/v1"),
             ("apps", "StatefulSet", "apps/v1"),
             ("apps", "ReplicaSet", "apps/v1"),
             ("", "ReplicationController", "v1"),
         ] {
-            assert_eq!(usual(group, kind).unwrap().api_version, version, "{kind}");
+            assert_eq!(well_known(group, kind).unwrap().api_version, version, "{kind}");
         }
-        assert_eq!(usual("example.com", "Deployment"), None);
+        assert_eq!(well_known("example.com", "Deployment"), None);
     }
 }

@@ -2,9 +2,9 @@
 //!
 //!     job, pods ──▶ plan::decide ──▶ creates, deletes ──▶ status ──▶ finalizers ──▶ status
 //!
-//! Every finished pod is counted once, whatever happens in between: see `counting.rs`. `plan.rs`
-//! decides a look, `policy.rs` what failures and successes mean, `pods.rs` makes pods,
-//! `orphans.rs` frees those that no Job will count. Not here: the end of finished Jobs by age.
+//! Every finished pod is counted exactly once, even after a crash: see `counting.rs`. `plan.rs` decides one reconcile,
+//! `policy.rs` evaluates failure and success policies, `pods.rs` creates pods, `orphans.rs` removes the finalizer of
+//! pods that no Job will count. Not here: the deletion of finished Jobs (`finished_jobs.rs`).
 
 mod backoff;
 mod counting;
@@ -16,8 +16,8 @@ mod policy;
 
 use crate::start::Cluster;
 use crate::workload::{
-    self, PodControl, SELECTS, Writes, claim, is_outdated, name, namespace,
-    orphans as candidates_of, owner_keys, selector, selects, some_count, uid,
+    self, OWNERS_BY_ORPHANS, PendingWrites, PodControl, RETRY_DELAY, claim, is_outdated, name,
+    namespace, orphan_index_key, owned_and_orphans, owner_keys, selector, some_count, uid,
 };
 use backoff::Records;
 use client::{CONCURRENT_MAX, Cache, Next, ObjectKey, Queue, Recorder, reference, run_controller};
@@ -32,41 +32,38 @@ use std::time::Duration;
 const COMPONENT: &str = "job-controller";
 const WORKERS: usize = 5;
 
-/// Pods finish in crowds: what they cause is done together. Upstream: `SyncJobBatchPeriod`.
+/// Delay that merges the changes of many pods into one reconcile. Upstream: `SyncJobBatchPeriod`.
 const BATCH: Duration = Duration::from_secs(1);
 
-/// Between tries after an error (C-121).
+/// The wait between tries after an error (C-121).
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// When to look again if the cache does not show what we did.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-
-/// Whoever else manages a Job, we do not (C-108).
+/// Jobs that name another manager are ignored (C-108).
 const MANAGED_BY: &str = "kubernetes.io/job-controller";
 
 struct Controller<'a> {
     cluster: &'a Cluster,
     jobs: Cache<Job>,
     namespaces: Cache<Namespace>,
-    hands: PodControl,
-    job_writes: Writes<Job>,
+    pod_control: PodControl,
+    job_writes: PendingWrites<Job>,
     records: Records,
 }
 
-/// The cache that [`run`] wants; others read it too.
+/// The cache that [`run`] needs; other controllers share it.
 pub(crate) fn jobs(client: &client::Client) -> Cache<Job> {
-    let places = |job: &Job| vec![selects(namespace(job), &selector_of(job))];
-    Cache::builder(client).index(SELECTS, places).start()
+    let places = |job: &Job| vec![orphan_index_key(namespace(job), &selector_of(job))];
+    Cache::builder(client).index(OWNERS_BY_ORPHANS, places).start()
 }
 
 pub(crate) async fn run(cluster: &Cluster, jobs: Cache<Job>, namespaces: Cache<Namespace>) {
     let queue = Queue::with_backoff(RETRY_FIRST, RETRY_MAX);
-    let late = Queue::new();
-    feed(cluster, &jobs, &queue, &late);
-    // Pods that wait for others of their index need not any more.
+    let delayed = Queue::new();
+    feed(cluster, &jobs, &queue, &delayed);
+    // In a terminating namespace failed pods no longer wait for a replacement of their index.
     let there = jobs.clone();
-    namespaces.feed(&late, move |namespace| match namespace.metadata.deletion_timestamp {
+    namespaces.feed(&delayed, move |namespace| match namespace.metadata.deletion_timestamp {
         Some(_) => there
             .in_namespace(name(namespace))
             .iter()
@@ -79,29 +76,34 @@ pub(crate) async fn run(cluster: &Cluster, jobs: Cache<Job>, namespaces: Cache<N
     cluster.pods.synced().await;
     let controller = Controller {
         cluster,
-        hands: PodControl {
+        pod_control: PodControl {
             client: cluster.client.clone(),
             recorder: Recorder::new(&cluster.client, COMPONENT, ""),
-            writes: Writes::new(&cluster.pods),
+            writes: PendingWrites::new(&cluster.pods),
         },
-        job_writes: Writes::new(&jobs),
+        job_writes: PendingWrites::new(&jobs),
         records: Records::default(),
         jobs: jobs.clone(),
         namespaces,
     };
     tokio::join!(
         run_controller(COMPONENT, &queue, WORKERS, |key| controller.reconcile(key)),
-        delay(&late, &queue),
+        delay(&delayed, &queue),
         orphans::run(cluster, &jobs),
     );
 }
 
-/// Which Job of a name, and which of its specs.
-type Edition = (Option<String>, Option<i64>);
+/// UID and generation of a Job.
+type Generation = (Option<String>, Option<i64>);
 
-/// New Jobs and changed specs are looked at at once, everything else in batches (C-110).
-fn feed(cluster: &Cluster, jobs: &Cache<Job>, queue: &Queue<ObjectKey>, late: &Queue<ObjectKey>) {
-    let known: Mutex<BTreeMap<ObjectKey, Edition>> = Mutex::default();
+/// New Jobs and changed specs are queued at once, everything else after a delay (C-110).
+fn feed(
+    cluster: &Cluster,
+    jobs: &Cache<Job>,
+    queue: &Queue<ObjectKey>,
+    delayed: &Queue<ObjectKey>,
+) {
+    let known: Mutex<BTreeMap<ObjectKey, Generation>> = Mutex::default();
     let there = jobs.clone();
     jobs.feed(queue, move |job| {
         let key = ObjectKey::of(job);
@@ -116,14 +118,14 @@ fn feed(cluster: &Cluster, jobs: &Cache<Job>, queue: &Queue<ObjectKey>, late: &Q
         };
         if before == now { Vec::new() } else { vec![key] }
     });
-    jobs.feed_keys(late);
+    jobs.feed_keys(delayed);
     let owners = jobs.clone();
-    cluster.pods.feed(late, move |pod| owner_keys(&owners, pod));
+    cluster.pods.feed(delayed, move |pod| owner_keys(&owners, pod));
 }
 
-async fn delay(late: &Queue<ObjectKey>, queue: &Queue<ObjectKey>) {
-    while let Some(key) = late.get().await {
-        late.done(&key);
+async fn delay(delayed: &Queue<ObjectKey>, queue: &Queue<ObjectKey>) {
+    while let Some(key) = delayed.get().await {
+        delayed.done(&key);
         queue.add_after(key, BATCH);
     }
 }
@@ -145,12 +147,14 @@ pub(crate) fn is_ours(job: &Job) -> bool {
 
 impl Controller<'_> {
     async fn reconcile(&self, key: ObjectKey) -> client::Result<Next> {
-        if !self.hands.writes.seen(&key).await || !self.job_writes.seen(&key).await {
-            return Ok(Next::After(LOOK_AGAIN));
+        if !self.pod_control.writes.are_cached(&key).await
+            || !self.job_writes.are_cached(&key).await
+        {
+            return Ok(Next::After(RETRY_DELAY));
         }
         let Some(job) = self.jobs.get(&key) else {
             self.records.forget(&key);
-            return Ok(Next::Change); // Deleted. Its pods are freed, and the collector takes them.
+            return Ok(Next::Change); // Deleted. Its pods lose their finalizer and are garbage collected.
         };
         if !is_ours(&job) {
             return Ok(Next::Change);
@@ -159,28 +163,28 @@ impl Controller<'_> {
             self.records.forget(&key);
             return Ok(Next::Change);
         }
-        match self.look(&job).await {
-            Err(error) if is_outdated(&error) => Ok(Next::After(LOOK_AGAIN)),
-            looked => looked,
+        match self.sync(&job).await {
+            Err(error) if is_outdated(&error) => Ok(Next::After(RETRY_DELAY)),
+            result => result,
         }
     }
 
-    async fn look(&self, job: &Arc<Job>) -> client::Result<Next> {
+    async fn sync(&self, job: &Arc<Job>) -> client::Result<Next> {
         let pods = self.claimed(job).await?;
         let record = self.records.of(job);
 
-        let Plan { remove, delete, create, mut status, release, finish, more, said, next, record } =
-            plan::decide(job, &pods, &record, self.namespace_goes(job), clock::now());
+        let Plan { remove, delete, create, mut status, release, finish, more, event, next, record } =
+            plan::decide(job, &pods, &record, self.namespace_is_terminating(job), clock::now());
 
         let mut failed = self.remove(job, remove).await;
-        failed = failed.or(self.hands.delete(job.as_ref(), delete).await);
-        let (made, refused) = self.hands.create(job.as_ref(), create).await;
-        failed = failed.or(refused);
-        status.active = some_count(status.active.unwrap_or(0) + workload::count(made));
+        failed = failed.or(self.pod_control.delete(job.as_ref(), delete).await);
+        let (created, error) = self.pod_control.create(job.as_ref(), create).await;
+        failed = failed.or(error);
+        status.active = some_count(status.active.unwrap_or(0) + workload::count(created));
 
         let job = self.report(job.clone(), status).await?;
-        if let Some((reason, message)) = said {
-            self.hands.recorder.normal(&reference(job.as_ref()), reason, message);
+        if let Some((reason, message)) = event {
+            self.pod_control.recorder.normal(&reference(job.as_ref()), reason, message);
         }
         self.records.remember(&job, record);
         let released = self.release(&job, release).await?;
@@ -193,7 +197,7 @@ impl Controller<'_> {
         }
     }
 
-    fn namespace_goes(&self, job: &Job) -> bool {
+    fn namespace_is_terminating(&self, job: &Job) -> bool {
         let namespace = self.namespaces.get(&ObjectKey::cluster(namespace(job)));
         namespace.is_some_and(|namespace| namespace.metadata.deletion_timestamp.is_some())
     }
@@ -201,21 +205,20 @@ impl Controller<'_> {
     async fn claimed(&self, job: &Arc<Job>) -> client::Result<Vec<Arc<Pod>>> {
         let selector = selector_of(job);
         let pods = &self.cluster.pods;
-        let mut candidates = pods.controlled_by_uid(uid(job.as_ref()));
-        candidates.extend(candidates_of(pods, namespace(job.as_ref()), &selector));
-        let (client, writes) = (&self.cluster.client, &self.hands.writes);
+        let candidates = owned_and_orphans(pods, job.as_ref(), &selector);
+        let (client, writes) = (&self.cluster.client, &self.pod_control.writes);
         claim(client, writes, job.as_ref(), &selector, Some(pods::TRACKING), candidates).await
     }
 
-    /// Uncounted: first the finalizer, then the pod.
+    /// Deletes pods without counting them: first the finalizer, then the pod.
     async fn remove(&self, job: &Arc<Job>, pods: Vec<Arc<Pod>>) -> Option<client::Error> {
         if let Err(error) = self.release(job, pods.clone()).await {
             return Some(error);
         }
-        self.hands.delete(job.as_ref(), pods).await
+        self.pod_control.delete(job.as_ref(), pods).await
     }
 
-    /// Takes the finalizer from these; the uids of those that had it.
+    /// Removes the finalizer from these pods. Returns the UIDs of those that had it.
     async fn release(
         &self,
         job: &Arc<Job>,
@@ -226,10 +229,11 @@ impl Controller<'_> {
         let pods: Vec<Arc<Pod>> = pods.into_iter().filter(|pod| pods::has_finalizer(pod)).collect();
         for batch in pods.chunks(CONCURRENT_MAX) {
             let client = &self.cluster.client;
-            let answers = join_all(batch.iter().map(|pod| orphans::free(client, pod))).await;
+            let answers =
+                join_all(batch.iter().map(|pod| orphans::remove_finalizer(client, pod))).await;
             for (pod, answer) in batch.iter().zip(answers) {
                 if let Some(pod) = answer? {
-                    self.hands.writes.wrote(&key, &pod);
+                    self.pod_control.writes.wrote(&key, &pod);
                 }
                 released.insert(uid(pod.as_ref()).to_owned());
             }
@@ -237,7 +241,7 @@ impl Controller<'_> {
         Ok(released)
     }
 
-    /// Writes the status if it differs; the Job as it is then.
+    /// PendingWrites the status if it differs. Returns the Job as it is then.
     async fn report(&self, job: Arc<Job>, status: JobStatus) -> client::Result<Arc<Job>> {
         if job.status.as_ref() == Some(&status) {
             return Ok(job);
@@ -249,7 +253,7 @@ impl Controller<'_> {
         Ok(Arc::new(written))
     }
 
-    /// After finalizers are gone: counters rise, and perhaps the Job has ended.
+    /// After finalizers were removed: increases the counters, and finishes the Job if all pods are counted.
     async fn settle(
         &self,
         job: Arc<Job>,
@@ -265,24 +269,24 @@ impl Controller<'_> {
         let ended = finish.filter(|finish| counting::end(&mut status, finish, clock::now()));
         let job = self.report(job, status).await?;
         if let Some(finish) = ended {
-            self.tell_end(&job, &finish);
+            self.record_finish(&job, &finish);
             self.records.forget(&ObjectKey::of(job.as_ref()));
         }
         Ok(())
     }
 
-    fn tell_end(&self, job: &Arc<Job>, finish: &Finish) {
+    fn record_finish(&self, job: &Arc<Job>, finish: &Finish) {
         let on = reference(job.as_ref());
-        if !finish.well {
-            self.hands.recorder.warning(&on, &finish.reason, finish.message.clone());
+        if !finish.succeeded {
+            self.pod_control.recorder.warning(&on, &finish.reason, finish.message.clone());
             return;
         }
-        let wanted = job.spec.as_ref().and_then(|spec| spec.completions);
-        let done = job.status.as_ref().and_then(|status| status.succeeded);
-        if wanted.is_some_and(|wanted| done > Some(wanted)) {
+        let completions = job.spec.as_ref().and_then(|spec| spec.completions);
+        let succeeded = job.status.as_ref().and_then(|status| status.succeeded);
+        if completions.is_some_and(|completions| succeeded > Some(completions)) {
             let message = "Too many succeeded pods running after completion count reached";
-            self.hands.recorder.warning(&on, "TooManySucceededPods", message);
+            self.pod_control.recorder.warning(&on, "TooManySucceededPods", message);
         }
-        self.hands.recorder.normal(&on, "Completed", "Job completed");
+        self.pod_control.recorder.normal(&on, "Completed", "Job completed");
     }
 }

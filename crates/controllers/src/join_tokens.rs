@@ -1,5 +1,4 @@
-//! Deletes join tokens at the moment they end (C-152). Until then the server takes them; after that it
-//! would not, but what is gone cannot be misread.
+//! Deletes join tokens when they expire (C-152). The server also rejects expired tokens itself.
 
 use crate::start::Cluster;
 use client::{Cache, DeleteOptions, Next, ObjectKey, Queue, run_controller};
@@ -27,10 +26,10 @@ async fn reconcile(
     key: ObjectKey,
 ) -> client::Result<Next> {
     let Some(token) = tokens.get(&key) else { return Ok(Next::Change) };
-    match judge(&token, clock::now()) {
-        Verdict::Stays => Ok(Next::Change),
-        Verdict::Lives(left) => Ok(Next::After(left)),
-        Verdict::HasEnded => {
+    match expiry(&token, clock::now()) {
+        Expiry::Never => Ok(Next::Change),
+        Expiry::In(left) => Ok(Next::After(left)),
+        Expiry::Passed => {
             let only = DeleteOptions::of_uid(token.metadata.uid.as_deref().unwrap_or_default());
             match cluster.client.delete::<Secret>(&key, &only).await {
                 Err(error) if error.is_not_found() || error.is_conflict() => Ok(Next::Change),
@@ -41,25 +40,24 @@ async fn reconcile(
 }
 
 #[derive(Debug, PartialEq)]
-enum Verdict {
-    /// It has no end.
-    Stays,
-    Lives(Duration),
-    HasEnded,
+enum Expiry {
+    Never,
+    In(Duration),
+    Passed,
 }
 
-/// An end that cannot be read has come: nobody can have meant that the token never ends.
-fn judge(token: &Secret, now: Timestamp) -> Verdict {
+/// An expiration that cannot be parsed counts as passed: the token must not be valid forever by mistake.
+fn expiry(token: &Secret, now: Timestamp) -> Expiry {
     let data = token.data.as_ref();
     let Some(end) = data.and_then(|data| data.get("expiration")).filter(|end| !end.0.is_empty())
     else {
-        return Verdict::Stays;
+        return Expiry::Never;
     };
     let end = std::str::from_utf8(&end.0).ok().and_then(|end| end.parse::<Timestamp>().ok());
     let left = end.and_then(|end| Duration::try_from(end.duration_since(now)).ok());
     match left {
-        Some(left) if !left.is_zero() => Verdict::Lives(left),
-        _ => Verdict::HasEnded,
+        Some(left) if !left.is_zero() => Expiry::In(left),
+        _ => Expiry::Passed,
     }
 }
 
@@ -68,24 +66,24 @@ mod tests {
     use super::*;
     use k8s_openapi::ByteString;
 
-    /// C-152
+    /// C-152: expired bootstrap tokens are deleted.
     #[test]
-    fn c_152_a_token_goes_at_its_end() {
+    fn c_152_a_token_is_deleted_when_it_expires() {
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         for (end, verdict) in [
-            (None, Verdict::Stays),
-            (Some(""), Verdict::Stays),
-            (Some("2026-01-01T00:01:00Z"), Verdict::Lives(Duration::from_secs(60))),
-            (Some("2026-01-01T02:00:00+02:00"), Verdict::HasEnded),
-            (Some("2025-12-31T23:59:59Z"), Verdict::HasEnded),
-            (Some("tomorrow"), Verdict::HasEnded),
+            (None, Expiry::Never),
+            (Some(""), Expiry::Never),
+            (Some("2026-01-01T00:01:00Z"), Expiry::In(Duration::from_secs(60))),
+            (Some("2026-01-01T02:00:00+02:00"), Expiry::Passed),
+            (Some("2025-12-31T23:59:59Z"), Expiry::Passed),
+            (Some("tomorrow"), Expiry::Passed),
         ] {
             let mut token = Secret::default();
             if let Some(end) = end {
                 let data = [("expiration".to_owned(), ByteString(end.as_bytes().to_vec()))];
                 token.data = Some(data.into());
             }
-            assert_eq!(judge(&token, now), verdict, "{end:?}");
+            assert_eq!(expiry(&token, now), verdict, "{end:?}");
         }
     }
 }

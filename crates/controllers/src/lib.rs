@@ -1,8 +1,9 @@
-//! One file per controller. See README.md.
+#![doc = include_str!("../README.md")]
+
+mod start;
 
 mod cluster_roles;
 mod disruption;
-mod figures;
 mod finished_jobs;
 mod garbage;
 mod join_tokens;
@@ -31,13 +32,12 @@ mod job;
 mod replica_set;
 mod stateful_set;
 
+mod controller_metrics;
 mod pods;
 mod served_kinds;
 mod workload;
 
-mod start;
-
 pub use pod_cidrs::Range;
 pub use pod_garbage::FINISHED_MAX;
-pub use start::{Handle, Options, Who, start};
+pub use start::{Accounts, ControllerSet, Handle, Options, start};
 pub use storage::LocalVolumes;

@@ -1,9 +1,9 @@
-//! Empties a namespace that is being deleted, says meanwhile what remains, and lets it go
-//! (T-CTRL-53 to T-CTRL-57, C-143).
+//! Deletes the content of a namespace that is being deleted, reports what remains, and finalizes it (T-CTRL-53 to
+//! T-CTRL-57, C-143).
 //!
-//! Pods go first, and nothing else before the last of them is gone: what they still need while they
-//! end (their config, their network policies) outlives them. Not here: who refuses new content, and
-//! what the first delete writes (the server).
+//! Pods are deleted first, and everything else after the last pod is gone, so that objects that terminating pods need
+//! (configuration, network policies) outlive them. Not here: rejecting new content, and what the first delete writes
+//! (both in the server).
 
 mod conditions;
 mod content;
@@ -20,24 +20,24 @@ use tokio::time::Instant;
 const WORKERS: usize = 10;
 const FINALIZER: &str = "kubernetes";
 
-/// Servers that have not heard of the deletion yet may still let content in. Upstream:
+/// Wait for other API servers, which may still accept content until they notice the deletion. Upstream:
 /// `namespaceDeletionGracePeriod`.
-const UNTIL_HEARD: Duration = Duration::from_secs(5);
+const ACCEPTANCE_DELAY: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error(transparent)]
     Api(#[from] client::Error),
-    #[error("the namespace is not empty: {0}")]
+    #[error("cannot delete all content of the namespace: {0}")]
     Content(String),
 }
 
-/// When a namespace is looked at again, unless it is pods that are waited for and they are gone.
+/// When to reconcile a namespace again. If the wait is for pods, it ends when they are gone.
 #[derive(Debug, Clone)]
 struct Wait {
     until: Instant,
     for_pods: bool,
-    /// The kinds of which something remained. Nothing new comes: it is enough to look at these.
+    /// The kinds of the remaining objects. No new content can come, so checking these is enough.
     held: Vec<ServedKind>,
 }
 
@@ -49,7 +49,7 @@ struct Namespaces {
 pub(crate) async fn run(cluster: &Cluster, namespaces: Cache<Namespace>) {
     let queue = Queue::new();
     namespaces.feed_keys(&queue);
-    // The last pod of a namespace may just have gone.
+    // The deleted pod may be the last one of its namespace.
     cluster.pods.feed_changes(&queue, |before, after| match (before, after) {
         (Some(pod), None) => vec![home(pod)],
         _ => Vec::new(),
@@ -65,18 +65,18 @@ fn home(pod: &Pod) -> ObjectKey {
 }
 
 async fn reconcile(cluster: &Cluster, state: &Namespaces, key: ObjectKey) -> Result<Next, Error> {
-    let going = state.namespaces.get(&key).filter(|namespace| wants_emptying(namespace));
-    let Some(namespace) = going else {
+    let terminating = state.namespaces.get(&key).filter(|namespace| needs_finalizing(namespace));
+    let Some(namespace) = terminating else {
         state.waits().remove(&key);
         return Ok(Next::Change);
     };
-    if let Some(left) = state.left(cluster, &key) {
+    if let Some(left) = state.remaining_wait(cluster, &key) {
         return Ok(Next::After(left));
     }
     let held = state.held(&key);
     let mut found = content::clear_held(cluster, key.name(), held).await;
     if !found.remains() {
-        // Before the last word everything is looked at.
+        // Check all kinds before finalizing.
         found = content::clear(cluster, key.name()).await?;
     }
     state.wait(&key, Duration::ZERO, &Found::default());
@@ -87,7 +87,7 @@ async fn reconcile(cluster: &Cluster, state: &Namespaces, key: ObjectKey) -> Res
     if !found.is_clear() {
         return Err(Error::Content(found.why()));
     }
-    if let Some(after) = found.look_again() {
+    if let Some(after) = found.check_again_in() {
         state.wait(&key, after, &found);
         return Ok(Next::After(after));
     }
@@ -95,18 +95,18 @@ async fn reconcile(cluster: &Cluster, state: &Namespaces, key: ObjectKey) -> Res
     Ok(Next::Change)
 }
 
-fn wants_emptying(namespace: &Namespace) -> bool {
+fn needs_finalizing(namespace: &Namespace) -> bool {
     let finalizers = namespace.spec.as_ref().and_then(|spec| spec.finalizers.as_ref());
     let ours = finalizers.into_iter().flatten().any(|finalizer| finalizer == FINALIZER);
     namespace.metadata.deletion_timestamp.is_some() && ours
 }
 
-/// The last write: without finalizers the namespace goes with it.
+/// Removes the finalizer; the server then deletes the namespace.
 async fn finalize(cluster: &Cluster, key: &ObjectKey) -> client::Result<()> {
     let Some(mut namespace) = cluster.client.find::<Namespace>(key).await? else {
         return Ok(());
     };
-    if !wants_emptying(&namespace) {
+    if !needs_finalizing(&namespace) {
         return Ok(());
     }
     let spec = namespace.spec.get_or_insert_default();
@@ -131,10 +131,10 @@ impl Namespaces {
         self.waits().get(key).map(|wait| wait.held.clone()).unwrap_or_default()
     }
 
-    /// How long there is nothing to do yet.
-    fn left(&self, cluster: &Cluster, key: &ObjectKey) -> Option<Duration> {
+    /// The remaining wait, if there is one.
+    fn remaining_wait(&self, cluster: &Cluster, key: &ObjectKey) -> Option<Duration> {
         let first =
-            || Wait { until: Instant::now() + UNTIL_HEARD, for_pods: false, held: Vec::new() };
+            || Wait { until: Instant::now() + ACCEPTANCE_DELAY, for_pods: false, held: Vec::new() };
         let mut waits = self.waits();
         let wait = waits.entry(key.clone()).or_insert_with(first);
         let over = wait.for_pods && !cluster.pods.any_in_namespace(key.name());

@@ -1,8 +1,9 @@
-//! Says that a node is not heard of when neither its lease nor its status has moved for a while
-//! (T-CTRL-38), and that its pods are not ready then: nobody can vouch for them either (T-CTRL-39).
+//! Sets the conditions of a node to Unknown if neither its lease nor its status has changed for a while (T-CTRL-38),
+//! and marks its pods as not ready then (T-CTRL-39).
 //!
-//! Clocks are never compared: what counts is how long *we* have seen nothing move, so after a start
-//! every node gets its full time, but for those that have never said anything (C-189). Not here: the taints that follow (`node_taints`).
+//! Clocks of different machines are never compared: what counts is how long *this* process has observed no change. So
+//! after a start every node gets its full grace period, except nodes that have never posted a status (C-189). Not here:
+//! the taints that follow (`node_taints`, `node_lost`).
 
 use crate::pods;
 use crate::start::Cluster;
@@ -18,16 +19,17 @@ use tokio::time::Instant;
 const WORKERS: usize = 4;
 const NAMESPACE: &str = "kube-node-lease";
 
-/// Upstream: `NodeMonitorGracePeriod`, `NodeStartupGracePeriod`.
-pub(crate) const SILENT_FOR: Duration = Duration::from_secs(50);
-const SILENT_FROM_START: Duration = Duration::from_secs(60);
+/// Without a heartbeat for this long, a node is unreachable; longer if it has never posted a status. Upstream:
+/// `NodeMonitorGracePeriod`, `NodeStartupGracePeriod`.
+pub(crate) const GRACE_PERIOD: Duration = Duration::from_secs(50);
+const STARTUP_GRACE_PERIOD: Duration = Duration::from_secs(60);
 
-/// What nobody can vouch for any more.
+/// The conditions that become Unknown.
 const CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
-/// What moves when a node lives.
+/// The fields that change while a node is alive.
 #[derive(Debug, Clone, PartialEq)]
-struct Pulse {
+struct Heartbeat {
     uid: Option<String>,
     renewed: Option<jiff::Timestamp>,
     heartbeat: Option<jiff::Timestamp>,
@@ -35,20 +37,20 @@ struct Pulse {
 }
 
 struct Health {
-    pulse: Pulse,
+    heartbeat: Heartbeat,
     since: Instant,
-    /// It was said to be Unknown, and its pods have still to be told.
-    tell_pods: bool,
+    /// Its conditions were set to Unknown, and its pods must still be marked as not ready.
+    pods_to_mark: bool,
 }
 
 struct Leases {
-    /// From when on a node is not heard of.
-    silent_for: Duration,
+    /// Without a heartbeat for this long, a node is unreachable.
+    grace_period: Duration,
     leases: Cache<Lease>,
     health: Mutex<BTreeMap<ObjectKey, Health>>,
 }
 
-pub(crate) async fn run(cluster: &Cluster, silent_for: Duration) {
+pub(crate) async fn run(cluster: &Cluster, grace_period: Duration) {
     let queue = Queue::new();
     let leases = Cache::<Lease>::builder(&cluster.client).namespace(NAMESPACE).start();
     cluster.nodes.feed_keys(&queue);
@@ -57,7 +59,7 @@ pub(crate) async fn run(cluster: &Cluster, silent_for: Duration) {
     cluster.nodes.synced().await;
     cluster.pods.synced().await;
     leases.synced().await;
-    let state = Leases { silent_for, leases, health: Mutex::default() };
+    let state = Leases { grace_period, leases, health: Mutex::default() };
     run_controller("node-leases", &queue, WORKERS, |key| reconcile(cluster, &state, key)).await;
 }
 
@@ -67,12 +69,12 @@ async fn reconcile(cluster: &Cluster, state: &Leases, key: ObjectKey) -> client:
         return Ok(Next::Change);
     };
     let lease = state.leases.get(&ObjectKey::new(NAMESPACE, key.name()));
-    let pulse = pulse(&node, lease.as_deref());
-    let since = state.since(&key, pulse, first_seen(&node, clock::now()));
-    tell_pods(cluster, state, &key).await?;
+    let heartbeat = heartbeat(&node, lease.as_deref());
+    let since = state.since(&key, heartbeat, first_seen(&node, clock::now()));
+    mark_pods(cluster, state, &key).await?;
     let reported = condition(&node, "Ready").is_some();
-    let silent_for = if reported { state.silent_for } else { SILENT_FROM_START };
-    let left = silent_for.saturating_sub(since.elapsed());
+    let grace_period = if reported { state.grace_period } else { STARTUP_GRACE_PERIOD };
+    let left = grace_period.saturating_sub(since.elapsed());
     if !left.is_zero() {
         return Ok(Next::After(left));
     }
@@ -80,7 +82,7 @@ async fn reconcile(cluster: &Cluster, state: &Leases, key: ObjectKey) -> client:
         return Ok(Next::Change);
     };
     let was_ready = condition(&node, "Ready").is_some_and(|ready| ready.status == "True");
-    // Only as it was looked at: a heartbeat that comes now must not be overwritten.
+    // Only for the observed version, so that a new heartbeat is not overwritten.
     let patch = json!({
         "metadata": { "resourceVersion": node.metadata.resource_version },
         "status": { "conditions": conditions },
@@ -92,15 +94,15 @@ async fn reconcile(cluster: &Cluster, state: &Leases, key: ObjectKey) -> client:
     if was_ready {
         let message = format!("Node {} status is now: NodeNotReady", key.name());
         cluster.recorder.normal(&reference(node.as_ref()), "NodeNotReady", message);
-        state.health().entry(key.clone()).and_modify(|health| health.tell_pods = true);
+        state.health().entry(key.clone()).and_modify(|health| health.pods_to_mark = true);
     }
-    tell_pods(cluster, state, &key).await?;
+    mark_pods(cluster, state, &key).await?;
     Ok(Next::Change)
 }
 
-/// Once, when the node is lost: what a node says of its pods when it comes back is not undone.
-async fn tell_pods(cluster: &Cluster, state: &Leases, key: &ObjectKey) -> client::Result<()> {
-    if !state.health().get(key).is_some_and(|health| health.tell_pods) {
+/// Marks the pods of a lost node as not ready, once. Later reports of a node that comes back stay.
+async fn mark_pods(cluster: &Cluster, state: &Leases, key: &ObjectKey) -> client::Result<()> {
+    if !state.health().get(key).is_some_and(|health| health.pods_to_mark) {
         return Ok(());
     }
     for pod in cluster.pods.by_index(pods::BY_NODE, key.name()) {
@@ -119,7 +121,7 @@ async fn tell_pods(cluster: &Cluster, state: &Leases, key: &ObjectKey) -> client
         }
         cluster.recorder.warning(&reference(pod.as_ref()), "NodeNotReady", "Node is not ready");
     }
-    state.health().entry(key.clone()).and_modify(|health| health.tell_pods = false);
+    state.health().entry(key.clone()).and_modify(|health| health.pods_to_mark = false);
     Ok(())
 }
 
@@ -128,24 +130,24 @@ impl Leases {
         self.health.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Since when the node has been as it is; `first` if we see it for the first time.
-    fn since(&self, key: &ObjectKey, pulse: Pulse, first: Instant) -> Instant {
+    /// The time of the last observed heartbeat; `first` if the node is new.
+    fn since(&self, key: &ObjectKey, heartbeat: Heartbeat, first: Instant) -> Instant {
         let mut all = self.health();
         let health = all.entry(key.clone()).or_insert_with(|| Health {
-            pulse: pulse.clone(),
+            heartbeat: heartbeat.clone(),
             since: first,
-            tell_pods: false,
+            pods_to_mark: false,
         });
-        if health.pulse != pulse {
-            // That it was said to be Unknown is no sign of life.
-            let tell_pods = health.tell_pods && pulse.version.is_none();
-            *health = Health { pulse, since: Instant::now(), tell_pods };
+        if health.heartbeat != heartbeat {
+            // Setting the conditions to Unknown is not a heartbeat.
+            let pods_to_mark = health.pods_to_mark && heartbeat.version.is_none();
+            *health = Health { heartbeat, since: Instant::now(), pods_to_mark };
         }
         health.since
     }
 }
 
-/// A node counts from when we first see it; one that has never said anything, from when it was made.
+/// The time counts from the first observation of a node; for a node that has never posted a status, from its creation.
 fn first_seen(node: &Node, now: jiff::Timestamp) -> Instant {
     let made = node.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let silent = condition(node, "Ready").is_none();
@@ -154,9 +156,9 @@ fn first_seen(node: &Node, now: jiff::Timestamp) -> Instant {
     age.and_then(|age| seen.checked_sub(age)).unwrap_or(seen)
 }
 
-fn pulse(node: &Node, lease: Option<&Lease>) -> Pulse {
+fn heartbeat(node: &Node, lease: Option<&Lease>) -> Heartbeat {
     let ready = condition(node, "Ready");
-    Pulse {
+    Heartbeat {
         uid: node.metadata.uid.clone(),
         renewed: lease.and_then(|lease| Some(lease.spec.as_ref()?.renew_time.as_ref()?.0)),
         heartbeat: ready.and_then(|ready| Some(ready.last_heartbeat_time.as_ref()?.0)),
@@ -169,7 +171,7 @@ fn condition<'a>(node: &'a Node, type_: &str) -> Option<&'a NodeCondition> {
     conditions.find(|condition| condition.type_ == type_)
 }
 
-/// What the conditions become, if they are not that already.
+/// The new conditions, if they differ.
 fn unknown(node: &Node, now: jiff::Timestamp) -> Option<Vec<Value>> {
     let now = clock::rfc3339(now);
     let changed = CONDITIONS.iter().filter_map(|type_| {

@@ -1,9 +1,9 @@
-//! What follows when a node is not ready or not heard of: NoExecute taints, few nodes at a time and
-//! none when all are lost (T-CTRL-40), and old names of its labels (C-186).
+//! Adds NoExecute taints to nodes that are not ready or unreachable, at a limited rate and not if all nodes are lost
+//! (T-CTRL-40), and keeps the deprecated labels of nodes (C-186).
 //!
-//! When most of a zone falls silent at once it is rather the network, or us: then pods are better left
-//! where they are. Not here: NoSchedule taints (`node_taints`), who says Unknown (`node_leases`), and
-//! what pods do about it (`taint_eviction`).
+//! If most nodes of a zone fail at once, the network or this process is the more likely cause, and pods should stay
+//! where they are. Not here: NoSchedule taints (`node_taints`), setting conditions to Unknown (`node_leases`), and
+//! deleting pods (`taint_eviction`).
 
 mod zones;
 
@@ -20,7 +20,7 @@ const NO_EXECUTE: &str = "NoExecute";
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
-/// Old label, and the one that it repeats.
+/// Deprecated label, and the label that it repeats.
 const OLD_LABELS: [(&str, &str); 2] = [
     ("beta.kubernetes.io/os", "kubernetes.io/os"),
     ("beta.kubernetes.io/arch", "kubernetes.io/arch"),
@@ -31,11 +31,11 @@ pub(crate) async fn run(cluster: &Cluster) {
     cluster.nodes.feed_keys(&queue);
     cluster.nodes.synced().await;
     let zones = Mutex::new(Zones::default());
-    // All nodes first: a zone is not judged by the first node of it.
+    // Count all nodes before the first decision about a zone.
     for node in cluster.nodes.list() {
-        locked(&zones).note(&ObjectKey::of(node.as_ref()), Some(&node));
+        locked(&zones).update(&ObjectKey::of(node.as_ref()), Some(&node));
     }
-    // One at a time: each turn is taken once.
+    // One at a time, so that the rate limit is exact.
     run_controller("node-lost", &queue, 1, |key| reconcile(cluster, &queue, &zones, key)).await;
 }
 
@@ -46,8 +46,8 @@ async fn reconcile(
     key: ObjectKey,
 ) -> client::Result<Next> {
     let node = cluster.nodes.get(&key);
-    // A mode that is left or entered concerns every node.
-    if locked(zones).note(&key, node.as_deref()) {
+    // A change of the mode affects every node.
+    if locked(zones).update(&key, node.as_deref()) {
         cluster.nodes.list().iter().for_each(|node| queue.add(ObjectKey::of(node.as_ref())));
     }
     let Some(node) = node else { return Ok(Next::Change) };
@@ -56,7 +56,7 @@ async fn reconcile(
     let Some(taints) = plan(&node, wanted, clock::now()) else {
         return Ok(Next::Change);
     };
-    // Taking a taint away, or one for another, needs no turn.
+    // Removing or replacing a taint is not rate limited.
     let new = wanted.is_some() && ours(&node).next().is_none();
     if new && let Turn::Later(after) = locked(zones).turn(&key, Instant::now()) {
         return Ok(after.map_or(Next::Change, Next::After));
@@ -95,7 +95,7 @@ fn ours(node: &Node) -> impl Iterator<Item = &Taint> {
     taints.filter(|taint| is_ours(taint))
 }
 
-/// The taints as they should be, if they are not. Those of others stay, in their order.
+/// The new taints, if they differ. Other taints stay in their order.
 fn plan(node: &Node, wanted: Option<&str>, now: jiff::Timestamp) -> Option<Vec<Taint>> {
     let spec = node.spec.as_ref();
     let there = spec.and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
@@ -112,7 +112,7 @@ fn plan(node: &Node, wanted: Option<&str>, now: jiff::Timestamp) -> Option<Vec<T
     (taints != there).then_some(taints)
 }
 
-/// C-186
+/// Keeps the beta labels of a node equal to the current ones (C-186).
 async fn label(cluster: &Cluster, key: &ObjectKey, node: &Node) -> client::Result<()> {
     let labels = node.metadata.labels.clone().unwrap_or_default();
     let differing = OLD_LABELS.iter().filter_map(|(old, new)| {
@@ -143,7 +143,7 @@ mod tests {
         let cases: [(&str, &str, Value, Option<Vec<&str>>); 6] = [
             ("ready", "True", json!([own]), None),
             ("not ready", "False", json!([own]), Some(vec!["own", NOT_READY])),
-            ("not heard of", "Unknown", json!([other_effect]), Some(vec![NOT_READY, UNREACHABLE])),
+            ("unreachable", "Unknown", json!([other_effect]), Some(vec![NOT_READY, UNREACHABLE])),
             ("still", "Unknown", json!([taint(UNREACHABLE, NO_EXECUTE)]), None),
             (
                 "swapped",

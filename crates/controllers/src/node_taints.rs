@@ -1,7 +1,7 @@
-//! Keeps a node's NoSchedule taints in step with its conditions and with cordoning (N-6, C-185), and
-//! says when a node has come or gone (C-187).
+//! Updates a node's NoSchedule taints by its conditions and by cordoning (N-6, C-185), and records events when nodes
+//! are added and removed (C-187).
 //!
-//! Not here: NoExecute taints, and who says that a node is not heard of (`node_leases`).
+//! Not here: NoExecute taints (`node_lost`), and setting conditions to Unknown (`node_leases`).
 
 use crate::start::Cluster;
 use client::{ObjectKey, Queue, reference, run_controller};
@@ -16,7 +16,7 @@ const WORKERS: usize = 4;
 const NO_SCHEDULE: &str = "NoSchedule";
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
-/// Condition, its status, and the taint that follows. Upstream: `nodeConditionToTaintKeyStatusMap`.
+/// Condition, status, and the taint for it. Upstream: `nodeConditionToTaintKeyStatusMap`.
 const BY_CONDITION: [(&str, &str, &str); 6] = [
     ("Ready", "False", "node.kubernetes.io/not-ready"),
     ("Ready", "Unknown", "node.kubernetes.io/unreachable"),
@@ -34,10 +34,10 @@ pub(crate) async fn run(cluster: &Cluster) {
     run_controller("node-taints", &queue, WORKERS, |key| reconcile(cluster, &known, key)).await;
 }
 
-/// Nodes that were said to have come.
-type Known = Mutex<BTreeMap<ObjectKey, ObjectReference>>;
+/// Nodes whose registration was recorded.
+type Registered = Mutex<BTreeMap<ObjectKey, ObjectReference>>;
 
-async fn reconcile(cluster: &Cluster, known: &Known, key: ObjectKey) -> client::Result<()> {
+async fn reconcile(cluster: &Cluster, known: &Registered, key: ObjectKey) -> client::Result<()> {
     let node = cluster.nodes.get(&key);
     announce(cluster, known, &key, node.as_deref());
     let Some(node) = node else {
@@ -46,18 +46,18 @@ async fn reconcile(cluster: &Cluster, known: &Known, key: ObjectKey) -> client::
     let Some(taints) = plan(&node, clock::now()) else {
         return Ok(());
     };
-    // The list is replaced as a whole: only if it is still the one that was looked at.
+    // The patch replaces the whole list, so it applies only to the observed version.
     let version = &node.metadata.resource_version;
     let patch = json!({ "metadata": { "resourceVersion": version }, "spec": { "taints": taints } });
     match cluster.client.patch_merge::<Node>(&key, &patch).await {
         Err(error) if error.is_not_found() => Ok(()),
-        // What it is now comes by the watch, and with it the next look.
+        // The watch brings the new version and queues the node again.
         Err(error) if error.is_conflict() => Ok(()),
         patched => patched.map(drop),
     }
 }
 
-fn announce(cluster: &Cluster, known: &Known, key: &ObjectKey, node: Option<&Node>) {
+fn announce(cluster: &Cluster, known: &Registered, key: &ObjectKey, node: Option<&Node>) {
     let mut known = known.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let before = known.get(key);
     if before.map(|before| &before.uid) == node.map(|node| &node.metadata.uid) {
@@ -76,7 +76,7 @@ fn announce(cluster: &Cluster, known: &Known, key: &ObjectKey, node: Option<&Nod
     }
 }
 
-/// The taints as they should be, if they are not. Those of others stay, in their order.
+/// The new taints, if they differ. Other taints stay in their order.
 fn plan(node: &Node, now: jiff::Timestamp) -> Option<Vec<Taint>> {
     let spec = node.spec.as_ref();
     let there = spec.and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
@@ -108,7 +108,7 @@ fn wanted(node: &Node) -> Vec<&'static str> {
     let cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);
     let mut wanted: Vec<&str> = by_condition.map(|(_, _, key)| *key).collect();
     wanted.extend(cordoned.then_some(UNSCHEDULABLE));
-    // One that has never said anything is not ready, as admission has it.
+    // A node that has never posted a status is not ready, as in admission.
     let silent = !conditions.unwrap_or_default().iter().any(|c| c.type_ == "Ready");
     wanted.extend(silent.then_some(BY_CONDITION[0].2));
     wanted
@@ -139,7 +139,7 @@ mod tests {
         json!({ "key": key, "effect": effect })
     }
 
-    /// C-185
+    /// C-185: NoSchedule taints follow the node conditions.
     #[test]
     fn n_6_taints_follow_conditions_and_cordoning() {
         let not_ready = taint("node.kubernetes.io/not-ready", "NoSchedule");
@@ -157,7 +157,7 @@ mod tests {
                 Some(vec!["node.kubernetes.io/not-ready:NoSchedule"]),
             ),
             (
-                "not heard of",
+                "unreachable",
                 json!([is("Ready", "Unknown")]),
                 false,
                 json!([not_ready, own]),
@@ -203,7 +203,7 @@ mod tests {
                 Some(vec!["own:NoSchedule"]),
             ),
             (
-                "another effect is another's",
+                "other effects are left alone",
                 json!([ready]),
                 false,
                 json!([taint("node.kubernetes.io/not-ready", "NoExecute")]),

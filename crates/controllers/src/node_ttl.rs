@@ -1,5 +1,5 @@
-//! Says on every node for how long its agent may keep what it read of Secrets and ConfigMaps: the more
-//! nodes, the longer (C-153). Our own agents watch and need no such hint; others read it.
+//! Annotates every node with how long its kubelet may cache Secrets and ConfigMaps: the more nodes, the longer (C-153).
+//! landfall's own agents watch and do not need this; other kubelets read it.
 
 use crate::start::Cluster;
 use client::{Next, ObjectKey, Queue, run_controller};
@@ -9,8 +9,8 @@ use std::sync::Mutex;
 
 const TTL: &str = "node.alpha.kubernetes.io/ttl";
 
-/// Fewest and most nodes, and the seconds then. They overlap, so that a node that comes and goes at an
-/// end changes nothing. Upstream: `ttlBoundaries`.
+/// Minimum and maximum number of nodes, and the TTL in seconds. The ranges overlap, so that adding and removing one
+/// node does not change the TTL each time. Upstream: `ttlBoundaries`.
 const STEPS: [(usize, usize, u32); 5] =
     [(0, 100, 0), (90, 500, 15), (450, 1000, 30), (900, 2000, 60), (1800, usize::MAX, 300)];
 
@@ -39,8 +39,8 @@ async fn reconcile(
     }
     let Some(node) = cluster.nodes.get(&key) else { return Ok(Next::Change) };
     let seconds = STEPS[now].2.to_string();
-    let said = node.metadata.annotations.as_ref().and_then(|all| all.get(TTL));
-    if said == Some(&seconds) {
+    let current = node.metadata.annotations.as_ref().and_then(|all| all.get(TTL));
+    if current == Some(&seconds) {
         return Ok(Next::Change);
     }
     let patch = json!({ "metadata": { "annotations": { TTL: seconds } } });
@@ -50,7 +50,7 @@ async fn reconcile(
     }
 }
 
-/// The step for so many nodes, coming from `step`.
+/// The step for this number of nodes, starting from the current step.
 fn next(mut step: usize, nodes: usize) -> usize {
     while nodes > STEPS[step].1 {
         step += 1;
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn c_153_the_step_follows_the_number_of_nodes_with_some_reluctance() {
+    fn c_153_the_step_follows_the_number_of_nodes_with_hysteresis() {
         let mut step = 0;
         for (nodes, seconds) in [
             (1, 0),

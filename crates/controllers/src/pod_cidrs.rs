@@ -1,60 +1,60 @@
-//! Gives every node a piece of the range that pods have their addresses from (C-184). Once given it
-//! is never changed, and comes back when the node goes: whoever got none waits for that.
+//! Allocates a block of the pod address range to every node (C-184). A block never changes, and is freed when its node
+//! is deleted. Nodes without a block wait for a free one.
 //!
-//! `pod_cidrs/ledger.rs` knows who has what.
+//! `pod_cidrs/allocations.rs` keeps the allocations.
 
-mod ledger;
+mod allocations;
 
 use crate::start::Cluster;
+use allocations::Allocations;
 use client::{Next, ObjectKey, Queue, Recorder, reference, run_controller};
 use k8s_openapi::api::core::v1::Node;
-use ledger::Ledger;
 use serde_json::json;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A range of addresses, cut into pieces of one size.
+/// A range of addresses, divided into blocks of one size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
     base: u32,
     prefix: u8,
-    piece: u8,
+    block: u8,
 }
 
 impl Range {
-    /// `10.244.0.0/16`, in pieces of `/24`.
-    pub fn new(cidr: &str, piece: u8) -> Result<Range, String> {
-        let wrong = || format!("{cidr:?} cannot be cut into pieces of /{piece}");
+    /// For example `10.244.0.0/16` in blocks of `/24`.
+    pub fn new(cidr: &str, block: u8) -> Result<Range, String> {
+        let wrong = || format!("{cidr:?} cannot be divided into node blocks of /{block}");
         let (base, prefix) = cidr.split_once('/').ok_or_else(wrong)?;
         let base = u32::from(Ipv4Addr::from_str(base).map_err(|_| wrong())?);
         let prefix: u8 = prefix.parse().map_err(|_| wrong())?;
-        let fits = (1..=30).contains(&prefix) && (prefix..=30).contains(&piece);
+        let fits = (1..=30).contains(&prefix) && (prefix..=30).contains(&block);
         let on_border = base.checked_shl(prefix.into()).unwrap_or_default() == 0;
-        if fits && on_border { Ok(Range { base, prefix, piece }) } else { Err(wrong()) }
+        if fits && on_border { Ok(Range { base, prefix, block }) } else { Err(wrong()) }
     }
 
-    fn pieces(self) -> u32 {
-        1 << (self.piece - self.prefix)
+    fn blocks(self) -> u32 {
+        1 << (self.block - self.prefix)
     }
 
-    fn piece(self, number: u32) -> String {
-        let address = self.base + (number << (32 - self.piece));
-        format!("{}/{}", Ipv4Addr::from(address), self.piece)
+    fn block(self, number: u32) -> String {
+        let address = self.base + (number << (32 - self.block));
+        format!("{}/{}", Ipv4Addr::from(address), self.block)
     }
 
-    /// The pieces that `cidr` touches, which may be larger than one or outside.
-    fn touched(self, cidr: &str) -> std::ops::Range<u32> {
+    /// The blocks that overlap with `cidr`, which may be larger than a block or outside of the range.
+    fn overlapping(self, cidr: &str) -> std::ops::Range<u32> {
         let parsed = cidr.split_once('/').and_then(|(base, prefix)| {
             let base = u32::from(Ipv4Addr::from_str(base).ok()?);
             let prefix: u32 = prefix.parse().ok().filter(|prefix| *prefix <= 32)?;
             Some((u64::from(base), 1u64 << (32 - prefix)))
         });
         let Some((first, size)) = parsed else {
-            return 0..0; // Of another family: none of ours.
+            return 0..0; // Another address family.
         };
-        let (ours, step) = (u64::from(self.base), 1u64 << (32 - self.piece));
-        let end = ours + step * u64::from(self.pieces());
+        let (ours, step) = (u64::from(self.base), 1u64 << (32 - self.block));
+        let end = ours + step * u64::from(self.blocks());
         let (from, to) = (first.max(ours), (first + size).min(end));
         if from >= to {
             return 0..0;
@@ -65,20 +65,20 @@ impl Range {
 
 impl Default for Range {
     fn default() -> Self {
-        Range { base: u32::from(Ipv4Addr::new(10, 244, 0, 0)), prefix: 16, piece: 24 }
+        Range { base: u32::from(Ipv4Addr::new(10, 244, 0, 0)), prefix: 16, block: 24 }
     }
 }
 
 pub(crate) async fn run(cluster: &Cluster, range: Range) {
     let queue = Queue::new();
-    let ledger = Arc::new(Mutex::new(Ledger::new(range)));
-    let written = ledger.clone();
-    cluster.nodes.feed_changes(&queue, move |before, after| locked(&written).see(before, after));
+    let allocations = Arc::new(Mutex::new(Allocations::new(range)));
+    let written = allocations.clone();
+    cluster.nodes.feed_changes(&queue, move |before, after| locked(&written).update(before, after));
     cluster.nodes.synced().await;
     let recorder = Recorder::new(&cluster.client, "cidrAllocator", "");
-    // One at a time: what one node gets, the next must not.
+    // One at a time, so that no block is allocated twice.
     run_controller("pod-cidrs", &queue, 1, |key| {
-        reconcile(cluster, &recorder, range, &ledger, key)
+        reconcile(cluster, &recorder, range, &allocations, key)
     })
     .await;
 }
@@ -87,27 +87,27 @@ async fn reconcile(
     cluster: &Cluster,
     recorder: &Recorder,
     range: Range,
-    ledger: &Mutex<Ledger>,
+    allocations: &Mutex<Allocations>,
     key: ObjectKey,
 ) -> client::Result<Next> {
     let Some(node) = cluster.nodes.get(&key) else {
-        locked(ledger).take_back(&key);
+        locked(allocations).free_block_of(&key);
         return Ok(Next::Change);
     };
     if cidrs(&node).next().is_some() {
         return Ok(Next::Change);
     }
-    // In two steps: no lock is held while somebody is told.
-    let number = locked(ledger).give(&key);
-    let say = |reason: &str| {
+    // The lock is not held while events are recorded.
+    let number = locked(allocations).allocate(&key);
+    let record = |reason: &str| {
         let message = format!("Node {} status is now: {reason}", key.name());
         recorder.normal(&reference(&*node), reason, message);
     };
     let Some(number) = number else {
-        say("CIDRNotAvailable");
+        record("CIDRNotAvailable");
         return Ok(Next::Change);
     };
-    let cidr = range.piece(number);
+    let cidr = range.block(number);
     let patch = json!({
         "metadata": { "uid": node.metadata.uid },
         "spec": { "podCIDR": cidr, "podCIDRs": [cidr] },
@@ -115,7 +115,7 @@ async fn reconcile(
     match cluster.client.patch_merge::<Node>(&key, &patch).await {
         Err(error) if error.is_not_found() || error.is_conflict() => Ok(Next::Change),
         Err(error) => {
-            say("CIDRAssignmentFailed");
+            record("CIDRAssignmentFailed");
             Err(error)
         }
         Ok(_) => Ok(Next::Change),
@@ -138,21 +138,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_cut_into_pieces() {
+    fn a_range_is_divided_into_blocks() {
         let range = Range::default();
         assert_eq!(range, Range::new("10.244.0.0/16", 24).unwrap());
-        assert_eq!(range.pieces(), 256);
-        assert_eq!(range.piece(0), "10.244.0.0/24");
-        assert_eq!(range.piece(255), "10.244.255.0/24");
-        for (cidr, piece) in
+        assert_eq!(range.blocks(), 256);
+        assert_eq!(range.block(0), "10.244.0.0/24");
+        assert_eq!(range.block(255), "10.244.255.0/24");
+        for (cidr, block) in
             [("10.244.1.0/16", 24), ("10.244.0.0/24", 16), ("x/16", 24), ("::/16", 24)]
         {
-            assert!(Range::new(cidr, piece).is_err(), "{cidr} {piece}");
+            assert!(Range::new(cidr, block).is_err(), "{cidr} {block}");
         }
     }
 
     #[test]
-    fn c_184_a_node_has_every_piece_that_its_range_touches() {
+    fn c_184_a_node_holds_every_block_that_its_cidr_overlaps() {
         let range = Range::default();
         let cases = [
             ("10.244.3.0/24", 3..4),
@@ -163,7 +163,7 @@ mod tests {
             ("fd00::/64", 0..0),
         ];
         for (cidr, expected) in cases {
-            assert_eq!(range.touched(cidr), expected, "{cidr}");
+            assert_eq!(range.overlapping(cidr), expected, "{cidr}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Removes pods that no node will remove: of nodes that are gone, never scheduled and told to end, on
-//! nodes that are out of service, and finished ones above a threshold (T-CTRL-33 to T-CTRL-37, W-19).
+//! Deletes pods that no node will delete: pods of deleted nodes, terminating pods without a node, terminating pods on
+//! out-of-service nodes, and finished pods above a threshold (T-CTRL-33 to T-CTRL-37, W-19).
 
 use crate::pods::{self, Disruption};
 use crate::start::Cluster;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 const WORKERS: usize = 4;
 
-/// Finished pods that may stay. Upstream: `TerminatedPodGCThreshold`.
+/// Finished pods to keep. Upstream: `TerminatedPodGCThreshold`.
 pub const FINISHED_MAX: usize = 12_500;
 
 /// How often finished pods are counted. Upstream: `gcCheckPeriod`.
@@ -23,7 +23,7 @@ const COUNT_EVERY: Duration = Duration::from_secs(20);
 /// How long a node must be missing. Upstream: `quarantineTime`.
 const MISSING_FOR: Duration = Duration::from_secs(40);
 
-/// Pods that are removed at once.
+/// Pods that are deleted concurrently.
 const CONCURRENT_MAX: usize = 20;
 
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
@@ -34,7 +34,7 @@ enum Work {
     Finished,
     /// The pods of a node.
     Node(String),
-    /// A pod that no node has.
+    /// A pod without a node.
     Pod(ObjectKey),
 }
 
@@ -45,7 +45,7 @@ pub(crate) async fn run(cluster: &Cluster, finished_max: Option<usize>) {
     let queue = Queue::new();
     cluster.pods.feed(&queue, |pod| match pods::node_name(pod) {
         Some(node) => vec![Work::Node(node.to_owned())],
-        None if pods::is_ending(pod) => vec![Work::Pod(ObjectKey::of(pod))],
+        None if pods::is_being_deleted(pod) => vec![Work::Pod(ObjectKey::of(pod))],
         None => Vec::new(),
     });
     cluster.nodes.feed(&queue, |node| {
@@ -67,14 +67,14 @@ pub(crate) async fn run(cluster: &Cluster, finished_max: Option<usize>) {
 
 async fn finished(cluster: &Cluster, max: Option<usize>) -> client::Result<Next> {
     let Some(max) = max else { return Ok(Next::Change) };
-    if cluster.pods.count(pods::BY_END, pods::ENDED) > max {
-        let finished = cluster.pods.by_index(pods::BY_END, pods::ENDED);
+    if cluster.pods.count(pods::BY_STATE, pods::TERMINAL) > max {
+        let finished = cluster.pods.by_index(pods::BY_STATE, pods::TERMINAL);
         remove(cluster, surplus(finished, max), "terminated", None).await?;
     }
     Ok(Next::After(COUNT_EVERY))
 }
 
-/// T-CTRL-33: evicted ones first, then the oldest.
+/// The finished pods to delete: evicted ones first, then the oldest (T-CTRL-33).
 fn surplus(mut finished: Vec<Arc<Pod>>, max: usize) -> Vec<Arc<Pod>> {
     let count = finished.len().saturating_sub(max);
     let evicted = |pod: &Pod| {
@@ -110,7 +110,7 @@ async fn node(cluster: &Cluster, missing: &Missing, name: &str) -> client::Resul
     if !left.is_zero() {
         return Ok(Next::After(left));
     }
-    // The node may have come, and its news be late.
+    // The node may exist, but not in the cache yet.
     if cluster.client.find::<Node>(&key).await?.is_some() {
         return Ok(Next::After(MISSING_FOR));
     }
@@ -118,7 +118,7 @@ async fn node(cluster: &Cluster, missing: &Missing, name: &str) -> client::Resul
     Ok(Next::Change)
 }
 
-/// T-CTRL-35
+/// Deletes a terminating pod without a node (T-CTRL-35).
 async fn unscheduled(cluster: &Cluster, key: &ObjectKey) -> client::Result<Next> {
     let pod = cluster.pods.get(key).filter(|pod| pods::node_name(pod).is_none());
     let pod = pod.into_iter().filter(|pod| wants_removal(pod));
@@ -127,16 +127,16 @@ async fn unscheduled(cluster: &Cluster, key: &ObjectKey) -> client::Result<Next>
 }
 
 fn wants_removal(pod: &Pod) -> bool {
-    pods::is_ending(pod) && !is_removed(pod)
+    pods::is_being_deleted(pod) && !is_removed(pod)
 }
 
-/// All that can be done has been done: a finalizer holds it.
+/// Only a finalizer keeps the pod; nothing more can be done.
 fn is_removed(pod: &Pod) -> bool {
     let at_once = pod.metadata.deletion_grace_period_seconds == Some(0);
-    pods::is_ending(pod) && at_once && pods::is_terminal(pod)
+    pods::is_being_deleted(pod) && at_once && pods::is_terminal(pod)
 }
 
-/// T-CTRL-36: somebody who knows says that the node is off, and it is not heard of.
+/// Whether a user has declared the node out of service, and it is not ready (T-CTRL-36).
 fn is_out_of_service(node: &Node) -> bool {
     let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
     let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
@@ -144,7 +144,7 @@ fn is_out_of_service(node: &Node) -> bool {
     !ready && taints.into_iter().any(|taint| taint.key == OUT_OF_SERVICE)
 }
 
-/// Tries all of them. `reason` is what they are counted under.
+/// Tries all of them. `reason` is the label of the metric.
 async fn remove(
     cluster: &Cluster,
     pods: impl IntoIterator<Item = Arc<Pod>>,
@@ -154,9 +154,9 @@ async fn remove(
     let pods: Vec<Arc<Pod>> = pods.into_iter().collect();
     let mut all = Ok(());
     for batch in pods.chunks(CONCURRENT_MAX) {
-        let removed = batch.iter().map(|pod| pods::fail_and_remove(&cluster.client, pod, why));
+        let removed = batch.iter().map(|pod| pods::fail_and_delete(&cluster.client, pod, why));
         for (pod, removed) in batch.iter().zip(join_all(removed).await) {
-            cluster.figures.removed(pods::namespace(pod), reason, removed.is_ok());
+            cluster.metrics.pod_deleted(pods::namespace(pod), reason, removed.is_ok());
             all = all.and(removed);
         }
     }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn t_ctrl_33_evicted_pods_go_first_then_the_oldest() {
+    fn t_ctrl_33_evicted_pods_are_deleted_first_then_the_oldest() {
         let pods = || {
             vec![
                 pod("new", 9, ""),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn t_ctrl_36_out_of_service_needs_the_taint_and_silence() {
+    fn t_ctrl_36_out_of_service_needs_the_taint_and_an_unready_node() {
         let node = |ready: &str, taint: &str| -> Node {
             let taints = json!([{ "key": taint, "effect": "NoExecute", "value": "nodeshutdown" }]);
             let conditions: Value = json!([{ "type": "Ready", "status": ready }]);

@@ -1,5 +1,4 @@
-//! Questions that several controllers ask of a pod, the indexes by which pods are found, and the two
-//! writes by which a controller ends one.
+//! Functions about pods that several controllers share: indexes, states, and deleting pods.
 
 use crate::workload;
 use client::{Client, DeleteOptions, ObjectKey};
@@ -12,9 +11,9 @@ pub(crate) const BY_NODE: &str = "node";
 pub(crate) const BY_LABEL: &str = "label";
 /// Pods by the claims that they use, as `namespace/name`.
 pub(crate) const BY_CLAIM: &str = "claim";
-/// Pods that have ended, under [`ENDED`].
-pub(crate) const BY_END: &str = "end";
-pub(crate) const ENDED: &str = "ended";
+/// Terminal pods, under the key [`TERMINAL`].
+pub(crate) const BY_STATE: &str = "state";
+pub(crate) const TERMINAL: &str = "terminal";
 
 pub(crate) fn cache(client: &Client) -> client::Cache<Pod> {
     client::Cache::builder(client)
@@ -26,12 +25,12 @@ pub(crate) fn cache(client: &Client) -> client::Cache<Pod> {
         .index(BY_CLAIM, |pod| {
             claims(pod).map(|name| format!("{}/{name}", namespace(pod))).collect()
         })
-        .index(BY_END, |pod| is_terminal(pod).then(|| ENDED.to_owned()).into_iter().collect())
+        .index(BY_STATE, |pod| is_terminal(pod).then(|| TERMINAL.to_owned()).into_iter().collect())
         .index(workload::ORPHANS, workload::orphan_keys)
         .start()
 }
 
-/// Under which key of [`BY_LABEL`] the pods of a namespace with this label are.
+/// The key in [`BY_LABEL`] of pods in a namespace with this label.
 pub(crate) fn label(namespace: &str, key: &str, value: &str) -> String {
     format!("{namespace}/{key}={value}")
 }
@@ -45,7 +44,7 @@ pub(crate) fn node_name(pod: &Pod) -> Option<&str> {
     (!name.is_empty()).then_some(name)
 }
 
-/// Names of the claims that a pod's volumes stand for, its generic ephemeral ones too.
+/// Names of the claims of a pod's volumes, including generic ephemeral ones.
 pub(crate) fn claims(pod: &Pod) -> impl Iterator<Item = String> {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
@@ -60,7 +59,7 @@ pub(crate) fn is_terminal(pod: &Pod) -> bool {
     pod.status.as_ref().is_some_and(lifecycle::status::is_terminal)
 }
 
-pub(crate) fn is_ending(pod: &Pod) -> bool {
+pub(crate) fn is_being_deleted(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
@@ -73,13 +72,17 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
     condition(pod, "Ready").is_some_and(|ready| ready.status == "True")
 }
 
-/// Why a pod is ended before its time: reason and message of `DisruptionTarget` (T-EVICT-14).
+/// Reason and message of the condition `DisruptionTarget`: why a pod is deleted early (T-EVICT-14).
 pub(crate) type Disruption = (&'static str, &'static str);
 
-/// Says why, before the pod is deleted. Nothing is written if that is said already.
-pub(crate) async fn say_why(client: &Client, pod: &Pod, why: Disruption) -> client::Result<()> {
-    let there = condition(pod, "DisruptionTarget");
-    if there.is_some_and(|c| c.status == "True" && c.reason.as_deref() == Some(why.0)) {
+/// Sets the condition `DisruptionTarget` before the pod is deleted, unless it is already set.
+pub(crate) async fn set_disruption_target(
+    client: &Client,
+    pod: &Pod,
+    why: Disruption,
+) -> client::Result<()> {
+    let current = condition(pod, "DisruptionTarget");
+    if current.is_some_and(|c| c.status == "True" && c.reason.as_deref() == Some(why.0)) {
         return Ok(());
     }
     let patch = json!({
@@ -89,9 +92,9 @@ pub(crate) async fn say_why(client: &Client, pod: &Pod, why: Disruption) -> clie
     client.patch_status::<Pod>(&ObjectKey::of(pod), &patch).await.map(drop)
 }
 
-/// Makes a pod Failed if it has not ended, and removes it at once. For pods that no node will ever
-/// end. Upstream: `markFailedAndDeletePodWithCondition`.
-pub(crate) async fn fail_and_remove(
+/// Marks a pod as Failed unless it is terminal, and deletes it with grace period 0. For pods that no node will
+/// terminate. Upstream: `markFailedAndDeletePodWithCondition`.
+pub(crate) async fn fail_and_delete(
     client: &Client,
     pod: &Pod,
     why: Option<Disruption>,
@@ -109,7 +112,7 @@ pub(crate) async fn fail_and_remove(
         client.delete::<Pod>(&key, &DeleteOptions::only(pod).grace(0)).await
     };
     match ended.await {
-        // Somebody else was faster, or it is another pod now.
+        // The pod is gone, or replaced by another one.
         Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
         ended => ended.map(drop),
     }

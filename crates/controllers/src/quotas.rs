@@ -1,20 +1,19 @@
-//! Counts what a namespace uses of its quotas, and writes it down (C-154 to C-158).
+//! Counts the usage of quotas per namespace, and writes it to their status (C-154 to C-158).
 //!
-//! What comes is reserved by the server as it comes in. What goes is found by counting anew: when an
-//! object has gone, a pod has ended, a pod, Service or claim is charged otherwise than before, a quota has
-//! changed, and every five minutes in any case. That somebody wrote a quota's status is no reason (C-156).
+//! The server charges new objects when they are created. This controller recounts a namespace when an object is
+//! deleted, a pod is terminal, the charge of a pod, Service or claim changes, a quota changes, and every five
+//! minutes. A write of a quota's status does not cause a recount (C-156).
 //!
-//! A count lists everything that is counted, from the server: a cache may not show yet what a quota was
-//! charged for. So a namespace that loses many objects is counted once for all of them, and counting takes
-//! a tenth of the time at most.
+//! A recount lists all counted objects from the server, because a cache may lag behind what a quota was charged for. To
+//! limit the cost, many deletions in a namespace cause one recount, and recounting takes at most a tenth of the time.
 
 use crate::pods;
 use crate::served_kinds::ServedKinds;
 use crate::start::Cluster;
+use api::pod::resources::Amounts;
 use api::quantity::Quantity;
-use api::quota::pods::Amounts;
 use api::quota::{Counted, scope, usage};
-use client::{Cache, Next, Object, Outline, Selection, ServedKind, run_controller};
+use client::{Cache, Next, Object, PartialObject, Selection, ServedKind, run_controller};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, ResourceRequirements, Service,
@@ -33,13 +32,13 @@ const WORKERS: usize = 5;
 /// Upstream: `ResourceQuotaSyncPeriod`.
 const COUNT_EVERY: Duration = Duration::from_secs(300);
 
-/// Between two counts of a namespace.
-const PAUSE_LEAST: Duration = Duration::from_secs(1);
-const PAUSE_MOST: Duration = Duration::from_secs(30);
+/// The pause between two recounts of a namespace.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// What is remembered between counts.
+/// State between recounts.
 #[derive(Default)]
-struct Memory {
+struct State {
     kinds: ServedKinds,
     /// When each namespace may be counted again.
     again: Mutex<BTreeMap<String, Instant>>,
@@ -50,7 +49,7 @@ pub(crate) async fn run(
     services: Cache<Service>,
     claims: Cache<PersistentVolumeClaim>,
 ) {
-    let queue = &cluster.left;
+    let queue = &cluster.namespaces_to_recount;
     let quotas = Cache::<ResourceQuota>::start(&cluster.client);
     quotas.feed_changes(queue, |before, after| {
         let spec = |quota: &ResourceQuota| quota.spec.clone();
@@ -58,32 +57,32 @@ pub(crate) async fn run(
         let home = after.filter(|_| changed).and_then(|quota| quota.metadata.namespace.clone());
         home.into_iter().collect()
     });
-    // What makes an object count differently, while it is there.
+    // Changes of existing objects that change their charge.
     let known = quotas.clone();
     cluster.pods.feed_changes(queue, move |before, after| {
-        changed_home(&known, before, after, is_pod_charged_otherwise)
+        namespace_if_changed(&known, before, after, is_pod_charged_otherwise)
     });
     let known = quotas.clone();
     services.feed_changes(queue, move |before, after| {
-        changed_home(&known, before, after, |before, after| {
+        namespace_if_changed(&known, before, after, |before, after| {
             charged("services", before) != charged("services", after)
         })
     });
     let known = quotas.clone();
     claims.feed_changes(queue, move |before, after| {
-        changed_home(&known, before, after, is_claim_charged_otherwise)
+        namespace_if_changed(&known, before, after, is_claim_charged_otherwise)
     });
     quotas.synced().await;
     cluster.pods.synced().await;
-    let memory = Memory::default();
+    let state = State::default();
     run_controller("resource-quotas", queue, WORKERS, |namespace| {
-        reconcile(cluster, &quotas, &memory, namespace)
+        reconcile(cluster, &quotas, &state, namespace)
     })
     .await;
 }
 
-/// The namespace of an object that is charged otherwise than before, if it has quotas.
-fn changed_home<K: Object>(
+/// The namespace of an object whose charge has changed, if the namespace has quotas.
+fn namespace_if_changed<K: Object>(
     quotas: &Cache<ResourceQuota>,
     before: Option<&K>,
     after: Option<&K>,
@@ -95,7 +94,8 @@ fn changed_home<K: Object>(
     changed.then_some(home).into_iter().collect()
 }
 
-/// C-155. Most changes of a pod are none of these.
+/// Whether the charge of a pod has changed (C-155). Compares the relevant fields first, because most changes of a pod
+/// do not affect it.
 fn is_pod_charged_otherwise(before: &Pod, after: &Pod) -> bool {
     let deadline = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.active_deadline_seconds);
     let resize = |pod: &Pod| {
@@ -107,7 +107,7 @@ fn is_pod_charged_otherwise(before: &Pod, after: &Pod) -> bool {
         || (!sized_alike && charged("pods", before) != charged("pods", after))
 }
 
-/// Whatever of a pod says how large it is: as asked for, as promised, and as it is.
+/// All resources of a pod: requested, allocated and actual.
 fn sizes(pod: &Pod) -> impl Iterator<Item = Size<'_>> {
     let asked = pod.spec.iter().flat_map(|spec| {
         let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
@@ -127,7 +127,7 @@ fn is_claim_charged_otherwise(
     before: &PersistentVolumeClaim,
     after: &PersistentVolumeClaim,
 ) -> bool {
-    // By these a quota says which claims it is meant for (C-158).
+    // Scopes of quotas select claims by these fields (C-158).
     let attributes = |claim: &PersistentVolumeClaim| {
         let wanted = claim.spec.as_ref().and_then(|spec| spec.volume_attributes_class_name.clone());
         let status = claim.status.as_ref();
@@ -145,23 +145,23 @@ fn charged<K: Typed>(plural: &str, object: &K) -> Amounts {
 async fn reconcile(
     cluster: &Cluster,
     quotas: &Cache<ResourceQuota>,
-    memory: &Memory,
+    state: &State,
     namespace: String,
 ) -> client::Result<Next> {
     let here = quotas.in_namespace(&namespace);
     if here.is_empty() {
-        locked(&memory.again).remove(&namespace);
+        locked(&state.again).remove(&namespace);
         return Ok(Next::Change);
     }
     let began = Instant::now();
-    let again = locked(&memory.again).get(&namespace).copied();
+    let again = locked(&state.again).get(&namespace).copied();
     if let Some(left) =
         again.and_then(|again| again.checked_duration_since(began)).filter(|l| !l.is_zero())
     {
         return Ok(Next::After(left));
     }
-    let content = content(cluster, memory, &namespace, &here).await?;
-    locked(&memory.again).insert(namespace, Instant::now() + pause(began.elapsed()));
+    let content = content(cluster, state, &namespace, &here).await?;
+    locked(&state.again).insert(namespace, Instant::now() + pause(began.elapsed()));
     let mut overdue = None;
     for quota in here {
         let status = count(&quota, &content, clock::now());
@@ -169,7 +169,7 @@ async fn reconcile(
         if !is_same(&before, &status) {
             match cluster.client.update_status(quota.as_ref(), status).await {
                 Err(error) if error.is_not_found() => (),
-                // Something was let in just now, and is counted next time.
+                // The server has just charged a new object; recount soon.
                 Err(error) if error.is_conflict() => overdue = Some(Duration::from_millis(100)),
                 written => written?,
             }
@@ -178,16 +178,16 @@ async fn reconcile(
     Ok(Next::After(overdue.unwrap_or(COUNT_EVERY)))
 }
 
-/// After a count that took so long.
+/// The pause after a recount that took this long.
 fn pause(took: Duration) -> Duration {
-    took.saturating_mul(9).clamp(PAUSE_LEAST, PAUSE_MOST)
+    took.saturating_mul(9).clamp(PAUSE_MIN, PAUSE_MAX)
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Objects of one kind, as far as quotas look at them.
+/// Objects of one kind that quotas count.
 struct Content {
     kind: ServedKind,
     objects: Vec<Value>,
@@ -196,7 +196,7 @@ struct Content {
 /// Everything in the namespace that one of the quotas counts.
 async fn content(
     cluster: &Cluster,
-    memory: &Memory,
+    state: &State,
     namespace: &str,
     quotas: &[Arc<ResourceQuota>],
 ) -> client::Result<Vec<Content>> {
@@ -204,12 +204,12 @@ async fn content(
     let is_known = |kinds: &[ServedKind]| {
         names.iter().all(|name| kinds.iter().any(|kind| usage::counts(counted(kind), name)))
     };
-    let kinds = memory.kinds.get(&cluster.client, is_known).await?;
+    let kinds = state.kinds.get(&cluster.client, is_known).await?;
     let mut content = Vec::new();
     for kind in kinds.iter() {
         let counted = counted(kind);
         let asked = names.iter().any(|name| usage::counts(counted, name));
-        if !(asked && kind.preferred && kind.namespaced && kind.can("list")) {
+        if !(asked && kind.preferred && kind.namespaced && kind.supports("list")) {
             continue;
         }
         let all = Selection::namespace(namespace);
@@ -222,7 +222,7 @@ async fn content(
             ("resource.k8s.io", "resourceclaims") => {
                 values(cluster.client.list::<ResourceClaim>(&all).await?)
             }
-            _ => values::<Outline>(cluster.client.outlines(&kind.resource, &all).await?),
+            _ => values::<PartialObject>(cluster.client.list_partial(&kind.resource, &all).await?),
         };
         content.push(Content { kind: kind.clone(), objects });
     }
@@ -242,7 +242,7 @@ fn hard(quota: &ResourceQuota) -> &BTreeMap<String, Text> {
     quota.spec.as_ref().and_then(|spec| spec.hard.as_ref()).unwrap_or(&NONE)
 }
 
-/// What is used of exactly what the quota limits. What nobody can measure is left out.
+/// The usage of the resources that the quota limits. Resources of unknown kinds are left out.
 fn count(quota: &ResourceQuota, content: &[Content], now: Timestamp) -> ResourceQuotaStatus {
     let limits = json!({ "spec": quota.spec });
     let mut used = Amounts::new();
@@ -269,8 +269,8 @@ fn count(quota: &ResourceQuota, content: &[Content], now: Timestamp) -> Resource
     }
 }
 
-/// A pod whose time is over by more than its grace holds nothing, although nobody has said so yet
-/// (C-157).
+/// A pod that should have terminated before now, by its deletion time plus grace period, counts as terminal even if its
+/// status does not say so (C-157).
 fn settled(kind: Counted<'_>, object: &Value, now: Timestamp) -> Value {
     let mut object = object.clone();
     let meta = &object["metadata"];
@@ -286,7 +286,7 @@ fn settled(kind: Counted<'_>, object: &Value, now: Timestamp) -> Value {
     object
 }
 
-/// The same amounts, however they are written.
+/// Whether the amounts are equal, regardless of their notation.
 fn is_same(before: &ResourceQuotaStatus, after: &ResourceQuotaStatus) -> bool {
     let read = |list: &Option<BTreeMap<String, Text>>| -> Option<BTreeMap<String, Quantity>> {
         let list = list.as_ref()?.iter();
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn c_154_c_157_what_is_used_is_counted_by_name() {
+    fn c_154_c_157_usage_is_counted_by_resource_name() {
         let deleted = |minute: u32| {
             json!({ "deletionTimestamp": format!("2026-01-01T00:{minute:02}:00Z"),
                     "deletionGracePeriodSeconds": 30 })
@@ -358,7 +358,7 @@ mod tests {
                            "secrets": "5", "unheard-of": "1" });
         let expected =
             json!({ "pods": "3", "count/pods": "5", "requests.cpu": "2750m", "configmaps": "1" });
-        // Secrets were not listed here, as if nobody could.
+        // Secrets are not listed here, as if they could not be.
         assert_eq!(used(json!({ "hard": hard }), &content), expected);
         let none = json!({ "pods": "0", "configmaps": "0" });
         let empty = [
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn c_158_a_scoped_quota_counts_only_what_it_is_meant_for() {
+    fn c_158_a_scoped_quota_counts_only_matching_objects() {
         let mut bounded = pod("1", "Running", json!({}));
         bounded["spec"]["activeDeadlineSeconds"] = 5.into();
         let content = [Content {
@@ -415,9 +415,9 @@ mod tests {
         assert_eq!(used(spec, &content), json!({ "pods": "1" }));
     }
 
-    /// Each row: what was, what is, and whether it is counted anew.
+    /// Each row: the object before, after, and whether that causes a recount.
     #[test]
-    fn c_155_what_is_charged_otherwise_is_counted_anew() {
+    fn c_155_a_changed_charge_causes_a_recount() {
         let with = |spec: Value, status: Value| -> Pod {
             typed::from_value(json!({ "metadata": {}, "spec": spec, "status": status })).unwrap()
         };
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn c_156_counting_takes_a_tenth_of_the_time_at_most() {
+    fn c_156_recounting_takes_at_most_a_tenth_of_the_time() {
         let pauses = [(0, 1_000), (50, 1_000), (300, 2_700), (60_000, 30_000)];
         for (took, expected) in pauses {
             assert_eq!(pause(Duration::from_millis(took)), Duration::from_millis(expected));
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_are_compared_not_their_spelling() {
+    fn amounts_are_compared_by_value() {
         let status = |hard: &str, used: &str| -> ResourceQuotaStatus {
             serde_json::from_value(json!({ "hard": { "cpu": hard }, "used": { "cpu": used } }))
                 .unwrap()

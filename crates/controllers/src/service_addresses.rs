@@ -1,8 +1,7 @@
-//! Puts the claims on Service addresses right that somebody deleted, changed or left behind (C-182).
+//! Repairs IPAddress objects of Services that somebody deleted, changed or left behind (C-182).
 //!
-//! The server makes a claim (an IPAddress) before it stores a Service and gives it back afterwards, so
-//! there is nothing to do here unless somebody else was at work. What is not labelled as ours is
-//! people's own and never touched.
+//! The server creates an IPAddress (the claim) before it stores a Service, and deletes it after the Service, so there
+//! is work here only if another client interfered. IPAddresses without our label are never touched.
 
 use crate::service_ranges;
 use crate::start::Cluster;
@@ -24,8 +23,8 @@ const US: &str = "ipallocator.k8s.io";
 /// Index of Services by their addresses.
 pub(crate) const BY_ADDRESS: &str = "address";
 
-/// A claim is there before its Service: so old must it be to be nobody's, or the wrong one's.
-const SETTLED_AFTER: SignedDuration = SignedDuration::from_secs(60);
+/// A claim is created before its Service, so only claims older than this can be orphaned or wrong.
+const CLAIM_AGE_MIN: SignedDuration = SignedDuration::from_secs(60);
 
 pub(crate) fn is_managed(address: &IPAddress) -> bool {
     label(address, MANAGED_BY) == Some(US)
@@ -41,7 +40,7 @@ pub(crate) async fn run(
     let queue = Queue::new();
     services.feed(&queue, addresses);
     claims.feed(&queue, |claim| vec![name(claim).to_owned()]);
-    // With a range that comes, grows or goes its addresses are right or wrong.
+    // When a range changes, addresses become valid or invalid.
     let known = services.clone();
     ranges.feed_changes(&queue, move |before, after| {
         let blocks = |range: Option<&ServiceCIDR>| range.and_then(|range| range.spec.clone());
@@ -59,12 +58,12 @@ pub(crate) async fn run(
     claims.synced().await;
     ranges.synced().await;
     let recorder = Recorder::new(&cluster.client, "ipallocator-repair-controller", "landfall");
-    let recorder = recorder.doing("ClusterIPAllocation");
+    let recorder = recorder.with_action("ClusterIPAllocation");
     run_controller("service-addresses", &queue, 1, |address: String| async {
-        let wearers = services.by_index(BY_ADDRESS, &address);
+        let services = services.by_index(BY_ADDRESS, &address);
         let claim = claims.get(&ObjectKey::cluster(&address));
         let is_possible = ranges.list().iter().any(|range| is_in(range, &address));
-        let found = Found { wearers, claim, is_possible };
+        let found = Found { services, claim, is_possible };
         repair(cluster, &recorder, address, found).await
     })
     .await;
@@ -79,9 +78,9 @@ fn is_in(range: &ServiceCIDR, address: &str) -> bool {
     address.parse().is_ok_and(|address| service_ranges::contains(range, address))
 }
 
-/// What there is of one address.
+/// The state of one address.
 struct Found {
-    wearers: Vec<Arc<Service>>,
+    services: Vec<Arc<Service>>,
     claim: Option<Arc<IPAddress>>,
     /// Whether it is in one of the ranges.
     is_possible: bool,
@@ -100,7 +99,7 @@ async fn repair(
         Step::Claim(service) => claim_for(cluster, recorder, &service, &address).await,
         Step::Remove(claim, why) => remove(cluster, recorder, claim, why).await,
         Step::WarnOutside => {
-            for service in &found.wearers {
+            for service in &found.services {
                 let message = format!(
                     "Cluster IP [{}]: {address} is not within any configured Service CIDR; please recreate service",
                     family(&address)
@@ -138,9 +137,9 @@ enum Step<'a> {
     Wait(Duration),
     Claim(Arc<Service>),
     Remove(&'a IPAddress, Why),
-    /// Who has this address has it of no range, and keeps it.
+    /// The address is in no range. The Service keeps it.
     WarnOutside,
-    /// Several have one address; one of them is in the right.
+    /// Several Services have the address; these are the ones without the claim.
     Warn(Vec<Arc<Service>>),
 }
 
@@ -151,12 +150,12 @@ enum Why {
 }
 
 fn decide(found: &Found, now: Timestamp) -> Step<'_> {
-    let wearers = found.wearers.as_slice();
-    if !wearers.is_empty() && !found.is_possible {
+    let services = found.services.as_slice();
+    if !services.is_empty() && !found.is_possible {
         return Step::WarnOutside;
     }
     let Some(claim) = found.claim.as_deref() else {
-        return match wearers {
+        return match services {
             [] => Step::Nothing,
             [first, ..] => Step::Claim(first.clone()),
         };
@@ -167,7 +166,7 @@ fn decide(found: &Found, now: Timestamp) -> Step<'_> {
     let is_of = |service: &Arc<Service>| {
         parent(claim) == Some(("services", namespace(service.as_ref()), name(service.as_ref())))
     };
-    let why = match wearers {
+    let why = match services {
         [] => Why::Orphaned,
         [one] if is_of(one) => return Step::Nothing,
         all if all.iter().any(is_of) => {
@@ -176,7 +175,7 @@ fn decide(found: &Found, now: Timestamp) -> Step<'_> {
         _ => Why::WrongParent,
     };
     let made = claim.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
-    let due = made.checked_add(SETTLED_AFTER).unwrap_or(now);
+    let due = made.checked_add(CLAIM_AGE_MIN).unwrap_or(now);
     match Duration::try_from(due.duration_since(now)) {
         Ok(left) if !left.is_zero() => Step::Wait(left),
         _ => Step::Remove(claim, why),
@@ -200,7 +199,7 @@ async fn claim_for(
     service: &Service,
     address: &str,
 ) -> client::Result<()> {
-    // A Service that goes is gone before its claim is: it must not be claimed for anew.
+    // A Service is deleted before its claim, so a deleted Service must not get a new claim.
     let live = cluster.client.find::<Service>(&ObjectKey::of(service)).await?;
     if live.is_none_or(|live| live.metadata.uid != service.metadata.uid) {
         return Ok(());
@@ -236,7 +235,7 @@ async fn remove(
     why: Why,
 ) -> client::Result<()> {
     let (resource, namespace, parent) = parent(claim).unwrap_or_default();
-    // Its Service may be there, and its news be late, as may be that another had the address before.
+    // The cache may lag: the Service may exist, or have got the address from another one.
     if resource == "services" && !parent.is_empty() {
         let service = ObjectKey::new(namespace, parent);
         let live = cluster.client.find::<Service>(&service).await?;
@@ -287,24 +286,29 @@ mod tests {
     }
 
     #[test]
-    fn c_182_claims_are_put_right_and_those_of_people_left_alone() {
+    fn c_182_managed_claims_are_repaired_and_others_left_alone() {
         let (web, db) = (service("web"), service("db"));
         let (old, new) = ("2026-01-01T00:00:00Z", "2026-01-01T00:00:50Z");
         let ours = |parent: &str, made: &str| Some(claim(parent, US, made));
         let rows = [
             ("nothing", vec![], None, "nothing"),
-            ("as it should be", vec![web.clone()], ours("web", old), "nothing"),
+            ("correct", vec![web.clone()], ours("web", old), "nothing"),
             ("the claim is gone", vec![web.clone()], None, "claim web"),
             ("the Service is gone", vec![], ours("web", old), "remove Orphaned"),
-            ("the Service is on its way", vec![], ours("web", new), "wait 50s"),
+            ("the Service is being created", vec![], ours("web", new), "wait 50s"),
             ("another's", vec![web.clone()], ours("gone", old), "remove WrongParent"),
-            ("another's, on its way", vec![web.clone()], ours("next", new), "wait 50s"),
+            (
+                "of another Service that is being created",
+                vec![web.clone()],
+                ours("next", new),
+                "wait 50s",
+            ),
             ("two on one", vec![web.clone(), db], ours("web", old), "warn db"),
-            ("people's own", vec![], Some(claim("x", "me", old)), "nothing"),
-            ("people's own, in use", vec![web], Some(claim("x", "me", old)), "nothing"),
+            ("not managed", vec![], Some(claim("x", "me", old)), "nothing"),
+            ("not managed, in use", vec![web], Some(claim("x", "me", old)), "nothing"),
         ];
-        for (what, wearers, claim, expected) in rows {
-            let found = Found { wearers, claim: claim.map(Arc::new), is_possible: true };
+        for (what, services, claim, expected) in rows {
+            let found = Found { services, claim: claim.map(Arc::new), is_possible: true };
             let step = match decide(&found, NOW.parse().unwrap()) {
                 Step::Nothing => "nothing".to_owned(),
                 Step::Wait(after) => format!("wait {after:?}"),

@@ -1,8 +1,8 @@
-//! Says which ranges of Service addresses are ready, and keeps one that is deleted until nobody has an
-//! address of it alone (C-181). Not here: giving out addresses (the server).
+//! Marks ServiceCIDRs as ready, and keeps one that is being deleted until no address depends on it alone (C-181).
+//! Not here: allocating addresses (the server).
 
 use crate::start::Cluster;
-use crate::workload::{is_deleted, name};
+use crate::workload::{is_being_deleted, name};
 use client::{Cache, Next, ObjectKey, Queue, Recorder, reference, run_controller};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
@@ -15,9 +15,9 @@ use std::time::Duration;
 const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 const READY: &str = "Ready";
 
-/// Servers that have not heard of the deletion yet may still give out addresses. Upstream:
+/// Wait for other API servers, which may still allocate addresses until they notice the deletion. Upstream:
 /// `deletionGracePeriod`.
-const UNTIL_HEARD: SignedDuration = SignedDuration::from_secs(10);
+const ALLOCATION_DELAY: SignedDuration = SignedDuration::from_secs(10);
 
 pub(crate) async fn run(
     cluster: &Cluster,
@@ -25,7 +25,7 @@ pub(crate) async fn run(
     addresses: Cache<IPAddress>,
 ) {
     let queue = Queue::new();
-    // One that comes may make another superfluous, and one that goes may have been the last.
+    // A change of one range can affect whether others are still needed.
     let all = ranges.clone();
     ranges.feed(&queue, move |range| {
         let others = all.list();
@@ -35,11 +35,11 @@ pub(crate) async fn run(
     let all = ranges.clone();
     addresses.feed_changes(&queue, move |_, after| match after {
         Some(_) => Vec::new(),
-        // Only one that is to go waits for addresses.
+        // Only ranges that are being deleted wait for addresses.
         None => {
             let ranges = all.list();
-            let going = ranges.iter().filter(|range| is_deleted(range.as_ref()));
-            going.map(|range| ObjectKey::of(range.as_ref())).collect()
+            let terminating = ranges.iter().filter(|range| is_being_deleted(range.as_ref()));
+            terminating.map(|range| ObjectKey::of(range.as_ref())).collect()
         }
     });
     ranges.synced().await;
@@ -59,20 +59,20 @@ async fn reconcile(
     key: ObjectKey,
 ) -> client::Result<Next> {
     let Some(range) = ranges.get(&key) else { return Ok(Next::Change) };
-    let used = if is_deleted(range.as_ref()) { addresses.list() } else { Vec::new() };
+    let used = if is_being_deleted(range.as_ref()) { addresses.list() } else { Vec::new() };
     let step = decide(&range, &ranges.list(), &used, clock::now());
     let done = match &step {
         Step::Nothing => Ok(()),
         Step::Wait(after) => return Ok(Next::After(*after)),
-        Step::Hold => {
+        Step::AddFinalizer => {
             let patch = json!({ "metadata": { "finalizers": [FINALIZER] } });
             cluster.client.patch_strategic::<ServiceCIDR>(&key, &patch).await.map(drop)
         }
-        Step::Say(condition) => {
+        Step::SetCondition(condition) => {
             let patch = json!({ "status": { "conditions": [condition] } });
             cluster.client.patch_status::<ServiceCIDR>(&key, &patch).await.map(drop)
         }
-        Step::LetGo => {
+        Step::RemoveFinalizer => {
             let patch =
                 json!({ "metadata": { "$deleteFromPrimitiveList/finalizers": [FINALIZER] } });
             cluster.client.patch_strategic::<ServiceCIDR>(&key, &patch).await.map(drop)
@@ -81,8 +81,8 @@ async fn reconcile(
     match done {
         Err(error) if error.is_not_found() || error.is_conflict() => Ok(Next::Change),
         Err(error) => {
-            if let Step::Say(said) = &step
-                && said.status == "True"
+            if let Step::SetCondition(condition) = &step
+                && condition.status == "True"
             {
                 let message = "The ServiceCIDR Status can not be set to Ready=True";
                 recorder.warning(&reference(range.as_ref()), "KubernetesServiceCIDRError", message);
@@ -96,13 +96,13 @@ async fn reconcile(
 #[derive(Debug, PartialEq)]
 enum Step {
     Nothing,
-    Hold,
-    Say(Box<Condition>),
+    AddFinalizer,
+    SetCondition(Box<Condition>),
     Wait(Duration),
-    LetGo,
+    RemoveFinalizer,
 }
 
-/// One step at a time: each write brings the next look.
+/// One step at a time: each write causes the next reconcile.
 fn decide(
     range: &ServiceCIDR,
     all: &[Arc<ServiceCIDR>],
@@ -113,8 +113,8 @@ fn decide(
     let Some(deleted) = &range.metadata.deletion_timestamp else {
         let ready = condition(range, "True", "", "Kubernetes Service CIDR is ready", now);
         return match held {
-            false => Step::Hold,
-            true => said(range, ready),
+            false => Step::AddFinalizer,
+            true => set_condition(range, ready),
         };
     };
     if !held {
@@ -122,23 +122,23 @@ fn decide(
     }
     if is_needed(range, all, addresses) {
         let message = "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR";
-        return said(range, condition(range, "False", "Terminating", message, now));
+        return set_condition(range, condition(range, "False", "Terminating", message, now));
     }
-    let due = deleted.0.checked_add(UNTIL_HEARD).unwrap_or(now);
+    let due = deleted.0.checked_add(ALLOCATION_DELAY).unwrap_or(now);
     match Duration::try_from(due.duration_since(now)) {
         Ok(left) if !left.is_zero() => Step::Wait(left),
-        _ => Step::LetGo,
+        _ => Step::RemoveFinalizer,
     }
 }
 
-fn said(range: &ServiceCIDR, condition: Condition) -> Step {
+fn set_condition(range: &ServiceCIDR, condition: Condition) -> Step {
     let there = range.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let same = |one: &Condition| {
         one.type_ == READY && one.status == condition.status && one.reason == condition.reason
     };
     match there.into_iter().any(same) {
         true => Step::Nothing,
-        false => Step::Say(Box::new(condition)),
+        false => Step::SetCondition(Box::new(condition)),
     }
 }
 
@@ -159,14 +159,14 @@ fn condition(
     }
 }
 
-/// Whether some address that was given out is in no other range.
+/// Whether an allocated address is in no other range.
 fn is_needed(range: &ServiceCIDR, all: &[Arc<ServiceCIDR>], addresses: &[Arc<IPAddress>]) -> bool {
     let others = || all.iter().filter(|one| name(one.as_ref()) != name(range));
     let given = addresses.iter().filter(|one| crate::service_addresses::is_managed(one));
     let mut given = given.filter_map(|one| name(one.as_ref()).parse::<IpAddr>().ok());
     given.any(|address| {
         contains(range, address)
-            && !others().any(|other| !is_deleted(other.as_ref()) && contains(other, address))
+            && !others().any(|other| !is_being_deleted(other.as_ref()) && contains(other, address))
     })
 }
 
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn c_181_a_range_is_held_ready_and_let_go_when_nobody_needs_it() {
+    fn c_181_a_range_is_ready_and_released_when_no_address_needs_it() {
         let deleted = |at: &str| json!({ "deletionTimestamp": at });
         let (just, before) = ("2026-01-01T00:00:05Z", "2026-01-01T00:00:00Z");
         let long = "2025-12-31T23:59:00Z";
@@ -232,24 +232,38 @@ mod tests {
             let all: Vec<Arc<ServiceCIDR>> =
                 more.iter().cloned().chain([Arc::new(range.clone())]).collect();
             match decide(range, &all, given, NOW.parse().unwrap()) {
-                Step::Say(condition) => format!("{} {}", condition.status, condition.reason),
+                Step::SetCondition(condition) => {
+                    format!("{} {}", condition.status, condition.reason)
+                }
                 step => format!("{step:?}"),
             }
         };
         for (what, found, expected) in [
-            ("new", step(&new, &[], &[]), "Hold"),
-            ("not yet said to be ready", step(&unsaid, &[], &[]), "True "),
+            ("new", step(&new, &[], &[]), "AddFinalizer"),
+            ("without the ready condition", step(&unsaid, &[], &[]), "True "),
             ("ready", step(&range("a", "10.0.0.0/24", json!({})), &[], &ours), "Nothing"),
             ("deleted, in use", step(&at(long), &[], &ours), "False Terminating"),
-            ("deleted, another has it too", step(&at(long), &[wider], &ours), "LetGo"),
-            ("deleted, in use by nobody of ours", step(&at(long), &[], &others), "LetGo"),
+            (
+                "deleted, another range has the address too",
+                step(&at(long), &[wider], &ours),
+                "RemoveFinalizer",
+            ),
+            (
+                "deleted, used by unmanaged addresses",
+                step(&at(long), &[], &others),
+                "RemoveFinalizer",
+            ),
             ("deleted just now", step(&at(just), &[], &[]), "Wait(8s)"),
             ("deleted a moment ago", step(&at(before), &[], &[]), "Wait(3s)"),
         ] {
             assert_eq!(found, expected, "{what}");
         }
-        let going = range("b", "10.0.0.0/16", deleted(long));
-        assert_eq!(step(&at(long), &[going], &ours), "False Terminating", "both go");
+        let terminating = range("b", "10.0.0.0/16", deleted(long));
+        assert_eq!(
+            step(&at(long), &[terminating], &ours),
+            "False Terminating",
+            "both are being deleted"
+        );
     }
 
     #[test]

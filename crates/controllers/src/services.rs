@@ -1,21 +1,21 @@
-//! Says where the pods behind a Service are: in EndpointSlices, in Endpoints for old clients, and in
-//! EndpointSlices again for Endpoints that somebody wrote by hand.
+//! Publishes the pods of Services: as EndpointSlices, as Endpoints for old clients, and as EndpointSlices for Endpoints
+//! that users write by hand.
 //!
 //!     pods, nodes, Services ──▶ backends ──▶ slices ──▶ plan ──▶ EndpointSlices
 //!                                  └───────▶ endpoints ────────▶ Endpoints ──▶ mirror
 //!
-//! `backends` finds pods, addresses and ports; `plan` spreads endpoints over slices with as few writes
-//! as possible; `tally` counts what was done. Not here: who sends packets there (`network`).
+//! `backends` finds pods, addresses and ports; `plan` distributes endpoints to slices with few writes; `slice_metrics`
+//! counts the changes. Not here: forwarding packets (`network`).
 
 mod backends;
 mod endpoints;
 mod mirror;
 mod plan;
+mod slice_metrics;
 mod slices;
-mod tally;
-mod write;
+mod writer;
 
-pub(crate) use tally::CATALOGUE;
+pub(crate) use slice_metrics::CATALOGUE;
 
 use crate::pods;
 use crate::service_addresses;
@@ -31,11 +31,11 @@ const WORKERS: usize = 5;
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const HEADLESS: &str = "service.kubernetes.io/headless";
-/// What marks Endpoints that are somebody's lock, and say nothing about addresses.
+/// Marks Endpoints that are used as a lock for leader election.
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
-/// Services by one label of their selector: who has all of them has this one.
+/// Services by one label of their selector. A selected pod has all of them, so it has this one.
 const BY_SELECTOR: &str = "selector";
 const BY_SERVICE: &str = "service";
 
@@ -45,7 +45,7 @@ struct Services {
     endpoints: Cache<Endpoints>,
 }
 
-/// The cache that [`run`] wants; whoever sees to addresses reads it too.
+/// The cache that [`run`] needs; `service_addresses` shares it.
 pub(crate) fn services(client: &client::Client) -> Cache<Service> {
     Cache::builder(client)
         .index(BY_SELECTOR, |service: &Service| {
@@ -67,14 +67,17 @@ pub(crate) async fn run(cluster: &Cluster, services: Cache<Service>) {
             .start(),
         endpoints: Cache::start(&cluster.client),
     };
+    let [slices, endpoints, mirror] =
+        ["endpointslice-controller", "endpoint-controller", "endpointslicemirroring-controller"]
+            .map(|account| cluster.with_account(account));
     tokio::join!(
-        slices::run(cluster, &services),
-        endpoints::run(cluster, &services),
-        mirror::run(cluster, &services),
+        slices::run(&slices, &services),
+        endpoints::run(&endpoints, &services),
+        mirror::run(&mirror, &services),
     );
 }
 
-/// The labels that its pods have; `None` if somebody else says where its endpoints are (T-NET-7).
+/// The selector; `None` if another client manages the endpoints (T-NET-7).
 fn selector(service: &Service) -> Option<&BTreeMap<String, String>> {
     let spec = service.spec.as_ref()?;
     let selector = spec.selector.as_ref().filter(|selector| !selector.is_empty())?;
@@ -106,7 +109,7 @@ impl Services {
         cluster.nodes.synced().await;
     }
 
-    /// The slices of a Service that `manager` looks after. Those that are being deleted are nobody's.
+    /// The slices of a Service that `manager` manages, without those that are being deleted.
     fn slices_of(&self, service: &ObjectKey, manager: &str) -> Vec<Arc<EndpointSlice>> {
         let mut slices = self.slices.by_index(BY_SERVICE, &service.to_string());
         slices.retain(|slice| {
@@ -116,7 +119,7 @@ impl Services {
     }
 }
 
-/// The Services that select a pod. Costs as much as the pod has labels.
+/// The Services that select a pod. The cost depends on the number of labels of the pod.
 fn selecting(services: &Cache<Service>, pod: &Pod) -> Vec<ObjectKey> {
     let namespace = pods::namespace(pod);
     let Some(labels) = &pod.metadata.labels else { return Vec::new() };
@@ -133,9 +136,8 @@ fn selecting(services: &Cache<Service>, pod: &Pod) -> Vec<ObjectKey> {
     found
 }
 
-/// Whether two states of a pod are listed alike. Most changes of a pod concern nobody here; hostname and
-/// subdomain do, and cannot change.
-fn is_listed_alike(before: &Pod, after: &Pod) -> bool {
+/// Whether two versions of a pod give the same endpoint. Hostname and subdomain matter too, but cannot change.
+fn has_same_endpoint(before: &Pod, after: &Pod) -> bool {
     let addresses = |pod: &Pod| pod.status.as_ref().map(|s| (s.pod_ip.clone(), s.pod_ips.clone()));
     let ready = |pod: &Pod| {
         let ready = pods::condition(pod, "Ready");
@@ -143,25 +145,25 @@ fn is_listed_alike(before: &Pod, after: &Pod) -> bool {
     };
     before.metadata.uid == after.metadata.uid
         && before.metadata.labels == after.metadata.labels
-        && pods::is_ending(before) == pods::is_ending(after)
+        && pods::is_being_deleted(before) == pods::is_being_deleted(after)
         && pods::is_terminal(before) == pods::is_terminal(after)
         && pods::node_name(before) == pods::node_name(after)
         && ready(before) == ready(after)
         && addresses(before) == addresses(after)
 }
 
-/// Feeds the Services that a change of pods or nodes concerns.
+/// Queues the Services that a change of pods or nodes affects.
 fn feed_backends(cluster: &Cluster, services: &Services, queue: &client::Queue<ObjectKey>) {
     let known = services.services.clone();
     cluster.pods.feed_changes(queue, move |before, after| match (before, after) {
-        (Some(before), Some(after)) if is_listed_alike(before, after) => Vec::new(),
+        (Some(before), Some(after)) if has_same_endpoint(before, after) => Vec::new(),
         _ => [before, after].into_iter().flatten().flat_map(|pod| selecting(&known, pod)).collect(),
     });
     let (known, pods) = (services.services.clone(), cluster.pods.clone());
     cluster.nodes.feed_changes(queue, move |before, after| {
         let place =
             |node: &k8s_openapi::api::core::v1::Node| backends::zone(node).map(str::to_owned);
-        // What a node says about itself is mostly of no interest; that it is there, is.
+        // Only the zone and the existence of a node matter.
         if before.is_some() && before.map(place) == after.map(place) {
             return Vec::new();
         }
@@ -187,9 +189,9 @@ mod tests {
         typed::from_value(api::patch::merge(&pod, &change).unwrap()).unwrap()
     }
 
-    /// NET-80
+    /// NET-80: when two endpoints are the same.
     #[test]
-    fn net_80_only_what_a_slice_says_of_a_pod_wakes_its_services() {
+    fn net_80_only_changes_of_the_endpoint_queue_the_services_of_a_pod() {
         let ready = |status: &str, reason: &str| {
             json!([{ "type": "Ready", "status": status, "reason": reason,
                      "lastTransitionTime": "2026-01-01T00:00:00Z" }])
@@ -214,10 +216,10 @@ mod tests {
                 json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } }),
                 false,
             ),
-            ("its end", json!({ "status": { "phase": "Failed" } }), false),
-            ("another of its name", json!({ "metadata": { "uid": "v" } }), false),
+            ("its phase", json!({ "status": { "phase": "Failed" } }), false),
+            ("another pod of the same name", json!({ "metadata": { "uid": "v" } }), false),
         ] {
-            assert_eq!(is_listed_alike(&pod(json!({})), &pod(change)), alike, "{what}");
+            assert_eq!(has_same_endpoint(&pod(json!({})), &pod(change)), alike, "{what}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Clears away certificate signing requests that nobody needs any more (C-151).
+//! Deletes old certificate signing requests (C-151).
 //!
-//! Whoever asked has read the certificate within seconds; what stays is a record, and nodes ask again
-//! and again. Not here: deciding and signing, which the server does (it has the key).
+//! The requestor reads the certificate within seconds, and nodes create new requests again and again. Not here:
+//! approving and signing, which the server does because it has the key.
 
 use crate::start::Cluster;
 use client::{Cache, DeleteOptions, Next, ObjectKey, Queue, run_controller};
@@ -9,10 +9,10 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use std::time::Duration;
 
-/// Of those that are settled: issued, denied or failed. Upstream: `approvedExpiration` and its like.
-const SETTLED_KEPT: SignedDuration = SignedDuration::from_hours(1);
-/// Of those that somebody may still decide or sign. Upstream: `pendingExpiration`.
-const OPEN_KEPT: SignedDuration = SignedDuration::from_hours(24);
+/// How long to keep requests that are issued, denied or failed. Upstream: `approvedExpiration` and others.
+const FINISHED_TTL: SignedDuration = SignedDuration::from_hours(1);
+/// How long to keep requests that may still be approved or signed. Upstream: `pendingExpiration`.
+const PENDING_TTL: SignedDuration = SignedDuration::from_hours(24);
 
 pub(crate) async fn run(cluster: &Cluster) {
     let queue = Queue::new();
@@ -28,8 +28,8 @@ async fn reconcile(
     key: ObjectKey,
 ) -> client::Result<Next> {
     let Some(request) = requests.get(&key) else { return Ok(Next::Change) };
-    let Some(goes) = goes_at(&request) else { return Ok(Next::Change) };
-    let left = goes.duration_since(clock::now());
+    let Some(expiry) = expires_at(&request) else { return Ok(Next::Change) };
+    let left = expiry.duration_since(clock::now());
     if let Ok(left) = Duration::try_from(left)
         && !left.is_zero()
     {
@@ -42,8 +42,8 @@ async fn reconcile(
     }
 }
 
-/// When a request is cleared away, as it is now.
-fn goes_at(request: &CertificateSigningRequest) -> Option<Timestamp> {
+/// When to delete a request in its current state.
+fn expires_at(request: &CertificateSigningRequest) -> Option<Timestamp> {
     let status = request.status.as_ref();
     let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let certificate = status.and_then(|status| status.certificate.as_ref());
@@ -51,15 +51,15 @@ fn goes_at(request: &CertificateSigningRequest) -> Option<Timestamp> {
     let settled = conditions.iter().filter_map(|condition| {
         let since = condition.last_update_time.as_ref()?.0;
         let kept = match (condition.type_.as_str(), issued) {
-            ("Denied" | "Failed", _) | ("Approved", Some(_)) => SETTLED_KEPT,
-            ("Approved", None) => OPEN_KEPT,
+            ("Denied" | "Failed", _) | ("Approved", Some(_)) => FINISHED_TTL,
+            ("Approved", None) => PENDING_TTL,
             _ => return None,
         };
         Some(since.saturating_add(kept).unwrap_or(Timestamp::MAX))
     });
     let created = request.metadata.creation_timestamp.as_ref().map(|created| created.0);
     let pending = created.filter(|_| conditions.is_empty());
-    let pending = pending.map(|at| at.saturating_add(OPEN_KEPT).unwrap_or(Timestamp::MAX));
+    let pending = pending.map(|at| at.saturating_add(PENDING_TTL).unwrap_or(Timestamp::MAX));
     let approved = conditions.iter().any(|condition| condition.type_ == "Approved");
     let ended = issued.filter(|_| approved).and_then(|pem| {
         let text = std::str::from_utf8(&pem.0).ok()?;
@@ -76,7 +76,7 @@ mod tests {
 
     const CREATED: &str = "2026-01-01T00:00:00Z";
 
-    /// A certificate that ends so many seconds after the creation.
+    /// A certificate that expires this many seconds after the creation of the request.
     fn certificate(ends_after: i64) -> Value {
         let created: Timestamp = CREATED.parse().unwrap();
         let end = created.as_second() + ends_after;
@@ -103,13 +103,13 @@ mod tests {
         .unwrap()
     }
 
-    /// C-151
+    /// C-151: old signing requests are deleted.
     #[test]
-    fn c_151_every_request_goes_when_nobody_needs_it_any_more() {
+    fn c_151_requests_are_deleted_after_their_time_to_live() {
         let year = 365 * 24 * 3600;
         let ten = "2026-01-01T10:00:00Z";
-        for (what, conditions, certificate, goes) in [
-            ("nobody decided", &[][..], Value::Null, Some("2026-01-02T00:00:00Z")),
+        for (what, conditions, certificate, expected) in [
+            ("pending", &[][..], Value::Null, Some("2026-01-02T00:00:00Z")),
             ("denied", &[("Denied", ten)], Value::Null, Some("2026-01-01T11:00:00Z")),
             (
                 "failed",
@@ -125,7 +125,7 @@ mod tests {
             ),
             ("issued", &[("Approved", ten)], certificate(year), Some("2026-01-01T11:00:00Z")),
             (
-                "issued, and ended",
+                "issued, and expired",
                 &[("Approved", ten)],
                 certificate(600),
                 Some("2026-01-01T00:10:00Z"),
@@ -138,8 +138,8 @@ mod tests {
             ),
             ("something else", &[("Odd", ten)], Value::Null, None),
         ] {
-            let at = goes_at(&request(conditions, certificate));
-            assert_eq!(at, goes.map(|goes| goes.parse().unwrap()), "{what}");
+            let at = expires_at(&request(conditions, certificate));
+            assert_eq!(at, expected.map(|expected| expected.parse().unwrap()), "{what}");
         }
     }
 }

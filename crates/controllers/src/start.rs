@@ -1,6 +1,6 @@
-//! Starts the controllers, each on what it shares with the others, and stops them again.
+//! Starts and stops the controllers.
 
-use crate::figures::Figures;
+use crate::controller_metrics::ControllerMetrics;
 use crate::pod_cidrs::Range;
 use crate::storage::LocalVolumes;
 use crate::{
@@ -11,44 +11,65 @@ use crate::{
     token_secrets, workload,
 };
 use client::{Cache, Client, ObjectKey, Queue, Recorder};
-use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Node, Pod, ReplicationController};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// Who writes, as far as controllers are told apart from others.
+/// User agent and field manager of the controllers.
 const NAME: &str = "kube-controller-manager";
 
-/// The lease that says who of several servers runs the controllers.
+/// The account for work that upstream's API server does itself.
+const APISERVER: &str = "apiserver";
+
+/// The lease for leader election among several servers.
 const LEASE: (&str, &str) = ("kube-system", "kube-controller-manager");
 
-/// What can be chosen.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where pods get their addresses from, and how much of it a node gets.
+    /// The range of pod addresses, and the size of a node's block.
     pub pod_cidrs: Range,
-    /// If there are several servers: who this one is. Only one of them runs the controllers.
+    /// The identity of this server if there are several; only one of them runs the controllers.
     pub identity: Option<String>,
-    /// A node without a sign of life for so long is not heard of (T-CTRL-38).
-    pub silent_nodes_after: Duration,
-    /// How many finished pods may stay; `None` is all of them (T-CTRL-33).
+    /// Without a heartbeat for this long, a node is unreachable (T-CTRL-38).
+    pub node_grace_period: Duration,
+    /// How many finished pods to keep; `None` keeps all of them (T-CTRL-33).
     pub finished_pods_max: Option<usize>,
-    /// If claims may have directories of this machine: which node it is, and where they are.
+    /// The node name and directory for local volumes, if this machine offers them.
     pub local_volumes: Option<LocalVolumes>,
-    pub who: Who,
+    pub controllers: ControllerSet,
+    /// Lets each controller use its own service account. Without it all share one (C-197).
+    pub accounts: Option<Accounts>,
 }
 
-/// Which controllers run.
+/// Creates a client for the service account of a given name in `kube-system`.
+#[derive(Clone)]
+pub struct Accounts(Arc<dyn Fn(&str) -> Client + Send + Sync>);
+
+impl Accounts {
+    pub fn new(client_of: impl Fn(&str) -> Client + Send + Sync + 'static) -> Accounts {
+        Accounts(Arc::new(client_of))
+    }
+}
+
+impl std::fmt::Debug for Accounts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Accounts").finish_non_exhaustive()
+    }
+}
+
+/// Which controllers to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Who {
+pub enum ControllerSet {
     All,
-    /// Those who look after nodes and pods, and nobody who makes pods out of something else.
-    OfPods,
+    /// Only the controllers of nodes and pods, none that creates pods.
+    NodesAndPods,
 }
 
 impl Default for Options {
@@ -56,25 +77,25 @@ impl Default for Options {
         Options {
             pod_cidrs: Range::default(),
             identity: None,
-            silent_nodes_after: node_leases::SILENT_FOR,
+            node_grace_period: node_leases::GRACE_PERIOD,
             finished_pods_max: Some(pod_garbage::FINISHED_MAX),
             local_volumes: None,
-            who: Who::All,
+            controllers: ControllerSet::All,
+            accounts: None,
         }
     }
 }
 
-/// Controllers that run. Dropping the handle lets them run on.
+/// Running controllers. Dropping the handle does not stop them.
 pub struct Handle {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
-    figures: Figures,
+    metrics: ControllerMetrics,
 }
 
 impl Handle {
-    /// What they count, for whoever shows it.
     pub fn metrics(&self) -> Arc<metrics::Registry> {
-        self.figures.registry()
+        self.metrics.registry()
     }
 
     pub async fn stop(self) {
@@ -87,61 +108,83 @@ impl Handle {
 pub fn start(client: &Client, options: Options) -> Handle {
     let (stop, stopped) = oneshot::channel();
     let client = client.clone().named(NAME);
-    let figures = Figures::new();
-    let counted = figures.clone();
+    let metrics = ControllerMetrics::new();
+    let recorded = metrics.clone();
     let task = tokio::spawn(async move {
         let stopped = async {
-            // Without a handle nobody can stop them.
+            // If the handle was dropped, the controllers run forever.
             if stopped.await.is_err() {
                 std::future::pending::<()>().await;
             }
         };
         match &options.identity {
-            None => run(&client, &options, &counted, stopped).await,
+            None => run(&client, &options, &recorded, stopped).await,
             Some(identity) => {
                 let lease = ObjectKey::new(LEASE.0, LEASE.1);
-                let run = |until| run(&client, &options, &counted, until);
+                let run = |until| run(&client, &options, &recorded, until);
                 client::lead(&client, &lease, identity, stopped, run).await;
             }
         }
     });
-    Handle { stop, task, figures }
+    Handle { stop, task, metrics }
 }
 
-/// What controllers share.
+/// The client, caches and recorder that controllers share.
+#[derive(Clone)]
 pub(crate) struct Cluster {
     pub(crate) client: Client,
     pub(crate) nodes: Cache<Node>,
     /// With the indexes of `pods`.
     pub(crate) pods: Cache<Pod>,
-    /// Namespaces that an object has left. Whoever sees all kinds says so; quotas are counted by it.
-    pub(crate) left: Queue<String>,
+    /// Namespaces from which an object was deleted. The garbage collector, which watches all kinds, adds them, and the
+    /// quota controller recounts them.
+    pub(crate) namespaces_to_recount: Queue<String>,
     pub(crate) replica_sets: Cache<ReplicaSet>,
-    /// For what is said about nodes.
+    /// For events about nodes.
     pub(crate) recorder: Recorder,
-    pub(crate) figures: Figures,
+    pub(crate) metrics: ControllerMetrics,
+    pub(crate) accounts: Option<Accounts>,
 }
 
-/// A controller can be dropped at any time: what it left undone, the next one does.
+impl Cluster {
+    /// The same with the client of a service account, whose rights are those of the role
+    /// `system:controller:<account>`. Caches are shared, like upstream's informers.
+    pub(crate) fn with_account(&self, account: &str) -> Cluster {
+        let mut own = self.clone();
+        if let Some(accounts) = &self.accounts {
+            let user = match account {
+                APISERVER => "system:apiserver".to_owned(),
+                account => format!("system:serviceaccount:kube-system:{account}"),
+            };
+            own.client = self.client.acting_as(&(accounts.0)(account), &user);
+        }
+        own
+    }
+}
+
+/// Runs the controllers until `until` resolves. They can be stopped at any time: the next ones continue their work.
 async fn run(
     client: &Client,
     options: &Options,
-    figures: &Figures,
+    metrics: &ControllerMetrics,
     until: impl Future<Output = ()>,
 ) {
     let cluster = Cluster {
         client: client.clone(),
         nodes: Cache::start(client),
         pods: pods::cache(client),
-        left: Queue::new(),
+        namespaces_to_recount: Queue::new(),
         replica_sets: replica_set::sets(client),
         recorder: Recorder::new(client, "node-controller", ""),
-        figures: figures.clone(),
+        metrics: metrics.clone(),
+        accounts: options.accounts.clone(),
     };
-    // Unordered: only who has something to do is looked at.
-    let mut all: FuturesUnordered<_> = of_pods(&cluster, options).into_iter().collect();
-    if options.who == Who::All {
-        all.extend(of_objects(&cluster, options));
+    let accounts = ClusterByAccount::new(&cluster);
+    // FuturesUnordered polls only the controllers that were woken.
+    let mut all: FuturesUnordered<_> =
+        node_and_pod_controllers(&accounts, options).into_iter().collect();
+    if options.controllers == ControllerSet::All {
+        all.extend(object_controllers(&cluster, &accounts, options));
     }
     tokio::select! {
         biased;
@@ -152,52 +195,107 @@ async fn run(
     cluster.recorder.flush().await;
 }
 
-/// Each on the heap: together they are more than a stack holds.
-type Crew<'a> = Vec<BoxFuture<'a, ()>>;
+/// The service accounts of the controllers below. `services` and `storage` run several controllers each and switch to
+/// further accounts.
+const ACCOUNTS: [&str; 21] = [
+    "node-controller",
+    "pod-garbage-collector",
+    "certificate-controller",
+    "token-cleaner",
+    "namespace-controller",
+    "generic-garbage-collector",
+    "ttl-after-finished-controller",
+    "service-cidrs-controller",
+    APISERVER,
+    "ttl-controller",
+    "disruption-controller",
+    "clusterrole-aggregation-controller",
+    "resourcequota-controller",
+    "deployment-controller",
+    "statefulset-controller",
+    "daemon-set-controller",
+    "job-controller",
+    "cronjob-controller",
+    "horizontal-pod-autoscaler",
+    "replicaset-controller",
+    "replication-controller",
+];
 
-fn of_pods<'a>(cluster: &'a Cluster, options: &'a Options) -> Crew<'a> {
+/// The cluster with the rights of each service account.
+struct ClusterByAccount(BTreeMap<&'static str, Cluster>);
+
+impl ClusterByAccount {
+    fn new(cluster: &Cluster) -> ClusterByAccount {
+        let all = ACCOUNTS.iter().map(|account| (*account, cluster.with_account(account)));
+        ClusterByAccount(all.collect())
+    }
+
+    fn get(&self, account: &str) -> &Cluster {
+        self.0.get(account).expect("ACCOUNTS lists every account")
+    }
+}
+
+/// Boxed, because together the futures are too large for the stack.
+type Controllers<'a> = Vec<BoxFuture<'a, ()>>;
+
+fn node_and_pod_controllers<'a>(
+    accounts: &'a ClusterByAccount,
+    options: &'a Options,
+) -> Controllers<'a> {
+    let node_controller = accounts.get("node-controller");
     vec![
-        Box::pin(node_taints::run(cluster)),
-        Box::pin(node_leases::run(cluster, options.silent_nodes_after)),
-        Box::pin(pod_cidrs::run(cluster, options.pod_cidrs)),
-        Box::pin(pod_garbage::run(cluster, options.finished_pods_max)),
-        Box::pin(node_lost::run(cluster)),
-        Box::pin(taint_eviction::run(cluster)),
+        node_taints::run(node_controller).boxed(),
+        node_leases::run(node_controller, options.node_grace_period).boxed(),
+        pod_cidrs::run(node_controller, options.pod_cidrs).boxed(),
+        pod_garbage::run(accounts.get("pod-garbage-collector"), options.finished_pods_max).boxed(),
+        node_lost::run(node_controller).boxed(),
+        // As in upstream, it shares the account of the node controller.
+        taint_eviction::run(node_controller).boxed(),
     ]
 }
 
-fn of_objects<'a>(cluster: &'a Cluster, options: &'a Options) -> Crew<'a> {
+fn object_controllers<'a>(
+    cluster: &'a Cluster,
+    accounts: &'a ClusterByAccount,
+    options: &'a Options,
+) -> Controllers<'a> {
     let client = &cluster.client;
     let revisions = workload::revisions(client);
     let jobs = job::jobs(client);
     let namespaces = Cache::start(client);
-    let known = services::services(client);
+    let services = services::services(client);
     let addresses = Cache::start(client);
     let ranges = Cache::start(client);
     let claims = storage::claims(client);
+    let replica_sets = cluster.replica_sets.clone();
+    let replication_controllers = replica_set::sets::<ReplicationController>(client);
+    let own = |account| accounts.get(account);
     vec![
-        Box::pin(signing_requests::run(cluster)),
-        Box::pin(join_tokens::run(cluster)),
-        Box::pin(token_secrets::run(cluster)),
-        Box::pin(namespaces::run(cluster, namespaces.clone())),
-        Box::pin(garbage::run(cluster)),
-        Box::pin(finished_jobs::run(cluster, jobs.clone())),
-        Box::pin(services::run(cluster, known.clone())),
-        Box::pin(service_ranges::run(cluster, ranges.clone(), addresses.clone())),
-        Box::pin(service_addresses::run(cluster, known.clone(), addresses, ranges)),
-        Box::pin(node_ttl::run(cluster)),
-        Box::pin(disruption::run(cluster)),
-        Box::pin(storage::run(cluster, claims.clone(), options.local_volumes.as_ref())),
-        Box::pin(cluster_roles::run(cluster)),
-        Box::pin(system_namespaces::run(cluster, namespaces.clone())),
-        Box::pin(quotas::run(cluster, known, claims.clone())),
-        Box::pin(deployment::run(cluster)),
-        Box::pin(stateful_set::run(cluster, revisions.clone(), claims)),
-        Box::pin(daemon_set::run(cluster, revisions)),
-        Box::pin(job::run(cluster, jobs.clone(), namespaces)),
-        Box::pin(cron_job::run(cluster, jobs)),
-        Box::pin(horizontal_pod_autoscaler::run(cluster)),
-        Box::pin(replica_set::run(cluster, cluster.replica_sets.clone())),
-        Box::pin(replica_set::run::<ReplicationController>(cluster, replica_set::sets(client))),
+        signing_requests::run(own("certificate-controller")).boxed(),
+        join_tokens::run(own("token-cleaner")).boxed(),
+        // As in upstream, it uses the account of the controller manager itself.
+        token_secrets::run(cluster).boxed(),
+        namespaces::run(own("namespace-controller"), namespaces.clone()).boxed(),
+        garbage::run(own("generic-garbage-collector")).boxed(),
+        finished_jobs::run(own("ttl-after-finished-controller"), jobs.clone()).boxed(),
+        services::run(cluster, services.clone()).boxed(),
+        service_ranges::run(own("service-cidrs-controller"), ranges.clone(), addresses.clone())
+            .boxed(),
+        // In upstream these two are part of the API server.
+        service_addresses::run(own(APISERVER), services.clone(), addresses, ranges).boxed(),
+        system_namespaces::run(own(APISERVER), namespaces.clone()).boxed(),
+        node_ttl::run(own("ttl-controller")).boxed(),
+        disruption::run(own("disruption-controller")).boxed(),
+        storage::run(cluster, claims.clone(), options.local_volumes.as_ref()).boxed(),
+        cluster_roles::run(own("clusterrole-aggregation-controller")).boxed(),
+        quotas::run(own("resourcequota-controller"), services, claims.clone()).boxed(),
+        deployment::run(own("deployment-controller")).boxed(),
+        stateful_set::run(own("statefulset-controller"), revisions.clone(), claims).boxed(),
+        daemon_set::run(own("daemon-set-controller"), revisions).boxed(),
+        job::run(own("job-controller"), jobs.clone(), namespaces).boxed(),
+        cron_job::run(own("cronjob-controller"), jobs).boxed(),
+        horizontal_pod_autoscaler::run(own("horizontal-pod-autoscaler")).boxed(),
+        replica_set::run(own("replicaset-controller"), replica_sets).boxed(),
+        replica_set::run(own("replication-controller"), replication_controllers).boxed(),
     ]
 }

@@ -1,9 +1,9 @@
-//! Keeps pods with names and storage of their own (C-61…C-80, T-CTRL-15…T-CTRL-23).
+//! Manages pods with stable names and their own storage (C-61…C-80, T-CTRL-15…T-CTRL-23).
 //!
 //!     set, revisions, pods ──▶ plan::decide ──▶ steps in order ──▶ status
 //!
-//! `plan.rs` decides what one look does, `identity.rs` makes a pod of an ordinal, `claims.rs` keeps
-//! the volume claims and whose they are, `steps.rs` does it and tells.
+//! `plan.rs` decides one reconcile, `identity.rs` creates the pod of an ordinal, `claims.rs` decides about volume
+//! claims and their owners, `steps.rs` performs the steps and records events.
 
 mod claims;
 mod identity;
@@ -12,8 +12,8 @@ mod steps;
 
 use crate::start::Cluster;
 use crate::workload::{
-    SELECTS, Writes, claim, feed_pods, history, is_deleted, is_outdated, name, namespace, orphans,
-    owner_keys, selector, selects, uid,
+    OWNERS_BY_ORPHANS, PendingWrites, RETRY_DELAY, claim, feed_pods, history, is_being_deleted,
+    is_outdated, name, namespace, orphan_index_key, owned_and_orphans, owner_keys, selector,
 };
 use client::{Cache, Next, ObjectKey, Queue, Recorder, run_controller};
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
@@ -21,15 +21,11 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use plan::Revision;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 use steps::Done;
 
 const COMPONENT: &str = "statefulset-controller";
 const WORKERS: usize = 5;
-const STYLE: history::Style = history::Style { hash_label: "controller.kubernetes.io/hash" };
-
-/// When to look again if the cache does not show what we did.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const HASH_LABEL: &str = "controller.kubernetes.io/hash";
 
 struct Controller<'a> {
     cluster: &'a Cluster,
@@ -37,9 +33,9 @@ struct Controller<'a> {
     revisions: Cache<ControllerRevision>,
     claims: Cache<PersistentVolumeClaim>,
     recorder: Recorder,
-    pod_writes: Writes<Pod>,
-    revision_writes: Writes<ControllerRevision>,
-    claim_writes: Writes<PersistentVolumeClaim>,
+    pod_writes: PendingWrites<Pod>,
+    revision_writes: PendingWrites<ControllerRevision>,
+    claim_writes: PendingWrites<PersistentVolumeClaim>,
 }
 
 pub(crate) async fn run(
@@ -48,13 +44,13 @@ pub(crate) async fn run(
     claims: Cache<PersistentVolumeClaim>,
 ) {
     let queue = Queue::new();
-    let places = |set: &StatefulSet| vec![selects(namespace(set), &selector_of(set))];
-    let sets = Cache::builder(&cluster.client).index(SELECTS, places).start();
+    let places = |set: &StatefulSet| vec![orphan_index_key(namespace(set), &selector_of(set))];
+    let sets = Cache::builder(&cluster.client).index(OWNERS_BY_ORPHANS, places).start();
     sets.feed_keys(&queue);
     feed_pods(&cluster.pods, &sets, &queue);
     let owners = sets.clone();
     revisions.feed(&queue, move |revision| owner_keys(&owners, revision));
-    // One that went may have been in the way of its successor (C-64).
+    // A deleted claim may have blocked a new one of the same name (C-64).
     let owners = sets.clone();
     claims.feed_changes(&queue, move |before, after| match (before, after) {
         (Some(claim), None) => waits_for(&owners, claim),
@@ -67,9 +63,9 @@ pub(crate) async fn run(
     let controller = Controller {
         cluster,
         recorder: Recorder::new(&cluster.client, COMPONENT, ""),
-        pod_writes: Writes::new(&cluster.pods),
-        revision_writes: Writes::new(&revisions),
-        claim_writes: Writes::new(&claims),
+        pod_writes: PendingWrites::new(&cluster.pods),
+        revision_writes: PendingWrites::new(&revisions),
+        claim_writes: PendingWrites::new(&claims),
         sets,
         revisions,
         claims,
@@ -89,26 +85,26 @@ fn selector_of(set: &StatefulSet) -> api::selector::LabelSelector {
 
 impl Controller<'_> {
     async fn reconcile(&self, key: ObjectKey) -> client::Result<Next> {
-        let seen = self.pod_writes.seen(&key).await
-            && self.revision_writes.seen(&key).await
-            && self.claim_writes.seen(&key).await;
+        let seen = self.pod_writes.are_cached(&key).await
+            && self.revision_writes.are_cached(&key).await
+            && self.claim_writes.are_cached(&key).await;
         if !seen {
-            return Ok(Next::After(LOOK_AGAIN));
+            return Ok(Next::After(RETRY_DELAY));
         }
         let Some(set) = self.sets.get(&key) else {
             return Ok(Next::Change); // Deleted. The garbage collector takes its pods, all at once.
         };
-        match self.look(&set).await {
-            Err(error) if is_outdated(&error) => Ok(Next::After(LOOK_AGAIN)),
-            looked => looked,
+        match self.sync(&set).await {
+            Err(error) if is_outdated(&error) => Ok(Next::After(RETRY_DELAY)),
+            result => result,
         }
     }
 
-    async fn look(&self, set: &Arc<StatefulSet>) -> client::Result<Next> {
+    async fn sync(&self, set: &Arc<StatefulSet>) -> client::Result<Next> {
         let history = self.history(set).await?;
         let pods = self.claimed(set).await?;
-        if is_deleted(set.as_ref()) && history.is_empty() {
-            return Ok(Next::Change); // There is nothing left to tell.
+        if is_being_deleted(set.as_ref()) && history.is_empty() {
+            return Ok(Next::Change); // There is nothing left to report.
         }
         let mut status = set.status.clone().unwrap_or_default();
         let update = self.update_revision(set, &history, &mut status.collision_count).await?;
@@ -126,30 +122,29 @@ impl Controller<'_> {
         let plan =
             plan::decide(set, &pods, &revision(current), &revision(&update), collisions, now);
 
-        let done = self.take(set, plan.steps).await;
+        let done = self.perform(set, plan.steps).await;
         let mut reported = plan.status;
         if !matches!(done, Ok(Done::All)) {
-            // What was planned and not done is not to be seen in the numbers (C-79).
+            // The status must not count steps that were not performed (C-79).
             reported = plan.status_before;
         }
         plan::finish(set, &mut reported);
-        let told = self.report(set, reported).await;
+        let written = self.report(set, reported).await;
         let done = done?;
-        told?;
-        self.forget(set, history.clone(), &pods, [current, &update]).await?;
+        written?;
+        self.delete_surplus_revisions(set, history.clone(), &pods, [current, &update]).await?;
         match done {
             Done::All => Ok(plan.next.into()),
-            // Nothing tells when an owner of a claim is out of the way.
-            Done::Blocked => Ok(Next::After(LOOK_AGAIN)),
+            // No event announces that the old owner of a claim is gone.
+            Done::Blocked => Ok(Next::After(RETRY_DELAY)),
         }
     }
 
     async fn claimed(&self, set: &Arc<StatefulSet>) -> client::Result<Vec<Arc<Pod>>> {
         let selector = selector_of(set);
         let pods = &self.cluster.pods;
-        let mut candidates = pods.controlled_by_uid(uid(set.as_ref()));
-        candidates.extend(orphans(pods, namespace(set.as_ref()), &selector));
-        // C-6: what is not named like one of its pods is none.
+        let mut candidates = owned_and_orphans(pods, set.as_ref(), &selector);
+        // C-6: only pods with a name of the set are adopted.
         candidates.retain(|pod| identity::ordinal(set, pod).is_some());
         let client = &self.cluster.client;
         claim(client, &self.pod_writes, set.as_ref(), &selector, None, candidates).await
@@ -160,44 +155,44 @@ impl Controller<'_> {
         set: &Arc<StatefulSet>,
     ) -> client::Result<Vec<Arc<ControllerRevision>>> {
         let selector = selector_of(set);
-        let mut candidates = self.revisions.controlled_by_uid(uid(set.as_ref()));
-        candidates.extend(orphans(&self.revisions, namespace(set.as_ref()), &selector));
+        let candidates = owned_and_orphans(&self.revisions, set.as_ref(), &selector);
         let (client, writes) = (&self.cluster.client, &self.revision_writes);
         claim(client, writes, set.as_ref(), &selector, None, candidates).await
     }
 
-    /// For a set that goes no revision is made any more.
+    /// A set that is being deleted gets no new revision.
     async fn update_revision(
         &self,
         set: &Arc<StatefulSet>,
         history: &[Arc<ControllerRevision>],
         collisions: &mut Option<i32>,
     ) -> client::Result<Arc<ControllerRevision>> {
-        if is_deleted(set.as_ref()) {
+        if is_being_deleted(set.as_ref()) {
             let latest = history.iter().max_by_key(|revision| revision.revision);
             return Ok(latest.cloned().unwrap_or_default());
         }
         let template = set.spec.as_ref().map(|spec| spec.template.clone()).unwrap_or_default();
         let (client, writes) = (&self.cluster.client, &self.revision_writes);
-        history::current(client, writes, set.as_ref(), &template, history, &STYLE, collisions).await
+        let owner = set.as_ref();
+        history::current(client, writes, owner, &template, history, HASH_LABEL, collisions).await
     }
 
-    async fn forget(
+    async fn delete_surplus_revisions(
         &self,
         set: &Arc<StatefulSet>,
         history: Vec<Arc<ControllerRevision>>,
         pods: &[Arc<Pod>],
         kept: [&Arc<ControllerRevision>; 2],
     ) -> client::Result<()> {
-        if is_deleted(set.as_ref()) {
+        if is_being_deleted(set.as_ref()) {
             return Ok(());
         }
         let mut used: BTreeSet<&str> =
             pods.iter().filter_map(|pod| identity::revision(pod)).collect();
         used.extend(kept.iter().map(|revision| name(revision.as_ref())));
         let limit = set.spec.as_ref().and_then(|spec| spec.revision_history_limit);
-        let forgotten = history::forgotten(&history, limit, &STYLE, &used, None);
+        let surplus = history::surplus(&history, limit, HASH_LABEL, &used, None);
         let client = &self.cluster.client;
-        history::delete(client, &self.revision_writes, set.as_ref(), forgotten).await
+        history::delete(client, &self.revision_writes, set.as_ref(), surplus).await
     }
 }

@@ -1,6 +1,5 @@
-//! Claims and the volumes behind them: who gets which (`binding`), that nothing goes while it is in use
-//! (`protection`), claims of one pod (`ephemeral`), claims that grow (`expansion`), and
-//! volumes made of directories (`local`).
+//! Claims and volumes: binding them (`binding`), keeping them while they are used (`protection`), claims of a single
+//! pod (`ephemeral`), expanding claims (`expansion`), and provisioning directories as volumes (`local`).
 //!
 //! Not here: mounting (`node`), and choosing a node by its volumes (`scheduler`).
 
@@ -18,11 +17,11 @@ use client::Cache;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 
-/// Claims and volumes by the attribute class that they have or want.
+/// Claims and volumes by the VolumeAttributesClass that they have or request.
 const BY_ATTRIBUTES: &str = "attributes";
-/// Volumes that are free, and claims that have none, by their storage class.
+/// Free volumes, and claims without a volume, by their storage class.
 const FREE: &str = "free";
-/// Volumes by the claim that they are promised to, as `namespace/name`.
+/// Volumes by the claim in their `claimRef`, as `namespace/name`.
 const BY_CLAIM: &str = "claim";
 
 struct Storage {
@@ -31,7 +30,7 @@ struct Storage {
     classes: Cache<StorageClass>,
 }
 
-/// The cache that [`run`] wants; others read it too.
+/// The cache that [`run`] needs; other controllers share it.
 pub(crate) fn claims(client: &client::Client) -> Cache<PersistentVolumeClaim> {
     Cache::builder(client)
         .index(BY_ATTRIBUTES, attributes_of)
@@ -58,21 +57,24 @@ pub(crate) async fn run(
                 matching::is_free(volume).then_some(class).into_iter().collect()
             })
             .index(BY_CLAIM, |volume| {
-                matching::promised_to(volume).map(|key| key.to_string()).into_iter().collect()
+                matching::claim_key(volume).map(|key| key.to_string()).into_iter().collect()
             })
             .start(),
         classes: Cache::start(&cluster.client),
     };
     let local = async {
         if let Some(here) = local_volumes {
-            local::run(cluster, &storage, here).await;
+            local::run(&cluster.with_account("landfall-local-provisioner"), &storage, here).await;
         }
     };
+    let [binder, ephemeral, expander] =
+        ["persistent-volume-binder", "ephemeral-volume-controller", "expand-controller"]
+            .map(|account| cluster.with_account(account));
     tokio::join!(
         protection::run(cluster, &storage),
-        binding::run(cluster, &storage),
-        ephemeral::run(cluster, &storage),
-        expansion::run(cluster, &storage, local_volumes.is_some()),
+        binding::run(&binder, &storage),
+        ephemeral::run(&ephemeral, &storage),
+        expansion::run(&expander, &storage, local_volumes.is_some()),
         local,
     );
 }

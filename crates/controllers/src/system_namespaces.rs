@@ -1,5 +1,4 @@
-//! Puts back the namespaces that a cluster cannot do without (T-CTRL-51). Three of them cannot even be
-//! deleted.
+//! Creates the namespaces that every cluster needs (T-CTRL-51). The server does not allow deleting three of them.
 
 use crate::start::Cluster;
 use client::{Cache, Next, ObjectKey, Queue, run_controller};

@@ -1,9 +1,9 @@
-//! Deletes pods from nodes whose NoExecute taints they do not tolerate, or tolerate only for a while
-//! (T-CTRL-42, C-188). No budget is asked: the pod is as good as lost.
+//! Deletes pods from nodes whose NoExecute taints they do not tolerate, or tolerate only for a limited time (T-CTRL-42,
+//! C-188). Disruption budgets do not apply.
 //!
-//! The time runs from when taint and pod are first seen together, and later changes do not move it, but
-//! for a taint that the pod does not tolerate at all: it goes at once then.
-//! Not here: who taints nodes (`node_lost`), and what becomes of pods that nobody can end (`pod_garbage`).
+//! The time counts from when pod and taint are first observed together. Later changes do not move it, except that a
+//! pod which does not tolerate a taint at all is deleted at once.
+//! Not here: adding taints (`node_lost`), and pods that no node can terminate (`pod_garbage`).
 
 use crate::pods::{self, Disruption};
 use crate::start::Cluster;
@@ -21,7 +21,7 @@ const REASON: &str = "TaintManagerEviction";
 const TAINTED: Disruption =
     ("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint");
 
-/// When pods are to go, by their uid.
+/// When pods will be deleted, with their UIDs.
 #[derive(Default)]
 struct Scheduled(Mutex<BTreeMap<ObjectKey, (Option<String>, Instant)>>);
 
@@ -36,12 +36,12 @@ enum Stay {
 pub(crate) async fn run(cluster: &Cluster) {
     let queue = Queue::new();
     cluster.pods.feed_changes(&queue, |before, after| {
-        // What concerns us: where it is, and what it tolerates.
+        // Only changes of the node, the tolerations and the deletion matter.
         let tolerations = |pod: &Pod| pod.spec.as_ref().and_then(|s| s.tolerations.clone());
         let same = before.zip(after).is_some_and(|(before, after)| {
             before.metadata.uid == after.metadata.uid
                 && pods::node_name(before) == pods::node_name(after)
-                && pods::is_ending(before) == pods::is_ending(after)
+                && pods::is_being_deleted(before) == pods::is_being_deleted(after)
                 && tolerations(before) == tolerations(after)
         });
         let pod = after.or(before).filter(|_| !same);
@@ -49,10 +49,11 @@ pub(crate) async fn run(cluster: &Cluster) {
     });
     let on_node = cluster.pods.clone();
     cluster.nodes.feed_changes(&queue, move |before, after| {
-        let said = |node: Option<&Node>| node.map(|node| taints(node).cloned().collect::<Vec<_>>());
-        let (was, is) = (said(before).unwrap_or_default(), said(after).unwrap_or_default());
+        let taints = |node: Option<&Node>| -> Vec<Taint> {
+            node.map(|node| taints(node).cloned().collect()).unwrap_or_default()
+        };
         let name = after.or(before).and_then(|node| node.metadata.name.as_deref());
-        if was == is {
+        if taints(before) == taints(after) {
             return Vec::new();
         }
         let pods = on_node.by_index(pods::BY_NODE, name.unwrap_or_default());
@@ -74,7 +75,7 @@ async fn reconcile(
     scheduled: &Scheduled,
     key: ObjectKey,
 ) -> client::Result<Next> {
-    let Some(pod) = cluster.pods.get(&key).filter(|pod| !pods::is_ending(pod)) else {
+    let Some(pod) = cluster.pods.get(&key).filter(|pod| !pods::is_being_deleted(pod)) else {
         scheduled.all().remove(&key);
         return Ok(Next::Change);
     };
@@ -89,7 +90,7 @@ async fn reconcile(
             return Ok(Next::Change);
         }
         Stay::For(time) => scheduled.at(&key, &pod, time),
-        // Whatever else it was to wait for (T-CTRL-42).
+        // Even if it was scheduled for later (T-CTRL-42).
         Stay::Not => Instant::now(),
     };
     let left = at.saturating_duration_since(Instant::now());
@@ -109,7 +110,7 @@ async fn evict(
 ) -> client::Result<()> {
     recorder.normal(&reference(pod), REASON, format!("Marking for deletion Pod {key}"));
     let gone = async {
-        pods::say_why(&cluster.client, pod, TAINTED).await?;
+        pods::set_disruption_target(&cluster.client, pod, TAINTED).await?;
         cluster.client.delete::<Pod>(key, &DeleteOptions::only(pod)).await
     };
     match gone.await {
@@ -118,7 +119,7 @@ async fn evict(
     }
 }
 
-/// Longer than any cluster lives: what is tolerated for longer has no place on the clock.
+/// Avoids an overflow of `Instant` for very long tolerations.
 const LONGEST: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
 
 impl Scheduled {
@@ -126,7 +127,7 @@ impl Scheduled {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// When this very pod goes: as it was decided first.
+    /// When this pod is deleted. The first decision stays.
     fn at(&self, key: &ObjectKey, pod: &Pod, time: Duration) -> Instant {
         let mut all = self.all();
         let uid = &pod.metadata.uid;
@@ -140,7 +141,7 @@ impl Scheduled {
         }
     }
 
-    /// Whether this very pod was to go.
+    /// Returns whether the deletion of this pod was scheduled.
     fn cancel(&self, key: &ObjectKey, pod: &Pod) -> bool {
         self.all().remove(key).is_some_and(|(of, _)| of == pod.metadata.uid)
     }
@@ -151,7 +152,7 @@ fn taints(node: &Node) -> impl Iterator<Item = &Taint> {
     all.filter(|taint| taint.effect == NO_EXECUTE)
 }
 
-/// The smallest of the times for which the pod tolerates the taints, if it tolerates them all.
+/// The shortest toleration of all taints, if the pod tolerates all of them.
 fn stay<'a>(pod: &Pod, taints: impl Iterator<Item = &'a Taint>) -> Stay {
     let tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.as_deref());
     let tolerations = tolerations.unwrap_or_default();
@@ -178,7 +179,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn t_ctrl_42_a_toleration_may_be_as_long_as_a_number_is() {
+    fn t_ctrl_42_very_long_tolerations_do_not_overflow() {
         let key = ObjectKey::new("default", "p");
         let time = Duration::from_secs(i64::MAX.unsigned_abs());
         let at = Scheduled::default().at(&key, &Pod::default(), time);

@@ -1,7 +1,7 @@
-//! Fills Secrets of type `kubernetes.io/service-account-token` for the account that they name, and takes
-//! them away when that is gone (C-145). Nobody makes such a Secret but people who want one.
+//! Fills Secrets of type `kubernetes.io/service-account-token` for the account that they name, and deletes them when
+//! the account is gone (C-145). Only users create such Secrets.
 //!
-//! The token is asked for like any other, bound to the Secret: it is good as long as that is there.
+//! The token comes from the TokenRequest API and is bound to the Secret: it is valid as long as the Secret exists.
 
 use crate::start::Cluster;
 use crate::workload::{annotation, name, namespace, uid};
@@ -17,8 +17,8 @@ const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 const ROOT_CA: &str = "kube-root-ca.crt";
 const CA: &str = "ca.crt";
 
-/// The longest that can be asked for: such a token has no end but that of its Secret.
-const FOR_EVER: i64 = 1 << 32;
+/// The longest lifetime that can be requested. Effectively the token expires with its Secret.
+const EXPIRATION_MAX: i64 = 1 << 32;
 
 /// Index of Secrets by `namespace/account`.
 const BY_ACCOUNT: &str = "account";
@@ -67,25 +67,25 @@ fn account_of(secret: &Secret) -> Option<ObjectKey> {
 
 async fn reconcile(cluster: &Cluster, caches: &Caches, key: ObjectKey) -> client::Result<Next> {
     let done = match caches.secrets.get(&key) {
-        Some(secret) => match keep(cluster, caches, &secret).await {
-            // What it is now comes by the watch, and with it the next look.
+        Some(secret) => match fill(cluster, caches, &secret).await {
+            // The watch brings the new version and queues the Secret again.
             Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
             done => done,
         },
-        // It is gone, and no news of an account leads here again: what fails is tried again.
-        None => forget(cluster, caches, &key).await,
+        // No later event queues a deleted Secret again, so all errors are retried.
+        None => remove_from_accounts(cluster, caches, &key).await,
     };
     done.map(|()| Next::Change)
 }
 
-async fn keep(cluster: &Cluster, caches: &Caches, secret: &Secret) -> client::Result<()> {
+async fn fill(cluster: &Cluster, caches: &Caches, secret: &Secret) -> client::Result<()> {
     let Some(account) = account_of(secret) else { return Ok(()) };
-    let meant = annotation(secret, ACCOUNT_UID).filter(|meant| !meant.is_empty());
-    let is_meant = |one: &ServiceAccount| meant.is_none_or(|meant| meant == uid(one));
-    // The account may have come just now, or anew: asked of the server, before anything is thrown away.
-    let account = match caches.accounts.get(&account).filter(|one| is_meant(one)) {
+    let expected = annotation(secret, ACCOUNT_UID).filter(|expected| !expected.is_empty());
+    let is_expected = |one: &ServiceAccount| expected.is_none_or(|expected| expected == uid(one));
+    // The cache may lag behind a new account, so ask the server before the Secret is deleted.
+    let account = match caches.accounts.get(&account).filter(|one| is_expected(one)) {
         Some(account) => Some(account.as_ref().clone()),
-        None => cluster.client.find::<ServiceAccount>(&account).await?.filter(is_meant),
+        None => cluster.client.find::<ServiceAccount>(&account).await?.filter(is_expected),
     };
     let Some(account) = account else {
         let only = DeleteOptions::only(secret);
@@ -127,15 +127,19 @@ async fn token(
                         "uid": uid(secret) });
     let request = json!({
         "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
-        "spec": { "expirationSeconds": FOR_EVER, "boundObjectRef": bound },
+        "spec": { "expirationSeconds": EXPIRATION_MAX, "boundObjectRef": bound },
     });
     let key = ObjectKey::of(account);
-    let answer = cluster.client.post::<ServiceAccount>(&key, "token", &request).await?;
-    Ok(answer["status"]["token"].as_str().unwrap_or_default().to_owned())
+    let response = cluster.client.post::<ServiceAccount>(&key, "token", &request).await?;
+    Ok(response["status"]["token"].as_str().unwrap_or_default().to_owned())
 }
 
-/// An account that lists a Secret that is gone lists it no longer.
-async fn forget(cluster: &Cluster, caches: &Caches, key: &ObjectKey) -> client::Result<()> {
+/// Removes a deleted Secret from the accounts that list it.
+async fn remove_from_accounts(
+    cluster: &Cluster,
+    caches: &Caches,
+    key: &ObjectKey,
+) -> client::Result<()> {
     for account in caches.accounts.in_namespace(key.namespace()) {
         let mut after = account.as_ref().clone();
         let Some(listed) = &mut after.secrets else { continue };
@@ -143,10 +147,10 @@ async fn forget(cluster: &Cluster, caches: &Caches, key: &ObjectKey) -> client::
         if after == *account {
             continue;
         }
-        // Another of that name, or of another type, may be there now.
+        // A new Secret of that name may exist, even of another type.
         if cluster.client.find::<Secret>(key).await?.is_none() {
             match cluster.client.update(&after).await {
-                Err(error) if error.is_not_found() => (), // With its list.
+                Err(error) if error.is_not_found() => (), // The account is gone.
                 written => drop(written?),
             }
         }

@@ -1,37 +1,41 @@
-//! What all controllers of workloads share: who owns what, what a pod counts as, making and deleting
-//! pods, and seeing one's own writes.
+//! Code that all workload controllers share: ownership, pod states, creating and deleting pods, and waiting until
+//! the caches have the controller's own writes.
 
+mod deletion_order;
 pub(crate) mod history;
 mod owners;
+mod pending_writes;
 mod pod_control;
 mod pods;
 mod template;
 #[cfg(test)]
-pub(crate) mod testbed;
-mod victims;
-mod writes;
+pub(crate) mod test_cluster;
 
+pub(crate) use deletion_order::{Candidate, sort_for_deletion, sort_for_job_deletion};
 pub(crate) use owners::{
-    ORPHANS, SELECTS, claim, controller_ref, feed_pods, is_controlled_by, orphan_keys, orphans,
-    owner_keys, owner_reference, selects,
+    ORPHANS, OWNERS_BY_ORPHANS, claim, controller_ref, feed_pods, is_controlled_by,
+    orphan_index_key, orphan_keys, owned_and_orphans, owner_keys, owner_reference,
 };
-pub(crate) use pod_control::{PodControl, from_template, why};
+pub(crate) use pending_writes::PendingWrites;
+pub(crate) use pod_control::{PodControl, error_message, from_template};
 pub(crate) use pods::{
     available_at, condition, is_active, is_available, is_ready, is_terminal, is_terminating,
     next_availability, phase, ready_since,
 };
 pub(crate) use template::{HASH_LABEL, hash, same_template};
-pub(crate) use victims::{Ranked, rank_for_removal, rank_victims};
-pub(crate) use writes::Writes;
 
 use client::{Cache, Client, Error};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use std::time::Duration;
 
-/// Not more than this many creates or deletes in one reconcile. Upstream: `BurstReplicas`.
+/// At most this many creates or deletes in one reconcile. Upstream: `BurstReplicas`.
 pub(crate) const BURST: usize = 500;
 
-/// Objects with ordinary metadata, of a kind that is known when this is compiled.
+/// When to reconcile again if a cache still lags behind our own writes, or a write found the object changed.
+pub(crate) const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// Objects with ordinary metadata, of a kind that is known at compile time.
 pub(crate) trait Workload:
     client::Object<DynamicType = ()> + k8s_openapi::Metadata<Ty = ObjectMeta>
 {
@@ -42,14 +46,14 @@ impl<K> Workload for K where
 {
 }
 
-/// A selector as the API has it. One that cannot be read selects nothing.
+/// Converts a selector. One that cannot be parsed selects nothing.
 pub(crate) fn selector(selector: &LabelSelector) -> api::selector::LabelSelector {
     let value = serde_json::to_value(selector).unwrap_or_default();
     let read = api::selector::LabelSelector::from_object;
     read(&value).or_else(|_| read(&serde_json::Value::Null)).unwrap_or_default()
 }
 
-/// Revisions, as all that keep a history share them.
+/// The cache of revisions that StatefulSets and DaemonSets share.
 pub(crate) fn revisions(client: &Client) -> Cache<ControllerRevision> {
     Cache::builder(client).index(ORPHANS, orphan_keys).start()
 }
@@ -74,22 +78,22 @@ pub(crate) fn annotation<'a, K: Workload>(object: &'a K, key: &str) -> Option<&'
     object.metadata().annotations.as_ref()?.get(key).map(String::as_str)
 }
 
-pub(crate) fn is_deleted<K: Workload>(object: &K) -> bool {
+pub(crate) fn is_being_deleted<K: Workload>(object: &K) -> bool {
     object.metadata().deletion_timestamp.is_some()
 }
 
-/// Whether a write found the object changed or gone. What it is now comes by the watch, and mostly with
-/// it the next look; so this is no error.
+/// Whether a write found the object changed or gone. That is not an error: the watch brings the new version, and
+/// usually with it the next reconcile.
 pub(crate) fn is_outdated(error: &Error) -> bool {
     error.is_conflict() || error.is_not_found()
 }
 
-/// `None` for zero: counters that the API leaves out when there is nothing to count (C-18).
+/// `None` for zero, for counters that the API omits when they are zero (C-18).
 pub(crate) fn some_count(count: i32) -> Option<i32> {
     (count != 0).then_some(count)
 }
 
-/// As many as there are; more than fit is more than can be.
+/// Converts a count to the type of the API.
 pub(crate) fn count(number: usize) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }

@@ -1,20 +1,26 @@
-//! The node's side of a landfall: its runtime, its credentials, its agent.
+//! Starts the agent of this node, with its container runtime, its address and its name.
 
 use crate::command::{GraceAfterRestart, NodeOptions};
 use crate::image;
 use anyhow::Context;
 use client::Client;
-use runtime::{Cri, ImageStore, Native, NativeConfig, Precedence, Runtime};
+use runtime::{CpuPriority, Cri, ImageStore, Native, NativeConfig, Runtime};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where the server gives Services their addresses.
-const SERVICES: &str = "10.96.0.0/16";
+/// The range from which the server assigns addresses to Services.
+const SERVICE_CIDR: &str = "10.96.0.0/16";
 
-/// What the agent shows to whoever calls it, and whose callers it knows (PEM).
-pub(crate) struct Serving {
-    pub(crate) shown: Arc<tls::Shown>,
+/// In the data directory: the value of --runtime.
+const RUNTIME_FILE: &str = "runtime";
+
+/// The value of --runtime for landfall's own container runtime.
+pub(crate) const NATIVE: &str = "native";
+
+/// How the agent identifies itself to callers, and the authority of their certificates (PEM).
+pub(crate) struct ServingIdentity {
+    pub(crate) certificate: Arc<tls::RenewableCertificate>,
     pub(crate) ca: String,
 }
 
@@ -22,10 +28,11 @@ pub(crate) async fn start(
     client: Client,
     data_dir: &Path,
     options: &NodeOptions,
-    serving: &Serving,
-    precedence: &Precedence,
+    serving: &ServingIdentity,
+    cpu_priority: &CpuPriority,
 ) -> anyhow::Result<node::Running> {
-    let tls = node::endpoint::server_config(serving.shown.clone(), &serving.ca)?;
+    remember_runtime(data_dir, &options.runtime)?;
+    let tls = endpoint::server_config(serving.certificate.clone(), &serving.ca)?;
     let config = node::Config {
         name: name(options)?,
         data_dir: data_dir.to_owned(),
@@ -33,14 +40,15 @@ pub(crate) async fn start(
         node_ip: Some(address(options)),
         endpoint: Some(node::Listen { address: options.node_listen, tls: Arc::new(tls) }),
         hardware: None,
-        runtime: open_runtime(data_dir, &options.runtime, precedence.shims()).await?,
+        runtime: open_runtime(data_dir, &options.runtime, cpu_priority.shims()).await?,
         link: options.pod_link.clone(),
         manifests: options.pod_manifests.clone(),
         cluster_dns: Vec::new(),
-        service_cidrs: vec![SERVICES.to_owned()],
+        service_cidrs: vec![SERVICE_CIDR.to_owned()],
         cgroup: cgroup(&options.pod_link),
         eviction_hard: options.eviction_hard.clone(),
-        pod_pids_limit: options.pod_pids_limit,
+        pod_pids_limit: options.pod_pids_limit.0,
+        seccomp_default: options.seccomp_default,
         lease: options.node_lease_duration,
         grace_after_restart: match options.grace_after_restart {
             GraceAfterRestart::Full => node::GraceAfterRestart::Full,
@@ -49,7 +57,40 @@ pub(crate) async fn start(
         shutdown: options.shutdown.periods()?,
         version: server::discovery::git_version().to_owned(),
     };
-    node::start(client, config).await.context("the node could not be started")
+    let started = node::start(client, config).await;
+    started.map_err(|error| {
+        let advice = match &error {
+            node::Error::Network(error) => advice(error),
+            _ => String::new(),
+        };
+        anyhow::Error::new(error).context(format!("cannot start the node{advice}"))
+    })
+}
+
+/// Fails if the pod network's device belongs to another landfall. Call it before anything is created.
+pub(crate) fn check_link(data_dir: &Path, options: &NodeOptions) -> anyhow::Result<()> {
+    if options.runtime != NATIVE {
+        return Ok(()); // A CRI runtime makes its own network.
+    }
+    let checked = network::check_link(&options.pod_link, &node::network_records(data_dir));
+    checked.map_err(|error| {
+        let advice = advice(&error);
+        anyhow::Error::new(error).context(format!("cannot start the node{advice}"))
+    })
+}
+
+/// The flag that resolves a conflict with another landfall.
+fn advice(error: &network::Error) -> String {
+    let flag = match error {
+        network::Error::LinkTaken { .. } => "another device, such as --pod-link lf1",
+        network::Error::RangeTaken { .. } => {
+            "other pod addresses, such as --pod-cidr 10.245.0.0/16"
+        }
+        _ => return String::new(),
+    };
+    format!(
+        "; start it with {flag} (or end the other landfall first: landfall down --data-dir DIR)"
+    )
 }
 
 pub(crate) async fn open_runtime(
@@ -57,41 +98,53 @@ pub(crate) async fn open_runtime(
     choice: &str,
     shims: Option<PathBuf>,
 ) -> anyhow::Result<Arc<dyn Runtime>> {
-    if choice != "native" {
+    if choice != NATIVE {
         let cri = Cri::connect(choice).await;
-        return Ok(Arc::new(cri.with_context(|| format!("--runtime {choice} cannot be used"))?));
+        return Ok(Arc::new(cri.with_context(|| format!("cannot use --runtime {choice}"))?));
     }
     let images = image::directory(data_dir);
-    let images = ImageStore::open(&images).context("the images cannot be used")?;
+    let images = ImageStore::open(&images).context("cannot open the image store")?;
     let native = Native::open(NativeConfig {
         state_dir: data_dir.join("run"),
         images: Arc::new(images),
-        executable: std::env::current_exe().context("landfall does not find itself")?,
+        executable: std::env::current_exe().context("cannot find the path of this program")?,
         shims,
     });
-    Ok(Arc::new(native.await.context("containers cannot be run here")?))
+    Ok(Arc::new(native.await.context("cannot run containers on this machine")?))
 }
 
-/// The node's name: as given, else the host's (N-3).
+/// Stored for `landfall down`, which terminates pods even if no agent is running.
+fn remember_runtime(data_dir: &Path, choice: &str) -> anyhow::Result<()> {
+    let path = data_dir.join(RUNTIME_FILE);
+    std::fs::write(&path, choice).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The runtime that the last agent used.
+pub(crate) fn last_runtime(data_dir: &Path) -> String {
+    let stored = std::fs::read_to_string(data_dir.join(RUNTIME_FILE));
+    stored.map_or_else(|_| NATIVE.to_owned(), |choice| choice.trim().to_owned())
+}
+
+/// The node's name: --node-name, or the name of the host (N-3).
 pub(crate) fn name(options: &NodeOptions) -> anyhow::Result<String> {
     let name = options.name.clone().unwrap_or_else(node::default_name);
     let name = name.trim().to_lowercase();
-    anyhow::ensure!(!name.is_empty(), "this host has no name; give one with --node-name");
+    anyhow::ensure!(!name.is_empty(), "this host has no name; set one with --node-name");
     Ok(name)
 }
 
-/// As given, else that of the default route, else loopback.
+/// The node's address: --node-ip, or the one of the default route, or loopback.
 pub(crate) fn address(options: &NodeOptions) -> IpAddr {
     let of_default_route = || {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-        // No packet is sent: the kernel only chooses the way, and with it our address.
+        // No packet is sent: the kernel only chooses the route, and with it our address.
         socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
         Some(socket.local_addr().ok()?.ip())
     };
     options.node_ip.or_else(of_default_route).unwrap_or(Ipv4Addr::LOCALHOST.into())
 }
 
-/// Log shippers look below /var/log; a landfall beside the usual one keeps its logs to itself.
+/// Log shippers read /var/log. A landfall with another data directory keeps its logs there.
 fn log_dir(data_dir: &Path) -> PathBuf {
     if data_dir == Path::new(crate::command::DATA_DIR) {
         "/var/log".into()
@@ -100,12 +153,13 @@ fn log_dir(data_dir: &Path) -> PathBuf {
     }
 }
 
-/// Before anything of the node runs, so that all of it has it. Held until nothing does.
-pub(crate) fn precedence(options: &NodeOptions) -> Precedence {
-    Precedence::take(&cgroup(&options.pod_link))
+/// Gives this process more CPU weight than pods have. Call it before the node starts, and keep the
+/// result until the node has stopped.
+pub(crate) fn cpu_priority(options: &NodeOptions) -> CpuPriority {
+    CpuPriority::acquire(&cgroup(&options.pod_link))
 }
 
-/// Nodes on one machine have different ones, as they have different links.
+/// Several nodes on one machine have different cgroups, as they have different links.
 fn cgroup(link: &str) -> String {
     if link == crate::command::POD_LINK { "/kubepods".into() } else { format!("/kubepods-{link}") }
 }

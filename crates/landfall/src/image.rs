@@ -1,4 +1,4 @@
-//! `landfall image`: import, pull, list and remove images, beside a running landfall or without one.
+//! `landfall image`: import, pull, list and remove images, with or without a running landfall.
 
 use crate::command::ImageCommand;
 use anyhow::Context;
@@ -6,7 +6,7 @@ use runtime::{Image, ImageReference, ImageStore, Images as _, PullProgress};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-/// Where a data directory keeps its images.
+/// Images in a data directory.
 pub(crate) fn directory(data_dir: &Path) -> PathBuf {
     data_dir.join("images")
 }
@@ -20,16 +20,33 @@ pub(crate) fn run(command: &ImageCommand) -> anyhow::Result<()> {
     }
 }
 
-fn open(data_dir: &Path) -> anyhow::Result<ImageStore> {
+/// For commands that add images, which may come before the first `landfall up`.
+fn open_or_create(data_dir: &Path) -> anyhow::Result<ImageStore> {
     let directory = directory(data_dir);
-    server::pki::make_private_dir(data_dir)
-        .and_then(|()| std::fs::create_dir_all(&directory))
+    if !data_dir.exists() {
+        eprintln!("landfall: creating the data directory {}", data_dir.display());
+    }
+    crate::data_dir::prepare(data_dir)?;
+    std::fs::create_dir_all(&directory)
         .with_context(|| format!("cannot create {}", directory.display()))?;
     Ok(ImageStore::open(&directory)?)
 }
 
+/// For other commands, which must not create anything. None: there are no images yet.
+fn open_existing(data_dir: &Path) -> anyhow::Result<Option<ImageStore>> {
+    crate::data_dir::must_exist(data_dir)?;
+    let directory = directory(data_dir);
+    let exists =
+        directory.try_exists().with_context(|| format!("cannot read {}", directory.display()))?;
+    if !exists {
+        return Ok(None);
+    }
+    Ok(Some(ImageStore::open(&directory)?))
+}
+
 fn import(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
-    let store = open(data_dir)?;
+    std::fs::metadata(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let store = open_or_create(data_dir)?;
     let progress = Progress::new(file.display().to_string());
     let images = store
         .import(file, &|done| progress.show(done))
@@ -44,22 +61,25 @@ fn import(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As nobody: what needs a password is pulled by pods, whose secrets have it.
+/// Without credentials: images that need a password are pulled by pods, whose secrets have it.
 fn pull(image: &str, data_dir: &Path) -> anyhow::Result<()> {
-    let store = open(data_dir)?;
+    let store = open_or_create(data_dir)?;
     let progress = Progress::new(image.to_owned());
     let reference = ImageReference(image.to_owned());
-    let told = |how_far| progress.show(how_far);
-    let pulled = wait(store.pull(&reference, &[], &told));
+    let show = |done| progress.show(done);
+    let pulled = wait(store.pull(&reference, &[], &show));
     progress.clear();
     let pulled = pulled?.with_context(|| format!("{image} was not pulled"))?;
-    let name = pulled.tags.first().unwrap_or(&pulled.id);
-    println!("pulled {name} ({}), {}", short(&pulled.id), size(pulled.size));
+    // The name that was asked for: the same image may be stored under other names too.
+    println!("pulled {image} ({}), {}", short(&pulled.id), size(pulled.size));
     Ok(())
 }
 
 fn list(data_dir: &Path) -> anyhow::Result<()> {
-    let images = wait(open(data_dir)?.list())??;
+    let images = match open_existing(data_dir)? {
+        Some(store) => wait(store.list())??,
+        None => Vec::new(),
+    };
     let mut rows = vec![["IMAGE".to_owned(), "ID".to_owned(), "SIZE".to_owned()]];
     for image in &images {
         for name in names(image) {
@@ -75,21 +95,21 @@ fn list(data_dir: &Path) -> anyhow::Result<()> {
 }
 
 fn remove(image: &str, data_dir: &Path) -> anyhow::Result<()> {
-    let store = open(data_dir)?;
-    let found = wait(store.find(&ImageReference(image.to_owned())))??;
-    let found = found.with_context(|| {
-        format!("there is no image {image:?} here; `landfall image list` shows those that are")
-    })?;
+    let missing = || format!("there is no image {image:?}; `landfall image list` shows all images");
+    let store = open_existing(data_dir)?.with_context(missing)?;
+    let found = wait(store.find(&ImageReference(image.to_owned())))??.with_context(missing)?;
     let id = short(&found.id);
     if let Some(others) = store.untag(image)? {
-        println!("removed the name {image}; the image ({id}) is still here: {}", others.join(", "));
+        println!(
+            "removed the name {image}; the image ({id}) is still there as {}",
+            others.join(", ")
+        );
         return Ok(());
     }
     wait(store.remove(&found.id))??;
-    let more = found.tags.get(1..).is_some_and(|more| !more.is_empty());
-    match more {
-        true => println!("removed {image} ({id}), all its names: {}", found.tags.join(", ")),
-        false => println!("removed {image} ({id})"),
+    match found.tags.len() {
+        0 | 1 => println!("removed {image} ({id})"),
+        _ => println!("removed {image} ({id}) with all its names: {}", found.tags.join(", ")),
     }
     Ok(())
 }
@@ -98,7 +118,7 @@ fn wait<T>(work: impl Future<Output = T>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("the runtime could not be started")?;
+        .context("cannot start the threads")?;
     Ok(runtime.block_on(work))
 }
 
@@ -110,7 +130,7 @@ fn names(image: &Image) -> Vec<String> {
     }
 }
 
-/// Enough of a digest to tell images apart.
+/// The first digits of a digest: enough to tell images apart.
 fn short(id: &str) -> String {
     id.strip_prefix("sha256:").unwrap_or(id).chars().take(12).collect()
 }
@@ -122,7 +142,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// One line that is written over, on a terminal only.
+/// One line that is overwritten. It is shown on a terminal only.
 struct Progress {
     what: String,
     terminal: bool,

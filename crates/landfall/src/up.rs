@@ -1,13 +1,15 @@
-//! `landfall up`, `server` and `node`: start, say so, run until told to stop.
+//! `landfall up`, `server` and `node`: start, print that it is ready, run until asked to stop.
 
-use crate::agent::{self, Serving};
+use crate::agent::{self, ServingIdentity};
 use crate::block_on;
 use crate::command::{Common, NodeCommand, ServerOptions, UpOptions};
-use crate::control::Control;
-use crate::end::{End, Signals, leave};
+use crate::control::ControlSocket;
+use crate::kubeconfig::{self, Published};
+use crate::shutdown::{Signals, StopCause, stop_node};
+use crate::{data_dir, hints};
 use anyhow::Context;
 use client::Client;
-use runtime::Precedence;
+use runtime::CpuPriority;
 use server::authn::User;
 use server::{Config, Running};
 use std::io::IsTerminal;
@@ -15,108 +17,127 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) fn run(options: &UpOptions) -> anyhow::Result<()> {
+    if !options.no_node {
+        hints::require_root("landfall up")?;
+    }
     prepare()?;
     block_on(async {
         let mut signals = Signals::listen()?;
-        let control = server_control(&options.common)?;
-        let precedence = match options.no_node {
-            true => Precedence::default(),
-            false => agent::precedence(&options.node),
+        let control = open_server_control(&options.common)?;
+        let cpu_priority = match options.no_node {
+            true => CpuPriority::default(),
+            false => {
+                agent::check_link(&options.common.data_dir, &options.node)?;
+                agent::cpu_priority(&options.node)
+            }
         };
-        let started = signals.during(start(options, &precedence)).await?;
-        let Some((server, plane, node)) = started else {
+        let started = signals.during(start(options, &cpu_priority)).await?;
+        let Some((server, control_plane, node)) = started else {
             return Ok(());
         };
-        say_ready(&server);
-        let mut asked = End::awaited(&mut signals, &control).await;
-        // First the pods, whose last statuses the API has to take; the API comes last.
-        if let Some(node) = node {
-            leave(node, &mut asked, &mut signals).await;
+        let published = kubeconfig::publish(options);
+        print_ready(&server, &published);
+        if published.copy.is_some() && !published.merged {
+            hints::merge_kubeconfig(&options.common.data_dir);
         }
-        plane.stop().await;
+        let data_dir = options.common.data_dir.clone();
+        tokio::spawn(async move { kubeconfig::keep_published(&data_dir, &published).await });
+
+        let mut cause = StopCause::wait(&mut signals, &control, Some(&server)).await;
+        // Pods come first: the API server must still accept their last statuses.
+        let running_pods = match node {
+            Some(node) => stop_node(node, &mut cause, &mut signals).await,
+            None => 0,
+        };
+        control_plane.stop().await;
         server.stop().await;
-        asked.done().await;
+        hints::pods_keep_running(&cause, running_pods, &options.common.data_dir);
+        cause.done().await;
         Ok(())
     })
 }
 
 async fn start(
     options: &UpOptions,
-    precedence: &Precedence,
+    cpu_priority: &CpuPriority,
 ) -> anyhow::Result<(Running, ControlPlane, Option<node::Running>)> {
     let server = start_server(&options.common, true).await?;
-    let mut chosen = options.common.controllers()?;
+    let mut controllers = options.common.controllers()?;
     if !options.no_node {
-        chosen.local_volumes = Some(controllers::LocalVolumes {
-            node: agent::name(&options.node)?,
-            directory: options.common.data_dir.join("volumes"),
-        });
+        let directory = options.common.data_dir.join("volumes");
+        data_dir::make_private(&directory)?;
+        let node = agent::name(&options.node)?;
+        controllers.local_volumes = Some(controllers::LocalVolumes { node, directory });
     }
-    let plane = ControlPlane::start(&server, &options.common, chosen);
+    let control_plane = ControlPlane::start(&server, &options.common, controllers);
     let node = match options.no_node {
         true => None,
-        false => Some(start_node(&server, options, precedence).await?),
+        false => Some(start_node(&server, options, cpu_priority).await?),
     };
     if let Some(node) = &node {
         node.ready().await;
     }
-    Ok((server, plane, node))
+    Ok((server, control_plane, node))
 }
 
 pub(crate) fn run_server(options: &ServerOptions) -> anyhow::Result<()> {
     prepare()?;
     block_on(async {
         let mut signals = Signals::listen()?;
-        let control = server_control(&options.common)?;
+        let control = open_server_control(&options.common)?;
         let server = start_server(&options.common, !options.no_controllers).await?;
-        let chosen = options.common.controllers()?;
-        let plane = (!options.no_controllers)
-            .then(|| ControlPlane::start(&server, &options.common, chosen));
-        say_ready(&server);
-        let asked = End::awaited(&mut signals, &control).await;
-        if let Some(plane) = plane {
-            plane.stop().await;
+        let controllers = options.common.controllers()?;
+        let control_plane = (!options.no_controllers)
+            .then(|| ControlPlane::start(&server, &options.common, controllers));
+        print_ready(&server, &Published::default());
+        let cause = StopCause::wait(&mut signals, &control, Some(&server)).await;
+        if let Some(control_plane) = control_plane {
+            control_plane.stop().await;
         }
         server.stop().await;
-        asked.done().await;
+        cause.done().await;
         Ok(())
     })
 }
 
-/// An agent alone, for a server elsewhere.
+/// An agent alone, for an API server elsewhere.
 pub(crate) fn run_node(options: &NodeCommand) -> anyhow::Result<()> {
+    hints::require_root("landfall node")?;
     prepare()?;
     block_on(async {
         let mut signals = Signals::listen()?;
-        let control = control(&options.data_dir)?;
-        let precedence = agent::precedence(&options.node);
-        let started = signals.during(start_alone(options, &precedence)).await?;
+        let control = open_control(&options.data_dir)?;
+        agent::check_link(&options.data_dir, &options.node)?;
+        let cpu_priority = agent::cpu_priority(&options.node);
+        let started = signals.during(start_node_alone(options, &cpu_priority)).await?;
         let Some(node) = started else { return Ok(()) };
         let answers = node.address.map(|address| format!(" answers on {address}"));
         println!("ready: node {}{}", agent::name(&options.node)?, answers.unwrap_or_default());
-        let mut asked = End::awaited(&mut signals, &control).await;
-        leave(node, &mut asked, &mut signals).await;
-        asked.done().await;
+        let mut cause = StopCause::wait(&mut signals, &control, None).await;
+        let running_pods = stop_node(node, &mut cause, &mut signals).await;
+        hints::pods_keep_running(&cause, running_pods, &options.data_dir);
+        cause.done().await;
         Ok(())
     })
 }
 
-async fn start_alone(
+async fn start_node_alone(
     options: &NodeCommand,
-    precedence: &Precedence,
+    cpu_priority: &CpuPriority,
 ) -> anyhow::Result<node::Running> {
     let credentials = join(options).await?;
-    let serving = Serving { shown: credentials.serving.clone(), ca: credentials.ca.clone() };
+    let serving =
+        ServingIdentity { certificate: credentials.serving.clone(), ca: credentials.ca.clone() };
     let client = credentials.client.clone();
     let (dir, options) = (&options.data_dir, &options.node);
-    // What is still missing comes while the agent works.
+    // A serving certificate that is not approved yet arrives while the agent works.
     tokio::spawn(credentials.renewing());
-    let node = agent::start(client, dir, options, &serving, precedence).await?;
+    let node = agent::start(client, dir, options, &serving, cpu_priority).await?;
     node.ready().await;
     Ok(node)
 }
 
-/// Credentials of this node: from a token at first, from then on its own.
+/// Credentials of this node: from a join token the first time, later from its data directory.
 async fn join(options: &NodeCommand) -> anyhow::Result<node::Credentials> {
     let dir = options.data_dir.join("node");
     let (name, address) = (agent::name(&options.node)?, agent::address(&options.node));
@@ -138,7 +159,7 @@ async fn start_server(common: &Common, controllers: bool) -> anyhow::Result<Runn
         data_dir: common.data_dir.clone(),
         listen: common.listen,
         store: common.store_choice()?,
-        audit_log: common.audit_log.clone(),
+        audit_log: common.audit.config(),
         controllers,
     };
     let server = server::start(config).await?;
@@ -146,61 +167,81 @@ async fn start_server(common: &Common, controllers: bool) -> anyhow::Result<Runn
     Ok(server)
 }
 
-fn say_ready(server: &Running) {
+/// The first line starts with `ready`: scripts wait for it.
+fn print_ready(server: &Running, published: &Published) {
+    let kubeconfig = published.copy.as_ref().unwrap_or(&server.kubeconfig);
     println!(
         "ready: https://{} is answering; export KUBECONFIG={}",
         server.address,
-        server.kubeconfig.display()
+        kubeconfig.display()
     );
+    if published.merged {
+        println!(
+            "or use the context in your kubeconfig: kubectl --context {}",
+            kubeconfig::CONTEXT
+        );
+    }
+    hints::missing_kubectl();
 }
 
 async fn start_node(
     server: &Running,
     options: &UpOptions,
-    precedence: &Precedence,
+    cpu_priority: &CpuPriority,
 ) -> anyhow::Result<node::Running> {
     let (name, address) = (agent::name(&options.node)?, agent::address(&options.node));
     let user = User::authenticated(format!("system:node:{name}"), &["system:nodes"]);
-    let client = Client::in_process(server.server.door(user));
+    let client = Client::in_process(server.server.in_process(user));
     let addresses = [name.clone(), address.to_string()];
     let credentials = server.node_credentials(&name, &addresses)?;
-    let made = &credentials.serving;
-    let serving = Serving {
-        shown: tls::Shown::new(&made.certificate, &made.key)?,
+    let signed = &credentials.serving;
+    let serving = ServingIdentity {
+        certificate: tls::RenewableCertificate::new(&signed.certificate, &signed.key)?,
         ca: credentials.ca_certificate.clone(),
     };
-    tokio::spawn(renew(serving.shown.clone(), server.node_signer(&name, &addresses)));
+    tokio::spawn(renew(serving.certificate.clone(), server.node_signer(&name, &addresses)));
     let (dir, options) = (&options.common.data_dir, &options.node);
-    agent::start(client, dir, options, &serving, precedence).await
+    agent::start(client, dir, options, &serving, cpu_priority).await
 }
 
-/// The node in this process asks nobody for its next certificate: the authority is here.
+/// Renews the serving certificate of the node in this process. It needs no request: the certificate
+/// authority is in this process too.
 async fn renew<E: std::error::Error>(
-    shown: Arc<tls::Shown>,
+    certificate: Arc<tls::RenewableCertificate>,
     sign: impl Fn() -> Result<server::pki::Identity, E>,
 ) {
     let next = || -> Result<tls::Validity, String> {
-        let made = sign().map_err(|error| error.to_string())?;
-        shown.replace(&made.certificate, &made.key).map_err(|error| error.to_string())
+        let signed = sign().map_err(|error| error.to_string())?;
+        certificate.replace(&signed.certificate, &signed.key).map_err(|error| error.to_string())
     };
-    tls::keep("node's serving", shown.life(), || std::future::ready(next())).await;
+    tls::keep("node's serving", certificate.validity(), || std::future::ready(next())).await;
 }
 
-/// Controllers and scheduler: ordinary clients that happen to live in this process.
+/// Controllers and scheduler: ordinary clients of the API that run in this process.
 struct ControlPlane {
     controllers: controllers::Handle,
     scheduler: Option<scheduler::Handle>,
 }
 
 impl ControlPlane {
-    fn start(server: &Running, options: &Common, chosen: controllers::Options) -> ControlPlane {
+    fn start(
+        server: &Running,
+        options: &Common,
+        controllers: controllers::Options,
+    ) -> ControlPlane {
         let as_user = |name: &str, groups: &[&str]| {
-            Client::in_process(server.server.door(User::authenticated(name, groups)))
+            Client::in_process(server.server.in_process(User::authenticated(name, groups)))
         };
-        let identity = chosen.identity.clone();
-        let manager = as_user("system:kube-controller-manager", &["system:masters"]);
-        let controllers = controllers::start(&manager, chosen);
+        let identity = controllers.identity.clone();
+        let manager = as_user("system:kube-controller-manager", &[]);
+        let door = server.server.clone();
+        let accounts = controllers::Accounts::new(move |account| {
+            Client::in_process(door.in_process(User::of_controller(account)))
+        });
+        let controllers = controllers::Options { accounts: Some(accounts), ..controllers };
+        let controllers = controllers::start(&manager, controllers);
         server.server.also_show(controllers.metrics());
+        server.server.also_show(client::metrics());
         ControlPlane {
             controllers,
             scheduler: (!options.no_scheduler).then(|| {
@@ -219,35 +260,35 @@ impl ControlPlane {
     }
 }
 
-fn prepare() -> anyhow::Result<()> {
+pub(crate) fn prepare() -> anyhow::Result<()> {
     log_to_stderr();
-    rustls::crypto::ring::default_provider()
-        .install_default()
-        .map_err(|_| anyhow::anyhow!("the TLS library was set up twice"))
+    if let Err(error) = runtime::raise_descriptor_limit() {
+        eprintln!("landfall: cannot raise the limit of open files: {error}");
+    }
+    crate::install_tls()
 }
 
-fn server_control(common: &Common) -> anyhow::Result<Control> {
-    // Nothing is made for a command line that makes no sense.
+fn open_server_control(common: &Common) -> anyhow::Result<ControlSocket> {
+    // Invalid options are reported before anything is created.
     common.store_choice()?;
     common.controllers()?;
-    control(&common.data_dir)
+    open_control(&common.data_dir)
 }
 
-fn control(data_dir: &Path) -> anyhow::Result<Control> {
-    server::pki::make_private_dir(data_dir)
-        .with_context(|| format!("cannot create {}", data_dir.display()))?;
-    Control::listen(data_dir)
+fn open_control(data_dir: &Path) -> anyhow::Result<ControlSocket> {
+    data_dir::prepare(data_dir)?;
+    ControlSocket::listen(data_dir)
 }
 
-/// What goes wrong, and how far long pulls have come.
-const LOGGED: &str = "warn,node::images::progress=info";
+/// Warnings and errors, and the progress of long image pulls.
+const DEFAULT_LOG_FILTER: &str = "warn,node::images::progress=info";
 
-/// Quiet unless something is wrong; `LANDFALL_LOG=debug` shows more.
+/// `LANDFALL_LOG` sets another filter, such as `debug`.
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("LANDFALL_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(LOGGED));
-    let plain = std::env::var_os("NO_COLOR").is_some_and(|said| !said.is_empty());
-    let colours = std::io::stderr().is_terminal() && !plain;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours);
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(DEFAULT_LOG_FILTER));
+    let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let colors = std::io::stderr().is_terminal() && !no_color;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colors);
     log.with_writer(std::io::stderr).init();
 }

@@ -1,25 +1,25 @@
-//! How long to wait before trying again what failed: crashed containers and image pulls.
+//! Delays after failures: crashed containers and image pulls.
 //!
-//! Each pod has its own; keys are what is tried. The first failure costs the first delay, each
-//! further one twice that up to the longest; a long quiet time forgets it all (T-NODE-65, N-68).
+//! Each pod has its own, with a key per container or image. The first failure causes the first delay; each further
+//! one doubles it up to the longest. After a long time without failures it starts again (T-NODE-65, N-68).
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1 as core;
 use std::collections::BTreeMap;
 
-/// Entries of one pod; a pod has fewer containers and images than this. The stalest goes first. Whoever has
-/// more to remember says so ([`Backoffs::remember`]).
+/// Entries of one pod, which has fewer containers and images. The oldest entry is dropped first. Callers with more
+/// keys use [`Backoffs::remember`].
 const ENTRIES_MAX: usize = 1000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
     pub first: SignedDuration,
     pub longest: SignedDuration,
-    /// After so much quiet the next failure is a first one again.
+    /// After this time without failures, the next failure counts as the first.
     pub forgotten_after: SignedDuration,
 }
 
-/// Crash back-off and image pull back-off alike: 10 s to 300 s, forgotten after 600 s.
+/// Crash back-off and image pull back-off: 10 s to 300 s, reset after 600 s.
 pub const PACE: Pace = Pace {
     first: SignedDuration::from_secs(10),
     longest: SignedDuration::from_secs(300),
@@ -39,11 +39,11 @@ struct Entry {
     updated: Timestamp,
 }
 
-/// How long is still to wait.
+/// A delay that is not over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Remaining {
     pub until: Timestamp,
-    /// The whole delay of this step, for messages.
+    /// The whole delay, for messages.
     pub delay: SignedDuration,
 }
 
@@ -58,30 +58,30 @@ impl Backoffs {
         Backoffs { pace, entries: BTreeMap::new(), most: ENTRIES_MAX }
     }
 
-    /// There may be at least so many keys from now on.
+    /// Keeps at least this many keys from now on.
     pub fn remember(&mut self, at_least: usize) {
         self.most = self.most.max(at_least);
     }
 
-    /// Whether `key`, which failed at `failed`, still has to wait at `now`. The delay counts from the
-    /// failure: for a container from its finish time.
+    /// Whether `key`, which failed at `failed`, still waits at `now`. The delay counts from the failure: for a
+    /// container from its finish time.
     pub fn waiting(&self, key: &str, failed: Timestamp, now: Timestamp) -> Option<Remaining> {
         let entry = self.entries.get(key).filter(|entry| !self.forgotten(entry, failed))?;
         let until = later(failed, entry.delay);
         (now < until).then_some(Remaining { until, delay: entry.delay })
     }
 
-    /// Whether `key` still has to wait, counted from when [`Backoffs::failed`] was last told: for image pulls.
+    /// Whether `key` still waits, counted from the last call of [`Backoffs::failed`]: for image pulls.
     pub fn waiting_since_told(&self, key: &str, now: Timestamp) -> Option<Remaining> {
         let entry = self.entries.get(key).filter(|entry| !self.forgotten(entry, now))?;
         let until = later(entry.updated, entry.delay);
         (now < until).then_some(Remaining { until, delay: entry.delay })
     }
 
-    /// `key` failed at `failed`, and that is told at `now`: the next delay is the first or twice the last.
+    /// Records at `now` that `key` failed at `failed`: the next delay is the first one or twice the last one.
     ///
-    /// For containers this is told when the next attempt *starts*, with the finish time of the
-    /// previous one, so the first restart is immediate.
+    /// For containers this is called when the next attempt *starts*, with the finish time of the previous one, so the
+    /// first restart is immediate.
     pub fn failed(&mut self, key: &str, failed: Timestamp, now: Timestamp) {
         let last = self.entries.get(key).filter(|entry| !self.forgotten(entry, failed));
         let delay = match last {
@@ -96,7 +96,7 @@ impl Backoffs {
         }
     }
 
-    /// It worked: the next failure is a first one.
+    /// After a success the next failure counts as the first.
     pub fn forget(&mut self, key: &str) {
         self.entries.remove(key);
     }
@@ -106,7 +106,7 @@ impl Backoffs {
     }
 }
 
-/// A changed image or changed resources are something new to try (T-NODE-65).
+/// A changed image or changed resources start a new back-off (T-NODE-65).
 pub fn container_key(container: &core::Container) -> String {
     let resources = format!("{:?}", container.resources);
     let image = container.image.as_deref().unwrap_or_default();

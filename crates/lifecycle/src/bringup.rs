@@ -1,10 +1,9 @@
-//! What to do next so that a pod's containers run: which sandbox, which to end, which to start.
+//! Decides what to do next so that a pod's containers run: sandbox, containers to kill, containers to start.
 //!
 //!     observed ──▶ plan ──▶ the node kills, makes a sandbox, starts ──▶ observed
 //!
-//! Stateless (N-35): it looks only at the spec and at what is so, and says the same again until
-//! the world has moved. Safe to ask at any time. Not here: how a container ends (`termination`), what is
-//! told about it (`status`).
+//! Stateless (N-35): it depends only on the spec and on what was observed, and returns the same plan until that
+//! changes. Not here: how a container terminates (`termination`), its status (`status`).
 
 mod init;
 mod regular;
@@ -23,41 +22,41 @@ use sandbox::Sandbox;
 use std::time::Duration;
 use view::View;
 
-/// One pass, to be performed from top to bottom. A default plan changes nothing.
+/// The work of one pass, performed from top to bottom. A default plan changes nothing.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Plan {
-    /// First of all end every running container and stop every sandbox, with the pod's own grace.
+    /// First terminate every running container with the pod's own grace period, and stop every sandbox.
     pub end_all: Option<EndAll>,
-    /// T-NODE-68: kill these without hook (grace 0) and remove them, in this order, then plan again.
-    /// Nothing else is in such a plan.
+    /// RestartAllContainers: terminate these without hook (grace period 0) and remove them, in this order, then plan
+    /// again. Such a plan contains nothing else (T-NODE-68).
     pub reset: Vec<Reset>,
-    /// End these, each by a termination of its own.
-    pub kill: Vec<Kill>,
-    /// Make a sandbox before anything is started.
+    /// Terminate these, one after another.
+    pub kill: Vec<ContainerKill>,
+    /// Create a sandbox before anything is started.
     pub sandbox: Option<NewSandbox>,
     /// Start these one after another, in this order. See [`Start::failure_ends_pass`].
     pub start: Vec<Start>,
-    /// These would be started, but have to wait.
+    /// These wait for their back-off.
     pub waiting: Vec<Waiting>,
 }
 
-/// Why everything ends.
+/// Why all containers are terminated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndAll {
-    /// The sandbox is no good, or not there. If one existed, [`NewSandbox::changed`] says so.
+    /// The sandbox cannot be used, or does not exist. If one existed, [`NewSandbox::changed`] is set.
     Sandbox,
-    /// Nothing of this pod will ever be started again: its work is done, or has failed for good.
+    /// No container of this pod will be started again: it has succeeded or failed.
     Done,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewSandbox {
     pub attempt: u32,
-    /// There was one before: Normal `SandboxChanged` [`SANDBOX_CHANGED`] is to be told (N-36).
+    /// There was one before: the event `SandboxChanged` is recorded (N-36).
     pub changed: bool,
 }
 
-/// N-36
+/// Text of the event `SandboxChanged` (N-36).
 pub const SANDBOX_CHANGED: &str = "Pod sandbox changed, it will be killed and re-created.";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,25 +68,25 @@ pub struct Reset {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kill {
+pub struct ContainerKill {
     pub id: String,
     pub name: String,
     pub kind: Kind,
-    pub why: Why,
+    pub why: KillReason,
     /// Text of the event `Killing` (T-NODE-17).
     pub message: String,
-    /// T-NODE-18: a probe may bring its own.
+    /// A probe may have its own grace period (T-NODE-18).
     pub grace: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
+pub enum KillReason {
     Changed,
     Liveness,
     Startup,
-    /// It was granted other resources, and its policy wants them only from its start (N-120).
+    /// It was granted other resources, and its resize policy requires a restart (N-120).
     Resized,
-    /// Nobody knows whether it runs; it must not run twice.
+    /// It may still run; it must not run twice.
     Unknown,
 }
 
@@ -95,11 +94,11 @@ pub enum Why {
 pub struct Start {
     pub name: String,
     pub kind: Kind,
-    /// Its place in its list of the spec: `initContainers`, `containers` or `ephemeralContainers`.
+    /// Its position in its list of the spec: `initContainers`, `containers` or `ephemeralContainers`.
     pub index: usize,
     /// Its restart count (N-48).
     pub attempt: u32,
-    /// It ran before: tell the back-offs with [`Start::note`] when it is really started.
+    /// It ran before: [`Start::note`] counts the attempt for its back-off.
     pub again: Option<Again>,
 }
 
@@ -110,12 +109,12 @@ pub struct Again {
 }
 
 impl Start {
-    /// An ordinary init container that fails to start ends the pass; others do not stop each other (N-40, N-41).
+    /// An init container that fails to start ends the pass; other failures do not (N-40, N-41).
     pub fn failure_ends_pass(&self) -> bool {
         self.kind == Kind::Init
     }
 
-    /// The attempt begins: one step on in its back-off (T-NODE-65).
+    /// Counts the attempt for the back-off (T-NODE-65).
     pub fn note(&self, backoffs: &mut Backoffs, now: Timestamp) {
         if let Some(again) = &self.again {
             backoffs.failed(&again.key, again.finished_at, now);
@@ -123,7 +122,7 @@ impl Start {
     }
 }
 
-/// Crash back-off (T-NODE-66).
+/// A container in crash back-off (T-NODE-66).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
     pub name: String,
@@ -137,44 +136,44 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// What belongs into `Observed::failures` while it waits.
+    /// The entry of `Observed::failures` while it waits.
     pub fn failure(&self) -> StartFailure {
         StartFailure { reason: "CrashLoopBackOff".into(), message: self.message.clone() }
     }
 }
 
 impl Plan {
-    /// When to plan again although nothing happened: the first back-off is over (N-33).
+    /// When the first back-off is over, and the next plan is due (N-33).
     pub fn next_due(&self) -> Option<Timestamp> {
         self.waiting.iter().map(|waiting| waiting.until).min()
     }
 
-    /// The pod's work is over for good.
+    /// The pod has succeeded or failed.
     pub fn is_done(&self) -> bool {
         self.end_all == Some(EndAll::Done)
     }
 }
 
-/// What to do now. `pod.status` is what the node last computed.
+/// Decides what to do now. `pod.status` is the status that the node computed last.
 pub fn plan(pod: &Pod, observed: &Observed, backoffs: &Backoffs, now: Timestamp) -> Plan {
     let done = Plan { end_all: Some(EndAll::Done), ..Plan::default() };
     let Some(spec) = &pod.spec else { return done };
-    // Whoever asks for a pod that is on its way out is told to end it: it never comes back (T-NODE-1).
+    // A terminating or terminated pod never starts containers again (T-NODE-1).
     if pod.metadata.deletion_timestamp.is_some() || is_finished(pod) {
         return done;
     }
     let view = View { pod, spec, observed, backoffs, now };
     match sandbox::wanted(&view) {
-        Sandbox::Good(id) => go_on(&view, id),
+        Sandbox::Good(id) => continue_in(&view, id),
         Sandbox::New(new) => start_over(&view, new),
         Sandbox::NotWorthIt => done,
     }
 }
 
-/// In a new sandbox everything begins again, except containers that are done for good (N-36).
+/// In a new sandbox all containers start again, except those that have finished for good (N-36).
 fn start_over(view: &View, new: NewSandbox) -> Plan {
     let mut plan = Plan::default();
-    // Containers may be left over from a sandbox of which nothing else is known.
+    // Containers may remain of a sandbox that is otherwise unknown.
     if new.changed || view.observed.any_running() {
         plan.end_all = Some(EndAll::Sandbox);
     }
@@ -192,14 +191,14 @@ fn start_over(view: &View, new: NewSandbox) -> Plan {
     plan
 }
 
-/// The sandbox is good: look after what is in it.
-fn go_on(view: &View, sandbox: &str) -> Plan {
+/// The sandbox can be used: decide about its containers.
+fn continue_in(view: &View, sandbox: &str) -> Plan {
     let mut plan = Plan { reset: restart_all::resets(view, sandbox), ..Plan::default() };
     if !plan.reset.is_empty() {
         return plan;
     }
     for (index, container) in ephemeral_containers(view.spec).iter().enumerate() {
-        // Never restarted, whatever became of it (N-42).
+        // Never restarted (N-42).
         if view.observed.latest(&container.name).is_none() {
             view.start_ephemeral(&mut plan, index, container);
         }

@@ -1,13 +1,13 @@
-//! Which containers a pod's spec has, of which sort, and what restarts them.
+//! The containers of a pod's spec, their kinds, and when they are restarted.
 
 use crate::observed::Exit;
 use k8s_openapi::api::core::v1 as core;
 
-/// The sorts of containers: they start in this order and end in different ways.
+/// Kinds of containers. They start in this order and terminate in different ways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     Ephemeral,
-    /// Runs to its end before the next one.
+    /// Has to succeed before the next one starts.
     Init,
     /// An init container with restartPolicy Always.
     Sidecar,
@@ -35,7 +35,7 @@ impl Kind {
     }
 }
 
-/// When a container that ended is started again.
+/// Whether an exited container is started again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestartPolicy {
     Always,
@@ -57,7 +57,8 @@ impl RestartPolicy {
         RestartPolicy::parse(spec.restart_policy.as_deref())
     }
 
-    /// Its own, else the pod's. What its rules say is not in it: probes do not ask the rules (N-43).
+    /// The container's own policy, else the pod's. Without its restart rules, which do not apply to failed probes
+    /// (N-43).
     pub fn of_container(spec: &core::PodSpec, container: &core::Container) -> RestartPolicy {
         match container.restart_policy.as_deref() {
             Some(own) => RestartPolicy::parse(Some(own)),
@@ -74,27 +75,39 @@ impl RestartPolicy {
     }
 }
 
-/// What follows from an exit.
+/// The action of a restart rule that restarts the whole pod in place.
+const RESTART_ALL: &str = "RestartAllContainers";
+
+/// What happens after an exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterExit {
     Stay,
     Restart,
-    /// T-NODE-68
+    /// All containers of the pod are restarted (T-NODE-68).
     RestartAll,
 }
 
-/// Rules of the container first, then its policy, then the pod's (N-43, T-NODE-64).
+/// The container's rules decide first, then its policy, then the pod's (N-43, T-NODE-64).
 pub fn after_exit(spec: &core::PodSpec, container: &core::Container, exit: &Exit) -> AfterExit {
     let rules = container.restart_policy_rules.as_deref().unwrap_or_default();
     let matching = rules.iter().find(|rule| matches(rule, exit.code));
     match matching.map(|rule| rule.action.as_str()) {
         Some("Restart") => AfterExit::Restart,
-        Some("RestartAllContainers") => AfterExit::RestartAll,
+        Some(RESTART_ALL) => AfterExit::RestartAll,
         Some(_) | None if RestartPolicy::of_container(spec, container).after(exit) => {
             AfterExit::Restart
         }
         Some(_) | None => AfterExit::Stay,
     }
+}
+
+/// A container of the pod has a rule that restarts all of them (T-NODE-68).
+pub fn can_restart_all(spec: &core::PodSpec) -> bool {
+    let mut all = spec.init_containers.iter().flatten().chain(&spec.containers);
+    all.any(|container| {
+        let mut rules = container.restart_policy_rules.iter().flatten();
+        rules.any(|rule| rule.action == RESTART_ALL)
+    })
 }
 
 fn matches(rule: &core::ContainerRestartRule, code: i32) -> bool {
@@ -112,13 +125,13 @@ pub fn is_sidecar(container: &core::Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
 
-/// Ordinary init containers and sidecars in spec order, each with its sort.
+/// Init containers and sidecars in spec order, each with its kind.
 pub fn init_containers(spec: &core::PodSpec) -> impl Iterator<Item = (Kind, &core::Container)> {
     let kind = |c: &core::Container| if is_sidecar(c) { Kind::Sidecar } else { Kind::Init };
     spec.init_containers.iter().flatten().map(move |container| (kind(container), container))
 }
 
-/// Sidecars, then regular containers: those that run for the pod's whole life.
+/// Sidecars, then regular containers: those that run as long as the pod.
 pub fn lasting_containers(spec: &core::PodSpec) -> impl Iterator<Item = (Kind, &core::Container)> {
     let regular = spec.containers.iter().map(|container| (Kind::Regular, container));
     init_containers(spec).filter(|(kind, _)| *kind == Kind::Sidecar).chain(regular)
@@ -128,7 +141,7 @@ pub fn ephemeral_containers(spec: &core::PodSpec) -> &[core::EphemeralContainer]
     spec.ephemeral_containers.as_deref().unwrap_or_default()
 }
 
-/// The sort of the container of that name.
+/// The kind of the container of that name.
 pub fn kind_of(spec: &core::PodSpec, name: &str) -> Option<Kind> {
     let init = init_containers(spec).find(|(_, container)| container.name == name);
     if let Some((kind, _)) = init {

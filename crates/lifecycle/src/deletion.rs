@@ -1,27 +1,26 @@
-//! What a DELETE means for an object: its grace, its mark, and when it may go.
+//! What a DELETE means for an object: its grace period, its deletion fields, and when it may be removed.
 //!
-//! The server reads the object, asks here, and writes what it is told. Nothing here knows about
-//! finalizers' owners or about the node; only about the few fields that decide.
+//! The server reads the object, calls this, and writes the result. It depends only on the few fields that matter.
 
 use jiff::{SignedDuration, Timestamp};
 
-/// A pod's grace when its specification does not say, which stored pods always do (T-API-1).
+/// Grace period of a pod whose spec has none; stored pods always have one (T-API-1).
 pub const POD_GRACE_DEFAULT: i64 = 30;
 
-/// What decides how long a pod may take to end.
+/// What the grace period of a pod depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct Pod {
     /// `spec.terminationGracePeriodSeconds`
     pub grace: Option<i64>,
-    /// It has a node, so there may be processes to end.
+    /// It has a node, so there may be processes.
     pub scheduled: bool,
     /// Its phase is Succeeded or Failed.
     pub finished: bool,
 }
 
 impl Pod {
-    /// The grace a first delete resolves to (T-API-1 to T-API-6). The order of the steps is upstream's:
-    /// an unscheduled pod goes at once even if a negative grace, which means one second, was asked.
+    /// The grace period of the first delete (T-API-1 to T-API-6). The order of the checks is upstream's: an
+    /// unscheduled pod goes at once even if a negative grace period was requested, which means one second.
     pub fn grace(self, requested: Option<i64>) -> i64 {
         let asked = requested.or(self.grace).unwrap_or(POD_GRACE_DEFAULT);
         if !self.scheduled || self.finished {
@@ -31,25 +30,24 @@ impl Pod {
     }
 }
 
-/// The two fields that mark an object as being deleted.
+/// The two deletion fields of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
-    /// When the grace is over; in the future while it lasts (T-API-11).
+    /// When the grace period ends; in the future until then (T-API-11).
     pub deletion_timestamp: Timestamp,
     pub grace_seconds: i64,
 }
 
 impl Mark {
-    /// The mark of a first delete.
+    /// The fields after the first delete.
     pub fn first(now: Timestamp, grace_seconds: i64) -> Mark {
         Mark { deletion_timestamp: later(now, grace_seconds), grace_seconds }
     }
 
-    /// What a later delete changes; none if it changes nothing (T-API-16 to T-API-20).
+    /// The fields after a later delete; None if it changes nothing (T-API-16 to T-API-20).
     ///
-    /// A later delete can only shorten: the time counts from the first delete, and a time that has
-    /// already passed becomes now. Unless 0 was asked for, one second remains, so that the end
-    /// stays graceful.
+    /// A later delete can only shorten the grace period. It counts from the first delete, and a time in the past
+    /// becomes now. Unless 0 was requested, one second remains, so that the termination stays graceful.
     pub fn again(self, now: Timestamp, requested: Option<i64>) -> Option<Mark> {
         let asked = match requested? {
             negative if negative < 0 => 1,
@@ -67,8 +65,8 @@ impl Mark {
     }
 }
 
-/// Whether an object that is marked may be removed now (T-API-37, T-API-38): nobody holds it and no
-/// grace is left to wait for.
+/// Whether a deleted object may be removed now: it has no finalizer, and its grace period is zero (T-API-37,
+/// T-API-38).
 pub fn may_go(mark_grace: Option<i64>, finalizers: usize) -> bool {
     finalizers == 0 && mark_grace.unwrap_or(0) == 0
 }

@@ -1,7 +1,4 @@
-//! How pods live and die: decisions only, no I/O, no clock, no async. See README.md.
-//!
-//! Time is an argument, effects are return values. The server marks objects by what is decided
-//! here; the node performs by it.
+#![doc = include_str!("../README.md")]
 
 pub mod containers;
 pub mod observed;

@@ -1,7 +1,7 @@
-//! What is so on the node, as far as deciding needs it: a pod's sandboxes, containers and health.
+//! What was observed of a pod on its node: sandboxes, containers and probe results.
 //!
-//! The node fills this in from its runtime and its probes. Nothing is remembered between two
-//! decisions except what is written here, so the path after a crash is the path of every day.
+//! The node fills this in from its runtime and its probes. Decisions depend on nothing else that is remembered,
+//! so after a crash they are the same as always.
 
 use crate::probe::Outcome;
 use jiff::Timestamp;
@@ -9,19 +9,19 @@ use k8s_openapi::api::core::v1 as core;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Everything known about one pod.
+/// Everything that was observed of one pod.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Observed {
     /// Newest first.
     pub sandboxes: Vec<Sandbox>,
-    /// All that the runtime still has, of all sandboxes, newest first.
+    /// All containers that the runtime has, of all sandboxes, newest first.
     pub containers: Vec<Container>,
-    /// What probes found, by container name. It counts only while the container id is the one in it.
+    /// Probe results by container name. They are valid only for the container ID in them.
     pub health: BTreeMap<String, Health>,
-    /// Why the last attempt to start it failed, by container name. A success removes it.
+    /// Why the last attempt to start a container failed, by its name. A success removes the entry.
     pub failures: BTreeMap<String, StartFailure>,
-    /// The highest attempt that left a trace outside the runtime, such as a log file, by container
-    /// name: restart counts go on from there when the runtime's records are lost (N-48).
+    /// The highest attempt known from log files, by container name: restart counts continue from there when the
+    /// runtime's records are lost (N-48).
     pub past_attempts: BTreeMap<String, u32>,
 }
 
@@ -31,7 +31,7 @@ pub struct Sandbox {
     pub attempt: u32,
     pub ready: bool,
     pub host_network: bool,
-    /// Of the pod, whoever gave them: empty means that it cannot be reached (N-36).
+    /// Addresses of the pod; without any it cannot be reached (N-36).
     pub addresses: Vec<IpAddr>,
 }
 
@@ -41,16 +41,16 @@ pub struct Container {
     pub name: String,
     /// The id of its sandbox.
     pub sandbox: String,
-    /// Which instance of this container: its restart count.
+    /// Number of this instance: the restart count.
     pub attempt: u32,
     pub state: State,
-    /// The image's name as the runtime has it.
+    /// The image's name in the runtime.
     pub image: String,
-    /// `repo@sha256:…` if known, else the image's own id.
+    /// `repo@sha256:…` if known, else the image's ID.
     pub image_id: String,
-    /// What [`fingerprint`] said when it was created; empty if nobody noted it.
+    /// The [`fingerprint`] at its creation; empty if unknown.
     pub fingerprint: String,
-    /// As applied. None: as the spec says.
+    /// Applied resources. None: those of the spec.
     pub resources: Option<core::ResourceRequirements>,
     pub user: Option<User>,
     pub mounts: Vec<Mounted>,
@@ -63,18 +63,18 @@ pub enum State {
         started_at: Timestamp,
     },
     Exited(Exit),
-    /// It ran, and nobody can say how it ended, or whether it did.
+    /// It ran; whether and how it exited is unknown.
     Unknown,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Exit {
-    /// 128 + signal for a process that a signal ended.
+    /// 128 + signal if a signal ended the process.
     pub code: i32,
     pub signal: Option<i32>,
     /// `OOMKilled`, `StartError`, or empty.
     pub reason: String,
-    /// The termination message (T-NODE-59), or why it could not start.
+    /// The termination message (T-NODE-59), or why it did not start.
     pub message: String,
     /// None when it never started.
     pub started_at: Option<Timestamp>,
@@ -88,7 +88,7 @@ impl Exit {
     }
 }
 
-/// Of the first process.
+/// User of the first process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     pub uid: i64,
@@ -102,7 +102,7 @@ pub struct Mounted {
     pub recursive_read_only: bool,
 }
 
-/// What the probes of one container say; `Unknown` where there is no result yet.
+/// Probe results of one container; `Unknown` without a result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
     pub container_id: String,
@@ -139,7 +139,7 @@ impl Observed {
         self.containers.iter().any(Container::is_running)
     }
 
-    /// What probes say about this very instance.
+    /// Probe results of this instance.
     pub(crate) fn health_of(&self, container: &Container) -> Option<&Health> {
         self.health.get(&container.name).filter(|health| health.container_id == container.id)
     }
@@ -158,13 +158,13 @@ impl Container {
     }
 }
 
-/// What a container was made from, as far as a change means another container (N-21): its name and
-/// its image, nothing else. The node keeps it with the container and reports it back.
+/// Identifies what a container was created from: its name and image, nothing else. If it changes, the container is
+/// replaced (N-21). The node stores it with the container.
 pub fn fingerprint(name: &str, image: Option<&str>) -> String {
     hash(&[name, image.unwrap_or_default()])
 }
 
-/// A short hash that is the same in every build: FNV-1a. It tells versions apart, it protects nothing.
+/// A short hash that is the same in every build: FNV-1a. It detects changes; it is not secure.
 pub(crate) fn hash(parts: &[&str]) -> String {
     let mut sum: u64 = 0xcbf2_9ce4_8422_2325;
     for byte in parts.iter().flat_map(|part| part.bytes().chain([0])) {

@@ -1,8 +1,7 @@
-//! Where a pod may be: node selectors, taints, host ports. The scheduler chooses by it, the node
-//! checks again what it was given.
+//! Which nodes a pod may run on: node selectors, taints, host ports. The scheduler filters by it, and the node checks
+//! again.
 //!
-//! Not here: how much a pod needs (`resources`), which of several nodes is best, and what is said to
-//! people when none will do.
+//! Not here: how much a pod needs (`resources`), which node is best, and messages (`scheduler`).
 
 mod ports;
 
@@ -25,7 +24,7 @@ pub fn wants_node(pod: &Pod, node: &Node) -> bool {
     selected && required.is_none_or(|selector| selector_matches(selector, node))
 }
 
-/// One of the terms matches. No terms match nothing.
+/// One of the terms matches. Without terms nothing matches.
 pub fn selector_matches(selector: &NodeSelector, node: &Node) -> bool {
     selector.node_selector_terms.iter().any(|term| term_matches(term, node))
 }
@@ -59,7 +58,7 @@ fn holds(wanted: &NodeSelectorRequirement, found: Option<&str>) -> bool {
     }
 }
 
-/// The one field there is.
+/// `metadata.name` is the only supported field.
 fn field_holds(wanted: &NodeSelectorRequirement, name: &str) -> bool {
     let values = wanted.values.as_deref().unwrap_or_default();
     match (wanted.key.as_str(), wanted.operator.as_str(), values) {
@@ -69,7 +68,7 @@ fn field_holds(wanted: &NodeSelectorRequirement, name: &str) -> bool {
     }
 }
 
-/// N-190.
+/// Whether the toleration covers the taint (N-190).
 pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let (effect, key) = (text(&toleration.effect), text(&toleration.key));
@@ -78,7 +77,7 @@ pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     }
     match text(&toleration.operator).as_str() {
         "Exists" => true,
-        // Without a key there is nothing to be equal to; validation refuses it as well.
+        // Equal needs a key; validation rejects this as well.
         "" | "Equal" => !key.is_empty() && text(&toleration.value) == text(&taint.value),
         _ => false,
     }

@@ -1,8 +1,8 @@
-//! One probe of one container, as a state machine: when to probe, and what the results amount to.
+//! One probe of one container, as a state machine: when to probe, and when the result changes.
 //!
-//! The node has one [`Worker`] per container and kind of probe. It ticks every period, asks here, probes if
-//! told to, and reports the answer. Not here: how a probe is performed (`node`), and what follows from
-//! its result (`bringup`, `status`).
+//! The node has one [`Worker`] per container and kind of probe. It ticks every period, probes if the state machine
+//! says so, and reports the outcome. Not here: how a probe is performed (`node`), and what follows from its result
+//! (`bringup`, `status`).
 
 use crate::containers::Kind;
 use jiff::{SignedDuration, Timestamp};
@@ -24,10 +24,10 @@ pub enum Outcome {
     Failure,
 }
 
-/// Tries within one tick when a probe could not be run at all (N-94).
+/// Attempts within one tick if a probe cannot be run at all (N-94).
 pub const TRIES_ON_ERROR: usize = 3;
 
-/// The container as the last published status shows it (N-90).
+/// The container in the last published status (N-90).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     pub container_id: String,
@@ -39,11 +39,11 @@ pub struct Seen {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// The period is over, or somebody wants to know at once (N-92). None: it has no container yet.
+    /// The period is over, or a result is needed at once (N-92). None: there is no container yet.
     Tick(Option<Seen>),
-    /// A probe answered; which container was asked.
+    /// The outcome of a probe, and the container that was probed.
     Answered { container_id: String, success: bool },
-    /// The probe could not be run, not even at the third try: it counts for nothing (N-94).
+    /// The probe could not be run, even at the third attempt: it does not count (N-94).
     Errored,
 }
 
@@ -51,9 +51,9 @@ pub enum Input {
 pub enum Output {
     /// Nothing to do until the next tick.
     Wait,
-    /// Run the probe and tell how it went.
+    /// Run the probe and report its outcome.
     ProbeNow,
-    /// This is the result from now on. What follows is again to wait.
+    /// The result has changed to this.
     Changed(Outcome),
 }
 
@@ -69,24 +69,24 @@ pub struct Worker {
     result: Outcome,
     last: Outcome,
     run: u32,
-    /// It failed for good: nothing until there is a new container (N-93).
+    /// It failed: no more probes until there is a new container (N-93).
     on_hold: bool,
-    /// A value from before the agent's restart, held until the first new result (N-95).
+    /// A result from before the agent's restart, kept until the first new result (N-95).
     inherited: Option<Inherited>,
 }
 
-/// What the API said about a container that ran already when the agent started.
+/// Published results of a container that ran before the agent started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inherited {
     pub container_id: String,
     pub outcome: Outcome,
 }
 
-/// A container that runs for longer than this when the agent starts was not started by it (N-95).
+/// A container that has run longer than this when the agent starts keeps its results (N-95).
 const RAN_BEFORE: SignedDuration = SignedDuration::from_secs(10);
 
 impl Inherited {
-    /// What was told about a container before the agent started, if it ran well before that (N-95).
+    /// The published results, if the container ran well before the agent started (N-95).
     pub fn of(
         kind: ProbeKind,
         told: &core::ContainerStatus,
@@ -125,7 +125,7 @@ impl Worker {
         }
     }
 
-    /// After the agent's restart: the value that the container had ([`Inherited::of`]).
+    /// After the agent's restart: the result that the container had ([`Inherited::of`]).
     pub fn inheriting(self, inherited: Inherited) -> Worker {
         Worker { inherited: Some(inherited), ..self }
     }
@@ -138,13 +138,13 @@ impl Worker {
         self.period
     }
 
-    /// N-92: whoever computes a status while this is true should let it tick at once, so that a pod turns
-    /// ready when it can and not a period later.
+    /// While this is true, the caller should tick at once, so that a pod becomes ready as soon as it can and not one
+    /// period later (N-92).
     pub fn hurries(&self) -> bool {
         self.kind == ProbeKind::Readiness && self.result != Outcome::Success
     }
 
-    /// What counts now, and for which container.
+    /// The current result, and its container.
     pub fn result(&self) -> (Option<&str>, Outcome) {
         (self.container_id.as_deref(), self.result)
     }
@@ -155,7 +155,7 @@ impl Worker {
             Input::Tick(Some(seen)) => self.tick(now, seen),
             Input::Answered { container_id, success } => {
                 if self.container_id.as_ref() != Some(&container_id) || self.on_hold {
-                    return Output::Wait; // About a container that is no more.
+                    return Output::Wait; // The outcome of an earlier container.
                 }
                 self.answered(if success { Outcome::Success } else { Outcome::Failure })
             }
@@ -182,7 +182,7 @@ impl Worker {
         if wanted { Output::ProbeNow } else { Output::Wait }
     }
 
-    /// A new container: everything starts over (N-91).
+    /// A new container starts from the beginning (N-91).
     fn meet(&mut self, container_id: String) {
         let inherited = self.inherited.take().filter(|old| old.container_id == container_id);
         self.result = inherited.map_or(initial(self.kind), |old| old.outcome);
@@ -215,13 +215,13 @@ impl Worker {
     }
 }
 
-/// T-NODE-60, 61: whether a probe goes on when its pod begins to end. Of regular containers only readiness
-/// does; of sidecars all do, but nothing is restarted for them.
+/// Whether a probe goes on when its pod terminates: of regular containers only readiness, of sidecars all, but
+/// without restarts (T-NODE-60, 61).
 pub fn goes_on_while_terminating(kind: ProbeKind, container: Kind) -> bool {
     kind == ProbeKind::Readiness || container == Kind::Sidecar
 }
 
-/// Before anything is known a container is not ready, alive, and neither started nor not.
+/// The result before the first outcome: not ready, alive, startup unknown.
 pub fn initial(kind: ProbeKind) -> Outcome {
     match kind {
         ProbeKind::Startup => Outcome::Unknown,
@@ -258,7 +258,7 @@ mod tests {
         Input::Answered { container_id: id.into(), success }
     }
 
-    /// Ticks, and if it is to probe gives the answer.
+    /// Ticks, and reports the outcome if a probe is due.
     fn tick(worker: &mut Worker, id: &str, started: bool, success: bool) -> Output {
         match worker.step(at(100), seen(id, Some(0), started)) {
             Output::ProbeNow => worker.step(at(100), answer(id, success)),
@@ -419,7 +419,7 @@ mod tests {
     }
 
     proptest! {
-        /// N-91: whatever the answers, a change to failure is preceded by that many failures in a row.
+        /// N-91: a change to failure needs that many failures in a row.
         #[test]
         fn no_change_without_enough_equal_answers(
             answers in prop::collection::vec(any::<bool>(), 0..40),

@@ -1,9 +1,10 @@
-//! Changing the resources of a pod that runs: may it be, who comes first, and in which order (N-118 to N-121).
+//! Resizing a running pod: whether it is granted, which pod comes first, and in which order cgroups change (N-118 to
+//! N-121).
 //!
-//!     asked for ──▶ decide ──▶ granted ──▶ changes, steps ──▶ applied
+//!     requested ──▶ decide ──▶ granted ──▶ changes, steps ──▶ applied
 //!
-//! Three things that are one most of the time: what the spec asks for, what the node has *granted*
-//! (allocated, and counted by admission), and what is *applied* to the running containers.
+//! Three things that are usually equal: what the spec requests, what the node has *granted* (counted by admission),
+//! and what is *applied* to the running containers.
 //! Not here: writing cgroups, keeping grants across restarts (`node`).
 
 use crate::resources::{Amounts, Cgroup, Qos, amounts, pod_requests, qos_class};
@@ -21,14 +22,14 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// What the spec says.
+    /// The resources in the spec.
     pub fn of(spec: &core::PodSpec) -> Grant {
         let resources =
             |c: &core::Container| (c.name.clone(), c.resources.clone().unwrap_or_default());
         Grant { pod: spec.resources.clone(), containers: all(spec).map(resources).collect() }
     }
 
-    /// The spec with these resources instead of those it asks for.
+    /// The spec with these resources instead of its own.
     pub fn put_into(&self, spec: &mut core::PodSpec) {
         spec.resources = self.pod.clone();
         let init = spec.init_containers.iter_mut().flatten();
@@ -39,7 +40,7 @@ impl Grant {
         }
     }
 
-    /// It is what the spec asks for, however that spells its amounts.
+    /// Equal to what the spec requests, however amounts are spelled.
     pub fn is_of(&self, spec: &core::PodSpec) -> bool {
         let none = core::ResourceRequirements::default();
         let pod = |resources: &Option<core::ResourceRequirements>| amounts_of(resources.as_ref());
@@ -60,11 +61,11 @@ fn amounts_of(resources: Option<&core::ResourceRequirements>) -> (Amounts, Amoun
     (list(|r| r.requests.as_ref()), list(|r| r.limits.as_ref()))
 }
 
-/// What becomes of a resize that is asked for.
+/// The decision about a requested resize.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
     Granted,
-    /// Not now: the message says what is short. To be asked again.
+    /// Not now: the message says what is short. It is decided again later.
     Deferred(String),
     /// Never on this node, unless the spec changes.
     Infeasible(String),
@@ -81,7 +82,8 @@ impl Decision {
     }
 }
 
-/// N-118. `shortage`: what admission would say if the pod came as it is asked for, its present self left out.
+/// Decides about a resize (N-118). `shortage`: what admission would reject if the pod came with the requested
+/// resources and its present ones were free.
 pub fn decide(asked: &core::PodSpec, allocatable: &Amounts, shortage: Option<String>) -> Decision {
     let requests = pod_requests(asked);
     let units = |amount: &Quantity, name: &str| match name {
@@ -104,7 +106,7 @@ pub fn decide(asked: &core::PodSpec, allocatable: &Amounts, shortage: Option<Str
 #[derive(Debug, Clone, PartialEq)]
 pub struct Waiting {
     pub uid: String,
-    /// It asks for more of something than the pod was granted.
+    /// It requests more of some resource than was granted.
     pub grows: bool,
     pub priority: i32,
     pub qos: Qos,
@@ -124,7 +126,7 @@ impl Waiting {
     }
 }
 
-/// The pod would need more of something than it was granted.
+/// Whether the spec needs more of some resource than was granted.
 pub fn grows(asked: &core::PodSpec, granted: &Grant) -> bool {
     let mut before = asked.clone();
     granted.put_into(&mut before);
@@ -132,7 +134,7 @@ pub fn grows(asked: &core::PodSpec, granted: &Grant) -> bool {
     after.iter().any(|(name, amount)| before.get(name).is_none_or(|before| amount > before))
 }
 
-/// Who is asked first when something has become free (N-118).
+/// The order in which waiting resizes are decided when capacity has become free (N-118).
 pub fn in_turn(mut waiting: Vec<Waiting>) -> Vec<Waiting> {
     waiting.sort_by_key(|one| (one.grows, Reverse(one.priority), one.qos, one.since));
     waiting
@@ -153,15 +155,15 @@ impl Resource {
     }
 }
 
-/// What of a running container is not as it was granted.
+/// How a running container differs from what was granted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Change {
     pub resources: Vec<Resource>,
-    /// Its resizePolicy wants it started anew for one of them (N-120).
+    /// Its resizePolicy requires a restart for one of them (N-120).
     pub restart: bool,
 }
 
-/// None: nothing. `granted` is the container with the resources it was granted.
+/// None: no difference. `granted` is the container with its granted resources.
 pub fn change(granted: &core::Container, applied: &core::ResourceRequirements) -> Option<Change> {
     let (wanted, is) = (amounts_of(granted.resources.as_ref()), amounts_of(Some(applied)));
     let differs = |resource: &Resource| {
@@ -183,7 +185,7 @@ pub fn change(granted: &core::Container, applied: &core::ResourceRequirements) -
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     PodLimit(Resource),
-    /// Only of cpu: a memory request is not written anywhere (N-108).
+    /// Only for cpu: memory requests are not in any cgroup (N-108).
     PodRequest,
     Container {
         name: String,
@@ -191,7 +193,7 @@ pub enum Step {
     },
 }
 
-/// A group as it is and as it shall be.
+/// A cgroup before and after.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resized {
     pub name: String,
@@ -199,8 +201,8 @@ pub struct Resized {
     pub after: Cgroup,
 }
 
-/// N-120: memory, then cpu. What grows is first given to the pod, limit before request, and then to
-/// its containers; what shrinks is first taken from the containers. Containers that shrink come first.
+/// Memory first, then cpu. What grows changes first in the pod, limit before request, then in its containers; what
+/// shrinks changes first in the containers. Containers that shrink come first (N-120).
 pub fn steps(pod: (Cgroup, Cgroup), containers: &[Resized]) -> Vec<Step> {
     let mut steps = Vec::new();
     for resource in [Resource::Memory, Resource::Cpu] {
@@ -237,7 +239,7 @@ pub fn steps(pod: (Cgroup, Cgroup), containers: &[Resized]) -> Vec<Step> {
     steps
 }
 
-/// No limit is more than any limit.
+/// No limit counts as more than any limit.
 fn limit(group: &Cgroup, resource: Resource) -> i64 {
     let limit = match resource {
         Resource::Memory => group.memory_limit,
@@ -246,7 +248,7 @@ fn limit(group: &Cgroup, resource: Resource) -> i64 {
     limit.unwrap_or(i64::MAX)
 }
 
-/// N-121: a limit at or below what is in use is not tried. `usage` by container name.
+/// A limit at or below the current usage is not applied (N-121). `usage` by container name.
 pub fn too_small(containers: &[Resized], usage: &BTreeMap<String, i64>) -> Option<String> {
     let wrong: Vec<String> = containers
         .iter()

@@ -1,99 +1,70 @@
-//! What a pod asks of a node, and what the kernel is told: sums, classes, shares, quotas, scores.
+//! Arithmetic of pod resources: totals, QoS classes, cpu shares and quotas, OOM scores.
 //!
-//! Arithmetic only. The node writes cgroups by it, the scheduler and the node's admission count by it.
+//! The node uses it for cgroups, the scheduler and the node's admission for counting.
 
 use crate::containers::{Kind, init_containers, is_sidecar};
+use api::pod::resources::{InitContainer, PodAmounts, Side, during_resize, is_pod_level};
 use api::quantity::Quantity;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use std::collections::BTreeMap;
 
-/// Amounts by resource name: `cpu`, `memory`, `example.com/gpu`.
-pub type Amounts = BTreeMap<String, Quantity>;
+pub use api::pod::resources::{Amounts, Qos};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Qos {
-    Guaranteed,
-    Burstable,
-    BestEffort,
-}
-
-impl Qos {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Qos::Guaranteed => "Guaranteed",
-            Qos::Burstable => "Burstable",
-            Qos::BestEffort => "BestEffort",
-        }
-    }
-}
-
-/// What goes into a cgroup. None: no limit of that kind.
+/// Values of a cgroup. None: no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cgroup {
     pub cpu_shares: u64,
-    /// Of every 100 ms, in microseconds.
+    /// Microseconds per 100 ms.
     pub cpu_quota: Option<i64>,
     pub memory_limit: Option<i64>,
 }
 
-/// What the pod needs of a node (N-110).
+/// The effective requests of a pod, with overhead (N-110).
 pub fn pod_requests(spec: &core::PodSpec) -> Amounts {
-    let mut total = aggregate(spec, |container| amounts(requests_of(container)));
-    replace_by_pod_level(&mut total, spec.resources.as_ref().and_then(|r| r.requests.as_ref()));
-    for (name, amount) in amounts(spec.overhead.as_ref()) {
-        add(&mut total, &name, amount);
-    }
-    total
+    declared(spec, Side::Requests).total_with_overhead(Side::Requests)
 }
 
-/// What the pod may use at most, for the resources that are limited (N-110).
+/// The effective limits of a pod, with overhead, for the resources that are limited (N-110).
 pub fn pod_limits(spec: &core::PodSpec) -> Amounts {
-    let mut total = aggregate(spec, |container| amounts(limits_of(container)));
-    replace_by_pod_level(&mut total, spec.resources.as_ref().and_then(|r| r.limits.as_ref()));
-    for (name, amount) in amounts(spec.overhead.as_ref()) {
-        if total.contains_key(&name) {
-            add(&mut total, &name, amount);
-        }
-    }
-    total
+    declared(spec, Side::Limits).total_with_overhead(Side::Limits)
 }
 
-/// What the scheduler and admission count while a resize is not settled (N-110): the most of what is
-/// asked for, allocated and in use; what is asked for does not count if it can never be had.
+/// The requests that the scheduler and the node's admission count (N-110). While a resize is in progress,
+/// allocated and actual amounts count as well.
 pub fn counted_requests(pod: &core::Pod) -> Amounts {
     let Some(spec) = &pod.spec else { return Amounts::new() };
     let status = pod.status.as_ref();
-    let infeasible = status.is_some_and(resize_is_infeasible);
-    let mut total = aggregate(spec, |container| {
-        let asked = amounts(requests_of(container));
-        let known = status.and_then(|status| container_status(status, &container.name));
-        let Some(known) = known else { return asked };
-        let allocated = amounts(known.allocated_resources.as_ref());
-        let actual = amounts(known.resources.as_ref().and_then(|r| r.requests.as_ref()));
-        let settled = largest(allocated, actual);
-        match infeasible && !settled.is_empty() {
-            true => settled,
-            false => largest(asked, settled),
-        }
+    let is_infeasible = status.is_some_and(resize_is_infeasible);
+    let counted = read(spec, Side::Requests, |container| {
+        let requested = amounts(requests_of(container));
+        let reported = status.and_then(|status| container_status(status, &container.name));
+        let Some((reported, resources)) = reported.and_then(|s| Some((s, s.resources.as_ref()?)))
+        else {
+            return requested;
+        };
+        let allocated = amounts(reported.allocated_resources.as_ref());
+        let actual = amounts(resources.requests.as_ref());
+        during_resize(requested, &allocated, actual, is_infeasible)
     });
-    replace_by_pod_level(&mut total, spec.resources.as_ref().and_then(|r| r.requests.as_ref()));
-    for (name, amount) in amounts(spec.overhead.as_ref()) {
-        add(&mut total, &name, amount);
-    }
-    total
+    counted.total_with_overhead(Side::Requests)
 }
 
-/// N-87
+/// The QoS class of a pod: of its pod-level resources if it has any, otherwise of its containers (N-87).
 pub fn qos_class(spec: &core::PodSpec) -> Qos {
+    let of = |resources: Option<&core::ResourceRequirements>| {
+        let requests = amounts(resources.and_then(|resources| resources.requests.as_ref()));
+        let limits = amounts(resources.and_then(|resources| resources.limits.as_ref()));
+        (requests, limits)
+    };
     if pod_level_is_set(spec) {
-        return classify(std::iter::once(spec.resources.as_ref()));
+        return Qos::of(std::iter::once(of(spec.resources.as_ref())));
     }
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    classify(containers.map(|container| container.resources.as_ref()))
+    Qos::of(containers.map(|container| of(container.resources.as_ref())))
 }
 
-/// N-109
+/// Values of the pod's cgroup (N-109).
 pub fn pod_cgroup(spec: &core::PodSpec) -> Cgroup {
     let (requests, limits) = (pod_requests(spec), pod_limits(spec));
     if qos_class(spec) == Qos::BestEffort {
@@ -107,7 +78,7 @@ pub fn pod_cgroup(spec: &core::PodSpec) -> Cgroup {
     }
 }
 
-/// N-106 to N-108. A container without a cpu request but with a limit gets its shares from the limit.
+/// Values of a container's cgroup (N-106 to N-108). Without a cpu request, the shares come from the limit.
 pub fn container_cgroup(resources: Option<&core::ResourceRequirements>) -> Cgroup {
     let requests = amounts(resources.and_then(|r| r.requests.as_ref()));
     let limits = amounts(resources.and_then(|r| r.limits.as_ref()));
@@ -119,7 +90,7 @@ pub fn container_cgroup(resources: Option<&core::ResourceRequirements>) -> Cgrou
     }
 }
 
-/// N-106
+/// Shares of a cpu request (N-106).
 pub fn cpu_shares(milli: i64) -> u64 {
     u64::try_from(milli)
         .unwrap_or(0)
@@ -129,17 +100,17 @@ pub fn cpu_shares(milli: i64) -> u64 {
         .clamp(2, 262_144)
 }
 
-/// N-107: microseconds of every 100 ms, at least one millisecond. None: no limit.
+/// cpu quota in microseconds per 100 ms, at least one millisecond (N-107). None: no limit.
 pub fn cpu_quota(milli: i64) -> Option<i64> {
     (milli > 0).then(|| milli.saturating_mul(100).max(1000))
 }
 
-/// N-106: cpu.weight of the node's and the pods' cgroups.
+/// cpu.weight of the node's and the pods' cgroups (N-106).
 pub fn pod_cpu_weight(shares: u64) -> u64 {
     1 + (shares.clamp(2, 262_144) - 2) * 9999 / 262_142
 }
 
-/// N-106: cpu.weight of a container's cgroup.
+/// cpu.weight of a container's cgroup (N-106).
 pub fn container_cpu_weight(shares: u64) -> u64 {
     match shares {
         0..=2 => 1,
@@ -152,7 +123,7 @@ pub fn container_cpu_weight(shares: u64) -> u64 {
     }
 }
 
-/// N-111
+/// oom_score_adj of a container (N-111).
 pub fn oom_score_adj(pod: &core::PodSpec, container: &core::Container, node_memory: i64) -> i32 {
     let node_critical = pod.priority_class_name.as_deref() == Some("system-node-critical");
     match qos_class(pod) {
@@ -184,73 +155,44 @@ fn burstable_oom_score(pod: &core::PodSpec, container: &core::Container, node_me
     adjusted.clamp(3, 999) as i32
 }
 
-/// Memory that the pod as a whole asks for beyond its containers, divided among them.
+/// Memory that the pod requests beyond its containers, divided among them.
 fn spare_memory(pod: &core::PodSpec) -> i64 {
     let asked = amounts(pod.resources.as_ref().and_then(|r| r.requests.as_ref()));
     let Some(asked) = asked.get("memory").filter(|amount| !amount.is_zero()) else { return 0 };
-    let used = aggregate(pod, |c| amounts(requests_of(c)));
+    let used = declared(pod, Side::Requests).containers_total();
     let used = used.get("memory").map_or(0, Quantity::value);
     let count = pod.containers.len() + pod.init_containers.as_ref().map_or(0, Vec::len);
     asked.value().saturating_sub(used) / i64::try_from(count.max(1)).unwrap_or(1)
 }
 
-/// max( Σ regular + Σ sidecars, max over init container i of (i + Σ sidecars before it) )
-fn aggregate(spec: &core::PodSpec, of: impl Fn(&core::Container) -> Amounts) -> Amounts {
-    let mut total = Amounts::new();
-    for container in &spec.containers {
-        add_all(&mut total, of(container));
+fn declared(spec: &core::PodSpec, side: Side) -> PodAmounts {
+    match side {
+        Side::Requests => read(spec, side, |container| amounts(requests_of(container))),
+        Side::Limits => read(spec, side, |container| amounts(limits_of(container))),
     }
-    let (mut sidecars, mut peak) = (Amounts::new(), Amounts::new());
-    for (kind, container) in init_containers(spec) {
-        let own = of(container);
-        let mut at_once = sidecars.clone();
-        add_all(&mut at_once, own.clone());
-        if kind == Kind::Sidecar {
-            add_all(&mut total, own);
-            sidecars = at_once.clone();
-        }
-        peak = largest(peak, at_once);
-    }
-    largest(total, peak)
 }
 
-/// Only cpu, memory and huge pages can be asked for by the pod as a whole.
-fn replace_by_pod_level(total: &mut Amounts, list: Option<&BTreeMap<String, Text>>) {
-    total.extend(amounts(list).into_iter().filter(|(name, _)| is_pod_level(name)));
-}
-
-fn is_pod_level(name: &str) -> bool {
-    name == "cpu" || name == "memory" || name.starts_with("hugepages-")
+fn read(spec: &core::PodSpec, side: Side, of: impl Fn(&core::Container) -> Amounts) -> PodAmounts {
+    let pod_level = spec.resources.as_ref().and_then(|resources| match side {
+        Side::Requests => resources.requests.as_ref(),
+        Side::Limits => resources.limits.as_ref(),
+    });
+    let init_container = |(kind, container)| InitContainer {
+        amounts: of(container),
+        is_sidecar: kind == Kind::Sidecar,
+    };
+    PodAmounts {
+        containers: spec.containers.iter().map(&of).collect(),
+        init_containers: init_containers(spec).map(init_container).collect(),
+        pod_level: amounts(pod_level),
+        overhead: amounts(spec.overhead.as_ref()),
+    }
 }
 
 fn pod_level_is_set(spec: &core::PodSpec) -> bool {
     let Some(resources) = &spec.resources else { return false };
     let lists = [resources.requests.as_ref(), resources.limits.as_ref()];
     lists.into_iter().flatten().flat_map(BTreeMap::keys).any(|name| is_pod_level(name))
-}
-
-fn classify<'a>(all: impl Iterator<Item = Option<&'a core::ResourceRequirements>>) -> Qos {
-    let (mut requests, mut limits) = (Amounts::new(), Amounts::new());
-    let mut all_limited = true;
-    for resources in all {
-        let own = counted(resources.and_then(|r| r.limits.as_ref()));
-        all_limited &= own.len() == 2;
-        add_all(&mut limits, own);
-        add_all(&mut requests, counted(resources.and_then(|r| r.requests.as_ref())));
-    }
-    if requests.is_empty() && limits.is_empty() {
-        return Qos::BestEffort;
-    }
-    if all_limited && requests == limits { Qos::Guaranteed } else { Qos::Burstable }
-}
-
-/// Only cpu and memory decide the class, and nothing of something is as good as none.
-fn counted(list: Option<&BTreeMap<String, Text>>) -> Amounts {
-    let mut found = amounts(list);
-    found.retain(|name, amount| {
-        matches!(name.as_str(), "cpu" | "memory") && !amount.is_zero() && !amount.is_negative()
-    });
-    found
 }
 
 fn every_container_limits(spec: &core::PodSpec, name: &str) -> bool {
@@ -285,7 +227,7 @@ fn limits_of(container: &core::Container) -> Option<&BTreeMap<String, Text>> {
     container.resources.as_ref().and_then(|resources| resources.limits.as_ref())
 }
 
-/// The API refused what does not parse; here it is nothing.
+/// Validation rejects amounts that do not parse; here they count as zero.
 pub fn amounts(list: Option<&BTreeMap<String, Text>>) -> Amounts {
     let parse =
         |(name, text): (&String, &Text)| Some((name.clone(), Quantity::parse(&text.0).ok()?));
@@ -294,25 +236,6 @@ pub fn amounts(list: Option<&BTreeMap<String, Text>>) -> Amounts {
 
 fn milli(list: &Amounts, name: &str) -> i64 {
     list.get(name).map_or(0, Quantity::milli_value)
-}
-
-fn add(total: &mut Amounts, name: &str, amount: Quantity) {
-    let sum = total.get(name).copied().unwrap_or(Quantity::ZERO) + amount;
-    total.insert(name.to_owned(), sum);
-}
-
-fn add_all(total: &mut Amounts, more: Amounts) {
-    for (name, amount) in more {
-        add(total, &name, amount);
-    }
-}
-
-fn largest(mut one: Amounts, other: Amounts) -> Amounts {
-    for (name, amount) in other {
-        let most = one.get(&name).copied().map_or(amount, |known| known.max(amount));
-        one.insert(name, most);
-    }
-    one
 }
 
 #[cfg(test)]

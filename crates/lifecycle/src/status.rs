@@ -1,8 +1,8 @@
-//! What is told about a pod: its phase, conditions and container statuses, from what is so.
+//! The status of a pod: its phase, conditions and container statuses, from what was observed.
 //!
 //!     spec, observed ──▶ container statuses ──▶ phase ──▶ conditions ──▶ status
 //!
-//! Computed whole each time; `previous` serves for what must not change (start time, transition times,
+//! Computed as a whole each time. `previous` is needed for what must not change (start time, transition times,
 //! a terminal phase) and for what is known from nowhere else (a container whose record is gone).
 //! Not here: when it is written (`node`).
 
@@ -10,9 +10,11 @@ mod applied;
 mod conditions;
 mod containers;
 mod ending;
+mod foreign;
 mod phase;
 
 pub(crate) use ending::is_static;
+pub use foreign::{is_written_by_node, take_over};
 
 use crate::containers::{AfterExit, after_exit};
 use crate::observed::{Container, Observed, State};
@@ -32,27 +34,27 @@ pub struct Facts<'a> {
     pub host_ips: &'a [IpAddr],
     /// Of the sandbox, the primary family first. Empty: not known, then earlier ones are kept.
     pub pod_ips: &'a [IpAddr],
-    /// What stands before `://` in container ids: `landfall`, `containerd`.
+    /// The prefix before `://` in container IDs: `landfall`, `containerd`.
     pub runtime: &'a str,
-    pub stage: Stage,
-    /// The node itself ended this pod: eviction, preemption, shutdown, a deadline.
+    pub stage: WorkerState,
+    /// The node itself terminates this pod: eviction, preemption, shutdown, a deadline.
     pub verdict: Option<&'a Verdict>,
-    /// Conditions that other parts of the node keep (resizes). They replace those of the same type.
+    /// Conditions from other parts of the node (resizes). They replace those of the same type.
     pub conditions: &'a [PodCondition],
 }
 
-/// Where the pod's worker is (T-NODE-1). It only moves on.
+/// State of the pod's worker (T-NODE-1). It never goes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stage {
+pub enum WorkerState {
     /// Containers may be started.
     Syncing,
     /// Containers are only stopped.
     Terminating,
-    /// Nothing runs any more: what did not end well has failed (T-NODE-50 to 52).
+    /// Nothing runs any more: the phase becomes terminal (T-NODE-50 to 52).
     Terminated,
 }
 
-/// Why the node ended a pod that was not deleted.
+/// Why the node terminates a pod that was not deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     /// `Evicted`, `Preempting`, `DeadlineExceeded`, `Terminated`
@@ -62,21 +64,21 @@ pub struct Verdict {
     pub disruption: bool,
 }
 
-/// The reason of a node that shuts down: the only verdict that leaves a success a success (T-NODE-88).
+/// The reason of a node shutdown: the only verdict that keeps the phase Succeeded (T-NODE-88).
 pub const REASON_SHUTDOWN: &str = "Terminated";
 
-/// All messages of one pod's containers together (T-NODE-59).
+/// Total size of the messages of one pod's containers (T-NODE-59).
 const MESSAGES_MAX: usize = 12 * 1024;
 
-/// The whole status as it is now. Its phase may be terminal while containers still run; what may be
-/// written to the API meanwhile is [`withheld`].
+/// The whole status. Its phase may be terminal while containers still run; [`withheld`] is what may be
+/// published meanwhile.
 ///
-/// `pod` has the resources that the node has allocated to it. `previous` is the status that was told
-/// last, by this agent or by the one before it.
+/// `pod` has the resources that the node has allocated to it. `previous` is the status that was published
+/// last, by this agent or an earlier one.
 pub fn status(pod: &Pod, observed: &Observed, facts: &Facts, previous: &PodStatus) -> PodStatus {
     let Some(spec) = &pod.spec else { return previous.clone() };
-    let over = facts.stage == Stage::Terminated;
-    let restarting_all = restart_all_is_asked(spec, observed);
+    let over = facts.stage == WorkerState::Terminated;
+    let restarting_all = restart_all_is_pending(spec, observed);
     let was_restarting = restarting_all || condition_is_true(previous, "AllContainersRestarting");
     let basis = containers::Basis {
         spec,
@@ -149,7 +151,7 @@ fn base(pod: &Pod, spec: &PodSpec, facts: &Facts, previous: &PodStatus) -> PodSt
     status
 }
 
-/// N-77: reason and message belong to the phase and go with it.
+/// Reason and message belong to the phase and change with it (N-77).
 fn phase_and_reason(
     pod: &Pod,
     spec: &PodSpec,
@@ -160,16 +162,17 @@ fn phase_and_reason(
     regular: &[ContainerStatus],
 ) -> (String, Option<String>, Option<String>) {
     // A terminal phase is never left, whoever wrote it (T-NODE-57).
-    let told = [Some(previous), pod.status.as_ref()];
-    if let Some(told) = told.into_iter().flatten().find(|status| is_terminal(status)) {
-        let phase = told.phase.clone().unwrap_or_default();
-        return (phase, told.reason.clone(), told.message.clone());
+    let published = [Some(previous), pod.status.as_ref()];
+    if let Some(last) = published.into_iter().flatten().find(|status| is_terminal(status)) {
+        let phase = last.phase.clone().unwrap_or_default();
+        return (phase, last.reason.clone(), last.message.clone());
     }
-    let over = facts.stage == Stage::Terminated && !is_static(pod);
+    let over = facts.stage == WorkerState::Terminated && !is_static(pod);
     let begun = has_begun(spec, observed);
-    let counted = phase::Counted { spec, init, regular, begun, over };
+    let restarting_all = restart_all_is_pending(spec, observed);
+    let counted = phase::Counted { spec, init, regular, begun, over, restarting_all };
     let mut phase = phase::phase(&counted);
-    if over && !matches!(phase, "Succeeded" | "Failed") {
+    if over && !api::pod::is_terminal_phase(phase) {
         phase = "Failed";
     }
     if let Some(verdict) = facts.verdict {
@@ -196,7 +199,7 @@ fn has_begun(spec: &PodSpec, observed: &Observed) -> bool {
     all.any(|container| regular(container) && started(container))
 }
 
-/// N-73. A pod that has stopped keeps the addresses it had (T-NODE-56).
+/// One address per family (N-73). A stopped pod keeps the addresses it had (T-NODE-56).
 fn pod_ips(
     spec: &PodSpec,
     observed: &Observed,
@@ -213,7 +216,7 @@ fn pod_ips(
         [] => observed.ready_sandbox().map_or(&[][..], |sandbox| &sandbox.addresses),
         given => given,
     };
-    if addresses.is_empty() && facts.stage != Stage::Syncing {
+    if addresses.is_empty() && facts.stage != WorkerState::Syncing {
         return known();
     }
     one_per_family(addresses, primary)
@@ -226,8 +229,8 @@ fn one_per_family(addresses: &[IpAddr], primary_is_v6: Option<bool>) -> Vec<Stri
     [first(primary), first(!primary)].into_iter().flatten().map(ToString::to_string).collect()
 }
 
-/// An exit that restarts the whole pod is waiting to be acted on (T-NODE-68).
-fn restart_all_is_asked(spec: &PodSpec, observed: &Observed) -> bool {
+/// A container exited in a way that restarts all containers, which has not happened yet (T-NODE-68).
+fn restart_all_is_pending(spec: &PodSpec, observed: &Observed) -> bool {
     let mut all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     all.any(|container| {
         let exit = observed.latest(&container.name).and_then(Container::exit);
@@ -252,22 +255,22 @@ fn whole_second(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
 }
 
-/// T-NODE-53, 58: what is published while something of the pod may still run. A phase that is not yet
-/// terminal in `told` stays what it is, with its reason; that it was a disruption is not yet said.
+/// What may be published while a container may still run: a terminal phase, its reason and the condition
+/// DisruptionTarget are held back until nothing runs (T-NODE-53, 58).
 ///
-/// `told` is what was really published last. Given what was computed last, a terminal phase would pass
-/// on the second time.
-pub fn withheld(mut status: PodStatus, told: &PodStatus) -> PodStatus {
-    if !is_terminal(&status) || is_terminal(told) {
+/// `published` is the status that was really published last, not the one computed last: otherwise a terminal
+/// phase would pass the second time.
+pub fn withheld(mut status: PodStatus, published: &PodStatus) -> PodStatus {
+    if !is_terminal(&status) || is_terminal(published) {
         return status;
     }
-    status.phase = told.phase.clone();
-    status.reason = told.reason.clone();
-    status.message = told.message.clone();
-    let said = |conditions: &Option<Vec<PodCondition>>| {
+    status.phase = published.phase.clone();
+    status.reason = published.reason.clone();
+    status.message = published.message.clone();
+    let disruption = |conditions: &Option<Vec<PodCondition>>| {
         conditions.iter().flatten().find(|c| c.type_ == "DisruptionTarget").cloned()
     };
-    let before = said(&told.conditions);
+    let before = disruption(&published.conditions);
     let conditions = status.conditions.get_or_insert_default();
     conditions.retain(|condition| condition.type_ != "DisruptionTarget");
     conditions.splice(0..0, before);
@@ -276,10 +279,10 @@ pub fn withheld(mut status: PodStatus, told: &PodStatus) -> PodStatus {
 
 /// Succeeded or Failed.
 pub fn is_terminal(status: &PodStatus) -> bool {
-    matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"))
+    status.phase.as_deref().is_some_and(api::pod::is_terminal_phase)
 }
 
-/// The status of a pod that the node does not admit (N-27, T-NODE-82): no container was ever there.
+/// The status of a pod that the node does not admit (N-27, T-NODE-82). It never had containers.
 pub fn rejected(pod: &Pod, facts: &Facts, reason: &str, message: &str) -> PodStatus {
     let previous = pod.status.clone().unwrap_or_default();
     let base = match &pod.spec {
@@ -297,14 +300,14 @@ pub fn rejected(pod: &Pod, facts: &Facts, reason: &str, message: &str) -> PodSta
     }
 }
 
-/// T-NODE-77: when a pod with activeDeadlineSeconds has to end.
+/// When a pod with activeDeadlineSeconds has to terminate (T-NODE-77).
 pub fn deadline(pod: &Pod, status: &PodStatus) -> Option<Timestamp> {
     let seconds = pod.spec.as_ref()?.active_deadline_seconds?;
     let start = status.start_time.as_ref()?.0;
     start.checked_add(jiff::SignedDuration::from_secs(seconds)).ok()
 }
 
-/// T-NODE-77: past the deadline this is the verdict.
+/// The verdict on a pod past its activeDeadlineSeconds (T-NODE-77).
 pub fn deadline_exceeded(pod: &Pod, status: &PodStatus, now: Timestamp) -> Option<Verdict> {
     (deadline(pod, status)? <= now).then(|| Verdict {
         reason: "DeadlineExceeded".into(),

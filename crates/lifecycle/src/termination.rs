@@ -1,15 +1,15 @@
-//! How the containers of a pod end: hook, turn, stop signal, kill. Of one container or of all.
+//! The termination of containers, of one or of all in a pod: hook, turn, stop signal, kill.
 //!
 //!     Terminate ──▶ (held) ──▶ preStop ──▶ (turn) ──▶ stop signal ──▶ kill at the deadline
 //!                      └──────────┴──────────┴── exit, at any time ──▶ gone
 //!
-//! Told what happened and when, it answers what to do next; the node does it and tells how that
-//! went. No clock: every moment is an argument. No timers: [`Termination::next_due`] is derived from the
-//! stages, so none can be stale. A container is gone when its exit was seen, never before.
+//! The node says what happened and when, and gets back what to do next. No clock: every moment is an
+//! argument. No timers: [`Termination::next_due`] is derived from the stages, so none can be stale. A
+//! container is gone when its exit was observed, never before.
 //!
-//! All containers run through their stages at the same time (T-NODE-15); only sidecars wait with
-//! their stop signal until it is their turn (T-NODE-35). The grace period covers everything:
-//! waiting, hook and turn are charged to it, but a stop signal always gets [`STOP_WINDOW_MIN`].
+//! All containers pass through their stages at the same time (T-NODE-15); only sidecars wait for their turn
+//! before they get the stop signal (T-NODE-35). The grace period covers waiting, hook and turn, but a
+//! stop signal always gets [`STOP_WINDOW_MIN`].
 
 mod grace;
 
@@ -20,14 +20,14 @@ use crate::observed::Observed;
 use k8s_openapi::api::core::v1 as core;
 use std::time::Duration;
 
-/// A stop signal always gets this long, even if the hook ate the whole grace period (T-NODE-19).
+/// Time that a stop signal always gets, even if the hook used the whole grace period (T-NODE-19).
 /// Upstream: `minimumGracePeriodInSeconds` in kuberuntime.
 pub const STOP_WINDOW_MIN: Duration = Duration::from_secs(2);
 
-/// After so long a signal that could not be sent is sent again.
+/// Pause before a signal that could not be sent is sent again.
 pub const RESEND_AFTER: Duration = Duration::from_secs(1);
 
-/// A point on a clock that never goes back: time since an origin that the caller chose once.
+/// A point in monotonic time: the time since an origin that the caller chose once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(pub Duration);
 
@@ -40,13 +40,13 @@ impl std::ops::Add<Duration> for Moment {
 }
 
 impl Moment {
-    /// How long until `later`; nothing if that is past.
+    /// Time until `later`; zero if that is past.
     pub fn until(self, later: Moment) -> Duration {
         later.0.saturating_sub(self.0)
     }
 }
 
-/// A container that is to end.
+/// A container that takes part in a termination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     pub id: String,
@@ -54,9 +54,9 @@ pub struct Member {
     pub kind: Kind,
     /// It has a preStop hook.
     pub hook: bool,
-    /// Where it is declared in its list; sidecars end in the reverse of this order.
+    /// Its position in its list of the spec; sidecars terminate in reverse order.
     pub place: usize,
-    /// What was already done before the agent was restarted: neither hook nor signal comes twice.
+    /// What an earlier agent has done: neither hook nor signal is repeated.
     pub progress: Progress,
 }
 
@@ -64,47 +64,47 @@ pub struct Member {
 pub enum Progress {
     #[default]
     Fresh,
-    /// The hook has run, or what is left of it is not to be waited for.
+    /// The hook has finished, or is no longer waited for.
     HookDone,
-    /// It has its stop signal, and its time until then, whoever waits for it now (T-EDGE-3).
+    /// The stop signal was sent; the kill is due at `kill_at`, also after a restart of the agent (T-EDGE-3).
     StopSent { kill_at: Moment },
 }
 
-/// Where one container is. What it waits for, and until when, is in the stage.
+/// The stage of one container. What it waits for, and until when, is part of the stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    /// Not asked to end.
+pub enum ContainerStage {
+    /// Not terminating.
     Running,
-    /// Traffic is still being taken away; neither hook nor signal before that.
+    /// Waits until traffic has left; neither hook nor signal before that.
     Held {
         due: Moment,
     },
     PreStop {
         due: Moment,
     },
-    /// A sidecar that is done with its hook, while others still run.
+    /// Its hook is done. A sidecar waits here for containers that terminate before it.
     Turn {
         due: Moment,
     },
-    /// It has its signal, or is about to have it; at `due` comes the kill.
+    /// The stop signal is being sent or was sent; at `due` comes the kill.
     Stopping {
         due: Moment,
-        signal: Sending,
+        signal: SignalState,
     },
     Killed {
         resend: Option<Moment>,
     },
-    /// Its exit was seen.
+    /// Its exit was observed.
     Gone,
 }
 
-/// How far the stop signal has come. Between the wish and the deed the agent may die, so that only
-/// what was seen to be done counts as done.
+/// State of the stop signal. The agent may die while it sends the signal, so the signal counts as sent only
+/// when the runtime has confirmed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sending {
-    Underway,
+pub enum SignalState {
+    InProgress,
     Sent,
-    /// It could not be sent; then it is tried again.
+    /// Sending failed; it is repeated at `again`.
     Failed {
         again: Moment,
     },
@@ -112,22 +112,22 @@ pub enum Sending {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// Deletion, eviction, node shutdown, a failed probe. May repeat; a later request can only hurry.
-    /// A grace of zero means no hook (T-NODE-26).
+    /// Deletion, eviction, node shutdown, a failed probe. May repeat; a later request can only shorten the
+    /// grace period. A grace period of zero means no hook (T-NODE-26).
     Terminate {
         grace: Duration,
     },
     /// Traffic has left ([`Termination::held`]): the hooks may run.
     Drained,
-    /// The hook ended, well or not (T-NODE-29).
+    /// The hook succeeded or failed (T-NODE-29).
     HookFinished {
         id: String,
     },
-    /// Its exit was seen.
+    /// Its exit was observed.
     Exited {
         id: String,
     },
-    /// One more container turned out to be running: it was being started when the end began.
+    /// Another container is running: it was being started when the termination began.
     Found(Member),
     /// The container has its stop signal.
     StopSent {
@@ -140,26 +140,26 @@ pub enum Input {
     KillFailed {
         id: String,
     },
-    /// Time has passed. Always safe to send: the machine knows itself what is due.
+    /// Time has passed. Always safe to send: the state machine knows what is due.
     Tick,
 }
 
-/// What to do, in this order. Only start it: how it ended is an input.
+/// What to do. The node starts it, and reports how it went as an input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Event Normal `Killing`: it comes before anything else that happens to a container (T-NODE-16).
+    /// Record the event `Killing`, before anything else happens to the container (T-NODE-16).
     Announce {
         id: String,
     },
     RunPreStop {
         id: String,
     },
-    /// The hook still runs and is not waited for any longer (T-NODE-28, T-EDGE-8).
+    /// The hook still runs at the end of the grace period and is no longer waited for (T-NODE-28, T-EDGE-8).
     HookOverran {
         id: String,
     },
-    /// The container's own stop signal. `kill_at`: when the kill comes if it does not exit; a later
-    /// Terminate may hurry that.
+    /// Send the container's stop signal. The kill comes at `kill_at` if the container does not exit; a later
+    /// Terminate can bring that forward.
     SendStop {
         id: String,
         kill_at: Moment,
@@ -169,55 +169,55 @@ pub enum Action {
     },
 }
 
-/// The ending of a pod, or of one container of it.
+/// The termination of a pod, or of some of its containers.
 #[derive(Debug, Clone)]
 pub struct Termination {
-    members: Vec<(Member, Stage)>,
-    /// When everybody should have ended by, once asked.
+    members: Vec<(Member, ContainerStage)>,
+    /// Deadline of all containers, once termination was requested.
     due: Option<Moment>,
     hold: bool,
 }
 
 impl Termination {
-    /// All that run now. See [`members`].
+    /// `members`: the containers that run now; see [`members`].
     pub fn new(members: Vec<Member>) -> Termination {
-        let members = members.into_iter().map(|member| (member, Stage::Running)).collect();
+        let members = members.into_iter().map(|member| (member, ContainerStage::Running)).collect();
         Termination { members, due: None, hold: false }
     }
 
-    /// Hooks and signals wait for [`Input::Drained`], but never beyond the grace.
+    /// Hooks and signals wait for [`Input::Drained`], but not beyond the grace period.
     pub fn held(self) -> Termination {
         Termination { hold: true, ..self }
     }
 
-    /// One container was being ended, and now the whole pod is to end: the others join it and get the
-    /// time of the next [`Input::Terminate`]. What has begun goes on, hooks and signals do not repeat.
+    /// Extends the termination of some containers to the whole pod: `others` join with the grace period of the
+    /// next [`Input::Terminate`]. What has begun goes on; hooks and signals are not repeated.
     pub fn join(&mut self, others: Vec<Member>) {
         self.due = None;
         for other in others {
             if self.members.iter().all(|(known, _)| known.id != other.id) {
-                self.members.push((other, Stage::Running));
+                self.members.push((other, ContainerStage::Running));
             }
         }
     }
 
-    /// When everybody should have ended by, once asked.
+    /// Deadline of all containers, once termination was requested.
     pub fn due(&self) -> Option<Moment> {
         self.due
     }
 
-    /// Every exit was seen.
+    /// Every exit was observed.
     pub fn is_over(&self) -> bool {
-        self.members.iter().all(|(_, stage)| *stage == Stage::Gone)
+        self.members.iter().all(|(_, stage)| *stage == ContainerStage::Gone)
     }
 
-    /// When to send a [`Input::Tick`] if nothing else happens.
+    /// When to send an [`Input::Tick`] if nothing else happens.
     pub fn next_due(&self) -> Option<Moment> {
         self.members.iter().filter_map(|(_, stage)| stage.due()).min()
     }
 
-    /// Who is where, for timelines and messages.
-    pub fn stages(&self) -> impl Iterator<Item = (&Member, Stage)> {
+    /// All containers and their stages.
+    pub fn stages(&self) -> impl Iterator<Item = (&Member, ContainerStage)> {
         self.members.iter().map(|(member, stage)| (member, *stage))
     }
 
@@ -226,10 +226,10 @@ impl Termination {
         match input {
             Input::Terminate { grace } => self.terminate(now, grace, &mut actions),
             Input::Drained => self.drained(now, &mut actions),
-            Input::HookFinished { id } => self.set(&id, Stage::hook_finished),
-            Input::Exited { id } => self.set(&id, |_| Stage::Gone),
+            Input::HookFinished { id } => self.set(&id, ContainerStage::hook_finished),
+            Input::Exited { id } => self.set(&id, |_| ContainerStage::Gone),
             Input::Found(member) => self.found(now, member, &mut actions),
-            Input::StopSent { id } => self.set(&id, Stage::stop_sent),
+            Input::StopSent { id } => self.set(&id, ContainerStage::stop_sent),
             Input::StopFailed { id } => self.set(&id, |stage| stage.stop_failed(now)),
             Input::KillFailed { id } => self.set(&id, |stage| stage.kill_failed(now)),
             Input::Tick => {}
@@ -239,14 +239,14 @@ impl Termination {
     }
 
     fn terminate(&mut self, now: Moment, grace: Duration, actions: &mut Vec<Action>) {
-        let asked = now + grace;
-        let due = self.due.map_or(asked, |due| due.min(asked));
+        let requested = now + grace;
+        let due = self.due.map_or(requested, |due| due.min(requested));
         self.due = Some(due);
         let hold = self.hold && grace > Duration::ZERO;
         for (member, stage) in &mut self.members {
             *stage = match *stage {
-                Stage::Running => begin(member, now, due, hold, actions),
-                other => other.hurried(now, asked),
+                ContainerStage::Running => begin(member, now, due, hold, actions),
+                other => other.shortened(now, requested),
             };
         }
     }
@@ -254,7 +254,7 @@ impl Termination {
     fn drained(&mut self, now: Moment, actions: &mut Vec<Action>) {
         self.hold = false;
         for (member, stage) in &mut self.members {
-            if let Stage::Held { due } = *stage {
+            if let ContainerStage::Held { due } = *stage {
                 *stage = run_hook(member, now, due, actions);
             }
         }
@@ -266,13 +266,13 @@ impl Termination {
         }
         let stage = match self.due {
             Some(due) => begin(&member, now, due, self.hold, actions),
-            None => Stage::Running,
+            None => ContainerStage::Running,
         };
         self.members.push((member, stage));
     }
 
-    /// Does what is due, and gives the signal to whom it is the turn of. One round is enough: a signal
-    /// never ends anybody by itself, so no new turn can come from it.
+    /// Does what is due, and stops containers whose turn has come. One round is enough: a container is gone only
+    /// when its exit was observed, so a signal cannot start another turn.
     fn settle(&mut self, now: Moment, actions: &mut Vec<Action>) {
         for index in 0..self.members.len() {
             let my_turn = self.is_turn_of(index);
@@ -281,195 +281,229 @@ impl Termination {
         }
     }
 
-    /// T-NODE-35: a sidecar's turn comes when all regular containers and all sidecars declared after it
-    /// are gone. Everybody else's turn is always.
+    /// A sidecar's turn comes when all regular containers and all sidecars declared after it are gone
+    /// (T-NODE-35). Other containers need not wait.
     fn is_turn_of(&self, index: usize) -> bool {
         let (me, _) = &self.members[index];
         me.kind != Kind::Sidecar
             || self.members.iter().all(|(other, stage)| {
                 let before_me = other.kind == Kind::Regular
                     || (other.kind == Kind::Sidecar && other.place > me.place);
-                !before_me || *stage == Stage::Gone
+                !before_me || *stage == ContainerStage::Gone
             })
     }
 
-    fn set(&mut self, id: &str, change: impl Fn(Stage) -> Stage) {
+    fn set(&mut self, id: &str, change: impl Fn(ContainerStage) -> ContainerStage) {
         for (_, stage) in self.members.iter_mut().filter(|(member, _)| member.id == id) {
             *stage = change(*stage);
         }
     }
 }
 
-impl Stage {
-    /// What an agent that takes over in this stage need not do again (T-EDGE-3).
+impl ContainerStage {
+    /// What the next agent need not repeat if it takes over in this stage (T-EDGE-3).
     pub fn progress(self, now: Moment) -> Progress {
         match self {
-            // A hook that still ran is run again: nobody knows how far it came.
-            Stage::Running | Stage::Held { .. } | Stage::PreStop { .. } => Progress::Fresh,
-            Stage::Turn { .. } => Progress::HookDone,
-            // A signal too many is better than a kill without one.
-            Stage::Stopping { signal: Sending::Underway | Sending::Failed { .. }, .. } => {
-                Progress::HookDone
+            // An unfinished hook runs again: how far it came is unknown.
+            ContainerStage::Running
+            | ContainerStage::Held { .. }
+            | ContainerStage::PreStop { .. } => Progress::Fresh,
+            ContainerStage::Turn { .. } => Progress::HookDone,
+            // A repeated signal is better than a kill without a signal.
+            ContainerStage::Stopping {
+                signal: SignalState::InProgress | SignalState::Failed { .. },
+                ..
+            } => Progress::HookDone,
+            ContainerStage::Stopping { due, signal: SignalState::Sent } => {
+                Progress::StopSent { kill_at: due }
             }
-            Stage::Stopping { due, signal: Sending::Sent } => Progress::StopSent { kill_at: due },
-            Stage::Killed { .. } | Stage::Gone => Progress::StopSent { kill_at: now },
+            ContainerStage::Killed { .. } | ContainerStage::Gone => {
+                Progress::StopSent { kill_at: now }
+            }
         }
     }
 
     fn due(self) -> Option<Moment> {
         match self {
-            Stage::Running | Stage::Gone => None,
-            Stage::Held { due } | Stage::PreStop { due } | Stage::Turn { due } => Some(due),
-            Stage::Stopping { due, signal: Sending::Failed { again } } => Some(again.min(due)),
-            Stage::Stopping { due, signal: Sending::Underway | Sending::Sent } => Some(due),
-            Stage::Killed { resend } => resend,
-        }
-    }
-
-    /// Asked again, to be over by `asked`: the earlier time wins, but a stop signal keeps its window.
-    fn hurried(self, now: Moment, asked: Moment) -> Stage {
-        match self {
-            Stage::Held { due } => Stage::Held { due: due.min(asked) },
-            Stage::PreStop { due } => Stage::PreStop { due: due.min(asked) },
-            Stage::Turn { due } => Stage::Turn { due: due.min(asked) },
-            Stage::Stopping { due, signal } => {
-                Stage::Stopping { due: due.min(asked.max(now + STOP_WINDOW_MIN)), signal }
+            ContainerStage::Running | ContainerStage::Gone => None,
+            ContainerStage::Held { due }
+            | ContainerStage::PreStop { due }
+            | ContainerStage::Turn { due } => Some(due),
+            ContainerStage::Stopping { due, signal: SignalState::Failed { again } } => {
+                Some(again.min(due))
             }
-            Stage::Running | Stage::Killed { .. } | Stage::Gone => self,
+            ContainerStage::Stopping {
+                due,
+                signal: SignalState::InProgress | SignalState::Sent,
+            } => Some(due),
+            ContainerStage::Killed { resend } => resend,
         }
     }
 
-    fn hook_finished(self) -> Stage {
+    /// A further request with the deadline `requested`: the earlier deadline wins, but a stop signal keeps its
+    /// window.
+    fn shortened(self, now: Moment, requested: Moment) -> ContainerStage {
         match self {
-            Stage::PreStop { due } => Stage::Turn { due },
-            // Late news about a hook that was no longer waited for.
-            Stage::Running
-            | Stage::Held { .. }
-            | Stage::Turn { .. }
-            | Stage::Stopping { .. }
-            | Stage::Killed { .. }
-            | Stage::Gone => self,
+            ContainerStage::Held { due } => ContainerStage::Held { due: due.min(requested) },
+            ContainerStage::PreStop { due } => ContainerStage::PreStop { due: due.min(requested) },
+            ContainerStage::Turn { due } => ContainerStage::Turn { due: due.min(requested) },
+            ContainerStage::Stopping { due, signal } => ContainerStage::Stopping {
+                due: due.min(requested.max(now + STOP_WINDOW_MIN)),
+                signal,
+            },
+            ContainerStage::Running | ContainerStage::Killed { .. } | ContainerStage::Gone => self,
         }
     }
 
-    fn stop_sent(self) -> Stage {
+    fn hook_finished(self) -> ContainerStage {
         match self {
-            Stage::Stopping { due, .. } => Stage::Stopping { due, signal: Sending::Sent },
-            Stage::Running
-            | Stage::Held { .. }
-            | Stage::PreStop { .. }
-            | Stage::Turn { .. }
-            | Stage::Killed { .. }
-            | Stage::Gone => self,
+            ContainerStage::PreStop { due } => ContainerStage::Turn { due },
+            // A hook that was no longer waited for has ended.
+            ContainerStage::Running
+            | ContainerStage::Held { .. }
+            | ContainerStage::Turn { .. }
+            | ContainerStage::Stopping { .. }
+            | ContainerStage::Killed { .. }
+            | ContainerStage::Gone => self,
         }
     }
 
-    fn stop_failed(self, now: Moment) -> Stage {
+    fn stop_sent(self) -> ContainerStage {
         match self {
-            Stage::Stopping { due, .. } => {
-                Stage::Stopping { due, signal: Sending::Failed { again: now + RESEND_AFTER } }
+            ContainerStage::Stopping { due, .. } => {
+                ContainerStage::Stopping { due, signal: SignalState::Sent }
             }
-            Stage::Running
-            | Stage::Held { .. }
-            | Stage::PreStop { .. }
-            | Stage::Turn { .. }
-            | Stage::Killed { .. }
-            | Stage::Gone => self,
+            ContainerStage::Running
+            | ContainerStage::Held { .. }
+            | ContainerStage::PreStop { .. }
+            | ContainerStage::Turn { .. }
+            | ContainerStage::Killed { .. }
+            | ContainerStage::Gone => self,
         }
     }
 
-    fn kill_failed(self, now: Moment) -> Stage {
+    fn stop_failed(self, now: Moment) -> ContainerStage {
         match self {
-            Stage::Killed { .. } => Stage::Killed { resend: Some(now + RESEND_AFTER) },
-            Stage::Running
-            | Stage::Held { .. }
-            | Stage::PreStop { .. }
-            | Stage::Turn { .. }
-            | Stage::Stopping { .. }
-            | Stage::Gone => self,
+            ContainerStage::Stopping { due, .. } => ContainerStage::Stopping {
+                due,
+                signal: SignalState::Failed { again: now + RESEND_AFTER },
+            },
+            ContainerStage::Running
+            | ContainerStage::Held { .. }
+            | ContainerStage::PreStop { .. }
+            | ContainerStage::Turn { .. }
+            | ContainerStage::Killed { .. }
+            | ContainerStage::Gone => self,
+        }
+    }
+
+    fn kill_failed(self, now: Moment) -> ContainerStage {
+        match self {
+            ContainerStage::Killed { .. } => {
+                ContainerStage::Killed { resend: Some(now + RESEND_AFTER) }
+            }
+            ContainerStage::Running
+            | ContainerStage::Held { .. }
+            | ContainerStage::PreStop { .. }
+            | ContainerStage::Turn { .. }
+            | ContainerStage::Stopping { .. }
+            | ContainerStage::Gone => self,
         }
     }
 }
 
-/// The end of one container begins.
+/// Begins the termination of one container.
 fn begin(
     member: &Member,
     now: Moment,
     due: Moment,
     hold: bool,
     actions: &mut Vec<Action>,
-) -> Stage {
+) -> ContainerStage {
     if let Progress::StopSent { kill_at } = member.progress {
-        // Somebody may have asked for less meanwhile.
-        return Stage::Stopping { due: kill_at, signal: Sending::Sent }.hurried(now, due);
+        // A shorter grace period may have been requested meanwhile.
+        return ContainerStage::Stopping { due: kill_at, signal: SignalState::Sent }
+            .shortened(now, due);
     }
     actions.push(Action::Announce { id: member.id.clone() });
     if hold {
-        return Stage::Held { due };
+        return ContainerStage::Held { due };
     }
     run_hook(member, now, due, actions)
 }
 
-/// No time, no hook (T-NODE-26).
-fn run_hook(member: &Member, now: Moment, due: Moment, actions: &mut Vec<Action>) -> Stage {
+/// Without time there is no hook (T-NODE-26).
+fn run_hook(
+    member: &Member,
+    now: Moment,
+    due: Moment,
+    actions: &mut Vec<Action>,
+) -> ContainerStage {
     if member.hook && member.progress == Progress::Fresh && now < due {
         actions.push(Action::RunPreStop { id: member.id.clone() });
-        return Stage::PreStop { due };
+        return ContainerStage::PreStop { due };
     }
-    Stage::Turn { due }
+    ContainerStage::Turn { due }
 }
 
 fn settled(
     member: &Member,
-    stage: Stage,
+    stage: ContainerStage,
     now: Moment,
     my_turn: bool,
     actions: &mut Vec<Action>,
-) -> Stage {
+) -> ContainerStage {
     let id = || member.id.clone();
     match stage {
-        Stage::Turn { due } if my_turn || due <= now => send_stop(member, now, due, actions),
-        Stage::Held { due } if due <= now => send_stop(member, now, due, actions),
-        Stage::PreStop { due } if due <= now => {
+        ContainerStage::Turn { due } if my_turn || due <= now => {
+            send_stop(member, now, due, actions)
+        }
+        ContainerStage::Held { due } if due <= now => send_stop(member, now, due, actions),
+        ContainerStage::PreStop { due } if due <= now => {
             actions.push(Action::HookOverran { id: id() });
             send_stop(member, now, due, actions)
         }
-        Stage::Stopping { due, .. } if due <= now => {
+        ContainerStage::Stopping { due, .. } if due <= now => {
             actions.push(Action::SendKill { id: id() });
-            Stage::Killed { resend: None }
+            ContainerStage::Killed { resend: None }
         }
-        Stage::Stopping { due, signal: Sending::Failed { again } } if again <= now => {
+        ContainerStage::Stopping { due, signal: SignalState::Failed { again } } if again <= now => {
             actions.push(Action::SendStop { id: id(), kill_at: due });
-            Stage::Stopping { due, signal: Sending::Underway }
+            ContainerStage::Stopping { due, signal: SignalState::InProgress }
         }
-        Stage::Killed { resend: Some(at) } if at <= now => {
+        ContainerStage::Killed { resend: Some(at) } if at <= now => {
             actions.push(Action::SendKill { id: id() });
-            Stage::Killed { resend: None }
+            ContainerStage::Killed { resend: None }
         }
-        Stage::Running
-        | Stage::Held { .. }
-        | Stage::PreStop { .. }
-        | Stage::Turn { .. }
-        | Stage::Stopping { .. }
-        | Stage::Killed { .. }
-        | Stage::Gone => stage,
+        ContainerStage::Running
+        | ContainerStage::Held { .. }
+        | ContainerStage::PreStop { .. }
+        | ContainerStage::Turn { .. }
+        | ContainerStage::Stopping { .. }
+        | ContainerStage::Killed { .. }
+        | ContainerStage::Gone => stage,
     }
 }
 
-/// However late it is, a stop signal gets its window (T-NODE-19).
-fn send_stop(member: &Member, now: Moment, due: Moment, actions: &mut Vec<Action>) -> Stage {
+/// A stop signal always gets its window, however late it is (T-NODE-19).
+fn send_stop(
+    member: &Member,
+    now: Moment,
+    due: Moment,
+    actions: &mut Vec<Action>,
+) -> ContainerStage {
     let kill_at = due.max(now + STOP_WINDOW_MIN);
     actions.push(Action::SendStop { id: member.id.clone(), kill_at });
-    Stage::Stopping { due: kill_at, signal: Sending::Underway }
+    ContainerStage::Stopping { due: kill_at, signal: SignalState::InProgress }
 }
 
-/// Who is to end when the pod does: all that run now, and only those (T-NODE-15).
+/// The members of a pod's termination: all containers that run now, and only those (T-NODE-15).
 pub fn members(pod: &core::Pod, observed: &Observed) -> Vec<Member> {
     let running = observed.containers.iter().filter(|container| container.is_running());
     running.map(|container| member(pod, &container.id, &container.name)).collect()
 }
 
-/// One container as a member. What the spec does not know ends like a regular container, without hook.
+/// One container as a member. A container that is not in the spec counts as a regular one without hook.
 pub fn member(pod: &core::Pod, id: &str, name: &str) -> Member {
     let member = |kind, hook, place| Member {
         id: id.to_owned(),

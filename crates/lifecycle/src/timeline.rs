@@ -1,10 +1,9 @@
-//! The record of a pod's ending: who asked, every step with its time and its actor, how it came out.
+//! The record of a pod's termination: who requested it, every step with its time and actor, and the outcome.
 //!
-//!     server, node, proxy, controllers ──steps──▶ Termination::append ──▶ outcome, summary
+//!     server, node, proxy, controllers ──steps──▶ TerminationRecord::append ──▶ outcome, summary
 //!
-//! Steps are facts and are only ever added; everything else in a [`Termination`] is derived from
-//! them (`outcome`). How it is drawn for a terminal is in `draw`. Not here: keeping it (`server`),
-//! writing it down as it happens (`node`).
+//! Steps are facts and are only ever added; everything else in a [`TerminationRecord`] is derived from
+//! them (`outcome`). `draw` shows it in a terminal. Not here: storing it (`server`), recording steps (`node`).
 
 mod append;
 mod draw;
@@ -29,28 +28,28 @@ pub const PLURAL: &str = "terminations";
 pub const STEPS: &str = "steps";
 pub const STEPS_KIND: &str = "TerminationSteps";
 
-/// The actor that takes requests.
+/// The actor that receives requests.
 pub const SERVER: &str = "server";
-/// Who wanted a removal of which no request is written, or none so far.
+/// The requester of a removal without a recorded request.
 pub const UNKNOWN: &str = "an unknown user";
 
 /// Names of objects have at most this many characters.
 const NAME_MAX: usize = 253;
-/// As much of the uid as keeps two pods of one name apart.
+/// Enough characters of the UID to distinguish two pods of one name.
 const UID_PART: usize = 8;
 
-/// One ending of one pod: the object `terminations.landfall.dev`.
+/// One termination of one pod: the object `terminations.landfall.dev`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Termination {
+pub struct TerminationRecord {
     pub metadata: ObjectMeta,
     pub pod: Subject,
-    /// None until whoever was asked has said so.
+    /// None until the step `Requested` has arrived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<Request>,
     #[serde(default)]
     pub outcome: Outcome,
-    /// The node has said that no process of the pod is left.
+    /// The node has reported that no process of the pod is left.
     #[serde(default)]
     pub confirmed: bool,
     /// One sentence: what happened, and why.
@@ -63,12 +62,12 @@ pub struct Termination {
     /// By time; at most [`STEPS_MAX`].
     #[serde(default)]
     pub steps: Vec<Step>,
-    /// Steps for which there was no room.
+    /// Number of steps that did not fit.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub dropped: i64,
 }
 
-/// The pod that ended.
+/// The pod of a record.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Subject {
@@ -81,7 +80,8 @@ pub struct Subject {
     pub owner: String,
 }
 
-/// Who wanted it, and how long it was given. A later, shorter request changes grace and deadline.
+/// Who requested the termination, and with which grace period. A later, shorter request changes grace period
+/// and deadline.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Request {
@@ -98,7 +98,7 @@ pub struct Request {
     pub deadline: Option<Timestamp>,
 }
 
-/// Something that happened, told by whoever did it or saw it.
+/// Something that happened, recorded by the component that did or observed it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Step {
@@ -110,8 +110,8 @@ pub struct Step {
     pub monotonic: i64,
     /// `server`, `node/NAME`, `proxy/NAME`, `endpointslice-controller`.
     pub actor: String,
-    /// Which run of the actor; with `sequence` it says which step this is, so that one that is told
-    /// twice is written once.
+    /// Which run of the actor. Together with `sequence` it identifies the step, so that a step that is sent
+    /// twice is stored once.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub incarnation: String,
     #[serde(default)]
@@ -119,27 +119,26 @@ pub struct Step {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub container: String,
     #[serde(flatten)]
-    pub what: What,
+    pub what: StepKind,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
-/// What happened. The words are part of the API.
+/// What happened. These names are part of the API.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all_fields = "camelCase")]
-pub enum What {
-    /// The pod is to end: a delete, an eviction, or the node's own decision.
+pub enum StepKind {
+    /// Termination was requested: by a delete, an eviction, or the node itself.
     Requested(Request),
-    /// A later request left it less time.
+    /// A later request shortened the grace period.
     Shortened(Request),
-    /// The object was removed at somebody's wish before its node had said that the pod is gone
-    /// (T-EDGE-13).
+    /// A user removed the object before the node had reported that the pod is gone (T-EDGE-13).
     UnsafeByRequest {
         by: String,
     },
-    /// The node begins.
+    /// The node begins the termination.
     Seen {
-        /// What the containers are given; hooks included.
+        /// Grace period of the containers, including hooks.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         grace_seconds: Option<i64>,
         /// `Deleted`, `Gone`, `Killed`, `Finished`, `Completed`.
@@ -155,11 +154,11 @@ pub enum What {
         exit_code: Option<i32>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         http_status: Option<i32>,
-        /// The beginning of what it said, at most [`OUTPUT_MAX`] bytes.
+        /// The beginning of its output, at most [`OUTPUT_MAX`] bytes.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         output: String,
     },
-    /// The grace was over before the hook was (T-EDGE-8).
+    /// The grace period ended before the hook did (T-EDGE-8).
     HookOverran,
     Signal {
         /// `SIGTERM`
@@ -171,7 +170,7 @@ pub enum What {
         reason: String,
     },
     Exited {
-        /// 128 + signal for a process that a signal ended.
+        /// 128 + signal if a signal ended the process.
         exit_code: i32,
         /// `SIGKILL`, if a signal ended it.
         #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -179,31 +178,31 @@ pub enum What {
         #[serde(default, skip_serializing_if = "is_false")]
         oom: bool,
     },
-    /// A container is gone, and nobody saw how it ended.
+    /// A container is gone, and its exit was not observed.
     Lost,
     /// No process of the pod is left (T-NODE-25).
     SandboxStopped,
     NetworkGone,
     VolumesGone,
     CgroupGone,
-    /// The last status is in the API.
+    /// The API has the terminal status.
     StatusWritten,
     /// The object is gone from the API.
     Removed,
-    /// A Service's endpoint for the pod was turned.
+    /// The pod's endpoint in an EndpointSlice changed to terminating.
     EndpointFlipped {
         slice: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         generation: Option<i64>,
     },
-    /// A node's packets no longer find the pod.
+    /// A node no longer sends packets to the pod.
     RulesCommitted {
         #[serde(default, skip_serializing_if = "String::is_empty")]
         slice: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         generation: Option<i64>,
     },
-    /// The agent was gone for a while and goes on from what it finds.
+    /// The agent was restarted and continues from what it finds.
     AgentRestarted,
 }
 
@@ -223,7 +222,7 @@ impl Steps {
     }
 }
 
-/// When something happened, by both clocks.
+/// A time on both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     pub at: Timestamp,
@@ -231,7 +230,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// The same clocks at another time of day: for what is learnt afterwards.
+    /// The same clocks at another wall time: for what is observed later.
     pub fn when(self, at: Timestamp) -> Stamp {
         let earlier = self.at.duration_since(at).as_nanos();
         let earlier = i64::try_from(earlier).unwrap_or(0);
@@ -239,19 +238,19 @@ impl Stamp {
     }
 }
 
-/// The record of a pod is named after it, and after its uid: the name may be used again.
+/// The name of a pod's record: the pod's name, which may be used again, and the beginning of its UID.
 pub fn name(pod: &str, uid: &str) -> String {
     let uid: String = uid.chars().filter(char::is_ascii_alphanumeric).take(UID_PART).collect();
     let uid = uid.to_ascii_lowercase();
     let room = NAME_MAX - UID_PART - 1;
-    // Names of pods are ASCII; what is cut off must not leave a dot or dash before ours.
+    // Names of pods are ASCII. After shortening, no dot or dash may stand before our dot.
     let pod: String = pod.chars().take(room).collect();
     format!("{}.{uid}", pod.trim_end_matches(['.', '-']))
 }
 
-typed::codec!(Termination);
+typed::codec!(TerminationRecord);
 
-impl k8s_openapi::Resource for Termination {
+impl k8s_openapi::Resource for TerminationRecord {
     const API_VERSION: &'static str = API_VERSION;
     const GROUP: &'static str = GROUP;
     const KIND: &'static str = "Termination";
@@ -260,7 +259,7 @@ impl k8s_openapi::Resource for Termination {
     type Scope = k8s_openapi::NamespaceResourceScope;
 }
 
-impl k8s_openapi::Metadata for Termination {
+impl k8s_openapi::Metadata for TerminationRecord {
     type Ty = ObjectMeta;
 
     fn metadata(&self) -> &ObjectMeta {

@@ -1,12 +1,12 @@
-//! What a metric is: its name, what kind of number, what its labels are, and what it says.
+//! The description of a metric: name, kind, labels and help text.
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Kind {
-    /// Only ever grows.
+    /// Only increases.
     Counter,
-    /// How much there is now.
+    /// A current value.
     Gauge,
-    /// How often which duration; these are the upper bounds of its buckets, in seconds.
+    /// A distribution, mostly of durations in seconds; with the upper bounds of its buckets.
     Histogram(&'static [f64]),
 }
 
@@ -24,7 +24,7 @@ impl Kind {
 pub struct Family {
     pub name: &'static str,
     pub kind: Kind,
-    /// One without labels is shown from the start, as zero.
+    /// A metric without labels is shown as zero from the start.
     pub labels: &'static [&'static str],
     pub help: &'static str,
 }

@@ -1,11 +1,11 @@
-//! Counts, gauges and histograms as Prometheus reads them. See README.md.
+#![doc = include_str!("../README.md")]
 
-mod check;
 mod family;
 mod page;
+mod parse;
 mod registry;
 
-pub use check::{Shown, check};
 pub use family::{Family, Kind, counter, gauge, histogram};
 pub use page::{CONTENT_TYPE, Labels, Page, text_of};
+pub use parse::{ParsedSample, parse};
 pub use registry::Registry;

@@ -1,18 +1,18 @@
-//! The text that scrapers read.
+//! Writes the Prometheus text format.
 
 use crate::Kind;
 use std::fmt::Write;
 
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Label names are ours, values may be anybody's.
+/// Label names are constants; values can be any text and are escaped.
 pub type Labels<'a> = &'a [(&'static str, &'a str)];
 
 #[derive(Debug, Default)]
 pub struct Page(String);
 
 impl Page {
-    /// What is said before the samples of a name. Once for each.
+    /// Writes the header of a metric, once before its samples.
     pub fn family(&mut self, name: &str, kind: Kind, help: &str) {
         if !help.is_empty() {
             let help = help.replace('\\', "\\\\").replace('\n', "\\n");
@@ -21,7 +21,7 @@ impl Page {
         let _ = writeln!(self.0, "# TYPE {name} {}", kind.word());
     }
 
-    /// `at` is in milliseconds since 1970: for what was looked at at another time than now.
+    /// `at` is in milliseconds since 1970, for values that were measured earlier.
     pub fn sample(&mut self, name: &str, labels: Labels<'_>, value: f64, at: Option<i64>) {
         let at = at.map_or(String::new(), |at| format!(" {at}"));
         let _ = writeln!(self.0, "{name}{} {value}{at}", braced(&text_of(labels)));
@@ -31,7 +31,7 @@ impl Page {
         let _ = writeln!(self.0, "{name}{} {value}", braced(labels));
     }
 
-    /// `counts` has one more than `bounds`: what is above all of them.
+    /// `counts` has one more element than `bounds`, for values above all bounds.
     pub(crate) fn buckets(
         &mut self,
         name: &str,

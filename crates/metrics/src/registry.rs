@@ -1,6 +1,6 @@
-//! Where the numbers are kept.
+//! Stores the values of metrics.
 //!
-//! A name that is not in the catalogue is shown all the same, without a word about what it means.
+//! A metric that is not in the catalogue is shown too, but without a help text.
 
 use crate::page::{Labels, Page, text_of};
 use crate::{Family, Kind};
@@ -8,18 +8,17 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// Samples of one name. Labels come from pods, of which there are few; a mistake must not fill the
-/// memory.
+/// Maximum number of samples per name, so that a mistake with labels cannot fill the memory.
 const SAMPLES_MAX: usize = 10_000;
 
-/// For durations of which nothing better is known.
+/// Default buckets, for durations in seconds.
 const BUCKETS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 pub struct Registry {
-    families: Mutex<BTreeMap<&'static str, Known>>,
+    families: Mutex<BTreeMap<&'static str, Metric>>,
 }
 
-struct Known {
+struct Metric {
     kind: Kind,
     help: &'static str,
     samples: HashMap<String, Sample>,
@@ -48,12 +47,12 @@ impl Registry {
             if family.labels.is_empty() {
                 samples.insert(String::new(), Sample::zero(family.kind));
             }
-            (family.name, Known { kind: family.kind, help: family.help, samples })
+            (family.name, Metric { kind: family.kind, help: family.help, samples })
         });
         Registry { families: Mutex::new(known.collect()) }
     }
 
-    /// Counts something: `kubelet_started_pods_total`.
+    /// Increases a counter, such as `kubelet_started_pods_total`.
     pub fn add(&self, name: &'static str, labels: Labels<'_>, by: u64) {
         self.change(name, Kind::Counter, labels, |_, sample| {
             if let Sample::Value(value) = sample {
@@ -62,7 +61,7 @@ impl Registry {
         });
     }
 
-    /// Says how much there is now: `kubelet_working_pods`.
+    /// Sets a gauge, such as `kubelet_working_pods`.
     pub fn set(&self, name: &'static str, labels: Labels<'_>, to: f64) {
         self.change(name, Kind::Gauge, labels, |_, sample| {
             if let Sample::Value(value) = sample {
@@ -71,12 +70,12 @@ impl Registry {
         });
     }
 
-    /// Notes how long something took: `kubelet_pod_start_duration_seconds`.
+    /// Adds a duration to a histogram, such as `kubelet_pod_start_duration_seconds`.
     pub fn observe(&self, name: &'static str, labels: Labels<'_>, took: Duration) {
         self.observe_number(name, labels, took.as_secs_f64());
     }
 
-    /// The same of something that is no duration: attempts, victims.
+    /// Adds a number that is not a duration to a histogram.
     pub fn observe_number(&self, name: &'static str, labels: Labels<'_>, number: f64) {
         self.change(name, Kind::Histogram(BUCKETS), labels, |kind, sample| {
             let (Kind::Histogram(bounds), Sample::Histogram { counts, sum }) = (kind, sample)
@@ -89,14 +88,14 @@ impl Registry {
         });
     }
 
-    /// Drops all samples of a name, before what is so now is said.
+    /// Drops all samples of a name, before its current values are set.
     pub fn clear(&self, name: &str) {
         if let Some(family) = self.families().get_mut(name) {
             family.samples.clear();
         }
     }
 
-    /// Drops the samples with this label, such as those of a pod that is gone.
+    /// Drops the samples with this label, such as those of a deleted pod.
     pub fn forget(&self, label: &'static str, value: &str) {
         let gone = text_of(&[(label, value)]);
         let (first, later) = (format!("{gone},"), format!(",{gone}"));
@@ -109,10 +108,10 @@ impl Registry {
         }
     }
 
-    /// Everything whose name is wanted and of which there is something.
-    pub fn write(&self, page: &mut Page, wanted: impl Fn(&str) -> bool) {
+    /// Writes all metrics that have samples and whose name `is_selected`.
+    pub fn write(&self, page: &mut Page, is_selected: impl Fn(&str) -> bool) {
         let families = self.families();
-        for (name, family) in families.iter().filter(|(name, _)| wanted(name)) {
+        for (name, family) in families.iter().filter(|(name, _)| is_selected(name)) {
             if family.samples.is_empty() {
                 continue;
             }
@@ -131,7 +130,7 @@ impl Registry {
         }
     }
 
-    fn families(&self) -> std::sync::MutexGuard<'_, BTreeMap<&'static str, Known>> {
+    fn families(&self) -> std::sync::MutexGuard<'_, BTreeMap<&'static str, Metric>> {
         self.families.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -143,7 +142,7 @@ impl Registry {
         change: impl FnOnce(Kind, &mut Sample),
     ) {
         let mut families = self.families();
-        let family = families.entry(name).or_insert_with(|| Known {
+        let family = families.entry(name).or_insert_with(|| Metric {
             kind,
             help: "",
             samples: HashMap::new(),
@@ -159,18 +158,18 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{check, counter, gauge, histogram};
+    use crate::{counter, gauge, histogram, parse};
 
     const CATALOGUE: &[Family] = &[
         counter("kubelet_started_pods_total", &[], "Pods started."),
-        gauge("kubelet_working_pods", &["lifecycle"], "Pods by\nwhat is done with \\ them."),
+        gauge("kubelet_working_pods", &["lifecycle"], "Pods by\nlifecycle \\ state."),
         histogram("kubelet_pod_start_duration_seconds", &[0.025, 0.05], &[], "Of starts."),
         counter("prober_probe_total", &["pod", "result"], "Probes."),
     ];
 
-    /// N-182: the text, line by line.
+    /// N-182: the Prometheus text format, line by line.
     #[test]
-    fn n_182_numbers_come_out_as_prometheus_reads_them() {
+    fn n_182_metrics_are_written_in_the_prometheus_format() {
         let metrics = Registry::new(CATALOGUE);
         metrics.add("kubelet_started_pods_total", &[], 2);
         metrics.set("kubelet_working_pods", &[("lifecycle", "sync")], 3.0);
@@ -185,7 +184,7 @@ mod tests {
             "# HELP kubelet_started_pods_total Pods started.",
             "# TYPE kubelet_started_pods_total counter",
             "kubelet_started_pods_total 2",
-            "# HELP kubelet_working_pods Pods by\\nwhat is done with \\\\ them.",
+            "# HELP kubelet_working_pods Pods by\\nlifecycle \\\\ state.",
             "kubelet_working_pods{lifecycle=\"sync\"} 3",
             "kubelet_pod_start_duration_seconds_bucket{le=\"0.025\"} 0",
             "kubelet_pod_start_duration_seconds_bucket{le=\"0.05\"} 1",
@@ -197,11 +196,11 @@ mod tests {
         ] {
             assert!(text.lines().any(|shown| shown == line), "{line} is not in\n{text}");
         }
-        check(&text).unwrap();
+        parse(&text).unwrap();
     }
 
     #[test]
-    fn what_is_gone_is_forgotten_by_its_label() {
+    fn samples_are_dropped_by_label() {
         let metrics = Registry::new(CATALOGUE);
         let probe = |pod: &str, result: &str| {
             metrics.add("prober_probe_total", &[("pod", pod), ("result", result)], 1);
@@ -215,10 +214,10 @@ mod tests {
             metrics.write(&mut page, |name| name.starts_with("prober_"));
             page.into_text()
         };
-        let left = check(&text()).unwrap();
+        let left = parse(&text()).unwrap();
         assert_eq!(left.len(), 2, "{left:?}");
         metrics.forget("result", "p");
-        assert_eq!(check(&text()).unwrap().len(), 1);
+        assert_eq!(parse(&text()).unwrap().len(), 1);
     }
 
     #[test]

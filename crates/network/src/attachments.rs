@@ -1,12 +1,13 @@
-//! Makes attachments and takes them away: the work behind `Pods`, in threads that may block.
+//! Creates and removes attachments: the implementation of `Pods`, in threads that may block.
 //!
-//! Everything starts in the node's network namespace ("home"). What is being made has a record
-//! that says so, and is taken away again if the process dies or a step fails.
+//! Every thread starts in the node's network namespace. An attachment has a record before anything of it
+//! exists in the kernel, so that it can be removed after a crash or a failed step.
 
-use crate::addresses::{GATEWAY, Places};
-use crate::link::{self, Mac};
-use crate::namespace::{self, Namespace};
+use crate::address_pool::{AddressPool, GATEWAY};
+use crate::link::{self, Device, Mac};
+use crate::namespace::{self, Namespace, UserRange};
 use crate::netlink::Socket;
+use crate::ownership::Instance;
 use crate::records::{Record, Records};
 use crate::rules::{PodPorts, Rules};
 use crate::{Attachment, Error, HostPort, PodsConfig, Protocol, Result, conntrack};
@@ -16,70 +17,68 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// The node's end of every link. Locally administered; nobody else is on the wire.
-const NEAR_MAC: Mac = [0x02, 0x6c, 0x66, 0, 0, 1];
-const FAR_NAME: &str = "eth0";
+/// The node's end of every pod link. The same address can be used on all of them: a link has two ends only.
+const NODE_MAC: Mac = [0x02, 0x6c, 0x66, 0, 0, 1];
+/// The first bytes of the address of a pod's end; the address index follows.
+const POD_MAC_PREFIX: [u8; 3] = [0x02, 0x6c, 0x67];
+const POD_DEVICE: &str = "eth0";
+const LOOPBACK_INDEX: u32 = 1;
 
 pub(crate) struct Inner {
-    pub(crate) home: Namespace,
+    pub(crate) node: Namespace,
     config: PodsConfig,
     disk: Records,
+    instance: Instance,
     state: Mutex<State>,
     rules: Mutex<Rules>,
-    busy: Busy,
+    locks: KeyLocks,
 }
 
 pub(crate) struct State {
     pub(crate) records: BTreeMap<String, Record>,
-    places: Places,
+    pool: AddressPool,
 }
 
 impl Inner {
-    /// Runs at home.
-    pub(crate) fn open(config: PodsConfig, home: Namespace) -> Result<Inner> {
+    /// Must run in the network namespace `node`.
+    pub(crate) fn open(config: PodsConfig, node: Namespace) -> Result<Inner> {
         fs::create_dir_all(&config.netns_dir).map_err(Error::io("create", &config.netns_dir))?;
         let disk = Records::open(&config.state_dir)?;
+        // First of all: this fails, and changes nothing, if another instance owns the link or the range.
+        let instance = set_up_gateway(&config, disk.were_used)?;
         let rules = Rules::open(&config)?;
-        let places = Places::new(&config.cidrs, disk.last());
-        let state = Mutex::new(State { records: BTreeMap::new(), places });
-        let inner =
-            Inner { home, config, disk, state, rules: Mutex::new(rules), busy: Busy::new() };
-        inner.share()?;
-        inner.adopt()?;
+        let pool = AddressPool::new(&config.cidrs, disk.last_allocated());
+        let state = Mutex::new(State { records: BTreeMap::new(), pool });
+        let (rules, locks) = (Mutex::new(rules), KeyLocks::new());
+        let inner = Inner { node, config, disk, instance, state, rules, locks };
+        inner.restore()?;
         Ok(inner)
     }
 
-    /// What all pods share, except for the rules.
-    fn share(&self) -> Result<()> {
+    /// Keeps the complete attachments of an earlier process and removes everything else it left behind.
+    fn restore(&self) -> Result<()> {
         let mut socket = Socket::route()?;
-        let name = &self.config.link;
-        socket.request(vec![link::add_holder(name, self.config.mtu)])?;
-        let index = link::index_of(&mut socket, name)?;
-        let mut messages = vec![link::set_up(index)];
-        messages.extend(self.addresses(GATEWAY).into_iter().map(|a| link::add_address(index, a)));
-        messages.extend(self.config.cidrs.iter().map(link::add_unreachable));
-        socket.request(messages)?;
-        for range in &self.config.cidrs {
-            forward(range.is_ipv4())?;
-        }
-        Ok(())
+        let devices = link::devices(&mut socket)?;
+        let ports = self.restore_records(&devices)?;
+        self.remove_lost_links(&mut socket, &devices)?;
+        self.rules().install(ports)
     }
 
-    /// Keeps what an earlier process made and finished, and takes away the rest.
-    fn adopt(&self) -> Result<()> {
-        let mut socket = Socket::route()?;
-        let links: BTreeSet<String> = link::names(&mut socket)?.into_iter().collect();
-        let mut kept = BTreeSet::new();
+    /// Returns the host ports of the attachments that are kept.
+    fn restore_records(&self, devices: &[Device]) -> Result<BTreeMap<String, PodPorts>> {
+        let ours = devices.iter().filter(|device| self.instance.owns_pod_link(device));
+        let links: BTreeSet<&str> = ours.map(|device| device.name.as_str()).collect();
         let mut ports = BTreeMap::new();
         for record in self.disk.load()? {
-            let whole = record.complete
-                && record.addresses == self.addresses(record.place)
-                && links.contains(&self.link(record.place))
+            let intact = record.complete
+                && record.addresses == self.addresses(record.address_index)
+                && links.contains(self.link(record.address_index).as_str())
                 && namespace::is_namespace(&self.netns(&record.key));
             let mut state = self.state();
-            if whole && state.places.claim(record.place) {
-                kept.insert(self.link(record.place));
-                ports.insert(record.key.clone(), self.pod_ports(&record));
+            if intact && state.pool.reserve(record.address_index) {
+                if !record.ports.is_empty() {
+                    ports.insert(record.key.clone(), self.pod_ports(&record));
+                }
                 state.records.insert(record.key.clone(), record);
             } else {
                 drop(state);
@@ -87,129 +86,181 @@ impl Inner {
                 self.disk.remove(&record.key)?;
             }
         }
-        let prefix = format!("{}p", self.config.link);
-        let ours = |name: &&String| {
-            let rest = name.strip_prefix(&prefix);
-            rest.is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_digit()) && !rest.is_empty())
-        };
-        let lost = links.iter().filter(ours).filter(|name| !kept.contains(*name));
-        socket.request(lost.map(|name| link::delete(name)).collect())?;
-        ports.retain(|_, pod: &mut PodPorts| !pod.ports.is_empty());
-        self.rules().install(ports)
+        Ok(ports)
     }
 
-    pub(crate) fn attach(&self, key: &str, ports: Vec<HostPort>) -> Result<Attachment> {
-        let _turn = self.busy.enter(key);
+    /// Removes links of this instance that belong to no record.
+    fn remove_lost_links(&self, socket: &mut Socket, devices: &[Device]) -> Result<()> {
+        let mut state = self.state();
+        let indexes = state.records.values().map(|record| record.address_index);
+        let kept: BTreeSet<String> = indexes.map(|index| self.link(index)).collect();
+        let mut lost = Vec::new();
+        for device in devices.iter().filter(|device| device.name != self.config.link) {
+            match self.address_index_of(device) {
+                _ if kept.contains(&device.name) => {}
+                _ if self.instance.marked(device) => lost.push(link::delete(&device.name)),
+                Some(_) if self.instance.owns_pod_link(device) => {
+                    lost.push(link::delete(&device.name));
+                }
+                // Another program uses the device name, so no pod of ours can have this index.
+                Some(index) => drop(state.pool.reserve(index)),
+                None => {}
+            }
+        }
+        socket.request(lost).map(drop)
+    }
+
+    pub(crate) fn attach(
+        &self,
+        key: &str,
+        ports: Vec<HostPort>,
+        users: Option<UserRange>,
+    ) -> Result<Attachment> {
+        let _lock = self.locks.lock(key);
         let known = self.state().records.get(key).cloned();
         let mut record = match known {
             Some(record) if record.complete => record,
-            Some(broken) => {
-                self.take_away(&broken)?;
-                self.reserve(key)?
+            Some(incomplete) => {
+                self.tear_down(&incomplete)?;
+                self.allocate(key)?
             }
-            None => self.reserve(key)?,
+            None => self.allocate(key)?,
         };
-        let attached = self.make(&mut record, ports);
+        let attached = self.set_up(&mut record, ports, users);
         if attached.is_err() && !record.complete {
-            // The first error is the one to report; what cannot be undone now is found later.
-            let _ = self.take_away(&record);
+            // Report the first error. If the cleanup fails too, a later `attach` or `open` repeats it.
+            let _ = self.tear_down(&record);
         }
         attached.map(|()| self.attachment(&record))
     }
 
-    /// A place and a record that says it is taken.
-    fn reserve(&self, key: &str) -> Result<Record> {
+    /// Allocates an address index and records it on disk.
+    fn allocate(&self, key: &str) -> Result<Record> {
         let mut state = self.state();
-        let Some(place) = state.places.take() else {
+        let Some(address_index) = state.pool.allocate() else {
             let ranges: Vec<String> = self.config.cidrs.iter().map(ToString::to_string).collect();
             return Err(Error::Exhausted(ranges.join(", ")));
         };
-        let addresses = self.addresses(place);
-        let record = Record { key: key.into(), place, addresses, ports: vec![], complete: false };
-        let saved = self.disk.save_last(state.places.last()).and_then(|()| self.disk.save(&record));
+        let record = Record {
+            key: key.into(),
+            address_index,
+            addresses: self.addresses(address_index),
+            ports: vec![],
+            complete: false,
+        };
+        let saved = self
+            .disk
+            .save_last_allocated(state.pool.last_allocated())
+            .and_then(|()| self.disk.save(&record));
         if let Err(error) = saved {
-            state.places.give_back(place);
+            state.pool.release(address_index);
             return Err(error);
         }
+        clock::crash_point("address reserved");
         state.records.insert(key.into(), record.clone());
         Ok(record)
     }
 
-    fn make(&self, record: &mut Record, ports: Vec<HostPort>) -> Result<()> {
-        let mut home = Socket::route()?;
+    fn set_up(
+        &self,
+        record: &mut Record,
+        ports: Vec<HostPort>,
+        users: Option<UserRange>,
+    ) -> Result<()> {
+        let mut node = Socket::route()?;
         if !record.complete {
-            self.connect(&mut home, record)?;
+            self.connect(&mut node, record, users)?;
         } else if record.ports == ports {
             return Ok(());
         }
         if record.ports != ports {
-            let index = link::index_of(&mut home, &self.link(record.place))?;
+            let index = link::index_of(&mut node, &self.link(record.address_index))?;
             let loopback = ports.iter().any(HostPort::is_on_loopback);
-            home.request(vec![link::let_loopback_through(index, loopback)])?;
+            node.request(vec![link::set_route_localnet(index, loopback)])?;
         }
         let pod = PodPorts { addresses: record.addresses.clone(), ports: ports.clone() };
         self.rules().set(&record.key, pod)?;
-        self.forget_connections(&record.addresses, &ports)?;
+        clock::crash_point("host ports opened");
+        self.delete_stale_udp_connections(&record.addresses, &ports)?;
         *record = Record { ports, complete: true, ..record.clone() };
         self.disk.save(record)?;
+        clock::crash_point("attachment recorded");
         self.state().records.insert(record.key.clone(), record.clone());
         Ok(())
     }
 
-    /// Namespace, link, addresses, routes. This thread ends up in the pod's namespace.
-    fn connect(&self, home: &mut Socket, record: &Record) -> Result<()> {
-        let there = namespace::create(&self.netns(&record.key))?;
+    /// Creates namespace, link, addresses and routes. Afterwards this thread is in the pod's namespace.
+    fn connect(&self, node: &mut Socket, record: &Record, users: Option<UserRange>) -> Result<()> {
+        let path = self.netns(&record.key);
+        let namespace = match users {
+            None => namespace::create(&path)?,
+            Some(users) => namespace::create_for(&path, users)?,
+        };
+        clock::crash_point("network namespace made");
         let mut pod = Socket::route()?;
-        let (near, far_mac) = (self.link(record.place), far_mac(record.place));
-        let (near_end, far_end) = ((near.as_str(), NEAR_MAC), (FAR_NAME, far_mac));
-        home.request(vec![link::add_pair(near_end, far_end, &there, self.config.mtu)])?;
+        let (node_device, pod_mac) =
+            (self.link(record.address_index), pod_mac(record.address_index));
+        let (node_end, pod_end) = ((node_device.as_str(), NODE_MAC), (POD_DEVICE, pod_mac));
+        node.request(vec![link::add_veth_pair(node_end, pod_end, &namespace, self.config.mtu)])?;
+        clock::crash_point("link made");
 
-        const LOOPBACK: u32 = 1;
-        let far_index = link::index_of(&mut pod, FAR_NAME)?;
-        let near_index = link::index_of(home, &near)?;
-        let mut inside = vec![link::set_up(LOOPBACK), link::set_up(far_index)];
-        let mut outside = vec![];
+        let pod_index = link::index_of(&mut pod, POD_DEVICE)?;
+        let node_index = link::index_of(node, &node_device)?;
+        let mut pod_side = vec![link::set_up(LOOPBACK_INDEX), link::set_up(pod_index)];
+        let mut node_side = vec![];
         for (address, gateway) in record.addresses.iter().zip(self.addresses(GATEWAY)) {
-            inside.push(link::add_address(far_index, *address));
-            inside.push(link::add_neighbour(far_index, gateway, NEAR_MAC));
-            inside.push(link::add_default_route(far_index, gateway));
-            outside.push(link::add_neighbour(near_index, *address, far_mac));
-            outside.push(link::add_route(near_index, *address, gateway));
+            pod_side.push(link::add_address(pod_index, *address));
+            pod_side.push(link::add_neighbour(pod_index, gateway, NODE_MAC));
+            pod_side.push(link::add_default_route(pod_index, gateway));
+            node_side.push(link::add_neighbour(node_index, *address, pod_mac));
+            node_side.push(link::add_route(node_index, *address, gateway));
         }
-        pod.request(inside)?;
-        home.request(outside)?;
+        node_side.push(link::set_alias(node_index, self.instance.alias()));
+        pod.request(pod_side)?;
+        node.request(node_side)?;
+        clock::crash_point("link set up");
         Ok(())
     }
 
     pub(crate) fn detach(&self, key: &str) -> Result<()> {
-        let _turn = self.busy.enter(key);
+        let _lock = self.locks.lock(key);
         let known = self.state().records.get(key).cloned();
-        known.map_or(Ok(()), |record| self.take_away(&record))
+        known.map_or(Ok(()), |record| self.tear_down(&record))
     }
 
-    /// In such an order that nothing leads to an address that may be given to somebody else.
-    fn take_away(&self, record: &Record) -> Result<()> {
-        self.rules().forget(&record.key)?;
-        self.forget_connections(&record.addresses, &record.ports)?;
-        self.home_socket()?.request(vec![link::delete(&self.link(record.place))])?;
+    /// Releases the address last, when nothing points to it any more: the next pod may get it.
+    fn tear_down(&self, record: &Record) -> Result<()> {
+        self.rules().remove_pod(&record.key)?;
+        clock::crash_point("host ports closed");
+        self.delete_stale_udp_connections(&record.addresses, &record.ports)?;
+        self.node.enter()?; // `connect` may have left this thread in the pod's namespace.
+        let mut node = Socket::route()?;
+        let device = link::find(&mut node, &self.link(record.address_index))?;
+        if let Some(device) = device.filter(|device| self.instance.owns_pod_link(device)) {
+            node.request(vec![link::delete(&device.name)])?;
+        }
+        clock::crash_point("link removed");
         namespace::remove(&self.netns(&record.key))?;
+        clock::crash_point("network namespace removed");
         self.disk.remove(&record.key)?;
+        clock::crash_point("address freed");
         let mut state = self.state();
         state.records.remove(&record.key);
-        state.places.give_back(record.place);
+        state.pool.release(record.address_index);
         Ok(())
     }
 
-    /// A UDP client that had no answer at a host port, or had it from another pod, starts anew.
-    fn forget_connections(&self, pod: &[IpAddr], ports: &[HostPort]) -> Result<()> {
+    /// Deletes conntrack entries of UDP clients of these host ports that lead to another pod or to no pod,
+    /// so that the next packet is translated by the current rules.
+    fn delete_stale_udp_connections(&self, pod: &[IpAddr], ports: &[HostPort]) -> Result<()> {
         let ports: Vec<_> = ports.iter().filter(|port| port.protocol == Protocol::Udp).collect();
         if ports.is_empty() {
             return Ok(());
         }
-        self.home.enter()?;
+        self.node.enter()?;
         for range in &self.config.cidrs {
-            conntrack::forget(range.is_ipv4(), |connection| {
-                ports.iter().any(|port| port.is_of(connection))
+            conntrack::delete_matching(range.is_ipv4(), |connection| {
+                ports.iter().any(|port| port.matches(connection))
                     && range.contains(connection.reply.source)
                         == pod.contains(&connection.reply.source)
             })?;
@@ -217,20 +268,15 @@ impl Inner {
         Ok(())
     }
 
-    /// Everything but attachments.
+    /// Removes what all pods share. Attachments must be gone already.
     pub(crate) fn remove(&self) -> Result<()> {
         self.rules().remove()?;
         let mut messages = vec![link::delete(&self.config.link)];
         messages.extend(self.config.cidrs.iter().map(link::delete_unreachable));
         Socket::route()?.request(messages)?;
-        let _ = fs::remove_dir(&self.config.netns_dir); // Only if nobody else uses it.
+        let _ = fs::remove_dir(&self.config.netns_dir); // Fails, as intended, if another instance uses it.
+        self.instance.release()?;
         self.disk.close()
-    }
-
-    /// Also from a thread that has left home.
-    fn home_socket(&self) -> Result<Socket> {
-        self.home.enter()?;
-        Socket::route()
     }
 
     pub(crate) fn attachment(&self, record: &Record) -> Attachment {
@@ -241,13 +287,20 @@ impl Inner {
         PodPorts { addresses: record.addresses.clone(), ports: record.ports.clone() }
     }
 
-    /// Of a place, in the order of the ranges.
-    pub(crate) fn addresses(&self, place: u64) -> Vec<IpAddr> {
-        self.config.cidrs.iter().filter_map(|range| range.nth(place)).collect()
+    /// One address per range, in the order of the ranges.
+    pub(crate) fn addresses(&self, address_index: u64) -> Vec<IpAddr> {
+        self.config.cidrs.iter().filter_map(|range| range.nth(address_index)).collect()
     }
 
-    fn link(&self, place: u64) -> String {
-        format!("{}p{place}", self.config.link)
+    /// `None` if the device is not named like a pod's link.
+    fn address_index_of(&self, device: &Device) -> Option<u64> {
+        let digits = device.name.strip_prefix(&self.config.link)?.strip_prefix('p')?;
+        digits.parse().ok().filter(|_| digits.bytes().all(|byte| byte.is_ascii_digit()))
+    }
+
+    /// Name of the node's end of a pod's link.
+    fn link(&self, address_index: u64) -> String {
+        format!("{}p{address_index}", self.config.link)
     }
 
     fn netns(&self, key: &str) -> PathBuf {
@@ -263,51 +316,77 @@ impl Inner {
     }
 }
 
-fn far_mac(place: u64) -> Mac {
-    let bytes = place.to_be_bytes();
-    [0x02, 0x6c, 0x67, bytes[5], bytes[6], bytes[7]]
+/// Creates the device with the node's own addresses and the routes of the pod ranges, and enables forwarding.
+/// Fails if another instance uses the same device name or ranges.
+fn set_up_gateway(config: &PodsConfig, has_records: bool) -> Result<Instance> {
+    let mut instance = Instance::open(&config.state_dir, has_records)?;
+    let mut socket = Socket::route()?;
+    let devices = link::devices(&mut socket)?;
+    let existing = devices.iter().find(|device| device.name == config.link);
+    if !instance.owns_gateway_device(existing)? {
+        instance.check_ranges(&mut socket, &devices, &config.cidrs)?;
+        instance.claim(&config.link)?;
+        socket.request(vec![link::add_gateway_device(&config.link, config.mtu)])?;
+    }
+    let index = link::index_of(&mut socket, &config.link)?;
+    let mut messages = vec![link::set_alias(index, instance.alias()), link::set_up(index)];
+    let gateways = config.cidrs.iter().filter_map(|range| range.nth(GATEWAY));
+    messages.extend(gateways.map(|address| link::add_address(index, address)));
+    messages.extend(config.cidrs.iter().map(link::add_unreachable));
+    socket.request(messages)?;
+    for range in &config.cidrs {
+        enable_forwarding(range.is_ipv4())?;
+    }
+    Ok(instance)
 }
 
-/// Lets packets through that are for somebody else.
-fn forward(ipv4: bool) -> Result<()> {
+fn pod_mac(address_index: u64) -> Mac {
+    let [a, b, c] = POD_MAC_PREFIX;
+    let [.., d, e, f] = address_index.to_be_bytes();
+    [a, b, c, d, e, f]
+}
+
+/// Makes the node a router for packets that are not addressed to itself.
+fn enable_forwarding(ipv4: bool) -> Result<()> {
     let path = match ipv4 {
         true => "/proc/sys/net/ipv4/ip_forward",
         false => "/proc/sys/net/ipv6/conf/all/forwarding",
     };
     let now = fs::read_to_string(path).map_err(Error::io("read", path))?;
     if now.trim() == "1" {
-        return Ok(()); // It may be right and still not ours to write.
+        return Ok(()); // The file may be read-only for us, so do not write without need.
     }
     fs::write(path, "1").map_err(Error::io("write", path))
 }
 
-/// One thing at a time happens to one key, also when a caller has stopped waiting for it.
-struct Busy {
-    keys: Mutex<BTreeSet<String>>,
-    left: Condvar,
+/// One lock per key. The thread that does the work holds it, so the lock stays held if the caller's future
+/// is dropped early.
+struct KeyLocks {
+    locked: Mutex<BTreeSet<String>>,
+    unlocked: Condvar,
 }
 
-struct Turn<'a> {
-    busy: &'a Busy,
+struct KeyLock<'a> {
+    locks: &'a KeyLocks,
     key: String,
 }
 
-impl Busy {
-    fn new() -> Busy {
-        Busy { keys: Mutex::default(), left: Condvar::new() }
+impl KeyLocks {
+    fn new() -> KeyLocks {
+        KeyLocks { locked: Mutex::default(), unlocked: Condvar::new() }
     }
 
-    fn enter(&self, key: &str) -> Turn<'_> {
-        let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = self.left.wait_while(keys, |keys| keys.contains(key));
-        free.unwrap_or_else(PoisonError::into_inner).insert(key.into());
-        Turn { busy: self, key: key.into() }
+    fn lock(&self, key: &str) -> KeyLock<'_> {
+        let locked = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
+        let locked = self.unlocked.wait_while(locked, |locked| locked.contains(key));
+        locked.unwrap_or_else(PoisonError::into_inner).insert(key.into());
+        KeyLock { locks: self, key: key.into() }
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for KeyLock<'_> {
     fn drop(&mut self) {
-        self.busy.keys.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
-        self.busy.left.notify_all();
+        self.locks.locked.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+        self.locks.unlocked.notify_all();
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// The first address of a range and how many bits of it are fixed. Bits beyond those are zero.
+/// The first address of a range and its prefix length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Cidr {
     base: IpAddr,
@@ -13,7 +13,7 @@ pub struct Cidr {
 }
 
 impl Cidr {
-    /// The range that `address` lies in. None when there are not that many bits.
+    /// The range that contains `address`. `None` if the prefix is longer than an address.
     pub fn new(address: IpAddr, bits: u8) -> Option<Cidr> {
         let width = width(address);
         if bits > width {
@@ -25,16 +25,16 @@ impl Cidr {
         Some(Cidr { base, bits })
     }
 
-    /// For ranges written in the program: more bits than there are mean all of them.
-    pub(crate) fn known(address: IpAddr, bits: u8) -> Cidr {
+    /// For constants. A prefix that is too long becomes the full length.
+    pub(crate) fn constant(address: IpAddr, bits: u8) -> Cidr {
         Cidr::new(address, bits).unwrap_or(Cidr { base: address, bits: width(address) })
     }
 
-    /// Everybody who listens.
+    /// The multicast range of an IP family.
     pub(crate) fn multicast(ipv4: bool) -> Cidr {
         match ipv4 {
-            true => Cidr::known(IpAddr::from([224, 0, 0, 0]), 4),
-            false => Cidr::known(IpAddr::from([0xff00, 0, 0, 0, 0, 0, 0, 0]), 8),
+            true => Cidr::constant(IpAddr::from([224, 0, 0, 0]), 4),
+            false => Cidr::constant(IpAddr::from([0xff00, 0, 0, 0, 0, 0, 0, 0]), 8),
         }
     }
 
@@ -50,7 +50,7 @@ impl Cidr {
         self.base.is_ipv4()
     }
 
-    /// The mask of its fixed bits, as bytes in network order.
+    /// The network mask, as bytes in network order.
     pub fn mask(&self) -> Vec<u8> {
         let width = width(self.base);
         let ones = u128::MAX.checked_shl(u32::from(width - self.bits)).unwrap_or(0);
@@ -63,7 +63,7 @@ impl Cidr {
             && address.is_ipv4() == self.is_ipv4()
     }
 
-    /// The address `offset` places after the first, if it is still in the range.
+    /// The address at `offset` from the first one, if it is in the range.
     pub fn nth(&self, offset: u64) -> Option<IpAddr> {
         let number = to_number(self.base).checked_add(u128::from(offset))?;
         if self.is_ipv4() && number > u128::from(u32::MAX) {
@@ -73,7 +73,7 @@ impl Cidr {
         self.contains(address).then_some(address)
     }
 
-    /// How many places after the first `address` is.
+    /// The distance of `address` from the first address.
     pub fn offset(&self, address: IpAddr) -> Option<u64> {
         if !self.contains(address) {
             return None;
@@ -81,7 +81,7 @@ impl Cidr {
         u64::try_from(to_number(address) - to_number(self.base)).ok()
     }
 
-    /// How many addresses there are, as far as that can be said in 64 bits.
+    /// The number of addresses; `u64::MAX` if there are more.
     pub fn size(&self) -> u64 {
         1u64.checked_shl(u32::from(width(self.base) - self.bits)).unwrap_or(u64::MAX)
     }
@@ -102,6 +102,23 @@ fn from_number(number: u128, v4: bool) -> IpAddr {
     if v4 { IpAddr::V4(Ipv4Addr::from(number as u32)) } else { IpAddr::V6(Ipv6Addr::from(number)) }
 }
 
+/// In network order.
+pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    }
+}
+
+/// The inverse of [`octets`].
+pub(crate) fn address_from(octets: &[u8]) -> Option<IpAddr> {
+    match octets.len() {
+        4 => <[u8; 4]>::try_from(octets).ok().map(IpAddr::from),
+        16 => <[u8; 16]>::try_from(octets).ok().map(IpAddr::from),
+        _ => None,
+    }
+}
+
 impl fmt::Display for Cidr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.base, self.bits)
@@ -112,7 +129,8 @@ impl FromStr for Cidr {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Cidr, Error> {
-        let wrong = || Error::Invalid(format!("{text:?} is not an address range"));
+        let wrong =
+            || Error::Invalid(format!("{text:?} is not an address range such as 10.244.0.0/16"));
         let (address, bits) = text.split_once('/').ok_or_else(wrong)?;
         let address: IpAddr = address.parse().map_err(|_| wrong())?;
         let bits: u8 = bits.parse().map_err(|_| wrong())?;
@@ -129,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_starts_at_its_first_address_however_it_is_written() {
+    fn parsing_clears_the_host_bits() {
         assert_eq!(cidr("10.244.3.77/24").to_string(), "10.244.3.0/24");
         assert_eq!(cidr("fd00:1::5/64").to_string(), "fd00:1::/64");
         assert_eq!(cidr("0.0.0.0/0").mask(), [0, 0, 0, 0]);
@@ -139,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn counting_stays_inside() {
+    fn nth_and_offset_stay_inside_the_range() {
         let range = cidr("10.244.3.0/30");
         assert_eq!(range.nth(3), Some("10.244.3.3".parse().unwrap()));
         assert_eq!(range.nth(4), None);

@@ -1,19 +1,33 @@
-//! Connections the kernel remembers, and how to make it forget some.
+//! Deletes entries of the kernel's connection tracking table.
 //!
-//! The kernel decides where a connection goes when it sees its first packet. A UDP client that never
-//! changes its port never has a first packet again: it would go on talking to a pod that is gone, or
-//! to nobody although a pod has come (NET-60 and NET-11 are about this).
+//! The kernel translates the first packet of a connection and then repeats that translation. A UDP client
+//! that keeps its source port never starts a new connection, so its packets would still go to a pod that is
+//! gone, or to no pod although there is one now. NET-11 and NET-60 require that they do not.
 
-use crate::netlink::{ACK, Message, Socket, attributes};
+use crate::cidr::address_from;
+use crate::netlink::{ACK, Message, NESTED, Socket, attributes};
 use crate::{Protocol, Result};
 use std::net::IpAddr;
 
+// Constants of `linux/netfilter/nfnetlink_conntrack.h`.
 const SUBSYSTEM: u16 = (libc::NFNL_SUBSYS_CTNETLINK as u16) << 8;
 const GET: u16 = SUBSYSTEM | 1;
 const DELETE: u16 = SUBSYSTEM | 2;
-const TUPLE_ORIGINAL: u16 = 1;
-const TUPLE_REPLY: u16 = 2;
-const NESTED: u16 = 1 << 15;
+const CTA_TUPLE_ORIG: u16 = 1;
+const CTA_TUPLE_REPLY: u16 = 2;
+const CTA_TUPLE_IP: u16 = 1;
+const CTA_TUPLE_PROTO: u16 = 2;
+const CTA_IP_V4_SRC: u16 = 1;
+const CTA_IP_V4_DST: u16 = 2;
+const CTA_IP_V6_SRC: u16 = 3;
+const CTA_IP_V6_DST: u16 = 4;
+const CTA_PROTO_NUM: u16 = 1;
+const CTA_PROTO_SRC_PORT: u16 = 2;
+const CTA_PROTO_DST_PORT: u16 = 3;
+/// Size of `struct nfgenmsg`.
+const HEADER: usize = 4;
+/// Each deletion is acknowledged, and the acknowledgements must fit into the receive buffer.
+const DELETIONS_PER_REQUEST: usize = 64;
 
 /// One direction of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +38,8 @@ pub struct Direction {
     pub destination_port: u16,
 }
 
-/// A connection as it was asked for, and as it is answered: translation is the difference.
+/// A tracked connection. `original` is what the client sent, `reply` what the server answers after
+/// address translation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connection {
     pub protocol: Protocol,
@@ -32,39 +47,38 @@ pub struct Connection {
     pub reply: Direction,
 }
 
-/// Makes the kernel forget every connection of a family that `choose` picks, in the network
-/// namespace of this thread. Returns how many there were.
-pub fn forget(ipv4: bool, choose: impl Fn(&Connection) -> bool) -> Result<usize> {
+/// Deletes all connections of an IP family for which `matches` returns true, in the network namespace of
+/// this thread. Returns their number.
+pub fn delete_matching(ipv4: bool, matches: impl Fn(&Connection) -> bool) -> Result<usize> {
     let family = if ipv4 { libc::AF_INET } else { libc::AF_INET6 } as u8;
+    let header: [u8; HEADER] = [family, 0, 0, 0];
     let mut socket = Socket::netfilter()?;
-    let all = socket.dump(Message::new(GET, 0, &[family, 0, 0, 0], "list connections"))?;
-    let mut doomed = Vec::new();
+    let all = socket.dump(Message::new(GET, 0, &header, "list connections"))?;
+    let mut deletions = Vec::new();
     for body in &all {
         let Some((connection, original)) = read(body) else { continue };
-        if choose(&connection) {
-            let head = [family, 0, 0, 0];
-            let mut message = Message::new(DELETE, ACK, &head, "delete a connection");
-            message.attribute(TUPLE_ORIGINAL | NESTED, original);
-            doomed.push(message.fine_if(&[libc::ENOENT])); // It may just have ended.
+        if matches(&connection) {
+            let mut message = Message::new(DELETE, ACK, &header, "delete a connection");
+            message.attribute(CTA_TUPLE_ORIG | NESTED, original);
+            deletions.push(message.ignore_errors(&[libc::ENOENT])); // It may just have ended.
         }
     }
-    let count = doomed.len();
-    // Each is acknowledged; few at a time, so that the answers find room.
-    while !doomed.is_empty() {
-        let rest = doomed.split_off(doomed.len().min(64));
-        socket.request(std::mem::replace(&mut doomed, rest))?;
+    let count = deletions.len();
+    while !deletions.is_empty() {
+        let rest = deletions.split_off(deletions.len().min(DELETIONS_PER_REQUEST));
+        socket.request(std::mem::replace(&mut deletions, rest))?;
     }
     Ok(count)
 }
 
-/// The connection and, as bytes, what names it. None for protocols without ports.
+/// The connection, and the attribute that identifies it. `None` for protocols without ports.
 fn read(body: &[u8]) -> Option<(Connection, &[u8])> {
-    let all = body.get(4..)?;
+    let all = body.get(HEADER..)?;
     let tuple = |kind| attributes(all).find(|(found, _)| *found == kind).map(|(_, bytes)| bytes);
-    let original = tuple(TUPLE_ORIGINAL)?;
-    let (protocol, there) = read_tuple(original)?;
-    let (_, back) = read_tuple(tuple(TUPLE_REPLY)?)?;
-    Some((Connection { protocol, original: there, reply: back }, original))
+    let original_bytes = tuple(CTA_TUPLE_ORIG)?;
+    let (protocol, original) = read_tuple(original_bytes)?;
+    let (_, reply) = read_tuple(tuple(CTA_TUPLE_REPLY)?)?;
+    Some((Connection { protocol, original, reply }, original_bytes))
 }
 
 fn read_tuple(bytes: &[u8]) -> Option<(Protocol, Direction)> {
@@ -73,11 +87,17 @@ fn read_tuple(bytes: &[u8]) -> Option<(Protocol, Direction)> {
     for (part, bytes) in attributes(bytes) {
         for (kind, value) in attributes(bytes) {
             match (part, kind) {
-                (1, 1 | 3) => source = address(value),
-                (1, 2 | 4) => destination = address(value),
-                (2, 1) => protocol = value.first().and_then(|number| Protocol::of(*number)),
-                (2, 2) => ports.0 = u16::from_be_bytes(value.try_into().ok()?),
-                (2, 3) => ports.1 = u16::from_be_bytes(value.try_into().ok()?),
+                (CTA_TUPLE_IP, CTA_IP_V4_SRC | CTA_IP_V6_SRC) => source = address_from(value),
+                (CTA_TUPLE_IP, CTA_IP_V4_DST | CTA_IP_V6_DST) => destination = address_from(value),
+                (CTA_TUPLE_PROTO, CTA_PROTO_NUM) => {
+                    protocol = value.first().and_then(|number| Protocol::from_number(*number));
+                }
+                (CTA_TUPLE_PROTO, CTA_PROTO_SRC_PORT) => {
+                    ports.0 = u16::from_be_bytes(value.try_into().ok()?);
+                }
+                (CTA_TUPLE_PROTO, CTA_PROTO_DST_PORT) => {
+                    ports.1 = u16::from_be_bytes(value.try_into().ok()?);
+                }
                 _ => {}
             }
         }
@@ -89,12 +109,4 @@ fn read_tuple(bytes: &[u8]) -> Option<(Protocol, Direction)> {
         destination_port: ports.1,
     };
     Some((protocol?, direction))
-}
-
-fn address(bytes: &[u8]) -> Option<IpAddr> {
-    match bytes.len() {
-        4 => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),
-        16 => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
-        _ => None,
-    }
 }

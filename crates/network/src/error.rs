@@ -1,4 +1,4 @@
-//! What can go wrong between us and the kernel, or us and our records.
+//! Errors from the kernel, from records on disk and from invalid configuration.
 
 use std::path::PathBuf;
 
@@ -6,30 +6,40 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The caller asked for something that cannot be.
+    /// The caller passed an invalid value.
     #[error("{0}")]
     Invalid(String),
     /// Every address of the range is in use.
     #[error("no pod address is free in {0}")]
     Exhausted(String),
-    /// The kernel refused one message of a request.
+    /// A device of that name exists, and this instance did not create it.
+    #[error("link {link} {}", owned_by(owner.as_deref()))]
+    LinkTaken {
+        link: String,
+        /// The records of the instance that owns it. `None` if the device has no mark.
+        owner: Option<String>,
+    },
+    /// Another instance on this machine has pods with these addresses.
+    #[error("the pod addresses {range} are in use: link {link} {}", owned_by(Some(owner)))]
+    RangeTaken { range: String, link: String, owner: String },
+    /// The kernel rejected one message of a request.
     #[error("cannot {doing}: {source}{}", detail.as_deref().map(|d| format!(" ({d})")).unwrap_or_default())]
     Kernel {
-        /// `add link lf0p17`: the failing message, not the request as a whole.
+        /// What the rejected message does: `add link lf0p17`.
         doing: String,
         source: std::io::Error,
-        /// What the kernel says beyond the error number, if it does.
+        /// The kernel's error text, if it sent one.
         detail: Option<String>,
     },
     #[error("cannot {doing} {}: {source}", path.display())]
     Io { doing: &'static str, path: PathBuf, source: std::io::Error },
-    /// A thread could not be started, or it died.
-    #[error("cannot work in a network namespace: {0}")]
+    /// A thread could not be started, or it panicked.
+    #[error("cannot run a thread in a network namespace: {0}")]
     Thread(String),
 }
 
 impl Error {
-    /// For `map_err`: says what was being done to which path.
+    /// For `map_err`: adds the operation and the path.
     pub(crate) fn io(
         doing: &'static str,
         path: impl Into<PathBuf>,
@@ -38,17 +48,35 @@ impl Error {
         move |source| Error::Io { doing, path, source }
     }
 
-    /// For `map_err` on a system call that names no path.
+    /// For `map_err` on a system call without a path.
     pub(crate) fn call(doing: impl Into<String>) -> impl FnOnce(nix::errno::Errno) -> Error {
         let doing = doing.into();
         move |errno| Error::Kernel { doing, source: errno.into(), detail: None }
     }
 
-    /// The kernel's error number, if it was the kernel who refused.
+    /// The kernel's error number, if the error came from the kernel.
     pub fn errno(&self) -> Option<i32> {
         match self {
             Error::Kernel { source, .. } | Error::Io { source, .. } => source.raw_os_error(),
-            Error::Invalid(_) | Error::Exhausted(_) | Error::Thread(_) => None,
+            Error::Invalid(_)
+            | Error::Exhausted(_)
+            | Error::LinkTaken { .. }
+            | Error::RangeTaken { .. }
+            | Error::Thread(_) => None,
         }
+    }
+
+    /// Whether another program or instance owns the device or the range.
+    pub fn is_taken(&self) -> bool {
+        matches!(self, Error::LinkTaken { .. } | Error::RangeTaken { .. })
+    }
+}
+
+fn owned_by(owner: Option<&str>) -> String {
+    match owner {
+        Some(records) => {
+            format!("belongs to another landfall instance, whose records are in {records}")
+        }
+        None => "already exists, and this landfall instance did not create it".to_owned(),
     }
 }

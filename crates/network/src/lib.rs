@@ -1,6 +1,6 @@
-//! How packets find pods. See README.md.
+#![doc = include_str!("../README.md")]
 
-mod addresses;
+mod address_pool;
 mod attachments;
 mod cidr;
 pub mod conntrack;
@@ -9,10 +9,13 @@ mod link;
 mod namespace;
 mod netlink;
 pub mod nft;
+mod ownership;
 mod pods;
 mod records;
 mod rules;
 
 pub use cidr::Cidr;
 pub use error::{Error, Result};
+pub use namespace::UserRange;
+pub use ownership::check_link;
 pub use pods::{Attachment, HostPort, Pods, PodsConfig, Protocol};

@@ -1,7 +1,7 @@
-//! Network namespaces: one per pod, kept alive by a name in the filesystem.
+//! Network namespaces: one per pod, kept alive by a bind mount.
 //!
-//! Whatever changes the namespace of a thread happens in a thread of its own that then ends, so that
-//! none of the runtime's threads is ever in the wrong place.
+//! A thread that changes its namespace is a thread of its own that ends afterwards, so that no thread of the
+//! async runtime is ever in a pod's namespace.
 
 use crate::{Error, Result};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -12,16 +12,23 @@ use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-const OF_THIS_THREAD: &str = "/proc/thread-self/ns/net";
+const CURRENT: &str = "/proc/thread-self/ns/net";
 
-/// A network namespace that is open, and so cannot go away.
+/// IDs of users and groups on the node to which a pod's IDs from 0 on are mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UserRange {
+    pub first: u32,
+    pub count: u32,
+}
+
+/// An open network namespace. It exists at least as long as this value.
 #[derive(Clone)]
 pub(crate) struct Namespace(Arc<File>);
 
 impl Namespace {
-    /// The one this thread is in.
+    /// The namespace of this thread.
     pub(crate) fn current() -> Result<Namespace> {
-        let file = File::open(OF_THIS_THREAD).map_err(Error::io("open", OF_THIS_THREAD))?;
+        let file = File::open(CURRENT).map_err(Error::io("open", CURRENT))?;
         Ok(Namespace(Arc::new(file)))
     }
 
@@ -30,41 +37,110 @@ impl Namespace {
         setns(&*self.0, CloneFlags::CLONE_NEWNET).map_err(Error::call("enter a network namespace"))
     }
 
-    /// For messages that name a namespace.
-    pub(crate) fn number(&self) -> u32 {
+    /// The file descriptor, for netlink messages.
+    pub(crate) fn fd(&self) -> u32 {
         use std::os::fd::AsRawFd;
         self.0.as_raw_fd() as u32
     }
 
-    /// Does `work` in a new thread that starts out in this namespace.
+    /// Runs `work` in a new thread that starts in this namespace.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let (answer, answered) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let namespace = self.clone();
         std::thread::Builder::new()
             .name("network".into())
             .spawn(move || {
-                let _ = answer.send(namespace.enter().and_then(|()| work()));
+                let _ = sender.send(namespace.enter().and_then(|()| work()));
             })
             .map_err(|error| Error::Thread(error.to_string()))?;
-        answered.await.map_err(|_| Error::Thread("the thread ended early".into()))?
+        receiver.await.map_err(|_| Error::Thread("the thread panicked".into()))?
     }
 }
 
-/// Moves this thread into a new namespace and gives that the name `path`.
+/// Moves this thread into a new namespace and binds that to `path`.
 pub(crate) fn create(path: &Path) -> Result<Namespace> {
-    remove(path)?; // A name without a namespace, from a process that died in between.
+    remove(path)?; // An earlier process may have died between creating the file and the mount.
     File::create(path).map_err(Error::io("create", path))?;
-    unshare(CloneFlags::CLONE_NEWNET).map_err(Error::call("make a network namespace"))?;
+    unshare(CloneFlags::CLONE_NEWNET).map_err(Error::call("create a network namespace"))?;
     let none: Option<&str> = None;
-    mount(Some(OF_THIS_THREAD), path, none, MsFlags::MS_BIND, none)
+    mount(Some(CURRENT), path, none, MsFlags::MS_BIND, none)
         .map_err(|errno| Error::io("bind a network namespace to", path)(errno.into()))?;
     Namespace::current()
 }
 
-/// Takes the name away; the namespace goes with its last process. Idempotent.
+/// Like [`create`], but the namespace belongs to a new user namespace with these users. Root of that user
+/// namespace may configure this network.
+pub(crate) fn create_for(path: &Path, users: UserRange) -> Result<Namespace> {
+    remove(path)?;
+    File::create(path).map_err(Error::io("create", path))?;
+    let holder = NamespaceHolder::start()?;
+    for kind in ["uid_map", "gid_map"] {
+        let map = holder.file(kind);
+        std::fs::write(&map, format!("0 {} {}\n", users.first, users.count))
+            .map_err(Error::io("write", &map))?;
+    }
+    let none: Option<&str> = None;
+    mount(Some(&holder.file("ns/net")), path, none, MsFlags::MS_BIND, none)
+        .map_err(|errno| Error::io("bind a network namespace to", path)(errno.into()))?;
+    let made = Namespace(Arc::new(File::open(path).map_err(Error::io("open", path))?));
+    made.enter()?;
+    Ok(made)
+}
+
+/// A process that keeps a new user and network namespace open until this value is dropped.
+struct NamespaceHolder {
+    pid: nix::unistd::Pid,
+    /// The process exits when this end of the pipe is closed.
+    pipe: Option<std::io::PipeWriter>,
+}
+
+impl NamespaceHolder {
+    #[allow(unsafe_code, reason = "clone has no wrapper that forks")]
+    fn start() -> Result<NamespaceHolder> {
+        use std::os::fd::AsRawFd;
+        let (reader, writer) = std::io::pipe().map_err(Error::io("make", "a pipe"))?;
+        let reader_fd = reader.as_raw_fd();
+        let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNET | libc::SIGCHLD;
+        // SAFETY: no memory is shared. The child of a process with threads may only make system calls,
+        // and makes only those below before it exits.
+        let pid = unsafe { libc::syscall(libc::SYS_clone, flags as libc::c_ulong, 0, 0, 0, 0) };
+        if pid == 0 {
+            let mut byte = 0_u8;
+            // Close everything but the reader: with a copy of another holder's `pipe` this process would keep
+            // that holder alive.
+            // SAFETY: the arguments are numbers, and a pointer to a byte on this stack.
+            unsafe {
+                libc::dup2(reader_fd, 0);
+                libc::syscall(libc::SYS_close_range, 1, u32::MAX, 0);
+                libc::read(0, (&raw mut byte).cast(), 1);
+                libc::_exit(0)
+            }
+        }
+        if pid < 0 {
+            let errno = nix::errno::Errno::last();
+            return Err(Error::call(
+                "create a user namespace (check that this host allows them: sysctl user.max_user_namespaces)",
+            )(errno));
+        }
+        Ok(NamespaceHolder { pid: nix::unistd::Pid::from_raw(pid as i32), pipe: Some(writer) })
+    }
+
+    fn file(&self, name: &str) -> std::path::PathBuf {
+        format!("/proc/{}/{name}", self.pid).into()
+    }
+}
+
+impl Drop for NamespaceHolder {
+    fn drop(&mut self) {
+        drop(self.pipe.take());
+        let _ = nix::sys::wait::waitpid(self.pid, None);
+    }
+}
+
+/// Removes the bind mount and its file. The namespace ends with its last process. Idempotent.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     use nix::errno::Errno;
     while is_namespace(path) {
@@ -82,7 +158,27 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Whether a namespace lies behind this name.
+/// Whether a namespace is mounted at `path`.
 pub(crate) fn is_namespace(path: &Path) -> bool {
     statfs(path).is_ok_and(|found| found.filesystem_type() == NSFS_MAGIC)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_exits_while_a_later_one_runs() {
+        let (first, second) =
+            (NamespaceHolder::start().unwrap(), NamespaceHolder::start().unwrap());
+        let (ended, done) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            drop(first);
+            ended.send(()).unwrap();
+        });
+        let in_time = done.recv_timeout(std::time::Duration::from_secs(10));
+        drop(second);
+        thread.join().unwrap();
+        assert!(in_time.is_ok(), "the first holder exited only after the second");
+    }
 }

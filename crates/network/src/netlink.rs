@@ -1,13 +1,14 @@
-//! Netlink: how messages to the kernel are put together, sent many at once, and answered.
+//! Netlink: builds messages to the kernel, sends them in batches and reads the answers.
 //!
-//! The kernel works through what is sent before `send` returns, so that all answers wait to be read;
-//! nothing here ever blocks on the network. A socket belongs to the network namespace of the thread
-//! that opened it, for ever.
-//! Not here: what the messages mean (`link`, `nft`).
+//! The kernel processes the messages before `send` returns and the answers are then ready to be read, so
+//! nothing here waits for the network. A socket always belongs to the network namespace of the thread that
+//! opened it.
+//! Not here: what the messages mean (`link`, `nft`, `conntrack`).
 
 use crate::{Error, Result};
 use nix::errno::Errno;
 use nix::sys::socket::{self, AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockType};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 pub(crate) const ACK: u16 = libc::NLM_F_ACK as u16;
@@ -17,58 +18,70 @@ pub(crate) const REPLACE: u16 = libc::NLM_F_REPLACE as u16;
 pub(crate) const APPEND: u16 = libc::NLM_F_APPEND as u16;
 pub(crate) const DUMP: u16 = libc::NLM_F_DUMP as u16;
 
-/// Length, kind, flags, sequence, port.
+/// Size of `struct nlmsghdr`: length, kind, flags, sequence number, port. Its fields follow.
 const HEADER: usize = 16;
-const NESTED: u16 = 1 << 15;
-/// An attribute says its length in 16 bits.
-pub(crate) const ATTRIBUTE_MAX: usize = u16::MAX as usize - 4;
-/// More than the kernel puts into one datagram.
+const LENGTH: Range<usize> = 0..4;
+const KIND: Range<usize> = 4..6;
+const FLAGS: Range<usize> = 6..8;
+const SEQUENCE: Range<usize> = 8..12;
+/// Messages and attributes start at multiples of this.
+const ALIGNMENT: usize = 4;
+/// Size of `struct nlattr`: length and kind.
+const ATTRIBUTE_HEADER: usize = 4;
+/// Flag in the kind of an attribute that consists of attributes.
+pub(crate) const NESTED: u16 = libc::NLA_F_NESTED as u16;
+/// An attribute stores its length in 16 bits.
+pub(crate) const ATTRIBUTE_MAX: usize = u16::MAX as usize - ATTRIBUTE_HEADER;
+/// The kernel's datagrams are smaller.
 const DATAGRAM: usize = 64 * 1024;
-/// What the kernel may queue for us: a batch that fails is answered with a line per failing message.
+/// The kernel sends an answer for each failing message of a batch. They all have to fit.
 const RECEIVE_BUFFER: usize = 1024 * 1024;
-/// The largest batch we ever send.
+/// Batches up to this size fit into a socket's default send buffer.
+const SEND_BUFFER_DEFAULT: usize = 128 * 1024;
+/// Room for the kernel's own data in a larger send buffer.
+const SEND_BUFFER_OVERHEAD: usize = 4096;
+/// Larger batches are refused.
 const SEND_MAX: usize = 64 * 1024 * 1024;
 
-/// One message, growing attribute by attribute.
+/// A netlink message under construction.
 pub(crate) struct Message {
     bytes: Vec<u8>,
-    /// For people, when it fails: `add link lf0p17`.
+    /// What the message does, for error texts: `add link lf0p17`.
     what: String,
-    /// Error numbers that mean that all is well: it was there already, or gone already.
-    fine: &'static [i32],
+    /// Error numbers that count as success, for example "exists already" when adding.
+    ignored_errors: &'static [i32],
 }
 
 impl Message {
-    /// `head` is the fixed part that the family of messages starts with.
+    /// `head` is the fixed header of the message's family.
     pub(crate) fn new(kind: u16, flags: u16, head: &[u8], what: impl Into<String>) -> Message {
         let mut bytes = Vec::with_capacity(256);
-        bytes.extend_from_slice(&[0; 4]); // The length, known at the end.
-        bytes.extend_from_slice(&kind.to_ne_bytes());
-        bytes.extend_from_slice(&(flags | libc::NLM_F_REQUEST as u16).to_ne_bytes());
-        bytes.extend_from_slice(&[0; 8]);
+        bytes.resize(HEADER, 0); // `finish` fills in length and sequence number.
+        bytes[KIND].copy_from_slice(&kind.to_ne_bytes());
+        bytes[FLAGS].copy_from_slice(&(flags | libc::NLM_F_REQUEST as u16).to_ne_bytes());
         bytes.extend_from_slice(head);
         pad(&mut bytes);
-        Message { bytes, what: what.into(), fine: &[] }
+        Message { bytes, what: what.into(), ignored_errors: &[] }
     }
 
-    pub(crate) fn fine_if(mut self, errors: &'static [i32]) -> Message {
-        self.fine = errors;
+    pub(crate) fn ignore_errors(mut self, errors: &'static [i32]) -> Message {
+        self.ignored_errors = errors;
         self
     }
 
-    pub(crate) fn flag(&mut self, flags: u16) {
-        let now = u16::from_ne_bytes([self.bytes[6], self.bytes[7]]) | flags;
-        self.bytes[6..8].copy_from_slice(&now.to_ne_bytes());
+    pub(crate) fn add_flags(&mut self, flags: u16) {
+        let flags = u16_at(&self.bytes, FLAGS).unwrap_or_default() | flags;
+        self.bytes[FLAGS].copy_from_slice(&flags.to_ne_bytes());
     }
 
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Longer values than an attribute can hold are cut: callers keep to [`ATTRIBUTE_MAX`].
+    /// Values longer than [`ATTRIBUTE_MAX`] are truncated; callers must not pass them.
     pub(crate) fn attribute(&mut self, kind: u16, value: &[u8]) -> &mut Message {
         let value = &value[..value.len().min(ATTRIBUTE_MAX)];
-        self.bytes.extend_from_slice(&(value.len() as u16 + 4).to_ne_bytes());
+        self.bytes.extend_from_slice(&((value.len() + ATTRIBUTE_HEADER) as u16).to_ne_bytes());
         self.bytes.extend_from_slice(&kind.to_ne_bytes());
         self.bytes.extend_from_slice(value);
         pad(&mut self.bytes);
@@ -81,12 +94,12 @@ impl Message {
         self.attribute(kind, &bytes)
     }
 
-    /// In the machine's own order, as rtnetlink wants it.
+    /// In native byte order, as rtnetlink expects.
     pub(crate) fn number(&mut self, kind: u16, value: u32) -> &mut Message {
         self.attribute(kind, &value.to_ne_bytes())
     }
 
-    /// In network order, as netfilter wants it.
+    /// In network byte order, as netfilter expects.
     pub(crate) fn be32(&mut self, kind: u16, value: u32) -> &mut Message {
         self.attribute(kind, &value.to_be_bytes())
     }
@@ -95,12 +108,12 @@ impl Message {
         self.attribute(kind, &value.to_be_bytes())
     }
 
-    /// An attribute made of attributes.
+    /// An attribute that consists of attributes.
     pub(crate) fn nest(&mut self, kind: u16, inside: impl FnOnce(&mut Message)) -> &mut Message {
         self.nest_after(kind, &[], inside)
     }
 
-    /// The same with a fixed part before the inner attributes.
+    /// Like [`Message::nest`], with a fixed header before the inner attributes.
     pub(crate) fn nest_after(
         &mut self,
         kind: u16,
@@ -120,25 +133,34 @@ impl Message {
 
     fn finish(&mut self, sequence: u32) {
         let length = self.bytes.len() as u32;
-        self.bytes[0..4].copy_from_slice(&length.to_ne_bytes());
-        self.bytes[8..12].copy_from_slice(&sequence.to_ne_bytes());
+        self.bytes[LENGTH].copy_from_slice(&length.to_ne_bytes());
+        self.bytes[SEQUENCE].copy_from_slice(&sequence.to_ne_bytes());
     }
 }
 
 fn pad(bytes: &mut Vec<u8>) {
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
 }
 
-/// What the kernel sent back besides acknowledgements: everything after the header.
+fn u16_at(bytes: &[u8], field: Range<usize>) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(field)?.try_into().ok()?))
+}
+
+fn u32_at(bytes: &[u8], field: Range<usize>) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(field)?.try_into().ok()?))
+}
+
+/// The body of an answer that is not an acknowledgement.
 pub(crate) type Answer = Vec<u8>;
 
-/// The attributes in `bytes`, as far as they are well formed. Flags in the kind are taken off.
+/// The attributes in `bytes`, up to the first malformed one. Kinds are returned without their flags.
 pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    const KIND_MASK: u16 = libc::NLA_TYPE_MASK as u16;
     std::iter::from_fn(move || {
-        let length = usize::from(u16::from_ne_bytes([*bytes.first()?, *bytes.get(1)?]));
-        let kind = u16::from_ne_bytes([*bytes.get(2)?, *bytes.get(3)?]) & 0x3fff;
-        let value = bytes.get(4..length)?;
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        let length = usize::from(u16_at(bytes, 0..2)?);
+        let kind = u16_at(bytes, 2..4)? & KIND_MASK;
+        let value = bytes.get(ATTRIBUTE_HEADER..length)?;
+        bytes = bytes.get(length.next_multiple_of(ALIGNMENT)..).unwrap_or_default();
         Some((kind, value))
     })
 }
@@ -149,12 +171,12 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// To the part of the kernel that knows links, addresses and routes.
+    /// For links, addresses and routes.
     pub(crate) fn route() -> Result<Socket> {
         Socket::open(socket::SockProtocol::NetlinkRoute)
     }
 
-    /// To the part of the kernel that knows packet rules and connections.
+    /// For packet rules and connection tracking.
     pub(crate) fn netfilter() -> Result<Socket> {
         Socket::open(socket::SockProtocol::NetlinkNetFilter)
     }
@@ -165,15 +187,15 @@ impl Socket {
             .map_err(Error::call("open a netlink socket"))?;
         socket::bind(fd.as_raw_fd(), &NetlinkAddr::new(0, 0))
             .map_err(Error::call("bind a netlink socket"))?;
-        // Longer explanations of errors, and no copy of our message in every answer.
+        // Ask for error texts, and for answers without a copy of our message.
         set_option(&fd, libc::SOL_NETLINK, libc::NETLINK_EXT_ACK, 1)?;
         set_option(&fd, libc::SOL_NETLINK, libc::NETLINK_CAP_ACK, 1)?;
         set_option(&fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER)?;
         Ok(Socket { fd, sequence: 0 })
     }
 
-    /// Sends all messages at once and reads what comes back. The first that failed is the error;
-    /// rtnetlink still does the others, netfilter does none of a batch.
+    /// Sends all messages at once and reads the answers. Returns the error of the first message that failed.
+    /// rtnetlink then still processes the others; netfilter discards the whole batch.
     pub(crate) fn request(&mut self, mut messages: Vec<Message>) -> Result<Vec<Answer>> {
         if messages.is_empty() {
             return Ok(Vec::new());
@@ -190,9 +212,9 @@ impl Socket {
                 }
                 let index = reply.sequence.wrapping_sub(first) as usize;
                 let Some(message) = messages.get(index) else {
-                    continue; // An answer to an earlier request that was given up.
+                    continue; // A late answer to an earlier request.
                 };
-                let Some(error) = refusal(message, &reply) else { continue };
+                let Some(error) = error_of(message, &reply) else { continue };
                 if failure.as_ref().is_none_or(|(earlier, _)| index < *earlier) {
                     failure = Some((index, error));
                 }
@@ -204,9 +226,9 @@ impl Socket {
         }
     }
 
-    /// Everything of a kind. The kernel sends it in pieces.
+    /// Lists all objects of a kind.
     pub(crate) fn dump(&mut self, mut message: Message) -> Result<Vec<Answer>> {
-        message.flag(DUMP);
+        message.add_flags(DUMP);
         let mut messages = [message];
         let sequence = self.send(&mut messages)?;
         let mut answers = Vec::new();
@@ -219,7 +241,7 @@ impl Socket {
                 match i32::from(reply.kind) {
                     libc::NLMSG_DONE => return Ok(answers),
                     libc::NLMSG_ERROR => {
-                        return refusal(&messages[0], &reply).map_or(Ok(answers), Err);
+                        return error_of(&messages[0], &reply).map_or(Ok(answers), Err);
                     }
                     _ => answers.push(reply.body.to_vec()),
                 }
@@ -227,7 +249,7 @@ impl Socket {
         }
     }
 
-    /// Returns the sequence number of the first message; the others count on from there.
+    /// Returns the sequence number of the first message. The others have consecutive numbers.
     fn send(&mut self, messages: &mut [Message]) -> Result<u32> {
         let first = self.sequence.wrapping_add(1);
         let mut bytes = Vec::with_capacity(messages.iter().map(Message::len).sum());
@@ -239,26 +261,27 @@ impl Socket {
         if bytes.len() > SEND_MAX {
             return Err(Error::Invalid(format!("a batch of {} bytes is too large", bytes.len())));
         }
-        if bytes.len() > 128 * 1024 {
-            set_option(&self.fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes.len() + 4096)?;
+        if bytes.len() > SEND_BUFFER_DEFAULT {
+            let size = bytes.len() + SEND_BUFFER_OVERHEAD;
+            set_option(&self.fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, size)?;
         }
         loop {
             match socket::send(self.fd.as_raw_fd(), &bytes, MsgFlags::empty()) {
                 Ok(_) => return Ok(first),
                 Err(Errno::EINTR) => {}
-                Err(errno) => return Err(Error::call("send to the kernel")(errno)),
+                Err(errno) => return Err(Error::call("send netlink messages")(errno)),
             }
         }
     }
 
-    /// None when nothing waits.
+    /// `None` if there is nothing to read.
     fn receive(&self, buffer: &mut [u8], flags: MsgFlags) -> Result<Option<usize>> {
         loop {
             match socket::recv(self.fd.as_raw_fd(), buffer, flags) {
                 Ok(length) => return Ok(Some(length)),
                 Err(Errno::EAGAIN) => return Ok(None),
                 Err(Errno::EINTR) => {}
-                Err(errno) => return Err(Error::call("read the kernel's answer")(errno)),
+                Err(errno) => return Err(Error::call("read netlink answers")(errno)),
             }
         }
     }
@@ -274,32 +297,37 @@ struct Reply<'a> {
 fn replies(mut bytes: &[u8]) -> impl Iterator<Item = Reply<'_>> {
     std::iter::from_fn(move || {
         let header = bytes.get(..HEADER)?;
-        let length = u32::from_ne_bytes(header[0..4].try_into().ok()?) as usize;
+        let length = u32_at(header, LENGTH)? as usize;
         let reply = Reply {
-            kind: u16::from_ne_bytes([header[4], header[5]]),
-            flags: u16::from_ne_bytes([header[6], header[7]]),
-            sequence: u32::from_ne_bytes(header[8..12].try_into().ok()?),
+            kind: u16_at(header, KIND)?,
+            flags: u16_at(header, FLAGS)?,
+            sequence: u32_at(header, SEQUENCE)?,
             body: bytes.get(HEADER..length)?,
         };
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        bytes = bytes.get(length.next_multiple_of(ALIGNMENT)..).unwrap_or_default();
         Some(reply)
     })
 }
 
-/// None for an acknowledgement, or an error that the message calls fine.
-fn refusal(message: &Message, reply: &Reply<'_>) -> Option<Error> {
-    const TLVS: u16 = 0x200;
-    const CAPPED: u16 = 0x100;
-    let code = i32::from_ne_bytes(reply.body.get(..4)?.try_into().ok()?);
-    if code == 0 || message.fine.contains(&-code) {
+/// The error in an answer of kind `NLMSG_ERROR`. `None` for an acknowledgement or an ignored error.
+fn error_of(message: &Message, reply: &Reply<'_>) -> Option<Error> {
+    const NLM_F_CAPPED: u16 = 0x100;
+    const NLM_F_ACK_TLVS: u16 = 0x200;
+    const NLMSGERR_ATTR_MSG: u16 = 1;
+    // The body: error number, our message or only its header, attributes with the error text.
+    const CODE: usize = 4;
+    let code = i32::from_ne_bytes(reply.body.get(..CODE)?.try_into().ok()?);
+    if code == 0 || message.ignored_errors.contains(&-code) {
         return None;
     }
-    // After the number comes the header of our message, or all of it, then the explanation.
-    let original = u32::from_ne_bytes(reply.body.get(4..8)?.try_into().ok()?) as usize;
-    let skip = 4 + if reply.flags & CAPPED != 0 { HEADER } else { original.next_multiple_of(4) };
-    let detail = (reply.flags & TLVS != 0)
-        .then(|| attributes(reply.body.get(skip..).unwrap_or_default()))
-        .and_then(|mut found| found.find(|(kind, _)| *kind == 1))
+    let our_message = u32_at(reply.body.get(CODE..)?, LENGTH)? as usize;
+    let copied = match reply.flags & NLM_F_CAPPED != 0 {
+        true => HEADER,
+        false => our_message.next_multiple_of(ALIGNMENT),
+    };
+    let detail = (reply.flags & NLM_F_ACK_TLVS != 0)
+        .then(|| attributes(reply.body.get(CODE + copied..).unwrap_or_default()))
+        .and_then(|mut found| found.find(|(kind, _)| *kind == NLMSGERR_ATTR_MSG))
         .map(|(_, text)| String::from_utf8_lossy(text).trim_end_matches('\0').to_string());
     Some(Error::Kernel {
         doing: message.what.clone(),
@@ -323,7 +351,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_nested_is_found_again_and_aligned() {
+    fn nested_attributes_are_read_back_and_aligned() {
         let mut message = Message::new(1, 0, &[7], "test");
         message.text(3, "lo").nest(4, |inner| {
             inner.number(5, 6);
@@ -338,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_off_answers_are_no_answers() {
+    fn truncated_answers_are_ignored() {
         assert_eq!(attributes(&[9, 0, 1, 0, 1]).count(), 0);
         assert_eq!(attributes(&[0, 0, 0, 0]).count(), 0);
         assert_eq!(replies(&[200, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]).count(), 0);

@@ -1,9 +1,9 @@
-//! The packet rules of the pods' side: who is masqueraded, and which port of the node leads where.
+//! The packet rules of the pod network: masquerading, host ports, and two guards.
 //!
-//! The table is written whole when it is opened, in one transaction, so that there is no moment
-//! without it; after that only elements of its maps come and go.
+//! Opening writes the whole table in one transaction, so that traffic never sees a half-written one. After
+//! that only the elements of its maps change.
 
-use crate::addresses::GATEWAY;
+use crate::address_pool::GATEWAY;
 use crate::conntrack::Connection;
 use crate::nft::{
     self, Batch, Chain, ChainKind, Direction, Element, Family, Field, Hook, Key, Kind, Priority,
@@ -16,7 +16,7 @@ use std::net::IpAddr;
 const REDIRECTS: &str = "host-ports";
 const POSTROUTING: &str = "postrouting";
 
-/// What one pod's host ports are made of.
+/// The host ports of one pod and the addresses they lead to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PodPorts {
     pub(crate) addresses: Vec<IpAddr>,
@@ -26,7 +26,7 @@ pub(crate) struct PodPorts {
 pub(crate) struct Rules {
     connection: nft::Connection,
     families: Vec<FamilyRules>,
-    /// By the pod's key: what the kernel has.
+    /// What the kernel has, by the pod's key.
     pods: BTreeMap<String, PodPorts>,
 }
 
@@ -40,7 +40,7 @@ impl Rules {
         })
     }
 
-    /// Replaces whatever the tables hold.
+    /// Replaces the tables.
     pub(crate) fn install(&mut self, pods: BTreeMap<String, PodPorts>) -> Result<()> {
         let mut batch = Batch::new();
         for family in &self.families {
@@ -54,16 +54,16 @@ impl Rules {
         Ok(())
     }
 
-    /// Makes these the host ports of `key`, and no others.
+    /// Replaces the host ports of `key`.
     pub(crate) fn set(&mut self, key: &str, pod: PodPorts) -> Result<()> {
-        if self.pods.get(key).map_or(&[][..], |now| &now.ports[..]) == pod.ports {
+        if self.pods.get(key).map_or(&[][..], |current| &current.ports[..]) == pod.ports {
             return Ok(());
         }
-        self.refuse_conflicts(key, &pod.ports)?;
+        self.check_conflicts(key, &pod.ports)?;
         let mut batch = Batch::new();
         for family in &self.families {
-            if let Some(now) = self.pods.get(key) {
-                family.delete(&mut batch, now);
+            if let Some(current) = self.pods.get(key) {
+                family.delete(&mut batch, current);
             }
             family.add(&mut batch, &pod);
         }
@@ -77,16 +77,15 @@ impl Rules {
             self.pods = pods;
             return Ok(());
         }
-        // Somebody has been at our table. It is ours: write it anew.
-        let wanted = pods.clone();
-        self.install(wanted).inspect_err(|_| {
+        // Another program has changed our table, so that the change does not apply. Write the whole table.
+        self.install(pods.clone()).inspect_err(|_| {
             pods.remove(key);
             pods.extend(before.map(|before| (key.to_string(), before)));
             self.pods = pods;
         })
     }
 
-    pub(crate) fn forget(&mut self, key: &str) -> Result<()> {
+    pub(crate) fn remove_pod(&mut self, key: &str) -> Result<()> {
         self.set(key, PodPorts { addresses: Vec::new(), ports: Vec::new() })
     }
 
@@ -99,10 +98,12 @@ impl Rules {
         self.connection.commit(batch)
     }
 
-    /// The scheduler sees to it that this does not happen; a pod that was bound by hand may.
-    fn refuse_conflicts(&self, key: &str, ports: &[HostPort]) -> Result<()> {
+    /// The scheduler avoids conflicts, but a pod that was bound by hand may have one.
+    fn check_conflicts(&self, key: &str, ports: &[HostPort]) -> Result<()> {
         for (other, pod) in self.pods.iter().filter(|(other, _)| *other != key) {
-            if let Some(port) = ports.iter().find(|port| pod.ports.iter().any(|p| p.is_at(port))) {
+            if let Some(port) =
+                ports.iter().find(|port| pod.ports.iter().any(|p| p.conflicts_with(port)))
+            {
                 let (number, protocol) = (port.host_port, port.protocol.name());
                 return Err(Error::Invalid(format!(
                     "host port {number}/{protocol} is in use by {other}"
@@ -122,7 +123,7 @@ impl Protocol {
         }
     }
 
-    pub(crate) fn of(number: u8) -> Option<Protocol> {
+    pub(crate) fn from_number(number: u8) -> Option<Protocol> {
         let all = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
         all.into_iter().find(|protocol| protocol.number() == number)
     }
@@ -137,42 +138,46 @@ impl Protocol {
 }
 
 impl HostPort {
-    /// None: every address.
+    /// `None` means every address.
     fn address(&self) -> Option<IpAddr> {
         self.host_ip.filter(|address| !address.is_unspecified())
     }
 
-    /// Whether both are the same place on the node. An address of its own wins over "every
-    /// address", so those two can live side by side.
-    fn is_at(&self, other: &HostPort) -> bool {
+    /// Whether both claim the same port of the same address. A port of one address and the same port of every
+    /// address do not conflict: the former takes precedence.
+    fn conflicts_with(&self, other: &HostPort) -> bool {
         (self.protocol, self.host_port, self.address())
             == (other.protocol, other.host_port, other.address())
     }
 
-    /// Whether a connection was asked for at this port.
-    pub(crate) fn is_of(&self, connection: &Connection) -> bool {
+    /// Whether the client of the connection connected to this port.
+    pub(crate) fn matches(&self, connection: &Connection) -> bool {
         self.protocol == connection.protocol
             && self.host_port == connection.original.destination_port
             && self.address().is_none_or(|address| address == connection.original.destination)
     }
 
-    /// Whether it is reached by a loopback address.
+    /// Whether clients reach it by a loopback address.
     pub(crate) fn is_on_loopback(&self) -> bool {
         self.address().is_none_or(|address| address.is_loopback())
     }
 }
 
-/// The same rules in the words of one family.
+/// The rules for one IP family.
 struct FamilyRules {
     table: Table,
     ipv4: bool,
-    own: Cidr,
-    /// Where pods go with their own address.
-    kept: Vec<Cidr>,
-    services: Vec<Cidr>,
+    /// This node's pod range.
+    pod_range: Cidr,
+    /// Destinations that pods reach without masquerading.
+    cluster_ranges: Vec<Cidr>,
+    service_ranges: Vec<Cidr>,
     gateway: IpAddr,
+    /// Host ports of one address of the node.
     at_address: Set,
+    /// Host ports of every address of the node.
     at_any: Set,
+    /// Pairs of equal addresses, one per pod with host ports.
     to_itself: Set,
 }
 
@@ -180,32 +185,32 @@ impl FamilyRules {
     fn new(config: &PodsConfig, range: &Cidr) -> FamilyRules {
         let ipv4 = range.is_ipv4();
         let address = Kind::address(ipv4);
-        let mut kept: Vec<Cidr> =
+        let mut cluster_ranges: Vec<Cidr> =
             config.cidrs.iter().chain(&config.cluster_cidrs).copied().collect();
-        kept.push(Cidr::multicast(ipv4));
-        kept.retain(|kept| kept.is_ipv4() == ipv4);
-        kept.sort();
-        kept.dedup();
-        let services = config.service_cidrs.iter().filter(|range| range.is_ipv4() == ipv4);
-        let to = [address, Kind::Port];
+        cluster_ranges.push(Cidr::multicast(ipv4));
+        cluster_ranges.retain(|range| range.is_ipv4() == ipv4);
+        cluster_ranges.sort();
+        cluster_ranges.dedup();
+        let service_ranges = config.service_cidrs.iter().filter(|range| range.is_ipv4() == ipv4);
+        let pod_port = [address, Kind::Port];
         FamilyRules {
             table: Table::new(if ipv4 { Family::Ipv4 } else { Family::Ipv6 }, &config.table),
-            services: services.copied().collect(),
+            service_ranges: service_ranges.copied().collect(),
             ipv4,
-            own: *range,
-            kept,
+            pod_range: *range,
+            cluster_ranges,
             gateway: range.nth(GATEWAY).unwrap_or(range.base()),
             at_address: Set::map(
                 "host-ports-at-address",
                 &[address, Kind::Protocol, Kind::Port],
-                &to,
+                &pod_port,
             ),
-            at_any: Set::map("host-ports-at-any", &[Kind::Protocol, Kind::Port], &to),
+            at_any: Set::map("host-ports-at-any", &[Kind::Protocol, Kind::Port], &pod_port),
             to_itself: Set::new("pods-to-themselves", &[address, address]),
         }
     }
 
-    /// The table as it is without any pod.
+    /// Writes the table without pods.
     fn write(&self, batch: &mut Batch) {
         let table = &self.table;
         batch.add_table(table).delete_table(table).add_table(table);
@@ -231,21 +236,21 @@ impl FamilyRules {
         self.guard_services(batch);
     }
 
-    /// What is sent to the node itself may be meant for a pod (NET-9).
+    /// Redirects packets for host ports of the node to pods (NET-9).
     fn redirects(&self) -> Vec<Rule> {
         let destination = Field::address(self.ipv4, Direction::Destination);
         let port = [Field::Protocol, Field::DestinationPort];
         let at_address = [destination, port[0], port[1]];
         let mut rules = vec![Rule::new().redirect_by(&at_address, &self.at_address, self.ipv4)];
         if !self.ipv4 {
-            // The kernel lets nothing with this source out, and there is no setting to change that.
-            rules.push(Rule::new().destination_in(&loopback(false)).go_back());
+            // The kernel never routes packets with the source ::1, and no setting changes that.
+            rules.push(Rule::new().destination_in(&loopback(false)).return_from_chain());
         }
         rules.push(Rule::new().redirect_by(&port, &self.at_any, self.ipv4));
         rules
     }
 
-    /// Who a packet seems to come from when it leaves.
+    /// Rewrites the source address of packets that leave the node or return to it.
     fn sources(&self) -> Vec<Rule> {
         let pair = [
             Field::address(self.ipv4, Direction::Source),
@@ -253,30 +258,31 @@ impl FamilyRules {
         ];
         let mut rules = vec![
             Rule::new()
-                .comment("a pod that calls its own host port must not see itself calling")
+                .comment("a pod that connects to its own host port sees the gateway as the client")
                 .was_redirected()
                 .in_set(&pair, &self.to_itself)
-                .source_becomes(self.gateway),
+                .set_source(self.gateway),
         ];
         if self.ipv4 {
             let rule = Rule::new().comment("from the node's loopback to a pod's host port");
-            let rule = rule.source_in(&loopback(true)).destination_in(&self.own);
-            rules.push(rule.source_becomes(self.gateway));
+            let rule = rule.source_in(&loopback(true)).destination_in(&self.pod_range);
+            rules.push(rule.set_source(self.gateway));
         }
-        rules.push(Rule::new().source_not_in(&self.own).go_back());
-        for range in &self.kept {
-            rules.push(Rule::new().destination_in(range).go_back());
+        rules.push(Rule::new().source_not_in(&self.pod_range).return_from_chain());
+        for range in &self.cluster_ranges {
+            rules.push(Rule::new().destination_in(range).return_from_chain());
         }
         rules.push(Rule::new().comment("pods leaving the cluster").masquerade());
         rules
     }
 
-    /// Host ports on loopback need a kernel setting that would also let pods and neighbours reach
-    /// what listens on the node's loopback only. Replies are not meant: they are translated later.
+    /// Host ports on loopback need the setting `route_localnet`, which would also let pods and hosts nearby
+    /// reach servers that listen on the node's loopback only. These rules drop such packets, but no replies:
+    /// the kernel translates their addresses later.
     fn guard_loopback(&self, batch: &mut Batch) {
         const NAME: &str = "loopback-guard";
         if !self.ipv4 {
-            return; // The kernel guards ::1 itself.
+            return; // The kernel protects ::1 itself.
         }
         let (table, range) = (&self.table, loopback(true));
         let (kind, hook) = (ChainKind::Filter, Hook::Prerouting);
@@ -286,37 +292,35 @@ impl FamilyRules {
         batch.add_rule(table, NAME, &outside().source_in(&range).drop());
     }
 
-    /// What is for a Service, and was not redirected to one of its pods, is for nobody: refused, as
-    /// upstream refuses what has no endpoints.
+    /// Rejects packets for a Service that were not redirected to an endpoint, as upstream does for a Service
+    /// without endpoints.
     fn guard_services(&self, batch: &mut Batch) {
         const NAME: &str = "service-guard";
         let (kind, hook) = (ChainKind::Filter, Hook::Forward);
         batch.add_chain(&self.table, &Chain::at(NAME, kind, hook, Priority::FILTER));
-        for range in &self.services {
-            let rule = Rule::new().comment("nobody answers for this Service");
-            let rule = rule.source_in(&self.own).destination_in(range);
+        for range in &self.service_ranges {
+            let rule = Rule::new().comment("no endpoint for this Service address");
+            let rule = rule.source_in(&self.pod_range).destination_in(range);
             batch.add_rule(&self.table, NAME, &rule.reject(Reject::PortUnreachable));
         }
     }
 
     fn add(&self, batch: &mut Batch, pod: &PodPorts) {
-        let (at_address, at_any, to_itself) = self.elements(pod);
-        batch.add_elements(&self.table, &self.at_address, &at_address);
-        batch.add_elements(&self.table, &self.at_any, &at_any);
-        batch.add_elements(&self.table, &self.to_itself, &to_itself);
+        for (set, elements) in self.elements(pod) {
+            batch.add_elements(&self.table, set, &elements);
+        }
     }
 
     fn delete(&self, batch: &mut Batch, pod: &PodPorts) {
-        let (at_address, at_any, to_itself) = self.elements(pod);
-        batch.delete_elements(&self.table, &self.at_address, &at_address);
-        batch.delete_elements(&self.table, &self.at_any, &at_any);
-        batch.delete_elements(&self.table, &self.to_itself, &to_itself);
+        for (set, elements) in self.elements(pod) {
+            batch.delete_elements(&self.table, set, &elements);
+        }
     }
 
-    fn elements(&self, pod: &PodPorts) -> (Vec<Element>, Vec<Element>, Vec<Element>) {
+    fn elements(&self, pod: &PodPorts) -> Vec<(&Set, Vec<Element>)> {
         let (mut at_address, mut at_any, mut to_itself) = (vec![], vec![], vec![]);
         let Some(pod_address) = pod.addresses.iter().find(|a| a.is_ipv4() == self.ipv4) else {
-            return (at_address, at_any, to_itself);
+            return Vec::new();
         };
         for port in &pod.ports {
             let value = Key::new().address(*pod_address).port(port.container_port);
@@ -335,13 +339,13 @@ impl FamilyRules {
         if !(at_address.is_empty() && at_any.is_empty()) {
             to_itself.push(Element::key(Key::new().address(*pod_address).address(*pod_address)));
         }
-        (at_address, at_any, to_itself)
+        vec![(&self.at_address, at_address), (&self.at_any, at_any), (&self.to_itself, to_itself)]
     }
 }
 
 fn loopback(ipv4: bool) -> Cidr {
     match ipv4 {
-        true => Cidr::known(IpAddr::from([127, 0, 0, 0]), 8),
-        false => Cidr::known(IpAddr::V6(std::net::Ipv6Addr::LOCALHOST), 128),
+        true => Cidr::constant(IpAddr::from([127, 0, 0, 0]), 8),
+        false => Cidr::constant(IpAddr::V6(std::net::Ipv6Addr::LOCALHOST), 128),
     }
 }

@@ -10,33 +10,32 @@ mod leftovers;
 
 use crate::allocations::Allocations;
 use crate::cgroup_root;
-use crate::class_groups;
-use crate::config::{NodeFacts, Objects};
-use crate::counted::Counted;
 use crate::deadlines::{Deadlines, GraceAfterRestart};
-use crate::dispatch::{Dispatch, News};
-use crate::endpoint::{self, Endpoint, Metrics, Serving};
-use crate::eviction::{Evict, Eviction, Places, Reclaim, Thresholds};
-use crate::figures;
+use crate::dependencies::Dependencies;
+use crate::dispatch::{AgentEvent, Dispatch};
+use crate::eviction::{Eviction, EvictionRequest, Filesystems, Reclaim, Thresholds};
 use crate::images::ImageManager;
-use crate::logs::{self, Rotation};
+use crate::instrumented_runtime::InstrumentedRuntime;
+use crate::kernel_state::KernelState;
+use crate::metrics;
 use crate::node_object::{
     Hardware, Health, Registration, Settings, facts_of, given, node_reference, watch_runtime,
 };
-use crate::parts::Parts;
 use crate::pods::Pods;
 use crate::probes::Prober;
-use crate::shutdown::{Cut, Host, How, Periods, Shutdown, were};
+use crate::qos_cgroups;
+use crate::shutdown::{Host, Outcome, Periods, ShortenedPod, Shutdown, were};
 use crate::static_pods::{self, StaticPods};
 use crate::timeline::Timeline;
-use crate::traces::Traces;
-use crate::volumes::Volumes;
-use crate::worker::Kill;
+use crate::worker::KillRequest;
 use client::{Cache, Changes, Client, Recorder};
+use endpoint::logs::{self, Rotation};
+use endpoint::{Endpoint, Metrics, Serving};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use leftovers::{end_sandbox, sweep};
-use lifecycle::status::Verdict;
+use leftovers::{Found, remove_orphans, terminate_sandbox};
+use lifecycle::status::{self, Verdict};
+use podconfig::{NodeFacts, Objects, UserRanges};
 use runtime::Runtime;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -46,66 +45,69 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
+use volumes::Volumes;
 
-/// News that wait for the one task that hands them on. Senders wait when it is full.
-const NEWS_WAITING: usize = 1024;
-/// Probe results that wait.
-const RESULTS_WAITING: usize = 256;
-/// Evictions that wait; there is one at a time.
-const EVICTIONS_WAITING: usize = 4;
+/// Events that wait for `dispatch`. Senders wait when the queue is full.
+const EVENTS_MAX: usize = 1024;
+/// Probe results that wait for `dispatch`.
+const PROBE_RESULTS_MAX: usize = 256;
+/// Evictions that wait for `dispatch`; there is one at a time.
+const EVICTIONS_MAX: usize = 4;
 
 pub struct Config {
     pub name: String,
-    /// Everything the agent keeps is below it.
+    /// All files of the agent are below it.
     pub data_dir: PathBuf,
-    /// `/var/log`, or what stands for it.
+    /// `/var/log`, or another directory in its place.
     pub log_dir: PathBuf,
-    /// None: that of the default route.
+    /// None: the address of the default route.
     pub node_ip: Option<IpAddr>,
-    /// Where logs, exec and the like are served. None: nobody can ask this node for them.
+    /// Where logs, exec and port-forward are served. None: this node does not serve them.
     pub endpoint: Option<Listen>,
-    /// None: what this machine is. Given, this machine is not looked at, and nothing on it is kept
-    /// from filling up: no evictions, no rotated logs, no collected images. See `crates/sim`.
+    /// None: this machine. Given, the machine is not examined, and the agent does not protect its disk and
+    /// memory: no evictions, no log rotation, no image garbage collection. See `crates/sim`.
     pub hardware: Option<Hardware>,
     pub runtime: Arc<dyn Runtime>,
-    /// The device that pods' links are called after.
+    /// Name of the device that connects the pods; their own devices are named after it.
     pub link: String,
-    /// Static pods.
+    /// Directory of static pod manifests.
     pub manifests: Option<PathBuf>,
     pub cluster_dns: Vec<IpAddr>,
-    /// Where Services have their addresses: what pods send there does not leave the cluster.
+    /// Address ranges of Services: traffic to them does not leave the cluster.
     pub service_cidrs: Vec<String>,
-    /// The cgroup that all pods are below: `/kubepods`.
+    /// The parent cgroup of all pods: `/kubepods`.
     pub cgroup: String,
-    /// When pods are evicted: `memory.available<100Mi,…`. None: upstream's thresholds.
+    /// Eviction thresholds: `memory.available<100Mi,…`. None: upstream's defaults.
     pub eviction_hard: Option<String>,
-    /// How many processes one pod may have (N-113); None: as many as the node can.
+    /// The number of processes that one pod may have (N-113); None: no limit per pod.
     pub pod_pids_limit: Option<i64>,
-    /// How long the node's Lease lasts: it is renewed four times as often.
+    /// Containers without a seccomp profile get the runtime's default one.
+    pub seccomp_default: bool,
+    /// Node lease duration; the agent renews it four times per duration.
     pub lease: Duration,
-    /// Of pods that were ending when an agent before this one went away.
+    /// For pods that were terminating when an earlier agent stopped.
     pub grace_after_restart: GraceAfterRestart,
-    /// How long pods get when the node shuts down.
+    /// Grace periods when the node shuts down.
     pub shutdown: Periods,
-    /// Of Kubernetes: `v1.36.4`.
+    /// The Kubernetes version: `v1.36.4`.
     pub version: String,
 }
 
 pub struct Listen {
     pub address: SocketAddr,
-    /// See [`crate::endpoint::server_config`].
+    /// See [`endpoint::server_config`].
     pub tls: Arc<rustls::ServerConfig>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the container runtime cannot be used")]
+    #[error("the container runtime does not work")]
     Runtime(#[source] runtime::Error),
-    #[error("the pods' network cannot be set up")]
+    #[error("setting up the pod network failed")]
     Network(#[source] network::Error),
     #[error("cannot listen on {address}")]
     Listen { address: SocketAddr, source: std::io::Error },
-    #[error("the API server does not answer as it should")]
+    #[error("a request to the API server failed")]
     Api(#[source] client::Error),
     #[error("cannot use {}", path.display())]
     Directory { path: PathBuf, source: std::io::Error },
@@ -113,24 +115,28 @@ pub enum Error {
     Other(String),
 }
 
-/// An agent at work. Dropped, it stops; its pods do not.
+/// The agent's name as source of events, as user agent and as field manager.
+pub(crate) const NAME: &str = "kubelet";
+
+/// A running agent. When it is dropped, the agent stops; its pods keep running.
 pub struct Running {
-    /// Where the endpoint answers.
+    /// Address of the HTTPS endpoint.
     pub address: Option<SocketAddr>,
     serving: Option<Serving>,
-    pub(crate) parts: Arc<Parts>,
+    pub(crate) deps: Arc<Dependencies>,
     registration: Registration,
     shutdown: Arc<Shutdown>,
     tasks: JoinSet<()>,
 }
 
-/// Starts the agent. On return it works; [`Running::ready`] waits until the API says so too.
+/// Starts the agent. [`Running::ready`] waits until the API shows the node as Ready.
 pub async fn start(client: Client, mut config: Config) -> Result<Running, Error> {
-    let recorder = Recorder::new(&client, "kubelet", &config.name);
+    let client = client.named(NAME);
+    let recorder = Recorder::new(&client, NAME, &config.name);
     let version = config.runtime.version().await.map_err(Error::Runtime)?;
     let pods = Arc::new(Pods::default());
     let metrics = Arc::new(Metrics::default());
-    config.runtime = Counted::around(config.runtime, metrics.clone());
+    config.runtime = InstrumentedRuntime::wrap(config.runtime, metrics.clone());
     let mut tasks = JoinSet::new();
     let serving = serve(&config, &client, &pods, &metrics).await?;
     let address = serving.as_ref().map(|serving| serving.address);
@@ -151,15 +157,16 @@ pub async fn start(client: Client, mut config: Config) -> Result<Running, Error>
     );
     let node = registered(&registration).await;
     let facts = Arc::new(facts(&config, &node));
+    make_private(&facts.root_dir)?;
     let network = network(&config, &registration).await;
     health.send_modify(|health| {
         health.network = Some(network.as_ref().map(drop).map_err(ToString::to_string));
     });
     let network = network?;
 
-    let (results, probed) = mpsc::channel(RESULTS_WAITING);
+    let (results, probed) = mpsc::channel(PROBE_RESULTS_MAX);
     let objects = Objects::new(&client);
-    let parts = Arc::new(Parts {
+    let deps = Arc::new(Dependencies {
         client: client.clone(),
         recorder: recorder.clone(),
         timeline: Timeline::open(&client, &config.name, &config.data_dir.join("timeline")),
@@ -173,6 +180,7 @@ pub async fn start(client: Client, mut config: Config) -> Result<Running, Error>
         ),
         objects: objects.clone(),
         volumes: Volumes::new(facts.clone(), objects.clone(), &client, config.runtime.clone()),
+        users: user_ranges(&facts)?,
         allocations: Allocations::open(facts.root_dir.join("allocations")),
         facts,
         metrics,
@@ -185,43 +193,59 @@ pub async fn start(client: Client, mut config: Config) -> Result<Running, Error>
         dns_told: AtomicBool::new(false),
         started_at: clock::now(),
     });
-    let cache =
-        Cache::<Pod>::builder(&client).fields(&format!("spec.nodeName={}", config.name)).start();
-    let (news, told) = mpsc::channel(NEWS_WAITING);
-    // Listen before looking, so that nothing falls in between.
-    tasks.spawn(follow_runtime(config.runtime.changes(), news.clone()));
-    tasks.spawn(follow_probes(probed, news.clone()));
-    tasks.spawn(follow_objects(objects, news.clone()));
-    cache.synced().await;
-    tasks.spawn(follow_pods(cache.subscribe(), news.clone()));
-    let found = cache.list();
-    let mut known: BTreeSet<String> = found.iter().filter_map(uid).collect();
-    if let Some(manifests) = &config.manifests {
-        let mut found = static_pods::follow(manifests, &config.name, recorder.clone());
-        // Nothing is cleared away before every source has spoken (N-20).
-        if let Ok(first) = found.wait_for(Option::is_some).await {
-            known.extend(first.iter().flat_map(|pods| pods.iter()).filter_map(uid));
-        }
-        tasks.spawn(follow_manifests(found, news.clone()));
-    } else {
-        let _ = news.send(News::Static(Arc::default())).await;
-    }
-    tasks.spawn(sweep(&parts, known).await);
-    if config.hardware.is_none() {
-        tasks.spawn(logs::run_rotation(config.runtime.clone(), Rotation::default()));
-        tasks.spawn(evict(&config, &parts, health.clone(), news.clone())?);
-        tasks.spawn(collect_images(parts.clone()));
-        tasks.spawn(class_groups::keep(parts.clone()));
-    }
+    let events = manage_pods(&mut tasks, &client, &config, &deps, probed, &health).await?;
     if serving.is_some() {
-        tasks.spawn(figures::keep(parts.clone()));
+        tasks.spawn(metrics::run(deps.clone()));
     }
-    tasks.spawn(Dispatch::new(parts.clone(), cache, health.subscribe()).run(found, told));
-    let shutdown = Arc::new(Shutdown::new(parts.clone(), news, health, config.shutdown));
+    let shutdown = Arc::new(Shutdown::new(deps.clone(), events, health, config.shutdown));
     if config.hardware.is_none() {
         tasks.spawn(Host::system().follow(shutdown.clone()));
     }
-    Ok(Running { address, serving, parts, registration, shutdown, tasks })
+    Ok(Running { address, serving, deps, registration, shutdown, tasks })
+}
+
+/// Starts workers for the pods of this node, and everything that wakes them. Returns where to send events.
+async fn manage_pods(
+    tasks: &mut JoinSet<()>,
+    client: &Client,
+    config: &Config,
+    deps: &Arc<Dependencies>,
+    probed: mpsc::Receiver<crate::probes::ProbeResult>,
+    health: &watch::Sender<Health>,
+) -> Result<mpsc::Sender<AgentEvent>, Error> {
+    let cache =
+        Cache::<Pod>::builder(client).fields(&format!("spec.nodeName={}", config.name)).start();
+    let (events, received) = mpsc::channel(EVENTS_MAX);
+    // Subscribe before listing, so that no change is missed in between.
+    tasks.spawn(follow_runtime(config.runtime.changes(), events.clone()));
+    tasks.spawn(follow_probes(probed, events.clone()));
+    tasks.spawn(follow_objects(deps.objects.clone(), events.clone()));
+    cache.synced().await;
+    tasks.spawn(follow_pods(cache.subscribe(), events.clone()));
+    let found = cache.list();
+    let mut known: BTreeSet<String> = found.iter().filter_map(uid).collect();
+    if let Some(manifests) = &config.manifests {
+        let mut found = static_pods::follow(manifests, &config.name, deps.recorder.clone());
+        // Nothing is removed before every source of pods has been read (N-20).
+        if let Ok(first) = found.wait_for(Option::is_some).await {
+            known.extend(first.iter().flat_map(|pods| pods.iter()).filter_map(uid));
+        }
+        tasks.spawn(follow_manifests(found, events.clone()));
+    } else {
+        let _ = events.send(AgentEvent::StaticPods(Arc::default())).await;
+    }
+    let Found { running, removal } = remove_orphans(deps, known).await;
+    tasks.spawn(removal);
+    if config.hardware.is_none() {
+        tasks.spawn(logs::run_rotation(config.runtime.clone(), Rotation::default()));
+        tasks.spawn(evict(config, deps, health.clone(), events.clone())?);
+        tasks.spawn(collect_images(deps.clone()));
+        tasks.spawn(qos_cgroups::run(deps.clone()));
+    }
+    tasks.spawn(
+        Dispatch::new(deps.clone(), cache, health.subscribe()).run(found, running, received),
+    );
+    Ok(events)
 }
 
 async fn serve(
@@ -265,28 +289,28 @@ fn settings(config: &Config, address: Option<SocketAddr>) -> Settings {
     }
 }
 
-/// Ends pods when the node runs short of something (N-115, N-137).
+/// Evicts pods when the node runs short of memory, disk or processes (N-115, N-137).
 fn evict(
     config: &Config,
-    parts: &Arc<Parts>,
+    deps: &Arc<Dependencies>,
     health: watch::Sender<Health>,
-    news: mpsc::Sender<News>,
+    events: mpsc::Sender<AgentEvent>,
 ) -> Result<impl Future<Output = ()> + use<>, Error> {
     let thresholds = Thresholds::hard(config.eviction_hard.as_deref()).map_err(Error::Other)?;
     let places =
-        Places { node: config.data_dir.clone(), images: parts.runtime.images().directory() };
-    let freeing = parts.clone();
+        Filesystems { node: config.data_dir.clone(), images: deps.runtime.images().directory() };
+    let freeing = deps.clone();
     let reclaim: Reclaim = Arc::new(move || {
-        let parts = freeing.clone();
+        let deps = freeing.clone();
         Box::pin(async move {
-            if let Err(error) = parts.images.delete_unused(image_volumes(&parts)).await {
-                tracing::warn!(%error, "unused images were not removed");
+            if let Err(error) = deps.images.delete_unused(image_volumes(&deps)).await {
+                tracing::warn!(%error, "removing unused images failed");
             }
         })
     });
-    let eviction = Eviction::new(parts.clone(), thresholds, places, reclaim);
+    let eviction = Eviction::new(deps.clone(), thresholds, places, reclaim);
     Ok(async move {
-        let (victims, mut chosen) = mpsc::channel::<Evict>(EVICTIONS_WAITING);
+        let (victims, mut chosen) = mpsc::channel::<EvictionRequest>(EVICTIONS_MAX);
         let hand_on = async {
             while let Some(victim) = chosen.recv().await {
                 let verdict = Verdict {
@@ -295,28 +319,46 @@ fn evict(
                     disruption: victim.disruption,
                 };
                 let uid = victim.pod.metadata.uid.clone().unwrap_or_default();
-                let kill = Kill { verdict, grace: Some(victim.grace) };
-                let _ = news.send(News::Kill { uid, kill }).await;
+                let kill = KillRequest { verdict, grace: Some(victim.grace) };
+                let _ = events.send(AgentEvent::Kill { uid, kill }).await;
             }
         };
         tokio::join!(eviction.run(health, victims), hand_on);
     })
 }
 
-/// N-177
-async fn collect_images(parts: Arc<Parts>) {
-    let node = node_reference(&parts.facts.name);
-    parts.images.keep_collecting(&node, || image_volumes(&parts)).await;
+/// Removes unused images when the disk fills up (N-177).
+async fn collect_images(deps: Arc<Dependencies>) {
+    let node = node_reference(&deps.facts.name);
+    deps.images.keep_collecting(&node, || image_volumes(&deps)).await;
 }
 
-/// Images that pods show as volumes.
-fn image_volumes(parts: &Parts) -> BTreeSet<String> {
-    let pods = parts.pods.list();
+/// Images that pods use as volumes.
+fn image_volumes(deps: &Dependencies) -> BTreeSet<String> {
+    let pods = deps.pods.list();
     let volumes = pods.iter().filter_map(|pod| pod.spec.as_ref()?.volumes.as_ref()).flatten();
     volumes.filter_map(|volume| volume.image.as_ref()?.reference.clone()).collect()
 }
 
-/// What pods are told of this node.
+/// The directory of volumes and other files of pods.
+fn root_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("kubelet")
+}
+
+/// Containers can write setuid files into volumes, so no other user of the node may reach them.
+fn make_private(path: &Path) -> Result<(), Error> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::create_dir_all(path)
+        .and_then(|()| std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)))
+        .map_err(|source| Error::Directory { path: path.to_owned(), source })
+}
+
+fn user_ranges(facts: &NodeFacts) -> Result<UserRanges, Error> {
+    let path = facts.pods_dir();
+    UserRanges::open(path.clone()).map_err(|source| Error::Directory { path, source })
+}
+
+/// What pods and their configuration need to know of this node.
 fn facts(config: &Config, node: &Node) -> NodeFacts {
     let status = node.status.clone().unwrap_or_default();
     let addresses = status.addresses.unwrap_or_default();
@@ -327,28 +369,29 @@ fn facts(config: &Config, node: &Node) -> NodeFacts {
         host_ips: internal.filter_map(|address| address.address.parse().ok()).collect(),
         cgroup_root: config.cgroup.clone(),
         pod_pids_limit: config.pod_pids_limit,
+        seccomp_default: config.seccomp_default,
         huge_pages: huge_pages(&status.capacity.clone().unwrap_or_default()),
         swap: swap_is_on(),
         recursive_read_only: config.runtime.features().recursive_read_only,
         allocatable: status.allocatable.unwrap_or_default(),
         capacity: status.capacity.unwrap_or_default(),
-        ..NodeFacts::new(&config.name, config.data_dir.join("kubelet"))
+        ..NodeFacts::new(&config.name, root_dir(&config.data_dir))
     }
 }
 
-/// Sizes of the huge pages that there are (N-112).
+/// Sizes of the huge pages that the node has (N-112).
 fn huge_pages(capacity: &BTreeMap<String, Quantity>) -> Vec<u64> {
     let sizes = capacity.keys().filter_map(|name| name.strip_prefix("hugepages-"));
     let bytes = sizes.filter_map(|size| api::quantity::Quantity::parse(size).ok());
     bytes.filter_map(|size| u64::try_from(size.value()).ok()).collect()
 }
 
-/// The table has a line for each place to swap to, below its heading.
+/// `/proc/swaps` has a heading, and a line for each swap device.
 fn swap_is_on() -> bool {
     std::fs::read_to_string("/proc/swaps").is_ok_and(|table| table.lines().count() > 1)
 }
 
-/// The Node as it was accepted.
+/// Waits until the API has the Node.
 async fn registered(registration: &Registration) -> Arc<Node> {
     let mut node = registration.subscribe();
     loop {
@@ -361,30 +404,46 @@ async fn registered(registration: &Registration) -> Arc<Node> {
     }
 }
 
-/// The pods' side of the network, once the Node has its range (N-7). None: the runtime brings it.
+/// The pod network, once the Node has its address range (N-7). None: the runtime provides it.
 async fn network(
     config: &Config,
     registration: &Registration,
 ) -> Result<Option<Arc<network::Pods>>, Error> {
-    if config.runtime.brings_network() {
+    let brings_network = config.runtime.brings_network();
+    let cidrs = if brings_network { Vec::new() } else { pod_cidrs(registration).await? };
+    let kernel_state =
+        KernelState { link: config.link.clone(), cidrs, cgroup: config.cgroup.clone() };
+    if let Some(before) =
+        KernelState::read(&config.data_dir).filter(|before| *before != kernel_state)
+    {
+        remove_network(&before, &config.data_dir).await?;
+    }
+    let path = kernel_state.write(&config.data_dir);
+    path.map_err(|source| Error::Directory { path: config.data_dir.clone(), source })?;
+    if brings_network {
         return Ok(None);
     }
-    let traces = Traces {
-        link: config.link.clone(),
-        cidrs: pod_cidrs(registration).await?,
-        cgroup: config.cgroup.clone(),
-    };
-    let path = traces.write(&config.data_dir);
-    path.map_err(|source| Error::Directory { path: config.data_dir.clone(), source })?;
     let services = config.service_cidrs.iter().map(|range| range.parse::<network::Cidr>());
     let services = services.collect::<Result<Vec<_>, _>>().map_err(Error::Network)?;
     let shared =
-        network::PodsConfig { service_cidrs: services, ..traces.network(&config.data_dir) };
+        network::PodsConfig { service_cidrs: services, ..kernel_state.network(&config.data_dir) };
     let opened = network::Pods::open(shared).await;
     Ok(Some(Arc::new(opened.map_err(Error::Network)?)))
 }
 
-/// Waits for the controller that hands out ranges.
+/// After a change of link or address range, the network of the earlier agent cannot be used.
+async fn remove_network(before: &KernelState, data_dir: &Path) -> Result<(), Error> {
+    if before.cidrs.is_empty() {
+        return Ok(());
+    }
+    match network::Pods::open(before.network(data_dir)).await {
+        Ok(network) => network.remove().await.map_err(Error::Network),
+        Err(error) if error.is_taken() => Ok(()), // It was never created, or it is gone.
+        Err(error) => Err(Error::Network(error)),
+    }
+}
+
+/// Waits for the controller that assigns address ranges to nodes.
 async fn pod_cidrs(registration: &Registration) -> Result<Vec<String>, Error> {
     let mut node = registration.subscribe();
     loop {
@@ -404,20 +463,23 @@ fn uid(pod: &Arc<Pod>) -> Option<String> {
     pod.metadata.uid.clone()
 }
 
-async fn follow_pods(mut changes: Changes, news: mpsc::Sender<News>) {
+async fn follow_pods(mut changes: Changes, events: mpsc::Sender<AgentEvent>) {
     loop {
         let key = changes.next().await;
-        if news.send(News::Pod(key)).await.is_err() {
+        if events.send(AgentEvent::PodChanged(key)).await.is_err() {
             return;
         }
     }
 }
 
-async fn follow_manifests(mut found: watch::Receiver<StaticPods>, news: mpsc::Sender<News>) {
+async fn follow_manifests(
+    mut found: watch::Receiver<StaticPods>,
+    events: mpsc::Sender<AgentEvent>,
+) {
     loop {
         let pods = found.borrow_and_update().clone();
         if let Some(pods) = pods
-            && news.send(News::Static(pods)).await.is_err()
+            && events.send(AgentEvent::StaticPods(pods)).await.is_err()
         {
             return;
         }
@@ -429,15 +491,15 @@ async fn follow_manifests(mut found: watch::Receiver<StaticPods>, news: mpsc::Se
 
 async fn follow_runtime(
     mut changes: broadcast::Receiver<runtime::Change>,
-    news: mpsc::Sender<News>,
+    events: mpsc::Sender<AgentEvent>,
 ) {
     loop {
-        let told = match changes.recv().await {
-            Ok(change) => News::Look(change.pod),
-            Err(broadcast::error::RecvError::Lagged(_)) => News::LookAtAll,
+        let event = match changes.recv().await {
+            Ok(change) => AgentEvent::PodObserved(change.pod),
+            Err(broadcast::error::RecvError::Lagged(_)) => AgentEvent::EventsLost,
             Err(broadcast::error::RecvError::Closed) => return,
         };
-        if news.send(told).await.is_err() {
+        if events.send(event).await.is_err() {
             return;
         }
     }
@@ -445,19 +507,19 @@ async fn follow_runtime(
 
 async fn follow_probes(
     mut results: mpsc::Receiver<crate::probes::ProbeResult>,
-    news: mpsc::Sender<News>,
+    events: mpsc::Sender<AgentEvent>,
 ) {
     while let Some(result) = results.recv().await {
-        if news.send(News::Look(result.uid)).await.is_err() {
+        if events.send(AgentEvent::PodObserved(result.uid)).await.is_err() {
             return;
         }
     }
 }
 
-async fn follow_objects(objects: Arc<Objects>, news: mpsc::Sender<News>) {
+async fn follow_objects(objects: Arc<Objects>, events: mpsc::Sender<AgentEvent>) {
     loop {
         let uid = objects.changed().await;
-        if news.send(News::Anew(uid)).await.is_err() {
+        if events.send(AgentEvent::UsedObjectChanged(uid)).await.is_err() {
             return;
         }
     }
@@ -473,40 +535,50 @@ impl Running {
         }
     }
 
-    /// Ends every pod, writes down how, and takes the network away (T-NODE-88). Says on the way who is
-    /// left, and at the end what was cut.
-    pub async fn end_pods<F: Future<Output = ()>>(&self, say: impl Fn(String) -> F) -> Vec<Cut> {
-        let cuts = self.shutdown.end_pods(&say).await;
-        if cuts.iter().any(|cut| cut.how == How::Left { running: true }) {
-            return cuts;
+    /// Terminates every pod and removes the pod network (T-NODE-88). `say` is called with progress messages;
+    /// the result lists pods that did not get all their time.
+    pub async fn terminate_pods<F: Future<Output = ()>>(
+        &self,
+        say: impl Fn(String) -> F,
+    ) -> Vec<ShortenedPod> {
+        let shortened = self.shutdown.terminate_pods(&say).await;
+        let still_runs = Outcome::NotTerminated { running: true };
+        if shortened.iter().any(|pod| pod.outcome == still_runs) {
+            return shortened;
         }
-        if let Some(network) = &self.parts.network
+        if let Some(network) = &self.deps.network
             && let Err(error) = network.remove().await
         {
-            say(format!("the pods' network was not removed: {error}")).await;
+            say(format!("removing the pod network failed: {error}")).await;
         }
-        cgroup_root::remove(&self.parts.facts.cgroup_root);
-        cuts
+        cgroup_root::remove(&self.deps.facts.cgroup_root);
+        shortened
     }
 
-    /// A signal to end may come because the host goes down: then pods are to end too.
+    /// Whether a signal to stop the agent is part of a host shutdown, in which pods terminate too.
     pub async fn host_is_stopping(&self) -> bool {
         self.shutdown.host_is_stopping(&Host::system()).await
     }
 
-    /// While pods are being ended: those that have not ended get no more than two seconds.
+    /// How many pods of this node have neither succeeded nor failed.
+    pub fn running_pods(&self) -> usize {
+        let is_terminal = |pod: &Pod| pod.status.as_ref().is_some_and(status::is_terminal);
+        self.deps.pods.list().iter().filter(|pod| !is_terminal(pod)).count()
+    }
+
+    /// During [`Running::terminate_pods`]: the remaining pods get no more than two seconds.
     pub fn hurry(&self) {
         self.shutdown.hurry();
     }
 
-    /// Pods go on running and are found again.
+    /// Stops the agent. Pods keep running, and the next agent takes them over.
     pub async fn stop(mut self) {
         if let Some(serving) = self.serving.take() {
             serving.stop().await;
         }
         self.tasks.shutdown().await;
-        self.parts.timeline.flush_all().await;
-        self.parts.recorder.flush().await;
+        self.deps.timeline.flush_all().await;
+        self.deps.recorder.flush().await;
     }
 }
 
@@ -515,32 +587,45 @@ pub(crate) fn is_ready(node: &Node) -> bool {
     conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
-/// Takes away what a landfall that was killed has left running below its data directory. Nobody asks
-/// the pods: their specs are in the API, and there is none.
-pub async fn clear_away(
+/// Removes everything that a killed landfall left running. Without an API the specs of the pods are not
+/// known: no hooks run, and every container gets two seconds.
+pub async fn remove_leftovers(
     data_dir: &Path,
     runtime: Arc<dyn Runtime>,
     say: impl Fn(String),
 ) -> Result<(), Error> {
     let sandboxes = runtime.sandboxes().await.map_err(Error::Runtime)?;
-    let ended = futures::future::join_all(sandboxes.iter().map(|sandbox| {
-        say(format!("ending {}/{}", sandbox.pod.namespace, sandbox.pod.name));
-        end_sandbox(&runtime, sandbox)
+    let terminated = futures::future::join_all(sandboxes.iter().map(|sandbox| {
+        say(format!("terminating {}/{}", sandbox.pod.namespace, sandbox.pod.name));
+        terminate_sandbox(&runtime, sandbox)
     }));
-    for (sandbox, ended) in sandboxes.iter().zip(ended.await) {
-        let killed = ended.map_err(Error::Runtime)?;
+    for (sandbox, killed) in sandboxes.iter().zip(terminated.await) {
+        let killed = killed.map_err(Error::Runtime)?;
         if !killed.is_empty() {
             let (pod, killed) = (&sandbox.pod, were(&killed));
-            let short = "did not end within two seconds, all that there is without a landfall";
-            say(format!("{}/{} {short}: {killed} killed", pod.namespace, pod.name));
+            let late =
+                "did not stop within two seconds, the time it gets when landfall does not run";
+            say(format!("{}/{} {late}: {killed} killed", pod.namespace, pod.name));
         }
     }
-    let pods = data_dir.join("kubelet/pods");
-    crate::volumes::clear_away(&pods).map_err(|source| Error::Directory { path: pods, source })?;
-    let Some(traces) = Traces::read(data_dir) else { return Ok(()) };
-    let network = network::Pods::open(traces.network(data_dir)).await.map_err(Error::Network)?;
-    network.remove().await.map_err(Error::Network)?;
-    cgroup_root::remove(&traces.cgroup);
-    runtime::Precedence::clear_away(&traces.cgroup);
+    let pods = root_dir(data_dir).join("pods");
+    volumes::remove_all(&pods).map_err(|source| Error::Directory { path: pods, source })?;
+    let Some(kernel_state) = KernelState::read(data_dir) else { return Ok(()) };
+    let opened = match kernel_state.cidrs.is_empty() {
+        true => Ok(None),
+        false => network::Pods::open(kernel_state.network(data_dir)).await.map(Some),
+    };
+    match opened {
+        Ok(Some(network)) => network.remove().await.map_err(Error::Network)?,
+        Ok(None) => {}
+        // Another instance uses this network, and the cgroups as well.
+        Err(error) if error.is_taken() => {
+            say(format!("left alone: {error}"));
+            return Ok(());
+        }
+        Err(error) => return Err(Error::Network(error)),
+    }
+    cgroup_root::remove(&kernel_state.cgroup);
+    runtime::CpuPriority::remove(&kernel_state.cgroup);
     Ok(())
 }

@@ -1,10 +1,11 @@
-//! What each pod was granted and what of it is applied, kept across restarts of the agent (N-118, N-122).
+//! The resources that each pod was granted and those that are applied, kept across restarts of the
+//! agent (N-118, N-122).
 //!
 //!     <root>/allocations/<uid>.json
 //!
-//! Files are not synced: after a loss of power nothing runs, and what starts then starts as asked for.
-//! Pods that ask for nothing have no entry: their class may not change, so they stay as they are.
-//! Not here: who is granted what (`dispatch`), how it is applied (`worker`).
+//! Files are not synced: after a loss of power no container runs, and pods start with what their
+//! spec requests. BestEffort pods have no entry: a resize must not change the QoS class, so they
+//! cannot be resized. Not here: what is granted (`dispatch`), how it is applied (`worker`).
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodSpec, ResourceRequirements};
@@ -17,17 +18,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) struct Allocations {
     dir: PathBuf,
-    known: Mutex<BTreeMap<String, Allocation>>,
+    by_uid: Mutex<BTreeMap<String, Allocation>>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Allocation {
     pub(crate) granted: Grant,
-    /// To what runs.
+    /// Applied to the running containers.
     pub(crate) applied: Grant,
-    /// Granted, and not yet known to be applied.
+    /// A granted resize that is not yet applied completely.
     pub(crate) resizing: Option<Resizing>,
-    /// Asked for, and not granted.
+    /// A resize that is not granted.
     pub(crate) pending: Option<Pending>,
 }
 
@@ -47,25 +48,25 @@ pub(crate) struct Pending {
 }
 
 impl Allocations {
-    /// What an earlier agent has written down.
+    /// Reads what earlier agents have saved.
     pub(crate) fn open(dir: PathBuf) -> Allocations {
         let entries = std::fs::read_dir(&dir).into_iter().flatten().flatten();
-        let known = entries.filter_map(|entry| read(&entry.path())).collect();
-        Allocations { dir, known: Mutex::new(known) }
+        let by_uid = entries.filter_map(|entry| read(&entry.path())).collect();
+        Allocations { dir, by_uid: Mutex::new(by_uid) }
     }
 
-    /// Forgets pods that are no more.
+    /// Removes the entries of all other pods.
     pub(crate) fn retain(&self, uids: &BTreeSet<String>) {
         let gone: Vec<String> =
-            self.known().keys().filter(|uid| !uids.contains(*uid)).cloned().collect();
+            self.by_uid().keys().filter(|uid| !uids.contains(*uid)).cloned().collect();
         gone.iter().for_each(|uid| self.remove(uid));
     }
 
-    /// The pod with what it was granted instead of what it asks for.
-    pub(crate) fn on(&self, pod: &Arc<Pod>) -> Arc<Pod> {
+    /// The pod with the granted resources instead of those in its spec.
+    pub(crate) fn with_granted(&self, pod: &Arc<Pod>) -> Arc<Pod> {
         let Some(spec) = &pod.spec else { return pod.clone() };
-        let known = self.known();
-        let granted = known.get(uid(pod)).map(|known| &known.granted);
+        let allocations = self.by_uid();
+        let granted = allocations.get(uid(pod)).map(|allocation| &allocation.granted);
         match granted.filter(|granted| !granted.is_of(spec)) {
             None => pod.clone(),
             Some(granted) => Arc::new(with(pod, granted)),
@@ -73,42 +74,43 @@ impl Allocations {
     }
 
     pub(crate) fn get(&self, uid: &str) -> Option<Allocation> {
-        self.known().get(uid).cloned()
+        self.by_uid().get(uid).cloned()
     }
 
-    /// To this container, as far as it runs.
+    /// The resources that are applied to this container.
     pub(crate) fn applied_to(&self, uid: &str, container: &str) -> Option<ResourceRequirements> {
-        self.known().get(uid)?.applied.containers.get(container).cloned()
+        self.by_uid().get(uid)?.applied.containers.get(container).cloned()
     }
 
-    /// The pod was admitted: what it asks for is granted, unless it was granted something before.
+    /// Grants an admitted pod what its spec requests, unless it already has a grant.
     pub(crate) fn admit(&self, pod: &Pod) {
         let Some(spec) = &pod.spec else { return };
-        if qos_class(spec) == Qos::BestEffort || self.known().contains_key(uid(pod)) {
+        if qos_class(spec) == Qos::BestEffort || self.by_uid().contains_key(uid(pod)) {
             return;
         }
         let granted = Grant::of(spec);
         let new = Allocation { applied: granted.clone(), granted, resizing: None, pending: None };
-        self.known().insert(uid(pod).to_owned(), new);
+        self.by_uid().insert(uid(pod).to_owned(), new);
         self.save(uid(pod));
     }
 
-    /// Some resize waits.
+    /// Whether a resize of some pod is pending.
     pub(crate) fn any_pending(&self) -> bool {
-        self.known().values().any(|known| known.pending.is_some())
+        self.by_uid().values().any(|allocation| allocation.pending.is_some())
     }
 
+    /// Grants a resize.
     pub(crate) fn grant(&self, uid: &str, granted: Grant, generation: i64) {
         let now = clock::now();
-        self.change(uid, |known| {
-            known.granted = granted;
-            known.pending = None;
-            known.resizing = Some(Resizing { generation, since: now, error: None });
+        self.change(uid, |allocation| {
+            allocation.granted = granted;
+            allocation.pending = None;
+            allocation.resizing = Some(Resizing { generation, since: now, error: None });
         });
     }
 
-    /// True: that is news.
-    pub(crate) fn wait(
+    /// Records that a resize is not granted. Returns true if that was not recorded before.
+    pub(crate) fn defer(
         &self,
         uid: &str,
         reason: &'static str,
@@ -116,74 +118,74 @@ impl Allocations {
         generation: i64,
     ) -> bool {
         let now = clock::now();
-        let mut news = false;
-        self.change(uid, |known| {
-            let since = known.pending.as_ref().map_or(now, |before| before.since);
+        let mut changed = false;
+        self.change(uid, |allocation| {
+            let since = allocation.pending.as_ref().map_or(now, |before| before.since);
             let pending = Some(Pending { reason, message, generation, since });
-            news = known.pending != pending;
-            known.pending = pending;
+            changed = allocation.pending != pending;
+            allocation.pending = pending;
         });
-        news
+        changed
     }
 
-    /// True: what is asked for is what was granted, and nothing is pending.
-    pub(crate) fn settles(&self, uid: &str, asked: &PodSpec) -> bool {
-        let mut known = self.known();
-        let Some(known) = known.get_mut(uid) else { return true };
-        let same = known.granted.is_of(asked);
+    /// Whether the spec asks for what was granted. If so, no resize is pending any more.
+    pub(crate) fn is_settled(&self, uid: &str, spec: &PodSpec) -> bool {
+        let mut allocations = self.by_uid();
+        let Some(allocation) = allocations.get_mut(uid) else { return true };
+        let same = allocation.granted.is_of(spec);
         if same {
-            known.pending = None;
+            allocation.pending = None;
         }
         same
     }
 
-    /// What the spec says is applied. The resize that has ended with it, if one was under way and nothing
-    /// else has been granted meanwhile.
+    /// Records that the resources of `spec` are applied. Returns the resize that is complete now,
+    /// if there was one and nothing else has been granted meanwhile.
     pub(crate) fn applied(&self, uid: &str, spec: &PodSpec) -> Option<Resizing> {
-        let mut ended = None;
-        self.change(uid, |known| {
-            known.applied = Grant::of(spec);
-            if known.granted.is_of(spec) {
-                ended = known.resizing.take();
+        let mut completed = None;
+        self.change(uid, |allocation| {
+            allocation.applied = Grant::of(spec);
+            if allocation.granted.is_of(spec) {
+                completed = allocation.resizing.take();
             }
         });
-        ended
+        completed
     }
 
-    /// It did not work, and is tried again. True: that is news.
+    /// Records that applying a resize failed; it is retried. Returns true if the error is new.
     pub(crate) fn failed(&self, uid: &str, why: &str) -> bool {
-        let mut news = false;
-        self.change(uid, |known| {
-            if let Some(resizing) = &mut known.resizing {
-                news = resizing.error.as_deref() != Some(why);
+        let mut changed = false;
+        self.change(uid, |allocation| {
+            if let Some(resizing) = &mut allocation.resizing {
+                changed = resizing.error.as_deref() != Some(why);
                 resizing.error = Some(why.to_owned());
             }
         });
-        news
+        changed
     }
 
     pub(crate) fn remove(&self, uid: &str) {
-        if self.known().remove(uid).is_some() {
+        if self.by_uid().remove(uid).is_some() {
             let _ = std::fs::remove_file(self.path(uid));
         }
     }
 
     fn change(&self, uid: &str, change: impl FnOnce(&mut Allocation)) {
-        if let Some(known) = self.known().get_mut(uid) {
-            change(known);
+        if let Some(allocation) = self.by_uid().get_mut(uid) {
+            change(allocation);
         }
         self.save(uid);
     }
 
     fn save(&self, uid: &str) {
-        let Some(saved) = self.known().get(uid).map(Saved::of) else { return };
+        let Some(saved) = self.by_uid().get(uid).map(Saved::of) else { return };
         let path = self.path(uid);
         let written = std::fs::create_dir_all(&self.dir)
             .and_then(|()| Ok(serde_json::to_vec(&saved)?))
             .and_then(|bytes| std::fs::write(path.with_extension("new"), bytes))
             .and_then(|()| std::fs::rename(path.with_extension("new"), &path));
         if let Err(error) = written {
-            tracing::warn!(%error, uid, "what the pod was granted is not written down");
+            tracing::warn!(%error, uid, "saving the pod's granted resources failed");
         }
     }
 
@@ -191,13 +193,13 @@ impl Allocations {
         self.dir.join(format!("{uid}.json"))
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<String, Allocation>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn by_uid(&self) -> MutexGuard<'_, BTreeMap<String, Allocation>> {
+        self.by_uid.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Allocation {
-    /// PodResizePending and PodResizeInProgress, as far as they are so (N-118, N-119).
+    /// The conditions PodResizePending and PodResizeInProgress, if they are true (N-118, N-119).
     pub(crate) fn conditions(&self) -> Vec<PodCondition> {
         let condition = |type_: &str, generation: i64, since: Timestamp| PodCondition {
             type_: type_.into(),
@@ -229,33 +231,39 @@ pub(crate) fn with(pod: &Pod, grant: &Grant) -> Pod {
     pod
 }
 
-/// What an event says about a resize: `Pod resize started: {"containers":[…],"generation":2}`.
-pub(crate) fn words(what: &str, pod: &Pod, generation: i64, error: &str) -> String {
+/// The message of an event about a resize: `Pod resize started: {"containers":[…],"generation":2}`.
+pub(crate) fn event_message(what: &str, pod: &Pod, generation: i64, error: &str) -> String {
     #[derive(serde::Serialize)]
-    struct One<'a> {
+    struct ContainerResources<'a> {
         name: &'a str,
         resources: ResourceRequirements,
     }
     #[derive(serde::Serialize)]
     #[serde(rename_all = "camelCase")]
-    struct All<'a> {
+    struct PodResources<'a> {
         #[serde(skip_serializing_if = "Vec::is_empty")]
-        init_containers: Vec<One<'a>>,
+        init_containers: Vec<ContainerResources<'a>>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
-        containers: Vec<One<'a>>,
+        containers: Vec<ContainerResources<'a>>,
         generation: i64,
         #[serde(skip_serializing_if = "str::is_empty")]
         error: &'a str,
     }
-    let one = |container: &'_ k8s_openapi::api::core::v1::Container| {
+    let resources = |container: &'_ k8s_openapi::api::core::v1::Container| {
         container.resources.clone().unwrap_or_default()
     };
     let spec = pod.spec.as_ref();
     let init = spec.and_then(|spec| spec.init_containers.as_deref()).unwrap_or_default();
     let regular = spec.map(|spec| spec.containers.as_slice()).unwrap_or_default();
-    let all = All {
-        init_containers: init.iter().map(|c| One { name: &c.name, resources: one(c) }).collect(),
-        containers: regular.iter().map(|c| One { name: &c.name, resources: one(c) }).collect(),
+    let all = PodResources {
+        init_containers: init
+            .iter()
+            .map(|c| ContainerResources { name: &c.name, resources: resources(c) })
+            .collect(),
+        containers: regular
+            .iter()
+            .map(|c| ContainerResources { name: &c.name, resources: resources(c) })
+            .collect(),
         generation,
         error,
     };
@@ -263,7 +271,7 @@ pub(crate) fn words(what: &str, pod: &Pod, generation: i64, error: &str) -> Stri
     format!("Pod resize {what}: {json}")
 }
 
-/// What is in a file.
+/// The content of a file.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Saved {
     granted: SavedGrant,
@@ -278,31 +286,31 @@ struct SavedGrant {
 }
 
 impl Saved {
-    fn of(known: &Allocation) -> Saved {
+    fn of(allocation: &Allocation) -> Saved {
         let grant = |grant: &Grant| SavedGrant {
             pod: grant.pod.clone(),
             containers: grant.containers.clone(),
         };
         Saved {
-            granted: grant(&known.granted),
-            applied: grant(&known.applied),
-            resizing: known.resizing.clone(),
+            granted: grant(&allocation.granted),
+            applied: grant(&allocation.applied),
+            resizing: allocation.resizing.clone(),
         }
     }
 }
 
-/// None: it is not one of ours, or not whole.
+/// None if it is not one of our files, or is incomplete.
 fn read(path: &Path) -> Option<(String, Allocation)> {
     let uid = path.file_name()?.to_str()?.strip_suffix(".json")?;
     let saved: Saved = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
     let grant = |saved: SavedGrant| Grant { pod: saved.pod, containers: saved.containers };
-    let known = Allocation {
+    let allocation = Allocation {
         granted: grant(saved.granted),
         applied: grant(saved.applied),
         resizing: saved.resizing,
         pending: None,
     };
-    Some((uid.to_owned(), known))
+    Some((uid.to_owned(), allocation))
 }
 
 fn uid(pod: &Pod) -> &str {
@@ -334,17 +342,17 @@ mod tests {
     }
 
     #[test]
-    fn n_122_what_was_granted_and_what_was_applied_outlive_the_agent() {
+    fn n_122_granted_and_applied_resources_survive_a_restart_of_the_agent() {
         let dir = tempfile::tempdir().unwrap();
         let allocations = Allocations::open(dir.path().join("allocations"));
         allocations.admit(&pod("1"));
-        assert_eq!(cpu(&allocations.on(&pod("2"))), "1", "what is asked for later is not granted");
+        assert_eq!(cpu(&allocations.with_granted(&pod("2"))), "1", "a later spec is not granted");
         allocations.grant("u", granted(&pod("2")), 3);
         assert!(allocations.failed("u", "no") && !allocations.failed("u", "no"));
         drop(allocations);
         let again = Allocations::open(dir.path().join("allocations"));
         again.admit(&pod("5"));
-        assert_eq!(cpu(&again.on(&pod("5"))), "2");
+        assert_eq!(cpu(&again.with_granted(&pod("5"))), "2");
         let known = again.get("u").unwrap();
         assert_eq!(known.applied, granted(&pod("1")));
         assert_eq!(known.resizing.as_ref().unwrap().error.as_deref(), Some("no"));
@@ -355,9 +363,9 @@ mod tests {
         assert_eq!(std::fs::read_dir(dir.path().join("allocations")).unwrap().count(), 0);
     }
 
-    /// N-119: what was granted while something else was being applied is still to be applied.
+    /// N-119: a resize that is granted while an older one is applied must still be applied.
     #[test]
-    fn a_resize_that_is_granted_meanwhile_is_not_taken_for_applied() {
+    fn a_resize_that_is_granted_meanwhile_does_not_count_as_applied() {
         let dir = tempfile::tempdir().unwrap();
         let allocations = Allocations::open(dir.path().into());
         allocations.admit(&pod("1"));
@@ -366,17 +374,17 @@ mod tests {
         assert_eq!(allocations.applied("u", pod("2").spec.as_ref().unwrap()), None);
         let known = allocations.get("u").unwrap();
         assert_eq!((known.applied, known.granted), (granted(&pod("2")), granted(&pod("3"))));
-        let ended = allocations.applied("u", pod("3").spec.as_ref().unwrap());
-        assert_eq!(ended.map(|resizing| resizing.generation), Some(3));
+        let completed = allocations.applied("u", pod("3").spec.as_ref().unwrap());
+        assert_eq!(completed.map(|resizing| resizing.generation), Some(3));
     }
 
     #[test]
-    fn n_118_n_119_conditions_say_what_waits_and_what_is_under_way_and_then_nothing() {
+    fn n_118_n_119_conditions_show_pending_and_running_resizes_until_they_are_complete() {
         let dir = tempfile::tempdir().unwrap();
         let allocations = Allocations::open(dir.path().into());
         allocations.admit(&pod("1"));
-        let said = || {
-            let conditions = allocations.get("u").unwrap().conditions();
+        let conditions = || {
+            let found = allocations.get("u").unwrap().conditions();
             let one = |c: &PodCondition| {
                 let text = |text: &Option<String>| text.clone().unwrap_or_default();
                 let generation = c.observed_generation.unwrap();
@@ -388,31 +396,31 @@ mod tests {
                     text(&c.message)
                 )
             };
-            conditions.iter().map(one).collect::<Vec<_>>()
+            found.iter().map(one).collect::<Vec<_>>()
         };
-        assert_eq!(said(), Vec::<String>::new());
-        assert!(allocations.wait("u", "Deferred", "short".into(), 2));
-        assert!(!allocations.wait("u", "Deferred", "short".into(), 2), "said once");
+        assert_eq!(conditions(), Vec::<String>::new());
+        assert!(allocations.defer("u", "Deferred", "short".into(), 2));
+        assert!(!allocations.defer("u", "Deferred", "short".into(), 2), "reported once");
         assert!(allocations.any_pending());
-        assert_eq!(said(), ["PodResizePending=True 2 Deferred short"]);
+        assert_eq!(conditions(), ["PodResizePending=True 2 Deferred short"]);
         allocations.grant("u", granted(&pod("2")), 2);
-        assert_eq!(said(), ["PodResizeInProgress=True 2  "]);
+        assert_eq!(conditions(), ["PodResizeInProgress=True 2  "]);
         allocations.failed("u", "why");
-        assert_eq!(said(), ["PodResizeInProgress=True 2 Error why"]);
+        assert_eq!(conditions(), ["PodResizeInProgress=True 2 Error why"]);
         allocations.applied("u", pod("2").spec.as_ref().unwrap());
-        assert_eq!(said(), Vec::<String>::new(), "N-213");
+        assert_eq!(conditions(), Vec::<String>::new(), "N-213");
     }
 
     #[test]
-    fn n_118_n_119_events_carry_the_resources_the_generation_and_the_error() {
+    fn n_118_n_119_event_messages_contain_resources_generation_and_error() {
         let resources = r#"{"limits":{"memory":"1Gi"},"requests":{"cpu":"1"}}"#;
         assert_eq!(
-            words("Deferred", &pod("1"), 4, "short"),
+            event_message("Deferred", &pod("1"), 4, "short"),
             format!(
                 "Pod resize Deferred: {{\"containers\":[{{\"name\":\"a\",\"resources\":{resources}}}],\
                  \"generation\":4,\"error\":\"short\"}}"
             )
         );
-        assert!(words("started", &pod("1"), 4, "").ends_with("\"generation\":4}"));
+        assert!(event_message("started", &pod("1"), 4, "").ends_with("\"generation\":4}"));
     }
 }

@@ -1,13 +1,12 @@
-//! Deadlines that outlive the agent: what an ending has done, for the agent that finds it unfinished.
+//! Saves the progress of terminations, for the agent that finds them unfinished after a restart.
 //!
 //!     Termination ──▶ <data>/endings/<uid>.json ──▶ the next agent's Termination
 //!
-//! Only with `GraceAfterRestart::Kept` (T-EDGE-3). Upstream writes nothing down and starts over with the
-//! whole grace (T-NODE-11), and so does landfall unless it is told otherwise. Times are those of the
-//! clock that nobody can set, which is also the one that the agent waits by; it starts anew with the
-//! machine, so a note is good for the boot it was written in. Written so that a crash of the agent leaves
-//! a whole file; after a loss of power there is nobody left to end.
-//! Not here: what the machine makes of it (`lifecycle::termination::Progress`).
+//! Only with `GraceAfterRestart::Kept` (T-EDGE-3). Upstream saves nothing and starts over with the whole
+//! grace period (T-NODE-11), and so does landfall by default. Times are those of the monotonic clock, by
+//! which the agent also waits; it restarts with the machine, so a file is valid for the boot in which it was
+//! written. A crash of the agent leaves a whole file; after a power failure no container runs.
+//! Not here: how the state machine continues (`lifecycle::termination::Progress`).
 
 use lifecycle::termination::{Member, Moment, Progress, Termination};
 use serde::{Deserialize, Serialize};
@@ -15,37 +14,37 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How much grace a pod has that was ending when its node's agent was restarted.
+/// The grace period of a pod that was terminating when the agent was restarted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum GraceAfterRestart {
-    /// All of it again, and its hook again (T-NODE-11).
+    /// The whole grace period again, and the hook again (T-NODE-11).
     #[default]
     Full,
-    /// What was left of it; a hook that had ended is not run again, a signal not sent again.
+    /// What was left of it. A finished hook does not run again, and no signal is sent twice.
     Kept,
 }
 
-/// A deadline that moved by less did not move.
+/// Deadlines that differ by less count as equal.
 const JITTER: Duration = Duration::from_millis(1);
 
-/// One file per pod that is ending.
+/// One file per terminating pod.
 pub(crate) struct Deadlines {
     dir: PathBuf,
 }
 
-/// A moment of the machine's monotonic clock, in nanoseconds: the same for every process of one boot.
+/// A time of the machine's monotonic clock in nanoseconds: the same for all processes of one boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Uptime(i64);
 
-/// How far the ending of a pod has come.
+/// How far the termination of a pod has come.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Unfinished {
-    /// Which run of the machine the times belong to.
+    /// The boot that the times belong to.
     boot: String,
-    /// When all of it should have ended by.
+    /// The deadline of the whole pod.
     due: Uptime,
-    /// What was done, by container id. Who is not named is to be ended from the start.
+    /// What was done, by container ID. Other containers have to be terminated from the start.
     done: BTreeMap<String, Done>,
 }
 
@@ -66,10 +65,10 @@ impl Deadlines {
         Ok(Deadlines { dir })
     }
 
-    /// What was written since the machine started: whatever an earlier run of it was ending is over.
+    /// Files of an earlier boot are ignored: their processes are gone.
     pub(crate) fn read(&self, uid: &str) -> Option<Unfinished> {
         let kept = serde_json::from_slice(&std::fs::read(self.path(uid)).ok()?);
-        kept.ok().filter(|kept: &Unfinished| kept.boot == clock::boot())
+        kept.ok().filter(|kept: &Unfinished| kept.boot == clock::boot_id())
     }
 
     pub(crate) fn write(&self, uid: &str, unfinished: &Unfinished) -> std::io::Result<()> {
@@ -83,7 +82,7 @@ impl Deadlines {
         let _ = std::fs::remove_file(self.path(uid));
     }
 
-    /// Pods that went while no agent looked left theirs behind.
+    /// Removes files of pods that were deleted while no agent ran.
     pub(crate) fn retain(&self, uids: &BTreeSet<String>) {
         for entry in std::fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             let known = entry.path().file_stem().and_then(|stem| stem.to_str()).map(str::to_owned);
@@ -99,7 +98,7 @@ impl Deadlines {
 }
 
 impl Unfinished {
-    /// `now` is the same moment on both clocks. None: nobody was asked to end.
+    /// `now` is the same time on both clocks. None: the termination has not begun.
     pub(crate) fn of(machine: &Termination, now: (Moment, Uptime)) -> Option<Unfinished> {
         let at = |moment: Moment| now.1.at(now.0, moment);
         let done = machine.stages().filter_map(|(member, stage)| {
@@ -110,11 +109,11 @@ impl Unfinished {
             };
             Some((member.id.clone(), done))
         });
-        Some(Unfinished { boot: clock::boot(), due: at(machine.due()?), done: done.collect() })
+        Some(Unfinished { boot: clock::boot_id(), due: at(machine.due()?), done: done.collect() })
     }
 
-    /// Nothing has happened since: the times are the same but for what lies between two looks at a clock.
-    pub(crate) fn is_as(&self, other: Option<&Unfinished>) -> bool {
+    /// Same progress; times may differ by the time between two readings of the clock.
+    pub(crate) fn is_same(&self, other: Option<&Unfinished>) -> bool {
         let near = |a: Uptime, b: Uptime| a.until(b).max(b.until(a)) < JITTER;
         let same = |(a, b): (&Done, &Done)| match (a, b) {
             (Done::Stop { kill_at: a }, Done::Stop { kill_at: b }) => near(*a, *b),
@@ -127,7 +126,7 @@ impl Unfinished {
         })
     }
 
-    /// Tells the members what was done; answers how much time is left. Moments count from now.
+    /// Gives the members their progress and returns the time left. Their moments count from now.
     pub(crate) fn resume(&self, members: &mut [Member], now: Uptime) -> Duration {
         let left = |at: Uptime| now.until(at);
         for member in members {

@@ -1,4 +1,4 @@
-//! SHA-256, and how it is written down.
+//! SHA-256 and hexadecimal digits.
 
 use ring::digest::SHA256;
 
@@ -8,7 +8,7 @@ pub(crate) fn sha256(bytes: impl AsRef<[u8]>) -> [u8; 32] {
     hash
 }
 
-/// In hexadecimal digits, small letters.
+/// Lower-case hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_is_that_of_the_standard() {
+    fn the_hash_matches_the_example_of_the_standard() {
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(hex(&sha256("abc")), abc);
     }

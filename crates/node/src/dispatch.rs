@@ -1,4 +1,5 @@
-//! Which pod has which worker. One task: pods are admitted one after another, oldest first (N-27).
+//! Gives every pod of this node a worker, and every worker its events. One task, so that pods are admitted
+//! one after another, oldest first (N-27).
 //!
 //!     pods of this node (API, manifests) ─┐
 //!     changes in the runtime ─────────────┼──▶ dispatch ──▶ workers
@@ -7,11 +8,11 @@
 mod mirrors;
 mod resizes;
 
-use crate::admission::{self, Here, Rejection, Verdict};
+use crate::admission::{self, Decision, NodeState, Rejection};
+use crate::dependencies::Dependencies;
 use crate::node_object::Health;
-use crate::parts::Parts;
 use crate::static_pods::is_mirror;
-use crate::worker::{Handle, Kill, Worker};
+use crate::worker::{self, Handle, KillRequest, Worker};
 use client::{Cache, ObjectKey};
 use k8s_openapi::api::core::v1::Pod;
 use lifecycle::status;
@@ -21,55 +22,58 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
-/// Resizes that wait for room are tried again at least this often (N-118).
-const RESIZE_AGAIN: Duration = Duration::from_secs(180);
+/// Resizes that wait for capacity are retried at least this often (N-118).
+const RESIZE_RETRY: Duration = Duration::from_secs(180);
 
-/// Something the agent as a whole is told.
-pub(crate) enum News {
-    /// The API's view of this pod changed.
-    Pod(ObjectKey),
-    /// These are the pods of the manifests now.
-    Static(Arc<Vec<Arc<Pod>>>),
-    /// Look again at this pod.
-    Look(String),
-    /// Something that this pod uses has come or changed.
-    Anew(String),
-    /// Look again at all of them.
-    LookAtAll,
-    /// The node wants this pod to end.
-    Kill { uid: String, kill: Kill },
-    /// No more pods are started. The answer: those that have not ended.
+/// Something that concerns one or all workers.
+pub(crate) enum AgentEvent {
+    /// The object of this pod in the API changed.
+    PodChanged(ObjectKey),
+    /// All static pods, after a change of their manifests.
+    StaticPods(Arc<Vec<Arc<Pod>>>),
+    /// A container or a probe result of the pod with this uid changed.
+    PodObserved(String),
+    /// An object that the pod with this uid uses appeared or changed.
+    UsedObjectChanged(String),
+    /// Changes of containers were missed: all workers have to observe their pods.
+    EventsLost,
+    /// The node terminates this pod.
+    Kill { uid: String, kill: KillRequest },
+    /// No more pods are started. The reply lists the pods that have not terminated.
     Close(oneshot::Sender<Vec<Arc<Pod>>>),
     /// Pods are started again.
     Open,
 }
 
 pub(crate) struct Dispatch {
-    parts: Arc<Parts>,
+    deps: Arc<Dependencies>,
     pods: Cache<Pod>,
     health: watch::Receiver<Health>,
     workers: BTreeMap<String, Handle>,
-    /// Whose pod of that name in the API it was when it was looked at last.
+    /// UID last seen under this name.
     by_key: BTreeMap<ObjectKey, String>,
-    /// Static pods by name, and those that wait for an earlier one of that name to be gone (T-NODE-90).
+    /// UIDs of static pods by name, and static pods that wait until an earlier one of the same name is gone
+    /// (T-NODE-90).
     statics: BTreeMap<ObjectKey, String>,
     waiting: BTreeMap<ObjectKey, Arc<Pod>>,
     mirrors: mirrors::Leftover,
-    /// Uids of pods that passed admission and have not ended.
+    /// UIDs of pods that passed admission and have not terminated.
     admitted: BTreeSet<String>,
+    /// UIDs of pods that had running containers when the agent started.
+    ran_at_start: BTreeSet<String>,
     running: JoinSet<String>,
-    /// No more pods are to be started.
+    /// The node shuts down: no more pods are started.
     closed: bool,
 }
 
 impl Dispatch {
     pub(crate) fn new(
-        parts: Arc<Parts>,
+        deps: Arc<Dependencies>,
         pods: Cache<Pod>,
         health: watch::Receiver<Health>,
     ) -> Dispatch {
         Dispatch {
-            parts,
+            deps,
             pods,
             health,
             workers: BTreeMap::new(),
@@ -78,41 +82,48 @@ impl Dispatch {
             waiting: BTreeMap::new(),
             mirrors: mirrors::Leftover::default(),
             admitted: BTreeSet::new(),
+            ran_at_start: BTreeSet::new(),
             running: JoinSet::new(),
             closed: false,
         }
     }
 
-    /// Until everything was told to end and has ended; or for ever. `found`: the pods that were there when
-    /// the agent started.
-    pub(crate) async fn run(mut self, found: Vec<Arc<Pod>>, mut news: mpsc::Receiver<News>) {
-        self.begin(found);
-        let mut active = self.parts.active.subscribe();
-        let mut again = tokio::time::interval(RESIZE_AGAIN);
+    /// Runs until the senders of events are gone. `found`: the pods of this node when the agent started.
+    /// `running`: UIDs of pods that had running containers at that moment.
+    pub(crate) async fn run(
+        mut self,
+        found: Vec<Arc<Pod>>,
+        running: BTreeSet<String>,
+        mut events: mpsc::Receiver<AgentEvent>,
+    ) {
+        self.ran_at_start = running;
+        self.start_found(found);
+        let mut active = self.deps.active.subscribe();
+        let mut retry = tokio::time::interval(RESIZE_RETRY);
         loop {
             tokio::select! {
                 biased;
-                // Each ends once; news may never cease.
-                Some(ended) = self.running.join_next(), if !self.running.is_empty() => {
-                    match ended {
-                        Ok(uid) => self.ended(&uid),
-                        Err(error) => tracing::error!(%error, "a pod's worker failed"),
+                // Before events, which may never stop arriving; a worker finishes only once.
+                Some(finished) = self.running.join_next(), if !self.running.is_empty() => {
+                    match finished {
+                        Ok(uid) => self.worker_finished(&uid),
+                        Err(error) => tracing::error!(%error, "a pod's worker panicked"),
                     }
                 }
-                // A pod has ended, though its object may stay.
-                Ok(()) = active.changed() => self.resizes(),
-                _ = again.tick() => self.resizes(),
-                told = news.recv() => match told {
-                    Some(told) => self.told(told),
+                // A pod has terminated, though its object may still exist.
+                Ok(()) = active.changed() => self.retry_resizes(),
+                _ = retry.tick() => self.retry_resizes(),
+                event = events.recv() => match event {
+                    Some(event) => self.handle(event),
                     None => return,
                 },
             }
         }
     }
 
-    /// Oldest first (N-27), and as they were found: one that has gone since may run here, and nobody else
-    /// would end it.
-    fn begin(&mut self, mut found: Vec<Arc<Pod>>) {
+    /// Starts workers for the pods that the agent found, oldest first (N-27). Also for pods whose object is gone
+    /// by now: they may run here, and nothing else would terminate them.
+    fn start_found(&mut self, mut found: Vec<Arc<Pod>>) {
         found.sort_by(|a, b| {
             let age = |pod: &Pod| pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
             age(a).cmp(&age(b)).then_with(|| ObjectKey::of(&**a).cmp(&ObjectKey::of(&**b)))
@@ -120,52 +131,53 @@ impl Dispatch {
         for pod in found.iter().filter(|pod| !is_mirror(pod)) {
             let uid = pod.metadata.uid.clone().unwrap_or_default();
             self.by_key.insert(ObjectKey::of(&**pod), uid.clone());
-            self.wanted(uid, pod.clone());
+            self.start_or_update(uid, pod.clone());
         }
-        // All have what they had; now those that meanwhile asked for something else (N-122) or went.
+        // Now that all have what they were granted before: pods that changed (N-122) or went meanwhile.
         for pod in &found {
             self.pod_changed(&ObjectKey::of(&**pod));
         }
     }
 
-    fn told(&mut self, news: News) {
-        match news {
-            News::Pod(key) => self.pod_changed(&key),
-            News::Static(pods) => self.static_changed(&pods),
-            News::Look(uid) => {
+    fn handle(&mut self, event: AgentEvent) {
+        match event {
+            AgentEvent::PodChanged(key) => self.pod_changed(&key),
+            AgentEvent::StaticPods(pods) => self.static_changed(&pods),
+            AgentEvent::PodObserved(uid) => {
                 if let Some(worker) = self.workers.get(&uid) {
-                    worker.news.notify_one();
+                    worker.wake();
                 }
             }
-            News::Anew(uid) => {
+            AgentEvent::UsedObjectChanged(uid) => {
                 if let Some(worker) = self.workers.get(&uid) {
-                    worker.try_anew();
+                    worker.retry_now();
                 }
             }
-            News::LookAtAll => self.workers.values().for_each(|worker| worker.news.notify_one()),
-            News::Kill { uid, kill } => {
+            AgentEvent::EventsLost => self.workers.values().for_each(|worker| worker.wake()),
+            AgentEvent::Kill { uid, kill } => {
                 if let Some(worker) = self.workers.get(&uid) {
                     worker.kill(kill);
                 }
             }
-            News::Close(answer) => {
+            AgentEvent::Close(reply) => {
                 self.closed = true;
-                let _ = answer.send(self.active());
+                let _ = reply.send(self.active());
             }
-            News::Open => self.closed = false,
+            AgentEvent::Open => self.closed = false,
         }
     }
 
     fn active(&self) -> Vec<Arc<Pod>> {
-        let active = self.parts.active.borrow();
+        let active = self.deps.active.borrow();
         let workers = self.workers.iter().filter(|(uid, _)| active.contains_key(*uid));
-        workers.map(|(_, worker)| worker.orders.borrow().pod.clone()).collect()
+        workers.map(|(_, worker)| worker.desired.borrow().pod.clone()).collect()
     }
 
     fn pod_changed(&mut self, key: &ObjectKey) {
-        self.tell_mirror(key);
-        self.clear_mirror(key);
-        let pod = self.pods.get(key).filter(|pod| !is_mirror(pod)); // N-25: run from its manifest.
+        self.update_mirror(key);
+        self.delete_leftover_mirror(key);
+        // A static pod runs from its manifest, not from its mirror (N-25).
+        let pod = self.pods.get(key).filter(|pod| !is_mirror(pod));
         let uid = pod.as_ref().and_then(|pod| pod.metadata.uid.clone());
         let before = self.by_key.get(key).cloned();
         if let Some(before) = before.filter(|before| uid.as_ref() != Some(before)) {
@@ -176,11 +188,12 @@ impl Dispatch {
         }
         if let (Some(pod), Some(uid)) = (pod, uid) {
             self.by_key.insert(key.clone(), uid.clone());
-            self.wanted(uid, pod);
+            self.start_or_update(uid, pod);
         }
     }
 
-    /// What is no longer there ends; what is new starts when an earlier one of its name is gone.
+    /// Terminates static pods without a manifest, and starts new ones when an earlier pod of the same name is
+    /// gone.
     fn static_changed(&mut self, pods: &[Arc<Pod>]) {
         let uids: BTreeSet<&str> =
             pods.iter().filter_map(|pod| pod.metadata.uid.as_deref()).collect();
@@ -199,98 +212,102 @@ impl Dispatch {
         }
         self.mirrors.manifests_are_known = true;
         for pod in self.pods.list() {
-            self.clear_mirror(&ObjectKey::of(&*pod));
+            self.delete_leftover_mirror(&ObjectKey::of(&*pod));
         }
     }
 
     fn start_static(&mut self, key: ObjectKey, uid: String, pod: Arc<Pod>) {
         self.statics.insert(key.clone(), uid.clone());
-        self.wanted(uid.clone(), pod);
-        self.tell_mirror(&key);
+        self.start_or_update(uid.clone(), pod);
+        self.update_mirror(&key);
     }
 
-    /// The copy of a static pod in the API has changed, come or gone.
-    fn tell_mirror(&self, key: &ObjectKey) {
+    /// Passes the mirror of a static pod in the API on to its worker.
+    fn update_mirror(&self, key: &ObjectKey) {
         let worker = self.statics.get(key).and_then(|uid| self.workers.get(uid));
         if let Some(worker) = worker {
             worker.mirror(self.pods.get(key).filter(|pod| is_mirror(pod)));
         }
     }
 
-    fn wanted(&mut self, uid: String, pod: Arc<Pod>) {
+    fn start_or_update(&mut self, uid: String, pod: Arc<Pod>) {
         if let Some(worker) = self.workers.get(&uid) {
             self.resize(&uid, &pod);
             return worker.update(pod);
         }
-        let (handle, orders) = Handle::new(pod.clone());
-        let worker = Worker::new(self.parts.clone(), &handle, orders);
+        let (handle, inbox) = worker::channel(pod.clone());
+        let worker = Worker::new(self.deps.clone(), inbox);
         self.workers.insert(uid.clone(), handle);
-        // What it was granted before counts, not what it asks for by now (N-122).
-        let granted = self.parts.allocations.on(&pod);
-        let refusal = self.refusal(&granted);
-        // Before its worker's first step, so that a shutdown cannot overlook it. Also one that is refused:
-        // it may run.
+        // Resources granted before count, not those that the pod requests by now (N-122).
+        let granted = self.deps.allocations.with_granted(&pod);
+        let rejection = self.rejection(&granted);
+        // Before its worker's first step, so that a shutdown cannot miss it. Also for a rejected pod, which may
+        // run.
         let title = format!("{}", ObjectKey::of(&*pod));
-        self.parts.active.send_modify(|active| drop(active.insert(uid.clone(), title)));
-        match refusal {
+        self.deps.active.send_modify(|active| drop(active.insert(uid.clone(), title)));
+        match rejection {
             None => {
-                self.parts.allocations.admit(&pod);
-                self.parts.pods.put(granted);
-                self.admitted.insert(uid.clone());
+                if !self.is_finished(&uid, &pod) {
+                    self.deps.allocations.admit(&pod);
+                    self.admitted.insert(uid.clone());
+                }
+                self.deps.pods.put(granted);
                 self.running.spawn(async move {
                     worker.run().await;
                     uid
                 });
             }
-            Some(refusal) => {
+            Some(rejection) => {
                 self.running.spawn(async move {
-                    worker.reject(&refusal.reason, &refusal.message).await;
+                    worker.reject(&rejection.reason, &rejection.message).await;
                     uid
                 });
             }
         }
     }
 
-    /// Pods that have ended, or are ending, are not asked (N-27).
-    fn refusal(&self, pod: &Pod) -> Option<Rejection> {
+    /// The API has the pod as finished and no container of it runs: it never uses capacity again. Its container
+    /// statuses may be out of date and do not count.
+    fn is_finished(&self, uid: &str, pod: &Pod) -> bool {
+        pod.status.as_ref().is_some_and(status::is_terminal) && !self.ran_at_start.contains(uid)
+    }
+
+    /// Why the node does not admit a pod. Pods that have terminated or are terminating are not checked (N-27).
+    fn rejection(&self, pod: &Pod) -> Option<Rejection> {
         let over = pod.metadata.deletion_timestamp.is_some()
             || pod.status.as_ref().is_some_and(status::is_terminal);
-        let node = self.parts.node().filter(|_| !over)?;
+        let node = self.deps.node().filter(|_| !over)?;
         let pressure = self.health.borrow().pressure();
-        let here = Here {
+        let here = NodeState {
             node: &node,
             pressure: &pressure,
             sysctls: &[],
             apparmor: false,
-            strict_groups: self.parts.runtime.features().strict_groups,
+            strict_groups: self.deps.runtime.features().strict_groups,
             shutting_down: self.closed,
         };
         match admission::decide(&here, &self.admitted(), pod) {
-            Verdict::Admit => None,
-            Verdict::AdmitAfter(victims) => {
+            Decision::Admit => None,
+            Decision::AdmitAfter(victims) => {
                 victims.iter().for_each(|victim| self.preempt(victim));
                 None
             }
-            Verdict::Reject(rejection) => Some(rejection),
+            Decision::Reject(rejection) => Some(rejection),
         }
     }
 
-    /// Pods that take room here, with what they were granted. One that has ended takes none.
+    /// Pods that use capacity of this node, with what they were granted.
     fn admitted(&self) -> Vec<Arc<Pod>> {
-        let active = self.parts.active.borrow();
-        let ended = |pod: &Pod, uid: &String| {
-            pod.status.as_ref().is_some_and(status::is_terminal) && !active.contains_key(uid)
-        };
-        let pods = self.admitted.iter().filter_map(|uid| Some((uid, self.parts.pods.by_uid(uid)?)));
-        let there = pods.filter(|(uid, pod)| !ended(pod, uid));
-        there.map(|(_, pod)| self.parts.allocations.on(&pod)).collect()
+        let pods = self.admitted.iter().filter_map(|uid| self.deps.pods.by_uid(uid));
+        let counted = pods.filter(|pod| admission::uses_capacity(pod));
+        counted.map(|pod| self.deps.allocations.with_granted(&pod)).collect()
     }
 
-    /// T-NODE-83
+    /// Terminates a pod to make room for a critical one (T-NODE-83).
     fn preempt(&self, victim: &Pod) {
         let message = "Preempted in order to admit critical pod";
-        self.parts.recorder.warning(&client::reference(victim), "Preempting", message);
-        self.parts.metrics.add("kubelet_preemptions", &[("preemption_signal", "")], 1);
+        self.deps.recorder.warning(&client::reference(victim), "Preempting", message);
+        self.deps.metrics.add("kubelet_preemptions", &[("preemption_signal", "")], 1);
         let worker = victim.metadata.uid.as_ref().and_then(|uid| self.workers.get(uid));
         if let Some(worker) = worker {
             let verdict = status::Verdict {
@@ -298,15 +315,15 @@ impl Dispatch {
                 message: message.into(),
                 disruption: true,
             };
-            worker.kill(Kill { verdict, grace: None });
+            worker.kill(KillRequest { verdict, grace: None });
         }
     }
 
-    fn ended(&mut self, uid: &str) {
+    fn worker_finished(&mut self, uid: &str) {
         self.admitted.remove(uid);
-        self.parts.allocations.remove(uid);
+        self.deps.allocations.remove(uid);
         let Some(worker) = self.workers.remove(uid) else { return };
-        let key = ObjectKey::of(&*worker.orders.borrow().pod);
+        let key = ObjectKey::of(&*worker.desired.borrow().pod);
         if self.by_key.get(&key).is_some_and(|known| known == uid) {
             self.by_key.remove(&key);
         }
@@ -315,7 +332,7 @@ impl Dispatch {
             if let Some(pod) = self.waiting.remove(&key) {
                 self.start_static(key, pod.metadata.uid.clone().unwrap_or_default(), pod);
             } else {
-                self.clear_mirror(&key);
+                self.delete_leftover_mirror(&key);
             }
         }
     }

@@ -1,16 +1,17 @@
-//! The image a container needs is here, or the pod says why not (N-65 to N-69, N-172 to N-177).
+//! Makes sure that the image of a container is on the node, or reports why not (N-65 to N-69, N-172
+//! to N-177).
 //!
-//!     ensure ─▶ name ─▶ here, and this pod may use it? ─▶ back-off? ─▶ one at a time ─▶ pull
+//!     ensure ─▶ name ─▶ present, and this pod may use it? ─▶ back-off? ─▶ one at a time ─▶ pull
 //!
-//! Not here: how an image is fetched and kept (`runtime`), which secrets a pod names (`worker`).
+//! Not here: how an image is pulled and stored (`runtime`), which secrets a pod has (`worker`).
 
 mod backoff;
 mod collect;
 mod keyring;
+mod messages;
 mod progress;
-mod pulled;
-mod rate;
-mod words;
+mod pull_records;
+mod rate_limit;
 
 pub(crate) use collect::Policy;
 
@@ -20,9 +21,9 @@ use collect::Collector;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod, Secret};
 use keyring::{Keyring, Login};
 use progress::Progress;
-use pulled::Pulled;
-use rate::Rate;
-use runtime::{Credentials, Image, ImageReference, Images, Name, Runtime};
+use pull_records::PullRecords;
+use rate_limit::RateLimit;
+use runtime::{Credentials, Image, ImageName, ImageReference, Images, Runtime};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,8 +31,13 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-/// How often unused images are looked for (N-177).
+/// How often unused images are collected (N-177).
 const COLLECT_EVERY: Duration = Duration::from_secs(300);
+
+/// Added to upstream's text about a failed pull, for people who imported an image and name it without
+/// a tag: the default policy for `:latest` is `Always`.
+const PRESENT_BUT_ALWAYS: &str = ". The image is present on the node, but imagePullPolicy is Always, \
+     which is the default for the tag latest: name another tag, or set imagePullPolicy: IfNotPresent";
 
 /// Why a container waits for its image: the waiting reason and message of its status (N-67).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,11 +56,11 @@ pub(crate) struct ImageManager {
     source: Source,
     recorder: Recorder,
     backoffs: BackOffs,
-    /// Pulls at once; waiting ones come in the order they came.
-    turns: Semaphore,
-    rate: Rate,
-    pulled: Pulled,
-    /// The node's own credentials, as a docker configuration.
+    /// Limits parallel pulls; first come, first served.
+    permits: Semaphore,
+    rate: RateLimit,
+    pulled: PullRecords,
+    /// A docker configuration with the node's credentials.
     config: PathBuf,
     collector: Collector,
 }
@@ -75,57 +81,60 @@ impl Source {
     }
 }
 
-/// An image as asked for: `image` is the string from the spec, which messages show.
-struct Wanted<'a> {
+/// An image that a container needs. `image` is the text of the spec, which messages show.
+struct RequestedImage<'a> {
     image: &'a str,
     /// With the default tag (N-172).
     reference: ImageReference,
-    name: Name,
+    name: ImageName,
     on: &'a ObjectReference,
-    /// Of the back-off: pod and image (N-68).
+    /// Key of the back-off: pod and image (N-68).
     key: String,
+    /// The node has the image and pulls it again only because the policy is `Always`.
+    present_but_always: bool,
 }
 
 impl ImageManager {
-    /// `directory` keeps who pulled what (N-176); a docker `config.json` in it holds the node's own
-    /// credentials.
+    /// `directory` has the records of pulls (N-176), and may have a docker `config.json` with the
+    /// node's credentials.
     pub(crate) fn new(
         runtime: Arc<dyn Runtime>,
         recorder: Recorder,
         directory: PathBuf,
     ) -> ImageManager {
-        ImageManager::of(Source::Runtime(runtime), recorder, directory)
+        ImageManager::with_source(Source::Runtime(runtime), recorder, directory)
     }
 
-    fn of(source: Source, recorder: Recorder, directory: PathBuf) -> ImageManager {
+    fn with_source(source: Source, recorder: Recorder, directory: PathBuf) -> ImageManager {
         ImageManager {
             source,
             collector: Collector::new(recorder.clone(), Policy::default()),
             recorder,
             backoffs: BackOffs::default(),
-            turns: Semaphore::new(1),
-            rate: Rate::new(5.0, 10.0),
+            permits: Semaphore::new(1),
+            rate: RateLimit::new(5.0, 10.0),
             config: directory.join("config.json"),
-            pulled: Pulled::new(directory),
+            pulled: PullRecords::new(directory),
         }
     }
 
-    /// maxParallelImagePulls (N-69); 1 is serializeImagePulls.
+    /// Sets maxParallelImagePulls (N-69); 1 is serializeImagePulls.
     #[allow(dead_code, reason = "for the configuration of the node")]
-    pub(crate) fn at_once(mut self, pulls: usize) -> ImageManager {
-        self.turns = Semaphore::new(pulls.clamp(1, Semaphore::MAX_PERMITS));
+    pub(crate) fn with_parallel_pulls(mut self, pulls: usize) -> ImageManager {
+        self.permits = Semaphore::new(pulls.clamp(1, Semaphore::MAX_PERMITS));
         self
     }
 
-    /// When images are collected (N-177).
+    /// Sets when unused images are collected (N-177).
     #[allow(dead_code, reason = "for the configuration of the node")]
-    pub(crate) fn collecting(mut self, policy: Policy) -> ImageManager {
+    pub(crate) fn with_collection_policy(mut self, policy: Policy) -> ImageManager {
         self.collector = Collector::new(self.recorder.clone(), policy);
         self
     }
 
-    /// The image for a container of `pod`, pulled if its policy says so. All events go to `on`, also
-    /// the last one, `Error: <reason>`. Safe to drop at any time.
+    /// Returns the image for a container of `pod`; pulls it if the policy requires that. All events
+    /// are about `on`, including the last one, `Error: <reason>`. The future may be dropped at any
+    /// time.
     pub(crate) async fn ensure(
         &self,
         pod: &Pod,
@@ -149,25 +158,26 @@ impl ImageManager {
         policy: &str,
         secrets: &[Arc<Secret>],
     ) -> Result<Image, ImageError> {
-        let wanted = self.wanted(pod, on, image)?;
-        let here = self.source.images().find(&wanted.reference).await.map_err(|error| {
-            // Upstream shows the reference it does not have yet.
-            let message = format!("Failed to inspect image \"\": {}", words::causes(&error));
+        let mut requested = self.parse(pod, on, image)?;
+        let present = self.source.images().find(&requested.reference).await.map_err(|error| {
+            // Upstream shows the image id here, which it does not know yet.
+            let message = format!("Failed to inspect image \"\": {}", messages::causes(&error));
             self.recorder.warning(on, "InspectFailed", message.clone());
             ImageError::new("ImageInspectError", message)
         })?;
-        let logins = self.logins(&wanted, secrets).await;
-        if let Some(here) = here.filter(|_| policy != "Always")
+        requested.present_but_always = present.is_some() && policy == "Always";
+        let logins = self.logins(&requested, secrets).await;
+        if let Some(present) = present.filter(|_| policy != "Always")
             && self
                 .pulled
-                .may_use(&wanted.name, &here.id, logins.as_deref().unwrap_or_default())
+                .may_use(&requested.name, &present.id, logins.as_deref().unwrap_or_default())
                 .await
         {
             let message = format!(
                 "Container image \"{image}\" already present on machine and can be accessed by the pod"
             );
             self.recorder.normal(on, "Pulled", message);
-            return Ok(here);
+            return Ok(present);
         }
         if policy == "Never" {
             let message =
@@ -175,39 +185,40 @@ impl ImageManager {
             self.recorder.warning(on, "ErrImageNeverPull", message.clone());
             return Err(ImageError::new("ErrImageNeverPull", message));
         }
-        self.pull(&wanted, logins).await
+        self.pull(&requested, logins).await
     }
 
-    fn wanted<'a>(
+    fn parse<'a>(
         &self,
         pod: &Pod,
         on: &'a ObjectReference,
         image: &'a str,
-    ) -> Result<Wanted<'a>, ImageError> {
-        let name = Name::parse(image).map_err(|error| {
+    ) -> Result<RequestedImage<'a>, ImageError> {
+        let name = ImageName::parse(image).map_err(|error| {
             let message = format!("Failed to apply default image tag \"{image}\": {error}");
             self.recorder.warning(on, "InspectFailed", message.clone());
             ImageError::new("InvalidImageName", message)
         })?;
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         let key = format!("{uid}_{image}");
-        Ok(Wanted { image, reference: with_tag(image), name, on, key })
+        let reference = with_tag(image);
+        Ok(RequestedImage { image, reference, name, on, key, present_but_always: false })
     }
 
-    /// What the pod's secrets, then the node's configuration, have for this image (N-174, N-175).
+    /// The credentials for this image: first those of the pod's secrets, then the node's (N-174, N-175).
     async fn logins(
         &self,
-        wanted: &Wanted<'_>,
+        requested: &RequestedImage<'_>,
         secrets: &[Arc<Secret>],
     ) -> Result<Vec<Login>, String> {
-        let repository = wanted.name.full_repository();
-        let mut logins = Keyring::of_secrets(secrets)?.lookup(&repository);
+        let repository = requested.name.full_repository();
+        let mut logins = Keyring::from_secrets(secrets)?.lookup(&repository);
         let config = self.config.clone();
-        if let Ok(Ok(bytes)) = clock::apart(move || std::fs::read(config)).await {
-            match Keyring::of_node(&bytes) {
+        if let Ok(Ok(bytes)) = clock::run_blocking(move || std::fs::read(config)).await {
+            match Keyring::from_node(&bytes) {
                 Ok(node) => logins.extend(node.lookup(&repository)),
                 Err(why) => {
-                    tracing::warn!(path = %self.config.display(), why, "credentials are ignored");
+                    tracing::warn!(path = %self.config.display(), why, "the node's docker configuration cannot be read; its credentials are ignored");
                 }
             }
         }
@@ -216,44 +227,47 @@ impl ImageManager {
 
     async fn pull(
         &self,
-        wanted: &Wanted<'_>,
+        requested: &RequestedImage<'_>,
         logins: Result<Vec<Login>, String>,
     ) -> Result<Image, ImageError> {
-        let image = wanted.image;
-        if let Some(last) = self.backoffs.holds(&wanted.key) {
+        let image = requested.image;
+        if let Some(last) = self.backoffs.active(&requested.key) {
             let message = format!("Back-off pulling image \"{image}\"");
-            self.recorder.normal(wanted.on, "BackOff", message.clone());
+            self.recorder.normal(requested.on, "BackOff", message.clone());
             return Err(ImageError::new("ImagePullBackOff", format!("{message}: {last}")));
         }
-        self.recorder.normal(wanted.on, "Pulling", format!("Pulling image \"{image}\""));
-        let asked_at = Instant::now();
-        let turn = self.turns.acquire().await;
-        let began_at = Instant::now();
+        self.recorder.normal(requested.on, "Pulling", format!("Pulling image \"{image}\""));
+        let requested_at = Instant::now();
+        let permit = self.permits.acquire().await;
+        let started_at = Instant::now();
         let pulled = match logins {
-            Ok(logins) => self.pull_as_any(wanted, &logins).await,
+            Ok(logins) => self.pull_with_any(requested, &logins).await,
             Err(why) => Err(runtime::Error::Pull(why)),
         };
-        drop(turn);
+        drop(permit);
         match pulled {
             Ok(found) => {
-                let took = words::duration(began_at.elapsed());
-                let all = words::duration(asked_at.elapsed());
+                let took = messages::duration(started_at.elapsed());
+                let all = messages::duration(requested_at.elapsed());
                 let size = found.size;
                 let message = format!(
                     "Successfully pulled image \"{image}\" in {took} ({all} including waiting). \
                      Image size: {size} bytes."
                 );
-                self.recorder.normal(wanted.on, "Pulled", message);
+                self.recorder.normal(requested.on, "Pulled", message);
                 Ok(found)
             }
-            Err(error) => Err(self.failed(wanted, &error)),
+            Err(error) => Err(self.failed(requested, &error)),
         }
     }
 
-    fn failed(&self, wanted: &Wanted<'_>, error: &runtime::Error) -> ImageError {
-        let (image, text) = (wanted.image, words::causes(error));
-        let message = format!("Failed to pull image \"{image}\": {text}");
-        self.recorder.warning(wanted.on, "Failed", message);
+    fn failed(&self, requested: &RequestedImage<'_>, error: &runtime::Error) -> ImageError {
+        let (image, text) = (requested.image, messages::causes(error));
+        let mut message = format!("Failed to pull image \"{image}\": {text}");
+        if requested.present_but_always {
+            message.push_str(PRESENT_BUT_ALWAYS);
+        }
+        self.recorder.warning(requested.on, "Failed", message);
         let failure = match error {
             runtime::Error::RegistryUnavailable(_) => {
                 let why = "because the registry is unavailable";
@@ -263,17 +277,21 @@ impl ImageManager {
             _ => ImageError::new("ErrImagePull", text),
         };
         let last = format!("{}: {}", failure.reason, failure.message);
-        self.backoffs.failed(&wanted.key, last);
+        self.backoffs.failed(&requested.key, last);
         failure
     }
 
-    /// With one login after the other until one is let in, so that it is known which; as nobody only
-    /// if there are none (N-175).
-    async fn pull_as_any(&self, wanted: &Wanted<'_>, logins: &[Login]) -> runtime::Result<Image> {
+    /// Tries the logins one by one, so that it is known which one worked. Pulls anonymously only if
+    /// there are none (N-175).
+    async fn pull_with_any(
+        &self,
+        requested: &RequestedImage<'_>,
+        logins: &[Login],
+    ) -> runtime::Result<Image> {
         if !self.rate.allows() {
             return Err(runtime::Error::Pull("pull QPS exceeded".to_owned()));
         }
-        let intent = self.pulled.begin(&wanted.name).await;
+        let intent = self.pulled.begin(&requested.name).await;
         let mut errors = Vec::new();
         let attempts: Vec<Option<&Login>> = match logins {
             [] => vec![None],
@@ -283,9 +301,9 @@ impl ImageManager {
             let credentials: Vec<Credentials> =
                 login.iter().map(|login| login.credentials.clone()).collect();
             let images = self.source.images();
-            let progress = Progress::of(wanted.image);
-            let told = |how_far| progress.told(how_far);
-            match images.pull(&wanted.reference, &credentials, &told).await {
+            let progress = Progress::new(requested.image);
+            let report = |so_far| progress.report(so_far);
+            match images.pull(&requested.reference, &credentials, &report).await {
                 Ok(found) => {
                     intent.done(&found.id, login).await;
                     return Ok(found);
@@ -293,10 +311,11 @@ impl ImageManager {
                 Err(error) => errors.push(error),
             }
         }
-        Err(words::joined(errors))
+        Err(messages::joined(errors))
     }
 
-    /// Looks for unused images for ever (N-177). `volumes` says which images are mounted as volumes.
+    /// Collects unused images until the future is dropped (N-177). `volumes` returns the images
+    /// that are mounted as volumes.
     #[allow(dead_code, reason = "for the agent's tasks")]
     pub(crate) async fn keep_collecting(
         &self,
@@ -309,7 +328,7 @@ impl ImageManager {
         }
     }
 
-    /// Frees space if the image filesystem is too full; tells `node` if that did not work.
+    /// Frees space if the image filesystem is too full; creates events about `node` if that fails.
     pub(crate) async fn collect(&self, node: &ObjectReference, volumes: BTreeSet<String>) {
         let images = self.source.images();
         let collected = match self.used(volumes).await {
@@ -319,20 +338,20 @@ impl ImageManager {
             }
             Err(error) => Err(error.to_string()),
         };
-        self.collector.tell(node, collected);
-        self.forget_removed().await;
+        self.collector.report(node, collected);
+        self.remove_stale_records().await;
     }
 
-    /// All that nobody uses, for a node under disk pressure. How many bytes that freed.
+    /// Removes all unused images, for a node under disk pressure. Returns the number of bytes freed.
     #[allow(dead_code, reason = "for eviction")]
     pub(crate) async fn delete_unused(&self, volumes: BTreeSet<String>) -> runtime::Result<u64> {
         let used = self.used(volumes).await?;
         let freed = self.collector.free(self.source.images(), &used, u64::MAX).await;
-        self.forget_removed().await;
+        self.remove_stale_records().await;
         freed
     }
 
-    /// Images of every container there is, dead ones too, and of volumes.
+    /// The images of all containers, running or not, and of volumes.
     async fn used(&self, mut used: BTreeSet<String>) -> runtime::Result<BTreeSet<String>> {
         match &self.source {
             Source::Runtime(runtime) => {
@@ -346,25 +365,25 @@ impl ImageManager {
         Ok(used)
     }
 
-    async fn forget_removed(&self) {
+    async fn remove_stale_records(&self) {
         if let Ok(images) = self.source.images().list().await {
-            self.pulled.keep_only(images.into_iter().map(|image| image.id).collect()).await;
+            self.pulled.retain(images.into_iter().map(|image| image.id).collect()).await;
         }
     }
 }
 
-/// What stands in a status as `imageID` (N-178): what another node can pull, of the repository that
-/// was asked for if it is among them.
+/// `imageID` in a container status (N-178): a digest that another node can pull, of the requested
+/// repository if possible.
 #[allow(dead_code, reason = "for the status of containers")]
-pub(crate) fn image_id(image: &Image, asked: &str) -> String {
-    let repository = Name::parse(asked).map(|name| format!("{}@", name.full_repository()));
-    let same = |digest: &&String| repository.as_ref().is_ok_and(|asked| digest.starts_with(asked));
+pub(crate) fn image_id(image: &Image, requested: &str) -> String {
+    let repository = ImageName::parse(requested).map(|name| format!("{}@", name.full_repository()));
+    let same =
+        |digest: &&String| repository.as_ref().is_ok_and(|prefix| digest.starts_with(prefix));
     let named = image.digests.iter().find(same).or(image.digests.first());
     named.unwrap_or(&image.id).clone()
 }
 
-/// `:latest` where there is neither tag nor digest. Nothing else is added: what a short name means is
-/// for the runtime to say (N-172).
+/// Adds `:latest` if there is neither tag nor digest. The runtime expands short names (N-172).
 fn with_tag(image: &str) -> ImageReference {
     let last = image.rsplit('/').next().unwrap_or(image);
     let complete = last.contains([':', '@']);

@@ -1,12 +1,12 @@
-//! How a node gets its credentials: a token once, then certificates of its own.
+//! How a node gets its credentials: with a token once, then with its own certificates.
 //!
 //!     token ──▶ CSR kube-apiserver-client-kubelet ──▶ client certificate (system:node:<name>)
 //!                         client certificate ──▶ CSR kubelet-serving ──▶ serving certificate
 //!
-//! Whom to trust is in the token: its third part is the fingerprint of the cluster's authority, which
-//! the server shows in its chain. Everything is kept in the data directory, so a second start needs
-//! no token, and nobody's approval either. [`Credentials::renewing`] replaces both certificates before
-//! they end.
+//! The third part of a token is the fingerprint of the cluster's authority, which the server sends
+//! in its certificate chain. All credentials are kept in the data directory, so that a second start
+//! needs no token and no approval. [`Credentials::renewing`] replaces both certificates before they
+//! expire.
 
 mod authority;
 mod credentials;
@@ -17,7 +17,7 @@ pub use credentials::Credentials;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as BASE64;
 use client::{Client, ObjectKey};
-use credentials::{Own, Whose};
+use credentials::{NodeIdentity, OwnKubeconfig};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestSpec,
@@ -32,24 +32,24 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// A person may have to approve it. Upstream: `certificateWaitTimeout` of client-go's certificate
-/// manager.
-const SIGNED_WITHIN: Duration = Duration::from_secs(15 * 60);
-/// What needs nobody's say is signed sooner.
-const SAID_AFTER: Duration = Duration::from_secs(5);
-const ASK_AGAIN: Duration = Duration::from_millis(200);
+/// How long to wait for a certificate that a person must approve. Upstream:
+/// `certificateWaitTimeout` of client-go's certificate manager.
+const APPROVAL_MAX: Duration = Duration::from_secs(15 * 60);
+/// A certificate that needs no approval is signed sooner than this.
+const AUTOMATIC_MAX: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_millis(200);
 
 pub struct Join<'a> {
     /// `https://host:port`
     pub server: &'a str,
     /// `id.secret`, or `id.secret.fingerprint`.
     pub token: &'a str,
-    /// The cluster's authority in PEM, if it is known.
+    /// The cluster's authority in PEM, if known.
     pub ca: Option<String>,
     pub name: &'a str,
-    /// By which the API server will reach this node.
+    /// Addresses by which the API server reaches this node.
     pub addresses: &'a [IpAddr],
-    /// Where credentials are kept.
+    /// The directory that keeps the credentials.
     pub dir: &'a Path,
 }
 
@@ -65,7 +65,7 @@ pub enum JoinError {
     Tls(#[from] tls::Error),
 }
 
-/// Asks for what is missing, or has ended.
+/// Requests the certificates that are missing or have expired.
 pub async fn join(join: Join<'_>) -> Result<Credentials, JoinError> {
     let path = |name: &str| join.dir.join(name);
     private_dir(join.dir)?;
@@ -76,23 +76,27 @@ pub async fn join(join: Join<'_>) -> Result<Credentials, JoinError> {
         (None, Ok(ca)) => ca,
         (None, Err(_)) => authority::fetch(join.server, fingerprint).await?,
     };
-    let whose =
-        Whose { name: join.name.into(), addresses: join.addresses.to_vec(), dir: join.dir.into() };
-    if !is_good(&kubeconfig).await {
+    let identity = NodeIdentity {
+        name: join.name.into(),
+        addresses: join.addresses.to_vec(),
+        dir: join.dir.into(),
+    };
+    if !has_valid_certificate(&kubeconfig).await {
         write(&path("ca.crt"), ca.as_bytes())?;
-        let client = Client::connect(join.server, token, Some(&ca)).await?;
-        let asked = client_certificate(&client, join.name).await;
-        let (key, certificate) = asked.map_err(|error| not_known(join.server, error))?;
+        let client =
+            Client::connect(join.server, token, Some(&ca)).await?.named(crate::agent::NAME);
+        let signed = client_certificate(&client, join.name).await;
+        let (key, certificate) = signed.map_err(|error| explain_401(join.server, error))?;
         let text = kubeconfig_text(join.server, &ca, &certificate, &key);
         write(&kubeconfig, text.as_bytes())?;
     }
     let (client, renewable) = Client::renewable(&kubeconfig).await?;
-    let own = Own { server: join.server.into(), kubeconfig, renewable };
-    Credentials::complete(client, ca, whose, Some(own)).await
+    let client = client.named(crate::agent::NAME);
+    let own = OwnKubeconfig { server: join.server.into(), kubeconfig, renewable };
+    Credentials::complete(client, ca, identity, Some(own)).await
 }
 
-/// With a kubeconfig that somebody made for this node: only the serving certificate is missing, and
-/// only that is ours to renew.
+/// For a node with an existing kubeconfig: requests and renews only the serving certificate.
 pub async fn serve_as(
     kubeconfig: &Path,
     name: &str,
@@ -100,22 +104,25 @@ pub async fn serve_as(
     dir: &Path,
 ) -> Result<Credentials, JoinError> {
     private_dir(dir)?;
-    let client = Client::from_kubeconfig(kubeconfig).await?;
-    let ca = client::trust_of(kubeconfig).await?.ca.ok_or_else(|| {
-        let why = format!("{} does not say whom to trust", kubeconfig.display());
+    let client = Client::from_kubeconfig(kubeconfig).await?.named(crate::agent::NAME);
+    let ca = client::read_certificates(kubeconfig).await?.ca.ok_or_else(|| {
+        let why = format!("{} does not contain a certificate authority", kubeconfig.display());
         JoinError::Refused(why)
     })?;
-    let whose = Whose { name: name.into(), addresses: addresses.to_vec(), dir: dir.into() };
-    Credentials::complete(client, ca, whose, None).await
+    let identity =
+        NodeIdentity { name: name.into(), addresses: addresses.to_vec(), dir: dir.into() };
+    Credentials::complete(client, ca, identity, None).await
 }
 
-/// Whether there is a certificate that has not ended.
-async fn is_good(kubeconfig: &Path) -> bool {
-    let shown = match kubeconfig.exists() {
-        true => client::trust_of(kubeconfig).await.ok().and_then(|trust| trust.certificate),
+/// Whether the kubeconfig has a certificate that has not expired.
+async fn has_valid_certificate(kubeconfig: &Path) -> bool {
+    let certificate = match kubeconfig.exists() {
+        true => {
+            client::read_certificates(kubeconfig).await.ok().and_then(|trust| trust.certificate)
+        }
         false => None,
     };
-    let life = shown.and_then(|pem| tls::Validity::of_pem(&pem).ok());
+    let life = certificate.and_then(|pem| tls::Validity::of_pem(&pem).ok());
     life.is_some_and(|life| !life.has_ended(clock::now()))
 }
 
@@ -125,23 +132,23 @@ fn private_dir(dir: &Path) -> Result<(), JoinError> {
         .map_err(|source| JoinError::File { path: dir.to_owned(), source })
 }
 
-/// The token itself, and the fingerprint it may carry.
+/// Splits a join token into the token itself and the optional fingerprint.
 fn split(token: &str) -> Result<(&str, Option<&str>), JoinError> {
-    let shape = || {
+    let malformed = || {
         let why = "a join token looks like `abcdef.0123456789abcdef.FINGERPRINT`; make one with \
                    `landfall token create` where the API server runs";
         JoinError::Refused(why.into())
     };
     let mut dots = token.match_indices('.').map(|(at, _)| at);
-    dots.next().ok_or_else(shape)?;
+    dots.next().ok_or_else(malformed)?;
     match dots.next() {
         Some(at) => Ok((&token[..at], Some(&token[at + 1..]))),
         None => Ok((token, None)),
     }
 }
 
-/// 401 says only that a credential is not good; here it is known which.
-fn not_known(server: &str, error: JoinError) -> JoinError {
+/// A 401 at this point means that the token was not accepted.
+fn explain_401(server: &str, error: JoinError) -> JoinError {
     match error {
         JoinError::Api(error) if error.status().is_some_and(|status| status.code == 401) => {
             JoinError::Refused(format!(
@@ -155,21 +162,21 @@ fn not_known(server: &str, error: JoinError) -> JoinError {
 
 async fn client_certificate(client: &Client, name: &str) -> Result<(String, String), JoinError> {
     let signer = "kubernetes.io/kube-apiserver-client-kubelet";
-    ask(client, name, &[], signer, "client auth").await?.answered(client).await
+    create_request(client, name, &[], signer, "client auth").await?.certificate(client).await
 }
 
-async fn ask_for_serving(
+async fn request_serving(
     client: &Client,
     name: &str,
     addresses: &[IpAddr],
-) -> Result<Asked, JoinError> {
-    tell_addresses(client, name, addresses).await?;
-    ask(client, name, addresses, "kubernetes.io/kubelet-serving", "server auth").await
+) -> Result<PendingRequest, JoinError> {
+    update_addresses(client, name, addresses).await?;
+    create_request(client, name, addresses, "kubernetes.io/kubelet-serving", "server auth").await
 }
 
-/// A machine may have moved since its Node was written, and a node gets a certificate only for the
-/// addresses that its Node has. The agent fills in the rest later.
-async fn tell_addresses(
+/// Writes the addresses into the Node if they have changed: a node gets a certificate only for
+/// addresses of its Node. The agent updates the rest of the status later.
+async fn update_addresses(
     client: &Client,
     name: &str,
     addresses: &[IpAddr],
@@ -179,7 +186,7 @@ async fn tell_addresses(
     let known = node.status.and_then(|status| status.addresses).unwrap_or_default();
     let has = |ip: &IpAddr| known.iter().any(|known| known.address == ip.to_string());
     if !addresses.iter().all(has) {
-        // Not merged by their type: a node may have two of one.
+        // Replace the list instead of merging it by type: a node may have two addresses of one type.
         let mut all = vec![json!({"$patch": "replace"})];
         all.extend(addresses.iter().map(|ip| json!({"type": "InternalIP", "address": ip})));
         all.push(json!({"type": "Hostname", "address": name}));
@@ -188,24 +195,24 @@ async fn tell_addresses(
     Ok(())
 }
 
-/// A request for a certificate that was made, and the key that it is for.
-struct Asked {
+/// A CertificateSigningRequest and the key that it is for.
+struct PendingRequest {
     key: String,
     request: String,
     signer: &'static str,
 }
 
-/// Makes a key, and asks for a certificate of the node's name.
-async fn ask(
+/// Creates a key and a CertificateSigningRequest for the node's name.
+async fn create_request(
     client: &Client,
     name: &str,
     addresses: &[IpAddr],
     signer: &'static str,
     usage: &str,
-) -> Result<Asked, JoinError> {
+) -> Result<PendingRequest, JoinError> {
     let (key, request) = request(name, addresses, signer.ends_with("serving"))
-        .map_err(|error| JoinError::Refused(format!("no key could be made: {error}")))?;
-    let asked = CertificateSigningRequest {
+        .map_err(|error| JoinError::Refused(format!("creating a key failed: {error}")))?;
+    let csr = CertificateSigningRequest {
         metadata: ObjectMeta { generate_name: Some("csr-".into()), ..ObjectMeta::default() },
         spec: CertificateSigningRequestSpec {
             request: ByteString(request.into_bytes()),
@@ -215,57 +222,60 @@ async fn ask(
         },
         status: None,
     };
-    let asked = client.create(&asked).await?;
-    Ok(Asked { key, request: asked.metadata.name.unwrap_or_default(), signer })
+    let csr = client.create(&csr).await?;
+    Ok(PendingRequest { key, request: csr.metadata.name.unwrap_or_default(), signer })
 }
 
-impl Asked {
-    /// Answers (key, certificate).
-    async fn answered(&self, client: &Client) -> Result<(String, String), JoinError> {
-        match self.at_once(client).await {
-            Some(answer) => answer,
-            None => self.by_a_person(client).await,
+impl PendingRequest {
+    /// Waits for the signed certificate. Returns the key and the certificate.
+    async fn certificate(&self, client: &Client) -> Result<(String, String), JoinError> {
+        match self.wait_briefly(client).await {
+            Some(signed) => signed,
+            None => self.wait_for_approval(client).await,
         }
     }
 
-    /// None: a person has to say yes, and is told how.
-    async fn at_once(&self, client: &Client) -> Option<Result<(String, String), JoinError>> {
-        match timeout(SAID_AFTER, self.answer(client)).await {
-            Ok(answer) => Some(answer),
+    /// None if a person must approve the request; logs how.
+    async fn wait_briefly(&self, client: &Client) -> Option<Result<(String, String), JoinError>> {
+        match timeout(AUTOMATIC_MAX, self.wait(client)).await {
+            Ok(signed) => Some(signed),
             Err(_) => {
-                let (signer, how) = (self.signer, self.how());
-                tracing::warn!(signer, "a person has to approve this node's certificate: {how}");
+                let (signer, command) = (self.signer, self.approve_command());
+                tracing::warn!(signer, "approve the certificate of this node with: {command}");
                 None
             }
         }
     }
 
-    async fn by_a_person(&self, client: &Client) -> Result<(String, String), JoinError> {
-        timeout(SIGNED_WITHIN, self.answer(client)).await.map_err(|_| {
-            let (request, signer, how) = (&self.request, self.signer, self.how());
-            let nobody = format!("nobody approved the request {request} ({signer}) with `{how}`");
-            JoinError::Refused(nobody)
+    async fn wait_for_approval(&self, client: &Client) -> Result<(String, String), JoinError> {
+        timeout(APPROVAL_MAX, self.wait(client)).await.map_err(|_| {
+            let (request, signer) = (&self.request, self.signer);
+            let command = self.approve_command();
+            let why = format!(
+                "the request {request} ({signer}) was not approved; approve it with `{command}`"
+            );
+            JoinError::Refused(why)
         })?
     }
 
-    async fn answer(&self, client: &Client) -> Result<(String, String), JoinError> {
-        Ok((self.key.clone(), answer(client, &self.request).await?))
+    async fn wait(&self, client: &Client) -> Result<(String, String), JoinError> {
+        Ok((self.key.clone(), wait_for_certificate(client, &self.request).await?))
     }
 
-    fn how(&self) -> String {
+    fn approve_command(&self) -> String {
         format!("kubectl certificate approve {}", self.request)
     }
 }
 
-/// For as long as it takes; the caller knows how long that may be.
-async fn answer(client: &Client, request: &str) -> Result<String, JoinError> {
+/// Polls without a time limit; the caller sets one.
+async fn wait_for_certificate(client: &Client, request: &str) -> Result<String, JoinError> {
     let key = ObjectKey::cluster(request);
     loop {
         let request = match client.get::<CertificateSigningRequest>(&key).await {
             Ok(request) => request,
-            Err(error) if may_pass(&error) => {
-                tracing::debug!(%error, "the request for a certificate cannot be read now");
-                tokio::time::sleep(ASK_AGAIN).await;
+            Err(error) if is_transient(&error) => {
+                tracing::debug!(%error, "reading the CertificateSigningRequest failed; trying again");
+                tokio::time::sleep(POLL).await;
                 continue;
             }
             Err(error) => return Err(error.into()),
@@ -275,21 +285,23 @@ async fn answer(client: &Client, request: &str) -> Result<String, JoinError> {
             return String::from_utf8(certificate.0)
                 .map_err(|_| JoinError::Refused("the certificate is not PEM".into()));
         }
-        let no = status.conditions.into_iter().flatten().find(|c| c.type_ != "Approved");
-        if let Some(no) = no {
-            let why = no.message.unwrap_or_default();
-            return Err(JoinError::Refused(format!("the certificate was refused: {why}")));
+        let denied = status.conditions.into_iter().flatten().find(|c| c.type_ != "Approved");
+        if let Some(denied) = denied {
+            let why = denied.message.unwrap_or_default();
+            return Err(JoinError::Refused(format!(
+                "the request for a certificate was denied: {why}"
+            )));
         }
-        tokio::time::sleep(ASK_AGAIN).await;
+        tokio::time::sleep(POLL).await;
     }
 }
 
-/// The server is away, restarts or is busy: whoever waits for a person goes on waiting.
-fn may_pass(error: &client::Error) -> bool {
+/// The server is unreachable, restarts or is busy: keep waiting.
+fn is_transient(error: &client::Error) -> bool {
     error.status().is_none_or(|status| status.code == 429 || status.code >= 500)
 }
 
-/// A fresh key, and a request for `system:node:<name>` in `system:nodes`.
+/// Creates a key and a PKCS #10 request for `system:node:<name>` in `system:nodes`.
 fn request(
     name: &str,
     addresses: &[IpAddr],
@@ -323,7 +335,7 @@ fn kubeconfig_text(server: &str, ca: &str, certificate: &str, key: &str) -> Stri
     format!("{config:#}\n")
 }
 
-/// Secrets: for us alone, whole or not at all.
+/// Writes a file that only this user may read, atomically.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), JoinError> {
     let new = path.with_extension("new");
     let written = || {
@@ -345,49 +357,53 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_may_carry_a_fingerprint() {
+    fn a_token_may_have_a_fingerprint() {
         assert_eq!(split("a.b").unwrap(), ("a.b", None));
         assert_eq!(split("a.b.c").unwrap(), ("a.b", Some("c")));
         assert!(split("ab").unwrap_err().to_string().contains("landfall token create"));
     }
 
-    /// Answers these, one after the other.
-    fn saying(answers: Vec<(u16, serde_json::Value)>) -> Client {
-        let mut answers = answers.into_iter();
+    /// A client that gets these responses, one after the other.
+    fn responding(responses: Vec<(u16, serde_json::Value)>) -> Client {
+        let mut responses = responses.into_iter();
         Client::in_process(tower::service_fn(move |_: http::Request<kube::client::Body>| {
-            let answer = answers.next().map(|(code, said)| {
-                let body = http_body_util::Full::new(bytes::Bytes::from(said.to_string()));
+            let response = responses.next().map(|(code, body)| {
+                let body = http_body_util::Full::new(bytes::Bytes::from(body.to_string()));
                 http::Response::builder().status(code).body(body).unwrap()
             });
-            std::future::ready(answer.ok_or("nobody is there"))
+            std::future::ready(response.ok_or("no connection"))
         }))
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_for_a_certificate_outlives_a_server_that_restarts() {
+    async fn waiting_for_a_certificate_survives_a_restart_of_the_server() {
         let refused = |code: u16| {
-            let said = json!({"kind": "Status", "apiVersion": "v1", "metadata": {},
+            let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {},
                 "status": "Failure", "message": "no", "reason": "x", "code": code});
-            (code, said)
+            (code, status)
         };
         let csr = |status: serde_json::Value| {
             let spec = json!({"request": "", "signerName": "s"});
             (200, json!({"metadata": {"name": "a"}, "spec": spec, "status": status}))
         };
         let signed = csr(json!({"certificate": BASE64.encode("PEM")}));
-        let odd = (200, json!("half an ans"));
-        let told = [csr(json!({})), refused(503), odd, refused(429), refused(500), signed];
-        assert_eq!(answer(&saying(told.into()), "a").await.unwrap(), "PEM");
+        let malformed = (200, json!("half a resp"));
+        let responses =
+            [csr(json!({})), refused(503), malformed, refused(429), refused(500), signed];
+        assert_eq!(wait_for_certificate(&responding(responses.into()), "a").await.unwrap(), "PEM");
         for code in [401, 403, 404] {
-            let told = saying(vec![csr(json!({})), refused(code)]);
-            assert!(matches!(answer(&told, "a").await, Err(JoinError::Api(_))), "{code}");
+            let client = responding(vec![csr(json!({})), refused(code)]);
+            assert!(
+                matches!(wait_for_certificate(&client, "a").await, Err(JoinError::Api(_))),
+                "{code}"
+            );
         }
-        let gone = timeout(SIGNED_WITHIN, answer(&saying(Vec::new()), "a")).await;
-        assert!(gone.is_err(), "the caller decides for how long");
+        let gone = timeout(APPROVAL_MAX, wait_for_certificate(&responding(Vec::new()), "a")).await;
+        assert!(gone.is_err(), "only the caller limits the time");
     }
 
     #[test]
-    fn a_request_names_the_node_and_where_it_serves() {
+    fn a_request_contains_the_name_and_addresses_of_the_node() {
         let (_, pem) = request("n1", &["10.0.0.1".parse().unwrap()], true).unwrap();
         let request = rcgen::CertificateSigningRequestParams::from_pem(&pem).unwrap();
         assert_eq!(request.params.subject_alt_names.len(), 2);

@@ -1,41 +1,36 @@
-//! The agent: turns pods bound to this node into running containers, and keeps them. See README.md.
-//!
-//! Start at `agent.rs`; `worker` carries one pod. Deciding is `lifecycle`'s, running is `runtime`'s.
+#![doc = include_str!("../README.md")]
 
 mod agent;
+mod dependencies;
 mod dispatch;
-mod parts;
 mod pods;
 mod report;
 mod worker;
 
 mod cgroup_root;
-mod class_groups;
-mod counted;
 mod deadlines;
 mod digest;
-mod figures;
+mod instrumented_runtime;
 mod join;
-mod last_words;
-mod traces;
+mod kernel_state;
+mod metrics;
+mod qos_cgroups;
+mod termination_message;
 
 mod admission;
 mod allocations;
-mod config;
-pub mod endpoint;
 mod eviction;
 mod images;
-pub mod logs;
 mod node_object;
 mod probes;
 mod shutdown;
 mod static_pods;
 pub mod timeline;
-mod volumes;
 
-pub use agent::{Config, Error, Listen, Running, clear_away, start};
+pub use agent::{Config, Error, Listen, Running, remove_leftovers, start};
 pub use deadlines::GraceAfterRestart;
 pub use join::{Credentials, Join, JoinError, fingerprint, join, serve_as};
+pub use kernel_state::network_records;
 pub use node_object::{Hardware, LEASE_DURATION, default_name};
 pub use pods::Pods;
-pub use shutdown::{Cut, How, Period, Periods};
+pub use shutdown::{Outcome, Period, Periods, ShortenedPod};

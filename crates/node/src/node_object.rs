@@ -1,11 +1,10 @@
-//! The Node object: what this machine is and how it feels, said to the API and kept fresh there
-//! (N-1 to N-18, N-202).
+//! The Node object: registers this machine in the API and keeps its status up to date (N-1 to N-18, N-202).
 //!
 //!     machine, runtime ──▶ Facts ─┐
 //!     the agent ─────────▶ Health ┼─▶ status (pure) ─▶ patch (pure) ─▶ registration, lease ─▶ API
-//!     the Node as it is ──────────┘
+//!     the current Node ───────────┘
 //!
-//! Not here: when the node is under pressure (`eviction`), what that means for pods (`admission`).
+//! Not here: when the node is under pressure (`eviction`), and how that affects pods (`admission`).
 
 mod address;
 mod conditions;
@@ -33,40 +32,40 @@ use std::time::Duration;
 /// Upstream: `nodeLeaseDurationSeconds`.
 pub const LEASE_DURATION: Duration = Duration::from_secs(40);
 
-/// What whoever runs the node has chosen.
+/// The configuration of the node.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
-    /// Of the Node, its Lease and its hostname label (N-3).
+    /// Name of the Node and its Lease, and its hostname label (N-3).
     pub(crate) name: String,
-    /// Empty: chosen (N-8). Two for dual stack.
+    /// Empty means automatic (N-8). Two for dual stack.
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) taints: Vec<Taint>,
     /// The filesystem that holds this directory is the node's ephemeral storage.
     pub(crate) directory: PathBuf,
     pub(crate) pods_max: i64,
-    /// 0: no such limit.
+    /// 0 means no such limit.
     pub(crate) pods_per_core: i64,
-    /// For the system and for the agent together, as quantities by resource name.
+    /// Quantities reserved for the system and the agent together, by resource name.
     pub(crate) reserved: BTreeMap<String, String>,
-    /// Of the agent's HTTPS endpoint.
+    /// Port of the agent's HTTPS endpoint.
     pub(crate) port: u16,
-    /// How long the Lease lasts; whole seconds.
+    /// Duration of the Lease, in whole seconds.
     pub(crate) lease: Duration,
-    /// Of this program, as `v1.36.4`.
+    /// Version of this program, such as `v1.36.4`.
     pub(crate) version: String,
-    /// What the runtime can do.
+    /// Features of the runtime.
     pub(crate) features: Features,
 }
 
-/// Name of a node by default: the kernel's hostname, trimmed and in lower case (N-3).
+/// The default name of a node: the kernel's hostname, trimmed and in lower case (N-3).
 pub fn default_name() -> String {
     let hostname = nix::unistd::gethostname().unwrap_or_default();
     hostname.to_string_lossy().trim().to_lowercase()
 }
 
 impl Settings {
-    /// As upstream's defaults have it.
+    /// Upstream's defaults.
     pub(crate) fn new(name: &str, directory: impl Into<PathBuf>, version: &str) -> Settings {
         Settings {
             name: name.trim().to_lowercase(),
@@ -80,27 +79,23 @@ impl Settings {
             port: 10250,
             lease: LEASE_DURATION,
             version: version.to_owned(),
-            features: Features {
-                recursive_read_only: true,
-                strict_groups: true,
-                prompt_stop: true,
-            },
+            features: Features::default(),
         }
     }
 }
 
-/// What is so, as read a moment ago.
+/// Facts about the machine and its runtime.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Facts {
     pub(crate) machine: Machine,
     pub(crate) addresses: Addresses,
-    /// Bytes of the filesystem that holds the node's directory.
+    /// Size of the filesystem of the node's directory, in bytes.
     pub(crate) storage: Option<u64>,
     pub(crate) runtime: Option<Version>,
     pub(crate) images: Vec<Image>,
 }
 
-/// A machine in a few numbers, for a node that has none.
+/// The size of a machine, for simulated nodes.
 #[derive(Debug, Clone, Copy)]
 pub struct Hardware {
     pub cores: u64,
@@ -108,12 +103,12 @@ pub struct Hardware {
     pub storage_bytes: u64,
 }
 
-/// How the node feels; told by the agent on a watch channel, each change is written at once.
+/// The health of the node. The agent sends it on a watch channel, and each change is written at once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Health {
-    /// None: the runtime has not been asked yet.
-    pub(crate) runtime: Option<Result<(), RuntimeTrouble>>,
-    /// None: the network has not been asked yet. The error is a text for people.
+    /// None until the runtime was checked once.
+    pub(crate) runtime: Option<Result<(), RuntimeProblem>>,
+    /// None until the network was checked once. The error is a message for the condition.
     pub(crate) network: Option<Result<(), String>>,
     pub(crate) memory_pressure: bool,
     pub(crate) disk_pressure: bool,
@@ -122,14 +117,14 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// The condition types that are true, as admission wants them.
+    /// The types of the pressure conditions that are true.
     pub(crate) fn pressure(&self) -> Vec<String> {
         let all = [
             ("MemoryPressure", self.memory_pressure),
             ("DiskPressure", self.disk_pressure),
             ("PIDPressure", self.pid_pressure),
         ];
-        all.into_iter().filter(|(_, pressed)| *pressed).map(|(name, _)| name.to_owned()).collect()
+        all.into_iter().filter(|(_, pressure)| *pressure).map(|(name, _)| name.to_owned()).collect()
     }
 }
 
@@ -137,9 +132,9 @@ impl Health {
 pub(crate) type Amounts = BTreeMap<String, Quantity>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum RuntimeTrouble {
-    /// No answer for half a minute.
+pub(crate) enum RuntimeProblem {
+    /// The runtime has not answered for 30 s.
     Down,
-    /// It answers, and says why it cannot.
+    /// The runtime reports that it is not ready, and why.
     NotReady(String),
 }

@@ -1,25 +1,25 @@
-//! Probes and lifecycle handlers: workers, thresholds, HTTP, TCP, gRPC, exec (N-89 to N-104).
+//! Probes and lifecycle hooks: workers, thresholds, HTTP, TCP, gRPC, exec (N-89 to N-104).
 //!
-//! The pod's worker tells a [`Prober`] which containers run; the prober answers what is ready,
-//! started and alive, and says so on a channel whenever that changes. Hooks use the same handlers.
-//! Not here: what becomes of a container that failed (`lifecycle`).
+//! The pod's worker tells a [`Prober`] which containers run. The prober keeps the status of their
+//! probes and sends changes on a channel. Hooks use the same handlers. Not here: what happens to a
+//! container that failed (`lifecycle`).
 
 mod handler;
 mod hook;
 mod prober;
 
-mod dial;
 mod exec;
 mod grpc;
 mod http;
 mod http_request;
 mod task;
+mod tcp;
 
 pub(crate) use handler::Target;
-pub(crate) use hook::{Said, hook_word, run_hook};
-pub(crate) use prober::{ContainerNow, Kind, ProbeResult, Prober, Restored, Verdict};
+pub(crate) use hook::{HookOutput, hook_kind, run_hook};
+pub(crate) use prober::{ContainerRun, ProbeKind, ProbeResult, ProbeStatus, Prober, Restored};
 
-/// What probes and hooks call themselves: `kube-probe/1.36`.
+/// Version in the user agent of probes and hooks: `kube-probe/1.36`.
 const VERSION: &str = "1.36";
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Tells the API how a pod is doing: the latest status, once, and never an older one after it.
+//! Writes the latest status of a pod to the API, each once, and never an older one after a newer one.
 //!
 //!     worker ──latest status──▶ one task per pod ──PATCH pods/status──▶ API
 //!
-//! The worker does not wait for the API, except before the object may go ([`Report::written`]).
-//! A write that fails is tried again every ten seconds or when there is news (N-70).
+//! The worker does not wait for the API, except before the object may be deleted ([`Report::written`]).
+//! A failed write is repeated after ten seconds, or when there is a newer status (N-70).
 //! Not here: what the status is (`lifecycle::status`).
 
 mod patch;
@@ -16,51 +16,51 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// A status that could not be written is tried again after this (N-70).
+/// Pause before a failed write is repeated (N-70).
 const RETRY: Duration = Duration::from_secs(10);
-/// Before the object goes, the last status is tried this often.
+/// The same for a pod that is being deleted: its object waits for the write.
 const RETRY_LAST: Duration = Duration::from_millis(500);
 
 pub(crate) struct Report {
     latest: watch::Sender<Option<Arc<PodStatus>>>,
     written: watch::Receiver<Option<Arc<PodStatus>>>,
-    seen: watch::Sender<Option<Arc<Pod>>>,
+    object: watch::Sender<Option<Arc<Pod>>>,
 }
 
 impl Report {
-    /// `pod` is the object in the API: of a static pod, its mirror, once there is one.
+    /// `pod` is the object in the API; for a static pod its mirror, once there is one.
     pub(crate) fn on(client: &Client, pod: Option<Arc<Pod>>) -> Report {
-        let (latest, news) = watch::channel(None);
-        let (told, written) = watch::channel(None);
-        let (seen, object) = watch::channel(pod);
-        tokio::spawn(run(client.clone(), object, news, told));
-        Report { latest, written, seen }
+        let (latest, statuses) = watch::channel(None);
+        let (stored, written) = watch::channel(None);
+        let (object, objects) = watch::channel(pod);
+        tokio::spawn(run(client.clone(), objects, statuses, stored));
+        Report { latest, written, object }
     }
 
-    /// The object as the API has it now: what somebody else wrote into its status is put right.
+    /// The object as the API has it now. If somebody else changed its status, it is written again.
     pub(crate) fn observed(&self, pod: Option<Arc<Pod>>) {
-        self.seen.send_if_modified(|seen| {
+        self.object.send_if_modified(|object| {
             let version = |pod: &Option<Arc<Pod>>| {
                 pod.as_ref()
                     .map(|pod| (pod.metadata.uid.clone(), pod.metadata.resource_version.clone()))
             };
-            let news = version(seen) != version(&pod);
-            *seen = pod;
-            news
+            let is_new = version(object) != version(&pod);
+            *object = pod;
+            is_new
         });
     }
 
-    pub(crate) fn tell(&self, status: PodStatus) {
+    pub(crate) fn write(&self, status: PodStatus) {
         self.latest.send_if_modified(|latest| {
-            let news = latest.as_deref() != Some(&status);
-            if news {
+            let is_new = latest.as_deref() != Some(&status);
+            if is_new {
                 *latest = Some(Arc::new(status));
             }
-            news
+            is_new
         });
     }
 
-    /// Waits until what was told last is stored. False: the object is gone.
+    /// Waits until the API has the latest status. False: the object is gone.
     pub(crate) async fn written(&mut self) -> bool {
         let wanted = self.latest.borrow().clone();
         let stored = self.written.wait_for(|written| match (written, &wanted) {
@@ -72,47 +72,47 @@ impl Report {
     }
 }
 
-/// Ends when the worker lets go of its end, or the object is gone.
+/// Runs until the worker drops its [`Report`], or the object is gone.
 async fn run(
     client: Client,
-    mut object: watch::Receiver<Option<Arc<Pod>>>,
-    mut news: watch::Receiver<Option<Arc<PodStatus>>>,
-    told: watch::Sender<Option<Arc<PodStatus>>>,
+    mut objects: watch::Receiver<Option<Arc<Pod>>>,
+    mut statuses: watch::Receiver<Option<Arc<PodStatus>>>,
+    stored: watch::Sender<Option<Arc<PodStatus>>>,
 ) {
-    let mut base = object.borrow_and_update().clone();
+    let mut base = objects.borrow_and_update().clone();
     loop {
-        let status = news.borrow_and_update().clone();
-        base = newer(base, object.borrow_and_update().clone());
+        let status = statuses.borrow_and_update().clone();
+        base = newer(base, objects.borrow_and_update().clone());
         let outcome = match (&status, &base) {
             (Some(status), Some(base)) if is_overtaken(base, status) => Outcome::Overtaken,
             (Some(status), Some(base)) => write(&client, base, status).await,
-            (None, _) | (_, None) => Outcome::Same,
+            (None, _) | (_, None) => Outcome::Unchanged,
         };
         let retry = match outcome {
-            Outcome::Same => {
-                told.send_replace(status);
+            Outcome::Unchanged => {
+                stored.send_replace(status);
                 None
             }
             Outcome::Overtaken => None,
             Outcome::Stored(pod) => {
                 base = Some(pod);
-                told.send_replace(status);
+                stored.send_replace(status);
                 None
             }
-            // Of a static pod, another mirror may come; until then there is nobody to tell.
+            // A static pod may get another mirror.
             Outcome::Gone if base.as_deref().is_some_and(is_mirror) => {
-                told.send_replace(status);
+                stored.send_replace(status);
                 None
             }
             Outcome::Gone => return,
-            Outcome::Failed if base.as_deref().is_some_and(is_going) => Some(RETRY_LAST),
+            Outcome::Failed if base.as_deref().is_some_and(is_deleted) => Some(RETRY_LAST),
             Outcome::Failed => Some(RETRY),
         };
         let pause = tokio::time::sleep(retry.unwrap_or(Duration::MAX / 4));
         tokio::select! {
             biased;
-            changed = news.changed() => if changed.is_err() { return },
-            changed = object.changed() => if changed.is_err() { return },
+            changed = statuses.changed() => if changed.is_err() { return },
+            changed = objects.changed() => if changed.is_err() { return },
             () = pause, if retry.is_some() => {}
         }
     }
@@ -120,8 +120,8 @@ async fn run(
 
 enum Outcome {
     /// The API has this status already.
-    Same,
-    /// Somebody else has said how it ended. The worker has heard of it too, and has more to say soon.
+    Unchanged,
+    /// Somebody else wrote a terminal phase. The worker learns of it too and computes a new status soon.
     Overtaken,
     Stored(Arc<Pod>),
     Gone,
@@ -130,40 +130,40 @@ enum Outcome {
 
 async fn write(client: &Client, base: &Pod, status: &PodStatus) -> Outcome {
     let Some(patch) = patch::between(base, status) else {
-        return Outcome::Same;
+        return Outcome::Unchanged;
     };
     match client.patch_status::<Pod>(&ObjectKey::of(base), &patch).await {
         Ok(pod) => Outcome::Stored(pod),
-        // Another pod of that name has come: the precondition on the uid says so with a conflict.
+        // A conflict means that another pod has this name now: the patch names the UID.
         Err(error) if error.is_not_found() || error.is_conflict() => Outcome::Gone,
         Err(error) => {
-            tracing::warn!(pod = %ObjectKey::of(base), %error, "the status was not written");
+            tracing::warn!(pod = %ObjectKey::of(base), %error, "writing the pod's status failed, will retry");
             Outcome::Failed
         }
     }
 }
 
-/// T-NODE-57: a terminal phase is never left. A mirror says what its pod does, whatever is written to it.
+/// A terminal phase is never left (T-NODE-57). A mirror shows the state of its pod, whatever was written to it.
 fn is_overtaken(base: &Pod, status: &PodStatus) -> bool {
     let over = base.status.as_ref().is_some_and(is_terminal);
     over && !is_terminal(status) && !is_mirror(base)
 }
 
-fn is_going(pod: &Pod) -> bool {
+fn is_deleted(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
-/// The watch may tell of a version older than the answer to our own last write.
-fn newer(ours: Option<Arc<Pod>>, seen: Option<Arc<Pod>>) -> Option<Arc<Pod>> {
+/// The watch may deliver a version older than the reply to our own last write.
+fn newer(ours: Option<Arc<Pod>>, watched: Option<Arc<Pod>>) -> Option<Arc<Pod>> {
     let version = |pod: &Pod| -> u64 {
         pod.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
     };
-    match (ours, seen) {
-        (Some(ours), Some(seen))
-            if ours.metadata.uid == seen.metadata.uid && version(&ours) > version(&seen) =>
+    match (ours, watched) {
+        (Some(ours), Some(watched))
+            if ours.metadata.uid == watched.metadata.uid && version(&ours) > version(&watched) =>
         {
             Some(ours)
         }
-        (_, seen) => seen,
+        (_, watched) => watched,
     }
 }

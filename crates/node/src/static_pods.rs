@@ -1,17 +1,17 @@
-//! Pods from a directory, and their mirrors in the API (N-22 to N-26).
+//! Static pods from a directory, and their mirror pods in the API (N-22 to N-26).
 //!
-//!     directory ──▶ folder ──▶ manifest ──▶ a set of pods, as the API's watch delivers one
-//!                                             │
-//!                                 mirror ◀────┘   what people see of them through the API
+//!     directory ──▶ manifest ──▶ the set of static pods, like that of the API
+//!                                   │
+//!                       mirror ◀────┘   how they are visible in the API
 //!
-//! Not here: how such a pod runs and ends, which is as any other (`worker`).
+//! Not here: how such a pod runs and terminates, which is as for any other (`worker`).
 
-mod folder;
+mod directory;
 mod manifest;
 mod mirror;
 mod references;
 
-pub(crate) use folder::{StaticPods, follow};
+pub(crate) use directory::{StaticPods, follow};
 pub(crate) use mirror::{delete_mirror, reconcile_mirror};
 
 use k8s_openapi::api::core::v1::Pod;
@@ -21,24 +21,24 @@ const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 const CONFIG_SEEN: &str = "kubernetes.io/config.seen";
 const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// From here on a priority is the system's.
+/// Priorities from here on are those of the system.
 pub(crate) const CRITICAL: i32 = 2_000_000_000;
 
 fn annotation<'p>(pod: &'p Pod, name: &str) -> Option<&'p str> {
     pod.metadata.annotations.as_ref()?.get(name).map(String::as_str)
 }
 
-/// The pod came from this node, not from the API.
+/// The pod comes from a manifest of this node, not from the API.
 pub(crate) fn is_static(pod: &Pod) -> bool {
     annotation(pod, CONFIG_SOURCE).is_some_and(|source| source != "api")
 }
 
-/// The API's image of a static pod. It never runs.
+/// The mirror of a static pod in the API. It never runs.
 pub(crate) fn is_mirror(pod: &Pod) -> bool {
     annotation(pod, CONFIG_MIRROR).is_some()
 }
 
-/// N-26.
+/// Static pods, mirrors and pods with a system priority are critical (N-26).
 pub(crate) fn is_critical(pod: &Pod) -> bool {
     let priority = pod.spec.as_ref().and_then(|spec| spec.priority);
     is_static(pod) || is_mirror(pod) || priority.is_some_and(|priority| priority >= CRITICAL)

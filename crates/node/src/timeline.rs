@@ -1,10 +1,10 @@
-//! Writes down what this node does to end pods, as it happens, and tells the API.
+//! Records the steps of terminations on this node, first on disk, then in the API.
 //!
 //!     worker ──record──▶ journal on disk ──▶ a task per pod ──POST …/steps──▶ API
 //!
-//! A step is in the journal before `record` returns, so that an agent that is killed loses none, and
-//! the server keeps a step once however often it is told. Nobody waits for the API here, except
-//! [`Timeline::flush`] for a moment. Not here: what steps mean (`lifecycle::timeline`).
+//! A step is in the journal before `record` returns, so a killed agent loses none. The server stores a step
+//! once, however often it is sent. Terminations do not wait for the API, except [`Timeline::flush`] for a
+//! moment. Not here: what steps mean (`lifecycle::timeline`).
 
 mod journal;
 
@@ -12,7 +12,9 @@ use client::{Client, ObjectKey};
 use jiff::Timestamp;
 use journal::Journal;
 use k8s_openapi::api::core::v1::Pod;
-use lifecycle::timeline::{self, STEPS, STEPS_MAX, Stamp, Step, Steps, Subject, Termination, What};
+use lifecycle::timeline::{
+    self, STEPS, STEPS_MAX, Stamp, Step, StepKind, Steps, Subject, TerminationRecord,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -20,17 +22,17 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, watch};
 
-/// Steps that come this close together are told together.
+/// Steps within this time are sent in one request.
 const GATHER: Duration = Duration::from_millis(25);
-/// A request has at most this many steps.
+/// Steps in one request.
 const BATCH: usize = 64;
-/// Requests under way at once, of all pods.
+/// Concurrent requests, for all pods together.
 const CONCURRENT: usize = 8;
-/// How long an ending waits for the API to know its steps before the object goes.
+/// How long a pod's object waits for the API to accept the pod's steps.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
-/// What could not be told is told again after this, doubling.
-const AGAIN: Duration = Duration::from_millis(500);
-const AGAIN_MAX: Duration = Duration::from_secs(10);
+/// Pause before a failed request is repeated, doubling.
+const RETRY_FIRST: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(10);
 
 /// A handle; clones share everything. Needs a tokio runtime.
 #[derive(Clone)]
@@ -43,10 +45,10 @@ struct Shared {
     incarnation: String,
     next: AtomicI64,
     directory: PathBuf,
-    /// Pods with something to tell, by uid.
+    /// Pods whose termination is not complete in the API, by UID.
     pods: Mutex<BTreeMap<String, Entry>>,
     permits: Semaphore,
-    /// Told after every answer of the API.
+    /// Notified after every reply of the API.
     answered: watch::Sender<()>,
 }
 
@@ -54,25 +56,26 @@ struct Entry {
     namespace: String,
     subject: Subject,
     journal: Option<Journal>,
-    waiting: VecDeque<Step>,
-    /// No further gathering: somebody waits.
+    /// Steps that the API does not have yet.
+    unsent: VecDeque<Step>,
+    /// Notified when `flush` waits for the steps: they are sent at once.
     urgent: Arc<Notify>,
-    /// A task is telling.
-    telling: bool,
-    /// Nothing more is expected.
-    over: bool,
+    /// A task is sending.
+    sending: bool,
+    /// No more steps are expected.
+    complete: bool,
 }
 
-/// The time by both clocks.
+/// The current time on both clocks.
 pub fn stamp() -> Stamp {
     Stamp { at: clock::now(), monotonic: clock::monotonic() }
 }
 
 impl Timeline {
-    /// Goes on with what an earlier agent on this directory did not get told.
+    /// Continues with steps that an earlier agent left unsent in this directory.
     pub fn open(client: &Client, node: &str, directory: &Path) -> Timeline {
         if let Err(error) = std::fs::create_dir_all(directory) {
-            tracing::warn!(%error, path = %directory.display(), "steps of endings are not kept on disk");
+            tracing::warn!(%error, path = %directory.display(), "creating the timeline directory failed: steps are not kept on disk");
         }
         let timeline = Timeline(Arc::new(Shared {
             client: client.clone(),
@@ -89,30 +92,30 @@ impl Timeline {
         timeline
     }
 
-    /// Something happened to the pod as a whole, now.
-    pub fn record(&self, pod: &Pod, what: What) {
+    /// Records a step of the whole pod that happens now.
+    pub fn record(&self, pod: &Pod, what: StepKind) {
         self.record_at(pod, "", stamp(), what, "");
     }
 
-    /// Something happened to one of its containers, then.
-    pub fn record_at(&self, pod: &Pod, container: &str, at: Stamp, what: What, message: &str) {
+    /// Records a step of one container that happened at `at`.
+    pub fn record_at(&self, pod: &Pod, container: &str, at: Stamp, what: StepKind, message: &str) {
         let meta = &pod.metadata;
         let namespace = meta.namespace.clone().unwrap_or_default();
         let step = self.step(container, at, what, message);
         self.add(&namespace, || subject(pod, &self.0.node), step);
     }
 
-    /// Something that can be seen again by a later agent, such as an exit: `which` makes it one step
-    /// however often it is seen.
-    pub fn record_once(&self, pod: &Pod, container: &str, which: &str, at: Stamp, what: What) {
+    /// Records something that a later agent can observe again, such as an exit. `which` identifies it, so that it
+    /// is one step however often it is recorded.
+    pub fn record_once(&self, pod: &Pod, container: &str, which: &str, at: Stamp, what: StepKind) {
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
         let which = format!("end of {}", which.chars().take(12).collect::<String>());
         let step = Step { incarnation: which, sequence: 0, ..self.step(container, at, what, "") };
         self.add(&namespace, || subject(pod, &self.0.node), step);
     }
 
-    /// Of a pod whose object is gone: what the runtime still knows of it.
-    pub(crate) fn record_orphan(&self, pod: &runtime::Identity, what: What) {
+    /// Records a step of a pod whose object is gone.
+    pub(crate) fn record_orphan(&self, pod: &runtime::Identity, what: StepKind) {
         let subject = Subject {
             name: pod.name.clone(),
             uid: pod.uid.clone(),
@@ -123,24 +126,24 @@ impl Timeline {
         self.add(&pod.namespace, || subject, step);
     }
 
-    /// What is left to tell, when the agent stops: a moment for each, and the rest is in the journals.
+    /// Sends remaining steps when the agent stops, each for a moment; the rest stays in the journals.
     pub async fn flush_all(&self) {
-        let waiting: Vec<String> = self.lock().keys().cloned().collect();
-        futures::future::join_all(waiting.iter().map(|uid| self.flush(uid))).await;
+        let uids: Vec<String> = self.lock().keys().cloned().collect();
+        futures::future::join_all(uids.iter().map(|uid| self.flush(uid))).await;
     }
 
-    /// Until the API knows what was recorded of the pod, but not for long: endings do not depend on
-    /// being watched.
+    /// Waits until the API has the recorded steps of the pod, but not for long: terminations do not depend on
+    /// their timeline.
     pub async fn flush(&self, uid: &str) {
         let mut answered = self.0.answered.subscribe();
-        // Once: an API that refuses is asked again at its own pace.
+        // Only once: failed requests keep their pauses.
         if let Some(entry) = self.lock().get(uid) {
             entry.urgent.notify_one();
         }
-        let told = async {
+        let sent = async {
             loop {
                 answered.borrow_and_update();
-                if self.lock().get(uid).is_none_or(|entry| entry.waiting.is_empty()) {
+                if self.lock().get(uid).is_none_or(|entry| entry.unsent.is_empty()) {
                     return;
                 }
                 if answered.changed().await.is_err() {
@@ -148,28 +151,31 @@ impl Timeline {
                 }
             }
         };
-        if tokio::time::timeout(FLUSH_MAX, told).await.is_err() {
-            tracing::info!(uid, "the API does not know yet how this pod ended; it will be told");
+        if tokio::time::timeout(FLUSH_MAX, sent).await.is_err() {
+            tracing::info!(
+                uid,
+                "the API does not have all timeline steps of this pod yet; they will be sent later"
+            );
             self.sync(uid).await;
         }
     }
 
-    /// The object is about to go, and what is known of its end is known here only.
+    /// Makes the journal durable: the object is about to go, and only the journal has the steps.
     async fn sync(&self, uid: &str) {
         let sync = self.lock().get(uid).and_then(|entry| Some(entry.journal.as_ref()?.synced()));
         let synced = match sync {
             None => return,
-            Some(Ok(sync)) => {
-                clock::apart(sync).await.unwrap_or_else(|error| Err(std::io::Error::other(error)))
-            }
+            Some(Ok(sync)) => clock::run_blocking(sync)
+                .await
+                .unwrap_or_else(|error| Err(std::io::Error::other(error))),
             Some(Err(error)) => Err(error),
         };
         if let Err(error) = synced {
-            tracing::warn!(uid, %error, "a power cut now would lose how this pod ended");
+            tracing::warn!(uid, %error, "syncing the timeline journal failed; a power failure now would lose steps");
         }
     }
 
-    fn step(&self, container: &str, at: Stamp, what: What, message: &str) -> Step {
+    fn step(&self, container: &str, at: Stamp, what: StepKind, message: &str) -> Step {
         Step {
             at: at.at,
             monotonic: at.monotonic,
@@ -190,39 +196,40 @@ impl Timeline {
             let journal = Journal::begin(&self.0.directory, namespace, &subject);
             Entry::new(namespace, subject, journal)
         });
-        entry.over = matches!(step.what, What::StatusWritten | What::CgroupGone);
+        entry.complete = matches!(step.what, StepKind::StatusWritten | StepKind::CgroupGone);
         if let Some(journal) = &mut entry.journal {
             journal.write(&step);
         }
-        if entry.waiting.len() < STEPS_MAX {
-            entry.waiting.push_back(step);
+        if entry.unsent.len() < STEPS_MAX {
+            entry.unsent.push_back(step);
         }
-        self.tell(&uid, entry);
+        self.send(&uid, entry);
     }
 
-    /// What lies in the directory is told again; endings that were under way went on without us.
+    /// Sends the steps of all journals in the directory again. Terminations that were in progress went on without
+    /// an agent.
     fn resume(&self) {
         for (journal, namespace, subject, steps) in Journal::left_in(&self.0.directory) {
             let uid = subject.uid.clone();
             let mut entry = Entry::new(&namespace, subject.clone(), Some(journal));
             let last = steps.last().map(|step| step.what.clone());
-            entry.over = matches!(last, Some(What::StatusWritten | What::CgroupGone));
-            let under_way = !entry.over;
-            entry.waiting = steps.into();
+            entry.complete = matches!(last, Some(StepKind::StatusWritten | StepKind::CgroupGone));
+            let in_progress = !entry.complete;
+            entry.unsent = steps.into();
             let mut pods = self.lock();
             let entry = pods.entry(uid.clone()).or_insert(entry);
-            self.tell(&uid, entry);
+            self.send(&uid, entry);
             drop(pods);
-            if under_way {
-                let step = self.step("", stamp(), What::AgentRestarted, "");
+            if in_progress {
+                let step = self.step("", stamp(), StepKind::AgentRestarted, "");
                 self.add(&namespace, || subject, step);
             }
         }
     }
 
-    fn tell(&self, uid: &str, entry: &mut Entry) {
-        if !std::mem::replace(&mut entry.telling, true) {
-            tokio::spawn(tell(self.clone(), uid.to_owned(), entry.urgent.clone()));
+    fn send(&self, uid: &str, entry: &mut Entry) {
+        if !std::mem::replace(&mut entry.sending, true) {
+            tokio::spawn(send(self.clone(), uid.to_owned(), entry.urgent.clone()));
         }
     }
 
@@ -230,13 +237,13 @@ impl Timeline {
         self.0.pods.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// What to tell next; None: nothing, and what is over is forgotten.
+    /// The next request. None: all steps are sent; a complete timeline is then removed here.
     fn batch(&self, uid: &str) -> Option<(ObjectKey, Steps)> {
         let mut pods = self.lock();
         let entry = pods.get_mut(uid)?;
-        if entry.waiting.is_empty() {
-            entry.telling = false;
-            if entry.over
+        if entry.unsent.is_empty() {
+            entry.sending = false;
+            if entry.complete
                 && let Some(entry) = pods.remove(uid)
                 && let Some(journal) = entry.journal
             {
@@ -244,15 +251,15 @@ impl Timeline {
             }
             return None;
         }
-        let steps = entry.waiting.iter().take(BATCH).cloned().collect();
+        let steps = entry.unsent.iter().take(BATCH).cloned().collect();
         let name = timeline::name(&entry.subject.name, &entry.subject.uid);
         let key = ObjectKey::new(&entry.namespace, &name);
         Some((key, Steps::new(entry.subject.clone(), steps)))
     }
 
-    fn done(&self, uid: &str, count: usize) {
+    fn sent(&self, uid: &str, count: usize) {
         if let Some(entry) = self.lock().get_mut(uid) {
-            entry.waiting.drain(..count.min(entry.waiting.len()));
+            entry.unsent.drain(..count.min(entry.unsent.len()));
         }
     }
 }
@@ -263,43 +270,43 @@ impl Entry {
             namespace: namespace.to_owned(),
             subject,
             journal,
-            waiting: VecDeque::new(),
+            unsent: VecDeque::new(),
             urgent: Arc::new(Notify::new()),
-            telling: false,
-            over: false,
+            sending: false,
+            complete: false,
         }
     }
 }
 
-/// Tells what is waiting, until nothing is.
-async fn tell(timeline: Timeline, uid: String, urgent: Arc<Notify>) {
+/// Sends the unsent steps of one pod until there are none.
+async fn send(timeline: Timeline, uid: String, urgent: Arc<Notify>) {
     let mut pause = GATHER;
-    let mut again = AGAIN;
+    let mut retry = RETRY_FIRST;
     loop {
         let _ = tokio::time::timeout(pause, urgent.notified()).await;
         let Some((key, steps)) = timeline.batch(&uid) else {
             timeline.0.answered.send_replace(());
             return;
         };
-        let told = {
+        let sent = {
             let _permit = timeline.0.permits.acquire().await;
-            timeline.0.client.post::<Termination>(&key, STEPS, &steps).await
+            timeline.0.client.post::<TerminationRecord>(&key, STEPS, &steps).await
         };
-        match told {
+        match sent {
             Ok(_) => {
-                timeline.done(&uid, steps.steps.len());
-                (pause, again) = (Duration::ZERO, AGAIN);
+                timeline.sent(&uid, steps.steps.len());
+                (pause, retry) = (Duration::ZERO, RETRY_FIRST);
             }
-            // No later attempt will be answered otherwise: the record was forgotten, or is not ours.
+            // Repeating would not help: the record has expired, or is not this node's.
             Err(error) if is_final(&error) => {
-                tracing::info!(record = %key, %error, "steps of an ending are not wanted");
-                timeline.done(&uid, steps.steps.len());
+                tracing::info!(record = %key, %error, "the API server rejected the timeline steps");
+                timeline.sent(&uid, steps.steps.len());
                 pause = Duration::ZERO;
             }
             Err(error) => {
-                tracing::info!(record = %key, %error, "steps of an ending wait for the API");
-                pause = again;
-                again = (again * 2).min(AGAIN_MAX);
+                tracing::info!(record = %key, %error, "sending timeline steps failed, will retry");
+                pause = retry;
+                retry = (retry * 2).min(RETRY_MAX);
             }
         }
         timeline.0.answered.send_replace(());
@@ -310,7 +317,7 @@ fn is_final(error: &client::Error) -> bool {
     error.is_forbidden() || error.is_not_found() || error.is_bad_request() || error.is_invalid()
 }
 
-/// Which pod a record is about.
+/// The pod that a record is about.
 pub fn subject(pod: &Pod, node: &str) -> Subject {
     let meta = &pod.metadata;
     let owners = meta.owner_references.as_deref().unwrap_or_default();
@@ -323,7 +330,7 @@ pub fn subject(pod: &Pod, node: &str) -> Subject {
     }
 }
 
-/// When the runtime saw it, by both clocks.
+/// A time of the runtime on both clocks.
 pub fn when(at: Timestamp) -> Stamp {
     stamp().when(at)
 }
@@ -332,9 +339,9 @@ pub fn when(at: Timestamp) -> Stamp {
 mod tests {
     use super::*;
 
-    /// What the API was not told by then is on disk, and a later agent tells it.
+    /// Steps that the API does not have by then are on disk, and a later agent sends them.
     #[tokio::test(start_paused = true)]
-    async fn an_ending_does_not_wait_long_for_an_api_that_is_away_and_loses_nothing() {
+    async fn flush_gives_up_on_an_unreachable_api_and_keeps_the_steps_on_disk() {
         let dir = tempfile::tempdir().unwrap();
         let nobody = Client::connect("http://127.0.0.1:1", "token", None).await.unwrap();
         let timeline = Timeline::open(&nobody, "n1", dir.path());
@@ -342,13 +349,13 @@ mod tests {
             "metadata": { "name": "web", "namespace": "default", "uid": "u-1" }
         }))
         .unwrap();
-        timeline.record(&pod, What::SandboxStopped);
-        timeline.record(&pod, What::VolumesGone);
+        timeline.record(&pod, StepKind::SandboxStopped);
+        timeline.record(&pod, StepKind::VolumesGone);
         let began = tokio::time::Instant::now();
         timeline.flush("u-1").await;
         assert!(began.elapsed() < 2 * FLUSH_MAX, "{:?}", began.elapsed());
         let left = Journal::left_in(dir.path());
         let steps: Vec<_> = left[0].3.iter().map(|step| step.what.clone()).collect();
-        assert_eq!(steps, [What::SandboxStopped, What::VolumesGone]);
+        assert_eq!(steps, [StepKind::SandboxStopped, StepKind::VolumesGone]);
     }
 }

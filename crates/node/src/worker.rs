@@ -1,146 +1,62 @@
 //! Carries one pod from bound to gone on this node.
 //!
-//!     orders, exits, probe results ──▶ worker ──▶ lifecycle ──▶ what to do ──▶ runtime
-//!                                        ▲                                      │
-//!                                        └──────────── observed ◀───────────────┘
+//!     desired state, exits, probe results ──▶ worker ──▶ lifecycle ──▶ what to do ──▶ runtime
+//!                                               ▲                                      │
+//!                                               └──────────── observed ◀───────────────┘
 //!
-//! One task per pod, one thing at a time, and one way only: live, end, clean up, leave (T-NODE-1).
-//! Not here: what to do next (`lifecycle`), how a process is signalled (`runtime`).
+//! One task per pod, one thing at a time, and one direction only: sync, terminate, release (T-NODE-1).
+//! Read `sync` for a pod that runs and `termination` for one that terminates; both get their decisions
+//! from `lifecycle`. Not here: what to do next (`lifecycle`), how a process is signalled (`runtime`).
 
-mod bringup;
-pub(crate) mod cleanup;
-mod ending;
-mod held;
-mod notes;
-pub(crate) mod observe;
+mod inbox;
+mod observe;
+mod publish;
 mod resize;
+mod retry_delay;
 mod sandbox;
 mod start;
+mod sync;
+mod termination;
 #[cfg(test)]
 mod tests;
+mod timeline_steps;
 
-use crate::figures;
-use crate::parts::Parts;
-use crate::report::Report;
-use crate::static_pods::is_static;
+pub(crate) use inbox::{Handle, KillRequest, channel};
+pub(crate) use observe::network_key;
+pub(crate) use termination::{CLEANUP_RETRY_FIRST, CLEANUP_RETRY_MAX};
+
+use crate::dependencies::Dependencies;
 use client::reference;
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodStatus};
-use lifecycle::backoff::Backoffs;
-use lifecycle::observed::{Observed, StartFailure};
-use lifecycle::status::{self, Stage, Verdict};
-use lifecycle::termination::pod_grace;
-use lifecycle::timeline::What;
-use std::collections::BTreeMap;
+use inbox::Inbox;
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use lifecycle::observed::Observed;
+use lifecycle::status::{self, Verdict, WorkerState};
+use publish::PublishedStatus;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::{Notify, watch};
+use sync::NextPass;
 use tokio::time::Instant;
 
-/// Passes of a pod to which nothing happens (N-33), and after an error.
-const RESYNC: Duration = Duration::from_secs(60);
+/// A pass that failed is repeated after this time.
 const RETRY: Duration = Duration::from_secs(10);
-
-/// How long what was done with a pod took.
-const PASS: &str = "kubelet_pod_worker_duration_seconds";
-
-/// What the agent wants of a pod's worker. It only ever gets worse for the pod.
-#[derive(Clone)]
-pub(crate) struct Orders {
-    /// As the API, or the manifest, has it now.
-    pub(crate) pod: Arc<Pod>,
-    /// Of a static pod: its copy in the API, if there is one.
-    pub(crate) mirror: Option<Arc<Pod>>,
-    /// It left its source: force-deleted, or its manifest was removed.
-    pub(crate) gone: bool,
-    /// The node itself wants it to end.
-    pub(crate) kill: Option<Kill>,
-}
-
-/// Eviction, preemption, shutdown.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Kill {
-    pub(crate) verdict: Verdict,
-    /// None: the pod's own.
-    pub(crate) grace: Option<Duration>,
-}
-
-/// How the agent reaches a worker.
-#[derive(Clone)]
-pub(crate) struct Handle {
-    pub(crate) orders: Arc<watch::Sender<Orders>>,
-    /// Look again: something happened to a container, a probe turned, a ConfigMap changed.
-    pub(crate) news: Arc<Notify>,
-    /// What did not work may work now.
-    anew: Arc<AtomicBool>,
-}
-
-impl Handle {
-    pub(crate) fn new(pod: Arc<Pod>) -> (Handle, watch::Receiver<Orders>) {
-        let (orders, received) =
-            watch::channel(Orders { pod, mirror: None, gone: false, kill: None });
-        let (orders, news, anew) = (Arc::new(orders), Arc::new(Notify::new()), Arc::default());
-        (Handle { orders, news, anew }, received)
-    }
-
-    /// Something that the pod uses has come or changed.
-    pub(crate) fn try_anew(&self) {
-        self.anew.store(true, Ordering::Relaxed);
-        self.news.notify_one();
-    }
-
-    pub(crate) fn update(&self, pod: Arc<Pod>) {
-        self.orders.send_modify(|orders| orders.pod = pod);
-    }
-
-    pub(crate) fn mirror(&self, mirror: Option<Arc<Pod>>) {
-        self.orders.send_modify(|orders| orders.mirror = mirror);
-    }
-
-    pub(crate) fn gone(&self) {
-        self.orders.send_modify(|orders| orders.gone = true);
-    }
-
-    /// The first reason stays the reason; a later one can only hurry (T-NODE-5).
-    pub(crate) fn kill(&self, kill: Kill) {
-        self.orders.send_modify(|orders| {
-            let own = pod_grace(&orders.pod, None, false);
-            let grace = |kill: &Kill| kill.grace.unwrap_or(own);
-            orders.kill = Some(match orders.kill.take() {
-                None => kill,
-                Some(first) if grace(&first) <= grace(&kill) => first,
-                Some(first) => Kill { verdict: first.verdict, ..kill },
-            });
-        });
-    }
-}
+/// Duration of one pass, of the termination and of the clean-up after it.
+const PASS_SECONDS: &str = "kubelet_pod_worker_duration_seconds";
 
 pub(crate) struct Worker {
-    parts: Arc<Parts>,
-    orders: watch::Receiver<Orders>,
-    news: Arc<Notify>,
-    anew: Arc<AtomicBool>,
+    deps: Arc<Dependencies>,
     pod: Arc<Pod>,
     uid: String,
-    report: Report,
-    /// As told last.
-    status: PodStatus,
-    stage: Stage,
-    verdict: Option<Verdict>,
-    backoffs: Backoffs,
-    /// Why containers wait, until an attempt succeeds.
-    failures: BTreeMap<String, StartFailure>,
-    held: Option<held::Held>,
-    memory: observe::Memory,
-    /// A part of the pod that was being ended when the whole was to end.
-    underway: Option<ending::Drive>,
-    notes: notes::Notes,
-    /// Since when this node knows of the pod.
-    known_since: Instant,
+    inbox: Inbox,
+    status: PublishedStatus,
+    /// Failed attempts to start something, and when they may be repeated.
+    attempts: retry_delay::Attempts,
+    observations: observe::Cache,
+    steps: timeline_steps::TerminationSteps,
+    /// The termination of some containers that was in progress when the whole pod had to terminate.
+    interrupted: Option<termination::TerminationRun>,
 }
 
-/// Why a pod ends on this node (T-NODE-2).
+/// Why a pod terminates on this node (T-NODE-2). The timeline shows these names.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Cause {
     /// It has a deletion timestamp.
@@ -149,260 +65,150 @@ pub(crate) enum Cause {
     Gone,
     /// Its phase in the API is terminal.
     Finished,
-    /// The node wants it so.
+    /// The node terminates it.
     Killed,
-    /// Its containers are done, or can never be.
+    /// Its containers have finished, or can never run.
     Completed,
 }
 
-/// When to look again.
-enum Next {
-    Now,
-    After(Duration),
-    End(Cause),
-}
-
 impl Worker {
-    pub(crate) fn new(
-        parts: Arc<Parts>,
-        handle: &Handle,
-        orders: watch::Receiver<Orders>,
-    ) -> Worker {
-        let pod = orders.borrow().pod.clone();
-        let pod = parts.allocations.on(&pod);
+    pub(crate) fn new(deps: Arc<Dependencies>, inbox: Inbox) -> Worker {
+        let pod = deps.allocations.with_granted(&inbox.current().pod);
         Worker {
-            report: Report::on(&parts.client, Some(pod.clone()).filter(|pod| !is_static(pod))),
-            parts,
-            orders,
-            news: handle.news.clone(),
-            anew: handle.anew.clone(),
+            status: PublishedStatus::new(&deps, &pod),
             uid: pod.metadata.uid.clone().unwrap_or_default(),
-            status: pod.status.clone().unwrap_or_default(),
+            deps,
             pod,
-            stage: Stage::Syncing,
-            verdict: None,
-            backoffs: Backoffs::default(),
-            failures: BTreeMap::new(),
-            held: None,
-            memory: observe::Memory::default(),
-            underway: None,
-            notes: notes::Notes::default(),
-            known_since: Instant::now(),
+            inbox,
+            attempts: retry_delay::Attempts::default(),
+            observations: observe::Cache::default(),
+            steps: timeline_steps::TerminationSteps::default(),
+            interrupted: None,
         }
     }
 
     pub(crate) async fn run(mut self) {
-        self.parts.pods.put(self.pod.clone());
-        let metrics = self.parts.metrics.clone();
-        let known = self.known_since.elapsed();
-        metrics.observe("kubelet_pod_worker_start_duration_seconds", &[], known);
-        let cause = self.live().await;
-        // On the heap while it lasts, as every pass: a pod that just runs is a small thing to wait for.
-        Box::pin(self.finish(&cause)).await;
-        Box::pin(self.leave()).await;
+        self.deps.pods.put(self.pod.clone());
+        let known = self.status.known_since.elapsed();
+        self.deps.metrics.observe("kubelet_pod_worker_start_duration_seconds", &[], known);
+        let cause = self.sync_until_termination().await;
+        // On the heap while it runs, like every pass, so that a pod that just runs needs little memory.
+        Box::pin(self.terminate(&cause)).await;
+        Box::pin(self.release()).await;
     }
 
-    /// Ends what runs, takes away what it had, and sees to it that its end is stored.
-    async fn finish(&mut self, cause: &Cause) {
-        let metrics = self.parts.metrics.clone();
-        tracing::debug!(pod = %self.title(), ?cause, "ending");
-        self.note_seen(cause);
-        let began = Instant::now();
-        self.end().await;
-        metrics.observe(PASS, &[("operation_type", "kill")], began.elapsed());
-        let began = Instant::now();
-        self.clean_up().await;
-        metrics.observe(PASS, &[("operation_type", "terminated")], began.elapsed());
-        if self.report.written().await {
-            self.note(What::StatusWritten);
-        }
-        self.parts.active.send_modify(|active| drop(active.remove(&self.uid)));
-    }
-
-    /// The pod will not run here: says why, and waits for its object to go (N-27). If it does run, for an
-    /// agent before this one took it, it is ended as any other, and its end is told when it has ended
-    /// (T-INV-2).
+    /// Refuses a pod that the node does not admit: says why, and waits for its object to go (N-27). If
+    /// the pod does run, because an earlier agent admitted it, it is terminated like any other, and its
+    /// phase becomes terminal only when nothing of it runs (T-INV-2).
     pub(crate) async fn reject(mut self, reason: &str, message: &str) {
-        self.parts.recorder.warning(&self.reference(), reason, message);
+        self.deps.recorder.warning(&self.reference(), reason, message);
         let labels = [("reason", reason)];
-        self.parts.metrics.add("kubelet_admission_rejections_total", &labels, 1);
-        let facts = self.facts(&[]);
-        let rejected = status::rejected(&self.pod, &facts, reason, message);
-        if self.was_here().await {
-            self.verdict = Some(Verdict {
+        self.deps.metrics.add("kubelet_admission_rejections_total", &labels, 1);
+        let rejected = status::rejected(&self.pod, &self.facts(&[]), reason, message);
+        if self.exists_in_runtime().await {
+            self.status.verdict = Some(Verdict {
                 reason: reason.to_owned(),
                 message: rejected.message.unwrap_or_default(),
                 disruption: false,
             });
-            Box::pin(self.finish(&Cause::Killed)).await;
+            Box::pin(self.terminate(&Cause::Killed)).await;
         } else {
-            self.stage = Stage::Terminated;
-            self.tell(rejected);
-            self.report.written().await;
-            self.parts.active.send_modify(|active| drop(active.remove(&self.uid)));
+            self.status.state = WorkerState::Terminated;
+            self.publish_status(rejected);
+            self.status.report.written().await;
+            self.give_up_capacity();
         }
-        self.leave().await;
+        self.release().await;
     }
 
-    /// The runtime has something of it.
-    async fn was_here(&mut self) -> bool {
+    async fn exists_in_runtime(&mut self) -> bool {
         loop {
-            match self.look().await {
+            match self.list_sandboxes().await {
                 Ok(sandboxes) => return !sandboxes.is_empty(),
-                Err(why) => {
-                    tracing::warn!(pod = %self.title(), why, "nobody knows whether it runs");
-                    self.wait(jittered(RETRY)).await;
+                Err(error) => {
+                    tracing::warn!(pod = %self.title(), error, "listing the pod's sandboxes failed");
+                    self.inbox.wait(jittered(RETRY)).await;
                 }
             }
         }
     }
 
-    /// Runs passes until there is a reason to end.
-    async fn live(&mut self) -> Cause {
+    /// Runs passes until there is a reason to terminate.
+    async fn sync_until_termination(&mut self) -> Cause {
         let mut operation = "create";
         loop {
-            self.follow_orders();
-            if let Some(cause) = self.cause() {
+            self.take_desired_state();
+            if let Some(cause) = self.termination_cause() {
                 return cause;
             }
             let began = Instant::now();
-            let passed = Box::pin(self.pass()).await;
-            self.parts.metrics.observe(PASS, &[("operation_type", operation)], began.elapsed());
+            let passed = Box::pin(self.sync()).await;
+            self.observe_seconds(operation, began);
             operation = "sync";
             let next = match passed {
                 Ok(next) => {
-                    self.forget_an_ending(&next);
+                    self.discard_saved_progress(&next);
                     next
                 }
-                Err(why) => {
-                    tracing::info!(pod = %self.title(), why, "a pass failed");
-                    Next::After(jittered(RETRY))
+                Err(error) => {
+                    tracing::info!(pod = %self.title(), error, "syncing the pod failed, will retry");
+                    NextPass::After(jittered(RETRY))
                 }
             };
             match next {
-                Next::Now => tokio::task::yield_now().await,
-                Next::After(pause) => self.wait(pause).await,
-                Next::End(cause) => return cause,
+                NextPass::Now => tokio::task::yield_now().await,
+                NextPass::After(pause) => self.inbox.wait(pause).await,
+                NextPass::Terminate(cause) => return cause,
             }
         }
     }
 
-    /// The pod goes on: if an agent before this one was about to end it, that was its own idea and went with
-    /// it. What it had done for that says nothing about an ending to come, which begins anew (T-INV-5).
-    fn forget_an_ending(&self, next: &Next) {
-        if let (Some(deadlines), Next::Now | Next::After(_)) = (&self.parts.deadlines, next) {
+    /// The pod goes on. If an earlier agent had begun to terminate it, that was the agent's own decision
+    /// and ended with it: its saved progress says nothing about a later termination (T-INV-5).
+    fn discard_saved_progress(&self, next: &NextPass) {
+        if let (Some(deadlines), NextPass::Now | NextPass::After(_)) = (&self.deps.deadlines, next)
+        {
             deadlines.forget(&self.uid);
         }
     }
 
-    /// Until there is news, at most that long.
-    async fn wait(&mut self, pause: Duration) {
-        tokio::select! {
-            biased;
-            _ = self.orders.changed() => {}
-            () = self.news.notified() => {}
-            () = tokio::time::sleep(pause) => {}
-        }
+    fn take_desired_state(&mut self) {
+        let desired = self.inbox.take();
+        self.pod = self.deps.allocations.with_granted(&desired.pod);
+        self.status.take_over(&desired, &self.pod);
     }
 
-    fn follow_orders(&mut self) {
-        let orders = self.orders.borrow_and_update().clone();
-        self.pod = self.parts.allocations.on(&orders.pod);
-        self.take_over_an_end();
-        let object = if is_static(&self.pod) { orders.mirror } else { Some(orders.pod) };
-        self.report.observed(object);
-        if let Some(kill) = orders.kill {
-            self.verdict.get_or_insert(kill.verdict);
-        }
-    }
-
-    /// A terminal phase that somebody else wrote is what was told last: it is not taken back while containers
-    /// still run, nor changed by how they end (T-NODE-3, T-NODE-57).
-    fn take_over_an_end(&mut self) {
-        let Some(written) = self.pod.status.as_ref().filter(|status| status::is_terminal(status))
-        else {
-            return;
-        };
-        if !status::is_terminal(&self.status) {
-            self.status.phase.clone_from(&written.phase);
-            self.status.reason.clone_from(&written.reason);
-            self.status.message.clone_from(&written.message);
-        }
-    }
-
-    fn cause(&self) -> Option<Cause> {
-        let orders = self.orders.borrow();
-        if orders.gone {
+    fn termination_cause(&self) -> Option<Cause> {
+        let desired = self.inbox.current();
+        if desired.gone {
             Some(Cause::Gone)
         } else if self.pod.metadata.deletion_timestamp.is_some() {
             Some(Cause::Deleted)
-        } else if orders.kill.is_some() {
+        } else if desired.kill.is_some() {
             Some(Cause::Killed)
         } else {
             self.pod.status.as_ref().is_some_and(status::is_terminal).then_some(Cause::Finished)
         }
     }
 
-    /// Resolves when the pod is to end: long waits of a pass are given up for it.
-    async fn ending(orders: &mut watch::Receiver<Orders>) {
-        let over = |orders: &Orders| {
-            orders.gone || orders.kill.is_some() || orders.pod.metadata.deletion_timestamp.is_some()
-        };
-        if orders.wait_for(over).await.is_err() {
-            std::future::pending::<()>().await;
-        }
+    fn observe_seconds(&self, operation: &str, began: Instant) {
+        self.deps.metrics.observe(PASS_SECONDS, &[("operation_type", operation)], began.elapsed());
     }
 
-    /// Computes the status from what is so and tells what of it may be told. True: it is terminal,
-    /// whether that is told already or not (T-NODE-53).
-    fn publish(&mut self, observed: &Observed) -> bool {
-        let addresses = self.addresses(observed);
-        let known = self.parts.allocations.get(&self.uid);
-        let known = known.filter(|_| self.stage == Stage::Syncing);
-        let conditions = known.map(|known| known.conditions()).unwrap_or_default();
-        let facts = status::Facts { conditions: &conditions, ..self.facts(&addresses) };
-        let status = status::status(&self.pod, observed, &facts, &self.status);
-        let told = if observed.any_running() {
-            status::withheld(status.clone(), &self.status)
-        } else {
-            status.clone()
-        };
-        self.status = told.clone();
-        self.tell(told);
-        status::is_terminal(&status)
+    /// The pod no longer uses capacity of this node.
+    fn give_up_capacity(&self) {
+        self.deps.active.send_modify(|active| drop(active.remove(&self.uid)));
     }
 
-    fn tell(&mut self, status: PodStatus) {
-        let mut pod = Pod::clone(&self.pod);
-        pod.status = Some(status.clone());
-        let before = self.parts.pods.by_uid(&self.uid);
-        let known = self.known_since.elapsed();
-        figures::told(&self.parts.metrics, before.as_deref(), &pod, clock::now(), known);
-        self.parts.pods.put(Arc::new(pod));
-        self.report.tell(status);
-    }
-
-    fn facts<'a>(&'a self, addresses: &'a [std::net::IpAddr]) -> status::Facts<'a> {
-        status::Facts {
-            now: clock::now(),
-            host_ips: &self.parts.facts.host_ips,
-            pod_ips: addresses,
-            runtime: &self.parts.runtime_name,
-            stage: self.stage,
-            verdict: self.verdict.as_ref(),
-            conditions: &[],
-        }
-    }
-
-    /// The newest sandbox's, or the node's own for a pod in its network.
+    /// The newest sandbox's addresses, or the node's own for a pod in its network.
     fn addresses(&self, observed: &Observed) -> Vec<std::net::IpAddr> {
-        if self.host_network() {
-            return self.parts.facts.host_ips.clone();
+        if self.uses_host_network() {
+            return self.deps.facts.host_ips.clone();
         }
         observed.sandboxes.first().map(|sandbox| sandbox.addresses.clone()).unwrap_or_default()
     }
 
-    fn host_network(&self) -> bool {
+    fn uses_host_network(&self) -> bool {
         self.pod.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true))
     }
 
@@ -414,28 +220,24 @@ impl Worker {
         }
     }
 
-    /// Namespace and name.
-    fn names(&self) -> (&str, &str) {
+    fn namespace_and_name(&self) -> (&str, &str) {
         let meta = &self.pod.metadata;
         (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
     }
 
     fn log_dir(&self) -> std::path::PathBuf {
-        let (namespace, name) = self.names();
-        self.parts.facts.log_dir(namespace, name, &self.uid)
+        let (namespace, name) = self.namespace_and_name();
+        self.deps.facts.log_dir(namespace, name, &self.uid)
     }
 
+    /// For log messages: `namespace/name (uid)`.
     fn title(&self) -> String {
-        let (namespace, name) = self.names();
+        let (namespace, name) = self.namespace_and_name();
         format!("{namespace}/{name} ({})", self.uid)
     }
 }
 
-/// Up to half as long again, so that a thousand pods do not come at once (N-33).
+/// Up to half as long again, so that a thousand pods do not act at the same time (N-33).
 fn jittered(pause: Duration) -> Duration {
-    pause.mul_f64(1.0 + 0.5 * clock::fraction())
-}
-
-fn until(at: Timestamp) -> Duration {
-    at.duration_since(clock::now()).try_into().unwrap_or_default()
+    pause.mul_f64(1.0 + 0.5 * clock::random_fraction())
 }

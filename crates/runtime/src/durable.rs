@@ -1,16 +1,16 @@
-//! Files that are either the old or the new, whole, whatever happens in between.
+//! Atomic replacement of files: after a crash, a file has either its old or its new content.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Replaces a file so that a crash of the process leaves the old or the new one.
+/// Atomic if the process crashes.
 pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     put(path, content, false)
 }
 
-/// Replaces a file so that a loss of power leaves the old or the new one too.
+/// Atomic if the machine loses power.
 pub(crate) fn replace_synced(path: &Path, content: &[u8]) -> io::Result<()> {
     put(path, content, true)
 }
@@ -27,7 +27,7 @@ fn put(path: &Path, content: &[u8], sync: bool) -> io::Result<()> {
     }
     std::fs::rename(temporary, path)?;
     match path.parent().filter(|_| sync) {
-        // The name is in the directory: without it the file may be there, and nobody finds it.
+        // The directory contains the file's name, so it has to be synced too.
         Some(directory) => File::open(directory)?.sync_all(),
         None => Ok(()),
     }

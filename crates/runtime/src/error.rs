@@ -1,4 +1,4 @@
-//! What can go wrong below the API. The node turns these into reasons and events.
+//! Errors of a container runtime. The agent turns them into reasons and events.
 
 use std::path::PathBuf;
 
@@ -6,32 +6,32 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no such sandbox, container or image (any more).
+    /// The sandbox, container or image does not exist.
     #[error("{what} \"{id}\" not found")]
     NotFound { what: &'static str, id: String },
-    /// The runtime understood and will not do it; the text is for people.
+    /// The runtime rejected the request.
     #[error("{0}")]
     Refused(String),
-    /// The process of a container could not be started: no such command, not executable, …
+    /// The process of a container could not be started, for example because the command does not exist.
     #[error("{0}")]
     Start(String),
-    /// The name of an image cannot be read.
+    /// An image name is invalid.
     #[error("couldn't parse image name {name:?}: {why}")]
     ImageName { name: String, why: String },
-    /// A pull failed; asking again may help.
+    /// A pull failed. A retry may succeed.
     #[error("{0}")]
     Pull(String),
-    /// The registry could not be reached at all.
+    /// The registry could not be reached.
     #[error("{0}")]
     RegistryUnavailable(String),
-    /// Nobody answers: the shim died, or the CRI runtime is down.
+    /// The shim died, or the CRI runtime is down.
     #[error("{0}")]
     Unavailable(String),
     #[error("cannot {doing} {}", path.display())]
     Io { doing: &'static str, path: PathBuf, source: std::io::Error },
 }
 
-/// `no such file or directory`: the kernel's words without the number, in lower case.
+/// The kernel's error text in lower case without the number: `no such file or directory`.
 pub(crate) fn plain(error: &std::io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_lowercase()
@@ -42,7 +42,7 @@ impl Error {
         matches!(self, Error::NotFound { .. })
     }
 
-    /// For `map_err`: says what was being done to which path.
+    /// For `map_err`: adds the operation and the path.
     pub fn io(
         doing: &'static str,
         path: impl Into<PathBuf>,

@@ -1,9 +1,7 @@
-//! Containers and images, native and CRI. See README.md.
-//!
-//! It keeps processes and has never heard of the API: a pod here is a sandbox with an identity, and
-//! what its containers may do is spelled out in a [`ContainerSpec`].
+#![doc = include_str!("../README.md")]
 
 mod error;
+mod log_limits;
 mod runtime;
 mod session;
 mod spec;
@@ -17,21 +15,24 @@ mod shim;
 mod cri;
 
 mod cgroup;
+mod descriptors;
 mod durable;
 mod signals;
 
-pub use cgroup::Precedence;
+pub use cgroup::CpuPriority;
 pub use cri::Cri;
+pub use descriptors::raise_descriptor_limit;
 pub use error::{Error, Result};
-pub use images::{ImageConfig, ImageStore, Name, Registries};
-pub use native::{Native, NativeConfig, Unpacked};
+pub use images::{ImageConfig, ImageName, ImageStore, Registries};
+pub use log_limits::LogLimits;
+pub use native::{Native, NativeConfig, UnpackedImages};
 pub use runtime::{Change, Features, Images, PullProgress, Runtime, Version};
 pub use session::{Output, Session, Size};
-pub use shim::{MODE as SHIM_WORD, run_if_asked as run_shim_if_asked};
+pub use shim::{SUBCOMMAND as SHIM_SUBCOMMAND, run_if_asked as run_shim_if_asked};
 pub use spec::{
     Capabilities, ContainerSpec, Credentials, Device, Dns, Exec, Identity, ImageReference, Mount,
     Namespace, PodNetwork, PortMapping, Propagation, Resources, SandboxSpec, Seccomp, Security,
-    User,
+    User, UserRange,
 };
 pub use state::{
     Container, ContainerState, ContainerUsage, Exit, Image, Mounted, Sandbox, SandboxState,

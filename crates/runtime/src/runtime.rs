@@ -1,7 +1,7 @@
-//! What the node asks of whatever runs containers. Two implementations: `native` and `cri`.
+//! The interface of a container runtime. There are two implementations: `native` and `cri`.
 //!
-//! A sandbox is one incarnation of a pod: its namespaces and its parent of processes. Containers
-//! live in sandboxes. Everything is asked by id; ids are unique for ever and survive the caller.
+//! A sandbox is one incarnation of a pod: its namespaces and the process that holds them. Containers run in
+//! sandboxes. Ids are never reused and stay valid when the agent restarts.
 
 use crate::{
     Container, ContainerSpec, ContainerUsage, Credentials, Exec, Image, ImageReference, Resources,
@@ -11,118 +11,132 @@ use async_trait::async_trait;
 use std::time::Duration;
 use tokio::sync::broadcast;
 
-/// `<name>://<version>` in the Node's status; `<name>://<id>` is how container ids are shown.
+/// Shown as `<name>://<version>` in the Node's status. Container ids are shown as `<name>://<id>`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version {
     pub name: String,
     pub version: String,
 }
 
-/// Something happened to a sandbox or one of its containers: look again. Carries no state, so that
-/// nothing is ever acted upon that was not observed; may be late, may repeat, may lag (then relist).
+/// A sandbox or one of its containers has changed. It has no state, so that callers always act on the observed
+/// state. A change may be late or repeated; if a subscriber lags, it must list everything.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// The pod's uid, as given in [`SandboxSpec`].
     pub pod: String,
 }
 
-/// What not every runtime can do.
+/// Features that only some runtimes have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Features {
-    /// Mounts that are read-only with all that is below them.
+    /// Recursively read-only mounts.
     pub recursive_read_only: bool,
     /// [`crate::Security::strict_groups`].
     pub strict_groups: bool,
-    /// [`Runtime::stop_container`] answers as soon as the signal is sent. False: perhaps only when
-    /// the container has ended.
+    /// [`Runtime::stop_container`] returns as soon as the signal is sent. Otherwise it may return only when the
+    /// container has exited.
     pub prompt_stop: bool,
+    /// [`crate::SandboxSpec::users`].
+    pub user_namespaces: bool,
+}
+
+impl Default for Features {
+    /// All features.
+    fn default() -> Features {
+        Features {
+            recursive_read_only: true,
+            strict_groups: true,
+            prompt_stop: true,
+            user_namespaces: true,
+        }
+    }
 }
 
 #[async_trait]
 pub trait Runtime: Send + Sync + 'static {
     async fn version(&self) -> Result<Version>;
 
-    /// Ok when containers can be started. The error text becomes part of the Node's Ready condition.
+    /// Whether containers can be started. The error text becomes part of the Node's Ready condition.
     async fn ready(&self) -> Result<()>;
 
-    /// What it can do besides what every runtime can; it does not change while this is connected.
+    /// Does not change while this value exists.
     fn features(&self) -> Features {
-        Features { recursive_read_only: true, strict_groups: true, prompt_stop: true }
+        Features::default()
     }
 
-    /// True when sandboxes get their network from the runtime (CNI behind CRI), false when the
-    /// caller prepares a network namespace and passes its path.
+    /// True if the runtime creates the network of a sandbox (CNI behind CRI). False if the caller has to create a
+    /// network namespace.
     fn brings_network(&self) -> bool;
 
-    /// Creates the namespaces and whatever keeps them. On return the sandbox is ready.
+    /// Creates a sandbox. It is ready when this returns.
     async fn run_sandbox(&self, spec: &SandboxSpec) -> Result<Sandbox>;
 
-    /// Ends every process left in the sandbox at once and lets go of its namespaces. Idempotent.
+    /// Kills all processes of the sandbox and releases its namespaces. Idempotent.
     async fn stop_sandbox(&self, sandbox: &str) -> Result<()>;
 
-    /// Forgets a stopped sandbox, its containers and their writable layers. Idempotent.
+    /// Removes a stopped sandbox, its containers and their writable layers. Idempotent.
     async fn remove_sandbox(&self, sandbox: &str) -> Result<()>;
 
-    /// Everything there is, running or not, as it is now.
+    /// The current state of all sandboxes, running or not.
     async fn sandboxes(&self) -> Result<Vec<Sandbox>>;
 
-    /// All sandboxes of one pod, newest first, as they are now.
+    /// The current state of all sandboxes of one pod, newest first.
     async fn sandboxes_of(&self, pod: &str) -> Result<Vec<Sandbox>>;
 
-    /// "Look again" for every change from now on.
+    /// Subscribes to changes.
     fn changes(&self) -> broadcast::Receiver<Change>;
 
-    /// Everything but the start: root filesystem, mounts, cgroup. The process does not run yet.
+    /// Prepares root filesystem, mounts and cgroup, without starting the process.
     async fn create_container(&self, sandbox: &str, spec: &ContainerSpec) -> Result<Container>;
 
-    /// Runs it. On [`crate::Error::Start`] the container is exited with 128 and reason StartError.
+    /// Starts a container. After [`crate::Error::Start`] it is exited with code 128 and reason StartError.
     async fn start_container(&self, container: &str) -> Result<()>;
 
-    /// Sends its stop signal (the spec's, else the image's, else TERM) to process 1 and returns. A
-    /// runtime that can only stop with a deadline uses `window`; the caller kills when time is up.
-    /// A container that has ended is fine.
+    /// Sends the stop signal (of the spec, else of the image, else SIGTERM) to process 1. Only a runtime that
+    /// cannot stop without a deadline uses `window`; the caller kills the container after the grace period.
+    /// No error if the container has exited.
     async fn stop_container(&self, container: &str, window: Duration) -> Result<()>;
 
-    /// The signal that [`Runtime::stop_container`] sends; None if that cannot be known.
+    /// The signal that [`Runtime::stop_container`] sends; `None` if unknown.
     async fn stop_signal(&self, container: &str) -> Option<i32>;
 
-    /// SIGKILL for every process of the container. A container that has ended is fine.
+    /// Sends SIGKILL to all processes of the container. No error if it has exited.
     async fn kill_container(&self, container: &str) -> Result<()>;
 
-    /// Forgets an ended container: record, writable layer. Its log file stays. Idempotent.
+    /// Removes the record and the writable layer of an exited container, but not its log. Idempotent.
     async fn remove_container(&self, container: &str) -> Result<()>;
 
     /// Changes limits of a running container.
     async fn update_container(&self, container: &str, resources: &Resources) -> Result<()>;
 
-    /// Writes limits into a cgroup above the containers, a pod's for instance, and makes it if it is
-    /// not there. What is None stays.
+    /// Sets limits of a cgroup above the containers, for example of a pod. Creates the cgroup if needed. Limits
+    /// that are `None` do not change.
     async fn limit_group(&self, cgroup: &str, resources: &Resources) -> Result<()>;
 
-    /// A process in a running container, with its stdio.
+    /// Starts a process in a running container.
     async fn exec(&self, container: &str, exec: &Exec) -> Result<Session>;
 
-    /// The stdio of the container itself, from now on.
+    /// Connects to the stdio of the container's process 1.
     async fn attach(&self, container: &str, exec: &Exec) -> Result<Session>;
 
-    /// The log file was renamed: write to a new one of the old name.
+    /// Continues the log in a new file of the same name, after the caller has renamed the old one.
     async fn reopen_log(&self, container: &str) -> Result<()>;
 
-    /// What running containers use.
+    /// Resource usage of running containers.
     async fn usage(&self) -> Result<Vec<ContainerUsage>>;
 
-    /// The same for those who ask often: without `disk_bytes` if that takes a walk through a disk.
+    /// A cheaper [`Runtime::usage`] for frequent calls: without `disk_bytes` if computing it is slow.
     async fn load(&self) -> Result<Vec<ContainerUsage>> {
         self.usage().await
     }
 
-    /// A TCP connection to `localhost:port` inside the sandbox's network namespace.
+    /// Opens a TCP connection to `localhost:port` in the sandbox's network namespace.
     async fn connect(&self, sandbox: &str, port: u16) -> Result<tokio::net::TcpStream>;
 
     fn images(&self) -> &dyn Images;
 }
 
-/// Told as a pull goes on. `total` is None until sizes are known.
+/// Bytes of a pull. `total` is `None` until the sizes are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PullProgress {
     pub done: u64,
@@ -131,12 +145,12 @@ pub struct PullProgress {
 
 #[async_trait]
 pub trait Images: Send + Sync {
-    /// The image behind a name, digest or id, if it is here.
+    /// Finds a local image by name, digest or id.
     async fn find(&self, image: &ImageReference) -> Result<Option<Image>>;
 
     async fn list(&self) -> Result<Vec<Image>>;
 
-    /// Fetches what is missing. Credentials are tried in order; an empty list means anonymous.
+    /// Downloads missing layers. Tries the credentials in order; an empty list means anonymous.
     async fn pull(
         &self,
         image: &ImageReference,
@@ -144,12 +158,12 @@ pub trait Images: Send + Sync {
         progress: &(dyn Fn(PullProgress) + Send + Sync),
     ) -> Result<Image>;
 
-    /// Forgets an image and the layers nobody else needs.
+    /// Removes an image and the layers that no other image or container uses.
     async fn remove(&self, id: &str) -> Result<()>;
 
-    /// Where image content lies, to ask the filesystem how full it is.
+    /// Directory of image content, to determine the free space of its file system.
     fn directory(&self) -> std::path::PathBuf;
 
-    /// Makes the merged content of an image readable at a directory (image volumes), read-only.
+    /// Mounts the content of an image read-only at a directory (image volumes).
     async fn mount(&self, image: &str, target: &std::path::Path) -> Result<()>;
 }

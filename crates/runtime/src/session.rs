@@ -1,9 +1,9 @@
-//! The stdio of an exec or attach: three pipes (or one terminal), a size, and how it ended.
+//! The stdio of an exec or attach, with terminal size and exit code.
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
-/// Of a terminal, in characters.
+/// The size of a terminal in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
     pub width: u16,
@@ -13,28 +13,28 @@ pub struct Size {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
     Stdout(Bytes),
-    /// Never with a terminal: there everything is Stdout.
+    /// Never with a terminal, where all output is Stdout.
     Stderr(Bytes),
 }
 
-/// All channels are bounded: a reader that does not read holds back the writer.
+/// All channels are bounded: a slow reader blocks the writer.
 pub struct Session {
-    /// Dropped: end of input. None when stdin was not asked for.
+    /// Dropping it is the end of input. `None` if stdin was not requested.
     pub stdin: Option<mpsc::Sender<Bytes>>,
-    /// Ends when the last writer has closed its end.
+    /// Ends when all processes have closed their output.
     pub output: mpsc::Receiver<Output>,
-    /// None without a terminal.
+    /// `None` without a terminal.
     pub resize: Option<mpsc::Sender<Size>>,
-    /// The exit code of an exec. An attach answers when the container ends or lets go. An error is
-    /// the text to show: the command could not be run.
+    /// The exit code of an exec. An attach returns 0 when the container exits. An error is a text for the user, for
+    /// example that the command could not be run.
     pub exit: oneshot::Receiver<Result<i32, String>>,
-    /// Dropping it ends an exec's process group (probes that time out), sending lets it live on when
-    /// its client has left (N-164); None when it cannot be ended.
+    /// Dropping it kills the process group of an exec, for example of a probe that timed out. Sending a message
+    /// lets the process run on after its client has disconnected (N-164). `None` if it cannot be killed.
     pub kill: Option<oneshot::Sender<()>>,
 }
 
 impl Session {
-    /// Reads everything, at most `limit` bytes of it kept, and waits for the end.
+    /// Reads all output, of which it returns at most `limit` bytes, and waits for the exit.
     pub async fn collect(mut self, limit: usize) -> Result<(i32, Vec<u8>), String> {
         drop(self.stdin.take());
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
@@ -48,7 +48,8 @@ impl Session {
         }
         stdout.extend_from_slice(&stderr);
         stdout.truncate(limit);
-        let code = self.exit.await.unwrap_or_else(|_| Err("the runtime went away".into()))?;
+        let code =
+            self.exit.await.unwrap_or_else(|_| Err("the container runtime disconnected".into()))?;
         Ok((code, stdout))
     }
 }

@@ -1,9 +1,9 @@
-//! Signals by the names that images have for them.
+//! Parses signal names of images and pod specs.
 
 use crate::{Error, Result};
 use nix::sys::signal::Signal;
 
-/// `SIGUSR1`, `USR1`, `10`, `SIGRTMIN+3`: all of them occur in images.
+/// Accepts `SIGUSR1`, `USR1`, `10` and `SIGRTMIN+3`, which all occur in images.
 pub(crate) fn signal_number(name: &str) -> Result<i32> {
     let upper = name.to_ascii_uppercase();
     let plain = upper.strip_prefix("SIG").unwrap_or(&upper);
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_are_known_by_all_their_names() {
+    fn all_notations_of_signals_are_parsed() {
         for (name, number) in [("SIGTERM", 15), ("usr1", 10), ("9", 9), ("SIGRTMIN+3", 37)] {
             assert_eq!(signal_number(name).unwrap(), number, "{name}");
         }

@@ -1,11 +1,11 @@
-//! What a sandbox and a container should be, in the kernel's terms: nothing here knows the API.
+//! Specifications of sandboxes and containers, independent of the Kubernetes API.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Whose pod it is. Kept with the sandbox, so that it is found again after a crash.
+/// The pod of a sandbox. Stored with the sandbox, to find it again after a crash.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Identity {
     pub uid: String,
@@ -15,21 +15,21 @@ pub struct Identity {
 
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum PodNetwork {
-    /// The node's own.
+    /// The network of the node.
     Host,
-    /// A network namespace the caller made and set up, as a path that can be opened.
+    /// Path of a network namespace that the caller has created.
     Path(PathBuf),
-    /// The runtime makes one and reports its addresses ([`crate::Runtime::brings_network`]).
+    /// The runtime creates the network and reports its addresses ([`crate::Runtime::brings_network`]).
     Runtime,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Namespace {
-    /// The node's.
+    /// The namespace of the node.
     Host,
-    /// One for the whole pod.
+    /// One namespace for the pod.
     Pod,
-    /// One for each container.
+    /// One namespace per container.
     Container,
 }
 
@@ -42,22 +42,33 @@ pub struct SandboxSpec {
     pub network: PodNetwork,
     /// `Host` or `Pod`.
     pub ipc: Namespace,
-    /// `Host`, `Pod` (shareProcessNamespace: a reaping process 1) or `Container`.
+    /// `Host`, `Pod` (shareProcessNamespace: a pause process is process 1) or `Container`.
     pub pid: Namespace,
     pub sysctls: BTreeMap<String, String>,
-    /// Below the controllers' roots, with the pod's own name last: `/kubepods/burstable/pod<uid>`.
+    /// Users of the pod's user namespace; `None` if it uses the node's. With a user namespace the pod must not use
+    /// the node's network, and in the native runtime the network namespace must belong to the user namespace.
+    #[serde(default)]
+    pub users: Option<UserRange>,
+    /// Path below the cgroup root: `/kubepods/burstable/pod<uid>`.
     pub cgroup: String,
-    /// For the pod's cgroup as a whole.
+    /// Limits of the pod's cgroup.
     pub resources: Resources,
     /// Directory of the pod's logs; container log paths are below it.
     pub log_directory: PathBuf,
-    /// What a CRI runtime is told for its own resolv.conf and port mappings; native ignores these.
+    /// DNS and ports are for CRI runtimes; the native runtime ignores them.
     pub dns: Option<Dns>,
     pub ports: Vec<PortMapping>,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
-    /// Handler of a RuntimeClass; empty is the default one.
+    /// Handler of a RuntimeClass; empty for the default.
     pub handler: String,
+}
+
+/// IDs of users and groups on the node to which a pod's IDs from 0 on are mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct UserRange {
+    pub first: u32,
+    pub count: u32,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -79,34 +90,34 @@ pub struct PortMapping {
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct ContainerSpec {
     pub name: String,
-    /// Which instance of this container: its restart count.
+    /// The restart count.
     pub attempt: u32,
-    /// The id of an image that is here ([`crate::Image::id`]).
+    /// Id of a local image ([`crate::Image::id`]).
     pub image: String,
-    /// How the spec named the image, for people.
+    /// The image's name in the pod spec.
     pub image_name: String,
-    /// None: the image's ENTRYPOINT. Given without `args`, the image's CMD is dropped as well (N-49).
+    /// `None`: use the image's ENTRYPOINT. If set without `args`, the image's CMD is ignored too (N-49).
     pub command: Option<Vec<String>>,
     pub args: Option<Vec<String>>,
-    /// On top of the image's ENV; wins by name. Order is kept.
+    /// Added to the image's ENV, overriding variables of the same name. The order is kept.
     pub env: Vec<(String, String)>,
-    /// None: the image's WORKDIR, else `/`. Made if missing.
+    /// `None`: the image's WORKDIR, else `/`. Created if it does not exist.
     pub working_dir: Option<String>,
     pub mounts: Vec<Mount>,
     pub devices: Vec<Device>,
     pub security: Security,
     pub resources: Resources,
     pub stdin: bool,
-    /// Close stdin for good when the first attached client leaves.
+    /// Close stdin when the first attached client disconnects.
     pub stdin_once: bool,
     pub tty: bool,
-    /// Below the sandbox's `log_directory`: `<container>/<attempt>.log`.
+    /// Relative to the sandbox's `log_directory`: `<container>/<attempt>.log`.
     pub log_path: PathBuf,
-    /// Joins the PID namespace of this container (ephemeral containers with a target).
+    /// Join the PID namespace of this container (ephemeral containers with a target).
     pub pid_of: Option<String>,
-    /// Signal name such as `SIGUSR1`; None: the image's STOPSIGNAL, else TERM.
+    /// Signal name such as `SIGUSR1`. `None`: the image's STOPSIGNAL, else SIGTERM.
     pub stop_signal: Option<String>,
-    /// Kept with the container and reported back; the node finds its own notes here after a crash.
+    /// Stored with the container and reported back, so that the agent has them after a crash.
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
 }
@@ -119,7 +130,7 @@ pub enum Propagation {
     Shared,
 }
 
-/// A bind mount of something on the node into the container.
+/// A bind mount of a file or directory of the node.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Mount {
     pub source: PathBuf,
@@ -134,13 +145,13 @@ pub struct Mount {
 pub struct Device {
     pub source: PathBuf,
     pub target: PathBuf,
-    /// Of `r`, `w`, `m`.
+    /// Some of `r`, `w` and `m`.
     pub permissions: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum User {
-    /// The image's USER, else root.
+    /// The image's USER, or root if it has none.
     #[default]
     Image,
     Uid(u32),
@@ -165,10 +176,10 @@ pub struct Capabilities {
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Security {
     pub user: User,
-    /// None: the user's primary group in the image, else 0.
+    /// `None`: the user's primary group in the image, else 0.
     pub group: Option<u32>,
     pub supplemental_groups: Vec<u32>,
-    /// False: also the groups that the image's /etc/group gives the user (policy Merge).
+    /// False: add the user's groups in the image's /etc/group (policy Merge).
     pub strict_groups: bool,
     pub privileged: bool,
     pub no_new_privs: bool,
@@ -177,25 +188,25 @@ pub struct Security {
     pub seccomp: Seccomp,
     pub masked_paths: Vec<String>,
     pub read_only_paths: Vec<String>,
-    /// What goes into oom_score_adj; where the kernel forbids it the runtime says so once and goes on.
+    /// If the kernel does not allow this value, the runtime logs that once and continues.
     pub oom_score_adj: i32,
 }
 
-/// None or empty: no limit of that kind.
+/// `None` or empty means no limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Resources {
     pub cpu_shares: Option<u64>,
-    /// Of every 100 ms, in microseconds.
+    /// Microseconds per 100 ms.
     pub cpu_quota: Option<i64>,
     pub memory_limit: Option<i64>,
     pub pids_limit: Option<i64>,
     pub swap_limit: Option<i64>,
-    /// Page size as the kernel spells it (`2MB`) and bytes.
+    /// Page size in the kernel's notation (`2MB`), and bytes.
     pub hugepage_limits: Vec<(String, u64)>,
 }
 
 impl Resources {
-    /// What the change leaves out stays as it was.
+    /// Values that are missing in `to` do not change.
     pub(crate) fn change(&mut self, to: &Resources) {
         self.cpu_shares = to.cpu_shares.or(self.cpu_shares);
         self.cpu_quota = to.cpu_quota.or(self.cpu_quota);
@@ -208,7 +219,7 @@ impl Resources {
     }
 }
 
-/// What to run in (or how to attach to) a container.
+/// The parameters of exec and attach.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Exec {
     /// Not used by attach.
@@ -217,11 +228,11 @@ pub struct Exec {
     pub stdout: bool,
     pub stderr: bool,
     pub tty: bool,
-    /// The process is killed after this; None: never.
+    /// The process is killed after this time.
     pub timeout: Option<Duration>,
 }
 
-/// As written in a pod, with the default tag added: `busybox:latest`, `r.example/a@sha256:…`.
+/// The image of a pod spec, with the default tag added: `busybox:latest`, `r.example/a@sha256:…`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ImageReference(pub String);
 
@@ -229,11 +240,11 @@ pub struct ImageReference(pub String);
 pub struct Credentials {
     pub username: String,
     pub password: String,
-    /// A bearer token instead of name and password, if not empty.
+    /// If not empty, a bearer token to use instead of name and password.
     pub token: String,
 }
 
-/// Never shows what it holds.
+/// Does not show secrets.
 impl std::fmt::Debug for Credentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Credentials").field("username", &self.username).finish_non_exhaustive()

@@ -1,4 +1,5 @@
-//! What is so, as observed. A container is gone when its exit was seen, not when it was signalled.
+//! The observed state of sandboxes, containers and images. A container is exited when its exit was observed, not
+//! when a signal was sent.
 
 use crate::{Identity, PodNetwork, Resources};
 use jiff::Timestamp;
@@ -9,7 +10,7 @@ use std::net::IpAddr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum SandboxState {
     Ready,
-    /// Stopped, or what kept it has died. Its containers have ended or are about to.
+    /// Stopped, or its shim has died. Its containers have exited or will soon.
     NotReady,
 }
 
@@ -19,13 +20,13 @@ pub struct Sandbox {
     pub pod: Identity,
     pub attempt: u32,
     pub state: SandboxState,
-    /// Why it is not ready, when that is not because it was stopped: "the pod's shim was killed by signal 9".
+    /// Why it is not ready, unless it was stopped: "the pod's shim was killed by signal 9".
     pub message: String,
     pub created_at: Timestamp,
     pub network: PodNetwork,
-    /// Only from a runtime that brings the network.
+    /// Empty unless the runtime creates the network.
     pub addresses: Vec<IpAddr>,
-    /// All of them, newest first.
+    /// Newest first.
     pub containers: Vec<Container>,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
@@ -39,12 +40,12 @@ pub struct Container {
     pub attempt: u32,
     pub state: ContainerState,
     pub created_at: Timestamp,
-    /// How the spec named it, and which image it became.
+    /// The image's name in the pod spec, and its id.
     pub image_name: String,
     pub image: String,
-    /// As applied.
+    /// The limits in effect.
     pub resources: Resources,
-    /// uid, gid and groups of process 1, once known.
+    /// UID, GID and groups of process 1, if known.
     pub user: Option<(u32, u32, Vec<u32>)>,
     pub mounts: Vec<Mounted>,
     pub log_path: std::path::PathBuf,
@@ -52,13 +53,13 @@ pub struct Container {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Newest first, of each name. Attempts count up, whereas a clock may have been set back between two: by their
-/// times alone, one that has long ended could hide the one that runs.
+/// Sorts containers, newest first. By attempt before creation time: if the clock was set back, an exited container
+/// could otherwise hide the one that runs.
 pub fn newest_first(containers: &mut [Container]) {
     containers.sort_by_key(|one| Reverse((one.attempt, one.created_at)));
 }
 
-/// Likewise.
+/// Sorts sandboxes in the same way.
 pub fn newest_sandbox_first(sandboxes: &mut [Sandbox]) {
     sandboxes.sort_by_key(|one| Reverse((one.attempt, one.created_at)));
 }
@@ -77,36 +78,36 @@ pub enum ContainerState {
         started_at: Timestamp,
     },
     Exited(Exit),
-    /// It ran, and nobody can say how it ended.
+    /// It was started, and its exit is unknown.
     Unknown,
 }
 
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Exit {
-    /// 128 + signal for a process that a signal ended.
+    /// 128 + signal if a signal killed the process.
     pub code: i32,
     pub signal: Option<i32>,
-    /// `OOMKilled`, `StartError`, or empty: the node then says Completed or Error.
+    /// `OOMKilled`, `StartError`, or empty: the agent then reports Completed or Error.
     pub reason: String,
     pub message: String,
-    /// None when it never started.
+    /// `None` if it was never started.
     pub started_at: Option<Timestamp>,
     pub finished_at: Timestamp,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Image {
-    /// `sha256:…` of its configuration.
+    /// Digest of its configuration: `sha256:…`.
     pub id: String,
     /// `docker.io/library/busybox:latest`
     pub tags: Vec<String>,
     /// `docker.io/library/busybox@sha256:…`
     pub digests: Vec<String>,
     pub size: u64,
-    /// USER of the image: a number if it is one, else a name.
+    /// USER of the image if it is a number; otherwise `username` has it.
     pub uid: Option<u32>,
     pub username: String,
-    /// Never collected.
+    /// Excluded from garbage collection.
     pub pinned: bool,
 }
 
@@ -122,9 +123,9 @@ pub struct ContainerUsage {
     pub rss_bytes: u64,
     pub page_faults: u64,
     pub major_page_faults: u64,
-    /// Of the writable layer.
+    /// Size of the writable layer.
     pub disk_bytes: u64,
-    /// Threads count too. CRI does not tell.
+    /// Including threads. 0 with CRI, which does not report it.
     pub processes: u64,
     pub started_at: Option<Timestamp>,
 }
@@ -134,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_is_set_back_does_not_make_an_old_container_the_newest() {
+    fn newest_first_ignores_a_clock_that_was_set_back() {
         let container = |attempt: u32, created: i64| Container {
             id: format!("c{attempt}"),
             sandbox: "s".into(),

@@ -1,6 +1,6 @@
-//! Amounts of resources: of a node, of a pod, and what is left.
+//! Amounts of resources of nodes and pods.
 //!
-//! Not here: which of a pod's containers count how (`lifecycle::resources`).
+//! Not here: how the containers of a pod are added up (`lifecycle::resources`).
 
 use api::quantity::Quantity;
 use k8s_openapi::apimachinery::pkg::api::resource;
@@ -13,7 +13,7 @@ pub(crate) const MEMORY: &str = "memory";
 pub(crate) const STORAGE: &str = "ephemeral-storage";
 pub(crate) const PODS: &str = "pods";
 
-/// So much of each resource: CPU in thousandths, everything else in its unit.
+/// An amount of each resource: CPU in thousandths, everything else in its base unit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Amounts {
     pub(crate) cpu: i64,
@@ -32,7 +32,7 @@ impl Amounts {
         amounts
     }
 
-    /// From what `lifecycle` has added up.
+    /// From the sums of `lifecycle`.
     pub(crate) fn counted(list: &BTreeMap<String, Quantity>) -> Amounts {
         let mut amounts = Amounts::default();
         for (name, quantity) in list {
@@ -79,7 +79,7 @@ impl Amounts {
         }
     }
 
-    /// Every resource of which there is some, with its name.
+    /// All resources with a positive amount.
     pub(crate) fn positive(&self) -> impl Iterator<Item = (&str, i64)> {
         let named = [(CPU, self.cpu), (MEMORY, self.memory), (STORAGE, self.storage)];
         let others = self.others.iter().map(|(name, amount)| (name.as_str(), *amount));
@@ -88,7 +88,7 @@ impl Amounts {
 }
 
 pub(crate) fn amount(name: &str, quantity: &resource::Quantity) -> i64 {
-    // The API lets nothing in that cannot be read.
+    // The API rejects invalid quantities.
     in_units(name, Quantity::parse(&quantity.0).unwrap_or(Quantity::ZERO))
 }
 

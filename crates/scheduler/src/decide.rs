@@ -1,37 +1,37 @@
-//! Which node for this pod: filters, then scores (N-186, N-195). Pure: chance is an argument.
+//! Chooses a node for a pod: filters, then scores (N-186, N-195). Pure: random numbers are an argument.
 
 #[cfg(test)]
 mod tests;
 
-use crate::filters::{Choice, Cycle, Plugins, Rejection, check_alone};
+use crate::cluster_state::ClusterState;
+use crate::filters::{Cycle, Plugins, Rejection, VolumeChoice, check_single_node};
 use crate::node::NodeState;
 use crate::pod::PodInfo;
 use crate::scores;
 use crate::view::{Change, View};
-use crate::world::World;
 use std::sync::Arc;
 
-/// Up to so many nodes all are looked at.
+/// Up to this many nodes, all are checked.
 const ALL_UP_TO: usize = 100;
 const PERCENT_LEAST: usize = 5;
 
 #[derive(Debug)]
 pub(crate) enum Decision {
-    Node { name: Arc<str>, volumes: Choice },
-    Unfit(Unfit),
+    Node { name: Arc<str>, volumes: VolumeChoice },
+    Unschedulable(Unschedulable),
 }
 
 /// No node can take the pod.
 #[derive(Debug, Default)]
-pub(crate) struct Unfit {
-    /// How many nodes there are.
+pub(crate) struct Unschedulable {
+    /// The number of nodes.
     pub(crate) nodes: usize,
     pub(crate) rejected: Vec<(Arc<str>, Rejection)>,
-    /// Something about the pod itself rejects it everywhere.
+    /// The reason if the pod is rejected for all nodes because of itself.
     pub(crate) by_all: Option<Rejection>,
 }
 
-impl Unfit {
+impl Unschedulable {
     pub(crate) fn plugins(&self) -> Plugins {
         let mut plugins = Plugins::default();
         let rejections = self.rejected.iter().map(|(_, rejection)| rejection).chain(&self.by_all);
@@ -40,38 +40,42 @@ impl Unfit {
     }
 }
 
-/// `start` is the node to begin with, so that in a large cluster all nodes have their turn.
+/// `start` is the node to begin with; it advances, so that in a large cluster all nodes are used.
 pub(crate) fn decide(
-    world: &World,
+    cluster: &ClusterState,
     pod: &PodInfo,
     start: &mut usize,
-    mut chance: impl FnMut() -> u64,
+    mut random: impl FnMut() -> u64,
 ) -> Decision {
-    let nodes = world.node_count();
-    let cycle = match Cycle::begin(View::of(world), pod) {
+    let nodes = cluster.node_count();
+    let cycle = match Cycle::begin(View::of(cluster), pod) {
         Ok(cycle) => cycle,
         Err(rejection) => {
             let by_all = Some(rejection);
-            return Decision::Unfit(Unfit { nodes, by_all, ..Unfit::default() });
+            return Decision::Unschedulable(Unschedulable {
+                nodes,
+                by_all,
+                ..Unschedulable::default()
+            });
         }
     };
-    // Room was made for it there: if it fits now, that is the place.
-    let promised = world.nominated_to(&pod.key).and_then(|name| world.node(name));
+    // Pods were preempted for it on the nominated node: use that node if it fits now.
+    let promised = cluster.nominated_to(&pod.key).and_then(|name| cluster.node(name));
     if let Some(node) = promised.filter(|node| fits(&cycle, node).is_ok()) {
         return Decision::Node { name: node.name.clone(), volumes: cycle.volumes_on(node) };
     }
     match feasible(&cycle, nodes, start) {
         Ok(feasible) => {
-            let node = scores::best(&cycle, &feasible, &mut chance);
+            let node = scores::best(&cycle, &feasible, &mut random);
             Decision::Node { name: node.name.clone(), volumes: cycle.volumes_on(node) }
         }
-        Err(rejected) => Decision::Unfit(Unfit { nodes, rejected, by_all: None }),
+        Err(rejected) => Decision::Unschedulable(Unschedulable { nodes, rejected, by_all: None }),
     }
 }
 
 type Rejections = Vec<(Arc<str>, Rejection)>;
 
-/// At least one node that can take the pod, or why none of them can.
+/// The feasible nodes, at least one, or why there are none.
 fn feasible<'a>(
     cycle: &Cycle<'a>,
     nodes: usize,
@@ -82,9 +86,9 @@ fn feasible<'a>(
     let all = cycle.view.nodes().skip(begin).chain(cycle.view.nodes().take(begin));
     let (mut feasible, mut rejected) = (Vec::new(), Vec::new());
     for node in all {
-        let answer = match cycle.is_meant(&node.name) {
+        let answer = match cycle.is_candidate(&node.name) {
             true => fits(cycle, node),
-            false => Err(Cycle::not_meant()),
+            false => Err(Cycle::not_a_candidate()),
         };
         match answer {
             Ok(()) => feasible.push(node),
@@ -109,20 +113,20 @@ fn enough(nodes: usize) -> usize {
     (nodes * percent / 100).max(ALL_UP_TO)
 }
 
-/// Also with those that were promised room there and are at least as important: they may go
-/// elsewhere in the end, so it must fit without them too (N-200).
+/// Checks a node also with the pods of at least the same priority that are nominated for it. They may be placed
+/// elsewhere in the end, so the pod must fit without them too (N-200).
 pub(crate) fn fits(cycle: &Cycle, node: &NodeState) -> Result<(), Rejection> {
-    let (world, pod) = (cycle.view.world, cycle.pod);
-    let mut promised = world.nominated(&node.name, pod).filter(|p| p.priority >= pod.priority);
+    let (cluster, pod) = (cycle.view.cluster, cycle.pod);
+    let mut promised = cluster.nominated(&node.name, pod).filter(|p| p.priority >= pod.priority);
     if let Some(first) = promised.next() {
         let mut change = match cycle.view.change {
             Some(change) if change.node.name == node.name => change.clone(),
             _ => Change::none(node),
         };
         std::iter::once(first).chain(promised).for_each(|pod| change.add(pod));
-        // Most fail here, before anything is asked about the whole world.
-        check_alone(pod, &change.node)?;
-        let crowded = Cycle::begin(View::with(world, &change), pod)?;
+        // Most fail here, before the more expensive checks of the whole cluster.
+        check_single_node(pod, &change.node)?;
+        let crowded = Cycle::begin(View::with(cluster, &change), pod)?;
         crowded.check(&change.node)?;
     }
     cycle.check(node)

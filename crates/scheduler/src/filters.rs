@@ -1,19 +1,18 @@
-//! Which nodes can take a pod (N-189). Each family of rules is a file; here is their order.
+//! Filters: which nodes are feasible for a pod (N-189). Each family of rules is a file; this file has their order.
 //!
-//! What a rule needs to know of the whole world is prepared once per pod ([`Cycle::begin`]), so that
-//! asking about one node is cheap.
+//! Data about the whole cluster is prepared once per pod ([`Cycle::begin`]), so that checking one node is cheap.
 
-mod affinity;
 mod claims;
 mod fit;
-mod neighbours;
+mod node_affinity;
+mod pod_affinity;
 mod ports;
 mod spread;
 mod taints;
 
-pub(crate) use affinity::wish_met;
-pub(crate) use claims::Choice;
-pub(crate) use spread::question;
+pub(crate) use claims::VolumeChoice;
+pub(crate) use node_affinity::preferred_term_matches;
+pub(crate) use spread::query;
 pub(crate) use taints::tolerates;
 
 use crate::node::NodeState;
@@ -22,7 +21,7 @@ use crate::view::View;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-/// Upstream's plugins, as far as they reject.
+/// Upstream's plugins that can reject a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Plugin {
@@ -45,8 +44,8 @@ pub(crate) enum Plugin {
 pub(crate) struct Plugins(u16);
 
 impl Plugins {
-    /// Those that look at one node and the pods on it, and at nothing else.
-    pub(crate) const LOCAL: Plugins = Plugins::of(&[
+    /// Plugins that depend only on one node and its pods.
+    pub(crate) const SINGLE_NODE: Plugins = Plugins::of(&[
         Plugin::NodeUnschedulable,
         Plugin::NodeName,
         Plugin::TaintToleration,
@@ -62,8 +61,8 @@ impl Plugins {
         Plugin::VolumeZone,
     ]);
 
-    /// Those that look at the pods of a whole domain.
-    pub(crate) const WIDE: Plugins =
+    /// Plugins that depend on the pods of a whole topology domain.
+    pub(crate) const TOPOLOGY: Plugins =
         Plugins::of(&[Plugin::PodTopologySpread, Plugin::InterPodAffinity]);
 
     pub(crate) const fn of(plugins: &[Plugin]) -> Plugins {
@@ -80,20 +79,20 @@ impl Plugins {
         self.0 |= Plugins::of(&[plugin]).0;
     }
 
-    pub(crate) fn meets(self, other: Plugins) -> bool {
+    pub(crate) fn intersects(self, other: Plugins) -> bool {
         self.0 & other.0 != 0
     }
 
-    pub(crate) fn is_within(self, other: Plugins) -> bool {
+    pub(crate) fn is_subset_of(self, other: Plugins) -> bool {
         self.0 & !other.0 == 0
     }
 }
 
-/// Why a node cannot take the pod.
+/// Why a node is not feasible.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Rejection {
     pub(crate) plugin: Plugin,
-    /// As people read them, each counted by itself.
+    /// Messages for users; each is counted separately.
     pub(crate) reasons: Vec<Cow<'static, str>>,
     /// Preemption cannot help.
     pub(crate) hard: bool,
@@ -109,67 +108,67 @@ impl Rejection {
     }
 }
 
-/// One pod's turn: what its rules need to know of the world.
+/// One scheduling cycle of a pod: the data that its rules need.
 pub(crate) struct Cycle<'a> {
     pub(crate) pod: &'a PodInfo,
     pub(crate) view: View<'a>,
-    /// The only nodes that its affinity names, if it names any.
+    /// The nodes that its affinity names, if it names some.
     only: Option<BTreeSet<String>>,
     claims: claims::Plan,
     spread: spread::Plan,
-    neighbours: neighbours::Plan,
+    pod_affinity: pod_affinity::Plan,
 }
 
 impl<'a> Cycle<'a> {
-    /// An error is a rejection by all nodes.
+    /// An error rejects all nodes.
     pub(crate) fn begin(view: View<'a>, pod: &'a PodInfo) -> Result<Cycle<'a>, Rejection> {
         Ok(Cycle {
             pod,
             view,
-            only: affinity::names(pod),
+            only: node_affinity::names(pod),
             claims: claims::Plan::make(view, pod)?,
             spread: spread::Plan::make(view, pod),
-            neighbours: neighbours::Plan::make(view, pod),
+            pod_affinity: pod_affinity::Plan::make(view, pod),
         })
     }
 
-    /// Whether it is worth asking about a node at all, and if not, why.
-    pub(crate) fn is_meant(&self, node: &str) -> bool {
+    /// Whether the pod's affinity allows the node by name.
+    pub(crate) fn is_candidate(&self, node: &str) -> bool {
         self.only.as_ref().is_none_or(|only| only.contains(node))
     }
 
-    /// What is said of nodes that are not meant.
-    pub(crate) fn not_meant() -> Rejection {
+    /// The rejection of nodes that are no candidates.
+    pub(crate) fn not_a_candidate() -> Rejection {
         let reason = "node(s) didn't satisfy plugin(s) [NodeAffinity]";
         Rejection::hard(Plugin::NodeAffinity, reason)
     }
 
-    /// The first rule that rejects the node ends the matter. `node` is one of the view's.
+    /// Returns the first rejection. `node` is one of the view's.
     pub(crate) fn check(&self, node: &NodeState) -> Result<(), Rejection> {
         let pod = self.pod;
-        check_alone(pod, node)?;
+        check_single_node(pod, node)?;
         self.claims.check(self.view, node)?;
         self.spread.check(pod, node)?;
-        self.neighbours.check(node)
+        self.pod_affinity.check(node)
     }
 
-    /// Which volumes the pod would get on a node that has passed.
-    pub(crate) fn volumes_on(&self, node: &NodeState) -> Choice {
+    /// The volumes for the pod on a feasible node.
+    pub(crate) fn volumes_on(&self, node: &NodeState) -> VolumeChoice {
         self.claims.choose(self.view, node).unwrap_or_default()
     }
 }
 
-/// The rules that need to know one node only.
-pub(crate) fn check_alone(pod: &PodInfo, node: &NodeState) -> Result<(), Rejection> {
-    let Some(offer) = &node.offer else {
-        return Err(Cycle::not_meant());
+/// The rules that depend only on one node and its pods.
+pub(crate) fn check_single_node(pod: &PodInfo, node: &NodeState) -> Result<(), Rejection> {
+    let Some(info) = &node.info else {
+        return Err(Cycle::not_a_candidate());
     };
-    taints::check_unschedulable(pod, offer)?;
-    affinity::check_name(pod, node)?;
-    taints::check(pod, offer)?;
-    affinity::check(pod, node, offer)?;
+    taints::check_unschedulable(pod, info)?;
+    node_affinity::check_name(pod, node)?;
+    taints::check(pod, info)?;
+    node_affinity::check(pod, node, info)?;
     ports::check(pod, node)?;
-    fit::check(pod, node, offer)
+    fit::check(pod, node, info)
 }
 
 #[cfg(test)]
@@ -179,15 +178,15 @@ pub(crate) mod tests {
     #[test]
     fn sets_of_plugins_are_sets() {
         let mut some = Plugins::default();
-        assert!(some.is_within(Plugins::LOCAL) && !some.meets(Plugins::LOCAL));
+        assert!(some.is_subset_of(Plugins::SINGLE_NODE) && !some.intersects(Plugins::SINGLE_NODE));
         some.insert(Plugin::NodePorts);
-        assert!(some.is_within(Plugins::LOCAL) && some.meets(Plugins::LOCAL));
+        assert!(some.is_subset_of(Plugins::SINGLE_NODE) && some.intersects(Plugins::SINGLE_NODE));
         some.insert(Plugin::InterPodAffinity);
-        assert!(!some.is_within(Plugins::LOCAL) && some.meets(Plugins::WIDE));
+        assert!(!some.is_subset_of(Plugins::SINGLE_NODE) && some.intersects(Plugins::TOPOLOGY));
     }
 
-    /// The reason, with a mark if preemption cannot help.
-    pub(crate) fn said(checked: Result<(), Rejection>) -> String {
+    /// The reasons, followed by "(hard)" if preemption cannot help.
+    pub(crate) fn reasons(checked: Result<(), Rejection>) -> String {
         match checked {
             Ok(()) => "fits".into(),
             Err(rejection) => {

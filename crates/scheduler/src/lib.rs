@@ -1,28 +1,27 @@
-//! Which node for this pod: filter, score, preempt, bind. See README.md.
+#![doc = include_str!("../README.md")]
 
-mod amounts;
-mod node;
-mod places;
-mod pod;
+mod run;
 
-mod census;
-mod neighbourhood;
-mod view;
-mod world;
+mod actions;
+mod decide;
+mod preempt;
+mod queue;
 
 mod filters;
 mod scores;
 
-mod decide;
-mod preempt;
-mod text;
+mod affinity_terms;
+mod cluster_state;
+mod pod_counts;
+mod selector_index;
+mod view;
 mod volumes;
 mod workloads;
 
-mod queue;
-
-mod act;
-mod figures;
-mod run;
+mod amounts;
+mod messages;
+mod node;
+mod pod;
+mod scheduler_metrics;
 
 pub use run::{Handle, run, start};

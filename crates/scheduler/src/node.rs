@@ -1,5 +1,5 @@
-//! What the scheduler knows of a node: what it offers, and what the pods on it take, as a sum that
-//! is kept and never counted anew.
+//! The state of a node: its labels, taints and capacity, and the sum of its pods' requests, which is updated and never
+//! recounted.
 
 use crate::amounts::{Amounts, PODS, amount};
 use crate::pod::{HostPort, PodInfo};
@@ -8,9 +8,9 @@ use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus, Taint};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// What of a Node matters here. Heartbeats change none of it.
+/// The properties of a Node that matter for scheduling. Heartbeats do not change them.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Offer {
+pub(crate) struct NodeInfo {
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) taints: Vec<Taint>,
     pub(crate) unschedulable: bool,
@@ -23,16 +23,16 @@ pub(crate) struct Offer {
 #[derive(Debug, Clone)]
 pub(crate) struct NodeState {
     pub(crate) name: Arc<str>,
-    /// `None`: there are pods on it, but no such Node.
-    pub(crate) offer: Option<Arc<Offer>>,
+    /// `None` if the Node does not exist, although there are pods on it.
+    pub(crate) info: Option<Arc<NodeInfo>>,
     pub(crate) pods: BTreeMap<ObjectKey, Arc<PodInfo>>,
     pub(crate) used: Amounts,
     pub(crate) estimated: [i64; 2],
     ports: HashMap<(String, i32), Vec<HostPort>>,
 }
 
-impl Offer {
-    pub(crate) fn read(node: &Node) -> Offer {
+impl NodeInfo {
+    pub(crate) fn read(node: &Node) -> NodeInfo {
         let (no_spec, no_status) = (NodeSpec::default(), NodeStatus::default());
         let spec = node.spec.as_ref().unwrap_or(&no_spec);
         let status = node.status.as_ref().unwrap_or(&no_status);
@@ -42,7 +42,7 @@ impl Offer {
             let size = image.size_bytes.unwrap_or_default();
             image.names.iter().flatten().map(move |name| (name.clone(), size))
         });
-        Offer {
+        NodeInfo {
             labels: node.metadata.labels.clone().unwrap_or_default(),
             taints: spec.taints.clone().unwrap_or_default(),
             unschedulable: spec.unschedulable.unwrap_or_default(),
@@ -61,7 +61,7 @@ impl NodeState {
     pub(crate) fn new(name: &str) -> NodeState {
         NodeState {
             name: name.into(),
-            offer: None,
+            info: None,
             pods: BTreeMap::new(),
             used: Amounts::default(),
             estimated: [0; 2],
@@ -108,7 +108,7 @@ impl NodeState {
     }
 
     pub(crate) fn label(&self, key: &str) -> Option<&str> {
-        self.offer.as_ref()?.label(key)
+        self.info.as_ref()?.label(key)
     }
 }
 
@@ -130,7 +130,7 @@ pub(crate) mod tests {
         });
         merge(&mut node, more);
         let mut state = NodeState::new(name);
-        state.offer = Some(Arc::new(Offer::read(&typed::from_value(node).unwrap())));
+        state.info = Some(Arc::new(NodeInfo::read(&typed::from_value(node).unwrap())));
         state
     }
 
@@ -146,9 +146,9 @@ pub(crate) mod tests {
     }
 
     proptest! {
-        /// However pods come and go, the sums are those of the pods that are there (N-188).
+        /// After any sequence of changes, the sums equal those of the present pods (N-188).
         #[test]
-        fn n_188_sums_are_kept(steps in prop::collection::vec((0u8..6, 1u8..5, any::<bool>()), 0..40)) {
+        fn n_188_sums_equal_a_recount(steps in prop::collection::vec((0u8..6, 1u8..5, any::<bool>()), 0..40)) {
             let mut state = node("n", json!({}));
             for (name, cpu, add) in steps {
                 let port = json!([{ "name": "c", "ports": [{ "containerPort": 1, "hostPort": cpu }],
@@ -170,7 +170,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_pod_that_comes_again_counts_once() {
+    fn a_pod_that_is_added_twice_counts_once() {
         let mut state = node("n", json!({}));
         state.add(Arc::new(asking("p", "1", "1Gi")));
         state.add(Arc::new(asking("p", "2", "1Gi")));

@@ -1,7 +1,7 @@
-//! What the scheduler wants to know of a pod, read once.
+//! The properties of a pod that matter for scheduling, computed once.
 
+use crate::affinity_terms::AffinityTerms;
 use crate::amounts::{Amounts, CPU, MEMORY};
-use crate::neighbourhood::Terms;
 use client::ObjectKey;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -9,8 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use lifecycle::resources;
 use std::sync::Arc;
 
-/// What a container without a request counts as when nodes are compared (N-195).
-const UNSAID: [(&str, &str); 2] = [(CPU, "100m"), (MEMORY, "200Mi")];
+/// The requests that containers without requests count with in scores (N-195).
+const DEFAULT_REQUESTS: [(&str, &str); 2] = [(CPU, "100m"), (MEMORY, "200Mi")];
 
 const ANY_IP: &str = "0.0.0.0";
 
@@ -19,17 +19,17 @@ pub(crate) struct PodInfo {
     pub(crate) key: ObjectKey,
     pub(crate) uid: String,
     pub(crate) pod: Arc<Pod>,
-    /// Where it is: as the API says, or as was decided.
+    /// Its node, from the API or as decided.
     pub(crate) node: Option<Arc<str>>,
     pub(crate) priority: i32,
-    /// What it takes of a node (N-110).
+    /// Its resource requests (N-110).
     pub(crate) requests: Amounts,
-    /// CPU and memory with something for those who said nothing.
+    /// CPU and memory with default requests.
     pub(crate) estimated: [i64; 2],
     pub(crate) ports: Vec<HostPort>,
-    /// Its claims, by name, also those of its ephemeral volumes.
+    /// Names of its claims, including those of ephemeral volumes.
     pub(crate) claims: Vec<String>,
-    pub(crate) terms: Arc<Terms>,
+    pub(crate) terms: Arc<AffinityTerms>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -55,7 +55,7 @@ impl PodInfo {
             estimated,
             ports: ports(spec),
             claims: claims(&pod, spec),
-            terms: Arc::new(Terms::read(&pod)),
+            terms: Arc::new(AffinityTerms::read(&pod)),
             pod,
         }
     }
@@ -73,7 +73,7 @@ impl PodInfo {
         self.pod.metadata.labels.as_ref()?.get(key).map(String::as_str)
     }
 
-    pub(crate) fn is_going(&self) -> bool {
+    pub(crate) fn is_terminating(&self) -> bool {
         self.pod.metadata.deletion_timestamp.is_some()
     }
 
@@ -81,8 +81,8 @@ impl PodInfo {
         self.key == other.key && self.uid == other.uid
     }
 
-    /// Whether all that is counted by is the same, on the same node.
-    pub(crate) fn counts_as(&self, other: &PodInfo) -> bool {
+    /// Whether nothing that matters for scheduling has changed.
+    pub(crate) fn is_equivalent_to(&self, other: &PodInfo) -> bool {
         self.is_same_as(other)
             && self.node == other.node
             && self.priority == other.priority
@@ -90,7 +90,7 @@ impl PodInfo {
             && self.estimated == other.estimated
             && self.ports == other.ports
             && self.claims == other.claims
-            && self.is_going() == other.is_going()
+            && self.is_terminating() == other.is_terminating()
             && self.pod.metadata.labels == other.pod.metadata.labels
             && self.terms.all == other.terms.all
     }
@@ -100,16 +100,15 @@ impl PodInfo {
         (!node.is_empty()).then_some(node)
     }
 
-    /// When it began to run; what has not, begins now at the earliest.
+    /// When it started, if it has.
     pub(crate) fn started(&self) -> Option<&Time> {
         self.pod.status.as_ref()?.start_time.as_ref()
     }
 }
 
-/// Ended, well or badly: it takes nothing of its node any more.
-pub(crate) fn is_over(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
+/// Whether the pod is terminal, so that it uses no resources of its node.
+pub(crate) fn is_terminal(pod: &Pod) -> bool {
+    pod.status.as_ref().is_some_and(lifecycle::status::is_terminal)
 }
 
 pub(crate) fn is_gated(pod: &Pod) -> bool {
@@ -121,13 +120,13 @@ fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
 
-/// CPU and memory as the scores count them: who says nothing takes a little (N-195).
+/// CPU and memory for scores, with default requests (N-195).
 fn estimated(spec: &PodSpec) -> [i64; 2] {
     let wanted = |container: &Container| {
         let resources = container.resources.as_ref();
         let mut requests = resources.and_then(|r| r.requests.clone()).unwrap_or_default();
-        for (name, little) in UNSAID {
-            requests.entry(name.into()).or_insert_with(|| Quantity(little.into()));
+        for (name, amount) in DEFAULT_REQUESTS {
+            requests.entry(name.into()).or_insert_with(|| Quantity(amount.into()));
         }
         Container {
             restart_policy: container.restart_policy.clone(),
@@ -139,18 +138,18 @@ fn estimated(spec: &PodSpec) -> [i64; 2] {
         }
     };
     let inits = spec.init_containers.as_ref();
-    let said = PodSpec {
+    let with_defaults = PodSpec {
         containers: spec.containers.iter().map(wanted).collect(),
         init_containers: inits.map(|inits| inits.iter().map(wanted).collect()),
         resources: spec.resources.clone(),
         overhead: spec.overhead.clone(),
         ..PodSpec::default()
     };
-    let amounts = Amounts::counted(&resources::pod_requests(&said));
+    let amounts = Amounts::counted(&resources::pod_requests(&with_defaults));
     [amounts.cpu, amounts.memory]
 }
 
-/// Host ports of what runs; those of init containers do not count, except sidecars' (N-191).
+/// Host ports of containers and sidecars. Ports of other init containers do not count (N-191).
 fn ports(spec: &PodSpec) -> Vec<HostPort> {
     let sidecars = spec.init_containers.iter().flatten().filter(|init| is_sidecar(init));
     let ports = spec.containers.iter().chain(sidecars).flat_map(|c| c.ports.iter().flatten());
@@ -223,7 +222,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn n_110_a_pod_takes_the_most_it_needs_at_any_time() {
+    fn n_110_requests_of_a_pod_are_the_maximum_at_any_time() {
         let cases = [
             ("sum", json!({ "containers": [container("a", "1"), container("b", "2")] }), 3000),
             (
@@ -233,13 +232,13 @@ pub(crate) mod tests {
                 4000,
             ),
             (
-                "sidecars run on, and beside the inits after them",
+                "sidecars keep running beside later init containers",
                 json!({ "containers": [container("a", "1")],
                         "initContainers": [sidecar("s", "500m"), container("i", "4")] }),
                 4500,
             ),
             (
-                "an init before the sidecar does not run beside it",
+                "an init container before the sidecar does not run beside it",
                 json!({ "containers": [container("a", "1")],
                         "initContainers": [container("i", "4"), sidecar("s", "500m")] }),
                 4000,
@@ -250,7 +249,7 @@ pub(crate) mod tests {
                 1250,
             ),
             (
-                "of the pod as a whole",
+                "requests of the whole pod",
                 json!({ "containers": [container("a", "1")], "overhead": { "cpu": "250m" },
                         "resources": { "requests": { "cpu": "3" } } }),
                 3250,
@@ -262,7 +261,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn n_110_while_a_resize_is_unsettled_the_largest_counts() {
+    fn n_110_during_a_resize_the_largest_amount_counts() {
         let resized = |conditions: Value| {
             read(json!({
                 "metadata": { "name": "p" },
@@ -284,7 +283,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn n_195_who_asks_for_nothing_counts_for_something() {
+    fn n_195_pods_without_requests_count_with_defaults() {
         let spec = json!({ "containers": [container("a", "1"), { "name": "b" }] });
         assert_eq!(pod("p", spec).estimated, [1100, 2 * 200 * 1024 * 1024]);
     }

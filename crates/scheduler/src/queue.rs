@@ -1,4 +1,4 @@
-//! Which pod is next, which wait, and for what (N-183, N-185). Pure: time is an argument.
+//! The scheduling queue: which pod is next, and which pods wait for what (N-183, N-185). Pure: time is an argument.
 //!
 //!     add ──▶ active ──take──▶ out ──done──▶ (forgotten)
 //!               ▲               │
@@ -6,9 +6,8 @@
 //!               │    failed     └────────▶ backing off ◀──────────────────────────┤
 //!               └───────────────────── 1 s, 2, 4, 8, 10 s after the last try ◀──────┘
 //!
-//! A pod that waits, and that an event makes fit as far as its rules can tell from the one node,
-//! does not back off: that it was tried a moment ago is no reason to let it wait for a sure thing. A
-//! thing is sure for as many as find room there together, the most important first; all others back off.
+//! If an event certainly makes a waiting pod fit on a node, the pod becomes active without backoff. That holds for as
+//! many pods as fit there together, in the order of priority; all others back off.
 
 #[cfg(test)]
 mod tests;
@@ -25,9 +24,9 @@ use tokio::time::Instant;
 const BACKOFF_FIRST: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 
-/// After this long a pod is tried again, whatever rejected it; looked for this often.
+/// After this long a pod is tried again without an event; checked at this interval.
 const WAIT_MAX: Duration = Duration::from_secs(300);
-const SWEEP: Duration = Duration::from_secs(30);
+const WAIT_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
@@ -35,65 +34,66 @@ pub(crate) struct Queue {
     active: BTreeSet<(Reverse<i32>, u64, ObjectKey)>,
     backing_off: BTreeSet<(Instant, u64, ObjectKey)>,
     waiting: BTreeSet<(Reverse<i32>, u64, ObjectKey)>,
-    /// How many wait because of these plugins.
+    /// The number of waiting pods by the plugins that rejected them.
     waiting_by: BTreeMap<Plugins, usize>,
     sequence: u64,
-    next_sweep: Option<Instant>,
+    next_wait_check: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Entry {
     pod: Arc<PodInfo>,
     attempts: u32,
-    /// When it came, and when it was taken last.
-    came: Instant,
+    /// When it was added, and when it was taken last.
+    added: Instant,
     taken: Option<Instant>,
     /// When the last try ended.
     tried: Option<Instant>,
     rejected_by: Plugins,
-    place: Place,
+    state: State,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Place {
-    /// With this priority: the pod's may have changed since.
+enum State {
+    /// With its priority at that time, which may have changed since.
     Active(i32, u64),
     BackingOff(Instant, u64),
-    /// Where it would be if it were active.
+    /// With its priority and sequence number.
     Waiting(i32, u64),
-    /// Being decided or bound.
-    Out,
+    /// Being scheduled or bound.
+    Taken,
 }
 
-/// For figures: attempts so far, when the last one began, and when the pod came.
+/// For metrics: attempts so far, when the last one began, and when the pod was added.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timing {
     pub(crate) attempts: u32,
     pub(crate) taken: Instant,
-    pub(crate) came: Instant,
+    pub(crate) added: Instant,
 }
 
-/// What an event means for a pod that waits.
+/// What an event means for a waiting pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Help {
-    None,
-    Perhaps,
-    Surely,
+pub(crate) enum QueueingHint {
+    Skip,
+    /// It may fit: try it after its backoff.
+    QueueAfterBackoff,
+    /// It fits: try it now.
+    QueueNow,
 }
 
 impl Queue {
-    /// A pod that wants a node. If it is known, this is what it is now; `anew` says that it changed
-    /// in a way that may help it.
-    pub(crate) fn put(&mut self, pod: Arc<PodInfo>, anew: bool, now: Instant) {
+    /// Adds or updates a pod without a node. `changed` says that it changed in a way that may make it schedulable.
+    pub(crate) fn put(&mut self, pod: Arc<PodInfo>, changed: bool, now: Instant) {
         let key = pod.key.clone();
         match self.entries.get_mut(&key) {
             Some(entry) if entry.pod.uid == pod.uid => {
-                let (place, moved) = (entry.place, entry.pod.priority != pod.priority);
+                let (state, reprioritized) = (entry.state, entry.pod.priority != pod.priority);
                 entry.pod = pod;
-                match place {
-                    Place::Waiting(..) if anew => self.back_off(&key, now),
-                    Place::Waiting(..) if moved => self.wait(&key),
-                    Place::Active(..) if moved => self.activate(&key),
+                match state {
+                    State::Waiting(..) if changed => self.back_off(&key, now),
+                    State::Waiting(..) if reprioritized => self.wait(&key),
+                    State::Active(..) if reprioritized => self.activate(&key),
                     _ => (),
                 }
             }
@@ -103,11 +103,11 @@ impl Queue {
                 let entry = Entry {
                     pod,
                     attempts: 0,
-                    came: now,
+                    added: now,
                     taken: None,
                     tried: None,
                     rejected_by,
-                    place: Place::Out,
+                    state: State::Taken,
                 };
                 self.entries.insert(key.clone(), entry);
                 self.activate(&key);
@@ -120,11 +120,11 @@ impl Queue {
     }
 
     pub(crate) fn remove(&mut self, key: &ObjectKey) {
-        self.leave_place(key);
+        self.leave_state(key);
         self.entries.remove(key);
     }
 
-    /// The most important pod that can be tried now; of equals the one that came first.
+    /// Takes the active pod of the highest priority; among equals the first in the queue.
     pub(crate) fn take(&mut self, now: Instant) -> Option<Arc<PodInfo>> {
         while let Some((due, _, key)) = self.backing_off.first().cloned() {
             if due > now {
@@ -132,27 +132,27 @@ impl Queue {
             }
             self.activate(&key);
         }
-        self.sweep(now);
+        self.activate_long_waiting(now);
         let (_, _, key) = self.active.pop_first()?;
         let entry = self.entries.get_mut(&key)?;
-        entry.place = Place::Out;
+        entry.state = State::Taken;
         entry.attempts = entry.attempts.saturating_add(1);
         entry.taken = Some(now);
         Some(entry.pod.clone())
     }
 
-    /// No node could take the pod: it waits for something that helps.
+    /// No node is feasible: the pod waits for an event.
     pub(crate) fn rejected(&mut self, key: &ObjectKey, by: Plugins, now: Instant) {
-        let Some(entry) = self.entries.get_mut(key).filter(|entry| entry.place == Place::Out)
+        let Some(entry) = self.entries.get_mut(key).filter(|entry| entry.state == State::Taken)
         else {
             return;
         };
         (entry.rejected_by, entry.tried) = (by, Some(now));
         self.wait(key);
-        self.next_sweep.get_or_insert(now + SWEEP);
+        self.next_wait_check.get_or_insert(now + WAIT_CHECK_INTERVAL);
     }
 
-    /// Something went wrong that has nothing to do with nodes.
+    /// Scheduling failed with an error: the pod backs off.
     pub(crate) fn failed(&mut self, key: &ObjectKey, now: Instant) {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.tried = Some(now);
@@ -160,57 +160,56 @@ impl Queue {
         }
     }
 
-    /// Asks of every pod that waits whether something helps it, in the order in which they would be taken.
-    pub(crate) fn help(
+    /// Requeues waiting pods by the hint for each, in the order in which they would be taken.
+    pub(crate) fn requeue(
         &mut self,
         now: Instant,
-        mut helps: impl FnMut(&Arc<PodInfo>, Plugins) -> Help,
+        mut hint: impl FnMut(&Arc<PodInfo>, Plugins) -> QueueingHint,
     ) {
-        let mut helped = Vec::new();
+        let mut requeued = Vec::new();
         for (_, _, key) in &self.waiting {
             if let Some(entry) = self.entries.get(key) {
-                match helps(&entry.pod, entry.rejected_by) {
-                    Help::None => (),
-                    help => helped.push((key.clone(), help)),
+                match hint(&entry.pod, entry.rejected_by) {
+                    QueueingHint::Skip => (),
+                    hint => requeued.push((key.clone(), hint)),
                 }
             }
         }
-        for (key, help) in helped {
-            match help {
-                Help::Surely => self.activate(&key),
+        for (key, hint) in requeued {
+            match hint {
+                QueueingHint::QueueNow => self.activate(&key),
                 _ => self.back_off(&key, now),
             }
         }
     }
 
-    /// How many are active, back off, and wait.
+    /// The number of active, backing off and waiting pods.
     pub(crate) fn lengths(&self) -> [usize; 3] {
         [self.active.len(), self.backing_off.len(), self.waiting.len()]
     }
 
-    /// How long a pod has been on its way.
     pub(crate) fn timing(&self, key: &ObjectKey) -> Option<Timing> {
         let entry = self.entries.get(key)?;
-        Some(Timing { attempts: entry.attempts, taken: entry.taken?, came: entry.came })
+        Some(Timing { attempts: entry.attempts, taken: entry.taken?, added: entry.added })
     }
 
-    pub(crate) fn is_anyone_waiting(&self) -> bool {
+    pub(crate) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Whether one of these plugins is why somebody waits.
-    pub(crate) fn is_anyone_waiting_for(&self, plugins: Plugins) -> bool {
-        self.waiting_by.keys().any(|by| by.meets(plugins))
+    /// Whether a waiting pod was rejected by one of these plugins.
+    pub(crate) fn has_waiting_for(&self, plugins: Plugins) -> bool {
+        self.waiting_by.keys().any(|by| by.intersects(plugins))
     }
 
-    /// When time alone changes something.
+    /// When the queue changes without an event.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         let backing_off = self.backing_off.first().map(|(due, _, _)| *due);
-        [backing_off, self.next_sweep].into_iter().flatten().min()
+        [backing_off, self.next_wait_check].into_iter().flatten().min()
     }
 
-    fn sweep(&mut self, now: Instant) {
-        if self.next_sweep.is_none_or(|due| due > now) {
+    fn activate_long_waiting(&mut self, now: Instant) {
+        if self.next_wait_check.is_none_or(|due| due > now) {
             return;
         }
         let long = |key: &ObjectKey| {
@@ -221,25 +220,25 @@ impl Queue {
         for key in due.collect::<Vec<_>>() {
             self.activate(&key);
         }
-        self.next_sweep = (!self.waiting.is_empty()).then_some(now + SWEEP);
+        self.next_wait_check = (!self.waiting.is_empty()).then_some(now + WAIT_CHECK_INTERVAL);
     }
 
     fn activate(&mut self, key: &ObjectKey) {
-        self.leave_place(key);
+        self.leave_state(key);
         if let Some(entry) = self.entries.get_mut(key) {
             self.sequence += 1;
             let priority = entry.pod.priority;
-            entry.place = Place::Active(priority, self.sequence);
+            entry.state = State::Active(priority, self.sequence);
             self.active.insert((Reverse(priority), self.sequence, key.clone()));
         }
     }
 
     fn wait(&mut self, key: &ObjectKey) {
-        self.leave_place(key);
+        self.leave_state(key);
         if let Some(entry) = self.entries.get_mut(key) {
             self.sequence += 1;
             let priority = entry.pod.priority;
-            entry.place = Place::Waiting(priority, self.sequence);
+            entry.state = State::Waiting(priority, self.sequence);
             *self.waiting_by.entry(entry.rejected_by).or_default() += 1;
             self.waiting.insert((Reverse(priority), self.sequence, key.clone()));
         }
@@ -253,26 +252,26 @@ impl Queue {
         if due <= now {
             return self.activate(key);
         }
-        self.leave_place(key);
+        self.leave_state(key);
         if let Some(entry) = self.entries.get_mut(key) {
             self.sequence += 1;
-            entry.place = Place::BackingOff(due, self.sequence);
+            entry.state = State::BackingOff(due, self.sequence);
             self.backing_off.insert((due, self.sequence, key.clone()));
         }
     }
 
-    fn leave_place(&mut self, key: &ObjectKey) {
+    fn leave_state(&mut self, key: &ObjectKey) {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
-        match std::mem::replace(&mut entry.place, Place::Out) {
-            Place::Active(priority, number) => {
+        match std::mem::replace(&mut entry.state, State::Taken) {
+            State::Active(priority, number) => {
                 self.active.remove(&(Reverse(priority), number, key.clone()));
             }
-            Place::BackingOff(due, number) => {
+            State::BackingOff(due, number) => {
                 self.backing_off.remove(&(due, number, key.clone()));
             }
-            Place::Waiting(priority, number) => {
+            State::Waiting(priority, number) => {
                 self.waiting.remove(&(Reverse(priority), number, key.clone()));
                 if let Some(count) = self.waiting_by.get_mut(&entry.rejected_by) {
                     *count -= 1;
@@ -281,12 +280,12 @@ impl Queue {
                     }
                 }
             }
-            Place::Out => (),
+            State::Taken => (),
         }
     }
 }
 
-/// How long after a try the next one may come.
+/// The backoff after this many attempts.
 fn wait(attempts: u32) -> Duration {
     let doubled = BACKOFF_FIRST.saturating_mul(1 << attempts.saturating_sub(1).min(8));
     doubled.min(BACKOFF_MAX)

@@ -1,27 +1,27 @@
-//! The loop: take in what changed, decide about one pod, start what follows, and again.
+//! The scheduling loop: apply changes of the cluster, decide about one pod, start the action.
 //!
-//!     watches ──▶ inputs ──▶ world, queue ──▶ decide ──▶ act
-//!                               ▲                        │
-//!                               └──── how it ended ◀─────┘
+//!     watches ──▶ inputs ──▶ cluster state, queue ──▶ decide ──▶ actions
+//!                                   ▲                               │
+//!                                   └────────── results ◀───────────┘
 //!
-//! One task, one pod at a time (N-183); requests run beside it, and a pod counts on its node from
-//! the moment it is decided. Nothing here is polled.
+//! One task decides about one pod at a time (N-183); requests run concurrently, and a pod counts on its node as soon as
+//! it is decided. Nothing is polled.
 
-mod help;
-mod intake;
+mod inputs;
+mod queueing_hints;
 
-use crate::act::{Done, Hands, Report};
-use crate::decide::{Decision, Unfit, decide};
-use crate::figures::{Ended, Figures};
-use crate::filters::Choice;
+use crate::actions::{ActionResult, Actions, Report};
+use crate::cluster_state::ClusterState;
+use crate::decide::{Decision, Unschedulable, decide};
+use crate::filters::VolumeChoice;
+use crate::messages;
 use crate::pod::PodInfo;
 use crate::preempt::{Preemption, preempt};
 use crate::queue::{Queue, Timing};
-use crate::text;
-use crate::world::World;
+use crate::scheduler_metrics::{AttemptResult, SchedulerMetrics};
 use client::{Client, ObjectKey, Recorder};
 use futures::FutureExt;
-use intake::{Caches, Input};
+use inputs::{Caches, Input};
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -30,95 +30,101 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
-/// The profile: pods that name this scheduler, or none, are ours.
+/// The profile. This scheduler handles pods that name it, or no scheduler.
 pub(crate) const NAME: &str = "default-scheduler";
 
-/// The lease that says who of several servers schedules (C-194).
+/// The lease for leader election among several servers (C-194).
 const LEASE: (&str, &str) = ("kube-system", "kube-scheduler");
 
-/// What is under way may end in this time when the scheduler is told to stop.
-const STOP_WITHIN: Duration = Duration::from_secs(5);
+/// How long running actions may take after the scheduler is stopped.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A scheduler that runs. Dropping the handle lets it run on.
+/// A running scheduler. Dropping the handle does not stop it.
 pub struct Handle {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
-    figures: Figures,
+    metrics: SchedulerMetrics,
 }
 
-/// Starts the scheduler on a task of its own. If there are several servers, `identity` is who this one
-/// is, and only one of them decides.
+/// Starts the scheduler in its own task. If there are several servers, `identity` is that of this one, and only the
+/// leader schedules.
 pub fn start(client: &Client, identity: Option<String>) -> Handle {
     let (stop, stopped) = oneshot::channel();
-    let (client, figures) = (client.clone(), Figures::new());
-    let counted = figures.clone();
+    let (client, metrics) = (client.clone(), SchedulerMetrics::new());
+    let recorded = metrics.clone();
     let task = tokio::spawn(async move {
         let stopped = async move {
-            // Without a handle nobody can stop it.
+            // If the handle was dropped, the scheduler runs forever.
             if stopped.await.is_err() {
                 std::future::pending::<()>().await;
             }
         };
         let Some(identity) = identity else {
-            return run_counted(client, counted, stopped).await;
+            return run_with_metrics(client, recorded, stopped).await;
         };
         let lease = ObjectKey::new(LEASE.0, LEASE.1);
-        let run = |until| run_counted(client.clone(), counted.clone(), until);
+        let run = |until| run_with_metrics(client.clone(), recorded.clone(), until);
         client::lead(&client, &lease, &identity, stopped, run).await;
     });
-    Handle { stop, task, figures }
+    Handle { stop, task, metrics }
 }
 
 impl Handle {
-    /// What it counts about itself.
     pub fn metrics(&self) -> Arc<metrics::Registry> {
-        self.figures.registry()
+        self.metrics.registry()
     }
 
-    /// Decides nothing more, and lets what is under way end.
+    /// Stops deciding, and lets running actions finish.
     pub async fn stop(self) {
         let _ = self.stop.send(());
         let _ = self.task.await;
     }
 }
 
-/// Gives pods to nodes until `stop`.
+/// Schedules pods until `stop` resolves.
 pub async fn run(client: Client, stop: impl Future<Output = ()>) {
-    run_counted(client, Figures::new(), stop).await;
+    run_with_metrics(client, SchedulerMetrics::new(), stop).await;
 }
 
-async fn run_counted(client: Client, figures: Figures, stop: impl Future<Output = ()>) {
+async fn run_with_metrics(
+    client: Client,
+    metrics: SchedulerMetrics,
+    stop: impl Future<Output = ()>,
+) {
     let client = client.named(NAME);
     let caches = Caches::start(&client);
     let recorder = Recorder::new(&client, NAME, NAME);
-    let hands = Hands::new(client, recorder.clone(), caches.claims.clone());
+    let actions = Actions::new(client, recorder.clone(), caches.claims.clone());
     let mut scheduler = Scheduler {
         caches,
-        hands,
-        world: World::default(),
+        actions,
+        cluster: ClusterState::default(),
         queue: Queue::default(),
-        deeds: JoinSet::new(),
+        running: JoinSet::new(),
         binding: HashMap::new(),
         skipped: HashMap::new(),
         start: 0,
-        figures,
+        metrics,
     };
     tokio::select! {
         biased;
         () = scheduler.work() => (),
         () = stop => (),
     }
-    let ended = async { while scheduler.deeds.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(STOP_WITHIN, ended).await;
+    let ended = async { while scheduler.running.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(STOP_TIMEOUT, ended).await;
     recorder.flush().await;
 }
 
-/// A deed that panics must not leave its pod between two places for ever.
-async fn ending_anyhow(deed: impl Future<Output = Done>, failed: Done) -> Done {
-    match AssertUnwindSafe(deed).catch_unwind().await {
-        Ok(done) => done,
+/// Returns `failed` if an action panics, so that its pod is tried again.
+async fn catch_panic(
+    action: impl Future<Output = ActionResult>,
+    failed: ActionResult,
+) -> ActionResult {
+    match AssertUnwindSafe(action).catch_unwind().await {
+        Ok(result) => result,
         Err(_) => {
-            tracing::error!(?failed, "a deed panicked");
+            tracing::error!(?failed, "bind or preempt task panicked");
             failed
         }
     }
@@ -126,17 +132,18 @@ async fn ending_anyhow(deed: impl Future<Output = Done>, failed: Done) -> Done {
 
 struct Scheduler {
     caches: Caches,
-    hands: Hands,
-    world: World,
+    actions: Actions,
+    cluster: ClusterState,
     queue: Queue,
-    deeds: JoinSet<Done>,
-    /// By uid. The watch may tell of a binding before its answer comes, and the queue forgets then.
+    running: JoinSet<ActionResult>,
+    /// Pods that are being bound, by UID. The watch may report a binding before its response comes, and then the pod is
+    /// no longer in the queue.
     binding: HashMap<String, Timing>,
-    /// Pods that are being deleted and were told so.
+    /// Pods that are being deleted and were skipped, with their UIDs.
     skipped: HashMap<ObjectKey, String>,
-    /// Where the next look at the nodes begins.
+    /// The node at which the next search begins.
     start: usize,
-    figures: Figures,
+    metrics: SchedulerMetrics,
 }
 
 impl Scheduler {
@@ -144,19 +151,19 @@ impl Scheduler {
         self.caches.synced().await;
         loop {
             while let Some(Some(input)) = self.caches.inputs.get().now_or_never() {
-                self.take(input);
+                self.apply(input);
             }
-            while let Some(done) = self.deeds.try_join_next() {
-                self.settle(done.ok());
+            while let Some(done) = self.running.try_join_next() {
+                self.finish(done.ok());
             }
             match self.queue.take(Instant::now()) {
                 Some(pod) => {
                     self.schedule(pod);
-                    // What was decided is to happen now, not after the next thousand decisions.
+                    // Let the action start now, not after the next thousand decisions.
                     tokio::task::yield_now().await;
                 }
                 None => {
-                    self.figures.pending(self.queue.lengths());
+                    self.metrics.pending(self.queue.lengths());
                     self.wait().await;
                 }
             }
@@ -173,124 +180,130 @@ impl Scheduler {
         };
         tokio::select! {
             biased;
-            Some(input) = self.caches.inputs.get() => self.take(input),
-            Some(done) = self.deeds.join_next() => self.settle(done.ok()),
+            Some(input) = self.caches.inputs.get() => self.apply(input),
+            Some(done) = self.running.join_next() => self.finish(done.ok()),
             () = due => (),
         }
     }
 
-    fn take(&mut self, input: Input) {
-        self.take_in(&input);
+    fn apply(&mut self, input: Input) {
+        self.apply_change(&input);
         self.caches.inputs.done(&input);
     }
 
     fn schedule(&mut self, pod: Arc<PodInfo>) {
-        if pod.is_going() {
+        if pod.is_terminating() {
             let (namespace, name) = (pod.namespace(), pod.key.name());
             let message = format!("skip schedule deleting pod: {namespace}/{name}");
-            self.hands.unscheduled(&pod, &message);
+            self.actions.record_failure(&pod, &message);
             self.queue.remove(&pod.key);
             self.skipped.insert(pod.key.clone(), pod.uid.clone());
             return;
         }
         let began = Instant::now();
-        let decision = decide(&self.world, &pod, &mut self.start, clock::random_u64);
-        self.figures.decided(began.elapsed());
+        let decision = decide(&self.cluster, &pod, &mut self.start, clock::random_u64);
+        self.metrics.decided(began.elapsed());
         match decision {
             Decision::Node { name, volumes } => self.bind(pod, name, volumes),
-            Decision::Unfit(unfit) => {
-                self.refuse(pod, &unfit);
-                self.figures.attempt(Ended::Unschedulable, began.elapsed());
+            Decision::Unschedulable(unschedulable) => {
+                self.unschedulable(pod, &unschedulable);
+                self.metrics.attempt(AttemptResult::Unschedulable, began.elapsed());
             }
         }
     }
 
-    fn bind(&mut self, pod: Arc<PodInfo>, node: Arc<str>, volumes: Choice) {
-        self.world.assume(&pod, &node);
+    fn bind(&mut self, pod: Arc<PodInfo>, node: Arc<str>, volumes: VolumeChoice) {
+        self.cluster.assume(&pod, &node);
         for (claim, volume) in &volumes.bind {
-            self.world.volumes.reserve(volume, claim);
+            self.cluster.volumes.reserve(volume, claim);
         }
         if let Some(timing) = self.queue.timing(&pod.key) {
             self.binding.insert(pod.uid.clone(), timing);
         }
-        let failed = Done::NotBound {
+        let failed = ActionResult::NotBound {
             pod: pod.clone(),
             volumes: volumes.clone(),
-            why: Some("binding rejected: it was given up half-way".to_owned()),
+            why: Some("binding rejected: the bind task panicked".to_owned()),
         };
-        let deed = self.hands.clone().bind(pod, node, volumes);
-        self.deeds.spawn(ending_anyhow(deed, failed));
+        let action = self.actions.clone().bind(pod, node, volumes);
+        self.running.spawn(catch_panic(action, failed));
     }
 
-    fn refuse(&mut self, pod: Arc<PodInfo>, unfit: &Unfit) {
-        let (said, nominated) = match preempt(&self.world, &pod, unfit, clock::random_u64()) {
-            Preemption::MakeRoom { node, victims } => {
-                self.make_room(&pod, &node, victims);
-                (None, Some(Some(node)))
-            }
-            Preemption::UnderWay(said) => (Some(said.to_owned()), None),
-            Preemption::NoHelp(said) => {
-                self.world.withdraw(&pod.key);
-                (said, Some(None))
-            }
-        };
-        let message = text::unfit(unfit, said.as_deref());
-        self.queue.rejected(&pod.key, unfit.plugins(), Instant::now());
-        self.hands.unscheduled(&pod, &message);
+    fn unschedulable(&mut self, pod: Arc<PodInfo>, unschedulable: &Unschedulable) {
+        let (message, nominated) =
+            match preempt(&self.cluster, &pod, unschedulable, clock::random_u64()) {
+                Preemption::Victims { node, victims } => {
+                    self.start_preemption(&pod, &node, victims);
+                    (None, Some(Some(node)))
+                }
+                Preemption::InProgress(message) => (Some(message.to_owned()), None),
+                Preemption::NotHelpful(message) => {
+                    self.cluster.withdraw(&pod.key);
+                    (message, Some(None))
+                }
+            };
+        let message = messages::unschedulable(unschedulable, message.as_deref());
+        self.queue.rejected(&pod.key, unschedulable.plugins(), Instant::now());
+        self.actions.record_failure(&pod, &message);
         let report = Report { reason: "Unschedulable", message, nominated };
-        self.deeds.spawn(self.hands.clone().report(pod, report));
+        self.running.spawn(self.actions.clone().report(pod, report));
     }
 
-    fn make_room(&mut self, pod: &Arc<PodInfo>, node: &Arc<str>, victims: Vec<Arc<PodInfo>>) {
-        // Who is less important and was promised room there has to look elsewhere.
-        let lesser: Vec<Arc<PodInfo>> = self
-            .world
+    fn start_preemption(
+        &mut self,
+        pod: &Arc<PodInfo>,
+        node: &Arc<str>,
+        victims: Vec<Arc<PodInfo>>,
+    ) {
+        // Pods of lower priority that are nominated for this node must be tried again.
+        let lower_priority: Vec<Arc<PodInfo>> = self
+            .cluster
             .nominated(node, pod)
             .filter(|other| other.priority < pod.priority)
             .cloned()
             .collect();
-        for other in lesser {
-            self.world.withdraw(&other.key);
+        for other in lower_priority {
+            self.cluster.withdraw(&other.key);
             self.queue.failed(&other.key, Instant::now());
-            self.deeds.spawn(self.hands.clone().withdraw(other));
+            self.running.spawn(self.actions.clone().withdraw(other));
         }
-        self.world.nominate(pod, node);
-        self.figures.made_room(victims.len());
-        let failed = Done::NoRoom { pod: pod.clone() };
-        let deed = self.hands.clone().make_room(pod.clone(), node.clone(), victims);
-        self.deeds.spawn(ending_anyhow(deed, failed));
+        self.cluster.nominate(pod, node);
+        self.metrics.preempted(victims.len());
+        let failed = ActionResult::PreemptionFailed { pod: pod.clone() };
+        let action = self.actions.clone().preempt(pod.clone(), node.clone(), victims);
+        self.running.spawn(catch_panic(action, failed));
     }
 
-    fn settle(&mut self, done: Option<Done>) {
+    fn finish(&mut self, done: Option<ActionResult>) {
         match done {
-            Some(Done::Bound { pod, volumes }) => {
+            Some(ActionResult::Bound { pod, volumes }) => {
                 self.release(&volumes);
                 self.count_bound(&pod);
                 if self.is_current(&pod) {
                     self.queue.remove(&pod.key);
                 }
             }
-            Some(Done::NotBound { pod, volumes, why }) => {
+            Some(ActionResult::NotBound { pod, volumes, why }) => {
                 self.release(&volumes);
                 let timing = self.binding.remove(&pod.uid);
                 if why.is_some() {
                     let took = timing.map(|timing| timing.taken.elapsed()).unwrap_or_default();
-                    self.figures.attempt(Ended::Error, took);
+                    self.metrics.attempt(AttemptResult::Error, took);
                 }
                 self.unbind(pod, why);
             }
-            Some(Done::NoRoom { pod }) => {
-                self.world.withdraw(&pod.key);
+            Some(ActionResult::PreemptionFailed { pod }) => {
+                self.cluster.withdraw(&pod.key);
                 self.queue.failed(&pod.key, Instant::now());
             }
-            Some(Done::Nothing) | None => (),
+            Some(ActionResult::NothingToDo) | None => (),
         }
     }
 
     fn count_bound(&mut self, pod: &PodInfo) {
         if let Some(timing) = self.binding.remove(&pod.uid) {
-            self.figures.attempt(Ended::Scheduled, timing.taken.elapsed());
-            self.figures.bound(timing.attempts, timing.came.elapsed());
+            self.metrics.attempt(AttemptResult::Scheduled, timing.taken.elapsed());
+            self.metrics.bound(timing.attempts, timing.added.elapsed());
         }
     }
 
@@ -298,27 +311,27 @@ impl Scheduler {
         self.queue.get(&pod.key).is_some_and(|queued| queued.uid == pod.uid)
     }
 
-    fn release(&mut self, volumes: &Choice) {
+    fn release(&mut self, volumes: &VolumeChoice) {
         for (_, volume) in &volumes.bind {
-            self.world.volumes.release(volume);
+            self.cluster.volumes.release(volume);
         }
     }
 
-    /// The binding failed: the pod is nowhere again, and is tried again.
+    /// After a failed binding: removes the pod from its node and tries it again.
     fn unbind(&mut self, pod: Arc<PodInfo>, why: Option<String>) {
-        let assumed = self.world.is_assumed(&pod.key)
-            && self.world.placed(&pod.key).is_some_and(|placed| placed.uid == pod.uid);
+        let assumed = self.cluster.is_assumed(&pod.key)
+            && self.cluster.placed(&pod.key).is_some_and(|placed| placed.uid == pod.uid);
         if assumed {
-            self.world.remove_pod(&pod.key);
+            self.cluster.remove_pod(&pod.key);
         }
         if !self.is_current(&pod) {
             return;
         }
         self.queue.failed(&pod.key, Instant::now());
         if let Some(message) = why {
-            self.hands.unscheduled(&pod, &message);
+            self.actions.record_failure(&pod, &message);
             let report = Report { reason: "SchedulerError", message, nominated: Some(None) };
-            self.deeds.spawn(self.hands.clone().report(pod, report));
+            self.running.spawn(self.actions.clone().report(pod, report));
         }
     }
 }
@@ -328,11 +341,11 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_binding_that_panics_is_one_that_failed() {
+    async fn a_panicking_bind_task_counts_as_failed() {
         let pod = Arc::new(crate::pod::tests::asking("p", "1", "1Gi"));
-        let failed = Done::NotBound { pod, volumes: Choice::default(), why: None };
-        let deed = async { panic!("as planned") };
-        let done = ending_anyhow(deed, failed).await;
-        assert!(matches!(done, Done::NotBound { pod, .. } if pod.key.name() == "p"));
+        let failed = ActionResult::NotBound { pod, volumes: VolumeChoice::default(), why: None };
+        let action = async { panic!("as planned") };
+        let done = catch_panic(action, failed).await;
+        assert!(matches!(done, ActionResult::NotBound { pod, .. } if pod.key.name() == "p"));
     }
 }

@@ -1,4 +1,4 @@
-//! Claims, volumes, classes and what nodes can attach: what the rules of `filters/claims.rs` ask.
+//! Claims, volumes, classes and attachment limits of nodes, for `filters/claims.rs`.
 
 use client::ObjectKey;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -13,11 +13,11 @@ const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 #[derive(Debug, Default)]
 pub(crate) struct Volumes {
     pub(crate) claims: HashMap<ObjectKey, Arc<PersistentVolumeClaim>>,
-    /// By name, so that the smallest fitting one is always the same.
+    /// Sorted by name, so that the choice among equal volumes is stable.
     pub(crate) volumes: BTreeMap<String, Arc<PersistentVolume>>,
     pub(crate) classes: HashMap<String, Arc<StorageClass>>,
     pub(crate) attachments: HashMap<String, Arc<CSINode>>,
-    /// Volumes that were chosen for a claim and are not yet bound to it.
+    /// Volumes that were chosen for a claim and are not bound yet.
     reserved: HashMap<String, ObjectKey>,
 }
 
@@ -26,15 +26,15 @@ impl Volumes {
         self.classes.get(class_name(claim)).map(Arc::as_ref)
     }
 
-    /// Bound only when the first pod that uses it is scheduled.
+    /// Whether the claim is bound only when its first pod is scheduled.
     pub(crate) fn waits_for_consumer(&self, claim: &PersistentVolumeClaim) -> bool {
         let class = self.class_of(claim);
         let mode = class.and_then(|class| class.volume_binding_mode.as_deref());
         mode == Some("WaitForFirstConsumer")
     }
 
-    /// The class makes volumes when one is needed.
-    pub(crate) fn is_made_on_demand(&self, claim: &PersistentVolumeClaim) -> bool {
+    /// Whether the class has a provisioner.
+    pub(crate) fn has_provisioner(&self, claim: &PersistentVolumeClaim) -> bool {
         self.class_of(claim).is_some_and(|class| {
             !class.provisioner.is_empty() && class.provisioner != NO_PROVISIONER
         })
@@ -58,7 +58,7 @@ pub(crate) fn class_name(claim: &PersistentVolumeClaim) -> &str {
     spec.and_then(|spec| spec.storage_class_name.as_deref()).unwrap_or_default()
 }
 
-/// The volume it is bound to, for good.
+/// The volume that the claim is bound to.
 pub(crate) fn bound_to(claim: &PersistentVolumeClaim) -> Option<&str> {
     let volume = claim.spec.as_ref()?.volume_name.as_deref().filter(|name| !name.is_empty())?;
     let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());

@@ -1,9 +1,9 @@
-//! Which pods belong together: those of a Service, a ReplicaSet, a StatefulSet, a
-//! ReplicationController. They are spread a little even if nobody asks for it (N-192).
+//! Finds the pods of the same Service, ReplicaSet, StatefulSet or ReplicationController. They are spread by default
+//! (N-192).
 
-use crate::census::Question;
-use crate::places::{self, Places, demanded, place};
 use crate::pod::PodInfo;
+use crate::pod_counts::PodQuery;
+use crate::selector_index::{self, SelectorIndex, index_key, required_label};
 use api::selector::LabelSelector;
 use client::ObjectKey;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 #[derive(Debug, Default)]
 pub(crate) struct Workloads {
     services: BTreeMap<ObjectKey, LabelSelector>,
-    /// Which of them a pod may be of.
-    places: Places<ObjectKey>,
+    /// The Services that may select a pod.
+    index: SelectorIndex<ObjectKey>,
     /// By kind, namespace and name.
     owners: HashMap<(&'static str, ObjectKey), LabelSelector>,
 }
@@ -21,10 +21,11 @@ impl Workloads {
     /// A Service without a selector selects nothing.
     pub(crate) fn put_service(&mut self, key: &ObjectKey, selector: Option<LabelSelector>) {
         if let Some(before) = self.services.remove(key) {
-            self.places.take(&place(Some(key.namespace()), demanded(&before)), key);
+            self.index.remove(&index_key(Some(key.namespace()), required_label(&before)), key);
         }
         if let Some(selector) = selector.filter(|selector| !selector.is_everything()) {
-            self.places.put(place(Some(key.namespace()), demanded(&selector)), key.clone());
+            self.index
+                .insert(index_key(Some(key.namespace()), required_label(&selector)), key.clone());
             self.services.insert(key.clone(), selector);
         }
     }
@@ -32,7 +33,7 @@ impl Workloads {
     /// The selectors of the Services that select a pod.
     fn services_of(&self, pod: &PodInfo) -> Vec<&LabelSelector> {
         let keys: BTreeSet<&ObjectKey> =
-            places::near(pod).flat_map(|place| self.places.at(&place)).collect();
+            selector_index::namespace_keys(pod).flat_map(|key| self.index.get(&key)).collect();
         let selectors = keys.into_iter().filter_map(|key| self.services.get(key));
         selectors.filter(|selector| selector.matches(|key| pod.label(key))).collect()
     }
@@ -50,8 +51,8 @@ impl Workloads {
         }
     }
 
-    /// The pods that this one belongs with, if it belongs with any.
-    pub(crate) fn siblings(&self, pod: &PodInfo) -> Option<Question> {
+    /// A query for the pods of the same workload, if the pod belongs to one.
+    pub(crate) fn siblings(&self, pod: &PodInfo) -> Option<PodQuery> {
         let namespace = pod.namespace();
         let ours = self.services_of(pod).into_iter();
         let owners = pod.pod.metadata.owner_references.iter().flatten();
@@ -63,7 +64,7 @@ impl Workloads {
         let here = Some([namespace.to_owned()].into());
         let all: Vec<_> =
             ours.chain(owner).map(|selector| (here.clone(), selector.clone())).collect();
-        (!all.is_empty()).then_some(Question { all, staying: true })
+        (!all.is_empty()).then_some(PodQuery { all, exclude_terminating: true })
     }
 }
 
@@ -74,7 +75,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn n_192_a_service_is_found_by_the_pods_it_selects_until_it_selects_others() {
+    fn n_192_services_are_found_by_their_current_selectors() {
         let mut workloads = Workloads::default();
         let selector = |labels| Some(LabelSelector::from_labels(&labels));
         let service = |name: &str| ObjectKey::new("default", name);
@@ -94,6 +95,6 @@ mod tests {
         workloads.put_service(&service("web"), None);
         workloads.put_service(&service("db"), None);
         workloads.put_service(&ObjectKey::new("other", "web"), None);
-        assert!(workloads.services.is_empty() && workloads.places.count() == 0);
+        assert!(workloads.services.is_empty() && workloads.index.count() == 0);
     }
 }

@@ -1,43 +1,50 @@
-//! Which function answers which request, once it is known who asks and that they may.
+//! Calls the function for each verb, subresource or path, after authentication and authorization.
 
-use crate::answer::{self, Answer, JSON};
-use crate::call::Call;
-use crate::error::{ApiError, Result};
-use crate::negotiate::{self, Offer, View};
+use crate::documents::discovery;
 use crate::request::Query;
+use crate::request::call::Call;
+use crate::request::negotiate::{self, Offer, View};
+use crate::response::error::{ApiError, Result};
+use crate::response::views::{self, IncludeObject};
+use crate::response::warnings;
+use crate::response::{self, ApiResponse, JSON};
 use crate::server::Server;
 use crate::subresource::{binding, eviction, finalize, log, proxy, scale, stream, token};
 use crate::verbs::write::Endpoint;
 use crate::verbs::{create, delete, get, list, patch, update, watch};
-use crate::views::{self, IncludeObject};
-use crate::{discovery, reviews, terminations, usage, warnings};
+use crate::{reviews, terminations, usage};
 use api::kind::Verbs;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use serde_json::{Value, json};
 
-/// Long requests do not count against the limit of requests in flight.
+/// Long-running requests have no deadline and do not count as requests in flight.
 pub(crate) fn is_long_running(verb: &str, subresource: &str) -> bool {
     verb == "watch" || matches!(subresource, "attach" | "exec" | "proxy" | "log" | "portforward")
 }
 
-/// One object, in one or two steps.
+/// Requests that change nothing have their own seats in flow control.
+pub(crate) fn is_read(verb: &str) -> bool {
+    matches!(verb, "get" | "list" | "watch")
+}
+
+/// Requests that write one object, in one or two steps.
 pub(crate) fn writes_one(verb: &str) -> bool {
     matches!(verb, "create" | "update" | "patch" | "delete")
 }
 
-/// Done to its end even if nobody waits: an object that is cut between its two steps has nobody who
-/// removes it (T-API-14, T-API-15).
+/// Requests that continue after their deadline: a delete that stops between its two steps would leave an object that
+/// nobody removes (T-API-14, T-API-15).
 pub(crate) fn finishes(verb: &str) -> bool {
     writes_one(verb) || verb == "deletecollection"
 }
 
-/// Answered without asking who wants to know.
+/// Paths that need no authentication.
 pub(crate) fn is_open(path: &str) -> bool {
     matches!(path, "/healthz" | "/livez" | "/readyz")
 }
 
 /// A request on a resource.
-pub(crate) async fn resource(call: &Call, method: &Method, verb: &str) -> Result<Answer> {
+pub(crate) async fn resource(call: &Call, method: &Method, verb: &str) -> Result<ApiResponse> {
     warnings::deprecated(call);
     if !call.target.subresource.is_empty() {
         return subresource(call, method).await;
@@ -74,19 +81,19 @@ pub(crate) async fn resource(call: &Call, method: &Method, verb: &str) -> Result
     }
 }
 
-/// Whoever may do anything may still not do this.
+/// Not even administrators may write these.
 fn read_only(call: &Call) -> ApiError {
     let what = call.kind.resource_group();
-    ApiError::Said(Box::new(api::Status::failure(
+    ApiError::Status(Box::new(api::Status::failure(
         405,
         "MethodNotAllowed",
         format!(
-            "{what} are read-only: they are written by the parts that end pods, and go by themselves"
+            "{what} are read-only: the components that terminate pods write them, and they are deleted automatically"
         ),
     )))
 }
 
-async fn subresource(call: &Call, method: &Method) -> Result<Answer> {
+async fn subresource(call: &Call, method: &Method) -> Result<ApiResponse> {
     let name = call.target.subresource.as_str();
     if !call.kind.has_subresource(name) {
         return Err(ApiError::NoSuchPath);
@@ -110,7 +117,7 @@ async fn subresource(call: &Call, method: &Method) -> Result<Answer> {
         "binding" if is(&Method::POST) => binding::create(call).await,
         "eviction" if is(&Method::POST) => eviction::create(call).await,
         "token" if is(&Method::POST) => token::create(call).await,
-        "steps" if is(&Method::POST) => terminations::posted::create(call).await,
+        "steps" if is(&Method::POST) => terminations::posted_steps::create(call).await,
         "log" if read => log::read(call).await,
         "exec" | "attach" | "portforward" if is(&Method::GET) || is(&Method::POST) => {
             stream::open(call).await
@@ -121,7 +128,7 @@ async fn subresource(call: &Call, method: &Method) -> Result<Answer> {
 }
 
 /// The deprecated view of the control plane's health.
-fn component_status(call: &Call, verb: &str) -> Result<Answer> {
+fn component_status(call: &Call, verb: &str) -> Result<ApiResponse> {
     call.warn("v1 ComponentStatus is deprecated in v1.19+");
     let component = |name: &str| {
         json!({
@@ -135,13 +142,13 @@ fn component_status(call: &Call, verb: &str) -> Result<Answer> {
             let form = call.form(Offer::List)?;
             let items = vec![component("etcd-0")];
             let shown = views::list(&call.kind, items, json!({}), form, include);
-            Ok(answer::bytes(StatusCode::OK, form, views::encode(&shown, form)))
+            Ok(response::bytes(StatusCode::OK, form, views::encode(&shown, form)))
         }
         "get" if call.target.name == "etcd-0" => {
             let form = call.form(Offer::Object)?;
             let item = views::convert(&call.kind, &component("etcd-0"));
             let bytes = views::single(&call.kind, item, form, include);
-            Ok(answer::bytes(StatusCode::OK, form, bytes))
+            Ok(response::bytes(StatusCode::OK, form, bytes))
         }
         "get" => Err(ApiError::not_found(&call.kind, &call.target.name)),
         _ => Err(ApiError::MethodNotAllowed),
@@ -155,7 +162,7 @@ pub(crate) async fn path(
     path: &str,
     query: &Query,
     headers: &HeaderMap,
-) -> Result<Answer> {
+) -> Result<ApiResponse> {
     let read = matches!(*method, Method::GET | Method::HEAD);
     let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
     if let [check, ..] = segments.as_slice()
@@ -195,19 +202,19 @@ pub(crate) async fn path(
         Some(_) if !read => Err(ApiError::MethodNotAllowed),
         Some(document) => {
             let form = negotiate::form(headers, Offer::Plain)?;
-            let bytes = crate::views::encode(&document, form);
-            Ok(crate::gzip::maybe(headers, answer::bytes(StatusCode::OK, form, bytes)))
+            let bytes = views::encode(&document, form);
+            Ok(response::gzip::maybe(headers, response::bytes(StatusCode::OK, form, bytes)))
         }
     }
 }
 
-fn key_document(content_type: &'static str, document: &Value) -> Answer {
+fn key_document(content_type: &'static str, document: &Value) -> ApiResponse {
     let body = serde_json::to_vec(document).unwrap_or_default();
-    let mut answer = answer::answer(StatusCode::OK, content_type, body);
-    answer
+    let mut response = response::build(StatusCode::OK, content_type, body);
+    response
         .headers_mut()
         .insert(header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=3600"));
-    answer
+    response
 }
 
 fn root(server: &Server) -> Value {
@@ -237,8 +244,8 @@ fn root(server: &Server) -> Value {
     json!({ "paths": paths })
 }
 
-/// `/api` and `/apis`: the old form, or everything at once for clients that ask.
-fn groups(server: &Server, headers: &HeaderMap, core: bool) -> Result<Answer> {
+/// `/api` and `/apis`: the legacy form, or the aggregated form for clients that accept it.
+fn groups(server: &Server, headers: &HeaderMap, core: bool) -> Result<ApiResponse> {
     let registry = server.registry();
     let form = negotiate::form(headers, Offer::Discovery)?;
     if form.view == View::Discovery {
@@ -249,11 +256,11 @@ fn groups(server: &Server, headers: &HeaderMap, core: bool) -> Result<Answer> {
     } else {
         discovery::group_list(&registry)
     };
-    Ok(answer::bytes(StatusCode::OK, form, crate::views::encode(&document, form)))
+    Ok(response::bytes(StatusCode::OK, form, views::encode(&document, form)))
 }
 
 /// `/healthz`, `/livez`, `/readyz` and the single checks below them.
-pub(crate) fn health(server: &Server, path: &str, query: &Query) -> Result<Answer> {
+pub(crate) fn health(server: &Server, path: &str, query: &Query) -> Result<ApiResponse> {
     let mut segments = path.split('/').filter(|segment| !segment.is_empty());
     let endpoint = segments.next().unwrap_or_default();
     let only = segments.next();
@@ -262,8 +269,8 @@ pub(crate) fn health(server: &Server, path: &str, query: &Query) -> Result<Answe
     if let Some(only) = only {
         return match checks.iter().find(|(name, _)| *name == only) {
             None => Err(ApiError::NoSuchPath),
-            Some((_, Ok(()))) => Ok(answer::text(StatusCode::OK, "ok")),
-            Some((_, Err(_))) => Ok(answer::text(
+            Some((_, Ok(()))) => Ok(response::text(StatusCode::OK, "ok")),
+            Some((_, Err(_))) => Ok(response::text(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "internal server error: reason withheld",
             )),
@@ -277,7 +284,7 @@ pub(crate) fn health(server: &Server, path: &str, query: &Query) -> Result<Answe
             _ if excluded.contains(name) => format!("[+]{name} excluded: ok\n"),
             Ok(()) => format!("[+]{name} ok\n"),
             Err(why) => {
-                tracing::warn!(check = name, why, "a health check failed");
+                tracing::warn!(check = name, why, "health check failed");
                 failed = true;
                 format!("[-]{name} failed: reason withheld\n")
             }
@@ -285,13 +292,13 @@ pub(crate) fn health(server: &Server, path: &str, query: &Query) -> Result<Answe
         lines.push_str(&line);
     }
     if failed {
-        return Ok(answer::text(
+        return Ok(response::text(
             StatusCode::INTERNAL_SERVER_ERROR,
             format!("{lines}{endpoint} check failed\n"),
         ));
     }
     if query.get("verbose").is_some() {
-        return Ok(answer::text(StatusCode::OK, format!("{lines}{endpoint} check passed\n")));
+        return Ok(response::text(StatusCode::OK, format!("{lines}{endpoint} check passed\n")));
     }
-    Ok(answer::text(StatusCode::OK, "ok"))
+    Ok(response::text(StatusCode::OK, "ok"))
 }

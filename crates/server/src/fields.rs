@@ -1,5 +1,5 @@
-//! What field selectors ask of a stored object, read without building the rest of it: a list by a field
-//! holds every object of its collection against it.
+//! Reads the selectable fields of a stored object without decoding the rest: a list with a field selector reads them from
+//! every object of the collection.
 
 use api::Kind;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -9,25 +9,25 @@ use std::fmt::Formatter;
 /// `spec.nodeName` is `(spec, nodeName)`.
 type Name<'a> = (&'a str, &'a str);
 
-/// The parts of an object that the selectable fields of its kind are named after (`spec` and `status`, say):
-/// of each the plain values, and what is named. Other lists and maps are left out.
+/// The top-level parts of an object that contain selectable fields of its kind (such as `spec` and `status`), with their
+/// scalar values and the selectable fields. Other lists and maps are omitted.
 pub(crate) fn named(kind: &Kind, stored: &[u8]) -> Option<Value> {
-    let fields = kind.rules.fields.iter();
+    let fields = rules::of(kind).fields.iter();
     let names: Vec<Name> =
         fields.map(|(name, _)| name.split_once('.').unwrap_or((name, ""))).collect();
     let mut parser = serde_json::Deserializer::from_slice(stored);
     Wanted::Parts(&names).deserialize(&mut parser).ok().filter(Value::is_object)
 }
 
-/// What is wanted of the value that comes next.
+/// What to read from the next value.
 #[derive(Clone, Copy)]
 enum Wanted<'a> {
-    /// The parts that these are in.
+    /// The parts that contain these fields.
     Parts(&'a [Name<'a>]),
-    /// Of the part of this name, what is plain and what is named.
+    /// The scalars and selectable fields of the part with this name.
     Part(&'a [Name<'a>], &'a str),
-    /// Only if it is plain. Lists and maps become null.
-    Plain,
+    /// A scalar. Lists and maps become null.
+    Scalar,
 }
 
 impl<'de> DeserializeSeed<'de> for Wanted<'_> {
@@ -55,8 +55,8 @@ impl<'de> Visitor<'de> for Wanted<'_> {
                 Wanted::Part(names, part) if names.contains(&(part, &key)) => {
                     entries.next_value()?
                 }
-                Wanted::Part(..) => entries.next_value_seed(Wanted::Plain)?,
-                Wanted::Parts(_) | Wanted::Plain => {
+                Wanted::Part(..) => entries.next_value_seed(Wanted::Scalar)?,
+                Wanted::Parts(_) | Wanted::Scalar => {
                     entries.next_value::<IgnoredAny>()?;
                     continue;
                 }
@@ -64,7 +64,7 @@ impl<'de> Visitor<'de> for Wanted<'_> {
             kept.insert(key, value);
         }
         match self {
-            Wanted::Plain => Ok(Value::Null),
+            Wanted::Scalar => Ok(Value::Null),
             Wanted::Parts(_) | Wanted::Part(..) => Ok(Value::Object(kept)),
         }
     }
@@ -104,9 +104,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    ///
+    /// a field selector sees the same values whether an object is decoded partly or completely.
     #[test]
-    fn every_field_reads_the_same_from_its_parts_as_from_the_whole() {
+    fn every_selectable_field_reads_the_same_from_parts_as_from_the_whole_object() {
         let samples = [
             (
                 "",
@@ -166,17 +166,17 @@ mod tests {
             ),
         ];
         let registry = api::Registry::built_in();
-        for kind in registry.kinds().iter().filter(|kind| !kind.rules.fields.is_empty()) {
+        for kind in registry.kinds().iter().filter(|kind| !rules::of(kind).fields.is_empty()) {
             let sample = samples.iter().find(|(group, version, plural, _)| {
                 (*group, *version, *plural) == (&*kind.group, &*kind.version, &*kind.plural)
             });
-            if !api::convert::is_identity(kind) {
+            if !rules::convert::is_identity(kind) {
                 continue; // read from the whole
             }
             let (.., object) = sample.unwrap_or_else(|| panic!("no sample of {}", kind.plural));
             let text = serde_json::to_vec(object).unwrap();
             let parts = named(kind, &text).unwrap();
-            for (name, read) in kind.rules.fields {
+            for (name, read) in rules::of(kind).fields {
                 assert_eq!(read(&parts), read(object), "{} {name}", kind.plural);
                 assert_ne!(
                     read(object),

@@ -1,57 +1,47 @@
-//! HTTP to store: who asks, whether they may, what is admitted, what is stored. See README.md.
+#![doc = include_str!("../README.md")]
 
-mod indoors;
+// The path of a request, in this order.
+mod in_process;
 mod listen;
-mod run;
 mod server;
-mod service;
 
-mod body;
-mod call;
-mod deadline;
-mod decode;
-mod dispatch;
-mod negotiate;
 mod request;
 
-pub mod authn;
-pub mod authz;
-pub mod pki;
+mod audit;
+mod flow;
+mod metrics;
+
+mod dispatch;
 
 mod admission;
 mod reviews;
-mod services;
+mod service_allocation;
 mod subresource;
-mod verbs;
-mod warnings;
-
-mod answer;
-mod error;
-mod gzip;
-mod object;
-mod views;
-
-pub mod discovery;
-mod documents;
-pub mod openapi;
-
-mod audit;
-pub mod bootstrap;
-mod customs;
-mod expiry;
-mod fields;
-mod follower;
-mod metrics;
-mod own_service;
-mod signing;
-mod signs;
 mod terminations;
-mod upkeep;
 mod usage;
+mod verbs;
 
-pub use answer::Answer;
-pub use body::Body;
-pub use indoors::{Foundation, Indoors, Site};
-pub use run::{Config, Error, NodeCredentials, Running, StoreChoice, start};
+mod fields;
+mod object;
+
+mod response;
+
+// What requests do not reach directly.
+mod documents;
+
+mod background;
+mod bootstrap;
+mod custom_resources;
+
+pub mod backup;
+mod start;
+
+pub use access::{authn, pki};
+pub use audit::{AuditConfig, Rotation};
+pub use documents::{discovery, openapi};
+pub use in_process::InProcessService;
+pub use response::ApiResponse;
+pub use response::body::Body;
 pub use server::Server;
-pub use service::Door;
+pub use start::simulated::{ServerInstance, ServerTemplate, SimulatedServer};
+pub use start::{Config, Error, NodeCredentials, Running, StoreChoice, rotate_admin_token, start};

@@ -1,25 +1,33 @@
-//! Connections: TLS, HTTP/1.1 and HTTP/2, and how they end when the server does.
+//! Serves connections: TLS, HTTP/1.1 and HTTP/2, and their end when the server stops.
+//!
+//! Not here: limits on the number and idle time of connections (`tls::Connections`).
 
-use crate::authn::user_of_certificate;
+use crate::response::ApiResponse;
+use crate::response::body::Body;
 use crate::server::{Peer, Server};
+use access::authn::user_of_certificate;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulShutdown;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tls::{ActiveBody, ActiveRequest, Admitted, Connections};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-/// A client that opens a connection and asks nothing does not hold it for longer.
-const HEADERS_MAX: Duration = Duration::from_secs(30);
-/// What a connection may buffer of requests and answers; larger bodies pass through in pieces.
+/// The time from the end of one request to the headers of the next. `tls::Connections` limits the time to the first
+/// request.
+const HEADERS_MAX: Duration = Duration::from_secs(90);
+/// The buffer of a connection; larger bodies pass through in chunks.
 const BUFFER_MAX: usize = 64 * 1024;
 /// Upstream's limit of streams on one HTTP/2 connection.
 const STREAMS_MAX: u32 = 250;
-/// How long requests in flight may take to finish once the server was told to stop.
+/// How long closing an expired connection may take.
+const CLOSE_MAX: Duration = Duration::from_secs(1);
+/// How long requests in flight may take to finish when the server stops.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
 
 /// Accepts connections until `stop` resolves, then lets requests in flight finish.
@@ -30,23 +38,25 @@ pub(crate) async fn serve(
     stop: impl Future<Output = ()>,
 ) {
     let acceptor = TlsAcceptor::from(config);
-    let graceful = Arc::new(GracefulShutdown::new());
+    let connections = Connections::new(tls::connections_max());
     let http = Arc::new(builder());
+    // Every connection has a receiver, so the sender notices when the last one is closed.
+    let (stopping, stopped) = watch::channel(false);
     let mut stop = std::pin::pin!(stop);
     loop {
-        let (stream, address) = tokio::select! {
+        let accepted = tokio::select! {
             () = &mut stop => break,
-            accepted = tls::accepted(&listener) => accepted,
+            accepted = tls::accept(&listener, &connections) => accepted,
         };
         let (server, acceptor) = (server.clone(), acceptor.clone());
-        let (http, watcher) = (http.clone(), graceful.watcher());
-        tokio::spawn(connection(server, acceptor, http, watcher, stream, address));
+        let (http, stopped) = (http.clone(), stopped.clone());
+        tokio::spawn(connection(server, acceptor, http, stopped, accepted));
     }
-    drop(listener);
+    drop((listener, stopped));
     server.close_watches();
-    let Ok(graceful) = Arc::try_unwrap(graceful) else { return };
-    if tokio::time::timeout(DRAIN_MAX, graceful.shutdown()).await.is_err() {
-        tracing::warn!("some requests did not finish in time and were cut");
+    stopping.send_replace(true);
+    if tokio::time::timeout(DRAIN_MAX, stopping.closed()).await.is_err() {
+        tracing::warn!("cancelled requests that did not finish in time");
     }
 }
 
@@ -71,29 +81,58 @@ async fn connection(
     server: Server,
     acceptor: TlsAcceptor,
     http: Arc<auto::Builder<TokioExecutor>>,
-    watcher: hyper_util::server::graceful::Watcher,
-    stream: TcpStream,
-    address: SocketAddr,
+    mut stopped: watch::Receiver<bool>,
+    (stream, address, admitted): (TcpStream, SocketAddr, Admitted),
 ) {
-    let Some(stream) = tls::shaken(&acceptor, stream, address).await else { return };
-    let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    let Some((stream, usage)) = tls::handshake(&acceptor, stream, address, admitted).await else {
+        return;
+    };
+    let certificates = stream.get_ref().get_ref().1.peer_certificates();
+    let certificate = certificates.and_then(|chain| chain.first());
     let user = match certificate.map(|certificate| user_of_certificate(certificate)) {
         None => None,
         Some(Ok(user)) => Some(Arc::new(user)),
         Some(Err(error)) => {
-            tracing::warn!(%address, %error, "a client certificate names nobody");
+            tracing::warn!(%address, %error, "refused a client certificate without a user");
             return;
         }
     };
-    let peer = Arc::new(Peer { user, address: address.ip().to_string() });
+    let peer = Arc::new(Peer { user, address: address.ip().to_string(), in_process: false });
+    let requests = usage.clone();
     let service = service_fn(move |request| {
-        let (server, peer) = (server.clone(), peer.clone());
-        // Boxed: a connection that waits for its next request, or streams a watch, would keep room
-        // for everything the largest request needs.
-        Box::pin(async move { Ok::<_, Infallible>(server.handle(request, &peer).await) })
+        let (server, peer, active) = (server.clone(), peer.clone(), requests.begin());
+        // Boxed: otherwise idle connections and watches would keep the memory that the largest request needs.
+        Box::pin(async move {
+            Ok::<_, Infallible>(active_until_sent(active, server.handle(request, &peer).await))
+        })
     });
     let connection = http.serve_connection_with_upgrades(TokioIo::new(stream), service);
-    if let Err(error) = watcher.watch(connection.into_owned()).await {
-        tracing::debug!(%address, %error, "a connection ended badly");
+    let mut connection = std::pin::pin!(connection);
+    let closed = tokio::select! {
+        closed = connection.as_mut() => Some(closed),
+        () = usage.expired() => {
+            connection.as_mut().graceful_shutdown();
+            tokio::time::timeout(CLOSE_MAX, connection).await.ok()
+        }
+        () = async { drop(stopped.wait_for(|stopped| *stopped).await) } => {
+            connection.as_mut().graceful_shutdown();
+            Some(connection.await)
+        }
+    };
+    // If the connection still exists, it was upgraded.
+    usage.upgraded();
+    if let Some(Err(error)) = closed {
+        tracing::debug!(%address, %error, "connection failed");
     }
+}
+
+/// Counts the request as active until its response is sent.
+fn active_until_sent(
+    request: ActiveRequest,
+    response: ApiResponse,
+) -> http::Response<ActiveBody<Body>> {
+    response.map(|body| {
+        let request = if matches!(body, Body::Stream(_)) { request.stream() } else { request };
+        ActiveBody::new(body, request)
+    })
 }

@@ -1,8 +1,8 @@
-//! `/metrics`: what the server counts about itself, as Prometheus text.
+//! `/metrics`: the server's own metrics in Prometheus text format.
 
-use crate::answer::{self, Answer};
 use crate::object::Store;
-use crate::server::Seen;
+use crate::request::summary::RequestSummary;
+use crate::response::{self, ApiResponse};
 use ::metrics::{Page, Registry};
 use http::StatusCode;
 use std::collections::BTreeMap;
@@ -17,26 +17,26 @@ const BUCKETS: [f64; 12] =
 
 #[derive(Default)]
 pub(crate) struct Metrics {
-    /// By verb, resource and code. Resources are those served, so there are few.
+    /// By verb, resource and code. Only existing resources are counted by name, so there are few.
     requests: Mutex<BTreeMap<(&'static str, String, u16), u64>>,
     latency: [AtomicU64; BUCKETS.len() + 1],
     latency_micros: AtomicU64,
-    /// Of others in this process, shown on the same page.
+    /// Metrics of other components of this process, shown on the same page.
     others: Mutex<Vec<Arc<Registry>>>,
 }
 
 impl Metrics {
-    /// Shows somebody else's numbers too, as long as there is this server.
+    /// Adds the metrics of another component.
     pub(crate) fn also(&self, registry: Arc<Registry>) {
         self.others.lock().unwrap_or_else(|p| p.into_inner()).push(registry);
     }
 
-    pub(crate) fn request(&self, seen: &Seen, code: StatusCode, took: Duration) {
-        // What is not served is one resource, or a scanner could fill the memory with names.
-        let resource = if seen.served { seen.resource.clone() } else { String::new() };
-        let key = (seen.verb, resource, code.as_u16());
+    pub(crate) fn request(&self, summary: &RequestSummary, code: StatusCode, took: Duration) {
+        // Unknown resources count as one: otherwise a scanner could fill the memory with names.
+        let resource = if summary.served { summary.resource.clone() } else { String::new() };
+        let key = (summary.verb, resource, code.as_u16());
         *self.requests.lock().unwrap_or_else(|p| p.into_inner()).entry(key).or_insert(0) += 1;
-        if seen.verb == "watch" {
+        if summary.verb == "watch" {
             return;
         }
         let seconds = took.as_secs_f64();
@@ -45,7 +45,7 @@ impl Metrics {
         self.latency_micros.fetch_add(took.as_micros() as u64, Ordering::Relaxed);
     }
 
-    pub(crate) fn expose(&self, store: &Store) -> Answer {
+    pub(crate) fn expose(&self, store: &Store) -> ApiResponse {
         let mut text = String::new();
         let _ = self.write(&mut text, store);
         let mut page = Page::default();
@@ -53,7 +53,7 @@ impl Metrics {
             registry.write(&mut page, |_| true);
         }
         text.push_str(&page.into_text());
-        answer::answer(StatusCode::OK, ::metrics::CONTENT_TYPE, text.into_bytes())
+        response::build(StatusCode::OK, ::metrics::CONTENT_TYPE, text.into_bytes())
     }
 
     fn write(&self, text: &mut String, store: &Store) -> std::fmt::Result {

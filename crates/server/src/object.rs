@@ -1,9 +1,8 @@
-//! How an object is laid out at rest, and what is read from it without decoding it whole.
+//! The layout of stored objects, and reading parts of them without decoding the whole.
 //!
-//! The stored bytes are what a GET returns: `{"kind":…,"apiVersion":…,"metadata":{"resourceVersion":
-//! "…",…},…}` with every other key sorted. Kind and apiVersion stand first so that a list, whose
-//! items do not repeat them (A-27), can take everything behind them; the resource version stands at
-//! a known place because only the store knows it (decision 3 of the design).
+//! The stored bytes are what a GET returns: `{"kind":…,"apiVersion":…,"metadata":{"resourceVersion":"…",…},…}` with all
+//! other keys sorted. Kind and apiVersion come first, so that a list, whose items do not repeat them (A-27), can use the
+//! rest. The position of the resource version is known, because the store inserts it (decision 3 of the design).
 
 use crate::fields;
 use api::Kind;
@@ -25,14 +24,14 @@ pub(crate) const ENVELOPE: Envelope = Envelope {
     end: b"}\n",
 };
 
-/// What selectors and lists want to know of an object; read from its bytes when first asked for.
+/// What selectors and lists need of an object; read from its bytes when first used.
 pub(crate) struct Index {
     meta: OnceLock<Meta>,
-    /// Of a pod: the node that it is on, or nothing. Every node follows its own pods, so this is read at
-    /// once and is what pods are kept by.
+    /// The node of a pod, or an empty string. Read at once, because it is the partition key of pods: every node watches
+    /// its own pods.
     node: Option<Arc<str>>,
-    /// The values of the kind's selectable fields. A resource with two views (events) has two
-    /// lists of fields: the stored view's and the other's.
+    /// The values of the kind's selectable fields. A resource with two versions (events) has two lists: for the stored
+    /// version and the other.
     fields: [OnceLock<Vec<String>>; 2],
 }
 
@@ -57,21 +56,31 @@ impl store::Index for Index {
         Index { meta: OnceLock::new(), node, fields: [const { OnceLock::new() }; 2] }
     }
 
-    fn topic(&self) -> Option<&Arc<str>> {
+    fn partition_key(&self) -> Option<&Arc<str>> {
         self.node.as_ref().filter(|node| !node.is_empty())
+    }
+
+    fn is_leaving(bytes: &[u8]) -> bool {
+        #[derive(serde::Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Leaving {
+            deletion_timestamp: Option<serde::de::IgnoredAny>,
+        }
+        let read = metadata(bytes).and_then(|text| serde_json::from_slice::<Leaving>(text).ok());
+        read.is_some_and(|read| read.deletion_timestamp.is_some())
     }
 }
 
 const PODS: &str = "pods";
 const NODE_FIELD: &str = "spec.nodeName";
 
-/// The topic that has all that a selector can mean, if there is one.
-pub(crate) fn topic<'a>(collection: &str, fields: &'a FieldSelector) -> Option<&'a str> {
+/// The key of the partition that contains everything that a selector can match, if there is one.
+pub(crate) fn partition_key<'a>(collection: &str, fields: &'a FieldSelector) -> Option<&'a str> {
     let node = fields.exact(NODE_FIELD).filter(|node| !node.is_empty());
     node.filter(|_| collection == PODS)
 }
 
-/// Reads as little as can be: everything that is stored of a pod comes by here.
+/// Reads as little as possible, because this runs for every stored version of a pod.
 fn node_of(bytes: &[u8]) -> Arc<str> {
     #[derive(serde::Deserialize, Default)]
     struct Pod<'a> {
@@ -87,13 +96,13 @@ fn node_of(bytes: &[u8]) -> Arc<str> {
     serde_json::from_slice::<Pod>(bytes).unwrap_or_default().spec.node_name.into()
 }
 
-/// The questions asked of stored objects.
+/// Reads stored objects.
 pub(crate) trait Stored {
     fn meta(&self) -> &Meta;
-    /// The decoded object. Of one that nests too deep to be read, what says which it is and whether it
-    /// may go: who looks through many objects is not stopped by one.
+    /// The decoded object. If it is nested too deeply to decode, only kind and metadata, so that one such object does not
+    /// stop a task that reads many.
     fn value(&self) -> Value;
-    /// The decoded object, if all of it can be read.
+    /// The decoded object, if it can be decoded completely.
     fn whole(&self) -> Option<Value>;
     fn label(&self, key: &str) -> Option<&str>;
     /// The value of a field selector's field.
@@ -110,13 +119,13 @@ impl Stored for Object {
     }
 
     fn value(&self) -> Value {
-        self.whole().unwrap_or_else(|| outline(self))
+        self.whole().unwrap_or_else(|| partial_object(self))
     }
 
     fn whole(&self) -> Option<Value> {
         let read = serde_json::from_slice(&self.bytes());
         read.inspect_err(
-            |error| tracing::error!(name = self.name(), %error, "an object cannot be read"),
+            |error| tracing::error!(name = self.name(), %error, "decoding a stored object failed"),
         )
         .ok()
     }
@@ -132,13 +141,14 @@ impl Stored for Object {
             "metadata.namespace" => Some(namespace),
             NODE_FIELD if self.index().node.is_some() => self.index().node.as_deref(),
             _ => {
-                let at = kind.rules.fields.iter().position(|(known, _)| *known == field)?;
-                let same = api::convert::is_identity(kind);
+                let selectable = rules::of(kind).fields;
+                let at = selectable.iter().position(|(known, _)| *known == field)?;
+                let same = rules::convert::is_identity(kind);
                 let values = self.index().fields[usize::from(!same)].get_or_init(|| {
                     let parts = same.then(|| fields::named(kind, &self.bytes())).flatten();
                     let object =
-                        parts.unwrap_or_else(|| api::convert::from_storage(kind, &self.value()));
-                    kind.rules.fields.iter().map(|(_, read)| read(&object)).collect()
+                        parts.unwrap_or_else(|| rules::convert::from_storage(kind, &self.value()));
+                    selectable.iter().map(|(_, read)| read(&object)).collect()
                 });
                 values.get(at).map(String::as_str)
             }
@@ -150,8 +160,8 @@ impl Stored for Object {
     }
 }
 
-/// Deeper objects are not stored: what stands in them stands deeper still in a list, in a table's row
-/// or in an event, and who reads JSON with serde reads 127 levels.
+/// The maximum nesting of stored objects. In a list, a table row or an event they are nested a few levels deeper, and serde
+/// reads 127 levels.
 pub(crate) const DEPTH_MAX: usize = 120;
 
 pub(crate) fn depth(value: &Value) -> usize {
@@ -162,10 +172,10 @@ pub(crate) fn depth(value: &Value) -> usize {
     }
 }
 
-/// Kind and metadata. Earlier versions stored objects deeper than they could read.
-fn outline(object: &Object) -> Value {
+/// Kind and metadata. Earlier versions of landfall stored objects that were nested too deeply to decode.
+fn partial_object(object: &Object) -> Value {
     #[derive(serde::Deserialize)]
-    struct Outline {
+    struct PartialObject {
         kind: Value,
         #[serde(rename = "apiVersion")]
         api_version: Value,
@@ -178,8 +188,8 @@ fn outline(object: &Object) -> Value {
         #[serde(flatten)]
         rest: serde_json::Map<String, Value>,
     }
-    match serde_json::from_slice::<Outline>(&object.bytes()) {
-        Ok(Outline { kind, api_version, metadata }) => {
+    match serde_json::from_slice::<PartialObject>(&object.bytes()) {
+        Ok(PartialObject { kind, api_version, metadata }) => {
             json!({ "kind": kind, "apiVersion": api_version, "metadata": metadata.rest })
         }
         Err(_) => {
@@ -194,7 +204,7 @@ pub(crate) fn store_name(namespace: &str, name: &str) -> String {
     if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") }
 }
 
-/// The object with its type in front and a gap where the resource version will be.
+/// Encodes the object, with its type first and a gap for the resource version.
 pub(crate) fn draft(kind: &Kind, object: &Value) -> Draft {
     let mut bytes = Vec::with_capacity(2048);
     bytes.extend_from_slice(b"{\"kind\":");
@@ -243,8 +253,8 @@ fn write_field(bytes: &mut Vec<u8>, key: &str, value: &Value) {
     write(bytes, value);
 }
 
-/// For bytes that clients compare with what they would have written themselves: `kubectl rollout undo`
-/// finds the present revision so (C-89).
+/// Encodes as Go does, for bytes that clients compare with their own encoding: `kubectl rollout undo` finds the current
+/// revision this way (C-89).
 fn write_field_as_go(bytes: &mut Vec<u8>, key: &str, value: &Value) {
     bytes.push(b',');
     write(bytes, &key);
@@ -253,7 +263,7 @@ fn write_field_as_go(bytes: &mut Vec<u8>, key: &str, value: &Value) {
     serde::Serialize::serialize(value, &mut writer).expect("writing JSON to memory");
 }
 
-/// What a page could take for markup or the end of a line is escaped.
+/// Escapes characters that could be HTML markup or line ends.
 struct AsGo;
 
 impl serde_json::ser::Formatter for AsGo {
@@ -276,8 +286,8 @@ impl serde_json::ser::Formatter for AsGo {
     }
 }
 
-/// `{"kind":"Pod","apiVersion":"v1",`: how the stored bytes of a kind begin. Names of kinds and
-/// versions need no escapes.
+/// `{"kind":"Pod","apiVersion":"v1",`: the first bytes of stored objects of a kind. Names of kinds and versions need no
+/// escapes.
 pub(crate) fn type_prefix(kind: &Kind) -> String {
     format!("{{\"kind\":\"{}\",\"apiVersion\":\"{}\",", kind.kind, kind.api_version())
 }
@@ -302,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn the_resource_version_fits_into_its_gap() {
+    fn the_resource_version_is_inserted_into_its_gap() {
         let kind = pod_kind();
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "resourceVersion": "7"}, "spec": {}});
         let Draft { mut bytes, revision_at } = draft(&kind, &pod);
@@ -314,7 +324,7 @@ mod tests {
 
     /// C-210: `sh -c "a && b"` in a template.
     #[test]
-    fn c_89_the_data_of_a_revision_is_written_byte_for_byte_as_go_does() {
+    fn c_89_the_data_of_a_revision_is_encoded_byte_for_byte_as_go_does() {
         let kind = api::Registry::built_in();
         let kind = kind.resource("apps", "v1", "controllerrevisions").unwrap();
         let data = json!({"<k>": "a && b > c\u{2028}d\u{2029} \"é\" \n", "n": 1});
@@ -324,13 +334,13 @@ mod tests {
         let written =
             r#""data":{"\u003ck\u003e":"a \u0026\u0026 b \u003e c\u2028d\u2029 \"é\" \n","n":1}"#;
         assert!(text.contains(written), "{text}");
-        assert!(text.contains(r#""name":"a&b""#), "nothing else is: {text}");
+        assert!(text.contains(r#""name":"a&b""#), "nothing else is escaped: {text}");
         let read: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(read["data"], data);
     }
 
     #[test]
-    fn a_27_what_follows_the_type_is_an_item_of_a_list() {
+    fn a_27_the_bytes_after_the_type_are_an_item_of_a_list() {
         let kind = pod_kind();
         let Draft { bytes, .. } = draft(&kind, &json!({"metadata": {"name": "a"}, "spec": {}}));
         let item = bytes.strip_prefix(type_prefix(&kind).as_bytes()).unwrap();
@@ -339,11 +349,11 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_found_by_its_node_and_a_selector_of_one_node_looks_there() {
+    fn pods_are_partitioned_by_node_and_a_selector_for_one_node_reads_that_partition() {
         use store::Index as _;
         let read = |collection, pod: Value| {
             let Draft { bytes, .. } = draft(&pod_kind(), &pod);
-            Index::read(collection, "a", &bytes).topic().map(|topic| topic.to_string())
+            Index::read(collection, "a", &bytes).partition_key().map(|key| key.to_string())
         };
         let on = |node: Value| json!({"metadata": {"name": "a"}, "spec": {"nodeName": node}});
         assert_eq!(read("pods", on(json!("n-1"))), Some("n-1".into()));
@@ -352,19 +362,19 @@ mod tests {
         assert_eq!(read("pods", on(json!(""))), None);
         assert_eq!(read("deployments", on(json!("n-1"))), None);
 
-        let looks = |collection, selector: &str| {
-            topic(collection, &FieldSelector::parse(selector).unwrap()).map(str::to_owned)
+        let key = |collection, selector: &str| {
+            partition_key(collection, &FieldSelector::parse(selector).unwrap()).map(str::to_owned)
         };
-        assert_eq!(looks("pods", "status.phase=Running,spec.nodeName=n-1"), Some("n-1".into()));
+        assert_eq!(key("pods", "status.phase=Running,spec.nodeName=n-1"), Some("n-1".into()));
         for selector in ["", "spec.nodeName=", "spec.nodeName!=n-1", "metadata.name=a"] {
-            assert_eq!(looks("pods", selector), None, "{selector}");
+            assert_eq!(key("pods", selector), None, "{selector}");
         }
-        assert_eq!(looks("deployments", "spec.nodeName=n-1"), None);
+        assert_eq!(key("deployments", "spec.nodeName=n-1"), None);
     }
 
-    /// A-21, for watches
+    /// A-21: metadata-only watches cut the metadata out of the stored text.
     #[test]
-    fn the_metadata_is_cut_out_whole_whatever_its_strings_look_like() {
+    fn the_metadata_is_cut_out_completely_whatever_its_strings_contain() {
         let metadata = json!({
             "annotations": {"a": "}],\\\"metadata\\\":{"},
             "name": "a",

@@ -1,16 +1,16 @@
-//! Kinds that are asked and answered but never stored: reviews, and `POST bindings`.
+//! Kinds that are answered but never stored: reviews, and `POST bindings`.
 
-use crate::answer::{self, Answer};
-use crate::authz::reviews;
-use crate::call::{Call, name_of};
-use crate::decode;
-use crate::error::{ApiError, Result};
-use crate::negotiate::Offer;
+use crate::request::call::{Call, name_of};
+use crate::request::decode;
+use crate::request::negotiate::Offer;
+use crate::response::error::{ApiError, Result};
+use crate::response::views;
+use crate::response::{self, ApiResponse};
 use crate::subresource::binding;
-use crate::views;
+use access::authz::reviews;
 use http::StatusCode;
 
-pub(crate) async fn create(call: &Call) -> Result<Answer> {
+pub(crate) async fn create(call: &Call) -> Result<ApiResponse> {
     if call.kind.kind == "Binding" {
         return bind(call).await;
     }
@@ -20,7 +20,7 @@ pub(crate) async fn create(call: &Call) -> Result<Answer> {
     let now = clock::now();
     let lookup =
         |resource: &str, namespace: &str, name: &str| call.server.bound(resource, namespace, name);
-    let answered = match call.kind.kind.as_str() {
+    let review = match call.kind.kind.as_str() {
         "SelfSubjectAccessReview" => {
             reviews::self_subject_access_review(&body, &call.user, &policy)
         }
@@ -33,16 +33,16 @@ pub(crate) async fn create(call: &Call) -> Result<Answer> {
         "TokenReview" => reviews::token_review(&body, call.server.authenticator(), now, &lookup),
         _ => return Err(ApiError::MethodNotAllowed),
     };
-    let answered = answered.map_err(ApiError::Said)?;
-    Ok(answer::bytes(StatusCode::CREATED, form, views::encode(&answered, form)))
+    let review = review.map_err(ApiError::Status)?;
+    Ok(response::bytes(StatusCode::CREATED, form, views::encode(&review, form)))
 }
 
-/// The old way of binding: the pod is named in the body.
-async fn bind(call: &Call) -> Result<Answer> {
+/// The legacy form of a binding: the body names the pod.
+async fn bind(call: &Call) -> Result<ApiResponse> {
     let body = decode::object(call)?;
     let registry = call.server.registry();
     let pods = registry.resource("", "v1", "pods").ok_or(ApiError::NoSuchPath)?;
-    let mut pod = call.beside(pods, name_of(&body));
+    let mut pod = call.on_other(pods, name_of(&body));
     pod.body = call.body.clone();
     pod.query = call.query.clone(); // It may be a dry run.
     binding::create(&pod).await

@@ -1,25 +1,27 @@
-//! The server as a whole: what it holds, and the way of a request through it.
+//! The server as a whole: its state, and the path of a request through it.
 //!
-//!     request ▸ limits ▸ authn ▸ impersonation ▸ authz ▸ verb ▸ store
+//!     request ▸ authenticate ▸ impersonate ▸ authorize ▸ flow control, body ▸ dispatch to a verb ▸ response
 //!
-//! A [`Server`] is a handle; clones share everything. `listen` feeds it connections, `service`
-//! lets clients in the same process call it without any.
+//! A [`Server`] is a handle; clones share everything. Requests come from connections (`listen`) or from clients in the
+//! same process (`in_process`).
 
-use crate::answer::{self, Answer};
-use crate::audit::Audit;
-use crate::authn::{Authenticator, User};
-use crate::authz::{Attributes, Policy, Relations, forbidden_status};
-use crate::call::{Call, Wire};
-use crate::customs::Customs;
-use crate::deadline::Deadline;
+use crate::audit::{self, Audit, Stage};
+use crate::custom_resources::CustomResources;
+use crate::dispatch;
 use crate::documents::Documents;
-use crate::error::{ApiError, Result};
+use crate::flow::{self, Flow, Level, RequestAttributes};
 use crate::metrics::Metrics;
-use crate::object::{Store, Stored, store_name};
+use crate::object::{Index, Store, Stored, store_name};
+use crate::request::call::{Call, Wire};
+use crate::request::deadline::Deadline;
+use crate::request::summary::RequestSummary;
 use crate::request::{self, Query, Route, Target};
+use crate::response::error::{ApiError, Result};
+use crate::response::{self, ApiResponse};
 use crate::terminations::retention::Retention;
 use crate::usage::Usage;
-use crate::{body, dispatch};
+use access::authn::{Authenticator, User};
+use access::authz::{Attributes, Policy, StoreNodeGraph, forbidden_status};
 use api::{Kind, Registry, Schema};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -27,12 +29,8 @@ use futures::FutureExt as _;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
-
-/// Requests that may be under way at once, watches and other long ones not counted. Beyond it
-/// clients are asked to come back.
-const IN_FLIGHT_MAX: usize = 400;
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 
@@ -43,30 +41,28 @@ struct Inner {
     store: Store,
     built_in: Arc<Registry>,
     registry: ArcSwap<Registry>,
-    /// Told whenever the registry changes.
-    served: watch::Sender<()>,
-    customs: Customs,
+    custom_resources: CustomResources,
     terminations: Retention,
     usage: Usage,
     policy: ArcSwap<Policy>,
-    policy_turn: Mutex<()>,
-    relations: Arc<Relations>,
+    policy_refresh: Mutex<()>,
+    node_graph: Arc<StoreNodeGraph<Index>>,
     authenticator: Authenticator,
     documents: Documents,
-    in_flight: Arc<Semaphore>,
+    flow: Flow,
     closing: watch::Sender<bool>,
     metrics: Metrics,
-    audit: Option<Audit>,
+    audit: Option<Arc<Audit>>,
     /// `127.0.0.1:6443`, for discovery.
     address: String,
     ca_certificate: String,
-    /// How nodes are met: who we are, and that they are ours.
+    /// TLS for calls to nodes.
     nodes: Arc<rustls::ClientConfig>,
-    /// Namespaces get their first objects from this server, not from a controller elsewhere.
-    furnishes: std::sync::atomic::AtomicBool,
+    /// Whether this server, and not a controller elsewhere, creates the default objects of namespaces.
+    creates_namespace_objects: std::sync::atomic::AtomicBool,
 }
 
-/// What the server is made of.
+/// What a server is created from.
 pub(crate) struct Parts {
     pub(crate) store: Store,
     pub(crate) authenticator: Authenticator,
@@ -77,43 +73,49 @@ pub(crate) struct Parts {
     pub(crate) built_in: Arc<Registry>,
 }
 
-/// Who is at the other end of a connection.
+/// The other end of a connection.
 #[derive(Clone, Default)]
 pub(crate) struct Peer {
-    /// The user its verified client certificate names.
+    /// The user of its verified client certificate.
     pub(crate) user: Option<Arc<User>>,
     pub(crate) address: String,
+    /// Whether it is a component of this process, without a connection.
+    pub(crate) in_process: bool,
 }
 
 impl Server {
     pub(crate) fn new(parts: Parts) -> Server {
         let built_in = parts.built_in;
         Server(Arc::new(Inner {
-            relations: Arc::new(Relations::of(&parts.store)),
+            node_graph: Arc::new(StoreNodeGraph::of(&parts.store)),
             store: parts.store,
             registry: ArcSwap::from(built_in.clone()),
-            served: watch::Sender::new(()),
-            customs: Customs::default(),
+            custom_resources: CustomResources::default(),
             terminations: Retention::default(),
             usage: Usage::default(),
             documents: Documents::of(built_in.clone()),
             built_in,
             policy: ArcSwap::default(),
-            policy_turn: Mutex::new(()),
+            policy_refresh: Mutex::new(()),
             authenticator: parts.authenticator,
-            in_flight: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
+            flow: Flow::new(tls::connections_max()),
             closing: watch::Sender::new(false),
             metrics: Metrics::default(),
-            audit: parts.audit,
+            audit: parts.audit.map(Arc::new),
             address: parts.address,
             ca_certificate: parts.ca_certificate,
             nodes: parts.nodes,
-            furnishes: false.into(),
+            creates_namespace_objects: false.into(),
         }))
     }
 
     pub(crate) fn store(&self) -> &Store {
         &self.0.store
+    }
+
+    /// Whether anything is stored. If so, this is not the first start.
+    pub(crate) fn has_objects(&self) -> bool {
+        self.store().counts().iter().any(|(_, count)| *count > 0)
     }
 
     pub(crate) fn registry(&self) -> Arc<Registry> {
@@ -124,16 +126,10 @@ impl Server {
         let registry = Arc::new(registry);
         self.0.registry.store(registry.clone());
         self.0.documents.forget(registry);
-        self.0.served.send_replace(());
     }
 
-    /// Hears of every change to what is served.
-    pub(crate) fn served(&self) -> watch::Receiver<()> {
-        self.0.served.subscribe()
-    }
-
-    pub(crate) fn customs(&self) -> &Customs {
-        &self.0.customs
+    pub(crate) fn custom_resources(&self) -> &CustomResources {
+        &self.0.custom_resources
     }
 
     pub(crate) fn terminations(&self) -> &Retention {
@@ -156,17 +152,17 @@ impl Server {
         self.0.policy.load_full()
     }
 
-    pub(crate) fn relations(&self) -> &Relations {
-        &self.0.relations
+    pub(crate) fn node_graph(&self) -> &StoreNodeGraph<Index> {
+        &self.0.node_graph
     }
 
-    /// Held from reading the rules to setting the policy made of them.
-    pub(crate) fn refreshing_policy(&self) -> MutexGuard<'_, ()> {
-        self.0.policy_turn.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    /// Held from reading the RBAC objects to setting the policy compiled from them.
+    pub(crate) fn lock_policy_refresh(&self) -> MutexGuard<'_, ()> {
+        self.0.policy_refresh.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     pub(crate) fn set_policy(&self, policy: Policy) {
-        self.0.policy.store(Arc::new(policy.knowing(self.0.relations.clone())));
+        self.0.policy.store(Arc::new(policy.with_node_graph(self.0.node_graph.clone())));
     }
 
     pub(crate) fn authenticator(&self) -> &Authenticator {
@@ -181,13 +177,18 @@ impl Server {
         &self.0.metrics
     }
 
-    /// Shows the numbers of another part of this process at `/metrics`.
+    /// Adds the metrics of another component of this process to `/metrics`.
     pub fn also_show(&self, metrics: Arc<::metrics::Registry>) {
         self.metrics().also(metrics);
     }
 
     pub(crate) fn address(&self) -> &str {
         &self.0.address
+    }
+
+    /// The port of [`Self::address`].
+    pub(crate) fn port(&self) -> u16 {
+        self.address().rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or_default()
     }
 
     pub(crate) fn ca_certificate(&self) -> &str {
@@ -198,59 +199,66 @@ impl Server {
         &self.0.nodes
     }
 
-    pub(crate) fn furnish_namespaces(&self) {
-        self.0.furnishes.store(true, std::sync::atomic::Ordering::Relaxed);
+    pub(crate) fn create_namespace_objects(&self) {
+        self.0.creates_namespace_objects.store(true, std::sync::atomic::Ordering::Relaxed);
     }
 
-    pub(crate) fn furnishes_namespaces(&self) -> bool {
-        self.0.furnishes.load(std::sync::atomic::Ordering::Relaxed)
+    pub(crate) fn creates_namespace_objects(&self) -> bool {
+        self.0.creates_namespace_objects.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// Turns true when watches should end.
+    /// Becomes true when watches should end.
     pub(crate) fn closing(&self) -> watch::Receiver<bool> {
         self.0.closing.subscribe()
     }
 
-    /// Ends all watches; ordinary requests go on.
+    /// Ends all watches. Other requests continue.
     pub(crate) fn close_watches(&self) {
         self.0.closing.send_replace(true);
     }
 
-    /// Reads after this see every write acknowledged before it, by whichever server.
+    /// After this, reads see every write that any server has acknowledged before.
     pub(crate) async fn barrier(&self) -> Result<()> {
-        let seen = self.store().barrier().await;
-        seen.map(drop).map_err(|error| ApiError::store("reading the store's revision", &error))
+        let revision = self.store().barrier().await;
+        revision.map(drop).map_err(|error| ApiError::store("reading the store's revision", &error))
     }
 
-    /// Answers a request, whatever it is. Never fails: errors are answers too.
-    pub(crate) async fn handle<B>(&self, request: Request<B>, peer: &Peer) -> Answer
+    /// Handles any request. Errors become responses.
+    pub(crate) async fn handle<B>(&self, request: Request<B>, peer: &Peer) -> ApiResponse
     where
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: std::fmt::Display,
     {
         let started = Instant::now();
-        let audit_id = request.headers().get(AUDIT_ID).cloned();
-        let method = request.method().clone();
-        let uri = request.uri().clone();
-        let mut seen = Seen::default();
-        let served = unpanicked(self.serve(request, peer, &mut seen)).await;
-        let mut answer = served.unwrap_or_else(Answer::from);
-        let headers = answer.headers_mut();
-        let audit_id = audit_id.unwrap_or_else(|| {
+        let audit_id = request.headers().get(AUDIT_ID).cloned().unwrap_or_else(|| {
             HeaderValue::from_str(&clock::uuid()).unwrap_or(HeaderValue::from_static("-"))
         });
+        let mut summary = RequestSummary::default();
+        if self.0.audit.is_some() {
+            summary.wire = Some(wire(&request, &audit_id, peer));
+        }
+        let served = catch_panic(self.serve(request, peer, &mut summary)).await;
+        let panicked = served.is_none();
+        let mut response =
+            served.unwrap_or_else(|| Err(panic_error())).unwrap_or_else(ApiResponse::from);
+        let headers = response.headers_mut();
         headers
             .entry(header::CACHE_CONTROL)
             .or_insert(HeaderValue::from_static("no-cache, private"));
-        if let Some(audit) = &self.0.audit {
-            audit.record(&audit_id, &method, &uri, peer, &seen, answer.status());
+        headers.insert(AUDIT_ID, audit_id);
+        self.metrics().request(&summary, response.status(), started.elapsed());
+        match &self.0.audit {
+            Some(audit) => audited(audit, &mut summary, response, panicked),
+            None => response,
         }
-        answer.headers_mut().insert(AUDIT_ID, audit_id);
-        self.metrics().request(&seen, answer.status(), started.elapsed());
-        answer
     }
 
-    async fn serve<B>(&self, request: Request<B>, peer: &Peer, seen: &mut Seen) -> Result<Answer>
+    async fn serve<B>(
+        &self,
+        request: Request<B>,
+        peer: &Peer,
+        summary: &mut RequestSummary,
+    ) -> Result<ApiResponse>
     where
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: std::fmt::Display,
@@ -264,47 +272,66 @@ impl Server {
         {
             return dispatch::health(self, path, &query);
         }
-        let user = self.who(&parts.headers, peer, seen)?;
+        let user = self.authenticate(&parts.headers, peer, summary)?;
         match route {
             Route::Other(path) => {
-                self.authorize_path(&user, &parts.method, &path)?;
-                Deadline::of("get", &query, started)?; // Never met here, but it has to make sense.
-                // Whatever its body is, it is not read: nothing here takes one.
+                self.begin_audit(summary);
+                self.authorize_path(&user, &parts.method, &path, summary)?;
+                Deadline::of("get", &query, started)?; // Only checks that the parameter is valid.
+                // The body is not read: no such path takes one.
                 dispatch::path(self, &parts.method, &path, &query, &parts.headers).await
             }
             Route::Resource(mut target) => {
                 let verb = request::verb(&parts.method, &target, &query);
-                seen.target(verb, &target);
-                seen.served = self.serves(&target);
-                self.authorize(&user, verb, &target, &query)?;
+                summary.target(verb, &target);
+                summary.served = self.serves(&target);
+                self.begin_audit(summary);
+                let decided = self.authorize(&user, verb, &target, &query);
+                summary.note_decision(&decided);
+                decided?;
                 let kind = self.kind(&mut target)?;
                 let long = dispatch::is_long_running(verb, &target.subresource);
+                summary.long_running = long;
                 let deadline = match long {
                     true => None,
                     false => Some(Deadline::of(verb, &query, started)?),
                 };
-                let permit = if long { None } else { Some(self.permit()?) };
-                let body = body::read(request_body).await?;
+                let level = Level::of(RequestAttributes {
+                    user: &user,
+                    in_process: peer.in_process,
+                    verb,
+                    group: &target.group,
+                    resource: &target.resource,
+                });
+                let pending = flow::PendingRequest { user: &user, verb, deadline };
+                let granted = self.0.flow.admit(level, pending, request_body).await?;
+                summary.note_body(&parts.headers, &granted.body);
                 let wire = Wire {
                     method: parts.method.clone(),
                     uri: parts.uri,
                     upgrade: Mutex::new(parts.extensions.remove()),
                 };
                 let mut call =
-                    Call::new(self.clone(), kind, target, query, parts.headers, user, body);
+                    Call::new(self.clone(), kind, target, query, parts.headers, user, granted.body);
                 call.wire = wire;
-                if let Some(told) = call.kind.custom.as_ref().and_then(|c| c.deprecation.as_ref()) {
-                    call.warn(told);
+                call.held = granted.long_running;
+                call.audit = summary.logged().cloned();
+                if let Some(warning) =
+                    call.kind.custom.as_ref().and_then(|c| c.deprecation.as_ref())
+                {
+                    call.warn(warning);
                 }
-                // In a box from the start: futures hold all that they may wait for, and this one would be
-                // in there three times.
+                // Boxed, because this future would otherwise be contained three times in the future of `serve`.
                 let work = Box::pin(async move {
-                    // Work that nobody waits for any longer counts until it is done.
-                    let _permit = permit;
-                    let answered = dispatch::resource(&call, &parts.method, verb).await;
-                    let mut answer = answered.unwrap_or_else(Answer::from);
-                    answer::add_warnings(&mut answer, &call.take_warnings());
-                    Ok(crate::gzip::maybe(&call.headers, answer))
+                    // The request counts until its work is done, even if the client no longer waits.
+                    let _held = granted.held;
+                    let result = dispatch::resource(&call, &parts.method, verb).await;
+                    let mut response = result.unwrap_or_else(ApiResponse::from);
+                    response::add_warnings(&mut response, &call.take_warnings());
+                    if let Some(trail) = &call.audit {
+                        trail.answered(&response);
+                    }
+                    Ok(response::gzip::maybe(&call.headers, response))
                 });
                 match deadline {
                     None => work.await,
@@ -312,10 +339,6 @@ impl Server {
                 }
             }
         }
-    }
-
-    fn permit(&self) -> Result<OwnedSemaphorePermit> {
-        self.0.in_flight.clone().try_acquire_owned().map_err(|_| ApiError::Overloaded)
     }
 
     fn serves(&self, target: &Target) -> bool {
@@ -327,19 +350,24 @@ impl Server {
         let registry = self.0.registry.load();
         let kind = registry.resource(&target.group, &target.version, &target.resource);
         let kind = kind.ok_or(ApiError::NoSuchPath)?.clone();
-        // A cluster-scoped resource under a namespace, or a named one without, is no path at all;
-        // Namespace objects name themselves.
-        let own = kind.plural == "namespaces" && kind.group.is_empty();
-        let misplaced = !kind.namespaced && !target.namespace.is_empty() && !own;
-        let lost = kind.namespaced && target.namespace.is_empty() && !target.name.is_empty();
-        if misplaced || lost {
+        // A cluster-scoped resource under a namespace, or a named namespaced one without, is not a path. The path
+        // of a Namespace object contains its own name.
+        let is_namespace = kind.plural == "namespaces" && kind.group.is_empty();
+        let surplus = !kind.namespaced && !target.namespace.is_empty() && !is_namespace;
+        let missing = kind.namespaced && target.namespace.is_empty() && !target.name.is_empty();
+        if surplus || missing {
             return Err(ApiError::NoSuchPath);
         }
         Ok(kind)
     }
 
-    /// Who the request is answered as: who it comes from, or who they may act as.
-    fn who(&self, headers: &http::HeaderMap, peer: &Peer, seen: &mut Seen) -> Result<Arc<User>> {
+    /// The user of the request, after impersonation.
+    fn authenticate(
+        &self,
+        headers: &http::HeaderMap,
+        peer: &Peer,
+        summary: &mut RequestSummary,
+    ) -> Result<Arc<User>> {
         let user = match &peer.user {
             Some(user) => user.clone(),
             None => {
@@ -348,54 +376,73 @@ impl Server {
                 };
                 let user = self.0.authenticator.authenticate(headers, None, clock::now(), &lookup);
                 Arc::new(user.map_err(|refusal| {
-                    tracing::debug!(reason = refusal.reason, "a credential was refused");
+                    tracing::debug!(reason = refusal.reason, "authentication failed");
                     ApiError::Unauthorized
                 })?)
             }
         };
-        seen.user.clone_from(&user.name);
-        let wanted = crate::authn::impersonation::requested(headers)
+        summary.user = Some(user.clone());
+        let requested = access::authn::impersonation::requested(headers)
             .map_err(|refusal| ApiError::BadRequest(refusal.0))?;
-        let Some(impersonation) = wanted else { return Ok(user) };
+        let Some(impersonation) = requested else { return Ok(user) };
         for check in impersonation.checks(&user) {
             self.allow(&check)?;
         }
-        let user = impersonation.user();
-        seen.acts_as.clone_from(&user.name);
-        Ok(Arc::new(user))
+        let user = Arc::new(impersonation.user());
+        summary.impersonated = Some(user.clone());
+        Ok(user)
     }
 
-    /// What a service account token is bound to, if it still exists.
+    /// An object that a service account token is bound to, if it still exists.
     pub(crate) fn bound(
         &self,
         resource: &str,
         namespace: &str,
         name: &str,
-    ) -> Option<crate::authn::Bound> {
+    ) -> Option<access::authn::Bound> {
         let object = self.store().get(resource, &store_name(namespace, name))?;
         let meta = object.meta();
-        Some(crate::authn::Bound {
+        Some(access::authn::Bound {
             uid: meta.uid.clone(),
             deleted_since: meta.deletion_timestamp.as_ref().and_then(|at| at.parse().ok()),
         })
     }
 
-    fn allow(&self, wanted: &Attributes) -> Result<()> {
+    /// Returns the reason why the request is allowed, or the error if it is not.
+    fn allow(&self, wanted: &Attributes) -> Result<String> {
         let decision = self.0.policy.load().allows(wanted);
         if decision.allowed {
-            return Ok(());
+            return Ok(decision.reason);
         }
-        Err(ApiError::Said(Box::new(forbidden_status(wanted, &decision.reason))))
+        Err(ApiError::Status(Box::new(forbidden_status(wanted, &decision.reason))))
     }
 
-    fn authorize_path(&self, user: &User, method: &Method, path: &str) -> Result<()> {
+    fn authorize_path(
+        &self,
+        user: &User,
+        method: &Method,
+        path: &str,
+        summary: &RequestSummary,
+    ) -> Result<()> {
         let verb = method.as_str().to_ascii_lowercase();
         let verb = if verb == "head" { "get" } else { &verb };
-        self.allow(&Attributes::path(user, verb, path))
+        let decided = self.allow(&Attributes::path(user, verb, path));
+        summary.note_decision(&decided);
+        decided.map(drop)
     }
 
-    fn authorize(&self, user: &User, verb: &str, target: &Target, query: &Query) -> Result<()> {
-        // A list of one name counts as that name, so that `resourceNames` can grant it.
+    /// Logs that the request was received, before it has any effect.
+    fn begin_audit(&self, summary: &mut RequestSummary) {
+        if let Some(audit) = &self.0.audit {
+            summary.trail = Some(audit.trail(summary));
+            if let Some(trail) = summary.logged() {
+                trail.log(Stage::RequestReceived);
+            }
+        }
+    }
+
+    fn authorize(&self, user: &User, verb: &str, target: &Target, query: &Query) -> Result<String> {
+        // A list that selects one name counts as that name, so that `resourceNames` can grant it.
         let selected = match (verb, query.text("fieldSelector")) {
             ("list" | "watch" | "deletecollection", Some(selector)) => {
                 selector.split(',').find_map(|term| {
@@ -416,65 +463,76 @@ impl Server {
         })
     }
 
-    /// Another verb on the very object that a request names.
+    /// Authorizes another verb on the object that the request names.
     pub(crate) fn authorize_here(&self, call: &Call, verb: &str) -> Result<()> {
-        self.authorize(&call.user, verb, &call.target, &Query::default())
+        self.authorize(&call.user, verb, &call.target, &Query::default()).map(drop)
     }
 
-    /// Another right that a request turned out to need.
+    /// Authorizes another verb on the collection, which the request turned out to need.
     pub(crate) fn authorize_also(&self, call: &Call, verb: &str) -> Result<()> {
         let target = Target { name: String::new(), ..call.target.clone() };
-        self.authorize(&call.user, verb, &target, &Query::default())
+        self.authorize(&call.user, verb, &target, &Query::default()).map(drop)
     }
 }
 
-/// A mistake of ours costs one request its answer, not a connection and all that is on it.
-async fn unpanicked(serving: impl Future<Output = Result<Answer>>) -> Result<Answer> {
-    AssertUnwindSafe(serving).catch_unwind().await.unwrap_or_else(|_| {
-        Err(ApiError::Said(Box::new(api::Status::failure(
-            500,
-            "InternalError",
-            "This request caused apiserver to panic. Look in the logs for details.",
-        ))))
-    })
+/// A panic fails one request, not the connection with all its requests. None if it panicked.
+async fn catch_panic(
+    serving: impl Future<Output = Result<ApiResponse>>,
+) -> Option<Result<ApiResponse>> {
+    AssertUnwindSafe(serving).catch_unwind().await.ok()
 }
 
-/// What is noted of a request for the audit log and the metrics.
-#[derive(Default)]
-pub(crate) struct Seen {
-    /// Who it came from.
-    pub(crate) user: String,
-    /// Who they acted as, if that was somebody else.
-    pub(crate) acts_as: String,
-    pub(crate) verb: &'static str,
-    pub(crate) group: String,
-    pub(crate) version: String,
-    pub(crate) resource: String,
-    /// There is such a resource; otherwise its name is whatever somebody typed.
-    pub(crate) served: bool,
-    pub(crate) subresource: String,
-    pub(crate) namespace: String,
-    pub(crate) name: String,
+fn panic_error() -> ApiError {
+    ApiError::Status(Box::new(api::Status::failure(
+        500,
+        "InternalError",
+        "This request caused apiserver to panic. Look in the logs for details.",
+    )))
 }
 
-impl Seen {
-    fn target(&mut self, verb: &'static str, target: &Target) {
-        self.verb = verb;
-        self.group.clone_from(&target.group);
-        self.version.clone_from(&target.version);
-        self.resource.clone_from(&target.resource);
-        self.subresource.clone_from(&target.subresource);
-        self.namespace.clone_from(&target.namespace);
-        self.name.clone_from(&target.name);
+fn wire<B>(request: &Request<B>, audit_id: &HeaderValue, peer: &Peer) -> audit::Wire {
+    let text = |value: Option<&HeaderValue>| {
+        value.and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
+    };
+    audit::Wire {
+        id: text(Some(audit_id)),
+        uri: request.uri().to_string(),
+        method: request.method().as_str().to_ascii_lowercase(),
+        source: peer.address.clone(),
+        agent: text(request.headers().get(header::USER_AGENT)),
+        received: clock::rfc3339_micros(clock::now()),
     }
 }
 
-/// 429 in plain text, as upstream's limit answers.
-pub(crate) fn overloaded() -> Answer {
-    let mut answer =
-        answer::text(StatusCode::TOO_MANY_REQUESTS, "Too many requests, please try again later.\n");
-    answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-    answer
+/// Logs the result of a request.
+fn audited(
+    audit: &Arc<Audit>,
+    summary: &mut RequestSummary,
+    response: ApiResponse,
+    panicked: bool,
+) -> ApiResponse {
+    // There is no trail yet if authentication failed or the path needs none.
+    let trail = summary.trail.take().unwrap_or_else(|| audit.trail(summary));
+    let Some(trail) = trail else { return response };
+    trail.answered(&response);
+    if panicked {
+        trail.log(Stage::Panic);
+        return response;
+    }
+    if summary.long_running {
+        trail.log(Stage::ResponseStarted);
+    }
+    trail.follow(response)
+}
+
+/// 429 in plain text, as upstream's limit responds.
+pub(crate) fn overloaded() -> ApiResponse {
+    let mut response = response::text(
+        StatusCode::TOO_MANY_REQUESTS,
+        "Too many requests, please try again later.\n",
+    );
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    response
 }
 
 #[cfg(test)]
@@ -482,9 +540,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_panic_is_answered_and_goes_no_further() {
-        let answered = unpanicked(async { panic!("on purpose") }).await;
-        let answer = answered.unwrap_or_else(Answer::from);
-        assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    async fn a_panic_becomes_an_internal_server_error() {
+        let result = catch_panic(async { panic!("on purpose") }).await;
+        let response =
+            result.unwrap_or_else(|| Err(panic_error())).unwrap_or_else(ApiResponse::from);
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
     }
 }

@@ -1,17 +1,17 @@
-//! A simulated cluster: a control plane, hosts, somebody who uses them and somebody who watches.
+//! A simulated cluster: a control plane, hosts, an operator who uses them, and an observer of all pods.
 
-use crate::book::{Book, What};
-use crate::chance::Chance;
+use crate::connection::Connection;
+use crate::control_plane::ControlPlane;
+use crate::event_log::{Event, EventLog};
 use crate::host::Host;
-use crate::line::Line;
-use crate::plane::Plane;
+use crate::random::Random;
 use bytes::{Bytes, BytesMut};
 use client::{Client, DeleteOptions, ObjectKey};
 use http::Request;
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use runtime::Runtime;
-use server::Foundation;
+use server::ServerTemplate;
 use server::authn::User;
 use std::path::Path;
 use std::pin::Pin;
@@ -20,81 +20,100 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tower::Service as _;
 
-/// Put around the runtime of every agent: for tests that plant a fault.
-pub type Wrap = Arc<dyn Fn(Arc<dyn Runtime>) -> Arc<dyn Runtime> + Send + Sync>;
+/// Wraps the runtime of every agent: for tests that plant a fault.
+pub type WrapRuntime = Arc<dyn Fn(Arc<dyn Runtime>) -> Arc<dyn Runtime> + Send + Sync>;
 
-/// Somebody who meddles with the right of a controller: for tests that plant a fault.
-pub type Besides = Arc<dyn Fn(Client) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
+/// A task with the rights of a controller that does something wrong: for tests that plant a fault.
+pub type Interference =
+    Arc<dyn Fn(Client) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
-/// A user asks again after this when there was no answer.
-const AGAIN: Duration = Duration::from_millis(200);
-/// Nodes are ready within this, in simulated time.
+/// How long an operator waits before a request is repeated.
+const RETRY_AFTER: Duration = Duration::from_millis(200);
+/// Nodes become ready within this time.
 const READY_MAX: Duration = Duration::from_secs(120);
 
 pub(crate) struct Cluster {
-    pub(crate) book: Book,
-    pub(crate) plane: Plane,
+    pub(crate) log: EventLog,
+    pub(crate) control_plane: ControlPlane,
     pub(crate) hosts: Vec<Host>,
-    pub(crate) person: Person,
-    line: Line,
+    pub(crate) operator: Operator,
+    connection: Connection,
     observer: JoinHandle<()>,
-    meddler: Option<JoinHandle<()>>,
+    interference: Option<JoinHandle<()>>,
     seed: u64,
 }
 
-/// How a cluster is made.
-pub(crate) struct Shape<'a> {
-    pub(crate) foundation: &'a Foundation,
+pub(crate) struct ClusterConfig<'a> {
+    pub(crate) foundation: &'a ServerTemplate,
     pub(crate) seed: u64,
     pub(crate) nodes: u16,
-    pub(crate) who: controllers::Who,
-    /// Where agents keep what they keep on disk.
+    pub(crate) controllers: controllers::ControllerSet,
+    /// Where agents store their files.
     pub(crate) directory: &'a Path,
-    pub(crate) wrap: Option<Wrap>,
-    /// Not: what happens is neither written down nor looked at.
-    pub(crate) judged: bool,
+    pub(crate) wrap_runtime: Option<WrapRuntime>,
+    /// False: nothing is recorded and no rule is checked.
+    pub(crate) checked: bool,
 }
 
 impl Cluster {
-    /// On return every node is ready.
-    pub(crate) async fn start(shape: Shape<'_>) -> Result<Cluster, String> {
-        let book = if shape.judged { Book::new() } else { Book::closed() };
-        let seed = shape.seed;
-        let mut plane = Plane::new(shape.foundation, book.clone(), shape.who, seed);
-        plane.start().await.map_err(|error| error.to_string())?;
+    /// Returns when every node is ready.
+    pub(crate) async fn start(config: ClusterConfig<'_>) -> Result<Cluster, String> {
+        let log = if config.checked { EventLog::new() } else { EventLog::disabled() };
+        let seed = config.seed;
+        let mut control_plane =
+            ControlPlane::new(config.foundation, log.clone(), config.controllers, seed);
+        control_plane.start().await.map_err(|error| error.to_string())?;
         let admin = User::authenticated("admin", &["system:masters"]);
-        let line = Line::new(plane.port(), admin, Chance::new(seed, 1));
-        let person = Person { client: Client::in_process(line.clone()), book: book.clone() };
-        let observer = tokio::spawn(observe(line.clone(), book.clone()));
+        let connection = Connection::new(control_plane.handle(), admin, Random::new(seed, 1));
+        let operator =
+            Operator { client: Client::in_process(connection.clone()), log: log.clone() };
+        let observer = tokio::spawn(observe(connection.clone(), log.clone()));
         let start = |number| {
-            let directory = shape.directory.join(format!("n{number}"));
-            Host::start(number, seed, plane.port(), &book, directory, shape.wrap.clone())
+            let directory = config.directory.join(format!("n{number}"));
+            Host::start(
+                number,
+                seed,
+                control_plane.handle(),
+                &log,
+                directory,
+                config.wrap_runtime.clone(),
+            )
         };
-        let hosts: Vec<Host> = (1..=shape.nodes).map(start).collect();
-        let cluster = Cluster { book, plane, hosts, person, line, observer, meddler: None, seed };
+        let hosts: Vec<Host> = (1..=config.nodes).map(start).collect();
+        let cluster = Cluster {
+            log,
+            control_plane,
+            hosts,
+            operator,
+            connection,
+            observer,
+            interference: None,
+            seed,
+        };
         let ready = tokio::time::timeout(READY_MAX, cluster.ready()).await;
         ready.map_err(|_| "the nodes do not become ready".to_owned())?;
         Ok(cluster)
     }
 
-    pub(crate) fn let_in(&mut self, besides: &Besides) {
+    pub(crate) fn start_interference(&mut self, interference: &Interference) {
         let user = User::authenticated("system:kube-controller-manager", &["system:masters"]);
-        let line = Line::new(self.plane.port(), user, Chance::new(self.seed, 4));
-        self.meddler = Some(tokio::spawn(besides(Client::in_process(line))));
+        let connection =
+            Connection::new(self.control_plane.handle(), user, Random::new(self.seed, 4));
+        self.interference = Some(tokio::spawn(interference(Client::in_process(connection))));
     }
 
-    /// How much has ever been stored: everything that changes is one more.
+    /// The store's revision, which grows by one with every write.
     pub(crate) async fn revision(&self) -> Option<u64> {
         let request =
             Request::get("/api/v1/nodes?limit=1").body(kube::client::Body::empty()).ok()?;
-        let answer = self.line.clone().call(request).await.ok()?;
+        let answer = self.connection.clone().call(request).await.ok()?;
         let body = answer.into_body().collect().await.ok()?.to_bytes();
         let list: serde_json::Value = serde_json::from_slice(&body).ok()?;
         list["metadata"]["resourceVersion"].as_str()?.parse().ok()
     }
 
     async fn ready(&self) {
-        let nodes = client::Cache::<Node>::start(&self.person.client);
+        let nodes = client::Cache::<Node>::start(&self.operator.client);
         let mut changes = nodes.subscribe();
         let able = |node: &Node| {
             let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
@@ -108,29 +127,29 @@ impl Cluster {
     }
 }
 
-/// Somebody who wants pods and wants them gone. Does not give up before there is an answer.
+/// A user who creates and deletes objects, and repeats every request until the server responds.
 #[derive(Clone)]
-pub(crate) struct Person {
+pub(crate) struct Operator {
     pub(crate) client: Client,
-    pub(crate) book: Book,
+    pub(crate) log: EventLog,
 }
 
-impl Person {
+impl Operator {
     pub(crate) async fn create(self, pod: Pod) {
         loop {
             match self.client.create(&pod).await {
                 Ok(_) => return,
                 Err(error) if error.is_already_exists() => return,
                 Err(error) if error.status().is_some_and(|status| status.code < 500) => {
-                    return self.book.say(format!("a pod was refused: {error}"));
+                    return self.log.note(format!("the server rejected a pod: {error}"));
                 }
-                Err(_) => tokio::time::sleep(AGAIN).await,
+                Err(_) => tokio::time::sleep(RETRY_AFTER).await,
             }
         }
     }
 
-    /// Asks until there is an answer, and again if somebody else was faster.
-    pub(crate) async fn insist<T, F>(
+    /// Repeats a request until there is a response other than a conflict.
+    pub(crate) async fn retry<T, F>(
         &self,
         what: &str,
         mut ask: impl FnMut(Client) -> F,
@@ -146,21 +165,22 @@ impl Person {
                     if !error.is_conflict()
                         && error.status().is_some_and(|status| status.code < 500) =>
                 {
-                    self.book.say(format!("{what} was refused: {error}"));
+                    self.log.note(format!("the server rejected {what}: {error}"));
                     return None;
                 }
-                Err(_) => tokio::time::sleep(AGAIN).await,
+                Err(_) => tokio::time::sleep(RETRY_AFTER).await,
             }
         }
     }
 
-    /// Deletes the pod that has the name now, if there is one.
+    /// Deletes the pod that has this name now, if there is one.
     pub(crate) async fn delete(self, name: String, grace: Option<u32>) {
         let key = ObjectKey::new("default", &name);
         let title = key.to_string();
-        let Some(uid) = self.book.ask(|judge| judge.uid_of(&title)) else { return };
-        let asked = What::Asked { pod: title.as_str().into(), grace: grace.map(i64::from) };
-        self.book.write(asked);
+        let Some(uid) = self.log.with_checker(|checker| checker.uid_of(&title)) else { return };
+        let asked =
+            Event::DeleteRequested { pod: title.as_str().into(), grace: grace.map(i64::from) };
+        self.log.record(asked);
         let mut options = DeleteOptions::of_uid(&uid);
         if let Some(grace) = grace {
             options = options.grace(grace);
@@ -169,7 +189,7 @@ impl Person {
             match self.client.delete::<Pod>(&key, &options).await {
                 Ok(_) => return,
                 Err(error) if error.status().is_some_and(|status| status.code < 500) => return,
-                Err(_) => tokio::time::sleep(AGAIN).await,
+                Err(_) => tokio::time::sleep(RETRY_AFTER).await,
             }
         }
     }
@@ -178,15 +198,15 @@ impl Person {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.observer.abort();
-        if let Some(meddler) = &self.meddler {
-            meddler.abort();
+        if let Some(interference) = &self.interference {
+            interference.abort();
         }
     }
 }
 
-/// Writes every change of every pod into the book, across crashes of the server.
-async fn observe(line: Line, book: Book) {
-    if book.closed {
+/// Records every change of every pod, across crashes of the server.
+async fn observe(connection: Connection, log: EventLog) {
+    if log.disabled {
         return;
     }
     let mut version = 0;
@@ -194,7 +214,7 @@ async fn observe(line: Line, book: Book) {
         let path = format!("/api/v1/pods?watch=1&resourceVersion={version}");
         let request = Request::get(path).body(kube::client::Body::empty());
         let Ok(request) = request else { return };
-        if let Ok(answer) = line.clone().call(request).await
+        if let Ok(answer) = connection.clone().call(request).await
             && answer.status().is_success()
         {
             let mut body = answer.into_body();
@@ -205,9 +225,9 @@ async fn observe(line: Line, book: Book) {
                 while let Some(end) = unread.iter().position(|byte| *byte == b'\n') {
                     let line: Bytes = unread.split_to(end + 1).freeze();
                     if let Some(seen) = version_of(&line) {
-                        // What was there before comes by name, so that the last need not be the newest.
+                        // The initial list is ordered by name, so the last object need not be the newest.
                         version = version.max(seen);
-                        book.write(What::Api(line));
+                        log.record(Event::ApiChange(line));
                     }
                 }
             }
@@ -218,7 +238,7 @@ async fn observe(line: Line, book: Book) {
 
 fn version_of(line: &[u8]) -> Option<u64> {
     #[derive(serde::Deserialize)]
-    struct Line {
+    struct WatchLine {
         object: Object,
     }
     #[derive(serde::Deserialize)]
@@ -230,6 +250,6 @@ fn version_of(line: &[u8]) -> Option<u64> {
     struct Metadata {
         resource_version: String,
     }
-    let line: Line = serde_json::from_slice(line).ok()?;
+    let line: WatchLine = serde_json::from_slice(line).ok()?;
     line.object.metadata.resource_version.parse().ok()
 }

@@ -1,12 +1,12 @@
 //! A node of a simulated cluster: a machine, and one agent after another on it.
 
-use crate::book::{Agent, Book, What};
-use crate::chance::Chance;
-use crate::cluster::Wrap;
-use crate::hands::Hands;
-use crate::life::Life;
-use crate::line::{Line, Port};
+use crate::cluster::WrapRuntime;
+use crate::connection::{Connection, ServerHandle};
+use crate::event_log::{Agent, Event, EventLog};
 use crate::machine::Machine;
+use crate::process_run::ProcessRun;
+use crate::random::Random;
+use crate::runtime_handle::RuntimeHandle;
 use client::Client;
 use runtime::Runtime;
 use server::authn::User;
@@ -16,37 +16,37 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
-/// What every simulated machine is.
+/// The hardware of every simulated machine.
 const HARDWARE: node::Hardware =
     node::Hardware { cores: 64, memory_bytes: 256 << 30, storage_bytes: 1 << 40 };
-/// An agent that could not be started is started again after this.
+/// How long to wait before an agent that could not start is started again.
 const START_AGAIN: Duration = Duration::from_secs(1);
 
 pub(crate) struct Host {
     pub(crate) name: String,
-    pub(crate) line: Line,
-    now: Arc<Mutex<Now>>,
+    pub(crate) connection: Connection,
+    state: Arc<Mutex<AgentState>>,
     task: JoinHandle<()>,
 }
 
-/// The agent that is alive, and how long nobody will be when it has died.
-struct Now {
-    life: Arc<Life>,
+/// The current run of the agent, and how long the host stays without an agent after it.
+struct AgentState {
+    process: Arc<ProcessRun>,
     downtime: Duration,
-    /// One has died, and the next has not begun.
-    away: bool,
+    /// The agent has crashed, and the next one has not started.
+    down: bool,
 }
 
-/// What all lives of an agent share.
-struct Place {
+/// What all runs of an agent share.
+struct HostConfig {
     name: String,
     number: u16,
     seed: u64,
     directory: PathBuf,
-    book: Book,
+    log: EventLog,
     machine: Arc<Machine>,
-    line: Line,
-    wrap: Option<Wrap>,
+    connection: Connection,
+    wrap_runtime: Option<WrapRuntime>,
     grace: node::GraceAfterRestart,
 }
 
@@ -54,61 +54,64 @@ impl Host {
     pub(crate) fn start(
         number: u16,
         seed: u64,
-        port: Port,
-        book: &Book,
+        server: ServerHandle,
+        log: &EventLog,
         directory: PathBuf,
-        wrap: Option<Wrap>,
+        wrap_runtime: Option<WrapRuntime>,
     ) -> Host {
         let name = format!("n{number}");
         let user = User::authenticated(format!("system:node:{name}"), &["system:nodes"]);
-        let line = Line::new(port, user, Chance::new(seed, 1000 + u64::from(number)));
-        let place = Place {
-            machine: Machine::new(&name, number, book.clone()),
+        let connection = Connection::new(server, user, Random::new(seed, 1000 + u64::from(number)));
+        let config = HostConfig {
+            machine: Machine::new(&name, number, log.clone()),
             name: name.clone(),
             number,
             seed,
             directory,
-            book: book.clone(),
-            line: line.clone(),
-            wrap,
+            log: log.clone(),
+            connection: connection.clone(),
+            wrap_runtime,
             grace: match seed % 2 {
                 0 => node::GraceAfterRestart::Full,
                 _ => node::GraceAfterRestart::Kept,
             },
         };
-        let now =
-            Arc::new(Mutex::new(Now { life: Life::new(), downtime: Duration::ZERO, away: false }));
-        let task = tokio::spawn(live(place, now.clone()));
-        Host { name, line, now, task }
+        let state = Arc::new(Mutex::new(AgentState {
+            process: ProcessRun::new(),
+            downtime: Duration::ZERO,
+            down: false,
+        }));
+        let task = tokio::spawn(run_agents(config, state.clone()));
+        Host { name, connection, state, task }
     }
 
-    /// In the middle of whatever it does then, so many steps from now; 0: at once.
+    /// Crashes the agent after this many steps, in the middle of whatever it does then; 0: at once.
     pub(crate) fn crash_after(&self, steps: u64, downtime: Duration) {
-        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
-        now.downtime = downtime;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.downtime = downtime;
         match steps {
-            0 => now.life.end(),
-            steps => now.life.end_after(steps),
+            0 => state.process.crash_now(),
+            steps => state.process.crash_after(steps),
         }
     }
 
-    /// When it next wants to stop a container, before the container has its signal.
+    /// Crashes the agent when it next stops a container, before the signal is sent.
     pub(crate) fn crash_at_stop(&self, downtime: Duration) {
-        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
-        now.downtime = downtime;
-        now.life.end_at_stop();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.downtime = downtime;
+        state.process.crash_at_next_stop();
     }
 }
 
 impl Host {
-    /// Nobody is there who could do anything, and the cluster may not have noticed yet.
-    pub(crate) fn is_away(&self) -> bool {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner).away
+    /// No agent runs here, and the cluster may not have noticed it yet.
+    pub(crate) fn is_down(&self) -> bool {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).down
     }
 
-    /// It will not crash after all.
-    pub(crate) fn spare(&self) {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner).life.spare();
+    /// Cancels a planned crash.
+    pub(crate) fn cancel_crash(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).process.cancel_crash();
     }
 }
 
@@ -118,52 +121,53 @@ impl Drop for Host {
     }
 }
 
-async fn live(place: Place, now: Arc<Mutex<Now>>) {
+async fn run_agents(config: HostConfig, state: Arc<Mutex<AgentState>>) {
     for number in 1.. {
-        let life = {
-            let mut now = now.lock().unwrap_or_else(PoisonError::into_inner);
-            now.away = false;
-            now.life.clone()
+        let process = {
+            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.down = false;
+            state.process.clone()
         };
-        let agent = Agent { node: place.name.as_str().into(), life: number };
-        place.book.write(What::Agent { agent: agent.clone(), lives: true });
+        let agent = Agent { node: config.name.as_str().into(), run: number };
+        config.log.record(Event::AgentRun { agent: agent.clone(), running: true });
         tokio::select! {
             biased;
-            () = life.died() => {}
-            () = run(&place, &agent, &life) => {}
+            () = process.crashed() => {}
+            () = run_agent(&config, &agent, &process) => {}
         }
-        place.book.write(What::Agent { agent, lives: false });
+        config.log.record(Event::AgentRun { agent, running: false });
         let downtime = {
-            let mut now = now.lock().unwrap_or_else(PoisonError::into_inner);
-            now.life = Life::new();
-            now.away = true;
-            now.downtime
+            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.process = ProcessRun::new();
+            state.down = true;
+            state.downtime
         };
         tokio::time::sleep(downtime).await;
     }
 }
 
-/// Until it is dropped.
-async fn run(place: &Place, agent: &Agent, life: &Arc<Life>) {
-    let line = place.line.of(life.clone()).heard(place.book.clone(), agent.clone());
+/// Runs the agent until this future is dropped.
+async fn run_agent(host: &HostConfig, agent: &Agent, process: &Arc<ProcessRun>) {
+    let connection =
+        host.connection.of_process(process.clone()).observed_for(host.log.clone(), agent.clone());
     loop {
-        let stream = (u64::from(place.number) << 32) + u64::from(agent.life);
-        let hands: Arc<dyn Runtime> = Arc::new(Hands {
-            machine: place.machine.clone(),
+        let stream = (u64::from(host.number) << 32) + u64::from(agent.run);
+        let runtime_handle: Arc<dyn Runtime> = Arc::new(RuntimeHandle {
+            machine: host.machine.clone(),
             agent: agent.clone(),
-            life: life.clone(),
-            book: place.book.clone(),
-            chance: Mutex::new(Chance::new(place.seed, stream)),
+            process: process.clone(),
+            log: host.log.clone(),
+            random: Mutex::new(Random::new(host.seed, stream)),
         });
-        let runtime = match &place.wrap {
-            Some(wrap) => wrap(hands),
-            None => hands,
+        let runtime = match &host.wrap_runtime {
+            Some(wrap) => wrap(runtime_handle),
+            None => runtime_handle,
         };
-        let [more, number] = place.number.to_be_bytes();
+        let [more, number] = host.number.to_be_bytes();
         let config = node::Config {
-            name: place.name.clone(),
-            data_dir: place.directory.clone(),
-            log_dir: place.directory.join("log"),
+            name: host.name.clone(),
+            data_dir: host.directory.clone(),
+            log_dir: host.directory.join("log"),
             node_ip: Some(IpAddr::V4(Ipv4Addr::new(192, 0, 2u8.wrapping_add(more), number))),
             endpoint: None,
             hardware: Some(HARDWARE),
@@ -175,14 +179,15 @@ async fn run(place: &Place, agent: &Agent, life: &Arc<Life>) {
             cgroup: "/sim".into(),
             eviction_hard: Some(String::new()),
             pod_pids_limit: None,
+            seccomp_default: false,
             lease: node::LEASE_DURATION,
-            grace_after_restart: place.grace,
+            grace_after_restart: host.grace,
             shutdown: node::Periods::default(),
             version: server::discovery::git_version().to_owned(),
         };
-        match node::start(Client::in_process(line.clone()), config).await {
+        match node::start(Client::in_process(connection.clone()), config).await {
             Ok(_running) => std::future::pending::<()>().await,
-            Err(error) => place.book.say(format!("{agent} cannot start: {error}")),
+            Err(error) => host.log.note(format!("{agent} cannot start: {error}")),
         }
         tokio::time::sleep(START_AGAIN).await;
     }

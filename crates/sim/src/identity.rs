@@ -1,13 +1,13 @@
-//! The story of pods that have names of their own: StatefulSets on nodes that are cut off for as long
-//! as it takes to be given up, with crashes, and people who delete, roll, scale and sometimes force.
+//! The scenario `identity`: StatefulSets on nodes that are disconnected, some long enough for their pods to be
+//! evicted, with crashes and users who delete, roll out, scale and sometimes force.
 //!
-//! Not here: that no two processes ever have one name (`judge/identity.rs`).
+//! Not here: the check that no two pods of one name run at once (`checker/identity.rs`).
 
-use crate::book::What;
-use crate::chance::Chance;
-use crate::cluster::{Cluster, Person};
-use crate::line::{State, Weather};
+use crate::cluster::{Cluster, Operator};
+use crate::connection::{NetworkFaults, State};
+use crate::event_log::Event;
 use crate::plan;
+use crate::random::Random;
 use crate::run;
 use crate::scenario::Scenario;
 use crate::script::{OnTerm, Script};
@@ -19,135 +19,136 @@ use std::time::Duration;
 
 const NAMESPACE: &str = "default";
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
-/// Shorter than anybody notices; noticed; given up (a node is lost after 40 s, its pods stay for 300 s
-/// unless they say otherwise).
+/// Seconds of a disconnection: too short to be noticed; noticed (a node counts as lost after 40 s); long enough for
+/// evictions (by default pods tolerate a lost node for 300 s).
 const CUTS: [u64; 3] = [2, 60, 400];
-/// After everything healed every set is whole within this: a queue waits up to a minute between two
+/// Every set is complete within this time after all faults have ended: a queue waits up to a minute between two
 /// attempts, and a set of three starts its pods one after another.
 const PATIENCE: Duration = Duration::from_secs(900);
-const LOOK: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_secs(1);
 
-struct Deed {
+struct PlannedAction {
     at: Duration,
-    what: Act,
+    what: Action,
 }
 
-enum Act {
+enum Action {
     Create(Box<StatefulSet>),
     Scale { set: String, replicas: u64 },
     Roll { set: String, to: u64 },
     Delete { pod: String, grace: Option<u32> },
     DeleteNode { host: usize },
     OutOfService { host: usize, lasts: Duration },
-    Trouble(plan::Act),
+    Fault(plan::Action),
 }
 
-pub(crate) async fn tell(cluster: &mut Cluster, scenario: &Scenario, seed: u64) {
+pub(crate) async fn simulate(cluster: &mut Cluster, scenario: &Scenario, seed: u64) {
     let began = tokio::time::Instant::now();
-    for deed in draw(scenario, seed) {
-        tokio::time::sleep_until(began + deed.at).await;
-        if cluster.book.broken().is_some() {
+    for action in draw(scenario, seed) {
+        tokio::time::sleep_until(began + action.at).await;
+        if cluster.log.violation().is_some() {
             return;
         }
-        act(cluster, deed.what).await;
+        perform(cluster, action.what).await;
     }
     tokio::time::sleep_until(began + scenario.span).await;
     heal(cluster);
-    become_whole(cluster).await;
+    wait_until_complete(cluster).await;
 }
 
-/// In the order of time.
-fn draw(scenario: &Scenario, seed: u64) -> Vec<Deed> {
-    let mut chance = Chance::new(seed, 3);
+/// All actions, ordered by time.
+fn draw(scenario: &Scenario, seed: u64) -> Vec<PlannedAction> {
+    let mut random = Random::new(seed, 3);
     let span = scenario.span.as_millis() as u64;
-    let mut deeds = Vec::new();
+    let mut actions = Vec::new();
     let mut names = Vec::new();
-    for number in 0..chance.between(1, 2) {
-        let (set, replicas) = (format!("db{number}"), chance.between(1, 3));
+    for number in 0..random.between(1, 2) {
+        let (set, replicas) = (format!("db{number}"), random.between(1, 3));
         names.extend((0..replicas).map(|ordinal| format!("{set}-{ordinal}")));
-        let object = Box::new(stateful_set(&mut chance, &set, replicas));
-        deeds.push(Deed { at: chance.millis(0, 2000), what: Act::Create(object) });
-        if chance.percent(30) {
-            let (set, replicas) = (set.clone(), chance.between(0, 4));
-            let what = Act::Scale { set, replicas };
-            deeds.push(Deed { at: chance.millis(5000, span), what });
+        let object = Box::new(stateful_set(&mut random, &set, replicas));
+        actions.push(PlannedAction { at: random.millis(0, 2000), what: Action::Create(object) });
+        if random.percent(30) {
+            let (set, replicas) = (set.clone(), random.between(0, 4));
+            let what = Action::Scale { set, replicas };
+            actions.push(PlannedAction { at: random.millis(5000, span), what });
         }
-        if chance.percent(30) {
-            let what = Act::Roll { set, to: chance.below(1000) };
-            deeds.push(Deed { at: chance.millis(5000, span), what });
+        if random.percent(30) {
+            let what = Action::Roll { set, to: random.below(1000) };
+            actions.push(PlannedAction { at: random.millis(5000, span), what });
         }
     }
-    // In most stories nobody forces anything, so that there is nothing to excuse.
-    let force = chance.percent(30);
-    for _ in 0..chance.between(1, 5) {
-        let grace = match chance.below(10) {
+    // In most runs no user forces anything, so that the strict rules apply.
+    let force = random.percent(30);
+    for _ in 0..random.between(1, 5) {
+        let grace = match random.below(10) {
             0..2 if force => Some(0),
-            2..4 => Some(chance.between(1, 20) as u32),
+            2..4 => Some(random.between(1, 20) as u32),
             _ => None,
         };
-        let what = Act::Delete { pod: chance.pick(&names).clone(), grace };
-        deeds.push(Deed { at: chance.millis(5000, span), what });
+        let what = Action::Delete { pod: random.pick(&names).clone(), grace };
+        actions.push(PlannedAction { at: random.millis(5000, span), what });
     }
-    for _ in 0..chance.between(1, 3) {
-        cut(&mut deeds, &mut chance, scenario, force);
+    for _ in 0..random.between(1, 3) {
+        cut(&mut actions, &mut random, scenario, force);
     }
-    for _ in 0..chance.between(0, 2) {
-        let at = chance.millis(0, span);
-        deeds.push(Deed { at, what: Act::Trouble(crash(&mut chance, scenario)) });
+    for _ in 0..random.between(0, 2) {
+        let at = random.millis(0, span);
+        actions.push(PlannedAction { at, what: Action::Fault(crash(&mut random, scenario)) });
     }
-    // Ties in the order they were drawn.
-    deeds.sort_by_key(|deed| deed.at);
-    deeds
+    // The sort is stable: actions at the same time stay in the order in which they were drawn.
+    actions.sort_by_key(|action| action.at);
+    actions
 }
 
-/// A node is cut off, and somebody may think that he knows what to do about it.
-fn cut(deeds: &mut Vec<Deed>, chance: &mut Chance, scenario: &Scenario, force: bool) {
-    let host = chance.below(u64::from(scenario.nodes)) as usize;
-    let seconds = *chance.pick(&CUTS);
+/// Disconnects a node; a user may then delete the node or mark it out of service although it still runs.
+fn cut(actions: &mut Vec<PlannedAction>, random: &mut Random, scenario: &Scenario, force: bool) {
+    let host = random.below(u64::from(scenario.nodes)) as usize;
+    let seconds = *random.pick(&CUTS);
     let lasts = Duration::from_secs(seconds);
-    let at = chance.millis(3000, scenario.span.as_millis() as u64 / 2);
-    let trouble = match chance.percent(50) {
-        true => plan::Act::Refuse { host, lasts },
-        false => plan::Act::Silence { host, lasts },
+    let at = random.millis(3000, scenario.span.as_millis() as u64 / 2);
+    let fault = match random.percent(50) {
+        true => plan::Action::Refuse { host, lasts },
+        false => plan::Action::Silence { host, lasts },
     };
-    deeds.push(Deed { at, what: Act::Trouble(trouble) });
-    if force && seconds > 2 && chance.percent(60) {
-        let at = at + chance.millis(1000, seconds * 500);
-        let what = match chance.percent(50) {
-            true => Act::DeleteNode { host },
-            false => Act::OutOfService { host, lasts: chance.millis(60_000, seconds * 1000) },
+    actions.push(PlannedAction { at, what: Action::Fault(fault) });
+    if force && seconds > 2 && random.percent(60) {
+        let at = at + random.millis(1000, seconds * 500);
+        let what = match random.percent(50) {
+            true => Action::DeleteNode { host },
+            false => Action::OutOfService { host, lasts: random.millis(60_000, seconds * 1000) },
         };
-        deeds.push(Deed { at, what });
+        actions.push(PlannedAction { at, what });
     }
 }
 
-fn crash(chance: &mut Chance, scenario: &Scenario) -> plan::Act {
-    let host = chance.below(u64::from(scenario.nodes)) as usize;
-    let downtime = match chance.percent(20) {
-        true => chance.millis(60_000, 200_000),
-        false => chance.millis(0, 20_000),
+fn crash(random: &mut Random, scenario: &Scenario) -> plan::Action {
+    let host = random.below(u64::from(scenario.nodes)) as usize;
+    let downtime = match random.percent(20) {
+        true => random.millis(60_000, 200_000),
+        false => random.millis(0, 20_000),
     };
-    match chance.below(3) {
-        0 => plan::Act::CrashPlane { downtime: downtime.min(Duration::from_secs(90)) },
-        1 => {
-            plan::Act::CutPlane { writes: chance.between(0, 30), downtime: Duration::from_secs(1) }
-        }
-        _ => plan::Act::CrashAgent { host, steps: chance.below(60), downtime },
+    match random.below(3) {
+        0 => plan::Action::CrashControlPlane { downtime: downtime.min(Duration::from_secs(90)) },
+        1 => plan::Action::StopStoring {
+            writes: random.between(0, 30),
+            downtime: Duration::from_secs(1),
+        },
+        _ => plan::Action::CrashAgent { host, steps: random.below(60), downtime },
     }
 }
 
-fn stateful_set(chance: &mut Chance, name: &str, replicas: u64) -> StatefulSet {
-    let term = match chance.below(3) {
+fn stateful_set(random: &mut Random, name: &str, replicas: u64) -> StatefulSet {
+    let term = match random.below(3) {
         0 => OnTerm::Ignore,
-        1 => OnTerm::Exit { after: chance.millis(50, 9000), code: 0 },
+        1 => OnTerm::Exit { after: random.millis(50, 9000), code: 0 },
         _ => OnTerm::Exit { after: Duration::ZERO, code: 0 },
     };
-    let start = if chance.percent(15) { chance.millis(200, 4000) } else { Duration::ZERO };
+    let start = if random.percent(15) { random.millis(200, 4000) } else { Duration::ZERO };
     let script = Script { start, term, run: None };
-    let grace = *chance.pick(&[1, 5, 12, 30]);
-    let policy = *chance.pick(&["OrderedReady", "Parallel"]);
-    // How long it stays on a node that nobody hears of; by default 300 s.
-    let tolerations: Vec<Value> = match chance.pick(&[None, Some(0), Some(5), Some(60)]) {
+    let grace = *random.pick(&[1, 5, 12, 30]);
+    let policy = *random.pick(&["OrderedReady", "Parallel"]);
+    // How long pods stay on a lost node; by default 300 s.
+    let tolerations: Vec<Value> = match random.pick(&[None, Some(0), Some(5), Some(60)]) {
         None => Vec::new(),
         Some(seconds) => ["not-ready", "unreachable"]
             .iter()
@@ -179,72 +180,72 @@ fn stateful_set(chance: &mut Chance, name: &str, replicas: u64) -> StatefulSet {
     typed::from_value(set).unwrap_or_default()
 }
 
-async fn act(cluster: &mut Cluster, what: Act) {
-    let person = cluster.person.clone();
+async fn perform(cluster: &mut Cluster, what: Action) {
+    let operator = cluster.operator.clone();
     match what {
-        Act::Trouble(trouble) => run::act(cluster, trouble).await,
-        Act::Create(set) => drop(tokio::spawn(create(person, set))),
-        Act::Scale { set, replicas } => {
+        Action::Fault(fault) => run::perform(cluster, fault).await,
+        Action::Create(set) => drop(tokio::spawn(create(operator, set))),
+        Action::Scale { set, replicas } => {
             let patch = json!({ "spec": { "replicas": replicas } });
-            cluster.book.say(format!("somebody wants {replicas} of {set}"));
-            tokio::spawn(change(person, set, patch));
+            cluster.log.note(format!("a user scales {set} to {replicas}"));
+            tokio::spawn(change(operator, set, patch));
         }
-        Act::Roll { set, to } => {
+        Action::Roll { set, to } => {
             let annotations = json!({ "rolled": to.to_string() });
             let template = json!({ "metadata": { "annotations": annotations } });
-            cluster.book.say(format!("somebody rolls {set}"));
-            tokio::spawn(change(person, set, json!({ "spec": { "template": template } })));
+            cluster.log.note(format!("a user rolls out {set}"));
+            tokio::spawn(change(operator, set, json!({ "spec": { "template": template } })));
         }
-        Act::Delete { pod, grace } => drop(tokio::spawn(person.delete(pod, grace))),
-        Act::DeleteNode { host } => {
-            tokio::spawn(delete_node(person, cluster.hosts[host].name.clone()));
+        Action::Delete { pod, grace } => drop(tokio::spawn(operator.delete(pod, grace))),
+        Action::DeleteNode { host } => {
+            tokio::spawn(delete_node(operator, cluster.hosts[host].name.clone()));
         }
-        Act::OutOfService { host, lasts } => {
-            tokio::spawn(out_of_service(person, cluster.hosts[host].name.clone(), lasts));
+        Action::OutOfService { host, lasts } => {
+            tokio::spawn(out_of_service(operator, cluster.hosts[host].name.clone(), lasts));
         }
     }
 }
 
-async fn create(person: Person, set: Box<StatefulSet>) {
+async fn create(operator: Operator, set: Box<StatefulSet>) {
     let set = &*set;
-    person.insist("a set", |client| async move { client.create(set).await }).await;
+    operator.retry("a set", |client| async move { client.create(set).await }).await;
 }
 
-async fn change(person: Person, set: String, patch: Value) {
+async fn change(operator: Operator, set: String, patch: Value) {
     let (key, patch) = (&ObjectKey::new(NAMESPACE, &set), &patch);
-    person
-        .insist(
+    operator
+        .retry(
             "a change",
             |client| async move { client.patch_merge::<StatefulSet>(key, patch).await },
         )
         .await;
 }
 
-/// It is off until its agent, which knows better, has made it again.
-async fn delete_node(person: Person, name: String) {
+/// Deletes a node. It counts as declared down until its agent has registered it again.
+async fn delete_node(operator: Operator, name: String) {
     let key = &ObjectKey::cluster(&name);
-    let disowned = |still| What::Disowned { node: name.as_str().into(), still };
-    person.book.write(disowned(true));
+    let declared = |down| Event::NodeDeclaredDown { node: name.as_str().into(), down };
+    operator.log.record(declared(true));
     let delete = |client: client::Client| async move {
         client.delete::<Node>(key, &DeleteOptions::default()).await
     };
-    person.insist("the end of a node", delete).await;
-    while !matches!(person.client.find::<Node>(key).await, Ok(Some(_))) {
-        tokio::time::sleep(LOOK).await;
+    operator.retry("the deletion of a node", delete).await;
+    while !matches!(operator.client.find::<Node>(key).await, Ok(Some(_))) {
+        tokio::time::sleep(POLL).await;
     }
-    person.book.write(disowned(false));
+    operator.log.record(declared(false));
 }
 
-async fn out_of_service(person: Person, name: String, lasts: Duration) {
-    let disowned = |still| What::Disowned { node: name.as_str().into(), still };
-    person.book.write(disowned(true));
-    taint(&person, &name, true).await;
+async fn out_of_service(operator: Operator, name: String, lasts: Duration) {
+    let declared = |down| Event::NodeDeclaredDown { node: name.as_str().into(), down };
+    operator.log.record(declared(true));
+    taint(&operator, &name, true).await;
     tokio::time::sleep(lasts).await;
-    taint(&person, &name, false).await;
-    person.book.write(disowned(false));
+    taint(&operator, &name, false).await;
+    operator.log.record(declared(false));
 }
 
-async fn taint(person: &Person, name: &str, there: bool) {
+async fn taint(operator: &Operator, name: &str, there: bool) {
     let key = &ObjectKey::cluster(name);
     let ask = |client: client::Client| async move {
         let mut node = client.get::<Node>(key).await?;
@@ -260,54 +261,54 @@ async fn taint(person: &Person, name: &str, there: bool) {
         }
         client.update(&node).await
     };
-    person.insist("a taint", ask).await;
+    operator.retry("a taint", ask).await;
 }
 
-/// Nothing goes wrong any more.
+/// Ends all faults.
 fn heal(cluster: &Cluster) {
-    cluster.book.say("everything heals");
+    cluster.log.note("all faults end");
     for host in &cluster.hosts {
-        host.line.set(State::Up);
-        host.line.set_weather(Weather::default());
-        host.spare();
+        host.connection.set_state(State::Up);
+        host.connection.set_faults(NetworkFaults::default());
+        host.cancel_crash();
         tokio::spawn({
-            let (person, name) = (cluster.person.clone(), host.name.clone());
-            async move { taint(&person, &name, false).await }
+            let (operator, name) = (cluster.operator.clone(), host.name.clone());
+            async move { taint(&operator, &name, false).await }
         });
     }
 }
 
-/// Every set has what it wants, and nothing is left of what it had.
-async fn become_whole(cluster: &Cluster) {
+/// Waits until every set has all its replicas and no termination is under way.
+async fn wait_until_complete(cluster: &Cluster) {
     let until = tokio::time::Instant::now() + PATIENCE;
-    while cluster.book.broken().is_none() {
-        tokio::time::sleep(LOOK).await;
+    while cluster.log.violation().is_none() {
+        tokio::time::sleep(POLL).await;
         let missing = missing(cluster).await;
         let Some(missing) = missing else { return };
         if tokio::time::Instant::now() > until {
-            return cluster.book.find("sets become whole", missing);
+            return cluster.log.report("sets become complete", missing);
         }
     }
 }
 
 async fn missing(cluster: &Cluster) -> Option<String> {
-    // Its pods may yet be given up, though all is well so far.
-    if let Some(host) = cluster.hosts.iter().find(|host| host.is_away()) {
-        return Some(format!("nobody runs on {}", host.name));
+    // While the agent is down its pods may still be evicted, although everything looks complete.
+    if let Some(host) = cluster.hosts.iter().find(|host| host.is_down()) {
+        return Some(format!("no agent runs on {}", host.name));
     }
-    if !cluster.book.ask(|judge| judge.is_quiet()) {
-        return Some("something still ends".to_owned());
+    if !cluster.log.with_checker(|checker| checker.is_quiet()) {
+        return Some("a termination is under way".to_owned());
     }
-    match cluster.person.client.list::<StatefulSet>(&Default::default()).await {
+    match cluster.operator.client.list::<StatefulSet>(&Default::default()).await {
         Err(error) => Some(error.to_string()),
         Ok(sets) => {
-            let unfinished = sets.iter().find(|set| !is_whole(set))?;
+            let unfinished = sets.iter().find(|set| !is_complete(set))?;
             Some(format!("{:?}: {:?}", unfinished.metadata.name, unfinished.status))
         }
     }
 }
 
-fn is_whole(set: &StatefulSet) -> bool {
+fn is_complete(set: &StatefulSet) -> bool {
     let wanted = set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
     set.status.as_ref().is_some_and(|status| {
         status.replicas == wanted

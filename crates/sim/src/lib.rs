@@ -1,16 +1,13 @@
-//! A whole cluster in one thread, on a clock that stands still and one seed. See README.md.
-//!
-//! Start at `run.rs`; `scenario.rs` is the table of what there is to simulate, `judge.rs` says what
-//! must be true.
+#![doc = include_str!("../README.md")]
 
 #[cfg(not(tokio_unstable))]
 compile_error!(
-    "sim needs --cfg tokio_unstable, as .cargo/config.toml has it; a RUSTFLAGS of your own replaces that"
+    "sim needs --cfg tokio_unstable, which .cargo/config.toml sets; if you set RUSTFLAGS, add it there"
 );
 
 mod scenario;
 
-mod many;
+mod batch;
 mod run;
 
 mod cluster;
@@ -19,24 +16,24 @@ mod plan;
 mod scale;
 mod settle;
 
+mod control_plane;
 mod host;
-mod plane;
 
-mod hands;
-mod life;
 mod machine;
+mod process_run;
+mod runtime_handle;
 mod script;
 
-mod line;
+mod connection;
 
-mod book;
-mod judge;
+mod checker;
+mod event_log;
 
-mod chance;
+mod random;
 
-pub use cluster::{Besides, Wrap};
-pub use judge::Broken;
-pub use many::{Summary, run_many};
-pub use run::{Error, Ground, Options, Outcome, Violation, run};
+pub use batch::{Summary, run_many};
+pub use checker::BrokenRule;
+pub use cluster::{Interference, WrapRuntime};
+pub use run::{Error, Options, Outcome, SimulationSetup, Violation, run};
 pub use scale::{Phase, Size, scale};
 pub use scenario::{SCALE, SCENARIOS, Scenario};

@@ -1,9 +1,9 @@
 //! A machine without a kernel: sandboxes and containers that do what their scripts say.
 //!
-//! It outlives the agents that use it, as containers outlive theirs, and writes into the book what
-//! really happens. Not here: how an agent reaches it (`hands`).
+//! It outlives the agents that use it, as real containers outlive theirs, and records what really happens.
+//! Not here: how an agent calls it (`runtime_handle`).
 
-use crate::book::{Agent, Book, Name, Signal, What};
+use crate::event_log::{Agent, Event, EventLog, Name, Signal};
 use crate::script::{Hook, OnTerm, Script};
 use runtime::{
     Change, Container, ContainerSpec, ContainerState, Error, Exit, Result, Sandbox, SandboxSpec,
@@ -15,41 +15,41 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, broadcast, mpsc, oneshot};
 
-/// Changes that an agent may be behind before it has to look at everything.
+/// How many changes are kept for an agent that is slow to read them.
 const CHANGES_KEPT: usize = 1024;
 
 pub(crate) struct Machine {
     pub(crate) name: Name,
     number: u16,
-    book: Book,
+    log: EventLog,
     changes: broadcast::Sender<Change>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    made: u64,
-    /// Of each pod, newest first.
+    created: u64,
+    /// By the uid of their pod, newest first.
     sandboxes: BTreeMap<String, Vec<Sandbox>>,
-    /// Which pod a sandbox or a container belongs to.
+    /// The uid of the pod of each sandbox and container.
     pods: BTreeMap<String, String>,
     processes: BTreeMap<String, Process>,
 }
 
-/// What is behind a container.
+/// The process of a container.
 struct Process {
     script: Script,
     stopped: bool,
-    /// Told when it ends, for whatever runs in it.
+    /// Notified when it exits, for commands that run in the container.
     ended: Arc<Notify>,
 }
 
 impl Machine {
-    pub(crate) fn new(name: &str, number: u16, book: Book) -> Arc<Machine> {
+    pub(crate) fn new(name: &str, number: u16, log: EventLog) -> Arc<Machine> {
         Arc::new(Machine {
             name: name.into(),
             number,
-            book,
+            log,
             changes: broadcast::Sender::new(CHANGES_KEPT),
             state: Mutex::default(),
         })
@@ -62,7 +62,7 @@ impl Machine {
     pub(crate) fn run_sandbox(&self, spec: &SandboxSpec) -> Sandbox {
         let mut state = self.state();
         let id = state.next(&self.name, "s");
-        let [high, low] = (state.made as u16).to_be_bytes();
+        let [high, low] = (state.created as u16).to_be_bytes();
         let [more, number] = self.number.to_be_bytes();
         let sandbox = Sandbox {
             id: id.clone(),
@@ -82,7 +82,7 @@ impl Machine {
         sandbox
     }
 
-    /// Whatever runs in it is killed.
+    /// Kills all containers that run in it.
     pub(crate) fn stop_sandbox(self: &Arc<Self>, id: &str, by: &Agent) {
         let mut running = Vec::new();
         let mut pod = None;
@@ -163,7 +163,7 @@ impl Machine {
         Ok(container)
     }
 
-    /// How long it takes to start, and whose it is.
+    /// Returns how long the container takes to start, and the uid of its pod.
     pub(crate) fn before_start(&self, id: &str, by: &Agent) -> Result<(Duration, Name)> {
         let mut state = self.state();
         let missing = || Error::NotFound { what: "container", id: id.to_owned() };
@@ -175,7 +175,7 @@ impl Machine {
         let uid: Name = state.pods.get(id).ok_or_else(missing)?.as_str().into();
         let takes = state.processes.get(id).map(|process| process.script.start).unwrap_or_default();
         drop(state);
-        self.book.write(What::Starting {
+        self.log.record(Event::Starting {
             container: id.into(),
             name,
             pod,
@@ -202,20 +202,20 @@ impl Machine {
         }
         let run = state.processes.get(id).and_then(|process| process.script.run);
         drop(state);
-        self.book.write(What::Running { container: id.into() });
-        self.tell(id);
+        self.log.record(Event::Running { container: id.into() });
+        self.send_change(id);
         if let Some((after, code)) = run {
             self.exit_later(id, after, code);
         }
         Ok(())
     }
 
-    /// The stop signal. What has ended does not hear it.
-    pub(crate) fn stop_container(self: &Arc<Self>, id: &str, by: &Agent, asked: Duration) {
+    /// Sends the stop signal. A container that has exited does not receive it.
+    pub(crate) fn stop_container(self: &Arc<Self>, id: &str, by: &Agent, called_at: Duration) {
         let mut state = self.state();
         if !state.container(id).is_some_and(|container| is_running(container)) {
             drop(state);
-            return self.too_late(id, Signal::Stop, by, asked);
+            return self.record_late_signal(id, Signal::Stop, by, called_at);
         }
         let Some(process) = state.processes.get_mut(id) else { return };
         let first = !std::mem::replace(&mut process.stopped, true);
@@ -227,9 +227,9 @@ impl Machine {
         }
     }
 
-    pub(crate) fn kill_container(self: &Arc<Self>, id: &str, by: &Agent, asked: Duration) {
+    pub(crate) fn kill_container(self: &Arc<Self>, id: &str, by: &Agent, called_at: Duration) {
         if !self.state().container(id).is_some_and(|container| is_running(container)) {
-            return self.too_late(id, Signal::Kill, by, asked);
+            return self.record_late_signal(id, Signal::Kill, by, called_at);
         }
         self.signal(id, Signal::Kill, by);
         self.exit(id, 137, Some(9));
@@ -244,7 +244,7 @@ impl Machine {
         }
     }
 
-    /// A command in a container: a hook, or anything else, which succeeds at once.
+    /// Runs a command in a container: a hook, or any other command, which succeeds at once.
     pub(crate) fn exec(
         self: &Arc<Self>,
         id: &str,
@@ -261,9 +261,9 @@ impl Machine {
         let (said, output) = mpsc::channel(1);
         let (exited, exit) = oneshot::channel();
         let (kill, killed) = oneshot::channel::<()>();
-        let (id, book, by): (Name, Book, Agent) = (id.into(), self.book.clone(), by.clone());
+        let (id, log, by): (Name, EventLog, Agent) = (id.into(), self.log.clone(), by.clone());
         if hook.is_some() {
-            book.write(What::HookBegins { container: id.clone(), by: by.clone() });
+            log.record(Event::HookStarted { container: id.clone(), by: by.clone() });
         }
         let ended = async move {
             match ended {
@@ -284,7 +284,7 @@ impl Machine {
                 () = killed => None,
             };
             if hook.is_some() {
-                book.write(What::HookEnds { container: id, by, how });
+                log.record(Event::HookFinished { container: id, by, how });
             }
             drop(said);
             let _ = exited.send(Ok(how.unwrap_or(137)));
@@ -319,20 +319,25 @@ impl Machine {
             process.ended.notify_waiters();
         }
         drop(state);
-        self.book.write(What::Exit { container: id.into(), code });
-        self.tell(id);
+        self.log.record(Event::Exit { container: id.into(), code });
+        self.send_change(id);
     }
 
     fn signal(&self, id: &str, signal: Signal, by: &Agent) {
-        self.book.write(What::Signal { container: id.into(), signal, by: by.clone() });
+        self.log.record(Event::Signal { container: id.into(), signal, by: by.clone() });
     }
 
-    /// Asked for after the end. Whether the agent could have known, the judge knows.
-    fn too_late(&self, id: &str, signal: Signal, by: &Agent, asked: Duration) {
-        self.book.write(What::TooLate { container: id.into(), signal, by: by.clone(), asked });
+    /// Records a signal for a container that has exited. The checker decides whether the agent could have known.
+    fn record_late_signal(&self, id: &str, signal: Signal, by: &Agent, called_at: Duration) {
+        self.log.record(Event::SignalAfterExit {
+            container: id.into(),
+            signal,
+            by: by.clone(),
+            called_at,
+        });
     }
 
-    fn tell(&self, id: &str) {
+    fn send_change(&self, id: &str) {
         let pod = self.state().pods.get(id).cloned();
         if let Some(pod) = pod {
             let _ = self.changes.send(Change { pod });
@@ -346,8 +351,8 @@ impl Machine {
 
 impl State {
     fn next(&mut self, machine: &str, sort: &str) -> String {
-        self.made += 1;
-        format!("{machine}-{sort}{}", self.made)
+        self.created += 1;
+        format!("{machine}-{sort}{}", self.created)
     }
 
     fn sandbox(&mut self, id: &str) -> Option<&mut Sandbox> {

@@ -1,12 +1,11 @@
-//! `landfall-sim`: a whole cluster without machines, on simulated time; what a seed tells, and whether it
-//! kept the rules.
+//! `landfall-sim`: runs seeds, prints what happened and which rule was broken.
 //!
-//! A program of its own, so that a build of landfall does not include the simulation.
+//! It is a separate program, so that a build of landfall does not include the simulation.
 
 use anyhow::Context;
 use clap::Parser;
 use jiff::Timestamp;
-use sim::{Ground, Options, Outcome, Phase, SCENARIOS, Scenario, Size, Summary};
+use sim::{Options, Outcome, Phase, SCENARIOS, Scenario, SimulationSetup, Size, Summary};
 use std::io::{IsTerminal, Write};
 use std::ops::Range;
 use std::process::ExitCode;
@@ -15,49 +14,49 @@ use std::time::Duration;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Run a whole cluster without machines, on simulated time, and check every ending
+/// Run a whole cluster without machines, on simulated time, and check every pod termination
 ///
 /// Server, controllers, scheduler and node agents are the real ones; machines, the network and the
-/// clock are simulated, and one number, the seed, decides everything that happens: which pods there
-/// are, what their containers do when they are asked to stop, who crashes when, which answer is
-/// lost. The same seed always tells the same story, byte for byte. At every step the rules of
+/// clock are simulated. One number, the seed, decides everything that happens: which pods exist,
+/// what their containers do on a stop signal, which process crashes when, which response is lost.
+/// The same seed always gives the same run, byte for byte. After every event the rules of
 /// terminations are checked against what really happened.
 ///
-///     landfall-sim --list                      what can be simulated
-///     landfall-sim crash --seed 7 --story      one story, line by line
-///     landfall-sim mix --seeds 0..10000        many stories, until one breaks a rule
-///     landfall-sim mix --seed 7000 --for 120   as many as fit into two minutes, from seed 7000 on
-///     landfall-sim scale --nodes 1000 --pods 20000   what a pod costs when there are many
+///     landfall-sim --list                      list the scenarios
+///     landfall-sim crash --seed 7 --trace      run one seed and print its events
+///     landfall-sim mix --seeds 0..10000        run many seeds, until one breaks a rule
+///     landfall-sim mix --seed 7000 --for 120   run seeds from 7000 on for two minutes
+///     landfall-sim scale --nodes 1000 --pods 20000   measure what a pod costs in a large cluster
 ///
-/// A seed that breaks a rule is printed with its story and the command that tells it again.
+/// A seed that breaks a rule is printed with its trace and the command that repeats it.
 #[derive(Parser)]
 #[command(name = "landfall-sim", version, verbatim_doc_comment)]
 struct Cli {
-    /// What to simulate; see --list
+    /// Scenario to simulate; see --list
     #[arg(default_value = "mix")]
     scenario: String,
-    /// The one number that decides everything
+    /// Number that decides everything that happens
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Many seeds, on all cores: A..B, without B
+    /// Run the seeds from A to B - 1, on all cores
     #[arg(long, value_name = "A..B", value_parser = seeds, conflicts_with = "seed")]
     seeds: Option<Range<u64>>,
-    /// Many seeds, on all cores, from --seed on, until this many seconds have passed
+    /// Run seeds from --seed on, on all cores, until this many seconds have passed
     #[arg(long = "for", value_name = "SECONDS", conflicts_with = "seeds")]
     seconds: Option<u64>,
-    /// Print what happened even if no rule was broken
-    #[arg(long)]
-    story: bool,
-    /// With --seeds: tell each twice and compare, byte by byte
+    /// Print all events even if no rule was broken
+    #[arg(long, alias = "story")]
+    trace: bool,
+    /// With --seeds: run each seed twice and compare the runs byte by byte
     #[arg(long, requires = "seeds")]
     twice: bool,
-    /// With `scale`: how many nodes; each takes at most 110 pods
+    /// With `scale`: number of nodes; each runs at most 110 pods
     #[arg(long, value_name = "N", default_value_t = 20)]
     nodes: u16,
-    /// With `scale`: how many pods
+    /// With `scale`: number of pods
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pods: u32,
-    /// Print the scenarios there are
+    /// List the scenarios
     #[arg(long)]
     list: bool,
 }
@@ -65,7 +64,7 @@ struct Cli {
 fn seeds(text: &str) -> Result<Range<u64>, String> {
     let range =
         text.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
-    range.ok_or_else(|| "write it as 0..100".to_owned())
+    range.ok_or_else(|| "expected a range such as 0..100".to_owned())
 }
 
 fn main() -> ExitCode {
@@ -88,16 +87,16 @@ fn run(options: &Cli) -> anyhow::Result<()> {
         return scale(Size { nodes: options.nodes, pods: options.pods });
     }
     let scenario = Scenario::find(name).with_context(|| {
-        format!("there is no scenario {name:?}; `landfall-sim --list` shows those that there are")
+        format!("there is no scenario {name:?}; `landfall-sim --list` lists them")
     })?;
-    let ground = Ground::lay()?;
+    let setup = SimulationSetup::prepare()?;
     match (&options.seeds, options.seconds) {
-        (Some(seeds), _) => many(&ground, scenario, seeds.clone(), None, options.twice),
+        (Some(seeds), _) => many(&setup, scenario, seeds.clone(), None, options.twice),
         (None, Some(seconds)) => {
             let until = clock::now() + Duration::from_secs(seconds);
-            many(&ground, scenario, options.seed..u64::MAX, Some(until), false)
+            many(&setup, scenario, options.seed..u64::MAX, Some(until), false)
         }
-        (None, None) => one(&ground, scenario, options.seed, options.story),
+        (None, None) => one(&setup, scenario, options.seed, options.trace),
     }
 }
 
@@ -108,23 +107,23 @@ fn list() {
     println!("{:12} {}", sim::SCALE.0, sim::SCALE.1);
 }
 
-/// Rolled, there are a quarter more for a while.
+/// The default limit of a node. During a rollout a quarter more pods exist.
 const PODS_PER_NODE: u32 = 110;
 
 fn scale(size: Size) -> anyhow::Result<()> {
     let room = u32::from(size.nodes) * PODS_PER_NODE;
     anyhow::ensure!(
         size.pods + size.pods / 4 <= room,
-        "{} nodes have room for {room} pods, and while {} are rolled there are a quarter more",
+        "{} nodes have room for {room} pods, and the rollout of {} pods needs a quarter more",
         size.nodes,
         size.pods,
     );
-    let ground = Ground::lay()?;
+    let setup = SimulationSetup::prepare()?;
     println!("{} nodes, {} pods", size.nodes, size.pods);
     println!(
         "phase       simulated      CPU   CPU per pod     writes  CPU per write      peak memory"
     );
-    sim::scale(&ground, size, &show)?;
+    sim::scale(&setup, size, &show)?;
     Ok(())
 }
 
@@ -142,18 +141,23 @@ fn show(phase: &Phase) {
         phase.writes,
         each(phase.writes),
         phase.peak_bytes / 1_000_000,
-        if phase.unfinished { "  did not end" } else { "" },
+        if phase.unfinished { "  did not finish" } else { "" },
     );
 }
 
-fn one(ground: &Ground, scenario: &'static Scenario, seed: u64, story: bool) -> anyhow::Result<()> {
+fn one(
+    setup: &SimulationSetup,
+    scenario: &'static Scenario,
+    seed: u64,
+    trace: bool,
+) -> anyhow::Result<()> {
     let began = clock::now();
-    let outcome = sim::run(ground, scenario, seed, &Options { story, ..Options::default() })?;
+    let outcome = sim::run(setup, scenario, seed, &Options { trace, ..Options::default() })?;
     let took = clock::now().duration_since(began);
     if outcome.violation.is_some() {
         return fail(scenario, &outcome);
     }
-    outcome.story.iter().for_each(|line| println!("{line}"));
+    outcome.trace.iter().for_each(|line| println!("{line}"));
     println!(
         "seed {seed} of {}: {} pods and {} containers in {:.0} simulated seconds, every rule kept \
          ({took:.3})",
@@ -166,7 +170,7 @@ fn one(ground: &Ground, scenario: &'static Scenario, seed: u64, story: bool) -> 
 }
 
 fn many(
-    ground: &Ground,
+    setup: &SimulationSetup,
     scenario: &'static Scenario,
     seeds: Range<u64>,
     until: Option<Timestamp>,
@@ -185,7 +189,7 @@ fn many(
         until.is_none_or(|until| clock::now() < until)
     };
     let first = seeds.start;
-    let summary = sim::run_many(ground, scenario, seeds, &options, &go_on)?;
+    let summary = sim::run_many(setup, scenario, seeds, &options, &go_on)?;
     if show {
         eprint!("\r\x1b[K");
     }
@@ -212,15 +216,15 @@ fn report(scenario: &Scenario, first: u64, summary: &Summary, seconds: f64) {
     );
 }
 
-/// Says everything that is needed to understand it and to see it again.
+/// Prints everything that is needed to understand the violation and to repeat it.
 fn fail(scenario: &Scenario, outcome: &Outcome) -> anyhow::Result<()> {
-    outcome.story.iter().for_each(|line| println!("{line}"));
+    outcome.trace.iter().for_each(|line| println!("{line}"));
     let (name, seed) = (scenario.name, outcome.seed);
     if let Some(violation) = &outcome.violation {
         let (rule, why) = (violation.broken.rule, &violation.broken.why);
         println!("\nseed {seed} of {name} breaks a rule after {:?}: {rule}", violation.at);
         println!("  {why}");
-        println!("see it again: landfall-sim {name} --seed {seed} --story");
+        println!("to repeat it: landfall-sim {name} --seed {seed} --trace");
     }
     anyhow::bail!("seed {seed} of scenario {name} breaks a rule")
 }

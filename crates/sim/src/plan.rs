@@ -1,38 +1,38 @@
-//! What a seed makes of a scenario: which pods there are, and what happens when.
+//! Derives from a seed which pods a scenario has, and what happens when.
 
-use crate::chance::Chance;
-use crate::scenario::{Scenario, Style, Trouble};
+use crate::random::Random;
+use crate::scenario::{Fault, Scenario, Style};
 use crate::script::{Hook, OnTerm, Script};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-pub(crate) struct Deed {
+pub(crate) struct PlannedAction {
     pub(crate) at: Duration,
-    pub(crate) what: Act,
+    pub(crate) what: Action,
 }
 
-pub(crate) enum Act {
+pub(crate) enum Action {
     Create(Box<Pod>),
     Delete {
         name: String,
         grace: Option<u32>,
     },
-    /// In the middle of a step, or at once if it is 0.
+    /// After this many steps, in the middle of the last one; 0: at once.
     CrashAgent {
         host: usize,
         steps: u64,
         downtime: Duration,
     },
-    /// When it next stops a container.
+    /// The agent crashes when it next stops a container.
     CrashAtStop {
         host: usize,
         downtime: Duration,
     },
-    CrashPlane {
+    CrashControlPlane {
         downtime: Duration,
     },
-    CutPlane {
+    StopStoring {
         writes: u64,
         downtime: Duration,
     },
@@ -47,11 +47,11 @@ pub(crate) enum Act {
     Tear {
         host: usize,
     },
-    Weather {
+    NetworkFaults {
         host: usize,
         delay: u64,
-        lost: u64,
-        dropped: u64,
+        lost_responses: u64,
+        lost_requests: u64,
         lasts: Duration,
     },
     JumpClock {
@@ -59,109 +59,112 @@ pub(crate) enum Act {
     },
 }
 
-/// In the order of time.
-pub(crate) fn draw(scenario: &Scenario, seed: u64) -> Vec<Deed> {
-    let mut chance = Chance::new(seed, 2);
+/// All actions, ordered by time.
+pub(crate) fn draw(scenario: &Scenario, seed: u64) -> Vec<PlannedAction> {
+    let mut random = Random::new(seed, 2);
     let span = scenario.span.as_millis() as u64;
-    let mut deeds = Vec::new();
-    let count = chance.between(scenario.pods.0, scenario.pods.1);
+    let mut actions = Vec::new();
+    let count = random.between(scenario.pods.0, scenario.pods.1);
     match scenario.style {
         Style::Once => {
             for number in 0..count {
                 let name = format!("p{number}");
-                let born = chance.between(0, span / 3);
-                let dies = chance.between(born, span * 9 / 10);
-                life(&mut deeds, &mut chance, scenario, &name, born, dies);
+                let born = random.between(0, span / 3);
+                let dies = random.between(born, span * 9 / 10);
+                life(&mut actions, &mut random, scenario, &name, born, dies);
             }
         }
         Style::Mix | Style::Identity | Style::Settle => {}
         Style::Churn => {
             for slot in 0..count {
-                let (mut at, mut number) = (chance.between(0, 60_000), 0);
+                let (mut at, mut number) = (random.between(0, 60_000), 0);
                 while at < span {
                     let name = format!("s{slot}-{number}");
-                    let dies = at + chance.between(60_000, 900_000);
-                    life(&mut deeds, &mut chance, scenario, &name, at, dies.min(span));
-                    at = dies + chance.between(0, 20_000);
+                    let dies = at + random.between(60_000, 900_000);
+                    life(&mut actions, &mut random, scenario, &name, at, dies.min(span));
+                    at = dies + random.between(0, 20_000);
                     number += 1;
                 }
             }
         }
     }
-    if !scenario.troubles.is_empty() {
-        for _ in 0..chance.between(1, 4) {
-            let trouble = *chance.pick(scenario.troubles);
-            let at = Duration::from_millis(chance.between(0, span));
-            deeds.push(Deed { at, what: trouble_of(&mut chance, scenario, trouble) });
+    if !scenario.faults.is_empty() {
+        for _ in 0..random.between(1, 4) {
+            let fault = *random.pick(scenario.faults);
+            let at = Duration::from_millis(random.between(0, span));
+            actions.push(PlannedAction { at, what: fault_of(&mut random, scenario, fault) });
         }
     }
-    // Ties in the order they were drawn.
-    deeds.sort_by_key(|deed| deed.at);
-    deeds
+    // The sort is stable: actions at the same time stay in the order in which they were drawn.
+    actions.sort_by_key(|action| action.at);
+    actions
 }
 
 fn life(
-    deeds: &mut Vec<Deed>,
-    chance: &mut Chance,
+    actions: &mut Vec<PlannedAction>,
+    random: &mut Random,
     scenario: &Scenario,
     name: &str,
     born: u64,
     dies: u64,
 ) {
     let at = Duration::from_millis;
-    deeds.push(Deed { at: at(born), what: Act::Create(Box::new(pod(chance, name))) });
-    let grace = match chance.below(10) {
+    actions.push(PlannedAction { at: at(born), what: Action::Create(Box::new(pod(random, name))) });
+    let grace = match random.below(10) {
         0 => Some(0),
-        1 | 2 => Some(chance.between(1, 20) as u32),
+        1 | 2 => Some(random.between(1, 20) as u32),
         _ => None,
     };
     let name = name.to_owned();
-    deeds.push(Deed { at: at(dies), what: Act::Delete { name: name.clone(), grace } });
-    if chance.percent(scenario.second_deletes) {
-        let later = dies + chance.between(0, 12_000);
-        let grace = *chance.pick(&[Some(0), Some(1), Some(2), Some(5), Some(40), None]);
-        deeds.push(Deed { at: at(later), what: Act::Delete { name, grace } });
+    actions
+        .push(PlannedAction { at: at(dies), what: Action::Delete { name: name.clone(), grace } });
+    if random.percent(scenario.second_deletes) {
+        let later = dies + random.between(0, 12_000);
+        let grace = *random.pick(&[Some(0), Some(1), Some(2), Some(5), Some(40), None]);
+        actions.push(PlannedAction { at: at(later), what: Action::Delete { name, grace } });
     }
 }
 
-fn trouble_of(chance: &mut Chance, scenario: &Scenario, trouble: Trouble) -> Act {
-    let host = chance.below(u64::from(scenario.nodes)) as usize;
-    let lasts = chance.millis(100, 30_000);
-    match trouble {
-        Trouble::AgentCrash => {
-            let steps = if chance.percent(30) { 0 } else { chance.between(1, 60) };
-            Act::CrashAgent { host, steps, downtime: chance.millis(0, 20_000) }
+fn fault_of(random: &mut Random, scenario: &Scenario, fault: Fault) -> Action {
+    let host = random.below(u64::from(scenario.nodes)) as usize;
+    let lasts = random.millis(100, 30_000);
+    match fault {
+        Fault::AgentCrash => {
+            let steps = if random.percent(30) { 0 } else { random.between(1, 60) };
+            Action::CrashAgent { host, steps, downtime: random.millis(0, 20_000) }
         }
-        Trouble::StopCrash => Act::CrashAtStop { host, downtime: chance.millis(0, 20_000) },
-        Trouble::PlaneCrash => Act::CrashPlane { downtime: chance.millis(0, 15_000) },
-        Trouble::PlaneCut => {
-            let writes = chance.between(0, 30);
-            Act::CutPlane { writes, downtime: chance.millis(0, 15_000) }
+        Fault::StopCrash => Action::CrashAtStop { host, downtime: random.millis(0, 20_000) },
+        Fault::ControlPlaneCrash => {
+            Action::CrashControlPlane { downtime: random.millis(0, 15_000) }
         }
-        Trouble::Refused => Act::Refuse { host, lasts },
-        Trouble::Silent => Act::Silence { host, lasts },
-        Trouble::Torn => Act::Tear { host },
-        Trouble::Weather => Act::Weather {
+        Fault::StorageStop => {
+            let writes = random.between(0, 30);
+            Action::StopStoring { writes, downtime: random.millis(0, 15_000) }
+        }
+        Fault::Refused => Action::Refuse { host, lasts },
+        Fault::Silent => Action::Silence { host, lasts },
+        Fault::Torn => Action::Tear { host },
+        Fault::Network => Action::NetworkFaults {
             host,
-            delay: chance.between(0, 2000),
-            lost: chance.between(0, 40),
-            dropped: chance.between(0, 40),
+            delay: random.between(0, 2000),
+            lost_responses: random.between(0, 40),
+            lost_requests: random.between(0, 40),
             lasts,
         },
-        Trouble::ClockJump => Act::JumpClock { seconds: chance.between(0, 7200) as i64 - 3600 },
+        Fault::ClockJump => Action::JumpClock { seconds: random.between(0, 7200) as i64 - 3600 },
     }
 }
 
-fn pod(chance: &mut Chance, name: &str) -> Pod {
-    let grace = *chance.pick(&[1, 2, 3, 5, 8, 12, 30]);
-    let policy = *chance.pick(&["Always", "Always", "Always", "Never", "OnFailure"]);
-    let count = chance.between(1, 3);
+fn pod(random: &mut Random, name: &str) -> Pod {
+    let grace = *random.pick(&[1, 2, 3, 5, 8, 12, 30]);
+    let policy = *random.pick(&["Always", "Always", "Always", "Never", "OnFailure"]);
+    let count = random.between(1, 3);
     let containers: Vec<Value> =
-        (0..count).map(|number| container(chance, &format!("c{number}"))).collect();
+        (0..count).map(|number| container(random, &format!("c{number}"))).collect();
     let mut sidecars = Vec::new();
-    if chance.percent(20) {
-        for number in 0..chance.between(1, 2) {
-            let mut sidecar = container(chance, &format!("side{number}"));
+    if random.percent(20) {
+        for number in 0..random.between(1, 2) {
+            let mut sidecar = container(random, &format!("side{number}"));
             sidecar["restartPolicy"] = "Always".into();
             sidecars.push(sidecar);
         }
@@ -180,28 +183,28 @@ fn pod(chance: &mut Chance, name: &str) -> Pod {
     typed::from_value(pod).unwrap_or_default()
 }
 
-fn container(chance: &mut Chance, name: &str) -> Value {
-    let term = match chance.below(100) {
+fn container(random: &mut Random, name: &str) -> Value {
+    let term = match random.below(100) {
         0..40 => OnTerm::Exit { after: Duration::ZERO, code: 0 },
         40..75 => {
-            let code = *chance.pick(&[0, 143]);
-            OnTerm::Exit { after: chance.millis(50, 9000), code }
+            let code = *random.pick(&[0, 143]);
+            OnTerm::Exit { after: random.millis(50, 9000), code }
         }
         _ => OnTerm::Ignore,
     };
-    let start = if chance.percent(15) { chance.millis(200, 4000) } else { Duration::ZERO };
-    let run = chance
+    let start = if random.percent(15) { random.millis(200, 4000) } else { Duration::ZERO };
+    let run = random
         .percent(10)
-        .then(|| (chance.millis(500, 40_000), if chance.percent(50) { 0 } else { 1 }));
+        .then(|| (random.millis(500, 40_000), if random.percent(50) { 0 } else { 1 }));
     let script = Script { start, term, run };
-    let image = match chance.percent(10) {
-        true => format!("sim/slow:{}", chance.between(100, 8000)),
+    let image = match random.percent(10) {
+        true => format!("sim/slow:{}", random.between(100, 8000)),
         false => "sim/here:1".to_owned(),
     };
     let mut container = json!({ "name": name, "image": image, "args": script.args() });
-    if chance.percent(35) {
-        let takes = (!chance.percent(20)).then(|| chance.millis(0, 7000));
-        let code = if chance.percent(20) { 1 } else { 0 };
+    if random.percent(35) {
+        let takes = (!random.percent(20)).then(|| random.millis(0, 7000));
+        let code = if random.percent(20) { 1 } else { 0 };
         let hook = Hook { takes, code };
         container["lifecycle"] = json!({ "preStop": { "exec": { "command": hook.command() } } });
     }

@@ -1,79 +1,79 @@
-//! One seed from beginning to end.
+//! Runs one seed from beginning to end.
 
-use crate::book::Name;
-use crate::cluster::{Besides, Cluster, Shape, Wrap};
+use crate::checker::BrokenRule;
+use crate::cluster::{Cluster, ClusterConfig, Interference, WrapRuntime};
+use crate::connection::{NetworkFaults, State};
+use crate::control_plane::ControlPlane;
+use crate::event_log::Name;
 use crate::identity;
-use crate::judge::Broken;
-use crate::line::{State, Weather};
-use crate::plan::{self, Act};
-use crate::plane::Plane;
+use crate::plan::{self, Action};
 use crate::scenario::{Scenario, Style};
 use crate::settle;
 use client::Selection;
-use lifecycle::timeline::Termination;
-use server::Foundation;
+use lifecycle::timeline::TerminationRecord;
+use server::ServerTemplate;
 use std::path::Path;
 use std::time::Duration;
 
-/// When simulated time begins.
+/// The Unix time at which simulated time begins.
 const EPOCH: i64 = 1_800_000_000;
-/// After everything healed, deletions are over within this: the longest grace, a watch that waits for
-/// a silent server, and the waits between attempts.
+/// Deletions finish within this time after all faults have ended: it covers the longest grace period, a watch that
+/// waits for a silent server, and the delays between retries.
 const PATIENCE: Duration = Duration::from_secs(400);
-/// What could not be told is told again within this.
-const TOLD_WITHIN: Duration = Duration::from_secs(15);
-/// How often to look whether everything is over.
-const LOOK: Duration = Duration::from_millis(500);
+/// Agents report within this time what they could not report before.
+const REPORTED_WITHIN: Duration = Duration::from_secs(15);
+/// How often to check whether all deletions have finished.
+const POLL: Duration = Duration::from_millis(500);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the simulation cannot use the disk")]
+    #[error("cannot use the directory of the simulation")]
     Disk(#[from] std::io::Error),
-    #[error("the server cannot be prepared")]
+    #[error("cannot prepare the server")]
     Server(#[from] server::Error),
 }
 
-/// What all simulated clusters of a process are built on.
-pub struct Ground {
-    pub(crate) foundation: Foundation,
+/// What all simulated clusters of this process share: keys, the first objects, a directory.
+pub struct SimulationSetup {
+    pub(crate) foundation: ServerTemplate,
     pub(crate) directory: tempfile::TempDir,
 }
 
-impl Ground {
-    /// Takes a moment; then clusters are cheap.
-    pub fn lay() -> Result<Ground, Error> {
+impl SimulationSetup {
+    /// Takes about a second; after that, clusters start quickly.
+    pub fn prepare() -> Result<SimulationSetup, Error> {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let memory = Path::new("/dev/shm");
         let place = if memory.is_dir() { memory.into() } else { std::env::temp_dir() };
         let directory = tempfile::Builder::new().prefix("landfall-sim-").tempdir_in(place)?;
-        let foundation = simulated(0, async {
-            let foundation = Foundation::lay(directory.path()).await?;
-            Plane::settled(&foundation).await
+        let foundation = block_on_simulated(0, async {
+            let foundation = ServerTemplate::create(directory.path()).await?;
+            ControlPlane::settled(&foundation).await
         })??;
-        Ok(Ground { foundation, directory })
+        Ok(SimulationSetup { foundation, directory })
     }
 }
 
 /// How to run a seed.
 #[derive(Clone, Default)]
 pub struct Options {
-    pub wrap: Option<Wrap>,
-    pub besides: Option<Besides>,
-    /// Keep the story also if nothing is wrong.
-    pub story: bool,
-    /// Run it again and compare, to the byte.
+    pub wrap_runtime: Option<WrapRuntime>,
+    pub interference: Option<Interference>,
+    /// Keep the trace even if no rule is broken.
+    pub trace: bool,
+    /// Run the seed again and compare the runs byte by byte.
     pub twice: bool,
-    /// Look only at what really happened, not at what the timelines say of it.
-    pub without_timelines: bool,
+    /// Do not check the termination records.
+    pub ignore_timelines: bool,
 }
 
 #[derive(Debug, Clone)]
 pub struct Outcome {
     pub seed: u64,
     pub violation: Option<Violation>,
-    /// What happened, a line each, for people. Kept if a rule was broken, or if wanted.
-    pub story: Vec<String>,
-    /// The same to the last byte: of one seed, always the same.
+    /// One line per event, for people. Kept if a rule was broken or [`Options::trace`] is set.
+    pub trace: Vec<String>,
+    /// All events with complete API objects. The same seed always gives the same bytes.
     pub log: String,
     pub simulated: Duration,
     pub pods: usize,
@@ -82,83 +82,86 @@ pub struct Outcome {
 
 #[derive(Debug, Clone)]
 pub struct Violation {
-    /// Since the beginning.
+    /// Time since the start of the run.
     pub at: Duration,
-    pub broken: Broken,
+    pub broken: BrokenRule,
 }
 
-/// Runs it on this thread.
+/// Runs a seed on this thread.
 pub fn run(
-    ground: &Ground,
+    setup: &SimulationSetup,
     scenario: &'static Scenario,
     seed: u64,
     options: &Options,
 ) -> Result<Outcome, Error> {
-    let scenario = scenario.told_by(seed);
-    let options = Options { story: options.story || options.twice, ..options.clone() };
-    let mut outcome = once(ground, scenario, seed, &options)?;
+    let scenario = scenario.resolve(seed);
+    let options = Options { trace: options.trace || options.twice, ..options.clone() };
+    let mut outcome = run_once(setup, scenario, seed, &options)?;
     if options.twice && outcome.violation.is_none() {
-        let again = once(ground, scenario, seed, &options)?;
+        let again = run_once(setup, scenario, seed, &options)?;
         if again.log != outcome.log {
             let mut lines = outcome.log.lines().zip(again.log.lines());
             let (one, other) = lines.find(|(one, other)| one != other).unwrap_or_default();
-            let why = format!("once {one}, and then {other}");
-            let broken = Broken { rule: "one seed, one story", why };
+            let why = format!("the first run has {one}, the second {other}");
+            let broken = BrokenRule { rule: "one seed, one run", why };
             outcome.violation = Some(Violation { at: outcome.simulated, broken });
         }
     }
     Ok(outcome)
 }
 
-fn once(
-    ground: &Ground,
+fn run_once(
+    setup: &SimulationSetup,
     scenario: &Scenario,
     seed: u64,
     options: &Options,
 ) -> Result<Outcome, Error> {
-    let directory = tempfile::Builder::new().prefix("seed-").tempdir_in(ground.directory.path())?;
-    Ok(simulated(seed, tell(&ground.foundation, scenario, seed, options, directory.path()))?)
+    let directory = tempfile::Builder::new().prefix("seed-").tempdir_in(setup.directory.path())?;
+    Ok(block_on_simulated(
+        seed,
+        simulate(&setup.foundation, scenario, seed, options, directory.path()),
+    )?)
 }
 
-/// On this thread, in a world that ends with it.
-pub(crate) fn simulated<T>(seed: u64, story: impl Future<Output = T>) -> std::io::Result<T> {
+/// Runs a future on this thread, on simulated time and with random numbers from the seed, those of tokio included.
+pub(crate) fn block_on_simulated<T>(seed: u64, run: impl Future<Output = T>) -> std::io::Result<T> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_le_bytes()));
     let runtime = builder.enable_time().start_paused(true).build()?;
-    let told = runtime.block_on(async {
+    let result = runtime.block_on(async {
         clock::simulate(jiff::Timestamp::constant(EPOCH, 0), seed);
-        story.await
+        run.await
     });
     drop(runtime);
     clock::stop_simulating();
-    Ok(told)
+    Ok(result)
 }
 
-async fn tell(
-    foundation: &Foundation,
+async fn simulate(
+    foundation: &ServerTemplate,
     scenario: &Scenario,
     seed: u64,
     options: &Options,
     directory: &Path,
 ) -> Outcome {
-    let shape = Shape {
+    let config = ClusterConfig {
         foundation,
         seed,
         nodes: scenario.nodes,
-        who: scenario.style.who(),
+        controllers: scenario.style.controllers(),
         directory,
-        wrap: options.wrap.clone(),
-        judged: true,
+        wrap_runtime: options.wrap_runtime.clone(),
+        checked: true,
     };
-    let mut cluster = match Cluster::start(shape).await {
+    let mut cluster = match Cluster::start(config).await {
         Ok(cluster) => cluster,
         Err(why) => {
-            let broken = Broken { rule: "a cluster starts", why };
+            let broken = BrokenRule { rule: "a cluster starts", why };
             let violation = Some(Violation { at: Duration::ZERO, broken });
             return Outcome {
                 seed,
                 violation,
-                story: Vec::new(),
+                trace: Vec::new(),
                 log: String::new(),
                 simulated: Duration::ZERO,
                 pods: 0,
@@ -166,150 +169,149 @@ async fn tell(
             };
         }
     };
-    if let Some(besides) = &options.besides {
-        cluster.let_in(besides);
+    if let Some(interference) = &options.interference {
+        cluster.start_interference(interference);
     }
     match scenario.style {
-        Style::Identity => identity::tell(&mut cluster, scenario, seed).await,
-        Style::Settle => settle::tell(&mut cluster, scenario, seed).await,
+        Style::Identity => identity::simulate(&mut cluster, scenario, seed).await,
+        Style::Settle => settle::simulate(&mut cluster, scenario, seed).await,
         Style::Once | Style::Churn | Style::Mix => {
-            perform(&mut cluster, scenario, seed).await;
+            perform_plan(&mut cluster, scenario, seed).await;
             heal(&mut cluster).await;
-            end(&cluster).await;
+            wait_until_quiet(&cluster).await;
         }
     }
-    if !options.without_timelines && matches!(scenario.style, Style::Once | Style::Identity) {
+    if !options.ignore_timelines && matches!(scenario.style, Style::Once | Style::Identity) {
         compare_timelines(&cluster).await;
     }
-    cluster.book.close();
-    let broken = cluster.book.broken();
+    cluster.log.finish();
+    let broken = cluster.log.violation();
     let violation = broken.map(|(at, broken)| Violation { at, broken });
-    let wanted = options.story || violation.is_some();
-    let (pods, containers) = cluster.book.ask(|judge| judge.counts());
+    let wanted = options.trace || violation.is_some();
+    let (pods, containers) = cluster.log.with_checker(|checker| checker.counts());
     Outcome {
         seed,
         violation,
-        story: if wanted { cluster.book.story() } else { Vec::new() },
-        log: if wanted { cluster.book.log() } else { String::new() },
-        simulated: cluster.book.now(),
+        trace: if wanted { cluster.log.trace() } else { Vec::new() },
+        log: if wanted { cluster.log.full_text() } else { String::new() },
+        simulated: cluster.log.now(),
         pods,
         containers,
     }
 }
 
-/// Does what the seed has in mind.
-async fn perform(cluster: &mut Cluster, scenario: &Scenario, seed: u64) {
+/// Performs the actions that the seed decides.
+async fn perform_plan(cluster: &mut Cluster, scenario: &Scenario, seed: u64) {
     let began = tokio::time::Instant::now();
-    for deed in plan::draw(scenario, seed) {
-        tokio::time::sleep_until(began + deed.at).await;
-        if cluster.book.broken().is_some() {
+    for action in plan::draw(scenario, seed) {
+        tokio::time::sleep_until(began + action.at).await;
+        if cluster.log.violation().is_some() {
             return;
         }
-        act(cluster, deed.what).await;
+        perform(cluster, action.what).await;
     }
     tokio::time::sleep_until(began + scenario.span).await;
 }
 
-pub(crate) async fn act(cluster: &mut Cluster, what: Act) {
-    let person = cluster.person.clone();
+pub(crate) async fn perform(cluster: &mut Cluster, what: Action) {
+    let operator = cluster.operator.clone();
     match what {
-        Act::Create(pod) => drop(tokio::spawn(person.create(*pod))),
-        Act::Delete { name, grace } => drop(tokio::spawn(person.delete(name, grace))),
-        Act::CrashAgent { host, steps, downtime } => {
+        Action::Create(pod) => drop(tokio::spawn(operator.create(*pod))),
+        Action::Delete { name, grace } => drop(tokio::spawn(operator.delete(name, grace))),
+        Action::CrashAgent { host, steps, downtime } => {
             let host = &cluster.hosts[host];
-            cluster.book.say(format!("{} will crash in {steps} steps", host.name));
+            cluster.log.note(format!("{} will crash in {steps} steps", host.name));
             host.crash_after(steps, downtime);
         }
-        Act::CrashAtStop { host, downtime } => {
+        Action::CrashAtStop { host, downtime } => {
             let host = &cluster.hosts[host];
-            cluster.book.say(format!("{} will crash when it stops a container", host.name));
+            cluster.log.note(format!("{} will crash when it stops a container", host.name));
             host.crash_at_stop(downtime);
         }
-        Act::CrashPlane { downtime } => crash_plane(cluster, downtime).await,
-        Act::CutPlane { writes, downtime } => {
-            let _ = cluster.plane.cut_after(writes).await;
-            crash_plane(cluster, downtime).await;
+        Action::CrashControlPlane { downtime } => crash_control_plane(cluster, downtime).await,
+        Action::StopStoring { writes, downtime } => {
+            let _ = cluster.control_plane.stop_storing_after(writes).await;
+            crash_control_plane(cluster, downtime).await;
         }
-        Act::Refuse { host, lasts } => cut(cluster, host, State::Refused, lasts),
-        Act::Silence { host, lasts } => cut(cluster, host, State::Silent, lasts),
-        Act::Tear { host } => {
-            cluster.book.say(format!("the watches of {} tear", cluster.hosts[host].name));
-            cluster.hosts[host].line.tear();
+        Action::Refuse { host, lasts } => disconnect(cluster, host, State::Refused, lasts),
+        Action::Silence { host, lasts } => disconnect(cluster, host, State::Silent, lasts),
+        Action::Tear { host } => {
+            cluster.log.note(format!("the watches of {} break", cluster.hosts[host].name));
+            cluster.hosts[host].connection.break_streams();
         }
-        Act::Weather { host, delay, lost, dropped, lasts } => {
+        Action::NetworkFaults { host, delay, lost_responses, lost_requests, lasts } => {
             let host = &cluster.hosts[host];
-            let weather = Weather { delay, lost, dropped };
-            cluster.book.say(format!("{}: {weather:?} for {lasts:?}", host.name));
-            host.line.set_weather(weather);
-            let line = host.line.clone();
+            let faults = NetworkFaults { delay, lost_responses, lost_requests };
+            cluster.log.note(format!("{}: {faults:?} for {lasts:?}", host.name));
+            host.connection.set_faults(faults);
+            let connection = host.connection.clone();
             tokio::spawn(async move {
                 tokio::time::sleep(lasts).await;
-                line.set_weather(Weather::default());
+                connection.set_faults(NetworkFaults::default());
             });
         }
-        Act::JumpClock { seconds } => {
-            cluster.book.say(format!("somebody sets the clock by {seconds} s"));
+        Action::JumpClock { seconds } => {
+            cluster.log.note(format!("the clock jumps by {seconds} s"));
             clock::jump(jiff::SignedDuration::from_secs(seconds));
         }
     }
 }
 
-async fn crash_plane(cluster: &mut Cluster, downtime: Duration) {
-    cluster.plane.crash();
+async fn crash_control_plane(cluster: &mut Cluster, downtime: Duration) {
+    cluster.control_plane.crash();
     tokio::time::sleep(downtime).await;
-    if let Err(error) = cluster.plane.start().await {
-        cluster.book.say(format!("the control plane cannot start: {error}"));
+    if let Err(error) = cluster.control_plane.start().await {
+        cluster.log.note(format!("the control plane cannot start: {error}"));
     }
 }
 
-fn cut(cluster: &Cluster, host: usize, state: State, lasts: Duration) {
+fn disconnect(cluster: &Cluster, host: usize, state: State, lasts: Duration) {
     let host = &cluster.hosts[host];
-    cluster.book.say(format!("the line of {} is {state:?} for {lasts:?}", host.name));
-    host.line.set(state);
-    let line = host.line.clone();
+    cluster.log.note(format!("the connection of {} is {state:?} for {lasts:?}", host.name));
+    host.connection.set_state(state);
+    let connection = host.connection.clone();
     tokio::spawn(async move {
         tokio::time::sleep(lasts).await;
-        line.set(State::Up);
+        connection.set_state(State::Up);
     });
 }
 
-/// Nothing goes wrong any more, and everything that is left is deleted.
+/// Ends all faults and deletes all pods that are left.
 async fn heal(cluster: &mut Cluster) {
-    if cluster.book.broken().is_some() {
+    if cluster.log.violation().is_some() {
         return;
     }
-    cluster.book.say("everything heals");
+    cluster.log.note("all faults end");
     for host in &cluster.hosts {
-        host.line.set(State::Up);
-        host.line.set_weather(Weather::default());
-        host.spare();
+        host.connection.set_state(State::Up);
+        host.connection.set_faults(NetworkFaults::default());
+        host.cancel_crash();
     }
-    let left: Vec<Name> = cluster.book.ask(|judge| judge.living());
+    let left: Vec<Name> = cluster.log.with_checker(|checker| checker.undeleted());
     for name in left {
         let name = name.rsplit('/').next().unwrap_or_default().to_owned();
-        tokio::spawn(cluster.person.clone().delete(name, None));
+        tokio::spawn(cluster.operator.clone().delete(name, None));
     }
 }
 
-async fn end(cluster: &Cluster) {
+async fn wait_until_quiet(cluster: &Cluster) {
     let until = tokio::time::Instant::now() + PATIENCE;
-    while tokio::time::Instant::now() < until && cluster.book.broken().is_none() {
-        tokio::time::sleep(LOOK).await;
-        if cluster.book.ask(|judge| judge.is_quiet()) {
+    while tokio::time::Instant::now() < until && cluster.log.violation().is_none() {
+        tokio::time::sleep(POLL).await;
+        if cluster.log.with_checker(|checker| checker.is_quiet()) {
             return;
         }
     }
 }
 
-/// What the cluster says of the endings is what happened. Agents tell it when they can, so they get a
-/// moment.
+/// Checks that the termination records agree with what happened. Agents may report late, so this waits first.
 async fn compare_timelines(cluster: &Cluster) {
-    if cluster.book.broken().is_some() {
+    if cluster.log.violation().is_some() {
         return;
     }
-    tokio::time::sleep(TOLD_WITHIN).await;
-    match cluster.person.client.list::<Termination>(&Selection::default()).await {
-        Ok(records) => cluster.book.compare(&records),
-        Err(error) => cluster.book.say(format!("there are no timelines: {error}")),
+    tokio::time::sleep(REPORTED_WITHIN).await;
+    match cluster.operator.client.list::<TerminationRecord>(&Selection::default()).await {
+        Ok(records) => cluster.log.check_records(&records),
+        Err(error) => cluster.log.note(format!("cannot list the termination records: {error}")),
     }
 }

@@ -1,11 +1,11 @@
-//! What a pod costs in a cluster of any size: Deployments are made, rolled and deleted, in one thread,
-//! and the time of that thread is read after each.
+//! Measures what a pod costs in a cluster of any size: Deployments are created, rolled out and deleted on one
+//! thread, and the CPU time of that thread is read after each phase.
 //!
-//! Everything is as in the other stories (server, controllers, scheduler, one agent per node), except
-//! that nobody judges: the book of so many pods would not fit.
+//! The cluster is the same as in the other scenarios (server, controllers, scheduler, one agent per node), but no rule
+//! is checked: the event log of that many pods would not fit into memory.
 
-use crate::cluster::{Cluster, Shape};
-use crate::run::{Error, Ground, simulated};
+use crate::cluster::{Cluster, ClusterConfig};
+use crate::run::{Error, SimulationSetup, block_on_simulated};
 use client::{Client, DeleteOptions, ObjectKey, Propagation, Selection};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
@@ -14,8 +14,8 @@ use std::time::Duration;
 
 /// Pods of one Deployment.
 const REPLICAS: u32 = 100;
-const LOOK: Duration = Duration::from_secs(5);
-/// In simulated time; nothing takes longer that ends at all.
+const POLL: Duration = Duration::from_secs(5);
+/// Simulated time after which a phase counts as unfinished.
 const PATIENCE: Duration = Duration::from_secs(4 * 3600);
 
 #[derive(Debug, Clone, Copy)]
@@ -24,59 +24,58 @@ pub struct Size {
     pub pods: u32,
 }
 
-/// What one part of the story took.
+/// The measurements of one phase.
 #[derive(Debug, Clone)]
 pub struct Phase {
     pub name: &'static str,
-    /// Pods that were started or ended in it.
+    /// The number of pods that were started or terminated.
     pub pods: u32,
-    /// Of the thread that everything runs on.
+    /// CPU time of the thread that runs everything.
     pub cpu: Duration,
     pub simulated: Duration,
-    /// Changes of the store, signs of life of the nodes included.
+    /// Writes of the store, including the heartbeats of nodes.
     pub writes: u64,
-    /// Of the process, the most so far.
+    /// The highest memory use of the process so far.
     pub peak_bytes: u64,
-    /// It did not come to its end.
+    /// The phase did not finish in time.
     pub unfinished: bool,
 }
 
-/// Runs it on this thread.
-pub fn scale(ground: &Ground, size: Size, told: &dyn Fn(&Phase)) -> Result<(), Error> {
-    let directory =
-        tempfile::Builder::new().prefix("scale-").tempdir_in(ground.directory.path())?;
-    let shape = Shape {
-        foundation: &ground.foundation,
+/// Measures all phases on this thread.
+pub fn scale(setup: &SimulationSetup, size: Size, report: &dyn Fn(&Phase)) -> Result<(), Error> {
+    let directory = tempfile::Builder::new().prefix("scale-").tempdir_in(setup.directory.path())?;
+    let config = ClusterConfig {
+        foundation: &setup.foundation,
         seed: 0,
         nodes: size.nodes,
-        who: controllers::Who::All,
+        controllers: controllers::ControllerSet::All,
         directory: directory.path(),
-        wrap: None,
-        judged: false,
+        wrap_runtime: None,
+        checked: false,
     };
-    let story = async {
-        let began = Mark::now(None).await;
-        match Cluster::start(shape).await {
+    let run = async {
+        let began = Measurement::now(None).await;
+        match Cluster::start(config).await {
             Ok(cluster) => {
-                told(&began.phase("nodes join", 0, Some(&cluster)).await);
-                tell(&cluster, size.pods, told).await;
+                report(&began.phase("nodes join", 0, Some(&cluster)).await);
+                measure(&cluster, size.pods, report).await;
                 Ok(())
             }
             Err(why) => Err(std::io::Error::other(why)),
         }
     };
-    Ok(simulated(0, story)??)
+    Ok(block_on_simulated(0, run)??)
 }
 
-async fn tell(cluster: &Cluster, pods: u32, told: &dyn Fn(&Phase)) {
-    let client = &cluster.person.client;
+async fn measure(cluster: &Cluster, pods: u32, report: &dyn Fn(&Phase)) {
+    let client = &cluster.operator.client;
     let count = pods.div_ceil(REPLICAS);
     let phases: [(&'static str, u32); 4] =
         [("create", pods), ("roll", 2 * pods), ("rest", 0), ("delete", pods)];
     for (name, moved) in phases {
-        let mark = Mark::now(Some(cluster)).await;
+        let mark = Measurement::now(Some(cluster)).await;
         for number in 0..count {
-            ask(client, name, number, pods).await;
+            request(client, name, number, pods).await;
         }
         let over = match name {
             "rest" => {
@@ -88,11 +87,11 @@ async fn tell(cluster: &Cluster, pods: u32, told: &dyn Fn(&Phase)) {
         };
         let mut phase = mark.phase(name, moved, Some(cluster)).await;
         phase.unfinished = !over;
-        told(&phase);
+        report(&phase);
     }
 }
 
-async fn ask(client: &Client, what: &str, number: u32, pods: u32) {
+async fn request(client: &Client, what: &str, number: u32, pods: u32) {
     let name = format!("web{number}");
     let key = ObjectKey::new("default", &name);
     let asked = match what {
@@ -113,7 +112,7 @@ async fn ask(client: &Client, what: &str, number: u32, pods: u32) {
         _ => Ok(()),
     };
     if let Err(error) = asked {
-        tracing::warn!(%error, "a Deployment was refused");
+        tracing::warn!(%error, "the server rejected a request for a Deployment");
     }
 }
 
@@ -137,11 +136,11 @@ fn deployment(name: &str, replicas: u32) -> Value {
     })
 }
 
-/// Whether it came to that.
+/// Waits until the condition holds; false: it did not in time.
 async fn until(mut is_so: impl AsyncFnMut() -> bool) -> bool {
     let end = tokio::time::Instant::now() + PATIENCE;
     while tokio::time::Instant::now() < end {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL).await;
         if is_so().await {
             return true;
         }
@@ -166,24 +165,24 @@ async fn nothing_left(client: &Client) -> bool {
     client.list::<Pod>(&Selection::default()).await.is_ok_and(|pods| pods.is_empty())
 }
 
-/// Where the clocks stood.
-struct Mark {
+/// The clocks and the revision at one moment.
+struct Measurement {
     cpu: Duration,
     at: tokio::time::Instant,
     revision: u64,
 }
 
-impl Mark {
-    async fn now(cluster: Option<&Cluster>) -> Mark {
+impl Measurement {
+    async fn now(cluster: Option<&Cluster>) -> Measurement {
         let revision = match cluster {
             Some(cluster) => cluster.revision().await.unwrap_or_default(),
             None => 0,
         };
-        Mark { cpu: cpu(), at: tokio::time::Instant::now(), revision }
+        Measurement { cpu: cpu(), at: tokio::time::Instant::now(), revision }
     }
 
     async fn phase(&self, name: &'static str, pods: u32, cluster: Option<&Cluster>) -> Phase {
-        let now = Mark::now(cluster).await;
+        let now = Measurement::now(cluster).await;
         Phase {
             name,
             pods,
@@ -196,7 +195,7 @@ impl Mark {
     }
 }
 
-/// Of this thread, by the kernel's count.
+/// CPU time of this thread.
 fn cpu() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanos = text.split(' ').next().and_then(|first| first.parse().ok());

@@ -1,167 +1,175 @@
-//! What can be simulated: a table of stories, each of which every seed tells differently.
+//! The table of scenarios: what kind of cluster there is, and which faults may happen.
 
 use std::time::Duration;
 
 #[derive(Debug)]
 pub struct Scenario {
     pub name: &'static str,
-    /// One line for people.
+    /// One line for `landfall-sim --list`.
     pub about: &'static str,
     pub(crate) nodes: u16,
-    /// At least and at most so many pods.
+    /// The smallest and the largest number of pods.
     pub(crate) pods: (u64, u64),
-    /// Things go on happening for so long; after that everything heals and has to end.
+    /// Actions and faults happen during this time; after it all faults end and all terminations have to finish.
     pub(crate) span: Duration,
     pub(crate) style: Style,
-    /// What may go wrong. How often, the seed decides.
-    pub(crate) troubles: &'static [Trouble],
+    /// Which faults may happen. The seed decides how many.
+    pub(crate) faults: &'static [Fault],
     /// Percent of pods that are deleted a second time.
     pub(crate) second_deletes: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
-    /// Every pod lives once.
+    /// Every pod is created once and deleted.
     Once,
-    /// A pod that is gone is replaced by the next one.
+    /// A deleted pod is replaced by the next one.
     Churn,
-    /// The seed chooses one of the others, [`MIXED`] of them.
+    /// The seed chooses one of the first [`MIXED`] scenarios.
     Mix,
-    /// Told in `identity.rs`.
+    /// See `identity.rs`.
     Identity,
-    /// Told in `settle.rs`.
+    /// See `settle.rs`.
     Settle,
 }
 
 impl Style {
-    /// Where people make pods themselves, the controllers that would make them are left out: they would only
-    /// watch, and ten thousand seeds would take twice as long.
-    pub(crate) fn who(self) -> controllers::Who {
+    /// Scenarios in which users create pods run without the controllers of workloads: these would have nothing to do,
+    /// and ten thousand seeds would take twice as long.
+    pub(crate) fn controllers(self) -> controllers::ControllerSet {
         match self {
-            Style::Once | Style::Churn | Style::Mix => controllers::Who::OfPods,
-            Style::Identity | Style::Settle => controllers::Who::All,
+            Style::Once | Style::Churn | Style::Mix => controllers::ControllerSet::NodesAndPods,
+            Style::Identity | Style::Settle => controllers::ControllerSet::All,
         }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Trouble {
-    /// An agent is killed, at some moment or in the middle of some step.
+pub(crate) enum Fault {
+    /// An agent crashes, at a random time or at a random step.
     AgentCrash,
-    /// An agent is killed when it has decided to stop a container and before the signal is sent.
+    /// An agent crashes after it has decided to stop a container and before it sends the signal.
     StopCrash,
-    /// The control plane is killed.
-    PlaneCrash,
-    /// The control plane is killed after exactly so many writes.
-    PlaneCut,
+    /// The control plane crashes.
+    ControlPlaneCrash,
+    /// The control plane crashes after a given number of writes.
+    StorageStop,
     /// A node's connections are refused.
     Refused,
-    /// A node's packets vanish.
+    /// A node's packets are dropped.
     Silent,
     /// A node's watches break.
     Torn,
-    /// Requests of a node come late, or never, or their answers are lost.
-    Weather,
-    /// Somebody sets the clock.
+    /// Requests of a node are delayed or lost, or their responses are lost.
+    Network,
+    /// The wall clock jumps.
     ClockJump,
 }
 
-use Trouble::*;
+use Fault::*;
 
-/// So many of the first are short, and worth ten thousand seeds.
+/// The number of scenarios at the beginning of the table that are short enough for ten thousand seeds.
 const MIXED: u64 = 5;
 
 pub static SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "endings",
-        about: "pods of every temper are deleted, and nothing else goes wrong",
+        about: "all kinds of pods are deleted, without faults",
         nodes: 2,
         pods: (2, 4),
         span: Duration::from_secs(60),
         style: Style::Once,
-        troubles: &[],
+        faults: &[],
         second_deletes: 10,
     },
     Scenario {
         name: "hurry",
-        about: "pods are deleted again while they end: sooner, later, by force",
+        about: "pods are deleted again while they terminate: with less or more grace, by force",
         nodes: 2,
         pods: (2, 4),
         span: Duration::from_secs(60),
         style: Style::Once,
-        troubles: &[ClockJump],
+        faults: &[ClockJump],
         second_deletes: 90,
     },
     Scenario {
         name: "crash",
-        about: "agents and the control plane are killed at any step while pods end",
+        about: "agents and the control plane crash at any step while pods terminate",
         nodes: 2,
         pods: (2, 4),
         span: Duration::from_secs(60),
         style: Style::Once,
-        troubles: &[AgentCrash, AgentCrash, AgentCrash, PlaneCrash, PlaneCut],
+        faults: &[AgentCrash, AgentCrash, AgentCrash, ControlPlaneCrash, StorageStop],
         second_deletes: 20,
     },
     Scenario {
         name: "partition",
-        about: "nodes are cut off, answers are lost, watches tear while pods end",
+        about: "nodes are disconnected, responses are lost, watches break while pods terminate",
         nodes: 3,
         pods: (2, 4),
         span: Duration::from_secs(90),
         style: Style::Once,
-        troubles: &[Refused, Silent, Torn, Torn, Weather, Weather],
+        faults: &[Refused, Silent, Torn, Torn, Network, Network],
         second_deletes: 20,
     },
     Scenario {
         name: "everything",
-        about: "all of it at once",
+        about: "all of these faults at once",
         nodes: 3,
         pods: (3, 8),
         span: Duration::from_secs(90),
         style: Style::Once,
-        troubles: &[
-            AgentCrash, AgentCrash, PlaneCrash, PlaneCut, Refused, Silent, Torn, Weather, ClockJump,
+        faults: &[
+            AgentCrash,
+            AgentCrash,
+            ControlPlaneCrash,
+            StorageStop,
+            Refused,
+            Silent,
+            Torn,
+            Network,
+            ClockJump,
         ],
         second_deletes: 40,
     },
     Scenario {
         name: "churn",
-        about: "an hour of two hundred pods that come and go",
+        about: "two hundred pods that are replaced for an hour",
         nodes: 4,
         pods: (200, 200),
         span: Duration::from_secs(3600),
         style: Style::Churn,
-        troubles: &[],
+        faults: &[],
         second_deletes: 5,
     },
     Scenario {
         name: "identity",
-        about: "pods with names of their own, nodes cut off for up to 400 s, people who force it",
+        about: "StatefulSets, nodes disconnected for up to 400 s, users who force deletions",
         nodes: 3,
         pods: (0, 0),
         span: Duration::from_secs(600),
         style: Style::Identity,
-        troubles: &[],
+        faults: &[],
         second_deletes: 0,
     },
     Scenario {
         name: "settle",
-        about: "workloads of every kind come, change and go; then an hour in which nothing is written",
+        about: "all kinds of workloads are created, changed and deleted; then nothing is written for an hour",
         nodes: 2,
         pods: (0, 0),
         span: Duration::from_secs(90),
         style: Style::Settle,
-        troubles: &[],
+        faults: &[],
         second_deletes: 0,
     },
     Scenario {
         name: "unsent",
-        about: "agents are killed between the wish to stop a container and its signal; clocks are set",
+        about: "agents crash between the decision to stop a container and its signal; clocks jump",
         nodes: 1,
         pods: (3, 6),
         span: Duration::from_secs(60),
         style: Style::Once,
-        troubles: &[StopCrash, StopCrash, ClockJump],
+        faults: &[StopCrash, StopCrash, ClockJump],
         second_deletes: 10,
     },
     Scenario {
@@ -171,22 +179,24 @@ pub static SCENARIOS: &[Scenario] = &[
         pods: (0, 0),
         span: Duration::ZERO,
         style: Style::Mix,
-        troubles: &[],
+        faults: &[],
         second_deletes: 0,
     },
 ];
 
-/// The one that is measured and not judged ([`crate::scale`]): its name, and what it is about.
-pub const SCALE: (&str, &str) =
-    ("scale", "what a pod costs: Deployments are made, rolled and deleted; --nodes, --pods");
+/// Name and description of the scenario that is measured and not checked ([`crate::scale`]).
+pub const SCALE: (&str, &str) = (
+    "scale",
+    "measures what a pod costs: Deployments are created, rolled out and deleted; --nodes, --pods",
+);
 
 impl Scenario {
     pub fn find(name: &str) -> Option<&'static Scenario> {
         SCENARIOS.iter().find(|scenario| scenario.name == name)
     }
 
-    /// What this seed tells.
-    pub(crate) fn told_by(&'static self, seed: u64) -> &'static Scenario {
+    /// The scenario that this seed runs.
+    pub(crate) fn resolve(&'static self, seed: u64) -> &'static Scenario {
         match self.style {
             Style::Mix => &SCENARIOS[(seed % MIXED) as usize],
             Style::Once | Style::Churn | Style::Identity | Style::Settle => self,

@@ -1,18 +1,18 @@
-//! What a simulated container does, written into its arguments, so that it is there again for an agent
-//! that comes later and can be read in the story.
+//! What a simulated container does. The script is written into the container's arguments, so that it survives
+//! restarts of the agent and can be read in the trace.
 //!
 //!     args: ["start=500", "term=ignore", "run=9000:1"]        hook: ["hook", "2000", "0"]
 
 use std::time::Duration;
 
-/// Times are in milliseconds where they are written.
+/// Arguments contain times in milliseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Script {
     /// How long it takes to start.
     pub(crate) start: Duration,
     /// What a stop signal does to it.
     pub(crate) term: OnTerm,
-    /// It exits by itself, after so long and with this code.
+    /// It exits without a signal after this time, with this code.
     pub(crate) run: Option<(Duration, i32)>,
 }
 
@@ -40,7 +40,7 @@ impl Script {
         args
     }
 
-    /// What is not understood is not done.
+    /// Ignores unknown arguments.
     pub(crate) fn read(args: &[String]) -> Script {
         let mut script = Script::default();
         for (name, value) in args.iter().filter_map(|arg| arg.split_once('=')) {
@@ -73,7 +73,7 @@ impl Hook {
         vec!["hook".to_owned(), takes, self.code.to_string()]
     }
 
-    /// None: it is another command.
+    /// None: the command is not a hook of a script.
     pub(crate) fn read(command: &[String]) -> Option<Hook> {
         match command {
             [word, takes, code] if word == "hook" => Some(Hook {
@@ -89,7 +89,7 @@ fn millis(text: &str) -> Duration {
     Duration::from_millis(text.parse().unwrap_or_default())
 }
 
-/// `300:1`
+/// Reads milliseconds and an exit code, such as `300:1`.
 fn timed(text: &str) -> (Duration, i32) {
     let (after, code) = text.split_once(':').unwrap_or((text, "0"));
     (millis(after), code.parse().unwrap_or_default())

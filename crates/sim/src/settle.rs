@@ -1,103 +1,101 @@
-//! Whatever came, changed and went in whatever order, with crashes in between: the cluster reaches what
-//! was declared, and then goes silent. For an hour nothing is written but signs of life.
+//! The scenario `settle`: workloads are created, changed and deleted in any order, with crashes in between. The cluster
+//! reaches the desired state, and then for an hour nothing is written but heartbeats of nodes.
 //!
-//! Not here: what the workloads are (`settle/wishes.rs`) and whether they are as declared
-//! (`settle/declared.rs`).
+//! Not here: which workloads there are (`settle/workloads.rs`) and whether they are in the desired state
+//! (`settle/desired_state.rs`).
 
-mod declared;
-mod wishes;
+mod desired_state;
+mod workloads;
 
 use crate::cluster::Cluster;
-use crate::line::{Sent, State};
+use crate::connection::{RequestCounts, State};
 use crate::run;
 use crate::scenario::Scenario;
 use k8s_openapi::api::core::v1::Event;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// After everything healed, what was declared is so within this: a queue waits up to a minute between
-/// two attempts, and some things come one after another.
+/// The cluster reaches the desired state within this time after all faults have ended: a queue waits up to a minute
+/// between two attempts, and some steps depend on others.
 const PATIENCE: Duration = Duration::from_secs(900);
-const LOOK: Duration = Duration::from_secs(1);
-/// What is so may still have to be told: events are sent late, records of endings again and again.
-const LAST_WORDS: Duration = Duration::from_secs(60);
-/// This long nobody may write.
+const POLL: Duration = Duration::from_secs(1);
+/// Reports may follow after the desired state is reached: events are sent late, termination records are retried.
+const REPORTS_MAX: Duration = Duration::from_secs(60);
+/// For this long no component may write anything but heartbeats.
 const SILENCE: Duration = Duration::from_secs(3600);
 
-pub(crate) async fn tell(cluster: &mut Cluster, scenario: &Scenario, seed: u64) {
+pub(crate) async fn simulate(cluster: &mut Cluster, scenario: &Scenario, seed: u64) {
     let began = tokio::time::Instant::now();
-    for deed in wishes::draw(scenario, seed) {
-        tokio::time::sleep_until(began + deed.at).await;
-        if cluster.book.broken().is_some() {
+    for action in workloads::draw(scenario, seed) {
+        tokio::time::sleep_until(began + action.at).await;
+        if cluster.log.violation().is_some() {
             return;
         }
-        match deed.what {
-            wishes::Act::Wish(wish) => wishes::make(&cluster.person, wish),
-            wishes::Act::Trouble(trouble) => run::act(cluster, trouble).await,
+        match action.what {
+            workloads::Action::Workload(request) => workloads::request(&cluster.operator, request),
+            workloads::Action::Fault(fault) => run::perform(cluster, fault).await,
         }
     }
     tokio::time::sleep_until(began + scenario.span).await;
-    cluster.book.say("nobody wants anything any more, and everything heals");
+    cluster.log.note("all requests are made and all faults end");
     for host in &cluster.hosts {
-        host.line.set(State::Up);
-        host.spare();
+        host.connection.set_state(State::Up);
+        host.cancel_crash();
     }
     if converge(cluster).await {
-        tokio::time::sleep(LAST_WORDS).await;
-        be_silent(cluster).await;
+        tokio::time::sleep(REPORTS_MAX).await;
+        check_silence(cluster).await;
     }
 }
 
-/// Whether it did.
+/// True when the desired state is reached.
 async fn converge(cluster: &Cluster) -> bool {
     let until = tokio::time::Instant::now() + PATIENCE;
-    while cluster.book.broken().is_none() {
-        tokio::time::sleep(LOOK).await;
-        let Some(missing) = declared::missing(cluster).await else { return true };
+    while cluster.log.violation().is_none() {
+        tokio::time::sleep(POLL).await;
+        let Some(difference) = desired_state::difference(cluster).await else { return true };
         if tokio::time::Instant::now() > until {
-            cluster.book.find("what is declared becomes so", missing);
+            cluster.log.report("the desired state is reached", difference);
         }
     }
     false
 }
 
-/// Two counts that have to agree: of requests on the lines, which say whose they are, and of what was
-/// stored, which nobody can hide.
-async fn be_silent(cluster: &Cluster) {
+/// Compares two counts: requests on the connections, which tell who sent them, and writes of the store, which include
+/// everything.
+async fn check_silence(cluster: &Cluster) {
     let before = (cluster.revision().await, events(cluster).await);
-    cluster.plane.meter.start();
+    cluster.control_plane.counter.start();
     tokio::time::sleep(SILENCE).await;
-    let (read, written) = apart(cluster.plane.meter.stop());
+    let (read, written) = split_reads(cluster.control_plane.counter.stop());
     let after = (cluster.revision().await, events(cluster).await);
-    if let Some((what, times)) =
-        written.iter().find(|(what, times)| !is_sign_of_life(what, **times))
-    {
-        return cluster.book.find("silence", format!("in an hour {times} times: {what}"));
+    if let Some((what, times)) = written.iter().find(|(what, times)| !is_heartbeat(what, **times)) {
+        return cluster.log.report("silence", format!("in an hour {times} times: {what}"));
     }
     let ((Some(from), Some(was)), (Some(to), Some(is))) = (before, after) else {
-        return cluster.book.find("silence", "nobody answers".to_owned());
+        return cluster.log.report("silence", "the server does not respond".to_owned());
     };
     if let Some(new) = is.difference(&was).next() {
-        return cluster.book.find("silence", format!("there is a new event {new}"));
+        return cluster.log.report("silence", format!("there is a new event {new}"));
     }
     let expired = (was.len() - is.len()) as u64;
     let alive: u64 = written.values().sum();
     let stored = to - from;
-    cluster.book.say(format!(
-        "{stored} writes in an hour: {alive} signs of life, {expired} old events; read was {} times",
+    cluster.log.note(format!(
+        "{stored} writes in an hour: {alive} heartbeats, {expired} expired events; {} reads",
         read.values().sum::<u64>()
     ));
-    cluster.book.say(format!("read was {}", shown(&read)));
+    cluster.log.note(format!("reads: {}", shown(&read)));
     if stored != alive + expired {
-        let why =
-            format!("{stored} writes are stored, {alive} signs of life, {expired} old events");
-        cluster.book.find("silence", format!("{why}; {}", shown(&written)));
+        let why = format!(
+            "{stored} writes are stored, of them {alive} heartbeats and {expired} expired events"
+        );
+        cluster.log.report("silence", format!("{why}; {}", shown(&written)));
     }
 }
 
-/// A node renews its Lease every 10 s and writes its status every 5 min (N-17, N-18). Nothing else, and
-/// no more often.
-fn is_sign_of_life(what: &str, times: u64) -> bool {
+/// A node renews its Lease every 10 s and writes its status every 5 min (N-17, N-18), and not more often.
+fn is_heartbeat(what: &str, times: u64) -> bool {
     let mut words = what.split(' ');
     let (Some(user), Some(method), Some(path)) = (words.next(), words.next(), words.next()) else {
         return false;
@@ -114,17 +112,17 @@ fn is_sign_of_life(what: &str, times: u64) -> bool {
 }
 
 async fn events(cluster: &Cluster) -> Option<BTreeSet<String>> {
-    let events = cluster.person.client.list::<Event>(&Default::default()).await.ok()?;
+    let events = cluster.operator.client.list::<Event>(&Default::default()).await.ok()?;
     let version = |event: &Event| event.metadata.resource_version.clone().unwrap_or_default();
     Some(events.iter().map(version).collect())
 }
 
-/// Reads, and what is none.
-fn apart(sent: Sent) -> (Sent, Sent) {
-    sent.into_iter().partition(|(what, _)| what.contains(" GET "))
+/// Splits reads from other requests.
+fn split_reads(counts: RequestCounts) -> (RequestCounts, RequestCounts) {
+    counts.into_iter().partition(|(what, _)| what.contains(" GET "))
 }
 
-fn shown(sent: &Sent) -> String {
-    let all: Vec<String> = sent.iter().map(|(what, times)| format!("{times} × {what}")).collect();
+fn shown(counts: &RequestCounts) -> String {
+    let all: Vec<String> = counts.iter().map(|(what, times)| format!("{times} × {what}")).collect();
     all.join(", ")
 }

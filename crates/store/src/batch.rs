@@ -1,4 +1,4 @@
-//! Writes while they are decided: preconditions, revisions, what each becomes as an event.
+//! Decides a batch of writes: preconditions, revisions, and the resulting events.
 //!
 //! Not here: how the events become durable (`embedded`, `memory`).
 
@@ -9,20 +9,33 @@ use crate::object::Identity;
 use crate::state::{Published, Shared};
 use crate::{Change, Error, Event, EventKind, Expect, Index, Object, Options, Write, WriteError};
 
-/// Names and collections carry a 16-bit length in the log.
-const NAME_BYTES_MAX: usize = u16::MAX as usize;
+/// The log stores the lengths of names and collections in 16 bits.
+pub(crate) const NAME_BYTES_MAX: usize = u16::MAX as usize;
 
-pub(crate) type Answer<I> = Result<Arc<Object<I>>, WriteError<I>>;
+pub(crate) type WriteResult<I> = Result<Arc<Object<I>>, WriteError<I>>;
 /// Collection and name.
 type Key = (Arc<str>, Arc<str>);
 
-/// A batch while it is decided: what its earlier writes have changed is seen by its later ones.
+/// A batch in progress: later writes see the changes of earlier ones.
 pub(crate) struct Batch<'a, I> {
     state: &'a Shared<I>,
     options: &'a Options,
     revision: u64,
     changed: HashMap<Key, Option<Arc<Object<I>>>>,
     events: Vec<Published<I>>,
+    /// Set if only deletions are accepted, with the reason.
+    full: Option<Error>,
+}
+
+/// An update of an object that is being deleted may add this many bytes, such as a time or a condition.
+const LEAVING_GROWTH_MAX: usize = 4096;
+
+/// Whether the write frees space or leads to that. Such a write is accepted even on a full disk.
+pub(crate) fn removes<I: Index>(event: &Event<I>) -> bool {
+    let before = event.previous.as_ref().map_or(0, |object| object.as_slice().len());
+    let bytes = event.object.as_slice();
+    event.kind == EventKind::Deleted
+        || bytes.len() <= before + LEAVING_GROWTH_MAX && I::is_leaving(bytes)
 }
 
 impl<'a, I: Index> Batch<'a, I> {
@@ -33,15 +46,21 @@ impl<'a, I: Index> Batch<'a, I> {
             revision: state.read().revision(),
             changed: HashMap::new(),
             events: Vec::with_capacity(writes),
+            full: None,
         }
     }
 
-    /// What is to be made durable and published.
+    /// Accepts only deletions from now on, if there is a reason.
+    pub(crate) fn restrict(&mut self, full: Option<Error>) {
+        self.full = full;
+    }
+
+    /// The events to make durable and publish.
     pub(crate) fn into_events(self) -> Vec<Published<I>> {
         self.events
     }
 
-    pub(crate) fn decide(&mut self, write: Write) -> Answer<I> {
+    pub(crate) fn decide(&mut self, write: Write) -> WriteResult<I> {
         let Write { collection, name, expect, change } = write;
         if collection.len().max(name.len()) > NAME_BYTES_MAX {
             return Err(Error::Refused { name, what: "its name is too long" }.into());
@@ -60,6 +79,9 @@ impl<'a, I: Index> Batch<'a, I> {
             return Err(WriteError::Conflict { current });
         }
         let event = self.event(&key, current, change)?;
+        if let Some(full) = self.full.as_ref().filter(|_| !removes(&event)) {
+            return Err(full.clone().into());
+        }
         let object = event.object.clone();
         self.revision = event.revision;
         let left = (event.kind != EventKind::Deleted).then(|| object.clone());

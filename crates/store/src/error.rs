@@ -1,10 +1,9 @@
-//! What can go wrong underneath, said in words that name the file or the server concerned.
+//! Errors of the engines. The messages name the file or server.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Why the store could not do what was asked. Cheap to clone: a failed commit is told to every
-/// writer of its batch.
+/// Cheap to clone: every writer of a batch gets the error of a failed commit.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     #[error("{} is in use by another process", path.display())]
@@ -15,25 +14,36 @@ pub enum Error {
     Format { path: PathBuf, found: u64, known: u64 },
     #[error("failed {doing} {}", path.display())]
     Disk { doing: &'static str, path: PathBuf, source: Arc<dyn std::error::Error + Send + Sync> },
+    #[error("the disk of {} is full; until there is space, only deletions are possible", path.display())]
+    Full { path: PathBuf, source: Arc<std::io::Error> },
     #[error("failed {doing} etcd")]
     Etcd { doing: &'static str, source: Arc<dyn std::error::Error + Send + Sync> },
     #[error("etcd key {key:?} is damaged: {what}")]
     EtcdValue { key: String, what: &'static str },
-    #[error("etcd has ended our watch: {why:?}")]
+    #[error("etcd ended the watch: {why:?}")]
     EtcdEnded { why: String },
-    #[error("etcd did not answer in time while {doing}")]
+    #[error("etcd timed out while {doing}")]
     Timeout { doing: &'static str },
     #[error("cannot store {name:?}: {what}")]
     Refused { name: String, what: &'static str },
+    #[error("{} exists already", path.display())]
+    Exists { path: PathBuf },
+    #[error("etcd already holds keys that start with {prefix}")]
+    EtcdNotEmpty { prefix: String },
+    #[error(
+        "a restore into this etcd did not finish; delete all its keys that start with {prefix} \
+         (`etcdctl del --prefix {prefix}`) and restore again"
+    )]
+    EtcdUnfinished { prefix: String },
     #[error("the store is closed")]
     Closed,
 }
 
-/// The history asked for is no longer (or was never) kept; the caller must list again.
+/// The requested history is not available; the caller has to list again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("history before revision {oldest} is no longer kept")]
 pub struct Compacted {
-    /// The oldest revision that can still be asked for.
+    /// The oldest available revision.
     pub oldest: u64,
 }
 

@@ -1,26 +1,26 @@
-//! Keeps named bytes durably, gives every change a revision, and tells watchers.
-//!
-//! Start at [`Store`]. It has never heard of Kubernetes: names, bytes and what to index come from
-//! the caller. How data flows is drawn in this crate's README.
+#![doc = include_str!("../README.md")]
 
 mod error;
 mod object;
 mod store;
 mod write;
 
-mod bell;
-mod part;
+mod partition;
 mod state;
+mod wakeups;
 mod watcher;
 
 mod batch;
 mod embedded;
 mod etcd;
 mod memory;
+mod restore;
 
 pub use error::{Compacted, Error};
 pub use memory::Memory;
 pub use object::{Draft, Envelope, Event, EventKind, Index, Object};
-pub use store::{Backend, EtcdOptions, Options, Store};
+pub use partition::SharedList;
+pub use restore::{Entry, restore};
+pub use store::{Backend, EtcdOptions, Options, Snapshot, Store};
 pub use watcher::Watcher;
 pub use write::{Change, Expect, Write, WriteError};

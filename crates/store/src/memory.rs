@@ -1,29 +1,27 @@
-//! The engine without a disk: what is written stays as long as the memory does, which may be longer
-//! than the store that wrote it.
+//! The engine without a disk: written objects stay in a [`Memory`], which outlives the store.
 //!
-//! For simulated clusters. A server that crashes there leaves its [`Memory`] behind, with every write
-//! it was ever told of, and the next one opens it. No threads, no waiting: a write takes effect
-//! between two polls.
+//! For simulated clusters. After a simulated crash, the next server opens the same `Memory`, with every acknowledged
+//! write. There are no threads and no waiting: a write takes effect between two polls.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-use crate::batch::{Answer, Batch};
+use crate::batch::{Batch, WriteResult};
 use crate::state::{Shared, State};
 use crate::{Error, Index, Options, Write, WriteError};
 
-/// What is kept when the store on it is not. Clones share it.
+/// The objects that outlive a store. Clones share them.
 pub struct Memory<I>(Arc<Mutex<Kept<I>>>);
 
 struct Kept<I> {
-    /// Of the store that was opened last. Only that one may write.
+    /// The state of the store that was opened last. Only that store may write.
     state: Option<Arc<Shared<I>>>,
     opened: u64,
     power: Option<Power>,
 }
 
-/// After so many writes it goes.
+/// A simulated crash after a number of writes.
 struct Power {
     left: u64,
     gone: Option<oneshot::Sender<()>>,
@@ -42,20 +40,24 @@ impl<I> Default for Memory<I> {
 }
 
 impl<I: Index> Memory<I> {
-    /// Another memory with the same objects. Their bytes are shared; there is no history.
+    /// A copy with the same objects, without history. The bytes are shared.
     pub fn copy(&self) -> Memory<I> {
-        let state = self.kept().state.as_ref().map(|state| Shared::new(state.read().settled()));
+        let state = self
+            .kept()
+            .state
+            .as_ref()
+            .map(|state| Shared::new(state.read().copy_without_history()));
         Memory(Arc::new(Mutex::new(Kept { state, opened: 0, power: None })))
     }
 }
 
 impl<I> Memory<I> {
-    /// After `writes` more, none is taken before the memory is opened again: a crash at an exact
-    /// place. The answer comes when it has happened.
+    /// Accepts `writes` more writes, and none after that until the memory is opened again: a crash at an exact point.
+    /// Resolves when it has happened.
     pub fn cut_after(&self, writes: u64) -> oneshot::Receiver<()> {
         let (sender, gone) = oneshot::channel();
         let mut power = Power { left: writes, gone: Some(sender) };
-        power.tell();
+        power.notify_if_off();
         self.kept().power = Some(power);
         gone
     }
@@ -66,7 +68,7 @@ impl<I> Memory<I> {
 }
 
 impl Power {
-    fn tell(&mut self) {
+    fn notify_if_off(&mut self) {
         if self.left == 0
             && let Some(gone) = self.gone.take()
         {
@@ -79,16 +81,16 @@ pub(crate) struct Engine<I> {
     memory: Memory<I>,
     state: Arc<Shared<I>>,
     options: Options,
-    /// Which opening of the memory this is.
+    /// The number of this opening.
     opened: u64,
 }
 
-/// Whoever had it open before has lost it.
+/// A store that had the memory open before can no longer write.
 pub(crate) fn open<I: Index>(memory: &Memory<I>, options: Options) -> (Arc<Shared<I>>, Engine<I>) {
     let mut kept = memory.kept();
     let state = match &kept.state {
-        // A copy: those who still watch the old one hear nothing more.
-        Some(state) => state.read().again(),
+        // A copy: watchers of the old store get no more events.
+        Some(state) => state.read().copy(),
         None => State::new(0, &options),
     };
     let state = Shared::new(state);
@@ -101,12 +103,12 @@ pub(crate) fn open<I: Index>(memory: &Memory<I>, options: Options) -> (Arc<Share
 }
 
 impl<I: Index> Engine<I> {
-    pub(crate) async fn write(&self, write: Write) -> Answer<I> {
-        // Others may come first, as they may on a disk.
+    pub(crate) async fn write(&self, write: Write) -> WriteResult<I> {
+        // Lets other tasks run first, as a disk would.
         tokio::task::yield_now().await;
         let mut kept = self.memory.kept();
-        let dead = kept.power.as_ref().is_some_and(|power| power.left == 0);
-        if dead || kept.opened != self.opened {
+        let crashed = kept.power.as_ref().is_some_and(|power| power.left == 0);
+        if crashed || kept.opened != self.opened {
             return Err(WriteError::Backend(Error::Closed));
         }
         let mut batch = Batch::new(&self.state, &self.options, 1);
@@ -117,7 +119,7 @@ impl<I: Index> Engine<I> {
             self.state.trim();
             if let Some(power) = &mut kept.power {
                 power.left -= 1;
-                power.tell();
+                power.notify_if_off();
             }
         }
         answer

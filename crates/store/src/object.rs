@@ -1,7 +1,7 @@
-//! Objects and events as they lie in memory: encoded once, then only ever sliced.
+//! Objects and events in memory: encoded once, and only sliced after that.
 //!
-//! An object is one allocation, `prefix + bytes + end`: the middle is what a GET returns, the whole
-//! is the line a watcher is sent. Nothing is encoded again per reader.
+//! An object is one allocation, `prefix + bytes + end`: a GET returns the middle, a watch sends the whole. Nothing is
+//! encoded again per reader.
 
 use std::sync::Arc;
 
@@ -9,15 +9,21 @@ use bytes::Bytes;
 
 use crate::Error;
 
-/// What a reader wants to know about an object without parsing it again. Chosen by the server.
+/// What readers need to know about an object without parsing it again. The server defines it.
 pub trait Index: Send + Sync + Sized + 'static {
-    /// `bytes` carry the revision already.
+    /// `bytes` include the revision.
     fn read(collection: &str, name: &str, bytes: &[u8]) -> Self;
 
-    /// What many readers want one of each: a list and a watch of a topic cost what is in it, not what
-    /// is in the collection.
-    fn topic(&self) -> Option<&Arc<str>> {
+    /// The partition that the object belongs to, if any. The cost of listing and watching a partition depends only on its
+    /// own objects.
+    fn partition_key(&self) -> Option<&Arc<str>> {
         None
+    }
+
+    /// Whether the object is being deleted. Its updates lead to its removal, so they are accepted when the disk is full, as
+    /// deletions are.
+    fn is_leaving(_bytes: &[u8]) -> bool {
+        false
     }
 }
 
@@ -26,15 +32,14 @@ impl Index for () {
     fn read(_collection: &str, _name: &str, _bytes: &[u8]) -> Self {}
 }
 
-/// An encoded object whose revision is not known yet: the decimal revision is inserted at
-/// `revision_at` when the write is given one.
+/// An encoded object without its revision. The decimal revision is inserted at `revision_at` when it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Draft {
     pub bytes: Vec<u8>,
     pub revision_at: usize,
 }
 
-/// The text around an object's bytes when it is announced to watchers.
+/// The text around an object's bytes in a watch event.
 #[derive(Debug, Clone, Copy)]
 pub struct Envelope {
     pub created: &'static [u8],
@@ -66,7 +71,7 @@ pub struct Object<I> {
     revision: u64,
     created: u64,
     frame: Bytes,
-    /// Where the object's bytes start and end in `frame`, and where its revision stands in them.
+    /// Where the object's bytes start and end in `frame`, and the position of the revision in them.
     start: u32,
     end: u32,
     revision_at: u32,
@@ -79,17 +84,16 @@ pub struct Object<I> {
 pub struct Event<I> {
     pub revision: u64,
     pub kind: EventKind,
-    /// For [`EventKind::Deleted`]: the last state, carrying the revision of the deletion.
+    /// For [`EventKind::Deleted`]: the last state, with the revision of the deletion.
     pub object: Arc<Object<I>>,
     /// The state before, for readers whose selector may have matched it.
     pub previous: Option<Arc<Object<I>>>,
 }
 
-/// The largest object that is accepted. The server's own limit is lower; this one only keeps the
-/// offsets of the layout in range.
+/// The largest object. The server's limit is lower; this one keeps the offsets in range.
 pub(crate) const MAX_OBJECT_BYTES: usize = 64 << 20;
 
-/// What makes an object, besides its bytes.
+/// The properties of an object besides its bytes.
 pub(crate) struct Identity<'a> {
     pub(crate) collection: &'a str,
     pub(crate) name: Arc<str>,
@@ -99,7 +103,7 @@ pub(crate) struct Identity<'a> {
 }
 
 impl<I: Index> Object<I> {
-    /// Lays out an object: `before` and `after` are its bytes on both sides of the revision.
+    /// `before` and `after` are the bytes on both sides of the revision.
     pub(crate) fn new(
         envelope: &Envelope,
         identity: Identity<'_>,
@@ -130,7 +134,7 @@ impl<I: Index> Object<I> {
         }
     }
 
-    /// This state once more, as the deletion at `revision` announces it.
+    /// The same state, as the deletion event at `revision`.
     pub(crate) fn deleted(&self, envelope: &Envelope, collection: &str, revision: u64) -> Self {
         let (before, after) = self.around_revision();
         let identity = Identity {
@@ -164,12 +168,12 @@ impl<I> Object<I> {
         self.created
     }
 
-    /// What made this version: also says which prefix its frame carries.
+    /// The kind of event that created this version, and so the prefix of its frame.
     pub fn kind(&self) -> EventKind {
         self.kind
     }
 
-    /// The object, with its revision in it. Shares memory with the frame.
+    /// The object, including its revision. Shares memory with the frame.
     pub fn bytes(&self) -> Bytes {
         self.frame.slice(self.start as usize..self.end as usize)
     }
@@ -179,16 +183,20 @@ impl<I> Object<I> {
         &self.frame[self.start as usize..self.end as usize]
     }
 
-    /// The line that announces this version to watchers.
+    /// The line that is sent to watchers.
     pub fn frame(&self) -> Bytes {
         self.frame.clone()
+    }
+
+    pub(crate) fn frame_len(&self) -> usize {
+        self.frame.len()
     }
 
     pub fn index(&self) -> &I {
         &self.index
     }
 
-    /// The object's bytes without its revision, ready to be written again.
+    /// The object's bytes without its revision, to be written again.
     pub fn draft(&self) -> Draft {
         let (before, after) = self.around_revision();
         Draft { bytes: [before, after].concat(), revision_at: before.len() }
@@ -201,7 +209,7 @@ impl<I> Object<I> {
         (&bytes[..at], &bytes[at + usize::from(self.revision_len)..])
     }
 
-    /// What keeping this version costs in memory.
+    /// The memory that this version uses.
     pub(crate) fn weight(&self) -> usize {
         size_of::<Self>() + self.frame.len() + self.name.len()
     }
@@ -236,6 +244,6 @@ impl Draft {
         }
         self.bytes
             .split_at_checked(self.revision_at)
-            .ok_or_else(|| refused("its revision would stand outside its bytes"))
+            .ok_or_else(|| refused("the position of its revision is outside its bytes"))
     }
 }

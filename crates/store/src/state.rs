@@ -1,14 +1,12 @@
-//! Everything that reads are answered from: all current objects, and a ring of recent events per
-//! collection.
+//! The state in memory that all reads use: the current objects, and a ring of recent events per collection.
 //!
-//! An object may have a topic ([`Index::topic`]). Then it and its events are kept under that as well:
-//! who wants one topic neither looks through the others nor is woken for them.
+//! An object may have a partition key ([`Index::partition_key`]). Then the object and its events are also kept in that
+//! partition: readers of one partition do not read the others, and are not woken for them.
 //!
-//! One lock over all of it: a batch is published as a whole, so a list is a snapshot at the store's
-//! revision without further thought. Objects are laid out and indexed before the lock is taken; no
-//! one waits for anything while holding it.
+//! One lock protects everything, and a batch is published as a whole, so every list is a snapshot at the store's
+//! revision. Objects are laid out and indexed before the lock is taken, and nothing blocks while it is held.
 //!
-//! Not here: who may change it and when (`embedded`, `etcd`).
+//! Not here: writes (`embedded`, `etcd`, `memory`).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -17,11 +15,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::bell::Bell;
-use crate::part::{Events, Part, reaches};
+use crate::partition::{Bounds, Events, Partition, SharedList, reaches};
+use crate::wakeups::WatcherWakeups;
 use crate::{Compacted, Event, EventKind, Index, Object, Options, Watcher};
 
-/// The state as readers and the one engine share it.
+/// The state, shared by readers and the engine.
 pub(crate) struct Shared<I> {
     state: RwLock<State<I>>,
     revision: watch::Sender<u64>,
@@ -30,11 +28,14 @@ pub(crate) struct Shared<I> {
 
 pub(crate) struct State<I> {
     revision: u64,
-    /// History up to here is unknown to every collection, also to those not seen yet.
+    /// No collection has history up to this revision, not even a new one.
     floor: u64,
+    /// The newest revision that is older than the history limit. Lists of earlier states are refused in every collection,
+    /// even in one that has not changed since: the result must not depend on writes elsewhere.
+    aged: u64,
     collections: Vec<Collection<I>>,
     by_name: HashMap<Arc<str>, usize>,
-    /// One entry per event in the collections' rings, oldest first: what leaves when.
+    /// One entry per event in the collections' rings, oldest first.
     order: VecDeque<Kept>,
     order_bytes: usize,
     limits: Limits,
@@ -42,9 +43,9 @@ pub(crate) struct State<I> {
 
 struct Collection<I> {
     name: Arc<str>,
-    whole: Part<I>,
-    /// What of it has a topic, by topic.
-    topics: HashMap<Arc<str>, Part<I>>,
+    whole: Partition<I>,
+    /// The objects with a partition key, by key.
+    partitions: HashMap<Arc<str>, Partition<I>>,
 }
 
 #[derive(Clone)]
@@ -61,14 +62,14 @@ struct Limits {
     bytes: usize,
 }
 
-/// An event that has left the ring.
-pub(crate) struct Forgotten {
+/// An event that was dropped from the ring.
+pub(crate) struct DroppedEvent {
     pub(crate) revision: u64,
     pub(crate) kind: EventKind,
     pub(crate) previous: Option<u64>,
 }
 
-/// An event on its way in.
+/// An event to be published, with its collection.
 pub(crate) type Published<I> = (Arc<str>, Arc<Event<I>>);
 
 impl<I: Index> Shared<I> {
@@ -85,16 +86,16 @@ impl<I: Index> Shared<I> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a batch visible, all of it at once, and rings for the watchers.
+    /// Makes a batch visible, all of it at once, and wakes the watchers.
     pub(crate) fn publish(&self, events: Vec<Published<I>>) {
         let now = Instant::now();
-        let mut touched: Vec<(Arc<Bell>, u64)> = Vec::new();
+        let mut touched: Vec<(Arc<WatcherWakeups>, u64)> = Vec::new();
         let revision = {
             let mut state = self.lock();
             for (collection, event) in events {
                 let revision = event.revision;
                 for changed in state.apply(&collection, event, now) {
-                    match touched.iter_mut().find(|(bell, _)| Arc::ptr_eq(bell, &changed)) {
+                    match touched.iter_mut().find(|(wakeups, _)| Arc::ptr_eq(wakeups, &changed)) {
                         Some((_, last)) => *last = revision,
                         None => touched.push((changed, revision)),
                     }
@@ -103,12 +104,12 @@ impl<I: Index> Shared<I> {
             state.revision
         };
         for (changed, last) in touched {
-            changed.ring(last);
+            changed.wake(last);
         }
         self.revision.send_replace(revision);
     }
 
-    /// Says that everything up to `revision` is known although no event said so.
+    /// Advances the revision without an event.
     pub(crate) fn advance(&self, revision: u64) {
         let revision = {
             let mut state = self.lock();
@@ -118,29 +119,29 @@ impl<I: Index> Shared<I> {
         self.revision.send_replace(revision);
     }
 
-    /// Starts over from a fresh reading. Watchers whose place its history does not reach learn
-    /// that they have missed something; the others go on.
+    /// Replaces the state by a newly loaded one. Watchers that its history does not reach get an error; the others
+    /// continue.
     pub(crate) fn replace(&self, fresh: State<I>) {
         let (old, changed) = {
             let mut state = self.lock();
             let mut old = std::mem::replace(&mut *state, fresh);
             let mut changed = Vec::new();
-            // The channels that watchers listen on must outlive the change.
+            // The channels of existing watchers must stay.
             for old in &mut old.collections {
                 let at = state.collection(&old.name);
-                changed.extend(state.collections[at].go_on_from(old));
+                changed.extend(state.collections[at].take_watchers(old));
             }
             (old, changed)
         };
         drop(old);
-        for bell in changed {
-            bell.ring_now();
+        for wakeups in changed {
+            wakeups.wake_all();
         }
         self.revision.send_replace(self.read().revision);
     }
 
-    /// Lets old events go. Returns them, oldest first, so that the log can let them go as well.
-    pub(crate) fn trim(&self) -> Vec<Forgotten> {
+    /// Drops old events. Returns them, oldest first, so that the log can drop them too.
+    pub(crate) fn trim(&self) -> Vec<DroppedEvent> {
         let now = Instant::now();
         let mut gone = Vec::new();
         {
@@ -149,9 +150,9 @@ impl<I: Index> Shared<I> {
                 gone.push(event);
             }
         }
-        // Dropped only here: freeing the objects needs no lock.
+        // Dropped here, without holding the lock.
         gone.into_iter()
-            .map(|event| Forgotten {
+            .map(|event| DroppedEvent {
                 revision: event.revision,
                 kind: event.kind,
                 previous: event.previous.as_ref().map(|object| object.revision()),
@@ -168,10 +169,10 @@ impl<I: Index> Shared<I> {
     pub(crate) fn watch(
         this: &Arc<Self>,
         collection: &str,
-        topic: Option<&str>,
+        key: Option<&str>,
         after: u64,
     ) -> Result<Watcher<I>, Compacted> {
-        let (watcher, floor) = Shared::subscribe(this, collection, topic, after);
+        let (watcher, floor) = Shared::subscribe(this, collection, key, after);
         if after < floor {
             return Err(Compacted { oldest: floor });
         }
@@ -181,29 +182,31 @@ impl<I: Index> Shared<I> {
     pub(crate) fn list_and_watch(
         this: &Arc<Self>,
         collection: &str,
-        topic: Option<&str>,
+        key: Option<&str>,
         prefix: &str,
-    ) -> (u64, Vec<Arc<Object<I>>>, Watcher<I>) {
-        let (mut watcher, _) = Shared::subscribe(this, collection, topic, 0);
+    ) -> (u64, SharedList<I>, Watcher<I>) {
+        let (mut watcher, _) = Shared::subscribe(this, collection, key, 0);
         let state = this.read();
-        let (revision, objects) = (state.revision, state.list(collection, topic, prefix, None));
+        let found = state.find(collection).and_then(|found| found.partition(key));
+        let objects = found.map(|partition| partition.snapshot(prefix)).unwrap_or_default();
+        let revision = state.revision;
         drop(state);
         watcher.begin_at(revision);
         (revision, objects, watcher)
     }
 
-    /// A watcher and the floor of what it watches; makes the collection and the topic if they are new.
+    /// A watcher, and the floor of what it watches. Creates the collection and the partition if they are new.
     fn subscribe(
         this: &Arc<Self>,
         collection: &str,
-        topic: Option<&str>,
+        key: Option<&str>,
         after: u64,
     ) -> (Watcher<I>, u64) {
-        let watcher = |name: &Arc<str>, topic: Option<Arc<str>>, part: &Part<I>| {
-            let places = part.changed.subscribe();
-            (Watcher::new(this.clone(), (name.clone(), topic), after, places), part.floor)
+        let watcher = |name: &Arc<str>, key: Option<Arc<str>>, partition: &Partition<I>| {
+            let wakeups = partition.changed.subscribe();
+            (Watcher::new(this.clone(), (name.clone(), key), after, wakeups), partition.floor)
         };
-        if topic.is_none()
+        if key.is_none()
             && let Some(found) = this.read().find(collection)
         {
             return watcher(&found.name, None, &found.whole);
@@ -211,23 +214,23 @@ impl<I: Index> Shared<I> {
         let mut state = this.lock();
         let at = state.collection(collection);
         let found = &mut state.collections[at];
-        let Some(topic) = topic else { return watcher(&found.name, None, &found.whole) };
-        let topic: Arc<str> = topic.into();
+        let Some(key) = key else { return watcher(&found.name, None, &found.whole) };
+        let key: Arc<str> = key.into();
         let name = found.name.clone();
-        let part = found.topic(&topic);
-        part.watchers += 1;
-        watcher(&name, Some(topic), part)
+        let partition = found.partition_mut(&key);
+        partition.watchers += 1;
+        watcher(&name, Some(key), partition)
     }
 
-    /// Somebody who watched a topic does so no longer.
-    pub(crate) fn leave(&self, collection: &str, topic: &str) {
+    /// A watcher of this partition was dropped.
+    pub(crate) fn unsubscribe(&self, collection: &str, key: &str) {
         let mut state = self.lock();
         let Some(at) = state.by_name.get(collection).copied() else { return };
         let found = &mut state.collections[at];
-        if let Some(part) = found.topics.get_mut(topic) {
-            part.watchers = part.watchers.saturating_sub(1);
+        if let Some(partition) = found.partitions.get_mut(key) {
+            partition.watchers = partition.watchers.saturating_sub(1);
         }
-        found.forget_if_idle(topic);
+        found.remove_if_idle(key);
     }
 
     pub(crate) fn health(&self) -> Result<(), String> {
@@ -235,7 +238,7 @@ impl<I: Index> Shared<I> {
         trouble.clone().map_or(Ok(()), Err)
     }
 
-    /// What [`Shared::health`] says from now on.
+    /// Sets what [`Shared::health`] returns.
     pub(crate) fn set_trouble(&self, trouble: Option<String>) {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
@@ -247,6 +250,7 @@ impl<I: Index> State<I> {
         State {
             revision,
             floor: revision,
+            aged: revision,
             collections: Vec::new(),
             by_name: HashMap::new(),
             order: VecDeque::new(),
@@ -259,31 +263,33 @@ impl<I: Index> State<I> {
         }
     }
 
-    /// The same objects and history, for others to watch.
-    pub(crate) fn again(&self) -> Self {
-        self.copied(|part| (part.ring.clone(), part.floor), self.order.clone())
+    /// A copy with the same objects and history, without watchers.
+    pub(crate) fn copy(&self) -> Self {
+        self.copied(|partition| (partition.ring.clone(), partition.floor), self.order.clone())
     }
 
-    /// The same objects, from before history begins.
-    pub(crate) fn settled(&self) -> Self {
+    /// A copy with the same objects, without history and watchers.
+    pub(crate) fn copy_without_history(&self) -> Self {
         let revision = self.revision;
         State { floor: revision, ..self.copied(|_| (VecDeque::new(), revision), VecDeque::new()) }
     }
 
     fn copied(
         &self,
-        history: impl Fn(&Part<I>) -> (VecDeque<Arc<Event<I>>>, u64),
+        history: impl Fn(&Partition<I>) -> (VecDeque<Arc<Event<I>>>, u64),
         order: VecDeque<Kept>,
     ) -> Self {
-        let copy = |part: &Part<I>| part.copied(history(part), self.revision);
+        let copy = |partition: &Partition<I>| partition.copied(history(partition), self.revision);
         let copied = |collection: &Collection<I>| {
-            let topics = collection.topics.iter().map(|(topic, part)| (topic.clone(), copy(part)));
-            let topics = topics.filter(|(_, part)| !part.is_idle()).collect();
-            Collection { name: collection.name.clone(), whole: copy(&collection.whole), topics }
+            let partitions =
+                collection.partitions.iter().map(|(key, partition)| (key.clone(), copy(partition)));
+            let partitions = partitions.filter(|(_, partition)| !partition.is_idle()).collect();
+            Collection { name: collection.name.clone(), whole: copy(&collection.whole), partitions }
         };
         State {
             revision: self.revision,
             floor: self.floor,
+            aged: self.aged,
             collections: self.collections.iter().map(copied).collect(),
             by_name: self.by_name.clone(),
             order_bytes: order.iter().map(|kept| kept.bytes).sum(),
@@ -307,12 +313,12 @@ impl<I: Index> State<I> {
     pub(crate) fn list(
         &self,
         collection: &str,
-        topic: Option<&str>,
+        key: Option<&str>,
         prefix: &str,
         after: Option<&str>,
     ) -> Vec<Arc<Object<I>>> {
-        let found = self.find(collection).and_then(|found| found.part(topic));
-        let range = found.into_iter().flat_map(|part| part.range(prefix, after));
+        let found = self.find(collection).and_then(|found| found.partition(key));
+        let range = found.into_iter().flat_map(|partition| partition.range(prefix, after));
         range.map(|(_, object)| object.clone()).collect()
     }
 
@@ -323,6 +329,7 @@ impl<I: Index> State<I> {
         after: Option<&str>,
         revision: u64,
     ) -> Result<Vec<Arc<Object<I>>>, Compacted> {
+        reaches(self.aged, revision)?;
         let Some(found) = self.find(collection).map(|found| &found.whole) else {
             return reaches(self.floor, revision).map(|()| Vec::new());
         };
@@ -346,39 +353,49 @@ impl<I: Index> State<I> {
         Ok(then.into_values().cloned().collect())
     }
 
-    /// Up to `max` events after `cursor`, and the revision up to which they are complete.
+    /// Events after `cursor` within `bounds`, and the revision up to which they are complete.
     pub(crate) fn events_after(
         &self,
         collection: &str,
-        topic: Option<&str>,
+        key: Option<&str>,
         cursor: u64,
-        max: usize,
+        bounds: Bounds,
     ) -> Result<(Events<I>, u64), Compacted> {
-        let Some(found) = self.find(collection).and_then(|found| found.part(topic)) else {
+        let Some(found) = self.find(collection).and_then(|found| found.partition(key)) else {
             return Ok((Vec::new(), self.revision));
         };
-        let (events, complete) = found.events_after(cursor, max)?;
+        let (events, complete) = found.events_after(cursor, bounds)?;
         Ok((events, complete.unwrap_or(self.revision)))
+    }
+
+    /// Every object with its collection.
+    pub(crate) fn everything(&self) -> Vec<(Arc<str>, Arc<Object<I>>)> {
+        let objects = |collection: &Collection<I>| {
+            let name = collection.name.clone();
+            let objects: Vec<_> = collection.whole.objects.values().cloned().collect();
+            objects.into_iter().map(move |object| (name.clone(), object))
+        };
+        self.collections.iter().flat_map(objects).collect()
     }
 
     pub(crate) fn counts(&self) -> Vec<(Arc<str>, usize)> {
         self.collections.iter().map(|c| (c.name.clone(), c.whole.objects.len())).collect()
     }
 
-    /// Puts in an object that was there before history begins.
+    /// Adds an object from before the history starts.
     pub(crate) fn load(&mut self, collection: &str, object: Arc<Object<I>>) {
         self.revision = self.revision.max(object.revision());
         let at = self.collection(collection);
         self.collections[at].load(&object);
     }
 
-    /// Puts in an event; its revision must be greater than all before. Returns whom to wake.
+    /// Applies an event; its revision must be greater than all before. Returns the wakeups to trigger.
     pub(crate) fn apply(
         &mut self,
         collection: &str,
         event: Arc<Event<I>>,
         now: Instant,
-    ) -> impl Iterator<Item = Arc<Bell>> + use<I> {
+    ) -> impl Iterator<Item = Arc<WatcherWakeups>> + use<I> {
         let at = self.collection(collection);
         let bytes = event.object.weight() + size_of::<Event<I>>();
         self.order.push_back(Kept { since: now, collection: at, bytes });
@@ -389,22 +406,26 @@ impl<I: Index> State<I> {
 
     fn pop_expired(&mut self, now: Instant) -> Option<Arc<Event<I>>> {
         let oldest = self.order.front()?;
-        let expired = now.duration_since(oldest.since) >= self.limits.age
-            || self.order.len() > self.limits.events
-            || self.order_bytes > self.limits.bytes;
+        let aged = now.duration_since(oldest.since) >= self.limits.age;
+        let expired =
+            aged || self.order.len() > self.limits.events || self.order_bytes > self.limits.bytes;
         if !expired {
             return None;
         }
         let oldest = self.order.pop_front()?;
         self.order_bytes -= oldest.bytes;
-        self.collections[oldest.collection].forget()
+        let event = self.collections[oldest.collection].drop_oldest()?;
+        if aged {
+            self.aged = event.revision;
+        }
+        Some(event)
     }
 
     fn find(&self, collection: &str) -> Option<&Collection<I>> {
         self.by_name.get(collection).map(|at| &self.collections[*at])
     }
 
-    /// The collection's place; makes it if it is new.
+    /// The collection's index; creates it if it is new.
     fn collection(&mut self, name: &str) -> usize {
         if let Some(at) = self.by_name.get(name) {
             return *at;
@@ -414,93 +435,96 @@ impl<I: Index> State<I> {
         self.by_name.insert(name.clone(), at);
         self.collections.push(Collection {
             name,
-            whole: Part::new(self.floor),
-            topics: HashMap::new(),
+            whole: Partition::new(self.floor),
+            partitions: HashMap::new(),
         });
         at
     }
 }
 
 impl<I: Index> Collection<I> {
-    /// All of it, or what has the topic.
-    fn part(&self, topic: Option<&str>) -> Option<&Part<I>> {
-        match topic {
+    /// The whole collection, or one partition.
+    fn partition(&self, key: Option<&str>) -> Option<&Partition<I>> {
+        match key {
             None => Some(&self.whole),
-            Some(topic) => self.topics.get(topic),
+            Some(key) => self.partitions.get(key),
         }
     }
 
-    /// Made if it is new. What it may have been before is as old as all that is forgotten.
-    fn topic(&mut self, topic: &Arc<str>) -> &mut Part<I> {
+    /// Creates the partition if it is new. Its history is as short as the collection's.
+    fn partition_mut(&mut self, key: &Arc<str>) -> &mut Partition<I> {
         let floor = self.whole.floor;
-        self.topics.entry(topic.clone()).or_insert_with(|| Part::new(floor))
+        self.partitions.entry(key.clone()).or_insert_with(|| Partition::new(floor))
     }
 
     fn load(&mut self, object: &Arc<Object<I>>) {
         self.whole.put(object);
-        if let Some(topic) = object.index().topic() {
-            self.topic(topic).put(object);
+        if let Some(key) = object.index().partition_key() {
+            self.partition_mut(key).put(object);
         }
     }
 
-    /// Whom to wake: who watch everything, and who watch where the object was or is.
-    fn apply(&mut self, event: Arc<Event<I>>) -> impl Iterator<Item = Arc<Bell>> + use<I> {
+    /// Returns the wakeups for the whole collection and for the partitions that the object is or was in.
+    fn apply(
+        &mut self,
+        event: Arc<Event<I>>,
+    ) -> impl Iterator<Item = Arc<WatcherWakeups>> + use<I> {
         let object = &event.object;
         let stays = event.kind != EventKind::Deleted;
-        let bells = topics(&event).map(|topic| {
-            let part = self.topic(topic?);
-            match stays && object.index().topic() == Some(topic?) {
-                true => part.put(object),
-                false => drop(part.objects.remove(object.name())),
+        let wakeups = partitions(&event).map(|key| {
+            let partition = self.partition_mut(key?);
+            match stays && object.index().partition_key() == Some(key?) {
+                true => partition.put(object),
+                false => partition.remove(object.name()),
             }
-            part.ring.push_back(event.clone());
-            Some(part.changed.clone())
+            partition.ring.push_back(event.clone());
+            Some(partition.changed.clone())
         });
         match stays {
             true => self.whole.put(object),
-            false => drop(self.whole.objects.remove(object.name())),
+            false => self.whole.remove(object.name()),
         }
         self.whole.ring.push_back(event);
-        std::iter::once(self.whole.changed.clone()).chain(bells.into_iter().flatten())
+        std::iter::once(self.whole.changed.clone()).chain(wakeups.into_iter().flatten())
     }
 
-    /// The oldest event leaves.
-    fn forget(&mut self) -> Option<Arc<Event<I>>> {
+    /// Drops the oldest event.
+    fn drop_oldest(&mut self) -> Option<Arc<Event<I>>> {
         let event = self.whole.ring.pop_front()?;
         self.whole.floor = event.revision;
-        for topic in topics(&event).into_iter().flatten() {
-            if let Some(part) = self.topics.get_mut(topic) {
-                // They leave in the order in which they came, so it is the first here too.
-                part.ring.pop_front();
-                part.floor = event.revision;
+        for key in partitions(&event).into_iter().flatten() {
+            if let Some(partition) = self.partitions.get_mut(key) {
+                // Events are dropped in order, so it is the oldest here too.
+                partition.ring.pop_front();
+                partition.floor = event.revision;
             }
-            self.forget_if_idle(topic);
+            self.remove_if_idle(key);
         }
         Some(event)
     }
 
-    fn forget_if_idle(&mut self, topic: &str) {
-        if self.topics.get(topic).is_some_and(Part::is_idle) {
-            self.topics.remove(topic);
+    fn remove_if_idle(&mut self, key: &str) {
+        if self.partitions.get(key).is_some_and(Partition::is_idle) {
+            self.partitions.remove(key);
         }
     }
 
-    /// Those who watched `old` watch this. All of them have to look.
-    fn go_on_from(&mut self, old: &mut Collection<I>) -> Vec<Arc<Bell>> {
+    /// Takes over the watchers of `old`. All of them have to be woken.
+    fn take_watchers(&mut self, old: &mut Collection<I>) -> Vec<Arc<WatcherWakeups>> {
         self.whole.changed = old.whole.changed.clone();
-        let mut bells = vec![self.whole.changed.clone()];
-        for (topic, old) in old.topics.iter().filter(|(_, part)| part.watchers > 0) {
-            let part = self.topic(topic);
-            (part.changed, part.watchers) = (old.changed.clone(), old.watchers);
-            bells.push(part.changed.clone());
+        let mut wakeups = vec![self.whole.changed.clone()];
+        for (key, old) in old.partitions.iter().filter(|(_, partition)| partition.watchers > 0) {
+            let partition = self.partition_mut(key);
+            (partition.changed, partition.watchers) = (old.changed.clone(), old.watchers);
+            wakeups.push(partition.changed.clone());
         }
-        bells
+        wakeups
     }
 }
 
-/// Where the object is and, if that is somewhere else, where it was.
-fn topics<I: Index>(event: &Event<I>) -> [Option<&Arc<str>>; 2] {
-    let is = event.object.index().topic();
-    let was = event.previous.as_ref().and_then(|previous| previous.index().topic());
+/// The partition of the object and, if it is another one, the partition before the event.
+fn partitions<I: Index>(event: &Event<I>) -> [Option<&Arc<str>>; 2] {
+    let is = event.object.index().partition_key();
+    let was = event.previous.as_ref().and_then(|previous| previous.index().partition_key());
     [is, was.filter(|was| Some(*was) != is)]
 }

@@ -1,21 +1,21 @@
-//! The store's face: opening, reading, writing, watching.
+//! The public interface: open, read, write, watch.
 //!
-//! Reads are answered from memory (`state`). Writes go to the engine underneath, which is the only
-//! one that changes the memory: `embedded` (one file, one writer), `etcd` (shared by servers), or
-//! `memory` (nothing underneath, for simulated clusters).
+//! Reads use the state in memory (`state`). Writes go to an engine, which alone changes that state: `embedded` (one file,
+//! one writer), `etcd` (shared by servers), or `memory` (for simulated clusters).
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::partition::SharedList;
 use crate::state::Shared;
 use crate::{Compacted, Envelope, Error, Index, Object, Watcher, Write, WriteError};
 use crate::{embedded, etcd, memory};
 
-/// What lies underneath.
+/// Where objects are stored durably.
 #[derive(Debug, Clone)]
 pub enum Backend {
-    /// One file on this machine, made if it does not exist.
+    /// One file on this machine, created if it does not exist.
     Embedded { path: PathBuf },
     /// An etcd cluster, possibly shared with other servers of the same prefix.
     Etcd(EtcdOptions),
@@ -25,7 +25,7 @@ pub enum Backend {
 pub struct EtcdOptions {
     /// `http://127.0.0.1:2379`
     pub endpoints: Vec<String>,
-    /// What all keys start with: `/landfall/`.
+    /// The prefix of all keys: `/landfall/`.
     pub prefix: String,
 }
 
@@ -34,9 +34,9 @@ pub struct Options {
     pub envelope: Envelope,
     /// How long events stay available to watchers.
     pub history: Duration,
-    /// How many events are kept at most, however young.
+    /// How many events are kept at most.
     pub history_events: usize,
-    /// How much memory events may keep at most, however young.
+    /// How much memory events may use at most.
     pub history_bytes: usize,
 }
 
@@ -51,7 +51,7 @@ impl Options {
     }
 }
 
-/// A handle on the store; clones share it.
+/// A handle; clones share the store.
 pub struct Store<I> {
     state: Arc<Shared<I>>,
     engine: Arc<Engine<I>>,
@@ -71,6 +71,13 @@ impl<I> Clone for Store<I> {
 
 type Objects<I> = Vec<Arc<Object<I>>>;
 
+/// All objects at one revision.
+pub struct Snapshot<I> {
+    pub revision: u64,
+    /// Each object with its collection.
+    pub objects: Vec<(Arc<str>, Arc<Object<I>>)>,
+}
+
 impl<I: Index> Store<I> {
     /// Opens the store and reads all of it into memory.
     pub async fn open(backend: Backend, options: Options) -> Result<Self, Error> {
@@ -87,7 +94,7 @@ impl<I: Index> Store<I> {
         Ok(Store { state, engine: Arc::new(engine) })
     }
 
-    /// A store on memory that outlives it. Whoever had that open can write no more.
+    /// Opens a store on a [`memory::Memory`]. A store that had it open before can no longer write.
     pub fn open_memory(memory: &memory::Memory<I>, options: Options) -> Self {
         let (state, engine) = memory::open(memory, options);
         Store { state, engine: Arc::new(Engine::Memory(engine)) }
@@ -109,20 +116,19 @@ impl<I: Index> Store<I> {
         (state.revision(), state.list(collection, None, prefix, after))
     }
 
-    /// Those of them that have the topic.
+    /// The same for one partition.
     pub fn list_of(
         &self,
         collection: &str,
-        topic: &str,
+        partition: &str,
         prefix: &str,
         after: Option<&str>,
     ) -> (u64, Objects<I>) {
         let state = self.state.read();
-        (state.revision(), state.list(collection, Some(topic), prefix, after))
+        (state.revision(), state.list(collection, Some(partition), prefix, after))
     }
 
-    /// The same as it was at `revision` (at most the current one). Err if the history kept does
-    /// not reach so far.
+    /// The list as it was at `revision` (at most the current one). An error if the history does not reach back that far.
     pub fn list_at(
         &self,
         collection: &str,
@@ -133,8 +139,8 @@ impl<I: Index> Store<I> {
         self.state.read().list_at(collection, prefix, after, revision)
     }
 
-    /// Returns once the change is durable and visible to reads. For [`crate::Change::Delete`] the
-    /// answer is the last state, carrying the revision of the deletion.
+    /// Returns once the change is durable and visible to reads. For [`crate::Change::Delete`] returns the last state, with
+    /// the revision of the deletion.
     pub async fn write(&self, write: Write) -> Result<Arc<Object<I>>, WriteError<I>> {
         match &*self.engine {
             Engine::Embedded(engine) => engine.write(write).await,
@@ -148,32 +154,36 @@ impl<I: Index> Store<I> {
         Shared::watch(&self.state, collection, None, after)
     }
 
-    /// Those of them whose object has the topic, or had it before.
+    /// The events of objects that are, or were before the event, in the partition.
     pub fn watch_of(
         &self,
         collection: &str,
-        topic: &str,
+        partition: &str,
         after: u64,
     ) -> Result<Watcher<I>, Compacted> {
-        Shared::watch(&self.state, collection, Some(topic), after)
+        Shared::watch(&self.state, collection, Some(partition), after)
     }
 
-    /// The current state and a watcher that continues exactly from it.
-    pub fn list_and_watch(&self, collection: &str, prefix: &str) -> (u64, Objects<I>, Watcher<I>) {
+    /// The current objects and a watcher that continues exactly from there. Callers share one list until the next change.
+    pub fn list_and_watch(
+        &self,
+        collection: &str,
+        prefix: &str,
+    ) -> (u64, SharedList<I>, Watcher<I>) {
         Shared::list_and_watch(&self.state, collection, None, prefix)
     }
 
-    /// The same of what has the topic.
+    /// The same for one partition.
     pub fn list_and_watch_of(
         &self,
         collection: &str,
-        topic: &str,
+        partition: &str,
         prefix: &str,
-    ) -> (u64, Objects<I>, Watcher<I>) {
-        Shared::list_and_watch(&self.state, collection, Some(topic), prefix)
+    ) -> (u64, SharedList<I>, Watcher<I>) {
+        Shared::list_and_watch(&self.state, collection, Some(partition), prefix)
     }
 
-    /// Reads after this see every write that was acknowledged, by whichever server, before it.
+    /// After this, reads see every write that any server has acknowledged before.
     pub async fn barrier(&self) -> Result<u64, Error> {
         match &*self.engine {
             Engine::Embedded(_) | Engine::Memory(_) => Ok(self.revision()),
@@ -181,7 +191,15 @@ impl<I: Index> Store<I> {
         }
     }
 
-    /// Until reads can see `revision`.
+    /// All objects at one revision, including every write that was acknowledged before the call. Copies nothing, but keeps
+    /// these versions in memory until it is dropped.
+    pub async fn snapshot(&self) -> Result<Snapshot<I>, Error> {
+        self.barrier().await?;
+        let state = self.state.read();
+        Ok(Snapshot { revision: state.revision(), objects: state.everything() })
+    }
+
+    /// Waits until reads see `revision`.
     pub async fn wait_for(&self, revision: u64) {
         self.state.wait_for(revision).await;
     }
@@ -191,8 +209,7 @@ impl<I: Index> Store<I> {
         self.state.read().counts()
     }
 
-    /// Finishes the writes already queued, syncs, and lets go of the file. Later writes are
-    /// refused; reads still answer.
+    /// Finishes queued writes, syncs, and closes the file. Later writes fail; reads still work.
     pub async fn close(&self) -> Result<(), Error> {
         match &*self.engine {
             Engine::Embedded(engine) => engine.close().await,
@@ -204,14 +221,14 @@ impl<I: Index> Store<I> {
         }
     }
 
-    /// Nothing is written from here on, as if the process had been killed. Memory only.
+    /// Stops all writes, as if the process had been killed. Only for `memory`.
     pub fn cut(&self) {
         if let Engine::Memory(engine) = &*self.engine {
             engine.close();
         }
     }
 
-    /// Err says why writes are refused, or why reads may be stale.
+    /// The error says why writes fail, or why reads may be stale.
     pub fn health(&self) -> Result<(), String> {
         self.state.health()
     }

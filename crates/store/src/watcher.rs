@@ -1,39 +1,47 @@
-//! A cursor into a collection's ring of events.
+//! A watcher: a position in a collection's ring of events.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use crate::partition::Bounds;
 use crate::state::Shared;
 use crate::{Compacted, Event, Index};
 
-/// Delivers a collection's events, or those of one topic, in revision order, each exactly once, from
-/// where it was started.
+/// Delivers the events of a collection or of one partition in revision order, each exactly once.
 pub struct Watcher<I: Index> {
     state: Arc<Shared<I>>,
     collection: Arc<str>,
-    topic: Option<Arc<str>>,
+    partition: Option<Arc<str>>,
     /// Every event up to here has been delivered.
     cursor: u64,
-    /// Rung when the collection has changed; see `bell`.
+    /// Changes when the collection has changed; see `wakeups`.
     changed: watch::Receiver<u64>,
+    bytes_max: usize,
 }
 
 impl<I: Index> Watcher<I> {
     pub(crate) fn new(
         state: Arc<Shared<I>>,
-        (collection, topic): (Arc<str>, Option<Arc<str>>),
+        (collection, partition): (Arc<str>, Option<Arc<str>>),
         cursor: u64,
         changed: watch::Receiver<u64>,
     ) -> Self {
-        Watcher { state, collection, topic, cursor, changed }
+        Watcher { state, collection, partition, cursor, changed, bytes_max: usize::MAX }
+    }
+
+    /// Limits the bytes of events that are returned at a time (but always returns at least one), because they stay in
+    /// memory until a slow reader has read them.
+    pub fn limit_bytes(mut self, max: usize) -> Self {
+        self.bytes_max = max;
+        self
     }
 
     pub(crate) fn begin_at(&mut self, revision: u64) {
         self.cursor = revision;
     }
 
-    /// Waits for at least one event, then returns what is there, up to `max`. Cancel-safe.
+    /// Waits for at least one event, then returns up to `max`. Cancel-safe.
     pub async fn next(&mut self, max: usize) -> Result<Vec<Arc<Event<I>>>, Compacted> {
         loop {
             self.changed.borrow_and_update();
@@ -48,23 +56,24 @@ impl<I: Index> Watcher<I> {
         }
     }
 
-    /// What is there already, up to `max`; empty if nothing new.
+    /// Returns up to `max` new events without waiting.
     pub fn try_next(&mut self, max: usize) -> Result<Vec<Arc<Event<I>>>, Compacted> {
         let (events, revision) = self.state.read().events_after(
             &self.collection,
-            self.topic.as_deref(),
+            self.partition.as_deref(),
             self.cursor,
-            max,
+            Bounds { events: max, bytes: self.bytes_max },
         )?;
         self.cursor = self.cursor.max(revision);
         Ok(events)
     }
 
-    /// Every event up to this revision has been delivered: what a bookmark may carry. Once drained
-    /// it is the store's own revision, also when only other collections have changed.
+    /// Every event up to this revision has been delivered, so it can be sent as a bookmark. After all events were read it
+    /// is the store's revision, even if only other collections have changed.
     pub fn revision(&self) -> u64 {
         let state = self.state.read();
-        match state.events_after(&self.collection, self.topic.as_deref(), self.cursor, 1) {
+        let one = Bounds { events: 1, bytes: usize::MAX };
+        match state.events_after(&self.collection, self.partition.as_deref(), self.cursor, one) {
             Ok((events, revision)) if events.is_empty() => self.cursor.max(revision),
             Ok(_) | Err(_) => self.cursor,
         }
@@ -73,8 +82,8 @@ impl<I: Index> Watcher<I> {
 
 impl<I: Index> Drop for Watcher<I> {
     fn drop(&mut self) {
-        if let Some(topic) = &self.topic {
-            self.state.leave(&self.collection, topic);
+        if let Some(partition) = &self.partition {
+            self.state.unsubscribe(&self.collection, partition);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a caller asks to be written, and how it is refused.
+//! A write, its precondition, and its errors.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub enum Change {
 
 #[derive(thiserror::Error)]
 pub enum WriteError<I> {
-    /// The key is not at the expected revision; `current` is what is there instead.
+    /// The key is not at the expected revision. `current` is stored now.
     #[error("the object has changed")]
     Conflict { current: Option<Arc<Object<I>>> },
     #[error(transparent)]

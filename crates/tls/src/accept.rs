@@ -1,41 +1,56 @@
-//! The first second of a connection: taking it, and the handshake.
+//! Accepts connections and does the TLS handshake.
 
+use crate::connections::{Admitted, Connections, CountedStream, Usage};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// A client that opens a connection and says nothing does not hold it for longer.
+/// How long a handshake may take.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// Before trying to take a connection again.
-const TAKE_AGAIN: Duration = Duration::from_millis(50);
+/// The pause after a failed accept.
+const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// The next connection. Cancel-safe.
-pub async fn accepted(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+/// The next connection within the limits; others are closed. Cancel-safe.
+pub async fn accept(
+    listener: &TcpListener,
+    connections: &Connections,
+) -> (TcpStream, SocketAddr, Admitted) {
     loop {
         match listener.accept().await {
-            Ok(accepted) => return accepted,
+            Ok((stream, address)) => match connections.admit(address.ip()) {
+                Some(admitted) => return (stream, address, admitted),
+                None => {
+                    tracing::debug!(%address, "closed a new connection: too many connections are busy")
+                }
+            },
             Err(error) => {
-                // Out of file descriptors, most likely: wait for some to be closed.
-                tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(TAKE_AGAIN).await;
+                // Probably out of file descriptors: wait until some are closed.
+                tracing::warn!(%error, "accepting a connection failed");
+                tokio::time::sleep(RETRY_DELAY).await;
             }
         }
     }
 }
 
-/// The connection after its handshake; None if there was none in time.
-pub async fn shaken(
+/// Does the handshake; None if it fails or takes too long.
+pub async fn handshake(
     acceptor: &TlsAcceptor,
     stream: TcpStream,
     address: SocketAddr,
-) -> Option<TlsStream<TcpStream>> {
+    admitted: Admitted,
+) -> Option<(CountedStream<TlsStream<TcpStream>>, Usage)> {
     let _ = stream.set_nodelay(true);
-    match tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => Some(stream),
+    let usage = admitted.usage();
+    let result = tokio::select! {
+        result = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)) => result,
+        () = usage.expired() => return None,
+    };
+    match result {
+        Ok(Ok(stream)) => Some((admitted.count_until_closed(stream), usage)),
         Ok(Err(error)) => {
-            tracing::debug!(%address, %error, "a TLS handshake failed");
+            tracing::debug!(%address, %error, "TLS handshake failed");
             None
         }
         Err(_) => None,

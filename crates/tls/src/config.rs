@@ -1,6 +1,6 @@
-//! What rustls wants to know, in the two forms there are here: answering and calling.
+//! The rustls configurations for servers and clients.
 
-use crate::{Error, Shown};
+use crate::{Error, RenewableCertificate};
 use rustls::client::Resumption;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::time_provider::TimeProvider;
@@ -10,16 +10,20 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// For answering: shows `shown`; client certificates of `ca` (PEM) are welcome, and none is required.
-/// TLS 1.2 and 1.3.
-pub fn server_config(shown: Arc<Shown>, ca: &str, alpn: &[&str]) -> Result<ServerConfig, Error> {
-    server_config_by(Arc::new(Clock), shown, ca, alpn)
+/// A server configuration with this certificate, TLS 1.2 and 1.3. Client certificates signed by `ca` (PEM) are accepted,
+/// but not required.
+pub fn server_config(
+    certificate: Arc<RenewableCertificate>,
+    ca: &str,
+    alpn: &[&str],
+) -> Result<ServerConfig, Error> {
+    server_config_by(Arc::new(Clock), certificate, ca, alpn)
 }
 
-/// The same by another clock.
+/// The same with another clock.
 pub fn server_config_by(
     clock: Arc<dyn TimeProvider>,
-    shown: Arc<Shown>,
+    certificate: Arc<RenewableCertificate>,
     ca: &str,
     alpn: &[&str],
 ) -> Result<ServerConfig, Error> {
@@ -33,23 +37,26 @@ pub fn server_config_by(
         .with_safe_default_protocol_versions()
         .map_err(Error::of)?
         .with_client_cert_verifier(clients)
-        .with_cert_resolver(shown);
-    // A session that is taken up again carries the certificates of its first handshake: ours may be
-    // another one by now, and the client's may have ended.
+        .with_cert_resolver(certificate);
+    // No session resumption: a resumed session keeps the certificates of its first handshake, but ours may have been
+    // replaced, and the client's may have expired.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
     Ok(config)
 }
 
-/// For calling those whose certificate `ca` (PEM) signed, as the one that `shown` names.
-pub fn client_config(shown: Arc<Shown>, ca: &str) -> Result<ClientConfig, Error> {
+/// A client configuration with this certificate, for servers whose certificate `ca` (PEM) has signed.
+pub fn client_config(
+    certificate: Arc<RenewableCertificate>,
+    ca: &str,
+) -> Result<ClientConfig, Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ClientConfig::builder_with_details(provider, Arc::new(Clock))
         .with_safe_default_protocol_versions()
         .map_err(Error::of)?
         .with_root_certificates(roots(ca)?)
-        .with_client_cert_resolver(shown);
+        .with_client_cert_resolver(certificate);
     config.resumption = Resumption::disabled();
     Ok(config)
 }
@@ -67,7 +74,7 @@ fn roots(ca: &str) -> Result<RootCertStore, Error> {
     Ok(roots)
 }
 
-/// The one clock, for the dates of other people's certificates.
+/// The time of `clock`, for checking the dates of certificates.
 #[derive(Debug)]
 pub struct Clock;
 

@@ -1,16 +1,20 @@
-//! TLS as server and node have it. Start at `shown`; the README says how the parts meet.
+#![doc = include_str!("../README.md")]
 
 mod accept;
-mod anyone;
 mod config;
+mod connections;
+mod insecure_verifier;
+mod renewable;
 mod renewal;
-mod shown;
 
-pub use accept::{accepted, shaken};
-pub use anyone::trusting_anyone;
+pub use accept::{accept, handshake};
 pub use config::{Clock, certificates, client_config, server_config, server_config_by};
+pub use connections::{
+    ActiveBody, ActiveRequest, Admitted, Connections, CountedStream, Usage, connections_max,
+};
+pub use insecure_verifier::insecure_client_config;
+pub use renewable::RenewableCertificate;
 pub use renewal::{Validity, due, keep};
-pub use shown::Shown;
 
 /// Why a certificate or key cannot be used.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -1,4 +1,4 @@
-//! When a certificate is renewed: well before its end, and not all of a cluster at the same time.
+//! When a certificate is renewed: well before it expires, and not all certificates of a cluster at the same time.
 
 use crate::Error;
 use jiff::{SignedDuration, Timestamp};
@@ -6,20 +6,20 @@ use rustls_pki_types::CertificateDer;
 use std::time::Duration;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// The part of its life after which a certificate is renewed: between the first and the sum of both,
-/// as chance has it. Upstream: `jitteryDuration` of the certificate manager.
+/// The part of its lifetime after which a certificate is renewed: at random between the first and the sum of both.
+/// Upstream: `jitteryDuration` of the certificate manager.
 const DUE_AFTER: f64 = 0.7;
 const DUE_SPREAD: f64 = 0.2;
 
-/// Waits between attempts that fail: doubling from the first to the last.
+/// The delays between failed attempts, doubling from the first to the maximum.
 const RETRY_FIRST: Duration = Duration::from_secs(2);
 const RETRY_MAX: Duration = Duration::from_secs(60);
-/// Between two renewals, however short a life the new certificate has.
-const REST: Duration = Duration::from_secs(60);
-/// The wall clock is looked at this often: a machine that slept does not oversleep.
-const LOOK: Duration = Duration::from_secs(600);
+/// The minimum time between two renewals, however short the lifetime of the new certificate.
+const PAUSE_MIN: Duration = Duration::from_secs(60);
+/// How often the wall clock is checked, because a machine may have been suspended.
+const CLOCK_CHECK: Duration = Duration::from_secs(600);
 
-/// From when to when a certificate is good.
+/// The time in which a certificate is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
     pub from: Timestamp,
@@ -35,7 +35,7 @@ impl Validity {
         Ok(Validity { from, until: time(dates.not_after.timestamp())? })
     }
 
-    /// Of the first certificate in a PEM file.
+    /// The validity of the first certificate in a PEM file.
     pub fn of_pem(pem: &str) -> Result<Validity, Error> {
         let chain = crate::certificates(pem)?;
         Validity::of(chain.first().ok_or_else(|| Error("there is no certificate".into()))?)
@@ -46,16 +46,15 @@ impl Validity {
     }
 }
 
-/// When to ask for the next one. `chance` is at least 0 and less than 1.
+/// When to renew. `chance` is at least 0 and less than 1.
 pub fn due(life: Validity, chance: f64) -> Timestamp {
     let whole = life.until.duration_since(life.from).as_secs_f64().max(0.0);
     let part = SignedDuration::from_secs_f64(whole * (DUE_AFTER + DUE_SPREAD * chance));
     life.from.saturating_add(part).unwrap_or(life.until)
 }
 
-/// Has a certificate renewed for as long as it is polled. `renew` makes the next one, sees to it that
-/// it is shown, and answers how long it is good for. Without a `first` one that is at once. `whose` is
-/// for the log.
+/// Renews a certificate for as long as this is polled. `renew` obtains the next one, puts it to use, and returns its
+/// validity. Without a `first` certificate it is called at once. `whose` is for the log.
 pub async fn keep<Renewed, Why>(
     whose: &str,
     first: Option<Validity>,
@@ -67,7 +66,7 @@ pub async fn keep<Renewed, Why>(
     let mut life = first;
     loop {
         if let Some(life) = life {
-            until(due(life, clock::fraction())).await;
+            until(due(life, clock::random_fraction())).await;
         }
         let mut wait = RETRY_FIRST;
         let next = loop {
@@ -75,15 +74,15 @@ pub async fn keep<Renewed, Why>(
                 Ok(life) => break life,
                 Err(why) => {
                     let ends = life.map(|life| tracing::field::display(life.until));
-                    tracing::warn!(%why, ends, "the {whose} certificate could not be renewed");
+                    tracing::warn!(%why, ends, "renewing the {whose} certificate failed");
                     tokio::time::sleep(wait).await;
                     wait = (wait * 2).min(RETRY_MAX);
                 }
             }
         };
-        tracing::info!(until = %next.until, "the {whose} certificate was renewed");
+        tracing::info!(until = %next.until, "renewed the {whose} certificate");
         life = Some(next);
-        tokio::time::sleep(REST).await;
+        tokio::time::sleep(PAUSE_MIN).await;
     }
 }
 
@@ -94,7 +93,7 @@ async fn until(moment: Timestamp) {
         if left.is_zero() {
             return;
         }
-        tokio::time::sleep(left.min(LOOK)).await;
+        tokio::time::sleep(left.min(CLOCK_CHECK)).await;
     }
 }
 
@@ -111,9 +110,9 @@ mod tests {
         Validity { from: time(from), until: time(until) }
     }
 
-    /// N-3, C-150
+    /// N-3, C-150: a node renews its certificate before it expires.
     #[test]
-    fn a_certificate_is_due_after_seven_to_nine_tenths_of_its_life() {
+    fn a_certificate_is_due_after_70_to_90_percent_of_its_lifetime() {
         for (chance, second) in [(0.0, 700), (0.5, 800), (0.999, 899)] {
             let due = due(life(0, 1000), chance).as_second() - EPOCH;
             assert_eq!(due, second, "{chance}");
@@ -121,20 +120,20 @@ mod tests {
         assert!(due(life(10, 10), 0.5) == life(10, 10).from, "no life at all");
     }
 
-    /// C-150: a year on a simulated clock: renewed in the window every time, refusals are outlived,
-    /// and a certificate that is too short is not asked for all the time.
+    /// C-150: a year on a simulated clock. Every renewal is in its window, failures are retried, and a certificate without
+    /// lifetime does not cause a busy loop.
     #[tokio::test(start_paused = true)]
-    async fn what_is_kept_is_renewed_in_its_window_also_after_refusals() {
+    async fn certificates_are_renewed_in_their_window_even_after_failures() {
         clock::simulate(Timestamp::from_second(EPOCH).unwrap(), 7);
-        let asked = RefCell::new(Vec::new());
+        let renewals = RefCell::new(Vec::new());
         let now = || clock::now().as_second() - EPOCH;
         let renew = || {
-            let (at, count) = (now(), asked.borrow().len());
-            asked.borrow_mut().push(at);
+            let (at, count) = (now(), renewals.borrow().len());
+            renewals.borrow_mut().push(at);
             async move {
                 match count {
                     // The server is away for the second renewal's first three attempts.
-                    1..=3 => Err("the server is away"),
+                    1..=3 => Err("the server is unreachable"),
                     5 => Ok(life(at, at)),
                     _ => Ok(life(at, at + 30 * DAY)),
                 }
@@ -142,31 +141,34 @@ mod tests {
         };
         let kept = keep("node's client", Some(life(0, 100 * DAY)), renew);
         let _ = tokio::time::timeout(Duration::from_secs(365 * 24 * 3600), kept).await;
-        let asked = asked.into_inner();
+        let renewals = renewals.into_inner();
         let within = |at: i64, from: i64, days: i64| {
             let part = (at - from) as f64 / (days * DAY) as f64;
             assert!((0.7..0.91).contains(&part), "{at} of {days} days from {from}");
         };
-        within(asked[0], 0, 100);
-        within(asked[1], asked[0], 30);
-        assert_eq!([asked[2] - asked[1], asked[3] - asked[2], asked[4] - asked[3]], [2, 4, 8]);
-        within(asked[5], asked[4], 30);
-        assert_eq!(asked[6] - asked[5], 60, "one without a life is replaced, but not at once");
-        asked[6..].windows(2).for_each(|pair| within(pair[1], pair[0], 30));
-        assert!(asked.len() > 14, "{asked:?}");
+        within(renewals[0], 0, 100);
+        within(renewals[1], renewals[0], 30);
+        assert_eq!(
+            [renewals[2] - renewals[1], renewals[3] - renewals[2], renewals[4] - renewals[3]],
+            [2, 4, 8]
+        );
+        within(renewals[5], renewals[4], 30);
+        assert_eq!(renewals[6] - renewals[5], 60, "one without lifetime is replaced after a pause");
+        renewals[6..].windows(2).for_each(|pair| within(pair[1], pair[0], 30));
+        assert!(renewals.len() > 14, "{renewals:?}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_has_none_asks_at_once() {
+    async fn the_first_certificate_is_requested_at_once() {
         clock::simulate(Timestamp::from_second(EPOCH).unwrap(), 7);
-        let asked = RefCell::new(Vec::new());
+        let renewals = RefCell::new(Vec::new());
         let renew = || {
             let at = clock::now().as_second() - EPOCH;
-            asked.borrow_mut().push(at);
+            renewals.borrow_mut().push(at);
             std::future::ready(Ok::<_, String>(life(at, at + 30 * DAY)))
         };
         let kept = keep("node's serving", None, renew);
         let _ = tokio::time::timeout(Duration::from_secs(3600), kept).await;
-        assert_eq!(asked.into_inner(), [0]);
+        assert_eq!(renewals.into_inner(), [0]);
     }
 }

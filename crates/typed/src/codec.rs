@@ -1,4 +1,4 @@
-//! Decoding and encoding as functions that are compiled once per type, in the crate that declares them.
+//! One decode and one encode function per type, compiled once, in the crate that declares them.
 
 use serde_json::{Result, Value};
 
@@ -8,24 +8,24 @@ pub trait Typed: Sized {
     fn encode(&self) -> Result<Vec<u8>>;
 }
 
-/// As `serde_json::from_value`, with the decoder that is there already.
+/// Like `serde_json::from_value`, with the type's only decoder.
 pub fn from_value<T: Typed>(value: Value) -> Result<T> {
     T::decode(&value.to_string())
 }
 
-/// As `serde_json::to_value`, with the encoder that is there already.
+/// Like `serde_json::to_value`, with the type's only encoder.
 pub fn to_value<T: Typed>(object: &T) -> Result<Value> {
     serde_json::from_slice(&object.encode()?)
 }
 
-/// Compiles the decoder and the encoder of these types here.
+/// Implements [`Typed`] for these types, so that their decoder and encoder are compiled in this crate.
 #[macro_export]
 macro_rules! codec {
     ($($type:ty),* $(,)?) => {$(
         impl $crate::Typed for $type {
             #[inline(never)]
             fn decode(json: &str) -> $crate::serde_json::Result<Self> {
-                $crate::serde_json::from_str(json)
+                $crate::decode_with(json, |text| $crate::serde_json::from_str(text))
             }
 
             #[inline(never)]
@@ -43,7 +43,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_value_and_its_object_are_read_back_as_they_were() {
+    fn decoding_and_encoding_are_inverse() {
         let value = json!({ "apiVersion": "v1", "kind": "ConfigMap",
             "metadata": { "name": "a" }, "data": { "k": "\u{2028}\"v\"" } });
         let map: ConfigMap = from_value(value.clone()).unwrap();

@@ -1,4 +1,4 @@
-//! The types of `k8s-openapi` that some crate reads or writes: kinds, and parts of kinds.
+//! The types of `k8s-openapi` that the crates read or write: kinds, and parts of kinds.
 
 use k8s_openapi::api::apps::v1 as apps;
 use k8s_openapi::api::authentication::v1 as authentication;
@@ -20,7 +20,22 @@ use k8s_openapi::api::storage::v1 as storage;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1 as apiextensions;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 
-crate::codec!(
+/// apiVersion, kind, and a function that checks whether JSON can be decoded. For tests of all listed kinds.
+pub type ListedKind = (&'static str, &'static str, fn(&str) -> serde_json::Result<()>);
+
+macro_rules! kinds {
+    ($($kind:ty),* $(,)?) => {
+        crate::codec!($($kind),*);
+
+        pub const LISTED: &[ListedKind] = &[$((
+            <$kind as k8s_openapi::Resource>::API_VERSION,
+            <$kind as k8s_openapi::Resource>::KIND,
+            |text| <$kind as crate::Typed>::decode(text).map(drop),
+        )),*];
+    };
+}
+
+kinds!(
     apiextensions::CustomResourceDefinition,
     apps::ControllerRevision,
     apps::DaemonSet,

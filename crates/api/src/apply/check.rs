@@ -1,4 +1,4 @@
-//! Whether an applied document fits its schema: unknown fields and wrong types are refused before
+//! Checks an applied document against its schema: unknown fields and wrong types are rejected before
 //! anything is merged.
 
 use super::element;
@@ -8,8 +8,8 @@ use crate::schema::{ListMerge, Shape, TypeId};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Everything that does not fit, in upstream's words; none if all does.
-pub(super) fn misfits(walk: &Walk, applied: &Value) -> Option<String> {
+/// What does not fit the schema, in upstream's words; `None` if everything fits.
+pub(super) fn schema_errors(walk: &Walk, applied: &Value) -> Option<String> {
     let mut check = Check { walk, path: String::new(), found: Vec::new() };
     check.value(Some(walk.ty), applied, true);
     match check.found.as_slice() {

@@ -1,18 +1,18 @@
-//! Why an apply was refused, in the words clients know.
+//! Why an apply was rejected, with upstream's messages.
 
 use super::managers::{Entry, Operation};
 use crate::status::{Cause, Details, Status};
 
-/// Why an applied document was refused.
+/// Why an applied document was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApplyError {
-    /// 400: the document is not one to apply.
+    /// 400: the document cannot be applied.
     #[error("{0}")]
     BadRequest(String),
     /// 500 (upstream's code): the document does not fit its schema.
     #[error("{0}")]
     Schema(String),
-    /// 409: others own what it would change.
+    /// 409: other managers own fields that it would change.
     #[error("{}", message(.0))]
     Conflicts(Vec<Conflict>),
 }
@@ -30,7 +30,7 @@ impl ApplyError {
     pub fn status(&self) -> Status {
         match self {
             ApplyError::BadRequest(why) => Status::failure(400, "BadRequest", why.clone()),
-            // Upstream gives no reason for errors it did not foresee.
+            // Upstream sets no reason for errors that are not API errors.
             ApplyError::Schema(why) => Status::failure(500, "", why.clone()),
             ApplyError::Conflicts(conflicts) => {
                 let causes = conflicts.iter().map(|conflict| Cause {

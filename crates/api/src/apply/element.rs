@@ -18,7 +18,7 @@ pub(super) fn value(value: &Value) -> String {
     format!("v:{value}")
 }
 
-/// The element of a list map; the field whose key is missing if it has none.
+/// The path element of an item in a list map. The error is the key field that the item lacks.
 pub(super) fn keyed<'k>(item: &Value, keys: &'k [MapKey]) -> Result<String, &'k str> {
     let mut element = String::from("k:{");
     let mut sorted: Vec<&MapKey> = keys.iter().collect();
@@ -33,7 +33,7 @@ pub(super) fn keyed<'k>(item: &Value, keys: &'k [MapKey]) -> Result<String, &'k 
     Ok(element)
 }
 
-/// The element as we write it, if it is one.
+/// The element in canonical notation, or `None` if it is not a path element.
 pub(super) fn canonical(element: String) -> Option<String> {
     let (kind, rest) = element.split_at_checked(2)?;
     match kind {
@@ -48,7 +48,7 @@ pub(super) fn canonical(element: String) -> Option<String> {
     }
 }
 
-/// As paths are shown to people: `.image`, `[name="app"]`, `[="x"]`, `[3]`.
+/// Appends the element in readable form: `.image`, `[name="app"]`, `[="x"]`, `[3]`.
 pub(super) fn show(element: &str, path: &mut String) {
     let (kind, rest) = element.split_at_checked(2).unwrap_or(("f:", element));
     let _ = match kind {

@@ -1,9 +1,9 @@
-//! A set of fields, kept in the very form in which `managedFields` stores it.
+//! A set of fields, kept in the form in which `managedFields` stores it.
 //!
 //! Every write reads and writes these sets, so they stay `fieldsV1` JSON all the time: reading
-//! one is a check, writing one is a move. A node is a map from path elements to nodes. It is
-//! itself in the set if it is empty or has the key `.`; a node that is neither in the set nor
-//! above something that is does not exist.
+//! one only checks it, writing one only moves it. A node is a map from path elements to nodes. A
+//! node is a member of the set if it is empty or has the key `.`; nodes that are neither members
+//! nor ancestors of members do not exist.
 
 use super::element;
 use serde_json::{Map, Value};
@@ -34,7 +34,7 @@ impl FieldSet {
         set
     }
 
-    /// Reads `fieldsV1`; none if it is not in that form.
+    /// Reads `fieldsV1`; `None` if it is malformed.
     pub fn parse(fields: Value) -> Option<Self> {
         let Value::Object(root) = fields else { return None };
         let mut root = parse_node(root)?;
@@ -42,7 +42,7 @@ impl FieldSet {
         Some(FieldSet { root })
     }
 
-    /// What this server wrote itself needs no checking.
+    /// Reads a set that this server wrote itself, without checking it.
     pub(super) fn trusted(fields: Value) -> Self {
         match fields {
             Value::Object(root) => FieldSet { root },
@@ -84,17 +84,17 @@ impl FieldSet {
         unite(&mut self.root, other.root);
     }
 
-    /// Takes out what is in the other set, and nothing else.
+    /// Removes the members of the other set, but nothing below them.
     pub fn subtract(&mut self, other: &FieldSet) {
         subtract(&mut self.root, &other.root);
     }
 
-    /// Takes out what is in the other set with everything below it.
+    /// Removes the members of the other set and everything below them.
     pub fn subtract_below(&mut self, other: &FieldSet) {
         subtract_below(&mut self.root, &other.root);
     }
 
-    /// What is in both sets.
+    /// The members that both sets have.
     pub fn intersection(&self, other: &FieldSet) -> FieldSet {
         FieldSet { root: intersection(&self.root, &other.root) }
     }
@@ -104,7 +104,7 @@ impl FieldSet {
         FieldSet { root: leaves(&self.root) }
     }
 
-    /// The paths of all members as people read them, outer ones first: `.data.k`.
+    /// The paths of all members in readable form, outer ones first: `.data.k`.
     pub fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         list_paths(&self.root, &mut String::new(), &mut paths);
@@ -112,7 +112,7 @@ impl FieldSet {
     }
 }
 
-/// A node being built, which is not yet known to belong into a set.
+/// A node under construction; it may turn out to be empty.
 #[derive(Debug, Default)]
 pub(super) struct Part {
     pub owned: bool,
@@ -124,7 +124,7 @@ impl Part {
         !self.owned && self.children.is_empty()
     }
 
-    /// Hangs a part below this one, if there is anything to it.
+    /// Adds a part below this one, unless it is empty.
     pub(super) fn insert(&mut self, element: String, mut part: Part) {
         if part.children.is_empty() {
             if part.owned {
@@ -143,7 +143,7 @@ pub(super) fn owned(node: &Node) -> bool {
     node.is_empty() || node.contains_key(SELF)
 }
 
-/// The elements below a node, without its own mark.
+/// The elements below a node, without the key `.`.
 pub(super) fn children(node: &Node) -> impl Iterator<Item = (&String, &Node)> {
     node.iter().filter(|(element, _)| *element != SELF).filter_map(|(element, child)| match child {
         Value::Object(child) => Some((element, child)),
@@ -155,7 +155,7 @@ pub(super) fn child<'n>(node: &'n Node, element: &str) -> Option<&'n Node> {
     node.get(element).and_then(Value::as_object)
 }
 
-/// Says whether the node itself is in the set. False if nothing is left of it.
+/// Makes the node a member of the set or not. Returns false if the node is then useless.
 fn mark(node: &mut Node, owned: bool) -> bool {
     node.remove(SELF);
     let has_children = !node.is_empty();
@@ -176,7 +176,7 @@ fn parse_node(node: Node) -> Option<Node> {
         }
     }
     if parsed.len() == 1 {
-        parsed.remove(SELF); // `{".": {}}` says no more than `{}`.
+        parsed.remove(SELF); // `{".": {}}` means the same as `{}`.
     }
     Some(parsed)
 }

@@ -1,4 +1,4 @@
-//! What a real v1.36 server answered, with the built-in types.
+//! Answers of a real v1.36 server, with the built-in types.
 
 use super::*;
 use crate::schema::{Schema, TypeId};
@@ -30,7 +30,6 @@ fn created(name: &str, mut object: Value) -> Value {
     object["metadata"]["managedFields"][0]["fieldsV1"].take()
 }
 
-///
 #[test]
 fn a_135_two_managers_apply_a_deployment() {
     let document = json!({
@@ -89,10 +88,9 @@ fn a_135_two_managers_apply_a_deployment() {
     );
 }
 
-/// The well-known look of the entries that `kubectl create` leaves on a cluster.
-///
+/// The entries that `kubectl create` leaves on a real cluster.
 #[test]
-fn a_131_created_objects_look_as_on_a_real_cluster() {
+fn a_131_created_objects_have_the_managed_fields_of_a_real_cluster() {
     let labels = json!({".": {}, "f:app": {}});
     let deployment = json!({
         "apiVersion": "apps/v1", "kind": "Deployment",
@@ -143,9 +141,9 @@ fn a_131_created_objects_look_as_on_a_real_cluster() {
     );
 }
 
-/// Thousands of everything: what is quadratic somewhere does not end here.
+/// Thousands of items: a quadratic algorithm would run into the test timeout.
 #[test]
-fn long_lists_take_time_in_proportion() {
+fn apply_takes_linear_time_in_the_length_of_lists() {
     const POD: &str = "io.k8s.api.core.v1.Pod";
     const MANY: usize = 4_000;
     let (schema, ty) = of_type(POD);

@@ -1,8 +1,8 @@
-//! Living beside client-side apply.
+//! Coexistence with client-side apply.
 //!
-//! `kubectl apply` once kept its input in an annotation. When the same kubectl applies on the
-//! server, what the annotation explains is no conflict, and the annotation is kept in step so
-//! that an older kubectl can still take over.
+//! Client-side `kubectl apply` keeps its input in an annotation. When kubectl then uses server-side
+//! apply, fields that have the value in the annotation are not conflicts. The annotation is updated
+//! on each apply, so that an older kubectl can still take over.
 
 use super::walk::Walk;
 use crate::value::ValueExt;
@@ -14,12 +14,12 @@ const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// All annotations of an object together may be this long.
 const MAX_ANNOTATIONS: usize = 256 * 1024;
 
-/// Whether a manager of this name speaks for `kubectl apply`.
+/// Whether `kubectl apply` uses this manager name.
 pub(super) fn manages(name: &str) -> bool {
     name == "kubectl"
 }
 
-/// The paths whose live value is what the annotation says it is.
+/// The paths whose live value equals the value in the annotation.
 pub(super) fn explained(walk: &Walk, live: &Value) -> BTreeSet<String> {
     let text = live.text(&["metadata", "annotations", ANNOTATION]);
     let Ok(last @ Value::Object(_)) = serde_json::from_str::<Value>(text) else {
@@ -32,8 +32,8 @@ pub(super) fn explained(walk: &Walk, live: &Value) -> BTreeSet<String> {
     fields.paths().into_iter().collect()
 }
 
-/// Writes the applied document into the annotation, if there is one.
-pub(super) fn keep_in_step(object: &mut Value, applied: &Value) {
+/// Writes the applied document into the annotation, if the object has that annotation.
+pub(super) fn update_annotation(object: &mut Value, applied: &Value) {
     if object.text(&["metadata", "annotations", ANNOTATION]).is_empty() {
         return;
     }
@@ -61,7 +61,7 @@ pub(super) fn keep_in_step(object: &mut Value, applied: &Value) {
     }
 }
 
-/// Go escapes what could end a script in HTML, and ends with a new line.
+/// JSON as Go encodes it: `<`, `>` and `&` are escaped, and a newline follows.
 fn as_go_writes_it(value: &Value) -> String {
     let mut text = String::new();
     for c in value.to_string().chars() {

@@ -1,4 +1,4 @@
-//! `metadata.managedFields`: the field sets of everybody who wrote the object.
+//! `metadata.managedFields`: the field sets of all managers that wrote the object.
 
 use super::FieldSet;
 use serde_json::{Map, Value};
@@ -29,8 +29,8 @@ impl Operation {
 /// Operation, manager, version (Update only) and subresource.
 type Identity = (Operation, String, String, String);
 
-/// What one manager owns. Update entries are told apart by manager, version and subresource,
-/// Apply entries by manager and subresource.
+/// What one manager owns. Manager, version and subresource identify an Update entry; manager and
+/// subresource identify an Apply entry.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
     pub manager: String,
@@ -96,14 +96,14 @@ impl Entry {
     }
 }
 
-/// Everybody who owns a field.
+/// All managers that own a field.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Managers {
     entries: BTreeMap<Identity, Entry>,
 }
 
 impl Managers {
-    /// Reads `managedFields` as a client sent it; none if any entry cannot be read.
+    /// Reads `managedFields` as a client sent it; `None` if an entry is malformed.
     pub fn parse(managed_fields: &Value) -> Option<Self> {
         Self::read(managed_fields, false)
     }
@@ -135,7 +135,7 @@ impl Managers {
         self.entries.values_mut().map(|entry| &mut entry.fields)
     }
 
-    /// Adds to the entry of the same identity, or makes it.
+    /// Adds to the entry of the same identity, or creates it.
     pub fn add(&mut self, entry: Entry) {
         match self.entries.entry(entry.identity()) {
             Slot::Occupied(mut known) => {
@@ -149,12 +149,12 @@ impl Managers {
         }
     }
 
-    /// Takes out the entry with the identity of this one.
+    /// Removes and returns the entry with the same identity as this one.
     pub(super) fn take(&mut self, like: &Entry) -> Option<Entry> {
         self.entries.remove(&like.identity())
     }
 
-    /// Takes these fields from everybody. Entries that own nothing any more are dropped.
+    /// Removes these fields from all managers. Entries that own nothing afterwards are dropped.
     pub fn subtract(&mut self, fields: &FieldSet) {
         if fields.is_empty() {
             return;
@@ -165,8 +165,8 @@ impl Managers {
         });
     }
 
-    /// Forgets when things happened.
-    pub(super) fn timeless(mut self) -> Self {
+    /// The same managers without the times of their writes.
+    pub(super) fn without_times(mut self) -> Self {
         self.entries.values_mut().for_each(|entry| entry.time = None);
         self
     }
@@ -190,7 +190,7 @@ impl Managers {
             return;
         }
         oldest_first.sort();
-        // The oldest entry of each version waits for a second one to be merged with.
+        // The oldest entry of each version so far, to merge the next one of that version into.
         let mut waiting: BTreeMap<String, Identity> = BTreeMap::new();
         for (_, identity) in oldest_first {
             if count <= MAX_UPDATE_ENTRIES {
@@ -215,12 +215,12 @@ impl Managers {
     }
 }
 
-/// Takes `metadata.managedFields` out of an object.
+/// Removes `metadata.managedFields` from an object.
 pub(super) fn remove_from(object: &mut Value) -> Option<Value> {
     object.get_mut("metadata")?.as_object_mut()?.remove("managedFields")
 }
 
-/// Writes the managers into an object; nothing if there are none.
+/// Writes the managers into an object, unless there are none.
 pub(super) fn write_into(object: &mut Value, managers: Managers) {
     if managers.is_empty() {
         remove_from(object);

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use std::collections::{HashMap, HashSet};
 
 impl Walk<'_> {
-    /// The live object with everything the applied one says.
+    /// The live object with the fields of the applied one.
     pub(super) fn merge(&self, live: &Value, applied: &Value) -> Value {
         self.merged(Some(self.ty), Some(live), Some(applied)).unwrap_or(Value::Null)
     }
@@ -66,8 +66,8 @@ impl Walk<'_> {
     }
 }
 
-/// Brings two lists into one order: shared elements come as the applied list has them, the live
-/// list's own elements keep their place among them, new ones come where they were applied.
+/// Merges the order of two lists: shared elements come in the order of the applied list, elements that
+/// only the live list has keep their position relative to them, and new ones come where they were applied.
 struct Zipper<'a, 'v> {
     left: &'a Index<'v>,
     right: &'a Index<'v>,
@@ -94,7 +94,7 @@ impl<'a, 'v> Zipper<'a, 'v> {
             let right = self.right.items.get(r).map(|(name, item)| (name.as_str(), *item));
             match (left, right) {
                 (None, None) => return out,
-                // Already merged where the applied list had it, or about to be.
+                // Merged at its position in the applied list.
                 (Some((name, _)), _) if done.contains(name) => l += 1,
                 (Some((name, _)), Some((other, _)))
                     if name != other && self.in_right.contains(name) && awaited != Some(name) =>
@@ -113,7 +113,7 @@ impl<'a, 'v> Zipper<'a, 'v> {
                     }
                     r += 1;
                 }
-                // Only live elements are left, and this one was applied: so it is done.
+                // The applied list is used up, so this shared element was merged before.
                 (Some(_), None) => l += 1,
             }
         }

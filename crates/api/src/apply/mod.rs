@@ -4,13 +4,13 @@
 //!                                              ├──▶ metadata.managedFields
 //!     apply ──▶ check ▸ merge ▸ prune ▸ conflicts ┘
 //!
-//! A [`FieldSet`] says which fields are meant. `walk` finds the fields of an object and how two
-//! objects differ, `managers` keeps the sets of all managers, `track` moves ownership on ordinary
+//! A [`FieldSet`] is a set of field paths. `walk` finds the fields of an object and the differences of
+//! two objects, `managers` keeps the sets of all managers, `track` moves ownership on ordinary
 //! writes, `server_side` merges an applied document.
 //!
-//! When to call what: both functions see the object **before** admission changes it, as
-//! upstream's do; what defaulting and admission add belongs to nobody, so there is no second step
-//! after them. Last before storing, [`settle`] makes a write that changed nothing change nothing.
+//! When to call them: both functions get the object **before** admission changes it, as in upstream.
+//! Fields that defaulting and admission add have no owner, so there is no second step after them. As the
+//! last step before storing, [`settle`] restores the old times if nothing else changed.
 //!
 //! Not here: checking that the result is a valid object, and checking manager names.
 
@@ -41,7 +41,7 @@ pub use server_side::apply;
 pub use track::{settle, track_update};
 pub use walk::fields_of;
 
-/// Who writes, and through which door.
+/// Who writes, and through which endpoint.
 #[derive(Debug, Clone, Copy)]
 pub struct Manager<'a> {
     pub name: &'a str,

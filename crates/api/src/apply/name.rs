@@ -1,4 +1,4 @@
-//! What a manager is called.
+//! The name of a field manager.
 
 use crate::field::{Errors, Wrong};
 use serde_json::Value;
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_131_a_manager_is_named_by_parameter_or_user_agent() {
+    fn a_131_the_manager_name_comes_from_the_parameter_or_the_user_agent() {
         let long = "x".repeat(200);
         for (parameter, agent, name) in [
             ("mine", "kubectl/v1.36", "mine"),
@@ -59,18 +59,18 @@ mod tests {
 
     #[test]
     fn a_133_a_manager_name_is_short_and_printable() {
-        let said = |name: &str| {
+        let messages = |name: &str| {
             let mut errors = Errors::default();
             check_manager_name(name, &mut errors);
             errors.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
-        assert!(said("kubectl-edit").is_empty());
+        assert!(messages("kubectl-edit").is_empty());
         assert_eq!(
-            said(&"x".repeat(129)),
+            messages(&"x".repeat(129)),
             ["fieldManager: Too long: may not be more than 128 bytes"]
         );
         assert_eq!(
-            said("a\u{7}"),
+            messages("a\u{7}"),
             ["fieldManager: Invalid value: \"a\\u0007\": should only contain printable characters"]
         );
     }

@@ -1,4 +1,4 @@
-//! Taking out what a manager applied before and does not apply any more.
+//! Removes fields that a manager applied before and no longer applies.
 
 use super::FieldSet;
 use super::field_set::{self, Node, Part};
@@ -6,8 +6,8 @@ use super::walk::{Form, Index, Ty, Walk};
 use serde_json::{Map, Value};
 
 impl Walk<'_> {
-    /// Removes from the merged object what the manager's `last` set held, except what `managed`
-    /// (its new set and those of all others) holds.
+    /// Removes the fields in the manager's `last` set from the merged object, except those in `managed`
+    /// (its new set and those of all others).
     pub(super) fn prune(&self, merged: Value, last: &FieldSet, managed: &FieldSet) -> Value {
         if last.is_empty() {
             return merged;
@@ -16,17 +16,17 @@ impl Walk<'_> {
         let all = with_parents(&self.fields(&merged));
         let last = with_parents(last);
 
-        // Without everything applied before, less what somebody still claims.
+        // Remove everything applied before that no manager still claims.
         let bare = self.without(merged.clone(), &last);
         let mut unclaimed = all.clone();
         unclaimed.subtract(&with_parents(&self.fields(&bare)));
         unclaimed.subtract(&with_parents(managed));
         let claimed = self.without(merged.clone(), &unclaimed);
 
-        // Of that, only what this manager applied is its to remove.
-        let mut gone = all;
-        gone.subtract(&with_parents(&self.fields(&claimed)));
-        self.without(merged, &gone.intersection(&last))
+        // This manager may remove only what it applied itself.
+        let mut removed = all;
+        removed.subtract(&with_parents(&self.fields(&claimed)));
+        self.without(merged, &removed.intersection(&last))
     }
 
     /// The object without the fields of the set.
@@ -57,7 +57,7 @@ impl Walk<'_> {
                     .collect();
                 (!left.is_empty()).then_some(Value::Array(left))
             }
-            // Something below an atomic value is meant: it goes as one.
+            // The set names something below an atomic value: remove the whole value.
             (Form::Leaf, Value::Object(_) | Value::Array(_)) => None,
             (_, value) => Some(value),
         }
@@ -81,8 +81,8 @@ impl Walk<'_> {
         (!left.is_empty()).then_some(Value::Object(left))
     }
 
-    /// The set with every declared field above a member as a member too, so that a struct goes
-    /// when nothing in it is claimed.
+    /// The set plus all declared parent fields of its members, so that a struct is removed when
+    /// no manager claims anything in it.
     fn with_parents(&self, set: &FieldSet) -> FieldSet {
         FieldSet::from_root(self.parents(Some(self.ty), set.root()).children)
     }

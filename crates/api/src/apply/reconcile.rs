@@ -1,7 +1,7 @@
 //! Field sets that were written under another schema.
 //!
-//! A custom resource's type may change: what was owned field by field becomes atomic, or the
-//! other way round. Before anything is compared, stored sets are brought into today's form.
+//! The type of a custom resource may change: a granular field becomes atomic, or the other way round.
+//! Stored sets are converted to the current schema before anything is compared.
 
 use super::field_set::{self, FieldSet, Node, Part};
 use super::managers::Managers;
@@ -10,7 +10,7 @@ use crate::schema::{ListMerge, Shape};
 use serde_json::Value;
 
 impl Walk<'_> {
-    /// Built-in types do not change while we run, so only custom resources are looked at.
+    /// Only for custom resources: built-in types do not change while the server runs.
     pub(super) fn reconcile(&self, managers: &mut Managers, live: &Value) {
         if self.built_in {
             return;
@@ -44,7 +44,7 @@ impl Walk<'_> {
         if atomic {
             part.owned = true;
         } else if node.is_empty() {
-            // Owned as one so far: now everything that is there is.
+            // Owned as one value so far: now the manager owns all fields in it.
             part.children = present.cloned().unwrap_or_default();
         } else {
             for (element, child) in field_set::children(node) {
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_139_a_changed_schema_brings_old_sets_into_todays_form() {
+    fn a_139_stored_sets_are_converted_after_a_schema_change() {
         let granular = json!({"f:conf": {".": {}, "f:a": {}, "f:b": {}}});
         let gone = json!({"f:gone": {"f:x": {}}});
         for (atomic, was, becomes) in [

@@ -1,4 +1,4 @@
-//! Server-side apply: merging what a manager wants and recording that it wants it.
+//! Server-side apply: merges the applied document and records the manager's fields.
 
 use super::conflict::{self, ApplyError, Conflict};
 use super::last_applied;
@@ -9,14 +9,14 @@ use crate::schema::{Schema, TypeId};
 use crate::value::ValueExt;
 use serde_json::{Map, Value};
 
-/// Owns everything that was there before anybody applied, if nobody was tracked.
+/// Manager of the fields that existed before the first apply to an untracked object.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 
-/// The object after `applied` is merged into `live`, with its `managedFields`. `live` is none if
-/// there is no such object yet; `reset` are the fields this endpoint ignores.
+/// Merges `applied` into `live` and updates `managedFields`. `live` is `None` if the object does not
+/// exist yet; `reset` are the fields that this endpoint ignores.
 ///
-/// The result still has to be decoded, defaulted and validated; what that adds is owned by
-/// nobody, so `managedFields` need no second look.
+/// The caller still has to decode, default and validate the result. The fields that this adds have no
+/// owner, so `managedFields` stay as they are.
 pub fn apply(
     schema: &Schema,
     ty: TypeId,
@@ -49,7 +49,7 @@ pub fn apply(
         other => other?,
     };
     if last_applied::manages(who.name) {
-        last_applied::keep_in_step(&mut result, applied);
+        last_applied::update_annotation(&mut result, applied);
     }
     Ok(result)
 }
@@ -75,7 +75,7 @@ impl Apply<'_> {
         if crate::patch::depth(applied) > crate::patch::MAX_DEPTH {
             return Err(ApplyError::BadRequest("error decoding YAML: exceeded max depth".into()));
         }
-        match check::misfits(&self.walk, applied) {
+        match check::schema_errors(&self.walk, applied) {
             None => Ok(()),
             Some(why) => Err(ApplyError::Schema(format!(
                 "failed to create typed patch object ({}): {why}",
@@ -135,7 +135,7 @@ impl Apply<'_> {
         walk::strip(&mut mine.fields);
         mine.fields.subtract_below(self.reset);
         if let Some(last) = last {
-            // Wanting the same again, with no effect, is no news.
+            // The same document again has no effect, so its time does not change either.
             if last.fields == mine.fields && *live == object {
                 mine.time = last.time;
             }

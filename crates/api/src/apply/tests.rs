@@ -1,11 +1,11 @@
-//! Ownership and apply as stories, each a line of writes with what must be true after it.
+//! Ownership and apply: each test is a sequence of writes with the expected owners after each.
 
 use super::*;
 use crate::schema::{Field, ListMerge, MapKey, Object, Schema, Shape, Type, TypeId};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// Deployment-like types, enough to tell every kind of merging.
+/// Deployment-like types that cover every kind of merging.
 pub(super) struct World {
     schema: Schema,
     ty: TypeId,
@@ -159,7 +159,6 @@ fn times(object: &Value) -> Vec<&str> {
     entries.into_iter().flatten().filter_map(|e| e["time"].as_str()).collect()
 }
 
-///
 #[test]
 fn a_129_fields_of_an_object_are_written_as_upstream_writes_them() {
     let world = World::built_in();
@@ -199,7 +198,7 @@ fn a_129_fields_of_an_object_are_written_as_upstream_writes_them() {
 }
 
 #[test]
-fn a_129_foreign_spelling_of_a_set_becomes_ours_and_nonsense_is_refused() {
+fn a_129_sets_are_normalized_and_malformed_sets_are_rejected() {
     let parsed = FieldSet::parse(json!({"f:a": {".": {}}, "k:{\"b\": 1, \"a\":2}": {}})).unwrap();
     assert_eq!(parsed.into_json(), json!({"f:a": {}, "k:{\"a\":2,\"b\":1}": {}}));
     for nonsense in
@@ -209,9 +208,8 @@ fn a_129_foreign_spelling_of_a_set_becomes_ours_and_nonsense_is_refused() {
     }
 }
 
-///
 #[test]
-fn a_131_a_create_owns_everything_but_what_nobody_owns() {
+fn a_131_a_create_owns_all_fields_except_those_that_are_never_owned() {
     let spec = json!({
         "selector": {"a": "b"},
         "strategy": {"type": "R", "rollingUpdate": {"maxSurge": 1}},
@@ -240,13 +238,13 @@ fn a_131_a_create_owns_everything_but_what_nobody_owns() {
             },
         }])
     );
-    // A custom resource has no struct behind it: its spec itself is added.
+    // A custom resource has no Go struct, so the field `spec` itself is added.
     let custom = World::new("com.example.v1.Widget").update(None, new, "m", T1);
     assert_eq!(owners(&custom)["m/Update"]["f:spec"]["."], json!({}));
 }
 
 #[test]
-fn a_131_changed_fields_move_and_removed_fields_leave_everybody() {
+fn a_131_changed_fields_move_to_the_writer_and_removed_fields_lose_all_owners() {
     let world = World::built_in();
     let one =
         world.update(None, object(json!({"data": {"a": "1", "b": "1", "c": "1"}})), "one", T1);
@@ -275,7 +273,6 @@ fn a_131_changed_fields_move_and_removed_fields_leave_everybody() {
     assert_eq!(owners(&gone), json!({}));
 }
 
-///
 #[test]
 fn a_133_a_write_may_reset_replace_or_ignore_the_managers() {
     let world = World::built_in();
@@ -315,7 +312,6 @@ fn a_133_a_write_may_reset_replace_or_ignore_the_managers() {
     );
 }
 
-///
 #[test]
 fn a_132_the_oldest_of_more_than_ten_updates_become_ancient_changes() {
     let world = World::built_in();
@@ -340,7 +336,6 @@ fn a_132_the_oldest_of_more_than_ten_updates_become_ancient_changes() {
     assert_eq!(entries[0]["time"], "2026-01-01T00:01:03Z");
 }
 
-///
 #[test]
 fn a_130_a_subresource_has_its_own_entry() {
     let world = World::built_in();
@@ -357,9 +352,8 @@ fn a_130_a_subresource_has_its_own_entry() {
     assert_eq!(entries[1]["fieldsV1"], json!({"f:status": {"f:ready": {}}}));
 }
 
-///
 #[test]
-fn a_136_the_story_of_two_appliers_and_an_update() {
+fn a_136_two_appliers_and_an_update_conflict_until_forced() {
     let world = World::built_in();
     let doc = |k: &str| object(json!({"metadata": {"labels": {"a": "1"}}, "data": {"k": k}}));
     let created = world.apply(None, &doc("v"), "one", T1);
@@ -429,9 +423,8 @@ fn a_136_several_conflicts_are_listed_by_manager() {
     assert_eq!(owners(&shared)["one/Apply"], json!({"f:data": {"f:a": {}, "f:b": {}}}));
 }
 
-///
 #[test]
-fn a_135_what_the_schema_does_not_declare_is_refused() {
+fn a_135_undeclared_fields_are_rejected() {
     let world = World::built_in();
     let cases = [
         (json!({"spec": {"x": 1}}), ".spec.x: field not declared in schema"),
@@ -464,9 +457,8 @@ fn a_135_what_the_schema_does_not_declare_is_refused() {
     }
 }
 
-///
 #[test]
-fn a_134_a_document_with_managers_or_of_another_version_is_refused() {
+fn a_134_a_document_with_managed_fields_or_another_version_is_rejected() {
     let world = World::built_in();
     let mut doc = object(json!({"metadata": {"managedFields": []}}));
     let refused = |doc: &Value| world.try_apply(None, doc, "m", T1, false).unwrap_err().to_string();
@@ -479,7 +471,7 @@ fn a_134_a_document_with_managers_or_of_another_version_is_refused() {
 }
 
 #[test]
-fn a_133_the_first_apply_records_what_was_there_before() {
+fn a_133_the_first_apply_records_existing_fields_as_before_first_apply() {
     let world = World::built_in();
     let live = object(json!({"metadata": {"uid": "u"}, "data": {"a": "1", "b": "1"}}));
     let applied = world.apply(Some(&live), &object(json!({"data": {"b": "1", "c": "1"}})), "m", T1);
@@ -518,7 +510,7 @@ fn a_135_list_elements_merge_by_key_in_the_applied_order() {
 }
 
 #[test]
-fn a_135_an_element_goes_with_its_last_applier_and_keeps_what_others_own() {
+fn a_135_an_element_is_removed_with_its_last_applier() {
     let world = World::built_in();
     let doc = |containers: Value| object(json!({"spec": {"containers": containers}}));
     let one = world.apply(
@@ -548,7 +540,6 @@ fn a_135_an_element_goes_with_its_last_applier_and_keeps_what_others_own() {
     assert_eq!(owners(&less)["one/Apply"], json!({"f:data": {"f:k": {}}}));
 }
 
-///
 #[test]
 fn a_138_applying_the_same_again_changes_nothing_even_after_defaulting() {
     let world = World::built_in();
@@ -563,9 +554,8 @@ fn a_138_applying_the_same_again_changes_nothing_even_after_defaulting() {
     assert_eq!(again, live);
 }
 
-///
 #[test]
-fn a_137_kubectl_takes_over_what_its_annotation_explains() {
+fn a_137_kubectl_takes_over_fields_with_the_value_of_its_annotation() {
     let world = World::built_in();
     let annotation = "kubectl.kubernetes.io/last-applied-configuration";
     let last = object(json!({"data": {"k": "v"}}));
@@ -574,12 +564,12 @@ fn a_137_kubectl_takes_over_what_its_annotation_explains() {
         "data": {"k": "v", "foreign": "1"},
     }));
     let live = world.update(None, first, "kubectl-client-side-apply", T1);
-    let wanted = object(json!({"data": {"k": "w"}}));
-    let taken = world.apply(Some(&live), &wanted, "kubectl", T2);
+    let document = object(json!({"data": {"k": "w"}}));
+    let taken = world.apply(Some(&live), &document, "kubectl", T2);
     assert_eq!(taken["data"]["k"], "w");
-    assert_eq!(taken["metadata"]["annotations"][annotation], format!("{wanted}\n"));
-    // Anybody else, or another field, is a conflict as ever.
-    assert!(world.try_apply(Some(&live), &wanted, "argo", T2, false).is_err());
+    assert_eq!(taken["metadata"]["annotations"][annotation], format!("{document}\n"));
+    // Another manager or another field is still a conflict.
+    assert!(world.try_apply(Some(&live), &document, "argo", T2, false).is_err());
     let foreign = object(json!({"data": {"k": "w", "foreign": "2"}}));
     let refused = world.try_apply(Some(&live), &foreign, "kubectl", T2, false).unwrap_err();
     assert_eq!(
@@ -589,7 +579,7 @@ fn a_137_kubectl_takes_over_what_its_annotation_explains() {
 }
 
 #[test]
-fn a_138_a_write_that_changed_only_times_is_settled() {
+fn a_138_a_write_that_changed_only_times_keeps_the_old_times() {
     let world = World::built_in();
     let old = world.update(None, object(json!({"data": {"a": "1"}})), "one", T1);
     let mut new = old.clone();
@@ -605,7 +595,7 @@ fn a_138_a_write_that_changed_only_times_is_settled() {
 }
 
 #[test]
-fn elements_that_cannot_be_told_apart_are_owned_as_one() {
+fn lists_with_duplicate_keys_are_owned_as_one_value() {
     let world = World::built_in();
     let doubles = json!([{"name": "a", "image": "1"}, {"name": "a", "image": "2"}]);
     let live = world.update(None, object(json!({"spec": {"containers": doubles}})), "one", T1);
@@ -637,7 +627,7 @@ fn any_set() -> impl Strategy<Value = FieldSet> {
     node.prop_map(|node| FieldSet::parse(node).unwrap())
 }
 
-/// Documents of the test type with few values, so that they meet.
+/// Documents of the test type with few values, so that documents often overlap.
 fn any_document() -> impl Strategy<Value = Value> {
     let container = (0..3u8, proptest::option::of(0..2u8), proptest::option::of(0..2u8)).prop_map(
         |(name, image, port)| {
@@ -660,7 +650,7 @@ fn any_document() -> impl Strategy<Value = Value> {
     let finalizers = proptest::collection::btree_set("[a-c]", 0..3);
     let replicas = proptest::option::of(0..2i32);
     (containers, data, finalizers, replicas).prop_map(|(containers, data, finalizers, replicas)| {
-        // Empty lists and maps do not outlive decoding, so documents have none.
+        // Decoding drops empty lists and maps, so documents have none.
         let mut doc = object(json!({}));
         if !containers.is_empty() {
             doc["spec"]["containers"] = containers.into();
@@ -714,9 +704,9 @@ proptest! {
         prop_assert_eq!(again, live);
     }
 
-    /// What one manager applies, and nobody else does, is gone when it applies nothing.
+    /// Fields that only one manager applies are removed when it applies an empty document.
     #[test]
-    fn a_135_what_is_applied_can_be_taken_back(first in any_document(), second in any_document()) {
+    fn a_135_applying_an_empty_document_removes_the_managers_fields(first in any_document(), second in any_document()) {
         let world = World::built_in();
         let base = world.apply(None, &first, "one", T1);
         let both = world.try_apply(Some(&base), &second, "two", T2, false);

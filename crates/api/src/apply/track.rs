@@ -1,8 +1,8 @@
 //! Ownership on ordinary writes: create, update and every patch but apply.
 //!
-//! What the write changed now belongs to its manager and to nobody else; what it removed belongs
-//! to nobody. This runs on every write, so it reads the two objects once and touches only what
-//! differs.
+//! After a write, its manager is the only owner of the fields that it changed; fields that it removed
+//! have no owner. This runs on every write, so it reads the two objects once and touches only the
+//! differences.
 
 use super::managers::{self, Entry, Managers, Operation};
 use super::walk::{self, Walk};
@@ -10,9 +10,8 @@ use super::{FieldSet, Manager};
 use crate::schema::{Schema, TypeId};
 use serde_json::{Map, Value};
 
-/// Brings `metadata.managedFields` of `new` up to date. `old` is the stored object, none on
-/// create; `reset` are the fields that this endpoint ignores, which nobody comes to own through
-/// it.
+/// Updates `metadata.managedFields` of `new`. `old` is the stored object, `None` on create; `reset`
+/// are the fields that this endpoint ignores; a write through it never gives them an owner.
 ///
 /// Call it with both objects decoded and defaulted, before admission changes the new one.
 pub fn track_update(
@@ -27,7 +26,7 @@ pub fn track_update(
     let stored = old.and_then(|old| old.get("metadata")?.get("managedFields"));
     let claimed = claimed(sent, stored, old, who);
     if claimed.as_ref().is_none_or(Managers::is_empty) && old.is_some() {
-        return; // Not tracked so far. Only a first apply begins to.
+        return; // Not tracked so far. Only a first apply starts tracking.
     }
     let mut managers = claimed.unwrap_or_default();
 
@@ -57,8 +56,8 @@ pub fn track_update(
     managers::write_into(new, managers);
 }
 
-/// The managers to start from: the request's own, if it sends any and may; else the stored ones.
-/// None if tracking was reset.
+/// The managers to start from: those in the request, if it may send any and does; else the stored
+/// ones. `None` if the request reset tracking.
 fn claimed(
     sent: Option<Value>,
     stored: Option<&Value>,
@@ -90,8 +89,8 @@ fn is_reset(sent: &Value) -> bool {
     }
 }
 
-/// If nothing differs but the times in `managedFields`, keeps the old ones, so that a write
-/// without effect stays one. Call it last, on the object as it would be stored.
+/// If only the times in `managedFields` differ, restores the old times, so that a write without effect
+/// does not change the object. Call it last, on the object as it would be stored.
 pub fn settle(old: &Value, new: &mut Value) {
     let (Some(was), Some(is)) = (old.as_object(), new.as_object()) else { return };
     if !same_but_for(was, is, &["metadata"]) {
@@ -101,7 +100,7 @@ pub fn settle(old: &Value, new: &mut Value) {
     let (Some(was), Some(is)) = (metadata(old), metadata(new)) else { return };
     if let Some(managed_fields) = was.get("managedFields")
         && same_but_for(&was, &is, &["managedFields", "resourceVersion", "generation"])
-        && Managers::stored(old).timeless() == Managers::stored(new).timeless()
+        && Managers::stored(old).without_times() == Managers::stored(new).without_times()
     {
         managers::write_json_into(new, managed_fields.clone());
     }

@@ -1,8 +1,8 @@
 //! Walking objects by their schema: which fields there are, and how two objects differ.
 //!
-//! Leaves are scalars and whatever the schema calls atomic. Elements of list maps and list sets
-//! are told apart by their keys or values. What the schema leaves open is walked as it comes:
-//! maps field by field, lists as one.
+//! Leaves are scalars and everything that the schema calls atomic. Keys or values identify the elements
+//! of list maps and list sets. Where the schema has no type, maps are walked field by field and lists
+//! are leaves.
 
 use super::element;
 use super::field_set::{FieldSet, Part};
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// A type, or none where the schema leaves things open.
+/// A type, or `None` where the schema has no type.
 pub(super) type Ty = Option<TypeId>;
 
 /// How a value is taken apart.
@@ -40,7 +40,7 @@ static NEVER_OWNED: LazyLock<FieldSet> = LazyLock::new(|| {
     ])
 });
 
-/// The fields of an object of this type, less those that nobody owns.
+/// The fields of an object of this type, without those that nobody owns.
 pub fn fields_of(schema: &Schema, ty: TypeId, object: &Value) -> FieldSet {
     let mut set = Walk::new(schema, ty).fields(object);
     strip(&mut set);
@@ -85,7 +85,7 @@ impl Parts {
 struct Side<'v> {
     /// None if absent; null counts as present.
     value: Option<&'v Value>,
-    /// Absent, but upstream's struct would hold its zero value there.
+    /// Absent, but upstream's Go struct holds the zero value here.
     zero: bool,
 }
 
@@ -175,7 +175,7 @@ impl<'s> Walk<'s> {
                     return part;
                 };
                 for (element, item) in index.items {
-                    // Elements that cannot be told apart are owned as one.
+                    // Elements with the same key are owned as one.
                     let mut child = match index.doubles.contains(&element) {
                         true => Part::default(),
                         false => self.part(Some(items), item),
@@ -188,7 +188,7 @@ impl<'s> Walk<'s> {
         part
     }
 
-    /// Compares two objects. No old object means one in which nothing is set.
+    /// Compares two objects. Without an old object, everything in the new one is added.
     pub(super) fn compare(&self, old: Option<&Value>, new: &Value) -> Difference {
         let old = Side::of(Some(old.unwrap_or(&Value::Null)));
         let parts = self.differ(Some(self.ty), old, Side::of(Some(new)));
@@ -226,7 +226,7 @@ impl<'s> Walk<'s> {
         parts
     }
 
-    /// What was a map before leaves with everything that was in it.
+    /// If the old value was a map, all fields in it are removed.
     fn differ_as_leaf(&self, ty: Ty, old: Side, new: Side) -> Parts {
         let mut parts = leaf(old, new);
         if let Some(old) = old.value.filter(|old| parts.changed.owned && old.is_object())
@@ -256,7 +256,7 @@ impl<'s> Walk<'s> {
                 (_, Some((r, _))) => {
                     (r.as_str(), Side::of(None), Side::of(right.next().map(|e| e.1)))
                 }
-                (Some(_), None) => return parts, // taken by the arm before the last
+                (Some(_), None) => return parts, // handled by the arm before the last
             };
             let field = object.and_then(|object| object.fields.get(name));
             let one_sided = a.value.is_none() || b.value.is_none();
@@ -272,7 +272,7 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// None if the elements cannot be told apart, so that the list is one leaf.
+    /// `None` if the elements have no distinct keys, so that the list is one leaf.
     fn differ_in_items<'v>(
         &self,
         items: TypeId,
@@ -317,8 +317,8 @@ impl<'s> Walk<'s> {
         Some(parts)
     }
 
-    /// Whether upstream's struct holds this field even when it is unset, so that setting it does
-    /// not add it: required fields, and structs that are not behind a pointer.
+    /// Whether upstream's Go struct holds this field even when it is unset, so that setting it does
+    /// not add it: required fields, and structs that are not pointers.
     fn exists_unset(&self, name: &str, field: &Field) -> bool {
         const HELD_BY_VALUE: [&str; 14] = [
             "metadata",
@@ -344,7 +344,7 @@ impl<'s> Walk<'s> {
 }
 
 impl Side<'_> {
-    /// If the struct around it is there, so is this field's zero value.
+    /// If the surrounding struct exists, this field's zero value exists too.
     fn fill(&mut self, around: Side) {
         if self.value.is_none() && around.value.is_some() {
             *self = Side { value: Some(&Value::Null), zero: true };
@@ -378,15 +378,15 @@ fn is_zero(value: &Value) -> bool {
     }
 }
 
-/// The elements of a list and what they are called.
+/// The elements of a list with their path elements.
 pub(super) struct Index<'v> {
     pub items: Vec<(String, &'v Value)>,
-    /// Names that several elements have.
+    /// Path elements that several items share.
     pub doubles: std::collections::BTreeSet<String>,
 }
 
 impl<'v> Index<'v> {
-    /// None if some element has no name.
+    /// `None` if an item lacks a key.
     pub(super) fn of(list: &'v [Value], merge: &ListMerge) -> Option<Self> {
         let mut items = Vec::with_capacity(list.len());
         for item in list {
@@ -406,7 +406,7 @@ impl<'v> Index<'v> {
         Some(Index { items, doubles })
     }
 
-    /// The elements by name; several for those that cannot be told apart.
+    /// The items by path element; several items if they share it.
     fn groups(&self) -> HashMap<&str, Vec<&'v Value>> {
         let mut groups: HashMap<&str, Vec<&'v Value>> = HashMap::with_capacity(self.items.len());
         for (element, item) in &self.items {

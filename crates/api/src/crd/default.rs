@@ -12,8 +12,8 @@ pub(super) fn apply(node: &Node, object: &mut Value) {
     fill(node, object);
 }
 
-/// Both walks end with the object or the schema, whichever is less deep: defaults that are added
-/// come from the schema and are walked with the part of it below.
+/// Both walks are bounded by the depth of the object and of the schema: defaults that are added come
+/// from the schema and are walked with the part of the schema below them.
 fn drop_nulls(node: Option<&Node>, value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -52,7 +52,7 @@ fn fill(node: &Node, value: &mut Value) {
                 match (node.properties.get(name), &node.additional) {
                     (Some(property), _) => fill(property, value),
                     (None, Additional::Of(values)) => {
-                        stand_in(values, value);
+                        replace_null(values, value);
                         fill(values, value);
                     }
                     (None, Additional::Unsaid | Additional::Allowed | Additional::Refused) => {}
@@ -62,7 +62,7 @@ fn fill(node: &Node, value: &mut Value) {
         Value::Array(list) => {
             if let Some(items) = node.items.as_deref() {
                 for item in list {
-                    stand_in(items, item);
+                    replace_null(items, item);
                     fill(items, item);
                 }
             }
@@ -71,8 +71,8 @@ fn fill(node: &Node, value: &mut Value) {
     }
 }
 
-/// Puts the default in the place of a null that is not allowed there.
-fn stand_in(node: &Node, value: &mut Value) {
+/// Replaces a null that is not allowed by the default.
+fn replace_null(node: &Node, value: &mut Value) {
     if let Some(default) = node.default.as_ref().filter(|_| value.is_null() && !node.nullable) {
         *value = default.clone();
     }

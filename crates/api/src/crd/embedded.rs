@@ -1,5 +1,5 @@
-//! Objects inside custom objects (`x-kubernetes-embedded-resource`) say what they are, and their
-//! metadata is metadata.
+//! Objects inside custom objects (`x-kubernetes-embedded-resource`) need kind and apiVersion, and their
+//! metadata is validated like that of any object.
 
 use super::node::{Additional, Node};
 use crate::field::{At, Errors};

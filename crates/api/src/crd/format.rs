@@ -1,5 +1,5 @@
-//! `format`: which strings are a date, an address, a colour. Formats that upstream does not know
-//! ask for nothing.
+//! `format`: which strings are a date, an address, a colour. Formats that upstream does not know are
+//! ignored.
 
 use crate::names;
 use crate::quantity::Quantity;
@@ -115,7 +115,7 @@ static CARD: LazyLock<Regex> = LazyLock::new(|| {
         "|3(?:0[0-5]|[68][0-9])[0-9]{11}|(?:2131|1800|35[0-9]{3})[0-9]{11})$"
     ))
 });
-/// `1h30m` and `2 weeks` alike.
+/// Such as `1h30m` or `2 weeks`.
 static DURATION: LazyLock<Regex> = LazyLock::new(|| {
     let long = "nano(?:second)?s?|micro(?:second)?s?|milli(?:second)?s?|sec(?:ond)?s?|min(?:ute)?s?\
                 |hours?|hrs?|days?|weeks?|wks?";
@@ -133,7 +133,7 @@ fn is_date(text: &str) -> bool {
 
 fn is_date_time(text: &str) -> bool {
     let Some((date, time)) = text.split_once(['T', 't']) else { return false };
-    // hh:mm:ss, perhaps a fraction, and a zone.
+    // hh:mm:ss, an optional fraction, and a zone.
     let (Some(clock), Some(rest)) = (time.get(..8), time.get(8..)) else { return false };
     let number = |from: usize| clock.get(from..from + 2).and_then(|t| t.parse::<u8>().ok());
     let colons = clock.as_bytes()[2] == b':' && clock.as_bytes()[5] == b':';
@@ -162,7 +162,7 @@ fn is_zone(text: &str) -> bool {
 }
 
 fn is_uuid(text: &str, version: Option<char>, variant: bool) -> bool {
-    // Hyphens may be left out, one by one.
+    // Each hyphen is optional.
     let mut rest = text;
     let mut digits = String::with_capacity(32);
     for (group, length) in [8, 4, 4, 4, 12].into_iter().enumerate() {
@@ -213,7 +213,7 @@ fn is_uri(text: &str) -> bool {
         && !rest.is_empty()
 }
 
-/// `a@b`, also with a name in front: `Jo <a@b>`.
+/// `a@b`, or with a name: `Jo <a@b>`.
 fn is_email(text: &str) -> bool {
     let text = text.trim();
     let address = match text.strip_suffix('>').and_then(|text| text.rsplit_once('<')) {
@@ -275,9 +275,8 @@ fn is_credit_card(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// A-212
     #[test]
-    fn a_212_strings_have_the_format_they_should_have() {
+    fn a_212_string_formats_are_checked() {
         for (name, good, bad) in [
             ("date-time", "2026-01-02T03:04:05.123+02:00", "2026-01-02 03:04:05"),
             ("datetime", "2026-01-02t03:04:05z", "2026-13-02T03:04:05Z"),
@@ -316,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_format_nobody_knows_asks_for_nothing() {
+    fn unknown_formats_are_ignored() {
         assert!(Format::named(&["string".into()], "shoe-size").is_none());
         assert!(Format::named(&["integer".into()], "date").is_none());
     }

@@ -3,16 +3,15 @@
 use super::Custom;
 use super::types;
 use crate::kind::{Kind, Storage, Verbs};
-use crate::rules::{Generation, NameRule, Rules};
 use crate::value::ValueExt as _;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// One kind per served version, all stored as the storage version. Nothing is served
-/// of a definition that lacks a group, a name or a storage version.
+/// One kind per served version, all stored as the storage version. A definition without
+/// a group, a name or a storage version has no kinds.
 ///
-/// Names are the accepted ones once there are any: a definition that loses a conflict keeps what it
-/// had.
+/// Uses the accepted names if there are any: a definition that loses a name conflict keeps its old
+/// names.
 pub fn kinds(crd: &Value) -> Vec<Arc<Kind>> {
     let accepted = ["status", "acceptedNames"];
     let names = match crd.at(&accepted) {
@@ -63,12 +62,6 @@ fn kind(crd: &Value, names: &Value, version: &Value, storage: Storage) -> Kind {
         verbs: Verbs::All,
         subresources,
         storage,
-        rules: Rules {
-            name: NameRule::Subdomain,
-            generation: Generation::Content,
-            unconditional_update: false,
-            ..Rules::NONE
-        },
         schema,
         ty,
         custom: Some(Arc::new(custom)),

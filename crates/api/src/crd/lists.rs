@@ -1,4 +1,4 @@
-//! Lists that are sets or maps hold nothing twice (A-210: `x-kubernetes-list-type`).
+//! Lists that are sets or maps have no duplicates (A-210: `x-kubernetes-list-type`).
 
 use super::node::{Additional, ListType, Node};
 use crate::field::{At, Errors, Wrong};
@@ -49,7 +49,7 @@ fn map(at: &At, list: &[Value], keys: &[String], errors: &mut Errors) {
     report(at, list.iter().map(key_of), errors);
 }
 
-/// Reports each value that is there more than once, at the second place it is found.
+/// Reports each duplicate value once, at its second occurrence.
 fn report(at: &At, values: impl Iterator<Item = Value>, errors: &mut Errors) {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     for (index, value) in values.enumerate() {

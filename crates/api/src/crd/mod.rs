@@ -1,14 +1,13 @@
 //! Custom resources: kinds that a CustomResourceDefinition adds at run time (A-204 on).
 //!
-//! `kinds` turns a definition into the rows of the registry, one per served version. Each row
-//! carries a [`Custom`], which knows what no built-in kind needs to know: the version's schema, read
-//! once into nodes (`node`), from which come the types that decoding prunes by (`types`), defaults
-//! (`default`) and validation (`validate`, `lists`, `embedded`).
+//! `kinds` turns a definition into kinds of the registry, one per served version. Each has a [`Custom`]
+//! with the version's schema, parsed once into nodes (`node`). Types for decoding and pruning (`types`),
+//! defaults (`default`) and validation (`validate`, `lists`, `embedded`) all use these nodes.
 //!
-//! Not here: what makes a definition itself valid (`rules::apiextensions`), its status and its
+//! Not here: what makes a definition itself valid (the crate `rules`), its status and its
 //! instances (the server). Rules written in CEL (`x-kubernetes-validations`, A-213) are not
-//! evaluated: such a definition is accepted, its rules check nothing, and [`Custom::unsupported`]
-//! says so. Conversion webhooks are the server's to call.
+//! evaluated: the definition is accepted, its CEL rules are ignored, and [`Custom::unsupported`] reports
+//! this. The server would have to call conversion webhooks.
 
 mod kinds;
 mod node;
@@ -37,7 +36,7 @@ use serde_json::Value;
 pub struct Custom {
     /// The CRD's name, `<plural>.<group>`.
     pub definition: String,
-    /// The CRD's uid: another definition of the same name is another kind.
+    /// The CRD's uid: a recreated definition of the same name is another kind.
     pub uid: String,
     /// The revision of the CRD this was read from. Objects written later are pruned and defaulted
     /// as this schema says; older ones may not be.
@@ -51,9 +50,9 @@ pub struct Custom {
     pub columns: Vec<Value>,
     /// Fields that selectors may name: paths without the leading dot.
     pub selectable: Vec<String>,
-    /// What clients of a deprecated version are told.
+    /// The warning for clients of a deprecated version.
     pub deprecation: Option<String>,
-    /// The definition is being deleted: nothing may be created any more.
+    /// The definition is being deleted: no new objects may be created.
     pub terminating: bool,
     /// `spec.conversion.webhook`, if versions are converted by one.
     pub webhook: Option<Value>,
@@ -66,13 +65,13 @@ impl Custom {
         Custom { node: Node::read(&open_api), open_api, ..Default::default() }
     }
 
-    /// Fills in what the schema gives a default, and drops nulls that mean nothing.
+    /// Sets the schema's defaults and drops nulls that mean "not set".
     pub fn default(&self, object: &mut Value) {
         default::apply(&self.node, object);
     }
 
-    /// Everything the schema says about an object, in upstream's words. What an update
-    /// leaves as it was may stay wrong.
+    /// Validates an object against the schema, with upstream's messages. Values that an update
+    /// does not change may stay invalid.
     pub fn validate(&self, new: &At, old: Option<&At>, errors: &mut Errors) {
         let before = old.and_then(At::value);
         validate::check(&self.node, new, before, errors);
@@ -98,14 +97,14 @@ impl Custom {
             let Some(replicas) = object.value().and_then(|object| read(object, path)) else {
                 continue;
             };
-            let said = match replicas.as_i64() {
+            let detail = match replicas.as_i64() {
                 Some(..0) => "should be a non-negative integer",
                 Some(replicas) if replicas > i64::from(i32::MAX) => {
                     "should be less than or equal to 2147483647"
                 }
                 _ => continue,
             };
-            errors.push(crate::field::Wrong::Invalid, path.into(), Some(replicas), said);
+            errors.push(crate::field::Wrong::Invalid, path.into(), Some(replicas), detail);
         }
     }
 
@@ -114,8 +113,8 @@ impl Custom {
         self.selectable.iter().any(|known| known == field)
     }
 
-    /// The value of a selectable field; empty if the object has none, none if the field cannot be
-    /// selected by.
+    /// The value of a selectable field, empty if the object lacks it; `None` if the field is not
+    /// selectable.
     pub fn selected(&self, field: &str, object: &Value) -> Option<String> {
         if !self.selects(field) {
             return None;
@@ -127,14 +126,14 @@ impl Custom {
         })
     }
 
-    /// What the definition asks for that is not done, one sentence each.
+    /// Features that the definition uses and the server does not support, one sentence each.
     pub fn unsupported(&self) -> Vec<String> {
-        let mut said = Vec::new();
-        self.node.unsupported("", &mut said);
+        let mut notes = Vec::new();
+        self.node.unsupported("", &mut notes);
         if self.webhook.is_some() {
-            said.push("spec.conversion: conversion webhooks are not called".into());
+            notes.push("spec.conversion: conversion webhooks are not called".into());
         }
-        said
+        notes
     }
 }
 

@@ -1,12 +1,12 @@
-//! An openAPIV3Schema, read once: what is wrong with it was said when the definition was written,
-//! so whatever cannot be understood here simply asks for nothing.
+//! An openAPIV3Schema, parsed once. The definition was validated when it was written, so anything that
+//! cannot be parsed here is ignored.
 
 use super::format::Format;
 use super::pattern::Pattern;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Deeper schemas ask for nothing further down. A definition's JSON is not half as deep.
+/// Schema nodes below this depth are ignored. The JSON of a definition cannot be half as deep.
 const DEPTH_MAX: usize = 128;
 
 /// One place in the schema.
@@ -38,7 +38,7 @@ pub(super) struct Node {
     pub(super) any_of: Vec<Node>,
     pub(super) one_of: Vec<Node>,
     pub(super) not: Option<Box<Node>>,
-    /// Has rules in CEL.
+    /// Has CEL rules.
     ruled: bool,
 }
 
@@ -78,7 +78,7 @@ impl Node {
         read(schema, 0)
     }
 
-    /// The schema of values under this name, if it says anything about them.
+    /// The schema of the field with this name, if there is one.
     pub(super) fn field(&self, name: &str) -> Option<&Node> {
         self.properties.get(name).or(match &self.additional {
             Additional::Of(values) => Some(values),
@@ -86,28 +86,28 @@ impl Node {
         })
     }
 
-    /// Notes what this and everything below it asks for that nobody does.
-    pub(super) fn unsupported(&self, path: &str, said: &mut Vec<String>) {
+    /// Collects notes about unsupported features in this node and below.
+    pub(super) fn unsupported(&self, path: &str, notes: &mut Vec<String>) {
         let place = if path.is_empty() { "schema" } else { path };
         if self.ruled {
-            said.push(format!("{place}: x-kubernetes-validations are not evaluated"));
+            notes.push(format!("{place}: x-kubernetes-validations are not evaluated"));
         }
-        if self.pattern.as_ref().is_some_and(|pattern| !pattern.is_understood()) {
-            said.push(format!("{place}: the pattern cannot be compiled, so nothing matches it"));
+        if self.pattern.as_ref().is_some_and(|pattern| !pattern.is_compiled()) {
+            notes.push(format!("{place}: the pattern cannot be compiled, so nothing matches it"));
         }
         for (name, node) in &self.properties {
             let dot = if path.is_empty() { "" } else { "." };
-            node.unsupported(&format!("{path}{dot}{name}"), said);
+            node.unsupported(&format!("{path}{dot}{name}"), notes);
         }
         if let Additional::Of(values) = &self.additional {
-            values.unsupported(&format!("{path}[*]"), said);
+            values.unsupported(&format!("{path}[*]"), notes);
         }
         if let Some(items) = &self.items {
-            items.unsupported(&format!("{path}[*]"), said);
+            items.unsupported(&format!("{path}[*]"), notes);
         }
         let parts = self.all_of.iter().chain(&self.any_of).chain(&self.one_of);
         for part in parts.chain(self.not.as_deref()) {
-            part.unsupported(path, said);
+            part.unsupported(path, notes);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `pattern`: a regular expression in Go's syntax, compiled with a bound on its size.
 //!
-//! Rust's syntax is nearly Go's. Two differences matter for what people write: `\d`, `\w` and `\s`
-//! are ASCII in Go, and a bare `[`, `&&` or `~~` inside a character class is just those characters.
+//! Rust's syntax is nearly Go's. Two differences matter in practice: `\d`, `\w` and `\s` are ASCII in
+//! Go, and a bare `[`, `&&` or `~~` inside a character class stands for those characters.
 
 use regex::{Regex, RegexBuilder};
 
@@ -28,7 +28,7 @@ impl Pattern {
         &self.text
     }
 
-    pub(super) fn is_understood(&self) -> bool {
+    pub(super) fn is_compiled(&self) -> bool {
         self.compiled.is_some()
     }
 
@@ -53,7 +53,7 @@ fn from_go(pattern: &str) -> String {
                 Some('S') => out.push_str("[^\\t\\n\\f\\r ]"),
                 Some('b') if !in_class => out.push_str("(?-u:\\b)"),
                 Some('B') if !in_class => out.push_str("(?-u:\\B)"),
-                // In Go, a character with no meaning of its own may be escaped as well.
+                // Go allows escapes of characters that have no special meaning.
                 Some(c @ ('"' | '\'' | '/' | ',' | ':' | ';' | '=' | '@' | '%' | '!' | '`')) => {
                     out.push(c);
                 }
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_mean_what_they_mean_in_go() {
+    fn patterns_match_as_in_go() {
         for (pattern, value, matches) in [
             (r"^\d+$", "12", true),
             (r"^\d+$", "१२", false),
@@ -117,10 +117,10 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_is_none_or_too_large_matches_nothing() {
+    fn an_invalid_or_too_large_pattern_matches_nothing() {
         for pattern in ["(", "(?=a)", r"((((\pL{100}){100}){100}){100})"] {
             let pattern = Pattern::new(pattern);
-            assert!(!pattern.is_understood() && !pattern.matches("a"), "{pattern:?}");
+            assert!(!pattern.is_compiled() && !pattern.matches("a"), "{pattern:?}");
         }
     }
 }

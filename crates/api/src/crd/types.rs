@@ -1,7 +1,7 @@
 //! The types of a custom kind, in the form that decoding, pruning and applying read.
 //!
-//! A custom schema knows nothing of metadata: every root, and every object embedded in one, gets
-//! the built-in ObjectMeta, copied with all it refers to into the kind's own schema.
+//! A custom schema does not describe metadata: every root and every embedded object gets the built-in
+//! ObjectMeta, copied with all types that it refers to into the kind's own schema.
 
 use super::node::{Additional, ListType, Node};
 use crate::schema::{Field, ListMerge, MapKey, Object, Schema, Shape, Type, TypeId};
@@ -48,7 +48,7 @@ impl Builder {
         self.schema.add(Type { name: None, shape })
     }
 
-    /// No deeper than the node, which is bounded.
+    /// Recursion is bounded by the depth of the node.
     fn ty(&mut self, node: &Node) -> TypeId {
         if node.int_or_string {
             return self.add(Shape::IntOrString);
@@ -81,7 +81,7 @@ impl Builder {
     fn object(&mut self, node: &Node) -> TypeId {
         let values = match &node.additional {
             Additional::Of(values) => Some(self.ty(values)),
-            // Upstream keeps the fields but nothing inside them.
+            // Upstream keeps these fields but prunes everything inside them.
             Additional::Allowed => Some(self.add(Shape::Object(Object::default()))),
             Additional::Unsaid | Additional::Refused => None,
         };
@@ -111,7 +111,7 @@ impl Builder {
         }
     }
 
-    /// Whatever the schema says of them: these three are the same everywhere.
+    /// These three fields are the same in all kinds, whatever the schema says about them.
     fn add_type_and_metadata(&self, object: &mut Object) {
         for (name, ty) in
             [("apiVersion", self.string), ("kind", self.string), ("metadata", self.metadata)]
@@ -137,7 +137,7 @@ fn copy(
         return *done;
     }
     let ty = from.get(id);
-    // Added before its parts, so that a type which refers to itself finds itself.
+    // Added before its parts, so that a recursive type finds itself.
     let place = to.add(Type { name: ty.name.clone(), shape: Shape::Any });
     copied.insert(id, place);
     let shape = match &ty.shape {

@@ -1,9 +1,9 @@
-//! Holds an object against its schema and says what does not fit, in the words and the order of
-//! upstream's OpenAPI validator.
+//! Validates an object against its schema, with the messages and in the order of upstream's OpenAPI
+//! validator.
 //!
-//! Every place of the object is held against the node of the schema that speaks about it. Parts of
-//! a schema that are alternatives (`anyOf`, `oneOf`) show the complaints of the one that came
-//! closest. What an update did not change is not complained about.
+//! Every value of the object is checked against its schema node. If none of several alternatives
+//! (`anyOf`, `oneOf`) fits, the errors of the closest one are reported. Values that an update did not
+//! change are not reported.
 
 use super::format::Format;
 use super::node::{Additional, Bound, ListType, Node, Range};
@@ -11,31 +11,31 @@ use crate::field::{At, Errors, Wrong};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// More complaints about one object help nobody.
-const COMPLAINTS_MAX: usize = 1000;
+/// Bounds the number of errors per object.
+const ERRORS_MAX: usize = 1000;
 
-/// What upstream calls the place of a complaint that its validator did not place.
-const NOWHERE: &str = "<nil>";
+/// The path that upstream prints for errors without a path.
+const NO_PATH: &str = "<nil>";
 
 pub(super) fn check(node: &Node, new: &At, old: Option<&Value>, errors: &mut Errors) {
-    let mut said = BTreeSet::new();
-    for complaint in visit(node, new, old).complaints {
-        if said.insert((complaint.field.clone(), complaint.detail.clone())) {
-            let Complaint { wrong, field, value, detail } = complaint;
+    let mut reported = BTreeSet::new();
+    for violation in visit(node, new, old).violations {
+        if reported.insert((violation.field.clone(), violation.detail.clone())) {
+            let Violation { wrong, field, value, detail } = violation;
             errors.push(wrong, field, value.as_ref(), &detail);
         }
     }
 }
 
-/// What came of holding a value against a node.
+/// The result of checking a value against a node.
 #[derive(Default)]
 struct Outcome {
-    complaints: Vec<Complaint>,
-    /// How much of the schema had something to say: the alternative with most came closest.
+    violations: Vec<Violation>,
+    /// How many schema keywords applied: the alternative with the highest number is the closest.
     matches: usize,
 }
 
-struct Complaint {
+struct Violation {
     wrong: Wrong,
     field: String,
     value: Option<Value>,
@@ -44,19 +44,19 @@ struct Complaint {
 
 impl Outcome {
     fn is_valid(&self) -> bool {
-        self.complaints.is_empty()
+        self.violations.is_empty()
     }
 
     fn add(&mut self, wrong: Wrong, field: String, value: Option<Value>, detail: String) {
-        if self.complaints.len() < COMPLAINTS_MAX {
-            self.complaints.push(Complaint { wrong, field, value, detail });
+        if self.violations.len() < ERRORS_MAX {
+            self.violations.push(Violation { wrong, field, value, detail });
         }
     }
 
     /// `spec.n in body should …`
-    fn invalid(&mut self, at: &At, value: impl Into<Value>, said: &str) {
+    fn invalid(&mut self, at: &At, value: impl Into<Value>, message: &str) {
         let path = at.path();
-        let detail = format!("{path} in body {said}");
+        let detail = format!("{path} in body {message}");
         self.add(Wrong::Invalid, path, Some(value.into()), detail);
     }
 
@@ -66,19 +66,19 @@ impl Outcome {
         self.add(Wrong::TypeInvalid, path, Some(found.into()), detail);
     }
 
-    fn nowhere(&mut self, detail: String) {
-        self.add(Wrong::Invalid, NOWHERE.into(), Some("".into()), detail);
+    fn without_path(&mut self, detail: String) {
+        self.add(Wrong::Invalid, NO_PATH.into(), Some("".into()), detail);
     }
 
     fn merge(&mut self, other: Outcome) {
         self.matches += other.matches;
-        let room = COMPLAINTS_MAX.saturating_sub(self.complaints.len());
-        self.complaints.extend(other.complaints.into_iter().take(room));
+        let room = ERRORS_MAX.saturating_sub(self.violations.len());
+        self.violations.extend(other.violations.into_iter().take(room));
     }
 }
 
 fn visit(node: &Node, at: &At, old: Option<&Value>) -> Outcome {
-    let mut out = Outcome { complaints: Vec::new(), matches: 1 };
+    let mut out = Outcome { violations: Vec::new(), matches: 1 };
     let Some(value) = at.value() else { return out };
     types(node, at, value, &mut out);
     if !value.is_null() {
@@ -95,7 +95,7 @@ fn visit(node: &Node, at: &At, old: Option<&Value>) -> Outcome {
         object(node, at, map, old, &mut out);
     }
     if !out.is_valid() && old == Some(value) {
-        out.complaints.clear();
+        out.violations.clear();
     }
     out
 }
@@ -140,7 +140,7 @@ fn combined(node: &Node, at: &At, old: Option<&Value>, out: &mut Outcome) {
     if !node.any_of.is_empty() {
         let (valid, closest) = alternatives(&node.any_of, at, old, 1);
         if valid == 0 {
-            out.nowhere(format!("{:?} must validate at least one schema (anyOf)", at.path()));
+            out.without_path(format!("{:?} must validate at least one schema (anyOf)", at.path()));
         }
         closest.into_iter().for_each(|closest| out.merge(closest));
     }
@@ -152,7 +152,9 @@ fn combined(node: &Node, at: &At, old: Option<&Value>, out: &mut Outcome) {
                 many => format!("Found {many} valid alternatives"),
             };
             let path = at.path();
-            out.nowhere(format!("{path:?} must validate one and only one schema (oneOf). {found}"));
+            out.without_path(format!(
+                "{path:?} must validate one and only one schema (oneOf). {found}"
+            ));
             closest.into_iter().for_each(|closest| out.merge(closest));
         }
     }
@@ -165,18 +167,21 @@ fn combined(node: &Node, at: &At, old: Option<&Value>, out: &mut Outcome) {
         }
         if valid != node.all_of.len() {
             let none = if valid == 0 { ". None validated" } else { "" };
-            out.nowhere(format!("{:?} must validate all the schemas (allOf){none}", at.path()));
+            out.without_path(format!(
+                "{:?} must validate all the schemas (allOf){none}",
+                at.path()
+            ));
         }
     }
     if let Some(not) = &node.not
         && visit(not, at, old).is_valid()
     {
-        out.nowhere(format!("{:?} must not validate the schema (not)", at.path()));
+        out.without_path(format!("{:?} must not validate the schema (not)", at.path()));
     }
 }
 
-/// How many of the alternatives fit (looking no further than `enough`), and if none does, what the
-/// closest had to complain about.
+/// How many of the alternatives fit (stopping at `enough`), and if none does, the violations of the
+/// closest one.
 fn alternatives(
     parts: &[Node],
     at: &At,
@@ -202,7 +207,7 @@ fn alternatives(
 
 fn string(node: &Node, at: &At, text: &str, out: &mut Outcome) {
     out.matches += 1;
-    // The first that fails is told, then the format.
+    // Reports the first failed check, then the format.
     let Range { min, max } = node.length;
     let length = if min.is_some() || max.is_some() { text.chars().count() as u64 } else { 0 };
     if let Some(max) = max.filter(|max| length > *max) {
@@ -231,7 +236,7 @@ fn number(node: &Node, at: &At, value: &Value, out: &mut Outcome) {
         && !format.holds(value)
     {
         let path = at.path();
-        out.nowhere(format!(
+        out.without_path(format!(
             "Checked value must be of type {} with format {} in {path}",
             node.types.join(","),
             format.name()
@@ -240,8 +245,8 @@ fn number(node: &Node, at: &At, value: &Value, out: &mut Outcome) {
     if let Some(factor) = node.multiple_of
         && !is_multiple(value, factor)
     {
-        let said = format!("should be a multiple of {}", plain(factor));
-        out.invalid(at, value.clone(), &said);
+        let detail = format!("should be a multiple of {}", plain(factor));
+        out.invalid(at, value.clone(), &detail);
     }
     if let Some(Bound { at: min, exclusive }) = node.minimum {
         let below = match value.as_i64() {
@@ -269,7 +274,7 @@ fn is_multiple(value: &Value, factor: f64) -> bool {
     match (value.as_i64(), value.as_f64()) {
         (Some(whole), _) if is_whole(factor) && factor != 0.0 => whole % (factor as i64) == 0,
         (_, Some(number)) if factor > 0.0 => {
-            // Dividing by a fraction is less exact than multiplying by its inverse.
+            // Multiplying by the inverse is more exact than dividing by a fraction.
             let times = if factor < 1.0 { 1.0 / factor * number } else { number / factor };
             (times - times.round()).abs() < 1e-9
         }
@@ -277,7 +282,7 @@ fn is_multiple(value: &Value, factor: f64) -> bool {
     }
 }
 
-/// A number as Go prints it: no fraction if there is none, an exponent if it is very large or small.
+/// A number as Go prints it: whole numbers without a fraction, very large or small ones with an exponent.
 fn plain(number: f64) -> String {
     let size = number.abs();
     if number == 0.0 {
@@ -302,7 +307,7 @@ fn plain(number: f64) -> String {
 fn items(node: &Node, at: &At, list: &[Value], old: Option<&Value>, out: &mut Outcome) {
     out.matches += 2;
     if let Some(items) = &node.items {
-        let before = Earlier::of(&node.list, old);
+        let before = OldItems::of(&node.list, old);
         for item in at.items() {
             let old = item.value().and_then(|value| before.find(value));
             out.merge(visit(items, &item, old));
@@ -323,20 +328,20 @@ fn too_many(at: &At, count: u64, max: u64, out: &mut Outcome) {
     out.add(Wrong::TooMany, at.path(), Some(count.into()), detail);
 }
 
-/// The elements of the old list by their keys. Elements of other lists have no identity, so there
-/// is no telling what an update did to them.
-struct Earlier<'o> {
+/// The elements of the old list by their keys. Elements of other lists have no identity, so an update
+/// cannot be compared with them.
+struct OldItems<'o> {
     keys: &'o [String],
     by_key: BTreeMap<String, &'o Value>,
 }
 
-impl<'o> Earlier<'o> {
+impl<'o> OldItems<'o> {
     fn of(list: &'o ListType, old: Option<&'o Value>) -> Self {
         let (ListType::Map(keys), Some(Value::Array(old))) = (list, old) else {
-            return Earlier { keys: &[], by_key: BTreeMap::new() };
+            return OldItems { keys: &[], by_key: BTreeMap::new() };
         };
         let by_key = old.iter().map(|item| (key(keys, item), item)).collect();
-        Earlier { keys, by_key }
+        OldItems { keys, by_key }
     }
 
     fn find(&self, item: &Value) -> Option<&'o Value> {
@@ -374,8 +379,8 @@ fn object(node: &Node, at: &At, map: &Map<String, Value>, old: Option<&Value>, o
     out.matches += 1;
     let count = map.len() as u64;
     if let Some(min) = node.size.min.filter(|min| count < *min) {
-        let said = format!("{} in body should have at least {min} properties", at.path());
-        out.add(Wrong::Invalid, at.path(), Some("".into()), said);
+        let detail = format!("{} in body should have at least {min} properties", at.path());
+        out.add(Wrong::Invalid, at.path(), Some("".into()), detail);
         return;
     }
     if let Some(max) = node.size.max.filter(|max| count > *max) {
@@ -388,8 +393,8 @@ fn object(node: &Node, at: &At, map: &Map<String, Value>, old: Option<&Value>, o
             Additional::Of(values) => out.merge(visit(values, &at.field(name), before(name))),
             Additional::Refused => {
                 let path = at.path();
-                let said = format!("{path}.{name} in body is a forbidden property");
-                out.add(Wrong::Invalid, path, Some("".into()), said);
+                let detail = format!("{path}.{name} in body is a forbidden property");
+                out.add(Wrong::Invalid, path, Some("".into()), detail);
             }
             Additional::Unsaid | Additional::Allowed => {}
         }

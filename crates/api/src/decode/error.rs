@@ -2,11 +2,10 @@
 
 use serde_json::error::Category;
 
-/// A field that was dropped or given twice. Whether that is an error is the request's choice
-///
+/// An unknown or duplicate field. The request decides whether that is an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Problem {
-    /// The path reads `spec.containers[0].imagee`.
+    /// The path has the form `spec.containers[0].imagee`.
     Unknown(String),
     Duplicate(String),
 }
@@ -20,7 +19,7 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// The body is no object of its type.
+/// The body is not an object of the expected type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct DecodeError {
@@ -33,7 +32,7 @@ impl DecodeError {
         DecodeError { message: message.into(), syntax: false }
     }
 
-    /// The body was not even JSON (or YAML, or protobuf), rather than an object of wrong content.
+    /// The body is not valid JSON (or YAML, or protobuf); false if only its content is wrong.
     pub fn is_syntax(&self) -> bool {
         self.syntax
     }
@@ -42,13 +41,13 @@ impl DecodeError {
         DecodeError { message: message.into(), syntax: true }
     }
 
-    /// Go's text for what serde_json found wrong.
+    /// Go's message for an error of serde_json.
     pub(super) fn syntax(error: &serde_json::Error, bytes: &[u8]) -> Self {
         if error.classify() == Category::Eof {
             return Self::malformed("unexpected end of JSON input");
         }
-        let said = error.to_string();
-        let found = |prefix| said.starts_with(prefix);
+        let message = error.to_string();
+        let found = |prefix| message.starts_with(prefix);
         let place = if found("expected value") {
             "looking for beginning of value"
         } else if found("key must be a string") {
@@ -66,11 +65,11 @@ impl DecodeError {
         } else if found("recursion limit exceeded") {
             return Self::malformed("exceeded max depth");
         } else {
-            return Self::malformed(said);
+            return Self::malformed(message);
         };
         match byte_at(bytes, error.line(), error.column()) {
             Some(byte) => Self::malformed(format!("invalid character {} {place}", quoted(byte))),
-            None => Self::malformed(said),
+            None => Self::malformed(message),
         }
     }
 }

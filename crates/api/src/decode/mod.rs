@@ -1,11 +1,11 @@
-//! From a request's body to an object that the rest of the server can trust.
+//! Decodes a request's body into an object whose types are correct.
 //!
-//! Decoding follows the schema in one pass: fields it does not know are dropped and reported,
-//! values of the wrong type are refused in upstream's words, times and quantities are rewritten in
-//! their canonical form, and what means the same as nothing (`null`, an empty optional list)
-//! disappears. After this no rule needs to ask whether `replicas` is a number.
+//! Decoding follows the schema in one pass. It drops and reports unknown fields, rejects values of the
+//! wrong type with upstream's messages, rewrites times and quantities in canonical form, and removes
+//! values that mean "not set" (`null`, an empty optional list). After this, no rule has to check whether
+//! `replicas` is a number.
 //!
-//! Not here: YAML (`yaml`) and protobuf (`protobuf`), which end in the same form.
+//! Not here: YAML (`yaml`) and protobuf (`protobuf`), which produce the same form.
 
 mod error;
 mod scalar;
@@ -21,10 +21,11 @@ use serde::de::DeserializeSeed;
 use serde_json::Value;
 use walk::{Seed, Walk};
 
-/// Deeper bodies are refused. serde_json's parser has the same limit for text.
+/// Deeper bodies are rejected, as serde_json's parser rejects them: the server must be able to read what
+/// it stores.
 pub(crate) const MAX_DEPTH: usize = 128;
 
-/// An object and what was questionable about the text it came from, in document order.
+/// An object and the unknown and duplicate fields of its text, in document order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decoded {
     pub value: Value,
@@ -36,23 +37,23 @@ pub fn json(schema: &Schema, ty: TypeId, bytes: &[u8]) -> Result<Decoded, Decode
     text(Walk::new(schema), Some(ty), bytes)
 }
 
-/// Checks and prunes an object that has been parsed already, for example the result of a patch.
+/// Checks and prunes an object that is already parsed, for example the result of a patch.
 pub fn value(schema: &Schema, ty: TypeId, value: Value) -> Result<Decoded, DecodeError> {
     parsed(Walk::new(schema), ty, value)
 }
 
-/// Decodes a body of a custom resource: its metadata as strictly as any other, the rest with
-/// unknown fields pruned but types and nulls left as they are; validation speaks about those.
+/// Decodes a body of a custom resource. Metadata is decoded as for built-in kinds. In the rest, unknown
+/// fields are pruned, but wrong types and nulls remain for validation.
 pub fn custom_json(schema: &Schema, ty: TypeId, bytes: &[u8]) -> Result<Decoded, DecodeError> {
     text(Walk::new(schema).custom(), Some(ty), bytes)
 }
 
-/// [`custom_json`] for an object that has been parsed already.
+/// [`custom_json`] for an object that is already parsed.
 pub fn custom_value(schema: &Schema, ty: TypeId, value: Value) -> Result<Decoded, DecodeError> {
     parsed(Walk::new(schema).custom(), ty, value)
 }
 
-/// Reads any JSON at all; the problems are duplicate fields.
+/// Reads JSON of any type; the problems are duplicate fields.
 pub fn json_any(bytes: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
     let decoded = text(Walk::new(&Schema::default()), None, bytes)?;
     Ok((decoded.value, decoded.problems))

@@ -1,6 +1,6 @@
-//! Values that are written as strings but mean more: times, bytes, durations.
+//! Typed values that JSON writes as strings: times, bytes, durations.
 //!
-//! Each function returns the canonical text, or upstream's words for what is wrong.
+//! Each function returns the canonical text, or upstream's error message.
 
 use base64::{DecodeError, Engine as _, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
@@ -18,7 +18,12 @@ pub(super) fn micro_time(text: &str) -> Result<String, String> {
     Ok(parse(text, RFC3339_MICRO)?.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string())
 }
 
-/// Follows the layout piece by piece, so that the error can name the piece that does not fit.
+/// Go's zero time in canonical form. It means "not set", and Go writes it as null.
+pub(super) fn is_zero_time(canonical: &str) -> bool {
+    matches!(canonical, "0001-01-01T00:00:00Z" | "0001-01-01T00:00:00.000000Z")
+}
+
+/// Parses the layout part by part, so that the error can name the part that does not fit.
 fn parse(text: &str, layout: &str) -> Result<Timestamp, String> {
     let fail = |rest: &str, piece: &str| {
         format!("parsing time {text:?} as {layout:?}: cannot parse {rest:?} as {piece:?}")
@@ -49,11 +54,13 @@ fn parse(text: &str, layout: &str) -> Result<Timestamp, String> {
     if !is_zone(rest) {
         return Err(fail(rest, "Z07:00"));
     }
-    // More than nine decimals are legal and mean nothing to us.
+    // More than nine decimals are valid; we ignore them.
     let text_end = text.len() - rest.len();
     let cut = text_end - decimals.saturating_sub(9);
     let exact = format!("{}{rest}", &text[..cut]);
-    exact.parse().map_err(|_| format!("parsing time {text:?}: {} out of range", culprit(text)))
+    exact
+        .parse()
+        .map_err(|_| format!("parsing time {text:?}: {} out of range", part_out_of_range(text)))
 }
 
 fn is_zone(text: &str) -> bool {
@@ -67,8 +74,8 @@ fn is_zone(text: &str) -> bool {
             && digits(4))
 }
 
-/// Which part of a well-formed time is too large or too small.
-fn culprit(text: &str) -> &'static str {
+/// Which part of a well-formed time is out of range.
+fn part_out_of_range(text: &str) -> &'static str {
     let number =
         |from: usize| text.get(from..from + 2).and_then(|t| t.parse().ok()).unwrap_or(0u32);
     match (number(5), number(11), number(14), number(17)) {

@@ -1,4 +1,4 @@
-//! The pass itself: a serde visitor that knows at every value which type is expected there.
+//! The decoding pass: a serde visitor that knows the expected type of every value.
 
 use super::error::{DecodeError, Problem};
 use super::{MAX_DEPTH, scalar};
@@ -9,17 +9,17 @@ use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, V
 use serde_json::{Map, Number, Value};
 use std::fmt::Write as _;
 
-/// Upstream reports no more than this many, each once.
+/// Upstream reports at most this many problems, each once.
 const MAX_PROBLEMS: usize = 100;
 
 const ANY: &Shape = &Shape::Any;
 
-/// What is known on the way down, and what was found.
+/// The path to the current value, and the problems found so far.
 pub(super) struct Walk<'s> {
     schema: &'s Schema,
     path: Vec<Step<'s>>,
     pub(super) problems: Vec<Problem>,
-    /// Set before an error is returned: serde's own errors carry text of their own.
+    /// Set before an error is returned, because serde would change the text of its error.
     pub(super) error: Option<DecodeError>,
     custom: bool,
 }
@@ -45,7 +45,7 @@ impl<'s> Walk<'s> {
         ty.map_or(ANY, |ty| self.schema.shape(ty))
     }
 
-    /// What Go makes of a null where there has to be a value, such as in a list.
+    /// The value that Go uses for a null where a value is required, such as in a list.
     pub(super) fn zero(&self, ty: Option<TypeId>) -> Value {
         match self.shape(ty) {
             _ if !self.is_typed() => Value::Null,
@@ -60,8 +60,8 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// Here upstream decodes into a Go type, so types must be right and nulls disappear. Of a
-    /// custom resource that is only the metadata.
+    /// Whether upstream decodes this value into a Go type, so that types are checked and nulls are
+    /// removed. In custom resources, that is only the metadata.
     fn is_typed(&self) -> bool {
         let inside = || {
             self.path.iter().rev().find_map(|step| match step {
@@ -72,7 +72,7 @@ impl<'s> Walk<'s> {
         !self.custom || inside().is_some_and(|name| name.starts_with("io.k8s.apimachinery."))
     }
 
-    /// `spec.containers[0]`, with `name` behind it.
+    /// `spec.containers[0]`, followed by `name`.
     fn path_to(&self, name: &str) -> String {
         let mut path = String::new();
         for step in &self.path {
@@ -106,13 +106,13 @@ impl<'s> Walk<'s> {
         Err(error)
     }
 
-    /// Go's words for a value of the wrong type.
+    /// Fails with Go's message for a value of the wrong type.
     fn mismatch<T, E: serde::de::Error>(
         &mut self,
         found: &str,
         ty: Option<TypeId>,
     ) -> Result<T, E> {
-        // These types read their text themselves and do not know where they stand.
+        // These types decode themselves in Go, so their errors have no path.
         let own = match self.shape(ty) {
             Shape::Quantity => {
                 let error = Quantity::parse(found).err().unwrap_or_default();
@@ -172,7 +172,7 @@ impl<'s> Walk<'s> {
     }
 }
 
-/// Decodes one value of a type; of any type if there is none.
+/// Decodes one value of the given type, or of any type if `ty` is `None`.
 pub(super) struct Seed<'w, 's> {
     pub(super) walk: &'w mut Walk<'s>,
     pub(super) ty: Option<TypeId>,
@@ -193,7 +193,7 @@ impl<'de, 's> Visitor<'de> for Seed<'_, 's> {
         f.write_str("JSON")
     }
 
-    /// Whoever asked decides what a null means there.
+    /// The caller decides what a null means.
     fn visit_unit<E>(self) -> Result<Value, E> {
         Ok(Value::Null)
     }
@@ -260,7 +260,11 @@ impl<'de, 's> Visitor<'de> for Seed<'_, 's> {
             Shape::Quantity => Quantity::parse(value.trim()).map(|quantity| quantity.to_string()),
             _ => return self.other("string", value.into()),
         };
-        canonical.map(Value::from).or_else(|message| self.walk.fail(message))
+        match canonical {
+            Ok(text) if scalar::is_zero_time(&text) && self.is_time() => Ok(Value::Null),
+            Ok(text) => Ok(text.into()),
+            Err(message) => self.walk.fail(message),
+        }
     }
 
     fn visit_string<E: serde::de::Error>(self, value: String) -> Result<Value, E> {
@@ -304,13 +308,18 @@ impl<'de, 's> Visitor<'de> for Seed<'_, 's> {
 }
 
 impl<'s> Seed<'_, 's> {
-    /// A value that its type does not allow.
+    /// A value of a type that is not allowed here.
     fn other<E: serde::de::Error>(self, found: &str, value: Value) -> Result<Value, E> {
         if self.walk.is_typed() { self.walk.mismatch(found, self.ty) } else { Ok(value) }
     }
 
+    fn is_time(&self) -> bool {
+        matches!(self.walk.shape(self.ty), Shape::Time | Shape::MicroTime)
+    }
+
     fn check_depth<E: serde::de::Error>(&mut self) -> Result<(), E> {
-        if self.walk.path.len() >= MAX_DEPTH {
+        // The path leads to this value; the value itself is one more level.
+        if self.walk.path.len() + 1 >= MAX_DEPTH {
             self.walk.error = Some(DecodeError::malformed("exceeded max depth"));
             return Err(E::custom("exceeded max depth"));
         }
@@ -372,7 +381,7 @@ impl<'s> Seed<'_, 's> {
         Ok(out.into())
     }
 
-    /// A field that the type does not declare: dropped, or kept where the type says so.
+    /// A field that the type does not declare: dropped, unless the type preserves unknown fields.
     fn unknown<'de, A: MapAccess<'de>>(
         &mut self,
         keep: bool,
@@ -396,7 +405,7 @@ impl<'s> Seed<'_, 's> {
     }
 }
 
-/// A value that its field does not tell from none.
+/// Whether this value of the field means the same as "not set".
 pub(crate) fn is_nothing(field: &Field, schema: &Schema, value: &Value) -> bool {
     match (field.omit, value) {
         (Omit::Never, _) => false,

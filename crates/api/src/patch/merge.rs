@@ -1,7 +1,7 @@
 //! JSON merge patch (RFC 7386): null deletes, objects merge, everything else replaces.
 
 use super::{MAX_DEPTH, PatchError, depth};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// The object with the patch merged into it.
 pub fn merge(target: &Value, patch: &Value) -> Result<Value, PatchError> {
@@ -21,8 +21,27 @@ pub fn merge(target: &Value, patch: &Value) -> Result<Value, PatchError> {
         return Err(PatchError::Malformed("error decoding patch: exceeded max depth".into()));
     }
     let mut merged = target.clone();
-    json_patch::merge(&mut merged, patch);
+    merge_into(&mut merged, patch);
     Ok(merged)
+}
+
+/// Merges without a bound on depth, for a patch that was checked.
+pub fn merge_into(target: &mut Value, patch: &Value) {
+    let Value::Object(changes) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = Value::Object(Map::new());
+    }
+    let Value::Object(fields) = target else { return };
+    for (name, change) in changes {
+        if change.is_null() {
+            fields.remove(name);
+        } else {
+            merge_into(fields.entry(name.as_str()).or_insert(Value::Null), change);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -46,9 +65,8 @@ mod tests {
         }
     }
 
-    ///
     #[test]
-    fn a_121_a_merge_patch_that_is_no_object_is_malformed() {
+    fn a_121_a_merge_patch_must_be_an_object() {
         for patch in [json!([]), json!("x"), json!(null), json!(1)] {
             assert_eq!(merge(&json!({}), &patch).unwrap_err().code(), 400);
         }

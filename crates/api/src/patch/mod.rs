@@ -1,25 +1,25 @@
-//! The three patch documents that are computed without asking who owns what.
+//! The three kinds of patches that do not depend on field ownership.
 //!
-//! Each takes the object as it is and answers the object as it should be, or why not. What a
-//! patch brings in is not checked here: the result is decoded, defaulted and validated like any
-//! update. Server-side apply, the fourth kind of patch, is in [`crate::apply`].
+//! Each takes the current object and returns the patched one, or an error. The result is not checked here:
+//! the server decodes, defaults and validates it like any update. Server-side apply, the fourth kind of
+//! patch, is in [`crate::apply`].
 
 mod json;
 mod merge;
 mod strategic;
 
 pub use json::json;
-pub use merge::merge;
+pub use merge::{merge, merge_into};
 pub(crate) use strategic::go_format;
 pub use strategic::strategic;
 
 use crate::status::{Cause, Details, Status};
 
-/// How deep objects and patches may be nested. Decoding JSON allows less, so only a patch that
-/// builds its own depth meets this.
+/// How deep objects and patches may be nested. Decoding JSON allows less, so this bounds only patches
+/// that create a deeper object by themselves.
 pub(crate) const MAX_DEPTH: usize = 256;
 
-/// Why a patch was refused: one variant per answer that clients tell apart.
+/// Why a patch was rejected: one variant per error that clients distinguish.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatchError {
     /// 400: not a patch document.
@@ -30,11 +30,11 @@ pub enum PatchError {
         "Request entity too large: The allowed maximum operations in a JSON patch is {max}, got {got}"
     )]
     TooManyOperations { max: usize, got: usize },
-    /// 422: a proper patch that does not fit this object.
+    /// 422: a valid patch that cannot be applied to this object.
     #[error("{0}")]
     NotApplicable(String),
-    /// 500: a strategic merge that cannot be carried out. Upstream answers 500 too, although it
-    /// is the client's patch that is wrong.
+    /// 500: a strategic merge patch that cannot be merged. Upstream answers 500 as well, although the
+    /// client's patch is wrong.
     #[error("{0}")]
     Unmergeable(String),
 }
@@ -49,13 +49,13 @@ impl PatchError {
         }
     }
 
-    /// What the client is told. Upstream hides why a patch does not fit; it is kept as a cause.
+    /// The answer to the client. Upstream does not say why a patch cannot be applied; we add it as a cause.
     pub fn status(&self) -> Status {
-        let said = self.to_string();
+        let message = self.to_string();
         match self {
-            PatchError::Malformed(_) => Status::failure(400, "BadRequest", said),
+            PatchError::Malformed(_) => Status::failure(400, "BadRequest", message),
             PatchError::TooManyOperations { .. } => {
-                Status::failure(413, "RequestEntityTooLarge", said)
+                Status::failure(413, "RequestEntityTooLarge", message)
             }
             PatchError::NotApplicable(why) => Status::failure(
                 422,
@@ -70,8 +70,8 @@ impl PatchError {
                 }],
                 ..Details::default()
             }),
-            // Upstream gives no reason for errors it did not foresee.
-            PatchError::Unmergeable(_) => Status::failure(500, "", said),
+            // Upstream sets no reason for errors that are not API errors.
+            PatchError::Unmergeable(_) => Status::failure(500, "", message),
         }
     }
 }

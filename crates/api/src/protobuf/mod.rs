@@ -1,10 +1,10 @@
-//! Bodies in Kubernetes' protobuf, as the JSON value they stand for.
+//! Decodes bodies in Kubernetes' protobuf encoding into JSON.
 //!
-//! A body is the bytes `k8s\0`, then an envelope that names a kind, then the kind's message. The
-//! schema says what a field is; `numbers.txt` says which number it has. Fields that neither knows
-//! are skipped, as upstream does: protobuf has no strict decoding.
+//! A body is the bytes `k8s\0`, then an envelope that names a kind, then the kind's message. The schema has
+//! the type of a field, `numbers.txt` its number. Unknown fields are skipped, as in upstream: protobuf has
+//! no strict decoding.
 //!
-//! Not here: writing protobuf. Every client takes JSON answers.
+//! Not here: encoding protobuf. Every client accepts JSON answers.
 
 mod numbers;
 mod read;
@@ -15,11 +15,11 @@ use crate::schema::{Schema, TypeId};
 use serde_json::Value;
 use wire::{Reader, Wire};
 
-/// Every body begins with it.
+/// The first bytes of every body.
 pub const MAGIC: &[u8] = b"k8s\0";
 
-/// Decodes a body to its apiVersion, its kind and the object. `resolve` finds the type of a kind;
-/// it is asked for `("", "")` if the body does not say.
+/// Decodes a body to its apiVersion, its kind and the object. `resolve` returns the type of a kind; it is
+/// called with `("", "")` if the body does not name its kind.
 pub fn decode(
     schema: &Schema,
     resolve: impl Fn(&str, &str) -> Option<TypeId>,

@@ -1,9 +1,9 @@
-//! Which field of a type a number in its message stands for.
+//! Maps the field numbers of protobuf messages to the fields of types.
 //!
 //! `numbers.txt` (written by `scripts/protobuf_numbers.py`) has the messages' own field names,
-//! which differ from the JSON names in case and separators only. Where the Go type embeds another
-//! struct, the message nests what JSON has side by side: `Volume.volumeSource.hostPath` in the
-//! message is `hostPath` of the volume in JSON.
+//! which differ from the JSON names in case and separators only. Where a Go type embeds another struct,
+//! the message has a nested message, while JSON has the fields inline: `Volume.volumeSource.hostPath` in
+//! the message is `hostPath` of the volume in JSON.
 
 use crate::schema::{Schema, Shape, TypeId};
 use std::collections::HashMap;
@@ -45,7 +45,7 @@ pub(super) fn of(name: &str) -> Option<&'static Slots> {
 struct Entry {
     name: String,
     number: u32,
-    /// The full name of the message that the field is, if it is one.
+    /// The full name of the field's message type, if it has one.
     message: Option<String>,
 }
 
@@ -73,7 +73,7 @@ fn entry(word: &str, package: &str) -> Option<Entry> {
     Some(Entry { name: plain(name), number: number.parse().ok()?, message })
 }
 
-/// Names compare without case and separators.
+/// A name without case and separators, for comparison.
 fn plain(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
@@ -113,7 +113,7 @@ mod tests {
         }
     }
 
-    /// Newer than the published numbers; all behind feature gates that are off.
+    /// Fields that are newer than the published numbers; their feature gates are off.
     const WITHOUT_NUMBER: &[&str] = &[
         "io.k8s.api.core.v1.PodSpec schedulingGroup",
         "io.k8s.api.core.v1.PodStatus nodeAllocatableResourceClaimStatuses",
@@ -128,9 +128,8 @@ mod tests {
         "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta shardInfo",
     ];
 
-    ///
     #[test]
-    fn a_14_every_field_has_its_number() {
+    fn a_14_every_field_has_a_number() {
         let schema = Schema::built_in();
         let mut missing = Vec::new();
         for (name, ty) in schema.names() {

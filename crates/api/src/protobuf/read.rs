@@ -1,4 +1,4 @@
-//! From a message to a value, guided by the schema.
+//! Decodes a message into a value by the schema.
 
 use super::numbers::{self, Slot, Slots};
 use super::wire::{self, Reader, Wire};
@@ -65,7 +65,7 @@ impl<'s> Messages<'s> {
         Ok(())
     }
 
-    /// Puts one occurrence of a field into the object; lists and maps have many.
+    /// Adds one occurrence of a field to the object; lists and maps have several.
     fn field(
         &mut self,
         name: &str,
@@ -149,7 +149,7 @@ impl<'s> Messages<'s> {
             Shape::FieldsV1 => raw(bytes(wire)?)?,
             Shape::Any => self.any(ty, bytes(wire)?)?,
             Shape::Object(_) => self.object(ty, bytes(wire)?)?.into(),
-            // A list inside a map or a list travels as a message that holds the list.
+            // A list inside a map or a list is encoded as a message that contains the list.
             Shape::List { items, .. } => {
                 let mut list = Vec::new();
                 for field in Reader::new(bytes(wire)?) {
@@ -163,7 +163,7 @@ impl<'s> Messages<'s> {
         })
     }
 
-    /// Types that are any JSON: raw JSON, or one of a schema's either-or types.
+    /// Types that allow any JSON: raw JSON, or one of the union types of a JSON schema.
     fn any(&mut self, ty: TypeId, bytes: &[u8]) -> Result<Value, DecodeError> {
         let name = self.schema.get(ty).name.as_deref().unwrap_or_default();
         let Some(alternative) =
@@ -235,7 +235,7 @@ fn first_varint(bytes: &[u8]) -> Result<u64, DecodeError> {
     Ok(0)
 }
 
-/// `{seconds, nanos}`; an empty message is no time at all.
+/// `{seconds, nanos}`; an empty message means "not set".
 fn time(bytes: &[u8], micro: bool) -> Result<Value, DecodeError> {
     if bytes.is_empty() {
         return Ok(Value::Null);

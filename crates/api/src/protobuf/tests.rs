@@ -1,4 +1,4 @@
-//! Messages written by hand, field by field, as a Go client would.
+//! Decodes messages that the tests encode field by field, as a Go client would.
 
 use super::*;
 use proptest::prelude::*;
@@ -59,7 +59,6 @@ fn read(ty: &str, raw: Message) -> Value {
     decode(&schema, resolve, &body("", "", raw)).unwrap().2
 }
 
-///
 #[test]
 fn a_14_a_pod_becomes_its_json() {
     let metadata = msg()
@@ -175,7 +174,6 @@ fn a_14_options_and_subresources_are_read() {
     );
 }
 
-///
 #[test]
 fn a_28_times_bytes_and_raw_values_are_written_as_json_has_them() {
     let time = msg().int(1, 1_767_323_045).int(2, 6000);
@@ -225,7 +223,7 @@ fn the_schema_of_a_custom_resource_is_read() {
 }
 
 #[test]
-fn wrong_bytes_are_refused() {
+fn malformed_bodies_are_rejected() {
     let schema = Schema::built_in();
     let pod = schema.named("io.k8s.api.core.v1.Pod");
     let fails = |bytes: &[u8]| decode(&schema, |_, _| pod, bytes).unwrap_err().to_string();
@@ -248,7 +246,7 @@ fn depth_is_bounded() {
 
 proptest! {
     #[test]
-    fn garbage_is_refused_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn random_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let schema = Schema::built_in();
         let names = ["io.k8s.api.core.v1.Pod", "io.k8s.api.apps.v1.Deployment",
             "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps"];
@@ -259,9 +257,9 @@ proptest! {
         let _ = decode(&schema, |_, _| None, &[MAGIC, &bytes].concat());
     }
 
-    /// Small tags and lengths reach deeper than plain noise.
+    /// Small tags and lengths reach deeper into the decoder than random bytes.
     #[test]
-    fn likely_bytes_are_refused_without_a_panic(bytes in proptest::collection::vec(0u8..40, 0..200)) {
+    fn random_small_bytes_do_not_panic(bytes in proptest::collection::vec(0u8..40, 0..200)) {
         let schema = Schema::built_in();
         let bytes = body("", "", Message(bytes));
         let _ = decode(&schema, |_, _| schema.named("io.k8s.api.core.v1.Pod"), &bytes);

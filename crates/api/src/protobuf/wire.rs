@@ -2,7 +2,7 @@
 
 use crate::decode::DecodeError;
 
-/// The value of a field as it lies on the wire.
+/// The encoded value of a field.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Wire<'b> {
     Varint(u64),

@@ -1,10 +1,12 @@
-//! Which of the objects a quota could count it is meant for.
+//! Scopes: which objects a quota applies to.
 
 use super::Counted;
+use crate::pod::json::qos_class;
+use crate::pod::resources::Qos;
 use crate::value::ValueExt;
 use serde_json::Value;
 
-/// All of a quota's scopes must fit. Scopes are about pods, one about claims; other objects fit none.
+/// Whether all scopes of a quota match. Scopes are for pods, one is for claims; other objects match none.
 pub fn matches(kind: Counted<'_>, quota: &Value, object: &Value) -> bool {
     let list = |path: &[&str]| quota.at(path).and_then(Value::as_array).into_iter().flatten();
     let fits = |scope: &str, operator: &str, values: &[&str]| {
@@ -24,28 +26,31 @@ pub fn matches(kind: Counted<'_>, quota: &Value, object: &Value) -> bool {
         })
 }
 
+/// Whether the pod has a deadline, for the scopes Terminating and NotTerminating.
+pub fn is_terminating(pod: &Value) -> bool {
+    let deadline = pod.at(&["spec", "activeDeadlineSeconds"]).and_then(Value::as_i64);
+    deadline.is_some_and(|seconds| seconds >= 0)
+}
+
 fn pod_fits(pod: &Value, scope: &str, operator: &str, values: &[&str]) -> bool {
-    let terminating = || {
-        let deadline = pod.at(&["spec", "activeDeadlineSeconds"]).and_then(Value::as_i64);
-        deadline.is_some_and(|seconds| seconds >= 0)
-    };
-    let best_effort = || crate::rules::core::qos::qos_class(pod) == "BestEffort";
+    let terminating = || is_terminating(pod);
+    let best_effort = || qos_class(pod) == Qos::BestEffort;
     match scope {
         "Terminating" => terminating(),
         "NotTerminating" => !terminating(),
         "BestEffort" => best_effort(),
         "NotBestEffort" => !best_effort(),
-        "CrossNamespacePodAffinity" => looks_across_namespaces(pod),
+        "CrossNamespacePodAffinity" => has_cross_namespace_affinity(pod),
         "PriorityClass" => selects(pod.text(&["spec", "priorityClassName"]), operator, values),
         _ => false,
     }
 }
 
 fn claim_fits(claim: &Value, operator: &str, values: &[&str]) -> bool {
-    let wanted = claim.text(&["spec", "volumeAttributesClassName"]);
+    let requested = claim.text(&["spec", "volumeAttributesClassName"]);
     let current = claim.text(&["status", "currentVolumeAttributesClassName"]);
-    // Both the class it has and the one it asks for count.
-    let names = [wanted, current];
+    // Both the current and the requested class count.
+    let names = [requested, current];
     let mut set = names.iter().filter(|name| !name.is_empty()).peekable();
     match set.peek() {
         None => selects("", operator, values),
@@ -53,7 +58,7 @@ fn claim_fits(claim: &Value, operator: &str, values: &[&str]) -> bool {
     }
 }
 
-/// A selector's operator on one value, "" standing for none.
+/// Applies a selector's operator to a value; "" means not set.
 fn selects(value: &str, operator: &str, values: &[&str]) -> bool {
     match operator {
         "Exists" => !value.is_empty(),
@@ -64,7 +69,7 @@ fn selects(value: &str, operator: &str, values: &[&str]) -> bool {
     }
 }
 
-fn looks_across_namespaces(pod: &Value) -> bool {
+fn has_cross_namespace_affinity(pod: &Value) -> bool {
     let terms = |affinity: &str| {
         let of = |field: &str| {
             let list = pod.at(&["spec", "affinity", affinity, field]).and_then(Value::as_array);

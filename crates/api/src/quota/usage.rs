@@ -1,13 +1,15 @@
-//! What an object uses of the resources that quotas count.
+//! How much of each counted resource an object uses.
 
 use super::Counted;
-use super::pods::{Amounts, Side, amounts, containers, total_held};
+use crate::pod::is_terminal_phase;
+use crate::pod::json::{amounts, containers, total_held};
+use crate::pod::resources::{Amounts, Side};
 use crate::quantity::Quantity;
 use crate::value::ValueExt;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Kinds of the core group that are counted under their plain name too.
+/// Kinds of the core group that are also counted by their plain name.
 const PLAIN: [&str; 7] = [
     "pods",
     "services",
@@ -18,27 +20,27 @@ const PLAIN: [&str; 7] = [
     "persistentvolumeclaims",
 ];
 const COMPUTE: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
-/// A quota on these makes every container say how much it needs.
-const TO_BE_SPECIFIED: [&str; 6] =
+/// With a quota on one of these, every container must set it.
+const MUST_BE_SET: [&str; 6] =
     ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
 const STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
 const DEVICE_CLASS: &str = ".deviceclass.resource.k8s.io/";
-/// So many devices one claim gets at most. Upstream: `AllocationResultsMaxSize`.
+/// Maximum number of devices per claim. Upstream: `AllocationResultsMaxSize`.
 const DEVICES_MAX: i64 = 32;
-/// How claims named their class before there was a field for it.
+/// The annotation for the storage class before there was a field.
 const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
-/// What comes and goes by itself, and what is answered and not kept (C-157).
-const NEVER: [(&str, &str); 4] = [
+/// Kinds that are never counted: events, and kinds that are not stored (C-157).
+const NOT_COUNTED: [(&str, &str); 4] = [
     ("", "events"),
     ("events.k8s.io", "events"),
     ("", "bindings"),
     ("authorization.k8s.io", "localsubjectaccessreviews"),
 ];
 
-/// Does an object of this kind count towards this resource?
+/// Whether objects of this kind count towards this resource.
 pub fn counts(kind: Counted<'_>, resource: &str) -> bool {
-    if NEVER.contains(&(kind.group, kind.plural)) {
+    if NOT_COUNTED.contains(&(kind.group, kind.plural)) {
         return false;
     }
     if let Some(counted) = resource.strip_prefix("count/") {
@@ -74,13 +76,13 @@ pub fn counts(kind: Counted<'_>, resource: &str) -> bool {
     }
 }
 
-/// `example.com/gpu`: a resource that only its vendor knows.
+/// An extended resource such as `example.com/gpu`.
 fn is_extended(name: &str) -> bool {
     name.split_once('/')
         .is_some_and(|(domain, _)| domain != "kubernetes.io" && !domain.ends_with(".kubernetes.io"))
 }
 
-/// How much more than before. What shrinks is given back by the controller.
+/// The increase in usage. The controller accounts for decreases.
 pub fn growth(kind: Counted<'_>, new: &Value, old: Option<&Value>) -> Result<Amounts, String> {
     let mut growth = usage(kind, new);
     let negative: Vec<&str> = growth
@@ -102,7 +104,7 @@ pub fn growth(kind: Counted<'_>, new: &Value, old: Option<&Value>) -> Result<Amo
     Ok(growth)
 }
 
-/// Everything that one object uses, by the names that quotas know.
+/// Usage of one object, by the resource names of quotas.
 pub fn usage(kind: Counted<'_>, object: &Value) -> Amounts {
     let mut usage = Amounts::new();
     let mut one = |name: String| {
@@ -116,7 +118,8 @@ pub fn usage(kind: Counted<'_>, object: &Value) -> Amounts {
         return usage;
     }
     match kind.plural {
-        "pods" if is_finished(object) => {}
+        // A terminal pod uses nothing but its object.
+        "pods" if is_terminal_phase(object.text(&["status", "phase"])) => {}
         "pods" => {
             one("pods".into());
             pod(object, &mut usage);
@@ -135,16 +138,11 @@ pub fn usage(kind: Counted<'_>, object: &Value) -> Amounts {
     usage
 }
 
-/// A pod that has ended holds nothing any more.
-fn is_finished(pod: &Value) -> bool {
-    matches!(pod.text(&["status", "phase"]), "Succeeded" | "Failed")
-}
-
 fn pod(pod: &Value, usage: &mut Amounts) {
     compute(&total_held(pod, Side::Requests), &total_held(pod, Side::Limits), usage);
 }
 
-/// Requests and limits under the names quotas know them by.
+/// Requests and limits by the resource names of quotas.
 fn compute(requests: &Amounts, limits: &Amounts, usage: &mut Amounts) {
     for (name, amount) in requests {
         let known = COMPUTE.contains(&name.as_str()) || name.starts_with("hugepages-");
@@ -183,7 +181,7 @@ fn service(service: &Value, usage: &mut Amounts) {
     }
 }
 
-/// The class a claim names, by either way; "" if none.
+/// The storage class of a claim, from the annotation or the field; "" if not set.
 pub fn class_of(claim: &Value) -> &str {
     match claim.at(&["metadata", "annotations", OLD_CLASS]) {
         Some(class) => class.as_str().unwrap_or_default(),
@@ -197,10 +195,10 @@ fn claim(claim: &Value, usage: &mut Amounts) {
         let name = format!("{class}{STORAGE_CLASS}persistentvolumeclaims");
         usage.insert(name, Quantity::whole(1));
     }
-    let asked = claim.at(&["spec", "resources", "requests", "storage"]);
-    // While a claim shrinks back after a failed resize, what it was given still counts.
-    let given = claim.at(&["status", "allocatedResources", "storage"]);
-    let size = [asked, given].into_iter().flatten().filter_map(Quantity::from_value).max();
+    let requested = claim.at(&["spec", "resources", "requests", "storage"]);
+    // After a failed resize the request shrinks again, but the allocated size still counts.
+    let allocated = claim.at(&["status", "allocatedResources", "storage"]);
+    let size = [requested, allocated].into_iter().flatten().filter_map(Quantity::from_value).max();
     if let Some(size) = size {
         usage.insert("requests.storage".into(), size);
         if !class.is_empty() {
@@ -213,7 +211,7 @@ fn is_device_claim(kind: Counted<'_>) -> bool {
     (kind.group, kind.plural) == ("resource.k8s.io", "resourceclaims")
 }
 
-/// Devices by class. Of several ways to serve a request, the one that takes most of a class counts.
+/// Devices by class. If a request has alternatives, the largest count per class is used.
 fn devices(claim: &Value, usage: &mut Amounts) {
     let requests = claim.at(&["spec", "devices", "requests"]).and_then(Value::as_array);
     for request in requests.into_iter().flatten() {
@@ -235,10 +233,10 @@ fn devices(claim: &Value, usage: &mut Amounts) {
     }
 }
 
-/// `cpu for: app,init; memory for: app`: what the quota needs to know and the pod does not say.
+/// The resources that the quota requires and containers do not set: `cpu for: app,init; memory for: app`.
 pub fn unspecified(counted: &[&str], pod: &Value) -> Option<String> {
     let needed: Vec<&str> =
-        counted.iter().copied().filter(|name| TO_BE_SPECIFIED.contains(name)).collect();
+        counted.iter().copied().filter(|name| MUST_BE_SET.contains(name)).collect();
     if needed.is_empty() {
         return None;
     }
@@ -259,12 +257,12 @@ pub fn unspecified(counted: &[&str], pod: &Value) -> Option<String> {
             }
         }
     }
-    let said: Vec<String> = missing
+    let listed: Vec<String> = missing
         .into_iter()
         .map(|(name, containers)| {
             let containers: Vec<&str> = containers.into_iter().collect();
             format!("{name} for: {}", containers.join(","))
         })
         .collect();
-    (!said.is_empty()).then(|| said.join("; "))
+    (!listed.is_empty()).then(|| listed.join("; "))
 }

@@ -1,5 +1,5 @@
-//! Reads the built-in types from `structure.txt`. The header of `tests/it/schema.rs`, which writes it,
-//! tells the format.
+//! Reads the built-in types from `structure.txt`. The header of `tests/it/schema.rs`, which writes the file,
+//! describes its format.
 
 use super::{
     Field, ListMerge, Object, Omit, PatchRule, Schema, Shape, Type, TypeId, merge_rules, omit_rules,
@@ -23,10 +23,10 @@ impl Schema {
     }
 }
 
-/// Panics on a malformed text: it is part of the program.
+/// Panics on malformed text: the file is part of the program.
 fn read(text: &str) -> Schema {
     let mut reader = Reader { schema: Schema::default(), scalars: HashMap::new() };
-    // Named types first, so that their place in the file is their place in the schema.
+    // Named types first, so that their index in the file is their index in the schema.
     for line in text.lines() {
         if let Some(name) = line.strip_prefix('=') {
             reader.add(Some(name), Shape::Object(Object::default()));
@@ -52,7 +52,7 @@ fn read(text: &str) -> Schema {
 
 struct Reader {
     schema: Schema,
-    /// Scalars have nothing that differs between fields, so all fields share one type of each.
+    /// All fields with the same scalar type share one type entry.
     scalars: HashMap<char, TypeId>,
 }
 
@@ -127,7 +127,6 @@ mod tests {
     use super::*;
     use crate::Registry;
 
-    ///
     #[test]
     fn a_203_every_built_in_kind_has_its_type() {
         let registry = Registry::built_in();

@@ -1,6 +1,6 @@
-//! What types and fields mean, in words: for OpenAPI and `kubectl explain`.
+//! Descriptions of types and fields, for OpenAPI and `kubectl explain`.
 //!
-//! The words are kept compressed (`make schema` writes them) and unpacked the first time somebody asks.
+//! `make schema` writes them compressed; they are unpacked on first use.
 
 use flate2::read::GzDecoder;
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 const DESCRIPTIONS: &[u8] = include_bytes!("descriptions.gz");
 
 /// By `type` or `type field`.
-static WORDS: LazyLock<HashMap<String, String>> = LazyLock::new(|| {
+static DESCRIBED: LazyLock<HashMap<String, String>> = LazyLock::new(|| {
     let mut text = String::new();
     GzDecoder::new(DESCRIPTIONS).read_to_string(&mut text).expect("packed by `make schema`");
     text.lines()
@@ -21,14 +21,14 @@ static WORDS: LazyLock<HashMap<String, String>> = LazyLock::new(|| {
         .collect()
 });
 
-/// What a type is, by its full name.
+/// The description of a type, by its full name.
 pub fn of_type(name: &str) -> Option<String> {
-    WORDS.get(name).cloned()
+    DESCRIBED.get(name).cloned()
 }
 
-/// What a field of a type is for.
+/// The description of a field.
 pub fn of_field(type_name: &str, field: &str) -> Option<String> {
-    WORDS.get(&format!("{type_name} {field}")).cloned()
+    DESCRIBED.get(&format!("{type_name} {field}")).cloned()
 }
 
 #[cfg(test)]

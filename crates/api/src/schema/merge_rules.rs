@@ -1,5 +1,5 @@
-//! How lists, maps and structs of the built-in types merge: the facts that the
-//! published schema keeps in its `x-kubernetes-…` extensions, as tables.
+//! How lists, maps and structs of the built-in types merge: the content of the
+//! `x-kubernetes-…` extensions of the published schema, as tables.
 //!
 //! A list that is not named here is atomic: patches replace it and server-side apply owns it as
 //! one leaf. A map or struct that is not named is granular.
@@ -35,7 +35,7 @@ enum Apply {
 use Apply::{AtomicMap, GranularStruct, Keys, Plain, Set};
 use Patch::{By, ByRetain, Merge, Replace, ReplaceStruct, Retain};
 
-/// Types are named without the common beginning; see [`full_name`].
+/// Type names lack the common prefix; see [`full_name`].
 #[rustfmt::skip]
 const FIELDS: &[(&str, &str, Patch, Apply)] = &[
     ("meta.v1.ObjectMeta", "ownerReferences", By("uid"), Keys(&["uid"])),
@@ -129,7 +129,7 @@ const FIELDS: &[(&str, &str, Patch, Apply)] = &[
     ("flowcontrol.v1.ResourcePolicyRule", "verbs", Replace, Set),
 ];
 
-/// Structs that server-side apply owns as one leaf, wherever they stand.
+/// Structs that server-side apply owns as one leaf wherever they are used.
 const ATOMIC: &[&str] = &[
     "meta.v1.LabelSelector",
     "meta.v1.OwnerReference",
@@ -161,7 +161,7 @@ const ATOMIC: &[&str] = &[
     "rbac.v1.Subject",
 ];
 
-/// What an absent key of a list's elements means.
+/// The value of an absent key in list elements.
 const KEY_DEFAULTS: &[(&str, &str, &str)] =
     &[("core.v1.ContainerPort", "protocol", "TCP"), ("core.v1.ServicePort", "protocol", "TCP")];
 
@@ -202,7 +202,7 @@ fn patch_rule(patch: &Patch) -> PatchRule {
     }
 }
 
-/// Changes the type of a field as `apply` says; returns another type if that one is shared.
+/// Changes the type of a field according to `apply`; returns a new type if the old one is shared.
 fn set_apply(schema: &mut Schema, ty: TypeId, apply: &Apply) -> TypeId {
     let list = match apply {
         Plain => return ty,
@@ -211,7 +211,7 @@ fn set_apply(schema: &mut Schema, ty: TypeId, apply: &Apply) -> TypeId {
             if let Shape::Object(object) = &mut copy.shape {
                 object.atomic = false;
             }
-            // Not `add`: the name keeps meaning the type that is atomic.
+            // Not `add`: the name still refers to the atomic type.
             let id = TypeId(schema.types.len() as u32);
             schema.types.push(copy);
             return id;

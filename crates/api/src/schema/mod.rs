@@ -1,11 +1,11 @@
 //! The types of the API, as data: what fields an object may have and how lists and maps merge.
 //!
-//! Built-in types are made from the generated Kubernetes types by `make schema` and checked in
-//! (`structure.txt`, `descriptions.gz`); a test fails if they are out of date. How lists merge, which
-//! the generated types do not say, is in `merge_rules.rs`. Custom resources bring their own types at run time (`crd`). Decoding,
-//! patching, applying, pruning and OpenAPI all read this one form.
+//! `make schema` generates the built-in types from `k8s-openapi`; they are checked in (`structure.txt`,
+//! `descriptions.gz`), and a test fails if they are out of date. `merge_rules.rs` adds how lists merge,
+//! which the generated types do not contain. Custom resources bring their own types at run time (`crd`).
+//! Decoding, patching, applying, pruning and OpenAPI all use this form.
 //!
-//! Not here: what values mean (`rules`), or how they are stored.
+//! Not here: defaults and validation (the crate `rules`), and how objects are stored.
 
 mod built_in;
 pub mod docs;
@@ -21,20 +21,20 @@ pub struct Schema {
     names: BTreeMap<String, TypeId>,
 }
 
-/// A type's place in its schema.
+/// The index of a type in its schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TypeId(u32);
 
 #[derive(Debug, Clone)]
 pub struct Type {
-    /// `io.k8s.api.core.v1.Pod`; types written in place have none.
+    /// `io.k8s.api.core.v1.Pod`; inline types have none.
     pub name: Option<String>,
     pub shape: Shape,
 }
 
 #[derive(Debug, Clone)]
 pub enum Shape {
-    /// Any JSON at all: `RawExtension`, `JSON`, fields a custom resource leaves open.
+    /// Any JSON: `RawExtension`, `JSON`, untyped fields of custom resources.
     Any,
     Bool,
     Integer {
@@ -50,7 +50,7 @@ pub enum Shape {
     Duration,
     Quantity,
     IntOrString,
-    /// `metav1.FieldsV1`: JSON kept as it came.
+    /// `metav1.FieldsV1`: JSON kept as it was sent.
     FieldsV1,
     Object(Object),
     Map {
@@ -67,7 +67,7 @@ pub enum Shape {
 #[derive(Debug, Clone, Default)]
 pub struct Object {
     pub fields: BTreeMap<String, Field>,
-    /// Fields that are not declared are kept (custom resources only).
+    /// Undeclared fields are kept (custom resources only).
     pub preserve_unknown: bool,
     /// Owned as one leaf by server-side apply.
     pub atomic: bool,
@@ -81,7 +81,7 @@ pub struct Field {
     pub required: bool,
     /// How strategic merge patches treat it.
     pub patch: PatchRule,
-    /// Which values are the same as none (`omit_rules.rs`).
+    /// Which values mean "not set" (`omit_rules.rs`).
     pub omit: Omit,
 }
 
@@ -92,9 +92,9 @@ impl Field {
     }
 }
 
-/// Which values of a field are the same as none, and so are left out of the object.
+/// Which values of a field mean "not set", so that the object omits them.
 ///
-/// Upstream's objects pass through Go structs whose optional fields do not tell the two apart.
+/// Upstream decodes objects into Go structs, whose optional fields cannot represent the difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Omit {
     /// Kept as sent: required fields, custom resources.
@@ -110,14 +110,14 @@ pub enum Omit {
 pub enum ListMerge {
     Atomic,
     Set,
-    /// Elements are told apart by these keys.
+    /// These keys identify an element.
     Map(Vec<MapKey>),
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct MapKey {
     pub field: String,
-    /// What an absent key means (`protocol` of a container port is `TCP`).
+    /// The value of an absent key (`protocol` of a container port is `TCP`).
     pub default: Option<serde_json::Value>,
 }
 
@@ -162,7 +162,7 @@ impl Schema {
         id
     }
 
-    /// Gives a type that was added before its parts were known its final shape.
+    /// Sets the final shape of a type that was added before its parts were known.
     pub fn replace(&mut self, id: TypeId, shape: Shape) {
         self.types[id.0 as usize].shape = shape;
     }

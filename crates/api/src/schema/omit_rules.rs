@@ -1,11 +1,11 @@
-//! Which values of an optional field mean the same as none (see [`Omit`]), where the rule is not
-//! the usual one. Upstream's generated schema does not say; these are facts of its Go types.
+//! Fields with an unusual rule for values that mean "not set" (see [`Omit`]). Upstream's published schema
+//! does not contain this; it follows from the Go types.
 //!
-//! The usual rule: an optional field leaves out `""`, `[]` and `{}` but keeps `0` and `false`.
+//! The usual rule: an optional field omits `""`, `[]` and `{}` but keeps `0` and `false`.
 
 use super::{Omit, Schema, Shape, merge_rules};
 
-/// Numbers and booleans that cannot tell zero from unset.
+/// Numbers and booleans whose zero value means "not set".
 #[rustfmt::skip]
 const ZERO: &[(&str, &str)] = &[
     ("admissionregistration.v1.ValidatingAdmissionPolicyStatus", "observedGeneration"),
@@ -86,7 +86,7 @@ const ZERO: &[(&str, &str)] = &[
     ("scheduling.v1.PriorityClass", "globalDefault"),
 ];
 
-/// Strings that tell `""` from unset, and lists that are written even when they are empty.
+/// Strings for which `""` differs from "not set", and lists that are written even when they are empty.
 #[rustfmt::skip]
 const KEPT: &[(&str, &str)] = &[
     ("admissionregistration.v1.MatchResources", "matchPolicy"),
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_numbers_and_booleans_leave_out_their_zero() {
+    fn only_numbers_and_booleans_omit_zero() {
         let schema = Schema::built_in();
         for (owner, fields) in ZERO {
             let owner = merge_rules::named(&schema, owner);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// All of its requirements must hold; without any it selects everything.
+/// Selects objects that meet all requirements; without requirements it selects everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FieldSelector {
     requirements: Vec<FieldRequirement>,
@@ -46,7 +46,7 @@ impl FieldSelector {
         })
     }
 
-    /// The one value that this field must have, if the selector asks for one.
+    /// The value that this field must have, if the selector requires one.
     pub fn exact(&self, field: &str) -> Option<&str> {
         self.requirements
             .iter()
@@ -66,7 +66,7 @@ impl fmt::Display for FieldSelector {
     }
 }
 
-/// Splits at commas that no backslash protects.
+/// Splits at commas that are not escaped by a backslash.
 fn split_terms(text: &str) -> Vec<&str> {
     let mut terms = Vec::new();
     let mut start = 0;
@@ -86,7 +86,7 @@ fn split_terms(text: &str) -> Vec<&str> {
     terms
 }
 
-/// Field, whether it is negated, and the value with its escapes. The first operator counts.
+/// Field, negation, and the value with its escapes. The first operator separates them.
 fn split_term(term: &str) -> Option<(&str, bool, &str)> {
     term.char_indices().find_map(|(i, _)| {
         let (field, rest) = term.split_at(i);
@@ -114,7 +114,7 @@ fn unescape(text: &str) -> Result<String, String> {
                 }
             },
             ',' | '=' => {
-                // Upstream prints the rune's number here, and so do we.
+                // Upstream prints the number of the rune here.
                 let rune = u32::from(c);
                 return Err(format!(
                     "invalid field selector: unescaped character in value: {rune}"
@@ -168,18 +168,18 @@ mod tests {
     }
 
     #[test]
-    fn a_103_bad_selectors_are_refused_in_upstreams_words() {
-        for (text, said) in [
+    fn a_103_invalid_selectors_are_rejected_with_upstreams_messages() {
+        for (text, message) in [
             ("name", "invalid selector: 'name'; can't understand 'name'"),
             ("a=b=c", "invalid field selector: unescaped character in value: 61"),
             (r"a=\x", r"invalid field selector: invalid escape sequence: \x"),
             (r"a=\", r"invalid field selector: invalid escape sequence: \"),
         ] {
-            assert_eq!(FieldSelector::parse(text).unwrap_err(), said, "{text}");
+            assert_eq!(FieldSelector::parse(text).unwrap_err(), message, "{text}");
         }
     }
 
-    /// Terms are put in order as they are written, and `==` is printed as `=`: their order may change.
+    /// Printing sorts the terms and replaces `==` by `=`, so their order may change.
     fn printed_and_parsed(text: &str) -> Option<[Vec<FieldRequirement>; 2]> {
         let selector = FieldSelector::parse(text).ok()?;
         let again = FieldSelector::parse(&selector.to_string()).unwrap();

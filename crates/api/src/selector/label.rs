@@ -4,12 +4,12 @@ use crate::names;
 use serde_json::Value;
 use std::fmt;
 
-/// All of its requirements must hold; without any it selects everything.
+/// Selects objects that meet all requirements; without requirements it selects everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LabelSelector {
-    /// By key, as upstream sorts and prints them.
+    /// Sorted by key, as upstream sorts and prints them.
     requirements: Vec<LabelRequirement>,
-    /// A selector that is not there at all selects nothing.
+    /// Set if there is no selector at all, which selects nothing.
     nothing: bool,
 }
 
@@ -17,7 +17,7 @@ pub struct LabelSelector {
 pub struct LabelRequirement {
     pub key: String,
     pub operator: Operator,
-    /// Sorted, each once.
+    /// Sorted, without duplicates.
     pub values: Vec<String>,
 }
 
@@ -105,10 +105,10 @@ impl LabelSelector {
 impl LabelRequirement {
     fn matches(&self, label: Option<&str>) -> bool {
         let among = |label: &str| self.values.iter().any(|value| value == label);
-        let compared = |wanted: fn(i64, i64) -> bool| {
+        let compared = |holds: fn(i64, i64) -> bool| {
             let limit = self.values.first().and_then(|value| value.parse().ok());
             let label = label.and_then(|label| label.parse().ok());
-            label.zip(limit).is_some_and(|(label, limit)| wanted(label, limit))
+            label.zip(limit).is_some_and(|(label, limit)| holds(label, limit))
         };
         match self.operator {
             Operator::In | Operator::Equals | Operator::DoubleEquals => label.is_some_and(among),
@@ -136,7 +136,7 @@ impl fmt::Display for LabelRequirement {
         let LabelRequirement { key, operator, values } = self;
         let values = values.join(",");
         match operator {
-            // Upstream prints `k in ()` for the one value "", which nobody can read back.
+            // Upstream prints `k in ()` for the single value "", which cannot be parsed again.
             Operator::In if values.is_empty() => write!(f, "{key} in (,)"),
             Operator::NotIn if values.is_empty() => write!(f, "{key} notin (,)"),
             Operator::In => write!(f, "{key} in ({values})"),
@@ -152,7 +152,7 @@ impl fmt::Display for LabelRequirement {
     }
 }
 
-/// A checked requirement. Paths in messages are upstream's, which has no root here.
+/// A validated requirement. Paths in messages are upstream's, which have no root here.
 fn requirement(
     key: &str,
     operator: Operator,
@@ -220,11 +220,11 @@ impl<'t> Token<'t> {
     }
 }
 
-/// The longest first, so that `==` is not read as two.
+/// Longer symbols first, so that `==` is not read as two symbols.
 const SYMBOLS: &[&str] = &["==", "!=", "=", "!", "(", ")", ",", ">", "<"];
 
 fn scan(text: &str) -> Vec<Token<'_>> {
-    // A zero byte ends the text, as it does upstream.
+    // A zero byte ends the text, as in upstream.
     let mut rest = text.split('\0').next().unwrap_or_default();
     let mut tokens = Vec::new();
     loop {
@@ -247,7 +247,7 @@ fn scan(text: &str) -> Vec<Token<'_>> {
 }
 
 struct Parser<'t> {
-    /// Ends with [`Token::End`], which is never passed.
+    /// Ends with [`Token::End`], which is never consumed.
     tokens: Vec<Token<'t>>,
     next: usize,
 }
@@ -350,7 +350,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// `(a, b)`; a value left out between commas is the empty one.
+    /// `(a, b)`; an omitted value between commas is the empty string.
     fn values(&mut self) -> Result<Vec<String>, String> {
         match self.take() {
             Token::Symbol("(") => {}
@@ -393,7 +393,7 @@ impl<'t> Parser<'t> {
                         _ => {}
                     }
                 }
-                // Also reached by `(a,,)`, which upstream refuses just so.
+                // Upstream rejects `(a,,)` with this message as well.
                 other => {
                     let found = other.literal();
                     return Err(format!("found '{found}', expected: ',', or identifier"));

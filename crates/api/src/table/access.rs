@@ -1,4 +1,4 @@
-//! Who may do what, and who is asked first: bindings, webhooks, policies, certificates.
+//! Access control: role bindings, webhooks, admission policies, certificate requests.
 
 use super::column::{AGE, NAME, Printed, integer, text};
 use super::duration;
@@ -90,7 +90,7 @@ pub(super) const SIGNING_REQUEST: &[Printed] = &[
 ];
 
 fn signing_status(o: &Subject) -> String {
-    // Whatever a condition's status: being there is what counts.
+    // A condition counts whatever its status is, as in upstream.
     let mut status = match () {
         () if o.condition("Denied").is_some() => "Denied",
         () if o.condition("Approved").is_some() => "Approved",

@@ -1,11 +1,11 @@
-//! Autoscalers, in either of their two shapes: v1 knows only the CPU.
+//! Autoscalers in both versions: v1 has only CPU utilization.
 
 use super::column::{AGE, NAME, Printed, text};
 use super::subject::{NONE, Subject, UNKNOWN, UNSET, join_first, plain};
 use crate::value::ValueExt as _;
 use serde_json::Value;
 
-/// How many metrics a cell shows before it says how many more there are.
+/// A cell lists this many metrics, then the number of further ones.
 const SHOWN: usize = 2;
 
 pub(super) const HORIZONTAL_POD_AUTOSCALER: &[Printed] = &[

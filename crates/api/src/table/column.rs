@@ -45,7 +45,7 @@ impl Printed {
     }
 }
 
-/// The declared type is upstream's and binds nobody: some "string" cells hold numbers.
+/// Upstream's declared type is not strict: some "string" cells contain numbers.
 pub(super) const fn text(name: &'static str, description: &'static str, cell: Cell) -> Printed {
     Printed { name, r#type: "string", format: "", description, priority: 0, cell }
 }
@@ -62,7 +62,7 @@ pub(super) const fn date(name: &'static str, description: &'static str, cell: Ce
     Printed { name, r#type: "date", format: "", description, priority: 0, cell }
 }
 
-/// The column that names the object; its format tells clients so.
+/// The column with the object's name; clients recognise it by its format.
 pub(super) const fn name(cell: Cell) -> Printed {
     let description = "The object's name, unique among its kind in its namespace.";
     Printed { name: "Name", r#type: "string", format: "name", description, priority: 0, cell }

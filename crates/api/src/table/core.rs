@@ -1,4 +1,4 @@
-//! Plain kinds with little to say: namespaces, configuration, leases and the like.
+//! Kinds with few columns: namespaces, configuration, leases and others.
 
 use super::column::{AGE, NAME, Printed, text};
 use super::subject::Subject;
@@ -39,7 +39,7 @@ pub(super) const COMPONENT_STATUS: &[Printed] = &[
         "False" => "Unhealthy".into(),
         _ => "Unknown".into(),
     }),
-    text("Message", "What it said.", |o| healthy(o, "message").into()),
+    text("Message", "What it detail.", |o| healthy(o, "message").into()),
     text("Error", "What went wrong when it was asked.", |o| healthy(o, "error").into()),
 ];
 

@@ -1,4 +1,4 @@
-//! Custom resources: the columns that their definition asks for (`additionalPrinterColumns`).
+//! Custom resources: the columns in their definition (`additionalPrinterColumns`).
 
 use super::column::{AGE, Column, NAME};
 use super::jsonpath;
@@ -6,15 +6,15 @@ use super::subject::{Subject, UNKNOWN, plain};
 use crate::value::ValueExt as _;
 use serde_json::Value;
 
-/// Their age is a date, where built-in kinds call theirs a string.
+/// The age of custom resources has the type date; that of built-in kinds has the type string.
 fn age() -> Column {
     Column { r#type: "date".into(), ..AGE.column() }
 }
 
-/// Name, then what was asked for, or else the age.
-pub(super) fn columns(asked: &[Value]) -> Vec<Column> {
+/// The name, then the additional columns, or the age if there are none.
+pub(super) fn columns(additional: &[Value]) -> Vec<Column> {
     let text = |column: &Value, field: &str| column.text(&[field]).to_owned().into();
-    let asked_for = asked.iter().map(|column| Column {
+    let additional_columns = additional.iter().map(|column| Column {
         name: text(column, "name"),
         r#type: text(column, "type"),
         format: text(column, "format"),
@@ -28,24 +28,24 @@ pub(super) fn columns(asked: &[Value]) -> Vec<Column> {
         .into(),
         priority: column["priority"].as_i64().unwrap_or_default(),
     });
-    let default = asked.is_empty().then(age);
-    std::iter::once(NAME.column()).chain(asked_for).chain(default).collect()
+    let default = additional.is_empty().then(age);
+    std::iter::once(NAME.column()).chain(additional_columns).chain(default).collect()
 }
 
-pub(super) fn cells(asked: &[Value], o: &Subject) -> Vec<Value> {
+pub(super) fn cells(additional: &[Value], o: &Subject) -> Vec<Value> {
     let mut cells = vec![(NAME.cell)(o)];
-    cells.extend(asked.iter().map(|column| {
+    cells.extend(additional.iter().map(|column| {
         let found = jsonpath::find(column.text(&["jsonPath"]), o.object);
         cell(column.text(&["type"]), &found, o)
     }));
-    if asked.is_empty() {
+    if additional.is_empty() {
         cells.push((AGE.cell)(o));
     }
     cells
 }
 
-/// What does not fit the declared type is null, and so is what is not there. Of several values
-/// the first is shown, as upstream does.
+/// Null if the value is missing or does not have the declared type. Of several values the first is
+/// printed, as in upstream.
 fn cell(r#type: &str, found: &[&Value], o: &Subject) -> Value {
     let Some(&value) = found.first() else {
         return Value::Null;
@@ -74,12 +74,11 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn row(asked: Value, object: Value) -> Vec<Value> {
+    fn row(columns: Value, object: Value) -> Vec<Value> {
         let now = "2026-01-01T01:00:00Z".parse().unwrap();
-        cells(asked.as_array().unwrap(), &Subject { object: &object, now })
+        cells(columns.as_array().unwrap(), &Subject { object: &object, now })
     }
 
-    ///
     #[test]
     fn a_196_without_columns_a_custom_resource_shows_its_age() {
         let shown = columns(&[]);
@@ -91,13 +90,13 @@ mod tests {
     }
 
     #[test]
-    fn a_196_cells_are_of_the_declared_type_or_null() {
+    fn a_196_cells_have_the_declared_type_or_are_null() {
         let object = json!({
             "metadata": {"name": "x", "creationTimestamp": "2026-01-01T00:00:00Z"},
             "spec": {"n": 3, "f": 1.5, "b": true, "s": "text", "l": ["a", "b"], "z": null},
         });
         let column = |r#type: &str, path: &str| json!({"type": r#type, "jsonPath": path});
-        let asked = json!([
+        let columns = json!([
             column("integer", ".spec.n"),
             column("integer", ".spec.f"),
             column("integer", ".spec.s"),
@@ -130,6 +129,6 @@ mod tests {
             "<invalid>",
             null,
         ]);
-        assert_eq!(Value::from(row(asked, object)), cells);
+        assert_eq!(Value::from(row(columns, object)), cells);
     }
 }

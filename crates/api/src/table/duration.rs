@@ -1,4 +1,4 @@
-//! How long, in as few letters as a person needs.
+//! Short durations for people: `5m30s`, `3d4h`.
 
 use jiff::SignedDuration;
 
@@ -26,7 +26,7 @@ pub fn human(duration: SignedDuration) -> String {
     }
 }
 
-/// The larger unit, then the smaller one unless there is none of it.
+/// The larger unit, then the smaller one unless it is zero.
 fn two(seconds: i64, large: (i64, &str), small: (i64, &str)) -> String {
     let rest = seconds % large.0 / small.0;
     let large = format!("{}{}", seconds / large.0, large.1);
@@ -37,9 +37,8 @@ fn two(seconds: i64, large: (i64, &str), small: (i64, &str)) -> String {
 mod tests {
     use super::*;
 
-    /// T-CLI-27
     #[test]
-    fn a_195_ages_read_as_kubectl_users_know_them() {
+    fn a_195_t_cli_27_ages_are_printed_as_upstream_prints_them() {
         for (seconds, text) in [
             (-2, "<invalid>"),
             (-1, "0s"),

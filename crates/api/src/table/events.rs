@@ -1,4 +1,4 @@
-//! Events, in either of their two shapes: v1 and events.k8s.io/v1 name the same things differently.
+//! Events in both API groups: v1 and events.k8s.io/v1 have different names for the same fields.
 
 use super::column::{NAME, Printed, text};
 use super::subject::{Subject, or};
@@ -37,7 +37,7 @@ fn last_seen(o: &Subject) -> String {
 fn count(o: &Subject) -> serde_json::Value {
     match o.get("series") {
         Some(_) => o.int("series.count"),
-        // One that happened once has no count in the newer shape.
+        // In events.k8s.io, an event that happened once has no count.
         None => o.int(COUNT[0]).max(o.int(COUNT[1])).max(1),
     }
     .into()

@@ -3,11 +3,11 @@
 //!     .spec.a.b   .spec['a.b']   .items[0]   .items[-1]   .items[*].name
 //!     .status.conditions[?(@.type=="Ready")].status
 //!
-//! Not here: ranges, functions, recursive descent. A path that asks for them finds nothing.
+//! Not supported: ranges, functions, recursive descent. A path that uses them finds nothing.
 
 use serde_json::Value;
 
-/// What an escaped field name such as `a\.b` and a quoted one `['a.b']` both come to.
+/// A field, written as `a\.b` or as `['a.b']`.
 #[derive(Debug, Clone, PartialEq)]
 enum Step {
     Field(String),
@@ -27,13 +27,13 @@ enum Test {
     Differs(Value),
 }
 
-/// How deep filters may be nested in filters; beyond that the path finds nothing.
+/// How deep filters may be nested; a path with deeper ones finds nothing.
 const FILTER_DEPTH_MAX: usize = 4;
 
-/// All values the path leads to, in order; none if it is missing, or no path at all.
+/// All values at the path, in order; none if they are missing or the path is invalid.
 pub(super) fn find<'v>(path: &str, object: &'v Value) -> Vec<&'v Value> {
     let path = path.trim();
-    // Upstream wraps the path in braces itself, but takes one that already has them.
+    // Upstream adds braces around the path, but also accepts a path that already has them.
     let path = path.strip_prefix('{').and_then(|path| path.strip_suffix('}')).unwrap_or(path);
     match parse(path.strip_prefix('$').unwrap_or(path), 0) {
         Some(steps) => walk(&steps, object),
@@ -70,7 +70,7 @@ fn passes(path: &[Step], test: &Test, item: &Value) -> bool {
     let found = walk(path, item);
     match test {
         Test::Exists => !found.is_empty(),
-        Test::Equals(wanted) => found.first() == Some(&wanted),
+        Test::Equals(expected) => found.first() == Some(&expected),
         Test::Differs(other) => found.first().is_some_and(|found| found != &other),
     }
 }
@@ -86,7 +86,7 @@ fn parse(text: &str, depth: usize) -> Option<Vec<Step>> {
         } else if let Some(after) = rest.strip_prefix('.') {
             let (name, after) = field(after);
             match name.as_str() {
-                // `.['a']` is as good as `['a']`, and a lone dot is the object itself.
+                // `.['a']` means `['a']`, and a single dot is the object itself.
                 "" if after.is_empty() || after.starts_with('[') => {}
                 "" => return None,
                 "*" => steps.push(Step::All),
@@ -100,7 +100,7 @@ fn parse(text: &str, depth: usize) -> Option<Vec<Step>> {
     Some(steps)
 }
 
-/// A field's name up to the next step; a backslash keeps a dot in the name.
+/// A field's name up to the next step; a backslash escapes a dot in the name.
 fn field(text: &str) -> (String, &str) {
     let mut name = String::new();
     let mut chars = text.char_indices();
@@ -114,7 +114,7 @@ fn field(text: &str) -> (String, &str) {
     (name, "")
 }
 
-/// Where the bracket that was opened before `text` is closed, quotes and inner brackets aside.
+/// The position of the bracket that closes the one before `text`, ignoring quotes and inner brackets.
 fn closing(text: &str) -> Option<usize> {
     let mut quote = None;
     let mut open = 0usize;
@@ -173,7 +173,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn paths_lead_where_they_say() {
+    fn paths_find_their_values() {
         let object = json!({
             "a": {"b": 1, "c.d": 2, "n": null},
             "list": [{"name": "x", "n": 1}, {"name": "y"}],
@@ -213,7 +213,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_path_makes_it_panic(path in "(\\.|a|b|\\[|\\]|\\*|\\?\\(|@|\\)|==|!=|'|\"|-|0|1|\\\\|é|\\{|\\}|\\$){0,16}") {
+        fn random_paths_do_not_panic(path in "(\\.|a|b|\\[|\\]|\\*|\\?\\(|@|\\)|==|!=|'|\"|-|0|1|\\\\|é|\\{|\\}|\\$){0,16}") {
             find(&path, &json!({"a": [{"b": 1}, {"a": "é"}]}));
         }
     }

@@ -1,10 +1,10 @@
 //! Objects as rows of a table, the way `kubectl get` shows them.
 //!
-//! A kind's table is a list of columns, each with the function that fills its cell, so a cell can
-//! never end up under the wrong heading. Custom resources bring their columns with them; kinds that
-//! nobody has described show when they were created.
+//! A kind's table is a list of columns, each with the function that fills its cell, so a cell is always
+//! under the right heading. The definitions of custom resources have their own columns; kinds without a
+//! table show when they were created.
 //!
-//! Not here: the Table object around the rows, and which parts of it a request asks for.
+//! Not here: the Table object around the rows, and request options for it.
 
 mod access;
 mod autoscaling;
@@ -95,15 +95,15 @@ const TABLES: &[(&str, &str, &[Printed])] = &[
     ("storage.k8s.io", "VolumeAttributesClass", storage::VOLUME_ATTRIBUTES_CLASS),
 ];
 
-/// Kinds that upstream has no printer for either: roles, limit ranges, definitions and the like.
-const UNDESCRIBED: &[Printed] = &[
+/// For kinds without a printer in upstream: roles, limit ranges, definitions and others.
+const DEFAULT: &[Printed] = &[
     NAME,
     date("Created At", "When the object was created.", |o| {
         o.text("metadata.creationTimestamp").into()
     }),
 ];
 
-/// What every `scale` subresource shows.
+/// The table of every `scale` subresource.
 const SCALE: &[Printed] = &[
     NAME,
     integer("Desired", "How many pods are wanted.", |o| o.int("spec.replicas").into()),
@@ -119,7 +119,7 @@ pub fn columns(kind: &Kind) -> Vec<Column> {
     }
 }
 
-/// One object's row, cell by cell below [`columns`]. Ages are those at `now`.
+/// The cells of one object's row, in the order of [`columns`]. Ages are relative to `now`.
 pub fn cells(kind: &Kind, object: &Value, now: Timestamp) -> Vec<Value> {
     match &kind.custom {
         Some(custom) => custom::cells(&custom.columns, &Subject { object, now }),
@@ -127,7 +127,7 @@ pub fn cells(kind: &Kind, object: &Value, now: Timestamp) -> Vec<Value> {
     }
 }
 
-/// What a row says of its object beyond the cells: a pod that has run its course.
+/// The conditions of a row: whether a pod has completed.
 pub fn row_conditions(kind: &Kind, object: &Value) -> Vec<Value> {
     match (kind.group.as_str(), kind.kind.as_str()) {
         ("", "Pod") => pods::row_conditions(object),
@@ -148,7 +148,7 @@ fn of(group: &str, kind: &str) -> &'static [Printed] {
     TABLES
         .iter()
         .find(|(g, k, _)| *g == group && *k == kind)
-        .map_or(UNDESCRIBED, |(_, _, printed)| printed)
+        .map_or(DEFAULT, |(_, _, printed)| printed)
 }
 
 fn print(table: &[Printed], object: &Value, now: Timestamp) -> Vec<Value> {

@@ -1,4 +1,4 @@
-//! Services, what stands behind them, and what leads to them.
+//! Services, endpoints, ingresses, network policies and addresses.
 
 use super::column::{AGE, NAME, Printed, name, text};
 use super::subject::{NONE, Subject, UNKNOWN, UNSET, join, join_first, or, plain};
@@ -6,7 +6,7 @@ use crate::value::ValueExt as _;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// How many endpoints, ports or hosts a cell shows before it says how many more there are.
+/// A cell lists this many endpoints, ports or hosts, then the number of further ones.
 const SHOWN: usize = 3;
 
 pub(super) const SERVICE: &[Printed] = &[
@@ -99,7 +99,7 @@ pub(super) const ENDPOINT_SLICE: &[Printed] = &[
     AGE,
 ];
 
-/// Its number, else its name; a port with neither stands for all.
+/// The port's number, else its name; a port with neither means all ports.
 fn slice_port(port: &Value) -> String {
     match port["port"].as_i64() {
         Some(number) => number.to_string(),
@@ -123,7 +123,7 @@ fn hosts(rules: &[Value]) -> String {
     let hosts: Vec<(usize, &str)> =
         hosts.take(SHOWN).map(|(i, rule)| (i, rule.text(&["host"]))).collect();
     let shown = join(hosts.iter().map(|(_, host)| host), ",");
-    // Any rule behind the last host shown counts as more, as it does upstream.
+    // As in upstream, every rule after the last listed host counts as "more".
     let more = hosts.get(SHOWN - 1).is_some_and(|(last, _)| last + 1 < rules.len());
     match shown.as_str() {
         "" => "*".to_owned(),

@@ -1,7 +1,8 @@
-//! Pods: what their containers add up to, in one word.
+//! Pods: readiness, one-word status and restarts, computed from all containers.
 
 use super::column::{AGE, NAME, Printed, text};
 use super::subject::{NONE, Subject, or};
+use crate::pod::is_terminal_phase;
 use crate::value::ValueExt as _;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -41,7 +42,7 @@ pub(super) const POD: &[Printed] = &[
     .wide(),
 ];
 
-/// A pod that has ended is marked, so that clients can leave it out.
+/// Marks terminal pods, so that clients can hide them.
 pub(super) fn row_conditions(pod: &Value) -> Vec<Value> {
     let (reason, message) = match pod.text(&["status", "phase"]) {
         "Succeeded" => ("Succeeded", "The pod has completed successfully."),
@@ -60,7 +61,7 @@ fn readiness_gates(o: &Subject) -> String {
     format!("{}/{}", open.count(), gates.len())
 }
 
-/// What a pod's row says of its containers.
+/// The cells that are computed from a pod's containers.
 #[derive(Default)]
 struct Summary<'v> {
     status: String,
@@ -72,7 +73,7 @@ struct Summary<'v> {
 #[derive(Default, Clone, Copy)]
 struct Restarts<'v> {
     count: i64,
-    /// When the container that ended last did so, parsed and as written.
+    /// The latest end of a container, parsed and as written.
     last: Option<(Timestamp, &'v str)>,
 }
 
@@ -105,7 +106,7 @@ impl<'v> Summary<'v> {
         }
         let (initialized, sidecar_restarts) = pod.add_init_containers(o, &sidecars);
         if initialized || o.has_true_condition("Initialized") {
-            // From now on only restarts of sidecars and main containers count.
+            // After initialization, only restarts of sidecars and main containers count.
             pod.restarts = sidecar_restarts;
             pod.add_containers(o);
         }
@@ -113,8 +114,8 @@ impl<'v> Summary<'v> {
         pod
     }
 
-    /// Goes through the init containers up to the first unfinished one; false if there is one.
-    /// Restarts of the sidecars among them are also told apart.
+    /// Adds the init containers up to the first unfinished one. Returns false if there is one, and the
+    /// restarts of the sidecars separately.
     fn add_init_containers(&mut self, o: &Subject<'v>, sidecars: &[&str]) -> (bool, Restarts<'v>) {
         let mut sidecar_restarts = Restarts::default();
         for (i, container) in o.list("status.initContainerStatuses").iter().enumerate() {
@@ -133,7 +134,7 @@ impl<'v> Summary<'v> {
             }
             let waiting = container.text(&["state", "waiting", "reason"]);
             self.status = match terminated {
-                Some(end) => format!("Init:{}", ending(end)),
+                Some(end) => format!("Init:{}", termination_reason(end)),
                 None if !matches!(waiting, "" | "PodInitializing") => format!("Init:{waiting}"),
                 None => format!("Init:{i}/{}", o.list("spec.initContainers").len()),
             };
@@ -142,7 +143,7 @@ impl<'v> Summary<'v> {
         (true, sidecar_restarts)
     }
 
-    /// The main containers, last to first, so that the first one has the last word.
+    /// Adds the main containers from last to first, so that the first one determines the status.
     fn add_containers(&mut self, o: &Subject<'v>) {
         let (mut running, mut failure) = (false, None);
         for container in o.list("status.containerStatuses").iter().rev() {
@@ -151,9 +152,9 @@ impl<'v> Summary<'v> {
             if !waiting.is_empty() {
                 self.status = waiting.to_owned();
             } else if let Some(end) = container.at(&["state", "terminated"]) {
-                self.status = ending(end);
+                self.status = termination_reason(end);
                 if exit_code(end) != 0 {
-                    failure = Some(ending(end));
+                    failure = Some(termination_reason(end));
                 }
             } else if container["ready"] == true && container.at(&["state", "running"]).is_some() {
                 running = true;
@@ -161,7 +162,7 @@ impl<'v> Summary<'v> {
             }
         }
         if self.status == "Completed" {
-            // One that ended well does not speak for one that failed.
+            // A completed container does not hide a failed one.
             self.status = match failure {
                 _ if running && o.has_true_condition("Ready") => "Running".to_owned(),
                 Some(failure) => failure,
@@ -177,7 +178,7 @@ impl<'v> Summary<'v> {
         }
         if o.text("status.reason") == "NodeLost" {
             self.status = "Unknown".to_owned();
-        } else if !matches!(o.text("status.phase"), "Succeeded" | "Failed") {
+        } else if !is_terminal_phase(o.text("status.phase")) {
             self.status = "Terminating".to_owned();
         }
     }
@@ -188,7 +189,7 @@ fn exit_code(terminated: &Value) -> i64 {
 }
 
 /// `Completed`, `Signal:9`, `ExitCode:1`.
-fn ending(terminated: &Value) -> String {
+fn termination_reason(terminated: &Value) -> String {
     let reason = terminated.text(&["reason"]);
     match terminated["signal"].as_i64().unwrap_or_default() {
         _ if !reason.is_empty() => reason.to_owned(),
@@ -251,7 +252,7 @@ mod tests {
                 json!({"phase": "Running", "containerStatuses": [waiting("a", "CrashLoopBackOff"), running("b")]}),
                 "1/2 CrashLoopBackOff 0",
             ),
-            // The first container has the last word.
+            // The first container determines the status.
             (
                 json!({"phase": "Running", "containerStatuses": [ended("a", json!({"reason": "Error"})), done()]}),
                 "0/2 Error 0",
@@ -278,7 +279,6 @@ mod tests {
         }
     }
 
-    /// T-CLI-20
     #[test]
     fn t_cli_20_a_container_that_failed_is_not_hidden_behind_one_that_completed() {
         let done = || ended("a", json!({"reason": "Completed", "exitCode": 0}));
@@ -291,12 +291,12 @@ mod tests {
                 json!({"phase": "Failed", "containerStatuses": [done(), failed(json!({"exitCode": 137, "signal": 9}))]}),
                 "0/2 Signal:9 0",
             ),
-            // Of several the first.
+            // Of several failed containers, the first one.
             (
                 json!({"phase": "Failed", "containerStatuses": [done(), error(), failed(json!({"exitCode": 3}))]}),
                 "0/2 Error 0",
             ),
-            // It comes after Running and before NotReady.
+            // Running takes precedence over a failed container, and that over NotReady.
             (
                 json!({"phase": "Running", "conditions": ready, "containerStatuses": [done(), error(), running("c")]}),
                 "1/2 Running 0",
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_197_deletion_is_shown_unless_the_pod_has_already_ended() {
+    fn a_197_deletion_is_shown_unless_the_pod_is_terminal() {
         for (status, shown) in [
             (json!({"phase": "Running", "containerStatuses": [running("a")]}), "1/2 Terminating 0"),
             (json!({"phase": "Running", "reason": "NodeLost"}), "0/2 Unknown 0"),
@@ -367,9 +367,8 @@ mod tests {
         }
     }
 
-    /// T-CLI-24
     #[test]
-    fn a_197_pods_that_have_ended_are_marked_completed() {
+    fn a_197_t_cli_24_rows_of_terminal_pods_are_marked_completed() {
         let marked = row_conditions(&json!({"status": {"phase": "Succeeded"}}));
         assert_eq!(marked[0]["type"], "Completed");
         assert_eq!(marked[0]["reason"], "Succeeded");
@@ -377,9 +376,8 @@ mod tests {
         assert!(row_conditions(&json!({"status": {"phase": "Running"}})).is_empty());
     }
 
-    ///
     #[test]
-    fn a_196_wide_columns_of_pods_say_none_when_there_is_nothing() {
+    fn a_196_empty_wide_columns_of_pods_show_none() {
         let now = Timestamp::UNIX_EPOCH;
         let cells = super::super::print(POD, &json!({}), now);
         assert_eq!(cells[5..], ["<none>", "<none>", "<none>", "<none>"]);

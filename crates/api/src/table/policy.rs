@@ -26,7 +26,7 @@ pub(super) const RESOURCE_QUOTA: &[Printed] = &[
     AGE,
 ];
 
-/// `pods: 1/10, requests.cpu: 500m/2`: limits go to a column of their own.
+/// `pods: 1/10, requests.cpu: 500m/2`; limits have their own column.
 fn quota(o: &Subject, limits: bool) -> String {
     let hard = o.get("status.hard").and_then(Value::as_object).into_iter().flatten();
     let mine = hard.filter(|(resource, _)| resource.starts_with("limits.") == limits);

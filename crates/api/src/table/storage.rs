@@ -1,4 +1,4 @@
-//! Volumes, claims on them, and who provides them.
+//! Volumes, claims, storage classes and CSI drivers.
 
 use super::column::{AGE, NAME, Printed, boolean, integer, name, text};
 use super::subject::{NONE, Subject, UNSET, join, or, plain};
@@ -52,16 +52,16 @@ pub(super) const PERSISTENT_VOLUME_CLAIM: &[Printed] = &[
     MODE,
 ];
 
-/// What the status says, once there is a volume.
-fn bound(o: &Subject, said: fn(&Subject, &str) -> String) -> String {
-    if o.text("spec.volumeName").is_empty() { String::new() } else { said(o, "status") }
+/// The printed status of a bound claim; empty if it is not bound.
+fn bound(o: &Subject, print: fn(&Subject, &str) -> String) -> String {
+    if o.text("spec.volumeName").is_empty() { String::new() } else { print(o, "status") }
 }
 
 fn capacity(o: &Subject, part: &str) -> String {
     o.get(&format!("{part}.capacity.storage")).map_or_else(|| "0".to_owned(), plain)
 }
 
-/// In this order, each once, whatever the order in the object.
+/// Printed in this order without duplicates, whatever the order in the object.
 const ACCESS_MODES: &[(&str, &str)] = &[
     ("ReadWriteOnce", "RWO"),
     ("ReadOnlyMany", "ROX"),

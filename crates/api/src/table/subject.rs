@@ -1,4 +1,4 @@
-//! The object a row is about, and the few ways of saying things that many columns share.
+//! The object of a row, with the accessors and formats that many columns share.
 
 use super::duration;
 use crate::selector::LabelSelector;
@@ -6,12 +6,12 @@ use crate::value::ValueExt as _;
 use jiff::Timestamp;
 use serde_json::Value;
 
-/// What upstream prints where there is nothing to print; which one depends on the column.
+/// Upstream's placeholders for missing values; which one depends on the column.
 pub(super) const NONE: &str = "<none>";
 pub(super) const UNSET: &str = "<unset>";
 pub(super) const UNKNOWN: &str = "<unknown>";
 
-/// An object to be printed, and the time at which its ages are told.
+/// An object to be printed, and the time to which its ages are relative.
 pub(super) struct Subject<'v> {
     pub(super) object: &'v Value,
     pub(super) now: Timestamp,
@@ -19,19 +19,19 @@ pub(super) struct Subject<'v> {
 
 /// Paths are fields joined by dots: `spec.replicas`.
 impl<'v> Subject<'v> {
-    /// The value there, unless absent or null.
+    /// The value at the path, unless absent or null.
     pub(super) fn get(&self, path: &str) -> Option<&'v Value> {
         path.split('.')
             .try_fold(self.object, |value, field| value.get(field))
             .filter(|value| !value.is_null())
     }
 
-    /// The string there, or "".
+    /// The string at the path, or "".
     pub(super) fn text(&self, path: &str) -> &'v str {
         self.get(path).and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// The string there, or `missing` if it is absent or empty.
+    /// The string at the path, or `missing` if it is absent or empty.
     pub(super) fn text_or(&self, path: &str, missing: &'static str) -> &'v str {
         or(self.text(path), missing)
     }
@@ -62,7 +62,7 @@ impl<'v> Subject<'v> {
         self.object.text(&["metadata", "annotations", key])
     }
 
-    /// How long ago the time there was.
+    /// The time since the timestamp at the path.
     pub(super) fn age(&self, path: &str) -> String {
         self.age_of(self.text(path))
     }
@@ -87,7 +87,7 @@ impl<'v> Subject<'v> {
         self.condition(r#type).is_some_and(|condition| condition["status"] == "True")
     }
 
-    /// A `metav1.LabelSelector` in words.
+    /// A `metav1.LabelSelector` in text form.
     pub(super) fn selector(&self, path: &str) -> String {
         match LabelSelector::from_object(self.get(path).unwrap_or(&Value::Null)) {
             Ok(selector) => or(&selector.to_string(), NONE).to_owned(),
@@ -142,7 +142,7 @@ pub(super) fn join_first(parts: &[String], max: usize, between: &str) -> String 
     }
 }
 
-/// A quantity, number or int-or-string as it is written, without quotes.
+/// A quantity, number or int-or-string as text, without quotes.
 pub(super) fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

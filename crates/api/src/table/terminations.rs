@@ -1,4 +1,4 @@
-//! How pods ended: `kubectl get terminations`.
+//! Termination records: `kubectl get terminations`.
 
 use super::column::{AGE, NAME, Printed, boolean, integer, text};
 use super::duration;
@@ -16,7 +16,7 @@ pub(super) const TERMINATION: &[Printed] = &[
     text("Pod", "The pod that ended.", |o| o.text("pod.name").into()).wide(),
     text("Through", "Which way it was asked to end.", |o| o.text("request.through").into()).wide(),
     text("Agent", "The program that asked.", |o| o.text("request.agent").into()).wide(),
-    boolean("Confirmed", "Whether its node has said that nothing of it runs.", |o| {
+    boolean("Confirmed", "Whether its node has detail that nothing of it runs.", |o| {
         o.flag("confirmed").into()
     })
     .wide(),
@@ -24,7 +24,7 @@ pub(super) const TERMINATION: &[Printed] = &[
     text("Summary", "What happened and why.", |o| o.text("summary").into()).wide(),
 ];
 
-/// An object that went before its node had confirmed it: that is said until it has (T-EDGE-13).
+/// A forced termination is marked until the node confirms that nothing of the pod runs (T-EDGE-13).
 fn outcome(o: &Subject) -> String {
     match o.text("outcome") {
         "Forced" if !o.flag("confirmed") => "Forced,Unconfirmed".to_owned(),

@@ -1,9 +1,9 @@
-//! Every kind's table against upstream's, and rows of objects that say something (A-192, A-196).
+//! The tables of all kinds compared with upstream's, and rows of sample objects (A-192, A-196).
 
 use super::*;
 use serde_json::json;
 
-/// A kind's headings as `Name`, `Name:i` for types other than string, `Name*` if only for `-o wide`.
+/// A kind's headings: `Name`, `Name:i` for types other than string, `Name*` if only for `-o wide`.
 fn headings(group: &str, kind: &str) -> String {
     let headings = of(group, kind).iter().map(|printed| {
         let column = printed.column();
@@ -25,7 +25,7 @@ fn row(group: &str, kind: &str, object: Value) -> Vec<Value> {
 }
 
 #[test]
-fn a_196_headings_are_upstreams() {
+fn a_196_headings_equal_upstreams() {
     for (group, kind, shown) in [
         (
             "",
@@ -134,7 +134,7 @@ fn a_192_every_table_names_its_objects_and_explains_its_columns() {
         for column in &columns {
             assert!(column.description.ends_with('.'), "{kind}.{group}: {}", column.name);
         }
-        // Nothing at all, and things of the wrong shape, are printed too.
+        // Empty and malformed objects are printed as well.
         for object in [json!({}), json!(null), json!({"metadata": 1, "spec": [], "status": "x"})] {
             assert_eq!(row(group, kind, object).len(), columns.len());
         }
@@ -150,13 +150,13 @@ fn no_kind_has_two_tables() {
 }
 
 #[test]
-fn a_196_undescribed_kinds_show_when_they_were_created() {
+fn a_196_kinds_without_a_table_show_when_they_were_created() {
     let role = json!({"metadata": {"name": "r", "creationTimestamp": "2026-01-01T00:00:00Z"}});
     assert_eq!(row("rbac.authorization.k8s.io", "Role", role), ["r", "2026-01-01T00:00:00Z"]);
 }
 
 #[test]
-fn a_196_scale_shows_what_is_wanted_and_what_is_there() {
+fn a_196_scale_shows_desired_and_available_replicas() {
     let scale =
         json!({"metadata": {"name": "s"}, "spec": {"replicas": 3}, "status": {"replicas": 2}});
     let cells = scale_cells(&scale, Timestamp::UNIX_EPOCH);
@@ -166,7 +166,7 @@ fn a_196_scale_shows_what_is_wanted_and_what_is_there() {
 
 /// One row per case: kind, object, and the cells from the second on.
 #[test]
-fn a_196_rows_say_what_upstreams_say() {
+fn a_196_rows_equal_upstreams() {
     let created = "2026-01-01T00:50:00Z";
     for (group, kind, mut object, cells) in cases() {
         object["metadata"]["name"] = "x".into();
@@ -263,7 +263,7 @@ fn cases() -> Vec<(&'static str, &'static str, Value, Value)> {
 }
 
 #[test]
-fn a_196_both_shapes_of_events_print_alike() {
+fn a_196_events_of_both_groups_print_the_same() {
     let old = json!({
         "metadata": {"name": "e"},
         "lastTimestamp": "2026-01-01T00:59:00Z", "firstTimestamp": "2026-01-01T00:50:00Z", "count": 3,

@@ -1,4 +1,4 @@
-//! What nodes and pods use, as metrics-server prints it: `kubectl get podmetrics`.
+//! Resource usage of nodes and pods, printed as by metrics-server: `kubectl get podmetrics`.
 
 use super::column::{NAME, Printed, text};
 use super::subject::Subject;

@@ -1,4 +1,4 @@
-//! What keeps pods alive: controllers of apps and batch, and the templates they use.
+//! Workloads of apps and batch, and pod templates.
 
 use super::column::{AGE, NAME, Printed, boolean, integer, text};
 use super::duration;

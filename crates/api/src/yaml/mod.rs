@@ -1,8 +1,8 @@
-//! Bodies in YAML, as the JSON value they stand for.
+//! Decodes bodies in YAML into JSON.
 //!
-//! Scalars mean what they mean to upstream's reader, which keeps to YAML 1.1: `yes` and a plain `y`
-//! are true, `010` is eight. Only the first document of a body counts. Aliases are resolved, within
-//! a budget, so that a small body cannot become a huge object.
+//! Scalars have the same meaning as in upstream's parser, which follows YAML 1.1: `yes` and a plain `y`
+//! are true, `010` is eight. Only the first document of a body is read. Aliases are resolved within a
+//! budget, so that a small body cannot become a huge object.
 //!
 //! Not here: what fields the object may have (`decode`).
 
@@ -14,17 +14,17 @@ use scalar::Scalar;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 
-/// How much aliases may add to a document: values and bytes of text together.
+/// How much aliases may add to a document: number of values plus bytes of text.
 const ALIAS_BUDGET: usize = 1 << 20;
 
-/// What a document says, and which of its keys are there twice (the last one counts).
+/// The value of a document, and its duplicate keys (the last one counts).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Document {
     pub value: Value,
     pub duplicates: Duplicates,
 }
 
-/// Keys that were set again, with the lines of the values that did so.
+/// Duplicate keys, with the lines of the later values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Duplicates(Vec<(usize, String)>);
 
@@ -34,7 +34,7 @@ impl Duplicates {
     }
 }
 
-/// As upstream's reader lists them (A-143): the heading, then a line each.
+/// As upstream's parser lists them (A-143): a heading, then one line each.
 impl std::fmt::Display for Duplicates {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("yaml: unmarshal errors:")?;
@@ -69,11 +69,11 @@ pub fn to_json(bytes: &[u8]) -> Result<Document, DecodeError> {
 
 /// An object in YAML, for clients that ask for it.
 pub fn from_json(value: &Value) -> String {
-    // Writing to a string fails only for keys that are no strings, and JSON has none.
+    // Writing to a string fails only for keys that are not strings, which JSON does not have.
     serde_saphyr::to_string(value).unwrap_or_default()
 }
 
-/// Builds the value from the parser's events; open collections wait on a stack.
+/// Builds the value from the parser's events; unfinished collections are on a stack.
 #[derive(Default)]
 struct Reader {
     stack: Vec<Open>,
@@ -87,7 +87,7 @@ struct Reader {
 struct Open {
     anchor: usize,
     line: usize,
-    /// What this collection weighs should it be aliased.
+    /// The weight of this collection if it is aliased.
     weight: usize,
     what: Collection,
 }
@@ -97,7 +97,7 @@ enum Collection {
     Map {
         map: Map<String, Value>,
         key: Option<Key>,
-        /// What `<<` brings in; the map's own keys win.
+        /// The content of `<<`; the map's own keys override it.
         merged: Vec<Value>,
     },
 }
@@ -181,7 +181,7 @@ impl Reader {
         self.put(value, open.anchor, open.weight, open.line)
     }
 
-    /// Gives a finished value to the collection it belongs to.
+    /// Adds a finished value to the innermost open collection.
     fn put(
         &mut self,
         value: Value,
@@ -190,7 +190,7 @@ impl Reader {
         line: usize,
     ) -> Result<(), DecodeError> {
         if anchor != 0 {
-            // A copy for every anchor, nested ones included, is paid for like an alias.
+            // The copy for an anchor costs as much of the budget as an alias.
             self.spend(weight)?;
             self.anchors.insert(anchor, (value.clone(), weight));
         }
@@ -247,7 +247,7 @@ impl Reader {
     }
 }
 
-/// Adds what a `<<` refers to: a map, or a list of maps of which the first wins.
+/// Adds the content of `<<`: a map, or a list of maps of which the first takes precedence.
 fn merge(map: &mut Map<String, Value>, source: Value) -> Result<(), DecodeError> {
     match source {
         Value::Object(source) => {
@@ -265,7 +265,7 @@ fn merge(map: &mut Map<String, Value>, source: Value) -> Result<(), DecodeError>
     }
 }
 
-/// Bounded by what the parser lets through.
+/// The recursion is bounded by the depth that the parser allows.
 fn depth(value: &Value) -> usize {
     match value {
         Value::Array(list) => 1 + list.iter().map(depth).max().unwrap_or(0),
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_becomes_the_json_it_stands_for() {
+    fn a_manifest_is_decoded_to_json() {
         let text = r#"
 apiVersion: v1
 kind: Pod
@@ -306,7 +306,7 @@ spec:
     }
 
     #[test]
-    fn a_plain_y_is_true_and_so_no_name() {
+    fn a_plain_y_is_true_and_not_a_string() {
         let schema = crate::Schema::built_in();
         let ty = schema.named("io.k8s.api.core.v1.Pod").unwrap();
         let error = crate::decode::value(&schema, ty, value("metadata:\n  name: y\n")).unwrap_err();
@@ -323,7 +323,7 @@ spec:
     }
 
     #[test]
-    fn a_143_duplicate_keys_are_told_with_their_line() {
+    fn a_143_duplicate_keys_are_reported_with_their_line() {
         let document = to_json(b"a: 1\nb:\n  c: 1\n  c: 2\na: 3\n").unwrap();
         assert_eq!(document.value, json!({"a": 3, "b": {"c": 2}}));
         assert_eq!(
@@ -334,7 +334,7 @@ spec:
     }
 
     #[test]
-    fn only_the_first_document_counts() {
+    fn only_the_first_document_is_read() {
         assert_eq!(value("a: 1\n---\nb: 2\n"), json!({"a": 1}));
         assert_eq!(value("---\na: 1\n"), json!({"a": 1}));
         assert_eq!(value(""), Value::Null);
@@ -350,7 +350,7 @@ spec:
     }
 
     #[test]
-    fn a_bomb_of_aliases_is_refused() {
+    fn an_alias_bomb_is_rejected() {
         let mut text = String::from("a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n");
         for n in 1..12 {
             let refs = vec![format!("*a{}", n - 1); 10].join(",");
@@ -362,7 +362,7 @@ spec:
     }
 
     #[test]
-    fn depth_is_bounded_and_wrong_text_refused() {
+    fn depth_is_bounded_and_malformed_text_is_rejected() {
         assert!(to_json("[".repeat(100_000).as_bytes()).is_err());
         assert!(to_json("- ".repeat(100_000).as_bytes()).is_err());
         let mut chained = String::from("a0: &a0 [x]\n");
@@ -375,7 +375,7 @@ spec:
     }
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn written_yaml_decodes_to_the_same_value() {
         let object = json!({"a": "y", "b": ["1", 1, 1.5, null, true, ""], "c": {"d": "x: y\n# z\n"},
                             "e": "010", "f": "null", "g": {}, "h": []});
         assert_eq!(value(&from_json(&object)), object);
@@ -383,7 +383,7 @@ spec:
 
     proptest! {
         #[test]
-        fn garbage_is_refused_without_a_panic(text in "[-a-z0-9:\\[\\]{}&*!|>#%?'\", \n]{0,80}") {
+        fn random_text_does_not_panic(text in "[-a-z0-9:\\[\\]{}&*!|>#%?'\", \n]{0,80}") {
             let _ = to_json(text.as_bytes());
         }
     }

@@ -1,4 +1,4 @@
-//! What a plain scalar means: upstream's reading of YAML 1.1.
+//! The value of a plain scalar in YAML 1.1, as upstream's parser reads it.
 
 use serde_json::{Number, Value};
 
@@ -7,7 +7,7 @@ pub(super) enum Scalar {
     Null,
     Bool(bool),
     Integer(i64),
-    /// Too large for a signed one.
+    /// Too large for a signed integer.
     Unsigned(u64),
     Float(f64),
     String(String),
@@ -53,7 +53,7 @@ fn integer(text: &str) -> Option<Scalar> {
         [b'0', _, ..] => (8, &digits[1..]),
         _ => (10, digits),
     };
-    // A second sign is no digit, but the parser below would take it.
+    // The parser below would accept a second sign.
     if digits.starts_with(['+', '-']) {
         return None;
     }
@@ -92,7 +92,7 @@ impl Scalar {
             Scalar::Bool(value) => value.into(),
             Scalar::Integer(value) => value.into(),
             Scalar::Unsigned(value) => value.into(),
-            // JSON made from it is written without a fraction that says nothing.
+            // A whole number becomes JSON without a fraction.
             Scalar::Float(value) if value.fract() == 0.0 && value.abs() < 1e15 => {
                 (value as i64).into()
             }
@@ -105,7 +105,7 @@ impl Scalar {
         })
     }
 
-    /// The name of a field; JSON has no other keys than strings.
+    /// The name of a field: JSON keys are strings.
     pub(super) fn into_key(self) -> Result<String, String> {
         match self {
             Scalar::Null => Err("unsupported map key of type: nil".into()),

@@ -1,4 +1,3 @@
-//! Tests of the API that need only its face.
+//! Tests of the public interface.
 
-mod rules;
 mod schema;

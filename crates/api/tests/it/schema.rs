@@ -1,10 +1,10 @@
 //! Turns the generated Kubernetes types into the two files that the `schema` module reads: the
-//! structure of every type (text, read at start) and the descriptions (gzip, read when asked).
+//! structure of every type (text, read at start) and the descriptions (gzip, read on first use).
 //!
-//! The files are checked in under `src/schema`, so that a build does not compile the generated types
-//! only to read them. The tests here make both again and fail if one is out of date; `make schema`
-//! then writes it. They get out of date with another version of `k8s-openapi`, another kind in
-//! `add_kinds` or a change to the types of our own in `schema/`.
+//! The files are checked in under `src/schema`, so that a build does not have to compile the generated
+//! types. The tests here regenerate both and fail if one is out of date; `make schema` then writes it.
+//! That happens with another version of `k8s-openapi`, another kind in `add_kinds` or a change of our own
+//! types in `schema/`.
 //!
 //! The structure has one block per type, types sorted by name:
 //!
@@ -15,8 +15,8 @@
 //! :io.k8s….Quantity q            a named type that is not an object
 //! ```
 //!
-//! Not here: how lists merge (`src/schema/merge_rules.rs`) and protobuf numbers
-//! (`src/protobuf/numbers.txt`): the generated types do not say.
+//! Not here, because the generated types do not contain them: how lists merge
+//! (`src/schema/merge_rules.rs`) and protobuf numbers (`src/protobuf/numbers.txt`).
 
 mod terminations;
 mod usage;
@@ -32,11 +32,11 @@ use std::path::{Path, PathBuf};
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
-/// Set by `make schema`: a file that is out of date is written instead of complained about.
+/// Set by `make schema`: the test writes a file that is out of date instead of failing.
 const WRITE: &str = "LANDFALL_WRITE_SCHEMA";
 
 #[test]
-fn the_structure_is_that_of_the_generated_types() {
+fn the_structure_file_is_up_to_date() {
     let path = path_of("structure.txt");
     let current = structure(&types());
     if fs::read_to_string(&path).ok().as_ref() != Some(&current) {
@@ -44,9 +44,9 @@ fn the_structure_is_that_of_the_generated_types() {
     }
 }
 
-/// The words are compared unpacked: another version of flate2 may pack them in other bytes.
+/// Compares unpacked text: another version of flate2 may compress it differently.
 #[test]
-fn the_descriptions_are_those_of_the_generated_types() {
+fn the_descriptions_file_is_up_to_date() {
     let path = path_of("descriptions.gz");
     let current = descriptions(&types());
     if fs::read(&path).ok().and_then(|packed| unpack(&packed)).as_ref() != Some(&current) {
@@ -58,21 +58,21 @@ fn path_of(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src/schema").join(file)
 }
 
-/// Fails unless it was asked for.
+/// Writes the file if `make schema` runs the test, else fails.
 fn write(path: &Path, bytes: &[u8]) {
-    let asked = std::env::var_os(WRITE).is_some();
-    assert!(asked, "{} is out of date; run `make schema`", path.display());
+    let may_write = std::env::var_os(WRITE).is_some();
+    assert!(may_write, "{} is out of date; run `make schema`", path.display());
     fs::write(path, bytes).unwrap();
 }
 
-/// The same bytes each time: the header has neither a time nor a name.
+/// Deterministic: the gzip header has neither a time nor a name.
 fn pack(text: &str) -> Vec<u8> {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::best());
     gzip.write_all(text.as_bytes()).unwrap();
     gzip.finish().unwrap()
 }
 
-/// None if it cannot be read, as after a merge that went wrong.
+/// `None` if the data is corrupt, for example after a failed merge.
 fn unpack(packed: &[u8]) -> Option<String> {
     let mut text = String::new();
     GzDecoder::new(packed).read_to_string(&mut text).ok()?;
@@ -117,7 +117,7 @@ fn add_kinds(generator: &mut SchemaGenerator) -> Vec<String> {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
     use k8s_openapi::kube_aggregator::pkg::apis::apiregistration;
 
-    // Answered, never listed.
+    // Never stored, so there is no list kind.
     add![generator:
         core::v1::Binding,
         authentication::v1::SelfSubjectReview, authentication::v1::TokenReview,
@@ -185,7 +185,7 @@ fn list_of(item: &str) -> (String, Value) {
     (format!("{item}List"), schema)
 }
 
-/// The options of a write, which the generated types lack. They travel in the query.
+/// The options of writes, which are query parameters and not in the generated types.
 fn write_options(kind: &str, force: bool) -> Value {
     let mut schema = json!({
         "description": format!("{kind} may be given with the request."),
@@ -228,7 +228,7 @@ fn write_fields(out: &mut String, object: &Value, places: &BTreeMap<&str, usize>
     }
 }
 
-/// Types whose JSON is not what their schema says.
+/// Types whose JSON differs from their schema.
 fn special(name: &str) -> Option<&'static str> {
     let short = name.rsplit('.').next().unwrap_or(name);
     match short {
@@ -246,7 +246,7 @@ fn special(name: &str) -> Option<&'static str> {
     }
 }
 
-/// One word for a type: a letter, `#` and a place, or `[` (list) or `{` (map) before another word.
+/// A type in the file: a letter, `#` and an index, or `[` (list) or `{` (map) before another type.
 fn shape(schema: &Value, places: &BTreeMap<&str, usize>) -> String {
     if let Some(target) = schema["$ref"].as_str() {
         let name = target.rsplit('/').next().unwrap_or(target);

@@ -1,4 +1,4 @@
-//! Telling others what changed: those who listen, and a subscription that coalesces.
+//! Notifies listeners of changes, and offers a subscription that merges repeated changes of a key.
 
 use super::contents::Change;
 use crate::ObjectKey;
@@ -7,29 +7,33 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-/// Told of a change: key, before, after. Returns false when it does not want to be told any more.
+/// Called with a change: key, object before, object after. Returns false to unsubscribe.
 type Listener =
     Box<dyn Fn(&ObjectKey, Option<&dyn AnyObject>, Option<&dyn AnyObject>) -> bool + Send + Sync>;
 
-/// One lock for changing and telling: everybody hears of every change once, in order. It is not the
-/// lock of the contents, so a listener may read them.
+/// One lock for the change and its notification, so that every listener gets every change once and in order. The
+/// contents have another lock, so a listener may read them.
 #[derive(Default)]
 pub(super) struct Listeners {
     all: Mutex<Vec<Listener>>,
 }
 
 impl Listeners {
-    /// Tells `listener` of all that is `there`, and from now on of changes.
-    pub(super) fn add(&self, listener: Listener, there: impl FnOnce() -> Vec<Arc<dyn AnyObject>>) {
+    /// Notifies `listener` of all `present` objects, and from now on of changes.
+    pub(super) fn add(
+        &self,
+        listener: Listener,
+        present: impl FnOnce() -> Vec<Arc<dyn AnyObject>>,
+    ) {
         let mut all = locked(&self.all);
-        for object in there() {
-            listener(&ObjectKey::named(object.metadata()), None, Some(object.as_ref()));
+        for object in present() {
+            listener(&ObjectKey::from_meta(object.metadata()), None, Some(object.as_ref()));
         }
         all.push(listener);
     }
 
-    /// Makes a change and tells of it.
-    pub(super) fn tell(&self, change: impl FnOnce() -> Vec<Change>) {
+    /// Applies a change and notifies all listeners.
+    pub(super) fn notify(&self, change: impl FnOnce() -> Vec<Change>) {
         let mut all = locked(&self.all);
         for change in change() {
             let (before, after) = (change.before.as_deref(), change.after.as_deref());
@@ -38,7 +42,7 @@ impl Listeners {
     }
 }
 
-/// The keys of what changed, each once however often it changed. Bounded by the number of objects.
+/// The keys of changed objects, each once no matter how often it changed. Bounded by the number of objects.
 pub struct Changes {
     shared: Arc<Shared>,
 }
@@ -65,7 +69,7 @@ pub(super) fn channel() -> (Changes, Sender) {
 }
 
 impl Sender {
-    /// False once nobody can receive any more.
+    /// False once the receiver is dropped.
     pub(super) fn send(&self, key: &ObjectKey) -> bool {
         let Some(shared) = self.shared.upgrade() else {
             return false;
@@ -81,13 +85,13 @@ impl Sender {
 }
 
 impl Changes {
-    /// The key that has been waiting longest, as soon as there is one.
+    /// Waits for the next key; keys come in the order of their first change.
     pub async fn next(&mut self) -> ObjectKey {
         loop {
             if let Some(key) = self.try_next() {
                 return key;
             }
-            // There is one receiver, and a notification that comes early is kept.
+            // There is only one receiver, and `Notify` stores a notification that comes before this line.
             self.shared.changed.notified().await;
         }
     }
@@ -100,7 +104,7 @@ impl Changes {
     }
 }
 
-/// A listener that panicked has not been in the middle of changing anything of ours.
+/// A listener that panics cannot leave this data half-changed.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
@@ -110,7 +114,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_that_changes_often_comes_once() {
+    async fn repeated_changes_of_a_key_are_merged() {
         let (mut changes, sender) = channel();
         let [a, b] = ["a", "b"].map(ObjectKey::cluster);
         for key in [&a, &b, &a, &a] {
@@ -123,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_after_the_subscription_is_dropped() {
+    fn sending_fails_after_the_subscription_is_dropped() {
         let (changes, sender) = channel();
         drop(changes);
         assert!(!sender.send(&ObjectKey::cluster("a")));

@@ -1,11 +1,11 @@
-//! Objects, the indexes over them, and what a change of either means. No I/O.
+//! The objects of a cache and the indexes over them. No I/O.
 
 use crate::ObjectKey;
 use crate::object::{AnyObject, controller_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The index that every cache has: the uid of the owner that controls the object.
+/// The index that every cache has: the UID of the owner that controls the object.
 pub(super) const CONTROLLER: &str = "controller";
 
 type IndexKeys = Box<dyn Fn(&dyn AnyObject) -> Vec<String> + Send + Sync>;
@@ -55,7 +55,7 @@ impl Contents {
         &'a self,
         namespace: &'a str,
     ) -> impl Iterator<Item = &'a Arc<dyn AnyObject>> {
-        // No name is shorter than the empty one, so this is where the namespace begins.
+        // The empty name sorts before all others, so the namespace begins here.
         let run = self.objects.range(ObjectKey::new(namespace, "")..);
         run.take_while(move |(key, _)| key.namespace() == namespace).map(|(_, object)| object)
     }
@@ -74,10 +74,10 @@ impl Contents {
         self.objects.len()
     }
 
-    /// Makes `objects` all there is. What is as it was is no change.
+    /// Replaces all objects. Objects that stay the same are not reported as changes.
     pub(super) fn replace(&mut self, objects: Vec<Arc<dyn AnyObject>>) -> Vec<Change> {
         let listed: BTreeSet<ObjectKey> =
-            objects.iter().map(|object| ObjectKey::named(object.metadata())).collect();
+            objects.iter().map(|object| ObjectKey::from_meta(object.metadata())).collect();
         let gone: Vec<ObjectKey> =
             self.objects.keys().filter(|key| !listed.contains(key)).cloned().collect();
         let mut changes: Vec<_> = gone.iter().filter_map(|key| self.remove(key)).collect();
@@ -85,9 +85,9 @@ impl Contents {
         changes
     }
 
-    /// `None` if it is as it was: the same version of the same object.
+    /// `None` if the cache already has this version of this object.
     pub(super) fn put(&mut self, object: Arc<dyn AnyObject>) -> Option<Change> {
-        let key = ObjectKey::named(object.metadata());
+        let key = ObjectKey::from_meta(object.metadata());
         let before = self.get(&key);
         let same_version = |before: &Arc<dyn AnyObject>| {
             let (before, now) = (before.metadata(), object.metadata());
@@ -133,7 +133,7 @@ impl Index {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object::known_ref;
+    use crate::object::downcast_ref;
     use k8s_openapi::api::core::v1::Pod;
     use proptest::prelude::*;
     use serde_json::json;
@@ -172,11 +172,11 @@ mod tests {
     }
 
     fn node_of(pod: &dyn AnyObject) -> Option<&str> {
-        known_ref::<Pod>(pod).spec.as_ref()?.node_name.as_deref()
+        downcast_ref::<Pod>(pod).spec.as_ref()?.node_name.as_deref()
     }
 
     fn names<'a>(pods: impl IntoIterator<Item = &'a Arc<dyn AnyObject>>) -> Vec<String> {
-        pods.into_iter().map(|pod| ObjectKey::named(pod.metadata()).to_string()).collect()
+        pods.into_iter().map(|pod| ObjectKey::from_meta(pod.metadata()).to_string()).collect()
     }
 
     #[test]
@@ -187,13 +187,16 @@ mod tests {
         contents.put(pod("a", "w", 3, "n2", Some("rs")));
         assert_eq!(names(contents.in_namespace("a")), ["a/w", "a/x"]);
         assert_eq!(names(&contents.by_index(CONTROLLER, "rs")), ["a/w", "a/x"]);
-        assert!(contents.by_index(CONTROLLER, "other").is_empty(), "an owner, but no controller");
+        assert!(
+            contents.by_index(CONTROLLER, "other").is_empty(),
+            "an owner that is not the controller"
+        );
         assert_eq!(names(&contents.by_index(NODE, "n1")), ["a/x", "a-b/y"]);
         assert!(contents.by_index("none", "n1").is_empty());
     }
 
     #[test]
-    fn an_object_that_moves_leaves_its_old_place_in_the_index() {
+    fn changed_object_is_removed_from_its_old_index_entry() {
         let mut contents = contents();
         contents.put(pod("a", "x", 1, "n1", None));
         contents.put(pod("a", "x", 2, "n2", None));
@@ -202,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_says_what_came_what_changed_and_what_went_meanwhile() {
+    fn replace_reports_added_changed_and_deleted_objects() {
         let mut contents = contents();
         for (name, version) in [("same", 1), ("changed", 2), ("gone", 3)] {
             contents.put(pod("a", name, version, "n", None));
@@ -220,9 +223,9 @@ mod tests {
     }
 
     proptest! {
-        /// However objects come and go, an index holds exactly what a search would find.
+        /// After any sequence of changes, an index returns what a search over all objects finds.
         #[test]
-        fn an_index_agrees_with_a_search(
+        fn index_agrees_with_a_full_search(
             steps in prop::collection::vec((0u8..5, 0u8..3, any::<bool>()), 0..50),
         ) {
             let mut contents = contents();
@@ -230,7 +233,7 @@ mod tests {
                 let pod = pod("a", &format!("p{name}"), version as u32, &format!("n{node}"), None);
                 match put {
                     true => drop(contents.put(pod)),
-                    false => drop(contents.remove(&ObjectKey::named(pod.metadata()))),
+                    false => drop(contents.remove(&ObjectKey::from_meta(pod.metadata()))),
                 }
             }
             for node in ["n0", "n1", "n2"] {

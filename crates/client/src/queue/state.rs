@@ -1,19 +1,19 @@
-//! What a queue knows and decides. No clock, no waiting: `now` is an argument.
+//! The state of a queue and its decisions. No clock, no waiting: `now` is an argument.
 
-use super::{Counts, Key};
+use super::{Key, QueueCounts};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
 
 pub(super) struct State<K> {
-    /// First come, first served.
+    /// First in, first out.
     ready: VecDeque<K>,
-    /// Wants work: every key of `ready`, and those to be put there when their work is done.
-    wanted: HashSet<K>,
-    working: HashSet<K>,
-    /// When a key becomes wanted, in order, ties in the order they were added.
+    /// All keys of `ready`, and keys in progress that become ready again when they are done.
+    requested: HashSet<K>,
+    in_progress: HashSet<K>,
+    /// Keys by the time at which they become ready; ties keep the order in which they were added.
     waiting: BTreeMap<(Instant, u64), K>,
-    /// Where in `waiting` a key is.
+    /// The position of a key in `waiting`.
     due: HashMap<K, (Instant, u64)>,
     sequence: u64,
     failures: HashMap<K, u32>,
@@ -28,8 +28,8 @@ impl<K: Key> State<K> {
     pub(super) fn new(first: Duration, max: Duration) -> Self {
         State {
             ready: VecDeque::new(),
-            wanted: HashSet::new(),
-            working: HashSet::new(),
+            requested: HashSet::new(),
+            in_progress: HashSet::new(),
             waiting: BTreeMap::new(),
             due: HashMap::new(),
             sequence: 0,
@@ -43,10 +43,10 @@ impl<K: Key> State<K> {
     }
 
     pub(super) fn add(&mut self, key: K) {
-        if self.shut_down || !self.wanted.insert(key.clone()) {
+        if self.shut_down || !self.requested.insert(key.clone()) {
             return;
         }
-        if !self.working.contains(&key) {
+        if !self.in_progress.contains(&key) {
             self.ready.push_back(key);
         }
     }
@@ -55,16 +55,16 @@ impl<K: Key> State<K> {
         if self.shut_down {
             return;
         }
-        if let Some(place) = self.due.get(&key) {
-            if place.0 <= at {
+        if let Some(position) = self.due.get(&key) {
+            if position.0 <= at {
                 return;
             }
-            self.waiting.remove(place);
+            self.waiting.remove(position);
         }
-        let place = (at, self.sequence);
+        let position = (at, self.sequence);
         self.sequence += 1;
-        self.due.insert(key.clone(), place);
-        self.waiting.insert(place, key);
+        self.due.insert(key.clone(), position);
+        self.waiting.insert(position, key);
     }
 
     pub(super) fn take(&mut self, now: Instant) -> Option<K> {
@@ -77,8 +77,8 @@ impl<K: Key> State<K> {
             self.add(key);
         }
         let key = self.ready.pop_front()?;
-        self.wanted.remove(&key);
-        self.working.insert(key.clone());
+        self.requested.remove(&key);
+        self.in_progress.insert(key.clone());
         self.handed_out += 1;
         Some(key)
     }
@@ -88,7 +88,7 @@ impl<K: Key> State<K> {
     }
 
     pub(super) fn done(&mut self, key: &K) {
-        if self.working.remove(key) && self.wanted.contains(key) {
+        if self.in_progress.remove(key) && self.requested.contains(key) {
             self.ready.push_back(key.clone());
         }
     }
@@ -114,7 +114,7 @@ impl<K: Key> State<K> {
     pub(super) fn shut_down(&mut self) {
         self.shut_down = true;
         self.ready.clear();
-        self.wanted.clear();
+        self.requested.clear();
         self.waiting.clear();
         self.due.clear();
         self.failures.clear();
@@ -124,11 +124,11 @@ impl<K: Key> State<K> {
         self.shut_down
     }
 
-    pub(super) fn counts(&self) -> Counts {
-        Counts {
+    pub(super) fn counts(&self) -> QueueCounts {
+        QueueCounts {
             ready: self.ready.len(),
             waiting: self.waiting.len(),
-            working: self.working.len(),
+            in_progress: self.in_progress.len(),
             handed_out: self.handed_out,
             retried: self.retried,
         }
@@ -184,35 +184,35 @@ mod tests {
 
     #[test]
     fn keys_come_once_in_order_and_one_at_a_time() {
-        check("first come, first served", &[Add(1), Add(2), Take, Take, Take], &[1, 2]);
-        check("twice is once", &[Add(1), Add(1), Take, Take], &[1]);
-        check("not while it is worked on", &[Add(1), Take, Add(1), Take], &[1]);
-        check("but after that", &[Add(1), Take, Add(1), Add(1), Done(1), Take, Take], &[1, 1]);
+        check("first in, first out", &[Add(1), Add(2), Take, Take, Take], &[1, 2]);
+        check("added twice, comes once", &[Add(1), Add(1), Take, Take], &[1]);
+        check("not while in progress", &[Add(1), Take, Add(1), Take], &[1]);
+        check("again after done", &[Add(1), Take, Add(1), Add(1), Done(1), Take, Take], &[1, 1]);
         check("and behind the others", &[Add(1), Take, Add(1), Add(2), Done(1), Take], &[1, 2]);
-        check("done alone brings nothing", &[Add(1), Take, Done(1), Take], &[1]);
-        check("done by nobody", &[Done(1), Add(1), Done(1), Take, Take], &[1]);
+        check("done does not add", &[Add(1), Take, Done(1), Take], &[1]);
+        check("done without take", &[Done(1), Add(1), Done(1), Take, Take], &[1]);
     }
 
     #[test]
     fn keys_come_when_they_are_due() {
         check("too early", &[After(1, 5), Pass(4), Take], &[]);
         check("in time", &[After(1, 5), Pass(5), Take, Take], &[1]);
-        check("the earlier wish counts", &[After(1, 9), After(1, 2), Pass(2), Take], &[1]);
-        check("the later one does not", &[After(1, 2), After(1, 9), Pass(9), Take, Take], &[1]);
+        check("the earlier time counts", &[After(1, 9), After(1, 2), Pass(2), Take], &[1]);
+        check("the later time does not", &[After(1, 2), After(1, 9), Pass(9), Take, Take], &[1]);
         check(
             "in the order they are due",
             &[After(1, 3), After(2, 1), Pass(3), Take, Take],
             &[2, 1],
         );
-        check("due while worked on", &[Add(1), After(1, 1), Take, Pass(1), Take], &[1]);
+        check("due while in progress", &[Add(1), After(1, 1), Take, Pass(1), Take], &[1]);
         check(
-            "now and later are two",
+            "now and later are separate",
             &[Add(1), After(1, 1), Take, Done(1), Pass(1), Take],
             &[1, 1],
         );
         check("a retry waits", &[Retry(1), Take, Pass(1), Take, Done(1), Take], &[1]);
         check(
-            "a second one waits longer",
+            "a second retry waits longer",
             &[Retry(1), Pass(1), Take, Retry(1), Done(1), Pass(1), Take, Pass(1), Take],
             &[1, 1],
         );
@@ -231,47 +231,47 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens: nobody works on a key that somebody works on, and a key that was
-        /// wanted after its last turn began gets another turn.
+        /// For any sequence of calls: no key is taken while it is in progress, and a key that is added after it was
+        /// taken is taken again.
         #[test]
-        fn no_wish_is_lost_and_no_key_is_worked_on_twice_at_once(
+        fn no_key_is_lost_or_taken_twice_at_once(
             steps in prop::collection::vec(any_step(), 0..60),
         ) {
             let mut play = Play::new();
-            let mut working = BTreeSet::new();
-            let mut wanted = BTreeSet::new();
+            let mut in_progress = BTreeSet::new();
+            let mut requested = BTreeSet::new();
             for step in steps {
                 let before = play.taken.len();
                 play.step(step);
                 match step {
-                    Add(key) | After(key, _) | Retry(key) => wanted.insert(key),
-                    Done(key) => working.remove(&key),
+                    Add(key) | After(key, _) | Retry(key) => requested.insert(key),
+                    Done(key) => in_progress.remove(&key),
                     Take | Pass(_) => false,
                 };
                 for key in &play.taken[before..] {
-                    prop_assert!(working.insert(*key), "{key} is worked on already");
+                    prop_assert!(in_progress.insert(*key), "{key} is in progress already");
                     if !play.state.due.contains_key(key) {
-                        prop_assert!(wanted.remove(key), "nobody wanted {key}");
+                        prop_assert!(requested.remove(key), "{key} was not added");
                     }
                 }
             }
-            // Finish everything: all that was wanted must come, and then nothing more.
+            // Finish everything: all added keys must come, and then nothing more.
             for _ in 0..100 {
                 play.step(Pass(10));
-                working.iter().for_each(|key| play.step(Done(*key)));
+                in_progress.iter().for_each(|key| play.step(Done(*key)));
                 let before = play.taken.len();
                 play.step(Take);
-                working = play.taken[before..].iter().copied().collect();
-                wanted.retain(|key| !play.taken[before..].contains(key));
+                in_progress = play.taken[before..].iter().copied().collect();
+                requested.retain(|key| !play.taken[before..].contains(key));
             }
-            prop_assert!(wanted.is_empty(), "lost: {wanted:?}");
-            prop_assert!(working.is_empty(), "came without being wanted: {working:?}");
+            prop_assert!(requested.is_empty(), "lost: {requested:?}");
+            prop_assert!(in_progress.is_empty(), "taken without being added: {in_progress:?}");
             let counts = play.state.counts();
-            prop_assert_eq!((counts.ready, counts.waiting, counts.working), (0, 0, 0));
+            prop_assert_eq!((counts.ready, counts.waiting, counts.in_progress), (0, 0, 0));
         }
 
         #[test]
-        fn a_wait_is_never_longer_than_the_bound(failures in 0u32..200) {
+        fn retry_delay_never_exceeds_the_maximum(failures in 0u32..200) {
             let mut play = Play::new();
             for _ in 0..failures {
                 play.step(Retry(1));

@@ -1,11 +1,12 @@
-//! Tests of the client, against a real server (`cluster`) and against one that the tests play (`played`).
+//! Tests of the client, against a real server (`cluster`) and against a simulated one (`fake_server`).
 
 mod cluster;
-mod played;
+mod fake_server;
 
-mod breaks;
-mod controlling;
-mod following;
-mod leading;
-mod living;
-mod telling;
+mod controller;
+mod decoding;
+mod events;
+mod leadership;
+mod lease_takeover;
+mod transports;
+mod watch_failures;

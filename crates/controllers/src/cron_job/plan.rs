@@ -1,8 +1,8 @@
-//! What a look at a CronJob and its Jobs leads to (C-124…C-130). Pure.
+//! Decides one reconcile of a CronJob and its Jobs (C-124…C-130). Pure.
 
 use super::times::Times;
 use crate::workload::{name, namespace, owner_reference, uid};
-use api::rules::Schedule;
+use api::schedule::Schedule;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::{CronJob, CronJobStatus, Job};
@@ -13,19 +13,19 @@ use std::time::Duration;
 
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
-/// So much after a time it is looked whether it is due. Upstream: `nextScheduleDelta`.
+/// The next reconcile is this long after the next scheduled time. Upstream: `nextScheduleDelta`.
 const LAG: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// Active by the status, but not in the cache.
-    pub(super) doubtful: Vec<ObjectReference>,
-    /// Finished, and beyond the limits of history.
+    /// Jobs that are active in the status but not in the cache.
+    pub(super) missing: Vec<ObjectReference>,
+    /// Finished Jobs beyond the history limits.
     pub(super) old: Vec<Arc<Job>>,
-    /// Must go before another starts.
+    /// Jobs to delete before the next one starts.
     pub(super) replace: Vec<Arc<Job>>,
     pub(super) start: Option<Start>,
-    pub(super) said: Vec<Said>,
+    pub(super) events: Vec<PlannedEvent>,
     pub(super) status: CronJobStatus,
     pub(super) next: Option<Duration>,
 }
@@ -37,19 +37,19 @@ pub(super) struct Start {
 }
 
 #[derive(Debug, PartialEq)]
-pub(super) struct Said {
-    pub(super) warns: bool,
+pub(super) struct PlannedEvent {
+    pub(super) is_warning: bool,
     pub(super) reason: &'static str,
     pub(super) message: String,
 }
 
-impl Said {
-    pub(super) fn normal(reason: &'static str, message: impl Into<String>) -> Said {
-        Said { warns: false, reason, message: message.into() }
+impl PlannedEvent {
+    pub(super) fn normal(reason: &'static str, message: impl Into<String>) -> PlannedEvent {
+        PlannedEvent { is_warning: false, reason, message: message.into() }
     }
 
-    pub(super) fn warning(reason: &'static str, message: impl Into<String>) -> Said {
-        Said { warns: true, reason, message: message.into() }
+    pub(super) fn warning(reason: &'static str, message: impl Into<String>) -> PlannedEvent {
+        PlannedEvent { is_warning: true, reason, message: message.into() }
     }
 }
 
@@ -60,22 +60,22 @@ pub(super) fn decide(
     now: Timestamp,
 ) -> Plan {
     let mut plan = Plan {
-        doubtful: Vec::new(),
+        missing: Vec::new(),
         old: old(cron, jobs),
         replace: Vec::new(),
         start: None,
-        said: Vec::new(),
+        events: Vec::new(),
         status: cron.status.clone().unwrap_or_default(),
         next: None,
     };
-    follow(cron, jobs, &mut plan);
+    update_active(cron, jobs, &mut plan);
     let spec = &cron.spec;
     let zone = match zone {
         Ok(zone) => zone,
         Err(why) => {
             let named = spec.time_zone.as_deref().unwrap_or_default();
             let message = format!("invalid timeZone: {named:?}: {why}");
-            plan.said.push(Said::warning("UnknownTimeZone", message));
+            plan.events.push(PlannedEvent::warning("UnknownTimeZone", message));
             return plan;
         }
     };
@@ -86,14 +86,14 @@ pub(super) fn decide(
         Ok(schedule) => due(cron, jobs, &Times::new(schedule, zone.clone()), now, &mut plan),
         Err(why) => {
             let message = format!("unparseable schedule: {:?} : {why}", spec.schedule);
-            plan.said.push(Said::warning("UnparseableSchedule", message));
+            plan.events.push(PlannedEvent::warning("UnparseableSchedule", message));
         }
     }
     plan
 }
 
-/// Brings the list of active Jobs and the time of the last success up to date (C-127).
-fn follow(cron: &CronJob, jobs: &[Arc<Job>], plan: &mut Plan) {
+/// Updates the list of active Jobs and the time of the last success (C-127).
+fn update_active(cron: &CronJob, jobs: &[Arc<Job>], plan: &mut Plan) {
     let active = cron.status.iter().flat_map(|status| status.active.iter().flatten());
     let active: Vec<&ObjectReference> = active.collect();
     for job in jobs {
@@ -104,14 +104,14 @@ fn follow(cron: &CronJob, jobs: &[Arc<Job>], plan: &mut Plan) {
             None if !is_active => {
                 let message =
                     format!("Saw a job that the controller did not create or forgot: {named}");
-                plan.said.push(Said::warning("UnexpectedJob", message));
+                plan.events.push(PlannedEvent::warning("UnexpectedJob", message));
             }
             None => (),
             Some(condition) => {
                 if is_active {
-                    forget(&mut plan.status, uid(job.as_ref()));
+                    remove_active(&mut plan.status, uid(job.as_ref()));
                     let message = format!("Saw completed job: {named}, condition: {condition}");
-                    plan.said.push(Said::normal("SawCompletedJob", message));
+                    plan.events.push(PlannedEvent::normal("SawCompletedJob", message));
                 }
                 let done = job.status.as_ref().and_then(|status| status.completion_time.clone());
                 if done.as_ref().map(|time| time.0)
@@ -125,11 +125,11 @@ fn follow(cron: &CronJob, jobs: &[Arc<Job>], plan: &mut Plan) {
     let is_there = |active: &&&ObjectReference| {
         jobs.iter().any(|job| active.uid.as_deref() == Some(uid(job.as_ref())))
     };
-    plan.doubtful =
+    plan.missing =
         active.iter().filter(|active| !is_there(active)).map(|active| (*active).clone()).collect();
 }
 
-/// `Complete` or `Failed`, if it is one of them.
+/// `Complete` or `Failed`, if the Job has finished.
 fn finished(job: &Job) -> Option<&str> {
     let mut conditions = job.status.as_ref()?.conditions.iter().flatten();
     let found = conditions.find(|condition| {
@@ -138,15 +138,16 @@ fn finished(job: &Job) -> Option<&str> {
     found.map(|condition| condition.type_.as_str())
 }
 
-pub(super) fn forget(status: &mut CronJobStatus, uid: &str) {
+/// Removes a Job from the list of active ones.
+pub(super) fn remove_active(status: &mut CronJobStatus, uid: &str) {
     if let Some(active) = &mut status.active {
         active.retain(|active| active.uid.as_deref() != Some(uid));
     }
     status.active = status.active.take().filter(|active| !active.is_empty());
 }
 
-/// A Job was started for its time.
-pub(super) fn began(status: &mut CronJobStatus, job: &Job, at: Timestamp) {
+/// Records that a Job was created for its scheduled time.
+pub(super) fn job_started(status: &mut CronJobStatus, job: &Job, at: Timestamp) {
     status.last_schedule_time = Some(Time(at));
     if finished(job).is_some() {
         return;
@@ -157,7 +158,7 @@ pub(super) fn began(status: &mut CronJobStatus, job: &Job, at: Timestamp) {
     }
 }
 
-/// Finished Jobs beyond the limits, oldest first (C-129).
+/// Finished Jobs beyond the history limits, oldest first (C-129).
 fn old(cron: &CronJob, jobs: &[Arc<Job>]) -> Vec<Arc<Job>> {
     let spec = &cron.spec;
     let limits = [
@@ -179,7 +180,7 @@ fn old(cron: &CronJob, jobs: &[Arc<Job>]) -> Vec<Arc<Job>> {
     old
 }
 
-/// Starts what is due, if it may (C-124, C-126).
+/// Plans the Job that is due, if the concurrency policy allows it (C-124, C-126).
 fn due(cron: &CronJob, jobs: &[Arc<Job>], times: &Times, now: Timestamp, plan: &mut Plan) {
     let spec = &cron.spec;
     let last = cron.status.as_ref().and_then(|status| status.last_schedule_time.as_ref());
@@ -188,7 +189,7 @@ fn due(cron: &CronJob, jobs: &[Arc<Job>], times: &Times, now: Timestamp, plan: &
     let earliest = deadline.and_then(|deadline| now.checked_sub(deadline).ok());
     let from = earliest.map_or(base, |earliest| earliest.max(base));
     let due = times.due(base, from, now);
-    // Also one that was missed for good: what comes then is counted from it.
+    // The next time is counted from the last missed one, even if its starting deadline has passed.
     let missed = times.due(base, base, now);
     let after = missed.as_ref().map_or(base, |missed| missed.last);
     plan.next = times.next(after).map(|next| {
@@ -196,18 +197,18 @@ fn due(cron: &CronJob, jobs: &[Arc<Job>], times: &Times, now: Timestamp, plan: &
         wait + LAG
     });
     let Some(due) = due else {
-        // With a deadline a time can be missed for good, and is said to be.
+        // A time whose starting deadline has passed is reported as missed.
         if let Some(missed) = missed {
             let at = missed.last.strftime("%a, %d %b %Y %H:%M:%S +0000");
             let message = format!("Missed scheduled time to start a job: {at}");
-            plan.said.push(Said::warning("MissSchedule", message));
+            plan.events.push(PlannedEvent::warning("MissSchedule", message));
         }
         return;
     };
     if due.too_many {
         let message = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds \
                        or check clock skew";
-        plan.said.push(Said::warning("TooManyMissedTimes", message));
+        plan.events.push(PlannedEvent::warning("TooManyMissedTimes", message));
     }
     let job = make(cron, due.last, times);
     let active = plan.status.active.as_deref().unwrap_or_default();
@@ -217,7 +218,7 @@ fn due(cron: &CronJob, jobs: &[Arc<Job>], times: &Times, now: Timestamp, plan: &
     match spec.concurrency_policy.as_deref() {
         Some("Forbid") if !active.is_empty() => {
             let message = "Not starting job because prior execution is running and concurrency policy is Forbid";
-            plan.said.push(Said::normal("JobAlreadyActive", message));
+            plan.events.push(PlannedEvent::normal("JobAlreadyActive", message));
             return;
         }
         Some("Replace") => {
@@ -231,12 +232,12 @@ fn due(cron: &CronJob, jobs: &[Arc<Job>], times: &Times, now: Timestamp, plan: &
     plan.start = Some(Start { at: due.last, job });
 }
 
-/// C-125.
+/// The Job for a scheduled time (C-125).
 fn make(cron: &CronJob, at: Timestamp, times: &Times) -> Job {
     let template = cron.spec.job_template.clone();
     let meta = template.metadata.unwrap_or_default();
     let mut annotations = meta.annotations.unwrap_or_default();
-    annotations.insert(SCHEDULED.to_owned(), times.written(at));
+    annotations.insert(SCHEDULED.to_owned(), times.format(at));
     Job {
         metadata: ObjectMeta {
             name: Some(format!("{}-{}", name(cron), at.as_second().div_euclid(60))),
@@ -292,17 +293,17 @@ mod tests {
         json!({ "active": [{ "name": named, "uid": named }] })
     }
 
-    /// What is started, and the reasons of what is said.
-    fn told(plan: &Plan) -> (Option<String>, Vec<&'static str>) {
+    /// The Job that is started, and the reasons of events.
+    fn started_and_reasons(plan: &Plan) -> (Option<String>, Vec<&'static str>) {
         let started = plan.start.as_ref().map(|start| start.at.strftime("%H:%M").to_string());
-        (started, plan.said.iter().map(|said| said.reason).collect())
+        (started, plan.events.iter().map(|event| event.reason).collect())
     }
 
-    /// Name, spec, status, jobs, now, what is started, what is said.
+    /// Name, spec, status, jobs, now, started Job, reasons of events.
     type Row<'a> = (&'a str, Value, Value, &'a [Arc<Job>], &'a str, Option<&'a str>, &'a [&'a str]);
 
     #[test]
-    fn c_124_c_126_c_128_what_is_due_is_started_if_it_may() {
+    fn c_124_c_126_c_128_due_jobs_are_started_if_the_policy_allows() {
         let last = |at: &str| json!({ "lastScheduleTime": format!("2026-01-01T{at}:00Z") });
         let running = [job("r", "", "2026-01-01T00:10:00Z")];
         let cases: [Row<'_>; 11] = [
@@ -358,9 +359,13 @@ mod tests {
                 &["UnparseableSchedule"],
             ),
         ];
-        for (what, spec, status, jobs, at, started, said) in cases {
+        for (what, spec, status, jobs, at, started, reasons) in cases {
             let plan = decided(&cron(spec, status), jobs, &format!("2026-01-01T{at}:00Z"));
-            assert_eq!(told(&plan), (started.map(str::to_owned), said.to_vec()), "{what}");
+            assert_eq!(
+                started_and_reasons(&plan),
+                (started.map(str::to_owned), reasons.to_vec()),
+                "{what}"
+            );
         }
         let replacing = cron(json!({ "concurrencyPolicy": "Replace" }), active("r"));
         let plan = decided(&replacing, &running, "2026-01-01T00:20:00Z");
@@ -368,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn c_125_a_job_is_named_and_marked_by_its_time() {
+    fn c_125_name_and_annotation_of_a_job_contain_its_time() {
         let plan = decided(&cron(json!({}), json!({})), &[], "2026-01-01T00:12:00Z");
         let job = plan.start.unwrap().job;
         assert_eq!(name(&job), format!("c-{}", 1_767_225_600 / 60 + 10));
@@ -378,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn c_127_c_129_finished_jobs_leave_the_list_and_old_ones_go() {
+    fn c_127_c_129_finished_jobs_become_inactive_and_old_ones_are_deleted() {
         let spec = json!({ "successfulJobsHistoryLimit": 1, "failedJobsHistoryLimit": 0 });
         let jobs = [
             job("one", "Complete", "2026-01-01T00:01:00Z"),
@@ -388,44 +393,47 @@ mod tests {
         let plan = decided(&cron(spec, active("two")), &jobs, "2026-01-01T00:05:00Z");
         assert_eq!(plan.status.active, None);
         assert_eq!(
-            plan.said,
-            [Said::normal("SawCompletedJob", "Saw completed job: two, condition: Complete")]
+            plan.events,
+            [PlannedEvent::normal(
+                "SawCompletedJob",
+                "Saw completed job: two, condition: Complete"
+            )]
         );
         let at = plan.status.last_successful_time.unwrap().0;
         assert_eq!(at, "2026-01-01T00:02:00Z".parse().unwrap());
         let old: Vec<&str> = plan.old.iter().map(|job| name(job.as_ref())).collect();
         assert_eq!(old, ["one", "bad"]);
         let plan = decided(&cron(json!({}), active("gone")), &[], "2026-01-01T00:05:00Z");
-        assert_eq!(plan.doubtful.len(), 1);
+        assert_eq!(plan.missing.len(), 1);
     }
 
     #[test]
-    fn c_130_it_looks_again_just_after_the_next_time() {
+    fn c_130_next_reconcile_is_just_after_the_next_time() {
         let plan = decided(&cron(json!({}), json!({})), &[], "2026-01-01T00:09:00Z");
         assert_eq!(plan.next, Some(Duration::from_millis(60_100)));
         let plan = decided(&cron(json!({}), json!({})), &[], "2026-01-01T00:10:00Z");
         assert_eq!(plan.next, Some(Duration::from_millis(600_100)));
-        // Nothing is due any more: it does not look ten times a second until something is.
+        // The last time is in the past and too late: the next reconcile is after the next time, not at once.
         let late = cron(json!({ "startingDeadlineSeconds": 60 }), json!({}));
         let plan = decided(&late, &[], "2026-01-01T00:55:00Z");
         assert_eq!(plan.next, Some(Duration::from_millis(300_100)));
     }
 
-    /// Whenever it is looked at, as after a restart.
+    /// The time of the reconcile does not matter, for example after a restart.
     #[test]
-    fn c_122_c_130_every_so_often_counts_from_the_last_time() {
+    fn c_122_c_130_intervals_count_from_the_last_time() {
         let last = json!({ "lastScheduleTime": "2026-01-01T00:00:00Z" });
         let daily = cron(json!({ "schedule": "@every 24h" }), last.clone());
         let plan = decided(&daily, &[], "2026-01-01T20:00:00Z");
-        assert_eq!(told(&plan), (None, vec![]));
+        assert_eq!(started_and_reasons(&plan), (None, vec![]));
         assert_eq!(plan.next, Some(Duration::from_millis(4 * 3_600_000 + 100)));
-        // A deadline does not shift it: what is due is started, and what is too late is passed over.
+        // A starting deadline does not shift the times: due ones are started, late ones skipped.
         let limited =
             cron(json!({ "schedule": "@every 24h", "startingDeadlineSeconds": 60 }), last);
         let plan = decided(&limited, &[], "2026-01-02T00:00:01Z");
-        assert_eq!(told(&plan), (Some("00:00".to_owned()), vec![]));
+        assert_eq!(started_and_reasons(&plan), (Some("00:00".to_owned()), vec![]));
         let plan = decided(&limited, &[], "2026-01-02T20:00:00Z");
-        assert_eq!(told(&plan), (None, vec!["MissSchedule"]));
+        assert_eq!(started_and_reasons(&plan), (None, vec!["MissSchedule"]));
         assert_eq!(plan.next, Some(Duration::from_millis(4 * 3_600_000 + 100)));
     }
 }

@@ -1,18 +1,17 @@
-//! When a schedule was last due and when it is next, in the zone of the CronJob (C-122…C-124).
+//! Computes when a schedule was last due and is next due, in the time zone of the CronJob (C-122…C-124).
 //!
-//! Local times that a clock change skips do not happen, those that it repeats happen once. Without a zone
-//! it is UTC.
+//! Local times that a clock change skips are not due; those that it repeats are due once. The default zone is UTC.
 
-use api::rules::Schedule;
+use api::schedule::Schedule;
 use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{SignedDuration, Timestamp};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-/// More missed times than this are not counted. Upstream: `tooManyMissed`.
+/// At most this many missed times are counted. Upstream: `tooManyMissed`.
 pub(super) const MISSED_MAX: usize = 100;
 
-/// How far back the last time is looked for, each further only if the one before found none.
+/// How far back the last due time is searched. A larger window is used only if the smaller one has none.
 const WINDOWS: [SignedDuration; 4] = [
     SignedDuration::from_hours(1),
     SignedDuration::from_hours(24),
@@ -20,12 +19,12 @@ const WINDOWS: [SignedDuration; 4] = [
     SignedDuration::from_hours(24 * 366 * 5),
 ];
 
-/// Zones that were read, by name.
+/// Time zones that were loaded, by name.
 #[derive(Default)]
 pub(super) struct Zones(Mutex<BTreeMap<String, TimeZone>>);
 
 impl Zones {
-    /// An error says why, as Go would.
+    /// Errors have the text that Go uses.
     pub(super) fn get(&self, named: Option<&str>) -> Result<TimeZone, String> {
         let Some(named) = named.filter(|named| *named != "UTC" && *named != "Etc/UTC") else {
             return Ok(TimeZone::UTC);
@@ -34,7 +33,8 @@ impl Zones {
         if let Some(zone) = known.get(named) {
             return Ok(zone.clone());
         }
-        let zone = api::rules::zone(named).ok_or_else(|| format!("unknown time zone {named}"))?;
+        let zone =
+            api::time_zone::time_zone(named).ok_or_else(|| format!("unknown time zone {named}"))?;
         known.insert(named.to_owned(), zone.clone());
         Ok(zone)
     }
@@ -46,11 +46,11 @@ pub(super) struct Times {
     zone: TimeZone,
 }
 
-/// What was due in a stretch of time.
+/// Due times in an interval.
 #[derive(Debug, PartialEq)]
 pub(super) struct Due {
     pub(super) last: Timestamp,
-    /// More than can be missed by accident.
+    /// More than [`MISSED_MAX`] times were due.
     pub(super) too_many: bool,
 }
 
@@ -59,15 +59,15 @@ impl Times {
         Times { schedule, zone }
     }
 
-    /// RFC 3339, in the zone; as Go writes it, which is with a `Z` wherever the clocks are those of UTC.
-    pub(super) fn written(&self, at: Timestamp) -> String {
+    /// RFC 3339 in the zone, as Go formats it: with `Z` if the offset is zero.
+    pub(super) fn format(&self, at: Timestamp) -> String {
         if self.zone.to_offset(at).seconds() == 0 {
             return clock::rfc3339(at);
         }
         at.to_zoned(self.zone.clone()).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
     }
 
-    /// The first time later than `after`.
+    /// The first due time later than `after`.
     pub(super) fn next(&self, after: Timestamp) -> Option<Timestamp> {
         if let Some(every) = self.schedule.every() {
             return whole_second(after)?.checked_add(every).ok();
@@ -90,11 +90,11 @@ impl Times {
         }
     }
 
-    /// The last time in (`from`, `until`], and whether there were too many of them. What is due every
-    /// so often is so since `base`, which is not later than `from`.
+    /// The last due time in (`from`, `until`], and whether there were too many. Schedules with an interval count from
+    /// `base`, which is not later than `from`.
     pub(super) fn due(&self, base: Timestamp, from: Timestamp, until: Timestamp) -> Option<Due> {
         if let Some(every) = self.schedule.every() {
-            return since(base, every, from, until);
+            return due_by_interval(base, every, from, until);
         }
         let first = self.next(from).filter(|first| *first <= until)?;
         let mut counted = 1;
@@ -109,13 +109,13 @@ impl Times {
         Some(Due { last: self.last(last, until), too_many: true })
     }
 
-    /// The last time up to `until`; `known` is one of them.
+    /// The last due time up to `until`; `known` is an earlier one.
     fn last(&self, known: Timestamp, until: Timestamp) -> Timestamp {
         for window in WINDOWS {
             let start = until.checked_sub(window).unwrap_or(known).max(known);
             let mut last = None;
             let mut at = start;
-            // At most sixty in the first window, of an hour: such schedules are due at minutes.
+            // At most 60 in the first window of an hour, because schedules have a resolution of minutes.
             while let Some(next) = self.next(at).filter(|next| *next <= until) {
                 last = Some(next);
                 at = next;
@@ -132,8 +132,13 @@ fn whole_second(at: Timestamp) -> Option<Timestamp> {
     Timestamp::from_second(at.as_second()).ok()
 }
 
-/// As [`Times::due`], by dividing: there may be any number of times in between.
-fn since(base: Timestamp, every: SignedDuration, from: Timestamp, until: Timestamp) -> Option<Due> {
+/// As [`Times::due`], for intervals. Divides instead of counting, because there may be very many times.
+fn due_by_interval(
+    base: Timestamp,
+    every: SignedDuration,
+    from: Timestamp,
+    until: Timestamp,
+) -> Option<Due> {
     let (start, every) = (base.as_second(), every.as_secs().max(1));
     let times_up_to = |at: Timestamp| (at.as_second() - start).div_euclid(every).max(0);
     let (before, all) = (times_up_to(from), times_up_to(until));
@@ -155,8 +160,8 @@ mod tests {
     }
 
     #[test]
-    fn c_123_local_times_that_are_skipped_do_not_happen_and_repeated_ones_happen_once() {
-        // In Berlin the clock goes from 2 to 3 on 29 March 2026, and from 3 to 2 on 25 October.
+    fn c_123_skipped_local_times_are_not_due_and_repeated_ones_are_due_once() {
+        // In Berlin the clock changes from 2 to 3 on 29 March 2026, and from 3 to 2 on 25 October.
         let cases = [
             ("30 2 * * *", "2026-03-28T12:00:00Z", "2026-03-30T00:30:00Z"),
             ("30 4 * * *", "2026-03-28T12:00:00Z", "2026-03-29T02:30:00Z"),
@@ -173,9 +178,9 @@ mod tests {
         assert!(Zones::default().get(Some("../../etc/passwd")).is_err());
     }
 
-    /// At the end of summer time an hour on the wall takes two.
+    /// At the end of daylight saving time one local hour takes two hours.
     #[test]
-    fn c_122_every_so_often_is_the_same_on_all_days() {
+    fn c_122_intervals_ignore_clock_changes() {
         let often = times("@every 10m", Some("Europe/Berlin"));
         let mut now = at("2026-10-25T00:30:00.7Z");
         for expected in ["00:40", "00:50", "01:00", "01:10", "01:20"] {
@@ -184,9 +189,9 @@ mod tests {
         }
     }
 
-    /// However many were missed, and also if only few of them still count.
+    /// However many times were missed, and even if only few of them still count.
     #[test]
-    fn c_124_every_so_often_keeps_its_beat() {
+    fn c_124_intervals_keep_their_phase() {
         let often = times("@every 7m", None);
         let base = at("2026-01-01T00:00:30Z");
         let due = |from: &str, until: &str| often.due(base, at(from), at(until));
@@ -194,7 +199,7 @@ mod tests {
         let start = "2026-01-01T00:00:30Z";
         assert_eq!(due(start, "2026-01-01T00:07:29Z"), None);
         assert_eq!(due(start, "2026-01-01T00:07:30Z"), one("2026-01-01T00:07:30Z", false));
-        // 100 times, and 101 of them.
+        // 100 missed times, and 101.
         assert_eq!(due(start, "2026-01-01T11:46:59Z"), one("2026-01-01T11:40:30Z", false));
         assert_eq!(due(start, "2026-01-01T11:47:30Z"), one("2026-01-01T11:47:30Z", true));
         assert_eq!(due(start, "2026-02-01T00:00:00Z"), one("2026-01-31T23:59:30Z", true));
@@ -204,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn c_125_a_time_is_written_as_go_does_in_its_zone() {
+    fn c_125_times_are_formatted_as_in_go() {
         let cases = [
             (None, "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
             (Some("Europe/Berlin"), "2026-01-01T00:00:00Z", "2026-01-01T01:00:00+01:00"),
@@ -213,7 +218,7 @@ mod tests {
             (Some("America/New_York"), "2026-01-01T00:00:00Z", "2025-12-31T19:00:00-05:00"),
         ];
         for (zone, when, written) in cases {
-            assert_eq!(times("@hourly", zone).written(at(when)), written, "{zone:?}");
+            assert_eq!(times("@hourly", zone).format(at(when)), written, "{zone:?}");
         }
     }
 

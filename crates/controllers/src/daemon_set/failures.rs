@@ -1,5 +1,5 @@
-//! How fast failed pods of one node are replaced (C-87): each set remembers its own nodes, so that none
-//! makes another forget.
+//! Backoff for replacing failed pods, per set and node (C-87). Each set has its own entries, so that one set cannot
+//! push out those of another.
 
 use client::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
@@ -15,7 +15,7 @@ const PACE: Pace = Pace {
     forgotten_after: SignedDuration::from_mins(30),
 };
 
-/// By set; another set of that name has another uid, and starts anew.
+/// Backoffs by set. A new set of the same name has another UID and starts from the beginning.
 #[derive(Default)]
 pub(super) struct Failures(Mutex<BTreeMap<ObjectKey, (Option<String>, Backoffs)>>);
 
@@ -24,8 +24,8 @@ impl Failures {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// How long the pod that failed on a node is left; if not at all, that counts as a failure more.
-    /// Another spec starts anew.
+    /// How long to wait before the failed pod of a node is replaced. If there is no wait, this counts a failure.
+    /// A new generation of the spec starts from the beginning.
     pub(super) fn wait(
         &self,
         set: &DaemonSet,
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn c_87_no_set_and_no_number_of_nodes_makes_another_forget() {
+    fn c_87_sets_and_nodes_do_not_push_out_each_others_backoffs() {
         let (failures, now) = (Failures::default(), "2026-01-01T00:00:00Z".parse().unwrap());
         let (one, other) = (set("one", "1"), set("other", "2"));
         assert_eq!(failures.wait(&one, 3000, "first", now), None);
@@ -78,9 +78,9 @@ mod tests {
         assert_eq!(failures.wait(&set("one", "3"), 3000, "first", now), None, "a new set");
     }
 
-    /// T-CTRL-31: the pod fails as soon as it is made again.
+    /// T-CTRL-31: the pod fails each time it is created.
     #[test]
-    fn c_87_t_ctrl_31_the_gaps_double_from_a_second_to_a_quarter_of_an_hour() {
+    fn c_87_t_ctrl_31_waits_double_from_1_second_to_15_minutes() {
         let failures = Failures::default();
         let mut one = set("one", "1");
         let mut now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn c_87_of_a_set_that_is_gone_nothing_is_remembered() {
+    fn c_87_backoffs_of_a_deleted_set_are_dropped() {
         let (failures, now) = (Failures::default(), "2026-01-01T00:00:00Z".parse().unwrap());
         let set = set("one", "1");
         failures.wait(&set, 1, "n", now);

@@ -1,4 +1,4 @@
-//! Which nodes a DaemonSet wants, and the pod that it makes for one (C-81…C-84, C-86). Pure.
+//! Decides which nodes match a DaemonSet, and creates the pod for a node (C-81…C-84, C-86). Pure.
 
 use crate::workload::{annotation, from_template, label, name};
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -14,7 +14,7 @@ const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 const NO_SCHEDULE: &str = "NoSchedule";
 const NO_EXECUTE: &str = "NoExecute";
 
-/// Key and effect of what every daemon pod tolerates.
+/// Key and effect of the taints that every daemon pod tolerates.
 const TOLERATED: [(&str, &str); 6] = [
     ("node.kubernetes.io/not-ready", NO_EXECUTE),
     ("node.kubernetes.io/unreachable", NO_EXECUTE),
@@ -24,32 +24,36 @@ const TOLERATED: [(&str, &str); 6] = [
     ("node.kubernetes.io/unschedulable", NO_SCHEDULE),
 ];
 
-/// And this one with the host's network.
+/// Pods with host network also tolerate this one.
 const TOLERATED_ON_HOST: (&str, &str) = ("node.kubernetes.io/network-unavailable", NO_SCHEDULE);
 
 /// Whether a node gets a pod, and whether one that is there may stay (C-83).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Fit {
-    pub(super) runs: bool,
-    pub(super) stays: bool,
+    pub(super) should_run: bool,
+    pub(super) should_continue: bool,
 }
 
-/// The template as a pod, to be asked about nodes. Making it once serves all of them.
-pub(super) fn probe(set: &DaemonSet) -> Pod {
+/// The template as a pod, to check it against all nodes.
+pub(super) fn template_pod(set: &DaemonSet) -> Pod {
     let template = set.spec.as_ref().map(|spec| spec.template.clone()).unwrap_or_default();
     let mut pod = from_template(set, &template);
     tolerate(pod.spec.get_or_insert_default());
     pod
 }
 
-pub(super) fn fit(probe: &Pod, node: &Node) -> Fit {
-    let wanted = probe.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+pub(super) fn fit(template_pod: &Pod, node: &Node) -> Fit {
+    let wanted = template_pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
     let named = wanted.is_none_or(|wanted| wanted.is_empty() || wanted == name(node));
-    if !named || !placement::wants_node(probe, node) {
+    if !named || !placement::wants_node(template_pod, node) {
         return Fit::default();
     }
-    let tolerates = |effects: &[&str]| placement::untolerated(probe, node, effects).is_none();
-    Fit { runs: tolerates(&[NO_SCHEDULE, NO_EXECUTE]), stays: tolerates(&[NO_EXECUTE]) }
+    let tolerates =
+        |effects: &[&str]| placement::untolerated(template_pod, node, effects).is_none();
+    Fit {
+        should_run: tolerates(&[NO_SCHEDULE, NO_EXECUTE]),
+        should_continue: tolerates(&[NO_EXECUTE]),
+    }
 }
 
 fn tolerate(spec: &mut PodSpec) {
@@ -75,9 +79,9 @@ fn tolerate(spec: &mut PodSpec) {
     }
 }
 
-/// The pod for one node. It is bound by the scheduler, which no other node will do for.
-pub(super) fn make(probe: &Pod, set: &DaemonSet, node: &str, hash: &str) -> Pod {
-    let mut pod = probe.clone();
+/// The pod for one node. Its node affinity lets the scheduler bind it only to that node.
+pub(super) fn make(template_pod: &Pod, set: &DaemonSet, node: &str, hash: &str) -> Pod {
+    let mut pod = template_pod.clone();
     let labels = pod.metadata.labels.get_or_insert_default();
     labels.insert(HASH.to_owned(), hash.to_owned());
     if let Some(generation) = annotation(set, TEMPLATE_GENERATION) {
@@ -98,7 +102,7 @@ pub(super) fn make(probe: &Pod, set: &DaemonSet, node: &str, hash: &str) -> Pod 
     pod
 }
 
-/// The node that a pod is on, or is meant for (C-82).
+/// The node that a pod is bound to or made for (C-82).
 pub(super) fn node_of(pod: &Pod) -> Option<&str> {
     let spec = pod.spec.as_ref()?;
     if let Some(node) = spec.node_name.as_deref().filter(|node| !node.is_empty()) {
@@ -114,7 +118,7 @@ pub(super) fn node_of(pod: &Pod) -> Option<&str> {
     }
 }
 
-/// By hash or by generation (C-92).
+/// Whether the pod has the current template, by hash or by generation (C-92).
 pub(super) fn is_updated(set: &DaemonSet, pod: &Pod, hash: &str) -> bool {
     let generation = annotation(set, TEMPLATE_GENERATION);
     label(pod, HASH) == Some(hash) || generation.is_some() && label(pod, GENERATION) == generation
@@ -143,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn c_83_c_84_t_ctrl_32_nodes_are_chosen_by_selectors_and_taints_alone() {
+    fn c_83_c_84_t_ctrl_32_only_selectors_and_taints_decide_about_nodes() {
         let taint = |key: &str, effect: &str| json!([{ "key": key, "effect": effect }]);
         let affinity = json!({ "affinity": { "nodeAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [
@@ -167,9 +171,27 @@ mod tests {
             ("affinity", affinity.clone(), json!({ "disk": "" }), json!([]), (true, true)),
             ("no affinity", affinity, json!({}), json!([]), (false, false)),
             ("named", json!({ "nodeName": "n1" }), json!({}), json!([]), (true, true)),
-            ("another is named", json!({ "nodeName": "n2" }), json!({}), json!([]), (false, false)),
-            ("kept off", json!({}), json!({}), taint("x", "NoSchedule"), (false, true)),
-            ("thrown out", json!({}), json!({}), taint("x", "NoExecute"), (false, false)),
+            (
+                "another node is named",
+                json!({ "nodeName": "n2" }),
+                json!({}),
+                json!([]),
+                (false, false),
+            ),
+            (
+                "untolerated NoSchedule",
+                json!({}),
+                json!({}),
+                taint("x", "NoSchedule"),
+                (false, true),
+            ),
+            (
+                "untolerated NoExecute",
+                json!({}),
+                json!({}),
+                taint("x", "NoExecute"),
+                (false, false),
+            ),
             (
                 "cordoned",
                 json!({}),
@@ -178,7 +200,7 @@ mod tests {
                 (true, true),
             ),
             (
-                "not heard of",
+                "unreachable",
                 json!({}),
                 json!({}),
                 taint("node.kubernetes.io/unreachable", "NoExecute"),
@@ -199,15 +221,15 @@ mod tests {
                 (true, true),
             ),
         ];
-        for (what, spec, labels, taints, (runs, stays)) in cases {
-            let found = fit(&probe(&set(spec)), &node(labels, taints));
-            assert_eq!(found, Fit { runs, stays }, "{what}");
+        for (what, spec, labels, taints, (should_run, should_continue)) in cases {
+            let found = fit(&template_pod(&set(spec)), &node(labels, taints));
+            assert_eq!(found, Fit { should_run, should_continue }, "{what}");
         }
     }
 
-    /// A user's own stays unless it is the same but for its time.
+    /// A toleration of the user stays unless it differs only in `tolerationSeconds`.
     #[test]
-    fn c_84_a_pod_tolerates_what_its_node_may_suffer() {
+    fn c_84_daemon_pods_tolerate_node_problems() {
         let users = json!([
             { "key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute",
               "tolerationSeconds": 5 },
@@ -215,9 +237,9 @@ mod tests {
               "effect": "NoExecute", "tolerationSeconds": 5 },
             { "key": "mine", "operator": "Exists" },
         ]);
-        let said = |host_network: bool| {
+        let tolerations = |host_network: bool| {
             let set = set(json!({ "tolerations": users, "hostNetwork": host_network }));
-            let pod = probe(&set);
+            let pod = template_pod(&set);
             let mut all: Vec<String> = pod
                 .spec
                 .unwrap()
@@ -244,17 +266,17 @@ mod tests {
             "unreachable Exists NoExecute",
             "unschedulable Exists NoSchedule",
         ];
-        assert_eq!(said(false), wanted);
+        assert_eq!(tolerations(false), wanted);
         let mut with_network = wanted.to_vec();
         with_network.push("network-unavailable Exists NoSchedule");
         with_network.sort_unstable();
-        assert_eq!(said(true), with_network);
+        assert_eq!(tolerations(true), with_network);
     }
 
     #[test]
-    fn c_81_c_82_c_86_a_pod_is_made_for_one_node_and_says_which() {
+    fn c_81_c_82_c_86_a_pod_names_its_node_in_its_affinity() {
         let set = set(json!({}));
-        let pod = make(&probe(&set), &set, "n7", "abc");
+        let pod = make(&template_pod(&set), &set, "n7", "abc");
         assert_eq!(node_of(&pod), Some("n7"));
         assert_eq!(label(&pod, HASH), Some("abc"));
         assert_eq!(label(&pod, GENERATION), Some("3"));

@@ -1,4 +1,4 @@
-//! Which changes of nodes and revisions are worth a look (C-85, C-91).
+//! Decides which changes of nodes and revisions queue a set (C-85, C-91).
 
 use super::placement::{self, Fit};
 use crate::workload::{controller_ref, owner_keys, uid};
@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Node;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-/// A node's sets look when the node begins or ceases to suit them; heartbeats are nobody's business.
+/// Queues sets when a node starts or stops matching them. Heartbeats of nodes queue nothing.
 pub(super) fn of_nodes(nodes: &Cache<Node>, sets: &Cache<DaemonSet>, queue: &Queue<ObjectKey>) {
     let (there, sets) = (nodes.clone(), sets.clone());
     let known: Mutex<BTreeMap<ObjectKey, Arc<Node>>> = Mutex::default();
@@ -25,9 +25,9 @@ pub(super) fn of_nodes(nodes: &Cache<Node>, sets: &Cache<DaemonSet>, queue: &Que
             return Vec::new();
         }
         let differs = |set: &&Arc<DaemonSet>| {
-            let probe = placement::probe(set);
+            let template_pod = placement::template_pod(set);
             let fit = |node: Option<&Node>| {
-                node.map_or(Fit::default(), |node| placement::fit(&probe, node))
+                node.map_or(Fit::default(), |node| placement::fit(&template_pod, node))
             };
             fit(before.as_deref()) != fit(now.as_deref())
         };
@@ -43,7 +43,7 @@ fn same_shape(before: Option<&Node>, now: Option<&Node>) -> bool {
     before.map(shape) == now.map(shape)
 }
 
-/// A revision that comes with its owner named is no reason to look; its change or end is.
+/// A new revision with an owner queues nothing; changing or deleting it queues the owner.
 pub(super) fn of_revisions(
     revisions: &Cache<ControllerRevision>,
     sets: &Cache<DaemonSet>,
@@ -72,7 +72,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn c_85_heartbeats_are_no_reason_to_look_and_labels_and_taints_are() {
+    fn c_85_labels_and_taints_queue_sets_and_heartbeats_do_not() {
         let node = |uid: &str, labels: Value, taints: Value, beat: &str| -> Node {
             typed::from_value(json!({
                 "metadata": { "name": "n", "uid": uid, "labels": labels, "resourceVersion": beat },

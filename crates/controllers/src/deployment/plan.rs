@@ -1,7 +1,7 @@
-//! What a look at a Deployment and its sets leads to (C-38). Pure.
+//! Decides one reconcile of a Deployment and its sets (C-38). Pure.
 
 use super::{progress, revisions, rolling, scaling};
-use crate::workload::{is_deleted, name, uid};
+use crate::workload::{is_being_deleted, name, uid};
 use api::selector::LabelSelector;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) struct Plan {
-    /// If there is one to create, nothing else is done: the next look goes on with it.
+    /// If there is a set to create, nothing else is done; the next reconcile continues with it.
     pub(super) create: Option<ReplicaSet>,
     pub(super) update: Vec<Change>,
     pub(super) delete: Vec<Arc<ReplicaSet>>,
-    /// With status and revision as they should be.
+    /// The Deployment with its new status and revision.
     pub(super) deployment: Deployment,
     pub(super) next: Option<Duration>,
 }
@@ -26,8 +26,8 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// T-CTRL-14, C-50.
-    pub(super) fn said(&self) -> Option<String> {
+    /// The message of the event for a change of size (T-CTRL-14, C-50).
+    pub(super) fn event_message(&self) -> Option<String> {
         let (before, after) = (self.before, size(&self.after));
         let direction = match before.cmp(&after) {
             std::cmp::Ordering::Less => "up",
@@ -39,8 +39,8 @@ impl Change {
     }
 }
 
-/// A Deployment and its sets, changed step by step; what changed is found by comparison.
-pub(super) struct Work<'a> {
+/// A Deployment and copies of its sets, modified step by step. The plan compares them with the original sets.
+pub(super) struct Rollout<'a> {
     pub(super) deployment: Deployment,
     sets: &'a [Arc<ReplicaSet>],
     pub(super) new: Option<ReplicaSet>,
@@ -52,44 +52,44 @@ pub(super) struct Work<'a> {
     pub(super) now: Timestamp,
 }
 
-/// `runs` says whether a set has pods that have not ended.
+/// `runs` returns whether a set has pods that are not terminal.
 pub(super) fn decide(
     deployment: &Deployment,
     sets: &[Arc<ReplicaSet>],
     runs: impl Fn(&ReplicaSet) -> bool,
     now: Timestamp,
 ) -> Plan {
-    let mut work = Work::new(deployment, sets, now);
-    if is_deleted(deployment) {
-        progress::report_counts(&mut work);
-        return work.plan();
+    let mut rollout = Rollout::new(deployment, sets, now);
+    if is_being_deleted(deployment) {
+        progress::report_counts(&mut rollout);
+        return rollout.plan();
     }
-    progress::say_paused(&mut work.deployment, now);
+    progress::set_paused(&mut rollout.deployment, now);
     let paused = deployment.spec.as_ref().and_then(|spec| spec.paused) == Some(true);
-    if paused || scaling::is_wanted(&work) {
-        revisions::keep(&mut work);
-        scaling::scale(&mut work);
+    if paused || scaling::is_needed(&rollout) {
+        revisions::update_new(&mut rollout);
+        scaling::scale(&mut rollout);
         if paused {
-            work.forget_history();
+            rollout.delete_history();
         }
-        progress::report_counts(&mut work);
+        progress::report_counts(&mut rollout);
     } else if recreates(deployment) {
-        work.recreate(runs);
+        rollout.recreate(runs);
     } else {
-        work.roll();
+        rollout.roll();
     }
-    work.plan()
+    rollout.plan()
 }
 
-impl<'a> Work<'a> {
+impl<'a> Rollout<'a> {
     fn new(deployment: &Deployment, sets: &'a [Arc<ReplicaSet>], now: Timestamp) -> Self {
         let (new, old) = revisions::split(deployment, sets);
         let deployment = deployment.clone();
         let (create, delete, next) = (None, Vec::new(), None);
-        Work { deployment, sets, new, old, create, delete, next, now }
+        Rollout { deployment, sets, new, old, create, delete, next, now }
     }
 
-    /// Σ spec.replicas over all sets.
+    /// The sum of `spec.replicas` of all sets.
     pub(super) fn total(&self) -> i32 {
         self.all().map(size).sum()
     }
@@ -108,15 +108,15 @@ impl<'a> Work<'a> {
             self.create = Some(revisions::make(self, room));
             return;
         }
-        revisions::keep(self);
+        revisions::update_new(self);
         if !rolling::grow_new(self) && !rolling::shrink_old(self) {
-            self.forget_history_if_complete();
+            self.delete_history_if_complete();
         }
         self.next = progress::report_rollout(self);
     }
 
     fn recreate(&mut self, runs: impl Fn(&ReplicaSet) -> bool) {
-        revisions::keep(self);
+        revisions::update_new(self);
         let mut shrunk = false;
         for set in self.old.iter_mut().filter(|set| size(set) > 0) {
             resize(set, 0, &self.deployment);
@@ -126,28 +126,28 @@ impl<'a> Work<'a> {
         match &mut self.new {
             _ if wait => (),
             None => {
-                self.create = Some(revisions::make(self, wanted(&self.deployment)));
+                self.create = Some(revisions::make(self, desired_replicas(&self.deployment)));
                 return;
             }
-            Some(new) if size(new) != wanted(&self.deployment) => {
-                resize(new, wanted(&self.deployment), &self.deployment);
+            Some(new) if size(new) != desired_replicas(&self.deployment) => {
+                resize(new, desired_replicas(&self.deployment), &self.deployment);
             }
-            Some(_) => self.forget_history_if_complete(),
+            Some(_) => self.delete_history_if_complete(),
         }
         self.next = progress::report_rollout(self);
     }
 
-    fn forget_history_if_complete(&mut self) {
+    fn delete_history_if_complete(&mut self) {
         if progress::is_complete(&self.deployment) {
-            self.forget_history();
+            self.delete_history();
         }
     }
 
-    fn forget_history(&mut self) {
-        let forgotten = revisions::forgotten(&self.deployment, &self.old);
-        let is_it = |set: &&Arc<ReplicaSet>| forgotten.iter().any(|uid_| uid_ == uid(set.as_ref()));
+    fn delete_history(&mut self) {
+        let surplus = revisions::surplus(&self.deployment, &self.old);
+        let is_it = |set: &&Arc<ReplicaSet>| surplus.iter().any(|uid_| uid_ == uid(set.as_ref()));
         self.delete = self.sets.iter().filter(is_it).cloned().collect();
-        self.old.retain(|set| !forgotten.iter().any(|uid_| uid_ == uid(set)));
+        self.old.retain(|set| !surplus.iter().any(|uid_| uid_ == uid(set)));
     }
 
     fn plan(self) -> Plan {
@@ -173,7 +173,7 @@ pub(super) fn recreates(deployment: &Deployment) -> bool {
     strategy.and_then(|strategy| strategy.type_.as_deref()) == Some("Recreate")
 }
 
-pub(super) fn wanted(deployment: &Deployment) -> i32 {
+pub(super) fn desired_replicas(deployment: &Deployment) -> i32 {
     deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
 }
 
@@ -193,35 +193,35 @@ pub(super) fn template(set: &ReplicaSet) -> Option<&PodTemplateSpec> {
     set.spec.as_ref()?.template.as_ref()
 }
 
-/// Sets the size and, with it, what it was chosen for (C-30).
+/// Sets the size of a set and the annotations that go with it (C-30).
 pub(super) fn resize(set: &mut ReplicaSet, size: i32, deployment: &Deployment) {
     if let Some(spec) = &mut set.spec {
         spec.replicas = Some(size);
     }
-    revisions::note_sizes(set, deployment);
+    revisions::annotate_sizes(set, deployment);
 }
 
-/// How many more than wanted, and how many less available, a rollout may have (C-40).
+/// How many pods above, and how many unavailable pods below the desired number a rollout may have (C-40).
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Fence {
+pub(super) struct RolloutLimits {
     pub(super) surge: i32,
     pub(super) unavailable: i32,
 }
 
-impl Fence {
-    pub(super) fn of(deployment: &Deployment) -> Fence {
-        let wanted = wanted(deployment);
+impl RolloutLimits {
+    pub(super) fn of(deployment: &Deployment) -> RolloutLimits {
+        let wanted = desired_replicas(deployment);
         let strategy = deployment.spec.as_ref().and_then(|spec| spec.strategy.as_ref());
         if recreates(deployment) {
-            return Fence { surge: 0, unavailable: 0 };
+            return RolloutLimits { surge: 0, unavailable: 0 };
         }
         let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
         let surge = rolling.and_then(|rolling| rolling.max_surge.as_ref());
         let unavailable = rolling.and_then(|rolling| rolling.max_unavailable.as_ref());
-        let surge = part(surge, wanted, Round::Up);
-        let unavailable = part(unavailable, wanted, Round::Down);
+        let surge = resolve_percent(surge, wanted, Round::Up);
+        let unavailable = resolve_percent(unavailable, wanted, Round::Down);
         let unavailable = if surge == 0 && unavailable == 0 { 1 } else { unavailable };
-        Fence { surge, unavailable: unavailable.min(wanted) }
+        RolloutLimits { surge, unavailable: unavailable.min(wanted) }
     }
 }
 
@@ -231,8 +231,8 @@ pub(crate) enum Round {
     Down,
 }
 
-/// A number, or a percentage of one. Nothing is nothing.
-pub(crate) fn part(of: Option<&IntOrString>, whole: i32, round: Round) -> i32 {
+/// Resolves a number, or a percentage of `whole`. `None` is zero.
+pub(crate) fn resolve_percent(of: Option<&IntOrString>, whole: i32, round: Round) -> i32 {
     match of {
         None => 0,
         Some(IntOrString::Int(number)) => *number,

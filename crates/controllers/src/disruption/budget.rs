@@ -1,4 +1,4 @@
-//! The arithmetic of a budget. Pure.
+//! Computes the status of a budget. Pure.
 
 use crate::pods;
 use jiff::{SignedDuration, Timestamp};
@@ -15,21 +15,21 @@ pub(super) const DELETION_MAX: SignedDuration = SignedDuration::from_mins(2);
 
 const CONDITION: &str = "DisruptionAllowed";
 
-/// How many pods a budget expects, and how many of them are to be healthy.
+/// The number of pods that a budget expects, and how many of them must be healthy.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub(super) struct Sums {
     pub(super) expected: i32,
     pub(super) desired: i32,
-    /// There are pods that nobody manages, which are not counted.
+    /// Some pods have no controller and are not counted.
     pub(super) unmanaged: bool,
 }
 
-/// Pods that were evicted and are still without a deletion.
+/// Pods that were evicted but not deleted yet.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Disrupted {
     pub(super) pods: BTreeMap<String, Time>,
     pub(super) not_deleted: Vec<String>,
-    pub(super) look_again: Option<Duration>,
+    pub(super) check_again_in: Option<Duration>,
 }
 
 pub(super) struct Healthy {
@@ -37,7 +37,7 @@ pub(super) struct Healthy {
     pub(super) disrupted: Disrupted,
 }
 
-/// What a budget's spec asks for.
+/// The spec of a budget.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Expectation {
     Least(i32),
@@ -59,12 +59,12 @@ pub(super) fn expectation(budget: &PodDisruptionBudget) -> Option<Expectation> {
 }
 
 impl Expectation {
-    /// Whether the pods' owners say how many there should be. For a plain minimum nobody has to ask.
+    /// Whether the scales of the pods' owners are needed. A plain minimum does not need them.
     pub(super) fn counts_owners(&self) -> bool {
         !matches!(self, Expectation::Least(_))
     }
 
-    /// Percentages are rounded up, both ways (C-214).
+    /// Percentages are rounded up for both fields (C-214).
     pub(super) fn sums(&self, expected: usize) -> Sums {
         let expected = i32::try_from(expected).unwrap_or(i32::MAX);
         let part = |percent: i64| {
@@ -81,7 +81,7 @@ impl Expectation {
     }
 }
 
-/// C-141: what others wrote stays while it can be true.
+/// Entries that the eviction API wrote stay until they time out (C-141).
 pub(super) fn disrupted(
     budget: &PodDisruptionBudget,
     pods: &[Arc<Pod>],
@@ -90,7 +90,7 @@ pub(super) fn disrupted(
     let mut disrupted = Disrupted::default();
     let known = budget.status.as_ref().and_then(|status| status.disrupted_pods.as_ref());
     let Some(known) = known.filter(|known| !known.is_empty()) else { return disrupted };
-    for pod in pods.iter().filter(|pod| !pods::is_ending(pod)) {
+    for pod in pods.iter().filter(|pod| !pods::is_being_deleted(pod)) {
         let name = pod.metadata.name.clone().unwrap_or_default();
         let Some(since) = known.get(&name) else { continue };
         let left = since
@@ -99,7 +99,8 @@ pub(super) fn disrupted(
             .map_or(SignedDuration::ZERO, |until| until.duration_since(now));
         match Duration::try_from(left) {
             Ok(left) if !left.is_zero() => {
-                disrupted.look_again = Some(disrupted.look_again.map_or(left, |old| old.min(left)));
+                disrupted.check_again_in =
+                    Some(disrupted.check_again_in.map_or(left, |old| old.min(left)));
                 disrupted.pods.insert(name, since.clone());
             }
             _ => disrupted.not_deleted.push(name),
@@ -111,12 +112,12 @@ pub(super) fn disrupted(
 pub(super) fn count_healthy(pods: &[Arc<Pod>], disrupted: &Disrupted) -> i32 {
     let healthy = pods.iter().filter(|pod| {
         let name = pod.metadata.name.as_deref().unwrap_or_default();
-        pods::is_ready(pod) && !pods::is_ending(pod) && !disrupted.pods.contains_key(name)
+        pods::is_ready(pod) && !pods::is_being_deleted(pod) && !disrupted.pods.contains_key(name)
     });
     i32::try_from(healthy.count()).unwrap_or(i32::MAX)
 }
 
-/// The status as it should be, if it is not.
+/// The new status, if it differs.
 pub(super) fn status(
     budget: &PodDisruptionBudget,
     sums: Sums,
@@ -126,7 +127,7 @@ pub(super) fn status(
     let spare = healthy.current.saturating_sub(sums.desired);
     let allowed = if sums.expected <= 0 { 0 } else { spare.max(0) };
     let before = budget.status.clone().unwrap_or_default();
-    let (said, reason) =
+    let (allows, reason) =
         if allowed > 0 { ("True", "SufficientPods") } else { ("False", "InsufficientPods") };
     let generation = budget.metadata.generation;
     let disrupted = healthy.disrupted.pods;
@@ -137,7 +138,7 @@ pub(super) fn status(
         disruptions_allowed: Some(allowed),
         expected_pods: Some(sums.expected),
         observed_generation: generation,
-        conditions: conditions(&before, said, reason, "", generation, now),
+        conditions: conditions(&before, allows, reason, "", generation, now),
     };
     let empty = |map: &BTreeMap<String, Time>| map.is_empty();
     let mut before = before;
@@ -145,7 +146,7 @@ pub(super) fn status(
     (status != before).then_some(status)
 }
 
-/// C-140: nobody knows how many there should be.
+/// The status if the expected number of pods is unknown (C-140).
 pub(super) fn failed(
     budget: &PodDisruptionBudget,
     why: &str,
@@ -154,7 +155,7 @@ pub(super) fn failed(
     let before = budget.status.clone().unwrap_or_default();
     let observed = before.observed_generation.or(Some(0));
     let status = PodDisruptionBudgetStatus {
-        // Fields that are always there, also before the first count.
+        // These fields are required even before the first count.
         current_healthy: before.current_healthy.or(Some(0)),
         desired_healthy: before.desired_healthy.or(Some(0)),
         expected_pods: before.expected_pods.or(Some(0)),
@@ -165,7 +166,7 @@ pub(super) fn failed(
     (status != before).then_some(status)
 }
 
-/// Conditions of others stay; the time moves only with the status.
+/// Other conditions stay; the transition time changes only with the status.
 fn conditions(
     before: &PodDisruptionBudgetStatus,
     status: &str,
@@ -195,7 +196,7 @@ fn conditions(
     Some(all)
 }
 
-/// As upstream prints a selector.
+/// The message has the selector in upstream's format.
 pub(super) fn unmanaged_text(budget: &PodDisruptionBudget) -> String {
     let selector = budget.spec.as_ref().and_then(|spec| spec.selector.clone()).unwrap_or_default();
     let labels = selector.match_labels.iter().flatten();
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn c_139_c_214_what_a_budget_wants() {
+    fn c_139_c_214_desired_healthy_pods_by_spec() {
         for (spec, expected, desired) in [
             (json!({ "minAvailable": 2 }), 5, 2),
             (json!({ "minAvailable": "50%" }), 5, 3),
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn c_139_disruptions_allowed_are_what_is_healthy_beyond_what_is_desired() {
+    fn c_139_healthy_pods_beyond_the_desired_number_may_be_disrupted() {
         for (what, current, expected, desired, allowed, reason) in [
             ("spare", 3, 3, 2, 1, "SufficientPods"),
             ("none to spare", 2, 3, 2, 0, "InsufficientPods"),
@@ -298,12 +299,12 @@ mod tests {
             "b is being deleted, gone is gone"
         );
         assert_eq!(found.not_deleted, ["c"]);
-        assert_eq!(found.look_again, Some(Duration::from_secs(90)));
+        assert_eq!(found.check_again_in, Some(Duration::from_secs(90)));
         assert_eq!(count_healthy(&pods, &found), 1, "c alone");
     }
 
     #[test]
-    fn c_140_a_budget_that_cannot_be_counted_allows_nothing_and_says_why() {
+    fn c_140_a_budget_with_an_unknown_number_of_pods_allows_no_disruption() {
         let before = budget(
             json!({}),
             json!({ "disruptionsAllowed": 2, "currentHealthy": 3,
@@ -316,7 +317,11 @@ mod tests {
             (condition.reason.as_str(), condition.message.as_str()),
             ("SyncFailed", "no scale")
         );
-        assert_eq!(condition.observed_generation, Some(2), "it was not looked at as it is now");
+        assert_eq!(
+            condition.observed_generation,
+            Some(2),
+            "the current generation was not observed"
+        );
         let settled = PodDisruptionBudget { status: Some(status), ..before };
         assert_eq!(failed(&settled, "no scale", at(50)), None);
     }

@@ -1,4 +1,4 @@
-//! How many pods there should be, according to those who manage them (C-140).
+//! The expected number of pods, from the scales of their controllers (C-140).
 
 use crate::served_kinds::ServedKinds;
 use client::{Client, ObjectKey, ServedKind};
@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// When what nobody can count is asked for again: nobody tells us when an owner changes.
-pub(super) const ASK_AGAIN: Duration = Duration::from_secs(30);
+/// When to retry if a scale is unknown, because owners of any kind are not watched.
+pub(super) const RETRY_DELAY: Duration = Duration::from_secs(30);
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
@@ -27,8 +27,8 @@ pub(super) struct Scales {
     pub(super) unmanaged: bool,
 }
 
-/// The sum over all owners of these pods, each counted once. Owners are asked for, not remembered:
-/// a budget is looked at when its pods change, and there are few owners.
+/// The sum over all owners of these pods, each counted once. Owners are read from the server: budgets are reconciled
+/// only when their pods change, and there are few owners.
 pub(super) async fn of_owners(
     client: &Client,
     kinds: &ServedKinds,
@@ -60,7 +60,7 @@ fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
 }
 
-/// Who is scaled, and to how many.
+/// The UID of the scaled owner, and its number of replicas.
 async fn of_owner(
     client: &Client,
     kinds: &ServedKinds,
@@ -106,7 +106,7 @@ async fn of_deployment(
     Ok(found.map(|found| (owner.uid.clone(), replicas(found))))
 }
 
-/// By the scale subresource, which custom kinds may have.
+/// Reads the scale subresource, which custom resources may have.
 async fn of_any(
     client: &Client,
     kinds: &ServedKinds,

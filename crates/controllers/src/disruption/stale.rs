@@ -1,4 +1,4 @@
-//! A pod that was to be disrupted and lives two minutes later was not (T-EVICT-13).
+//! Resets the condition DisruptionTarget of pods that still exist two minutes later (T-EVICT-13).
 
 use super::budget::DELETION_MAX;
 use crate::pods;
@@ -41,11 +41,11 @@ async fn reconcile(cluster: &Cluster, key: ObjectKey) -> client::Result<Next> {
     }
 }
 
-/// How long the mark may still be true; `None` if there is none, or it needs no proof.
+/// How long the condition may still be true; `None` if it is not set, or cannot become stale.
 fn left(pod: &Pod, now: Timestamp) -> Option<Duration> {
     let mark = pods::condition(pod, "DisruptionTarget").filter(|mark| mark.status == "True")?;
     let by_node = mark.reason.as_deref() == Some("TerminationByKubelet");
-    if by_node || pods::is_ending(pod) || pods::is_terminal(pod) {
+    if by_node || pods::is_being_deleted(pod) || pods::is_terminal(pod) {
         return None;
     }
     let since = mark.last_transition_time.as_ref().map_or(now, |time| time.0);
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn t_evict_13_only_a_living_pod_disproves_the_mark() {
+    fn t_evict_13_the_condition_is_stale_only_for_running_pods() {
         let at = |second: i64| Timestamp::from_second(second).unwrap();
         let pod = |status: &str, reason: &str, phase: &str, ending: bool| -> Pod {
             typed::from_value(json!({

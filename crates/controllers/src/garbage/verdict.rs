@@ -1,4 +1,4 @@
-//! What becomes of an object, given how its owners and dependents are. Pure.
+//! Decides what to do with an object, given the states of its owners and dependents. Pure.
 
 use super::graph::Dependent;
 use client::Propagation;
@@ -7,18 +7,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
 pub(super) const ORPHAN: &str = "orphan";
 
-/// How an owner is.
+/// The state of an owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// There, and to stay as far as dependents are concerned.
+    /// It exists and does not wait for its dependents.
     Solid,
-    /// Not there, or another object has its name now.
+    /// It does not exist, or another object has its name now.
     Absent,
-    /// Being deleted, after its dependents.
+    /// It is being deleted and waits for its dependents.
     Waiting,
 }
 
-/// What matters about those that an object owns.
+/// The state of the dependents of an object.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Dependents {
     pub(super) any: bool,
@@ -29,24 +29,24 @@ pub(super) struct Dependents {
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
     Leave,
-    /// Dependents hold it: they are to be looked at.
+    /// Dependents block its deletion.
     Await,
-    /// No dependent holds it any more.
+    /// No dependent blocks its deletion any more.
     Finish,
-    /// Its dependents are to be set free, then it may go.
+    /// Its dependents must be orphaned before it can be deleted.
     Orphan,
-    /// It stays, but these owners are dead.
-    Forget(Vec<String>),
+    /// It stays, but the owners with these UIDs do not exist.
+    RemoveOwners(Vec<String>),
     Delete {
         propagation: Propagation,
-        /// It is part of a ring of objects that wait for each other: it must stop holding its owners.
+        /// It is part of a cycle of objects that wait for each other, so it must stop blocking its owners.
         unblock: bool,
     },
 }
 
 impl Dependents {
     pub(super) fn of(owner: &ObjectMeta, all: &[Dependent]) -> Dependents {
-        // Nobody waits for itself.
+        // An object does not wait for itself.
         let others = || all.iter().filter(|one| one.object.metadata.uid != owner.uid);
         Dependents {
             any: others().next().is_some(),
@@ -55,7 +55,7 @@ impl Dependents {
     }
 }
 
-/// Being deleted, and not before its dependents are.
+/// Whether the object is being deleted and waits for its dependents.
 pub(super) fn is_waiting(meta: &ObjectMeta) -> bool {
     meta.deletion_timestamp.is_some() && has(meta, FOREGROUND)
 }
@@ -64,23 +64,23 @@ fn has(meta: &ObjectMeta, finalizer: &str) -> bool {
     meta.finalizers.iter().flatten().any(|there| there == finalizer)
 }
 
-/// The uids of the owners that may not go before the object.
+/// The UIDs of the owners that cannot be deleted before the object.
 pub(super) fn blocked_by(meta: &ObjectMeta) -> impl Iterator<Item = &String> {
-    // Nobody waits for itself.
+    // An object does not wait for itself.
     let others =
         meta.owner_references.iter().flatten().filter(|o| Some(&o.uid) != meta.uid.as_ref());
     others.filter(|owner| owner.block_owner_deletion == Some(true)).map(|owner| &owner.uid)
 }
 
-/// Whether a change is anything to look at: heartbeats and statuses are not.
-pub(super) fn concerns_us(before: &ObjectMeta, after: &ObjectMeta) -> bool {
+/// Whether a change matters to the garbage collector. Heartbeats and status updates do not.
+pub(super) fn is_relevant_change(before: &ObjectMeta, after: &ObjectMeta) -> bool {
     before.uid != after.uid
         || before.owner_references != after.owner_references
         || before.finalizers != after.finalizers
         || before.deletion_timestamp != after.deletion_timestamp
 }
 
-/// Of an object that is being deleted. Whether dependents must go first is asked only if it matters.
+/// The verdict on an object that is being deleted. `is_blocked` is called only if it matters.
 pub(super) fn of_deleted(meta: &ObjectMeta, is_blocked: impl FnOnce() -> bool) -> Verdict {
     match (has(meta, ORPHAN), has(meta, FOREGROUND)) {
         (true, _) => Verdict::Orphan,
@@ -90,7 +90,7 @@ pub(super) fn of_deleted(meta: &ObjectMeta, is_blocked: impl FnOnce() -> bool) -
     }
 }
 
-/// Of an object that has owners; `owners` are in the order of its references.
+/// The verdict on an object with owners; `owners` are in the order of its references.
 pub(super) fn of_owned(meta: &ObjectMeta, owners: &[Owner], dependents: &Dependents) -> Verdict {
     let references = meta.owner_references.as_deref().unwrap_or_default();
     let some = |state: Owner| owners.contains(&state);
@@ -100,7 +100,7 @@ pub(super) fn of_owned(meta: &ObjectMeta, owners: &[Owner], dependents: &Depende
     if some(Owner::Solid) {
         let dead = references.iter().zip(owners).filter(|(_, state)| **state != Owner::Solid);
         let dead: Vec<String> = dead.map(|(owner, _)| owner.uid.clone()).collect();
-        return if dead.is_empty() { Verdict::Leave } else { Verdict::Forget(dead) };
+        return if dead.is_empty() { Verdict::Leave } else { Verdict::RemoveOwners(dead) };
     }
     if some(Owner::Waiting) && dependents.any {
         let holds = references.iter().any(|owner| owner.block_owner_deletion == Some(true));
@@ -134,13 +134,14 @@ mod tests {
     }
 
     #[test]
-    fn t_ctrl_44_c_163_an_object_lives_as_long_as_one_owner_is_solid() {
+    fn t_ctrl_44_c_163_an_object_stays_while_one_owner_is_solid() {
         use Owner::*;
         let none = Dependents::default();
         let some = Dependents { any: true, ..none };
         let ring = Dependents { any: true, waiting: true };
         let delete = |propagation| Verdict::Delete { propagation, unblock: false };
-        let forget = |uids: &[&str]| Verdict::Forget(uids.iter().map(|u| (*u).into()).collect());
+        let forget =
+            |uids: &[&str]| Verdict::RemoveOwners(uids.iter().map(|u| (*u).into()).collect());
         let cases = [
             ("both solid", [Solid, Solid], none, Verdict::Leave),
             ("one gone", [Absent, Solid], none, forget(&["u1"])),
@@ -160,11 +161,11 @@ mod tests {
             assert_eq!(verdict, expected, "{what}");
         }
         let unblocked = of_owned(&meta(false, &[], false), &[Waiting, Waiting], &ring);
-        assert_eq!(unblocked, delete(Propagation::Foreground), "it holds nobody already");
+        assert_eq!(unblocked, delete(Propagation::Foreground), "it blocks no owner");
     }
 
     #[test]
-    fn t_ctrl_45_a_finalizer_already_there_says_how_to_delete() {
+    fn t_ctrl_45_an_existing_finalizer_decides_the_propagation() {
         for (finalizer, expected) in [
             (ORPHAN, Propagation::Orphan),
             (FOREGROUND, Propagation::Foreground),
@@ -180,23 +181,23 @@ mod tests {
     }
 
     #[test]
-    fn t_ctrl_46_t_ctrl_47_a_deleted_object_waits_as_it_was_asked_to() {
-        // Whether it is blocked; `None` if that must not even be asked: it costs a look at every kind.
+    fn t_ctrl_46_t_ctrl_47_finalizers_decide_what_a_deleted_object_waits_for() {
+        // Whether it is blocked; `None` if `is_blocked` must not be called, because it searches every kind.
         let cases = [
             ("background", vec![], None, Verdict::Leave),
-            ("foreground, nobody blocks", vec![FOREGROUND], Some(false), Verdict::Finish),
+            ("foreground, no blocking dependent", vec![FOREGROUND], Some(false), Verdict::Finish),
             ("foreground, blocked", vec![FOREGROUND], Some(true), Verdict::Await),
             ("orphan", vec![ORPHAN], None, Verdict::Orphan),
             ("held by another", vec!["other"], None, Verdict::Leave),
         ];
         for (what, finalizers, blocked, expected) in cases {
-            let is_blocked = || blocked.unwrap_or_else(|| panic!("{what}: it was asked"));
+            let is_blocked = || blocked.unwrap_or_else(|| panic!("{what}: is_blocked was called"));
             assert_eq!(of_deleted(&meta(true, &finalizers, true), is_blocked), expected, "{what}");
         }
     }
 
     #[test]
-    fn t_ctrl_46_an_object_holds_those_that_it_says_and_never_itself() {
+    fn t_ctrl_46_an_object_blocks_the_owners_it_names_and_never_itself() {
         let mut held = meta(false, &[], true);
         assert_eq!(blocked_by(&held).collect::<Vec<_>>(), ["u1", "u2"]);
         held.uid = Some("u1".into());
@@ -205,12 +206,12 @@ mod tests {
     }
 
     #[test]
-    fn c_159_only_what_is_about_life_and_owners_is_looked_at() {
+    fn c_159_only_changes_of_owners_finalizers_and_deletion_are_relevant() {
         let before = meta(false, &["f"], true);
         let changed = |change: fn(&mut ObjectMeta)| {
             let mut after = before.clone();
             change(&mut after);
-            concerns_us(&before, &after)
+            is_relevant_change(&before, &after)
         };
         assert!(!changed(|_| ()));
         assert!(!changed(|meta| meta.resource_version = Some("9".into())));

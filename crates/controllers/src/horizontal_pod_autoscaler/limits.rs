@@ -1,48 +1,48 @@
-//! How far and how fast a target may be scaled (C-135), and what must be remembered for it. Pure.
+//! Limits how far and how fast a target is scaled (C-135), and keeps the history for that. Pure.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::autoscaling::v2::{HPAScalingRules, HorizontalPodAutoscalerBehavior};
 
 /// Upstream: `--horizontal-pod-autoscaler-downscale-stabilization`.
 const DOWN_WINDOW: SignedDuration = SignedDuration::from_mins(5);
-/// What older looks said is of no use to any window or period that the API allows.
-const KEPT: SignedDuration = SignedDuration::from_hours(1);
-/// An hour of looks, and some more because of changes.
-const REMEMBERED_MAX: usize = 512;
+/// The API allows no longer windows or periods.
+const HISTORY_AGE_MAX: SignedDuration = SignedDuration::from_hours(1);
+/// One entry per 15 s for an hour, and some more after changes of the spec.
+const HISTORY_MAX: usize = 512;
 
-/// Without a behavior, at one look: twice as many, and four in any case.
+/// Without a behavior one step may double the size, and may go to four in any case.
 const UP_FACTOR: i32 = 2;
 const UP_MIN: i32 = 4;
 
-/// Of one autoscaler. It is not stored: after a restart the current size counts as recommended, so
-/// that nothing shrinks before a whole window was seen.
+/// The history of one autoscaler. It is not stored: after a restart the current size counts as recommended, so that
+/// the target is not scaled down within the first window.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Memory {
-    /// What was recommended when, before any limit.
+pub(super) struct History {
+    /// Recommendations before limits.
     recommended: Vec<(Timestamp, i32)>,
-    /// By how much the target was scaled when.
+    /// Changes of the size.
     scaled: Vec<(Timestamp, i32)>,
 }
 
-impl Memory {
-    pub(super) fn starting_at(current: i32, now: Timestamp) -> Memory {
-        Memory { recommended: vec![(now, current)], scaled: Vec::new() }
+impl History {
+    pub(super) fn starting_at(current: i32, now: Timestamp) -> History {
+        History { recommended: vec![(now, current)], scaled: Vec::new() }
     }
 
     pub(super) fn scaled(&mut self, from: i32, to: i32, now: Timestamp) {
-        remember(&mut self.scaled, to - from, now);
+        append(&mut self.scaled, to - from, now);
     }
 
-    /// By how much it was scaled within that time.
+    /// The change of the size within the last `seconds`.
     fn change_within(&self, seconds: i32, now: Timestamp) -> i32 {
         let since = now - SignedDuration::from_secs(seconds.into());
         self.scaled.iter().filter(|(at, _)| *at > since).map(|(_, by)| by).sum()
     }
 }
 
-fn remember(all: &mut Vec<(Timestamp, i32)>, value: i32, now: Timestamp) {
-    all.retain(|(at, _)| *at >= now - KEPT);
-    if all.len() >= REMEMBERED_MAX {
+fn append(all: &mut Vec<(Timestamp, i32)>, value: i32, now: Timestamp) {
+    all.retain(|(at, _)| *at >= now - HISTORY_AGE_MAX);
+    if all.len() >= HISTORY_MAX {
         all.remove(0);
     }
     all.push((now, value));
@@ -61,9 +61,9 @@ pub(super) type Why = (&'static str, &'static str);
 #[derive(Debug, PartialEq)]
 pub(super) struct Limited {
     pub(super) replicas: i32,
-    /// Of AbleToScale, which is True.
+    /// For the condition AbleToScale, which is True.
     pub(super) able: Why,
-    /// Of ScalingLimited, and whether it is.
+    /// For the condition ScalingLimited: its status, reason and message.
     pub(super) limited: (bool, Why),
 }
 
@@ -88,9 +88,9 @@ const DOWN_LIMIT: Why = (
     "the desired replica count is decreasing faster than the maximum scale rate",
 );
 
-/// What becomes of a recommendation.
+/// Applies windows and policies to a recommendation.
 pub(super) fn apply(
-    memory: &mut Memory,
+    history: &mut History,
     behavior: Option<&HorizontalPodAutoscalerBehavior>,
     bounds: Bounds,
     wanted: i32,
@@ -101,13 +101,13 @@ pub(super) fn apply(
         (rules(&behavior.scale_up), rules(&behavior.scale_down))
     });
     let (stable, stabilized) = match &rules {
-        None => (highest(memory, DOWN_WINDOW, wanted, now), DOWN_STABILIZED),
-        Some((up, down)) => stabilize(memory, up, down, bounds.current, wanted, now),
+        None => (highest(history, DOWN_WINDOW, wanted, now), DOWN_STABILIZED),
+        Some((up, down)) => stabilize(history, up, down, bounds.current, wanted, now),
     };
-    remember(&mut memory.recommended, wanted, now);
+    append(&mut history.recommended, wanted, now);
     let (replicas, why) = match &rules {
-        None => plainly(bounds, stable),
-        Some((up, down)) => by_rules(memory, up, down, bounds, stable, now),
+        None => by_default_rate(bounds, stable),
+        Some((up, down)) => by_rules(history, up, down, bounds, stable, now),
     };
     Limited {
         replicas,
@@ -116,14 +116,14 @@ pub(super) fn apply(
     }
 }
 
-fn highest(memory: &Memory, window: SignedDuration, wanted: i32, now: Timestamp) -> i32 {
-    let recent = memory.recommended.iter().filter(|(at, _)| *at >= now - window);
+fn highest(history: &History, window: SignedDuration, wanted: i32, now: Timestamp) -> i32 {
+    let recent = history.recommended.iter().filter(|(at, _)| *at >= now - window);
     recent.map(|(_, replicas)| *replicas).fold(wanted, i32::max)
 }
 
-/// Not above the lowest of one window, not below the highest of the other.
+/// Not above the lowest recommendation of the scale-up window, not below the highest of the scale-down window.
 fn stabilize(
-    memory: &Memory,
+    history: &History,
     up: &HPAScalingRules,
     down: &HPAScalingRules,
     current: i32,
@@ -135,7 +135,7 @@ fn stabilize(
         seconds.map_or(default, SignedDuration::from_secs)
     };
     let recent = |window: SignedDuration| {
-        let recent = memory.recommended.iter().filter(move |(at, _)| *at > now - window);
+        let recent = history.recommended.iter().filter(move |(at, _)| *at > now - window);
         recent.map(|(_, replicas)| *replicas)
     };
     let lowest = recent(window(up, SignedDuration::ZERO)).fold(wanted, i32::min);
@@ -144,7 +144,7 @@ fn stabilize(
     (current.max(lowest).min(highest), why)
 }
 
-fn plainly(bounds: Bounds, wanted: i32) -> (i32, Why) {
+fn by_default_rate(bounds: Bounds, wanted: i32) -> (i32, Why) {
     let rate = bounds.current.saturating_mul(UP_FACTOR).max(UP_MIN);
     let (most, why) = if bounds.max > rate { (rate, UP_LIMIT) } else { (bounds.max, TOO_MANY) };
     match wanted {
@@ -155,7 +155,7 @@ fn plainly(bounds: Bounds, wanted: i32) -> (i32, Why) {
 }
 
 fn by_rules(
-    memory: &Memory,
+    history: &History,
     up: &HPAScalingRules,
     down: &HPAScalingRules,
     bounds: Bounds,
@@ -164,13 +164,13 @@ fn by_rules(
 ) -> (i32, Why) {
     let Bounds { current, min, max } = bounds;
     if wanted > current {
-        let rate = up_limit(memory, up, current, now).max(current);
+        let rate = up_limit(history, up, current, now).max(current);
         let (most, why) = if max > rate { (rate, UP_LIMIT) } else { (max, TOO_MANY) };
         if wanted > most {
             return (most, why);
         }
     } else if wanted < current {
-        let rate = down_limit(memory, down, current, now).min(current);
+        let rate = down_limit(history, down, current, now).min(current);
         let (least, why) = if min < rate { (rate, DOWN_LIMIT) } else { (min, TOO_FEW) };
         if wanted < least {
             return (least, why);
@@ -179,23 +179,23 @@ fn by_rules(
     (wanted, WITHIN)
 }
 
-/// Of each policy, how many there may be. The size at the start of its period counts.
+/// The size that each policy allows, based on the size at the start of its period.
 fn proposals<'a>(
-    memory: &'a Memory,
+    history: &'a History,
     rules: &'a HPAScalingRules,
     current: i32,
     now: Timestamp,
     of: impl Fn(i32, &str, i32) -> i32 + 'a,
 ) -> impl Iterator<Item = i32> + 'a {
     rules.policies.iter().flatten().map(move |policy| {
-        let start = current - memory.change_within(policy.period_seconds, now);
+        let start = current - history.change_within(policy.period_seconds, now);
         of(start, &policy.type_, policy.value)
     })
 }
 
-fn up_limit(memory: &Memory, rules: &HPAScalingRules, current: i32, now: Timestamp) -> i32 {
-    // Rounded up: a share of few pods would be none at all.
-    let all = proposals(memory, rules, current, now, |start, kind, value| match kind {
+fn up_limit(history: &History, rules: &HPAScalingRules, current: i32, now: Timestamp) -> i32 {
+    // Rounded up, because a percentage of few pods could be zero.
+    let all = proposals(history, rules, current, now, |start, kind, value| match kind {
         "Pods" => start.saturating_add(value),
         _ => (f64::from(start) * (1.0 + f64::from(value) / 100.0)).ceil() as i32,
     });
@@ -206,12 +206,12 @@ fn up_limit(memory: &Memory, rules: &HPAScalingRules, current: i32, now: Timesta
     }
 }
 
-fn down_limit(memory: &Memory, rules: &HPAScalingRules, current: i32, now: Timestamp) -> i32 {
-    let all = proposals(memory, rules, current, now, |start, kind, value| match kind {
+fn down_limit(history: &History, rules: &HPAScalingRules, current: i32, now: Timestamp) -> i32 {
+    let all = proposals(history, rules, current, now, |start, kind, value| match kind {
         "Pods" => start.saturating_sub(value),
         _ => (f64::from(start) * (1.0 - f64::from(value) / 100.0)) as i32,
     });
-    // The smallest change is to the largest size.
+    // The largest size is the smallest change.
     match rules.select_policy.as_deref() {
         Some("Disabled") => current,
         Some("Min") => all.max().unwrap_or(i32::MIN),

@@ -1,6 +1,6 @@
-//! What one metric of an autoscaler asks for, or why it cannot say (C-134, C-136). Pure.
+//! Evaluates one metric of an autoscaler: the number of replicas, or an error (C-134, C-136). Pure.
 
-use super::replicas::{self, Look, Proposal, Sample, Samples, milli};
+use super::replicas::{self, Proposal, Sample, Samples, ScaleTarget, milli};
 use api::quantity::Quantity;
 use client::PodMetrics;
 use k8s_openapi::api::autoscaling::v2::{
@@ -9,42 +9,46 @@ use k8s_openapi::api::autoscaling::v2::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-/// The figures of the selected pods, or why there are none.
-pub(super) type Figures = Result<Vec<PodMetrics>, String>;
+/// The usage of the selected pods, or why it is unknown.
+pub(super) type Usage = Result<Vec<PodMetrics>, String>;
 
 #[derive(Debug, PartialEq)]
-pub(super) struct Answer {
+pub(super) struct MetricResult {
     pub(super) replicas: i32,
-    /// As conditions and events call the metric.
+    /// The name of the metric in conditions and events.
     pub(super) name: String,
     pub(super) status: MetricStatus,
 }
 
 #[derive(Debug, PartialEq)]
 pub(super) struct Failure {
-    /// Of the event, and of ScalingActive.
+    /// The reason of the event and of the condition ScalingActive.
     pub(super) reason: &'static str,
     pub(super) message: String,
-    /// What is said of the autoscaler as a whole.
+    /// The error of the autoscaler as a whole.
     pub(super) error: String,
 }
 
 pub(super) fn evaluate(
     spec: &MetricSpec,
-    look: &Look<'_>,
-    figures: &Figures,
+    scaled: &ScaleTarget<'_>,
+    usage: &Usage,
     namespace: &str,
-) -> Result<Answer, Failure> {
+) -> Result<MetricResult, Failure> {
     match spec.type_.as_str() {
-        "Resource" if spec.resource.is_some() => resource(spec, look, figures),
-        "ContainerResource" if spec.container_resource.is_some() => container(spec, look, figures),
+        "Resource" if spec.resource.is_some() => resource(spec, scaled, usage),
+        "ContainerResource" if spec.container_resource.is_some() => container(spec, scaled, usage),
         _ => Err(unserved(spec, namespace)),
     }
 }
 
-fn resource(spec: &MetricSpec, look: &Look<'_>, figures: &Figures) -> Result<Answer, Failure> {
+fn resource(
+    spec: &MetricSpec,
+    scaled: &ScaleTarget<'_>,
+    usage: &Usage,
+) -> Result<MetricResult, Failure> {
     let source = spec.resource.clone().unwrap_or_default();
-    let found = of_resource(look, figures, &source.name, None, &source.target);
+    let found = of_resource(scaled, usage, &source.name, None, &source.target);
     let (proposal, name) = found.map_err(|message| Failure {
         reason: "FailedGetResourceMetric",
         error: format!("failed to get {} resource metric value: {message}", source.name),
@@ -55,13 +59,17 @@ fn resource(spec: &MetricSpec, look: &Look<'_>, figures: &Figures) -> Result<Ans
         resource: Some(ResourceMetricStatus { name: source.name, current: current(&proposal) }),
         ..MetricStatus::default()
     };
-    Ok(Answer { replicas: proposal.replicas, name, status })
+    Ok(MetricResult { replicas: proposal.replicas, name, status })
 }
 
-fn container(spec: &MetricSpec, look: &Look<'_>, figures: &Figures) -> Result<Answer, Failure> {
+fn container(
+    spec: &MetricSpec,
+    scaled: &ScaleTarget<'_>,
+    usage: &Usage,
+) -> Result<MetricResult, Failure> {
     let source = spec.container_resource.clone().unwrap_or_default();
     let container = source.container.as_str();
-    let found = of_resource(look, figures, &source.name, Some(container), &source.target);
+    let found = of_resource(scaled, usage, &source.name, Some(container), &source.target);
     let (proposal, name) = found.map_err(|message| Failure {
         reason: "FailedGetContainerResourceMetric",
         error: format!("failed to get {container} container metric value: {message}"),
@@ -76,7 +84,7 @@ fn container(spec: &MetricSpec, look: &Look<'_>, figures: &Figures) -> Result<An
         }),
         ..MetricStatus::default()
     };
-    Ok(Answer { replicas: proposal.replicas, name, status })
+    Ok(MetricResult { replicas: proposal.replicas, name, status })
 }
 
 fn current(proposal: &Proposal) -> MetricValueStatus {
@@ -89,17 +97,17 @@ fn current(proposal: &Proposal) -> MetricValueStatus {
 }
 
 fn of_resource(
-    look: &Look<'_>,
-    figures: &Figures,
+    scaled: &ScaleTarget<'_>,
+    usage: &Usage,
     resource: &str,
     container: Option<&str>,
     target: &MetricTarget,
 ) -> Result<(Proposal, String), String> {
-    let samples = samples(figures, resource, container)
+    let samples = samples(usage, resource, container)
         .map_err(|why| format!("unable to get metrics for resource {resource}: {why}"));
     if let Some(average) = &target.average_value {
         let found = samples
-            .and_then(|all| replicas::by_average(look, &all, resource, milli(&average.0)))
+            .and_then(|all| replicas::by_average(scaled, &all, resource, milli(&average.0)))
             .map_err(|why| format!("failed to get {resource} usage: {why}"))?;
         return Ok((found, format!("{resource} resource")));
     }
@@ -111,13 +119,13 @@ fn of_resource(
         );
     };
     let found = samples
-        .and_then(|all| replicas::by_utilization(look, &all, resource, container, share))
+        .and_then(|all| replicas::by_utilization(scaled, &all, resource, container, share))
         .map_err(|why| format!("failed to get {resource} utilization: {why}"))?;
     Ok((found, format!("{resource} resource utilization (percentage of request)")))
 }
 
-fn samples(figures: &Figures, resource: &str, only: Option<&str>) -> Result<Samples, String> {
-    let all = figures
+fn samples(usage: &Usage, resource: &str, only: Option<&str>) -> Result<Samples, String> {
+    let all = usage
         .as_ref()
         .map_err(|why| format!("unable to fetch metrics from resource metrics API: {why}"))?;
     if all.is_empty() {
@@ -137,7 +145,7 @@ fn samples(figures: &Figures, resource: &str, only: Option<&str>) -> Result<Samp
         }
         let wanted = pod.containers.iter().filter(|one| only.is_none_or(|only| only == one.name));
         let amounts = wanted.map(|one| one.usage.get(resource).map(|amount| milli(&amount.0)));
-        // If one of them does not say, the pod does not.
+        // A pod without a value for one of its containers has no sample.
         let Some(value) = amounts.sum::<Option<i64>>() else { continue };
         samples.insert(name, Sample { value, at: pod.at(), window: pod.window() });
     }
@@ -147,8 +155,7 @@ fn samples(figures: &Figures, resource: &str, only: Option<&str>) -> Result<Samp
 const NO_CUSTOM: &str = "unable to fetch metrics from custom metrics API: no custom metrics API \
                          (custom.metrics.k8s.io) registered";
 
-/// Who would answer for these are API servers of others, behind ours. There are none; that is said as
-/// upstream says it.
+/// Custom and external metrics would come from aggregated API servers. There are none; the error is upstream's.
 fn unserved(spec: &MetricSpec, namespace: &str) -> Failure {
     if let ("Pods", Some(pods)) = (spec.type_.as_str(), &spec.pods) {
         let message = format!("unable to get metric {}: {NO_CUSTOM}", pods.metric.name);
@@ -157,7 +164,7 @@ fn unserved(spec: &MetricSpec, namespace: &str) -> Failure {
     }
     if let ("Object", Some(object)) = (spec.type_.as_str(), &spec.object) {
         let (metric, on) = (&object.metric.name, &object.described_object);
-        // The order of the words is upstream's.
+        // The order of the arguments is upstream's.
         let message = format!(
             "unable to get metric {metric}: {} on {namespace} {}/{NO_CUSTOM}",
             on.kind, on.name

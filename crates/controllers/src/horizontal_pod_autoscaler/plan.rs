@@ -1,8 +1,8 @@
-//! What a look at an autoscaler and its target leads to (C-131, C-134, C-136). Pure.
+//! Decides one reconcile of an autoscaler and its target (C-131, C-134, C-136). Pure.
 
-use super::limits::{self, Bounds, Limited, Memory};
-use super::metric::{self, Answer, Failure, Figures};
-use super::replicas::{Look, Tolerance};
+use super::limits::{self, Bounds, History, Limited};
+use super::metric::{self, Failure, MetricResult, Usage};
+use super::replicas::{ScaleTarget, Tolerance};
 use api::quantity::Quantity;
 use jiff::Timestamp;
 use k8s_openapi::api::autoscaling::v1::Scale;
@@ -18,21 +18,21 @@ const ABLE: &str = "AbleToScale";
 const ACTIVE: &str = "ScalingActive";
 const LIMITED: &str = "ScalingLimited";
 
-/// What is looked at.
-pub(super) struct Seen<'a> {
+/// All that a decision depends on.
+pub(super) struct Input<'a> {
     pub(super) scaler: &'a HorizontalPodAutoscaler,
     pub(super) scale: &'a Scale,
-    pub(super) pods: Result<Vec<Arc<Pod>>, Unselected>,
-    pub(super) figures: Figures,
+    pub(super) pods: Result<Vec<Arc<Pod>>, SelectorError>,
+    pub(super) usage: Usage,
     pub(super) now: Timestamp,
 }
 
-/// Why it is not known which pods are meant.
+/// Why the pods of the target cannot be determined.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Unselected {
+pub(super) struct SelectorError {
     pub(super) event: &'static str,
     pub(super) reason: &'static str,
-    /// Of the condition.
+    /// The message of the condition.
     pub(super) message: String,
     pub(super) error: String,
 }
@@ -40,10 +40,10 @@ pub(super) struct Unselected {
 #[derive(Debug, PartialEq)]
 pub(super) struct Plan {
     pub(super) rescale: Option<Rescale>,
-    /// If the target is not scaled, or is. What came of it is added by [`rescaled`] or [`refused`].
+    /// [`rescaled`] or [`refused`] add the result of scaling.
     pub(super) status: HorizontalPodAutoscalerStatus,
-    /// Reasons and messages of warnings.
-    pub(super) said: Vec<(&'static str, String)>,
+    /// Reasons and messages of warning events.
+    pub(super) warnings: Vec<(&'static str, String)>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -53,9 +53,9 @@ pub(super) struct Rescale {
     pub(super) reason: String,
 }
 
-pub(super) fn decide(seen: &Seen<'_>, memory: &mut Memory) -> Plan {
-    let HorizontalPodAutoscaler { spec, status, .. } = seen.scaler;
-    let current = current(seen.scale);
+pub(super) fn decide(input: &Input<'_>, history: &mut History) -> Plan {
+    let HorizontalPodAutoscaler { spec, status, .. } = input.scaler;
+    let current = current(input.scale);
     let mut plan = Plan {
         rescale: None,
         status: HorizontalPodAutoscalerStatus {
@@ -63,22 +63,22 @@ pub(super) fn decide(seen: &Seen<'_>, memory: &mut Memory) -> Plan {
             current_metrics: None,
             ..status.clone().unwrap_or_default()
         },
-        said: Vec::new(),
+        warnings: Vec::new(),
     };
     let got = "the HPA controller was able to get the target's current scale";
-    plan.set(ABLE, true, ("SucceededGetScale", got), seen.now);
+    plan.set(ABLE, true, ("SucceededGetScale", got), input.now);
     let min = spec.min_replicas.unwrap_or(1);
     let bounds = Bounds { current, min, max: spec.max_replicas };
     if current == 0 && min != 0 {
         let why = "scaling is disabled since the replica count of the target is zero";
-        plan.set(ACTIVE, false, ("ScalingDisabled", why), seen.now);
+        plan.set(ACTIVE, false, ("ScalingDisabled", why), input.now);
         plan.status.desired_replicas = current;
     } else if current > bounds.max {
         plan.scale(current, bounds.max, "Current number of replicas above Spec.MaxReplicas");
     } else if current < min {
         plan.scale(current, min, "Current number of replicas below Spec.MinReplicas");
     } else {
-        by_metrics(seen, memory, bounds, &mut plan);
+        by_metrics(input, history, bounds, &mut plan);
     }
     plan
 }
@@ -87,16 +87,16 @@ pub(super) fn current(scale: &Scale) -> i32 {
     scale.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0)
 }
 
-fn by_metrics(seen: &Seen<'_>, memory: &mut Memory, bounds: Bounds, plan: &mut Plan) {
-    let Some((wanted, name)) = recommend(seen, bounds.current, plan) else { return };
-    let behavior = seen.scaler.spec.behavior.as_ref();
+fn by_metrics(input: &Input<'_>, history: &mut History, bounds: Bounds, plan: &mut Plan) {
+    let Some((wanted, name)) = recommend(input, bounds.current, plan) else { return };
+    let behavior = input.scaler.spec.behavior.as_ref();
     let Limited { replicas, able, limited: (limited, why) } =
-        limits::apply(memory, behavior, bounds, wanted, seen.now);
-    plan.set(ABLE, true, able, seen.now);
-    plan.set(LIMITED, limited, why, seen.now);
+        limits::apply(history, behavior, bounds, wanted, input.now);
+    plan.set(ABLE, true, able, input.now);
+    plan.set(LIMITED, limited, why, input.now);
     plan.status.desired_replicas = replicas;
     if replicas != bounds.current {
-        // What the metrics asked for is the reason, also where a limit turned it around.
+        // The recommendation of the metrics is the reason, even if a limit reversed the direction.
         let reason = match wanted.cmp(&bounds.current) {
             std::cmp::Ordering::Greater => format!("{name} above target"),
             std::cmp::Ordering::Less => "All metrics below target".to_owned(),
@@ -106,37 +106,37 @@ fn by_metrics(seen: &Seen<'_>, memory: &mut Memory, bounds: Bounds, plan: &mut P
     }
 }
 
-/// The most that any metric asks for, and its name. A metric that says nothing might have asked for
-/// more: so then the target is not made smaller.
-fn recommend(seen: &Seen<'_>, current: i32, plan: &mut Plan) -> Option<(i32, String)> {
-    let spec = &seen.scaler.spec;
-    let pods = match &seen.pods {
+/// The highest recommendation of all metrics, and the name of that metric. If a metric fails it might have recommended
+/// more, so the target is not scaled down.
+fn recommend(input: &Input<'_>, current: i32, plan: &mut Plan) -> Option<(i32, String)> {
+    let spec = &input.scaler.spec;
+    let pods = match &input.pods {
         Ok(pods) => pods,
         Err(why) => {
-            plan.said.push((why.event, why.error.clone()));
-            plan.set(ACTIVE, false, (why.reason, &why.message), seen.now);
-            plan.give_up(seen.scaler, why.error.clone());
+            plan.warnings.push((why.event, why.error.clone()));
+            plan.set(ACTIVE, false, (why.reason, &why.message), input.now);
+            plan.give_up(input.scaler, why.error.clone());
             return None;
         }
     };
-    let look = Look { current, pods, tolerance: tolerance(spec), now: seen.now };
-    let namespace = seen.scaler.metadata.namespace.as_deref().unwrap_or_default();
+    let scaled = ScaleTarget { current, pods, tolerance: tolerance(spec), now: input.now };
+    let namespace = input.scaler.metadata.namespace.as_deref().unwrap_or_default();
     let specs = spec.metrics.as_deref().unwrap_or_default();
     let mut most: Option<(i32, String)> = None;
     let mut failures: Vec<Failure> = Vec::new();
     let mut statuses: Vec<MetricStatus> = Vec::new();
     for spec in specs {
-        match metric::evaluate(spec, &look, &seen.figures, namespace) {
-            Ok(Answer { replicas, name, status }) => {
+        match metric::evaluate(spec, &scaled, &input.usage, namespace) {
+            Ok(MetricResult { replicas, name, status }) => {
                 statuses.push(status);
                 if most.as_ref().is_none_or(|(most, _)| replicas > *most) {
                     most = Some((replicas, name));
                 }
             }
             Err(failure) => {
-                // Its place is kept: clients find a metric's status by the place of the metric.
+                // An empty entry: clients find the status of a metric by its position.
                 statuses.push(MetricStatus::default());
-                plan.said.push((failure.reason, failure.message.clone()));
+                plan.warnings.push((failure.reason, failure.message.clone()));
                 failures.push(failure);
             }
         }
@@ -147,21 +147,21 @@ fn recommend(seen: &Seen<'_>, current: i32, plan: &mut Plan) -> Option<(i32, Str
         (Some(first), _) if blocked => {
             let message =
                 format!("the HPA was unable to compute the replica count: {}", first.message);
-            plan.set(ACTIVE, false, (first.reason, &message), seen.now);
+            plan.set(ACTIVE, false, (first.reason, &message), input.now);
             let (count, all) = (failures.len(), specs.len());
             let first = &first.error;
             let error =
                 format!("invalid metrics ({count} invalid out of {all}), first error is: {first}");
-            plan.give_up(seen.scaler, error);
+            plan.give_up(input.scaler, error);
             None
         }
         (_, Some((replicas, name))) => {
             let found =
                 format!("the HPA was able to successfully calculate a replica count from {name}");
-            plan.set(ACTIVE, true, ("ValidMetricFound", &found), seen.now);
+            plan.set(ACTIVE, true, ("ValidMetricFound", &found), input.now);
             Some((replicas, name))
         }
-        // No metrics at all; the server lets no such autoscaler in.
+        // No metrics at all; the server rejects such autoscalers.
         (_, None) => None,
     }
 }
@@ -193,7 +193,7 @@ impl Plan {
     fn give_up(&mut self, scaler: &HorizontalPodAutoscaler, error: String) {
         let before = scaler.status.as_ref();
         self.status.desired_replicas = before.map_or(0, |status| status.desired_replicas);
-        self.said.push(("FailedComputeMetricsReplicas", error));
+        self.warnings.push(("FailedComputeMetricsReplicas", error));
     }
 }
 
@@ -217,8 +217,8 @@ pub(super) fn refused(
     status.current_metrics = before.and_then(|before| before.current_metrics.clone());
 }
 
-/// C-136: there is no scale to look at.
-pub(super) fn unseen(
+/// C-136: there is no scale to target at.
+pub(super) fn scale_unknown(
     before: Option<&HorizontalPodAutoscalerStatus>,
     error: &str,
     now: Timestamp,

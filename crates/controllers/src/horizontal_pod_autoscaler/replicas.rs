@@ -1,7 +1,7 @@
-//! How many pods would bring a metric to its target (C-132, C-133). Pure.
+//! Computes how many pods would bring a metric to its target (C-132, C-133). Pure.
 //!
-//! Pods that say nothing yet are counted so that they can only slow a change down: as fully busy if
-//! fewer pods are wanted, as idle if more are.
+//! Pods without samples count so that they can only reduce a change: as fully busy when scaling down, as idle when
+//! scaling up.
 
 use crate::pods;
 use api::quantity::Quantity;
@@ -17,7 +17,7 @@ const FIRST_READINESS: SignedDuration = SignedDuration::from_secs(30);
 /// Upstream: `--horizontal-pod-autoscaler-tolerance`.
 const TOLERANCE: f64 = 0.1;
 
-/// What a pod used, in thousandths.
+/// The usage of a pod in thousandths.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Sample {
     pub(super) value: i64,
@@ -25,10 +25,10 @@ pub(super) struct Sample {
     pub(super) window: SignedDuration,
 }
 
-/// By the name of the pod.
+/// Samples by the name of the pod.
 pub(super) type Samples = BTreeMap<String, Sample>;
 
-/// How far from its target a metric may be before anything is done about it.
+/// How far a metric may be from its target without scaling.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Tolerance {
     pub(super) up: f64,
@@ -47,9 +47,9 @@ impl Tolerance {
     }
 }
 
-/// What is looked at.
-pub(super) struct Look<'a> {
-    /// Replicas that the target asks for now.
+/// The target and its pods.
+pub(super) struct ScaleTarget<'a> {
+    /// The current `spec.replicas` of the target.
     pub(super) current: i32,
     pub(super) pods: &'a [Arc<Pod>],
     pub(super) tolerance: Tolerance,
@@ -59,21 +59,21 @@ pub(super) struct Look<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Proposal {
     pub(super) replicas: i32,
-    /// Percent of what is requested, where that was asked for.
+    /// Percent of the request, for metrics with that target.
     pub(super) utilization: Option<i32>,
     /// Thousandths per pod.
     pub(super) average: i64,
 }
 
-/// Towards a share of what the pods request.
+/// For a target in percent of the requests of pods.
 pub(super) fn by_utilization(
-    look: &Look<'_>,
+    scaled: &ScaleTarget<'_>,
     samples: &Samples,
     resource: &str,
     container: Option<&str>,
     target: i32,
 ) -> Result<Proposal, String> {
-    let requests = requests(look.pods, resource, container)?;
+    let requests = requests(scaled.pods, resource, container)?;
     let request = |pod: &str| requests.get(pod).copied().unwrap_or(0);
     let measure = |values: &Values<'_>| {
         let known = values.iter().filter(|(pod, _)| requests.contains_key(*pod));
@@ -91,14 +91,14 @@ pub(super) fn by_utilization(
         let ratio = f64::from(percent) / f64::from(target);
         Ok(Measured { ratio, utilization: Some(percent), average: used / count })
     };
-    // All of it, or the target if that is even more.
+    // The whole request, or the target if that is more.
     let busy = |pod: &str| request(pod).saturating_mul(i64::from(target.max(100))) / 100;
-    propose(look, samples, resource, measure, busy)
+    propose(scaled, samples, resource, measure, busy)
 }
 
-/// Towards an amount per pod, in thousandths.
+/// For a target amount per pod, in thousandths.
 pub(super) fn by_average(
-    look: &Look<'_>,
+    scaled: &ScaleTarget<'_>,
     samples: &Samples,
     resource: &str,
     target: i64,
@@ -108,7 +108,7 @@ pub(super) fn by_average(
         let average = sum / i64::try_from(values.len().max(1)).unwrap_or(i64::MAX);
         Ok(Measured { ratio: average as f64 / target as f64, utilization: None, average })
     };
-    propose(look, samples, resource, measure, |_| target)
+    propose(scaled, samples, resource, measure, |_| target)
 }
 
 type Values<'a> = BTreeMap<&'a str, i64>;
@@ -120,16 +120,16 @@ struct Measured {
 }
 
 fn propose<'a>(
-    look: &Look<'a>,
+    scaled: &ScaleTarget<'a>,
     samples: &'a Samples,
     resource: &str,
     measure: impl Fn(&Values<'_>) -> Result<Measured, String>,
     busy: impl Fn(&str) -> i64,
 ) -> Result<Proposal, String> {
-    if look.pods.is_empty() {
+    if scaled.pods.is_empty() {
         return Err("no pods returned by selector while calculating replica count".to_owned());
     }
-    let classes = Classes::of(look, samples, resource);
+    let classes = Classes::of(scaled, samples, resource);
     let counted = samples.iter().filter(|(pod, _)| !classes.is_left_out(pod));
     let mut values: Values<'_> = counted.map(|(pod, s)| (pod.as_str(), s.value)).collect();
     if values.is_empty() {
@@ -140,8 +140,8 @@ fn propose<'a>(
 
     let starting = !classes.unready.is_empty() && ratio > 1.0;
     if !starting && classes.missing.is_empty() {
-        return match look.tolerance.holds(ratio) {
-            true => proposal(look.current),
+        return match scaled.tolerance.holds(ratio) {
+            true => proposal(scaled.current),
             false => proposal(ceil(ratio, classes.ready)),
         };
     }
@@ -157,44 +157,45 @@ fn propose<'a>(
     }
     let corrected = measure(&values)?.ratio;
     let turned = (ratio < 1.0 && corrected > 1.0) || (ratio > 1.0 && corrected < 1.0);
-    if look.tolerance.holds(corrected) || turned {
-        return proposal(look.current);
+    if scaled.tolerance.holds(corrected) || turned {
+        return proposal(scaled.current);
     }
     let replicas = ceil(corrected, values.len());
-    let turned = (corrected < 1.0 && replicas > look.current)
-        || (corrected > 1.0 && replicas < look.current);
-    proposal(if turned { look.current } else { replicas })
+    let turned = (corrected < 1.0 && replicas > scaled.current)
+        || (corrected > 1.0 && replicas < scaled.current);
+    proposal(if turned { scaled.current } else { replicas })
 }
 
 fn ceil(ratio: f64, count: usize) -> i32 {
     (ratio * count as f64).ceil() as i32
 }
 
-/// What the pods count as.
+/// The pods by how they count.
 #[derive(Default)]
 struct Classes<'a> {
     ready: usize,
-    /// Their figures are not those of a pod at work.
+    /// Their usage is not that of a working pod.
     unready: BTreeSet<&'a str>,
+    /// They have no sample.
     missing: BTreeSet<&'a str>,
-    /// They go.
+    /// Terminating or failed.
     gone: BTreeSet<&'a str>,
 }
 
 impl<'a> Classes<'a> {
-    fn of(look: &Look<'a>, samples: &Samples, resource: &str) -> Self {
+    fn of(scaled: &ScaleTarget<'a>, samples: &Samples, resource: &str) -> Self {
         let mut classes = Classes::default();
-        for pod in look.pods {
+        for pod in scaled.pods {
             let name = name(pod);
             let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-            if pods::is_ending(pod) || phase == Some("Failed") {
+            if pods::is_being_deleted(pod) || phase == Some("Failed") {
                 classes.gone.insert(name);
             } else if phase == Some("Pending") {
                 classes.unready.insert(name);
             } else {
                 match samples.get(name) {
                     None => classes.missing.insert(name),
-                    Some(sample) if resource == "cpu" && is_starting(pod, sample, look.now) => {
+                    Some(sample) if resource == "cpu" && is_starting(pod, sample, scaled.now) => {
                         classes.unready.insert(name)
                     }
                     Some(_) => {
@@ -212,7 +213,7 @@ impl<'a> Classes<'a> {
     }
 }
 
-/// What a pod burns while it starts says nothing about its work.
+/// Whether the CPU usage of a pod is that of its startup, which does not reflect its load.
 fn is_starting(pod: &Pod, sample: &Sample, now: Timestamp) -> bool {
     let started = pod.status.as_ref().and_then(|status| status.start_time.as_ref());
     let (Some(ready), Some(started)) = (pods::condition(pod, "Ready"), started) else {
@@ -222,12 +223,12 @@ fn is_starting(pod: &Pod, sample: &Sample, now: Timestamp) -> bool {
     let turned = ready.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
     match after(started.0, INITIALIZATION) > now {
         true => not_ready || sample.at < after(turned, sample.window),
-        // It has never been ready.
+        // The pod has never been ready.
         false => not_ready && after(started.0, FIRST_READINESS) > turned,
     }
 }
 
-/// Who writes a pod's status or a sample may name any time, the last one of all included.
+/// Saturates, because times in a status or sample can be arbitrarily late.
 fn after(time: Timestamp, more: SignedDuration) -> Timestamp {
     time.saturating_add(more).unwrap_or(time)
 }
@@ -236,7 +237,7 @@ fn name(pod: &Pod) -> &str {
     pod.metadata.name.as_deref().unwrap_or_default()
 }
 
-/// In thousandths, by pod.
+/// Requests in thousandths, by pod.
 fn requests<'a>(
     pods: &'a [Arc<Pod>],
     resource: &str,
@@ -274,7 +275,7 @@ fn request(pod: &Pod, resource: &str, container: Option<&str>) -> Result<i64, St
     Ok(sum)
 }
 
-/// Nothing, if it is no amount: the server lets none of those in.
+/// Zero if it cannot be parsed; the server rejects such amounts.
 pub(super) fn milli(amount: &str) -> i64 {
     Quantity::parse(amount).map_or(0, |amount| amount.milli_value())
 }

@@ -20,7 +20,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// With these that were not known to have finished.
+    /// The record after these newly finished pods.
     pub(super) fn after(&self, succeeded: &[&Pod], failed: &[&Pod]) -> Record {
         let success = succeeded.iter().map(|pod| pods::finished_at(pod)).max();
         let times = failed.iter().map(|pod| pods::finished_at(pod));
@@ -36,7 +36,7 @@ impl Record {
     }
 }
 
-/// Of the Jobs that have failures, and only while they are there. Another Job of that name has another uid.
+/// Records of Jobs that exist and have failures. A new Job of the same name has another UID.
 #[derive(Default)]
 pub(super) struct Records(Mutex<BTreeMap<ObjectKey, (Option<String>, Record)>>);
 
@@ -67,10 +67,10 @@ pub(super) fn remaining(record: &Record, now: Timestamp) -> Option<Duration> {
     left(record.failures, record.last?, now)
 }
 
-/// As the failed pod of an index tells it (C-117).
+/// The remaining backoff of an index, from its failed pod (C-117).
 pub(super) fn remaining_of(pod: &Pod, now: Timestamp) -> Option<Duration> {
-    let tally = pods::tally(pod);
-    let failures = tally.failures.saturating_add(tally.ignored).saturating_add(1);
+    let index_failures = pods::index_failures(pod);
+    let failures = index_failures.failures.saturating_add(index_failures.ignored).saturating_add(1);
     left(u32::try_from(failures).unwrap_or(1), pods::finished_at(pod), now)
 }
 
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn c_112_t_ctrl_29_the_wait_doubles_from_ten_seconds_to_ten_minutes() {
+    fn c_112_t_ctrl_29_backoff_doubles_from_10_seconds_to_10_minutes() {
         let at: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let expected = [(0, None), (1, Some(10)), (2, Some(20)), (4, Some(80)), (9, Some(600))];
         for (failures, seconds) in expected {
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn c_112_failures_are_remembered_of_the_very_job_and_while_it_is_there() {
+    fn c_112_failures_are_recorded_per_job_uid_until_the_job_is_gone() {
         let job = |uid: &str| -> Job {
             let meta = serde_json::json!({ "namespace": "a", "name": "j", "uid": uid });
             typed::from_value(serde_json::json!({ "metadata": meta })).unwrap()
@@ -109,9 +109,9 @@ mod tests {
         let records = Records::default();
         records.remember(&job("1"), failed.clone());
         assert_eq!(records.of(&job("1")), failed);
-        assert_eq!(records.of(&job("2")), Record::default(), "another of that name");
+        assert_eq!(records.of(&job("2")), Record::default(), "another Job of the same name");
         records.remember(&job("2"), failed);
-        assert_eq!(records.all().len(), 1, "one of a name");
+        assert_eq!(records.all().len(), 1, "one record per name");
         records.forget(&ObjectKey::of(&job("2")));
         assert!(records.all().is_empty());
     }

@@ -1,7 +1,7 @@
-//! Counts every finished pod exactly once (C-109): its uid is written into the status, then its
-//! finalizer goes, then the counter rises. Whatever is lost in between is found again. Pure.
+//! Counts every finished pod exactly once (C-109): its UID is written to the status, then its finalizer is removed,
+//! then the counter increases. After a crash between two steps the next reconcile continues. Pure.
 
-use super::plan::{Finish, Look, Plan};
+use super::plan::{Finish, JobState, Plan};
 use super::{pods, policy};
 use crate::workload::{count as number, some_count, uid};
 use jiff::Timestamp;
@@ -11,10 +11,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Uids in one status, at most. Upstream: `MaxUncountedPods`.
+/// Maximum number of UIDs in one status. Upstream: `MaxUncountedPods`.
 const UNCOUNTED_MAX: usize = 500;
 
-/// Pods that are in the status by uid, and not yet in a counter.
+/// UIDs of pods that are listed in the status and not counted yet.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Uncounted {
     pub(super) succeeded: BTreeSet<String>,
@@ -46,34 +46,34 @@ impl Uncounted {
     }
 }
 
-/// Puts what has finished into the plan's status, and whose finalizer may go then.
-pub(super) fn count(look: &Look<'_>, plan: &mut Plan) {
-    let job = look.job;
+/// Lists finished pods in the status of the plan, and plans which finalizers to remove after that.
+pub(super) fn count(state: &JobState<'_>, plan: &mut Plan) {
+    let job = state.job;
     let indexed = pods::is_indexed(job);
-    let with_finalizer: BTreeSet<&str> = look
+    let with_finalizer: BTreeSet<&str> = state
         .pods
         .iter()
         .filter(|pod| pods::has_finalizer(pod))
         .map(|pod| uid(pod.as_ref()))
         .collect();
     settle(&mut plan.status, |uid| with_finalizer.contains(uid));
-    let mut uncounted = look.uncounted.clone();
-    let failing = plan.finish.as_ref().is_some_and(|finish| !finish.well);
-    let kept: BTreeSet<&str> = look.kept.values().map(|pod| uid(pod.as_ref())).collect();
+    let mut uncounted = state.uncounted.clone();
+    let failing = plan.finish.as_ref().is_some_and(|finish| !finish.succeeded);
+    let kept: BTreeSet<&str> = state.kept.values().map(|pod| uid(pod.as_ref())).collect();
     let removed: BTreeSet<&str> = plan.remove.iter().map(|pod| uid(pod.as_ref())).collect();
     uncounted.succeeded.retain(|uid| with_finalizer.contains(uid.as_str()));
     uncounted.failed.retain(|uid| with_finalizer.contains(uid.as_str()));
-    for pod in look.pods {
+    for pod in state.pods {
         let id = uid(pod.as_ref());
         let (well, badly) = (pods::succeeded(pod), pods::failed(job, pod));
         let over =
             well || badly || plan.finish.is_some() || job.metadata.deletion_timestamp.is_some();
-        // Nothing replaces it if all is to go: nobody waits for that (T-CTRL-28).
-        let waits = kept.contains(id) && plan.finish.is_none() && !look.is_going();
+        // If no replacement will be created, the pod need not wait for one (T-CTRL-28).
+        let waits = kept.contains(id) && plan.finish.is_none() && !state.creates_no_pods();
         if !pods::has_finalizer(pod) || removed.contains(id) || !over || waits {
             continue;
         }
-        // What is listed already, perhaps by one who was ended then, makes room.
+        // Pods that are listed already, perhaps by an earlier process, do not count towards the limit.
         if uncounted.len() >= UNCOUNTED_MAX && !uncounted.has(id) {
             plan.more = true;
             continue;
@@ -92,14 +92,14 @@ pub(super) fn count(look: &Look<'_>, plan: &mut Plan) {
     }
     plan.status.uncounted_terminated_pods = Some(uncounted.into_status());
     if indexed {
-        plan.status.succeeded = some_count(look.done.total());
+        plan.status.succeeded = some_count(state.done.total());
         plan.status.completed_indexes =
-            Some(look.done.to_string()).filter(|indexes| !indexes.is_empty());
+            Some(state.done.to_string()).filter(|indexes| !indexes.is_empty());
         let per_index = pods::limits_per_index(job).is_some();
-        plan.status.failed_indexes = per_index.then(|| look.lost.to_string());
+        plan.status.failed_indexes = per_index.then(|| state.failed_indexes.to_string());
     }
     if let Some(finish) = &plan.finish {
-        say(&mut plan.status, finish, finish.types().0, look.now);
+        say(&mut plan.status, finish, finish.types().0, state.now);
     }
 }
 
@@ -117,7 +117,7 @@ fn say(status: &mut JobStatus, finish: &Finish, type_: &str, now: Timestamp) {
     }
 }
 
-/// Uids whose finalizer is gone leave the list, and the counters rise.
+/// Removes UIDs from the list whose finalizer is gone, and increases the counters.
 pub(super) fn settle(status: &mut JobStatus, has_finalizer: impl Fn(&str) -> bool) {
     let Some(uncounted) = &mut status.uncounted_terminated_pods else { return };
     let rise = |list: &mut Option<Vec<String>>, counter: &mut Option<i32>| {
@@ -131,7 +131,7 @@ pub(super) fn settle(status: &mut JobStatus, has_finalizer: impl Fn(&str) -> boo
     rise(&mut uncounted.failed, &mut status.failed);
 }
 
-/// Says that the Job has ended, if all is counted and nothing runs any more (T-CTRL-26).
+/// Adds the final condition if all pods are counted and none is running (T-CTRL-26). Returns whether it did.
 pub(super) fn end(status: &mut JobStatus, finish: &Finish, now: Timestamp) -> bool {
     let none = UncountedTerminatedPods::default();
     let uncounted = status.uncounted_terminated_pods.as_ref().unwrap_or(&none);
@@ -141,7 +141,7 @@ pub(super) fn end(status: &mut JobStatus, finish: &Finish, now: Timestamp) -> bo
         return false;
     }
     say(status, finish, finish.types().1, now);
-    if finish.well {
+    if finish.succeeded {
         status.completion_time = Some(Time(now));
     }
     true

@@ -1,14 +1,14 @@
-//! Sets of completion indexes, as the status spells them: `1-3,5,6,9` (C-104). Pure.
+//! Sets of completion indexes in the format of the status: `1-3,5,6,9` (C-104). Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Kept as runs, first and last, which neither overlap nor touch: `0-2147483646` is one.
+/// Stored as ranges from first to last, which neither overlap nor touch; `0-2147483646` is one range.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Indexes(BTreeMap<i32, i32>);
 
 impl Indexes {
-    /// Those below `completions`; what lies beyond was dropped when the Job shrank (C-107).
+    /// Parses indexes below `completions`; higher ones are left over from before the Job was scaled down (C-107).
     pub(super) fn parse(text: &str, completions: i32) -> Indexes {
         let mut all = Indexes::default();
         for part in text.split(',').filter(|part| !part.is_empty()) {
@@ -29,7 +29,7 @@ impl Indexes {
         if first > last {
             return;
         }
-        // Whatever it overlaps or touches becomes part of it.
+        // Merge all ranges that overlap or touch the new one.
         while let Some((start, end)) = self.run_before(last.saturating_add(1)) {
             if end < first.saturating_sub(1) {
                 break;
@@ -40,7 +40,7 @@ impl Indexes {
         self.0.insert(first, last);
     }
 
-    /// The last run that begins at `index` or before.
+    /// The last range that begins at or before `index`.
     fn run_before(&self, index: i32) -> Option<(i32, i32)> {
         self.0.range(..=index).next_back().map(|(first, last)| (*first, *last))
     }
@@ -49,7 +49,7 @@ impl Indexes {
         self.last_of_run(index).is_some()
     }
 
-    /// The last index of the run that `index` is in.
+    /// The last index of the range that contains `index`.
     pub(super) fn last_of_run(&self, index: i32) -> Option<i32> {
         self.run_before(index).map(|(_, last)| last).filter(|last| index <= *last)
     }
@@ -58,7 +58,7 @@ impl Indexes {
         self.0.iter().map(|(first, last)| size(*first, *last)).fold(0, i32::saturating_add)
     }
 
-    /// How many of these are in `others` too.
+    /// The number of indexes that are in both sets.
     pub(super) fn shared_with(&self, others: &Indexes) -> i32 {
         let mut total: i32 = 0;
         for (first, last) in &self.0 {
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn c_104_runs_of_three_are_written_as_ranges() {
+    fn c_104_three_or_more_indexes_are_formatted_as_a_range() {
         for text in ["", "0", "0,2", "0,1", "0-2", "1-3,5,6,9"] {
             assert_eq!(Indexes::parse(text, 100).to_string(), text);
         }
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn c_104_runs_that_overlap_or_touch_become_one() {
+    fn c_104_overlapping_and_adjacent_ranges_are_merged() {
         let cases = [
             ("5,3,4", "3-5"),
             ("0-3,2-6", "0-6"),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn c_104_what_indexes_cost_does_not_depend_on_how_many_they_are() {
+    fn c_104_cost_depends_on_the_number_of_ranges_not_indexes() {
         let mut all = Indexes::parse("0-2147483646", i32::MAX);
         all.insert(7);
         assert_eq!((all.0.len(), all.total()), (1, i32::MAX));

@@ -1,5 +1,5 @@
-//! Frees pods from the tracking finalizer when no Job will count them any more (T-CTRL-28): theirs is
-//! gone or finished, or is not theirs.
+//! Removes the tracking finalizer from pods that no Job will count (T-CTRL-28), because their Job is gone or finished,
+//! or they have none.
 
 use super::pods::{TRACKING, has_finalizer};
 use super::{is_ours, plan};
@@ -38,11 +38,11 @@ async fn reconcile(cluster: &Cluster, jobs: &Cache<Job>, key: ObjectKey) -> clie
     if is_tracked(&cluster.client, jobs, &pod).await? {
         return Ok(Next::Change);
     }
-    free(&cluster.client, &pod).await?;
+    remove_finalizer(&cluster.client, &pod).await?;
     Ok(Next::Change)
 }
 
-/// Whether there is a Job that will count the pod, or that another manages.
+/// Whether there is a Job that will count the pod, or a Job with another manager.
 async fn is_tracked(client: &Client, jobs: &Cache<Job>, pod: &Pod) -> client::Result<bool> {
     let Some(owner) =
         controller_ref(pod).filter(|owner| owner.kind == <Job as k8s_openapi::Resource>::KIND)
@@ -54,13 +54,13 @@ async fn is_tracked(client: &Client, jobs: &Cache<Job>, pod: &Pod) -> client::Re
     if let Some(job) = jobs.get(&key).filter(|job| uid(job.as_ref()) == owner.uid) {
         return Ok(counts(&job));
     }
-    // The pods' cache may be ahead of the Jobs': there is none of that name yet, or an earlier one.
+    // The pod cache may be ahead of the Job cache, which may have no Job of that name yet, or an earlier one.
     let job = client.find::<Job>(&key).await?.filter(|job| uid(job) == owner.uid);
     Ok(job.is_some_and(|job| counts(&job)))
 }
 
-/// Takes the finalizer away. `None` if the pod is gone.
-pub(super) async fn free(client: &Client, pod: &Pod) -> client::Result<Option<Pod>> {
+/// Removes the finalizer. `None` if the pod is gone.
+pub(super) async fn remove_finalizer(client: &Client, pod: &Pod) -> client::Result<Option<Pod>> {
     let patch = json!({ "metadata": {
         "uid": uid(pod),
         "$deleteFromPrimitiveList/finalizers": [TRACKING],

@@ -1,14 +1,14 @@
-//! What a look at a Job and its pods leads to (C-101…C-119). Pure.
+//! Decides one reconcile of a Job and its pods (C-101…C-119). Pure.
 //!
-//! Counting is in `counting.rs`; what failed pods mean is in `policy.rs`.
+//! Counting is in `counting.rs`; the failure and success policies are in `policy.rs`.
 
 use super::backoff::{self, Record};
 use super::counting::{self, Uncounted};
 use super::indexes::Indexes;
-use super::pods::{self, Tally};
+use super::pods::{self, IndexFailures};
 use super::policy::{self, Verdict};
 use crate::workload::{
-    BURST, count, is_active, is_deleted, is_ready, is_terminating, rank_for_removal, uid,
+    BURST, count, is_active, is_being_deleted, is_ready, is_terminating, sort_for_job_deletion, uid,
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::{Job, JobCondition, JobStatus};
@@ -20,43 +20,47 @@ use std::time::Duration;
 
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// Go uncounted: their finalizer first (T-CTRL-27).
+    /// Pods to delete without counting them: their finalizer is removed first (T-CTRL-27).
     pub(super) remove: Vec<Arc<Pod>>,
-    /// Go, and are counted.
+    /// Pods to delete and count.
     pub(super) delete: Vec<Arc<Pod>>,
     pub(super) create: Vec<Pod>,
-    /// To be written before any finalizer goes. `active` is without what is to be created.
+    /// Must be written before any finalizer is removed. `active` does not include the pods to create.
     pub(super) status: JobStatus,
-    /// Their finalizer goes when the status is written.
+    /// Their finalizer is removed after the status is written.
     pub(super) release: Vec<Arc<Pod>>,
     pub(super) finish: Option<Finish>,
-    /// There is more to count than fits into one status.
+    /// There are more pods to count than fit into one status.
     pub(super) more: bool,
-    pub(super) said: Option<(&'static str, &'static str)>,
+    /// Reason and message.
+    pub(super) event: Option<(&'static str, &'static str)>,
     pub(super) next: Option<Duration>,
     pub(super) record: Record,
 }
 
-/// How a Job comes to its end.
+/// The result of a Job, and why.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Finish {
-    pub(super) well: bool,
+    pub(super) succeeded: bool,
     pub(super) reason: String,
     pub(super) message: String,
 }
 
 impl Finish {
-    fn badly(reason: &str, message: impl Into<String>) -> Finish {
-        Finish { well: false, reason: reason.to_owned(), message: message.into() }
+    fn failure(reason: &str, message: impl Into<String>) -> Finish {
+        Finish { succeeded: false, reason: reason.to_owned(), message: message.into() }
     }
 
-    fn well(reason: &str, message: impl Into<String>) -> Finish {
-        Finish { well: true, reason: reason.to_owned(), message: message.into() }
+    fn success(reason: &str, message: impl Into<String>) -> Finish {
+        Finish { succeeded: true, reason: reason.to_owned(), message: message.into() }
     }
 
-    /// What is said before, and what when all is counted (C-114).
+    /// The condition before, and the one after all pods are counted (C-114).
     pub(super) fn types(&self) -> (&'static str, &'static str) {
-        if self.well { ("SuccessCriteriaMet", "Complete") } else { ("FailureTarget", "Failed") }
+        match self.succeeded {
+            true => ("SuccessCriteriaMet", "Complete"),
+            false => ("FailureTarget", "Failed"),
+        }
     }
 
     pub(super) fn condition(&self, type_: &str, now: Timestamp) -> JobCondition {
@@ -94,8 +98,8 @@ fn is_suspended(job: &Job) -> bool {
     job.spec.as_ref().and_then(|spec| spec.suspend) == Some(true)
 }
 
-/// All that a decision is made from.
-pub(super) struct Look<'a> {
+/// The state of a Job and its pods.
+pub(super) struct JobState<'a> {
     pub(super) job: &'a Job,
     pub(super) pods: &'a [Arc<Pod>],
     pub(super) active: Vec<&'a Arc<Pod>>,
@@ -104,12 +108,12 @@ pub(super) struct Look<'a> {
     pub(super) succeeded: i32,
     failed: i32,
     pub(super) done: Indexes,
-    pub(super) lost: Indexes,
-    /// Failed pods that stay until their index has another: they carry its tally (C-117).
+    pub(super) failed_indexes: Indexes,
+    /// Failed pods that stay until their index has a new pod: they carry its failure count (C-117).
     pub(super) kept: BTreeMap<i32, &'a Arc<Pod>>,
     record: Record,
-    /// No pod can be made any more.
-    namespace_goes: bool,
+    /// No pod can be created any more.
+    namespace_terminating: bool,
     pub(super) now: Timestamp,
 }
 
@@ -117,11 +121,11 @@ pub(super) fn decide(
     job: &Job,
     pods: &[Arc<Pod>],
     record: &Record,
-    namespace_goes: bool,
+    namespace_terminating: bool,
     now: Timestamp,
 ) -> Plan {
-    let mut look = Look::new(job, pods, record, now);
-    look.namespace_goes = namespace_goes;
+    let mut state = JobState::new(job, pods, record, now);
+    state.namespace_terminating = namespace_terminating;
     let mut status = job.status.clone().unwrap_or_default();
     if status.start_time.is_none() && !is_suspended(job) {
         status.start_time = Some(Time(now));
@@ -132,31 +136,31 @@ pub(super) fn decide(
         create: Vec::new(),
         status,
         release: Vec::new(),
-        finish: look.finish(),
+        finish: state.finish(),
         more: false,
-        said: None,
-        next: look.deadline_in(),
-        record: look.record.clone(),
+        event: None,
+        next: state.deadline_in(),
+        record: state.record.clone(),
     };
     if plan.finish.is_some() {
         plan.next = None;
-        plan.delete = look.active.iter().map(|pod| Arc::clone(pod)).collect();
-    } else if !is_deleted(job) {
-        look.manage(&mut plan);
-        if look.is_complete(&plan) {
+        plan.delete = state.active.iter().map(|pod| Arc::clone(pod)).collect();
+    } else if !is_being_deleted(job) {
+        state.manage(&mut plan);
+        if state.is_complete(&plan) {
             let message = "Reached expected number of succeeded pods";
-            plan.finish = Some(Finish::well("CompletionsReached", message));
+            plan.finish = Some(Finish::success("CompletionsReached", message));
         } else {
             suspend_or_resume(job, &mut plan, now);
         }
     }
-    look.report(&mut plan);
-    counting::count(&look, &mut plan);
+    state.report(&mut plan);
+    counting::count(&state, &mut plan);
     plan
 }
 
-impl<'a> Look<'a> {
-    fn new(job: &'a Job, pods: &'a [Arc<Pod>], record: &Record, now: Timestamp) -> Look<'a> {
+impl<'a> JobState<'a> {
+    fn new(job: &'a Job, pods: &'a [Arc<Pod>], record: &Record, now: Timestamp) -> JobState<'a> {
         let uncounted = Uncounted::of(job);
         let completions = completions(job).unwrap_or(i32::MAX);
         let valid = |pod: &&Arc<Pod>| {
@@ -172,7 +176,7 @@ impl<'a> Look<'a> {
             new().map(AsRef::as_ref).filter(|pod| pods::failed(job, pod)).collect();
         let counted = failed.iter().filter(|pod| policy::verdict(job, pod).counts()).count();
         let status = job.status.clone().unwrap_or_default();
-        let mut look = Look {
+        let mut state = JobState {
             job,
             pods,
             active: pods.iter().filter(|pod| is_active(pod)).collect(),
@@ -182,19 +186,19 @@ impl<'a> Look<'a> {
             failed: status.failed.unwrap_or(0) + count(counted + uncounted.failed.len()),
             uncounted,
             done: Indexes::default(),
-            lost: Indexes::default(),
+            failed_indexes: Indexes::default(),
             kept: BTreeMap::new(),
             record: record.after(&succeeded, &failed),
-            namespace_goes: false,
+            namespace_terminating: false,
             now,
         };
         if pods::is_indexed(job) {
-            look.look_at_indexes(&status, completions, &succeeded);
+            state.read_indexes(&status, completions, &succeeded);
         }
-        look
+        state
     }
 
-    fn look_at_indexes(&mut self, status: &JobStatus, completions: i32, succeeded: &[&Pod]) {
+    fn read_indexes(&mut self, status: &JobStatus, completions: i32, succeeded: &[&Pod]) {
         let parse = |text: &Option<String>| {
             Indexes::parse(text.as_deref().unwrap_or_default(), completions)
         };
@@ -205,7 +209,7 @@ impl<'a> Look<'a> {
             .for_each(|index| self.done.insert(index));
         self.succeeded = self.done.total();
         let Some(limit) = pods::limits_per_index(self.job) else { return };
-        self.lost = parse(&status.failed_indexes);
+        self.failed_indexes = parse(&status.failed_indexes);
         let failed: Vec<(i32, &Arc<Pod>)> = self
             .pods
             .iter()
@@ -213,21 +217,22 @@ impl<'a> Look<'a> {
             .filter_map(|pod| Some((pods::index(pod).filter(|index| *index < completions)?, pod)))
             .collect();
         for (index, pod) in &failed {
-            let lost = match policy::verdict(self.job, pod) {
+            let failed_indexes = match policy::verdict(self.job, pod) {
                 Verdict::FailIndex => true,
                 Verdict::Ignore => false,
-                _ => pods::tally(pod).failures >= limit,
+                _ => pods::index_failures(pod).failures >= limit,
             };
-            if lost && !self.done.has(*index) {
-                self.lost.insert(*index);
+            if failed_indexes && !self.done.has(*index) {
+                self.failed_indexes.insert(*index);
             }
         }
         let active: BTreeSet<i32> = self.active.iter().filter_map(|pod| pods::index(pod)).collect();
         for (index, pod) in failed {
-            if active.contains(&index) || self.done.has(index) || self.lost.has(index) {
+            if active.contains(&index) || self.done.has(index) || self.failed_indexes.has(index) {
                 continue;
             }
-            let all = |pod: &Pod| pods::tally(pod).failures + pods::tally(pod).ignored;
+            let all =
+                |pod: &Pod| pods::index_failures(pod).failures + pods::index_failures(pod).ignored;
             let before = self.kept.get(&index).map(|before| all(before));
             if before.is_none_or(|before| before <= all(pod)) {
                 self.kept.insert(index, pod);
@@ -236,46 +241,48 @@ impl<'a> Look<'a> {
     }
 
     /// Whether no pod of this Job will be made any more.
-    pub(super) fn is_going(&self) -> bool {
-        is_deleted(self.job) || self.namespace_goes
+    pub(super) fn creates_no_pods(&self) -> bool {
+        is_being_deleted(self.job) || self.namespace_terminating
     }
 
-    /// Why the Job is to end, in the order in which reasons count (C-113); all but completion.
+    /// Why the Job must finish; reasons are checked in this order (C-113). Without completion.
     fn finish(&self) -> Option<Finish> {
         let (job, spec) = (self.job, self.job.spec.as_ref()?);
-        for (type_, well) in [("SuccessCriteriaMet", true), ("FailureTarget", false)] {
+        for (type_, succeeded) in [("SuccessCriteriaMet", true), ("FailureTarget", false)] {
             if let Some(found) = holds(job, type_) {
                 let text = |field: &Option<String>| field.clone().unwrap_or_default();
                 let (reason, message) = (text(&found.reason), text(&found.message));
-                return Some(Finish { well, reason, message });
+                return Some(Finish { succeeded, reason, message });
             }
         }
         let failed = self.pods.iter().filter(|pod| pods::failed(job, pod));
         for verdict in failed.map(|pod| policy::verdict(job, pod)) {
             if let Verdict::FailJob(message) = verdict {
-                return Some(Finish::badly("PodFailurePolicy", message));
+                return Some(Finish::failure("PodFailurePolicy", message));
             }
         }
         let limit = spec.backoff_limit.unwrap_or(6);
         if self.failed > limit || self.has_restarted_too_often(limit) {
             let message = "Job has reached the specified backoff limit";
-            return Some(Finish::badly("BackoffLimitExceeded", message));
+            return Some(Finish::failure("BackoffLimitExceeded", message));
         }
         if self.deadline_in() == Some(Duration::ZERO) {
             let message = "Job was active longer than specified deadline";
-            return Some(Finish::badly("DeadlineExceeded", message));
+            return Some(Finish::failure("DeadlineExceeded", message));
         }
         if pods::limits_per_index(job).is_some() {
-            let (lost, done) = (self.lost.total(), self.done.total());
-            if spec.max_failed_indexes.is_some_and(|max| lost > max) {
+            let (failed_indexes, done) = (self.failed_indexes.total(), self.done.total());
+            if spec.max_failed_indexes.is_some_and(|max| failed_indexes > max) {
                 let message = "Job has exceeded the specified maximal number of failed indexes";
-                return Some(Finish::badly("MaxFailedIndexesExceeded", message));
+                return Some(Finish::failure("MaxFailedIndexesExceeded", message));
             }
-            if lost > 0 && lost.saturating_add(done) >= spec.completions.unwrap_or(0) {
-                return Some(Finish::badly("FailedIndexes", "Job has failed indexes"));
+            if failed_indexes > 0
+                && failed_indexes.saturating_add(done) >= spec.completions.unwrap_or(0)
+            {
+                return Some(Finish::failure("FailedIndexes", "Job has failed indexes"));
             }
         }
-        policy::success(job, &self.done).map(|message| Finish::well("SuccessPolicy", message))
+        policy::success(job, &self.done).map(|message| Finish::success("SuccessPolicy", message))
     }
 
     fn has_restarted_too_often(&self, limit: i32) -> bool {
@@ -289,7 +296,7 @@ impl<'a> Look<'a> {
         if limit == 0 { restarts > 0 } else { restarts >= limit }
     }
 
-    /// How long the Job may still be active; zero if it was for too long.
+    /// The time until the active deadline; zero if it has passed.
     fn deadline_in(&self) -> Option<Duration> {
         let seconds = self.job.spec.as_ref()?.active_deadline_seconds?;
         let start = self.job.status.as_ref()?.start_time.as_ref()?.0;
@@ -300,7 +307,7 @@ impl<'a> Look<'a> {
         Some(Duration::try_from(due.duration_since(self.now)).unwrap_or_default())
     }
 
-    /// Removes what is too much, or else creates what is missing.
+    /// Removes surplus pods, or else creates missing ones.
     fn manage(&self, plan: &mut Plan) {
         let active = count(self.active.len());
         let parallelism = self.job.spec.as_ref().and_then(|spec| spec.parallelism).unwrap_or(1);
@@ -314,8 +321,8 @@ impl<'a> Look<'a> {
         if !plan.remove.is_empty() || is_suspended(self.job) {
             return;
         }
-        let going = if pods::replaces_only_failed(self.job) { self.terminating } else { 0 };
-        let missing = usize::try_from(wanted - going - active).unwrap_or(0).min(BURST);
+        let terminating = if pods::replaces_only_failed(self.job) { self.terminating } else { 0 };
+        let missing = usize::try_from(wanted - terminating - active).unwrap_or(0).min(BURST);
         if missing == 0 {
             return;
         }
@@ -331,8 +338,8 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// The lowest indexes that are free; of these one that waits after a failure has its turn, and
-    /// nobody else takes it meanwhile (C-103, C-117).
+    /// Creates pods for the lowest free indexes. An index in backoff also counts as one of them, so that no higher
+    /// index takes its place (C-103, C-117).
     fn create_indexes(&self, plan: &mut Plan, missing: usize) {
         let there: BTreeSet<i32> = self
             .pods
@@ -347,8 +354,8 @@ impl<'a> Look<'a> {
         let (mut next, mut taken) = (0, 0);
         while next < completions && taken < missing {
             let index = next;
-            // What is done is stepped over as a whole: it may be millions.
-            let over = self.done.last_of_run(index).or(self.lost.last_of_run(index));
+            // Skip finished ranges at once: they may contain millions of indexes.
+            let over = self.done.last_of_run(index).or(self.failed_indexes.last_of_run(index));
             next = over.unwrap_or(index).saturating_add(1);
             if over.is_some() || there.contains(&index) {
                 continue;
@@ -359,30 +366,38 @@ impl<'a> Look<'a> {
                 plan.next = plan.next.into_iter().chain([wait]).min();
                 continue;
             }
-            let tally = before.map_or(Tally::default(), |pod| {
-                let tally = pods::tally(pod);
+            let index_failures = before.map_or(IndexFailures::default(), |pod| {
+                let index_failures = pods::index_failures(pod);
                 match policy::verdict(self.job, pod).counts() {
-                    true => Tally { failures: tally.failures + 1, ..tally },
-                    false => Tally { ignored: tally.ignored + 1, ..tally },
+                    true => {
+                        IndexFailures { failures: index_failures.failures + 1, ..index_failures }
+                    }
+                    false => {
+                        IndexFailures { ignored: index_failures.ignored + 1, ..index_failures }
+                    }
                 }
             });
-            plan.create.push(pods::make(self.job, Some(index), per_index.then_some(tally)));
+            plan.create.push(pods::make(
+                self.job,
+                Some(index),
+                per_index.then_some(index_failures),
+            ));
         }
     }
 
-    /// At least so many; with indexes also those that nobody asked for (C-103, C-105).
+    /// At least this many pods; for indexed Jobs also duplicates and pods with invalid indexes (C-103, C-105).
     fn surplus(&self, at_least: usize) -> Vec<Arc<Pod>> {
         let mut left: Vec<Arc<Pod>> = self.active.iter().map(|pod| Arc::clone(pod)).collect();
-        rank_for_removal(&mut left);
+        sort_for_job_deletion(&mut left);
         let mut surplus = Vec::new();
         if pods::is_indexed(self.job) {
             let completions = completions(self.job).unwrap_or(0);
-            let mut seen = BTreeSet::new();
-            // Of twins the one that would go last stays.
+            let mut used = BTreeSet::new();
+            // Of duplicates the pod that would be deleted last stays.
             left.reverse();
             left.retain(|pod| {
                 let index = pods::index(pod).filter(|index| *index < completions);
-                let stays = index.is_some_and(|index| seen.insert(index));
+                let stays = index.is_some_and(|index| used.insert(index));
                 if !stays {
                     surplus.push(pod.clone());
                 }
@@ -405,7 +420,7 @@ impl<'a> Look<'a> {
         enough && none_active
     }
 
-    /// C-110.
+    /// Updates the counts of the status (C-110).
     fn report(&self, plan: &mut Plan) {
         let gone: BTreeSet<&str> =
             plan.delete.iter().chain(&plan.remove).map(|pod| uid(pod.as_ref())).collect();
@@ -421,7 +436,7 @@ fn completions(job: &Job) -> Option<i32> {
     job.spec.as_ref().and_then(|spec| spec.completions)
 }
 
-/// C-119.
+/// Updates condition, start time and event when the Job is suspended or resumed (C-119).
 fn suspend_or_resume(job: &Job, plan: &mut Plan, now: Timestamp) {
     let before = job.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let before = before.into_iter().find(|condition| condition.type_ == "Suspended");
@@ -432,7 +447,7 @@ fn suspend_or_resume(job: &Job, plan: &mut Plan, now: Timestamp) {
         _ => return,
     };
     plan.status.start_time = (status == "False").then_some(Time(now));
-    plan.said = Some((event, message));
+    plan.event = Some((event, message));
     let conditions = plan.status.conditions.get_or_insert_default();
     let wanted = condition("Suspended", status, reason, message, now);
     match conditions.iter_mut().find(|condition| condition.type_ == "Suspended") {

@@ -1,6 +1,6 @@
-//! A Job's pods: how one is made, which index it has, when it finished (C-102, C-103, C-112). Pure.
+//! The pods of a Job: creating one, its index, when it finished (C-102, C-103, C-112). Pure.
 
-use crate::workload::{annotation, condition, from_template, is_deleted, name, phase};
+use crate::workload::{annotation, condition, from_template, is_being_deleted, name, phase};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
@@ -11,12 +11,12 @@ const FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
 const IGNORED_FAILURES: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
 const INDEX_ENV: &str = "JOB_COMPLETION_INDEX";
 
-/// What a generated name may have before its random part.
+/// Maximum length of a generated name before its random suffix.
 const PREFIX_MAX: usize = 58;
 
-/// How often an index has failed, and how often that did not count.
+/// How often an index has failed: counted failures, and failures ignored by policy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Tally {
+pub(super) struct IndexFailures {
     pub(super) failures: i32,
     pub(super) ignored: i32,
 }
@@ -29,7 +29,7 @@ pub(super) fn limits_per_index(job: &Job) -> Option<i32> {
     job.spec.as_ref().and_then(|spec| spec.backoff_limit_per_index).filter(|_| is_indexed(job))
 }
 
-/// Whether pods that are going still count as there, until they have ended (T-CTRL-25).
+/// Whether terminating pods are replaced only after they are terminal (T-CTRL-25).
 pub(super) fn replaces_only_failed(job: &Job) -> bool {
     let spec = job.spec.as_ref();
     spec.and_then(|spec| spec.pod_replacement_policy.as_deref()) == Some("Failed")
@@ -44,24 +44,24 @@ pub(super) fn index(pod: &Pod) -> Option<i32> {
     annotation(pod, INDEX)?.parse().ok().filter(|index| *index >= 0)
 }
 
-pub(super) fn tally(pod: &Pod) -> Tally {
+pub(super) fn index_failures(pod: &Pod) -> IndexFailures {
     let number = |key: &str| annotation(pod, key).and_then(|n| n.parse().ok()).unwrap_or(0);
-    Tally { failures: number(FAILURES), ignored: number(IGNORED_FAILURES) }
+    IndexFailures { failures: number(FAILURES), ignored: number(IGNORED_FAILURES) }
 }
 
 pub(super) fn succeeded(pod: &Pod) -> bool {
     phase(pod) == "Succeeded"
 }
 
-/// C-111.
+/// Whether a pod counts as failed (C-111).
 pub(super) fn failed(job: &Job, pod: &Pod) -> bool {
     if phase(pod) == "Failed" {
         return true;
     }
-    !replaces_only_failed(job) && is_deleted(pod) && !succeeded(pod)
+    !replaces_only_failed(job) && is_being_deleted(pod) && !succeeded(pod)
 }
 
-pub(super) fn make(job: &Job, index: Option<i32>, tally: Option<Tally>) -> Pod {
+pub(super) fn make(job: &Job, index: Option<i32>, index_failures: Option<IndexFailures>) -> Pod {
     let template = job.spec.as_ref().map(|spec| spec.template.clone()).unwrap_or_default();
     let mut pod = from_template(job, &template);
     pod.metadata.finalizers.get_or_insert_default().push(TRACKING.to_owned());
@@ -74,20 +74,20 @@ pub(super) fn make(job: &Job, index: Option<i32>, tally: Option<Tally>) -> Pod {
     pod.metadata.labels.get_or_insert_default().insert(INDEX.to_owned(), number.clone());
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(INDEX.to_owned(), number);
-    if let Some(tally) = tally {
-        annotations.insert(FAILURES.to_owned(), tally.failures.to_string());
-        if tally.ignored > 0 {
-            annotations.insert(IGNORED_FAILURES.to_owned(), tally.ignored.to_string());
+    if let Some(index_failures) = index_failures {
+        annotations.insert(FAILURES.to_owned(), index_failures.failures.to_string());
+        if index_failures.ignored > 0 {
+            annotations.insert(IGNORED_FAILURES.to_owned(), index_failures.ignored.to_string());
         }
     }
     let spec = pod.spec.get_or_insert_default();
     spec.hostname = Some(format!("{}-{index}", name(job)));
     let containers = spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten());
-    containers.for_each(tell_index);
+    containers.for_each(set_index_variable);
     pod
 }
 
-fn tell_index(container: &mut Container) {
+fn set_index_variable(container: &mut Container) {
     let env = container.env.get_or_insert_default();
     if env.iter().any(|variable| variable.name == INDEX_ENV) {
         return;
@@ -105,7 +105,7 @@ fn tell_index(container: &mut Container) {
     });
 }
 
-/// When a pod that has finished did so, as well as can be known.
+/// The best known time at which a finished pod finished.
 pub(super) fn finished_at(pod: &Pod) -> Timestamp {
     let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
     let ends: Vec<Option<Timestamp>> = statuses
@@ -127,7 +127,7 @@ pub(super) fn finished_at(pod: &Pod) -> Timestamp {
     meta.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |created| created.0)
 }
 
-/// Restarts of containers that have not ended for good, if they count (C-114).
+/// Container restarts of a pod that is not terminal (C-114).
 pub(super) fn restarts(pod: &Pod) -> i32 {
     if !matches!(phase(pod), "Running" | "Pending") {
         return 0;
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn c_102_a_pod_has_the_labels_of_the_template_and_is_held_until_it_is_counted() {
+    fn c_102_a_pod_has_the_labels_of_the_template_and_the_tracking_finalizer() {
         let pod = make(&job("sum", json!({})), None, None);
         assert_eq!(label(&pod, "job-name"), Some("j"));
         assert_eq!(pod.metadata.finalizers.as_deref().unwrap(), ["example.com/own", TRACKING]);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn c_102_c_103_the_index_survives_in_a_long_name() {
+    fn c_102_c_103_long_names_keep_the_index() {
         let indexed = json!({ "completionMode": "Indexed", "completions": 200 });
         let pod = make(&job("sum", indexed.clone()), Some(7), None);
         assert_eq!(pod.metadata.generate_name.as_deref(), Some("sum-7-"));
@@ -176,21 +176,21 @@ mod tests {
         let spec = pod.spec.unwrap();
         assert_eq!(spec.hostname.as_deref(), Some("sum-7"));
         let env = |container: &Container| serde_json::to_value(&container.env).unwrap();
-        let told = json!([{ "name": INDEX_ENV, "valueFrom": { "fieldRef": {
+        let variable = json!([{ "name": INDEX_ENV, "valueFrom": { "fieldRef": {
             "fieldPath": "metadata.labels['batch.kubernetes.io/job-completion-index']" } } }]);
-        assert_eq!(env(&spec.containers[0]), told);
-        assert_eq!(env(&spec.containers[1])[0]["value"], "mine", "who has it keeps it");
-        assert_eq!(env(&spec.init_containers.unwrap()[0]), told);
+        assert_eq!(env(&spec.containers[0]), variable);
+        assert_eq!(env(&spec.containers[1])[0]["value"], "mine", "an existing variable is kept");
+        assert_eq!(env(&spec.init_containers.unwrap()[0]), variable);
         let long = make(&job(&"x".repeat(63), indexed), Some(123), None);
         let prefix = long.metadata.generate_name.unwrap();
         assert_eq!((prefix.len(), &prefix[prefix.len() - 6..]), (58, "x-123-"));
     }
 
-    /// C-111
+    /// C-111: which pods of a Job count as failed.
     #[test]
-    fn c_111_what_counts_as_failed() {
-        let pod = |phase: &str, going: bool| -> Pod {
-            let at = going.then_some("2026-01-01T00:00:00Z");
+    fn c_111_replacement_policy_decides_whether_terminating_pods_count_as_failed() {
+        let pod = |phase: &str, terminating: bool| -> Pod {
+            let at = terminating.then_some("2026-01-01T00:00:00Z");
             typed::from_value(json!({
                 "metadata": { "deletionTimestamp": at }, "status": { "phase": phase } }))
             .unwrap()
@@ -205,10 +205,10 @@ mod tests {
             ("Pending", true, true, false),
             ("Succeeded", true, false, false),
         ];
-        for (phase, going, by_either, by_only) in cases {
-            let pod = pod(phase, going);
-            assert_eq!(failed(&either, &pod), by_either, "{phase} {going}");
-            assert_eq!(failed(&only, &pod), by_only, "{phase} {going}");
+        for (phase, terminating, by_either, by_only) in cases {
+            let pod = pod(phase, terminating);
+            assert_eq!(failed(&either, &pod), by_either, "{phase} {terminating}");
+            assert_eq!(failed(&only, &pod), by_only, "{phase} {terminating}");
         }
     }
 }

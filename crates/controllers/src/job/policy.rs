@@ -1,4 +1,4 @@
-//! What a failed pod means for its Job, and which successes are enough (C-116, C-118). Pure.
+//! The pod failure policy and the success policy of a Job (C-116, C-118). Pure.
 
 use super::indexes::Indexes;
 use crate::workload::{name, namespace};
@@ -9,9 +9,9 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Verdict {
-    /// It counts towards the limits.
+    /// The failure counts towards the limits.
     Count,
-    /// It does not.
+    /// The failure does not count.
     Ignore,
     FailIndex,
     FailJob(String),
@@ -23,7 +23,7 @@ impl Verdict {
     }
 }
 
-/// By the first rule that matches.
+/// The action of the first rule that matches.
 pub(super) fn verdict(job: &Job, pod: &Pod) -> Verdict {
     let policy = job.spec.as_ref().and_then(|spec| spec.pod_failure_policy.as_ref());
     let rules = policy.map(|policy| policy.rules.as_slice()).unwrap_or_default();
@@ -83,7 +83,7 @@ fn has_condition(pod: &Pod, pattern: &PodFailurePolicyOnPodConditionsPattern) ->
     all.any(|condition| condition.type_ == pattern.type_ && condition.status == wanted)
 }
 
-/// What is said when a rule of the success policy is met.
+/// The message if a rule of the success policy is met.
 pub(super) fn success(job: &Job, succeeded: &Indexes) -> Option<String> {
     let spec = job.spec.as_ref()?;
     let completions = spec.completions.unwrap_or(0);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn c_118_successes_are_enough_by_indexes_by_number_or_by_both() {
+    fn c_118_success_rules_check_indexes_number_or_both() {
         let cases = [
             (json!({ "succeededIndexes": "0,2" }), "0,2", true),
             (json!({ "succeededIndexes": "0,2" }), "0,1", false),

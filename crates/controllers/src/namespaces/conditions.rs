@@ -1,13 +1,13 @@
-//! What a namespace that is being deleted says about itself: five conditions, and True is trouble
-//! (T-CTRL-55). The counts are there while pods remain, too (T-EDGE-21).
+//! The five conditions of a namespace that is being deleted; status True means a problem (T-CTRL-55). The counts are
+//! also there while pods remain (T-EDGE-21).
 
 use super::content::Found;
 use k8s_openapi::api::core::v1::{NamespaceCondition, NamespaceStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::BTreeMap;
 
-/// Type, and what is said when all is well. Upstream: `okMessages`, `okReasons`.
-const WELL: [(&str, &str, &str); 5] = [
+/// Type, reason and message if there is no problem. Upstream: `okMessages`, `okReasons`.
+const WITHOUT_PROBLEM: [(&str, &str, &str); 5] = [
     (
         "NamespaceDeletionDiscoveryFailure",
         "ResourcesDiscovered",
@@ -31,7 +31,7 @@ const WELL: [(&str, &str, &str); 5] = [
     ),
 ];
 
-/// The status as it should be, if it is not.
+/// The new status, if it differs.
 pub(super) fn status(
     before: NamespaceStatus,
     found: &Found,
@@ -39,8 +39,8 @@ pub(super) fn status(
 ) -> Option<NamespaceStatus> {
     let mut status = before.clone();
     let conditions = status.conditions.get_or_insert_default();
-    for (type_, reason, message) in WELL {
-        let (status, reason, message) = match trouble(type_, found) {
+    for (type_, reason, message) in WITHOUT_PROBLEM {
+        let (status, reason, message) = match problem(type_, found) {
             Some((reason, message)) => ("True", reason, message),
             None => ("False", reason, message.to_owned()),
         };
@@ -64,10 +64,10 @@ pub(super) fn status(
     (status != before).then_some(status)
 }
 
-fn trouble(type_: &str, found: &Found) -> Option<(&'static str, String)> {
+fn problem(type_: &str, found: &Found) -> Option<(&'static str, String)> {
     match type_ {
-        "NamespaceDeletionDiscoveryFailure" if !found.silent.is_empty() => {
-            let each = found.silent.iter();
+        "NamespaceDeletionDiscoveryFailure" if !found.unavailable.is_empty() => {
+            let each = found.unavailable.iter();
             let each: Vec<String> = each
                 .map(|group| format!("{group}: stale GroupVersion discovery: {group}"))
                 .collect();
@@ -122,7 +122,7 @@ mod tests {
         jiff::Timestamp::from_second(second).unwrap()
     }
 
-    fn said(status: &NamespaceStatus, type_: &str) -> String {
+    fn condition_text(status: &NamespaceStatus, type_: &str) -> String {
         let found = status.conditions.iter().flatten().find(|condition| condition.type_ == type_);
         let found = found.unwrap();
         let text = |text: &Option<String>| text.clone().unwrap();
@@ -130,17 +130,17 @@ mod tests {
     }
 
     #[test]
-    fn t_ctrl_55_t_edge_21_conditions_name_what_remains() {
+    fn t_ctrl_55_t_edge_21_conditions_name_remaining_content() {
         let found = Found {
             held: Vec::new(),
             remaining: counts(&[("pods.", 2), ("widgets.example.com", 1)]),
             finalizers: counts(&[("a.com/x", 1), ("b.com/y", 2)]),
-            silent: vec!["metrics.k8s.io/v1beta1".into()],
+            unavailable: vec!["metrics.k8s.io/v1beta1".into()],
             errors: vec!["no".into(), "never".into()],
             estimate: 30,
         };
         let status = status(NamespaceStatus::default(), &found, at(0)).unwrap();
-        let types: Vec<&str> = WELL.iter().map(|row| row.0).collect();
+        let types: Vec<&str> = WITHOUT_PROBLEM.iter().map(|row| row.0).collect();
         let there: Vec<&str> =
             status.conditions.iter().flatten().map(|c| c.type_.as_str()).collect();
         assert_eq!(there, types);
@@ -163,18 +163,20 @@ mod tests {
                 "True SomeFinalizersRemain: Some content in the namespace has finalizers remaining: a.com/x in 1 resource instances, b.com/y in 2 resource instances",
             ),
         ] {
-            assert_eq!(said(&status, type_), expected);
+            assert_eq!(condition_text(&status, type_), expected);
         }
     }
 
     #[test]
-    fn a_condition_that_stays_is_not_written_and_keeps_its_time() {
+    fn unchanged_conditions_are_not_written_and_keep_their_time() {
         let two = Found { remaining: counts(&[("pods.", 2)]), ..Found::default() };
         let first = status(NamespaceStatus::default(), &two, at(0)).unwrap();
         assert_eq!(status(first.clone(), &two, at(9)), None);
         let one = Found { remaining: counts(&[("pods.", 1)]), ..Found::default() };
         let second = status(first, &one, at(9)).unwrap();
-        assert!(said(&second, "NamespaceContentRemaining").contains("pods. has 1 resource"));
+        assert!(
+            condition_text(&second, "NamespaceContentRemaining").contains("pods. has 1 resource")
+        );
         assert!(
             second
                 .conditions
@@ -184,7 +186,7 @@ mod tests {
         );
         let none = status(second, &Found::default(), at(20)).unwrap();
         assert_eq!(
-            said(&none, "NamespaceContentRemaining"),
+            condition_text(&none, "NamespaceContentRemaining"),
             "False ContentRemoved: All content successfully removed"
         );
     }

@@ -1,46 +1,47 @@
-//! Deletes what is in a namespace, pods first, and counts what remains.
+//! Deletes the content of a namespace, pods first, and counts what remains.
 
 use crate::start::Cluster;
 use client::{
-    ApiResource, DeleteOptions, Discovery, ObjectKey, Outline, Propagation, Selection, ServedKind,
+    ApiResource, DeleteOptions, Discovery, ObjectKey, PartialObject, Propagation, Selection,
+    ServedKind,
 };
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Kinds that are worked on at once.
+/// Kinds that are deleted concurrently.
 const CONCURRENT_MAX: usize = 8;
 
-/// How long finalizers are given. Upstream: `finalizerEstimateSeconds`.
-const FINALIZERS_TAKE: u64 = 15;
+/// Estimated time for finalizers. Upstream: `finalizerEstimateSeconds`.
+const FINALIZERS_ESTIMATE: u64 = 15;
 
-/// What was found after everything that could be deleted was.
+/// What remains after deleting everything that can be deleted.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Found {
     /// `plural.group` and how many of them remain.
     pub(super) remaining: BTreeMap<String, usize>,
     /// Finalizers, and how many of the remaining objects each holds.
     pub(super) finalizers: BTreeMap<String, usize>,
-    /// Groups that could not be asked.
-    pub(super) silent: Vec<String>,
-    /// What went wrong.
+    /// Groups that do not respond.
+    pub(super) unavailable: Vec<String>,
     pub(super) errors: Vec<String>,
-    /// How long the slowest may take.
+    /// Estimated seconds until the slowest object is gone.
     pub(super) estimate: u64,
-    /// The kinds of what remains.
+    /// The kinds of the remaining objects.
     pub(super) held: Vec<ServedKind>,
 }
 
 impl Found {
-    /// Nothing that should have worked did not.
+    /// There were no errors.
     pub(super) fn is_clear(&self) -> bool {
-        self.silent.is_empty() && self.errors.is_empty()
+        self.unavailable.is_empty() && self.errors.is_empty()
     }
 
     pub(super) fn why(&self) -> String {
-        let silent = self.silent.iter().map(|group| format!("{group} does not answer"));
-        silent.chain(self.errors.iter().cloned()).collect::<Vec<_>>().join(", ")
+        let unavailable =
+            self.unavailable.iter().map(|group| format!("API group {group} does not respond"));
+        unavailable.chain(self.errors.iter().cloned()).collect::<Vec<_>>().join(", ")
     }
 
     pub(super) fn pods_remain(&self) -> bool {
@@ -51,12 +52,12 @@ impl Found {
         self.estimate > 0 || !self.remaining.is_empty()
     }
 
-    /// When to look again, if anything remains (T-CTRL-54).
-    pub(super) fn look_again(&self) -> Option<Duration> {
+    /// When to check again, if anything remains (T-CTRL-54).
+    pub(super) fn check_again_in(&self) -> Option<Duration> {
         self.remains().then(|| Duration::from_secs(self.estimate / 2 + 1))
     }
 
-    /// Takes note of what remains of one kind after its deletion was asked for.
+    /// Adds the remaining objects of one kind.
     fn add(&mut self, namespace: &str, kind: &ApiResource, left: Left) {
         if left.count == 0 {
             return;
@@ -67,7 +68,7 @@ impl Found {
             *self.finalizers.entry(finalizer).or_default() += count;
         }
         match left.grace {
-            0 if held => self.estimate = self.estimate.max(FINALIZERS_TAKE),
+            0 if held => self.estimate = self.estimate.max(FINALIZERS_ESTIMATE),
             0 => self.errors.push(format!(
                 "unexpected items still remain in namespace: {namespace} for gvr: {}/{}, Resource={}",
                 kind.group, kind.version, kind.plural
@@ -77,17 +78,17 @@ impl Found {
     }
 }
 
-/// What is left of one kind.
+/// The remaining objects of one kind.
 #[derive(Debug, Default)]
 struct Left {
     count: usize,
     finalizers: BTreeMap<String, usize>,
-    /// The longest that any of it may take to end by itself.
+    /// The longest grace period of any of them.
     grace: u64,
 }
 
 impl Left {
-    fn of(remains: Vec<Outline>, grace: u64) -> Left {
+    fn of(remains: Vec<PartialObject>, grace: u64) -> Left {
         let mut left = Left { count: remains.len(), grace, ..Left::default() };
         for finalizer in remains.into_iter().flat_map(|object| object.metadata.finalizers).flatten()
         {
@@ -98,13 +99,14 @@ impl Left {
 }
 
 pub(super) async fn clear(cluster: &Cluster, namespace: &str) -> client::Result<Found> {
-    let Discovery { kinds, silent } = cluster.client.discover().await?;
-    let mut found = Found { silent, ..Found::default() };
-    let deletable = |kind: &ServedKind| kind.preferred && kind.namespaced && kind.can("delete");
+    let Discovery { kinds, unavailable } = cluster.client.discover().await?;
+    let mut found = Found { unavailable, ..Found::default() };
+    let deletable =
+        |kind: &ServedKind| kind.preferred && kind.namespaced && kind.supports("delete");
     let (pods, rest): (Vec<_>, Vec<_>) = kinds.into_iter().filter(deletable).partition(is_pods);
     for kinds in [pods, rest] {
         clear_kinds(cluster, namespace, kinds, &mut found).await;
-        // Nothing else before the last pod is gone.
+        // Delete nothing else before the last pod is gone.
         if found.pods_remain() || !found.errors.is_empty() {
             break;
         }
@@ -113,7 +115,7 @@ pub(super) async fn clear(cluster: &Cluster, namespace: &str) -> client::Result<
     Ok(found)
 }
 
-/// As [`clear`], when all but these kinds was found to be gone. If nothing remains nothing is said.
+/// As [`clear`], for the kinds of which objects remained. Returns an empty result after errors.
 pub(super) async fn clear_held(cluster: &Cluster, namespace: &str, held: Vec<ServedKind>) -> Found {
     let mut found = Found::default();
     clear_kinds(cluster, namespace, held, &mut found).await;
@@ -134,7 +136,9 @@ async fn clear_kinds(
                     found.held.extend((left.count > 0).then(|| kind.clone()));
                     found.add(namespace, &kind.resource, left);
                 }
-                Err(error) => found.errors.push(said(&error)),
+                // Its CustomResourceDefinition was deleted meanwhile, together with its objects.
+                Err(error) if error.is_not_served() => {}
+                Err(error) => found.errors.push(error_text(&error)),
             }
         }
     }
@@ -145,36 +149,36 @@ fn is_pods(kind: &ServedKind) -> bool {
 }
 
 async fn clear_kind(cluster: &Cluster, namespace: &str, kind: &ServedKind) -> client::Result<Left> {
-    if !kind.can("list") {
+    if !kind.supports("list") {
         return Ok(Left::default());
     }
     let all = Selection::namespace(namespace);
-    let there = cluster.client.outlines(&kind.resource, &all).await?;
+    let there = cluster.client.list_partial(&kind.resource, &all).await?;
     if there.is_empty() {
         return Ok(Left::default());
     }
     let grace = if is_pods(kind) { longest_grace(cluster, namespace) } else { 0 };
     let background = DeleteOptions::default().propagation(Propagation::Background);
     if there.iter().all(|object| object.metadata.deletion_timestamp.is_some()) {
-        return Ok(Left::of(there, grace)); // It is on its way, or somebody holds it.
+        return Ok(Left::of(there, grace)); // All are being deleted already.
     }
-    if kind.can("deletecollection") {
+    if kind.supports("deletecollection") {
         cluster.client.delete_collection(&kind.resource, &all, &background).await?;
     } else {
         for object in &there {
             let key = ObjectKey::of(object);
-            let gone = cluster.client.delete_of::<Outline>(&kind.resource, &key, &background);
+            let gone = cluster.client.delete_of::<PartialObject>(&kind.resource, &key, &background);
             match gone.await {
                 Err(error) if !error.is_not_found() => return Err(error),
                 _ => (),
             }
         }
     }
-    let remains = cluster.client.outlines(&kind.resource, &all).await?;
+    let remains = cluster.client.list_partial(&kind.resource, &all).await?;
     Ok(Left::of(remains, grace))
 }
 
-/// The longest grace of a pod that still has to end. Upstream: `estimateGracefulTerminationForPods`.
+/// The longest grace period of a pod that is not terminal. Upstream: `estimateGracefulTerminationForPods`.
 fn longest_grace(cluster: &Cluster, namespace: &str) -> u64 {
     let pods = cluster.pods.in_namespace(namespace);
     pods.iter().map(|pod| grace(pod)).max().unwrap_or_default()
@@ -188,8 +192,8 @@ fn grace(pod: &Pod) -> u64 {
     grace.unwrap_or_default().try_into().unwrap_or_default()
 }
 
-/// What the server said, as far as it was the server.
-fn said(error: &client::Error) -> String {
+/// The server's own message if it answered.
+fn error_text(error: &client::Error) -> String {
     error.status().map_or_else(|| error.to_string(), |status| status.message.clone())
 }
 
@@ -208,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn t_ctrl_54_the_next_look_is_after_half_of_what_the_slowest_may_take() {
+    fn t_ctrl_54_the_next_check_is_after_half_of_the_estimate() {
         let held = || BTreeMap::from([("f".to_owned(), 1)]);
         let cases = [
             ("nothing remains", vec![], None, ""),
@@ -229,7 +233,7 @@ mod tests {
                 "",
             ),
             (
-                "nobody holds it and it is there",
+                "remains without a finalizer",
                 vec![("as", Left { count: 1, ..Left::default() })],
                 Some(1),
                 "unexpected items still remain in namespace: ns for gvr: /v1, Resource=as",
@@ -240,7 +244,7 @@ mod tests {
             for (plural, left) in left {
                 found.add("ns", &kind("", plural), left);
             }
-            assert_eq!(found.look_again(), seconds.map(Duration::from_secs), "{what}");
+            assert_eq!(found.check_again_in(), seconds.map(Duration::from_secs), "{what}");
             assert_eq!(found.why(), why, "{what}");
             assert_eq!(found.is_clear(), why.is_empty(), "{what}");
         }

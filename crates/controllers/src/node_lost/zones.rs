@@ -1,5 +1,4 @@
-//! How many nodes of which zone are ready, and how many may be given up how fast. Knows no clock but
-//! the one it is told.
+//! Counts ready nodes per zone, and limits the rate at which nodes are tainted. Pure: time is an argument.
 
 use super::ready;
 use client::ObjectKey;
@@ -16,7 +15,7 @@ const SLOW_PACE: Duration = Duration::from_secs(100);
 const LARGE: usize = 50;
 const UNHEALTHY: usize = 55;
 
-/// Upstream: what `ComputeZoneState` takes for chance.
+/// Up to this many lost nodes are not a failure of the zone. Upstream: `ComputeZoneState`.
 const FEW: usize = 2;
 
 #[derive(Debug, PartialEq, Clone, Copy)]
@@ -44,7 +43,7 @@ struct Zone {
 #[derive(Debug, PartialEq)]
 pub(super) enum Turn {
     Now,
-    /// After this time, or when something changes.
+    /// After this time, or when a node changes.
     Later(Option<Duration>),
 }
 
@@ -69,9 +68,9 @@ impl Zone {
 }
 
 impl Zones {
-    /// Takes note of how a node is. True if it concerns all nodes: the last ready one was lost, or the
-    /// first one came back, or a zone changed its pace.
-    pub(super) fn note(&mut self, key: &ObjectKey, node: Option<&Node>) -> bool {
+    /// Records the state of a node. True if that affects all nodes: the last ready node was lost, the first one came
+    /// back, or the rate of a zone changed.
+    pub(super) fn update(&mut self, key: &ObjectKey, node: Option<&Node>) -> bool {
         let now = node.map(|node| (zone_of(node), ready(node) == Some("True")));
         if self.nodes.get(key) == now.as_ref() {
             return false;
@@ -88,7 +87,7 @@ impl Zones {
         paced || all_lost != self.all_lost()
     }
 
-    /// Whether the zone's pace changed.
+    /// Returns whether the rate of the zone changed.
     fn count(&mut self, name: &str, ready: bool, comes: bool) -> bool {
         let zone = self.zones.entry(name.to_owned()).or_default();
         let (before, pace) = (zone.state(), zone.pace());
@@ -104,12 +103,12 @@ impl Zones {
         pace.is_some() != new_pace.is_some()
     }
 
-    /// No node is ready anywhere: then it is we who are lost.
+    /// No node is ready anywhere: the cause is probably this process.
     pub(super) fn all_lost(&self) -> bool {
         !self.zones.is_empty() && self.full == self.zones.len()
     }
 
-    /// Whether a node of this one's zone may be given up now.
+    /// Whether this node may be tainted now, by the rate of its zone.
     pub(super) fn turn(&mut self, key: &ObjectKey, now: Instant) -> Turn {
         let zone = self.nodes.get(key).and_then(|(zone, _)| self.zones.get_mut(zone));
         let Some(zone) = zone else { return Turn::Later(None) };
@@ -151,19 +150,19 @@ mod tests {
             for number in 0..ready + lost {
                 let status = if number < *ready { "True" } else { "Unknown" };
                 let key = ObjectKey::cluster(&format!("{zone}{number}"));
-                zones.note(&key, Some(&node(zone, status)));
+                zones.update(&key, Some(&node(zone, status)));
             }
         }
         zones
     }
 
     #[tokio::test(start_paused = true)]
-    async fn t_ctrl_40_nodes_are_given_up_slowly_and_not_when_most_are_lost() {
+    async fn t_ctrl_40_nodes_are_tainted_at_a_limited_rate_and_not_if_most_are_lost() {
         let now = Instant::now();
         let seconds = |count| Turn::Later(Some(Duration::from_secs(count)));
         let cases = [
             ("one of three", zones(&[("a", 2, 1)]), seconds(10)),
-            ("two of two, others live", zones(&[("a", 0, 2), ("b", 1, 0)]), seconds(10)),
+            ("two of two, other zones ready", zones(&[("a", 0, 2), ("b", 1, 0)]), seconds(10)),
             ("most of a large zone", zones(&[("a", 20, 40)]), seconds(100)),
         ];
         for (what, mut zones, then) in cases {
@@ -181,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn t_ctrl_40_when_no_node_is_ready_it_is_us() {
+    fn t_ctrl_40_no_node_is_tainted_if_none_is_ready() {
         let mut all = zones(&[("a", 0, 1), ("b", 0, 2)]);
         assert!(all.all_lost());
         let key = ObjectKey::cluster("b0");
-        assert!(all.note(&key, Some(&node("b", "True"))), "which concerns everybody");
+        assert!(all.update(&key, Some(&node("b", "True"))), "affects all nodes");
         assert!(!all.all_lost());
-        assert!(!all.note(&key, Some(&node("b", "True"))), "nothing new");
-        assert!(all.note(&key, None) && all.all_lost());
+        assert!(!all.update(&key, Some(&node("b", "True"))), "no change");
+        assert!(all.update(&key, None) && all.all_lost());
         assert!(!Zones::default().all_lost());
     }
 }

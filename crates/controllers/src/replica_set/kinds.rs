@@ -1,4 +1,4 @@
-//! The two kinds that are kept at a number of pods, and where they differ (C-26).
+//! ReplicaSet and ReplicationController, and where they differ (C-26).
 
 use crate::workload::{Workload, selector};
 use api::selector::LabelSelector;
@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{
 
 pub(crate) trait Replicated: Workload {
     const COMPONENT: &'static str;
-    /// Whether it says how many of its pods are going (T-CTRL-3).
+    /// Whether its status has the number of terminating pods (T-CTRL-3).
     const TELLS_TERMINATING: bool;
 
     fn replicas(&self) -> i32;

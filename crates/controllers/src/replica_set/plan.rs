@@ -1,9 +1,9 @@
-//! What is missing, what is too much, and what the status is. Pure.
+//! Decides which pods to create and delete, and the status. Pure.
 
 use super::kinds::Replicated;
 use crate::workload::{
-    BURST, Ranked, count, from_template, is_active, is_available, is_deleted, is_ready,
-    is_terminating, next_availability, rank_victims, some_count,
+    BURST, Candidate, count, from_template, is_active, is_available, is_being_deleted, is_ready,
+    is_terminating, next_availability, some_count, sort_for_deletion,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ReplicaSetCondition, ReplicaSetStatus};
@@ -13,15 +13,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many of the kin's pods are on which node.
-pub(super) type Company = BTreeMap<String, usize>;
+/// Related pods (T-CTRL-5) per node.
+pub(super) type RelatedPods = BTreeMap<String, usize>;
 
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) missing: Vec<Pod>,
     pub(super) surplus: Vec<Arc<Pod>>,
     pub(super) status: ReplicaSetStatus,
-    /// When a pod becomes available without anything else happening.
+    /// When the next pod becomes available.
     pub(super) next: Option<Duration>,
 }
 
@@ -34,11 +34,11 @@ pub(super) enum Failure {
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 
 impl Plan {
-    /// `company` is asked for only when somebody must go.
+    /// `related` is called only if pods must be deleted.
     pub(super) fn decide<S: Replicated>(
         set: &S,
         pods: &[Arc<Pod>],
-        company: impl FnOnce() -> Company,
+        related: impl FnOnce() -> RelatedPods,
         now: Timestamp,
     ) -> Plan {
         let active: Vec<&Arc<Pod>> = pods.iter().filter(|pod| is_active(pod)).collect();
@@ -53,8 +53,8 @@ impl Plan {
                 now,
             ),
         };
-        if is_deleted(set) {
-            return plan; // It manages no pods any more (T-CTRL-7).
+        if is_being_deleted(set) {
+            return plan; // A set that is being deleted manages no pods (T-CTRL-7).
         }
         if active.len() < wanted {
             let missing = (wanted - active.len()).min(BURST);
@@ -62,7 +62,7 @@ impl Plan {
             plan.missing = vec![from_template(set, &template); missing];
         } else if active.len() > wanted {
             let surplus = (active.len() - wanted).min(BURST);
-            plan.surplus = victims(&active, surplus, company, now);
+            plan.surplus = victims(&active, surplus, related, now);
         }
         plan
     }
@@ -71,27 +71,27 @@ impl Plan {
 fn victims(
     active: &[&Arc<Pod>],
     surplus: usize,
-    company: impl FnOnce() -> Company,
+    related: impl FnOnce() -> RelatedPods,
     now: Timestamp,
 ) -> Vec<Arc<Pod>> {
     if surplus == active.len() {
         return active.iter().map(|pod| Arc::clone(pod)).collect();
     }
-    let company = company();
-    let ranked = active.iter().map(|pod| Ranked {
+    let related = related();
+    let ranked = active.iter().map(|pod| Candidate {
         pod: Arc::clone(pod),
-        company: company.get(node(pod)).copied().unwrap_or(0),
+        related_on_node: related.get(node(pod)).copied().unwrap_or(0),
     });
-    let mut ranked: Vec<Ranked> = ranked.collect();
-    rank_victims(&mut ranked, now);
-    ranked.into_iter().take(surplus).map(|ranked| ranked.pod).collect()
+    let mut ranked: Vec<Candidate> = ranked.collect();
+    sort_for_deletion(&mut ranked, now);
+    ranked.into_iter().take(surplus).map(|candidate| candidate.pod).collect()
 }
 
 pub(super) fn node(pod: &Pod) -> &str {
     pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default()
 }
 
-/// C-20.
+/// C-20: the status counts active owned pods.
 fn counts<S: Replicated>(set: &S, pods: &[Arc<Pod>], now: Timestamp) -> ReplicaSetStatus {
     let active = || pods.iter().filter(|pod| is_active(pod));
     let wanted = set.template().and_then(|template| template.metadata.as_ref()?.labels.as_ref());
@@ -114,7 +114,7 @@ fn counts<S: Replicated>(set: &S, pods: &[Arc<Pod>], now: Timestamp) -> ReplicaS
     }
 }
 
-/// The status with or without `ReplicaFailure`, as the attempt ended (C-21).
+/// Adds or removes the condition `ReplicaFailure` (C-21).
 pub(super) fn status<S: Replicated>(
     set: &S,
     mut status: ReplicaSetStatus,
@@ -124,7 +124,7 @@ pub(super) fn status<S: Replicated>(
     let mut conditions = status.conditions.take().unwrap_or_default();
     let is_failure = |condition: &ReplicaSetCondition| condition.type_ == REPLICA_FAILURE;
     match failure {
-        // One that is there already stays as it is, its message included.
+        // An existing condition stays unchanged, including its message.
         Some(_) if conditions.iter().any(is_failure) => (),
         Some((failure, message)) => conditions.push(ReplicaSetCondition {
             type_: REPLICA_FAILURE.to_owned(),
@@ -164,8 +164,8 @@ mod tests {
         .unwrap()
     }
 
-    /// `what` is made of letters: a(ctive), r(eady just now), v (available), t(erminating and
-    /// ready), T (terminating, but over), f(ailed), l (without all labels).
+    /// One letter per pod: a(ctive), r(eady just now), v (available), t(erminating and ready), T (terminating, but
+    /// failed), f(ailed), l (without all labels).
     fn pods(what: &str) -> Vec<Arc<Pod>> {
         what.chars().enumerate().map(|(number, what)| Arc::new(pod(number, what))).collect()
     }
@@ -191,11 +191,11 @@ mod tests {
 
     fn decide(replicas: i32, what: &str) -> Plan {
         let set = set::<ReplicaSet>(replicas);
-        Plan::decide(&set, &pods(what), Company::new, NOW.parse().unwrap())
+        Plan::decide(&set, &pods(what), RelatedPods::new, NOW.parse().unwrap())
     }
 
     #[test]
-    fn c_19_t_ctrl_1_only_active_pods_count_towards_the_number() {
+    fn c_19_t_ctrl_1_only_active_pods_count_as_replicas() {
         let cases = [
             (3, "", 3, 0),
             (3, "aaa", 0, 0),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn c_20_t_ctrl_2_t_ctrl_3_the_status_counts_active_pods_and_those_that_go() {
+    fn c_20_t_ctrl_2_t_ctrl_3_the_status_counts_active_and_terminating_pods() {
         let status = decide(5, "arvvltTf").status;
         assert_eq!(status.replicas, 5);
         assert_eq!(status.fully_labeled_replicas, Some(4));
@@ -223,38 +223,38 @@ mod tests {
         assert_eq!(status.terminating_replicas, Some(1));
         assert_eq!(status.observed_generation, Some(3));
         let set = set::<ReplicationController>(1);
-        let plan = Plan::decide(&set, &pods("t"), Company::new, NOW.parse().unwrap());
+        let plan = Plan::decide(&set, &pods("t"), RelatedPods::new, NOW.parse().unwrap());
         assert_eq!(plan.status.terminating_replicas, None);
     }
 
     #[test]
-    fn c_12_it_looks_again_when_the_next_pod_becomes_available() {
+    fn c_12_next_reconcile_is_when_the_next_pod_becomes_available() {
         assert_eq!(decide(2, "rv").next, Some(Duration::from_secs(5)));
         assert_eq!(decide(2, "vv").next, None);
     }
 
-    /// C-24
+    /// C-24: a ReplicaSet that is being deleted only reports its pods.
     #[test]
-    fn t_ctrl_7_one_that_goes_manages_no_pods() {
+    fn t_ctrl_7_a_set_being_deleted_manages_no_pods() {
         let mut set = set::<ReplicaSet>(3);
         set.metadata.deletion_timestamp = Some(Time(NOW.parse().unwrap()));
-        let plan = Plan::decide(&set, &pods("a"), Company::new, NOW.parse().unwrap());
+        let plan = Plan::decide(&set, &pods("a"), RelatedPods::new, NOW.parse().unwrap());
         assert!(plan.missing.is_empty() && plan.surplus.is_empty());
         assert_eq!(plan.status.replicas, 1);
     }
 
     #[test]
-    fn t_ctrl_5_the_victim_is_on_the_most_crowded_node() {
+    fn t_ctrl_5_the_node_with_most_related_pods_loses_one() {
         let mut all = pods("vv");
         Arc::make_mut(&mut all[1]).spec.as_mut().unwrap().node_name = Some("m".into());
-        let company = || Company::from([("n".to_owned(), 1), ("m".to_owned(), 4)]);
-        let plan = Plan::decide(&set::<ReplicaSet>(1), &all, company, NOW.parse().unwrap());
+        let related = || RelatedPods::from([("n".to_owned(), 1), ("m".to_owned(), 4)]);
+        let plan = Plan::decide(&set::<ReplicaSet>(1), &all, related, NOW.parse().unwrap());
         assert_eq!(plan.surplus[0].metadata.name.as_deref(), Some("1"));
     }
 
-    /// C-17: what is there with the same status stays as it is, its time and message included.
+    /// C-17: a condition with the same status keeps its time and message.
     #[test]
-    fn c_21_a_failure_is_said_once_and_taken_back() {
+    fn c_21_replica_failure_is_set_once_and_removed_after_success() {
         let now = NOW.parse().unwrap();
         let mut set = set::<ReplicaSet>(3);
         let counted = decide(3, "a").status;

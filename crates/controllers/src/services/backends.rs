@@ -1,4 +1,4 @@
-//! Which pods are behind a Service, at which addresses and ports.
+//! The pods of a Service, with their addresses and ports.
 
 use super::selector;
 use crate::pods;
@@ -24,7 +24,7 @@ pub(super) struct Port {
 pub(super) fn selected(pods: &Cache<Pod>, service: &Service) -> Vec<Arc<Pod>> {
     let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
     let Some(selector) = selector(service) else { return Vec::new() };
-    // The rarest of its labels: who has all of them has this one.
+    // Search by the rarest label of the selector.
     let labels = selector.iter().map(|(key, value)| pods::label(namespace, key, value));
     let rarest = labels.min_by_key(|label| pods.count(pods::BY_LABEL, label));
     let mut found = pods.by_index(pods::BY_LABEL, &rarest.unwrap_or_default());
@@ -39,13 +39,13 @@ pub(super) fn publishes_not_ready(service: &Service) -> bool {
     service.spec.as_ref().and_then(|spec| spec.publish_not_ready_addresses) == Some(true)
 }
 
-/// Address families of a Service, the first one first.
+/// Address families of a Service, in order.
 pub(super) fn families(service: &Service) -> Vec<String> {
     let families = service.spec.as_ref().and_then(|spec| spec.ip_families.clone());
     families.filter(|families| !families.is_empty()).unwrap_or_else(|| vec!["IPv4".to_owned()])
 }
 
-/// The pod's address of one family, as everybody writes it.
+/// The pod's address of one family in canonical form.
 pub(super) fn address(pod: &Pod, family: &str) -> Option<String> {
     let status = pod.status.as_ref()?;
     let all = status.pod_ips.iter().flatten().map(|ip| ip.ip.as_str());
@@ -61,7 +61,7 @@ fn family_name(address: IpAddr) -> &'static str {
     if address.is_ipv4() { "IPv4" } else { "IPv6" }
 }
 
-/// What the Service's ports are on this pod; a named port that the pod does not have is left out.
+/// The Service's ports on this pod, without named ports that the pod does not have.
 pub(super) fn ports(service: &Service, pod: &Pod) -> Vec<Port> {
     let ports = service.spec.iter().flat_map(|spec| spec.ports.iter().flatten());
     ports
@@ -103,7 +103,7 @@ fn target(port: &ServicePort, pod: &Pod) -> Option<i32> {
     found.map(|port| port.container_port)
 }
 
-/// The name by which a pod is known in the Service's domain, if it asks for that.
+/// The host name of a pod in the Service's domain, if it has one.
 pub(super) fn hostname(service: &Service, pod: &Pod) -> Option<String> {
     let spec = pod.spec.as_ref()?;
     let hostname = spec.hostname.clone().filter(|name| !name.is_empty())?;
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn c_176_ports_are_looked_up_in_the_pod() {
+    fn c_176_named_ports_are_resolved_in_the_pod() {
         for (what, port, expected) in [
             ("itself", json!({ "port": 80 }), Some(80)),
             ("a number", json!({ "port": 80, "targetPort": 81 }), Some(81)),

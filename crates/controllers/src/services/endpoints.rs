@@ -1,11 +1,12 @@
-//! The Endpoints of Services with a selector, for clients that do not know slices (T-NET-10 to
-//! T-NET-12, C-179). A pod that is ending is not in there.
+//! Endpoints of Services with a selector, for clients that do not use slices (T-NET-10 to T-NET-12, C-179). They do not
+//! contain terminating pods.
 
 use super::backends::{self, Port};
-use super::write::{LOOK_AGAIN, Triggers};
+use super::writer::Triggers;
 use super::{HEADLESS, LEADER, Services, TRIGGER_TIME, is_headless, selector};
 use crate::pods;
 use crate::start::Cluster;
+use crate::workload;
 use client::{DeleteOptions, Next, ObjectKey, Queue, Recorder, reference, run_controller};
 use k8s_openapi::api::core::v1::{
     EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Pod, Service,
@@ -22,8 +23,8 @@ const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
 /// Upstream: `maxCapacity`.
 const ADDRESSES_MAX: usize = 1000;
 
-/// What is left over is looked at so long after the start: by then the Services are known that were made
-/// while all there is was read.
+/// Endpoints without a Service are checked this long after the start, when the cache also has Services that were
+/// created during the first list.
 const LEFTOVERS_AFTER: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(cluster: &Cluster, services: &Services) {
@@ -88,7 +89,7 @@ async fn reconcile(
     match written {
         Ok(written) => match services.endpoints.caught_up_with_all([&written]).await {
             true => Ok(Next::Change),
-            false => Ok(Next::After(LOOK_AGAIN)),
+            false => Ok(Next::After(workload::RETRY_DELAY)),
         },
         Err(error) if error.is_namespace_terminating() => Ok(Next::Change),
         Err(error) => {
@@ -99,7 +100,7 @@ async fn reconcile(
     }
 }
 
-/// T-NET-12: an Endpoints object goes with the Service of its name.
+/// Deletes the Endpoints of a deleted Service (T-NET-12).
 async fn remove(cluster: &Cluster, key: &ObjectKey, there: &Endpoints) -> client::Result<()> {
     match cluster.client.delete::<Endpoints>(key, &DeleteOptions::only(there)).await {
         Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
@@ -107,7 +108,7 @@ async fn remove(cluster: &Cluster, key: &ObjectKey, there: &Endpoints) -> client
     }
 }
 
-/// The object as it should be, if it is not.
+/// The new object, if it differs.
 fn plan(service: &Service, pods: &[Arc<Pod>], there: Option<&Endpoints>) -> Option<Endpoints> {
     let mut subsets = subsets(service, pods);
     let truncated = truncate(&mut subsets);
@@ -136,7 +137,7 @@ fn plan(service: &Service, pods: &[Arc<Pod>], there: Option<&Endpoints>) -> Opti
     (!same).then_some(Endpoints { metadata, subsets: Some(subsets) })
 }
 
-/// Which version of a pod somebody wrote there says nothing about where it is.
+/// Whether the subsets are equal apart from resource versions of pods.
 fn is_alike(before: &[EndpointSubset], after: &[EndpointSubset]) -> bool {
     let plain = || -> Vec<EndpointSubset> {
         let mut subsets = before.to_vec();
@@ -148,21 +149,21 @@ fn is_alike(before: &[EndpointSubset], after: &[EndpointSubset]) -> bool {
     before == after || plain() == after
 }
 
-/// Addresses that share the same ports stand together, in order.
+/// Addresses with the same ports form one subset; everything is sorted.
 fn subsets(service: &Service, pods: &[Arc<Pod>]) -> Vec<EndpointSubset> {
     let publishes = backends::publishes_not_ready(service);
     let family = backends::families(service).swap_remove(0);
     let mut by_ports: BTreeMap<Vec<Port>, (Vec<EndpointAddress>, Vec<EndpointAddress>)> =
         BTreeMap::new();
     for pod in pods {
-        let listed = !pods::is_terminal(pod) && (publishes || !pods::is_ending(pod));
+        let listed = !pods::is_terminal(pod) && (publishes || !pods::is_being_deleted(pod));
         let Some(address) = backends::address(pod, &family).filter(|_| listed) else { continue };
         let mut ports = backends::ports(service, pod);
         ports.sort();
         let portless =
             service.spec.as_ref().is_none_or(|s| s.ports.iter().flatten().next().is_none());
         if ports.is_empty() && !portless {
-            continue; // It has none of the ports by name.
+            continue; // The pod has none of the named ports.
         }
         let (ready, not_ready) = by_ports.entry(ports).or_default();
         let list = if publishes || pods::is_ready(pod) { ready } else { not_ready };
@@ -196,7 +197,7 @@ fn endpoint_port(port: Port) -> EndpointPort {
     }
 }
 
-/// At most 1000 addresses, ready ones first. Whether some were left out.
+/// Keeps at most 1000 addresses, ready ones first. Returns whether some were dropped.
 fn truncate(subsets: &mut Vec<EndpointSubset>) -> bool {
     let count = |list: &Option<Vec<EndpointAddress>>| list.as_ref().map_or(0, Vec::len);
     let ready: usize = subsets.iter().map(|subset| count(&subset.addresses)).sum();
@@ -211,7 +212,7 @@ fn truncate(subsets: &mut Vec<EndpointSubset>) -> bool {
     true
 }
 
-/// Of all of these only so many stay: each list keeps its share, rounded up while there is room.
+/// Keeps `room` of all addresses: each list keeps its share, rounded up while there is room.
 fn cut<'a>(
     lists: impl Iterator<Item = &'a mut Option<Vec<EndpointAddress>>>,
     all: usize,
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn t_net_10_t_net_11_w_13_a_pod_that_ends_leaves_the_endpoints() {
+    fn t_net_10_t_net_11_w_13_terminating_pods_are_not_in_the_endpoints() {
         for (what, publishes, pod, expected) in [
             ("ready", false, pod(1, "Running", true, false), "addresses"),
             ("not ready", false, pod(1, "Running", false, false), "notReadyAddresses"),
@@ -272,9 +273,9 @@ mod tests {
         }
     }
 
-    /// NET-89
+    /// NET-89: each Service with a selector has Endpoints.
     #[test]
-    fn net_89_endpoints_are_those_of_the_first_family_and_labelled_as_the_service() {
+    fn net_89_endpoints_have_the_first_family_and_the_labels_of_the_service() {
         let mut pod = Arc::unwrap_or_clone(pod(1, "Running", true, false));
         pod.metadata.namespace = Some("ns".into());
         pod.metadata.resource_version = Some("7".into());
@@ -309,9 +310,9 @@ mod tests {
         assert_eq!(other["metadata"]["labels"][HEADLESS], "");
     }
 
-    /// NET-90. One pod has one state, so nothing has to win over anything.
+    /// NET-90: a pod is in one state, so there are no conflicts between subsets.
     #[test]
-    fn net_90_addresses_with_the_same_ports_share_a_subset_and_all_is_in_order() {
+    fn net_90_addresses_with_the_same_ports_share_a_sorted_subset() {
         let ports = json!([
             { "name": "ops", "port": 90, "targetPort": 9090 },
             { "name": "http", "port": 80, "targetPort": "web" },
@@ -330,7 +331,7 @@ mod tests {
             named(1, true, 3000),
             pod(5, "Running", true, false), // It has no port of that name.
         ];
-        let said = |service: &Service, pods: &[Arc<Pod>]| -> Vec<String> {
+        let listed = |service: &Service, pods: &[Arc<Pod>]| -> Vec<String> {
             let text = |subset: &EndpointSubset| {
                 let list = |list: &Option<Vec<EndpointAddress>>| -> Vec<String> {
                     list.iter().flatten().map(|address| address.ip.clone()).collect()
@@ -351,18 +352,18 @@ mod tests {
             "10.0.0.4 not : http 3001, ops 9090",
             "10.0.0.5 not : ops 9090",
         ];
-        assert_eq!(said(&service, &pods), expected);
+        assert_eq!(listed(&service, &pods), expected);
         pods.reverse();
         service.spec.as_mut().unwrap().ports.as_mut().unwrap().reverse();
-        assert_eq!(said(&service, &pods), expected, "whatever the order");
+        assert_eq!(listed(&service, &pods), expected, "in any order");
         service.spec.as_mut().unwrap().publish_not_ready_addresses = Some(true);
         let all = "10.0.0.1 10.0.0.2 10.0.0.3 not : http 3000, ops 9090";
-        assert_eq!(said(&service, &pods)[0], all);
+        assert_eq!(listed(&service, &pods)[0], all);
     }
 
-    /// NET-92: also if another version of the pod stands there.
+    /// NET-92: another resource version of a pod is no difference.
     #[test]
-    fn net_92_c_179_endpoints_are_canonical_and_written_once() {
+    fn net_92_c_179_unchanged_endpoints_are_not_written() {
         let pods = [pod(2, "Running", true, false), pod(1, "Running", true, false)];
         let made = plan(&service(false), &pods, None).unwrap();
         let expected: Value =
@@ -387,13 +388,13 @@ mod tests {
         assert_eq!(empty.subsets, Some(vec![]), "created even when empty");
     }
 
-    /// NET-91: each subset keeps its share, rounded up; the last ones get the rest.
+    /// NET-91: each subset keeps its share, rounded up; the last subsets get the rest.
     #[test]
     fn net_91_ready_addresses_come_first_and_each_subset_keeps_its_share() {
         let addresses = |number: usize| -> Option<Vec<EndpointAddress>> {
             (number > 0).then(|| vec![EndpointAddress::default(); number])
         };
-        /// Ready and not, of each subset.
+        /// Ready and not ready addresses of each subset.
         type Sizes = [(usize, usize)];
         let cases: &[(&Sizes, &Sizes)] = &[
             (&[(600, 400)], &[(600, 400)]),
@@ -416,9 +417,9 @@ mod tests {
         }
     }
 
-    /// NET-91
+    /// NET-91: at most 1000 addresses.
     #[test]
-    fn net_91_c_179_more_than_a_thousand_addresses_are_cut_and_that_is_said() {
+    fn net_91_c_179_more_than_a_thousand_addresses_are_truncated_and_annotated() {
         let pods: Vec<_> = (0..1002).map(|n| pod(n, "Running", n != 0, false)).collect();
         let made = plan(&service(false), &pods, None).unwrap();
         let subsets = made.subsets.as_ref().unwrap();

@@ -1,10 +1,11 @@
-//! EndpointSlices for Endpoints that somebody writes by hand, for Services without a selector (C-180).
+//! EndpointSlices for Endpoints that users write by hand, for Services without a selector (C-180).
 
 use super::backends::{self, Port};
-use super::plan::{Groups, Plan, Wanted, plan};
-use super::write::{LOOK_AGAIN, Writer};
+use super::plan::{Desired, Groups, Plan, plan};
+use super::writer::Writer;
 use super::{LEADER, MANAGED_BY, SERVICE_NAME, Services, TRIGGER_TIME, is_managed_by};
 use crate::start::Cluster;
+use crate::workload;
 use client::{Next, ObjectKey, Queue, Recorder, reference, run_controller};
 use k8s_openapi::api::core::v1::{EndpointAddress, EndpointSubset, Endpoints, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointSlice};
@@ -46,8 +47,8 @@ async fn reconcile(
     writer: &Writer<impl Fn(&'static str)>,
     key: ObjectKey,
 ) -> client::Result<Next> {
-    if !writer.has_seen(services, &key).await {
-        return Ok(Next::After(LOOK_AGAIN));
+    if !writer.are_cached(services, &key).await {
+        return Ok(Next::After(workload::RETRY_DELAY));
     }
     let existing = services.slices_of(&key, MANAGER);
     let service = services.services.get(&key);
@@ -55,15 +56,15 @@ async fn reconcile(
     let mirrored = endpoints.filter(|endpoints| is_mirrored(endpoints, service.as_deref()));
     let plan = match &mirrored {
         Some(endpoints) => {
-            let read = Read::of(endpoints);
-            for (reason, message) in read.complaints() {
+            let read = Parsed::of(endpoints);
+            for (reason, message) in read.warnings() {
                 recorder.warning(&reference(endpoints.as_ref()), reason, message);
             }
             plan_all(endpoints, read, existing)
         }
         None => Plan { delete: existing, ..Plan::default() },
     };
-    writer.carry_out(&cluster.client, services, &key, plan, None).await
+    writer.perform(&cluster.client, services, &key, plan, None).await
 }
 
 fn is_mirrored(endpoints: &Endpoints, service: Option<&Service>) -> bool {
@@ -81,18 +82,19 @@ fn is_mirrored(endpoints: &Endpoints, service: Option<&Service>) -> bool {
     by_hand && !skipped
 }
 
-/// What Endpoints say, by address type.
+/// The content of an Endpoints object, by address type.
 #[derive(Default)]
-struct Read {
+struct Parsed {
     families: BTreeMap<&'static str, Groups>,
-    /// What is not said: by no address, and in all.
+    /// Invalid addresses.
     invalid: usize,
+    /// All addresses that are not mirrored, including invalid ones.
     left_out: usize,
 }
 
-impl Read {
-    fn of(endpoints: &Endpoints) -> Read {
-        let mut read = Read::default();
+impl Parsed {
+    fn of(endpoints: &Endpoints) -> Parsed {
+        let mut read = Parsed::default();
         for subset in endpoints.subsets.iter().flatten() {
             let ports = ports(subset);
             let ready = subset.addresses.iter().flatten().map(|address| (address, true));
@@ -113,8 +115,8 @@ impl Read {
         read
     }
 
-    /// Reasons and messages.
-    fn complaints(&self) -> Vec<(&'static str, String)> {
+    /// Reasons and messages of events.
+    fn warnings(&self) -> Vec<(&'static str, String)> {
         let invalid = (self.invalid > 0).then(|| {
             let skipped = format!(
                 "Skipped {} invalid IP addresses when mirroring to EndpointSlices",
@@ -133,7 +135,7 @@ impl Read {
     }
 }
 
-fn plan_all(endpoints: &Endpoints, read: Read, existing: Vec<Arc<EndpointSlice>>) -> Plan {
+fn plan_all(endpoints: &Endpoints, read: Parsed, existing: Vec<Arc<EndpointSlice>>) -> Plan {
     let like = like(endpoints);
     let mut all = Plan::default();
     let mut families = read.families;
@@ -142,7 +144,7 @@ fn plan_all(endpoints: &Endpoints, read: Read, existing: Vec<Arc<EndpointSlice>>
     for (family, groups) in families {
         let slices = existing.iter().filter(|slice| slice.address_type == family).cloned();
         let wanted =
-            Wanted { family, groups, slice_max: ADDRESSES_MAX, like: &like, never_none: false };
+            Desired { family, groups, slice_max: ADDRESSES_MAX, like: &like, never_none: false };
         let Plan { create, update, delete } = plan(wanted, slices.collect());
         all.create.extend(create);
         all.update.extend(update);
@@ -208,7 +210,7 @@ mod tests {
         typed::from_value(value).unwrap()
     }
 
-    /// NET-94
+    /// NET-94: which Endpoints are not mirrored.
     #[test]
     fn net_94_c_180_only_endpoints_of_services_without_a_selector_are_mirrored() {
         let endpoints = |labels: Value, annotations: Value| -> Endpoints {
@@ -229,7 +231,7 @@ mod tests {
         assert!(!is_mirrored(&endpoints(json!({}), json!({ LEADER: "{}" })), Some(&bare)));
     }
 
-    /// NET-93
+    /// NET-93: Endpoints of users are mirrored into slices.
     #[test]
     fn net_93_c_180_one_slice_per_family_and_ports() {
         let endpoints: Endpoints = read(json!({
@@ -247,7 +249,7 @@ mod tests {
                   "ports": [{ "name": "b", "port": 2, "protocol": "UDP" }, { "name": "a", "port": 1 }] },
             ],
         }));
-        let plan = plan_all(&endpoints, Read::of(&endpoints), Vec::new());
+        let plan = plan_all(&endpoints, Parsed::of(&endpoints), Vec::new());
         let text = |slice: &EndpointSlice| {
             let each = slice.endpoints.iter().flatten();
             let each = each.map(|endpoint| endpoint.addresses[0].clone()).collect::<Vec<_>>();
@@ -275,9 +277,9 @@ mod tests {
         assert_eq!(first, expected);
     }
 
-    /// NET-93, NET-94: a thousand of a subset are mirrored, ready ones first, and what is left out is said.
+    /// NET-93, NET-94: a thousand addresses of a subset are mirrored, ready ones first; an event reports the rest.
     #[test]
-    fn net_93_net_94_a_thousand_addresses_of_a_subset_are_mirrored_and_the_rest_is_told() {
+    fn net_93_net_94_a_thousand_addresses_of_a_subset_are_mirrored_and_the_rest_reported() {
         let addresses = |of: std::ops::Range<usize>| -> Vec<Value> {
             of.map(|n| json!({ "ip": format!("10.0.{}.{}", n / 250, n % 250) })).collect()
         };
@@ -292,7 +294,7 @@ mod tests {
                 format!("Skipped {number} invalid IP addresses when mirroring to EndpointSlices");
             ("InvalidIPAddress", text)
         };
-        for (what, ready, rest, (mirrored, of_them_ready), told) in [
+        for (what, ready, rest, (mirrored, of_them_ready), warnings) in [
             ("all", addresses(0..900), addresses(900..1000), (1000, 900), vec![]),
             (
                 "ready first",
@@ -308,8 +310,8 @@ mod tests {
             let subset =
                 json!({ "addresses": ready, "notReadyAddresses": rest, "ports": [{ "port": 80 }] });
             let endpoints = read(json!({ "metadata": { "name": "e" }, "subsets": [subset] }));
-            let read = Read::of(&endpoints);
-            assert_eq!(read.complaints(), told, "{what}");
+            let read = Parsed::of(&endpoints);
+            assert_eq!(read.warnings(), warnings, "{what}");
             let plan = plan_all(&endpoints, read, Vec::new());
             assert_eq!(plan.create.len(), 1, "{what}: one slice");
             let all = plan.create[0].endpoints.as_ref().unwrap();

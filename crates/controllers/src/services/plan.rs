@@ -1,5 +1,4 @@
-//! Spreads endpoints over slices: at most so many in each, as few writes as possible (C-178, T-NET-8).
-//! Pure.
+//! Distributes endpoints to slices of limited size with few writes (C-178, T-NET-8). Pure.
 
 use super::backends::Port;
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
@@ -8,12 +7,12 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Endpoints by the ports they share, in whatever order these are listed.
+/// Endpoints by their sorted ports.
 #[derive(Default)]
 pub(super) struct Groups(BTreeMap<Vec<Port>, Group>);
 
 struct Group {
-    /// As they are listed.
+    /// In the order of the Service.
     ports: Vec<Port>,
     endpoints: Vec<Endpoint>,
 }
@@ -30,15 +29,15 @@ pub(super) fn sorted(mut ports: Vec<Port>) -> Vec<Port> {
     ports
 }
 
-/// What slices of one address type should say.
-pub(super) struct Wanted<'a> {
+/// The desired endpoints of one address type.
+pub(super) struct Desired<'a> {
     pub(super) family: &'a str,
     pub(super) groups: Groups,
-    /// How many endpoints a slice takes.
+    /// Maximum number of endpoints per slice.
     pub(super) slice_max: usize,
-    /// What every slice of this kind has: labels, annotations, owner, namespace, generateName.
+    /// Metadata of every slice: labels, annotations, owner, namespace, generateName.
     pub(super) like: &'a ObjectMeta,
-    /// Whether there is a slice even if there is nothing to say (C-177).
+    /// Whether there is a slice even if there are no endpoints (C-177).
     pub(super) never_none: bool,
 }
 
@@ -50,7 +49,7 @@ pub(super) struct Plan {
 }
 
 /// `existing` are the slices of this address type, without those that are being deleted.
-pub(super) fn plan(wanted: Wanted<'_>, existing: Vec<Arc<EndpointSlice>>) -> Plan {
+pub(super) fn plan(wanted: Desired<'_>, existing: Vec<Arc<EndpointSlice>>) -> Plan {
     let mut plan = Plan::default();
     let mut by_ports: BTreeMap<Vec<Port>, Vec<Arc<EndpointSlice>>> = BTreeMap::new();
     let all = existing.len();
@@ -73,8 +72,8 @@ pub(super) fn plan(wanted: Wanted<'_>, existing: Vec<Arc<EndpointSlice>>) -> Pla
     plan
 }
 
-/// The slices of one set of ports. Endpoints stay where they are.
-fn fill(plan: &mut Plan, wanted: &Wanted<'_>, group: &Group, slices: Vec<Arc<EndpointSlice>>) {
+/// Plans the slices of one set of ports. Endpoints are not moved between slices.
+fn fill(plan: &mut Plan, wanted: &Desired<'_>, group: &Group, slices: Vec<Arc<EndpointSlice>>) {
     let (ports, slice_max) = (&group.ports, wanted.slice_max);
     let mut left: BTreeMap<String, &Endpoint> =
         group.endpoints.iter().map(|endpoint| (identity(endpoint), endpoint)).collect();
@@ -92,7 +91,7 @@ fn fill(plan: &mut Plan, wanted: &Wanted<'_>, group: &Group, slices: Vec<Arc<End
         }
     }
     let mut left: Vec<Endpoint> = left.into_values().cloned().collect();
-    // The fullest first, so that others may become empty one day.
+    // Fill the fullest first, so that others can become empty.
     changed.sort_by_key(|(_, endpoints)| Reverse(endpoints.len()));
     for (_, endpoints) in &mut changed {
         let room = slice_max.saturating_sub(endpoints.len()).min(left.len());
@@ -117,12 +116,12 @@ fn fill(plan: &mut Plan, wanted: &Wanted<'_>, group: &Group, slices: Vec<Arc<End
         }
     }
     plan.update.extend(changed.into_iter().map(|(existing, endpoints)| EndpointSlice {
-        metadata: dressed(&existing.metadata, wanted.like),
+        metadata: with_metadata(&existing.metadata, wanted.like),
         ..slice(wanted, ports, endpoints)
     }));
 }
 
-/// A slice that would go can become one that would come.
+/// Updates slices that would be deleted instead of creating new ones.
 fn recycle(plan: &mut Plan, like: &ObjectMeta) {
     let is_ours = |slice: &Arc<EndpointSlice>| owner_uid(&slice.metadata) == owner_uid(like);
     while let Some(index) = plan.delete.iter().position(is_ours) {
@@ -130,7 +129,7 @@ fn recycle(plan: &mut Plan, like: &ObjectMeta) {
         let old = plan.delete.remove(index);
         let same = ports_of(&old) == ports_of(&new) && count(&old) == 0 && count(&new) == 0;
         if !same || !is_like(&old.metadata, like) {
-            plan.update.push(EndpointSlice { metadata: dressed(&old.metadata, like), ..new });
+            plan.update.push(EndpointSlice { metadata: with_metadata(&old.metadata, like), ..new });
         }
     }
 }
@@ -139,7 +138,7 @@ fn count(slice: &EndpointSlice) -> usize {
     slice.endpoints.as_ref().map_or(0, Vec::len)
 }
 
-/// Who an endpoint is, whatever its state. Upstream: `hashEndpoint`.
+/// Identifies an endpoint regardless of its state. Upstream: `hashEndpoint`.
 pub(super) fn identity(endpoint: &Endpoint) -> String {
     let target = endpoint.target_ref.as_ref();
     let namespace = target.and_then(|target| target.namespace.as_deref()).unwrap_or_default();
@@ -155,17 +154,17 @@ fn owner_uid(meta: &ObjectMeta) -> Option<&str> {
 }
 
 fn is_like(meta: &ObjectMeta, like: &ObjectMeta) -> bool {
-    let said = |meta: &ObjectMeta| {
+    let annotations = |meta: &ObjectMeta| {
         let mut annotations = meta.annotations.clone().unwrap_or_default();
         annotations.remove(super::TRIGGER_TIME);
         annotations
     };
     meta.labels == like.labels
-        && (like.annotations.is_none() || said(meta) == said(like))
+        && (like.annotations.is_none() || annotations(meta) == annotations(like))
         && meta.owner_references == like.owner_references
 }
 
-fn dressed(meta: &ObjectMeta, like: &ObjectMeta) -> ObjectMeta {
+fn with_metadata(meta: &ObjectMeta, like: &ObjectMeta) -> ObjectMeta {
     ObjectMeta {
         labels: like.labels.clone(),
         owner_references: like.owner_references.clone(),
@@ -174,7 +173,7 @@ fn dressed(meta: &ObjectMeta, like: &ObjectMeta) -> ObjectMeta {
     }
 }
 
-fn slice(wanted: &Wanted<'_>, ports: &[Port], endpoints: Vec<Endpoint>) -> EndpointSlice {
+fn slice(wanted: &Desired<'_>, ports: &[Port], endpoints: Vec<Endpoint>) -> EndpointSlice {
     let list = ports.iter().map(|port| EndpointPort {
         name: Some(port.name.clone()),
         port: Some(port.port),
@@ -242,12 +241,12 @@ mod tests {
 
     fn planned(groups: Groups, existing: &[EndpointSlice]) -> Plan {
         let wanted =
-            Wanted { family: "IPv4", groups, slice_max: 100, like: &like(), never_none: true };
+            Desired { family: "IPv4", groups, slice_max: 100, like: &like(), never_none: true };
         plan(wanted, existing.iter().cloned().map(Arc::new).collect())
     }
 
-    /// What is there after a plan is carried out.
-    fn carried_out(existing: &[EndpointSlice], plan: Plan) -> Vec<EndpointSlice> {
+    /// The slices after a plan.
+    fn performed(existing: &[EndpointSlice], plan: Plan) -> Vec<EndpointSlice> {
         let name = |slice: &EndpointSlice| slice.metadata.name.clone();
         let mut after: Vec<EndpointSlice> = existing
             .iter()
@@ -268,7 +267,7 @@ mod tests {
     }
 
     /// Slices of port 80 with these endpoints.
-    fn laid(each: &[Range<usize>]) -> Vec<EndpointSlice> {
+    fn slices_of(each: &[Range<usize>]) -> Vec<EndpointSlice> {
         let laid = each.iter().enumerate().map(|(number, range)| {
             let plan = planned(groups(80, range.clone()), &[]);
             let mut slice = plan.create.into_iter().next().unwrap();
@@ -278,19 +277,19 @@ mod tests {
         laid.collect()
     }
 
-    /// NET-79, T-NET-8: who is not wanted goes, then slices that are written anyway are filled, the fullest
-    /// first, then the rest goes together into the one that it fits best, or into new ones. Nothing is moved.
+    /// NET-79, T-NET-8: first surplus endpoints are removed, then slices that are written anyway are filled, the
+    /// fullest first, then the rest goes into the best fitting slice, or into new ones. No endpoint is moved.
     #[test]
-    fn net_79_c_178_slices_are_filled_with_as_few_writes_as_possible() {
-        /// What, the slices, who is wanted, how many are in each slice afterwards, writes.
+    fn net_79_c_178_slices_are_filled_with_few_writes() {
+        /// Name, slices, desired endpoints, sizes of slices afterwards, writes.
         type Row<'a> = (&'a str, &'a [Range<usize>], &'a [Range<usize>], &'a [usize], usize);
         let only = |from: usize, to: usize| from..to;
         #[rustfmt::skip]
         let rows: &[Row<'_>] = &[
-            ("nobody is there yet", &[], &[only(0, 250)], &[100, 100, 50], 3),
-            ("all as it should be", &[0..60, 100..190], &[0..60, 100..190], &[60, 90], 0),
-            ("little ones stay apart", &[0..1, 1..2, 2..3], &[only(0, 3)], &[1, 1, 1], 0),
-            ("an empty one goes", &[0..2, 2..3], &[only(0, 2)], &[2], 1),
+            ("no slices yet", &[], &[only(0, 250)], &[100, 100, 50], 3),
+            ("no change", &[0..60, 100..190], &[0..60, 100..190], &[60, 90], 0),
+            ("small slices are not merged", &[0..1, 1..2, 2..3], &[only(0, 3)], &[1, 1, 1], 0),
+            ("an empty slice is deleted", &[0..2, 2..3], &[only(0, 2)], &[2], 1),
             ("those that are written are filled", &[0..60, 100..190, 200..210],
              &[1..60, 101..190, 200..210, 300..302], &[59, 91, 10], 2),
             ("and then the next fullest", &[0..60, 100..190, 200..210],
@@ -301,36 +300,36 @@ mod tests {
             ("else in a new one", &[0..40, 100..160], &[0..40, 100..160, 300..370], &[40, 60, 70], 1),
             ("a hundred and the rest", &[0..40, 100..160], &[0..40, 100..160, 300..430],
              &[40, 90, 100], 2),
-            ("an exchange is an update", &[only(0, 1)], &[only(1, 2)], &[1], 1),
+            ("a replacement is an update", &[only(0, 1)], &[only(1, 2)], &[1], 1),
         ];
         for (what, slices, wanted, expected, writes) in rows {
-            let slices = laid(slices);
+            let slices = slices_of(slices);
             let plan = planned(groups(80, wanted.iter().cloned().flatten()), &slices);
             assert_eq!(
                 plan.create.len() + plan.update.len() + plan.delete.len(),
                 *writes,
                 "{what}"
             );
-            let after = carried_out(&slices, plan);
+            let after = performed(&slices, plan);
             assert_eq!(sizes(&after), *expected, "{what}");
             let again = planned(groups(80, wanted.iter().cloned().flatten()), &after);
-            assert_eq!(again, Plan::default(), "{what}, and then it rests");
+            assert_eq!(again, Plan::default(), "{what}: the next plan is empty");
         }
     }
 
-    /// NET-79: with other ports, too, the slice that would go becomes the one that would come.
+    /// NET-79: a slice that would be deleted is updated instead, even with other ports.
     #[test]
-    fn net_79_a_slice_is_used_again_for_other_ports() {
-        let slices = carried_out(&[], planned(groups(80, 0..2), &[]));
+    fn net_79_a_slice_is_reused_for_other_ports() {
+        let slices = performed(&[], planned(groups(80, 0..2), &[]));
         let plan = planned(groups(81, 0..2), &slices);
         assert_eq!((plan.create.len(), plan.update.len(), plan.delete.len()), (0, 1, 0));
         assert_eq!(plan.update[0].metadata.name, slices[0].metadata.name);
         assert_eq!(plan.update[0].ports.as_ref().unwrap()[0].port, Some(81));
     }
 
-    /// NET-80: who it is, is said by addresses, hostname, and the pod's namespace and name.
+    /// NET-80: addresses, hostname, and the pod's namespace and name identify an endpoint.
     #[test]
-    fn net_80_what_else_changes_of_an_endpoint_is_changed_in_its_place() {
+    fn net_80_other_changes_of_an_endpoint_keep_its_position() {
         let read = |value: Value| -> Endpoint { serde_json::from_value(value).unwrap() };
         let pod = |address: &str, name: &str, uid: &str, more: Value| {
             let target = json!({ "kind": "Pod", "namespace": "ns", "name": name, "uid": uid });
@@ -340,10 +339,9 @@ mod tests {
         };
         let one = |endpoint: &Endpoint| [(port(80), endpoint.clone())].into_iter();
         let before = pod("10.0.0.1", "a", "1", json!({}));
-        // It is in the middle of others, so that its place is one.
+        // It is between others, so that its position can be checked.
         let others = |n: usize| (port(80), endpoint(500 + n));
-        let slices =
-            carried_out(&[], planned(grouped((0..3).map(others).chain(one(&before))), &[]));
+        let slices = performed(&[], planned(grouped((0..3).map(others).chain(one(&before))), &[]));
         let names = |slice: &EndpointSlice| -> Vec<String> {
             slice.endpoints.iter().flatten().map(identity).collect()
         };
@@ -372,7 +370,7 @@ mod tests {
         }
     }
 
-    /// NET-78: in which order a Service lists its ports says nothing.
+    /// NET-78: the order of ports in a Service does not matter.
     #[test]
     fn net_78_the_same_ports_in_another_order_are_the_same_slice() {
         let listed = |numbers: [i32; 2]| -> Vec<Port> {
@@ -380,35 +378,35 @@ mod tests {
             numbers.map(named).into()
         };
         let slices =
-            carried_out(&[], planned(grouped([(listed([81, 80]), endpoint(0))].into_iter()), &[]));
+            performed(&[], planned(grouped([(listed([81, 80]), endpoint(0))].into_iter()), &[]));
         let shown = |slice: &EndpointSlice| -> Vec<i32> {
             slice.ports.iter().flatten().filter_map(|port| port.port).collect()
         };
-        assert_eq!(shown(&slices[0]), [81, 80], "as the Service lists them");
+        assert_eq!(shown(&slices[0]), [81, 80], "in the order of the Service");
         let turned = grouped([(listed([80, 81]), endpoint(0))].into_iter());
         assert_eq!(planned(turned, &slices), Plan::default());
         let both = [(listed([80, 81]), endpoint(0)), (listed([81, 80]), endpoint(1))];
         let plan = planned(grouped(both.into_iter()), &slices);
-        assert_eq!(sizes(&carried_out(&slices, plan)), [2]);
+        assert_eq!(sizes(&performed(&slices, plan)), [2]);
     }
 
     #[test]
-    fn c_177_there_is_always_a_slice_and_it_is_used_when_pods_come() {
-        let empty = carried_out(&[], planned(Groups::default(), &[]));
+    fn c_177_there_is_always_a_slice_and_new_endpoints_use_it() {
+        let empty = performed(&[], planned(Groups::default(), &[]));
         assert_eq!(sizes(&empty), [0]);
         assert_eq!(empty[0].ports, None);
         assert_eq!(planned(Groups::default(), &empty), Plan::default());
         let plan = planned(groups(80, 0..1), &empty);
         assert_eq!((plan.create.len(), plan.update.len(), plan.delete.len()), (0, 1, 0));
-        let one = carried_out(&empty, plan);
+        let one = performed(&empty, plan);
         let plan = planned(Groups::default(), &one);
         assert_eq!((plan.create.len(), plan.update.len(), plan.delete.len()), (0, 1, 0));
-        assert_eq!(sizes(&carried_out(&one, plan)), [0]);
+        assert_eq!(sizes(&performed(&one, plan)), [0]);
     }
 
     #[test]
-    fn c_177_slices_of_another_owner_go() {
-        let mut foreign = carried_out(&[], planned(groups(80, 0..1), &[]));
+    fn c_177_slices_of_another_owner_are_deleted() {
+        let mut foreign = performed(&[], planned(groups(80, 0..1), &[]));
         foreign[0].metadata.owner_references = None;
         let plan = planned(groups(80, 0..1), &foreign);
         assert_eq!((plan.create.len(), plan.delete.len()), (1, 1));
@@ -418,12 +416,12 @@ mod tests {
     fn c_176_pods_with_other_port_numbers_are_in_other_slices() {
         let number = |n: usize| if n < 2 { 80 } else { 81 };
         let both = grouped((0..3).map(|n| (port(number(n)), endpoint(n))));
-        assert_eq!(sizes(&carried_out(&[], planned(both, &[]))), [2, 1]);
+        assert_eq!(sizes(&performed(&[], planned(both, &[]))), [2, 1]);
     }
 
     #[test]
-    fn labels_of_the_service_reach_its_slices() {
-        let mut slices = carried_out(&[], planned(groups(80, 0..1), &[]));
+    fn labels_of_the_service_are_copied_to_its_slices() {
+        let mut slices = performed(&[], planned(groups(80, 0..1), &[]));
         slices[0].metadata.labels = None;
         let plan = planned(groups(80, 0..1), &slices);
         assert_eq!(plan.update.len(), 1);

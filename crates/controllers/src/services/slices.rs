@@ -1,14 +1,15 @@
-//! The EndpointSlices of Services with a selector (T-NET-1 to T-NET-9, C-176 to C-178).
+//! EndpointSlices of Services with a selector (T-NET-1 to T-NET-9, C-176 to C-178).
 //!
-//! A pod that is ending stays in its slice, marked: who still has to be served can be.
+//! A terminating pod stays in its slice with the condition `terminating`, so that it can finish serving requests.
 
 use super::backends::{self, Port};
-use super::plan::{Groups, Plan, Wanted, plan};
-use super::tally::{Counts, Ended, Tally};
-use super::write::{LOOK_AGAIN, Triggers, Writer};
+use super::plan::{Desired, Groups, Plan, plan};
+use super::slice_metrics::{SliceMetrics, SyncResult, SyncStats};
+use super::writer::{Triggers, Writer};
 use super::{HEADLESS, MANAGED_BY, SERVICE_NAME, Services, is_headless, is_managed_by, selector};
 use crate::pods;
 use crate::start::Cluster;
+use crate::workload;
 use client::{Next, ObjectKey, Queue, Recorder, reference, run_controller};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::{
@@ -21,16 +22,16 @@ use std::time::Duration;
 const MANAGER: &str = "endpointslice-controller.k8s.io";
 
 const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
-/// The name that it had before.
+/// The older name of [`TOPOLOGY_MODE`].
 const TOPOLOGY_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
 
 /// Upstream: `MaxEndpointsPerSlice`.
 const SLICE_MAX: usize = 100;
 
-/// How long a slice may stay as somebody else left it, at least. Upstream: `endpointSliceChangeMinSyncDelay`.
+/// Delay before a slice that another client changed is corrected. Upstream: `endpointSliceChangeMinSyncDelay`.
 const SLICE_DELAY: Duration = Duration::from_secs(1);
 
-/// Upstream: `endpointSliceMinSyncBackoff` and its maximum, here a minute as everywhere.
+/// Upstream: `endpointSliceMinSyncBackoff`. The maximum is a minute, as for all queues.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 
 pub(super) async fn run(cluster: &Cluster, services: &Services) {
@@ -42,16 +43,16 @@ pub(super) async fn run(cluster: &Cluster, services: &Services) {
     });
     super::feed_backends(cluster, services, &queue);
     services.synced(cluster).await;
-    let counts = Counts::new(cluster.figures.registry());
+    let metrics = SliceMetrics::new(cluster.metrics.registry());
     let slices = Slices {
         cluster,
         services,
         recorder: Recorder::new(&cluster.client, "endpoint-slice-controller", ""),
         triggers: Triggers::default(),
-        writer: Writer::new(|operation| counts.changed(operation)),
-        counts: &counts,
+        writer: Writer::new(|operation| metrics.changed(operation)),
+        metrics: &metrics,
     };
-    run_controller("endpoint-slices", &queue, super::WORKERS, |key| slices.look(key)).await;
+    run_controller("endpoint-slices", &queue, super::WORKERS, |key| slices.sync(key)).await;
 }
 
 struct Slices<'a, C> {
@@ -60,26 +61,26 @@ struct Slices<'a, C> {
     recorder: Recorder,
     triggers: Triggers,
     writer: Writer<C>,
-    counts: &'a Counts,
+    metrics: &'a SliceMetrics,
 }
 
 impl<C: Fn(&'static str)> Slices<'_, C> {
-    async fn look(&self, key: ObjectKey) -> client::Result<Next> {
-        if !self.writer.has_seen(self.services, &key).await {
-            self.counts.ended(Ended::Stale);
-            return Ok(Next::After(LOOK_AGAIN));
+    async fn sync(&self, key: ObjectKey) -> client::Result<Next> {
+        if !self.writer.are_cached(self.services, &key).await {
+            self.metrics.ended(SyncResult::Stale);
+            return Ok(Next::After(workload::RETRY_DELAY));
         }
-        let looked = self.reconcile(key).await;
-        self.counts.ended(if looked.is_ok() { Ended::Well } else { Ended::Badly });
-        looked
+        let result = self.reconcile(key).await;
+        self.metrics.ended(if result.is_ok() { SyncResult::Success } else { SyncResult::Error });
+        result
     }
 
     async fn reconcile(&self, key: ObjectKey) -> client::Result<Next> {
         let service = self.services.services.get(&key);
         let Some(service) = service.filter(|service| selector(service).is_some()) else {
             self.triggers.forget(&key);
-            self.counts.forget(&key);
-            return Ok(Next::Change); // What was its, the garbage collector takes.
+            self.metrics.forget(&key);
+            return Ok(Next::Change); // The garbage collector deletes its slices.
         };
         let pods = backends::selected(&self.cluster.pods, &service);
         let existing = self.services.slices_of(&key, MANAGER);
@@ -87,17 +88,17 @@ impl<C: Fn(&'static str)> Slices<'_, C> {
         let node = |name: &str| self.cluster.nodes.get(&ObjectKey::cluster(name));
         let mut plan = plan_all(&service, &pods, node, existing.clone());
         if service.metadata.deletion_timestamp.is_some() {
-            // The slices of a Service that goes are kept right as long as somebody holds it. New ones would be
-            // made against the garbage collector, which takes them.
+            // Slices of a Service that is being deleted are still updated, but new ones would be deleted again by
+            // the garbage collector.
             plan.create.clear();
         }
-        let tally = Tally::of(&existing, &plan, SLICE_MAX);
+        let stats = SyncStats::of(&existing, &plan, SLICE_MAX);
 
         let trigger = self.triggers.since(&key, &service, &pods);
         let client = &self.cluster.client;
-        let written = self.writer.carry_out(client, self.services, &key, plan, trigger).await;
+        let written = self.writer.perform(client, self.services, &key, plan, trigger).await;
         match &written {
-            Ok(_) => self.counts.found(&key, tally, traffic_distribution(&service)),
+            Ok(_) => self.metrics.record(&key, stats, traffic_distribution(&service)),
             Err(error) => {
                 let message = format!("Error updating Endpoint Slices for Service {key}: {error}");
                 let on = reference(service.as_ref());
@@ -130,7 +131,8 @@ fn plan_all(
         }
         let (slices, others) = known.into_iter().partition(|slice| slice.address_type == *family);
         known = others;
-        let wanted = Wanted { family, groups, slice_max: SLICE_MAX, like: &like, never_none: true };
+        let wanted =
+            Desired { family, groups, slice_max: SLICE_MAX, like: &like, never_none: true };
         let Plan { create, update, delete } = plan(wanted, slices);
         all.create.extend(create);
         all.update.extend(update);
@@ -139,7 +141,7 @@ fn plan_all(
     all
 }
 
-/// How a pod is listed, if it is.
+/// The endpoint of a pod, if it has one.
 fn entry(
     service: &Service,
     pod: &Pod,
@@ -148,10 +150,10 @@ fn entry(
 ) -> Option<(Vec<Port>, Endpoint)> {
     let publishes = backends::publishes_not_ready(service);
     if pods::is_terminal(pod) || (node.is_none() && !publishes) {
-        return None; // T-NET-3, T-NET-6. The node may still come, and brings the pod here again.
+        return None; // T-NET-3, T-NET-6: no terminal pods, none without a node. A new node queues the Service again.
     }
     let address = backends::address(pod, family)?;
-    let (serving, terminating) = (pods::is_ready(pod), pods::is_ending(pod));
+    let (serving, terminating) = (pods::is_ready(pod), pods::is_being_deleted(pod));
     let ready = publishes || (serving && !terminating);
     let zone = node.and_then(backends::zone).map(str::to_owned);
     let node_name = pods::node_name(pod).map(str::to_owned);
@@ -172,34 +174,33 @@ fn entry(
     Some((backends::ports(service, pod), endpoint))
 }
 
-/// Where an endpoint is best used from (C-178).
+/// The zones and nodes that should prefer the endpoint (C-178).
 fn hints(
     service: &Service,
     ready: bool,
     zone: Option<&str>,
     node: Option<&str>,
 ) -> Option<EndpointHints> {
-    let wish = traffic_distribution(service).filter(|_| ready)?;
+    let distribution = traffic_distribution(service).filter(|_| ready)?;
     let for_zones = zone.map(|name| vec![ForZone { name: name.to_owned() }]);
-    let node = node.filter(|_| wish == "PreferSameNode");
+    let node = node.filter(|_| distribution == "PreferSameNode");
     let for_nodes = node.map(|name| vec![ForNode { name: name.to_owned() }]);
     let any = for_zones.is_some() || for_nodes.is_some();
     any.then_some(EndpointHints { for_zones, for_nodes })
 }
 
-/// Which wish of a Service about where its traffic goes is heard. Who asks for the older way of hints by an
-/// annotation gets none of these.
+/// The traffic distribution that applies. The older annotation for topology hints disables it.
 fn traffic_distribution(service: &Service) -> Option<&str> {
-    let wish = service.spec.as_ref()?.traffic_distribution.as_deref()?;
+    let distribution = service.spec.as_ref()?.traffic_distribution.as_deref()?;
     let annotations = service.metadata.annotations.as_ref();
     let annotation = |key| annotations.and_then(|annotations| annotations.get(key));
     let mode = annotation(TOPOLOGY_HINTS).or_else(|| annotation(TOPOLOGY_MODE));
     let older = mode.is_some_and(|mode| mode == "Auto" || mode == "auto");
-    let known = matches!(wish, "PreferClose" | "PreferSameZone" | "PreferSameNode");
-    (known && !older).then_some(wish)
+    let known = matches!(distribution, "PreferClose" | "PreferSameZone" | "PreferSameNode");
+    (known && !older).then_some(distribution)
 }
 
-/// What all slices of the Service have in common.
+/// The metadata that all slices of the Service share.
 fn like(service: &Service) -> ObjectMeta {
     let name = service.metadata.name.clone().unwrap_or_default();
     let mut labels = service.metadata.labels.clone().unwrap_or_default();
@@ -252,9 +253,9 @@ mod tests {
         typed::from_value(json!({ "metadata": { "name": "n", "labels": labels } })).unwrap()
     }
 
-    /// T-EDGE-32: an ending pod serves for as long as it is ready, and says that it ends.
+    /// T-EDGE-32: a terminating pod is serving while it is ready.
     #[test]
-    fn t_net_1_to_5_ready_serving_and_terminating_tell_the_truth() {
+    fn t_net_1_to_5_conditions_ready_serving_and_terminating() {
         let ip = Some("10.0.0.1");
         let plain = || service(json!({}));
         let all = || service(json!({ "publishNotReadyAddresses": true }));
@@ -271,25 +272,25 @@ mod tests {
         for (what, service, pod, expected) in cases {
             let found = entry(&service, &pod, Some(&node()), "IPv4").map(|(_, endpoint)| {
                 let conditions = endpoint.conditions.unwrap();
-                let said = |condition: Option<bool>| condition.expect("always written");
-                (said(conditions.ready), said(conditions.serving), said(conditions.terminating))
+                let known = |condition: Option<bool>| condition.expect("always written");
+                (known(conditions.ready), known(conditions.serving), known(conditions.terminating))
             });
             assert_eq!(found, expected, "{what}");
         }
     }
 
     #[test]
-    fn t_net_6_a_pod_on_a_node_that_is_not_there_waits_unless_published() {
+    fn t_net_6_a_pod_without_its_node_is_listed_only_if_not_ready_addresses_are_published() {
         let pod = pod("Running", true, false, Some("10.0.0.1"));
         assert!(entry(&service(json!({})), &pod, None, "IPv4").is_none());
         let all = service(json!({ "publishNotReadyAddresses": true }));
         assert!(entry(&all, &pod, None, "IPv4").is_some());
-        assert!(entry(&all, &pod, None, "IPv6").is_none(), "it has no such address");
+        assert!(entry(&all, &pod, None, "IPv6").is_none(), "it has no IPv6 address");
     }
 
-    /// NET-77
+    /// NET-77: the fields of an endpoint.
     #[test]
-    fn net_77_c_176_an_endpoint_says_who_and_where_it_is() {
+    fn net_77_c_176_an_endpoint_names_its_pod_node_and_zone() {
         let mut pod = pod("Running", true, false, Some("10.0.0.1"));
         pod.metadata.namespace = Some("ns".into());
         pod.metadata.resource_version = Some("7".into());
@@ -324,18 +325,18 @@ mod tests {
             Some([("topology.kubernetes.io/zone".into(), String::new())].into());
         expected.as_object_mut().unwrap().remove("zone");
         (pod.spec.as_mut().unwrap().hostname, pod.spec.as_mut().unwrap().subdomain) = (None, None);
-        assert_eq!(entry(&pod, &nowhere), expected, "no zone is none");
+        assert_eq!(entry(&pod, &nowhere), expected, "an empty zone is no zone");
     }
 
-    /// NET-85: PreferClose is PreferSameZone; the older annotations turn both off.
+    /// NET-85: PreferClose is PreferSameZone; the older annotations disable both.
     #[test]
-    fn net_85_c_178_ready_endpoints_say_where_they_are_best_used_from() {
+    fn net_85_c_178_ready_endpoints_have_hints() {
         let (mode, hints) =
             ("service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints");
         let zone = json!({ "forZones": [{ "name": "z1" }] });
         let node = json!({ "forNodes": [{ "name": "n" }] });
         let both = json!({ "forNodes": [{ "name": "n" }], "forZones": [{ "name": "z1" }] });
-        for (wish, annotations, ready, in_zone, expected) in [
+        for (distribution, annotations, ready, in_zone, expected) in [
             (json!("PreferClose"), json!({}), true, true, &zone),
             (json!("PreferSameZone"), json!({}), true, true, &zone),
             (json!("PreferSameNode"), json!({}), true, true, &both),
@@ -350,8 +351,8 @@ mod tests {
             (json!("PreferClose"), json!({ hints: "Auto" }), true, true, &Value::Null),
             (json!("PreferClose"), json!({ mode: "Auto", hints: "Disabled" }), true, true, &zone),
         ] {
-            let what = format!("{wish} {annotations} {ready} {in_zone}");
-            let mut service = service(json!({ "trafficDistribution": wish }));
+            let what = format!("{distribution} {annotations} {ready} {in_zone}");
+            let mut service = service(json!({ "trafficDistribution": distribution }));
             service.metadata.annotations = serde_json::from_value(annotations).unwrap();
             let mut node = self::node();
             node.metadata.labels.take_if(|_| !in_zone);
@@ -361,15 +362,15 @@ mod tests {
         }
     }
 
-    /// A slice that is there, as it was planned.
+    /// A planned slice as an existing one.
     fn there(number: usize, mut slice: EndpointSlice) -> Arc<EndpointSlice> {
         slice.metadata.name = Some(format!("web-{number}"));
         Arc::new(slice)
     }
 
-    /// NET-85
+    /// NET-85: hints for traffic distribution.
     #[test]
-    fn net_85_hints_go_with_the_wish() {
+    fn net_85_hints_follow_the_traffic_distribution() {
         let pods = [Arc::new(pod("Running", true, false, Some("10.0.0.1")))];
         let plan = |service: &Service, existing| {
             plan_all(service, &pods, |_| Some(Arc::new(node())), existing)
@@ -383,7 +384,7 @@ mod tests {
         assert!(!hinted(&after.update[0]));
     }
 
-    /// NET-75, NET-81: each family has its own slices, at least one; those of a family that is not asked for go.
+    /// NET-75, NET-81: each family has at least one slice; slices of other families are deleted.
     #[test]
     fn net_75_net_81_each_family_of_a_service_has_its_slices() {
         let of = |families: Value| service(json!({ "ipFamilies": families }));
@@ -394,7 +395,7 @@ mod tests {
             });
             each.collect()
         };
-        let said = |family: &str, addresses: &[&str]| {
+        let listed = |family: &str, addresses: &[&str]| {
             (family.to_owned(), addresses.iter().map(|&address| address.to_owned()).collect())
         };
         let mut pod = pod("Running", true, false, Some("10.0.0.1"));
@@ -403,24 +404,24 @@ mod tests {
         };
         let both = of(json!(["IPv4", "IPv6"]));
         let made = plan(&both, &pod, Vec::new()).create;
-        assert_eq!(kinds(&made), [said("IPv4", &["10.0.0.1"]), said("IPv6", &[])]);
+        assert_eq!(kinds(&made), [listed("IPv4", &["10.0.0.1"]), listed("IPv6", &[])]);
         assert_eq!(made[1].ports, None, "a placeholder has no ports");
         let slices: Vec<_> =
             made.into_iter().enumerate().map(|(n, slice)| there(n, slice)).collect();
-        assert_eq!(plan(&both, &pod, slices.clone()), Plan::default(), "left alone");
+        assert_eq!(plan(&both, &pod, slices.clone()), Plan::default(), "unchanged");
 
         let ips = json!([{ "ip": "10.0.0.1" }, { "ip": "fd00::1" }]);
         pod.status.as_mut().unwrap().pod_ips = serde_json::from_value(ips).unwrap();
         let more = plan(&both, &pod, slices.clone());
-        assert_eq!(kinds(&more.update), [said("IPv6", &["fd00::1"])]);
+        assert_eq!(kinds(&more.update), [listed("IPv6", &["fd00::1"])]);
         assert_eq!((more.create.len(), more.delete.len()), (0, 0));
 
         let less = plan(&of(json!(["IPv4"])), &pod, slices.clone());
         assert_eq!((less.create.len(), less.update.len()), (0, 0));
-        assert_eq!(less.delete, slices[1..], "of a family that is not listed any more");
+        assert_eq!(less.delete, slices[1..], "slices of a removed family");
     }
 
-    /// NET-75: what an older Service of the same name left behind goes, and is not used.
+    /// NET-75: slices of an older Service of the same name are deleted, not reused.
     #[test]
     fn net_75_slices_belong_to_one_service_not_to_its_name() {
         let of = |uid: &str| {
@@ -438,7 +439,7 @@ mod tests {
         assert_eq!((new.create.len(), new.update.len()), (1, 0));
     }
 
-    /// NET-76
+    /// NET-76: names, owner and labels of a slice.
     #[test]
     fn net_76_slices_have_the_labels_of_their_service_and_it_as_owner() {
         let labelled = |cluster_ip: &str| {
@@ -495,7 +496,7 @@ mod tests {
             named("b", "10.0.0.2", 3001),
             named("c", "10.0.0.3", 3000),
         ];
-        let said = |service: &Service| -> Vec<Value> {
+        let listed = |service: &Service| -> Vec<Value> {
             let plan = plan_all(service, &pods, |_| Some(Arc::new(node())), Vec::new());
             let each = plan.create.iter().map(|slice| {
                 let addresses: Vec<_> =
@@ -516,9 +517,9 @@ mod tests {
             json!({ "ports": port(3000), "addresses": ["10.0.0.1", "10.0.0.3"] }),
             json!({ "ports": port(3001), "addresses": ["10.0.0.2"] }),
         ];
-        assert_eq!(said(&service(json!({ "ports": ports }))), expected);
+        assert_eq!(listed(&service(json!({ "ports": ports }))), expected);
         let bare = service(json!({ "ports": null, "clusterIP": "None" }));
         let all = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
-        assert_eq!(said(&bare), [json!({ "ports": null, "addresses": all })]);
+        assert_eq!(listed(&bare), [json!({ "ports": null, "addresses": all })]);
     }
 }

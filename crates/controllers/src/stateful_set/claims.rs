@@ -1,5 +1,4 @@
-//! The volume claims of an ordinal, and whose they are when set or pod goes (C-64, C-65, T-CTRL-22).
-//! Pure.
+//! The volume claims of an ordinal, and their owners by the retention policy (C-64, C-65, T-CTRL-22). Pure.
 
 use super::identity;
 use crate::workload::{controller_ref, name, owner_reference, uid};
@@ -7,7 +6,7 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-/// The name of each template, and of the claim that this ordinal has from it.
+/// The name of each claim template, and of the claim for this ordinal.
 pub(super) fn names(set: &StatefulSet, ordinal: i32) -> impl Iterator<Item = (String, String)> {
     let templates = set.spec.iter().flat_map(|spec| spec.volume_claim_templates.iter().flatten());
     templates.map(move |template| {
@@ -17,7 +16,7 @@ pub(super) fn names(set: &StatefulSet, ordinal: i32) -> impl Iterator<Item = (St
     })
 }
 
-/// Whether a claim of this name is one of the set's.
+/// Whether a claim of this name belongs to the set.
 pub(super) fn is_claim_of(set: &StatefulSet, claim: &str) -> bool {
     let templates = set.spec.iter().flat_map(|spec| spec.volume_claim_templates.iter().flatten());
     templates.into_iter().any(|template| {
@@ -26,14 +25,14 @@ pub(super) fn is_claim_of(set: &StatefulSet, claim: &str) -> bool {
     })
 }
 
-/// The claims as they are to be created.
+/// The claims to create.
 pub(super) fn make(set: &StatefulSet, ordinal: i32) -> Vec<PersistentVolumeClaim> {
     let Some(spec) = &set.spec else { return Vec::new() };
     let templates = spec.volume_claim_templates.iter().flatten();
     let made = templates.zip(names(set, ordinal)).map(|(template, (_, claim_name))| {
         let mut labels = template.metadata.labels.clone().unwrap_or_default();
         labels.extend(spec.selector.match_labels.clone().unwrap_or_default());
-        let owned = Keeps::of(set).set_owns(is_in_range(set, ordinal));
+        let owned = Retention::of(set).set_owns(is_in_range(set, ordinal));
         PersistentVolumeClaim {
             metadata: ObjectMeta {
                 name: Some(claim_name),
@@ -57,43 +56,43 @@ pub(super) fn is_in_range(set: &StatefulSet, ordinal: i32) -> bool {
     (start..start.saturating_add(replicas)).contains(&ordinal)
 }
 
-/// The retention policy: what is kept when the set, or a pod by scaling, goes.
+/// The retention policy: whether claims are kept when the set is deleted, and when it is scaled down.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Keeps {
-    deleted: bool,
-    scaled: bool,
+struct Retention {
+    when_deleted: bool,
+    when_scaled: bool,
 }
 
-impl Keeps {
-    fn of(set: &StatefulSet) -> Keeps {
+impl Retention {
+    fn of(set: &StatefulSet) -> Retention {
         let spec = set.spec.as_ref();
         let policy = spec.and_then(|spec| spec.persistent_volume_claim_retention_policy.as_ref());
         let keeps = |field: Option<&String>| field.map(String::as_str) != Some("Delete");
-        Keeps {
-            deleted: keeps(policy.and_then(|policy| policy.when_deleted.as_ref())),
-            scaled: keeps(policy.and_then(|policy| policy.when_scaled.as_ref())),
+        Retention {
+            when_deleted: keeps(policy.and_then(|policy| policy.when_deleted.as_ref())),
+            when_scaled: keeps(policy.and_then(|policy| policy.when_scaled.as_ref())),
         }
     }
 
     fn set_owns(self, in_range: bool) -> bool {
-        !self.deleted && (self.scaled || in_range)
+        !self.when_deleted && (self.when_scaled || in_range)
     }
 
     fn pod_owns(self, in_range: bool) -> bool {
-        !self.scaled && !in_range
+        !self.when_scaled && !in_range
     }
 }
 
-/// What becomes of a claim's owners.
+/// What to do about the owner references of a claim.
 #[derive(Debug, PartialEq)]
-pub(super) enum Owners {
-    AsTheyAre,
-    /// Somebody else controls it, and the policy does not count.
+pub(super) enum OwnerUpdate {
+    Unchanged,
+    /// Another controller owns the claim, so the policy is ignored.
     Conflict,
-    Become(Vec<OwnerReference>),
+    Replace(Vec<OwnerReference>),
 }
 
-pub(super) fn owners(set: &StatefulSet, pod: &Pod, claim: &PersistentVolumeClaim) -> Owners {
+pub(super) fn owners(set: &StatefulSet, pod: &Pod, claim: &PersistentVolumeClaim) -> OwnerUpdate {
     let there = claim.metadata.owner_references.clone().unwrap_or_default();
     let is_of = |owner: &OwnerReference, kind: &str, named: &str, by: &str| {
         owner.kind == kind && owner.name == named && owner.uid == by
@@ -106,13 +105,13 @@ pub(super) fn owners(set: &StatefulSet, pod: &Pod, claim: &PersistentVolumeClaim
     };
     let other = controller_ref(claim).filter(|owner| !of_set(owner) && !of_pod(owner));
     if there.iter().any(stale) {
-        return Owners::AsTheyAre; // Of an earlier one of that name: it goes with that.
+        return OwnerUpdate::Unchanged; // It belongs to an earlier set or pod and is deleted with it.
     }
     let in_range = identity::ordinal(set, pod).is_some_and(|ordinal| is_in_range(set, ordinal));
-    let keeps = Keeps::of(set);
+    let keeps = Retention::of(set);
     let (set_owns, pod_owns) = (keeps.set_owns(in_range), keeps.pod_owns(in_range));
     if other.is_some() {
-        return if set_owns || pod_owns { Owners::Conflict } else { Owners::AsTheyAre };
+        return if set_owns || pod_owns { OwnerUpdate::Conflict } else { OwnerUpdate::Unchanged };
     }
     let mut wanted: Vec<OwnerReference> =
         there.iter().filter(|owner| !of_set(owner) && !of_pod(owner)).cloned().collect();
@@ -126,10 +125,10 @@ pub(super) fn owners(set: &StatefulSet, pod: &Pod, claim: &PersistentVolumeClaim
     if pod_owns {
         wanted.push(kept(&of_pod, owner_reference(pod)));
     }
-    if wanted == there { Owners::AsTheyAre } else { Owners::Become(wanted) }
+    if wanted == there { OwnerUpdate::Unchanged } else { OwnerUpdate::Replace(wanted) }
 }
 
-/// Whether the claim still belongs to an earlier pod of this name, and will go with it.
+/// Whether the claim still belongs to an earlier pod of this name, and will be deleted with it.
 pub(super) fn is_stale(claim: &PersistentVolumeClaim, pod_name: &str) -> bool {
     let owners = claim.metadata.owner_references.iter().flatten();
     owners.filter(|owner| owner.kind == "Pod").any(|owner| owner.name == pod_name)
@@ -172,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn c_65_t_ctrl_22_a_claim_belongs_to_whom_the_policy_says() {
+    fn c_65_t_ctrl_22_the_retention_policy_decides_who_owns_a_claim() {
         let by_set = || vec![owner("StatefulSet", "db", "s")];
         let cases = [
             ("Retain", "Retain", 0, vec![], None),
@@ -191,8 +190,8 @@ mod tests {
             let expected =
                 expected.map(|all| all.into_iter().map(str::to_owned).collect::<Vec<_>>());
             match (found, expected) {
-                (Owners::AsTheyAre, None) => (),
-                (Owners::Become(all), Some(expected)) => {
+                (OwnerUpdate::Unchanged, None) => (),
+                (OwnerUpdate::Replace(all), Some(expected)) => {
                     let kinds: Vec<String> = all.into_iter().map(|owner| owner.kind).collect();
                     assert_eq!(kinds, expected, "{what}");
                 }
@@ -200,11 +199,11 @@ mod tests {
             }
         }
         let foreign = claim(vec![owner("Other", "x", "x")]);
-        assert_eq!(owners(&set("Delete", "Retain"), &pod(0), &foreign), Owners::Conflict);
+        assert_eq!(owners(&set("Delete", "Retain"), &pod(0), &foreign), OwnerUpdate::Conflict);
     }
 
     #[test]
-    fn c_64_a_claim_has_the_labels_of_the_selector_and_perhaps_an_owner() {
+    fn c_64_a_claim_has_the_labels_of_the_selector_and_an_owner_by_policy() {
         let made = make(&set("Delete", "Retain"), 1).remove(0);
         assert_eq!(name(&made), "data-db-1");
         assert_eq!(made.metadata.labels.unwrap()["app"], "db");

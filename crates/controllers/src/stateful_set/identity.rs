@@ -1,4 +1,4 @@
-//! Which pod an ordinal is: its name, labels, host name and volumes (C-61…C-63). Pure.
+//! The pod of an ordinal: its name, labels, host name and volumes (C-61…C-63). Pure.
 
 use super::claims;
 use super::plan::Revision;
@@ -11,7 +11,7 @@ pub(super) const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
 const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
 const REVISION: &str = "controller-revision-hash";
 
-/// The number in the pod's name, if that is a name of this set's pods.
+/// The ordinal in the pod's name, if the name belongs to this set.
 pub(super) fn ordinal(set: &StatefulSet, pod: &Pod) -> Option<i32> {
     let number = name(pod).strip_prefix(name(set))?.strip_prefix('-')?;
     let ordinal: i32 = number.parse().ok()?;
@@ -23,7 +23,7 @@ pub(super) fn revision(pod: &Pod) -> Option<&str> {
     label(pod, REVISION)
 }
 
-/// The labels that a pod must keep.
+/// The labels that a pod must have.
 pub(super) fn labels(set: &StatefulSet, ordinal: i32) -> BTreeMap<String, String> {
     let pod_name = format!("{}-{ordinal}", name(set));
     BTreeMap::from([(POD_NAME.to_owned(), pod_name), (POD_INDEX.to_owned(), ordinal.to_string())])

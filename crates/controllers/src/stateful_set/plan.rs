@@ -1,8 +1,8 @@
-//! What one look at a set does: walk up, then scale down, then update (C-71…C-79). Pure.
+//! Decides one reconcile of a set: create missing pods in order, then scale down, then update (C-71…C-79). Pure.
 
 use super::{claims, identity};
 use crate::workload::{
-    BURST, available_at, count, is_deleted, is_ready, is_terminal, next_availability, phase,
+    BURST, available_at, count, is_being_deleted, is_ready, is_terminal, next_availability, phase,
     some_count,
 };
 use jiff::Timestamp;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A revision of the template, by the name that pods carry.
+/// A revision of the template, with the name that pods have in a label.
 #[derive(Debug, Clone)]
 pub(super) struct Revision {
     pub(super) name: String,
@@ -23,20 +23,20 @@ pub(super) struct Revision {
 pub(super) enum Step {
     Create(Box<Pod>),
     Delete(Arc<Pod>),
-    /// The labels of its identity are not right.
+    /// Restores the labels of its identity.
     Label(Arc<Pod>),
-    /// It waits, perhaps for claims that are missing.
+    /// Creates missing claims of a pending pod.
     MakeClaims(Arc<Pod>),
-    /// Claims follow the retention policy.
+    /// Updates the owners of its claims by the retention policy.
     OwnClaims(Arc<Pod>),
 }
 
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) steps: Vec<Step>,
-    /// When all steps are done.
+    /// The status after all steps.
     pub(super) status: StatefulSetStatus,
-    /// When they are not.
+    /// The status without them.
     pub(super) status_before: StatefulSetStatus,
     pub(super) next: Option<Duration>,
 }
@@ -66,16 +66,16 @@ fn partition(set: &StatefulSet) -> i32 {
     rolling.and_then(|rolling| rolling.partition).unwrap_or(0)
 }
 
-/// What is looked at, and what is done about it so far.
-struct Look<'a> {
+/// The state of a set, and the steps planned so far.
+struct Planner<'a> {
     set: &'a StatefulSet,
     update: &'a Revision,
     current: &'a Revision,
-    /// How many are wanted. Never make room for so many: it is whatever somebody typed.
+    /// The number of replicas. Never allocate for so many: users may type any number.
     size: usize,
-    /// Those that are there, by position from the first ordinal.
+    /// Existing pods by position from the first ordinal.
     slots: BTreeMap<usize, &'a Arc<Pod>>,
-    /// Outside the range, highest first.
+    /// Pods outside the range, highest first.
     condemned: Vec<&'a Arc<Pod>>,
     min_ready: i32,
     now: Timestamp,
@@ -93,7 +93,7 @@ pub(super) fn decide(
 ) -> Plan {
     let min_ready = set.spec.as_ref().and_then(|spec| spec.min_ready_seconds).unwrap_or(0);
     let status = counts(set, pods, (current, update), collisions, min_ready, now);
-    let mut look = Look {
+    let mut planner = Planner {
         set,
         update,
         current,
@@ -108,27 +108,27 @@ pub(super) fn decide(
     for pod in pods {
         let Some(ordinal) = identity::ordinal(set, pod) else { continue };
         let slot = ordinal.checked_sub(start(set)).and_then(|at| usize::try_from(at).ok());
-        match slot.filter(|at| *at < look.size) {
-            Some(slot) => drop(look.slots.insert(slot, pod)),
-            None => look.condemned.push(pod),
+        match slot.filter(|at| *at < planner.size) {
+            Some(slot) => drop(planner.slots.insert(slot, pod)),
+            None => planner.condemned.push(pod),
         }
     }
-    look.condemned.sort_by_key(|pod| std::cmp::Reverse(identity::ordinal(set, pod)));
-    // With a deletion timestamp it only reports (T-CTRL-20).
-    if !is_deleted(set) && look.walk() && look.scale_down() {
-        look.update();
+    planner.condemned.sort_by_key(|pod| std::cmp::Reverse(identity::ordinal(set, pod)));
+    // A set that is being deleted only reports its status (T-CTRL-20).
+    if !is_being_deleted(set) && planner.scale_up() && planner.scale_down() {
+        planner.update();
     }
     let next = next_availability(pods.iter().map(AsRef::as_ref), min_ready, now);
-    Plan { steps: look.steps, status: look.status, status_before: status, next }
+    Plan { steps: planner.steps, status: planner.status, status_before: status, next }
 }
 
-impl Look<'_> {
+impl Planner<'_> {
     fn is_available(&self, pod: &Pod) -> bool {
-        let running = phase(pod) == "Running" && !is_deleted(pod);
+        let running = phase(pod) == "Running" && !is_being_deleted(pod);
         running && available_at(pod, self.min_ready).is_some_and(|at| at <= self.now)
     }
 
-    /// The next position to look at: when enough are made, only what is there.
+    /// The next position to check. After a full burst of creates only existing pods are checked.
     fn position(&self, from: usize, made: usize) -> Option<usize> {
         match made < BURST {
             true => Some(from).filter(|at| *at < self.size),
@@ -136,8 +136,8 @@ impl Look<'_> {
         }
     }
 
-    /// Upwards; whether nothing stands in the way of the rest.
-    fn walk(&mut self) -> bool {
+    /// Goes through the ordinals upwards. Returns whether scaling down and updating may continue.
+    fn scale_up(&mut self) -> bool {
         let ordered = !is_parallel(self.set);
         let (mut from, mut made) = (0, 0);
         while let Some(at) = self.position(from, made) {
@@ -148,9 +148,9 @@ impl Look<'_> {
                     made += 1;
                     false
                 }
-                // Made again once it is gone (T-CTRL-19).
+                // The pod is created again once it is gone (T-CTRL-19).
                 Some(pod) if is_terminal(pod) => {
-                    if !is_deleted(pod.as_ref()) {
+                    if !is_being_deleted(pod.as_ref()) {
                         self.delete(&Arc::clone(pod));
                     }
                     false
@@ -161,7 +161,7 @@ impl Look<'_> {
                     if available || !ordered {
                         self.keep_labels(at, &pod);
                     }
-                    // What is made is owned in the same step: in one batch two would write one claim.
+                    // `MakeClaims` also sets owners; two steps of one batch must not write the same claim.
                     if phase(&pod) == "Pending" {
                         self.steps.push(Step::MakeClaims(pod));
                     } else if available || !ordered {
@@ -178,7 +178,9 @@ impl Look<'_> {
     }
 
     fn keep_labels(&mut self, at: usize, pod: &Arc<Pod>) {
-        if !identity::has_its_labels(self.set, self.ordinal(at), pod) && !is_deleted(pod.as_ref()) {
+        if !identity::has_its_labels(self.set, self.ordinal(at), pod)
+            && !is_being_deleted(pod.as_ref())
+        {
             self.steps.push(Step::Label(pod.clone()));
         }
     }
@@ -193,7 +195,7 @@ impl Look<'_> {
         start(self.set).saturating_add(count(at))
     }
 
-    /// Below the partition the old revision comes back (C-71, C-75).
+    /// Below the partition the old revision is used (C-71, C-75).
     fn create(&mut self, at: usize) {
         let old = !updates_on_delete(self.set) && count(at) < partition(self.set);
         let revision = if old { self.current } else { self.update };
@@ -218,7 +220,7 @@ impl Look<'_> {
         }
     }
 
-    /// Downwards; whether the update may go on.
+    /// Goes through the pods outside the range downwards. Returns whether the update may continue.
     fn scale_down(&mut self) -> bool {
         let ordered = !is_parallel(self.set);
         for pod in self.condemned.clone() {
@@ -229,7 +231,7 @@ impl Look<'_> {
             all.copied().find(|pod| !self.is_available(pod)).cloned()
         };
         for pod in self.condemned.clone() {
-            if is_deleted(pod.as_ref()) {
+            if is_being_deleted(pod.as_ref()) {
                 if ordered {
                     return false;
                 }
@@ -256,7 +258,7 @@ impl Look<'_> {
         for at in (from..self.size).rev() {
             let Some(pod) = self.slots.get(&at).copied() else { return };
             let old = identity::revision(pod) != Some(self.update.name.as_str());
-            if old && !is_deleted(pod.as_ref()) {
+            if old && !is_being_deleted(pod.as_ref()) {
                 self.delete(&Arc::clone(pod));
                 return;
             }
@@ -267,7 +269,7 @@ impl Look<'_> {
     }
 }
 
-/// C-78.
+/// The status counts owned pods with matching names (C-78).
 fn counts(
     set: &StatefulSet,
     pods: &[Arc<Pod>],
@@ -281,7 +283,8 @@ fn counts(
         |pod: &&Arc<Pod>| ready(pod) && available_at(pod, min_ready).is_some_and(|at| at <= now);
     let of = |revision: &Revision| {
         let is_it = |pod: &&Arc<Pod>| {
-            !is_deleted(pod.as_ref()) && identity::revision(pod) == Some(revision.name.as_str())
+            !is_being_deleted(pod.as_ref())
+                && identity::revision(pod) == Some(revision.name.as_str())
         };
         some_count(count(pods.iter().filter(is_it).count()))
     };
@@ -299,7 +302,7 @@ fn counts(
     }
 }
 
-/// The update is complete: what is new is what is (C-70).
+/// If the update is complete, the update revision becomes the current one (C-70).
 pub(super) fn finish(set: &StatefulSet, status: &mut StatefulSetStatus) {
     let wanted = replicas(set);
     let all = [status.updated_replicas, status.ready_replicas, Some(status.replicas)];

@@ -1,9 +1,9 @@
-//! Does what was planned for a set's pods and claims, in its order, and tells of it (T-CTRL-23).
+//! Performs the planned steps for a set's pods and claims in order, and records events (T-CTRL-23).
 
-use super::claims::{self, Owners};
+use super::claims::{self, OwnerUpdate};
 use super::plan::{Step, is_parallel};
 use super::{Controller, identity};
-use crate::workload::{is_deleted, is_outdated, name, namespace, why};
+use crate::workload::{error_message, is_being_deleted, is_outdated, name, namespace};
 use client::{CONCURRENT_MAX, DeleteOptions, Error, ObjectKey, Recorder, reference};
 use futures::future::join_all;
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetStatus};
@@ -14,14 +14,13 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Done {
     All,
-    /// Something must go first.
+    /// A step must wait until another object is deleted.
     Blocked,
 }
 
-/// What became of a pod of the set (T-CTRL-23).
-fn tell(recorder: &Recorder, set: &StatefulSet, pod: &Pod, verb: &str, error: Option<&Error>) {
-    let said = verb.to_lowercase();
-    let (on, what) = (reference(set), format!("{said} Pod {} in StatefulSet", name(pod)));
+/// Records the result of a step for a pod (T-CTRL-23).
+fn record(recorder: &Recorder, set: &StatefulSet, pod: &Pod, verb: &str, error: Option<&Error>) {
+    let (on, what) = (reference(set), format!("{verb} Pod {} in StatefulSet", name(pod)));
     let set = name(set);
     match error {
         None => {
@@ -29,16 +28,16 @@ fn tell(recorder: &Recorder, set: &StatefulSet, pod: &Pod, verb: &str, error: Op
             recorder.normal(&on, &reason, format!("{what} {set} successful"));
         }
         Some(error) => {
-            let message = format!("{what} {set} failed error: {}", why(error));
+            let message = format!("{what} {set} failed error: {}", error_message(error));
             recorder.warning(&on, &format!("Failed{verb}"), message);
         }
     }
 }
 
 impl Controller<'_> {
-    /// One after the other, or if the set is parallel in batches of 1, 2, 4, …. The first failure is the
-    /// last, and so is the first step that is blocked unless the set is parallel.
-    pub(super) async fn take(
+    /// Performs the steps one after the other, or in batches of 1, 2, 4, … if the set is parallel. Stops at the first
+    /// error, and at the first blocked step unless the set is parallel.
+    pub(super) async fn perform(
         &self,
         set: &Arc<StatefulSet>,
         steps: Vec<Step>,
@@ -48,7 +47,7 @@ impl Controller<'_> {
         let mut all = Done::All;
         while !left.is_empty() {
             let (batch, rest) = left.split_at(size.min(left.len()));
-            for done in join_all(batch.iter().map(|step| self.take_one(set, step))).await {
+            for done in join_all(batch.iter().map(|step| self.perform_one(set, step))).await {
                 if done? == Done::Blocked {
                     all = Done::Blocked;
                 }
@@ -63,13 +62,13 @@ impl Controller<'_> {
         Ok(all)
     }
 
-    async fn take_one(&self, set: &Arc<StatefulSet>, step: &Step) -> client::Result<Done> {
+    async fn perform_one(&self, set: &Arc<StatefulSet>, step: &Step) -> client::Result<Done> {
         match step {
             Step::Create(pod) => self.create(set, pod).await,
             Step::Delete(pod) => self.delete(set, pod).await,
             Step::Label(pod) => self.label(set, pod).await,
             Step::MakeClaims(pod) => match self.make_claims(set, pod).await? {
-                // Told when a pod is made; here it only keeps what follows from being done.
+                // The event is recorded when the pod is created; here it only blocks the following steps.
                 Some(_) => Ok(Done::Blocked),
                 None => self.own_claims(set, pod).await,
             },
@@ -82,18 +81,18 @@ impl Controller<'_> {
             return Ok(Done::Blocked);
         }
         if let Some(error) = self.make_claims(set, pod).await? {
-            self.tell(set, pod, "Create", Some(&error));
+            self.record(set, pod, "Create", Some(&error));
             return Err(error);
         }
         match self.cluster.client.create(pod).await {
             Ok(created) => {
                 self.pod_writes.wrote(&ObjectKey::of(set.as_ref()), &created);
-                self.tell(set, pod, "Create", None);
+                self.record(set, pod, "Create", None);
                 self.own_claims(set, &created).await
             }
             Err(error) if error.is_namespace_terminating() => Ok(Done::All),
             Err(error) => {
-                self.tell(set, pod, "Create", Some(&error));
+                self.record(set, pod, "Create", Some(&error));
                 Err(error)
             }
         }
@@ -104,17 +103,17 @@ impl Controller<'_> {
         let key = ObjectKey::of(pod.as_ref());
         match self.cluster.client.delete::<Pod>(&key, &options).await {
             Err(error) if !is_outdated(&error) => {
-                self.tell(set, pod, "Delete", Some(&error));
+                self.record(set, pod, "Delete", Some(&error));
                 return Err(error);
             }
             Err(_) => (),
-            Ok(_) => self.tell(set, pod, "Delete", None),
+            Ok(_) => self.record(set, pod, "Delete", None),
         }
         self.pod_writes.deleted(&ObjectKey::of(set.as_ref()), [pod.clone()]);
         Ok(Done::All)
     }
 
-    /// Puts labels back that somebody took away (C-62).
+    /// Restores labels that somebody removed (C-62).
     async fn label(&self, set: &Arc<StatefulSet>, pod: &Arc<Pod>) -> client::Result<Done> {
         let Some(ordinal) = identity::ordinal(set, pod) else { return Ok(Done::All) };
         let patch = json!({ "metadata": {
@@ -124,22 +123,22 @@ impl Controller<'_> {
         match self.cluster.client.patch_merge::<Pod>(&ObjectKey::of(pod.as_ref()), &patch).await {
             Ok(written) => {
                 self.pod_writes.wrote(&ObjectKey::of(set.as_ref()), &written);
-                self.tell(set, pod, "Update", None);
+                self.record(set, pod, "Update", None);
             }
             Err(error) if is_outdated(&error) => (),
             Err(error) => {
-                self.tell(set, pod, "Update", Some(&error));
+                self.record(set, pod, "Update", Some(&error));
                 return Err(error);
             }
         }
         Ok(Done::All)
     }
 
-    fn tell(&self, set: &Arc<StatefulSet>, pod: &Pod, verb: &str, error: Option<&Error>) {
-        tell(&self.recorder, set, pod, verb, error);
+    fn record(&self, set: &Arc<StatefulSet>, pod: &Pod, verb: &str, error: Option<&Error>) {
+        record(&self.recorder, set, pod, verb, error);
     }
 
-    /// Whether a claim goes with an earlier pod of that name: the new one waits (T-CTRL-22).
+    /// Whether a claim will be deleted with an earlier pod of that name. The new pod waits for that (T-CTRL-22).
     fn has_stale_claim(&self, set: &Arc<StatefulSet>, pod: &Pod) -> bool {
         let ordinal = identity::ordinal(set, pod);
         let mut names = ordinal.into_iter().flat_map(|ordinal| claims::names(set, ordinal));
@@ -149,24 +148,24 @@ impl Controller<'_> {
         })
     }
 
-    /// Makes the claims that are missing. What is in the way, if some are going (C-64).
+    /// Creates missing claims. Returns an error text if some are being deleted (C-64).
     async fn make_claims(
         &self,
         set: &Arc<StatefulSet>,
         pod: &Pod,
     ) -> client::Result<Option<Error>> {
         let Some(ordinal) = identity::ordinal(set, pod) else { return Ok(None) };
-        let mut going = Vec::new();
+        let mut terminating = Vec::new();
         for wanted in claims::make(set, ordinal) {
             match self.claims.get(&ObjectKey::of(&wanted)) {
-                Some(claim) if is_deleted(claim.as_ref()) => {
-                    going.push(format!("pvc {} is being deleted", name(&wanted)));
+                Some(claim) if is_being_deleted(claim.as_ref()) => {
+                    terminating.push(format!("pvc {} is being deleted", name(&wanted)));
                 }
                 Some(_) => (),
                 None => self.make_claim(set, pod, &wanted).await?,
             }
         }
-        let why = match going.as_slice() {
+        let why = match terminating.as_slice() {
             [] => return Ok(None),
             [one] => one.clone(),
             all => format!("[{}]", all.join(", ")),
@@ -186,15 +185,15 @@ impl Controller<'_> {
             Ok(created) => {
                 self.claim_writes.wrote(&ObjectKey::of(set.as_ref()), &created);
                 let message =
-                    format!("create Claim {claim} Pod {pod} in StatefulSet {set_name} success");
+                    format!("Create Claim {claim} Pod {pod} in StatefulSet {set_name} success");
                 self.recorder.normal(&on, "SuccessfulCreate", message);
                 Ok(())
             }
             Err(error) if error.is_already_exists() => Ok(()),
             Err(error) => {
-                let why = why(&error);
+                let why = error_message(&error);
                 let message = format!(
-                    "create Claim {claim} for Pod {pod} in StatefulSet {set_name} failed error: {why}"
+                    "Create Claim {claim} for Pod {pod} in StatefulSet {set_name} failed error: {why}"
                 );
                 self.recorder.warning(&on, "FailedCreate", message);
                 Err(error)
@@ -202,15 +201,16 @@ impl Controller<'_> {
         }
     }
 
-    /// What was made just now has its owners, and need not be in the cache (C-65).
+    /// Updates the owners of claims. Claims that were created just now have their owners and may be missing in the
+    /// cache (C-65).
     async fn own_claims(&self, set: &Arc<StatefulSet>, pod: &Pod) -> client::Result<Done> {
         let Some(ordinal) = identity::ordinal(set, pod) else { return Ok(Done::All) };
         for (_, claim) in claims::names(set, ordinal) {
             let key = ObjectKey::new(namespace(set.as_ref()), &claim);
             let Some(claim) = self.claims.get(&key) else { continue };
             match claims::owners(set, pod, &claim) {
-                Owners::AsTheyAre => (),
-                Owners::Conflict => {
+                OwnerUpdate::Unchanged => (),
+                OwnerUpdate::Conflict => {
                     let message = format!(
                         "PersistentVolumeClaim {} has a conflicting OwnerReference that acts as a \
                          managing controller, the retention policy is ignored for this claim",
@@ -222,7 +222,7 @@ impl Controller<'_> {
                         message,
                     );
                 }
-                Owners::Become(owners) => {
+                OwnerUpdate::Replace(owners) => {
                     let mut claim = claim.as_ref().clone();
                     claim.metadata.owner_references = Some(owners);
                     let written = self.cluster.client.update(&claim).await?;
@@ -233,8 +233,8 @@ impl Controller<'_> {
         Ok(Done::All)
     }
 
-    /// Writes the status if a number, revision or generation differs; it is a fresh one then, without
-    /// the conditions of others (C-14).
+    /// PendingWrites the status if a number, revision or generation differs. The written status does not keep the
+    /// conditions of others (C-14).
     pub(super) async fn report(
         &self,
         set: &Arc<StatefulSet>,
@@ -257,9 +257,9 @@ mod tests {
     use super::*;
     use client::Severity;
 
-    /// T-CTRL-23, C-218
+    /// T-CTRL-23, C-218: deleting a pod records an event; event reasons and messages are upstream's.
     #[test]
-    fn t_ctrl_23_what_becomes_of_a_pod_is_told() {
+    fn t_ctrl_23_each_step_records_an_event() {
         let set = typed::from_value(json!({ "metadata": { "name": "db" } })).unwrap();
         let pod: Pod = typed::from_value(json!({ "metadata": { "name": "db-0" } })).unwrap();
         let no = Error::Unsendable { doing: "try".into(), why: "no".into() };
@@ -270,13 +270,12 @@ mod tests {
             ("Create", Some(&no), Severity::Warning, "FailedCreate", "failed error: no"),
             ("Delete", Some(&no), Severity::Warning, "FailedDelete", "failed error: no"),
         ];
-        let (recorder, mut told) = Recorder::collecting();
+        let (recorder, mut events) = Recorder::collecting();
         for (verb, error, severity, reason, end) in cases {
-            tell(&recorder, &set, &pod, verb, error);
-            let told = told.try_recv().unwrap();
-            assert_eq!((told.severity, told.reason.as_str()), (severity, reason));
-            let verb = verb.to_lowercase();
-            assert_eq!(told.message, format!("{verb} Pod db-0 in StatefulSet db {end}"));
+            record(&recorder, &set, &pod, verb, error);
+            let event = events.try_recv().unwrap();
+            assert_eq!((event.severity, event.reason.as_str()), (severity, reason));
+            assert_eq!(event.message, format!("{verb} Pod db-0 in StatefulSet db {end}"));
         }
     }
 }

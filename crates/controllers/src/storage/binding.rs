@@ -1,8 +1,8 @@
-//! Binds claims and volumes, one to one, and says how each is (C-164 to C-172).
+//! Binds claims and volumes one to one, and sets their phases (C-164 to C-172).
 //!
-//! Four writes bind: the volume's promise, its phase, the claim's volume, its phase. Whatever is there
-//! already is skipped, so a crash in between is finished by the next look. One claim or volume at a
-//! time: no volume is promised twice.
+//! Binding takes four writes: the volume's `claimRef`, its phase, the claim's volume name, its phase. PendingWrites
+//! that are already done are skipped, so after a crash the next reconcile continues. Only one claim or volume is
+//! reconciled at a time, so that no volume is bound twice.
 
 mod claims;
 mod volumes;
@@ -19,7 +19,7 @@ enum Work {
     Volume(String),
 }
 
-/// What both halves use.
+/// Shared by the reconciles of claims and volumes.
 struct Binder<'a> {
     cluster: &'a Cluster,
     storage: &'a Storage,
@@ -56,8 +56,8 @@ fn feed(storage: &Storage, queue: &Queue<Work>) {
     let claims = storage.claims.clone();
     storage.volumes.feed(queue, move |volume: &PersistentVolume| {
         let itself = volume.metadata.name.clone().map(Work::Volume);
-        let owner = matching::promised_to(volume).map(Work::Claim);
-        // One that is free may be what somebody waits for.
+        let owner = matching::claim_key(volume).map(Work::Claim);
+        // Claims may be waiting for a free volume.
         let free = matching::is_free(volume);
         let waiting = free.then(|| claims.by_index(FREE, matching::class_of_volume(volume)));
         let waiting = waiting.into_iter().flatten();
@@ -67,13 +67,13 @@ fn feed(storage: &Storage, queue: &Queue<Work>) {
     let claims = storage.claims.clone();
     storage.classes.feed(queue, move |class| {
         let name = class.metadata.name.as_deref().unwrap_or_default();
-        // Those that name it, and those that would take whatever is the default.
+        // Claims that name the class, and claims without a class, which take the default.
         let waiting = claims.by_index(FREE, name).into_iter().chain(claims.by_index(FREE, ""));
         waiting.map(|claim| Work::Claim(ObjectKey::of(claim.as_ref()))).collect()
     });
 }
 
-/// A claim that waits for its first pod says which (C-168).
+/// Queues claims that wait for their first pod, because their event names it (C-168).
 fn feed_pods(cluster: &Cluster, storage: &Storage, queue: &Queue<Work>) {
     let (all, classes) = (storage.claims.clone(), storage.classes.clone());
     cluster.pods.feed_changes(queue, move |before, after| {

@@ -1,4 +1,4 @@
-//! Claims that belong to one pod: made from the template in its volume, and gone with it (C-174).
+//! Claims of generic ephemeral volumes: created from the template in the pod, and owned by the pod (C-174).
 
 use super::Storage;
 use crate::pods;
@@ -13,10 +13,10 @@ const WORKERS: usize = 5;
 pub(super) async fn run(cluster: &Cluster, storage: &Storage) {
     let queue = Queue::new();
     cluster.pods.feed(&queue, |pod| {
-        let some = ephemeral(pod).next().is_some() && !pods::is_ending(pod);
+        let some = ephemeral(pod).next().is_some() && !pods::is_being_deleted(pod);
         some.then(|| ObjectKey::of(pod)).into_iter().collect()
     });
-    // One that was deleted while its pod lives is made anew, and one of another's that has gone makes room.
+    // A deleted claim is created again if its pod exists; the deleted claim of another owner frees its name.
     let known = cluster.pods.clone();
     storage.claims.feed_changes(&queue, move |before, after| {
         let gone = before.filter(|_| after.is_none()).map(ObjectKey::of);
@@ -40,7 +40,7 @@ async fn reconcile(
     recorder: &Recorder,
     key: ObjectKey,
 ) -> client::Result<()> {
-    let Some(pod) = cluster.pods.get(&key).filter(|pod| !pods::is_ending(pod)) else {
+    let Some(pod) = cluster.pods.get(&key).filter(|pod| !pods::is_being_deleted(pod)) else {
         return Ok(());
     };
     for volume in ephemeral(&pod) {
@@ -53,7 +53,7 @@ async fn reconcile(
                 Err(error) if error.is_already_exists() => {
                     match cluster.client.find(&its).await? {
                         Some(found) => Arc::new(found),
-                        None => return Err(error), // It has gone since, so there is room now.
+                        None => return Err(error), // It was deleted meanwhile; retry.
                     }
                 }
                 created => Arc::new(created?),
@@ -80,7 +80,7 @@ fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
 }
 
-/// As the template says, with the pod for its owner.
+/// The claim from the template, owned by the pod.
 fn claim(pod: &Pod, volume: &Volume) -> Option<PersistentVolumeClaim> {
     let template = volume.ephemeral.as_ref()?.volume_claim_template.clone()?;
     let name = pod.metadata.name.clone()?;

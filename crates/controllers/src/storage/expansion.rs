@@ -1,8 +1,7 @@
-//! Claims that want to be larger than what they have (C-173). Whether they may want it is decided when
-//! they are changed; here it is seen to, or said who will.
+//! Expands claims that request more than their volume has (C-173). Admission decides whether a claim may be expanded.
 //!
-//! A directory is as large as its disk: its volume says the new size, then the claim does. All others
-//! are the business of whoever made them.
+//! For a local directory only the sizes in volume and claim change, because it is as large as its disk. Other volumes
+//! are expanded by their provisioners.
 
 use super::{Storage, local, matching};
 use crate::start::Cluster;
@@ -13,7 +12,7 @@ use serde_json::json;
 pub(super) async fn run(cluster: &Cluster, storage: &Storage, directories: bool) {
     let queue = Queue::new();
     storage.claims.feed(&queue, |claim| {
-        wants_more(claim).then(|| ObjectKey::of(claim)).into_iter().collect()
+        needs_expansion(claim).then(|| ObjectKey::of(claim)).into_iter().collect()
     });
     storage.claims.synced().await;
     storage.volumes.synced().await;
@@ -24,8 +23,8 @@ pub(super) async fn run(cluster: &Cluster, storage: &Storage, directories: bool)
     .await;
 }
 
-/// Bound, and more is asked for than there is.
-fn wants_more(claim: &PersistentVolumeClaim) -> bool {
+/// Whether the claim is bound and requests more than it has.
+fn needs_expansion(claim: &PersistentVolumeClaim) -> bool {
     let status = claim.status.as_ref();
     let bound = status.and_then(|status| status.phase.as_deref()) == Some("Bound");
     let has = status.and_then(|status| status.capacity.as_ref()?.get("storage"));
@@ -40,7 +39,7 @@ async fn reconcile(
     directories: bool,
     key: ObjectKey,
 ) -> client::Result<Next> {
-    let Some(claim) = storage.claims.get(&key).filter(|claim| wants_more(claim)) else {
+    let Some(claim) = storage.claims.get(&key).filter(|claim| needs_expansion(claim)) else {
         return Ok(Next::Change);
     };
     let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
@@ -57,7 +56,7 @@ async fn reconcile(
     }
 }
 
-/// The volume first: what a claim has is what its volume has.
+/// Updates the volume first, because the claim's capacity is that of its volume.
 async fn expand(
     cluster: &Cluster,
     claim: &PersistentVolumeClaim,

@@ -1,8 +1,8 @@
-//! Makes volumes out of directories of this machine, for claims of pods on its node (C-169, C-171).
+//! Provisions directories of this machine as volumes, for claims of pods on its node (C-169, C-171).
 //!
-//! An ordinary provisioner: it is asked by the annotation that `binding` writes, creates the volume
-//! with its promise, and `binding` does the rest. What it made it also removes, with its data, when a
-//! claim with reclaim policy Delete has gone. Other nodes have none: the class says which node has.
+//! It is an ordinary provisioner: the annotation that `binding` writes requests a volume, it creates the volume with
+//! a `claimRef`, and `binding` does the rest. It deletes its volumes and their data when the claim of a volume with
+//! reclaim policy Delete is gone. Only one node has local volumes; the class names it.
 
 use super::Storage;
 use super::matching::{self, SELECTED_NODE};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 pub(super) const PROVISIONER: &str = "landfall.dev/local-directory";
 const CLASS: &str = "standard";
-const ASKED_BY: &str = "volume.kubernetes.io/storage-provisioner";
+const REQUESTED_BY: &str = "volume.kubernetes.io/storage-provisioner";
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 
 /// Where the volumes of a node are.
@@ -38,16 +38,16 @@ enum Work {
 enum Error {
     #[error(transparent)]
     Api(#[from] client::Error),
-    #[error("the directory of volume {volume} cannot be {done}")]
+    #[error("cannot {action} the directory of volume {volume}")]
     Directory {
         volume: String,
-        done: &'static str,
+        action: &'static str,
         #[source]
         source: std::io::Error,
     },
 }
 
-struct Maker<'a> {
+struct Provisioner<'a> {
     cluster: &'a Cluster,
     storage: &'a Storage,
     recorder: Recorder,
@@ -57,7 +57,8 @@ struct Maker<'a> {
 pub(super) async fn run(cluster: &Cluster, storage: &Storage, here: &LocalVolumes) {
     let queue = Queue::new();
     storage.claims.feed(&queue, |claim| {
-        let asked = annotation(claim, ASKED_BY) == Some(PROVISIONER) && matching::is_pending(claim);
+        let asked =
+            annotation(claim, REQUESTED_BY) == Some(PROVISIONER) && matching::is_pending(claim);
         asked.then(|| Work::Claim(ObjectKey::of(claim))).into_iter().collect()
     });
     storage.volumes.feed(&queue, |volume| {
@@ -69,21 +70,21 @@ pub(super) async fn run(cluster: &Cluster, storage: &Storage, here: &LocalVolume
     storage.classes.synced().await;
     queue.add(Work::Class);
     let recorder = Recorder::new(&cluster.client, PROVISIONER, &here.node);
-    let maker = Maker { cluster, storage, recorder, here };
-    run_controller("local-volumes", &queue, 1, |work| reconcile(&maker, work)).await;
+    let provisioner = Provisioner { cluster, storage, recorder, here };
+    run_controller("local-volumes", &queue, 1, |work| reconcile(&provisioner, work)).await;
 }
 
-async fn reconcile(maker: &Maker<'_>, work: Work) -> Result<(), Error> {
+async fn reconcile(provisioner: &Provisioner<'_>, work: Work) -> Result<(), Error> {
     match work {
-        Work::Class => maker.offer().await,
-        Work::Claim(key) => maker.provision(&key).await,
-        Work::Volume(name) => maker.remove(&name).await,
+        Work::Class => provisioner.create_class().await,
+        Work::Claim(key) => provisioner.provision(&key).await,
+        Work::Volume(name) => provisioner.remove(&name).await,
     }
 }
 
-impl Maker<'_> {
-    /// The default class, once: whoever deletes or changes it knows why.
-    async fn offer(&self) -> Result<(), Error> {
+impl Provisioner<'_> {
+    /// Creates the default class if there is no class. If a user deletes or changes it, it stays so until a restart.
+    async fn create_class(&self) -> Result<(), Error> {
         if !self.storage.classes.is_empty() {
             return Ok(());
         }
@@ -104,24 +105,23 @@ impl Maker<'_> {
         };
         let on = reference(claim.as_ref());
         if annotation(&claim, SELECTED_NODE).is_some_and(|node| node != self.here.node) {
-            let message = format!("only node {:?} has local directories", self.here.node);
+            let message = format!("only node {:?} has local volumes", self.here.node);
             self.recorder.warning(&on, "ProvisioningFailed", message);
-            // C-168: the scheduler may choose again.
+            // Let the scheduler choose another node (C-168).
             let patch = json!({ "metadata": { "annotations": { SELECTED_NODE: null } } });
             self.cluster.client.patch_merge::<PersistentVolumeClaim>(key, &patch).await?;
             return Ok(());
         }
         let spec = claim.spec.as_ref();
         if spec.and_then(|spec| spec.volume_mode.as_deref()) == Some("Block") {
-            self.recorder.warning(&on, "ProvisioningFailed", "a directory is no block device");
+            let message = "local volumes are directories and do not support volumeMode Block";
+            self.recorder.warning(&on, "ProvisioningFailed", message);
             return Ok(());
         }
         let Some(volume) = volume(&claim, &class, self.here) else { return Ok(()) };
         let name = volume.metadata.name.clone().unwrap_or_default();
-        make(self.here.directory.join(&name)).await.map_err(|source| Error::Directory {
-            volume: name.clone(),
-            done: "made",
-            source,
+        create_directory(self.here.directory.join(&name)).await.map_err(|source| {
+            Error::Directory { volume: name.clone(), action: "create", source }
         })?;
         match self.cluster.client.create(&volume).await {
             Err(error) if error.is_already_exists() => return Ok(()),
@@ -132,20 +132,21 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// A volume that has lost its claim goes, and its data with it, if that was the agreement.
+    /// Deletes a released volume and its data if its reclaim policy is Delete.
     async fn remove(&self, name: &str) -> Result<(), Error> {
         let key = ObjectKey::cluster(name);
-        let Some(volume) = self.storage.volumes.get(&key).filter(|v| is_to_go(v, self.here)) else {
+        let Some(volume) = self.storage.volumes.get(&key).filter(|v| is_deletable(v, self.here))
+        else {
             return Ok(());
         };
-        let gone = erase(self.here.directory.join(name)).await;
+        let gone = remove_directory(self.here.directory.join(name)).await;
         if let Err(source) = gone {
             self.recorder.warning(
                 &reference(volume.as_ref()),
                 "VolumeFailedDelete",
                 source.to_string(),
             );
-            return Err(Error::Directory { volume: name.to_owned(), done: "removed", source });
+            return Err(Error::Directory { volume: name.to_owned(), action: "remove", source });
         }
         let only = DeleteOptions::only(volume.as_ref());
         match self.cluster.client.delete::<PersistentVolume>(&key, &only).await {
@@ -164,9 +165,9 @@ pub(super) fn is_ours(volume: &PersistentVolume) -> bool {
     annotations.and_then(|all| all.get(PROVISIONED_BY)).is_some_and(|by| by == PROVISIONER)
 }
 
-/// Only what was made here, under the name that it was given here: nobody is talked into removing
+/// Only volumes of this provisioner whose path is the one it created, so that a crafted volume cannot make it remove
 /// another directory.
-fn is_to_go(volume: &PersistentVolume, here: &LocalVolumes) -> bool {
+fn is_deletable(volume: &PersistentVolume, here: &LocalVolumes) -> bool {
     let Some(spec) = volume.spec.as_ref() else { return false };
     let name = volume.metadata.name.as_deref().unwrap_or_default();
     let path = spec.local.as_ref().map(|local| Path::new(&local.path));
@@ -225,18 +226,18 @@ fn volume(
     typed::from_value(volume).ok()
 }
 
-/// For whoever the pod runs as.
-async fn make(path: PathBuf) -> std::io::Result<()> {
+/// Creates a directory that any user of a pod can write.
+async fn create_directory(path: PathBuf) -> std::io::Result<()> {
     blocking(move || {
         std::fs::DirBuilder::new().recursive(true).mode(0o777).create(&path)?;
-        // The mask of this process is not the volume's.
+        // The umask of this process must not apply.
         let all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
         std::fs::set_permissions(&path, all)
     })
     .await
 }
 
-async fn erase(path: PathBuf) -> std::io::Result<()> {
+async fn remove_directory(path: PathBuf) -> std::io::Result<()> {
     blocking(move || match std::fs::remove_dir_all(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         erased => erased,
@@ -257,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn c_171_only_what_was_made_here_is_removed() {
+    fn c_171_only_own_directories_are_removed() {
         let here = LocalVolumes { node: "n".into(), directory: "/d".into() };
         let volume = |by: &str, path: &str, phase: &str, policy: &str| -> PersistentVolume {
             typed::from_value(json!({
@@ -270,12 +271,16 @@ mod tests {
         for (what, volume, expected) in [
             ("ours", volume(PROVISIONER, "/d/pvc-1", "Released", "Delete"), true),
             ("in use", volume(PROVISIONER, "/d/pvc-1", "Bound", "Delete"), false),
-            ("to be kept", volume(PROVISIONER, "/d/pvc-1", "Released", "Retain"), false),
-            ("of another", volume("other", "/d/pvc-1", "Released", "Delete"), false),
+            ("policy Retain", volume(PROVISIONER, "/d/pvc-1", "Released", "Retain"), false),
+            ("another provisioner", volume("other", "/d/pvc-1", "Released", "Delete"), false),
             ("elsewhere", volume(PROVISIONER, "/etc", "Released", "Delete"), false),
-            ("out of it", volume(PROVISIONER, "/d/pvc-1/../../etc", "Released", "Delete"), false),
+            (
+                "outside of the directory",
+                volume(PROVISIONER, "/d/pvc-1/../../etc", "Released", "Delete"),
+                false,
+            ),
         ] {
-            assert_eq!(is_to_go(&volume, &here), expected, "{what}");
+            assert_eq!(is_deletable(&volume, &here), expected, "{what}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which volume suits which claim (C-164). Pure.
+//! Finds the best volume for a claim (C-164). Pure.
 
 use api::quantity::Quantity;
 use api::selector::LabelSelector;
@@ -13,7 +13,7 @@ pub(super) const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 pub(super) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
-/// The class that a claim names; `None` if it names none, which is not the same as naming `""`.
+/// The class that a claim names; `None` is different from `""`.
 pub(super) fn class_of_claim(claim: &PersistentVolumeClaim) -> Option<&str> {
     let old = claim.metadata.annotations.as_ref().and_then(|all| all.get(OLD_CLASS));
     let named = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_ref());
@@ -26,7 +26,7 @@ pub(super) fn class_of_volume(volume: &PersistentVolume) -> &str {
     old.or(named).map(String::as_str).unwrap_or_default()
 }
 
-/// A claim that has no volume yet, and names none.
+/// Whether a claim neither has nor names a volume.
 pub(super) fn is_pending(claim: &PersistentVolumeClaim) -> bool {
     let named = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
     named.unwrap_or_default().is_empty()
@@ -34,39 +34,39 @@ pub(super) fn is_pending(claim: &PersistentVolumeClaim) -> bool {
 
 pub(super) fn is_free(volume: &PersistentVolume) -> bool {
     let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
-    promise(volume).is_none()
+    claim_ref(volume).is_none()
         && volume.metadata.deletion_timestamp.is_none()
         && phase == Some("Available")
 }
 
-pub(super) fn promise(volume: &PersistentVolume) -> Option<&ObjectReference> {
+pub(super) fn claim_ref(volume: &PersistentVolume) -> Option<&ObjectReference> {
     volume.spec.as_ref()?.claim_ref.as_ref()
 }
 
-pub(super) fn promised_to(volume: &PersistentVolume) -> Option<ObjectKey> {
-    let promise = promise(volume)?;
+pub(super) fn claim_key(volume: &PersistentVolume) -> Option<ObjectKey> {
+    let claim_ref = claim_ref(volume)?;
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
-    Some(ObjectKey::new(&text(&promise.namespace), &text(&promise.name)))
+    Some(ObjectKey::new(&text(&claim_ref.namespace), &text(&claim_ref.name)))
 }
 
-/// Promised to this very claim, or to whoever has its name.
-pub(super) fn is_promised(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
-    let uid = promise(volume).and_then(|promise| promise.uid.as_deref()).unwrap_or_default();
-    promised_to(volume).as_ref() == Some(&ObjectKey::of(claim))
+/// Whether `claimRef` names this claim, with its UID or without one.
+pub(super) fn refers_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let uid = claim_ref(volume).and_then(|claim_ref| claim_ref.uid.as_deref()).unwrap_or_default();
+    claim_key(volume).as_ref() == Some(&ObjectKey::of(claim))
         && (uid.is_empty() || Some(uid) == claim.metadata.uid.as_deref())
 }
 
-/// The best of the free volumes: with the fewest access modes, then the smallest. One that was
-/// promised to the claim wins over all, and needs to fit in fewer ways.
+/// The best free volume: the one with the fewest access modes, then the smallest. A volume that already refers to the
+/// claim comes first, and its class need not match.
 pub(super) fn best<'a>(
     claim: &PersistentVolumeClaim,
-    promised: &'a [Arc<PersistentVolume>],
+    referring: &'a [Arc<PersistentVolume>],
     free: &'a [Arc<PersistentVolume>],
 ) -> Option<&'a Arc<PersistentVolume>> {
     let fits = |volume: &&Arc<PersistentVolume>| {
-        is_promised(volume, claim) && misfit(claim, volume).is_none_or(|why| why == CLASS)
+        refers_to(volume, claim) && misfit(claim, volume).is_none_or(|why| why == CLASS)
     };
-    if let Some(volume) = promised.iter().find(fits) {
+    if let Some(volume) = referring.iter().find(fits) {
         return Some(volume);
     }
     let selector = claim.spec.as_ref().and_then(|spec| spec.selector.as_ref());
@@ -94,7 +94,7 @@ pub(super) fn best<'a>(
 
 const CLASS: &str = "storageClassName does not match";
 
-/// Why a volume does not suit a claim. Upstream: `checkVolumeSatisfyClaim`.
+/// Why a volume does not fit a claim. Upstream: `checkVolumeSatisfyClaim`.
 pub(super) fn misfit(
     claim: &PersistentVolumeClaim,
     volume: &PersistentVolume,
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn c_164_the_smallest_volume_that_fits_is_taken() {
+    fn c_164_the_smallest_fitting_volume_is_chosen() {
         let volumes = [
             volume("big", "10Gi", json!({})),
             volume("small", "1Gi", json!({})),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn c_164_a_promised_volume_wins_and_others_promises_are_kept() {
+    fn c_164_a_volume_with_a_claim_ref_is_used_only_for_that_claim() {
         let to = |uid: &str, name: &str| json!({ "claimRef": { "namespace": "default", "name": name, "uid": uid } });
         let volumes = [
             volume("free", "5Gi", json!({})),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn c_166_a_misfit_is_named() {
+    fn c_166_the_reason_for_a_mismatch_is_named() {
         for (volume, expected) in [
             (volume("v", "1Gi", json!({})), Some("requested PV is too small")),
             (volume("v", "5Gi", json!({ "storageClassName": "x" })), Some(CLASS)),

@@ -1,8 +1,7 @@
-//! Holds claims, volumes and attribute classes that are in use until nobody uses them any more, by
-//! their finalizers (T-CTRL-59 to T-CTRL-61, C-175, W-66).
+//! Protects claims, volumes and attribute classes that are in use by finalizers (T-CTRL-59 to T-CTRL-61, C-175, W-66).
 //!
-//! The server sets the finalizers at creation. They are set here where they are missing, and taken off
-//! when the object is to go and nobody has it.
+//! The server sets the finalizers at creation. This controller adds missing ones, and removes them when the object is
+//! being deleted and not used.
 
 use super::{BY_ATTRIBUTES, Storage, attributes_class as class, attributes_of};
 use crate::pods;
@@ -20,10 +19,16 @@ const VOLUME: &str = "kubernetes.io/pv-protection";
 const CLASS: &str = "kubernetes.io/vac-protection";
 
 pub(super) async fn run(cluster: &Cluster, storage: &Storage) {
+    let [claims, volumes, classes] = [
+        "pvc-protection-controller",
+        "pv-protection-controller",
+        "volumeattributesclass-protection-controller",
+    ]
+    .map(|account| cluster.with_account(account));
     tokio::join!(
-        run_claims(cluster, &storage.claims),
-        run_volumes(cluster, &storage.volumes),
-        run_classes(cluster, &storage.claims, &storage.volumes),
+        run_claims(&claims, &storage.claims),
+        run_volumes(&volumes, &storage.volumes),
+        run_classes(&classes, &storage.claims, &storage.volumes),
     );
 }
 
@@ -31,9 +36,9 @@ async fn run_claims(cluster: &Cluster, claims: &Cache<PersistentVolumeClaim>) {
     let queue = Queue::new();
     claims.feed_keys(&queue);
     cluster.pods.feed_changes(&queue, |before, after| {
-        // Only a pod that goes, ends or is made anew lets go of a claim.
-        let said = |pod: &Pod| (pod.metadata.uid.clone(), uses_finished(pod));
-        let Some(before) = before.filter(|before| after.map(said) != Some(said(before))) else {
+        // A claim becomes unused only when a pod is deleted, finishes or is replaced.
+        let state = |pod: &Pod| (pod.metadata.uid.clone(), releases_ephemeral_claims(pod));
+        let Some(before) = before.filter(|before| after.map(state) != Some(state(before))) else {
             return Vec::new();
         };
         pods::claims(before).map(|name| ObjectKey::new(pods::namespace(before), &name)).collect()
@@ -43,17 +48,18 @@ async fn run_claims(cluster: &Cluster, claims: &Cache<PersistentVolumeClaim>) {
     run_controller("pvc-protection", &queue, WORKERS, |key| async move {
         let Some(claim) = claims.get(&key) else { return Ok(()) };
         let step = step(&claim.metadata, CLAIM);
-        if step == Step::Release && is_claim_used(cluster, &key).await? {
+        if step == Step::RemoveFinalizer && is_claim_used(cluster, &key).await? {
             return Ok(());
         }
-        take(cluster, claim.as_ref(), CLAIM, step).await
+        perform(cluster, claim.as_ref(), CLAIM, step).await
     })
     .await;
 }
 
-/// Whether a pod has come so far that its own ephemeral claims may go.
-fn uses_finished(pod: &Pod) -> bool {
-    let removed = pods::is_ending(pod) && pod.metadata.deletion_grace_period_seconds == Some(0);
+/// Whether the ephemeral claims of a pod may be deleted.
+fn releases_ephemeral_claims(pod: &Pod) -> bool {
+    let removed =
+        pods::is_being_deleted(pod) && pod.metadata.deletion_grace_period_seconds == Some(0);
     pods::is_terminal(pod) || removed
 }
 
@@ -62,20 +68,22 @@ async fn is_claim_used(cluster: &Cluster, key: &ObjectKey) -> client::Result<boo
     if known.iter().any(|pod| uses(pod, key.name())) {
         return Ok(true);
     }
-    // A pod that the cache has not seen yet would lose its data: this must not be wrong.
+    // A pod that is not in the cache yet would lose its data, so ask the server.
     let pods = cluster.client.list::<Pod>(&Selection::namespace(key.namespace())).await?;
     Ok(pods.iter().any(|pod| uses(pod, key.name())))
 }
 
-/// T-CTRL-60: scheduled pods use what they name, also when they have finished; of generic ephemeral
-/// claims only until then.
+/// Scheduled pods use the claims that they name even after they have finished, but generic ephemeral claims only until
+/// then (T-CTRL-60).
 fn uses(pod: &Pod, claim: &str) -> bool {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let mut volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     pods::node_name(pod).is_some()
         && volumes.any(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
             (Some(named), _) => named.claim_name == claim,
-            (None, Some(_)) => format!("{name}-{}", volume.name) == claim && !uses_finished(pod),
+            (None, Some(_)) => {
+                format!("{name}-{}", volume.name) == claim && !releases_ephemeral_claims(pod)
+            }
             (None, None) => false,
         })
 }
@@ -88,10 +96,10 @@ async fn run_volumes(cluster: &Cluster, volumes: &Cache<PersistentVolume>) {
         let Some(volume) = volumes.get(&key) else { return Ok(()) };
         let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
         let step = step(&volume.metadata, VOLUME);
-        if step == Step::Release && phase == Some("Bound") {
-            return Ok(()); // T-CTRL-61
+        if step == Step::RemoveFinalizer && phase == Some("Bound") {
+            return Ok(()); // A bound volume is in use (T-CTRL-61).
         }
-        take(cluster, volume.as_ref(), VOLUME, step).await
+        perform(cluster, volume.as_ref(), VOLUME, step).await
     })
     .await;
 }
@@ -107,7 +115,7 @@ async fn run_classes(
     volumes.feed_changes(&queue, |before, _| {
         before.and_then(class).iter().map(|name| ObjectKey::cluster(name)).collect()
     });
-    // All that hold a class let go of it here: what a claim wants, has and is about to have.
+    // A claim uses the classes that it requests, has, and changes to.
     claims.feed_changes(&queue, |before, _| {
         let named = before.map(attributes_of).unwrap_or_default();
         named.iter().map(|name| ObjectKey::cluster(name)).collect()
@@ -123,10 +131,10 @@ async fn run_classes(
                 + volumes.count(BY_ATTRIBUTES, key.name())
                 > 0;
             let step = step(&class.metadata, CLASS);
-            if used && step == Step::Release {
+            if used && step == Step::RemoveFinalizer {
                 return Ok(());
             }
-            take(cluster, class.as_ref(), CLASS, step).await
+            perform(cluster, class.as_ref(), CLASS, step).await
         }
     })
     .await;
@@ -135,29 +143,34 @@ async fn run_classes(
 #[derive(Debug, PartialEq)]
 enum Step {
     Nothing,
-    Hold,
-    /// If nobody uses it.
-    Release,
+    AddFinalizer,
+    /// Only if the object is not used.
+    RemoveFinalizer,
 }
 
 fn step(meta: &ObjectMeta, finalizer: &str) -> Step {
     let held = meta.finalizers.iter().flatten().any(|there| there == finalizer);
     match (meta.deletion_timestamp.is_some(), held) {
-        (true, true) => Step::Release,
-        (false, false) => Step::Hold,
+        (true, true) => Step::RemoveFinalizer,
+        (false, false) => Step::AddFinalizer,
         (true, false) | (false, true) => Step::Nothing,
     }
 }
 
-async fn take<K>(cluster: &Cluster, object: &K, finalizer: &str, step: Step) -> client::Result<()>
+async fn perform<K>(
+    cluster: &Cluster,
+    object: &K,
+    finalizer: &str,
+    step: Step,
+) -> client::Result<()>
 where
     K: Object<DynamicType = ()>,
 {
     let mut finalizers = object.meta().finalizers.clone().unwrap_or_default();
     match step {
         Step::Nothing => return Ok(()),
-        Step::Hold => finalizers.push(finalizer.to_owned()),
-        Step::Release => finalizers.retain(|there| there != finalizer),
+        Step::AddFinalizer => finalizers.push(finalizer.to_owned()),
+        Step::RemoveFinalizer => finalizers.retain(|there| there != finalizer),
     }
     let patch = json!({ "metadata": {
         "uid": object.meta().uid, "resourceVersion": object.meta().resource_version,
@@ -174,7 +187,7 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
-    /// T-EDGE-24: as upstream, a finished pod counts as long as it is there.
+    /// T-EDGE-24: as upstream, a finished pod uses its claims while it exists.
     #[test]
     fn t_ctrl_60_a_claim_is_used_by_scheduled_pods_finished_or_not() {
         let pod = |node: &str, phase: &str, volume: Value| -> Pod {
@@ -201,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn t_ctrl_59_the_finalizer_is_there_as_long_as_the_object_is_to_stay() {
+    fn t_ctrl_59_the_finalizer_is_kept_until_the_object_is_deleted() {
         let meta = |deleted: bool, held: bool| -> ObjectMeta {
             let finalizers = if held { json!([CLAIM, "other"]) } else { json!(["other"]) };
             let deleted = deleted.then_some("2026-01-01T00:00:00Z");
@@ -211,8 +224,8 @@ mod tests {
             .unwrap()
         };
         assert_eq!(step(&meta(false, true), CLAIM), Step::Nothing);
-        assert_eq!(step(&meta(false, false), CLAIM), Step::Hold);
-        assert_eq!(step(&meta(true, true), CLAIM), Step::Release);
+        assert_eq!(step(&meta(false, false), CLAIM), Step::AddFinalizer);
+        assert_eq!(step(&meta(true, true), CLAIM), Step::RemoveFinalizer);
         assert_eq!(step(&meta(true, false), CLAIM), Step::Nothing);
     }
 }

@@ -1,10 +1,9 @@
-//! Who controls what: finding an owner's objects, adopting orphans and letting go of strangers
-//! (C-1…C-5).
+//! Ownership: finds an owner's objects, adopts orphans, and releases objects that no longer match (C-1…C-5).
 //!
-//! An owner finds what it controls by uid, and orphans by a label that its selector demands; so what
-//! a look costs does not grow with the number of objects in a namespace.
+//! Objects are found by the UID of their controller, orphans by a label that the owner's selector requires. So the
+//! cost of a reconcile does not grow with the number of objects in a namespace.
 
-use super::{Workload, Writes, is_deleted, is_outdated, uid};
+use super::{PendingWrites, Workload, is_being_deleted, is_outdated, uid};
 use api::selector::{LabelSelector, Operator};
 use client::{Cache, Client, Error, ObjectKey, Queue};
 use k8s_openapi::api::core::v1::Pod;
@@ -12,11 +11,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Index over what can be owned: objects without a controller, by namespace and by label.
+/// Index of objects without a controller, by namespace and by label.
 pub(crate) const ORPHANS: &str = "orphans";
 
-/// Index over owners: where the orphans are that their selector may match.
-pub(crate) const SELECTS: &str = "selects";
+/// Index of owners, by the key under which [`ORPHANS`] has the objects that their selector may match.
+pub(crate) const OWNERS_BY_ORPHANS: &str = "selects";
 
 /// The reference that makes `owner` the controller (C-1).
 pub(crate) fn owner_reference<O: Workload>(owner: &O) -> OwnerReference {
@@ -39,9 +38,9 @@ pub(crate) fn is_controlled_by<K: Workload, O: Workload>(object: &K, owner: &O) 
     controller_ref(object).is_some_and(|reference| reference.uid == uid(owner))
 }
 
-/// What [`ORPHANS`] has an object under.
+/// The keys of an object in [`ORPHANS`].
 pub(crate) fn orphan_keys<K: Workload>(object: &K) -> Vec<String> {
-    if controller_ref(object).is_some() || is_deleted(object) {
+    if controller_ref(object).is_some() || is_being_deleted(object) {
         return Vec::new();
     }
     let namespace = super::namespace(object);
@@ -50,8 +49,8 @@ pub(crate) fn orphan_keys<K: Workload>(object: &K) -> Vec<String> {
     std::iter::once(namespace.to_owned()).chain(labels).collect()
 }
 
-/// What [`SELECTS`] has an owner under: one label that the selector demands, or the namespace.
-pub(crate) fn selects(namespace: &str, selector: &LabelSelector) -> String {
+/// The key of an owner in [`OWNERS_BY_ORPHANS`]: one label that the selector requires, or the namespace.
+pub(crate) fn orphan_index_key(namespace: &str, selector: &LabelSelector) -> String {
     let demanded = selector.requirements().iter().find_map(|requirement| {
         let one = matches!(requirement.operator, Operator::Equals | Operator::In);
         match requirement.values.as_slice() {
@@ -63,16 +62,27 @@ pub(crate) fn selects(namespace: &str, selector: &LabelSelector) -> String {
 }
 
 /// Objects without a controller that `selector` may match.
-pub(crate) fn orphans<K: Workload>(
+fn orphans<K: Workload>(
     cache: &Cache<K>,
     namespace: &str,
     selector: &LabelSelector,
 ) -> Vec<Arc<K>> {
-    cache.by_index(ORPHANS, &selects(namespace, selector))
+    cache.by_index(ORPHANS, &orphan_index_key(namespace, selector))
 }
 
-/// The owner that must look when `object` changes: its controller, by name and uid (C-5), or those
-/// who might adopt it.
+/// The objects that `owner` controls, and the orphans that its selector may match: the candidates for [`claim`].
+pub(crate) fn owned_and_orphans<O: Workload, K: Workload>(
+    cache: &Cache<K>,
+    owner: &O,
+    selector: &LabelSelector,
+) -> Vec<Arc<K>> {
+    let mut found = cache.controlled_by_uid(uid(owner));
+    found.extend(orphans(cache, super::namespace(owner), selector));
+    found
+}
+
+/// The owners to reconcile when `object` changes: its controller, by name and UID (C-5), or the owners that might
+/// adopt it.
 pub(crate) fn owner_keys<O: Workload, K: Workload>(
     owners: &Cache<O>,
     object: &K,
@@ -86,13 +96,13 @@ pub(crate) fn owner_keys<O: Workload, K: Workload>(
         Some(_) => Vec::new(),
         None => {
             let found = orphan_keys(object).into_iter();
-            let found = found.flat_map(|place| owners.by_index(SELECTS, &place));
+            let found = found.flat_map(|place| owners.by_index(OWNERS_BY_ORPHANS, &place));
             found.map(|owner| ObjectKey::of(owner.as_ref())).collect()
         }
     }
 }
 
-/// Has the owners of `pods` look when something changes that they count by.
+/// Queues the owners of pods when a change affects them.
 pub(crate) fn feed_pods<O: Workload>(
     pods: &Cache<Pod>,
     owners: &Cache<O>,
@@ -100,15 +110,15 @@ pub(crate) fn feed_pods<O: Workload>(
 ) {
     let owners = owners.clone();
     pods.feed_changes(queue, move |before, after| match (before, after) {
-        (Some(before), Some(after)) if counts_alike(before, after) => Vec::new(),
+        (Some(before), Some(after)) if is_same_for_owner(before, after) => Vec::new(),
         _ => {
             [before, after].into_iter().flatten().flat_map(|pod| owner_keys(&owners, pod)).collect()
         }
     });
 }
 
-/// Whether two states of a pod are the same to whoever keeps pods alive. Most that a node reports is.
-fn counts_alike(before: &Pod, after: &Pod) -> bool {
+/// Whether two versions of a pod are the same for its owner. Most status updates of a node are.
+fn is_same_for_owner(before: &Pod, after: &Pod) -> bool {
     let node = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
     let ready = |pod: &Pod| {
         let ready = super::condition(pod, "Ready");
@@ -117,7 +127,7 @@ fn counts_alike(before: &Pod, after: &Pod) -> bool {
     before.metadata.uid == after.metadata.uid
         && before.metadata.labels == after.metadata.labels
         && before.metadata.owner_references == after.metadata.owner_references
-        && is_deleted(before) == is_deleted(after)
+        && is_being_deleted(before) == is_being_deleted(after)
         && super::phase(before) == super::phase(after)
         && node(before) == node(after)
         && ready(before) == ready(after)
@@ -127,7 +137,7 @@ pub(crate) fn matches<K: Workload>(selector: &LabelSelector, object: &K) -> bool
     selector.matches(|key| super::label(object, key))
 }
 
-/// Among candidates: what is the owner's, what it should take, and what it should let go.
+/// Which candidates the owner keeps, adopts and releases.
 #[derive(Debug)]
 struct Claims<K> {
     kept: Vec<Arc<K>>,
@@ -146,9 +156,9 @@ fn decide<O: Workload, K: Workload>(
         match controller_ref(object.as_ref()) {
             Some(reference) if reference.uid != uid(owner) => (),
             Some(_) if fits => claims.kept.push(object),
-            Some(_) if is_deleted(owner) => (),
+            Some(_) if is_being_deleted(owner) => (),
             Some(_) => claims.release.push(object),
-            None if fits && !is_deleted(owner) && !is_deleted(object.as_ref()) => {
+            None if fits && !is_being_deleted(owner) && !is_being_deleted(object.as_ref()) => {
                 claims.adopt.push(object);
             }
             None => (),
@@ -157,11 +167,11 @@ fn decide<O: Workload, K: Workload>(
     claims
 }
 
-/// What of the candidates is the owner's, after adopting and releasing. `finalizer` comes and goes
+/// Adopts and releases candidates, and returns those that the owner controls then. `finalizer` is added and removed
 /// with the ownership (C-6).
 pub(crate) async fn claim<O: Workload, K: Workload>(
     client: &Client,
-    writes: &Writes<K>,
+    writes: &PendingWrites<K>,
     owner: &O,
     selector: &LabelSelector,
     finalizer: Option<&str>,
@@ -173,7 +183,7 @@ pub(crate) async fn claim<O: Workload, K: Workload>(
         let patch = release_patch(owner, object.as_ref(), finalizer);
         match client.patch_strategic::<K>(&ObjectKey::of(object.as_ref()), &patch).await {
             Ok(released) => writes.wrote(&key, &released),
-            // Gone, or not its controller any more.
+            // The object is gone, or the owner is no longer its controller.
             Err(error) if error.is_not_found() || error.is_invalid() => (),
             Err(error) => return Err(error),
         }
@@ -195,10 +205,10 @@ pub(crate) async fn claim<O: Workload, K: Workload>(
     Ok(kept)
 }
 
-/// Asks the server, since a cache may not know yet that the owner goes (C-3).
+/// Asks the server, because the cache may not know yet that the owner is being deleted (C-3).
 async fn may_adopt<O: Workload>(client: &Client, owner: &O) -> Result<bool, Error> {
     let live = client.find::<O>(&ObjectKey::of(owner)).await?;
-    Ok(live.is_some_and(|live| uid(&live) == uid(owner) && !is_deleted(&live)))
+    Ok(live.is_some_and(|live| uid(&live) == uid(owner) && !is_being_deleted(&live)))
 }
 
 fn adopt_patch<O: Workload, K: Workload>(owner: &O, object: &K, finalizer: Option<&str>) -> Value {
@@ -230,7 +240,7 @@ fn release_patch<O: Workload, K: Workload>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::testbed::{self, Bed};
+    use crate::workload::test_cluster::{self, TestCluster};
     use k8s_openapi::api::apps::v1::ReplicaSet;
 
     fn set(deleted: bool) -> ReplicaSet {
@@ -251,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn c_13_only_what_owners_count_by_makes_them_look() {
+    fn c_13_only_relevant_changes_of_a_pod_queue_its_owner() {
         let pod = |more: Value| -> Pod {
             let mut pod = json!({
                 "metadata": { "name": "p", "uid": "u", "labels": { "app": "web" } },
@@ -266,50 +276,50 @@ mod tests {
         };
         let ready = |status: &str, at: &str| json!([{ "type": "Ready", "status": status, "lastTransitionTime": at }]);
         let start = "2026-01-01T00:00:00Z";
-        let mut going = pod(json!({}));
-        going.metadata.deletion_timestamp =
+        let mut terminating = pod(json!({}));
+        terminating.metadata.deletion_timestamp =
             Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(start.parse().unwrap()));
         let mut owned = pod(json!({}));
         owned.metadata.owner_references = Some(vec![owner_reference(&set(false))]);
-        let mut told = pod(json!({}));
-        told.metadata.resource_version = Some("9".into());
-        told.metadata.annotations = Some([("a".to_owned(), "b".to_owned())].into());
-        told.status.as_mut().unwrap().container_statuses = Some(Vec::new());
+        let mut reported = pod(json!({}));
+        reported.metadata.resource_version = Some("9".into());
+        reported.metadata.annotations = Some([("a".to_owned(), "b".to_owned())].into());
+        reported.status.as_mut().unwrap().container_statuses = Some(Vec::new());
         let cases = [
-            ("what a node reports", told, true),
+            ("container statuses of a node", reported, true),
             ("another phase", pod(json!({ "/status/phase": "Failed" })), false),
             ("not ready", pod(json!({ "/status/conditions": ready("False", start) })), false),
             (
-                "ready anew",
+                "ready again",
                 pod(json!({ "/status/conditions": ready("True", "2026-01-01T00:00:01Z") })),
                 false,
             ),
             ("relabelled", pod(json!({ "/metadata/labels": { "app": "db" } })), false),
             ("bound", pod(json!({ "/spec/nodeName": "m" })), false),
             ("another of that name", pod(json!({ "/metadata/uid": "v" })), false),
-            ("going", going, false),
+            ("being deleted", terminating, false),
             ("owned", owned, false),
         ];
         for (what, after, alike) in cases {
-            assert_eq!(counts_alike(&pod(json!({})), &after), alike, "{what}");
+            assert_eq!(is_same_for_owner(&pod(json!({})), &after), alike, "{what}");
         }
     }
 
-    /// C-24: an owner that goes counts what it has, and neither adopts nor releases.
+    /// C-24: an owner that is being deleted keeps its pods, and neither adopts nor releases.
     #[test]
-    fn c_2_c_4_c_5_orphans_are_taken_and_strangers_let_go() {
+    fn c_2_c_4_c_5_matching_orphans_are_adopted_and_others_released() {
         let selector = LabelSelector::parse("app=web").unwrap();
         let cases = [
             ("ours", false, pod("web", Some("u"), false), "kept"),
-            ("ours and going", false, pod("web", Some("u"), true), "kept"),
-            ("ours, of an owner that goes", true, pod("web", Some("u"), false), "kept"),
+            ("ours and terminating", false, pod("web", Some("u"), true), "kept"),
+            ("ours, owner being deleted", true, pod("web", Some("u"), false), "kept"),
             ("relabelled", false, pod("db", Some("u"), false), "release"),
-            ("relabelled, of an owner that goes", true, pod("db", Some("u"), false), "left"),
+            ("relabelled, owner being deleted", true, pod("db", Some("u"), false), "left"),
             ("another's", false, pod("web", Some("v"), false), "left"),
             ("orphan", false, pod("web", None, false), "adopt"),
-            ("orphan that goes", false, pod("web", None, true), "left"),
-            ("orphan of other labels", false, pod("db", None, false), "left"),
-            ("orphan, but the owner goes", true, pod("web", None, false), "left"),
+            ("terminating orphan", false, pod("web", None, true), "left"),
+            ("orphan with other labels", false, pod("db", None, false), "left"),
+            ("orphan, owner being deleted", true, pod("web", None, false), "left"),
         ];
         for (what, owner_deleted, pod, expected) in cases {
             let claims = decide(&set(owner_deleted), &selector, vec![pod]);
@@ -324,38 +334,39 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn c_3_an_owner_that_went_meanwhile_adopts_nothing() {
-        let bed = Bed::start().await;
-        let orphan: Arc<Pod> = Arc::new(bed.create(testbed::pod("default", "p", "web")).await);
-        let writes = Writes::new(&Cache::start(&bed.client));
+    async fn c_3_an_owner_deleted_meanwhile_adopts_nothing() {
+        let cluster = TestCluster::start().await;
+        let orphan: Arc<Pod> =
+            Arc::new(cluster.create(test_cluster::pod("default", "p", "web")).await);
+        let writes = PendingWrites::new(&Cache::start(&cluster.client));
         let selector = LabelSelector::parse("app=web").unwrap();
         let adopts = async |owner: &ReplicaSet| {
             let candidates = vec![orphan.clone()];
-            let claimed = claim(&bed.client, &writes, owner, &selector, None, candidates).await;
+            let claimed = claim(&cluster.client, &writes, owner, &selector, None, candidates).await;
             claimed.unwrap().len() == 1
         };
-        // What is passed on is as a cache has it that has not heard of the end.
-        let gone: ReplicaSet = bed.create(testbed::replica_set("gone", json!([]))).await;
-        bed.delete(&gone).await;
+        // The owners passed here are as in a cache that does not have their deletion yet.
+        let gone: ReplicaSet = cluster.create(test_cluster::replica_set("gone", json!([]))).await;
+        cluster.delete(&gone).await;
         assert!(!adopts(&gone).await, "gone");
-        bed.create::<ReplicaSet>(testbed::replica_set("gone", json!([]))).await;
-        assert!(!adopts(&gone).await, "another has its name");
-        let held = testbed::replica_set("held", json!(["example.com/hold"]));
-        let going: ReplicaSet = bed.create(held).await;
-        bed.delete(&going).await;
-        assert!(!adopts(&going).await, "going");
-        let live: Pod = bed.client.get(&ObjectKey::of(orphan.as_ref())).await.unwrap();
+        cluster.create::<ReplicaSet>(test_cluster::replica_set("gone", json!([]))).await;
+        assert!(!adopts(&gone).await, "replaced by another of the same name");
+        let held = test_cluster::replica_set("held", json!(["example.com/hold"]));
+        let terminating: ReplicaSet = cluster.create(held).await;
+        cluster.delete(&terminating).await;
+        assert!(!adopts(&terminating).await, "being deleted");
+        let live: Pod = cluster.client.get(&ObjectKey::of(orphan.as_ref())).await.unwrap();
         assert_eq!(live.metadata.owner_references, None);
-        let lives: ReplicaSet = bed.create(testbed::replica_set("lives", json!([]))).await;
+        let lives: ReplicaSet = cluster.create(test_cluster::replica_set("lives", json!([]))).await;
         assert!(adopts(&lives).await);
-        bed.stop().await;
+        cluster.stop().await;
     }
 
     #[test]
-    fn an_owner_is_found_under_a_key_that_its_orphans_have() {
+    fn owner_and_matching_orphan_share_an_index_key() {
         let orphan = pod("web", None, false);
         for text in ["app=web", "app in (web)", "app in (web, db)", "app"] {
-            let place = selects("a", &LabelSelector::parse(text).unwrap());
+            let place = orphan_index_key("a", &LabelSelector::parse(text).unwrap());
             assert!(orphan_keys(orphan.as_ref()).contains(&place), "{text}: {place}");
         }
     }

@@ -1,23 +1,23 @@
-//! Makes and deletes an owner's pods, and says so on the owner (C-7…C-9, T-CTRL-6).
+//! Creates and deletes an owner's pods, and records events on the owner (C-7…C-9, T-CTRL-6).
 
-use super::{Workload, Writes, name, owner_reference};
+use super::{PendingWrites, Workload, name, owner_reference};
+use api::names::NameRule;
 use api::names::object_name_prefix;
-use api::rules::NameRule;
 use client::{CONCURRENT_MAX, Client, DeleteOptions, Error, ObjectKey, Recorder, reference};
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::sync::Arc;
 
-/// What is said to people about an error: the server's own words if it was the server that said no.
-pub(crate) fn why(error: &Error) -> String {
+/// The message of an error for users: the server's own message if it answered.
+pub(crate) fn error_message(error: &Error) -> String {
     match error {
         Error::Unsendable { why, .. } => why.clone(),
         error => error.status().map_or_else(|| error.to_string(), |status| status.message.clone()),
     }
 }
 
-/// A pod as the template says, controlled by `owner`. Nothing of the owner's own labels is in it.
+/// A pod from the template, controlled by `owner`. It does not get the owner's own labels.
 pub(crate) fn from_template<O: Workload>(owner: &O, template: &PodTemplateSpec) -> Pod {
     let template_meta = template.metadata.clone().unwrap_or_default();
     Pod {
@@ -43,16 +43,16 @@ fn prefix(owner: &str) -> String {
     }
 }
 
-/// One controller's hands.
+/// Creates and deletes pods for one controller.
 pub(crate) struct PodControl {
     pub(crate) client: Client,
     pub(crate) recorder: Recorder,
-    pub(crate) writes: Writes<Pod>,
+    pub(crate) writes: PendingWrites<Pod>,
 }
 
 impl PodControl {
-    /// Creates these in batches of 1, 2, 4, …; the first batch with a failure is the last. How many
-    /// were made, and what went wrong. Pods without labels would be nobody's: none is made (C-8).
+    /// Creates pods in batches of 1, 2, 4, …, and stops after the first batch with an error. Returns how many were
+    /// created, and the error. Pods without labels could not be found again, so none is created (C-8).
     pub(crate) async fn create<O: Workload>(
         &self,
         owner: &O,
@@ -76,7 +76,7 @@ impl PodControl {
                 }
             }
             if let Some(error) = failed {
-                // A namespace that goes takes no pods, and asking again is of no use (C-8).
+                // A terminating namespace accepts no pods, so a retry cannot succeed (C-8).
                 return (made, Some(error).filter(|error| !error.is_namespace_terminating()));
             }
             left = rest;
@@ -96,7 +96,7 @@ impl PodControl {
             }
             Err(error) => {
                 if !error.is_namespace_terminating() {
-                    let message = format!("Error creating: {}", why(&error));
+                    let message = format!("Error creating: {}", error_message(&error));
                     self.recorder.warning(&on, "FailedCreate", message);
                 }
                 Err(error)
@@ -104,7 +104,7 @@ impl PodControl {
         }
     }
 
-    /// Deletes exactly these. Tries all of them; the first error if there was one.
+    /// Deletes exactly these pods. Tries all of them and returns the first error.
     pub(crate) async fn delete<O: Workload>(
         &self,
         owner: &O,
@@ -133,13 +133,13 @@ impl PodControl {
                 self.recorder.normal(&on, "SuccessfulDelete", message);
                 Ok(())
             }
-            // Somebody else did it, and perhaps another pod has the name now.
+            // The pod is gone already, and another one may have its name now.
             Err(error) if super::is_outdated(&error) => {
                 self.writes.deleted(&ObjectKey::of(owner), [pod.clone()]);
                 Ok(())
             }
             Err(error) => {
-                let message = format!("Error deleting: {}", why(&error));
+                let message = format!("Error deleting: {}", error_message(&error));
                 self.recorder.warning(&on, "FailedDelete", message);
                 Err(error)
             }
@@ -150,23 +150,23 @@ impl PodControl {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::testbed::{self, Bed};
-    use client::{Cache, Happening};
+    use crate::workload::test_cluster::{self, TestCluster};
+    use client::{Cache, RecordedEvent};
     use k8s_openapi::api::apps::v1::ReplicaSet;
     use k8s_openapi::api::core::v1::{Namespace, ResourceQuota};
     use serde_json::json;
     use tokio::sync::mpsc::Receiver;
 
-    async fn owner(bed: &Bed, namespace: &str) -> ReplicaSet {
-        let mut set = testbed::replica_set("web", json!([]));
+    async fn owner(cluster: &TestCluster, namespace: &str) -> ReplicaSet {
+        let mut set = test_cluster::replica_set("web", json!([]));
         set["metadata"]["namespace"] = json!(namespace);
-        bed.create(set).await
+        cluster.create(set).await
     }
 
-    fn hands(bed: &Bed) -> (PodControl, Receiver<Happening>) {
-        let (recorder, told) = Recorder::collecting();
-        let writes = Writes::new(&Cache::start(&bed.client));
-        (PodControl { client: bed.client.clone(), recorder, writes }, told)
+    fn pod_control(cluster: &TestCluster) -> (PodControl, Receiver<RecordedEvent>) {
+        let (recorder, events) = Recorder::collecting();
+        let writes = PendingWrites::new(&Cache::start(&cluster.client));
+        (PodControl { client: cluster.client.clone(), recorder, writes }, events)
     }
 
     fn pods(owner: &ReplicaSet, count: usize) -> Vec<Pod> {
@@ -174,72 +174,75 @@ mod tests {
         vec![from_template(owner, &template); count]
     }
 
-    fn reasons(told: &mut Receiver<Happening>) -> Vec<String> {
-        std::iter::from_fn(|| told.try_recv().ok()).map(|happening| happening.reason).collect()
+    fn reasons(events: &mut Receiver<RecordedEvent>) -> Vec<String> {
+        std::iter::from_fn(|| events.try_recv().ok()).map(|event| event.reason).collect()
     }
 
-    async fn quota(bed: &Bed, pods: &str) {
+    async fn quota(cluster: &TestCluster, pods: &str) {
         let quota = json!({ "metadata": { "namespace": "default", "name": "q" },
                             "spec": { "hard": { "pods": pods } } });
-        let quota: ResourceQuota = bed.create(quota).await;
+        let quota: ResourceQuota = cluster.create(quota).await;
         let used = json!({ "status": { "hard": { "pods": pods }, "used": { "pods": "0" } } });
         let key = ObjectKey::of(&quota);
-        bed.client.patch_status::<ResourceQuota>(&key, &used).await.unwrap();
+        cluster.client.patch_status::<ResourceQuota>(&key, &used).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]
-    async fn c_8_pods_without_labels_are_not_made() {
-        let bed = Bed::start().await;
-        let owner = owner(&bed, "default").await;
-        let (hands, mut told) = hands(&bed);
+    async fn c_8_pods_without_labels_are_not_created() {
+        let cluster = TestCluster::start().await;
+        let owner = owner(&cluster, "default").await;
+        let (pod_control, mut events) = pod_control(&cluster);
         let mut wanted = pods(&owner, 1);
         wanted[0].metadata.labels = None;
-        let (made, error) = hands.create(&owner, wanted).await;
-        assert_eq!((made, why(&error.unwrap()).as_str()), (0, "unable to create pods, no labels"));
-        assert!(reasons(&mut told).is_empty());
-        bed.stop().await;
+        let (made, error) = pod_control.create(&owner, wanted).await;
+        assert_eq!(
+            (made, error_message(&error.unwrap()).as_str()),
+            (0, "unable to create pods, no labels")
+        );
+        assert!(reasons(&mut events).is_empty());
+        cluster.stop().await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn c_8_what_a_terminating_namespace_refuses_is_neither_said_nor_tried_again() {
-        let bed = Bed::start().await;
-        let namespace: Namespace = bed.create(json!({ "metadata": { "name": "away" } })).await;
-        let owner = owner(&bed, "away").await;
-        let (hands, mut told) = hands(&bed);
-        bed.delete(&namespace).await;
-        let (made, error) = hands.create(&owner, pods(&owner, 5)).await;
+    async fn c_8_refusals_of_a_terminating_namespace_are_neither_recorded_nor_retried() {
+        let cluster = TestCluster::start().await;
+        let namespace: Namespace = cluster.create(json!({ "metadata": { "name": "away" } })).await;
+        let owner = owner(&cluster, "away").await;
+        let (pod_control, mut events) = pod_control(&cluster);
+        cluster.delete(&namespace).await;
+        let (made, error) = pod_control.create(&owner, pods(&owner, 5)).await;
         assert_eq!(made, 0);
-        assert!(error.is_none(), "an error would bring another try: {error:?}");
-        assert!(reasons(&mut told).is_empty());
-        bed.stop().await;
+        assert!(error.is_none(), "an error would cause a retry: {error:?}");
+        assert!(reasons(&mut events).is_empty());
+        cluster.stop().await;
     }
 
-    /// C-217: what is refused costs one attempt a round.
+    /// C-217: a refused create costs one request per reconcile.
     #[tokio::test(start_paused = true)]
-    async fn c_9_the_first_refusal_ends_a_round() {
-        let bed = Bed::start().await;
-        let owner = owner(&bed, "default").await;
-        let (hands, mut told) = hands(&bed);
-        quota(&bed, "0").await;
-        let (made, error) = hands.create(&owner, pods(&owner, 100)).await;
+    async fn c_9_creation_stops_after_the_first_error() {
+        let cluster = TestCluster::start().await;
+        let owner = owner(&cluster, "default").await;
+        let (pod_control, mut events) = pod_control(&cluster);
+        quota(&cluster, "0").await;
+        let (made, error) = pod_control.create(&owner, pods(&owner, 100)).await;
         assert_eq!(made, 0);
         assert!(error.unwrap().is_forbidden());
-        assert_eq!(reasons(&mut told), ["FailedCreate"]);
-        bed.stop().await;
+        assert_eq!(reasons(&mut events), ["FailedCreate"]);
+        cluster.stop().await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn c_9_batches_double_and_a_round_ends_with_the_batch_that_fails() {
-        let bed = Bed::start().await;
-        let owner = owner(&bed, "default").await;
-        let (hands, mut told) = hands(&bed);
-        quota(&bed, "4").await;
-        // One, two, and of the next four the first: then there is no more room.
-        let (made, error) = hands.create(&owner, pods(&owner, 100)).await;
+    async fn c_9_batches_double_and_creation_stops_after_a_failed_batch() {
+        let cluster = TestCluster::start().await;
+        let owner = owner(&cluster, "default").await;
+        let (pod_control, mut events) = pod_control(&cluster);
+        quota(&cluster, "4").await;
+        // Batches of one and two succeed; of the next four only one fits into the quota.
+        let (made, error) = pod_control.create(&owner, pods(&owner, 100)).await;
         assert!(error.unwrap().is_forbidden());
-        let told = reasons(&mut told);
-        let count = |reason: &str| told.iter().filter(|told| *told == reason).count();
+        let events = reasons(&mut events);
+        let count = |reason: &str| events.iter().filter(|events| *events == reason).count();
         assert_eq!((made, count("SuccessfulCreate"), count("FailedCreate")), (4, 4, 3));
-        bed.stop().await;
+        cluster.stop().await;
     }
 }

@@ -1,27 +1,24 @@
-//! What a pod counts as: active, terminating, ready, available. Pure.
+//! Pod states that controllers count: active, terminating, ready, available. Pure.
 
-use super::is_deleted;
+use super::is_being_deleted;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use std::time::Duration;
+
+pub(crate) use crate::pods::is_terminal;
 
 pub(crate) fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-/// Its containers have ended for good.
-pub(crate) fn is_terminal(pod: &Pod) -> bool {
-    matches!(phase(pod), "Succeeded" | "Failed")
-}
-
-/// Neither ended nor asked to end (T-CTRL-1).
+/// Neither terminal nor being deleted (T-CTRL-1).
 pub(crate) fn is_active(pod: &Pod) -> bool {
-    !is_deleted(pod) && !is_terminal(pod)
+    !is_being_deleted(pod) && !is_terminal(pod)
 }
 
-/// Asked to end, and not ended yet (T-CTRL-3).
+/// Being deleted, but not terminal yet (T-CTRL-3).
 pub(crate) fn is_terminating(pod: &Pod) -> bool {
-    is_deleted(pod) && !is_terminal(pod)
+    is_being_deleted(pod) && !is_terminal(pod)
 }
 
 pub(crate) fn condition<'a>(pod: &'a Pod, type_: &str) -> Option<&'a PodCondition> {
@@ -38,7 +35,7 @@ pub(crate) fn ready_since(pod: &Pod) -> Option<Timestamp> {
     ready.last_transition_time.as_ref().map(|time| time.0)
 }
 
-/// From when on the pod is available, if it stays ready (C-12).
+/// The time from which the pod is available if it stays ready (C-12).
 pub(crate) fn available_at(pod: &Pod, min_ready_seconds: i32) -> Option<Timestamp> {
     if !is_ready(pod) {
         return None;
@@ -53,7 +50,7 @@ pub(crate) fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) ->
     available_at(pod, min_ready_seconds).is_some_and(|at| at <= now)
 }
 
-/// How long until the next of these becomes available; nobody tells when it does.
+/// How long until the next of these pods becomes available. No event announces that, so the controller must wake up.
 pub(crate) fn next_availability<'a>(
     pods: impl IntoIterator<Item = &'a Pod>,
     min_ready_seconds: i32,

@@ -1,20 +1,20 @@
-//! Templates of pods: when two are the same, and the short name of one.
+//! Pod templates: comparing and hashing them.
 
 use api::quantity;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// The label that tells the pods of one template from those of another.
+/// The label that distinguishes the pods of different templates.
 pub(crate) const HASH_LABEL: &str = "pod-template-hash";
 
-/// Of these characters no word is made by accident. Upstream: `rand.SafeEncodeString`.
+/// Characters that cannot form words by accident. Upstream: `rand.SafeEncodeString`.
 const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// The same but for the label that we put there ourselves. What is empty is as if it were absent,
-/// and quantities are compared by value (C-28).
+/// Whether two templates are equal apart from the hash label. Empty fields count as absent, and quantities are
+/// compared by value (C-28).
 pub(crate) fn same_template(a: &PodTemplateSpec, b: &PodTemplateSpec) -> bool {
-    // Most templates differ in an image, and those that do not differ at all are soon compared.
+    // Fast paths: most different templates differ in an image, and equal ones are compared quickly.
     images(a).eq(images(b)) && (a == b || plain_template(a) == plain_template(b))
 }
 
@@ -57,15 +57,15 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// A stable short name for a template, of upstream's form; the value is not upstream's, which comes
-/// from how Go prints structures (C-27). `collisions` gives another name to the same template.
+/// A stable hash of a template in upstream's format. The value differs from upstream's, which hashes Go's printed
+/// structures (C-27). `collisions` gives the same template another hash.
 pub(crate) fn hash(template: &PodTemplateSpec, collisions: Option<i32>) -> String {
     short_name(&plain_template(template), collisions)
 }
 
-/// As [`hash`], of anything.
+/// As [`hash`], of any value.
 pub(crate) fn short_name(value: &impl Serialize, collisions: Option<i32>) -> String {
-    // A map of serde_json is ordered by key, so equal values are equal text.
+    // serde_json sorts map keys, so equal values give equal text.
     let mut text = serde_json::to_vec(value).unwrap_or_default();
     if let Some(collisions) = collisions {
         text.extend(collisions.to_string().bytes());
@@ -97,7 +97,7 @@ mod tests {
         template(json!({ "metadata": { "labels": { "app": "web" } }, "spec": spec }))
     }
 
-    /// C-215
+    /// C-215: templates are compared by meaning.
     #[test]
     fn c_28_templates_are_compared_by_meaning() {
         let plain = web(json!({}), "1");
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn c_27_a_hash_has_upstreams_form_and_collisions_give_another() {
+    fn c_27_hash_has_upstreams_format_and_changes_with_collisions() {
         let plain = web(json!({}), "1");
         for collisions in [None, Some(1), Some(2)] {
             let hash = hash(&plain, collisions);

@@ -1,6 +1,8 @@
-//! Tests of the controllers, on a whole server.
+//! Tests of the controllers with a real server.
 
-mod clearing;
+mod accounts;
+
+mod expiry;
 mod nodes;
 mod objects;
 mod workloads;

@@ -1,51 +1,36 @@
-//! What controllers do for nodes, on a whole server and a paused clock.
+//! Node controllers, with a real server and a paused clock.
 
-use client::{Cache, Client, ObjectKey};
+use crate::accounts::{manager, with_accounts};
+use client::{Client, ObjectKey};
 use controllers::{Handle, Options, Range};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Node};
 use serde_json::{Value, json};
-use server::authn::User;
-use server::{Config, Running, StoreChoice};
 use std::sync::Arc;
 use std::time::Duration;
-use tempfile::TempDir;
+use testbed::{Observed, TestServer};
 use tokio::time::Instant;
 
-/// Nothing here takes that long; it is there so that a failing test ends.
-const PATIENCE: Duration = Duration::from_secs(300);
-
 struct Cluster {
-    running: Running,
+    server: TestServer,
     controllers: Handle,
     client: Client,
-    nodes: Cache<Node>,
-    events: Cache<Event>,
-    _data_dir: TempDir,
+    nodes: Observed<Node>,
+    events: Observed<Event>,
 }
 
 impl Cluster {
     async fn start(options: Options) -> Cluster {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let data_dir = tempfile::tempdir().unwrap();
-        let config = Config {
-            data_dir: data_dir.path().into(),
-            listen: ([127, 0, 0, 1], 0).into(),
-            store: StoreChoice::Embedded,
-            audit_log: None,
-            controllers: false,
-        };
-        let running = server::start(config).await.unwrap();
-        let admin = User::authenticated("tester", &["system:masters"]);
-        let client = Client::in_process(running.server.door(admin));
-        let controllers = controllers::start(&client, options);
-        let (nodes, events) = (Cache::start(&client), Cache::start(&client));
-        Cluster { running, controllers, client, nodes, events, _data_dir: data_dir }
+        let server = TestServer::start().await;
+        let client = server.admin();
+        let controllers = controllers::start(&manager(&server), with_accounts(&server, options));
+        let (nodes, events) = (Observed::start(&client), Observed::start(&client));
+        Cluster { server, controllers, client, nodes, events }
     }
 
     async fn stop(self) {
         self.controllers.stop().await;
-        self.running.stop().await;
+        self.server.stop().await;
     }
 
     async fn node(&self, name: &str) {
@@ -59,33 +44,12 @@ impl Cluster {
         self.client.patch_status::<Node>(&ObjectKey::cluster(name), &patch).await.unwrap();
     }
 
-    async fn when(&self, name: &str, wanted: impl Fn(&Node) -> bool) -> Arc<Node> {
-        let key = ObjectKey::cluster(name);
-        let mut changes = self.nodes.subscribe();
-        let found = async {
-            loop {
-                match self.nodes.get(&key) {
-                    Some(node) if wanted(&node) => return node,
-                    _ => drop(changes.next().await),
-                }
-            }
-        };
-        let found = tokio::time::timeout(PATIENCE, found).await;
-        found.unwrap_or_else(|_| panic!("not as wanted: {:#?}", self.nodes.get(&key)))
+    async fn when(&self, name: &str, matches: impl Fn(&Node) -> bool) -> Arc<Node> {
+        self.nodes.when_found(&ObjectKey::cluster(name), matches).await
     }
 
     async fn event(&self, reason: &str) -> Arc<Event> {
-        let mut changes = self.events.subscribe();
-        let found = async {
-            loop {
-                let wanted = |event: &Arc<Event>| event.reason.as_deref() == Some(reason);
-                if let Some(event) = self.events.list().into_iter().find(wanted) {
-                    return event;
-                }
-                changes.next().await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, found).await.unwrap_or_else(|_| panic!("no {reason}"))
+        self.events.find(|event| event.reason.as_deref() == Some(reason)).await
     }
 }
 
@@ -107,9 +71,9 @@ fn status_of<'a>(node: &'a Node, type_: &str) -> Option<&'a str> {
     conditions.find(|c| c.type_ == type_).map(|condition| condition.status.as_str())
 }
 
-/// C-185, C-187: taints follow at once, and that a node has come is said.
+/// C-185, C-187: taints change at once, and an event reports the new node.
 #[tokio::test(start_paused = true)]
-async fn n_6_a_node_that_gets_ready_is_open_for_pods_at_once() {
+async fn n_6_taints_are_removed_as_soon_as_a_node_is_ready() {
     let cluster = Cluster::start(Options::default()).await;
     cluster.node("n1").await;
     let node = cluster.when("n1", |node| cidr(node).is_some()).await;
@@ -117,7 +81,7 @@ async fn n_6_a_node_that_gets_ready_is_open_for_pods_at_once() {
     let before = Instant::now();
     cluster.ready("n1", "True").await;
     cluster.when("n1", |node| taints(node).is_empty()).await;
-    assert!(before.elapsed() < Duration::from_secs(1), "nothing here waits");
+    assert!(before.elapsed() < Duration::from_secs(1), "no step waits");
     cluster.ready("n1", "False").await;
     cluster.when("n1", |node| taints(node) == ["node.kubernetes.io/not-ready:NoSchedule"]).await;
     let event = cluster.event("RegisteredNode").await;
@@ -126,9 +90,9 @@ async fn n_6_a_node_that_gets_ready_is_open_for_pods_at_once() {
     cluster.stop().await;
 }
 
-/// C-187: that a node has gone is said.
+/// C-187: an event reports the deleted node.
 #[tokio::test(start_paused = true)]
-async fn c_184_nodes_get_pieces_of_their_own_and_give_them_back() {
+async fn c_184_nodes_get_address_blocks_and_release_them() {
     let pod_cidrs = Range::new("10.9.0.0/22", 24).unwrap();
     let cluster = Cluster::start(Options { pod_cidrs, ..Options::default() }).await;
     let names = ["n1", "n2", "n3", "n4"];
@@ -147,7 +111,7 @@ async fn c_184_nodes_get_pieces_of_their_own_and_give_them_back() {
     let event = cluster.event("CIDRNotAvailable").await;
     assert_eq!(event.message.as_deref(), Some("Node n5 status is now: CIDRNotAvailable"));
     let key = ObjectKey::cluster("n2");
-    let freed = cidr(&cluster.nodes.get(&key).unwrap()).unwrap().to_owned();
+    let freed = cidr(&cluster.nodes.cache.get(&key).unwrap()).unwrap().to_owned();
     tokio::time::sleep(Duration::from_secs(60)).await;
     cluster.client.delete::<Node>(&key, &Default::default()).await.unwrap();
     let gone = Instant::now();
@@ -161,7 +125,7 @@ async fn c_184_nodes_get_pieces_of_their_own_and_give_them_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_ctrl_38_a_node_that_is_not_heard_of_is_unknown_after_50_seconds() {
+async fn t_ctrl_38_a_node_without_heartbeats_is_unknown_after_50_seconds() {
     let cluster = Cluster::start(Options::default()).await;
     cluster.node("n1").await;
     cluster.ready("n1", "True").await;
@@ -179,8 +143,8 @@ async fn t_ctrl_38_a_node_that_is_not_heard_of_is_unknown_after_50_seconds() {
         cluster.client.patch_merge::<Lease>(&key, &lease(second)).await.unwrap();
     }
     let silent = Instant::now();
-    let node = cluster.nodes.get(&ObjectKey::cluster("n1")).unwrap();
-    assert_eq!(status_of(&node, "Ready"), Some("True"), "a lease that moves is enough");
+    let node = cluster.nodes.cache.get(&ObjectKey::cluster("n1")).unwrap();
+    assert_eq!(status_of(&node, "Ready"), Some("True"), "a renewed lease is enough");
 
     let node = cluster.when("n1", |node| status_of(node, "Ready") == Some("Unknown")).await;
     let after = silent.elapsed();
@@ -198,7 +162,7 @@ async fn t_ctrl_38_a_node_that_is_not_heard_of_is_unknown_after_50_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_186_c_153_old_labels_follow_and_every_node_has_its_ttl() {
+async fn c_186_c_153_deprecated_labels_and_ttl_annotations_are_kept() {
     let cluster = Cluster::start(Options::default()).await;
     let labels = json!({ "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
                          "beta.kubernetes.io/arch": "wrong" });
@@ -229,22 +193,23 @@ async fn c_186_c_153_old_labels_follow_and_every_node_has_its_ttl() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_189_after_a_restart_a_node_has_its_whole_time_again() {
+async fn c_189_after_a_restart_a_node_gets_its_full_grace_period() {
     clock::simulate("2026-01-01T00:00:00Z".parse().unwrap(), 1);
     let mut cluster = Cluster::start(Options::default()).await;
     cluster.node("heard").await;
     cluster.ready("heard", "True").await;
     cluster.node("never").await;
     tokio::time::sleep(Duration::from_secs(45)).await;
-    let fresh = controllers::start(&cluster.client, Options::default());
+    let options = with_accounts(&cluster.server, Options::default());
+    let fresh = controllers::start(&manager(&cluster.server), options);
     std::mem::replace(&mut cluster.controllers, fresh).stop().await;
     let restarted = Instant::now();
     let unknown = |node: &Node| status_of(node, "Ready") == Some("Unknown");
-    // One that has never said anything has its minute from when it was made.
+    // A node that has never posted a status has a minute from its creation.
     cluster.when("never", unknown).await;
     let after = restarted.elapsed();
     assert!((14..=20).contains(&after.as_secs()), "{after:?}");
-    let heard = cluster.nodes.get(&ObjectKey::cluster("heard")).unwrap();
+    let heard = cluster.nodes.cache.get(&ObjectKey::cluster("heard")).unwrap();
     assert_eq!(status_of(&heard, "Ready"), Some("True"));
     cluster.when("heard", unknown).await;
     let after = restarted.elapsed();
@@ -253,7 +218,7 @@ async fn c_189_after_a_restart_a_node_has_its_whole_time_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_194_who_leads_is_said_in_a_lease_and_in_events() {
+async fn c_194_the_leader_is_recorded_in_a_lease_and_in_events() {
     let identity = "host_7b1f".to_owned();
     let cluster =
         Cluster::start(Options { identity: Some(identity.clone()), ..Options::default() }).await;
@@ -266,10 +231,10 @@ async fn c_194_who_leads_is_said_in_a_lease_and_in_events() {
     assert_eq!(spec.holder_identity, Some(identity));
     assert_eq!((spec.lease_duration_seconds, spec.lease_transitions), (Some(15), Some(0)));
     assert!(spec.acquire_time.is_some() && spec.renew_time.is_some());
-    let Cluster { running, controllers, client, .. } = cluster;
+    let Cluster { server, controllers, client, .. } = cluster;
     controllers.stop().await;
     let events = client.list::<Event>(&client::Selection::namespace("kube-system")).await.unwrap();
-    let said: Vec<&str> = events.iter().filter_map(|event| event.message.as_deref()).collect();
-    assert!(said.contains(&"host_7b1f stopped leading"), "{said:?}");
-    running.stop().await;
+    let messages: Vec<&str> = events.iter().filter_map(|event| event.message.as_deref()).collect();
+    assert!(messages.contains(&"host_7b1f stopped leading"), "{messages:?}");
+    server.stop().await;
 }

@@ -1,4 +1,4 @@
-//! One writer, many watchers: how soon each of them knows.
+//! One writer, many watchers: how long an event takes to each of them.
 //!
 //! Every watcher has a connection of its own. The writer creates one object after the other while
 //! they wait; a delivery is one watcher having read one event, timed from when its create was sent.
@@ -71,7 +71,7 @@ pub(crate) async fn run(
     }
     tokio::select! {
         () = audience.complete.notified() => {}
-        // Nobody leaves before the first event, except by failing.
+        // A watcher that finishes before the first event has failed.
         left = watching.join_next() => { left.context("there are no watchers")???; }
     }
 
@@ -92,8 +92,8 @@ pub(crate) async fn run(
     Ok(Took { operations: latencies.len(), wall, cpu, latencies, bytes: 0 })
 }
 
-/// Watches from version 0 this many times, one after the other, each until everything that is
-/// stored has been shown as added.
+/// Watches from version 0 this many times, one after the other, each until all stored objects have
+/// been reported as added.
 pub(crate) async fn replay(
     target: &Arc<Target>,
     processes: &Processes,
@@ -104,7 +104,7 @@ pub(crate) async fn replay(
     let path = target.path(watched.resource());
     let watch =
         Ask::get(format!("{path}?watch=1&resourceVersion=0&timeoutSeconds={WATCH_SECONDS}"));
-    // A watch takes its connection with it, and opening one is not what is measured.
+    // A watch uses up its connection; the time to open a connection is not measured.
     let mut links = Vec::new();
     for _ in 0..times {
         links.push(Link::open(target).await?);
@@ -141,12 +141,12 @@ async fn current_version(link: &mut Link, path: &str) -> Result<String> {
     Ok(version.context("the list has no resourceVersion")?.to_owned())
 }
 
-/// Those who watch, and what they have to know.
+/// What the watchers share.
 struct Audience {
     watch: Ask,
     /// When the create of each object was sent.
     sent: Vec<OnceLock<Instant>>,
-    /// How many are not watching yet.
+    /// How many watchers are not connected yet.
     missing: AtomicUsize,
     complete: Notify,
 }

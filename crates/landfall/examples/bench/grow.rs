@@ -1,8 +1,8 @@
-//! What the same work costs when more is stored: a cost that grows with the store is a scan that
-//! should have been a lookup.
+//! The cost of operations as more objects are stored: a cost that grows with the store is a scan that
+//! should be a lookup.
 //!
-//! One server fills up step by step. At each size the same few operations are measured, and what
-//! they made is deleted again.
+//! One server is filled step by step. At each size the same few operations are measured, and the objects
+//! that they created are deleted again.
 
 use crate::fanout::{self, Watched};
 use crate::load::{Ask, Clients, Took, pod};
@@ -14,14 +14,14 @@ use serde_json::json;
 
 const SIZES: &[usize] = &[1_000, 5_000, 20_000];
 const SIZES_QUICK: &[usize] = &[100, 500, 2_000];
-/// How many operations of a kind are measured at each size.
+/// Number of operations of a kind that are measured at each size.
 const PROBES: usize = 1_000;
 const LISTS: usize = 10;
 const WATCHERS: usize = 50;
 const EVENTS: usize = 50;
 
-/// What is measured at every size, in this order.
-const WHAT: [&str; 8] = [
+/// The operations that are measured at every size, in this order.
+const OPERATIONS: [&str; 8] = [
     "create a pod",
     "get a pod",
     "patch a pod",
@@ -39,7 +39,7 @@ struct Cost {
 }
 
 impl Cost {
-    /// Where one answer holds many objects, the cost of one.
+    /// If one answer contains many objects, the cost of one.
     fn each(took: &Took, objects: usize) -> Cost {
         let count = (took.operations * objects) as f64;
         let micros = |time: std::time::Duration| time.as_secs_f64() * 1e6 / count;
@@ -76,7 +76,7 @@ pub(crate) async fn run(options: &Options, subject: &Subject) -> Result<String> 
     })
 }
 
-/// The costs at one size, in the order of [`WHAT`].
+/// The costs at one size, in the order of [`OPERATIONS`].
 async fn step(
     options: &Options,
     subject: &Subject,
@@ -93,7 +93,7 @@ async fn step(
     let create = move |i| Ask::create(path(String::new()), &pod(&format!("probe-{i}")));
     costs.push(Cost::each(&clients.run(probes, at_once, create).await?, 1));
 
-    // Spread over all that is stored, so that no cache holds only what is asked for.
+    // Spread over all stored objects, so that a small cache does not help.
     let spread = move |i: usize| i * stored / probes;
     let path = to.clone();
     let get = move |i| Ask::get(path(format!("/grown-{}", spread(i))));
@@ -129,7 +129,7 @@ fn as_table(surroundings: &str, sizes: &[usize], steps: &[Vec<Cost>]) -> String 
     let mut head = vec!["what"];
     head.extend(titles.iter().map(String::as_str));
     head.push("growth of CPU");
-    let rows: Vec<Vec<String>> = WHAT
+    let rows: Vec<Vec<String>> = OPERATIONS
         .iter()
         .enumerate()
         .map(|(at, what)| {
@@ -151,7 +151,7 @@ fn shown(cost: &Cost) -> String {
 fn growth(costs: &[&Cost]) -> String {
     let (first, last) = (costs.first().and_then(|c| c.cpu), costs.last().and_then(|c| c.cpu));
     match (first, last) {
-        // Less than a tick of the kernel's clock is no measure of anything.
+        // Less than one tick of the kernel's clock cannot be measured.
         (Some(first), Some(last)) if first > 0.0 => format!("× {}", number(last / first)),
         _ => "-".to_owned(),
     }
@@ -159,7 +159,7 @@ fn growth(costs: &[&Cost]) -> String {
 
 fn as_json(sizes: &[usize], steps: &[Vec<Cost>]) -> Result<String> {
     let step = |(size, costs): (&usize, &Vec<Cost>)| {
-        let costs = WHAT.iter().zip(costs).map(|(what, cost)| {
+        let costs = OPERATIONS.iter().zip(costs).map(|(what, cost)| {
             json!({ "what": what, "micros": cost.wall, "serverCpuMicros": cost.cpu })
         });
         json!({ "pods": size, "costs": costs.collect::<Vec<_>>() })

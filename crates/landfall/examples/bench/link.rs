@@ -1,4 +1,4 @@
-//! One HTTP/1.1 connection over TLS, as a client holds it. No pool: who wants two opens two.
+//! One HTTP/1.1 connection over TLS, as a client holds it. There is no pool.
 
 use crate::load::Ask;
 use anyhow::{Context, Result, bail};
@@ -19,13 +19,13 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// A server that has not answered by then never will, and the measurement is void.
+/// Timeout of one request; the measurement fails then.
 const ANSWER_MAX: Duration = Duration::from_secs(120);
 
-/// How much of a refusal is shown.
+/// How much of an error answer is printed.
 const REFUSAL_SHOWN: usize = 400;
 
-/// Where requests go, and with what rights.
+/// The server, and the credentials for it.
 pub(crate) struct Target {
     /// `host:port`
     authority: String,
@@ -55,7 +55,7 @@ impl Target {
         })
     }
 
-    /// The path of a core resource in the namespace where all this happens.
+    /// The path of a core resource in the namespace of the benchmark.
     pub(crate) fn path(&self, resource: &str) -> String {
         format!("/api/v1/namespaces/{}/{resource}", self.namespace)
     }
@@ -72,7 +72,7 @@ impl Link {
         Ok(Link { target: target.clone(), sender })
     }
 
-    /// Sends a request and returns as soon as the head of the answer is there, whatever it says.
+    /// Sends a request and returns when the head of the answer has arrived, whatever its status.
     pub(crate) async fn ask(&mut self, ask: &Ask) -> Result<Response<Incoming>> {
         if self.sender.is_closed() {
             self.sender = connect(&self.target).await?;
@@ -111,7 +111,7 @@ async fn connect(target: &Target) -> Result<SendRequest<Full<Bytes>>> {
         tcp.set_nodelay(true)?;
         let tls = target.tls.connect(target.name.clone(), tcp).await?;
         let (sender, connection) = handshake(TokioIo::new(tls)).await?;
-        // How a connection ended is seen by whoever asks next.
+        // The next request on this connection reports an error.
         tokio::spawn(async move { drop(connection.await) });
         anyhow::Ok(sender)
     };
@@ -135,7 +135,7 @@ fn tls(ca: Option<&Path>) -> Result<ClientConfig> {
             .with_no_client_auth()
     } else {
         // For `--server` without `--ca`.
-        ::tls::trusting_anyone()?
+        ::tls::insecure_client_config()?
     };
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)

@@ -1,4 +1,4 @@
-//! The same kind of request many times, from as many connections as wished.
+//! The same kind of request many times, from a given number of connections.
 
 use crate::link::{Link, Target};
 use crate::process::Processes;
@@ -45,7 +45,7 @@ impl Ask {
     }
 }
 
-/// A pod such as people write, for a node that is not there: nobody will touch it.
+/// A pod like those that people write. Its node does not exist, so no component changes it.
 pub(crate) fn pod(name: &str) -> Value {
     json!({
         "apiVersion": "v1",
@@ -75,13 +75,13 @@ pub(crate) fn config_map(name: &str) -> Value {
     })
 }
 
-/// What some operations took.
+/// What one phase of operations cost.
 pub(crate) struct Took {
     pub(crate) operations: usize,
     pub(crate) wall: Duration,
-    /// Of the server, if it is on this machine.
+    /// CPU time of the server, if it is on this machine.
     pub(crate) cpu: Option<Duration>,
-    /// One per operation, the shortest first.
+    /// One latency per operation, the shortest first.
     pub(crate) latencies: Vec<Duration>,
     /// The size of the last answer.
     pub(crate) bytes: usize,
@@ -106,7 +106,7 @@ impl Took {
 }
 
 /// Connections that stay open from one phase to the next. Each is opened when it is first needed,
-/// so that the first phase pays for it: that is how the reference figures were measured.
+/// so that the first phase includes it, as in the reference figures.
 pub(crate) struct Clients {
     target: Arc<Target>,
     processes: Processes,
@@ -149,7 +149,7 @@ impl Clients {
     }
 }
 
-/// One connection's part: whatever number is next, until there are no more.
+/// One connection: takes the next number until there are no more.
 async fn work(
     mut link: Option<Link>,
     target: &Arc<Target>,

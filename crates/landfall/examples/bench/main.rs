@@ -1,14 +1,14 @@
-//! Measures an API server and prints what it found beside the figures it has to beat.
+//! Measures an API server and prints the results beside reference figures and targets.
 //!
 //!     process   starts a server in a fresh directory, reads its CPU time and memory
 //!     link      one HTTP/1.1 connection over TLS
 //!     load      the same request N times from C connections
 //!     fanout    one writer, many watchers
 //!     standard  all of it with the reference load, as a table with targets
-//!     grow      what the same work costs when more is stored
+//!     grow      the cost of operations as more objects are stored
 //!
-//! How to run it and how to read what it prints: docs/BENCHMARKS.md. Not here: anything of the
-//! server. It is measured from outside, so that any other API server can be measured the same way.
+//! How to run it and how to read what it prints: docs/BENCHMARKS.md. It uses no code of
+//! the server, so that any other API server can be measured in the same way.
 
 mod fanout;
 mod grow;
@@ -35,51 +35,51 @@ use tokio::signal::unix::{SignalKind, signal};
 #[derive(Parser)]
 #[command(name = "bench")]
 struct Options {
-    /// How many pods [default: 5000, with --quick 500]
+    /// Number of pods [default: 5000, with --quick 500]
     #[arg(long)]
     n: Option<usize>,
-    /// How many connections send requests at the same time
+    /// Number of connections that send requests at the same time
     #[arg(long, default_value_t = standard::CONNECTIONS)]
     connections: usize,
-    /// A tenth of the load: does it run at all? Nothing is compared
+    /// A tenth of the load, to see whether it runs; there are no targets then
     #[arg(long)]
     quick: bool,
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
-    /// Show how the cost of one operation grows with what is stored
+    /// Show how the cost of an operation grows with the number of stored objects
     #[arg(long)]
     grow: bool,
-    /// With --grow: how many pods are stored when measuring
+    /// With --grow: numbers of stored pods to measure with
     /// [default: 1000,5000,20000, with --quick 100,500,2000]
     #[arg(long, value_delimiter = ',')]
     sizes: Vec<usize>,
     /// The landfall to start [default: the one built beside this program]
     #[arg(long, value_name = "FILE", conflicts_with = "server")]
     landfall: Option<PathBuf>,
-    /// Measure a server that is running already
+    /// Measure this running server instead
     #[arg(long, value_name = "URL", requires = "token")]
     server: Option<String>,
-    /// A bearer token for --server, with the right to everything in the namespace
+    /// Bearer token for --server, with all rights in the namespace
     #[arg(long, requires = "server")]
     token: Option<String>,
-    /// Who vouches for --server; without it, its certificate is not checked
+    /// Certificate authority of --server; without it, the certificate is not verified
     #[arg(long, value_name = "FILE", requires = "server")]
     ca: Option<PathBuf>,
     /// Processes of --server on this machine, whose CPU time and memory are added up
     #[arg(long, value_name = "PID", value_delimiter = ',', requires = "server")]
     pid: Vec<u32>,
-    /// Where pods and config maps are made; config maps labelled `app=bench` there are deleted
+    /// Namespace for pods and config maps; config maps labelled `app=bench` there are deleted
     #[arg(long, default_value = "default")]
     namespace: String,
 }
 
-/// What is measured: where it answers, and, if it is on this machine, what it is made of.
+/// The server to measure, with its processes if they are on this machine.
 struct Subject {
     target: Arc<Target>,
     processes: Processes,
     started: Option<Duration>,
-    /// If it was started for this, it ends with this.
+    /// The server that was started for this run; it is stopped with it.
     own: Option<Started>,
 }
 
@@ -98,16 +98,16 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<String> {
     if options.connections == 0 || options.n == Some(0) || options.sizes.contains(&0) {
-        bail!("there is nothing to measure with zero of something");
+        bail!("--connections, --n and --sizes must not be zero");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        // Whichever ends first, the server is ended too: it belongs to the future that is dropped.
+        // In each case the server is stopped: the future that owns it is dropped.
         tokio::select! {
             outcome = measure(options) => outcome,
-            _ = terminate.recv() => bail!("told to stop"),
+            _ = terminate.recv() => bail!("stopped by SIGTERM"),
             _ = interrupt.recv() => bail!("interrupted"),
         }
     })
@@ -156,7 +156,7 @@ fn beside_this_program() -> Result<PathBuf> {
     Ok(binary)
 }
 
-/// Without controllers nobody makes the account that pods run as.
+/// Without controllers the service account of pods has to be created here.
 async fn prepare(target: &Arc<Target>) -> Result<()> {
     let account = serde_json::json!({
         "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "default" },

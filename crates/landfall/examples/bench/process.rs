@@ -1,4 +1,4 @@
-//! The server as a process: started in a fresh directory, looked at from outside, ended by its id.
+//! The server as a process: started in a new directory, measured through /proc, killed by its ID.
 
 use crate::link::{Link, Target};
 use crate::load::Ask;
@@ -11,16 +11,16 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// A server that is not ready by then is broken.
+/// Timeout of the start.
 const START_MAX: Duration = Duration::from_secs(60);
 
-/// Between two looks at /readyz; small against what is measured.
+/// Interval between two requests to /readyz; small compared with the start.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// The kernel shows times in hundredths of a second (`USER_HZ`), on every Linux we know.
 const TICK: Duration = Duration::from_millis(10);
 
-/// A server of our own. Dropping it ends the process and removes its data.
+/// A server that this program started. Dropping it kills the process and removes its data.
 pub(crate) struct Started {
     child: Child,
     begin: Instant,
@@ -29,7 +29,7 @@ pub(crate) struct Started {
 }
 
 impl Started {
-    /// Starts a server and waits until it says where it answers.
+    /// Starts a server and waits for its line with `ready`.
     pub(crate) async fn start(binary: &Path) -> Result<Self> {
         let data = tempfile::Builder::new().prefix("landfall-bench-").tempdir()?;
         let begin = Instant::now();
@@ -47,7 +47,7 @@ impl Started {
         Ok(started)
     }
 
-    /// How long it took from the start of the process until /readyz said ok.
+    /// Time from the start of the process until /readyz answered ok.
     pub(crate) async fn until_ready(&self, target: &Arc<Target>) -> Result<Duration> {
         let ask = Ask::get("/readyz".to_owned());
         while self.begin.elapsed() < START_MAX {
@@ -89,7 +89,7 @@ impl Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // Its data goes with it, so there is nothing to write down first.
+        // Its data is removed too, so an orderly stop is not needed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,8 +1,8 @@
-//! The reference load, and what it must reach.
+//! The reference load and its targets.
 //!
 //! The figures of Kubernetes v1.36.4 (API server with etcd 3.4) were measured with the same
-//! requests on a machine with two cores, the load generator on the same two. They are judged
-//! against only when the load is the same.
+//! requests on a machine with two cores, the load generator on the same two. They apply
+//! only to this load.
 
 use crate::fanout::{self, Watched};
 use crate::link::Link;
@@ -32,7 +32,7 @@ const HEAD: &[&str] = &[
     "server CPU per op",
 ];
 
-/// One line of the result: what Kubernetes took, what is asked of us, what was seen.
+/// One line of the result: the figure of Kubernetes, our target, and the measured figure.
 struct Row {
     what: String,
     reference: &'static str,
@@ -190,7 +190,7 @@ impl Measuring<'_> {
         Ok(())
     }
 
-    /// After the whole load, everything deleted again.
+    /// After the whole load, when everything is deleted again.
     fn used(&mut self) {
         if let Some(memory) = self.subject.processes.memory() {
             let same = self.pods == PODS && self.connections == CONNECTIONS && !self.quick;
@@ -286,7 +286,7 @@ fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / MEGABYTE
 }
 
-/// What the figures depend on besides the server.
+/// What else the figures depend on: the machine, its load and its disk.
 pub(crate) fn surroundings(subject: &Subject) -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();

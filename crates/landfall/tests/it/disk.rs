@@ -1,7 +1,7 @@
-//! When the disk is full or a file is damaged: say so, lose nothing, and go on where possible.
+//! A full disk or a damaged file: landfall reports it, loses nothing, and continues where possible.
 //!
-//! The full disk is a small tmpfs, which takes root to mount. Which damage the store recognises is
-//! proven in the store's own tests; here it is that `landfall up` refuses and names the file.
+//! The full disk is a small tmpfs, which only root can mount. The tests of `store` cover which damage it recognises; here
+//! `landfall up` refuses to start and names the file.
 
 use crate::process::{self, Client, Landfall};
 use serde_json::{Value, json};
@@ -17,13 +17,13 @@ const DISK: &str = "size=12m";
 const WRITES_MAX: usize = 400;
 
 /// A mounted tmpfs, unmounted at the end.
-struct SmallDisk(PathBuf);
+pub(crate) struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    fn mount(at: &Path) -> SmallDisk {
+    pub(crate) fn mount(at: &Path, size: &str) -> SmallDisk {
         std::fs::create_dir_all(at).unwrap();
         let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", DISK, "landfall-test"])
+            .args(["-t", "tmpfs", "-o", &format!("{size},mode=0700"), "landfall-test"])
             .arg(at)
             .output()
             .expect("mount can be run");
@@ -43,7 +43,7 @@ impl Drop for SmallDisk {
 async fn a_full_disk_refuses_writes_clearly_answers_reads_and_loses_nothing() {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("data");
-    let disk = SmallDisk::mount(&dir);
+    let disk = SmallDisk::mount(&dir, DISK);
     let mut landfall = Landfall::start(&dir).await;
     let mut client = landfall.client().await;
 
@@ -59,7 +59,7 @@ async fn a_full_disk_refuses_writes_clearly_answers_reads_and_loses_nothing() {
     assert!(message.contains("store.redb"), "{message}");
     assert!(acknowledged.len() > 3, "something fits: {}", acknowledged.len());
 
-    // Reads go on, and the server says what is wrong with it.
+    // Reads still work, and the server reports the problem.
     check(&mut client, &acknowledged).await;
     assert_eq!(client.get("/readyz").await.unwrap().code(), 500);
     assert!(landfall.is_alive());
@@ -69,7 +69,22 @@ async fn a_full_disk_refuses_writes_clearly_answers_reads_and_loses_nothing() {
     assert_eq!(refused.code(), 500, "{}", refused.text());
     check(&mut client, &acknowledged).await;
 
-    // Room again, and everything goes on by itself.
+    // After a restart on the full disk, the API still works, so that a user can delete objects.
+    landfall.kill();
+    landfall = Landfall::start(&dir).await;
+    let mut client = landfall.client().await;
+    check(&mut client, &acknowledged).await;
+    assert_eq!(client.get("/readyz").await.unwrap().code(), 500);
+    let said = process::stderr(&dir);
+    assert!(said.contains("only reads and deletions are possible"), "{said}");
+    let small = json!({ "metadata": { "name": "small" } });
+    assert_eq!(client.post(CONFIG_MAPS, &small).await.unwrap().code(), 500);
+    let (name, _) = acknowledged.pop_first().unwrap();
+    let deleted = client.delete(&format!("{CONFIG_MAPS}/{name}")).await.unwrap();
+    assert_eq!(deleted.code(), 200, "{}", deleted.text());
+    check(&mut client, &acknowledged).await;
+
+    // With free space again, everything continues without a restart.
     landfall.kill();
     let larger = Command::new("mount").args(["-o", "remount,size=64m"]).arg(&disk.0).status();
     assert!(larger.unwrap().success());
@@ -105,7 +120,7 @@ async fn a_full_disk_refuses_writes_clearly_answers_reads_and_loses_nothing() {
     process::assert_no_panic(&dir);
 }
 
-/// Creates until a create is refused; gives the refusal.
+/// Creates objects until the server rejects one; returns the error.
 async fn fill(
     client: &mut Client,
     prefix: &str,
@@ -124,7 +139,7 @@ async fn fill(
     None
 }
 
-/// Exactly what was acknowledged is there (and what every namespace has).
+/// Checks that exactly the acknowledged objects exist (and those of every namespace).
 async fn check(client: &mut Client, acknowledged: &BTreeMap<String, Value>) {
     for (name, object) in acknowledged {
         let reply = client.get(&format!("{CONFIG_MAPS}/{name}")).await.unwrap();
@@ -164,7 +179,7 @@ async fn a_damaged_file_is_refused_by_name() {
             let word = b"treasuretreasure";
             let mut at = bytes.windows(word.len()).position(|window| window == word).unwrap();
             let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
-            // Every copy of it: older ones may lie in pages that are free.
+            // Every copy: free pages may contain older ones.
             while let Some(next) = bytes[at..].windows(word.len()).position(|w| w == word) {
                 at += next;
                 file.write_all_at(b"T", at as u64).unwrap();

@@ -1,13 +1,12 @@
-//! What was acknowledged is there, however the process ended.
+//! Acknowledged writes survive, however the process ended.
 //!
-//! The process is killed in the middle of concurrent writes, again and again on the same
-//! directory. After every restart each object must be in the state that was last acknowledged, or
-//! in the one that was being asked for when the process died: wholly, never half. Two watchers
-//! follow from restart to restart and must see every change once.
+//! The process is killed in the middle of concurrent writes, again and again on the same directory. After every restart
+//! each object must be in the last acknowledged state, or in the state that was requested when the process was killed:
+//! completely, never in part. Two watchers continue after every restart and must see every change once.
 //!
-//! A kill leaves what the kernel was given; a machine that loses power is the store's own test.
+//! A kill does not lose data that the kernel already has; the tests of `store` cover a loss of power.
 
-use crate::process::{self, Chance, Client, Error, Landfall, Reach, Reply};
+use crate::process::{self, Client, Error, Landfall, Random, Reach, Reply};
 use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -22,24 +21,24 @@ const WRITERS: usize = 8;
 const OWN: usize = 6;
 /// Objects that every writer patches.
 const SHARED: usize = 2;
-/// A round's load lasts up to this long.
+/// The longest load of a round.
 const LOAD_MS: u64 = 350;
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/load/configmaps";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
-    let mut chance = Chance::seeded();
+    let mut random = Random::seeded();
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("data");
     let mut tally = Tally::default();
-    let mut writers: Vec<Writer> = (0..WRITERS).map(|id| Writer::new(id, chance.fork())).collect();
+    let mut writers: Vec<Writer> = (0..WRITERS).map(|id| Writer::new(id, random.fork())).collect();
     let mut followers = [Follower::default(), Follower::default()];
     let started = Instant::now();
 
     for round in 0..ROUNDS {
         if round % 7 == 3 {
-            kill_while_starting(&dir, &mut chance).await;
+            kill_while_starting(&dir, &mut random).await;
             tally.early_kills += 1;
         }
         let landfall = Landfall::start(&dir).await;
@@ -68,7 +67,7 @@ async fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
 
         let load: Vec<_> =
             writers.drain(..).map(|writer| tokio::spawn(writer.run(landfall.reach()))).collect();
-        tokio::time::sleep(Duration::from_millis(chance.below(LOAD_MS))).await;
+        tokio::time::sleep(Duration::from_millis(random.below(LOAD_MS))).await;
         landfall.kill();
         for task in load {
             writers.push(task.await.unwrap().unwrap_or_else(|why| panic!("round {round}: {why}")));
@@ -84,7 +83,7 @@ async fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
         }
     }
 
-    // And once more after an orderly stop.
+    // The same after an orderly stop.
     for orderly in [false, true] {
         let landfall = Landfall::start(&dir).await;
         let found = Found::list(&mut landfall.client().await).await;
@@ -100,15 +99,15 @@ async fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
     assert!(tally.acknowledged > ROUNDS * 5, "too little was written to prove anything: {tally:?}");
 }
 
-/// What was proven, for the reader of the test's output.
+/// Counts for the test output.
 #[derive(Debug, Default)]
 struct Tally {
-    /// The greatest revision anybody was told of.
+    /// The greatest revision that a client saw.
     revision: u64,
     acknowledged: usize,
     /// Objects compared with what was acknowledged.
     compared: usize,
-    /// Writes whose answer never came: found done, found not done.
+    /// Writes without a response: those that happened, and those that did not.
     in_doubt_done: usize,
     in_doubt_not_done: usize,
     events: usize,
@@ -123,10 +122,10 @@ impl Tally {
     }
 }
 
-/// Ended before it says that it is ready.
-async fn kill_while_starting(dir: &Path, chance: &mut Chance) {
+/// Kills the process before it is ready.
+async fn kill_while_starting(dir: &Path, random: &mut Random) {
     let mut child = process::spawn(dir);
-    tokio::time::sleep(Duration::from_millis(chance.below(150))).await;
+    tokio::time::sleep(Duration::from_millis(random.below(150))).await;
     child.kill().unwrap();
     child.wait().unwrap();
 }
@@ -141,7 +140,7 @@ async fn prepare(client: &mut Client) {
     }
 }
 
-/// Everything that is there, by name.
+/// All existing objects, by name.
 struct Found {
     revision: u64,
     objects: BTreeMap<String, Value>,
@@ -166,7 +165,7 @@ fn revision_of(object: &Value) -> u64 {
     object["metadata"]["resourceVersion"].as_str().unwrap_or("0").parse().unwrap()
 }
 
-/// Items of a list do not say what they are; alone they do.
+/// Removes kind and apiVersion, which items of a list do not have.
 fn plain(mut object: Value) -> Value {
     if let Some(fields) = object.as_object_mut() {
         fields.remove("kind");
@@ -175,26 +174,26 @@ fn plain(mut object: Value) -> Value {
     object
 }
 
-/// Somebody who writes one thing after another and remembers what was acknowledged.
+/// A client that writes one object after another and remembers what was acknowledged.
 struct Writer {
     id: usize,
-    chance: Chance,
+    random: Random,
     own: Vec<Own>,
     shared: [Count; SHARED],
     step: u64,
-    /// Those of the writes acknowledged since the last restart.
+    /// The revisions of the writes acknowledged since the last restart.
     revisions: Vec<u64>,
     acknowledged: usize,
 }
 
-/// An object nobody else writes.
+/// An object that only one writer changes.
 struct Own {
     name: String,
     acknowledged: Option<Value>,
     doubt: Option<Doubt>,
 }
 
-/// What was asked for and not answered.
+/// A request without a response.
 #[derive(Debug)]
 enum Doubt {
     Write(Value),
@@ -209,24 +208,24 @@ struct Count {
 }
 
 impl Writer {
-    fn new(id: usize, chance: Chance) -> Writer {
+    fn new(id: usize, random: Random) -> Writer {
         let own = (0..OWN)
             .map(|i| Own { name: format!("own-{id}-{i}"), acknowledged: None, doubt: None })
             .collect();
         let shared = [Count::default(); SHARED];
-        Writer { id, chance, own, shared, step: 0, revisions: Vec::new(), acknowledged: 0 }
+        Writer { id, random, own, shared, step: 0, revisions: Vec::new(), acknowledged: 0 }
     }
 
     fn take_revisions(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.revisions)
     }
 
-    /// Writes until the connection breaks. An answer that is not the expected one is an error.
+    /// Writes until the connection breaks. An unexpected response is an error.
     async fn run(mut self, reach: Reach) -> Result<Writer, String> {
         let Ok(mut client) = reach.connect().await else { return Ok(self) };
         loop {
             self.step += 1;
-            let going = match self.chance.below(4) {
+            let going = match self.random.below(4) {
                 0 => self.count(&mut client).await?,
                 _ => self.change(&mut client).await?,
             };
@@ -237,7 +236,7 @@ impl Writer {
     }
 
     async fn count(&mut self, client: &mut Client) -> Result<bool, String> {
-        let at = self.chance.below(SHARED as u64) as usize;
+        let at = self.random.below(SHARED as u64) as usize;
         self.shared[at].asked = self.step;
         let patch = json!({ "data": { format!("w{}", self.id): self.step.to_string() } });
         let answer = client.merge(&format!("{CONFIG_MAPS}/shared-{at}"), &patch).await;
@@ -248,10 +247,10 @@ impl Writer {
     }
 
     async fn change(&mut self, client: &mut Client) -> Result<bool, String> {
-        let at = self.chance.below(OWN as u64) as usize;
-        let delete = self.chance.below(4) == 0;
+        let at = self.random.below(OWN as u64) as usize;
+        let delete = self.random.below(4) == 0;
         // Some are larger than a page of the store.
-        let size = [10, 300, 9000][self.chance.below(3) as usize];
+        let size = [10, 300, 9000][self.random.below(3) as usize];
         let data = json!({ "a": self.step.to_string(), "b": self.step.to_string(), "fill": "x".repeat(size) });
         let own = &mut self.own[at];
         let path = format!("{CONFIG_MAPS}/{}", own.name);
@@ -281,7 +280,7 @@ impl Writer {
         Ok(true)
     }
 
-    /// The object of an answer; None when the connection is gone.
+    /// The object of a response; None: the connection is broken.
     fn take(&mut self, answer: Result<Reply, Error>, code: u16) -> Result<Option<Value>, String> {
         let Ok(reply) = answer else { return Ok(None) };
         if reply.code() != code {
@@ -291,7 +290,7 @@ impl Writer {
         Ok(Some(reply.json()))
     }
 
-    /// Compares what is there with what was acknowledged and takes it as the new truth.
+    /// Compares the objects with what was acknowledged, and takes them as the new state.
     fn check(&mut self, found: &Found, tally: &mut Tally) -> Result<(), String> {
         for own in &mut self.own {
             let there = found.objects.get(&own.name);
@@ -318,7 +317,7 @@ impl Writer {
 }
 
 impl Own {
-    /// Whether what was in doubt has happened. Err if what is there was never asked for.
+    /// Whether the request without a response has happened. Err: the object is in a state that was never requested.
     fn is_done(&self, there: Option<&Value>) -> Result<bool, String> {
         if there == self.acknowledged.as_ref() {
             return Ok(false);
@@ -344,7 +343,7 @@ impl Own {
     }
 }
 
-/// A watcher that goes on where it was after every restart.
+/// A watcher that continues at its last revision after every restart.
 #[derive(Default)]
 struct Follower {
     log: Arc<Mutex<Log>>,
@@ -352,18 +351,18 @@ struct Follower {
     expired: usize,
 }
 
-/// What a watcher has seen.
+/// The events that a watcher has received.
 #[derive(Default)]
 struct Log {
     last: u64,
     seen: usize,
     /// Revisions of the events since the last restart but one.
     recent: HashSet<u64>,
-    /// It has just listed, and did not watch before.
+    /// The watcher has just listed and did not watch before.
     fresh: bool,
     /// The objects as the events leave them.
     objects: HashMap<String, Value>,
-    /// The first event that cannot be right.
+    /// The first incorrect event.
     wrong: Option<String>,
     expired: bool,
 }
@@ -385,8 +384,8 @@ impl Follower {
         self.task = Some(tokio::spawn(follow(reach.clone(), path, self.log.clone())));
     }
 
-    /// After a write of our own has arrived, every write of before must have come, and all events
-    /// together must add up to what a list says.
+    /// Writes an object and waits for its event: by then all earlier writes must have arrived, and all events together must
+    /// give the same objects as a list.
     async fn catch_up(&mut self, client: &mut Client, written: &[u64]) -> Result<(), String> {
         let mark = json!({ "data": { "now": self.last().to_string() } });
         let marker = client.merge(&format!("{CONFIG_MAPS}/marker"), &mark).await.unwrap();
@@ -433,7 +432,7 @@ impl Follower {
     }
 }
 
-/// Reads events until the connection breaks; half a line at its end is not an event.
+/// Reads events until the connection breaks; an incomplete last line is not an event.
 async fn follow(reach: Reach, path: String, log: Arc<Mutex<Log>>) {
     let Ok(mut client) = reach.connect().await else { return };
     let request = http::Request::get(path).body(Full::default()).unwrap();

@@ -1,29 +1,27 @@
-//! `landfall image`, as people type it, with a real registry.
+//! `landfall image` with a real registry.
 
-use crate::registry::{DockerRegistry, Options};
-use std::path::Path;
 use std::process::Command;
+use testbed::registry::{DockerRegistry, Options};
+use testbed::tools::image_archive;
 
 const LANDFALL: &str = env!("CARGO_BIN_EXE_landfall");
 
 #[track_caller]
-fn said(command: &mut Command) -> String {
+fn stdout_of(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {errors}");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Each name that comes is told of, and each that goes: one of two goes alone.
+/// Every imported and every removed name is printed; one of two names can be removed.
 #[test]
-fn names_of_an_image_come_and_go_one_by_one() {
+fn names_of_an_image_are_imported_and_removed_one_by_one() {
     let dir = tempfile::tempdir().unwrap();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
-    let archive = root.join("target/tools/images/busybox.tar");
-    assert!(archive.is_file(), "run `scripts/install all`");
+    let archive = image_archive("busybox");
     let two = dir.path().join("two.tar");
     let latest = "docker.io/library/busybox:latest";
-    said(
+    stdout_of(
         Command::new("skopeo")
             .args(["copy", "--additional-tag", latest])
             .arg(format!("oci-archive:{}:docker.io/library/busybox:1", archive.display()))
@@ -31,7 +29,7 @@ fn names_of_an_image_come_and_go_one_by_one() {
     );
     let landfall = |words: &[&str]| {
         let mut command = Command::new(LANDFALL);
-        said(command.arg("image").args(words).arg("--data-dir").arg(dir.path().join("data")))
+        stdout_of(command.arg("image").args(words).arg("--data-dir").arg(dir.path().join("data")))
     };
     let imported = landfall(&["import", two.to_str().unwrap()]);
     let lines: Vec<&str> = imported.lines().collect();
@@ -46,16 +44,14 @@ fn names_of_an_image_come_and_go_one_by_one() {
     assert!(!landfall(&["list"]).contains("busybox"));
 }
 
-/// N-172: what a registry has can be fetched before a pod wants it, and is then here.
+/// N-172: an image can be pulled before a pod uses it.
 #[test]
 fn an_image_is_pulled_listed_and_removed() {
     let dir = tempfile::tempdir().unwrap();
     let registry = DockerRegistry::start(dir.path(), &Options::default());
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
-    let archive = root.join("target/tools/images/busybox.tar");
-    assert!(archive.is_file(), "run `scripts/install all`");
+    let archive = image_archive("busybox");
     let name = format!("{}/tools/busybox:1", registry.host);
-    said(
+    stdout_of(
         Command::new("skopeo")
             .args(["copy", "--dest-tls-verify=false"])
             .arg(format!("oci-archive:{}:docker.io/library/busybox:1", archive.display()))
@@ -66,11 +62,11 @@ fn an_image_is_pulled_listed_and_removed() {
         command.arg("image").args(words).arg("--data-dir").arg(dir.path().join("data"));
         command
     };
-    let pulled = said(&mut landfall(&["pull", &name]));
+    let pulled = stdout_of(&mut landfall(&["pull", &name]));
     assert!(pulled.starts_with(&format!("pulled {name} (")), "{pulled}");
-    assert!(said(&mut landfall(&["list"])).contains(&name));
-    said(&mut landfall(&["rm", &name]));
-    assert!(!said(&mut landfall(&["list"])).contains(&name));
+    assert!(stdout_of(&mut landfall(&["list"])).contains(&name));
+    stdout_of(&mut landfall(&["rm", &name]));
+    assert!(!stdout_of(&mut landfall(&["list"])).contains(&name));
     let missing = landfall(&["pull", &format!("{}/tools/none:1", registry.host)]).output().unwrap();
     assert!(!missing.status.success());
     let why = String::from_utf8_lossy(&missing.stderr).into_owned();

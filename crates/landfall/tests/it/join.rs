@@ -1,15 +1,14 @@
-//! A node that joins a cluster it knows only by a token: two processes, as on two machines.
+//! A node joins a cluster with a token: two processes, as on two machines.
 //!
-//! Needs root, like every test that runs pods. Both landfalls are ended with `landfall down`, and
-//! nothing of the node may be left.
+//! Needs root, like every test that runs pods. `landfall down` ends both processes, and nothing of the node may be left.
 
-use crate::ground;
-use crate::harness::{Background, Cluster, LANDFALL, built_image, down, import, signal};
+use crate::harness::{Background, Cluster, LANDFALL, down, image_archive, import, signal};
+use crate::kernel_state;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Joining takes two certificates and a report; a crowded machine may need long for it.
+/// How long joining may take on a busy machine.
 const JOIN_MAX: Duration = Duration::from_secs(90);
 
 fn token(cluster: &Cluster) -> String {
@@ -26,14 +25,14 @@ fn node(data_dir: &Path, server: &str, token: &str) -> Background {
     let mut command = Command::new(LANDFALL);
     command.arg("node").arg("--data-dir").arg(data_dir).args(["--server", server]);
     command.args(["--token", token, "--name", "n2", "--node-listen", "0.0.0.0:0"]);
-    // A test machine may be nearly full; nobody's pods are to be evicted for that.
+    // A test machine may have little free disk space; that must not evict pods.
     command.args(["--eviction-hard", ""]);
-    // Called after this process, as `ground` expects.
+    // Contains the id of this process, as `kernel_state` expects.
     command.arg("--pod-link").arg(format!("t{:x}", std::process::id() % 0x10_0000));
     Background::spawn(command.stdin(Stdio::null()))
 }
 
-/// The token with another letter at this place.
+/// The token with another character at this position.
 fn mistyped(token: &str, at: usize) -> String {
     let other = if token.as_bytes()[at] == b'0' { "1" } else { "0" };
     format!("{}{other}{}", &token[..at], &token[at + 1..])
@@ -48,8 +47,8 @@ fn is_refused(server: &str, token: &str, why: &str) {
 }
 
 #[test]
-fn a_node_joins_by_its_token_runs_pods_and_is_held_to_its_own() {
-    let ground = ground::Ground::look();
+fn a_node_joins_with_a_token_runs_pods_and_has_only_its_own_rights() {
+    let kernel = kernel_state::KernelState::capture();
     let pods = format!("10.{}.0.0/16", 201 + std::process::id() % 50);
     let cluster = Cluster::without_node(&["--pod-cidr", &pods]);
     let kubectl = cluster.kubectl();
@@ -57,12 +56,16 @@ fn a_node_joins_by_its_token_runs_pods_and_is_held_to_its_own() {
 
     is_refused(&cluster.url, &mistyped(&token, 10), "does not accept the token");
     let last = token.len() - 1;
-    is_refused(&cluster.url, &mistyped(&token, last), "not the cluster this token belongs to");
+    is_refused(
+        &cluster.url,
+        &mistyped(&token, last),
+        "does not belong to the cluster of this token",
+    );
     kubectl.prints("kubectl get nodes -o name", "");
 
     let dir = tempfile::tempdir().expect("a directory for the node");
     let data_dir = dir.path().join("data");
-    import(&data_dir, &built_image("busybox"));
+    import(&data_dir, &image_archive("busybox"));
     let mut running = node(&data_dir, &cluster.url, &token);
     running.line("ready: node n2", JOIN_MAX);
     kubectl.ok("kubectl wait --for=condition=Ready node/n2 --timeout=50s");
@@ -76,7 +79,7 @@ fn a_node_joins_by_its_token_runs_pods_and_is_held_to_its_own() {
         &["kube-apiserver-client-kubelet", "system:bootstrap:", "Approved,Issued"],
     );
 
-    // with the node's own credentials, nothing of another node, and nobody's secrets.
+    // a node cannot change another node or read secrets that its pods do not use.
     kubectl.ok("echo '{\"apiVersion\":\"v1\",\"kind\":\"Node\",\"metadata\":{\"name\":\"other\"}}' | kubectl create -f -");
     let as_node = format!("kubectl --kubeconfig={}", data_dir.join("node/kubeconfig").display());
     kubectl.ok(&format!("{as_node} label node n2 mine=yes"));
@@ -92,7 +95,7 @@ fn a_node_joins_by_its_token_runs_pods_and_is_held_to_its_own() {
     );
     kubectl.fails(&format!("{as_node} get secrets --all-namespaces"), "forbidden");
 
-    // It has certificates of its own now: the token is not needed again, and the pod goes on.
+    // The node has its own certificates now: it does not need the token again, and the pod keeps running.
     let uid = kubectl
         .ok("kubectl get pod talker -o jsonpath='{.status.containerStatuses[0].containerID}'");
     kubectl.ok(
@@ -100,7 +103,7 @@ fn a_node_joins_by_its_token_runs_pods_and_is_held_to_its_own() {
     );
     signal(running.id(), "TERM");
     assert_eq!(running.exit(JOIN_MAX), Some(0), "{}", running.stderr());
-    // The machine moved meanwhile: what the Node says of its address is no longer so.
+    // The address of the machine has changed: the one in the Node object is wrong.
     kubectl.ok("kubectl patch node n2 --subresource=status -p '{\"status\":{\"addresses\":[{\"type\":\"InternalIP\",\"address\":\"203.0.113.7\"}]}}'");
     let again = node(&data_dir, &cluster.url, &token);
     again.line("ready: node n2", JOIN_MAX);
@@ -113,5 +116,5 @@ fn a_node_joins_by_its_token_runs_pods_and_is_held_to_its_own() {
     kubectl.ok("kubectl delete pod talker --grace-period=1");
     down(&data_dir);
     down(&cluster.data_dir());
-    ground.is_as_before(&data_dir);
+    kernel.assert_unchanged(&data_dir);
 }

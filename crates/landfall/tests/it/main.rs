@@ -1,18 +1,20 @@
-//! Tests of the whole: the binary is started and used with real clients. `tidy` reads the sources instead.
+//! Tests of the whole program: they start the binary and use it with real clients. `tidy` reads the sources instead.
 //!
-//! `harness` and `process` start it, `ground` looks at what it leaves in the kernel, `registry` is where images
-//! come from.
+//! `harness` and `process` start it; `kernel_state` checks that it leaves nothing in the kernel.
 
-mod ground;
 mod harness;
+mod kernel_state;
 mod process;
-#[path = "../../../runtime/tests/it/registry.rs"]
-mod registry;
 
+mod backup;
 mod clients;
 mod disk;
+mod docs;
 mod durability;
 mod endings;
+mod examples;
+mod first_steps;
+mod history;
 mod hostile;
 mod identity;
 mod images;

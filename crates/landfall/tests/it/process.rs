@@ -1,10 +1,10 @@
-//! Starts the real binary on a directory, talks HTTPS to it, and ends it as roughly as asked.
+//! Starts the real binary, sends HTTPS requests to it, and stops or kills it.
 //!
-//! A tiny client on purpose: one connection, one request at a time, and whatever goes wrong is an
-//! error that the test can look at.
+//! The client is small on purpose: one connection, one request at a time, and every failure is an error that the test
+//! can inspect.
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
@@ -23,7 +23,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Other tests may keep the machine busy; a start takes a tenth of a second on an idle one.
+/// A start takes a tenth of a second; on a busy machine it may take longer.
 const START_MAX: Duration = Duration::from_secs(60);
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(30);
 
@@ -37,9 +37,14 @@ pub(crate) struct Landfall {
 }
 
 impl Landfall {
-    /// Starts it and waits for the line that says `ready`.
+    /// Starts it and waits for the line with `ready`.
     pub(crate) async fn start(dir: &Path) -> Landfall {
-        let mut child = spawn(dir);
+        Landfall::start_with(dir, &[]).await
+    }
+
+    /// The same, with further arguments.
+    pub(crate) async fn start_with(dir: &Path, args: &[&str]) -> Landfall {
+        let mut child = spawn_with(dir, args);
         let stdout = child.stdout.take().expect("stdout is piped");
         let reading = tokio::task::spawn_blocking(move || {
             let mut line = String::new();
@@ -55,13 +60,13 @@ impl Landfall {
         Landfall { child, address: address.parse().unwrap(), dir: dir.to_owned() }
     }
 
-    /// SIGKILL: no time for anything.
+    /// Kills it with SIGKILL.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// SIGTERM, as an orderly stop.
+    /// Stops it with SIGTERM.
     pub(crate) async fn stop(mut self) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
@@ -72,6 +77,10 @@ impl Landfall {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         panic!("landfall did not stop within 15 seconds of SIGTERM");
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn is_alive(&mut self) -> bool {
@@ -110,12 +119,17 @@ impl Drop for Landfall {
     }
 }
 
-/// Starts it and does not wait. What it writes to stderr is appended to [`stderr_file`].
+/// Starts it without waiting. Its stderr is appended to [`stderr_file`].
 pub(crate) fn spawn(dir: &Path) -> Child {
+    spawn_with(dir, &[])
+}
+
+fn spawn_with(dir: &Path, args: &[&str]) -> Child {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(stderr_file(dir)).unwrap();
     Command::new(env!("CARGO_BIN_EXE_landfall"))
         .args(["up", "--no-node", "--no-scheduler", "--listen", "127.0.0.1:0", "--data-dir"])
         .arg(dir)
+        .args(args)
         .env_remove("LANDFALL_LOG")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -124,7 +138,7 @@ pub(crate) fn spawn(dir: &Path) -> Child {
         .unwrap()
 }
 
-/// Beside the data directory, so that it can be written when the disk of that is full.
+/// Not in the data directory, so that it can be written when that disk is full.
 pub(crate) fn stderr_file(dir: &Path) -> PathBuf {
     dir.with_extension("stderr")
 }
@@ -134,11 +148,11 @@ pub(crate) fn stderr(dir: &Path) -> String {
 }
 
 pub(crate) fn assert_no_panic(dir: &Path) {
-    let said = stderr(dir);
-    assert!(!said.contains("panicked"), "landfall panicked:\n{said}");
+    let output = stderr(dir);
+    assert!(!output.contains("panicked"), "landfall panicked:\n{output}");
 }
 
-/// How to get there, and as whom.
+/// The address of a server and the credentials for it.
 #[derive(Clone)]
 pub(crate) struct Reach {
     pub(crate) address: SocketAddr,
@@ -167,7 +181,7 @@ impl Reach {
         Reach { token: None, identity, ..self.clone() }
     }
 
-    /// An open connection on which nothing was said yet.
+    /// Opens a TLS connection without sending anything.
     pub(crate) async fn tls(&self) -> Result<TlsStream<TcpStream>, Error> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
@@ -215,11 +229,10 @@ pub(crate) struct Client {
     pub(crate) token: Option<String>,
 }
 
-/// A whole answer.
+/// A complete response.
 #[derive(Debug, Clone)]
 pub(crate) struct Reply {
     pub(crate) status: StatusCode,
-    pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
 }
 
@@ -274,17 +287,17 @@ impl Client {
         self.send(request.body(Full::new(body))?).await
     }
 
-    /// Sends it as it is, with the token added, and reads the whole answer.
+    /// Adds the token, sends the request, and reads the complete response.
     pub(crate) async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<Reply, Error> {
         let whole = async {
             let (parts, body) = self.open(request).await?.into_parts();
             let body = body.collect().await?.to_bytes();
-            Ok(Reply { status: parts.status, headers: parts.headers, body })
+            Ok(Reply { status: parts.status, body })
         };
         tokio::time::timeout(ANSWER_MAX, whole).await?
     }
 
-    /// Sends it and leaves the answer's body to be read: a watch.
+    /// Sends the request and returns the body of the response as a stream: a watch.
     pub(crate) async fn open(
         &mut self,
         mut request: Request<Full<Bytes>>,
@@ -311,20 +324,26 @@ impl Client {
     }
 }
 
-/// Chance that can be repeated: xorshift on a seed that is printed.
-pub(crate) struct Chance(u64);
+/// Random numbers that can be repeated: xorshift with a printed seed.
+pub(crate) struct Random(u64);
 
-impl Chance {
-    /// `LANDFALL_SEED` plays a printed seed again.
-    pub(crate) fn seeded() -> Chance {
-        let given = std::env::var("LANDFALL_SEED").ok().and_then(|seed| seed.parse().ok());
-        let seed = given.unwrap_or_else(clock::random_u64).max(1);
+impl Random {
+    /// `LANDFALL_SEED` repeats a printed seed. `make test` sets it from `SEED`.
+    pub(crate) fn seeded() -> Random {
+        let given = |name| std::env::var(name).ok().and_then(|seed| seed.parse().ok());
+        let given = given("LANDFALL_SEED").or_else(|| given("PROPTEST_RNG_SEED"));
+        let seed = given.unwrap_or_else(clock::random_u64);
         println!("LANDFALL_SEED={seed}");
-        Chance(seed)
+        Random::from_seed(seed)
     }
 
-    pub(crate) fn fork(&mut self) -> Chance {
-        Chance(self.next().max(1))
+    /// Mixes the seed, so that similar seeds give different numbers.
+    pub(crate) fn from_seed(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).max(1))
+    }
+
+    pub(crate) fn fork(&mut self) -> Random {
+        Random(self.next().max(1))
     }
 
     pub(crate) fn next(&mut self) -> u64 {

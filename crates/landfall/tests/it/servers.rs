@@ -1,7 +1,7 @@
-//! Several servers on one etcd: all answer and are found, one leads, and another takes over when it goes
-//! (C-194, T-CTRL-63).
+//! Several servers on one etcd: all respond and are in the Endpoints, one leads, and another takes over (C-194,
+//! T-CTRL-63).
 //!
-//! Which of them acts is read from their audit logs: controllers and scheduler are clients like others.
+//! The audit logs show which server's controllers and scheduler act.
 
 use crate::harness::etcd::{Etcd, beside};
 use crate::harness::{self, Cluster, Kubectl};
@@ -10,25 +10,26 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A lease lasts this long without its holder. Upstream: `--leader-elect-lease-duration`.
+/// The lease duration of the leader. Upstream: `--leader-elect-lease-duration`.
 const LEASE: Duration = Duration::from_secs(15);
-/// For the request that follows, on a busy machine.
+/// Extra time for the next request on a busy machine.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// Servers look at each other's signs of life this often.
+/// How often servers check the heartbeats of the others.
 const LOOK: Duration = Duration::from_secs(5);
 
 const LEASES: [&str; 2] = ["kube-controller-manager", "kube-scheduler"];
 
-/// What controllers and scheduler wrote by way of this server, except that they want to lead.
-fn deeds(audit: &Path) -> Vec<String> {
+/// What controllers and scheduler wrote through this server, except their leases.
+fn writes(audit: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(audit).unwrap_or_default();
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let is_deed = |line: &Value| {
         let reads = matches!(line["verb"].as_str(), Some("get" | "list" | "watch"));
         let leads = LEASES.iter().any(|name| line["objectRef"]["name"] == *name);
         let who = line["user"]["username"].as_str().unwrap_or_default();
-        who.starts_with("system:kube-") && !reads && !leads
+        let parts = ["system:kube-", "system:serviceaccount:kube-system:"];
+        parts.iter().any(|part| who.starts_with(part)) && !reads && !leads
     };
     lines.filter(is_deed).map(|line| line.to_string()).collect()
 }
@@ -48,14 +49,14 @@ impl Member {
         Member { cluster, kubectl, audit }
     }
 
-    /// Another server of this cluster.
+    /// Starts another server of this cluster.
     fn another(&self, etcd: &Etcd) -> Member {
         let dir = tempfile::tempdir().expect("a directory for the server");
         beside(&self.cluster, dir.path());
         Member::start(dir, etcd)
     }
 
-    /// Who holds this lease.
+    /// The holder of this lease.
     fn holder(&self, lease: &str) -> String {
         self.kubectl.ok(&format!(
             "kubectl -n kube-system get lease {lease} -o jsonpath='{{.spec.holderIdentity}}'"
@@ -66,7 +67,7 @@ impl Member {
         LEASES.map(|lease| self.holder(lease))
     }
 
-    /// How long after this moment the leases were taken that are held now.
+    /// How long after this time the current leases were acquired.
     fn taken_after(&self, moment: jiff::Timestamp) -> [Duration; 2] {
         LEASES.map(|lease| {
             let since = "-o jsonpath='{.spec.acquireTime}'";
@@ -77,8 +78,7 @@ impl Member {
         })
     }
 
-    /// Work for controllers and for the scheduler is done: a deployment becomes a pod that was decided
-    /// about.
+    /// Checks that controllers and scheduler work: a Deployment gets a pod, and the scheduler handles it.
     fn work_is_done(&self, name: &str) {
         self.kubectl.ok(&format!(
             "kubectl create deployment {name} --image=nginx
@@ -91,8 +91,8 @@ impl Member {
     }
 }
 
-/// C-194: who holds the leases acts, nobody else; a killed leader is followed when its lease has run out,
-/// one that stops at once.
+/// C-194: only the holder of the leases acts; after a kill of the leader another one takes over when the lease expires,
+/// after an orderly stop at once.
 #[test]
 fn c_194_one_of_several_servers_leads_and_another_takes_over() {
     let etcd = Etcd::start();
@@ -103,8 +103,8 @@ fn c_194_one_of_several_servers_leads_and_another_takes_over() {
     let leaders = first.holders();
     second.work_is_done("b");
     assert_eq!(second.holders(), leaders, "the first leads");
-    assert!(!deeds(&first.audit).is_empty());
-    assert_eq!(deeds(&second.audit), Vec::<String>::new(), "only the leader acts");
+    assert!(!writes(&first.audit).is_empty());
+    assert_eq!(writes(&second.audit), Vec::<String>::new(), "only the leader acts");
     first.kubectl.shows("kubectl -n kube-system get events", &["LeaderElection", "became leader"]);
 
     let killed = clock::now();
@@ -119,7 +119,7 @@ fn c_194_one_of_several_servers_leads_and_another_takes_over() {
 
     let third = second.another(&etcd);
     third.work_is_done("e");
-    assert_eq!(deeds(&third.audit), Vec::<String>::new(), "only the leader acts");
+    assert_eq!(writes(&third.audit), Vec::<String>::new(), "only the leader acts");
     let asked = clock::now();
     harness::signal(second.cluster.process_id(), "TERM");
     third.work_is_done("f");
@@ -138,7 +138,7 @@ fn c_194_one_of_several_servers_leads_and_another_takes_over() {
     third.cluster.stop();
 }
 
-/// Where clients inside the cluster are sent, by Endpoints and by EndpointSlices.
+/// The addresses of the Service `kubernetes`, in Endpoints and EndpointSlices.
 fn shown(kubectl: &Kubectl) -> [BTreeSet<String>; 2] {
     let ports = |kind: &str, which: &str, of: &str| {
         kubectl.ok(&format!(
@@ -148,7 +148,7 @@ fn shown(kubectl: &Kubectl) -> [BTreeSet<String>; 2] {
     let endpoints = ports("endpoints", "kubernetes", "subsets");
     let slices = ports("endpointslices", "-l kubernetes.io/service-name=kubernetes", "items");
     [endpoints, slices].map(|text| {
-        // All are at 127.0.0.1 here, told apart by their ports.
+        // All servers have the address 127.0.0.1 and differ in their ports.
         let after = text.split("port:").skip(1);
         let port = |rest: &str| rest.chars().take_while(char::is_ascii_digit).collect();
         after.map(port).collect()
@@ -169,10 +169,10 @@ fn are_shown(kubectl: &Kubectl, servers: &[&Member], within: Duration) {
     }
 }
 
-/// T-CTRL-63, A-160, NET-95: a server that stops is gone from the Endpoints before it is, one that is killed when
-/// it gave no sign of life for 15 s, and nobody else is.
+/// T-CTRL-63, A-160, NET-95: a server that stops leaves the Endpoints before it exits; one that is killed is removed after
+/// 15 s without a heartbeat; all others stay.
 #[test]
-fn t_ctrl_63_the_servers_that_answer_are_the_ones_that_are_shown() {
+fn t_ctrl_63_endpoints_list_exactly_the_running_servers() {
     let etcd = Etcd::start();
     let dir = tempfile::tempdir().expect("a directory for the server");
     let first = Member::start(dir, &etcd);
@@ -182,7 +182,7 @@ fn t_ctrl_63_the_servers_that_answer_are_the_ones_that_are_shown() {
     let all = [&first, &second, &third];
     all.iter().for_each(|member| are_shown(&member.kubectl, &all, MOMENT));
 
-    // It is put right what somebody writes there.
+    // Changes of others are reverted.
     first.kubectl.ok(r#"kubectl patch endpoints kubernetes --type=merge -p '{"subsets":[]}'"#);
     are_shown(&first.kubectl, &all, LOOK + MOMENT);
     let version = "kubectl get endpoints kubernetes -o jsonpath='{.metadata.resourceVersion}'";

@@ -1,4 +1,4 @@
-//! Who may not ask is told so, and nothing else: bad credentials, no credentials, no rights.
+//! Clients with bad credentials, without credentials or without rights learn nothing but that.
 
 use crate::process::{self, Client, Landfall, Reach};
 use bytes::Bytes;
@@ -9,9 +9,9 @@ use server::authn::{Claims, ServiceAccountTokens, jwt::SigningKey};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
-/// Stands in an object that nobody without rights may ever see.
+/// A text in an object that no client without rights may see.
 const SECRET: &str = "the-treasure-is-under-the-palm";
-/// What anybody may see.
+/// Paths that are public.
 const OPEN: [&str; 4] = ["/healthz", "/livez", "/readyz", "/version"];
 
 async fn start() -> (Landfall, tempfile::TempDir) {
@@ -30,7 +30,7 @@ async fn end(mut landfall: Landfall) {
     process::assert_no_panic(&dir);
 }
 
-///
+/// bad credentials are rejected and not treated as anonymous.
 #[tokio::test]
 async fn a_171_bad_tokens_are_401_and_never_anonymous() {
     let (landfall, _home) = start().await;
@@ -42,7 +42,7 @@ async fn a_171_bad_tokens_are_401_and_never_anonymous() {
     let good = admin.post(&format!("{account}/robot/token"), &asked).await.unwrap().json();
     let good = good["status"]["token"].as_str().unwrap().to_owned();
 
-    // The right account, and something wrong with the rest.
+    // Tokens of the right account with another error.
     let now = clock::now().as_second();
     let claims = Claims {
         aud: vec![ISSUER.to_owned()],
@@ -96,13 +96,13 @@ async fn a_171_bad_tokens_are_401_and_never_anonymous() {
         let create = client.post(MAPS, &json!({ "metadata": { "name": "bad" } })).await.unwrap();
         assert_eq!(create.code(), 401, "{what}");
     }
-    // And the good ones are good, so that the rest proves something.
+    // Valid credentials work, so that the rejections prove something.
     for token in [&good, &ours.sign(&claims)] {
         let mut client = landfall.reach().with_token(token).connect().await.unwrap();
         assert_eq!(client.get("/apis").await.unwrap().code(), 200);
         assert_eq!(client.get(MAPS).await.unwrap().code(), 403);
     }
-    // A token dies with its account.
+    // A token becomes invalid when its account is deleted.
     assert_eq!(admin.delete(&format!("{account}/robot")).await.unwrap().code(), 200);
     let mut client = landfall.reach().with_token(&good).connect().await.unwrap();
     assert_eq!(client.get("/apis").await.unwrap().code(), 401);
@@ -130,7 +130,7 @@ async fn client_certificates_that_are_foreign_or_old_get_no_connection() {
     ];
     for (what, certificate) in bad {
         let reach = landfall.reach().with_identity(&certificate, &key.serialize_pem());
-        // With TLS 1.3 the client learns of it with the first answer.
+        // With TLS 1.3 the client gets the error with the first response.
         let refused = match reach.connect().await {
             Err(_) => true,
             Ok(mut client) => client.get(MAPS).await.is_err(),
@@ -142,7 +142,7 @@ async fn client_certificates_that_are_foreign_or_old_get_no_connection() {
     end(landfall).await;
 }
 
-/// A certificate that claims to be the administrator's.
+/// A certificate with the name of the administrator.
 fn administrator(from: i32, to: i32) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -154,7 +154,7 @@ fn administrator(from: i32, to: i32) -> CertificateParams {
     params
 }
 
-/// Every verb on every resource there is, and paths that are none.
+/// Every verb on every resource, and paths that do not exist.
 async fn everything(admin: &mut Client) -> Vec<(Method, String)> {
     let mut versions = vec!["/api/v1".to_owned()];
     let groups = admin.get("/apis").await.unwrap().json();
@@ -237,7 +237,7 @@ async fn ask(client: &mut Client, reach: &Reach, method: &Method, path: &str) ->
 }
 
 #[tokio::test]
-async fn a_186_anonymous_callers_learn_nothing_but_health_and_version() {
+async fn a_186_anonymous_clients_can_read_only_health_and_version() {
     let (landfall, _home) = start().await;
     let mut admin = landfall.client().await;
     let asked = everything(&mut admin).await;
@@ -263,7 +263,7 @@ async fn a_186_anonymous_callers_learn_nothing_but_health_and_version() {
 }
 
 #[tokio::test]
-async fn a_user_without_rights_cannot_tell_what_is_there_from_what_is_not() {
+async fn a_user_without_rights_cannot_tell_whether_an_object_exists() {
     let (landfall, _home) = start().await;
     let mut admin = landfall.client().await;
     let asked = everything(&mut admin).await;
@@ -276,7 +276,7 @@ async fn a_user_without_rights_cannot_tell_what_is_there_from_what_is_not() {
     let mut client = reach.connect().await.unwrap();
     let (mut refused, mut failures) = (0, Vec::new());
     for (method, path) in asked {
-        // What every user may: ask about itself, and read what there is.
+        // Every user may ask about itself and read discovery.
         let open = !path.contains("/api/v1/") && path.split('/').count() <= 4
             || path.contains("/selfsubject")
             || path.matches('/').count() == 2;
@@ -291,14 +291,14 @@ async fn a_user_without_rights_cannot_tell_what_is_there_from_what_is_not() {
         }
         refused += 1;
     }
-    // Word for word the same for an object that is there and one that is not.
+    // The response is the same whether the object exists or not.
     for method in [Method::GET, Method::PUT, Method::PATCH, Method::DELETE, Method::POST] {
-        let mut said = Vec::new();
+        let mut output = Vec::new();
         for name in ["kept", "missing"] {
             let reply = ask(&mut client, &reach, &method, &format!("{MAPS}/{name}")).await;
-            said.push((reply.code(), reply.text().replace(name, "it")));
+            output.push((reply.code(), reply.text().replace(name, "it")));
         }
-        assert_eq!(said[0], said[1], "{method}");
+        assert_eq!(output[0], output[1], "{method}");
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     println!("{refused} requests of a user without rights refused");

@@ -1,20 +1,23 @@
-//! What a machine can check of the way this project is written, so that reviews can be about ideas.
+//! Checks how this project is written as far as a program can, so that reviews can be about ideas.
 //!
-//! Who may use whom is read from the table in ARCHITECTURE.md: the page is the rule, and a new edge
-//! means editing it. Everything else is a walk over the source files.
+//! The table in ARCHITECTURE.md says which crate may use which: a new dependency means editing it. All other checks
+//! read the source files.
+
+mod delete_walk;
+mod limits;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A file is a chapter; past this it is a folder.
-const LINES_MAX: usize = 800;
-
-/// File names that say nothing of what is in the file.
+/// File names that say nothing about the content.
 const VAGUE: &[&str] = &["util", "utils", "helper", "helpers", "common", "manager", "misc"];
 
-/// Time and chance come from `clock` only (decision 1), or a simulated cluster is not repeatable.
-/// `tokio::time::Instant` is fine: a paused runtime controls it.
+/// The first line of `lib.rs` in a crate whose README.md is its front page in `cargo doc`.
+const README: &str = "#![doc = include_str!(\"../README.md\")]";
+
+/// Time and random numbers come only from `clock`; otherwise a simulated cluster is not repeatable.
+/// `tokio::time::Instant` is fine, because a paused runtime controls it.
 const IMPURE: &[&str] = &[
     "SystemTime::now",
     "std::time::Instant",
@@ -26,18 +29,17 @@ const IMPURE: &[&str] = &[
     "Uuid::new_v4",
 ];
 
-/// Where an impure word may stand nevertheless: path, word, and why. Tests that measure the real
-/// world go here, with the bound they keep.
+/// Exceptions: path, word, and the reason.
 const ALLOWED: &[(&str, &str, &str)] = &[];
 
 struct Source {
-    /// From the root of the project: `crates/api/src/kind.rs`.
+    /// Relative to the root of the project, such as `crates/api/src/kind.rs`.
     path: String,
     text: String,
 }
 
 impl Source {
-    /// The lines that are code, numbered from one.
+    /// The lines that are not comments, numbered from one.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         let lines = self.text.lines().enumerate().map(|(i, line)| (i + 1, line));
         lines.filter(|(_, line)| !line.trim_start().starts_with("//"))
@@ -45,17 +47,17 @@ impl Source {
 }
 
 #[test]
-fn every_file_opens_by_saying_what_it_is_for() {
-    let silent: Vec<String> = sources()
+fn every_file_begins_with_a_header() {
+    let without: Vec<String> = sources()
         .into_iter()
-        .filter(|source| !source.text.starts_with("//! "))
+        .filter(|source| !source.text.starts_with("//! ") && !source.text.starts_with(README))
         .map(|source| source.path)
         .collect();
-    assert!(silent.is_empty(), "no `//!` header: {silent:#?}");
+    assert!(without.is_empty(), "begin with `//!` and what the file is for: {without:#?}");
 }
 
 #[test]
-fn no_file_has_a_name_that_says_nothing() {
+fn no_file_has_a_vague_name() {
     let vague: Vec<String> = sources()
         .into_iter()
         .map(|source| source.path)
@@ -63,29 +65,18 @@ fn no_file_has_a_name_that_says_nothing() {
             path.split('/').any(|part| VAGUE.contains(&part.strip_suffix(".rs").unwrap_or(part)))
         })
         .collect();
-    assert!(vague.is_empty(), "name them after their noun: {vague:#?}");
+    assert!(vague.is_empty(), "name files after what they contain: {vague:#?}");
 }
 
 #[test]
-fn no_file_is_too_long() {
-    let long: Vec<String> = sources()
-        .into_iter()
-        .map(|source| (source.text.lines().count(), source.path))
-        .filter(|(lines, _)| *lines > LINES_MAX)
-        .map(|(lines, path)| format!("{path}: {lines} lines"))
-        .collect();
-    assert!(long.is_empty(), "past {LINES_MAX} a chapter is a folder: {long:#?}");
-}
-
-#[test]
-fn time_and_chance_come_from_the_clock() {
+fn time_and_random_numbers_come_from_clock() {
     let mut found = Vec::new();
     for source in sources().iter().filter(|source| !source.path.starts_with("crates/clock/")) {
-        if source.path.ends_with("/tests/it/tidy.rs") {
-            continue; // It has to name the words.
+        if source.path.contains("/tests/it/tidy") {
+            continue; // It lists the words.
         }
         for (number, line) in source.code() {
-            for word in IMPURE.iter().filter(|word| stands_in(word, line)) {
+            for word in IMPURE.iter().filter(|word| contains_word(word, line)) {
                 let allowed = |row: &&(&str, &str, &str)| row.0 == source.path && row.1 == *word;
                 if !ALLOWED.iter().any(|row| allowed(&row)) {
                     found.push(format!("{}:{number}: {word}", source.path));
@@ -94,10 +85,10 @@ fn time_and_chance_come_from_the_clock() {
         }
         found.extend(std_instant(source));
     }
-    assert!(found.is_empty(), "ask `clock`, or wait with `tokio::time`: {found:#?}");
+    assert!(found.is_empty(), "use `clock` or `tokio::time`: {found:#?}");
 }
 
-/// `use std::time::{Duration, Instant}` says it in two pieces.
+/// Finds `use std::time::{Duration, Instant}`.
 fn std_instant(source: &Source) -> Option<String> {
     let grouped = |line: &str| {
         line.split_once("std::time::{")
@@ -107,9 +98,9 @@ fn std_instant(source: &Source) -> Option<String> {
     Some(format!("{}:{number}: std's Instant", source.path))
 }
 
-/// As a word of its own: `operand::` is not `rand::`. Keys and signatures must never be guessable,
-/// not even in a simulation, so `ring::rand::` is not meant either.
-fn stands_in(word: &str, line: &str) -> bool {
+/// True if the line contains the word and not only as a part of another one: `operand::` is not `rand::`.
+/// `ring::rand::` is allowed, because keys must be unpredictable even in a simulation.
+fn contains_word(word: &str, line: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         let before = &line[..at];
         !before.ends_with(|c: char| c.is_alphanumeric() || c == '_') && !before.ends_with("ring::")
@@ -117,8 +108,8 @@ fn stands_in(word: &str, line: &str) -> bool {
 }
 
 #[test]
-fn nothing_is_left_undone() {
-    // Put together here, so that they are not found in this file.
+fn nothing_is_marked_as_unfinished() {
+    // Written in two parts, so that this file does not contain them.
     let marks = [["todo", "!("], ["unimplemented", "!("], ["#[", "ignore"], ["FIX", "ME"]];
     let marks = marks.map(|parts| parts.concat());
     let mut found = Vec::new();
@@ -133,71 +124,72 @@ fn nothing_is_left_undone() {
 }
 
 #[test]
-fn crates_use_only_what_the_map_lets_them_use() {
+fn crates_use_only_what_architecture_allows() {
     let map = map();
     for (name, uses) in crates() {
         let Some(row) = map.get(&name) else {
-            continue; // The next test says so.
+            continue; // The next test fails.
         };
         for used in uses {
             assert!(
                 row.may_use.contains(&used),
-                "`{name}` uses `{used}`: a design change, to be made in ARCHITECTURE.md too"
+                "`{name}` uses `{used}`, which the table in ARCHITECTURE.md does not allow; edit it in the same commit"
             );
         }
     }
 }
 
 #[test]
-fn the_map_names_every_crate_and_no_other() {
+fn architecture_lists_exactly_the_crates_that_exist() {
     let map = map();
     let crates = crates();
     for name in crates.keys() {
         let row = map.get(name).unwrap_or_else(|| panic!("`{name}` is not in ARCHITECTURE.md"));
-        assert!(!row.coming, "`{name}` is there, but ARCHITECTURE.md says it is coming");
+        assert!(!row.coming, "`{name}` exists, but ARCHITECTURE.md says it is coming");
     }
     for (name, _) in map.iter().filter(|(_, row)| !row.coming) {
-        assert!(crates.contains_key(name), "ARCHITECTURE.md names `{name}`, which is not there");
+        assert!(crates.contains_key(name), "ARCHITECTURE.md lists `{name}`, which does not exist");
     }
 }
 
 #[test]
-fn the_map_has_no_circles() {
+fn dependencies_have_no_cycles() {
     let map = map();
-    // Use points at rows further up only; so the order of the table is a proof.
+    // Every row uses only rows above it, so there can be no cycle.
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     let order: Vec<String> = page.lines().filter_map(row).map(|(name, _)| name).collect();
     for (place, name) in order.iter().enumerate() {
         for used in &map[name].may_use {
             let above = order[..place].contains(used);
-            assert!(above, "`{name}` may use `{used}`, which stands below it or is not there");
+            assert!(above, "`{name}` may use `{used}`, which is not above it in the table");
         }
     }
 }
 
 #[test]
-fn words_are_found_only_where_they_stand_alone() {
-    assert!(stands_in("rand::", "let x = rand::random();"));
-    assert!(!stands_in("rand::", "operand::of(x)"));
-    assert!(!stands_in("rand::", "use ring::rand::SystemRandom;"));
+fn words_are_found_only_as_whole_words() {
+    assert!(contains_word("rand::", "let x = rand::random();"));
+    assert!(!contains_word("rand::", "operand::of(x)"));
+    assert!(!contains_word("rand::", "use ring::rand::SystemRandom;"));
     let source = |text: &str| Source { path: "x.rs".into(), text: text.into() };
     assert!(std_instant(&source("use std::time::{Duration, Instant};")).is_some());
     assert!(std_instant(&source("use std::time::{Duration};")).is_none());
     assert!(std_instant(&source("// use std::time::{Instant};")).is_none());
 }
 
-/// What ARCHITECTURE.md says of a crate.
+/// The row of a crate in ARCHITECTURE.md.
 struct Row {
     may_use: Vec<String>,
     coming: bool,
 }
 
 fn map() -> BTreeMap<String, Row> {
-    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("there is a map");
+    let page =
+        fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md can be read");
     page.lines().filter_map(row).collect()
 }
 
-/// ``| `server` | what it is for | `api` `store` |``; a crate that is not there yet says so.
+/// Reads ``| `server` | what it is for | `api` `store` |``. A crate that does not exist yet is marked as coming.
 fn row(line: &str) -> Option<(String, Row)> {
     let cells: Vec<&str> = line.trim().strip_prefix('|')?.strip_suffix('|')?.split('|').collect();
     let &[name, about, may_use] = cells.as_slice() else {
@@ -211,7 +203,7 @@ fn quoted(cell: &str) -> Vec<String> {
     cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// Our crates, and which of our crates each uses, outside its tests.
+/// All crates of the workspace, and which of them each uses outside its tests.
 fn crates() -> BTreeMap<String, Vec<String>> {
     let home = root().join("crates");
     let manifests: BTreeMap<String, String> = entries(&home)
@@ -247,7 +239,7 @@ fn sources() -> Vec<Source> {
                 folders.push(path);
             } else if path.extension().is_some_and(|end| end == "rs") {
                 let text = fs::read_to_string(&path).expect("source files are text");
-                let path = path.strip_prefix(root()).expect("it is below the root");
+                let path = path.strip_prefix(root()).expect("the path is below the root");
                 sources.push(Source { path: path.to_string_lossy().into_owned(), text });
             }
         }
@@ -259,10 +251,9 @@ fn sources() -> Vec<Source> {
 
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
-    entries.map(|entry| entry.expect("the folder stays readable").path()).collect()
+    entries.map(|entry| entry.expect("the directory can be read").path()).collect()
 }
 
 fn root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.ancestors().nth(2).expect("crates/landfall is two below the root").to_owned()
+    testbed::tools::workspace_root().to_owned()
 }

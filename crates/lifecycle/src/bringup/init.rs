@@ -1,10 +1,10 @@
-//! Init containers and sidecars: how far initialisation is, and what it needs next (N-38 to N-40).
+//! Init containers and sidecars: how far initialisation is, and what comes next (N-38 to N-40).
 //!
-//! The last init container that exists in this sandbox says how far it is; those before it must have
-//! passed. So finished ones may vanish from the runtime without being run again.
+//! The last init container that exists in this sandbox shows how far initialisation is; those before it must have
+//! succeeded. So the runtime may lose finished ones without a second run.
 
 use super::view::View;
-use super::{Plan, Why};
+use super::{KillReason, Plan};
 use crate::containers::{AfterExit, Kind, RestartPolicy, after_exit, init_containers};
 use crate::observed::{Container, State};
 use crate::probe::Outcome;
@@ -59,14 +59,14 @@ fn begin(view: &View, all: &[(Kind, &core::Container)], plan: &mut Plan) -> Init
     Init::Unfinished
 }
 
-/// The one at `passed` is done: on to the one after it.
+/// The container at `passed` has succeeded: start the next one.
 fn next(view: &View, all: &[(Kind, &core::Container)], passed: usize, plan: &mut Plan) -> Init {
     let Some((kind, container)) = all.get(passed + 1) else { return Init::Finished };
     view.start(plan, *kind, passed + 1, container);
     Init::Unfinished
 }
 
-/// An ordinary init container, the last one that exists.
+/// The last existing init container, not a sidecar.
 fn ordinary(
     view: &View,
     all: &[(Kind, &core::Container)],
@@ -83,7 +83,7 @@ fn ordinary(
                 return Init::Failed;
             }
         }
-        // The runtime could not start it, or it was lost in between.
+        // The runtime failed to start it, or its state was lost.
         State::Created => {}
         State::Unknown => {
             if RestartPolicy::of_container(view.spec, container) == RestartPolicy::Never {
@@ -96,7 +96,7 @@ fn ordinary(
     Init::Unfinished
 }
 
-/// A sidecar that had its turn is kept running whatever happens (N-40).
+/// A sidecar that has been started is restarted whenever it exits (N-40).
 fn look_after_sidecar(
     view: &View,
     sandbox: &str,
@@ -115,16 +115,16 @@ fn look_after_sidecar(
             return start(plan);
         }
         State::Running { .. } if health.is_some_and(|h| h.startup == Outcome::Failure) => {
-            (Why::Startup, format!("Init container {name} failed startup probe"))
+            (KillReason::Startup, format!("Init container {name} failed startup probe"))
         }
         State::Running { .. } if health.is_some_and(|h| h.liveness == Outcome::Failure) => {
-            (Why::Liveness, format!("Init container {name} failed liveness probe"))
+            (KillReason::Liveness, format!("Init container {name} failed liveness probe"))
         }
         State::Running { .. } if view.changed(container, current) => {
-            (Why::Changed, format!("Init container {name} definition changed"))
+            (KillReason::Changed, format!("Init container {name} definition changed"))
         }
         State::Running { .. } if view.outgrown(container, current) => {
-            (Why::Resized, format!("Container {name} resize requires restart"))
+            (KillReason::Resized, format!("Container {name} resize requires restart"))
         }
         State::Running { .. } => return,
     };
@@ -134,7 +134,7 @@ fn look_after_sidecar(
 
 fn kill_unknown(view: &View, plan: &mut Plan, kind: Kind, current: &Container) {
     let text = "Init container is in \"unknown\" state, try killing it before restart";
-    view.kill(plan, kind, current, Why::Unknown, text.into());
+    view.kill(plan, kind, current, KillReason::Unknown, text.into());
 }
 
 /// Running, and its startup probe, if it has one, has succeeded.

@@ -1,7 +1,7 @@
-//! Regular containers: which are kept, ended, started or done (N-41, N-43).
+//! Regular containers: which ones keep running, are killed, are started or have finished (N-41, N-43).
 
 use super::view::View;
-use super::{Plan, Why};
+use super::{KillReason, Plan};
 use crate::containers::{AfterExit, Kind, RestartPolicy, after_exit};
 use crate::observed::{Container, State};
 use crate::probe::Outcome;
@@ -9,9 +9,9 @@ use k8s_openapi::api::core::v1 as core;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Regular {
-    /// Something runs, ends, or is going to be started.
+    /// A container runs, terminates, or will be started.
     Going,
-    /// All ended, none will be started again. Sidecars have nothing left to accompany (T-NODE-39).
+    /// All have exited, and none will be started again. Sidecars terminate then too (T-NODE-39).
     Over,
 }
 
@@ -28,7 +28,7 @@ pub(super) fn look_after(view: &View, plan: &mut Plan) -> Regular {
                 going = true;
                 if let Some(lost) = latest.filter(|latest| latest.state == State::Unknown) {
                     let text = "Container is in \"unknown\" state, try killing it before restart";
-                    view.kill(plan, Kind::Regular, lost, Why::Unknown, text.into());
+                    view.kill(plan, Kind::Regular, lost, KillReason::Unknown, text.into());
                 }
                 view.start(plan, Kind::Regular, index, container);
             }
@@ -38,7 +38,7 @@ pub(super) fn look_after(view: &View, plan: &mut Plan) -> Regular {
     if going { Regular::Going } else { Regular::Over }
 }
 
-/// It does not run: should it (N-43)?
+/// Whether a container that does not run should be started (N-43).
 pub(super) fn is_wanted(view: &View, container: &core::Container) -> bool {
     match view.observed.latest(&container.name).map(|latest| &latest.state) {
         None | Some(State::Created | State::Unknown | State::Running { .. }) => true,
@@ -55,17 +55,17 @@ fn look_after_running(
 ) {
     let name = &container.name;
     let health = view.observed.health_of(current);
-    // Probes do not ask the restart rules, only the policy.
+    // Restart rules do not apply to failed probes, only the policy does.
     let policy = RestartPolicy::of_container(view.spec, container) != RestartPolicy::Never;
     let (why, text, restart) = if view.changed(container, current) {
-        (Why::Changed, format!("Container {name} definition changed"), true)
+        (KillReason::Changed, format!("Container {name} definition changed"), true)
     } else if health.is_some_and(|health| health.liveness == Outcome::Failure) {
-        (Why::Liveness, format!("Container {name} failed liveness probe"), policy)
+        (KillReason::Liveness, format!("Container {name} failed liveness probe"), policy)
     } else if health.is_some_and(|health| health.startup == Outcome::Failure) {
-        (Why::Startup, format!("Container {name} failed startup probe"), policy)
+        (KillReason::Startup, format!("Container {name} failed startup probe"), policy)
     } else if view.outgrown(container, current) {
         let text = format!("Container {name} resize requires restart");
-        view.kill(plan, Kind::Regular, current, Why::Resized, text);
+        view.kill(plan, Kind::Regular, current, KillReason::Resized, text);
         return view.start(plan, Kind::Regular, index, container);
     } else {
         return;

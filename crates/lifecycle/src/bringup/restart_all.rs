@@ -1,7 +1,7 @@
-//! An exit that restarts the whole pod in place (T-NODE-68).
+//! RestartAllContainers: an exit that restarts the whole pod in place (T-NODE-68).
 //!
-//! Every container is removed, so that initialisation begins again by itself. Those whose exit asked
-//! for it are removed last: until then the reason can still be seen, even after a crash.
+//! Every container is removed, and initialisation begins again. Containers whose exit caused it are removed last, so
+//! that the cause can still be observed after a crash.
 
 use super::Reset;
 use super::view::View;

@@ -1,14 +1,14 @@
-//! Whether the pod's sandbox is good, or another one is needed (N-36).
+//! Decides whether the pod's sandbox can be used or has to be replaced (N-36).
 
 use super::view::View;
 use super::{NewSandbox, regular};
 use crate::containers::RestartPolicy;
 
 pub(super) enum Sandbox<'a> {
-    /// Go on in the one with this id.
+    /// Continue in the sandbox with this ID.
     Good(&'a str),
     New(NewSandbox),
-    /// It is no good, and nothing would be started in another.
+    /// It cannot be used, and nothing would be started in a new one.
     NotWorthIt,
 }
 

@@ -313,7 +313,11 @@ fn n_120_other_resources_restart_a_container_only_where_its_policy_says_so() {
             let plan = decide(&pod, &so);
             assert_eq!(said(&plan), wanted.replace("NAME", name), "N-120: {policy}");
             let text = format!("Container {name} resize requires restart");
-            assert!(plan.kill.iter().all(|kill| kill.message == text && kill.why == Why::Resized));
+            assert!(
+                plan.kill
+                    .iter()
+                    .all(|kill| kill.message == text && kill.why == KillReason::Resized)
+            );
         }
     }
 }

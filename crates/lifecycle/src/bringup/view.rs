@@ -1,6 +1,6 @@
-//! All that one decision looks at, and how a container gets onto the plan.
+//! The inputs of one decision, and how a container gets into the plan.
 
-use super::{Again, Kill, Plan, Start, Waiting, Why};
+use super::{Again, ContainerKill, KillReason, Plan, Start, Waiting};
 use crate::backoff::{Backoffs, container_key};
 use crate::containers::{Kind, pod_title};
 use crate::observed::{Container, Observed, fingerprint};
@@ -17,12 +17,12 @@ pub(super) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// The newest instance in this sandbox: what ran in an earlier one does not count for initialisation.
+    /// The newest instance in this sandbox. Instances in earlier sandboxes do not count for initialisation.
     pub(super) fn current(&self, sandbox: &str, name: &str) -> Option<&'a Container> {
         self.observed.instances(name).find(|container| container.sandbox == sandbox)
     }
 
-    /// Puts it among those to start, or among those that have to wait.
+    /// Adds a container to those to start, or to those in back-off.
     pub(super) fn start(&self, plan: &mut Plan, kind: Kind, index: usize, of: &core::Container) {
         let name = &of.name;
         let key = container_key(of);
@@ -56,14 +56,21 @@ impl<'a> View<'a> {
         plan.start.push(Start { name: of.name.clone(), kind, index, attempt: 0, again: None });
     }
 
-    pub(super) fn kill(&self, plan: &mut Plan, kind: Kind, of: &Container, why: Why, text: String) {
+    pub(super) fn kill(
+        &self,
+        plan: &mut Plan,
+        kind: Kind,
+        of: &Container,
+        why: KillReason,
+        text: String,
+    ) {
         let spec = self.spec_of(&of.name);
         let probe = spec.and_then(|spec| match why {
-            Why::Liveness => spec.liveness_probe.as_ref(),
-            Why::Startup => spec.startup_probe.as_ref(),
-            Why::Changed | Why::Resized | Why::Unknown => None,
+            KillReason::Liveness => spec.liveness_probe.as_ref(),
+            KillReason::Startup => spec.startup_probe.as_ref(),
+            KillReason::Changed | KillReason::Resized | KillReason::Unknown => None,
         });
-        plan.kill.push(Kill {
+        plan.kill.push(ContainerKill {
             id: of.id.clone(),
             name: of.name.clone(),
             kind,
@@ -73,13 +80,13 @@ impl<'a> View<'a> {
         });
     }
 
-    /// Made from another image than the spec asks for now (N-21).
+    /// It was created from another image than the spec has now (N-21).
     pub(super) fn changed(&self, spec: &core::Container, container: &Container) -> bool {
         let wanted = fingerprint(&spec.name, spec.image.as_deref());
         !container.fingerprint.is_empty() && container.fingerprint != wanted
     }
 
-    /// It runs with other resources than it was granted, and cannot get them as it runs (N-120).
+    /// It runs with other resources than granted, and its policy requires a restart for them (N-120).
     pub(super) fn outgrown(&self, spec: &core::Container, container: &Container) -> bool {
         let applied = container.resources.as_ref();
         let change = applied.and_then(|applied| crate::resize::change(spec, applied));
@@ -97,8 +104,8 @@ impl<'a> View<'a> {
         lists.into_iter().flatten().flatten().find(|status| status.name == name)
     }
 
-    /// When it last ended, from which back-off counts. Where the runtime's record is gone, what was told
-    /// about it serves: a container that is removed at each end must not escape its back-off.
+    /// When it exited last; its back-off counts from there. If the runtime's record is gone, the published status
+    /// counts: a container that is removed after each exit must not escape its back-off.
     fn last_end(&self, name: &str) -> Option<Timestamp> {
         let seen = self.observed.instances(name).find_map(|container| container.exit());
         if let Some(exit) = seen {
@@ -111,13 +118,13 @@ impl<'a> View<'a> {
         ended(&told.state).or_else(|| ended(&told.last_state))
     }
 
-    /// N-48: one more than any instance that left a trace.
+    /// The next restart count: one more than that of any known instance (N-48).
     fn next_attempt(&self, name: &str) -> u32 {
         let seen = self.observed.instances(name).map(|container| container.attempt).max();
         let logged = self.observed.past_attempts.get(name).copied();
         let told = self.told(name).map(|told| {
             let count = u32::try_from(told.restart_count).unwrap_or(0);
-            // Without an id it counts an instance that is yet to come.
+            // Without an ID the status is about an instance that does not exist yet.
             count + u32::from(told.container_id.is_some())
         });
         let after = |past: Option<u32>| past.map(|attempt| attempt.saturating_add(1));

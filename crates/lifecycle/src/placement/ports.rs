@@ -1,10 +1,10 @@
-//! Ports of the node that pods ask for, and when two of them are the same (N-191).
+//! Host ports of pods, and when two of them conflict (N-191).
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostPort {
-    /// `0.0.0.0` when the pod names none.
+    /// `0.0.0.0` if the pod has none.
     pub ip: String,
     pub protocol: String,
     pub port: i32,
@@ -19,7 +19,7 @@ impl HostPort {
     }
 }
 
-/// Of regular containers and sidecars. Init containers come and go and do not count.
+/// Host ports of regular containers and sidecars. Those of init containers do not count.
 pub fn host_ports(pod: &Pod) -> Vec<HostPort> {
     let Some(spec) = &pod.spec else { return Vec::new() };
     let sidecar = |container: &&Container| container.restart_policy.as_deref() == Some("Always");

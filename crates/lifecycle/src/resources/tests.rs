@@ -2,6 +2,9 @@
 
 use super::*;
 use crate::fixture::{container, pod};
+use api::pod::json;
+use proptest::prelude::*;
+use serde_json::{Value, json};
 
 /// `cpu=1 memory=1Gi`
 fn list(text: &str) -> Option<BTreeMap<String, Text>> {
@@ -276,4 +279,97 @@ fn n_111_who_asked_for_less_memory_is_the_first_to_go() {
     let mut spec = asking("a b", &[("a", "memory=1Gi", "")]);
     spec.resources = resources("memory=3Gi", "");
     assert_eq!(oom_score_adj(&spec, &spec.containers[1], NODE), 750, "the pod's own, divided");
+}
+
+/// Amounts of a few resources, some of them zero.
+fn any_amounts() -> impl Strategy<Value = Value> {
+    let name = prop::sample::select(vec!["cpu", "memory", "hugepages-2Mi", "example.com/gpu"]);
+    let amount = prop::sample::select(vec!["0", "1", "2", "500m", "1Gi"]);
+    prop::collection::btree_map(name, amount, 0..4).prop_map(|amounts| json!(amounts))
+}
+
+/// Requests and limits, each of which may be absent.
+fn any_resources() -> impl Strategy<Value = Value> {
+    let side = || prop::option::of(any_amounts());
+    (side(), side()).prop_map(|(requests, limits)| {
+        let mut resources = json!({});
+        for (name, side) in [("requests", requests), ("limits", limits)] {
+            if let Some(side) = side {
+                resources[name] = side;
+            }
+        }
+        resources
+    })
+}
+
+/// A container and what its node reports about it.
+fn any_container() -> impl Strategy<Value = (Value, Option<Value>)> {
+    let status = (any_amounts(), prop::option::of(any_resources()));
+    (any_resources(), any::<bool>(), prop::option::of(status)).prop_map(
+        |(resources, sidecar, status)| {
+            let mut container = json!({"name": "", "resources": resources});
+            if sidecar {
+                container["restartPolicy"] = "Always".into();
+            }
+            let status = status.map(|(allocated, resources)| {
+                let mut status = json!({"name": "", "image": "", "imageID": "", "ready": true,
+                    "restartCount": 0, "allocatedResources": allocated});
+                if let Some(resources) = resources {
+                    status["resources"] = resources;
+                }
+                status
+            });
+            (container, status)
+        },
+    )
+}
+
+fn any_pod() -> impl Strategy<Value = Value> {
+    let containers = || prop::collection::vec(any_container(), 0..4);
+    let reason = prop::option::of(prop::sample::select(vec!["Infeasible", "Deferred"]));
+    let pod_level = prop::option::of(any_resources());
+    (containers(), containers(), pod_level, any_amounts(), reason).prop_map(
+        |(regular, init, pod_level, overhead, reason)| {
+            let mut pod = json!({"metadata": {}, "spec": {"overhead": overhead}, "status": {}});
+            for (list, statuses, all) in [
+                ("containers", "containerStatuses", regular),
+                ("initContainers", "initContainerStatuses", init),
+            ] {
+                let (mut specs, mut reports) = (Vec::new(), Vec::new());
+                for (place, (mut container, status)) in all.into_iter().enumerate() {
+                    let name = format!("{list}-{place}");
+                    container["name"] = name.clone().into();
+                    specs.push(container);
+                    reports.extend(status.map(|mut status| {
+                        status["name"] = name.into();
+                        status
+                    }));
+                }
+                pod["spec"][list] = specs.into();
+                pod["status"][statuses] = reports.into();
+            }
+            if let Some(resources) = pod_level {
+                pod["spec"]["resources"] = resources;
+            }
+            if let Some(reason) = reason {
+                let condition =
+                    json!({"type": "PodResizePending", "status": "True", "reason": reason});
+                pod["status"]["conditions"] = json!([condition]);
+            }
+            pod
+        },
+    )
+}
+
+proptest! {
+    /// The server reads JSON pods, all other components typed ones. Both must see the same amounts.
+    #[test]
+    fn n_87_n_110_json_and_typed_pods_have_the_same_totals_and_qos_class(pod in any_pod()) {
+        let typed: core::Pod = typed::from_value(pod.clone()).unwrap();
+        let spec = typed.spec.as_ref().unwrap();
+        prop_assert_eq!(pod_requests(spec), json::total_with_overhead(&pod, Side::Requests));
+        prop_assert_eq!(pod_limits(spec), json::total_with_overhead(&pod, Side::Limits));
+        prop_assert_eq!(counted_requests(&typed), json::total_held(&pod, Side::Requests));
+        prop_assert_eq!(qos_class(spec), json::qos_class(&pod));
+    }
 }

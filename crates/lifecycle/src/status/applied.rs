@@ -1,4 +1,4 @@
-//! The resources a container is told to have: what is applied, as it was asked for (N-83).
+//! The resources that a container status shows: what is applied, spelled as it was requested (N-83).
 
 use crate::resources::amounts;
 use api::quantity::Quantity;
@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use std::collections::BTreeMap;
 
-/// The kernel cannot tell cpu requests below this apart, nor limits below the other.
+/// The kernel cannot distinguish cpu requests below the first value, nor limits below the second.
 const CPU_REQUEST_FLOOR_MILLI: i64 = 2;
 const CPU_LIMIT_FLOOR_MILLI: i64 = 10;
 

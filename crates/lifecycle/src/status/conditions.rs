@@ -1,12 +1,12 @@
 //! The conditions of a pod: what is True, what is not, and why not (N-74, N-78 to N-80).
 
 use super::{Facts, Verdict, whole_second};
-use crate::containers::{Kind, init_containers, lasting_containers};
+use crate::containers::{Kind, can_restart_all, init_containers, lasting_containers};
 use crate::observed::Observed;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-/// Those that the node owns: nobody else's word counts for them (N-75).
+/// Condition types that the node owns: values written by others are overwritten (N-75).
 const OWNED: &[&str] = &[
     "PodReadyToStartContainers",
     "Initialized",
@@ -17,6 +17,13 @@ const OWNED: &[&str] = &[
     "PodResizePending",
     "PodResizeInProgress",
 ];
+
+/// Also written by others: the eviction API, the scheduler and the pod garbage collector.
+pub(super) const DISRUPTION_TARGET: &str = "DisruptionTarget";
+
+pub(super) fn is_owned(type_: &str) -> bool {
+    OWNED.contains(&type_)
+}
 
 /// What the conditions are made from.
 pub(super) struct Basis<'a> {
@@ -33,59 +40,59 @@ pub(super) struct Basis<'a> {
 
 /// True, or False with a reason and a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Word {
-    so: bool,
+struct Value {
+    is_true: bool,
     reason: Option<&'static str>,
     message: Option<String>,
 }
 
-const YES: Word = Word { so: true, reason: None, message: None };
+const TRUE: Value = Value { is_true: true, reason: None, message: None };
 
-fn no(reason: &'static str, message: impl Into<Option<String>>) -> Word {
-    Word { so: false, reason: Some(reason), message: message.into() }
+fn not(reason: &'static str, message: impl Into<Option<String>>) -> Value {
+    Value { is_true: false, reason: Some(reason), message: message.into() }
 }
 
-/// Foreign ones first, then the node's in upstream's order.
+/// Conditions of others first, then the node's in upstream's order.
 pub(super) fn conditions(basis: &Basis) -> Vec<core::PodCondition> {
     let given = |type_: &str| basis.facts.conditions.iter().any(|c| c.type_ == type_);
-    let foreign = |c: &&core::PodCondition| !OWNED.contains(&c.type_.as_str()) && !given(&c.type_);
+    let foreign = |c: &&core::PodCondition| !is_owned(&c.type_) && !given(&c.type_);
     let before = basis.previous.conditions.as_deref().unwrap_or_default();
     let mut all: Vec<_> = before.iter().filter(foreign).cloned().collect();
     all.extend(basis.facts.conditions.iter().cloned());
-    if let Some(word) = all_restarting(basis) {
-        all.push(condition(basis, "AllContainersRestarting", word));
-    }
     let containers_ready = containers_ready(basis);
     let ready = ready(basis, &containers_ready, &all);
-    for (type_, word) in [
+    for (type_, value) in [
         ("PodReadyToStartContainers", ready_to_start(basis)),
         ("Initialized", initialized(basis)),
         ("Ready", ready),
         ("ContainersReady", containers_ready),
-        ("PodScheduled", YES),
+        ("PodScheduled", TRUE),
     ] {
-        all.push(condition(basis, type_, word));
+        all.push(condition(basis, type_, value));
+    }
+    if let Some(value) = all_restarting(basis) {
+        all.push(condition(basis, "AllContainersRestarting", value));
     }
     all
 }
 
-/// T-NODE-58: this pod did not end by itself.
+/// The node terminated this pod (T-NODE-58).
 pub(super) fn disruption(basis: &Basis, verdict: &Verdict) -> core::PodCondition {
-    let reason = Some("TerminationByKubelet");
-    let word = Word { so: true, reason, message: Some(verdict.message.clone()) };
-    condition(basis, "DisruptionTarget", word)
+    let reason = Some(super::foreign::BY_NODE);
+    let value = Value { is_true: true, reason, message: Some(verdict.message.clone()) };
+    condition(basis, DISRUPTION_TARGET, value)
 }
 
-fn condition(basis: &Basis, type_: &str, word: Word) -> core::PodCondition {
-    let status = if word.so { "True" } else { "False" };
+fn condition(basis: &Basis, type_: &str, value: Value) -> core::PodCondition {
+    let status = if value.is_true { "True" } else { "False" };
     let before = basis.previous.conditions.iter().flatten().find(|c| c.type_ == type_);
     let unchanged = before.filter(|before| before.status == status);
     let since = unchanged.and_then(|before| before.last_transition_time.clone());
     core::PodCondition {
         type_: type_.into(),
         status: status.into(),
-        reason: word.reason.map(Into::into),
-        message: word.message,
+        reason: value.reason.map(Into::into),
+        message: value.message,
         last_transition_time: Some(since.unwrap_or(Time(whole_second(basis.facts.now)))),
         last_probe_time: None,
         observed_generation: basis.pod.metadata.generation,
@@ -93,14 +100,14 @@ fn condition(basis: &Basis, type_: &str, word: Word) -> core::PodCondition {
 }
 
 /// A ready sandbox with a network.
-fn ready_to_start(basis: &Basis) -> Word {
+fn ready_to_start(basis: &Basis) -> Value {
     let connected =
         |sandbox: &&crate::observed::Sandbox| sandbox.host_network || !sandbox.addresses.is_empty();
-    let so = basis.observed.ready_sandbox().filter(connected).is_some();
-    Word { so, reason: None, message: None }
+    let is_true = basis.observed.ready_sandbox().filter(connected).is_some();
+    Value { is_true, reason: None, message: None }
 }
 
-fn initialized(basis: &Basis) -> Word {
+fn initialized(basis: &Basis) -> Value {
     let (mut unknown, mut incomplete) = (Vec::new(), Vec::new());
     for (kind, container) in init_containers(basis.spec) {
         let status = basis.init.iter().find(|status| status.name == container.name);
@@ -115,18 +122,18 @@ fn initialized(basis: &Basis) -> Word {
         }
     }
     if basis.phase == "Succeeded" && unknown.is_empty() {
-        return Word { so: true, reason: Some("PodCompleted"), message: None };
+        return Value { is_true: true, reason: Some("PodCompleted"), message: None };
     }
     if was_true(basis, "Initialized") || basis.regular.iter().any(has_started) {
-        return YES;
+        return TRUE;
     }
     match list(&[("unknown", &unknown), ("incomplete", &incomplete)]) {
-        Some(message) => no("ContainersNotInitialized", message),
-        None => YES,
+        Some(message) => not("ContainersNotInitialized", message),
+        None => TRUE,
     }
 }
 
-fn containers_ready(basis: &Basis) -> Word {
+fn containers_ready(basis: &Basis) -> Value {
     let (mut unknown, mut unready) = (Vec::new(), Vec::new());
     for (_, container) in lasting_containers(basis.spec) {
         let mut statuses = basis.init.iter().chain(basis.regular);
@@ -137,20 +144,20 @@ fn containers_ready(basis: &Basis) -> Word {
         }
     }
     if basis.phase == "Succeeded" && unknown.is_empty() {
-        return no("PodCompleted", None);
+        return not("PodCompleted", None);
     }
     if basis.phase == "Failed" {
-        return no("PodFailed", None);
+        return not("PodFailed", None);
     }
     match list(&[("unknown", &unknown), ("unready", &unready)]) {
-        Some(message) => no("ContainersNotReady", message),
-        None => YES,
+        Some(message) => not("ContainersNotReady", message),
+        None => TRUE,
     }
 }
 
-/// N-79: ready is what the containers are, and what every gate says.
-fn ready(basis: &Basis, containers_ready: &Word, all: &[core::PodCondition]) -> Word {
-    if !containers_ready.so {
+/// Ready requires ready containers and True for every readiness gate (N-79).
+fn ready(basis: &Basis, containers_ready: &Value, all: &[core::PodCondition]) -> Value {
+    if !containers_ready.is_true {
         return containers_ready.clone();
     }
     let gates = basis.spec.readiness_gates.as_deref().unwrap_or_default();
@@ -170,17 +177,25 @@ fn ready(basis: &Basis, containers_ready: &Word, all: &[core::PodCondition]) -> 
             }
         })
         .collect();
-    if closed.is_empty() { YES } else { no("ReadinessGatesNotReady", closed.join(", ")) }
+    if closed.is_empty() { TRUE } else { not("ReadinessGatesNotReady", closed.join(", ")) }
 }
 
-/// T-NODE-68: True while the pod is being restarted in place, False ever after; absent if it never was.
-fn all_restarting(basis: &Basis) -> Option<Word> {
-    if basis.restarting_all {
-        return Some(YES);
+/// True while all containers are being removed for a restart, else False (T-NODE-68). Only pods with a rule that
+/// can restart all containers have this condition.
+fn all_restarting(basis: &Basis) -> Option<Value> {
+    if !can_restart_all(basis.spec) {
+        return None;
     }
-    let before = basis.previous.conditions.iter().flatten();
-    let ever = before.into_iter().any(|c| c.type_ == "AllContainersRestarting");
-    ever.then_some(Word { so: false, reason: None, message: None })
+    Some(match basis.phase {
+        "Succeeded" => not("PodCompleted", None),
+        "Failed" => not("PodFailed", None),
+        _ if basis.restarting_all => Value {
+            is_true: true,
+            reason: Some("RestartAllContainersStarted"),
+            message: Some("container exited with restart policy rule".into()),
+        },
+        _ => Value { is_true: false, reason: None, message: None },
+    })
 }
 
 fn was_true(basis: &Basis, type_: &str) -> bool {
@@ -198,10 +213,10 @@ fn has_started(status: &core::ContainerStatus) -> bool {
 
 /// `containers with unready status: [a b]`
 fn list(groups: &[(&str, &[&str])]) -> Option<String> {
-    let said: Vec<String> = groups
+    let parts: Vec<String> = groups
         .iter()
         .filter(|(_, names)| !names.is_empty())
         .map(|(what, names)| format!("containers with {what} status: [{}]", names.join(" ")))
         .collect();
-    (!said.is_empty()).then(|| said.join(", "))
+    (!parts.is_empty()).then(|| parts.join(", "))
 }

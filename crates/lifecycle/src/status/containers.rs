@@ -1,6 +1,6 @@
-//! What is told about each container: its state, its past, whether it is started and ready (N-81 to N-86).
+//! Container statuses: state, last state, started and ready (N-81 to N-86).
 
-use super::{Facts, Stage, whole_second};
+use super::{Facts, WorkerState, whole_second};
 use crate::containers::{AfterExit, Kind, after_exit, init_containers};
 use crate::observed::{Container, Exit, Observed, StartFailure, State};
 use crate::probe::Outcome;
@@ -15,12 +15,23 @@ pub(super) struct Basis<'a> {
     pub(super) previous: &'a core::PodStatus,
     /// The pod is being deleted.
     pub(super) deleted: bool,
-    /// T-NODE-68: what vanishes now was removed on purpose.
+    /// All containers are being restarted: one that vanishes now was removed on purpose (T-NODE-68).
     pub(super) restarting_all: bool,
+}
+
+impl Basis<'_> {
+    /// The exit of this container restarts all containers.
+    fn restarts_all(&self, spec: &Spec, state: &core::ContainerState) -> bool {
+        let (Some(whole), Some(end)) = (spec.whole, &state.terminated) else { return false };
+        let exit = past_exit(end);
+        after_exit(self.spec, whole, &exit) == AfterExit::RestartAll
+    }
 }
 
 pub(super) const LOST: &str = "The container could not be located when the pod was terminated";
 const LOST_BEFORE: &str = "The container could not be located when the pod was deleted.  The container used to be Running";
+/// The reason of a container that was removed to be started again (T-NODE-68).
+pub(super) const RESTARTING_ALL_REASON: &str = "RestartingAllContainers";
 const RESTARTING_ALL: &str = "The container is removed because RestartAllContainers in place";
 const ASSUMED_COMPLETED: &str = "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally";
 
@@ -32,7 +43,7 @@ pub(super) fn init_statuses(basis: &Basis) -> Vec<core::ContainerStatus> {
         .collect()
 }
 
-/// By name (N-74). Why one of them waits is no news while initialisation is under way (N-81, N-203).
+/// Sorted by name (N-74). During initialisation all of them wait with the same reason (N-81, N-203).
 pub(super) fn regular_statuses(
     basis: &Basis,
     init: &[core::ContainerStatus],
@@ -50,7 +61,7 @@ fn is_initialized(basis: &Basis, init: &[core::ContainerStatus]) -> bool {
     })
 }
 
-/// By name.
+/// Sorted by name.
 pub(super) fn ephemeral_statuses(basis: &Basis) -> Vec<core::ContainerStatus> {
     let before = basis.previous.ephemeral_container_statuses.as_deref().unwrap_or_default();
     let containers = basis.spec.ephemeral_containers.iter().flatten();
@@ -88,7 +99,7 @@ impl<'a> From<&'a core::EphemeralContainer> for Spec<'a> {
     }
 }
 
-/// `its_turn`: it would be started now if it could.
+/// `its_turn`: the container would be started now if that did not fail.
 fn status(
     basis: &Basis,
     kind: Kind,
@@ -103,7 +114,7 @@ fn status(
             let mut status = seen(basis, spec, newest, before);
             status.last_state = match instances.next() {
                 Some(earlier) => Some(state(basis, earlier, None)),
-                // Its record may have been removed, its end was told.
+                // The runtime's record may have been removed after the exit was published.
                 None => before.and_then(|b| b.last_state.clone()).filter(|_| newest.attempt > 0),
             };
             status
@@ -123,7 +134,7 @@ fn status(
     status
 }
 
-/// The runtime knows it.
+/// Status of a container that the runtime has.
 fn seen(
     basis: &Basis,
     spec: &Spec,
@@ -157,7 +168,7 @@ fn seen(
     }
 }
 
-/// The runtime does not know it, not yet or no more.
+/// Status of a container that the runtime does not have: not yet, or no longer.
 fn unseen(
     basis: &Basis,
     kind: Kind,
@@ -175,8 +186,13 @@ fn unseen(
     let told = before.state.clone().unwrap_or_default();
     status.restart_count = before.restart_count;
     if told.terminated.is_some() && basis.restarting_all {
-        // Removed on purpose, to be run again: what was its end is its past.
-        status.last_state = Some(told);
+        // Removed on purpose, to be started again: its exit becomes its last state. An init container that was
+        // interrupted did not fail.
+        let failed = told.terminated.as_ref().is_some_and(|end| end.exit_code != 0);
+        status.last_state = match kind == Kind::Init && failed && !basis.restarts_all(spec, &told) {
+            true => Some(lost(RESTARTING_ALL_REASON, RESTARTING_ALL)),
+            false => Some(told),
+        };
         status.restart_count += 1;
         return status;
     }
@@ -188,9 +204,9 @@ fn unseen(
         return assume_completed(basis, kind, status);
     }
     if told.running.is_some() {
-        // It ran, and how it ended nobody can say: it must not look as if it had never run.
+        // It ran, and its exit is unknown: it must not look as if it had never run.
         let (reason, message) = match basis.restarting_all {
-            true => ("RestartingAllContainers", RESTARTING_ALL),
+            true => (RESTARTING_ALL_REASON, RESTARTING_ALL),
             false => ("ContainerStatusUnknown", LOST_BEFORE),
         };
         status.last_state = Some(lost(reason, message));
@@ -199,7 +215,7 @@ fn unseen(
     status
 }
 
-/// N-85: a pod whose regular containers exist was initialised, whatever became of the records.
+/// A pod with regular containers was initialised, even if the records of init containers are gone (N-85).
 fn assume_completed(
     basis: &Basis,
     kind: Kind,
@@ -217,7 +233,7 @@ fn assume_completed(
     core::ContainerStatus { state: Some(state), ..status }
 }
 
-/// Some regular container exists in the sandbox that counts.
+/// A regular container exists in the newest sandbox.
 fn begun(basis: &Basis) -> bool {
     let Some(sandbox) = basis.observed.sandboxes.first() else { return false };
     let regular = |name: &str| basis.spec.containers.iter().any(|c| c.name == name);
@@ -246,7 +262,8 @@ fn state(
     }
 }
 
-/// T-NODE-47, 48. What never started began at the beginning of time (N-45).
+/// Exit code and reason of an exit (T-NODE-47, 48). A container that never started has the Unix epoch as its start
+/// (N-45).
 fn terminated(exit: &Exit, container_id: String) -> core::ContainerStateTerminated {
     let reason = match (exit.reason.as_str(), exit.code) {
         ("", 0) => "Completed",
@@ -264,7 +281,7 @@ fn terminated(exit: &Exit, container_id: String) -> core::ContainerStateTerminat
     }
 }
 
-/// T-NODE-49
+/// The state of a container whose exit is unknown (T-NODE-49).
 pub(super) fn lost(reason: &str, message: &str) -> core::ContainerState {
     let end = core::ContainerStateTerminated {
         exit_code: 137,
@@ -287,7 +304,7 @@ fn waiting(reason: &str, message: &str) -> core::ContainerState {
     core::ContainerState { waiting: Some(waiting), ..Default::default() }
 }
 
-/// N-84: an attempt failed, so the past run is the past.
+/// A failed start: the container waits, and its last exit becomes the last state (N-84).
 fn wait(status: &mut core::ContainerStatus, failure: &StartFailure) {
     if status.state.as_ref().is_some_and(|state| state.terminated.is_some()) {
         status.last_state = status.state.take();
@@ -295,9 +312,9 @@ fn wait(status: &mut core::ContainerStatus, failure: &StartFailure) {
     status.state = Some(waiting(&failure.reason, &failure.message));
 }
 
-/// It does not run and a pass would start it (N-43).
+/// It does not run, and the next pass would start it (N-43).
 fn will_be_started(basis: &Basis, kind: Kind, spec: &Spec) -> bool {
-    if basis.deleted || basis.facts.stage != Stage::Syncing {
+    if basis.deleted || basis.facts.stage != WorkerState::Syncing {
         return false;
     }
     match basis.observed.latest(spec.name).map(|latest| &latest.state) {
@@ -316,7 +333,7 @@ fn restarts(basis: &Basis, kind: Kind, spec: &Spec, exit: &Exit) -> bool {
     }
 }
 
-/// N-86: what ended for good was told so, and stays so.
+/// A container that exited for good keeps its published status (N-86).
 fn is_final(
     basis: &Basis,
     kind: Kind,
@@ -329,19 +346,24 @@ fn is_final(
     if end(now).is_some() || basis.restarting_all || kind == Kind::Ephemeral {
         return false;
     }
-    let exit = Exit {
-        code: told.exit_code,
-        signal: None,
-        reason: told.reason.unwrap_or_default(),
-        message: String::new(),
-        started_at: None,
-        finished_at: Timestamp::UNIX_EPOCH,
-    };
+    let exit = past_exit(&told);
     let by_policy = match (kind, spec.whole) {
         (Kind::Sidecar, _) | (_, None) => true,
         (_, Some(whole)) => after_exit(basis.spec, whole, &exit) != AfterExit::Stay,
     };
     !by_policy
+}
+
+/// The parts of an exit that restart decisions depend on.
+pub(super) fn past_exit(end: &core::ContainerStateTerminated) -> Exit {
+    Exit {
+        code: end.exit_code,
+        signal: None,
+        reason: end.reason.clone().unwrap_or_default(),
+        message: String::new(),
+        started_at: None,
+        finished_at: Timestamp::UNIX_EPOCH,
+    }
 }
 
 /// Whether it is started and ready (N-82, N-91).

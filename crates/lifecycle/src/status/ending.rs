@@ -1,23 +1,23 @@
-//! The last words about a pod of which nothing runs any more (T-NODE-49 to 52, T-NODE-92).
+//! The last status of a pod of which nothing runs any more (T-NODE-49 to 52, T-NODE-92).
 
 use super::containers::{LOST, lost};
 use crate::containers::is_sidecar;
 use k8s_openapi::api::core::v1 as core;
 
-/// Every container that must have run and of which no end is known ended in an unknown way.
+/// Containers that must have run, but whose exit is unknown, get the reason ContainerStatusUnknown.
 pub(super) fn finish_containers(
     spec: &core::PodSpec,
     init: &mut [core::ContainerStatus],
     regular: &mut [core::ContainerStatus],
 ) {
     if is_initialized(spec, init, regular) {
-        regular.iter_mut().for_each(give_end);
+        regular.iter_mut().for_each(set_terminated);
     }
-    let begun = init.iter().rposition(has_trace).map_or(0, |last| last + 1);
-    init[..begun].iter_mut().for_each(give_end);
+    let begun = init.iter().rposition(has_run).map_or(0, |last| last + 1);
+    init[..begun].iter_mut().for_each(set_terminated);
 }
 
-fn give_end(status: &mut core::ContainerStatus) {
+fn set_terminated(status: &mut core::ContainerStatus) {
     if status.state.as_ref().is_some_and(|state| state.terminated.is_some()) {
         return;
     }
@@ -25,8 +25,7 @@ fn give_end(status: &mut core::ContainerStatus) {
     (status.ready, status.started) = (false, status.started.map(|_| false));
 }
 
-/// Without init containers always; else when a regular container was ever more than waiting, or the last
-/// init container passed.
+/// True without init containers, if a regular container has ever run, or if the last init container succeeded.
 fn is_initialized(
     spec: &core::PodSpec,
     init: &[core::ContainerStatus],
@@ -34,7 +33,7 @@ fn is_initialized(
 ) -> bool {
     let containers = spec.init_containers.as_deref().unwrap_or_default();
     let Some(last) = containers.last() else { return true };
-    if regular.iter().any(has_trace) {
+    if regular.iter().any(has_run) {
         return true;
     }
     let status = init.iter().find(|status| status.name == last.name);
@@ -47,14 +46,14 @@ fn is_initialized(
     })
 }
 
-/// It runs or ran.
-fn has_trace(status: &core::ContainerStatus) -> bool {
+/// It runs or has run.
+fn has_run(status: &core::ContainerStatus) -> bool {
     let waits = status.state.as_ref().is_some_and(|state| state.waiting.is_some());
     let ran = status.last_state.as_ref().is_some_and(|state| state.terminated.is_some());
     !waits || ran
 }
 
-/// A pod of this node alone: its phase is never forced (T-NODE-92).
+/// A static pod: its phase is never forced to a terminal one (T-NODE-92).
 pub(crate) fn is_static(pod: &core::Pod) -> bool {
     let source =
         pod.metadata.annotations.as_ref().and_then(|a| a.get("kubernetes.io/config.source"));

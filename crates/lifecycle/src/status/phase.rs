@@ -1,18 +1,28 @@
 //! The phase of a pod, counted over its container statuses (N-76, T-NODE-51).
 
+use super::containers::{RESTARTING_ALL_REASON, past_exit};
 use crate::containers::{AfterExit, Kind, after_exit, init_containers};
 use crate::observed::Exit;
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 
 pub(super) struct Counted<'a> {
     pub(super) spec: &'a core::PodSpec,
     pub(super) init: &'a [core::ContainerStatus],
     pub(super) regular: &'a [core::ContainerStatus],
-    /// Some regular container has started in the sandbox that counts.
+    /// A regular container has started in the newest sandbox.
     pub(super) begun: bool,
-    /// Nothing of the pod runs or will run: restart policies no longer matter.
+    /// Nothing of the pod runs or will run again: restart policies no longer matter.
     pub(super) over: bool,
+    /// All containers are being removed to be started again, whatever their policies say (T-NODE-68).
+    pub(super) restarting_all: bool,
+}
+
+impl Counted<'_> {
+    /// The container is not started again after this exit.
+    fn stays(&self, container: &core::Container, end: &Exit) -> bool {
+        let removed = self.restarting_all || end.reason == RESTARTING_ALL_REASON;
+        !removed && after_exit(self.spec, container, end) == AfterExit::Stay
+    }
 }
 
 #[derive(Default)]
@@ -45,7 +55,7 @@ pub(super) fn phase(counted: &Counted) -> &'static str {
     if counts.stopped == counts.succeeded { "Succeeded" } else { "Failed" }
 }
 
-/// Whether an ordinary init container failed for good, and whether one is still to be waited for.
+/// Whether an init container failed for good, and whether one has not finished.
 fn count_init(counted: &Counted) -> (bool, bool) {
     let (mut failed, mut unfinished) = (false, false);
     for (kind, container) in init_containers(counted.spec) {
@@ -55,7 +65,7 @@ fn count_init(counted: &Counted) -> (bool, bool) {
         let status = counted.init.iter().find(|status| status.name == container.name);
         match status.map(Shown::of) {
             Some(Shown::Ended(end) | Shown::WaitingAgain(end)) => {
-                let stays = after_exit(counted.spec, container, &end) == AfterExit::Stay;
+                let stays = counted.stays(container, &end);
                 failed |= end.failed() && (stays || counted.over);
             }
             Some(Shown::Running | Shown::Waiting | Shown::Nothing) | None => unfinished = true,
@@ -64,7 +74,7 @@ fn count_init(counted: &Counted) -> (bool, bool) {
     (failed, unfinished)
 }
 
-/// Sidecars count while they run or have yet to; how they ended never matters (T-NODE-40).
+/// Sidecars count while they run or before they have run; how they exited never matters (T-NODE-40).
 fn count_sidecars(counted: &Counted) -> (Counts, bool) {
     let (mut counts, mut pending) = (Counts::default(), false);
     for (kind, container) in init_containers(counted.spec) {
@@ -100,8 +110,7 @@ fn count_regular(counted: &Counted, counts: &mut Counts) {
             Some(Shown::Ended(end)) => {
                 counts.stopped += 1;
                 counts.succeeded += usize::from(end.code == 0);
-                let stays = after_exit(counted.spec, container, &end) == AfterExit::Stay;
-                counts.restarting += usize::from(!stays);
+                counts.restarting += usize::from(!counted.stays(container, &end));
             }
             Some(Shown::WaitingAgain(_)) => {
                 counts.stopped += 1;
@@ -113,7 +122,7 @@ fn count_regular(counted: &Counted, counts: &mut Counts) {
     }
 }
 
-/// What a status says, as far as the phase is concerned.
+/// A container status, reduced to what the phase depends on.
 enum Shown {
     Running,
     Ended(Exit),
@@ -129,24 +138,14 @@ impl Shown {
         let past = status.last_state.as_ref().and_then(|state| state.terminated.as_ref());
         match &status.state {
             Some(core::ContainerState { running: Some(_), .. }) => Shown::Running,
-            Some(core::ContainerState { terminated: Some(end), .. }) => Shown::Ended(exit(end)),
+            Some(core::ContainerState { terminated: Some(end), .. }) => {
+                Shown::Ended(past_exit(end))
+            }
             Some(core::ContainerState { waiting: Some(_), .. }) => match past {
-                Some(end) => Shown::WaitingAgain(exit(end)),
+                Some(end) => Shown::WaitingAgain(past_exit(end)),
                 None => Shown::Waiting,
             },
             Some(_) | None => Shown::Nothing,
         }
-    }
-}
-
-/// The parts of an exit that decide restarts.
-fn exit(end: &core::ContainerStateTerminated) -> Exit {
-    Exit {
-        code: end.exit_code,
-        signal: None,
-        reason: end.reason.clone().unwrap_or_default(),
-        message: String::new(),
-        started_at: None,
-        finished_at: Timestamp::UNIX_EPOCH,
     }
 }

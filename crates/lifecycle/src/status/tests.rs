@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1 as core;
 
 const HOST: &[IpAddr] = &[IpAddr::V4(std::net::Ipv4Addr::new(192, 168, 0, 5))];
 
-fn facts(stage: Stage) -> Facts<'static> {
+fn facts(stage: WorkerState) -> Facts<'static> {
     Facts {
         now: at(NOW),
         host_ips: HOST,
@@ -23,11 +23,11 @@ fn facts(stage: Stage) -> Facts<'static> {
 }
 
 fn told(pod: &Pod, so: &Observed) -> PodStatus {
-    status(pod, so, &facts(Stage::Syncing), &PodStatus::default())
+    status(pod, so, &facts(WorkerState::Syncing), &PodStatus::default())
 }
 
 fn ended(pod: &Pod, so: &Observed, previous: &PodStatus) -> PodStatus {
-    status(pod, so, &facts(Stage::Terminated), previous)
+    status(pod, so, &facts(WorkerState::Terminated), previous)
 }
 
 fn failing(mut so: Observed, name: &str, reason: &str) -> Observed {
@@ -143,7 +143,7 @@ fn n_77_reason_and_message_go_with_the_phase() {
         ..Default::default()
     };
     let pod = pod("Always", "app");
-    let now = |so: &str| status(&pod, &observed(so), &facts(Stage::Syncing), &previous);
+    let now = |so: &str| status(&pod, &observed(so), &facts(WorkerState::Syncing), &previous);
     assert_eq!(now("").reason.as_deref(), Some("SomeReason"));
     assert_eq!((now("app=run").reason, now("app=run").message), (None, None));
 }
@@ -173,8 +173,12 @@ fn t_node_51_to_52_the_last_phase_asks_how_regular_containers_ended_and_nothing_
 #[test]
 fn t_node_44_that_a_pod_is_being_deleted_changes_no_condition() {
     let going = deleted(pod("Always", "app"), 30);
-    let status =
-        status(&going, &observed("app=run"), &facts(Stage::Terminating), &PodStatus::default());
+    let status = status(
+        &going,
+        &observed("app=run"),
+        &facts(WorkerState::Terminating),
+        &PodStatus::default(),
+    );
     assert_eq!(word(&status, "Ready"), "True");
     assert_eq!(phase_of(&status), "Running");
 }
@@ -183,7 +187,7 @@ fn t_node_44_that_a_pod_is_being_deleted_changes_no_condition() {
 fn t_edge_5_each_exit_is_told_when_it_happens() {
     let going = deleted(pod("Always", "app web"), 30);
     let so = observed("app=exit143 web=run");
-    let status = status(&going, &so, &facts(Stage::Terminating), &PodStatus::default());
+    let status = status(&going, &so, &facts(WorkerState::Terminating), &PodStatus::default());
     assert_eq!(state_of(&of(&status, "app").state), "terminated Error 143", "T-NODE-45, 47");
     assert_eq!(phase_of(&status), "Running");
     let unready = "False ContainersNotReady containers with unready status: [app]";
@@ -208,7 +212,7 @@ fn t_node_57_a_terminal_phase_is_never_left() {
         ..Default::default()
     };
     let mut pod = pod("Never", "app");
-    for stage in [Stage::Syncing, Stage::Terminating, Stage::Terminated] {
+    for stage in [WorkerState::Syncing, WorkerState::Terminating, WorkerState::Terminated] {
         let now = status(&pod, &observed("app=exit0"), &facts(stage), &failed);
         assert_eq!(phase_of(&now), "Failed");
         assert_eq!(now.reason.as_deref(), Some("Evicted"), "N-77");
@@ -227,7 +231,7 @@ fn t_node_53_58_and_80_what_ends_a_pod_is_told_when_nothing_runs_any_more() {
     let pod = pod("Always", "app");
     let before = told(&pod, &observed("app=run"));
     let facts = |stage| Facts { verdict: Some(&verdict), ..facts(stage) };
-    let ending = status(&pod, &observed("app=run"), &facts(Stage::Terminating), &before);
+    let ending = status(&pod, &observed("app=run"), &facts(WorkerState::Terminating), &before);
     assert_eq!(phase_of(&ending), "Failed", "decided");
     let published = withheld(ending, &before);
     assert_eq!(phase_of(&published), "Running", "T-NODE-53");
@@ -236,7 +240,7 @@ fn t_node_53_58_and_80_what_ends_a_pod_is_told_when_nothing_runs_any_more() {
         status.conditions.iter().flatten().map(|condition| condition.type_.clone()).collect()
     };
     assert!(!types(&published).contains(&"DisruptionTarget".into()), "T-NODE-58");
-    let last = status(&pod, &observed("app=exit0"), &facts(Stage::Terminated), &published);
+    let last = status(&pod, &observed("app=exit0"), &facts(WorkerState::Terminated), &published);
     assert_eq!(phase_of(&last), "Failed", "T-NODE-80: although it ended well");
     assert_eq!(last.reason.as_deref(), Some("Evicted"));
     assert_eq!(last.message, Some(verdict.message.clone()));
@@ -248,7 +252,7 @@ fn t_node_53_58_and_80_what_ends_a_pod_is_told_when_nothing_runs_any_more() {
 #[test]
 fn t_node_53_a_phase_stays_withheld_however_often_it_is_told() {
     let verdict = Verdict { reason: "Evicted".into(), message: "low".into(), disruption: true };
-    let facts = Facts { verdict: Some(&verdict), ..facts(Stage::Terminating) };
+    let facts = Facts { verdict: Some(&verdict), ..facts(WorkerState::Terminating) };
     let pod = pod("Always", "app");
     let so = observed("app=run");
     let mut last = told(&pod, &so);
@@ -265,7 +269,7 @@ fn t_node_88_a_shutdown_leaves_a_success_a_success() {
         message: "Pod was terminated in response to imminent node shutdown.".into(),
         disruption: true,
     };
-    let facts = Facts { verdict: Some(&verdict), ..facts(Stage::Terminated) };
+    let facts = Facts { verdict: Some(&verdict), ..facts(WorkerState::Terminated) };
     let pod = pod("Always", "app");
     for (so, wanted) in [("app=exit0", "Succeeded"), ("app=exit143", "Failed")] {
         let status = status(&pod, &observed(so), &facts, &PodStatus::default());
@@ -285,7 +289,7 @@ fn t_node_77_a_deadline_counts_from_the_start_time() {
     assert_eq!(verdict.reason, "DeadlineExceeded");
     let message = "Pod was active on the node longer than the specified deadline";
     assert_eq!(verdict.message, message);
-    let facts = Facts { verdict: Some(&verdict), ..facts(Stage::Syncing) };
+    let facts = Facts { verdict: Some(&verdict), ..facts(WorkerState::Syncing) };
     let late = super::status(&pod, &observed("app=run"), &facts, &status);
     assert!(is_terminal(&late) && !verdict.disruption);
 }
@@ -295,7 +299,7 @@ fn n_27_and_t_node_82_a_rejected_pod_has_a_reason_and_no_containers() {
     let pod = pod("Always", "app");
     let message =
         "Node didn't have enough resource: cpu, requested: 1000, used: 900, capacity: 940";
-    let status = rejected(&pod, &facts(Stage::Syncing), "OutOfcpu", message);
+    let status = rejected(&pod, &facts(WorkerState::Syncing), "OutOfcpu", message);
     assert_eq!(phase_of(&status), "Failed");
     assert_eq!(status.reason.as_deref(), Some("OutOfcpu"));
     assert_eq!(status.message.unwrap(), format!("Pod was rejected: {message}"));
@@ -310,7 +314,7 @@ fn n_71_and_72_the_generation_follows_and_the_start_time_stays() {
     let first = told(&pod, &observed(""));
     assert_eq!(first.start_time, Some(Time(at(NOW))));
     pod.metadata.generation = Some(4);
-    let later = Facts { now: at(NOW + 60), ..facts(Stage::Syncing) };
+    let later = Facts { now: at(NOW + 60), ..facts(WorkerState::Syncing) };
     let second = status(&pod, &observed("app=run"), &later, &first);
     assert_eq!(second.start_time, first.start_time, "N-72");
     assert_eq!(second.observed_generation, Some(4), "N-71");
@@ -330,7 +334,7 @@ fn n_73_addresses_are_one_per_family_and_outlive_the_sandbox() {
         status.pod_ips.iter().flatten().map(|ip| ip.ip.clone()).collect()
     };
     let given = [v6, v4, other];
-    let both = Facts { pod_ips: &given, ..facts(Stage::Syncing) };
+    let both = Facts { pod_ips: &given, ..facts(WorkerState::Syncing) };
     let status = super::status(&pod, &observed("app=run"), &both, &PodStatus::default());
     assert_eq!(ips(&status), ["10.0.0.7", "fd00::7"], "the node's family first");
     assert_eq!(status.pod_ip.as_deref(), Some("10.0.0.7"));
@@ -344,7 +348,7 @@ fn n_73_addresses_are_one_per_family_and_outlive_the_sandbox() {
     let first = told(&host, &observed("[none]"));
     assert_eq!(ips(&first), ["192.168.0.5"], "N-73: from the first write");
     let moved = [ip("192.168.0.99")];
-    let moved = Facts { host_ips: &moved, ..facts(Stage::Syncing) };
+    let moved = Facts { host_ips: &moved, ..facts(WorkerState::Syncing) };
     let later = super::status(&host, &observed("[host]"), &moved, &first);
     assert_eq!(ips(&later), ["192.168.0.5"], "N-73: stable");
 }
@@ -356,7 +360,7 @@ fn n_74_n_205_statuses_are_sorted_and_conditions_in_order() {
         PodCondition { type_: "example.com/x".into(), status: "True".into(), ..Default::default() };
     let previous = PodStatus { conditions: Some(vec![foreign]), ..Default::default() };
     pod.metadata.generation = None;
-    let status = status(&pod, &observed(""), &facts(Stage::Syncing), &previous);
+    let status = status(&pod, &observed(""), &facts(WorkerState::Syncing), &previous);
     let names = |list: &Option<Vec<ContainerStatus>>| -> Vec<String> {
         list.iter().flatten().map(|status| status.name.clone()).collect()
     };
@@ -388,7 +392,7 @@ fn n_75_owned_conditions_are_overwritten_and_foreign_ones_preserved() {
         ..Default::default()
     };
     let kept = [lie("PodResizePending")];
-    let facts = Facts { conditions: &kept, ..facts(Stage::Syncing) };
+    let facts = Facts { conditions: &kept, ..facts(WorkerState::Syncing) };
     let status = status(&pod("Always", "app"), &observed(""), &facts, &previous);
     assert_eq!(condition(&status, "Ready").status, "False");
     assert_eq!(condition(&status, "DisruptionTarget").status, "True", "T-NODE-58");
@@ -406,7 +410,8 @@ fn n_213_conditions_of_a_resize_vanish_when_nobody_says_them_any_more() {
     };
     let conditions = Some(vec![said("PodResizePending"), said("PodResizeInProgress")]);
     let previous = PodStatus { conditions, ..Default::default() };
-    let status = status(&pod("Always", "app"), &observed(""), &facts(Stage::Syncing), &previous);
+    let status =
+        status(&pod("Always", "app"), &observed(""), &facts(WorkerState::Syncing), &previous);
     let types: Vec<&str> = status.conditions.iter().flatten().map(|c| c.type_.as_str()).collect();
     assert!(!types.iter().any(|type_| type_.starts_with("PodResize")), "{types:?}");
 }
@@ -471,7 +476,7 @@ fn n_78_once_initialized_stays_initialized() {
     let pod = pod("Always", "i:one app");
     let first = told(&pod, &observed("one=exit0"));
     assert_eq!(word(&first, "Initialized"), "True");
-    let again = status(&pod, &observed("[second] one=run"), &facts(Stage::Syncing), &first);
+    let again = status(&pod, &observed("[second] one=run"), &facts(WorkerState::Syncing), &first);
     assert_eq!(word(&again, "Initialized"), "True");
 }
 
@@ -487,7 +492,7 @@ fn n_79_readiness_gates_are_asked_when_the_containers_are_ready() {
             ..Default::default()
         });
         let previous = PodStatus { conditions: Some(conditions.collect()), ..Default::default() };
-        word(&status(&pod, &observed("app=run"), &facts(Stage::Syncing), &previous), "Ready")
+        word(&status(&pod, &observed("app=run"), &facts(WorkerState::Syncing), &previous), "Ready")
     };
     let missing = "False ReadinessGatesNotReady corresponding condition of pod readiness gate \"a\" \
                    does not exist., the status of pod readiness gate \"b\" is not \"True\", but False";
@@ -499,7 +504,7 @@ fn n_79_readiness_gates_are_asked_when_the_containers_are_ready() {
 fn n_80_a_transition_time_changes_only_with_the_status() {
     let pod = pod("Always", "app");
     let first = told(&pod, &observed("app=run"));
-    let later = Facts { now: at(NOW + 60), ..facts(Stage::Syncing) };
+    let later = Facts { now: at(NOW + 60), ..facts(WorkerState::Syncing) };
     let same = status(&pod, &observed("app=run"), &later, &first);
     assert_eq!(condition(&same, "Ready").last_transition_time, Some(Time(at(NOW))));
     let unready = status(&pod, &observed("app=exit1"), &later, &same);

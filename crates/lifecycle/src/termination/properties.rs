@@ -224,9 +224,9 @@ proptest! {
         let mut before = Termination::new(story.members.clone());
         play_until(&mut before, &story.inputs, cut);
         let left = now.until(before.due().unwrap());
-        let taken_over = before.stages().filter(|(_, stage)| *stage != Stage::Gone);
-        let killed = |(member, stage): (&Member, Stage)| {
-            matches!(stage, Stage::Killed { .. }).then(|| format!("kill {}", member.id))
+        let taken_over = before.stages().filter(|(_, stage)| *stage != ContainerStage::Gone);
+        let killed = |(member, stage): (&Member, ContainerStage)| {
+            matches!(stage, ContainerStage::Killed { .. }).then(|| format!("kill {}", member.id))
         };
         let killed: Vec<String> = before.stages().filter_map(killed).collect();
         let members = taken_over.map(|(member, stage)| {

@@ -318,15 +318,18 @@ fn t_edge_3_what_is_under_way_says_what_need_not_be_done_again() {
     let (now, due) = (Moment(Duration::from_secs(9)), Moment(Duration::from_secs(12)));
     let sent = |kill_at| Progress::StopSent { kill_at };
     for (stage, wanted) in [
-        (Stage::Running, Progress::Fresh),
-        (Stage::Held { due }, Progress::Fresh),
-        (Stage::PreStop { due }, Progress::Fresh),
-        (Stage::Turn { due }, Progress::HookDone),
-        (Stage::Stopping { due, signal: Sending::Underway }, Progress::HookDone),
-        (Stage::Stopping { due, signal: Sending::Failed { again: now } }, Progress::HookDone),
-        (Stage::Stopping { due, signal: Sending::Sent }, sent(due)),
-        (Stage::Killed { resend: None }, sent(now)),
-        (Stage::Gone, sent(now)),
+        (ContainerStage::Running, Progress::Fresh),
+        (ContainerStage::Held { due }, Progress::Fresh),
+        (ContainerStage::PreStop { due }, Progress::Fresh),
+        (ContainerStage::Turn { due }, Progress::HookDone),
+        (ContainerStage::Stopping { due, signal: SignalState::InProgress }, Progress::HookDone),
+        (
+            ContainerStage::Stopping { due, signal: SignalState::Failed { again: now } },
+            Progress::HookDone,
+        ),
+        (ContainerStage::Stopping { due, signal: SignalState::Sent }, sent(due)),
+        (ContainerStage::Killed { resend: None }, sent(now)),
+        (ContainerStage::Gone, sent(now)),
     ] {
         assert_eq!(stage.progress(now), wanted, "{stage:?}");
     }

@@ -1,25 +1,25 @@
-//! How a record grows: each step once, in the order of time, within bounds.
+//! Adds steps to a record: each once, in order of time, within bounds.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{Request, SERVER, Step, Subject, Termination, What};
+use super::{Request, SERVER, Step, StepKind, Subject, TerminationRecord};
 
 /// Steps of one record at most.
 pub const STEPS_MAX: usize = 256;
-/// Room that only steps which decide the outcome may use.
+/// Space reserved for steps that decide the outcome.
 const RESERVED: usize = 32;
-/// What is kept of a hook's output, in bytes.
+/// Largest stored output of one hook, in bytes.
 pub const OUTPUT_MAX: usize = 4096;
-/// Any other text of a step.
+/// Largest size of any other text of a step.
 const TEXT_MAX: usize = 512;
-/// All hooks' output of one record together.
+/// Largest total output of all hooks in one record.
 const OUTPUT_TOTAL_MAX: usize = 128 * 1024;
 
-impl Termination {
-    /// A record with nothing in it yet. `uid` is its own.
-    pub fn new(namespace: &str, pod: Subject, uid: &str, now: Timestamp) -> Termination {
-        let mut record = Termination { pod, ..Termination::default() };
+impl TerminationRecord {
+    /// An empty record. `uid` is the record's own.
+    pub fn new(namespace: &str, pod: Subject, uid: &str, now: Timestamp) -> TerminationRecord {
+        let mut record = TerminationRecord { pod, ..TerminationRecord::default() };
         record.metadata.uid = Some(uid.to_owned());
         record.metadata.creation_timestamp = Some(Time(now));
         record.metadata.namespace = Some(namespace.to_owned());
@@ -27,7 +27,7 @@ impl Termination {
         record
     }
 
-    /// Adds what is new of `steps` and settles what follows from it. False: nothing was new.
+    /// Adds new steps and derives the rest of the record. False: nothing was new.
     pub fn append(&mut self, steps: impl IntoIterator<Item = Step>) -> bool {
         let mut news = false;
         for step in steps {
@@ -50,7 +50,7 @@ impl Termination {
         news
     }
 
-    /// The number of the next step of an actor that keeps no count of its own.
+    /// The next sequence number of an actor that does not count by itself.
     pub fn next_sequence(&self, actor: &str) -> i64 {
         let of_actor = self.steps.iter().filter(|step| step.actor == actor);
         of_actor.map(|step| step.sequence + 1).max().unwrap_or(0)
@@ -68,35 +68,35 @@ impl Termination {
             clip(text, TEXT_MAX);
         }
         match &mut step.what {
-            What::HookEnded { output, .. } => {
+            StepKind::HookEnded { output, .. } => {
                 clip(output, OUTPUT_MAX.min(OUTPUT_TOTAL_MAX.saturating_sub(said)));
             }
-            What::Requested(request) | What::Shortened(request) => {
+            StepKind::Requested(request) | StepKind::Shortened(request) => {
                 let Request { by, agent, through, .. } = request;
                 for text in [by, agent, through] {
                     clip(text, TEXT_MAX);
                 }
             }
-            What::UnsafeByRequest { by: text }
-            | What::Seen { reason: text, .. }
-            | What::HookStarted { hook: text }
-            | What::Exited { signal: text, .. }
-            | What::EndpointFlipped { slice: text, .. }
-            | What::RulesCommitted { slice: text, .. } => clip(text, TEXT_MAX),
-            What::Signal { signal, target, reason } => {
+            StepKind::UnsafeByRequest { by: text }
+            | StepKind::Seen { reason: text, .. }
+            | StepKind::HookStarted { hook: text }
+            | StepKind::Exited { signal: text, .. }
+            | StepKind::EndpointFlipped { slice: text, .. }
+            | StepKind::RulesCommitted { slice: text, .. } => clip(text, TEXT_MAX),
+            StepKind::Signal { signal, target, reason } => {
                 for text in [signal, target, reason] {
                     clip(text, TEXT_MAX);
                 }
             }
-            What::HookOverran
-            | What::Lost
-            | What::SandboxStopped
-            | What::NetworkGone
-            | What::VolumesGone
-            | What::CgroupGone
-            | What::StatusWritten
-            | What::Removed
-            | What::AgentRestarted => {}
+            StepKind::HookOverran
+            | StepKind::Lost
+            | StepKind::SandboxStopped
+            | StepKind::NetworkGone
+            | StepKind::VolumesGone
+            | StepKind::CgroupGone
+            | StepKind::StatusWritten
+            | StepKind::Removed
+            | StepKind::AgentRestarted => {}
         }
         step
     }
@@ -109,40 +109,40 @@ impl Step {
             && self.incarnation == other.incarnation
     }
 
-    /// By time. Of one instant, the server speaks first (nobody acts before it is asked) and the
-    /// object goes last; the rest has some order, so that a simulation always gives the same record.
+    /// Sorts by time. At the same instant the server's request comes first and the removal of the object last; the rest
+    /// has a fixed order, so that a simulation always gives the same record.
     fn order(&self) -> (jiff::Timestamp, u8, &str, &str, i64) {
         let turn = match &self.what {
-            What::Removed => 2,
+            StepKind::Removed => 2,
             _ if self.actor == SERVER => 0,
             _ => 1,
         };
         (self.at, turn, &self.actor, &self.incarnation, self.sequence)
     }
 
-    /// Without it the record would say something else.
+    /// Whether the outcome depends on this step.
     fn decides(&self) -> bool {
         matches!(
             self.what,
-            What::Requested(_)
-                | What::UnsafeByRequest { .. }
-                | What::Exited { .. }
-                | What::Lost
-                | What::SandboxStopped
-                | What::StatusWritten
-                | What::Removed
+            StepKind::Requested(_)
+                | StepKind::UnsafeByRequest { .. }
+                | StepKind::Exited { .. }
+                | StepKind::Lost
+                | StepKind::SandboxStopped
+                | StepKind::StatusWritten
+                | StepKind::Removed
         )
     }
 
     fn output(&self) -> &str {
         match &self.what {
-            What::HookEnded { output, .. } => output,
+            StepKind::HookEnded { output, .. } => output,
             _ => "",
         }
     }
 }
 
-/// Cuts a text to at most `max` bytes, at a character, and says so.
+/// Shortens a text to at most `max` bytes, at a character boundary, with an ellipsis.
 pub fn clip(text: &mut String, max: usize) {
     const CUT: &str = "…";
     if text.len() <= max {

@@ -1,19 +1,19 @@
 //! A record as text for a terminal: a heading, a bar for every container, one line per step.
 //!
-//! Nothing that a container or a client said reaches the terminal as a control character.
+//! Control characters in the output of containers and clients never reach the terminal.
 
-use super::{Outcome, Request, Step, Termination, What};
+use super::{Outcome, Request, Step, StepKind, TerminationRecord};
 use jiff::{SignedDuration, Timestamp};
 
-/// Lines of a hook's output that are shown; all of it is in the record.
+/// Lines of a hook's output that are shown; the record has all of it.
 const OUTPUT_LINES: usize = 12;
-/// The narrowest that is drawn; narrower terminals wrap.
+/// Smallest width; narrower terminals wrap.
 const WIDTH_MIN: usize = 60;
-/// Names of containers and actors are cut to this.
+/// Names of containers and actors are shortened to this.
 const NAME_WIDTH: usize = 24;
 
-/// At most `width` columns wide. `now` is where an ending that goes on has got to.
-pub fn draw(record: &Termination, width: usize, now: Timestamp) -> String {
+/// Draws a record, at most `width` columns wide. `now` is the end of the bars of an unfinished termination.
+pub fn draw(record: &TerminationRecord, width: usize, now: Timestamp) -> String {
     let width = width.max(WIDTH_MIN);
     let mut lines = heading(record, now);
     lines.extend(bars(record, width, now));
@@ -27,7 +27,7 @@ pub fn draw(record: &Termination, width: usize, now: Timestamp) -> String {
     text
 }
 
-fn heading(record: &Termination, now: Timestamp) -> Vec<String> {
+fn heading(record: &TerminationRecord, now: Timestamp) -> Vec<String> {
     let pod = &record.pod;
     let namespace = record.metadata.namespace.as_deref().unwrap_or_default();
     let mut first = format!("pod {namespace}/{}", pod.name);
@@ -62,8 +62,8 @@ fn asked(request: &Request) -> String {
     text
 }
 
-/// How it came out, and on lines of their own why.
-fn verdict(record: &Termination, now: Timestamp) -> Vec<String> {
+/// The outcome, and the reasons on lines of their own.
+fn verdict(record: &TerminationRecord, now: Timestamp) -> Vec<String> {
     let started = record.started.unwrap_or(now);
     let took = span(record.ended.unwrap_or(now).duration_since(started));
     let first = match (record.outcome, record.ended) {
@@ -80,8 +80,8 @@ fn verdict(record: &Termination, now: Timestamp) -> Vec<String> {
     std::iter::once(first).chain(why.map(|part| format!("  {part}"))).collect()
 }
 
-/// One bar per container, from the request to the end.
-fn bars(record: &Termination, width: usize, now: Timestamp) -> Vec<String> {
+/// One bar per container, from the request to its exit.
+fn bars(record: &TerminationRecord, width: usize, now: Timestamp) -> Vec<String> {
     let containers = containers(record);
     let Some(scale) = Scale::of(record, now) else { return Vec::new() };
     if containers.is_empty() {
@@ -101,8 +101,8 @@ fn bars(record: &Termination, width: usize, now: Timestamp) -> Vec<String> {
     lines
 }
 
-/// In the order in which something happened to them.
-fn containers(record: &Termination) -> Vec<String> {
+/// Containers in the order of their first steps.
+fn containers(record: &TerminationRecord) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for step in record.steps.iter().filter(|step| !step.container.is_empty()) {
         if !names.contains(&step.container) {
@@ -119,7 +119,7 @@ struct Scale {
 }
 
 impl Scale {
-    fn of(record: &Termination, now: Timestamp) -> Option<Scale> {
+    fn of(record: &TerminationRecord, now: Timestamp) -> Option<Scale> {
         let from = record.started?;
         let last = record.steps.iter().map(|step| step.at).max()?;
         let end = if record.ended.is_none() { last.max(now) } else { last };
@@ -135,17 +135,17 @@ impl Scale {
         usize::try_from(column).unwrap_or(0).min(room - 1)
     }
 
-    fn bar(&self, record: &Termination, container: &str, room: usize) -> String {
+    fn bar(&self, record: &TerminationRecord, container: &str, room: usize) -> String {
         let mut cells = vec![' '; room];
         let (mut from, mut fill) = (0, '·');
         for step in record.steps.iter().filter(|step| step.container == container) {
             let column = self.column(step.at, room);
             let (mark, next) = match &step.what {
-                What::HookStarted { .. } => (None, '▒'),
-                What::HookEnded { .. } if fill == '▒' => (None, '·'),
-                What::Signal { .. } => (None, '█'),
-                What::Exited { signal, .. } if signal == "SIGKILL" => (Some('✗'), ' '),
-                What::Exited { .. } | What::Lost => (Some('●'), ' '),
+                StepKind::HookStarted { .. } => (None, '▒'),
+                StepKind::HookEnded { .. } if fill == '▒' => (None, '·'),
+                StepKind::Signal { .. } => (None, '█'),
+                StepKind::Exited { signal, .. } if signal == "SIGKILL" => (Some('✗'), ' '),
+                StepKind::Exited { .. } | StepKind::Lost => (Some('●'), ' '),
                 _ => continue,
             };
             cells[from..column.max(from)].fill(fill);
@@ -154,7 +154,7 @@ impl Scale {
                 cells[column] = mark;
                 from = column + 1;
             } else if next != '·' {
-                // Even what took no time at all is seen.
+                // Even an instant is visible.
                 cells[column] = next;
             }
         }
@@ -167,7 +167,7 @@ impl Scale {
     }
 }
 
-fn steps(record: &Termination, width: usize) -> Vec<String> {
+fn steps(record: &TerminationRecord, width: usize) -> Vec<String> {
     let mut lines: Vec<String> =
         record.steps.iter().flat_map(|step| step_lines(record, step, width)).collect();
     if record.dropped > 0 {
@@ -176,14 +176,14 @@ fn steps(record: &Termination, width: usize) -> Vec<String> {
     lines
 }
 
-/// One step as [`draw`] draws it, for those who follow.
-pub fn draw_step(record: &Termination, step: &Step, width: usize) -> String {
+/// One step as [`draw`] draws it, for `--follow`.
+pub fn draw_step(record: &TerminationRecord, step: &Step, width: usize) -> String {
     let width = width.max(WIDTH_MIN);
     let lines = step_lines(record, step, width).into_iter();
     lines.map(|line| cut(&line, width).trim_end().to_owned() + "\n").collect()
 }
 
-fn step_lines(record: &Termination, step: &Step, width: usize) -> Vec<String> {
+fn step_lines(record: &TerminationRecord, step: &Step, width: usize) -> Vec<String> {
     let actors = record.steps.iter().map(|step| step.actor.chars().count()).max().unwrap_or(0);
     let since = record.started.unwrap_or_default();
     let time = format!("{:+.3}", step.at.duration_since(since).as_secs_f64());
@@ -203,53 +203,55 @@ fn told(step: &Step) -> String {
     let of =
         if step.container.is_empty() { String::new() } else { format!("{}: ", step.container) };
     let text = match &step.what {
-        What::Requested(request) => format!("end requested by {}", asked(request)),
-        What::Shortened(request) => format!("hurried by {}", asked(request)),
-        What::UnsafeByRequest { by } => {
+        StepKind::Requested(request) => format!("end requested by {}", asked(request)),
+        StepKind::Shortened(request) => format!("hurried by {}", asked(request)),
+        StepKind::UnsafeByRequest { by } => {
             format!("UNSAFE BY REQUEST of {by}: the node has not said that the pod is gone")
         }
-        What::Seen { grace_seconds, reason } => match grace_seconds {
+        StepKind::Seen { grace_seconds, reason } => match grace_seconds {
             Some(grace) => format!("begins ({reason}), {grace} s for all"),
             None => format!("begins ({reason})"),
         },
-        What::HookStarted { hook } => format!("preStop hook starts ({hook})"),
-        What::HookEnded { succeeded, exit_code, http_status, .. } => {
+        StepKind::HookStarted { hook } => format!("preStop hook starts ({hook})"),
+        StepKind::HookEnded { succeeded, exit_code, http_status, .. } => {
             let how = if *succeeded { "done" } else { "FAILED" };
             let code = exit_code.map(|code| format!(", exit code {code}"));
             let status = http_status.map(|status| format!(", HTTP {status}"));
             let detail = code.or(status).unwrap_or_default();
             format!("preStop hook {how}{detail}")
         }
-        What::HookOverran => "preStop hook OVERRAN the grace period".to_owned(),
-        What::Signal { signal, target, reason } if reason.is_empty() => {
+        StepKind::HookOverran => "preStop hook OVERRAN the grace period".to_owned(),
+        StepKind::Signal { signal, target, reason } if reason.is_empty() => {
             format!("{signal} to {target}")
         }
-        What::Signal { signal, target, reason } => format!("{signal} to {target}, {reason}"),
-        What::Exited { exit_code, signal, oom } => {
+        StepKind::Signal { signal, target, reason } => format!("{signal} to {target}, {reason}"),
+        StepKind::Exited { exit_code, signal, oom } => {
             let oom = if *oom { ", out of memory" } else { "" };
             match signal.as_str() {
                 "" => format!("exited with {exit_code}{oom}"),
                 signal => format!("died of {signal}, exit code {exit_code}{oom}"),
             }
         }
-        What::Lost => "gone; nobody saw how it ended".to_owned(),
-        What::SandboxStopped => "no process is left".to_owned(),
-        What::NetworkGone => "network gone".to_owned(),
-        What::VolumesGone => "volumes gone".to_owned(),
-        What::CgroupGone => "cgroup gone".to_owned(),
-        What::StatusWritten => "last status written".to_owned(),
-        What::Removed => "object removed".to_owned(),
-        What::EndpointFlipped { slice, .. } => format!("endpoint turned in {slice}"),
-        What::RulesCommitted { slice, .. } if slice.is_empty() => "no packets any more".to_owned(),
-        What::RulesCommitted { slice, .. } => format!("no packets any more by {slice}"),
-        What::AgentRestarted => "AGENT RESTARTED, goes on from here".to_owned(),
+        StepKind::Lost => "gone; nobody saw how it ended".to_owned(),
+        StepKind::SandboxStopped => "no process is left".to_owned(),
+        StepKind::NetworkGone => "network gone".to_owned(),
+        StepKind::VolumesGone => "volumes gone".to_owned(),
+        StepKind::CgroupGone => "cgroup gone".to_owned(),
+        StepKind::StatusWritten => "last status written".to_owned(),
+        StepKind::Removed => "object removed".to_owned(),
+        StepKind::EndpointFlipped { slice, .. } => format!("endpoint turned in {slice}"),
+        StepKind::RulesCommitted { slice, .. } if slice.is_empty() => {
+            "no packets any more".to_owned()
+        }
+        StepKind::RulesCommitted { slice, .. } => format!("no packets any more by {slice}"),
+        StepKind::AgentRestarted => "AGENT RESTARTED, goes on from here".to_owned(),
     };
     plain(&format!("{of}{text}"))
 }
 
 fn output(step: &Step) -> impl Iterator<Item = String> {
     let text = match &step.what {
-        What::HookEnded { output, .. } => output.as_str(),
+        StepKind::HookEnded { output, .. } => output.as_str(),
         _ => "",
     };
     let lines = text.lines().count();
@@ -258,7 +260,7 @@ fn output(step: &Step) -> impl Iterator<Item = String> {
     shown.into_iter()
 }
 
-/// Breaks a text between words; what follows the first line is indented like it.
+/// Breaks a text between words and indents all lines alike.
 fn wrapped(head: &str, text: &str, width: usize) -> Vec<String> {
     let indent = head.chars().count();
     let room = width.saturating_sub(indent).max(20);
@@ -280,7 +282,7 @@ fn wrapped(head: &str, text: &str, width: usize) -> Vec<String> {
     lines.iter().enumerate().map(|(place, line)| format!("{}{line}", first(place))).collect()
 }
 
-/// No escape sequences, no surprises.
+/// Replaces control characters.
 fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

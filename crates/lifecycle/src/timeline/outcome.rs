@@ -1,24 +1,24 @@
-//! What follows from the steps: who asked, how it came out, and one sentence that says why.
+//! What is derived from the steps: the request, the outcome, and one sentence with the reason.
 
-use super::{Request, Step, Termination, What, span};
+use super::{Request, Step, StepKind, TerminationRecord, span};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// How an ending came out.
+/// The outcome of a termination. These names are part of the API.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// Not over yet.
+    /// Not finished.
     #[default]
     Ending,
-    /// Everything ended within its time.
+    /// All containers stopped within the grace period.
     Clean,
-    /// At least one container did not, and was killed.
+    /// At least one container did not stop in time and was killed.
     Killed,
-    /// Nobody asked: its containers were done.
+    /// Not requested: the containers had finished.
     Completed,
-    /// The object was removed before the node had said that nothing of the pod runs.
+    /// The object was removed before the node had reported that no process is left.
     Forced,
-    /// How a container ended is not known.
+    /// The exit of a container was not observed.
     Lost,
 }
 
@@ -35,11 +35,11 @@ impl Outcome {
     }
 }
 
-impl Termination {
-    /// Derives everything else from the steps.
+impl TerminationRecord {
+    /// Derives all other fields from the steps.
     pub(super) fn settle(&mut self) {
         self.started = started(&self.steps);
-        self.confirmed = self.has(|what| matches!(what, What::SandboxStopped));
+        self.confirmed = self.has(|what| matches!(what, StepKind::SandboxStopped));
         self.ended = self.end();
         let counts = |step: &&Step| self.ended.is_none_or(|ended| step.at <= ended);
         self.request = request(self.steps.iter().filter(counts));
@@ -47,43 +47,44 @@ impl Termination {
         self.summary = self.sentence();
     }
 
-    fn has(&self, is: impl Fn(&What) -> bool) -> bool {
+    fn has(&self, is: impl Fn(&StepKind) -> bool) -> bool {
         self.steps.iter().any(|step| is(&step.what))
     }
 
-    fn first(&self, is: impl Fn(&What) -> bool) -> Option<Timestamp> {
+    fn first(&self, is: impl Fn(&StepKind) -> bool) -> Option<Timestamp> {
         self.steps.iter().find(|step| is(&step.what)).map(|step| step.at)
     }
 
-    /// With a deletion it is over when the object is gone and nothing runs; without one, when the
-    /// API knows how it ended, whatever becomes of the object later.
+    /// After a deletion: when the object is gone and nothing runs. Without a deletion: when the API has the terminal
+    /// status.
     fn end(&self) -> Option<Timestamp> {
-        let removed = self.first(|what| matches!(what, What::Removed));
-        let stopped = self.first(|what| matches!(what, What::SandboxStopped));
-        if self.has(|what| matches!(what, What::UnsafeByRequest { .. })) {
+        let removed = self.first(|what| matches!(what, StepKind::Removed));
+        let stopped = self.first(|what| matches!(what, StepKind::SandboxStopped));
+        if self.has(|what| matches!(what, StepKind::UnsafeByRequest { .. })) {
             return Some(removed?.max(stopped?));
         }
-        let told = self.first(|what| matches!(what, What::StatusWritten));
+        let told = self.first(|what| matches!(what, StepKind::StatusWritten));
         let deleted = self.deleted();
         let kept = told.filter(|told| deleted.is_none_or(|deleted| deleted > *told));
         kept.filter(|_| stopped.is_some()).or(removed)
     }
 
-    /// When the API was asked to delete it.
+    /// When its deletion was requested.
     fn deleted(&self) -> Option<Timestamp> {
-        let by_the_server =
-            |step: &&Step| step.actor == super::SERVER && matches!(step.what, What::Requested(_));
+        let by_the_server = |step: &&Step| {
+            step.actor == super::SERVER && matches!(step.what, StepKind::Requested(_))
+        };
         self.steps.iter().find(by_the_server).map(|step| step.at)
     }
 
     fn judge(&self) -> Outcome {
-        if self.has(|what| matches!(what, What::UnsafeByRequest { .. })) {
+        if self.has(|what| matches!(what, StepKind::UnsafeByRequest { .. })) {
             return Outcome::Forced;
         }
         if self.ended.is_none() {
             return Outcome::Ending;
         }
-        if self.has(|what| matches!(what, What::Lost)) {
+        if self.has(|what| matches!(what, StepKind::Lost)) {
             return Outcome::Lost;
         }
         if self.kills().next().is_some() {
@@ -92,20 +93,20 @@ impl Termination {
         if self.completed() { Outcome::Completed } else { Outcome::Clean }
     }
 
-    /// The first thing that the node said is that nobody had to end it.
+    /// The node terminated the pod because its containers had finished.
     fn completed(&self) -> bool {
         let seen = self.steps.iter().find_map(|step| match &step.what {
-            What::Seen { reason, .. } => Some(reason.as_str()),
+            StepKind::Seen { reason, .. } => Some(reason.as_str()),
             _ => None,
         });
         matches!(seen, Some("Completed" | "Finished"))
     }
 
-    /// Containers that were still there when their time was up.
+    /// Containers that were killed at the end of the grace period.
     fn kills(&self) -> impl Iterator<Item = &Step> {
-        self.steps
-            .iter()
-            .filter(|step| matches!(&step.what, What::Signal { signal, .. } if signal == "SIGKILL"))
+        self.steps.iter().filter(
+            |step| matches!(&step.what, StepKind::Signal { signal, .. } if signal == "SIGKILL"),
+        )
     }
 
     fn sentence(&self) -> String {
@@ -114,13 +115,13 @@ impl Termination {
             let fate = if self.confirmed { "confirmed later" } else { "may still run" };
             parts.push(format!("unsafe by request of {by}: {fate}"));
         }
-        if self.has(|what| matches!(what, What::Lost)) {
+        if self.has(|what| matches!(what, StepKind::Lost)) {
             parts.push("how a container ended is not known".to_owned());
         }
         for step in &self.steps {
             parts.extend(self.remark(step));
         }
-        let exits = self.steps.iter().filter(|step| matches!(step.what, What::Exited { .. }));
+        let exits = self.steps.iter().filter(|step| matches!(step.what, StepKind::Exited { .. }));
         if parts.is_empty() && exits.count() > 0 && self.outcome == Outcome::Clean {
             parts.push("everything ended in time".to_owned());
         }
@@ -129,69 +130,71 @@ impl Termination {
         text
     }
 
-    /// The first who is known; else that somebody was.
+    /// The first known requester, else a placeholder.
     fn forced_by(&self) -> Option<&str> {
         let mut all = self.steps.iter().filter_map(|step| match &step.what {
-            What::UnsafeByRequest { by } => Some(by.as_str()),
+            StepKind::UnsafeByRequest { by } => Some(by.as_str()),
             _ => None,
         });
         all.clone().find(|by| *by != super::UNKNOWN).or_else(|| all.next())
     }
 
-    /// What somebody who looks for lost requests would want to know (W-35).
+    /// Facts that matter to a person who looks for lost requests (W-35).
     fn remark(&self, step: &Step) -> Option<String> {
         let container = &step.container;
         match &step.what {
-            What::HookOverran => Some(format!("{container}: the preStop hook took all the time")),
-            What::HookEnded { succeeded: false, exit_code, .. } => Some(match exit_code {
+            StepKind::HookOverran => {
+                Some(format!("{container}: the preStop hook took all the time"))
+            }
+            StepKind::HookEnded { succeeded: false, exit_code, .. } => Some(match exit_code {
                 Some(code) => format!("{container}: the preStop hook failed with {code}"),
                 None => format!("{container}: the preStop hook failed"),
             }),
-            What::Exited { oom: true, .. } => Some(format!("{container} ran out of memory")),
-            What::Exited { signal, .. }
+            StepKind::Exited { oom: true, .. } => Some(format!("{container} ran out of memory")),
+            StepKind::Exited { signal, .. }
                 if signal == "SIGKILL" || signal.is_empty() && self.killed_before(step) =>
             {
                 let stop = self.stop_before(step)?;
-                let What::Signal { signal, .. } = &stop.what else { return None };
+                let StepKind::Signal { signal, .. } = &stop.what else { return None };
                 let patience = span(step.at.duration_since(stop.at));
                 Some(format!(
                     "{container} did not end within {patience} of {signal} and was killed"
                 ))
             }
-            What::Exited { signal, .. } if !signal.is_empty() => {
+            StepKind::Exited { signal, .. } if !signal.is_empty() => {
                 let asked = self.stop_before(step)?;
                 let same =
-                    matches!(&asked.what, What::Signal { signal: sent, .. } if sent == signal);
+                    matches!(&asked.what, StepKind::Signal { signal: sent, .. } if sent == signal);
                 same.then(|| format!("{container} has no handler for {signal} and died of it"))
             }
             _ => None,
         }
     }
 
-    /// CRI runtimes do not say which signal ended a container; who was killed is known all the same.
+    /// CRI runtimes do not report which signal ended a container, but our own kills are in the steps.
     fn killed_before(&self, exit: &Step) -> bool {
         let killed =
             self.kills().any(|kill| kill.container == exit.container && kill.at <= exit.at);
-        killed && matches!(exit.what, What::Exited { exit_code: 137, .. })
+        killed && matches!(exit.what, StepKind::Exited { exit_code: 137, .. })
     }
 
-    /// The stop signal that this exit answers.
+    /// The stop signal before this exit.
     pub(super) fn stop_before(&self, exit: &Step) -> Option<&Step> {
         self.steps.iter().find(|step| {
             step.container == exit.container
-                && matches!(&step.what, What::Signal { signal, .. } if signal != "SIGKILL")
+                && matches!(&step.what, StepKind::Signal { signal, .. } if signal != "SIGKILL")
         })
     }
 }
 
-/// A summary is one line of a table.
+/// Largest summary: one line of a table.
 const SENTENCE_MAX: usize = 512;
 
-/// The first request, with what later ones left of its time.
+/// The first request with the grace period of the latest one.
 fn request<'a>(steps: impl Iterator<Item = &'a Step> + Clone) -> Option<Request> {
     let mut requests = steps.filter_map(|step| match &step.what {
-        What::Requested(request) => Some((true, request)),
-        What::Shortened(request) => Some((false, request)),
+        StepKind::Requested(request) => Some((true, request)),
+        StepKind::Shortened(request) => Some((false, request)),
         _ => None,
     });
     let (_, first) = requests.clone().find(|(first, _)| *first).or_else(|| requests.next())?;
@@ -204,6 +207,6 @@ fn request<'a>(steps: impl Iterator<Item = &'a Step> + Clone) -> Option<Request>
 }
 
 fn started(steps: &[Step]) -> Option<Timestamp> {
-    let asked = |step: &&Step| matches!(step.what, What::Requested(_) | What::Seen { .. });
+    let asked = |step: &&Step| matches!(step.what, StepKind::Requested(_) | StepKind::Seen { .. });
     steps.iter().find(asked).or(steps.first()).map(|step| step.at)
 }

@@ -1,6 +1,6 @@
 //! Stories: who did what when, and what the record says of it afterwards.
 
-use super::What::*;
+use super::StepKind::*;
 use super::*;
 
 const NODE: &str = "node/n1";
@@ -9,7 +9,7 @@ fn at(millis: i64) -> Timestamp {
     Timestamp::from_millisecond(1_800_000_000_000 + millis).unwrap()
 }
 
-fn step(millis: i64, actor: &str, container: &str, what: What, sequence: i64) -> Step {
+fn step(millis: i64, actor: &str, container: &str, what: StepKind, sequence: i64) -> Step {
     Step {
         at: at(millis),
         monotonic: millis * 1_000_000,
@@ -31,12 +31,12 @@ fn subject() -> Subject {
     }
 }
 
-fn empty() -> Termination {
-    Termination::new("default", subject(), "u", at(0))
+fn empty() -> TerminationRecord {
+    TerminationRecord::new("default", subject(), "u", at(0))
 }
 
 /// A record of (millisecond, actor, container, what).
-fn record(story: &[(i64, &str, &str, What)]) -> Termination {
+fn record(story: &[(i64, &str, &str, StepKind)]) -> TerminationRecord {
     let mut record = empty();
     let numbered = story.iter().zip(0..);
     record.append(numbered.map(|((millis, actor, container, what), sequence)| {
@@ -45,7 +45,7 @@ fn record(story: &[(i64, &str, &str, What)]) -> Termination {
     record
 }
 
-fn requested(grace: i64) -> What {
+fn requested(grace: i64) -> StepKind {
     Requested(Request {
         by: "admin".into(),
         agent: "kubectl/v1.36.4 (linux/amd64)".into(),
@@ -55,25 +55,25 @@ fn requested(grace: i64) -> What {
     })
 }
 
-fn seen(reason: &str) -> What {
+fn seen(reason: &str) -> StepKind {
     Seen { grace_seconds: Some(30), reason: reason.into() }
 }
 
-fn signal(signal: &str) -> What {
+fn signal(signal: &str) -> StepKind {
     Signal { signal: signal.into(), target: "process 1".into(), reason: String::new() }
 }
 
-fn exited(exit_code: i32, signal: &str) -> What {
+fn exited(exit_code: i32, signal: &str) -> StepKind {
     Exited { exit_code, signal: signal.into(), oom: false }
 }
 
-fn hook_ended(succeeded: bool, output: &str) -> What {
+fn hook_ended(succeeded: bool, output: &str) -> StepKind {
     let exit_code = Some(if succeeded { 0 } else { 3 });
     HookEnded { succeeded, exit_code, http_status: None, output: output.into() }
 }
 
 /// The end that every story of a deleted pod has.
-fn over(millis: i64) -> [(i64, &'static str, &'static str, What); 3] {
+fn over(millis: i64) -> [(i64, &'static str, &'static str, StepKind); 3] {
     [
         (millis, NODE, "", SandboxStopped),
         (millis + 1, NODE, "", StatusWritten),
@@ -81,14 +81,24 @@ fn over(millis: i64) -> [(i64, &'static str, &'static str, What); 3] {
     ]
 }
 
+/// What happened, its steps, and what follows from them: outcome, confirmed, summary.
+type OutcomeCase<'a> = (&'a str, Vec<(i64, &'a str, &'a str, StepKind)>, Outcome, bool, &'a str);
+
+fn check_outcomes<'a>(cases: impl IntoIterator<Item = OutcomeCase<'a>>) {
+    for (case, steps, outcome, confirmed, summary) in cases {
+        let record = record(&steps);
+        assert_eq!(record.outcome, outcome, "{case}");
+        assert_eq!(record.confirmed, confirmed, "{case}");
+        assert_eq!(record.summary, summary, "{case}");
+    }
+}
+
 #[test]
-fn an_ending_comes_out_as_its_steps_say() {
+fn the_outcome_of_a_removal_by_force_follows_from_the_steps() {
     let asked = (0, SERVER, "", requested(30));
-    let begins = (1, NODE, "", seen("Deleted"));
-    let term = (2, NODE, "app", signal("SIGTERM"));
     let forced = (3, SERVER, "", UnsafeByRequest { by: "admin".into() });
     let unknown = (2, SERVER, "", UnsafeByRequest { by: UNKNOWN.into() });
-    for (story, steps, outcome, confirmed, summary) in [
+    check_outcomes([
         (
             "forced, by whom is not known",
             vec![unknown.clone(), (3, SERVER, "", Removed)],
@@ -103,18 +113,29 @@ fn an_ending_comes_out_as_its_steps_say() {
             false,
             "unsafe by request of admin: may still run",
         ),
-        ("nothing but the request", vec![asked.clone()], Outcome::Ending, false, ""),
         (
-            "exits in time",
-            [
-                vec![asked.clone(), begins.clone(), term.clone(), (40, NODE, "app", exited(0, ""))],
-                over(50).into(),
-            ]
-            .concat(),
-            Outcome::Clean,
-            true,
-            "everything ended in time",
+            "W-56: removed by force, and nobody knows more",
+            vec![asked.clone(), forced.clone(), (4, SERVER, "", Removed)],
+            Outcome::Forced,
+            false,
+            "unsafe by request of admin: may still run",
         ),
+        (
+            "W-56: removed by force, and then ended",
+            vec![asked.clone(), forced, (4, SERVER, "", Removed), (900, NODE, "", SandboxStopped)],
+            Outcome::Forced,
+            true,
+            "unsafe by request of admin: confirmed later",
+        ),
+    ]);
+}
+
+#[test]
+fn w_35_the_summary_says_what_a_process_did_with_its_stop_signal() {
+    let asked = (0, SERVER, "", requested(30));
+    let begins = (1, NODE, "", seen("Deleted"));
+    let term = (2, NODE, "app", signal("SIGTERM"));
+    check_outcomes([
         (
             "W-35: no handler",
             [
@@ -165,6 +186,27 @@ fn an_ending_comes_out_as_its_steps_say() {
             true,
             "app did not end within 30.0 s of SIGTERM and was killed",
         ),
+    ]);
+}
+
+#[test]
+fn the_outcome_follows_from_the_steps() {
+    let asked = (0, SERVER, "", requested(30));
+    let begins = (1, NODE, "", seen("Deleted"));
+    let term = (2, NODE, "app", signal("SIGTERM"));
+    check_outcomes([
+        ("nothing but the request", vec![asked.clone()], Outcome::Ending, false, ""),
+        (
+            "exits in time",
+            [
+                vec![asked.clone(), begins.clone(), term.clone(), (40, NODE, "app", exited(0, ""))],
+                over(50).into(),
+            ]
+            .concat(),
+            Outcome::Clean,
+            true,
+            "everything ended in time",
+        ),
         (
             "a hook that fails",
             [
@@ -180,20 +222,6 @@ fn an_ending_comes_out_as_its_steps_say() {
             Outcome::Clean,
             true,
             "app: the preStop hook failed with 3",
-        ),
-        (
-            "W-56: removed by force, and nobody knows more",
-            vec![asked.clone(), forced.clone(), (4, SERVER, "", Removed)],
-            Outcome::Forced,
-            false,
-            "unsafe by request of admin: may still run",
-        ),
-        (
-            "W-56: removed by force, and then ended",
-            vec![asked.clone(), forced, (4, SERVER, "", Removed), (900, NODE, "", SandboxStopped)],
-            Outcome::Forced,
-            true,
-            "unsafe by request of admin: confirmed later",
         ),
         (
             "done by itself, deleted days later",
@@ -216,12 +244,7 @@ fn an_ending_comes_out_as_its_steps_say() {
             true,
             "how a container ended is not known",
         ),
-    ] {
-        let record = record(&steps);
-        assert_eq!(record.outcome, outcome, "{story}");
-        assert_eq!(record.confirmed, confirmed, "{story}");
-        assert_eq!(record.summary, summary, "{story}");
-    }
+    ]);
 }
 
 #[test]
@@ -319,7 +342,7 @@ fn a_record_survives_json_and_steps_are_flat_there() {
     assert_eq!(json["steps"][1]["at"], "2027-01-15T08:00:00.007000Z");
     assert_eq!(json["steps"][0]["graceSeconds"], 30);
     assert_eq!(json["request"]["by"], "admin");
-    let back: Termination = typed::from_value(json).unwrap();
+    let back: TerminationRecord = typed::from_value(json).unwrap();
     assert_eq!(back, record);
 }
 
@@ -378,7 +401,7 @@ fn every_field_of_a_record_is_in_the_schema_of_the_api() {
     }
 }
 
-fn story_of_a_kill() -> Termination {
+fn story_of_a_kill() -> TerminationRecord {
     let mut story = vec![
         (0, SERVER, "", requested(30)),
         (3, NODE, "", seen("Deleted")),

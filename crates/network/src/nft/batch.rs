@@ -1,23 +1,29 @@
-//! A batch is what changes at once: the kernel takes all of it, or nothing and says why.
+//! A batch of changes. The kernel applies all of them or none.
 
+use super::attribute::{
+    chain as chain_attribute, element_list, hook as hook_attribute, rule as rule_attribute,
+    set as set_attribute, table as table_attribute,
+};
 use super::rule::Rule;
 use super::set::{Element, Set};
 use crate::Result;
 use crate::netlink::{ACK, APPEND, CREATE, EXCL, Message, Socket};
 
-/// One message holds as many elements as fit well below what an attribute can hold.
+/// Elements are distributed over several messages, because an attribute holds at most 64 KiB.
 const ELEMENTS_BYTES: usize = 32 * 1024;
 const COMMENT_MAX: usize = 120;
 
-const BATCH_BEGIN: u16 = 0x10;
-const BATCH_END: u16 = 0x11;
+// Constants of the kernel's headers that `libc` does not have.
+const NFNL_MSG_BATCH_BEGIN: u16 = 0x10;
+const NFNL_MSG_BATCH_END: u16 = 0x11;
+const NF_ACCEPT: u32 = 1;
 const SUBSYSTEM: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     Ipv4,
     Ipv6,
-    /// Both at once; rules must then say which header they look at.
+    /// Both families. A rule must then say which header it reads.
     Inet,
 }
 
@@ -50,7 +56,7 @@ impl Table {
         Table { family, name: name.into() }
     }
 
-    fn shown(&self) -> String {
+    fn full_name(&self) -> String {
         format!("{} {}", self.family.name(), self.name)
     }
 }
@@ -59,7 +65,7 @@ impl Table {
 pub enum ChainKind {
     Filter,
     Nat,
-    /// Like a filter on the way out, but a changed mark changes the way.
+    /// Like a filter for outgoing packets; the kernel routes a packet again if its mark changes.
     Route,
 }
 
@@ -72,7 +78,7 @@ pub enum Hook {
     Postrouting,
 }
 
-/// Smaller comes first.
+/// Chains with smaller priorities run first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Priority(pub i32);
 
@@ -87,7 +93,7 @@ impl Priority {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chain {
     pub name: String,
-    /// None: only jumped to.
+    /// `None` for a chain that runs only when a rule jumps to it.
     pub base: Option<(ChainKind, Hook, Priority)>,
 }
 
@@ -101,7 +107,7 @@ impl Chain {
     }
 }
 
-/// What to change, in order. Nothing happens before [`Connection::commit`].
+/// Changes in their order. [`Connection::commit`] applies them.
 #[derive(Default)]
 pub struct Batch {
     messages: Vec<Message>,
@@ -125,99 +131,102 @@ impl Batch {
         &mut self.messages[last]
     }
 
-    /// A table that is there already is fine.
+    /// No error if the table exists.
     pub fn add_table(&mut self, table: &Table) -> &mut Batch {
-        let what = format!("add table {}", table.shown());
+        let what = format!("add table {}", table.full_name());
         let message = self.push(libc::NFT_MSG_NEWTABLE, CREATE, table, what);
-        message.text(1, &table.name).be32(2, 0);
+        message.text(table_attribute::NAME, &table.name).be32(table_attribute::FLAGS, 0);
         self
     }
 
-    /// With everything in it. Add it first when it may not be there.
+    /// Deletes the table and its contents. To avoid an error if it does not exist, add it first.
     pub fn delete_table(&mut self, table: &Table) -> &mut Batch {
-        let what = format!("delete table {}", table.shown());
-        self.push(libc::NFT_MSG_DELTABLE, 0, table, what).text(1, &table.name);
+        let what = format!("delete table {}", table.full_name());
+        let message = self.push(libc::NFT_MSG_DELTABLE, 0, table, what);
+        message.text(table_attribute::NAME, &table.name);
         self
     }
 
-    /// A chain that is there already is fine, if it is the same.
+    /// No error if an equal chain exists.
     pub fn add_chain(&mut self, table: &Table, chain: &Chain) -> &mut Batch {
-        let what = format!("add chain {} {}", table.shown(), chain.name);
+        let what = format!("add chain {} {}", table.full_name(), chain.name);
         let message = self.push(libc::NFT_MSG_NEWCHAIN, CREATE, table, what);
-        message.text(1, &table.name).text(3, &chain.name);
+        message.text(chain_attribute::TABLE, &table.name);
+        message.text(chain_attribute::NAME, &chain.name);
         if let Some((kind, hook, priority)) = chain.base {
-            message.nest(4, |nest| {
-                nest.be32(1, hook.number()).be32(2, priority.0 as u32);
+            message.nest(chain_attribute::HOOK, |nest| {
+                nest.be32(hook_attribute::HOOKNUM, hook.number());
+                nest.be32(hook_attribute::PRIORITY, priority.0 as u32);
             });
-            const ACCEPT: u32 = 1;
-            message.be32(5, ACCEPT).text(7, kind.name());
+            message.be32(chain_attribute::POLICY, NF_ACCEPT);
+            message.text(chain_attribute::TYPE, kind.name());
         }
         self
     }
 
     /// Removes the chain's rules.
     pub fn flush_chain(&mut self, table: &Table, chain: &str) -> &mut Batch {
-        let what = format!("flush chain {} {chain}", table.shown());
+        let what = format!("flush chain {} {chain}", table.full_name());
         let message = self.push(libc::NFT_MSG_DELRULE, 0, table, what);
-        message.text(1, &table.name).text(2, chain);
+        message.text(rule_attribute::TABLE, &table.name).text(rule_attribute::CHAIN, chain);
         self
     }
 
-    /// It must be empty, and nothing may lead to it.
+    /// The chain must be empty, and no rule may jump to it.
     pub fn delete_chain(&mut self, table: &Table, chain: &str) -> &mut Batch {
-        let what = format!("delete chain {} {chain}", table.shown());
+        let what = format!("delete chain {} {chain}", table.full_name());
         let message = self.push(libc::NFT_MSG_DELCHAIN, 0, table, what);
-        message.text(1, &table.name).text(3, chain);
+        message.text(chain_attribute::TABLE, &table.name).text(chain_attribute::NAME, chain);
         self
     }
 
-    /// At the end of the chain.
+    /// Appends a rule to the chain.
     pub fn add_rule(&mut self, table: &Table, chain: &str, rule: &Rule) -> &mut Batch {
-        let what = format!("add rule {} {chain} {}", table.shown(), rule.comment);
+        let what = format!("add rule {} {chain} {}", table.full_name(), rule.comment);
         let message = self.push(libc::NFT_MSG_NEWRULE, CREATE | APPEND, table, what);
-        message.text(1, &table.name).text(2, chain);
-        message.nest(4, |list| {
+        message.text(rule_attribute::TABLE, &table.name).text(rule_attribute::CHAIN, chain);
+        message.nest(rule_attribute::EXPRESSIONS, |list| {
             for expression in &rule.expressions {
                 expression.write(list, table.family);
             }
         });
         if !rule.comment.is_empty() {
-            message.attribute(7, &comment(&rule.comment));
+            message.attribute(rule_attribute::USERDATA, &comment(&rule.comment));
         }
         self
     }
 
-    /// A set that is there already is fine, if it is the same.
+    /// No error if an equal set exists.
     pub fn add_set(&mut self, table: &Table, set: &Set) -> &mut Batch {
         self.sets += 1;
         let id = self.sets;
-        let what = format!("add set {} {}", table.shown(), set.name);
+        let what = format!("add set {} {}", table.full_name(), set.name);
         let message = self.push(libc::NFT_MSG_NEWSET, CREATE, table, what);
         set.write(message, table, id);
         self
     }
 
     pub fn delete_set(&mut self, table: &Table, set: &str) -> &mut Batch {
-        let what = format!("delete set {} {set}", table.shown());
+        let what = format!("delete set {} {set}", table.full_name());
         let message = self.push(libc::NFT_MSG_DELSET, 0, table, what);
-        message.text(1, &table.name).text(2, set);
+        message.text(set_attribute::TABLE, &table.name).text(set_attribute::NAME, set);
         self
     }
 
     /// Removes all elements.
     pub fn flush_set(&mut self, table: &Table, set: &str) -> &mut Batch {
-        let what = format!("flush set {} {set}", table.shown());
+        let what = format!("flush set {} {set}", table.full_name());
         let message = self.push(libc::NFT_MSG_DELSETELEM, 0, table, what);
-        message.text(1, &table.name).text(2, set);
+        message.text(element_list::TABLE, &table.name).text(element_list::SET, set);
         self
     }
 
-    /// An element that is there already is fine; a map's key with another value is refused.
+    /// No error if an element exists, unless it is a map's key with another value.
     pub fn add_elements(&mut self, table: &Table, set: &Set, elements: &[Element]) -> &mut Batch {
         self.elements(libc::NFT_MSG_NEWSETELEM, CREATE, "add", table, set, elements)
     }
 
-    /// Refused when one is there already.
+    /// Fails if an element exists.
     pub fn create_elements(
         &mut self,
         table: &Table,
@@ -227,7 +236,7 @@ impl Batch {
         self.elements(libc::NFT_MSG_NEWSETELEM, CREATE | EXCL, "create", table, set, elements)
     }
 
-    /// Refused when one is not there.
+    /// Fails if an element does not exist.
     pub fn delete_elements(
         &mut self,
         table: &Table,
@@ -248,10 +257,10 @@ impl Batch {
     ) -> &mut Batch {
         let mut rest = elements.iter().peekable();
         while rest.peek().is_some() {
-            let what = format!("{verb} elements {} {}", table.shown(), set.name);
+            let what = format!("{verb} elements {} {}", table.full_name(), set.name);
             let message = self.push(kind, flags, table, what);
-            message.text(1, &table.name).text(2, &set.name);
-            message.nest(3, |list| {
+            message.text(element_list::TABLE, &table.name).text(element_list::SET, &set.name);
+            message.nest(element_list::ELEMENTS, |list| {
                 let start = list.len();
                 while list.len() - start < ELEMENTS_BYTES
                     && let Some(element) = rest.next()
@@ -264,7 +273,7 @@ impl Batch {
     }
 }
 
-/// A way to the packet rules of one network namespace: that of the thread that opens it.
+/// A connection to nf_tables in the network namespace of the thread that opens it.
 pub struct Connection(Socket);
 
 impl Connection {
@@ -272,27 +281,27 @@ impl Connection {
         Socket::netfilter().map(Connection)
     }
 
-    /// Makes all changes at once. An error names the message that failed; nothing has then changed.
+    /// Applies all changes of the batch, or none. An error names the change that failed.
     pub fn commit(&mut self, batch: Batch) -> Result<()> {
         if batch.is_empty() {
             return Ok(());
         }
-        let mark = |kind, what: &str| {
+        let marker = |kind, what: &str| {
             let head = [0, 0, 0, libc::NFNL_SUBSYS_NFTABLES as u8];
             Message::new(kind, 0, &head, what)
         };
         let mut messages = batch.messages;
         if let Some(last) = messages.last_mut() {
-            // Failures are always answered. One acknowledgement is enough to see that all is done.
-            last.flag(ACK);
+            // The kernel always reports failures. For success, the acknowledgement of the last message is enough.
+            last.add_flags(ACK);
         }
-        messages.insert(0, mark(BATCH_BEGIN, "change packet rules"));
-        messages.push(mark(BATCH_END, "commit packet rules"));
+        messages.insert(0, marker(NFNL_MSG_BATCH_BEGIN, "begin a batch of packet rules"));
+        messages.push(marker(NFNL_MSG_BATCH_END, "commit a batch of packet rules"));
         self.0.request(messages).map(drop)
     }
 }
 
-/// In the form that the `nft` program reads comments from.
+/// User data in the format in which the `nft` program expects comments.
 fn comment(text: &str) -> Vec<u8> {
     const COMMENT: u8 = 0;
     let mut end = text.len().min(COMMENT_MAX);

@@ -1,13 +1,14 @@
-//! What a rule is made of: each expression reads or writes registers, or ends the rule.
+//! The expressions of a rule. Each of them reads or writes registers, or ends the rule.
 //!
-//! Registers are words of four bytes; a value that is longer takes as many as it needs, and values in
-//! words next to each other are the key of a concatenated set.
+//! A register has four bytes. Longer values occupy several consecutive registers, and so do the parts of a
+//! concatenated key.
 
+use super::attribute::{self, nat};
 use super::batch::Family;
 use super::set::Set;
 use crate::netlink::Message;
 
-/// A word of the kernel's sixteen. Registers past the last are refused by the kernel.
+/// One of the kernel's sixteen registers. The kernel rejects rules that use a higher number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Register(u32);
 
@@ -24,7 +25,7 @@ impl Register {
     }
 }
 
-/// What becomes of a packet.
+/// What happens to a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     Accept,
@@ -40,7 +41,7 @@ pub enum MetaKey {
     Mark,
     InterfaceIn,
     InterfaceOut,
-    /// 16 bytes, filled up with zeros.
+    /// 16 bytes, padded with zeros.
     InterfaceInName,
     InterfaceOutName,
     /// One byte: TCP, UDP, …
@@ -67,7 +68,7 @@ pub enum Compare {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectionKey {
-    /// Bits: see [`Expression::STATE_NEW`] and its neighbours.
+    /// Bits: `Expression::STATE_*`.
     State,
     /// Bits: [`Expression::STATUS_DNAT`].
     Status,
@@ -89,9 +90,9 @@ pub enum Direction {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FibResult {
-    /// Of the device that a packet would leave by.
+    /// Index of the device through which the packet would leave.
     Index,
-    /// `RTN_LOCAL` and its neighbours.
+    /// `RTN_LOCAL` or another `RTN_*`.
     AddressType,
 }
 
@@ -104,7 +105,7 @@ pub enum NatKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reject {
     TcpReset,
-    /// ICMP port unreachable, in whichever family the packet is.
+    /// ICMP or ICMPv6 port unreachable.
     PortUnreachable,
     /// ICMP administratively prohibited.
     Prohibited,
@@ -125,7 +126,7 @@ pub enum Expression {
         length: u32,
         to: Register,
     },
-    /// The rule goes on only if this holds.
+    /// The rule continues only if the comparison holds.
     Compare {
         how: Compare,
         register: Register,
@@ -138,19 +139,19 @@ pub enum Expression {
         mask: Vec<u8>,
         xor: Vec<u8>,
     },
-    /// The rule goes on only if the key is in the set.
+    /// The rule continues only if the key is in the set.
     Lookup {
         set: String,
         key: Register,
         invert: bool,
     },
-    /// The rule goes on only if the map has the key; the value is then in `to`.
+    /// The rule continues only if the map has the key, and puts its value into `to`.
     Map {
         map: String,
         key: Register,
         to: Register,
     },
-    /// The map's value is what becomes of the packet.
+    /// The map's value is the verdict.
     VerdictMap {
         map: String,
         key: Register,
@@ -160,14 +161,14 @@ pub enum Expression {
         value: Vec<u8>,
     },
     Verdict(Verdict),
-    /// Rewrites address and, if given, port; both as they are in registers.
+    /// Rewrites the address and optionally the port with values from registers.
     Nat {
         kind: NatKind,
         ipv4: bool,
         address: Register,
         port: Option<Register>,
     },
-    /// The address of the device that the packet leaves by, and any free port.
+    /// Rewrites the source to the address of the outgoing device and a free port.
     Masquerade,
     Connection {
         key: ConnectionKey,
@@ -180,13 +181,13 @@ pub enum Expression {
     },
     Reject(Reject),
     Counter,
-    /// A number below `modulus`, plus `offset`.
+    /// A random number below `modulus`, plus `offset`.
     Random {
         to: Register,
         modulus: u32,
         offset: u32,
     },
-    /// Puts the key into a set with timeouts, or makes it young again.
+    /// Adds the key to a set with timeouts, or restarts its timeout.
     Update {
         set: String,
         key: Register,
@@ -224,97 +225,119 @@ impl Expression {
         }
     }
 
-    /// As an element of a rule's list.
+    /// Writes the expression as an element of a rule's list.
     pub(super) fn write(&self, message: &mut Message, family: Family) {
-        const LIST_ELEMENT: u16 = 1;
-        message.nest(LIST_ELEMENT, |element| {
-            element.text(1, self.name());
-            element.nest(2, |data| self.write_data(data, family));
+        message.nest(attribute::LIST_ELEMENT, |element| {
+            element.text(attribute::expression::NAME, self.name());
+            element.nest(attribute::expression::DATA, |data| self.write_data(data, family));
         });
     }
 
-    /// The numbers are those of the kernel's `NFTA_<name>_*`, in the order of its header file.
     fn write_data(&self, data: &mut Message, family: Family) {
+        use attribute::{bitwise, compare, connection, fib, immediate};
+        use attribute::{masquerade, meta, number_generator, payload};
         match self {
             Expression::Meta { key, to } => {
-                data.be32(1, to.number()).be32(2, key.number());
+                data.be32(meta::DREG, to.number()).be32(meta::KEY, key.number());
             }
             Expression::SetMark { from } => {
-                data.be32(2, MetaKey::Mark.number()).be32(3, from.number());
+                data.be32(meta::KEY, MetaKey::Mark.number()).be32(meta::SREG, from.number());
             }
             Expression::Payload { header, offset, length, to } => {
-                data.be32(1, to.number()).be32(2, header.number());
-                data.be32(3, *offset).be32(4, *length);
+                data.be32(payload::DREG, to.number()).be32(payload::BASE, header.number());
+                data.be32(payload::OFFSET, *offset).be32(payload::LEN, *length);
             }
             Expression::Compare { how, register, value } => {
-                data.be32(1, register.number()).be32(2, how.number());
-                write_value(data, 3, value);
+                data.be32(compare::SREG, register.number()).be32(compare::OP, how.number());
+                write_value(data, compare::DATA, value);
             }
             Expression::Bitwise { from, to, mask, xor } => {
-                data.be32(1, from.number()).be32(2, to.number()).be32(3, mask.len() as u32);
-                write_value(data, 4, mask);
-                write_value(data, 5, xor);
-            }
-            Expression::Lookup { set, key, invert } => {
-                data.text(1, set).be32(2, key.number());
-                if *invert {
-                    data.be32(5, libc::NFT_LOOKUP_F_INV as u32);
-                }
-            }
-            Expression::Map { map, key, to } => {
-                data.text(1, map).be32(2, key.number()).be32(3, to.number());
-            }
-            Expression::VerdictMap { map, key } => {
-                data.text(1, map).be32(2, key.number()).be32(3, libc::NFT_REG_VERDICT as u32);
+                data.be32(bitwise::SREG, from.number()).be32(bitwise::DREG, to.number());
+                data.be32(bitwise::LEN, mask.len() as u32);
+                write_value(data, bitwise::MASK, mask);
+                write_value(data, bitwise::XOR, xor);
             }
             Expression::Immediate { to, value } => {
-                data.be32(1, to.number());
-                write_value(data, 2, value);
+                data.be32(immediate::DREG, to.number());
+                write_value(data, immediate::DATA, value);
             }
             Expression::Verdict(verdict) => {
-                data.be32(1, libc::NFT_REG_VERDICT as u32);
-                write_verdict(data, 2, verdict);
+                data.be32(immediate::DREG, libc::NFT_REG_VERDICT as u32);
+                write_verdict(data, immediate::DATA, verdict);
             }
             Expression::Nat { kind, ipv4, address, port } => {
                 write_nat(data, *kind, *ipv4, *address, *port);
             }
             Expression::Masquerade => {
                 const FULLY_RANDOM: u32 = 1 << 4;
-                data.be32(1, FULLY_RANDOM);
+                data.be32(masquerade::FLAGS, FULLY_RANDOM);
             }
             Expression::Connection { key, to } => {
-                data.be32(1, to.number()).be32(2, key.number());
+                const ORIGINAL: u8 = 0;
+                data.be32(connection::DREG, to.number()).be32(connection::KEY, key.number());
                 if key.needs_direction() {
-                    data.attribute(3, &[0]);
+                    data.attribute(connection::DIRECTION, &[ORIGINAL]);
                 }
             }
             Expression::Fib { of, result, to } => {
-                data.be32(1, to.number()).be32(2, result.number()).be32(3, of.flag());
+                data.be32(fib::DREG, to.number()).be32(fib::RESULT, result.number());
+                data.be32(fib::FLAGS, of.flag());
             }
-            Expression::Reject(reject) => {
-                let (kind, code) = reject.numbers(family);
-                data.be32(1, kind).attribute(2, &[code]);
-            }
-            Expression::Counter => {}
             Expression::Random { to, modulus, offset } => {
-                data.be32(1, to.number()).be32(2, *modulus);
-                data.be32(3, libc::NFT_NG_RANDOM as u32).be32(4, *offset);
+                data.be32(number_generator::DREG, to.number());
+                data.be32(number_generator::MODULUS, *modulus);
+                data.be32(number_generator::TYPE, libc::NFT_NG_RANDOM as u32);
+                data.be32(number_generator::OFFSET, *offset);
             }
-            Expression::Update { set, key, data: value, timeout_ms } => {
-                data.text(1, set).be32(3, libc::NFT_DYNSET_OP_UPDATE as u32);
-                data.be32(4, key.number());
-                if let Some(value) = value {
-                    data.be32(5, value.number());
-                }
-                data.be64(6, *timeout_ms);
-            }
+            Expression::Lookup { .. }
+            | Expression::Map { .. }
+            | Expression::VerdictMap { .. }
+            | Expression::Update { .. } => self.write_set_access(data),
+            Expression::Reject(reject) => write_reject(data, *reject, family),
+            Expression::Counter => {}
         }
     }
 
-    /// Looks a key up in a set, made of whatever was loaded from `Register::FIRST` on.
+    /// Expressions that read or change a set.
+    fn write_set_access(&self, data: &mut Message) {
+        use attribute::{dynamic_set, lookup};
+        match self {
+            Expression::Lookup { set, key, invert } => {
+                data.text(lookup::SET, set).be32(lookup::SREG, key.number());
+                if *invert {
+                    data.be32(lookup::FLAGS, libc::NFT_LOOKUP_F_INV as u32);
+                }
+            }
+            Expression::Map { map, key, to } => {
+                data.text(lookup::SET, map).be32(lookup::SREG, key.number());
+                data.be32(lookup::DREG, to.number());
+            }
+            Expression::VerdictMap { map, key } => {
+                data.text(lookup::SET, map).be32(lookup::SREG, key.number());
+                data.be32(lookup::DREG, libc::NFT_REG_VERDICT as u32);
+            }
+            Expression::Update { set, key, data: value, timeout_ms } => {
+                data.text(dynamic_set::SET_NAME, set);
+                data.be32(dynamic_set::OP, libc::NFT_DYNSET_OP_UPDATE as u32);
+                data.be32(dynamic_set::SREG_KEY, key.number());
+                if let Some(value) = value {
+                    data.be32(dynamic_set::SREG_DATA, value.number());
+                }
+                data.be64(dynamic_set::TIMEOUT, *timeout_ms);
+            }
+            _ => {}
+        }
+    }
+
+    /// Looks up the key that was loaded into the registers from `Register::FIRST` on.
     pub fn in_set(set: &Set) -> Expression {
         Expression::Lookup { set: set.name.clone(), key: Register::FIRST, invert: false }
     }
+}
+
+fn write_reject(data: &mut Message, reject: Reject, family: Family) {
+    let (kind, code) = reject.numbers(family);
+    data.be32(attribute::reject::TYPE, kind).attribute(attribute::reject::ICMP_CODE, &[code]);
 }
 
 fn write_nat(
@@ -329,33 +352,35 @@ fn write_nat(
         NatKind::Destination => libc::NFT_NAT_DNAT,
     };
     let family = if ipv4 { libc::NFPROTO_IPV4 } else { libc::NFPROTO_IPV6 };
-    data.be32(1, kind as u32).be32(2, family as u32);
-    data.be32(3, address.number()).be32(4, address.number());
+    data.be32(nat::TYPE, kind as u32).be32(nat::FAMILY, family as u32);
+    data.be32(nat::REG_ADDR_MIN, address.number()).be32(nat::REG_ADDR_MAX, address.number());
     if let Some(port) = port {
-        data.be32(5, port.number()).be32(6, port.number());
+        data.be32(nat::REG_PROTO_MIN, port.number()).be32(nat::REG_PROTO_MAX, port.number());
     }
 }
 
 pub(super) fn write_value(message: &mut Message, kind: u16, value: &[u8]) {
     message.nest(kind, |data| {
-        data.attribute(1, value);
+        data.attribute(attribute::data::VALUE, value);
     });
 }
 
 pub(super) fn write_verdict(message: &mut Message, kind: u16, verdict: &Verdict) {
+    const NF_DROP: i32 = 0;
+    const NF_ACCEPT: i32 = 1;
     let (code, chain) = match verdict {
-        Verdict::Accept => (1, None),
-        Verdict::Drop => (0, None),
+        Verdict::Accept => (NF_ACCEPT, None),
+        Verdict::Drop => (NF_DROP, None),
         Verdict::Continue => (libc::NFT_CONTINUE, None),
         Verdict::Return => (libc::NFT_RETURN, None),
         Verdict::Jump(chain) => (libc::NFT_JUMP, Some(chain)),
         Verdict::Goto(chain) => (libc::NFT_GOTO, Some(chain)),
     };
     message.nest(kind, |data| {
-        data.nest(2, |verdict| {
-            verdict.be32(1, code as u32);
+        data.nest(attribute::data::VERDICT, |verdict| {
+            verdict.be32(attribute::verdict::CODE, code as u32);
             if let Some(chain) = chain {
-                verdict.text(2, chain);
+                verdict.text(attribute::verdict::CHAIN, chain);
             }
         });
     });
@@ -425,36 +450,45 @@ impl ConnectionKey {
 
 impl Direction {
     fn flag(self) -> u32 {
+        const NFTA_FIB_F_SADDR: u32 = 1;
+        const NFTA_FIB_F_DADDR: u32 = 2;
         match self {
-            Direction::Source => 1,
-            Direction::Destination => 2,
+            Direction::Source => NFTA_FIB_F_SADDR,
+            Direction::Destination => NFTA_FIB_F_DADDR,
         }
     }
 }
 
 impl FibResult {
     fn number(self) -> u32 {
+        const NFT_FIB_RESULT_OIF: u32 = 1;
+        const NFT_FIB_RESULT_ADDRTYPE: u32 = 3;
         match self {
-            FibResult::Index => 1,
-            FibResult::AddressType => 3,
+            FibResult::Index => NFT_FIB_RESULT_OIF,
+            FibResult::AddressType => NFT_FIB_RESULT_ADDRTYPE,
         }
     }
 }
 
 impl Reject {
-    /// ICMP has other codes in each family; only a table of both may leave that to the kernel.
+    /// The type of the answer and its ICMP code. ICMP and ICMPv6 have different codes; in a table for both
+    /// families the kernel translates them.
     fn numbers(self, family: Family) -> (u32, u8) {
+        const ICMP_PORT_UNREACH: i32 = 3;
+        const ICMP_PKT_FILTERED: i32 = 13;
+        const ICMPV6_ADM_PROHIBITED: i32 = 1;
+        const ICMPV6_PORT_UNREACH: i32 = 4;
         let icmp = match family {
             Family::Ipv4 | Family::Ipv6 => libc::NFT_REJECT_ICMP_UNREACH,
             Family::Inet => libc::NFT_REJECT_ICMPX_UNREACH,
         };
         let (kind, code) = match (self, family) {
             (Reject::TcpReset, _) => (libc::NFT_REJECT_TCP_RST, 0),
-            (Reject::PortUnreachable, Family::Ipv4) => (icmp, 3),
-            (Reject::PortUnreachable, Family::Ipv6) => (icmp, 4),
+            (Reject::PortUnreachable, Family::Ipv4) => (icmp, ICMP_PORT_UNREACH),
+            (Reject::PortUnreachable, Family::Ipv6) => (icmp, ICMPV6_PORT_UNREACH),
             (Reject::PortUnreachable, Family::Inet) => (icmp, libc::NFT_REJECT_ICMPX_PORT_UNREACH),
-            (Reject::Prohibited, Family::Ipv4) => (icmp, 13),
-            (Reject::Prohibited, Family::Ipv6) => (icmp, 1),
+            (Reject::Prohibited, Family::Ipv4) => (icmp, ICMP_PKT_FILTERED),
+            (Reject::Prohibited, Family::Ipv6) => (icmp, ICMPV6_ADM_PROHIBITED),
             (Reject::Prohibited, Family::Inet) => (icmp, libc::NFT_REJECT_ICMPX_ADMIN_PROHIBITED),
         };
         (kind as u32, code as u8)

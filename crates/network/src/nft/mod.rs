@@ -1,12 +1,13 @@
-//! Packet rules, spoken to the kernel directly in the nf_tables protocol.
+//! A client of the kernel's nf_tables protocol.
 //!
 //!     Batch ── tables, chains, rules, sets, elements ──▶ commit: all of it or nothing
 //!
-//! Small on purpose: the expressions that pods, host ports, Services and policies are made of. What
-//! is written here can be read with `nft list ruleset`; types of sets carry the numbers that tool
-//! knows, so that it prints addresses as addresses.
-//! Not here: which rules there should be.
+//! It is deliberately small and has only the expressions that pods, host ports, Services and policies need.
+//! `nft list ruleset` shows the rules that it writes. Types of sets have the numbers of the `nft` program, so
+//! that this program prints addresses as addresses.
+//! Not here: which rules there are (`rules`).
 
+mod attribute;
 mod batch;
 mod expression;
 mod rule;

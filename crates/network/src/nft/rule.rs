@@ -1,7 +1,7 @@
-//! Rules, put together from what people say about packets rather than from registers.
+//! A builder for rules, in terms of packets instead of registers.
 //!
-//! Every method appends what it needs; registers from `Register::FIRST` on are scratch. A table is
-//! `ip` or `ip6`, so a rule knows which header it looks at.
+//! Every method appends expressions and may overwrite all registers from `Register::FIRST` on. The table is
+//! `ip` or `ip6`, so that a rule knows the format of the header.
 
 use super::expression::{
     Compare, ConnectionKey, Direction, Expression, FibResult, Header, MetaKey, NatKind, Register,
@@ -9,6 +9,7 @@ use super::expression::{
 };
 use super::set::{Field, Set};
 use crate::Cidr;
+use crate::cidr::octets;
 use std::net::IpAddr;
 
 const FIRST: Register = Register::FIRST;
@@ -16,7 +17,7 @@ const FIRST: Register = Register::FIRST;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rule {
     pub expressions: Vec<Expression>,
-    /// Shown by `nft list`; at most 120 bytes are kept.
+    /// Shown by `nft list`; truncated to 120 bytes.
     pub comment: String,
 }
 
@@ -64,7 +65,7 @@ impl Rule {
             .compare(how, value)
     }
 
-    /// The device the packet came in by. A name that ends in `*` means all that start so.
+    /// Matches the device on which the packet arrived. A name that ends in `*` matches a prefix.
     pub fn from_interface(self, name: &str) -> Rule {
         self.interface(MetaKey::InterfaceInName, name, Compare::Equal)
     }
@@ -73,7 +74,7 @@ impl Rule {
         self.interface(MetaKey::InterfaceInName, name, Compare::NotEqual)
     }
 
-    /// The device the packet leaves by.
+    /// Matches the device through which the packet leaves.
     pub fn to_interface(self, name: &str) -> Rule {
         self.interface(MetaKey::InterfaceOutName, name, Compare::Equal)
     }
@@ -83,7 +84,7 @@ impl Rule {
             Some(start) => start.as_bytes().to_vec(),
             None => {
                 let mut whole = name.as_bytes().to_vec();
-                whole.resize(16, 0);
+                whole.resize(libc::IFNAMSIZ, 0);
                 whole
             }
         };
@@ -95,7 +96,7 @@ impl Rule {
             .compare(Compare::Equal, vec![protocol])
     }
 
-    /// The destination is one of this machine's own addresses.
+    /// Matches if the destination is an address of this machine.
     pub fn destination_is_local(self) -> Rule {
         self.address_type(Direction::Destination)
     }
@@ -110,12 +111,12 @@ impl Rule {
             .compare(Compare::Equal, value)
     }
 
-    /// The connection is in one of these states (`Expression::STATE_*`).
+    /// Matches if the connection is in one of these states (`Expression::STATE_*`).
     pub fn state(self, bits: u32) -> Rule {
         self.connection_bits(ConnectionKey::State, bits)
     }
 
-    /// The connection's destination was rewritten.
+    /// Matches if the destination of the connection was rewritten.
     pub fn was_redirected(self) -> Rule {
         self.connection_bits(ConnectionKey::Status, Expression::STATUS_DNAT)
     }
@@ -127,7 +128,7 @@ impl Rule {
             .compare(Compare::NotEqual, none)
     }
 
-    /// All bits of `bits` are set in the packet's mark.
+    /// Matches if all bits of `bits` are set in the packet's mark.
     pub fn marked(self, bits: u32) -> Rule {
         let value = bits.to_ne_bytes().to_vec();
         let (mask, xor) = (value.clone(), vec![0; 4]);
@@ -150,17 +151,17 @@ impl Rule {
             .with(Expression::SetMark { from: FIRST })
     }
 
-    /// Puts fields of the packet next to each other, as the key of a set.
+    /// Loads fields of the packet into consecutive registers, as the key of a set.
     fn load(mut self, fields: &[Field]) -> Rule {
         let mut to = FIRST;
         for field in fields {
             self.expressions.push(field.load(to));
-            to = to.plus(field.words());
+            to = to.plus(field.registers());
         }
         self
     }
 
-    /// The packet's `fields` are in `set`.
+    /// Matches if the packet's `fields` are in `set`.
     pub fn in_set(self, fields: &[Field], set: &Set) -> Rule {
         self.load(fields).with(Expression::in_set(set))
     }
@@ -170,15 +171,14 @@ impl Rule {
         self.load(fields).with(Expression::Lookup { set, key: FIRST, invert: true })
     }
 
-    /// What `map` says for the packet's `fields` becomes of it; if it says nothing the next rule
-    /// is looked at.
+    /// Applies the verdict that `map` has for the packet's `fields`. Without one, the next rule runs.
     pub fn verdict_map(self, fields: &[Field], map: &Set) -> Rule {
         self.load(fields).with(Expression::VerdictMap { map: map.name.clone(), key: FIRST })
     }
 
-    /// To the address and port that `map` has for the packet's `fields`, if it has any.
+    /// Redirects to the address and port that `map` has for the packet's `fields`, if any.
     pub fn redirect_by(self, fields: &[Field], map: &Set, ipv4: bool) -> Rule {
-        let port = FIRST.plus(if ipv4 { 1 } else { 4 });
+        let port = FIRST.plus(Field::address(ipv4, Direction::Destination).registers());
         self.load(fields)
             .with(Expression::Map { map: map.name.clone(), key: FIRST, to: FIRST })
             .with(Expression::Nat {
@@ -189,8 +189,8 @@ impl Rule {
             })
     }
 
-    /// From then on the packet comes from `address`.
-    pub fn source_becomes(self, address: IpAddr) -> Rule {
+    /// Rewrites the source address.
+    pub fn set_source(self, address: IpAddr) -> Rule {
         self.with(Expression::Immediate { to: FIRST, value: octets(address) }).with(
             Expression::Nat {
                 kind: NatKind::Source,
@@ -217,7 +217,7 @@ impl Rule {
         self.with(Expression::Verdict(Verdict::Accept))
     }
 
-    pub fn go_back(self) -> Rule {
+    pub fn return_from_chain(self) -> Rule {
         self.with(Expression::Verdict(Verdict::Return))
     }
 
@@ -231,8 +231,9 @@ impl Rule {
 }
 
 impl Field {
-    /// The expression that puts this field of the packet into `to`.
+    /// The expression that loads this field of the packet into `to`.
     fn load(self, to: Register) -> Expression {
+        // Offsets and lengths are those of the IPv4, IPv6, TCP and UDP headers.
         use Expression::{Meta, Payload};
         let network = |offset, length| Payload { header: Header::Network, offset, length, to };
         let transport = |offset| Payload { header: Header::Transport, offset, length: 2, to };
@@ -247,12 +248,5 @@ impl Field {
             Field::Mark => Meta { key: MetaKey::Mark, to },
             Field::Random { modulus } => Expression::Random { to, modulus, offset: 0 },
         }
-    }
-}
-
-pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
-    match address {
-        IpAddr::V4(v4) => v4.octets().to_vec(),
-        IpAddr::V6(v6) => v6.octets().to_vec(),
     }
 }

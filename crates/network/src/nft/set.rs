@@ -1,8 +1,9 @@
-//! Sets and maps, and the elements that come and go in them while rules stay.
+//! Sets and maps. Their elements change while the rules that use them stay.
 
+use super::attribute::{self, LIST_ELEMENT};
 use super::batch::Table;
 use super::expression::{Direction, Verdict, write_value, write_verdict};
-use super::rule::octets;
+use crate::cidr::octets;
 use crate::netlink::Message;
 use std::net::IpAddr;
 
@@ -18,7 +19,7 @@ pub enum Field {
     SourcePort,
     DestinationPort,
     Mark,
-    /// Not of the packet: a number below `modulus`, new for each.
+    /// A random number below `modulus`, not a part of the packet.
     Random {
         modulus: u32,
     },
@@ -34,7 +35,7 @@ impl Field {
         }
     }
 
-    pub(super) fn words(self) -> u32 {
+    pub(super) fn registers(self) -> u32 {
         match self {
             Field::Source6 | Field::Destination6 => 4,
             _ => 1,
@@ -42,7 +43,7 @@ impl Field {
     }
 }
 
-/// What a part of a key or value is. The numbers are those the `nft` program prints by.
+/// The type of a part of a key or value. The numbers are those of the `nft` program, which prints by them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Address4,
@@ -50,7 +51,7 @@ pub enum Kind {
     Protocol,
     Port,
     Mark,
-    /// A number in the machine's own order.
+    /// A number in native byte order.
     Number,
     /// An interface's name.
     Interface,
@@ -73,7 +74,7 @@ impl Kind {
         }
     }
 
-    /// Each part of a concatenation takes whole words.
+    /// Size in a concatenation, where every part occupies whole registers.
     fn bytes(self) -> u32 {
         match self {
             Kind::Address6 | Kind::Interface => 16,
@@ -82,12 +83,13 @@ impl Kind {
     }
 }
 
-/// The types of a concatenation are written six bits each.
+/// The type of a concatenation has six bits per part.
 fn concatenated(kinds: &[Kind]) -> u32 {
-    kinds.iter().fold(0, |number, kind| number << 6 | kind.number())
+    const BITS_PER_PART: u32 = 6;
+    kinds.iter().fold(0, |number, kind| number << BITS_PER_PART | kind.number())
 }
 
-/// What a lone value takes: ports and protocols are then not filled up to words.
+/// The size of a key or value. A single port or protocol is not padded.
 fn length(kinds: &[Kind]) -> u32 {
     match kinds {
         [Kind::Port] => 2,
@@ -96,7 +98,7 @@ fn length(kinds: &[Kind]) -> u32 {
     }
 }
 
-/// What a map's keys lead to.
+/// The type of a map's values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Data {
     Values(Vec<Kind>),
@@ -107,11 +109,11 @@ pub enum Data {
 pub struct Set {
     pub name: String,
     pub key: Vec<Kind>,
-    /// None: a set, else a map.
+    /// `None` for a set, the type of values for a map.
     pub data: Option<Data>,
     /// Keys are ranges ([`Element::range`]). Only with a key of one kind.
     pub interval: bool,
-    /// Rules may add to it; elements leave after this many milliseconds.
+    /// Rules may add elements; the kernel removes them after this many milliseconds.
     pub timeout_ms: Option<u64>,
 }
 
@@ -136,19 +138,20 @@ impl Set {
         Set { timeout_ms: Some(milliseconds), ..self }
     }
 
-    /// The numbers are those of `NFTA_SET_*`.
     pub(super) fn write(&self, message: &mut Message, table: &Table, id: u32) {
+        use attribute::set as to;
         let mut flags = 0;
-        message.text(1, &table.name).text(2, &self.name);
-        message.be32(4, concatenated(&self.key)).be32(5, length(&self.key)).be32(10, id);
+        message.text(to::TABLE, &table.name).text(to::NAME, &self.name);
+        message.be32(to::KEY_TYPE, concatenated(&self.key)).be32(to::KEY_LEN, length(&self.key));
+        message.be32(to::ID, id);
         match &self.data {
             Some(Data::Verdict) => {
                 flags |= libc::NFT_SET_MAP;
-                message.be32(6, libc::NFT_DATA_VERDICT).be32(7, 0);
+                message.be32(to::DATA_TYPE, libc::NFT_DATA_VERDICT).be32(to::DATA_LEN, 0);
             }
             Some(Data::Values(kinds)) => {
                 flags |= libc::NFT_SET_MAP;
-                message.be32(6, concatenated(kinds)).be32(7, length(kinds));
+                message.be32(to::DATA_TYPE, concatenated(kinds)).be32(to::DATA_LEN, length(kinds));
             }
             None => {}
         }
@@ -157,13 +160,13 @@ impl Set {
         }
         if let Some(timeout) = self.timeout_ms {
             flags |= libc::NFT_SET_TIMEOUT | libc::NFT_SET_EVAL;
-            message.be64(11, timeout);
+            message.be64(to::TIMEOUT, timeout);
         }
-        message.be32(3, flags as u32);
+        message.be32(to::FLAGS, flags as u32);
     }
 }
 
-/// A key or value, part by part, each filled up to whole words.
+/// A key or value. Each part is padded to whole registers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Vec<u8>);
 
@@ -184,7 +187,7 @@ impl Key {
         self.bytes(&port.to_be_bytes())
     }
 
-    /// In the machine's own order.
+    /// In native byte order.
     pub fn number(self, number: u32) -> Key {
         self.bytes(&number.to_ne_bytes())
     }
@@ -195,8 +198,8 @@ impl Key {
         self
     }
 
-    /// As the kernel wants it for a key of these kinds: a lone short value is not filled up.
-    fn cut(&self, kinds: &[Kind]) -> &[u8] {
+    /// Without the padding that [`length`] does not count.
+    fn trimmed(&self, kinds: &[Kind]) -> &[u8] {
         &self.0[..self.0.len().min(length(kinds) as usize)]
     }
 }
@@ -205,7 +208,7 @@ impl Key {
 pub struct Element {
     key: Key,
     value: Option<Value>,
-    /// The first key after the range, when the set holds ranges. None: up to the largest key.
+    /// For a range: the first key after it, or `None` if it ends at the largest key.
     until: Option<Option<Key>>,
 }
 
@@ -216,7 +219,7 @@ enum Value {
 }
 
 impl Element {
-    /// Of a set, or of a map when it is to be deleted.
+    /// An element of a set, or of a map if it is to be deleted.
     pub fn key(key: Key) -> Element {
         Element { key, value: None, until: None }
     }
@@ -229,29 +232,28 @@ impl Element {
         Element { key, value: Some(Value::Verdict(verdict)), until: None }
     }
 
-    /// All keys from `from` up to, not including, `until`; None: up to the largest.
+    /// All keys from `from` up to but not including `until`, or to the largest key.
     pub fn range(from: Key, until: Option<Key>) -> Element {
         Element { key: from, value: None, until: Some(until) }
     }
 
-    /// The numbers are those of `NFTA_SET_ELEM_*`.
     pub(super) fn write(&self, message: &mut Message, set: &Set) {
-        const LIST_ELEMENT: u16 = 1;
+        use attribute::element::{DATA, FLAGS, KEY};
         message.nest(LIST_ELEMENT, |element| {
-            write_value(element, 1, self.key.cut(&set.key));
+            write_value(element, KEY, self.key.trimmed(&set.key));
             match (&self.value, &set.data) {
                 (Some(Value::Data(value)), Some(Data::Values(kinds))) => {
-                    write_value(element, 2, value.cut(kinds));
+                    write_value(element, DATA, value.trimmed(kinds));
                 }
-                (Some(Value::Data(value)), _) => write_value(element, 2, &value.0),
-                (Some(Value::Verdict(verdict)), _) => write_verdict(element, 2, verdict),
+                (Some(Value::Data(value)), _) => write_value(element, DATA, &value.0),
+                (Some(Value::Verdict(verdict)), _) => write_verdict(element, DATA, verdict),
                 (None, _) => {}
             }
         });
         if let Some(Some(until)) = &self.until {
             message.nest(LIST_ELEMENT, |element| {
-                write_value(element, 1, until.cut(&set.key));
-                element.be32(3, libc::NFT_SET_ELEM_INTERVAL_END as u32);
+                write_value(element, KEY, until.trimmed(&set.key));
+                element.be32(FLAGS, libc::NFT_SET_ELEM_INTERVAL_END as u32);
             });
         }
     }

@@ -1,7 +1,8 @@
-//! Tests of the network, on the real kernel, each in a world of its own (`world`). They need root.
+//! Tests on the real kernel. Each runs in network and mount namespaces of its own (`isolated`). They need root.
 
-mod world;
+mod isolated;
 
+mod instances;
 mod nft;
 mod pods;
 mod speed;

@@ -1,6 +1,6 @@
-//! What we tell the kernel is what it holds, as Debian's `nft` reads it back.
+//! Compares the rules that we write with what the `nft` program reads back from the kernel.
 
-use crate::world::{alone, cidr, config, host_port, ip, rules, run};
+use crate::isolated::{cidr, config, host_port, ip, isolated, rules, run};
 use network::nft::{
     Batch, Chain, ChainKind, Connection, Direction, Element, Expression, Family, Field, Hook, Key,
     Kind, Priority, Register, Reject, Rule, Set, Table, Verdict,
@@ -17,8 +17,8 @@ fn lines(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn the_pods_table_reads_as_it_was_meant() {
-    alone(|directory| async move {
+fn the_pod_table_has_the_expected_rules() {
+    isolated(|directory| async move {
         let pods = network::Pods::open(config(&directory)).await.unwrap();
         let at = host_port(network::Protocol::Sctp, Some("192.0.2.7"), 99, 100);
         pods.attach("a", &[host_port(network::Protocol::Tcp, None, 8080, 80), at]).await.unwrap();
@@ -56,7 +56,7 @@ table ip landfall-pods {
 
 	chain postrouting {
 		type nat hook postrouting priority srcnat; policy accept;
-		ct status dnat ip saddr . ip daddr @pods-to-themselves snat to 10.77.3.1 comment \"a pod that calls its own host port must not see itself calling\"
+		ct status dnat ip saddr . ip daddr @pods-to-themselves snat to 10.77.3.1 comment \"a pod that connects to its own host port sees the gateway as the client\"
 		ip saddr 127.0.0.0/8 ip daddr 10.77.3.0/24 snat to 10.77.3.1 comment \"from the node's loopback to a pod's host port\"
 		ip saddr != 10.77.3.0/24 return
 		ip daddr 10.77.0.0/16 return
@@ -73,7 +73,7 @@ table ip landfall-pods {
 
 	chain service-guard {
 		type filter hook forward priority filter; policy accept;
-		ip saddr 10.77.3.0/24 ip daddr 10.96.0.0/16 reject comment \"nobody answers for this Service\"
+		ip saddr 10.77.3.0/24 ip daddr 10.96.0.0/16 reject comment \"no endpoint for this Service address\"
 	}
 }";
         assert_eq!(lines(&rules()), lines(expected));
@@ -81,8 +81,8 @@ table ip landfall-pods {
 }
 
 #[test]
-fn every_kind_of_expression_is_understood() {
-    alone(|_| async move {
+fn nft_prints_every_kind_of_expression() {
+    isolated(|_| async move {
         let (table, mut batch) = (table(), Batch::new());
         let service = [Kind::Address4, Kind::Protocol, Kind::Port];
         let fields = [Field::Destination4, Field::Protocol, Field::DestinationPort];
@@ -128,7 +128,7 @@ fn every_kind_of_expression_is_understood() {
             Rule::new().in_set(&[Field::Source4], &clients).goto("one"),
             Rule::new().protocol(6).in_set(&[Field::DestinationPort], &ports).jump("one"),
             Rule::new().set_mark(0x4000),
-            Rule::new().marked(0x4000).clear_mark(0x4000).go_back(),
+            Rule::new().marked(0x4000).clear_mark(0x4000).return_from_chain(),
             Rule::new().from_interface("lf0p*").to_interface("eth0").with(Expression::Counter),
             Rule::new().destination_not_in(&cidr("10.0.0.0/12")).reject(Reject::PortUnreachable),
             Rule::new().protocol(6).reject(Reject::TcpReset),
@@ -140,7 +140,7 @@ fn every_kind_of_expression_is_understood() {
         }
         Connection::open().unwrap().commit(batch).unwrap();
         let shown = rules();
-        for wanted in [
+        for expected in [
             "type ipv4_addr . inet_proto . inet_service : verdict",
             "10.96.0.1 . tcp . 443 : goto one",
             "10.96.0.2 . udp . 53 : drop",
@@ -160,14 +160,14 @@ fn every_kind_of_expression_is_understood() {
             "fib saddr type local reject with icmp admin-prohibited",
             "update @clients { ip saddr timeout 3h }",
         ] {
-            assert!(shown.contains(wanted), "{wanted} is not in {shown}");
+            assert!(shown.contains(expected), "{expected} is not in {shown}");
         }
     });
 }
 
 #[test]
-fn a_batch_that_fails_changes_nothing_and_names_the_message() {
-    alone(|_| async move {
+fn a_failing_batch_changes_nothing_and_names_the_failing_change() {
+    isolated(|_| async move {
         let mut connection = Connection::open().unwrap();
         let mut batch = Batch::new();
         batch.add_table(&table()).add_chain(&table(), &Chain::new("one"));
@@ -184,8 +184,8 @@ fn a_batch_that_fails_changes_nothing_and_names_the_message() {
 }
 
 #[test]
-fn elements_come_and_go_by_the_thousand_in_no_time() {
-    alone(|_| async move {
+fn twenty_thousand_elements_are_added_and_single_ones_replaced() {
+    isolated(|_| async move {
         let map = Set::map("m", &[Kind::Address4, Kind::Port], &[Kind::Address4, Kind::Port]);
         let element = |i: u32| {
             let address = std::net::Ipv4Addr::from(0x0a60_0000 + i);
@@ -217,7 +217,7 @@ fn elements_come_and_go_by_the_thousand_in_no_time() {
 
 #[test]
 fn keys_of_ipv6_services_fit() {
-    alone(|_| async move {
+    isolated(|_| async move {
         let table = Table::new(Family::Ipv6, "t");
         let key = [Kind::Address6, Kind::Protocol, Kind::Port];
         let map = Set::map("m", &key, &[Kind::Address6, Kind::Port]);

@@ -1,17 +1,17 @@
-//! Attaching is part of every pod's start, so it has a bound.
+//! Limits for the time that attaching a pod takes, because every pod start includes it.
 
-use crate::world::{alone, open};
+use crate::isolated::{isolated, open};
 use futures::future::join_all;
 use std::collections::BTreeSet;
 use tokio::time::{Duration, Instant};
 
-/// Measured: 3 ms on an idle machine. Others may be busy on this one.
+/// It takes 3 ms on an idle machine; test machines are often busy.
 const ONE: Duration = Duration::from_millis(100);
 const THIRTY: Duration = Duration::from_secs(2);
 
 #[test]
-fn a_pod_is_attached_in_milliseconds_and_thirty_do_not_queue_up() {
-    alone(|directory| async move {
+fn attaching_takes_milliseconds_and_thirty_pods_attach_in_parallel() {
+    isolated(|directory| async move {
         let pods = open(&directory).await;
         pods.attach("warm", &[]).await.unwrap();
         let mut times = Vec::new();
@@ -27,7 +27,7 @@ fn a_pod_is_attached_in_milliseconds_and_thirty_do_not_queue_up() {
         let thirty = start.elapsed();
         let addresses: BTreeSet<_> =
             all.into_iter().map(|attached| attached.unwrap().addresses[0]).collect();
-        assert_eq!(addresses.len(), 30, "an address was given twice");
+        assert_eq!(addresses.len(), 30, "two pods have the same address");
         let start = Instant::now();
         join_all(keys.iter().map(|key| pods.detach(key))).await;
         let gone = start.elapsed();

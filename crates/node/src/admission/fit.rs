@@ -1,4 +1,4 @@
-//! Are there resources enough (row 6)? Requests against what the node can give.
+//! Row 6: compares requests with what the node can allocate.
 
 use super::Rejection;
 use api::quantity::Quantity;
@@ -7,12 +7,12 @@ use lifecycle::resources::{amounts, pod_requests};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// By resource name: cpu in thousandths, everything else in whole units. Rounded up.
+/// Amounts by resource: CPU in thousandths, others in whole units, rounded up.
 pub(super) type Units = BTreeMap<String, i64>;
 
 pub(super) fn requests(pod: &Pod) -> Units {
-    let asked = pod.spec.as_ref().map(pod_requests).unwrap_or_default();
-    asked.into_iter().map(|(resource, amount)| in_units(resource, &amount)).collect()
+    let requests = pod.spec.as_ref().map(pod_requests).unwrap_or_default();
+    requests.into_iter().map(|(resource, amount)| in_units(resource, &amount)).collect()
 }
 
 fn in_units(resource: String, amount: &Quantity) -> (String, i64) {
@@ -20,7 +20,7 @@ fn in_units(resource: String, amount: &Quantity) -> (String, i64) {
     (resource, units)
 }
 
-/// One resource there is too little of; cpu in thousandths, the rest in whole units.
+/// A resource that is not sufficient; amounts as in [`Units`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Shortage {
     pub(super) resource: String,
@@ -30,13 +30,13 @@ pub(super) struct Shortage {
 }
 
 impl Shortage {
-    /// How much would have to become free.
+    /// How much must become free.
     pub(super) fn missing(&self) -> i64 {
         self.requested.saturating_sub(self.capacity.saturating_sub(self.used))
     }
 }
 
-/// In upstream's order: pods, cpu, memory, ephemeral-storage, then by name.
+/// All insufficient resources in upstream's order: pods, cpu, memory, ephemeral-storage, then by name.
 pub(super) fn shortages(node: &Node, others: &[&Arc<Pod>], pod: &Pod) -> Vec<Shortage> {
     let allocatable = amounts(node.status.as_ref().and_then(|status| status.allocatable.as_ref()));
     let allocatable: Units =
@@ -48,15 +48,16 @@ pub(super) fn shortages(node: &Node, others: &[&Arc<Pod>], pod: &Pod) -> Vec<Sho
         *sum = sum.saturating_add(amount);
     }
     let count = i64::try_from(others.len()).unwrap_or(i64::MAX);
-    let mut wanted = vec![("pods".to_owned(), 1, count)];
-    let mut asked = requests(pod);
+    let mut demands = vec![("pods".to_owned(), 1, count)];
+    let mut requested = requests(pod);
     for first in ["cpu", "memory", "ephemeral-storage"] {
-        wanted.extend(asked.remove(first).map(|n| (first.to_owned(), n, used_of(&used, first))));
+        demands
+            .extend(requested.remove(first).map(|n| (first.to_owned(), n, used_of(&used, first))));
     }
-    // What a device plugin of another time offered is not asked for again (N-28).
-    asked.retain(|resource, _| !is_extended(resource) || capacity(resource).is_some());
-    wanted.extend(asked.into_iter().map(|(name, n)| (name.clone(), n, used_of(&used, &name))));
-    wanted
+    // Ignore extended resources that the node does not have: their device plugin may be gone (N-28).
+    requested.retain(|resource, _| !is_extended(resource) || capacity(resource).is_some());
+    demands.extend(requested.into_iter().map(|(name, n)| (name.clone(), n, used_of(&used, &name))));
+    demands
         .into_iter()
         .filter(|(_, requested, _)| *requested > 0)
         .map(|(resource, requested, used)| {
@@ -71,13 +72,13 @@ fn used_of(used: &Units, resource: &str) -> i64 {
     used.get(resource).copied().unwrap_or_default()
 }
 
-/// Not one of Kubernetes' own.
+/// Whether the resource is not one of Kubernetes.
 fn is_extended(resource: &str) -> bool {
     resource.contains('/')
         && !resource.split('/').next().unwrap_or_default().ends_with("kubernetes.io")
 }
 
-/// Of several, the first.
+/// Reports the first of them.
 pub(super) fn rejection(short: &[Shortage]) -> Rejection {
     let Some(Shortage { resource, requested, used, capacity }) = short.first() else {
         return Rejection::new("UnexpectedAdmissionError", "");

@@ -1,7 +1,8 @@
-//! Who has to go so that a critical pod fits (T-NODE-83). Upstream: `getPodsToPreempt`.
+//! Selects the pods that a critical pod preempts (T-NODE-83). Upstream: `getPodsToPreempt`.
 //!
-//! As few of the better classes as possible: Guaranteed pods only for what Burstable and BestEffort
-//! ones cannot free, and so on down. Within a class, whoever frees most of what is missing.
+//! It selects as few pods of the better QoS classes as possible: Guaranteed pods only for what
+//! Burstable and BestEffort pods cannot free, and so on. Within a class it prefers the pod that
+//! frees most of what is missing.
 
 use super::fit::{Shortage, Units, requests};
 use super::{Rejection, qos};
@@ -26,31 +27,31 @@ pub(super) fn victims(
 ) -> Result<Vec<Arc<Pod>>, Rejection> {
     let missing: Missing = short.iter().map(|s| (s.resource.clone(), s.missing())).collect();
     let mut classes: [Vec<Candidate>; 3] = Default::default();
-    for other in others.iter().filter(|other| gives_way(other, pod)) {
+    for other in others.iter().filter(|other| is_preemptible(other, pod)) {
         let mut frees = requests(other);
         frees.insert("pods".to_owned(), 1);
         classes[class(other)].push(Candidate { pod: (*other).clone(), frees });
     }
     let [best_effort, burstable, guaranteed] = classes;
     let all = best_effort.iter().chain(&burstable).chain(&guaranteed);
-    let never = without(&missing, all);
-    if !never.is_empty() {
-        return Err(impossible(&never));
+    let unobtainable = without(&missing, all);
+    if !unobtainable.is_empty() {
+        return Err(impossible(&unobtainable));
     }
-    let guaranteed = nearest(guaranteed, without(&missing, best_effort.iter().chain(&burstable)));
-    let burstable = nearest(burstable, without(&missing, best_effort.iter().chain(&guaranteed)));
-    let best_effort = nearest(best_effort, without(&missing, burstable.iter().chain(&guaranteed)));
+    let guaranteed = select(guaranteed, without(&missing, best_effort.iter().chain(&burstable)));
+    let burstable = select(burstable, without(&missing, best_effort.iter().chain(&guaranteed)));
+    let best_effort = select(best_effort, without(&missing, burstable.iter().chain(&guaranteed)));
     let chosen = best_effort.into_iter().chain(burstable).chain(guaranteed);
     Ok(chosen.map(|candidate| candidate.pod).collect())
 }
 
-fn gives_way(other: &Pod, to: &Pod) -> bool {
+fn is_preemptible(other: &Pod, by: &Pod) -> bool {
     let priority = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.priority);
-    let lower = || Some(priority(to)? > priority(other)?);
-    (is_critical(to) && !is_critical(other)) || lower().unwrap_or_default()
+    let lower = || Some(priority(by)? > priority(other)?);
+    (is_critical(by) && !is_critical(other)) || lower().unwrap_or_default()
 }
 
-/// 0 BestEffort, 1 Burstable, 2 Guaranteed.
+/// Index of the pod's QoS class: 0 BestEffort, 1 Burstable, 2 Guaranteed.
 fn class(pod: &Pod) -> usize {
     match qos(pod) {
         Qos::BestEffort => 0,
@@ -59,6 +60,7 @@ fn class(pod: &Pod) -> usize {
     }
 }
 
+/// What is still missing when these pods are gone.
 fn without<'c>(missing: &Missing, gone: impl Iterator<Item = &'c Candidate>) -> Missing {
     let mut missing = missing.clone();
     for candidate in gone {
@@ -74,14 +76,14 @@ fn subtract(missing: &mut Missing, gone: &Candidate) {
     missing.retain(|_, amount| *amount > 0);
 }
 
-/// Takes one after the other until nothing is missing, each time the one that leaves least missing.
-fn nearest(mut from: Vec<Candidate>, mut missing: Missing) -> Vec<Candidate> {
+/// Selects pods until nothing is missing, each time the one that leaves the least missing.
+fn select(mut from: Vec<Candidate>, mut missing: Missing) -> Vec<Candidate> {
     let mut chosen = Vec::new();
     while !missing.is_empty() && !from.is_empty() {
         let mut best = 0;
         for i in 1..from.len() {
             let (this, that) = (distance(&from[i], &missing), distance(&from[best], &missing));
-            if this < that || this == that && asks_less(&from[i], &from[best]) {
+            if this < that || this == that && requests_less(&from[i], &from[best]) {
                 best = i;
             }
         }
@@ -92,6 +94,7 @@ fn nearest(mut from: Vec<Candidate>, mut missing: Missing) -> Vec<Candidate> {
     chosen
 }
 
+/// How much is still missing without this pod: the sum of squared fractions.
 fn distance(candidate: &Candidate, missing: &Missing) -> f64 {
     let left = |(resource, amount): (&String, &i64)| {
         let freed = candidate.frees.get(resource).copied().unwrap_or_default();
@@ -100,15 +103,15 @@ fn distance(candidate: &Candidate, missing: &Missing) -> f64 {
     missing.iter().map(left).sum()
 }
 
-fn asks_less(this: &Candidate, that: &Candidate) -> bool {
+fn requests_less(this: &Candidate, that: &Candidate) -> bool {
     let of = |c: &Candidate| {
         ["memory", "cpu"].map(|resource| c.frees.get(resource).copied().unwrap_or_default())
     };
     of(this) <= of(that)
 }
 
-fn impossible(never: &Missing) -> Rejection {
-    let list: String = never
+fn impossible(unobtainable: &Missing) -> Rejection {
+    let list: String = unobtainable
         .iter()
         .map(|(resource, amount)| format!("(res: {resource}, q: {amount}), "))
         .collect();

@@ -1,9 +1,10 @@
-//! Which kernel settings a pod may bring along (N-131).
+//! Which sysctls a pod may set (N-131).
 
 use super::Rejection;
 use k8s_openapi::api::core::v1::Pod;
+use podconfig::dotted_sysctl;
 
-/// Harmless to the rest of the node.
+/// Sysctls that affect only the pod.
 const SAFE: &[&str] = &[
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",
@@ -19,7 +20,7 @@ const SAFE: &[&str] = &[
     "net.ipv4.tcp_wmem",
 ];
 
-/// What the kernel keeps per namespace, and in which one.
+/// Prefixes of namespaced sysctls, and their namespace.
 const NAMESPACED: &[(&str, Namespace)] = &[
     ("kernel.sem", Namespace::Ipc),
     ("kernel.shm", Namespace::Ipc),
@@ -40,7 +41,7 @@ pub(super) fn forbidden(pod: &Pod, allowed: &[String]) -> Option<Rejection> {
     let host_net = spec.host_network.unwrap_or_default();
     let host_ipc = spec.host_ipc.unwrap_or_default();
     let why = sysctls.iter().find_map(|sysctl| {
-        let name = with_dots(&sysctl.name);
+        let name = dotted_sysctl(&sysctl.name);
         match namespace(&name, allowed) {
             None => Some(format!("{name:?} not allowlisted")),
             Some(Namespace::Net) if host_net => {
@@ -55,31 +56,18 @@ pub(super) fn forbidden(pod: &Pod, allowed: &[String]) -> Option<Rejection> {
     Some(Rejection::new("SysctlForbidden", format!("forbidden sysctl: {why}")))
 }
 
-/// Where an allowed one lives; None if it is not allowed.
+/// The namespace of an allowed sysctl; None if it is not allowed.
 fn namespace(name: &str, allowed: &[String]) -> Option<Namespace> {
     let matches = |pattern: &String| match pattern.strip_suffix('*') {
-        Some(prefix) => name.starts_with(&with_dots(prefix)),
-        None => name == with_dots(pattern),
+        Some(prefix) => name.starts_with(&dotted_sysctl(prefix)),
+        None => name == dotted_sysctl(pattern),
     };
     if !SAFE.contains(&name) && !allowed.iter().any(matches) {
         return None;
     }
-    let lives = |row: &&(&str, Namespace)| match row.0 {
+    let is_in = |row: &&(&str, Namespace)| match row.0 {
         exact @ "kernel.sem" => name == exact,
         prefix => name.starts_with(prefix),
     };
-    NAMESPACED.iter().find(lives).map(|row| row.1)
-}
-
-/// `net/ipv4/conf/eth0.100/x` means `net.ipv4.conf.eth0/100.x`: the first separator decides.
-fn with_dots(name: &str) -> String {
-    if name.find(['.', '/']).is_none_or(|at| name[at..].starts_with('.')) {
-        return name.to_owned();
-    }
-    let swap = |c: char| match c {
-        '/' => '.',
-        '.' => '/',
-        other => other,
-    };
-    name.chars().map(swap).collect()
+    NAMESPACED.iter().find(is_in).map(|row| row.1)
 }

@@ -1,4 +1,4 @@
-//! Rows of N-27, one by one, and who makes room for critical pods.
+//! The rows of N-27, and preemption for critical pods.
 
 use super::*;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ fn node() -> Node {
     .unwrap()
 }
 
-/// A pod that tolerates what there is and asks for little; `change` is merged into it.
+/// A pod that this node admits; `change` is merged into it.
 fn pod(name: &str, change: Value) -> Arc<Pod> {
     let mut pod = json!({
         "metadata": { "name": name, "namespace": "default", "uid": format!("uid-{name}") },
@@ -40,12 +40,12 @@ fn merge(into: &mut Value, from: Value) {
     }
 }
 
-fn asks(requests: Value) -> Value {
+fn with_requests(requests: Value) -> Value {
     json!({ "spec": { "containers": [{ "name": "c", "resources": { "requests": requests } }] } })
 }
 
-fn here<'a>(node: &'a Node, pressure: &'a [String]) -> Here<'a> {
-    Here {
+fn state<'a>(node: &'a Node, pressure: &'a [String]) -> NodeState<'a> {
+    NodeState {
         node,
         pressure,
         sysctls: &[],
@@ -56,18 +56,18 @@ fn here<'a>(node: &'a Node, pressure: &'a [String]) -> Here<'a> {
 }
 
 fn outcome(pod: &Pod, admitted: &[Arc<Pod>]) -> (String, String) {
-    match decide(&here(&node(), &[]), admitted, pod) {
-        Verdict::Admit => ("".into(), "".into()),
-        Verdict::AdmitAfter(victims) => {
+    match decide(&state(&node(), &[]), admitted, pod) {
+        Decision::Admit => ("".into(), "".into()),
+        Decision::AdmitAfter(victims) => {
             let name = |pod: &Arc<Pod>| pod.metadata.name.clone().unwrap();
             ("after".into(), victims.iter().map(name).collect::<Vec<_>>().join(","))
         }
-        Verdict::Reject(Rejection { reason, message }) => (reason, message),
+        Decision::Reject(Rejection { reason, message }) => (reason, message),
     }
 }
 
 #[test]
-fn n_27_each_row_has_its_reason_and_its_text() {
+fn n_27_each_row_has_its_reason_and_message() {
     let rows = [
         (json!({}), "", ""),
         (
@@ -91,22 +91,22 @@ fn n_27_each_row_has_its_reason_and_its_text() {
             "SupplementalGroupsPolicy=Strict is not supported in this node",
         ),
         (
-            asks(json!({ "cpu": "1" })),
+            with_requests(json!({ "cpu": "1" })),
             "OutOfcpu",
             "Node didn't have enough resource: cpu, requested: 1000, used: 100, capacity: 940",
         ),
         (
-            asks(json!({ "memory": "2Gi" })),
+            with_requests(json!({ "memory": "2Gi" })),
             "OutOfmemory",
             "Node didn't have enough resource: memory, requested: 2147483648, used: 0, capacity: 1073741824",
         ),
         (
-            asks(json!({ "ephemeral-storage": "11Gi" })),
+            with_requests(json!({ "ephemeral-storage": "11Gi" })),
             "OutOfephemeral-storage",
             "Node didn't have enough resource: ephemeral-storage, requested: 11811160064, used: 0, capacity: 10737418240",
         ),
         (
-            asks(json!({ "example.com/gpu": "2" })),
+            with_requests(json!({ "example.com/gpu": "2" })),
             "OutOfexample.com/gpu",
             "Node didn't have enough resource: example.com/gpu, requested: 2, used: 0, capacity: 1",
         ),
@@ -143,47 +143,52 @@ fn n_27_each_row_has_its_reason_and_its_text() {
         "ports": [{ "containerPort": 1, "hostPort": 80 }] }] } }),
     );
     for (change, reason, message) in rows {
-        let (said, text) = outcome(&pod("new", change.clone()), std::slice::from_ref(&other));
-        assert_eq!((said.as_str(), text.as_str()), (reason, message), "{change}");
+        let (actual_reason, actual_message) =
+            outcome(&pod("new", change.clone()), std::slice::from_ref(&other));
+        assert_eq!(
+            (actual_reason.as_str(), actual_message.as_str()),
+            (reason, message),
+            "{change}"
+        );
     }
 }
 
 #[test]
-fn n_27_a_pod_too_many_is_out_of_pods() {
-    let others: Vec<_> = (0..3).map(|i| pod(&format!("p{i}"), asks(json!({})))).collect();
+fn n_27_a_pod_over_the_limit_is_out_of_pods() {
+    let others: Vec<_> = (0..3).map(|i| pod(&format!("p{i}"), with_requests(json!({})))).collect();
     let (reason, message) = outcome(&pod("new", json!({})), &others);
     assert_eq!(reason, "OutOfpods");
     assert_eq!(
         message,
         "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3"
     );
-    // Deciding again about a pod that is here already does not count it twice.
+    // A pod that is already admitted is not counted twice.
     assert_eq!(outcome(&others[0], &others).0, "");
 }
 
 #[test]
 fn n_28_resources_are_reported_before_placement_and_unknown_extended_ones_are_ignored() {
-    let mut both = asks(json!({ "cpu": "2" }));
+    let mut both = with_requests(json!({ "cpu": "2" }));
     merge(&mut both, json!({ "spec": { "nodeSelector": { "disk": "hdd" } } }));
     assert_eq!(outcome(&pod("new", both), &[]).0, "OutOfcpu");
-    assert_eq!(outcome(&pod("new", asks(json!({ "example.com/gone": "5" }))), &[]).0, "");
+    assert_eq!(outcome(&pod("new", with_requests(json!({ "example.com/gone": "5" }))), &[]).0, "");
     assert_eq!(
-        outcome(&pod("new", asks(json!({ "hugepages-2Mi": "2Mi" }))), &[]).0,
+        outcome(&pod("new", with_requests(json!({ "hugepages-2Mi": "2Mi" }))), &[]).0,
         "OutOfhugepages-2Mi"
     );
 }
 
 #[test]
-fn n_30_unschedulable_and_no_schedule_taints_are_not_the_nodes_business() {
-    // The node of these tests is unschedulable and has a NoSchedule taint nobody tolerates.
+fn n_30_the_node_ignores_unschedulable_and_no_schedule_taints() {
+    // The node of these tests is unschedulable and has a NoSchedule taint that no pod tolerates.
     assert_eq!(outcome(&pod("new", json!({})), &[]).0, "");
 }
 
 #[test]
-fn t_node_81_memory_pressure_refuses_best_effort_and_other_pressure_everybody_but_critical_ones() {
-    let (node, best_effort) = (node(), pod("b", asks(json!({}))));
+fn t_node_81_memory_pressure_rejects_best_effort_pods_and_other_pressure_all_but_critical_pods() {
+    let (node, best_effort) = (node(), pod("b", with_requests(json!({}))));
     let burstable = pod("u", json!({}));
-    let bears = pod(
+    let tolerant = pod(
         "t",
         json!({ "spec": {
         "containers": [{ "name": "c" }], "tolerations": [{ "operator": "Exists" }] } }),
@@ -194,24 +199,25 @@ fn t_node_81_memory_pressure_refuses_best_effort_and_other_pressure_everybody_bu
     let two = ["MemoryPressure".to_owned(), "DiskPressure".to_owned()];
     let rows: [(&Pod, &[String], Option<&str>); 8] = [
         (&best_effort, &memory, Some("The node had condition: [MemoryPressure]. ")),
-        (&bears, &memory, None),
+        (&tolerant, &memory, None),
         (&burstable, &memory, None),
         (&critical, &disk, None),
         (&burstable, &disk, Some("The node had condition: [DiskPressure]. ")),
-        (&bears, &disk, Some("The node had condition: [DiskPressure]. ")),
+        (&tolerant, &disk, Some("The node had condition: [DiskPressure]. ")),
         (&burstable, &two, Some("The node had condition: [MemoryPressure DiskPressure]. ")),
         (&best_effort, &[], None),
     ];
     for (pod, pressure, expected) in rows {
-        let verdict = decide(&here(&node, pressure), &[], pod);
-        let expected = expected
-            .map_or(Verdict::Admit, |said| Verdict::Reject(Rejection::new("Evicted", said)));
-        assert_eq!(verdict, expected, "{:?} under {pressure:?}", pod.metadata.name);
+        let decision = decide(&state(&node, pressure), &[], pod);
+        let expected = expected.map_or(Decision::Admit, |message| {
+            Decision::Reject(Rejection::new("Evicted", message))
+        });
+        assert_eq!(decision, expected, "{:?} under {pressure:?}", pod.metadata.name);
     }
 }
 
 #[test]
-fn n_131_sysctls_are_safe_allowed_or_forbidden() {
+fn n_131_sysctls_are_forbidden_unless_safe_or_allowed() {
     let check = |name: &str, spec: Value, allowed: &[&str]| {
         let mut change = json!({ "spec": { "securityContext": { "sysctls": [{ "name": name, "value": "1" }] } } });
         merge(&mut change, json!({ "spec": spec }));
@@ -240,9 +246,9 @@ fn n_131_sysctls_are_safe_allowed_or_forbidden() {
 }
 
 #[test]
-fn t_node_83_a_critical_pod_takes_the_place_of_the_least_that_will_do() {
+fn t_node_83_a_critical_pod_preempts_as_few_pods_as_possible() {
     let of_class = |name: &str, cpu: &str, class: &str| {
-        let mut change = asks(json!({ "cpu": cpu }));
+        let mut change = with_requests(json!({ "cpu": cpu }));
         merge(&mut change, json!({ "status": { "qosClass": class } }));
         pod(name, change)
     };
@@ -252,7 +258,7 @@ fn t_node_83_a_critical_pod_takes_the_place_of_the_least_that_will_do() {
         of_class("large", "400m", "Burstable"),
     ];
     let critical = |cpu: &str| {
-        let mut change = asks(json!({ "cpu": cpu }));
+        let mut change = with_requests(json!({ "cpu": cpu }));
         merge(&mut change, json!({ "spec": { "priority": 2_000_000_000 } }));
         pod("critical", change)
     };
@@ -262,8 +268,8 @@ fn t_node_83_a_critical_pod_takes_the_place_of_the_least_that_will_do() {
         allocatable.insert("pods".into(), serde_json::from_value(json!("10")).unwrap());
         node
     };
-    let victims = |cpu: &str| match decide(&here(&wide, &[]), &others, &critical(cpu)) {
-        Verdict::AdmitAfter(victims) => victims
+    let victims = |cpu: &str| match decide(&state(&wide, &[]), &others, &critical(cpu)) {
+        Decision::AdmitAfter(victims) => victims
             .iter()
             .map(|pod| pod.metadata.name.clone().unwrap())
             .collect::<Vec<_>>()
@@ -279,12 +285,35 @@ fn t_node_83_a_critical_pod_takes_the_place_of_the_least_that_will_do() {
         victims("2")
             .contains("no set of running pods found to reclaim resources: [(res: cpu, q: 1060), ]")
     );
-    // Nobody goes for a pod that would not be admitted anyway.
-    let mut hopeless = asks(json!({ "cpu": "500m" }));
+    // No pod is preempted for one that would be rejected anyway.
+    let mut hopeless = with_requests(json!({ "cpu": "500m" }));
     merge(
         &mut hopeless,
         json!({ "spec": { "priority": 2_000_000_000, "nodeSelector": { "disk": "hdd" } } }),
     );
-    let verdict = decide(&here(&wide, &[]), &others, &pod("hopeless", hopeless));
-    assert!(matches!(verdict, Verdict::Reject(r) if r.reason == "NodeAffinity"));
+    let decision = decide(&state(&wide, &[]), &others, &pod("hopeless", hopeless));
+    assert!(matches!(decision, Decision::Reject(r) if r.reason == "NodeAffinity"));
+}
+
+/// N-27: terminal pods use no capacity unless containers still run, whichever client wrote the phase.
+#[test]
+fn n_27_a_finished_pod_uses_no_capacity() {
+    let running = json!([{ "name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
+        "state": { "running": {} } }]);
+    let exited = json!([{ "name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+        "state": { "terminated": { "exitCode": 0 } } }]);
+    let with = |phase: &str, field: &str, containers: &Value| {
+        uses_capacity(&pod("a", json!({ "status": { "phase": phase, field: containers } })))
+    };
+    assert!(uses_capacity(&pod("a", json!({}))), "not started");
+    for phase in ["Pending", "Running", "Unknown"] {
+        assert!(with(phase, "containerStatuses", &exited), "{phase}");
+    }
+    for phase in ["Succeeded", "Failed"] {
+        assert!(!with(phase, "containerStatuses", &exited), "{phase}");
+        assert!(!with(phase, "containerStatuses", &Value::Null), "{phase}: rejected");
+        for field in ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"] {
+            assert!(with(phase, field, &running), "{phase} {field}");
+        }
+    }
 }

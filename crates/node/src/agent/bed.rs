@@ -1,14 +1,11 @@
 //! A node without a kernel, for tests of a pod's whole way: a real server in this process, a clock that
 //! stands still until everybody waits, and containers that do as the test says.
 //!
-//!     test ──▶ server ◀──▶ agent ──▶ Machine (containers, and what was asked of them)
+//!     test ──▶ server ◀──▶ agent ──▶ Machine (containers, and a list of calls)
 //!
 //! Not here: many pods and many crashes, which is what `crates/sim` is for.
 
 mod gate;
-mod machine;
-
-pub(crate) use machine::{Machine, PROCESSES};
 
 use super::{Config, Running};
 use crate::deadlines::GraceAfterRestart;
@@ -19,12 +16,13 @@ use gate::Gate;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
 use server::authn::User;
-use server::{Foundation, Indoors, Site};
+use server::{ServerInstance, ServerTemplate, SimulatedServer};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
+use testbed::Machine;
 
 pub(crate) const NODE: &str = "n1";
 /// In simulated time. Nothing takes that long; it is there so that a failing test ends.
@@ -39,8 +37,8 @@ pub(crate) struct Bed {
     pub(crate) directory: TempDir,
     /// Of the agent's deletes, how many the API does not hear.
     refused: Arc<AtomicUsize>,
-    indoors: Indoors,
-    _site: Site,
+    indoors: SimulatedServer,
+    _site: ServerInstance,
 }
 
 impl Drop for Bed {
@@ -55,11 +53,11 @@ impl Bed {
         clock::simulate("2026-01-01T00:00:00Z".parse().unwrap(), 1);
         let _ = rustls::crypto::ring::default_provider().install_default();
         let directory = tempfile::tempdir().unwrap();
-        let foundation = Foundation::lay(&directory.path().join("pki")).await.unwrap();
-        let mut site = foundation.site();
+        let foundation = ServerTemplate::create(&directory.path().join("pki")).await.unwrap();
+        let mut site = foundation.instance();
         let indoors = site.start().await.unwrap();
         let admin = User::authenticated("tester", &["system:masters"]);
-        let client = Client::in_process(indoors.server.door(admin));
+        let client = Client::in_process(indoors.server.in_process(admin));
         std::fs::create_dir_all(directory.path().join("manifests")).unwrap();
         let (machine, refused) = (Machine::new(), Arc::default());
         Bed { client, machine, directory, refused, indoors, _site: site }
@@ -72,7 +70,7 @@ impl Bed {
 
     pub(crate) async fn agent_with(&self, change: impl FnOnce(&mut Config)) -> Running {
         let user = User::authenticated(format!("system:node:{NODE}"), &["system:nodes"]);
-        let door = self.indoors.server.door(user);
+        let door = self.indoors.server.in_process(user);
         let client = Client::in_process(Gate { door, refused: self.refused.clone() });
         let directory = self.directory.path();
         let mut config = Config {
@@ -90,6 +88,7 @@ impl Bed {
             cgroup: "/bed".into(),
             eviction_hard: Some(String::new()),
             pod_pids_limit: None,
+            seccomp_default: false,
             lease: crate::node_object::LEASE_DURATION,
             grace_after_restart: GraceAfterRestart::Full,
             shutdown: Periods::default(),
@@ -175,15 +174,15 @@ impl Bed {
         assert!(tokio::time::timeout(PATIENCE, waits).await.is_ok(), "{name} is still there");
     }
 
-    /// What the machine was asked to do comes to this.
-    pub(crate) async fn until_asked(&self, so: impl Fn(&[String]) -> bool) {
+    /// Waits until the calls of the runtime match.
+    pub(crate) async fn until_calls(&self, matches: impl Fn(&[String]) -> bool) {
         let waits = async {
-            while !so(&self.machine.asked()) {
+            while !matches(&self.machine.calls()) {
                 pass(LOOK).await;
             }
         };
-        let asked = tokio::time::timeout(PATIENCE, waits).await;
-        assert!(asked.is_ok(), "{:?}", self.machine.asked());
+        let matched = tokio::time::timeout(PATIENCE, waits).await;
+        assert!(matched.is_ok(), "{:?}", self.machine.calls());
     }
 }
 

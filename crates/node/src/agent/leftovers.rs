@@ -1,114 +1,157 @@
-//! What an agent that was killed left of pods that are no more (T-NODE-13, T-NODE-76): looked for once, when the next
-//! one starts, and taken away, however often that has to be tried.
+//! Removes what an earlier agent left of pods that no longer exist (T-NODE-13, T-NODE-76). The agent looks for
+//! leftovers once, when it starts, and retries until they are gone.
 
 use super::logs;
-use crate::parts::Parts;
-use crate::worker::cleanup::{AGAIN, AGAIN_MAX};
-use crate::worker::observe::network_key;
+use crate::cgroup_root;
+use crate::dependencies::Dependencies;
+use crate::worker::{CLEANUP_RETRY_FIRST, CLEANUP_RETRY_MAX, network_key};
 use futures::future::BoxFuture;
-use lifecycle::timeline::What;
+use k8s_openapi::api::core::v1::Pod;
+use lifecycle::termination::{Action, Input, Moment, Termination, member};
+use lifecycle::timeline::StepKind;
 use runtime::Runtime;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
 
-/// Ending them takes its time, and nobody else has to wait for it: that is left for the answer to do.
-/// `known`: pods that are somebody's.
-pub(super) async fn sweep(parts: &Arc<Parts>, known: BTreeSet<String>) -> BoxFuture<'static, ()> {
-    // Before it is known what runs, nothing can be started either.
-    let sandboxes =
-        insist("what is left of earlier pods is not known", || parts.runtime.sandboxes());
-    let sandboxes = sandboxes.await;
+/// Grace period of a pod that is in neither the API nor a manifest (T-NODE-13).
+const ORPHAN_GRACE: Duration = Duration::from_secs(1);
+
+/// What the runtime had when the agent started.
+pub(super) struct Found {
+    /// UIDs of pods with running containers.
+    pub(super) running: BTreeSet<String>,
+    /// Terminates and removes the orphans. That takes time; the agent does not wait for it.
+    pub(super) removal: BoxFuture<'static, ()>,
+}
+
+/// Finds orphans: what belongs to no pod in `known`, the UIDs of all pods in the API and in manifests.
+pub(super) async fn remove_orphans(deps: &Arc<Dependencies>, known: BTreeSet<String>) -> Found {
+    // Nothing can be started before it is known what runs.
+    let sandboxes = retry("listing sandboxes", || deps.runtime.sandboxes()).await;
+    let runs = |sandbox: &&runtime::Sandbox| running(&sandbox.containers).next().is_some();
+    let with_running =
+        sandboxes.iter().filter(runs).map(|sandbox| sandbox.pod.uid.clone()).collect();
     let keys: BTreeSet<String> =
         sandboxes.iter().map(|sandbox| network_key(&sandbox.pod.uid, sandbox.attempt)).collect();
-    if let Some(deadlines) = &parts.deadlines {
+    if let Some(deadlines) = &deps.deadlines {
         deadlines.retain(&known);
     }
-    if let Some(network) = &parts.network
+    if let Some(network) = &deps.network
         && let Err(error) = network.retain(&keys).await
     {
-        tracing::warn!(%error, "addresses of earlier pods were not freed");
+        tracing::warn!(%error, "releasing the addresses of earlier pods failed");
     }
-    parts.allocations.retain(&known);
-    let _ = logs::remove_dead_links(&parts.log_links);
-    // Looked for now, while no new pod has anything here.
-    let volumes = parts.volumes.orphans().unwrap_or_default().into_iter();
+    deps.allocations.retain(&known);
+    let _ = logs::remove_dead_links(&deps.log_links);
+    // Listed now, while no new pod has volumes.
+    let volumes = deps.volumes.pods_on_disk().unwrap_or_default().into_iter();
     let mut orphans: BTreeMap<String, Vec<runtime::Sandbox>> =
         volumes.map(|uid| (uid, Vec::new())).collect();
     for sandbox in sandboxes {
         orphans.entry(sandbox.pod.uid.clone()).or_default().push(sandbox);
     }
     orphans.retain(|uid, _| !known.contains(uid));
-    let parts = parts.clone();
-    Box::pin(async move {
-        let cleared = orphans.iter().map(|(uid, sandboxes)| clear(&parts, uid, sandboxes));
-        futures::future::join_all(cleared).await;
-    })
+    let deps = deps.clone();
+    let removal = Box::pin(async move {
+        let removed = orphans.iter().map(|(uid, sandboxes)| remove(&deps, uid, sandboxes));
+        futures::future::join_all(removed).await;
+    });
+    Found { running: with_running, removal }
 }
 
-/// Its processes first: volumes may be in use until then.
-async fn clear(parts: &Parts, uid: &str, sandboxes: &[runtime::Sandbox]) {
-    futures::future::join_all(sandboxes.iter().map(|sandbox| end(parts, sandbox))).await;
-    insist("volumes of an earlier pod are still there", || parts.volumes.tear_down(uid)).await;
+/// Processes first: volumes may be in use until they are gone.
+async fn remove(deps: &Dependencies, uid: &str, sandboxes: &[runtime::Sandbox]) {
+    futures::future::join_all(sandboxes.iter().map(|sandbox| remove_sandbox(deps, sandbox))).await;
+    retry("removing the volumes of an orphaned pod", || deps.volumes.tear_down(uid)).await;
+    deps.users.release(uid);
+    // The earlier agent may have been killed after it created the cgroup and before the sandbox.
+    cgroup_root::remove_pod(&deps.facts.cgroup_root, uid);
 }
 
-async fn end(parts: &Parts, sandbox: &runtime::Sandbox) {
-    parts.metrics.add("kubelet_orphaned_runtime_pods_total", &[], 1);
-    let seen = What::Seen { grace_seconds: Some(1), reason: "Gone".into() };
-    parts.timeline.record_orphan(&sandbox.pod, seen);
-    insist("an orphaned pod was not ended", || end_sandbox(&parts.runtime, sandbox)).await;
-    parts.timeline.record_orphan(&sandbox.pod, What::SandboxStopped);
-    parts.timeline.record_orphan(&sandbox.pod, What::CgroupGone);
-    if let Some(network) = &parts.network {
+async fn remove_sandbox(deps: &Dependencies, sandbox: &runtime::Sandbox) {
+    deps.metrics.add("kubelet_orphaned_runtime_pods_total", &[], 1);
+    let seen = StepKind::Seen { grace_seconds: Some(1), reason: "Gone".into() };
+    deps.timeline.record_orphan(&sandbox.pod, seen);
+    retry("terminating an orphaned pod", || terminate_sandbox(&deps.runtime, sandbox)).await;
+    deps.timeline.record_orphan(&sandbox.pod, StepKind::SandboxStopped);
+    deps.timeline.record_orphan(&sandbox.pod, StepKind::CgroupGone);
+    if let Some(network) = &deps.network {
         let key = network_key(&sandbox.pod.uid, sandbox.attempt);
-        insist("the address of an orphaned pod was not freed", || network.detach(&key)).await;
+        retry("releasing the address of an orphaned pod", || network.detach(&key)).await;
     }
 }
 
-/// Tries until it works.
-async fn insist<T, E, F>(otherwise: &str, mut attempt: impl FnMut() -> F) -> T
+/// Repeats `attempt` until it succeeds. `doing` is for the log.
+async fn retry<T, E, F>(doing: &str, mut attempt: impl FnMut() -> F) -> T
 where
     E: std::fmt::Display,
     F: Future<Output = Result<T, E>>,
 {
-    let mut pause = AGAIN;
+    let mut pause = CLEANUP_RETRY_FIRST;
     loop {
         match attempt().await {
             Ok(done) => return done,
-            Err(error) => tracing::warn!(%error, "{otherwise}"),
+            Err(error) => tracing::warn!(%error, "{doing} failed, will retry"),
         }
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(AGAIN_MAX);
+        pause = (pause * 2).min(CLEANUP_RETRY_MAX);
     }
 }
 
-/// Grace 1, so two seconds for a stop signal; no hook, for the spec is lost; no status (T-NODE-13). The
-/// answer: containers that did not end in that time and were killed.
-pub(super) async fn end_sandbox(
+/// Terminates the containers of a sandbox whose pod is unknown, then stops and removes the sandbox: grace
+/// period 1, so two seconds after the stop signal; no hook, because the spec is unknown; no status
+/// (T-NODE-13). Returns the names of containers that were killed.
+pub(super) async fn terminate_sandbox(
     runtime: &Arc<dyn Runtime>,
     sandbox: &runtime::Sandbox,
 ) -> runtime::Result<Vec<String>> {
-    let window = lifecycle::termination::STOP_WINDOW_MIN;
-    for container in running(&sandbox.containers) {
-        runtime.stop_container(&container.id, window).await?;
-    }
+    // The spec is unknown, so every container counts as a regular one without hook.
+    let without_spec = Pod::default();
+    let members =
+        running(&sandbox.containers).map(|found| member(&without_spec, &found.id, &found.name));
+    let mut machine = Termination::new(members.collect());
     let mut changes = runtime.changes();
-    let deadline = tokio::time::Instant::now() + window;
-    let left = loop {
-        let now = runtime.sandboxes_of(&sandbox.pod.uid).await?;
-        let left: Vec<String> = now
-            .iter()
-            .filter(|now| now.id == sandbox.id)
-            .flat_map(|now| running(&now.containers))
-            .map(|container| container.name.clone())
-            .collect();
-        if left.is_empty() || tokio::time::Instant::now() >= deadline {
-            break left;
+    // Moments count from the last stop signal, so that every container gets its whole window.
+    let mut origin = Instant::now();
+    let mut input = Input::Terminate { grace: ORPHAN_GRACE };
+    let mut killed = Vec::new();
+    while !machine.is_over() {
+        for action in machine.step(Moment(origin.elapsed()), input) {
+            match action {
+                Action::SendStop { id, kill_at } => {
+                    let window = Moment(origin.elapsed()).until(kill_at);
+                    runtime.stop_container(&id, window).await?;
+                    origin = Instant::now();
+                }
+                Action::SendKill { id } => {
+                    runtime.kill_container(&id).await?;
+                    killed.push(id);
+                }
+                // There is no object to report to, and no hook to run.
+                Action::Announce { .. }
+                | Action::RunPreStop { .. }
+                | Action::HookOverran { .. } => {}
+            }
         }
-        let _ = tokio::time::timeout_at(deadline, changes.recv()).await;
-    };
+        let listed = runtime.sandboxes_of(&sandbox.pod.uid).await?;
+        let containers = listed.iter().flat_map(|listed| running(&listed.containers));
+        let still_running: BTreeSet<&str> = containers.map(|found| found.id.as_str()).collect();
+        let exited = machine.stages().filter(|(member, _)| !still_running.contains(&*member.id));
+        let exited: Vec<String> = exited.map(|(member, _)| member.id.clone()).collect();
+        for id in exited {
+            machine.step(Moment(origin.elapsed()), Input::Exited { id });
+        }
+        // After a kill nothing is due any more: stopping the sandbox waits for the process.
+        let Some(due) = machine.next_due() else { break };
+        let _ = tokio::time::timeout_at(origin + due.0, changes.recv()).await;
+        input = Input::Tick;
+    }
     runtime.stop_sandbox(&sandbox.id).await?;
     runtime.remove_sandbox(&sandbox.id).await?;
-    Ok(left)
+    let killed = sandbox.containers.iter().filter(|container| killed.contains(&container.id));
+    Ok(killed.map(|container| container.name.clone()).collect())
 }
 
 fn running(containers: &[runtime::Container]) -> impl Iterator<Item = &runtime::Container> {

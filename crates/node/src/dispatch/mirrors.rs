@@ -1,5 +1,5 @@
-//! Mirrors of static pods that are no more (T-NODE-89): a manifest went while nobody looked, or the mirror could
-//! not be deleted when its pod had ended. Not here: mirrors of pods that run (`static_pods::mirror`).
+//! Deletes mirrors whose static pod is gone (T-NODE-89): the manifest was removed while no agent ran, or the
+//! mirror could not be deleted when its pod had terminated. Not here: mirrors of pods that run (`static_pods::mirror`).
 
 use super::Dispatch;
 use crate::static_pods::{delete_mirror, is_mirror};
@@ -8,40 +8,40 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::task::{AbortHandle, JoinSet};
 
-/// What the API refuses is asked for again after this.
-const AGAIN: Duration = Duration::from_secs(10);
+/// A failed delete is repeated after this time.
+const RETRY: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
 pub(super) struct Leftover {
-    /// Until the manifests were read nobody knows whose mirror is left over.
+    /// Before the manifests have been read, it is unknown which mirrors are left over.
     pub(super) manifests_are_known: bool,
-    /// By uid: they are being deleted.
-    going: BTreeMap<String, AbortHandle>,
+    /// Deletes in progress, by UID.
+    deleting: BTreeMap<String, AbortHandle>,
     tasks: JoinSet<()>,
 }
 
 impl Dispatch {
-    /// If there is a mirror of that name, and no pod that it mirrors, it goes, however often that has to be tried.
-    pub(super) fn clear_mirror(&mut self, key: &ObjectKey) {
+    /// Deletes the mirror of that name if it has no pod, and repeats that until it succeeds.
+    pub(super) fn delete_leftover_mirror(&mut self, key: &ObjectKey) {
         let wanted = self.statics.contains_key(key) || self.waiting.contains_key(key);
         if wanted || !self.mirrors.manifests_are_known {
             return;
         }
         let Some(mirror) = self.pods.get(key).filter(|pod| is_mirror(pod)) else { return };
         let uid = mirror.metadata.uid.clone().unwrap_or_default();
-        let Leftover { going, tasks, .. } = &mut self.mirrors;
+        let Leftover { deleting, tasks, .. } = &mut self.mirrors;
         while tasks.try_join_next().is_some() {}
-        going.retain(|_, task| !task.is_finished());
-        if going.contains_key(&uid) {
+        deleting.retain(|_, task| !task.is_finished());
+        if deleting.contains_key(&uid) {
             return;
         }
-        let (client, key) = (self.parts.client.clone(), key.clone());
+        let (client, key) = (self.deps.client.clone(), key.clone());
         let task = tasks.spawn(async move {
             while let Err(error) = delete_mirror(&client, &mirror).await {
-                tracing::warn!(pod = %key, %error, "a mirror without a pod is still there");
-                tokio::time::sleep(AGAIN).await;
+                tracing::warn!(pod = %key, %error, "deleting a leftover mirror pod failed, will retry");
+                tokio::time::sleep(RETRY).await;
             }
         });
-        going.insert(uid, task);
+        deleting.insert(uid, task);
     }
 }

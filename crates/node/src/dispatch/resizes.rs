@@ -1,8 +1,9 @@
-//! Which resizes are granted: decided by the one task that admits pods, so that nothing is given twice (N-118).
+//! Decides which resizes are granted. The task that admits pods does it, so that no capacity is given twice
+//! (N-118).
 
 use super::Dispatch;
 use crate::admission;
-use crate::allocations::words;
+use crate::allocations::event_message;
 use k8s_openapi::api::core::v1::Pod;
 use lifecycle::resize::{self, Grant, Waiting};
 use lifecycle::resources::amounts;
@@ -10,15 +11,15 @@ use lifecycle::status;
 use std::sync::Arc;
 
 impl Dispatch {
-    /// The pod may ask for other resources than it was granted.
+    /// Handles a pod that may request other resources than it was granted.
     pub(super) fn resize(&self, uid: &str, pod: &Arc<Pod>) {
-        let allocations = &self.parts.allocations;
+        let allocations = &self.deps.allocations;
         let Some(spec) = &pod.spec else { return };
-        if is_over(pod) || allocations.settles(uid, spec) {
+        if is_over(pod) || allocations.is_settled(uid, spec) {
             return;
         }
         let Some(known) = allocations.get(uid) else { return };
-        let Some(node) = self.parts.node() else { return };
+        let Some(node) = self.deps.node() else { return };
         let generation = pod.metadata.generation.unwrap_or_default();
         let allocatable = amounts(node.status.as_ref().and_then(|s| s.allocatable.as_ref()));
         let short = admission::shortage(&node, &self.admitted(), pod);
@@ -27,36 +28,36 @@ impl Dispatch {
         match resize::decide(spec, &allocatable, short).pending() {
             None => {
                 allocations.grant(uid, Grant::of(spec), generation);
-                let message = words("started", pod, generation, "");
-                self.parts.recorder.normal(&on, "ResizeStarted", message);
+                let message = event_message("started", pod, generation, "");
+                self.deps.recorder.normal(&on, "ResizeStarted", message);
                 if shrinks {
-                    self.resizes();
+                    self.retry_resizes();
                 }
             }
             Some((reason, why)) => {
-                if !allocations.wait(uid, reason, why.clone(), generation) {
+                if !allocations.defer(uid, reason, why.clone(), generation) {
                     return;
                 }
-                let message = words(reason, pod, generation, &why);
-                self.parts.recorder.warning(&on, &format!("Resize{reason}"), message);
+                let message = event_message(reason, pod, generation, &why);
+                self.deps.recorder.warning(&on, &format!("Resize{reason}"), message);
             }
         }
         if let Some(worker) = self.workers.get(uid) {
-            worker.news.notify_one();
+            worker.wake();
         }
     }
 
-    /// Something has become free, or time has passed: those that wait are asked again, in turn.
-    pub(super) fn resizes(&self) {
-        let allocations = &self.parts.allocations;
+    /// Decides again about resizes that wait: capacity has become free, or time has passed.
+    pub(super) fn retry_resizes(&self) {
+        let allocations = &self.deps.allocations;
         if !allocations.any_pending() {
             return;
         }
-        let pod_of = |uid: &str| Some(self.workers.get(uid)?.orders.borrow().pod.clone());
+        let pod_of = |uid: &str| Some(self.workers.get(uid)?.desired.borrow().pod.clone());
         let waiting = self.workers.keys().filter_map(|uid| {
             let (known, pod) = (allocations.get(uid)?, pod_of(uid)?);
             let pending = known.pending?;
-            // What can never be is not asked again until it asks for something else.
+            // A resize that can never be granted waits until the pod requests something else.
             if pending.reason == "Infeasible" || is_over(&pod) {
                 return None;
             }

@@ -1,4 +1,4 @@
-//! Pods that hold more on disk than they may (N-137). Pure.
+//! Pods that exceed their limits of ephemeral storage (N-137). Pure.
 
 use super::usage::PodUsage;
 use api::quantity::Quantity;
@@ -6,7 +6,7 @@ use lifecycle::resources::pod_limits;
 
 const STORAGE: &str = "ephemeral-storage";
 
-/// The first limit that is exceeded, in words: a volume's, the pod's, a container's.
+/// The message about the first limit that is exceeded: of a volume, the pod, a container.
 pub(super) fn exceeded(usage: &PodUsage) -> Option<String> {
     volume(usage).or_else(|| pod(usage)).or_else(|| container(usage))
 }
@@ -16,12 +16,12 @@ fn volume(usage: &PodUsage) -> Option<String> {
     volumes.iter().find_map(|volume| {
         let empty_dir = volume.empty_dir.as_ref()?;
         if empty_dir.medium.as_deref() == Some("Memory") {
-            return None; // Its filesystem keeps it.
+            return None; // Its tmpfs enforces the limit.
         }
         let limit = Quantity::parse(&empty_dir.size_limit.as_ref()?.0).ok()?;
         let used = usage.volumes.iter().find(|used| used.volume == volume.name)?.bytes;
         let name = &volume.name;
-        (limit.value() > 0 && more(used, &limit))
+        (limit.value() > 0 && exceeds(used, &limit))
             .then(|| format!("Usage of EmptyDir volume {name:?} exceeds the limit \"{limit}\". "))
     })
 }
@@ -29,7 +29,7 @@ fn volume(usage: &PodUsage) -> Option<String> {
 fn pod(usage: &PodUsage) -> Option<String> {
     let limits = pod_limits(usage.pod.spec.as_ref()?);
     let limit = limits.get(STORAGE)?;
-    more(usage.disk(), limit).then(|| {
+    exceeds(usage.disk(), limit).then(|| {
         format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. ")
     })
 }
@@ -40,34 +40,35 @@ fn container(usage: &PodUsage) -> Option<String> {
         let limit = Quantity::parse(&limits.get(STORAGE)?.0).ok()?;
         let own = usage.containers.iter().find(|own| own.name == container.name)?;
         let name = &container.name;
-        more(own.disk + own.logs, &limit).then(|| {
+        exceeds(own.storage(), &limit).then(|| {
             format!("Container {name} exceeded its local ephemeral storage limit \"{limit}\". ")
         })
     })
 }
 
-fn more(used: u64, limit: &Quantity) -> bool {
+fn exceeds(used: u64, limit: &Quantity) -> bool {
     i64::try_from(used).unwrap_or(i64::MAX) > limit.value()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::usage::ContainerUse;
+    use super::super::usage::ContainerUsage;
     use super::*;
-    use crate::volumes::VolumeUsage;
     use serde_json::{Value, json};
     use std::sync::Arc;
+    use volumes::VolumeUsage;
 
     const MI: u64 = 1 << 20;
 
     fn usage(spec: Value, disk: u64, logs: u64, volume: u64) -> PodUsage {
         PodUsage {
             pod: Arc::new(typed::from_value(json!({ "spec": spec })).unwrap()),
-            containers: vec![ContainerUse {
+            containers: vec![ContainerUsage {
                 name: "c".into(),
                 memory: 0,
                 disk: disk * MI,
                 logs: logs * MI,
+                messages: 0,
             }],
             volumes: vec![VolumeUsage {
                 volume: "v".into(),
@@ -75,13 +76,14 @@ mod tests {
                 inodes: 0,
                 on_disk: true,
             }],
+            files: 0,
             inodes: 0,
             processes: 0,
         }
     }
 
     #[test]
-    fn n_137_each_limit_has_its_text() {
+    fn n_137_each_limit_has_its_message() {
         let with_volume = json!({ "containers": [{ "name": "c" }],
             "volumes": [{ "name": "v", "emptyDir": { "sizeLimit": "10Mi" } }] });
         let in_memory = json!({ "containers": [{ "name": "c" }],

@@ -1,14 +1,14 @@
-//! Who goes first when something is short, and what is said about it (T-NODE-78, T-NODE-80). Pure.
+//! The order in which pods are evicted, and the message about it (T-NODE-78, T-NODE-80). Pure.
 
-use super::thresholds::{Met, Signal};
+use super::thresholds::{MetThreshold, Signal};
 use super::usage::PodUsage;
 use api::quantity::Quantity;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use lifecycle::resources::pod_requests;
 use std::cmp::Reverse;
 
-/// Those over their request first, then lower priority, then the larger excess. Processes cannot be
-/// requested: there priority decides, then their number.
+/// Pods that exceed their requests first, then by lower priority, then by larger excess. There are
+/// no requests for processes: for them by priority, then by their number.
 pub(super) fn ranked(signal: Signal, usage: &[PodUsage]) -> Vec<&PodUsage> {
     let mut order: Vec<&PodUsage> = usage.iter().collect();
     let priority = |usage: &PodUsage| priority(&usage.pod);
@@ -28,23 +28,23 @@ fn priority(pod: &Pod) -> i32 {
     pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or_default()
 }
 
-/// Use beyond the request; of inodes nothing can be requested.
+/// Usage above the request. There are no requests for inodes.
 fn excess(signal: Signal, usage: &PodUsage) -> i64 {
     let requests = usage.pod.spec.as_ref().map(pod_requests).unwrap_or_default();
-    let asked = |name: &str| requests.get(name).map_or(0, Quantity::value);
-    let (used, asked) = match signal {
-        Signal::MemoryAvailable => (usage.memory(), asked("memory")),
+    let requested = |name: &str| requests.get(name).map_or(0, Quantity::value);
+    let (used, requested) = match signal {
+        Signal::MemoryAvailable => (usage.memory(), requested("memory")),
         Signal::NodefsAvailable | Signal::ImagefsAvailable => {
-            (usage.disk(), asked("ephemeral-storage"))
+            (usage.disk(), requested("ephemeral-storage"))
         }
         Signal::NodefsInodesFree | Signal::ImagefsInodesFree => (usage.inodes, 0),
         Signal::PidAvailable => (usage.processes, 0),
     };
-    i64::try_from(used).unwrap_or(i64::MAX).saturating_sub(asked)
+    i64::try_from(used).unwrap_or(i64::MAX).saturating_sub(requested)
 }
 
-/// What was short, and which containers took more than they asked for.
-pub(super) fn message(met: &Met, victim: &PodUsage) -> String {
+/// Names what the node was short of, and the containers that exceeded their requests.
+pub(super) fn message(met: &MetThreshold, victim: &PodUsage) -> String {
     let resource = met.signal.resource();
     let amount = |number: u64| match resource {
         "inodes" | "pids" => number.to_string(),
@@ -63,14 +63,14 @@ pub(super) fn message(met: &Met, victim: &PodUsage) -> String {
         };
         let used = match resource {
             "memory" => own.memory,
-            "ephemeral-storage" => own.disk + own.logs,
+            "ephemeral-storage" => own.storage(),
             _ => continue,
         };
-        let asked = requested(container, resource);
-        let over = i64::try_from(used).unwrap_or(i64::MAX) > asked.value();
+        let request = request(container, resource);
+        let over = i64::try_from(used).unwrap_or(i64::MAX) > request.value();
         if over {
             message += &format!(
-                "Container {} was using {}, request is {asked}, has larger consumption of {resource}. ",
+                "Container {} was using {}, request is {request}, has larger consumption of {resource}. ",
                 container.name,
                 bytes(used),
             );
@@ -79,13 +79,13 @@ pub(super) fn message(met: &Met, victim: &PodUsage) -> String {
     message
 }
 
-fn requested(container: &Container, resource: &str) -> Quantity {
+fn request(container: &Container, resource: &str) -> Quantity {
     let requests = container.resources.as_ref().and_then(|r| r.requests.as_ref());
     let text = requests.and_then(|requests| requests.get(resource));
     text.and_then(|text| Quantity::parse(&text.0).ok()).unwrap_or(Quantity::ZERO)
 }
 
-/// As a quantity with a binary suffix.
+/// A quantity with a binary suffix if it is a multiple of 1024.
 fn bytes(number: u64) -> String {
     let text = format!("{}Ki", number / 1024);
     match number % 1024 {
@@ -96,7 +96,7 @@ fn bytes(number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::usage::ContainerUse;
+    use super::super::usage::ContainerUsage;
     use super::*;
     use serde_json::json;
     use std::sync::Arc;
@@ -112,13 +112,14 @@ mod tests {
         .unwrap();
         PodUsage {
             pod: Arc::new(pod),
-            containers: vec![ContainerUse {
+            containers: vec![ContainerUsage {
                 name: "c".into(),
                 memory: used * MI,
                 disk: used * MI,
-                logs: 0,
+                ..ContainerUsage::default()
             }],
             volumes: vec![],
+            files: 0,
             inodes: used,
             processes: used,
         }
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn t_node_78_those_over_their_request_go_first_then_lower_priority_then_larger_excess() {
+    fn t_node_78_pods_are_ranked_by_exceeding_their_request_then_priority_then_excess() {
         let pods = [
             pod("within-low", 500, 0, 400),
             pod("over-high", 100, 1000, 900),
@@ -150,15 +151,18 @@ mod tests {
     }
 
     #[test]
-    fn t_node_80_the_message_names_what_was_short_and_who_took_too_much() {
-        let met =
-            Met { signal: Signal::MemoryAvailable, threshold: 100 * MI, available: 50 * MI + 1 };
+    fn t_node_80_the_message_names_the_resource_and_the_containers_over_their_requests() {
+        let met = MetThreshold {
+            signal: Signal::MemoryAvailable,
+            threshold: 100 * MI,
+            available: 50 * MI + 1,
+        };
         assert_eq!(
             message(&met, &pod("p", 100, 0, 300)),
             "The node was low on resource: memory. Threshold quantity: 100Mi, available: 52428801. \
              Container c was using 300Mi, request is 100Mi, has larger consumption of memory. "
         );
-        let met = Met { signal: Signal::PidAvailable, threshold: 10, available: 2 };
+        let met = MetThreshold { signal: Signal::PidAvailable, threshold: 10, available: 2 };
         assert_eq!(
             message(&met, &pod("p", 100, 0, 300)),
             "The node was low on resource: pids. Threshold quantity: 10, available: 2. "
@@ -167,7 +171,7 @@ mod tests {
 
     #[test]
     fn t_node_78_critical_pods_are_never_evicted() {
-        let met = Met { signal: Signal::MemoryAvailable, threshold: 2, available: 1 };
+        let met = MetThreshold { signal: Signal::MemoryAvailable, threshold: 2, available: 1 };
         let critical = pod("critical", 0, 2_000_000_000, 900);
         assert_eq!(super::super::choose(&met, std::slice::from_ref(&critical)), None);
         let both = [critical, pod("other", 500, 0, 1)];

@@ -1,28 +1,28 @@
-//! How much is left of what the node has, as the kernel says.
+//! Reads how much of each resource is available on the node.
 
 use super::thresholds::{Reading, Readings, Signal};
 use crate::node_object::kilobytes;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Which filesystems are looked at.
+/// The directories whose filesystems are checked.
 #[derive(Debug, Clone)]
-pub(crate) struct Places {
+pub(crate) struct Filesystems {
     /// The node's directory: volumes, logs.
     pub(crate) node: PathBuf,
     pub(crate) images: PathBuf,
 }
 
-/// What cannot be read is left out.
-pub(super) fn read(places: &Places) -> Readings {
+/// Omits what cannot be read.
+pub(super) fn read(filesystems: &Filesystems) -> Readings {
     let mut readings = Readings::new();
     readings.extend(memory().map(|reading| (Signal::MemoryAvailable, reading)));
     let disks = [
-        (&places.node, Signal::NodefsAvailable, Signal::NodefsInodesFree),
-        (&places.images, Signal::ImagefsAvailable, Signal::ImagefsInodesFree),
+        (&filesystems.node, Signal::NodefsAvailable, Signal::NodefsInodesFree),
+        (&filesystems.images, Signal::ImagefsAvailable, Signal::ImagefsInodesFree),
     ];
-    for (place, space, inodes) in disks {
-        if let Some((bytes, files)) = filesystem(place) {
+    for (path, space, inodes) in disks {
+        if let Some((bytes, files)) = filesystem(path) {
             readings.insert(space, bytes);
             readings.extend(files.map(|files| (inodes, files)));
         }
@@ -31,7 +31,7 @@ pub(super) fn read(places: &Places) -> Readings {
     readings
 }
 
-/// What is not in anybody's working set. File pages that were not used of late can be had back.
+/// Memory outside of working sets. The kernel can reclaim inactive file pages.
 fn memory() -> Option<Reading> {
     let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
     let of = |name: &str| kilobytes(&meminfo, name).map(|number| number * 1024);
@@ -52,9 +52,9 @@ fn cgroup_v1_working_set() -> Option<u64> {
     Some(usage.saturating_sub(inactive.trim().parse().ok()?))
 }
 
-/// Bytes and, where the filesystem counts them, inodes.
-fn filesystem(place: &Path) -> Option<(Reading, Option<Reading>)> {
-    let about = nix::sys::statvfs::statvfs(place).ok()?;
+/// Bytes and, if the filesystem counts them, inodes.
+fn filesystem(path: &Path) -> Option<(Reading, Option<Reading>)> {
+    let about = nix::sys::statvfs::statvfs(path).ok()?;
     let unit = about.fragment_size() as u64;
     let available = about.blocks_available() as u64 * unit;
     let bytes = Reading { available, capacity: about.blocks() as u64 * unit };
@@ -65,7 +65,7 @@ fn filesystem(place: &Path) -> Option<(Reading, Option<Reading>)> {
 fn processes() -> Option<Reading> {
     let capacity = fs::read_to_string("/proc/sys/kernel/pid_max").ok()?.trim().parse().ok()?;
     let load = fs::read_to_string("/proc/loadavg").ok()?;
-    // `0.00 0.01 0.05 1/234 5678`: of 234 tasks one runs.
+    // `0.00 0.01 0.05 1/234 5678`: the fourth field is running/all tasks.
     let tasks: u64 = load.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()?;
     Some(Reading { available: u64::saturating_sub(capacity, tasks), capacity })
 }
@@ -75,16 +75,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn n_115_every_signal_can_be_read_on_this_machine() {
-        let place = tempfile::tempdir().unwrap();
-        let places = Places { node: place.path().into(), images: place.path().into() };
-        let readings = read(&places);
+    fn n_115_signals_are_read_on_this_machine() {
+        let dir = tempfile::tempdir().unwrap();
+        let filesystems = Filesystems { node: dir.path().into(), images: dir.path().into() };
+        let readings = read(&filesystems);
         for signal in [Signal::MemoryAvailable, Signal::NodefsAvailable, Signal::PidAvailable] {
             let reading = readings[&signal];
             assert!(reading.capacity > 0 && reading.available <= reading.capacity, "{signal:?}");
         }
-        let nowhere = place.path().join("nowhere");
-        let missing = Places { node: nowhere.clone(), images: nowhere };
+        let nowhere = dir.path().join("nowhere");
+        let missing = Filesystems { node: nowhere.clone(), images: nowhere };
         assert!(!read(&missing).contains_key(&Signal::NodefsAvailable));
     }
 }

@@ -1,10 +1,10 @@
-//! When is it too little, and how long is that remembered (N-115, T-NODE-79, T-NODE-81). Pure.
+//! Eviction thresholds, and how long a condition stays true (N-115, T-NODE-79, T-NODE-81). Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// In order of urgency: what the kernel would solve by killing comes first.
+/// In order of urgency: first memory, where the kernel would start to kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Signal {
     MemoryAvailable,
@@ -25,7 +25,7 @@ const SIGNALS: [Signal; 6] = [
 ];
 
 impl Signal {
-    /// As thresholds and metrics name it.
+    /// The name in thresholds and metrics.
     pub(super) fn name(self) -> &'static str {
         match self {
             Signal::MemoryAvailable => "memory.available",
@@ -37,7 +37,7 @@ impl Signal {
         }
     }
 
-    /// What is said to be short.
+    /// The resource in messages.
     pub(super) fn resource(self) -> &'static str {
         match self {
             Signal::MemoryAvailable => "memory",
@@ -55,7 +55,7 @@ impl Signal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Amount {
     Bytes(u64),
-    /// Of what there is in all.
+    /// Percentage of the capacity.
     Percent(u8),
 }
 
@@ -63,11 +63,11 @@ pub(super) enum Amount {
 pub(super) struct Threshold {
     pub(super) signal: Signal,
     pub(super) below: Amount,
-    /// Soft: only when it has been so for this long.
+    /// For a soft threshold: how long it must be met.
     pub(super) soft: Option<Duration>,
 }
 
-/// N-115
+/// Upstream's hard thresholds (N-115).
 pub(super) fn default_thresholds() -> Vec<Threshold> {
     let hard = |signal, below| Threshold { signal, below, soft: None };
     vec![
@@ -79,30 +79,32 @@ pub(super) fn default_thresholds() -> Vec<Threshold> {
     ]
 }
 
-/// As people write them: `memory.available<100Mi,nodefs.available<10%`; nothing means none.
+/// Parses `memory.available<100Mi,nodefs.available<10%`. An empty text means no thresholds.
 pub(super) fn parse(text: &str) -> Result<Vec<Threshold>, String> {
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
     parts.map(parse_one).collect()
 }
 
 fn parse_one(text: &str) -> Result<Threshold, String> {
-    let shape = || {
-        format!("{text:?} is no threshold such as memory.available<100Mi or nodefs.available<10%")
+    let malformed = || {
+        format!(
+            "{text:?} is not a threshold such as memory.available<100Mi or nodefs.available<10%"
+        )
     };
-    let (name, amount) = text.split_once('<').ok_or_else(shape)?;
+    let (name, amount) = text.split_once('<').ok_or_else(malformed)?;
     let signal = SIGNALS.into_iter().find(|signal| signal.name() == name.trim());
-    let signal = signal.ok_or_else(shape)?;
+    let signal = signal.ok_or_else(malformed)?;
     let below = match amount.trim().strip_suffix('%') {
-        Some(percent) => Amount::Percent(percent.parse().map_err(|_| shape())?),
+        Some(percent) => Amount::Percent(percent.parse().map_err(|_| malformed())?),
         None => {
-            let amount = api::quantity::Quantity::parse(amount.trim()).map_err(|_| shape())?;
-            Amount::Bytes(u64::try_from(amount.value()).map_err(|_| shape())?)
+            let amount = api::quantity::Quantity::parse(amount.trim()).map_err(|_| malformed())?;
+            Amount::Bytes(u64::try_from(amount.value()).map_err(|_| malformed())?)
         }
     };
     Ok(Threshold { signal, below, soft: None })
 }
 
-/// How much is left, of how much.
+/// How much of a resource is available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reading {
     pub(super) available: u64,
@@ -111,44 +113,44 @@ pub(super) struct Reading {
 
 pub(super) type Readings = BTreeMap<Signal, Reading>;
 
-/// A threshold that is met, with the numbers for people.
+/// A threshold that is met, with the numbers for messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Met {
+pub(super) struct MetThreshold {
     pub(super) signal: Signal,
     pub(super) threshold: u64,
     pub(super) available: u64,
 }
 
-/// A condition stays this long after it was last seen, so that it does not flap.
-const LINGER: Duration = Duration::from_secs(300);
+/// A condition stays true this long after its threshold was last met, so that it does not flap.
+const CONDITION_HOLD: Duration = Duration::from_secs(300);
 
-/// What is met, since when, and which conditions follow.
+/// Tracks which thresholds are met since when, and the resulting conditions.
 pub(super) struct Pressure {
     thresholds: Vec<Threshold>,
-    /// When a threshold began to be met, by its place in the list.
+    /// Since when a threshold is met, by its index in the list.
     since: BTreeMap<usize, Instant>,
-    last_seen: BTreeMap<Signal, Instant>,
+    last_met: BTreeMap<Signal, Instant>,
     now: Option<Instant>,
 }
 
 impl Pressure {
     pub(super) fn new(thresholds: Vec<Threshold>) -> Pressure {
-        Pressure { thresholds, since: BTreeMap::new(), last_seen: BTreeMap::new(), now: None }
+        Pressure { thresholds, since: BTreeMap::new(), last_met: BTreeMap::new(), now: None }
     }
 
-    /// Takes a look's readings; answers what calls for an eviction now, most urgent first. What
-    /// could not be read is not met.
-    pub(super) fn step(&mut self, now: Instant, readings: &Readings) -> Vec<Met> {
+    /// Processes new readings; returns the thresholds that require an eviction now, most urgent
+    /// first. A threshold without a reading is not met.
+    pub(super) fn step(&mut self, now: Instant, readings: &Readings) -> Vec<MetThreshold> {
         self.now = Some(now);
         let mut due = Vec::new();
-        for (place, threshold) in self.thresholds.iter().enumerate() {
+        for (index, threshold) in self.thresholds.iter().enumerate() {
             let Some(met) = is_met(threshold, readings) else {
-                self.since.remove(&place);
+                self.since.remove(&index);
                 continue;
             };
-            // A condition comes with the first sight of it, also for soft ones.
-            self.last_seen.insert(threshold.signal, now);
-            let since = *self.since.entry(place).or_insert(now);
+            // The condition becomes true at once, for soft thresholds too.
+            self.last_met.insert(threshold.signal, now);
+            let since = *self.since.entry(index).or_insert(now);
             if threshold.soft.is_none_or(|grace| now.duration_since(since) >= grace) {
                 due.push(met);
             }
@@ -157,23 +159,23 @@ impl Pressure {
         due
     }
 
-    /// Memory, disk, PID.
+    /// Whether there is memory, disk and PID pressure.
     pub(super) fn conditions(&self) -> (bool, bool, bool) {
-        let fresh = |(_, seen): &(&Signal, &Instant)| {
-            self.now.is_some_and(|now| now.duration_since(**seen) < LINGER)
+        let recent = |(_, met_at): &(&Signal, &Instant)| {
+            self.now.is_some_and(|now| now.duration_since(**met_at) < CONDITION_HOLD)
         };
-        let pressed = |of: fn(Signal) -> bool| {
-            self.last_seen.iter().filter(fresh).any(|(signal, _)| of(*signal))
+        let pressure = |of: fn(Signal) -> bool| {
+            self.last_met.iter().filter(recent).any(|(signal, _)| of(*signal))
         };
         (
-            pressed(|signal| signal == Signal::MemoryAvailable),
-            pressed(Signal::is_disk),
-            pressed(|signal| signal == Signal::PidAvailable),
+            pressure(|signal| signal == Signal::MemoryAvailable),
+            pressure(Signal::is_disk),
+            pressure(|signal| signal == Signal::PidAvailable),
         )
     }
 }
 
-fn is_met(threshold: &Threshold, readings: &Readings) -> Option<Met> {
+fn is_met(threshold: &Threshold, readings: &Readings) -> Option<MetThreshold> {
     let Reading { available, capacity } = *readings.get(&threshold.signal)?;
     let below = match threshold.below {
         Amount::Bytes(bytes) => bytes,
@@ -182,7 +184,7 @@ fn is_met(threshold: &Threshold, readings: &Readings) -> Option<Met> {
         }
     };
     let signal = threshold.signal;
-    (available < below).then_some(Met { signal, threshold: below, available })
+    (available < below).then_some(MetThreshold { signal, threshold: below, available })
 }
 
 #[cfg(test)]
@@ -197,7 +199,7 @@ mod tests {
         ])
     }
 
-    fn signals(met: &[Met]) -> Vec<Signal> {
+    fn signals(met: &[MetThreshold]) -> Vec<Signal> {
         met.iter().map(|met| met.signal).collect()
     }
 
@@ -218,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn t_node_81_a_condition_stays_five_minutes_after_it_was_last_seen() {
+    async fn t_node_81_a_condition_stays_five_minutes_after_it_was_last_met() {
         let mut pressure = Pressure::new(default_thresholds());
         let start = Instant::now();
         let at = |second: u64| start + Duration::from_secs(second);
@@ -235,7 +237,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_soft_threshold_waits_and_starts_over_when_it_was_not_met_in_between() {
+    async fn a_soft_threshold_must_be_met_without_interruption() {
         let soft = Threshold {
             signal: Signal::MemoryAvailable,
             below: Amount::Bytes(200 << 20),

@@ -1,4 +1,4 @@
-//! After a failed pull the same image is left alone for a while, longer each time (N-68).
+//! Exponential back-off after failed pulls of an image (N-68).
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -7,37 +7,37 @@ use tokio::time::Instant;
 
 const FIRST: Duration = Duration::from_secs(10);
 const LONGEST: Duration = Duration::from_secs(300);
-/// Without a failure for this long all is forgotten.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
+/// A back-off without a failure for this long is removed.
+const RESET_AFTER: Duration = Duration::from_secs(600);
 
-/// By pod and image.
+/// The back-offs, by pod and image.
 #[derive(Default)]
 pub(super) struct BackOffs {
     known: Mutex<HashMap<String, BackOff>>,
 }
 
 struct BackOff {
-    /// Counted from here: the end of the failed pull.
+    /// When the pull failed.
     failed_at: Instant,
     wait: Duration,
-    /// What went wrong, for whoever waits.
-    last: String,
+    /// The last error.
+    error: String,
 }
 
 impl BackOffs {
-    /// What went wrong, if it is too early to try again.
-    pub(super) fn holds(&self, key: &str) -> Option<String> {
+    /// The last error, if it is too early to try again.
+    pub(super) fn active(&self, key: &str) -> Option<String> {
         let known = self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let found = known.get(key)?;
-        (found.failed_at.elapsed() < found.wait).then(|| found.last.clone())
+        (found.failed_at.elapsed() < found.wait).then(|| found.error.clone())
     }
 
-    pub(super) fn failed(&self, key: &str, last: String) {
+    pub(super) fn failed(&self, key: &str, error: String) {
         let now = Instant::now();
         let mut known = self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        known.retain(|_, found| now - found.failed_at < FORGOTTEN_AFTER);
+        known.retain(|_, found| now - found.failed_at < RESET_AFTER);
         let wait = known.get(key).map_or(FIRST, |found| (found.wait * 2).min(LONGEST));
-        known.insert(key.to_owned(), BackOff { failed_at: now, wait, last });
+        known.insert(key.to_owned(), BackOff { failed_at: now, wait, error });
     }
 }
 
@@ -45,29 +45,29 @@ impl BackOffs {
 mod tests {
     use super::*;
 
-    /// How long the key is held, to the second.
-    async fn held(backoffs: &BackOffs, key: &str) -> u64 {
+    /// Seconds until the back-off of the key is over.
+    async fn duration(backoffs: &BackOffs, key: &str) -> u64 {
         for seconds in 0..1000 {
-            if backoffs.holds(key).is_none() {
+            if backoffs.active(key).is_none() {
                 return seconds;
             }
             tokio::time::advance(Duration::from_secs(1)).await;
         }
-        panic!("held for ever");
+        panic!("the back-off does not end");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waits_double_up_to_five_minutes_and_are_forgotten_after_ten_n_68() {
+    async fn n_68_the_back_off_doubles_up_to_five_minutes_and_is_reset_after_ten() {
         let backoffs = BackOffs::default();
-        assert_eq!(backoffs.holds("a"), None);
+        assert_eq!(backoffs.active("a"), None);
         for wait in [10, 20, 40, 80, 160, 300, 300] {
             backoffs.failed("a", "it failed".into());
-            assert_eq!(backoffs.holds("a").as_deref(), Some("it failed"));
-            assert_eq!(backoffs.holds("b"), None);
-            assert_eq!(held(&backoffs, "a").await, wait);
+            assert_eq!(backoffs.active("a").as_deref(), Some("it failed"));
+            assert_eq!(backoffs.active("b"), None);
+            assert_eq!(duration(&backoffs, "a").await, wait);
         }
-        tokio::time::advance(FORGOTTEN_AFTER).await;
+        tokio::time::advance(RESET_AFTER).await;
         backoffs.failed("a", "again".into());
-        assert_eq!(held(&backoffs, "a").await, 10);
+        assert_eq!(duration(&backoffs, "a").await, 10);
     }
 }

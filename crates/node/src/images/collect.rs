@@ -1,6 +1,6 @@
-//! Images nobody uses go when the disk is full (N-177).
+//! Removes unused images when the disk is full (N-177).
 
-use super::words;
+use super::messages;
 use client::Recorder;
 use k8s_openapi::api::core::v1::ObjectReference;
 use runtime::{Image, Images};
@@ -16,7 +16,7 @@ pub(crate) struct Policy {
     pub(crate) high_percent: u64,
     pub(crate) low_percent: u64,
     pub(crate) min_age: Duration,
-    /// Unused for this long, an image goes however much room there is. None: never.
+    /// An image that is unused for this long is removed however much space there is. None means never.
     pub(crate) max_age: Option<Duration>,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Disk {
     pub(super) available: u64,
 }
 
-/// Of the filesystem below `path`.
+/// The filesystem of `path`.
 pub(super) fn disk(path: &Path) -> Result<Disk, String> {
     let found = nix::sys::statvfs::statvfs(path)
         .map_err(|error| format!("failed to get imageFs stats: {error}"))?;
@@ -44,25 +44,25 @@ pub(super) fn disk(path: &Path) -> Result<Disk, String> {
 pub(super) struct Collector {
     recorder: Recorder,
     policy: Policy,
-    seen: Mutex<BTreeMap<String, Seen>>,
-    /// The first failure is not told: it may pass.
+    usage: Mutex<BTreeMap<String, ImageUsage>>,
+    /// The last collection failed. Only the second failure in a row is reported.
     failed_before: Mutex<bool>,
 }
 
-/// When an image was first and last of note.
+/// When an image was first seen, and last used.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
-    first: Instant,
-    used: Option<Instant>,
+struct ImageUsage {
+    first_seen: Instant,
+    last_used: Option<Instant>,
 }
 
 impl Collector {
     pub(super) fn new(recorder: Recorder, policy: Policy) -> Collector {
-        let (seen, failed_before) = (Mutex::default(), Mutex::new(false));
-        Collector { recorder, policy, seen, failed_before }
+        let (usage, failed_before) = (Mutex::default(), Mutex::new(false));
+        Collector { recorder, policy, usage, failed_before }
     }
 
-    /// One round. `used` holds ids and names.
+    /// One collection. `used` has the ids and names of images in use.
     pub(super) async fn collect(
         &self,
         images: &dyn Images,
@@ -70,11 +70,11 @@ impl Collector {
         used: &BTreeSet<String>,
         disk: Result<Disk, String>,
     ) -> Result<(), String> {
-        let failed = |error: runtime::Error| words::causes(&error);
+        let failed = |error: runtime::Error| messages::causes(&error);
         if let Some(max_age) = self.policy.max_age {
             self.remove_old(images, used, max_age).await.map_err(failed)?;
         } else {
-            self.look(images, used).await.map_err(failed)?;
+            self.unused(images, used).await.map_err(failed)?;
         }
         let Disk { capacity, available } = disk?;
         if capacity == 0 {
@@ -87,27 +87,27 @@ impl Collector {
         if percent < self.policy.high_percent {
             return Ok(());
         }
-        let wanted = share(capacity, 100 - self.policy.low_percent.min(100));
-        let wanted = wanted.saturating_sub(available);
-        let freed = self.free(images, used, wanted).await.map_err(failed)?;
-        if freed >= wanted {
+        let goal = share(capacity, 100 - self.policy.low_percent.min(100));
+        let goal = goal.saturating_sub(available);
+        let freed = self.free(images, used, goal).await.map_err(failed)?;
+        if freed >= goal {
             return Ok(());
         }
         let message = format!(
             "Insufficient free disk space on the node's image filesystem ({percent}% of {} used). \
              Failed to free sufficient space by deleting unused images (freed {freed} bytes). \
              Investigate disk usage, as it could be used by active images, logs, volumes, or other data.",
-            words::size(capacity)
+            messages::size(capacity)
         );
         self.recorder.warning(node, "FreeDiskSpaceFailed", message.clone());
         Err(message)
     }
 
-    /// Failing twice in a row is worth an event.
-    pub(super) fn tell(&self, node: &ObjectReference, collected: Result<(), String>) {
+    /// Logs a failure; creates an event for the second failure in a row.
+    pub(super) fn report(&self, node: &ObjectReference, collected: Result<(), String>) {
         let mut before = self.failed_before.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Err(why) = &collected {
-            tracing::warn!(why, "images could not be collected");
+            tracing::warn!(why, "collecting unused images failed");
             if *before {
                 self.recorder.warning(node, "ImageGCFailed", why.clone());
             }
@@ -115,18 +115,18 @@ impl Collector {
         *before = collected.is_err();
     }
 
-    /// Removes unused images until `wanted` bytes are freed; says how many were.
+    /// Removes unused images until `goal` bytes are freed. Returns how many were.
     pub(super) async fn free(
         &self,
         images: &dyn Images,
         used: &BTreeSet<String>,
-        wanted: u64,
+        goal: u64,
     ) -> runtime::Result<u64> {
-        let unused = self.look(images, used).await?;
+        let unused = self.unused(images, used).await?;
         let mut freed = 0;
         let mut failures = Vec::new();
         for (image, _) in unused {
-            if freed >= wanted {
+            if freed >= goal {
                 break;
             }
             match images.remove(&image.id).await {
@@ -135,7 +135,7 @@ impl Collector {
                 Err(error) => failures.push(error),
             }
         }
-        if failures.is_empty() { Ok(freed) } else { Err(words::joined(failures)) }
+        if failures.is_empty() { Ok(freed) } else { Err(messages::joined(failures)) }
     }
 
     async fn remove_old(
@@ -144,36 +144,38 @@ impl Collector {
         used: &BTreeSet<String>,
         max_age: Duration,
     ) -> runtime::Result<()> {
-        for (image, seen) in self.look(images, used).await? {
-            // Never used is unused since we first saw it.
-            if seen.used.unwrap_or(seen.first).elapsed() > max_age {
+        for (image, usage) in self.unused(images, used).await? {
+            // An image that was never used counts from when it was first seen.
+            if usage.last_used.unwrap_or(usage.first_seen).elapsed() > max_age {
                 images.remove(&image.id).await?;
             }
         }
         Ok(())
     }
 
-    /// Notes what is there and what is used; gives back what may go, in the order it should.
-    async fn look(
+    /// Records which images are present and used. Returns those that may be removed, in the order
+    /// of removal.
+    async fn unused(
         &self,
         images: &dyn Images,
         used: &BTreeSet<String>,
-    ) -> runtime::Result<Vec<(Image, Seen)>> {
-        let here = images.list().await?;
+    ) -> runtime::Result<Vec<(Image, ImageUsage)>> {
+        let present = images.list().await?;
         let now = Instant::now();
-        let mut seen = self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        seen.retain(|id, _| here.iter().any(|image| image.id == *id));
+        let mut all = self.usage.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        all.retain(|id, _| present.iter().any(|image| image.id == *id));
         let mut unused = Vec::new();
-        for image in here {
-            let known = seen.entry(image.id.clone()).or_insert(Seen { first: now, used: None });
+        for image in present {
+            let new = ImageUsage { first_seen: now, last_used: None };
+            let usage = all.entry(image.id.clone()).or_insert(new);
             let names = image.tags.iter().chain(&image.digests).chain([&image.id]);
             if names.into_iter().any(|name| used.contains(name)) {
-                known.used = Some(now);
-            } else if !image.pinned && now - known.first >= self.policy.min_age {
-                unused.push((image, *known));
+                usage.last_used = Some(now);
+            } else if !image.pinned && now - usage.first_seen >= self.policy.min_age {
+                unused.push((image, *usage));
             }
         }
-        unused.sort_by_key(|(_, seen)| (seen.used, seen.first));
+        unused.sort_by_key(|(_, usage)| (usage.last_used, usage.first_seen));
         Ok(unused)
     }
 }

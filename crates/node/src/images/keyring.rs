@@ -1,5 +1,4 @@
-//! Which credentials go with which image: pull secrets and the node's own configuration (N-174,
-//! N-175).
+//! Finds the credentials for an image in pull secrets and in the node's configuration (N-174, N-175).
 
 use base64::Engine;
 use base64::alphabet::STANDARD;
@@ -9,10 +8,10 @@ use runtime::Credentials;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Docker Hub under the name that `docker login` still uses.
+/// The name of Docker Hub that `docker login` uses.
 const HUB_KEY: &str = "index.docker.io";
 
-/// Credentials, and where they are from.
+/// Credentials and their origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Login {
     pub(super) credentials: Credentials,
@@ -26,11 +25,11 @@ pub(super) enum Origin {
         namespace: String,
         name: String,
     },
-    /// Anybody's who runs on this node.
+    /// The node's configuration, for all pods.
     Node,
 }
 
-/// By `host[:port][/path]`.
+/// Logins by `host[:port][/path]`.
 #[derive(Default)]
 pub(super) struct Keyring {
     logins: BTreeMap<String, Vec<Login>>,
@@ -42,7 +41,7 @@ pub(super) struct Keyring {
 struct Entry {
     username: String,
     password: String,
-    /// `user:password` in base64; says more than the two.
+    /// `user:password` in base64; takes precedence over the other two.
     auth: String,
 }
 
@@ -53,8 +52,8 @@ struct Config {
 }
 
 impl Keyring {
-    /// Secrets of other types are not for pulling.
-    pub(super) fn of_secrets(secrets: &[Arc<Secret>]) -> Result<Keyring, String> {
+    /// Ignores secrets of other types.
+    pub(super) fn from_secrets(secrets: &[Arc<Secret>]) -> Result<Keyring, String> {
         let mut keyring = Keyring::default();
         for secret in secrets {
             let data = |key: &str| secret.data.as_ref().and_then(|data| data.get(key));
@@ -82,7 +81,7 @@ impl Keyring {
         Ok(keyring)
     }
 
-    pub(super) fn of_node(config: &[u8]) -> Result<Keyring, String> {
+    pub(super) fn from_node(config: &[u8]) -> Result<Keyring, String> {
         let config: Config = serde_json::from_slice(config).map_err(|error| error.to_string())?;
         let mut keyring = Keyring::default();
         keyring.add(config.auths, &Origin::Node)?;
@@ -90,15 +89,15 @@ impl Keyring {
     }
 
     fn add(&mut self, entries: BTreeMap<String, Entry>, from: &Origin) -> Result<(), String> {
-        for (place, entry) in entries {
+        for (registry, entry) in entries {
             let credentials = credentials(entry)?;
             let login = Login { credentials, from: from.clone() };
-            self.logins.entry(key(&place)).or_default().push(login);
+            self.logins.entry(key(&registry)).or_default().push(login);
         }
         Ok(())
     }
 
-    /// Of a full repository name, the most specific first; all of them are worth a try.
+    /// All logins for a full repository name, the most specific first.
     pub(super) fn lookup(&self, repository: &str) -> Vec<Login> {
         let matching = self.logins.iter().rev().filter(|(key, _)| matches(key, repository));
         let found: Vec<Login> = matching.flat_map(|(_, logins)| logins.iter().cloned()).collect();
@@ -113,7 +112,7 @@ fn credentials(entry: Entry) -> Result<Credentials, String> {
     let (username, password) = if entry.auth.is_empty() {
         (entry.username, entry.password)
     } else {
-        // Written with and without padding, depending on who wrote it.
+        // Some tools write padding, others do not.
         let lenient =
             GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
         let decoded = GeneralPurpose::new(&STANDARD, lenient).decode(entry.auth.trim());
@@ -125,10 +124,10 @@ fn credentials(entry: Entry) -> Result<Credentials, String> {
     Ok(Credentials { username, password, token: String::new() })
 }
 
-/// Scheme and API version do not count.
-fn key(place: &str) -> String {
-    let bare = place.strip_prefix("https://").or_else(|| place.strip_prefix("http://"));
-    let bare = bare.unwrap_or(place);
+/// Removes scheme and API version.
+fn key(registry: &str) -> String {
+    let bare = registry.strip_prefix("https://").or_else(|| registry.strip_prefix("http://"));
+    let bare = bare.unwrap_or(registry);
     let (host, path) = bare.find('/').map_or((bare, ""), |at| bare.split_at(at));
     let path = match path.get(..4) {
         Some("/v1/" | "/v2/") => &path[3..],
@@ -137,7 +136,7 @@ fn key(place: &str) -> String {
     if path == "/" { host.to_owned() } else { format!("{host}{path}") }
 }
 
-/// Host label by label (`*.example.com`), port as it is, path as a prefix.
+/// The host must match label by label (`*.example.com`), the port exactly, the path as a prefix.
 fn matches(key: &str, repository: &str) -> bool {
     let split = |text: &str| {
         let (host, path) = text.find('/').map_or((text, ""), |at| text.split_at(at));
@@ -145,22 +144,25 @@ fn matches(key: &str, repository: &str) -> bool {
         (name.to_owned(), port.to_owned(), path.to_owned())
     };
     let (pattern, port, path) = split(key);
-    let (name, asked_port, asked_path) = split(repository);
+    let (name, image_port, image_path) = split(repository);
     let labels: Vec<&str> = pattern.split('.').collect();
-    let asked: Vec<&str> = name.split('.').collect();
-    port == asked_port
-        && labels.len() == asked.len()
-        && asked_path.starts_with(&path)
-        && labels.iter().zip(&asked).all(|(label, asked)| glob(label.as_bytes(), asked.as_bytes()))
+    let image_labels: Vec<&str> = name.split('.').collect();
+    port == image_port
+        && labels.len() == image_labels.len()
+        && image_path.starts_with(&path)
+        && labels
+            .iter()
+            .zip(&image_labels)
+            .all(|(pattern, label)| glob(pattern.as_bytes(), label.as_bytes()))
 }
 
-/// `*` any number of characters, `?` one.
+/// `*` matches any number of characters, `?` one.
 fn glob(pattern: &[u8], text: &[u8]) -> bool {
     match (pattern.split_first(), text.split_first()) {
         (None, None) => true,
         (Some((b'*', rest)), _) => (0..=text.len()).any(|taken| glob(rest, &text[taken..])),
         (Some((b'?', rest)), Some((_, text))) => glob(rest, text),
-        (Some((wanted, rest)), Some((found, text))) => wanted == found && glob(rest, text),
+        (Some((expected, rest)), Some((found, text))) => expected == found && glob(rest, text),
         (None, Some(_)) | (Some(_), None) => false,
     }
 }
@@ -182,7 +184,7 @@ pub(super) mod tests {
     }
 
     fn users(auths: serde_json::Value, repository: &str) -> Vec<String> {
-        let keyring = Keyring::of_secrets(&[secret("s", auths)]).unwrap();
+        let keyring = Keyring::from_secrets(&[secret("s", auths)]).unwrap();
         let logins = keyring.lookup(repository);
         logins.into_iter().map(|login| login.credentials.username).collect()
     }
@@ -192,7 +194,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn keys_match_by_host_port_and_path_n_175() {
+    fn n_175_keys_match_by_host_port_and_path() {
         for (key, repository, matches) in [
             ("r.example", "r.example/a", true),
             ("https://r.example", "r.example/a", true),
@@ -219,20 +221,20 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_more_specific_key_comes_first_and_all_are_tried_n_175() {
+    fn n_175_more_specific_keys_come_first_and_all_are_tried() {
         let auths = json!({
             "*.example": user("any"), "r.example": user("host"), "r.example/a": user("path"),
             "r.example/other": user("other"),
         });
         assert_eq!(users(auths, "r.example/a/b"), ["path", "host", "any"]);
-        // Docker Hub's old key only counts where nothing else does.
+        // The old key of Docker Hub is used only if no other matches.
         let hub = json!({ "index.docker.io": user("old"), "docker.io/me": user("new") });
         assert_eq!(users(hub.clone(), "docker.io/me/app"), ["new"]);
         assert_eq!(users(hub, "docker.io/library/x"), ["old"]);
     }
 
     #[test]
-    fn both_kinds_of_secrets_and_both_ways_to_write_passwords_are_read_n_174() {
+    fn both_kinds_from_secrets_and_both_ways_to_write_passwords_are_read_n_174() {
         let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
         let unpadded = encode("u:p:w").trim_end_matches('=').to_owned();
         let one = secret("one", json!({ "r.example": { "auth": unpadded, "username": "not me" } }));
@@ -248,12 +250,12 @@ pub(super) mod tests {
             Arc::new(typed::from_value(old).unwrap()),
             Arc::new(typed::from_value(opaque).unwrap()),
         ];
-        let logins = Keyring::of_secrets(&secrets).unwrap().lookup("r.example/a");
+        let logins = Keyring::from_secrets(&secrets).unwrap().lookup("r.example/a");
         assert_eq!(logins.len(), 2);
         assert_eq!(logins[0].credentials.username, "u");
         assert_eq!(logins[0].credentials.password, "p:w");
         assert_eq!(logins[1].credentials.username, "old");
         let bad = secret("bad", json!({ "r.example": { "auth": "?" } }));
-        assert!(Keyring::of_secrets(&[bad]).is_err_and(|why| why.contains("ns/bad")));
+        assert!(Keyring::from_secrets(&[bad]).is_err_and(|why| why.contains("ns/bad")));
     }
 }

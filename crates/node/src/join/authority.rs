@@ -1,4 +1,4 @@
-//! Learns the cluster's authority from the server itself, by its fingerprint.
+//! Fetches the cluster's authority from the server and verifies its fingerprint.
 
 use super::JoinError;
 use crate::digest::{hex, sha256};
@@ -12,32 +12,30 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-/// A server that does not answer in this time is not there.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// How long to wait for the server.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
 
 /// The SHA-256 of the authority's certificate, in hexadecimal: the third part of a join token.
 pub fn fingerprint(certificate: &[u8]) -> String {
     hex(&sha256(certificate))
 }
 
-/// The authority in PEM, if the server shows one with this fingerprint and is certified by it.
-pub(super) async fn fetch(server: &str, wanted: Option<&str>) -> Result<String, JoinError> {
+/// The authority in PEM, if the server sends one with this fingerprint and its own certificate is
+/// signed by it.
+pub(super) async fn fetch(server: &str, fingerprint: Option<&str>) -> Result<String, JoinError> {
     let refused = |why: String| JoinError::Refused(why);
-    let wanted = wanted.ok_or_else(|| {
-        refused(
-            "the token does not say whom to trust: give --ca FILE, or a token with a fingerprint"
-                .into(),
-        )
+    let fingerprint = fingerprint.ok_or_else(|| {
+        refused("the token has no fingerprint: use a token with one, or --ca FILE".into())
     })?;
     let uri: http::Uri =
         server.parse().map_err(|_| refused(format!("{server:?} is not https://HOST:PORT")))?;
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
     let port = uri.port_u16().unwrap_or(443);
     let name = ServerName::try_from(host.clone())
-        .map_err(|_| refused(format!("{server:?} names no host")))?;
+        .map_err(|_| refused(format!("{server:?} has no host name")))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let pinned = Arc::new(Pinned {
-        wanted: wanted.to_lowercase(),
+    let pinned = Arc::new(PinnedAuthority {
+        fingerprint: fingerprint.to_lowercase(),
         found: Mutex::new(None),
         provider: provider.clone(),
     });
@@ -51,28 +49,28 @@ pub(super) async fn fetch(server: &str, wanted: Option<&str>) -> Result<String, 
         let stream = TcpStream::connect((host.as_str(), port)).await?;
         tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await
     };
-    let connected = tokio::time::timeout(ANSWER_WITHIN, connect).await;
+    let connected = tokio::time::timeout(CONNECT_MAX, connect).await;
     let failed = match connected {
         Ok(Ok(_)) => None,
         Ok(Err(error)) => Some(error.to_string()),
-        Err(_) => Some("no answer".into()),
+        Err(_) => Some("the server does not answer".into()),
     };
     if let Some(why) = failed {
-        return Err(refused(format!("{server} cannot be joined: {why}")));
+        return Err(refused(format!("joining {server} failed: {why}")));
     }
     let found = pinned.found.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-    found.ok_or_else(|| refused(format!("{server} showed no certificate")))
+    found.ok_or_else(|| refused(format!("{server} sent no certificate")))
 }
 
-/// Trusts whoever is certified by the one authority that has the fingerprint.
+/// Accepts certificates that are signed by the authority with this fingerprint.
 #[derive(Debug)]
-struct Pinned {
-    wanted: String,
+struct PinnedAuthority {
+    fingerprint: String,
     found: Mutex<Option<String>>,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for PinnedAuthority {
     fn verify_server_cert(
         &self,
         leaf: &CertificateDer<'_>,
@@ -81,11 +79,11 @@ impl ServerCertVerifier for Pinned {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let shown = intermediates.iter().chain([leaf]);
+        let sent = intermediates.iter().chain([leaf]);
         let authority =
-            shown.into_iter().find(|certificate| fingerprint(certificate) == self.wanted);
+            sent.into_iter().find(|certificate| fingerprint(certificate) == self.fingerprint);
         let authority = authority.ok_or_else(|| {
-            rustls::Error::General("it is not the cluster this token belongs to".into())
+            rustls::Error::General("the server does not belong to the cluster of this token".into())
         })?;
         let mut roots = RootCertStore::empty();
         roots.add(authority.clone().into_owned())?;

@@ -1,16 +1,16 @@
-//! Which addresses the node goes by (N-8).
+//! Selects the addresses of the node (N-8).
 
 use k8s_openapi::api::core::v1::NodeAddress;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// Where an address could come from.
+/// Candidates for the node's addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Addresses {
-    /// Of this machine's interfaces.
+    /// Addresses of this machine's interfaces.
     pub(crate) local: Vec<IpAddr>,
     /// What the node's name resolves to.
     pub(crate) resolved: Vec<IpAddr>,
-    /// What packets to the rest of the world are sent from.
+    /// Source addresses of packets to the internet.
     pub(crate) outward: Vec<IpAddr>,
 }
 
@@ -18,11 +18,11 @@ impl Addresses {
     pub(crate) async fn read(name: &str) -> Addresses {
         let resolved = tokio::net::lookup_host((name, 0)).await;
         let resolved = resolved.map(|found| found.map(|address| address.ip()).collect());
-        Addresses { resolved: resolved.unwrap_or_default(), ..Addresses::unnamed() }
+        Addresses { resolved: resolved.unwrap_or_default(), ..Addresses::unresolved() }
     }
 
-    /// Without asking what the name means.
-    pub(crate) fn unnamed() -> Addresses {
+    /// Without resolving the name.
+    pub(crate) fn unresolved() -> Addresses {
         Addresses { local: local(), resolved: Vec::new(), outward: outward() }
     }
 }
@@ -38,28 +38,28 @@ fn local() -> Vec<IpAddr> {
         .collect()
 }
 
-/// Nothing is sent: connecting a datagram socket only asks the routing table.
+/// Connecting a datagram socket consults the routing table and sends nothing.
 fn outward() -> Vec<IpAddr> {
     let documentation: [(IpAddr, IpAddr); 2] = [
         (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 1).into()),
         (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()),
     ];
-    let ask = |(from, to): (IpAddr, IpAddr)| -> Option<IpAddr> {
+    let source = |(from, to): (IpAddr, IpAddr)| -> Option<IpAddr> {
         let socket = UdpSocket::bind(SocketAddr::new(from, 0)).ok()?;
         socket.connect(SocketAddr::new(to, 9)).ok()?;
         Some(socket.local_addr().ok()?.ip())
     };
-    documentation.into_iter().filter_map(ask).collect()
+    documentation.into_iter().filter_map(source).collect()
 }
 
-/// InternalIP (both, when two are configured), then Hostname.
+/// InternalIP (two if two are configured), then Hostname.
 pub(super) fn choose(
     name: &str,
     configured: &[IpAddr],
     found: &Addresses,
 ) -> Result<Vec<NodeAddress>, String> {
     let ips = if configured.is_empty() {
-        vec![one(name, found).ok_or_else(|| {
+        vec![automatic(name, found).ok_or_else(|| {
             format!("can't get ip address of node {name}. error: no default routes found")
         })?]
     } else {
@@ -73,13 +73,13 @@ pub(super) fn choose(
     Ok(internal.chain([address("Hostname", name.to_owned())]).collect())
 }
 
-fn one(name: &str, found: &Addresses) -> Option<IpAddr> {
+fn automatic(name: &str, found: &Addresses) -> Option<IpAddr> {
     if let Ok(ip) = name.parse() {
         return Some(ip);
     }
     let named = found.resolved.iter().filter(|ip| usable(ip, &found.local).is_ok());
     let own = found.local.iter().filter(|ip| usable(ip, &found.local).is_ok());
-    // The last resort is ours: a machine without a default route still has pods and people on it.
+    // Unlike upstream, a machine without a default route uses an address of its interfaces.
     [named.collect::<Vec<_>>(), found.outward.iter().collect(), own.collect()]
         .into_iter()
         .find_map(|some| some.iter().find(|ip| ip.is_ipv4()).or(some.first()).map(|ip| **ip))
@@ -119,28 +119,28 @@ mod tests {
 
     fn chosen(name: &str, configured: &[&str], found: &Addresses) -> Result<String, String> {
         let addresses = choose(name, &ips(configured), found)?;
-        let said = addresses.iter().map(|a| format!("{}={}", a.type_, a.address));
-        Ok(said.collect::<Vec<_>>().join(" "))
+        let shown = addresses.iter().map(|a| format!("{}={}", a.type_, a.address));
+        Ok(shown.collect::<Vec<_>>().join(" "))
     }
 
     #[test]
-    fn n_8_addresses_are_chosen_in_order() {
+    fn n_8_addresses_are_selected_in_order_of_preference() {
         let found = Addresses {
             local: ips(&["127.0.0.1", "10.0.0.5", "10.0.0.6", "fd00::5", "10.0.0.7"]),
             resolved: ips(&["127.0.1.1", "fd00::5", "10.0.0.6"]),
             outward: ips(&["10.0.0.5"]),
         };
-        let said = |name: &str, configured: &[&str]| chosen(name, configured, &found);
-        assert_eq!(said("n", &["10.0.0.7"]).unwrap(), "InternalIP=10.0.0.7 Hostname=n");
+        let choose = |name: &str, configured: &[&str]| chosen(name, configured, &found);
+        assert_eq!(choose("n", &["10.0.0.7"]).unwrap(), "InternalIP=10.0.0.7 Hostname=n");
         assert_eq!(
-            said("n", &["10.0.0.7", "fd00::5"]).unwrap(),
+            choose("n", &["10.0.0.7", "fd00::5"]).unwrap(),
             "InternalIP=10.0.0.7 InternalIP=fd00::5 Hostname=n"
         );
-        assert_eq!(said("10.9.9.9", &[]).unwrap(), "InternalIP=10.9.9.9 Hostname=10.9.9.9");
-        assert_eq!(said("n", &[]).unwrap(), "InternalIP=10.0.0.6 Hostname=n");
-        let unnamed = Addresses { resolved: ips(&["127.0.1.1"]), ..found.clone() };
-        assert_eq!(chosen("n", &[], &unnamed).unwrap(), "InternalIP=10.0.0.5 Hostname=n");
-        let no_route = Addresses { outward: vec![], ..unnamed };
+        assert_eq!(choose("10.9.9.9", &[]).unwrap(), "InternalIP=10.9.9.9 Hostname=10.9.9.9");
+        assert_eq!(choose("n", &[]).unwrap(), "InternalIP=10.0.0.6 Hostname=n");
+        let unresolved = Addresses { resolved: ips(&["127.0.1.1"]), ..found.clone() };
+        assert_eq!(chosen("n", &[], &unresolved).unwrap(), "InternalIP=10.0.0.5 Hostname=n");
+        let no_route = Addresses { outward: vec![], ..unresolved };
         assert_eq!(chosen("n", &[], &no_route).unwrap(), "InternalIP=10.0.0.5 Hostname=n");
         assert!(chosen("n", &[], &Addresses::default()).is_err());
     }

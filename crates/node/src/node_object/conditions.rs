@@ -1,15 +1,15 @@
-//! How the node feels, in the words of its conditions (N-14, N-15).
+//! The conditions of the Node (N-14, N-15).
 
 use super::resources::{List, missing};
-use super::{Health, RuntimeTrouble};
+use super::{Health, RuntimeProblem};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::NodeCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-/// One row of the table in N-14: what is said when it is so and when it is not.
+/// One row of the table in N-14: reason, message and event for both statuses.
 struct Row {
     type_: &'static str,
-    /// reason, message, event
+    /// Reason, message, event.
     when_true: (&'static str, &'static str, &'static str),
     when_false: (&'static str, &'static str, &'static str),
 }
@@ -52,7 +52,7 @@ const PRESSURES: [Row; 3] = [
     },
 ];
 
-/// The conditions, Ready last, and the reasons of the events that tell of changes.
+/// The conditions, Ready last, and the reasons of events about changes.
 pub(super) fn conditions(
     health: &Health,
     capacity: &List,
@@ -60,14 +60,14 @@ pub(super) fn conditions(
     now: Timestamp,
 ) -> (Vec<NodeCondition>, Vec<&'static str>) {
     let mut events = Vec::new();
-    let pressed = [health.memory_pressure, health.disk_pressure, health.pid_pressure];
+    let pressures = [health.memory_pressure, health.disk_pressure, health.pid_pressure];
     let mut conditions: Vec<NodeCondition> = PRESSURES
         .iter()
-        .zip(pressed)
-        .map(|(row, pressed)| {
-            let (reason, message, event) = if pressed { row.when_true } else { row.when_false };
-            let (condition, changed) = condition(row.type_, pressed, reason, message, before, now);
-            // A first word counts as a change.
+        .zip(pressures)
+        .map(|(row, pressure)| {
+            let (reason, message, event) = if pressure { row.when_true } else { row.when_false };
+            let (condition, changed) = condition(row.type_, pressure, reason, message, before, now);
+            // The first status counts as a change.
             if changed != Some(false) {
                 events.push(event);
             }
@@ -89,7 +89,7 @@ pub(super) fn conditions(
     (conditions, events)
 }
 
-/// Whether the status has changed; None if there was no such condition.
+/// Returns also whether the status has changed; None if there was no such condition.
 fn condition(
     type_: &str,
     status: bool,
@@ -101,7 +101,7 @@ fn condition(
     let status = if status { "True" } else { "False" };
     let old = before.iter().find(|old| old.type_ == type_);
     let changed = old.map(|old| old.status != status);
-    // Written without fractions, so compared without.
+    // The API keeps whole seconds.
     let now = Time(Timestamp::from_second(now.as_second()).unwrap_or(now));
     let since =
         old.filter(|_| changed == Some(false)).and_then(|old| old.last_transition_time.clone());
@@ -116,15 +116,15 @@ fn condition(
     (condition, changed)
 }
 
-/// Everything that keeps the node from being ready, in words.
+/// The messages about everything that keeps the node from being ready.
 pub(super) fn problems(health: &Health, capacity: &List) -> Vec<String> {
     let mut problems = Vec::new();
     match &health.runtime {
         None => {
             problems.push("container runtime status check may not have completed yet".to_owned())
         }
-        Some(Err(RuntimeTrouble::Down)) => problems.push("container runtime is down".to_owned()),
-        Some(Err(RuntimeTrouble::NotReady(why))) => problems.push(format!(
+        Some(Err(RuntimeProblem::Down)) => problems.push("container runtime is down".to_owned()),
+        Some(Err(RuntimeProblem::NotReady(why))) => problems.push(format!(
             "container runtime not ready: RuntimeReady=false reason:RuntimeNotReady message:{why}"
         )),
         Some(Ok(())) => {}
@@ -153,12 +153,12 @@ mod tests {
     use super::*;
     use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-    fn enough() -> List {
+    fn full_capacity() -> List {
         let names = ["cpu", "memory", "pods", "ephemeral-storage"];
         names.into_iter().map(|name| (name.to_owned(), Quantity("1".to_owned()))).collect()
     }
 
-    fn well() -> Health {
+    fn healthy() -> Health {
         Health { runtime: Some(Ok(())), network: Some(Ok(())), ..Health::default() }
     }
 
@@ -167,14 +167,14 @@ mod tests {
     }
 
     #[test]
-    fn n_14_a_healthy_node_says_so_with_ready_last() {
-        let (conditions, events) = conditions(&well(), &enough(), &[], at(100));
-        let said: Vec<_> = conditions
+    fn n_14_a_healthy_node_has_no_pressure_and_ready_last() {
+        let (conditions, events) = conditions(&healthy(), &full_capacity(), &[], at(100));
+        let statuses: Vec<_> = conditions
             .iter()
             .map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_deref().unwrap()))
             .collect();
         assert_eq!(
-            said,
+            statuses,
             [
                 ("MemoryPressure", "False", "KubeletHasSufficientMemory"),
                 ("DiskPressure", "False", "KubeletHasNoDiskPressure"),
@@ -189,14 +189,14 @@ mod tests {
     }
 
     #[test]
-    fn n_14_a_transition_is_timed_and_told_only_when_the_status_changes() {
-        let (first, _) = conditions(&well(), &enough(), &[], at(100));
-        let (same, events) = conditions(&well(), &enough(), &first, at(200));
+    fn n_14_the_transition_time_and_events_change_only_with_the_status() {
+        let (first, _) = conditions(&healthy(), &full_capacity(), &[], at(100));
+        let (same, events) = conditions(&healthy(), &full_capacity(), &first, at(200));
         assert_eq!(same[3].last_transition_time, Some(Time(at(100))));
         assert_eq!(same[3].last_heartbeat_time, Some(Time(at(200))));
         assert!(events.is_empty());
-        let ill = Health { disk_pressure: true, shutting_down: true, ..well() };
-        let (other, events) = conditions(&ill, &enough(), &same, at(300));
+        let unhealthy = Health { disk_pressure: true, shutting_down: true, ..healthy() };
+        let (other, events) = conditions(&unhealthy, &full_capacity(), &same, at(300));
         assert_eq!(events, ["NodeHasDiskPressure", "NodeNotReady"]);
         assert_eq!(other[1].last_transition_time, Some(Time(at(300))));
         assert_eq!(other[0].last_transition_time, Some(Time(at(100))));
@@ -204,34 +204,38 @@ mod tests {
     }
 
     #[test]
-    fn n_15_each_trouble_has_its_text() {
-        let down = Some(Err(RuntimeTrouble::Down));
-        let not_ready = Some(Err(RuntimeTrouble::NotReady("no shim".to_owned())));
+    fn n_15_each_problem_has_its_message() {
+        let down = Some(Err(RuntimeProblem::Down));
+        let not_ready = Some(Err(RuntimeProblem::NotReady("no shim".to_owned())));
         let rows = [
-            (well(), enough(), vec![]),
+            (healthy(), full_capacity(), vec![]),
             (
-                Health { runtime: None, ..well() },
-                enough(),
+                Health { runtime: None, ..healthy() },
+                full_capacity(),
                 vec!["container runtime status check may not have completed yet"],
             ),
-            (Health { runtime: down, ..well() }, enough(), vec!["container runtime is down"]),
             (
-                Health { runtime: not_ready, network: None, ..well() },
-                enough(),
+                Health { runtime: down, ..healthy() },
+                full_capacity(),
+                vec!["container runtime is down"],
+            ),
+            (
+                Health { runtime: not_ready, network: None, ..healthy() },
+                full_capacity(),
                 vec![
                     "container runtime not ready: RuntimeReady=false reason:RuntimeNotReady message:no shim",
                     "network state unknown",
                 ],
             ),
             (
-                Health { network: Some(Err("no bridge".to_owned())), ..well() },
-                enough(),
+                Health { network: Some(Err("no bridge".to_owned())), ..healthy() },
+                full_capacity(),
                 vec![
                     "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:no bridge",
                 ],
             ),
             (
-                well(),
+                healthy(),
                 List::new(),
                 vec!["missing node capacity for resources: cpu, memory, pods, ephemeral-storage"],
             ),
@@ -239,8 +243,8 @@ mod tests {
         for (health, capacity, expected) in rows {
             assert_eq!(problems(&health, &capacity), expected, "{health:?}");
         }
-        let both = Health { runtime: None, network: None, ..well() };
-        let (conditions, _) = conditions(&both, &enough(), &[], at(0));
+        let both = Health { runtime: None, network: None, ..healthy() };
+        let (conditions, _) = conditions(&both, &full_capacity(), &[], at(0));
         assert_eq!(
             conditions[3].message.as_deref(),
             Some(

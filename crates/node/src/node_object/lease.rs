@@ -1,4 +1,4 @@
-//! The node's Lease: the cheap sign of life (N-18).
+//! Renews the node's Lease, its heartbeat (N-18).
 
 use client::{Client, ObjectKey};
 use jiff::Timestamp;
@@ -11,17 +11,17 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 const NAMESPACE: &str = "kube-node-lease";
-/// It is renewed this many times before it runs out. Upstream: `nodeLeaseRenewIntervalFraction`.
+/// Renewals per lease duration. Upstream: `nodeLeaseRenewIntervalFraction`.
 const RENEWALS: u32 = 4;
 const TRIES: usize = 5;
 const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(7);
 
-/// Keeps it for as long as it is polled. Begins when the Node is known, which is to own it.
-pub(super) async fn keep(
+/// Renews the lease until the future is dropped. Starts when the Node exists, which is its owner.
+pub(super) async fn run(
     client: Client,
     name: String,
-    lasts: Duration,
+    duration: Duration,
     node: watch::Receiver<Option<Arc<Node>>>,
 ) {
     let mut node = node;
@@ -32,14 +32,14 @@ pub(super) async fn keep(
             return;
         };
         let Some(owner) = owner else { continue };
-        match renew(&client, &name, lasts, &owner, held.take()).await {
+        match renew(&client, &name, duration, &owner, held.take()).await {
             Ok(lease) => {
                 held = Some(lease);
                 wait = RETRY_FIRST;
-                sleep(with_jitter(lasts / RENEWALS)).await;
+                sleep(with_jitter(duration / RENEWALS)).await;
             }
             Err(error) => {
-                tracing::warn!(%error, "the node's lease cannot be renewed");
+                tracing::warn!(%error, "renewing the node's lease failed");
                 sleep(wait).await;
                 wait = (wait * 2).min(RETRY_MAX);
             }
@@ -47,16 +47,16 @@ pub(super) async fn keep(
     }
 }
 
-/// Plus up to 4 %, so that nodes that started together do not stay together.
+/// Adds up to 4 %, so that nodes that started at the same time spread out.
 pub(super) fn with_jitter(duration: Duration) -> Duration {
-    duration.mul_f64(1.0 + 0.04 * clock::fraction())
+    duration.mul_f64(1.0 + 0.04 * clock::random_fraction())
 }
 
-/// First what we hold, without asking; then what is there.
+/// Updates the lease that we know; if that fails, reads it first.
 async fn renew(
     client: &Client,
     name: &str,
-    lasts: Duration,
+    duration: Duration,
     node: &Node,
     held: Option<Lease>,
 ) -> client::Result<Lease> {
@@ -68,12 +68,12 @@ async fn renew(
             Some(lease) => Some(lease),
             None => client.find::<Lease>(&key).await?,
         };
-        let wanted = renewed(name, lasts, node, known.as_ref(), clock::now());
-        let answer = match known {
-            Some(_) => client.update(&wanted).await,
-            None => client.create(&wanted).await,
+        let new = renewed(name, duration, node, known.as_ref(), clock::now());
+        let written = match known {
+            Some(_) => client.update(&new).await,
+            None => client.create(&new).await,
         };
-        match answer {
+        match written {
             Ok(lease) => return Ok(lease),
             Err(error) => failed = Some(error),
         }
@@ -86,7 +86,7 @@ async fn renew(
 
 fn renewed(
     name: &str,
-    lasts: Duration,
+    duration: Duration,
     node: &Node,
     known: Option<&Lease>,
     now: Timestamp,
@@ -96,7 +96,7 @@ fn renewed(
     lease.metadata.name = Some(name.to_owned());
     let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
     spec.holder_identity = Some(name.to_owned());
-    spec.lease_duration_seconds = Some(i32::try_from(lasts.as_secs()).unwrap_or(i32::MAX));
+    spec.lease_duration_seconds = Some(i32::try_from(duration.as_secs()).unwrap_or(i32::MAX));
     spec.renew_time = Some(MicroTime(now));
     lease.metadata.owner_references = Some(vec![OwnerReference {
         api_version: "v1".to_owned(),

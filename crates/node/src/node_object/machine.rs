@@ -1,4 +1,4 @@
-//! What the kernel says about the machine.
+//! Reads facts about the machine from the kernel.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ pub(crate) struct Machine {
     pub(crate) cores: u64,
     pub(crate) memory: u64,
     pub(crate) swap: u64,
-    /// Page size and how many pages are set aside, by size.
+    /// Page size and number of pages, sorted by size.
     pub(crate) huge_pages: Vec<(u64, u64)>,
     pub(crate) machine_id: String,
     pub(crate) system_uuid: String,
@@ -40,7 +40,7 @@ impl Machine {
     }
 }
 
-/// How much the filesystem that holds this path could hold.
+/// The size of the filesystem of this path.
 pub(super) fn filesystem_size(path: &Path) -> Option<u64> {
     let about = nix::sys::statvfs::statvfs(path).ok()?;
     Some(about.blocks() as u64 * about.fragment_size() as u64)
@@ -54,7 +54,7 @@ fn first(paths: &[&str]) -> String {
     paths.iter().map(|path| text(path)).find(|text| !text.is_empty()).unwrap_or_default()
 }
 
-/// A number behind a name in meminfo's form.
+/// The number after a name in `/proc/meminfo`.
 pub(crate) fn kilobytes(meminfo: &str, name: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
@@ -66,7 +66,7 @@ fn cores() -> u64 {
     if online > 0 { online } else { usable() }
 }
 
-/// Of a list of ranges: `0-3,6`.
+/// The number of elements in a list of ranges such as `0-3,6`.
 fn count(ranges: &str) -> u64 {
     let one = |range: &str| -> Option<u64> {
         let (low, high) = range.split_once('-').unwrap_or((range, range));
@@ -81,8 +81,8 @@ fn huge_pages() -> Vec<(u64, u64)> {
         .filter_map(|entry| {
             let name = entry.file_name().into_string().ok()?;
             let size = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok()?;
-            let set_aside = fs::read_to_string(entry.path().join("nr_hugepages")).ok()?;
-            Some((size * 1024, set_aside.trim().parse().ok()?))
+            let pages = fs::read_to_string(entry.path().join("nr_hugepages")).ok()?;
+            Some((size * 1024, pages.trim().parse().ok()?))
         })
         .collect();
     pages.sort();
@@ -94,7 +94,7 @@ fn os_image(os_release: &str) -> String {
     pretty.map_or("Linux", |name| name.trim_matches('"')).to_owned()
 }
 
-/// As Go names them.
+/// Go's name of the architecture.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn n_11_this_machine_can_be_read() {
+    fn n_11_facts_are_read_from_this_machine() {
         let machine = Machine::read();
         assert!(machine.cores > 0 && machine.memory > 0, "{machine:?}");
         assert!(!machine.boot_id.is_empty() && !machine.kernel.is_empty(), "{machine:?}");
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_files_say_is_understood() {
+    fn kernel_files_are_parsed() {
         assert_eq!(["0", "0-3", "0-3,6", "", "x"].map(count), [1, 4, 5, 0, 0]);
         let meminfo = "MemTotal:       16384256 kB\nMemFree:  1 kB\n";
         assert_eq!(kilobytes(meminfo, "MemTotal:"), Some(16_384_256));

@@ -1,4 +1,4 @@
-//! What to send so that the Node becomes what it should be, and whether it is worth sending (N-2, N-17).
+//! The patch that updates a Node, and whether there is a change to write (N-2, N-17).
 
 use api::quantity::Quantity;
 use k8s_openapi::api::core::v1::Node;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 /// Fields of status that are maps from resource names to quantities.
 const QUANTITIES: &[&str] = &["capacity", "allocatable"];
 
-/// A strategic merge patch for `/status`, which takes labels and annotations as well; None if
+/// A strategic merge patch for `/status`, which also accepts labels and annotations. None if
 /// nothing differs.
 pub(super) fn patch(before: &Node, after: &Node) -> Option<Value> {
     let (before, after) = (typed::to_value(before).ok()?, typed::to_value(after).ok()?);
@@ -20,7 +20,7 @@ pub(super) fn patch(before: &Node, after: &Node) -> Option<Value> {
     for (field, new) in after["status"].as_object().into_iter().flatten() {
         let old = &before["status"][field];
         let changed = match field.as_str() {
-            "addresses" => (old != new).then(|| replacing(new)),
+            "addresses" => (old != new).then(|| replacement(new)),
             "conditions" => (old != new).then(|| new.clone()),
             quantities if QUANTITIES.contains(&quantities) => map_changes(old, new, true),
             _ if new.is_object() => map_changes(old, new, false),
@@ -38,9 +38,9 @@ pub(super) fn patch(before: &Node, after: &Node) -> Option<Value> {
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
-/// Something besides the times of heartbeats differs.
+/// Whether something besides the heartbeat times differs.
 pub(super) fn differs(before: &Node, after: &Node) -> bool {
-    let timeless = |node: &Node| {
+    let without_heartbeats = |node: &Node| {
         let mut node = node.clone();
         let status = node.status.as_mut();
         for condition in status.and_then(|status| status.conditions.as_mut()).into_iter().flatten()
@@ -49,16 +49,16 @@ pub(super) fn differs(before: &Node, after: &Node) -> bool {
         }
         node
     };
-    let (before, after) = (timeless(before), timeless(after));
-    // Mostly they are alike to the letter, and this is asked every ten seconds.
+    let (before, after) = (without_heartbeats(before), without_heartbeats(after));
+    // They are usually equal, and this runs every ten seconds.
     before != after && patch(&before, &after).is_some()
 }
 
-/// New and changed keys with their values, lost keys with null.
+/// New and changed keys with their values, removed keys with null.
 fn map_changes(old: &Value, new: &Value, quantities: bool) -> Option<Value> {
     let same = |a: &Value, b: &Value| {
         let amounts = || Some((Quantity::from_value(a)?, Quantity::from_value(b)?));
-        // The server writes quantities in its own way.
+        // The server normalizes quantities.
         a == b || quantities && amounts().is_some_and(|(a, b)| a.milli_value() == b.milli_value())
     };
     let mut changes = Map::new();
@@ -75,8 +75,8 @@ fn map_changes(old: &Value, new: &Value, quantities: bool) -> Option<Value> {
     (!changes.is_empty()).then_some(Value::Object(changes))
 }
 
-/// Addresses merge by type, which would keep one per type and the old ones too (N-2).
-fn replacing(list: &Value) -> Value {
+/// Replaces the list: merging addresses by type would keep one per type, and old ones (N-2).
+fn replacement(list: &Value) -> Value {
     let mut items = vec![json!({ "$patch": "replace" })];
     items.extend(list.as_array().into_iter().flatten().cloned());
     Value::Array(items)
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn n_2_only_what_changed_is_sent_and_addresses_replace() {
+    fn n_2_only_changes_are_sent_and_addresses_are_replaced() {
         let before = json!({
             "metadata": { "labels": { "a": "1", "b": "2" } },
             "status": { "capacity": { "cpu": "2", "memory": "1024Ki", "old": "1" },
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn n_17_a_heartbeat_alone_is_no_difference() {
+    fn n_17_a_new_heartbeat_time_alone_is_no_difference() {
         let at = |time: &str, status: &str| {
             node(json!({ "status": { "conditions": [
                 { "type": "Ready", "status": status, "lastHeartbeatTime": time }] } }))

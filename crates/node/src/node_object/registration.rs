@@ -2,7 +2,7 @@
 
 use super::lease::{self, with_jitter};
 use super::patch::{differs, patch};
-use super::status::{Notice, adopted, initial, notice, refreshed};
+use super::status::{NodeEvent, adopted, initial, node_event, refreshed};
 use super::{Facts, Health, Settings};
 use client::{Cache, Client, ObjectKey, Recorder};
 use futures::future::BoxFuture;
@@ -13,21 +13,21 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-/// Between attempts to register (N-1).
+/// Wait between attempts to register (N-1).
 const REGISTER_FIRST: Duration = Duration::from_millis(100);
 const REGISTER_MAX: Duration = Duration::from_secs(7);
-/// How often to look while the node has not been ready yet, and for how long (N-16).
-const LOOK_OFTEN: Duration = Duration::from_millis(100);
-const LOOK_OFTEN_FOR: Duration = Duration::from_secs(120);
-/// How often to look afterwards, and how often to write even if nothing changed (N-17).
-const LOOK: Duration = Duration::from_secs(10);
+/// Interval of passes until the node is ready, and for how long (N-16).
+const FAST_INTERVAL: Duration = Duration::from_millis(100);
+const FAST_MAX: Duration = Duration::from_secs(120);
+/// Interval of passes afterwards, and of writes without a change (N-17).
+const INTERVAL: Duration = Duration::from_secs(10);
 const REPORT: Duration = Duration::from_secs(300);
 const TRIES: usize = 5;
 
-/// Reads what is so on this machine; asked before every pass.
+/// Collects the facts; called before every pass.
 pub(crate) type FactsProvider = Arc<dyn Fn() -> BoxFuture<'static, Facts> + Send + Sync>;
 
-/// Runs for as long as it is kept.
+/// The running registration; dropping it stops it.
 pub(crate) struct Registration {
     node: watch::Receiver<Option<Arc<Node>>>,
     _tasks: JoinSet<()>,
@@ -45,15 +45,15 @@ impl Registration {
         let (sender, node) = watch::channel(None);
         let mut tasks = JoinSet::new();
         let selector = format!("metadata.name={}", settings.name);
-        tasks.spawn(lease::keep(
+        tasks.spawn(lease::run(
             client.clone(),
             settings.name.clone(),
             settings.lease,
             node.clone(),
         ));
         let cache = Cache::builder(&client).fields(&selector).start();
-        tasks.spawn(follow(cache, sender.clone()));
-        let keeper = Keeper {
+        tasks.spawn(watch_node(cache, sender.clone()));
+        let writer = StatusWriter {
             on: node_reference(&settings.name),
             client,
             recorder,
@@ -64,23 +64,23 @@ impl Registration {
             written: None,
             unschedulable: None,
         };
-        tasks.spawn(keeper.run());
+        tasks.spawn(writer.run());
         Registration { node, _tasks: tasks }
     }
 
-    /// The Node as it was last seen; None until it is registered.
+    /// The last known Node; None until it is registered.
     #[cfg(test)]
     pub(crate) fn node(&self) -> Option<Arc<Node>> {
         self.node.borrow().clone()
     }
 
-    /// Follows the Node: labels, taints, pod CIDRs, deletion.
+    /// Updates of the Node: labels, taints, pod CIDRs, deletion.
     pub(crate) fn subscribe(&self) -> watch::Receiver<Option<Arc<Node>>> {
         self.node.clone()
     }
 }
 
-/// Upstream's events about a node name it by its name in place of the uid; tools look for that.
+/// Upstream's events about a node have its name as uid, and tools depend on that.
 pub(crate) fn node_reference(name: &str) -> ObjectReference {
     ObjectReference {
         kind: Some("Node".to_owned()),
@@ -90,18 +90,18 @@ pub(crate) fn node_reference(name: &str) -> ObjectReference {
     }
 }
 
-/// What others write to the Node is seen here.
-async fn follow(cache: Cache<Node>, node: watch::Sender<Option<Arc<Node>>>) {
+/// Receives what other clients write to the Node.
+async fn watch_node(cache: Cache<Node>, node: watch::Sender<Option<Arc<Node>>>) {
     let mut changes = cache.subscribe();
     loop {
         let key = changes.next().await;
-        let seen = cache.get(&key);
-        node.send_if_modified(|known| match (&*known, seen) {
-            (Some(known), Some(seen)) if version(known) >= version(&seen) => false,
-            (None, Some(_)) => false, // Not ours before it is registered.
-            (Some(_), None) | (None, None) => false, // The next write finds out.
-            (Some(_), Some(seen)) => {
-                *known = Some(seen);
+        let current = cache.get(&key);
+        node.send_if_modified(|known| match (&*known, current) {
+            (Some(known), Some(current)) if version(known) >= version(&current) => false,
+            (None, Some(_)) => false, // Not ours until it is registered.
+            (Some(_), None) | (None, None) => false, // Deleted: the next write events it.
+            (Some(_), Some(current)) => {
+                *known = Some(current);
                 true
             }
         });
@@ -112,7 +112,7 @@ fn version(node: &Node) -> u64 {
     node.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or_default()
 }
 
-struct Keeper {
+struct StatusWriter {
     client: Client,
     recorder: Recorder,
     settings: Settings,
@@ -120,20 +120,20 @@ struct Keeper {
     health: watch::Receiver<Health>,
     node: watch::Sender<Option<Arc<Node>>>,
     on: ObjectReference,
-    /// When the status was written last, and how long that is good for.
+    /// When the status was last written, and when it must be written again without a change.
     written: Option<(Instant, Duration)>,
     unschedulable: Option<bool>,
 }
 
-impl Keeper {
+impl StatusWriter {
     async fn run(mut self) {
         self.recorder.normal(&self.on, "Starting", "Starting kubelet.");
         self.register().await;
-        let often_until = Instant::now() + LOOK_OFTEN_FOR;
+        let fast_until = Instant::now() + FAST_MAX;
         loop {
             let ready = self.known().is_some_and(|node| is_ready(&node));
-            let hurry = !ready && Instant::now() < often_until;
-            let pause = if hurry { LOOK_OFTEN } else { with_jitter(LOOK) };
+            let fast = !ready && Instant::now() < fast_until;
+            let pause = if fast { FAST_INTERVAL } else { with_jitter(INTERVAL) };
             tokio::select! {
                 biased;
                 changed = self.health.changed() => if changed.is_err() { sleep(pause).await },
@@ -147,13 +147,13 @@ impl Keeper {
         self.node.borrow().clone()
     }
 
-    /// Until it has worked (N-1).
+    /// Retries until it succeeds (N-1).
     async fn register(&mut self) {
         let mut wait = REGISTER_FIRST;
         loop {
             match self.try_register().await {
                 Ok(()) => return,
-                Err(error) => tracing::warn!(%error, "the node cannot be registered"),
+                Err(error) => tracing::warn!(%error, "registering the node failed"),
             }
             sleep(wait).await;
             wait = (wait * 2).min(REGISTER_MAX);
@@ -164,10 +164,10 @@ impl Keeper {
         let facts = (self.facts)().await;
         let health = self.health.borrow_and_update().clone();
         let fresh = initial(&self.settings, &facts);
-        let (node, notices) = refreshed(&self.settings, &facts, &health, &fresh, clock::now());
+        let (node, events) = refreshed(&self.settings, &facts, &health, &fresh, clock::now());
         match self.client.create(&node).await {
             Ok(created) => {
-                self.tell(&notices);
+                self.record(&events);
                 self.put(created);
                 Ok(())
             }
@@ -175,15 +175,15 @@ impl Keeper {
                 let key = ObjectKey::cluster(&self.settings.name);
                 let before: Node = self.client.get(&key).await?;
                 let adopted = adopted(&self.settings, &facts, &before);
-                let (node, notices) =
+                let (node, events) =
                     refreshed(&self.settings, &facts, &health, &adopted, clock::now());
-                self.write(&before, &node, &notices).await
+                self.write(&before, &node, &events).await
             }
             Err(error) => Err(error),
         }
     }
 
-    /// Looks, and writes if there is news or it is time (N-17).
+    /// Writes the status if it has changed or is due (N-17).
     async fn pass(&mut self) {
         let facts = (self.facts)().await;
         let health = self.health.borrow_and_update().clone();
@@ -194,34 +194,34 @@ impl Keeper {
                 Some(known) => known,
                 None => match self.client.find::<Node>(&key).await {
                     Ok(Some(node)) => Arc::new(node),
-                    // Somebody deleted it while we live.
+                    // Another client has deleted it.
                     Ok(None) => return self.register().await,
                     Err(error) => {
-                        tracing::warn!(%error, "the node's status cannot be read");
+                        tracing::warn!(%error, "reading the node's status failed");
                         continue;
                     }
                 },
             };
-            let (node, notices) = refreshed(&self.settings, &facts, &health, &before, clock::now());
-            if !differs(&before, &node) && !self.is_time() {
-                return self.tell_scheduling(&before);
+            let (node, events) = refreshed(&self.settings, &facts, &health, &before, clock::now());
+            if !differs(&before, &node) && !self.is_due() {
+                return self.record_scheduling(&before);
             }
-            match self.write(&before, &node, &notices).await {
-                Ok(()) => return self.tell_scheduling(&node),
-                Err(error) => tracing::warn!(%error, "the node's status cannot be written"),
+            match self.write(&before, &node, &events).await {
+                Ok(()) => return self.record_scheduling(&node),
+                Err(error) => tracing::warn!(%error, "writing the node's status failed"),
             }
         }
     }
 
-    fn is_time(&self) -> bool {
-        self.written.is_none_or(|(at, good_for)| at.elapsed() >= good_for)
+    fn is_due(&self) -> bool {
+        self.written.is_none_or(|(at, valid_for)| at.elapsed() >= valid_for)
     }
 
     async fn write(
         &mut self,
         before: &Node,
         node: &Node,
-        notices: &[Notice],
+        events: &[NodeEvent],
     ) -> client::Result<()> {
         let changed = differs(before, node);
         let Some(patch) = patch(before, node) else {
@@ -230,12 +230,12 @@ impl Keeper {
         };
         let key = ObjectKey::cluster(&self.settings.name);
         let written = self.client.patch_status::<Node>(&key, &patch).await?;
-        self.tell(notices);
+        self.record(events);
         self.put(Arc::unwrap_or_clone(written));
-        // After a change, nodes that changed together do not all report together again.
-        let half = 0.5 + clock::fraction();
-        let good_for = if changed { REPORT.mul_f64(half) } else { REPORT };
-        self.written = Some((Instant::now(), good_for));
+        // Random, so that nodes that changed at the same time do not report at the same time again.
+        let factor = 0.5 + clock::random_fraction();
+        let valid_for = if changed { REPORT.mul_f64(factor) } else { REPORT };
+        self.written = Some((Instant::now(), valid_for));
         Ok(())
     }
 
@@ -246,8 +246,8 @@ impl Keeper {
         self.node.send_replace(Some(Arc::new(node)));
     }
 
-    fn tell(&self, notices: &[Notice]) {
-        for Notice { warning, reason, message } in notices {
+    fn record(&self, events: &[NodeEvent]) {
+        for NodeEvent { warning, reason, message } in events {
             match warning {
                 true => self.recorder.warning(&self.on, reason, message),
                 false => self.recorder.normal(&self.on, reason, message),
@@ -255,12 +255,12 @@ impl Keeper {
         }
     }
 
-    fn tell_scheduling(&mut self, node: &Node) {
+    fn record_scheduling(&mut self, node: &Node) {
         let now = node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or_default();
         let before = self.unschedulable.replace(now);
         if before.is_some_and(|before| before != now) {
             let reason = if now { "NodeNotSchedulable" } else { "NodeSchedulable" };
-            self.tell(&[notice(&self.settings.name, reason)]);
+            self.record(&[node_event(&self.settings.name, reason)]);
         }
     }
 }

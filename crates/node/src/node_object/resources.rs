@@ -1,4 +1,4 @@
-//! How much there is, and how much of it pods may have (N-9, N-10, N-202).
+//! Capacity of the node, and how much of it pods may use (N-9, N-10, N-202).
 
 use super::{Facts, Settings};
 use api::quantity::Quantity as Parsed;
@@ -6,15 +6,15 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 pub(super) use super::Amounts as List;
 
-/// Below this much memory pods are evicted (N-115), so it is not given away.
-const MEMORY_KEPT: i64 = 100 << 20;
-/// Of the filesystem, likewise: one tenth.
-const STORAGE_KEPT: i64 = 10;
+/// Below this much memory pods are evicted (N-115), so it is not allocatable.
+const MEMORY_RESERVE: i64 = 100 << 20;
+/// The same for the filesystem: the reciprocal of the reserved fraction.
+const STORAGE_RESERVE: i64 = 10;
 
-/// Ours, and whatever others have put there: device plugins and tests own extended resources.
+/// The machine's resources, and extended resources that device plugins or tests have added.
 pub(super) fn capacity(settings: &Settings, facts: &Facts, before: &List) -> List {
     let cores = whole(facts.machine.cores);
-    let mut capacity: List = foreign(before);
+    let mut capacity: List = extended_resources(before);
     let per_core = settings.pods_per_core.saturating_mul(cores);
     let pods = if settings.pods_per_core > 0 {
         per_core.min(settings.pods_max)
@@ -54,17 +54,17 @@ pub(super) fn allocatable(settings: &Settings, facts: &Facts, capacity: &List) -
             let Ok(all) = Parsed::parse(&quantity.0) else {
                 return (name.clone(), quantity.clone());
             };
-            let kept = reserved(name).map_or(0, |kept| kept.value());
+            let reserve = reserved(name).map_or(0, |it| it.value());
             let left = match name.as_str() {
                 "cpu" => {
-                    let kept = reserved(name).map_or(0, |kept| kept.milli_value());
-                    milli((all.milli_value() - kept).max(0))
+                    let reserve = reserved(name).map_or(0, |it| it.milli_value());
+                    milli((all.milli_value() - reserve).max(0))
                 }
-                "memory" => binary((all.value() - kept - MEMORY_KEPT - huge).max(0)),
+                "memory" => binary((all.value() - reserve - MEMORY_RESERVE - huge).max(0)),
                 "ephemeral-storage" => {
-                    binary((all.value() - kept - all.value() / STORAGE_KEPT).max(0))
+                    binary((all.value() - reserve - all.value() / STORAGE_RESERVE).max(0))
                 }
-                _ if kept > 0 => binary((all.value() - kept).max(0)),
+                _ if reserve > 0 => binary((all.value() - reserve).max(0)),
                 _ => quantity.0.clone(),
             };
             (name.clone(), Quantity(left))
@@ -72,20 +72,20 @@ pub(super) fn allocatable(settings: &Settings, facts: &Facts, capacity: &List) -
         .collect()
 }
 
-/// What is missing for the node to be of use (N-15).
+/// The required resources that are missing (N-15).
 pub(super) fn missing(capacity: &List) -> Vec<&'static str> {
     let needed = ["cpu", "memory", "pods", "ephemeral-storage"];
     needed.into_iter().filter(|name| !capacity.contains_key(*name)).collect()
 }
 
-/// Named by somebody's domain.
-fn foreign(list: &List) -> List {
-    let extended = |name: &str| {
+/// Extended resources, which have the domain of their owner.
+fn extended_resources(list: &List) -> List {
+    let is_extended = |name: &str| {
         let domain = name.split_once('/').map(|(domain, _)| domain);
         domain
             .is_some_and(|domain| domain != "kubernetes.io" && !domain.ends_with(".kubernetes.io"))
     };
-    list.iter().filter(|(name, _)| extended(name)).map(|(n, q)| (n.clone(), q.clone())).collect()
+    list.iter().filter(|(name, _)| is_extended(name)).map(|(n, q)| (n.clone(), q.clone())).collect()
 }
 
 fn huge_page_name(size: u64) -> String {
@@ -100,7 +100,7 @@ fn milli(amount: i64) -> String {
     if amount % 1000 == 0 { (amount / 1000).to_string() } else { format!("{amount}m") }
 }
 
-/// With the largest binary suffix that leaves a whole number.
+/// Formats with the largest binary suffix that gives a whole number.
 fn binary(bytes: i64) -> String {
     let suffixes = ["Ei", "Pi", "Ti", "Gi", "Mi", "Ki"];
     let fits = suffixes.iter().enumerate().find_map(|(i, suffix)| {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn n_9_capacity_is_what_the_machine_has() {
+    fn n_9_capacity_is_that_of_the_machine() {
         let settings = Settings::new("n", "/", "v");
         let expected = list(&[
             ("cpu", "2"),
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn n_10_allocatable_leaves_out_what_is_reserved_and_kept_against_eviction() {
+    fn n_10_allocatable_excludes_reservations_and_eviction_thresholds() {
         let reserved = [("cpu", "60m"), ("memory", "1Gi")];
         let reserved = reserved.map(|(n, q)| (n.to_owned(), q.to_owned())).into();
         let settings = Settings { reserved, ..Settings::new("n", "/", "v") };
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn n_202_extended_resources_of_others_survive() {
+    fn n_202_extended_resources_are_kept() {
         let settings = Settings::new("n", "/", "v");
         let before = list(&[("example.com/gpu", "3"), ("cpu", "99"), ("hugepages-64Ki", "1")]);
         let capacity = capacity(&settings, &facts(), &before);

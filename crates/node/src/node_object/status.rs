@@ -1,4 +1,4 @@
-//! The Node object as it should be, from what is so and what was said before. Pure.
+//! Builds the Node object from facts, health and the previous Node. Pure.
 
 use super::resources::{allocatable, capacity};
 use super::{Facts, Health, Settings, address, conditions::conditions};
@@ -9,21 +9,21 @@ use k8s_openapi::api::core::v1::{
 };
 use std::collections::BTreeMap;
 
-/// Of the images of a node as many are told, the largest (N-12), by as many names each.
+/// Images in the status, the largest first (N-12), and names per image.
 const IMAGES_MAX: usize = 50;
 const IMAGE_NAMES_MAX: usize = 5;
 
 const ATTACH_DETACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 
-/// What to tell people about a change of the node.
+/// An event about a change of the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Notice {
+pub(super) struct NodeEvent {
     pub(super) warning: bool,
     pub(super) reason: &'static str,
     pub(super) message: String,
 }
 
-/// A new one (N-4, N-5). Its status is filled in by [`refreshed`].
+/// A new Node (N-4, N-5). [`refreshed`] adds its status.
 pub(super) fn initial(settings: &Settings, facts: &Facts) -> Node {
     let mut node = Node::default();
     node.metadata.name = Some(settings.name.clone());
@@ -35,8 +35,7 @@ pub(super) fn initial(settings: &Settings, facts: &Facts) -> Node {
     node
 }
 
-/// One that was there before this agent: labels and the annotation are put right, its spec is
-/// other people's (N-1).
+/// An existing Node with our labels and annotation. Its spec belongs to others (N-1).
 pub(super) fn adopted(settings: &Settings, facts: &Facts, before: &Node) -> Node {
     let mut node = before.clone();
     node.metadata.labels.get_or_insert_default().extend(labels(settings, facts));
@@ -64,36 +63,36 @@ fn system_labels(facts: &Facts) -> BTreeMap<String, String> {
     .into()
 }
 
-/// The same node with everything as it is now, and what is worth telling.
+/// The Node with its current status, and events about changes.
 pub(super) fn refreshed(
     settings: &Settings,
     facts: &Facts,
     health: &Health,
     before: &Node,
     now: Timestamp,
-) -> (Node, Vec<Notice>) {
+) -> (Node, Vec<NodeEvent>) {
     let mut node = before.clone();
     let old = before.status.clone().unwrap_or_default();
     let labels = node.metadata.labels.get_or_insert_default();
     for (key, value) in system_labels(facts) {
-        // What was configured wins, here as at creation.
+        // Configured labels take precedence, as at creation.
         labels.insert(key.clone(), settings.labels.get(&key).unwrap_or(&value).clone());
     }
     let name = &settings.name;
-    let mut notices = Vec::new();
-    let booted = &facts.machine.boot_id;
-    let knew = old.node_info.as_ref().map(|info| info.boot_id.as_str()).unwrap_or_default();
-    if !knew.is_empty() && knew != booted {
-        let message = format!("Node {name} has been rebooted, boot id: {booted}");
-        notices.push(Notice { warning: true, reason: "Rebooted", message });
+    let mut events = Vec::new();
+    let boot_id = &facts.machine.boot_id;
+    let old_boot_id = old.node_info.as_ref().map(|info| info.boot_id.as_str()).unwrap_or_default();
+    if !old_boot_id.is_empty() && old_boot_id != boot_id {
+        let message = format!("Node {name} has been rebooted, boot id: {boot_id}");
+        events.push(NodeEvent { warning: true, reason: "Rebooted", message });
     }
     let capacity = capacity(settings, facts, &old.capacity.unwrap_or_default());
-    let (conditions, events) =
+    let (conditions, changes) =
         conditions(health, &capacity, old.conditions.as_deref().unwrap_or_default(), now);
-    notices.extend(events.into_iter().map(|reason| notice(name, reason)));
+    events.extend(changes.into_iter().map(|reason| node_event(name, reason)));
     node.status = Some(NodeStatus {
         addresses: address::choose(name, &settings.addresses, &facts.addresses)
-            .inspect_err(|why| tracing::warn!(why, "the node has no address to tell"))
+            .inspect_err(|why| tracing::warn!(why, "no address of the node was found"))
             .map_or(old.addresses, Some),
         allocatable: Some(allocatable(settings, facts, &capacity)),
         capacity: Some(capacity),
@@ -113,17 +112,17 @@ pub(super) fn refreshed(
         volumes_attached: old.volumes_attached,
         volumes_in_use: old.volumes_in_use,
     });
-    (node, notices)
+    (node, events)
 }
 
-pub(super) fn notice(node: &str, reason: &'static str) -> Notice {
+pub(super) fn node_event(node: &str, reason: &'static str) -> NodeEvent {
     let message = format!("Node {node} status is now: {reason}");
-    Notice { warning: false, reason, message }
+    NodeEvent { warning: false, reason, message }
 }
 
 type Conditions = Vec<k8s_openapi::api::core::v1::NodeCondition>;
 
-/// Other people's conditions stay, in front of ours.
+/// Keeps the conditions of other clients, before ours.
 fn merged(old: Conditions, ours: Conditions) -> Conditions {
     let others = old.into_iter().filter(|old| ours.iter().all(|own| own.type_ != old.type_));
     let mut all: Conditions = others.collect();
@@ -155,23 +154,24 @@ fn node_info(settings: &Settings, facts: &Facts) -> NodeSystemInfo {
 fn images(facts: &Facts) -> Vec<ContainerImage> {
     let mut largest: Vec<_> = facts.images.iter().collect();
     largest.sort_by(|a, b| b.size.cmp(&a.size).then_with(|| a.id.cmp(&b.id)));
-    let told = largest.into_iter().take(IMAGES_MAX);
-    told.map(|image| {
-        let names = image.digests.iter().chain(&image.tags).take(IMAGE_NAMES_MAX);
-        ContainerImage {
-            names: Some(names.cloned().collect()),
-            size_bytes: Some(i64::try_from(image.size).unwrap_or(i64::MAX)),
-        }
-    })
-    .collect()
+    let listed = largest.into_iter().take(IMAGES_MAX);
+    listed
+        .map(|image| {
+            let names = image.digests.iter().chain(&image.tags).take(IMAGE_NAMES_MAX);
+            ContainerImage {
+                names: Some(names.cloned().collect()),
+                size_bytes: Some(i64::try_from(image.size).unwrap_or(i64::MAX)),
+            }
+        })
+        .collect()
 }
 
-/// There is one, the default. An empty name would not be stored, and the next look would find it
-/// missing and write again, every ten seconds (N-17).
+/// The only handler, the default one. Its name is None, because the server does not store an empty
+/// name: the status would always differ and be written every ten seconds (N-17).
 fn runtime_handler(settings: &Settings) -> NodeRuntimeHandler {
     let features = NodeRuntimeHandlerFeatures {
         recursive_read_only_mounts: Some(settings.features.recursive_read_only),
-        user_namespaces: Some(false),
+        user_namespaces: Some(settings.features.user_namespaces),
     };
     NodeRuntimeHandler { name: None, features: Some(features) }
 }
@@ -205,7 +205,7 @@ mod tests {
         Facts { machine, runtime, storage: Some(1 << 30), ..Facts::default() }
     }
 
-    fn well() -> Health {
+    fn healthy() -> Health {
         Health { runtime: Some(Ok(())), network: Some(Ok(())), ..Health::default() }
     }
 
@@ -230,15 +230,18 @@ mod tests {
         }
         assert_eq!(node.metadata.annotations.unwrap()[ATTACH_DETACH], "true");
         assert_eq!(node.spec.unwrap().taints.unwrap()[0].key, "k");
-        let wins = Settings {
+        let configured = Settings {
             labels: [("kubernetes.io/arch".to_owned(), "x".to_owned())].into(),
             ..settings()
         };
-        assert_eq!(initial(&wins, &facts()).metadata.labels.unwrap()["kubernetes.io/arch"], "x");
+        assert_eq!(
+            initial(&configured, &facts()).metadata.labels.unwrap()["kubernetes.io/arch"],
+            "x"
+        );
     }
 
     #[test]
-    fn n_1_an_existing_nodes_spec_is_left_alone() {
+    fn n_1_the_spec_of_an_existing_node_is_not_changed() {
         let before: Node = typed::from_value(json!({
             "metadata": { "name": "n1", "labels": { "mine": "1", "kubernetes.io/os": "plan9" } },
             "spec": { "unschedulable": true, "podCIDR": "10.0.0.0/24" },
@@ -251,11 +254,11 @@ mod tests {
     }
 
     #[test]
-    fn n_4_only_os_and_arch_are_put_back_by_a_heartbeat() {
+    fn n_4_a_heartbeat_restores_only_the_labels_of_os_and_architecture() {
         let before: Node = typed::from_value(json!({
             "metadata": { "labels": { "kubernetes.io/os": "x", "kubernetes.io/hostname": "other" } } }))
         .unwrap();
-        let (node, _) = refreshed(&settings(), &facts(), &well(), &before, now());
+        let (node, _) = refreshed(&settings(), &facts(), &healthy(), &before, now());
         let labels = node.metadata.labels.unwrap();
         assert_eq!(labels["kubernetes.io/os"], "linux");
         assert_eq!(labels["kubernetes.io/hostname"], "other");
@@ -263,23 +266,23 @@ mod tests {
     }
 
     #[test]
-    fn n_11_a_changed_boot_id_is_told_once() {
-        let (node, notices) = refreshed(&settings(), &facts(), &well(), &Node::default(), now());
-        assert!(notices.iter().all(|notice| notice.reason != "Rebooted"));
+    fn n_11_a_changed_boot_id_creates_one_event() {
+        let (node, events) = refreshed(&settings(), &facts(), &healthy(), &Node::default(), now());
+        assert!(events.iter().all(|event| event.reason != "Rebooted"));
         let info = node.status.as_ref().unwrap().node_info.clone().unwrap();
         assert_eq!(info.container_runtime_version, "landfall://0.1.0");
         assert_eq!((info.kube_proxy_version.as_str(), info.swap), ("", None));
         let machine = Machine { boot_id: "boot-2".to_owned(), ..facts().machine };
         let rebooted = Facts { machine, ..facts() };
-        let (node, notices) = refreshed(&settings(), &rebooted, &well(), &node, now());
+        let (node, events) = refreshed(&settings(), &rebooted, &healthy(), &node, now());
         let message = "Node n1 has been rebooted, boot id: boot-2".to_owned();
-        assert_eq!(notices, [Notice { warning: true, reason: "Rebooted", message }]);
-        let (_, notices) = refreshed(&settings(), &rebooted, &well(), &node, now());
-        assert_eq!(notices, []);
+        assert_eq!(events, [NodeEvent { warning: true, reason: "Rebooted", message }]);
+        let (_, events) = refreshed(&settings(), &rebooted, &healthy(), &node, now());
+        assert_eq!(events, []);
     }
 
     #[test]
-    fn n_12_the_fifty_largest_images_are_told_by_at_most_five_names() {
+    fn n_12_the_status_lists_the_fifty_largest_images_with_at_most_five_names() {
         let image = |i: u64| Image {
             id: format!("sha256:{i:03}"),
             tags: (0..4).map(|tag| format!("r/i{i}:{tag}")).collect(),
@@ -290,23 +293,23 @@ mod tests {
             pinned: false,
         };
         let facts = Facts { images: (0..60).map(image).collect(), ..facts() };
-        let told = images(&facts);
-        assert_eq!(told.len(), 50);
-        assert_eq!(told[0].size_bytes, Some(59));
-        let names = told[0].names.clone().unwrap();
+        let listed = images(&facts);
+        assert_eq!(listed.len(), 50);
+        assert_eq!(listed[0].size_bytes, Some(59));
+        let names = listed[0].names.clone().unwrap();
         assert_eq!(names, ["r/i59@sha256:a", "r/i59@sha256:b", "r/i59:0", "r/i59:1", "r/i59:2"]);
     }
 
     #[test]
-    fn other_peoples_conditions_and_volumes_stay() {
+    fn conditions_and_volumes_of_other_clients_are_kept() {
         let before: Node = typed::from_value(json!({ "status": {
-            "conditions": [{ "type": "Haunted", "status": "True" }], "volumesInUse": ["v"] } }))
+            "conditions": [{ "type": "Custom", "status": "True" }], "volumesInUse": ["v"] } }))
         .unwrap();
-        let (node, _) = refreshed(&settings(), &facts(), &well(), &before, now());
+        let (node, _) = refreshed(&settings(), &facts(), &healthy(), &before, now());
         let status = node.status.unwrap();
         let types: Vec<_> =
             status.conditions.as_ref().unwrap().iter().map(|c| c.type_.as_str()).collect();
-        assert_eq!(types, ["Haunted", "MemoryPressure", "DiskPressure", "PIDPressure", "Ready"]);
+        assert_eq!(types, ["Custom", "MemoryPressure", "DiskPressure", "PIDPressure", "Ready"]);
         assert_eq!(status.volumes_in_use.unwrap(), ["v"]);
     }
 }

@@ -1,10 +1,10 @@
-//! grpc: `grpc.health.v1.Health/Check` in plain text (N-101).
+//! grpc probes: `grpc.health.v1.Health/Check` without TLS (N-101).
 //!
-//! One unary call needs no generated client: a frame, a path and two trailers.
+//! Written by hand, because one unary call needs no generated client.
 
 use super::VERSION;
-use super::dial::{authority, dial};
 use super::handler::{Outcome, Target, go_seconds};
+use super::tcp::{authority, dial};
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -13,10 +13,10 @@ use prost::Message;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-/// A server that is not there yet may come within the timeout; upstream's dialer waits for it too.
-const DIAL_AGAIN: Duration = Duration::from_millis(100);
-/// An answer is a number.
-const ANSWER_MAX: usize = 64 * 1024;
+/// Interval of connection attempts until the timeout, as upstream's dialer does.
+const DIAL_INTERVAL: Duration = Duration::from_millis(100);
+/// Limit of a response.
+const RESPONSE_MAX: usize = 64 * 1024;
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct HealthCheckRequest {
@@ -51,8 +51,8 @@ impl ServingStatus {
     }
 }
 
-/// How the call itself ended, when not with an answer.
-enum Failed {
+/// Why the call failed.
+enum CallError {
     Status { code: u32, message: String },
     Transport(String),
 }
@@ -64,7 +64,8 @@ pub(super) async fn probe(action: &GRPCAction, target: &Target, timeout: Duratio
     let address = authority(&target.pod_ip, port);
     let within = go_seconds(timeout);
     let deadline = tokio::time::Instant::now() + timeout;
-    let Ok(stream) = tokio::time::timeout_at(deadline, dial_patiently(&target.pod_ip, port)).await
+    let Ok(stream) =
+        tokio::time::timeout_at(deadline, dial_until_connected(&target.pod_ip, port)).await
     else {
         return Outcome::Failure(format!(
             "timeout: failed to connect service {address:?} within {within}: context deadline exceeded"
@@ -77,22 +78,22 @@ pub(super) async fn probe(action: &GRPCAction, target: &Target, timeout: Duratio
             "service unhealthy (responded with {:?})",
             ServingStatus::name(status)
         )),
-        Ok(Err(failed)) => Outcome::Failure(failed.text(&within)),
+        Ok(Err(error)) => Outcome::Failure(error.message(&within)),
         Err(_) => Outcome::Failure(format!("timeout: health rpc did not complete within {within}")),
     }
 }
 
-async fn dial_patiently(host: &str, port: u16) -> TcpStream {
+async fn dial_until_connected(host: &str, port: u16) -> TcpStream {
     loop {
         if let Ok(stream) = dial(host, port).await {
             return stream;
         }
-        tokio::time::sleep(DIAL_AGAIN).await;
+        tokio::time::sleep(DIAL_INTERVAL).await;
     }
 }
 
-async fn check(stream: TcpStream, address: &str, service: String) -> Result<i32, Failed> {
-    let transport = |error: hyper::Error| Failed::Transport(error.to_string());
+async fn check(stream: TcpStream, address: &str, service: String) -> Result<i32, CallError> {
+    let transport = |error: hyper::Error| CallError::Transport(error.to_string());
     let (mut sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
         .handshake(TokioIo::new(stream))
         .await
@@ -104,30 +105,33 @@ async fn check(stream: TcpStream, address: &str, service: String) -> Result<i32,
         .header("te", "trailers")
         .header("user-agent", format!("kube-probe/{VERSION}"))
         .body(Full::new(frame(&HealthCheckRequest { service })))
-        .map_err(|error| Failed::Transport(error.to_string()))?;
-    let answer = sender.send_request(request).await.map_err(transport)?;
-    let (head, body) = answer.into_parts();
+        .map_err(|error| CallError::Transport(error.to_string()))?;
+    let response = sender.send_request(request).await.map_err(transport)?;
+    let (head, body) = response.into_parts();
     if head.status != ::http::StatusCode::OK {
         let message = format!("unexpected HTTP status code received from server: {}", head.status);
-        // As gRPC maps them: only 404 means that there is no such method.
-        let code = if head.status == ::http::StatusCode::NOT_FOUND { 12 } else { 14 };
-        return Err(Failed::Status { code, message });
+        // As gRPC maps HTTP statuses: only 404 means that there is no such method.
+        let code = match head.status {
+            ::http::StatusCode::NOT_FOUND => UNIMPLEMENTED,
+            _ => UNAVAILABLE,
+        };
+        return Err(CallError::Status { code, message });
     }
-    let body = Limited::new(body, ANSWER_MAX).collect().await;
-    let body = body.map_err(|error| Failed::Transport(error.to_string()))?;
+    let body = Limited::new(body, RESPONSE_MAX).collect().await;
+    let body = body.map_err(|error| CallError::Transport(error.to_string()))?;
     let trailers = body.trailers().cloned().unwrap_or_default();
-    let said = |name: &str| trailers.get(name).or_else(|| head.headers.get(name)).cloned();
-    let text = |name: &str| said(name).and_then(|value| value.to_str().ok().map(str::to_owned));
+    let value = |name: &str| trailers.get(name).or_else(|| head.headers.get(name)).cloned();
+    let text = |name: &str| value(name).and_then(|value| value.to_str().ok().map(str::to_owned));
     match text("grpc-status").as_deref() {
-        None | Some("0") => answer_status(&body.to_bytes()),
-        Some(code) => Err(Failed::Status {
-            code: code.parse().unwrap_or(2),
+        None | Some("0") => response_status(&body.to_bytes()),
+        Some(code) => Err(CallError::Status {
+            code: code.parse().unwrap_or(UNKNOWN),
             message: text("grpc-message").unwrap_or_default(),
         }),
     }
 }
 
-/// Not compressed, length, message.
+/// A gRPC frame: no compression, length, message.
 fn frame(message: &impl Message) -> Bytes {
     let mut frame = BytesMut::with_capacity(5 + message.encoded_len());
     frame.put_u8(0);
@@ -136,30 +140,35 @@ fn frame(message: &impl Message) -> Bytes {
     frame.freeze()
 }
 
-fn answer_status(frame: &[u8]) -> Result<i32, Failed> {
+fn response_status(frame: &[u8]) -> Result<i32, CallError> {
     let message = frame.get(5..).unwrap_or_default();
-    let answer = HealthCheckResponse::decode(message);
-    answer.map(|answer| answer.status).map_err(|error| Failed::Transport(error.to_string()))
+    let response = HealthCheckResponse::decode(message);
+    response
+        .map(|response| response.status)
+        .map_err(|error| CallError::Transport(error.to_string()))
 }
 
+/// Status codes of gRPC.
+const UNKNOWN: u32 = 2;
 const DEADLINE_EXCEEDED: u32 = 4;
 const UNIMPLEMENTED: u32 = 12;
+const UNAVAILABLE: u32 = 14;
 
-impl Failed {
-    fn text(&self, within: &str) -> String {
+impl CallError {
+    fn message(&self, within: &str) -> String {
         match self {
-            Failed::Status { code: UNIMPLEMENTED, message } => format!(
+            CallError::Status { code: UNIMPLEMENTED, message } => format!(
                 "error: this server does not implement the grpc health protocol \
                  (grpc.health.v1.Health): {message}"
             ),
-            Failed::Status { code: DEADLINE_EXCEEDED, .. } => {
+            CallError::Status { code: DEADLINE_EXCEEDED, .. } => {
                 format!("timeout: health rpc did not complete within {within}")
             }
-            Failed::Status { code, message } => format!(
+            CallError::Status { code, message } => format!(
                 "error: health rpc probe failed: rpc error: code = {} desc = {message}",
                 code_name(*code)
             ),
-            Failed::Transport(why) => format!(
+            CallError::Transport(why) => format!(
                 "error: health rpc probe failed: rpc error: code = Unavailable desc = {why}"
             ),
         }

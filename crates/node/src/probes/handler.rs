@@ -1,4 +1,4 @@
-//! One attempt of one handler, with everything it needs to know about its container.
+//! Runs one attempt of a handler.
 
 use super::{exec, grpc, http, http_request};
 use k8s_openapi::api::core::v1::{
@@ -10,15 +10,15 @@ use runtime::Runtime;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Whom a handler asks. Cheap to clone: tasks take their own.
+/// The container that a handler is about. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Target {
     pub(crate) pod: Arc<Pod>,
     /// Name of a container of the pod.
     pub(crate) container: String,
-    /// The runtime's id of the instance that runs now.
+    /// The runtime's id of the running instance.
     pub(crate) container_id: String,
-    /// First address of the pod; empty while there is none.
+    /// The first address of the pod; empty if it has none yet.
     pub(crate) pod_ip: String,
     pub(crate) runtime: Arc<dyn Runtime>,
 }
@@ -31,7 +31,7 @@ impl Target {
     }
 }
 
-/// What a probe or a hook asks for.
+/// The action of a probe or a hook.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Handler<'a> {
     Http(&'a HTTPGetAction),
@@ -39,7 +39,7 @@ pub(crate) enum Handler<'a> {
     Grpc(&'a GRPCAction),
     Exec(&'a ExecAction),
     Sleep(&'a SleepAction),
-    /// Nothing that is known here.
+    /// None, or one that is not supported.
     Missing,
 }
 
@@ -61,18 +61,18 @@ impl<'a> Handler<'a> {
     }
 }
 
-/// How one attempt ended.
+/// The result of one attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Success,
-    /// Counts as success, and people are told (N-99).
+    /// Counts as success, with an event (N-99).
     Warning(String),
     Failure(String),
-    /// It could not be tried; that says nothing about the container (N-94).
+    /// The attempt could not be made, which says nothing about the container (N-94).
     Error(String),
 }
 
-/// Tries once. `timeout` covers connect and answer (N-103).
+/// Makes one attempt. `timeout` includes connecting (N-103).
 pub(crate) async fn run(handler: Handler<'_>, target: &Target, timeout: Duration) -> Outcome {
     match handler {
         Handler::Http(action) => match http_request::of_action(action, target, "kube-probe") {
@@ -80,7 +80,7 @@ pub(crate) async fn run(handler: Handler<'_>, target: &Target, timeout: Duration
             Err(why) => Outcome::Error(why),
         },
         Handler::Tcp(action) => match port(&action.port, target) {
-            Ok(port) => super::dial::probe(host(&action.host, target), port, timeout).await,
+            Ok(port) => super::tcp::probe(host(&action.host, target), port, timeout).await,
             Err(why) => Outcome::Error(why),
         },
         Handler::Grpc(action) => grpc::probe(action, target, timeout).await,
@@ -103,7 +103,7 @@ pub(super) fn host<'a>(configured: &'a Option<String>, target: &'a Target) -> &'
     configured.as_deref().filter(|host| !host.is_empty()).unwrap_or(&target.pod_ip)
 }
 
-/// A number, the name of one of this container's ports, or a number in a string (N-97).
+/// Resolves a number, the name of a port of this container, or a number in a string (N-97).
 pub(super) fn port(port: &IntOrString, target: &Target) -> Result<u16, String> {
     let number = match port {
         IntOrString::Int(number) => *number,
@@ -125,7 +125,7 @@ fn named_port(name: &str, target: &Target) -> Option<i32> {
     ports.iter().find(|port| port.name.as_deref() == Some(name)).map(|port| port.container_port)
 }
 
-/// As Go writes a duration of whole seconds: `1s`, `1m30s`.
+/// Formats whole seconds as Go does: `1s`, `1m30s`.
 pub(super) fn go_seconds(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {

@@ -1,41 +1,41 @@
-//! Lifecycle hooks: postStart and preStop, with the handlers of probes but rules of their own.
+//! Lifecycle hooks: postStart and preStop. They use the handlers of probes, with different rules.
 //!
-//! A hook has no timeout here; whoever runs it stops waiting when the grace period is over, and a
-//! command that runs then goes on running (T-NODE-28).
+//! A hook has no timeout here. The caller stops waiting at the end of the grace period; a command
+//! that still runs then keeps running (T-NODE-28).
 
 use super::handler::{Handler, Target};
-use super::http::{Follow, PLAIN_ANSWER};
+use super::http::{Follow, PLAIN_RESPONSE};
 use super::http_request::{self, Request};
 use super::{exec, http};
 use client::Recorder;
 use k8s_openapi::api::core::v1::LifecycleHandler;
 use std::time::Duration;
 
-/// What a hook said on its way, for the record of the ending. It never reaches events or logs.
+/// The output of a hook, for the termination record. It is never in events or logs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct HookOutput {
     pub(crate) exit_code: Option<i32>,
     pub(crate) http_status: Option<i32>,
-    pub(crate) output: String,
+    pub(crate) text: String,
 }
 
-/// Why a hook failed. Events say only that it did; this is for logs and the container's state.
+/// Why a hook failed, for logs and the container's state. Events only tell that it failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct HookFailure {
     pub(crate) message: String,
-    pub(crate) said: Said,
+    pub(crate) output: HookOutput,
 }
 
 impl From<String> for HookFailure {
     fn from(message: String) -> Self {
-        let said = Said { output: message.clone(), ..Said::default() };
-        HookFailure { message, said }
+        let output = HookOutput { text: message.clone(), ..HookOutput::default() };
+        HookFailure { message, output }
     }
 }
 
-/// What kind of hook it is, as the spec calls it.
-pub(crate) fn hook_word(hook: &LifecycleHandler) -> &'static str {
+/// The name of the hook's handler in the spec.
+pub(crate) fn hook_kind(hook: &LifecycleHandler) -> &'static str {
     match Handler::of_hook(hook) {
         Handler::Exec(_) => "exec",
         Handler::Http(_) => "httpGet",
@@ -45,12 +45,12 @@ pub(crate) fn hook_word(hook: &LifecycleHandler) -> &'static str {
     }
 }
 
-/// Runs to its end. Dropping the future stops waiting, not the hook's command.
+/// Runs the hook. Dropping the future stops waiting, but not the hook's command.
 pub(crate) async fn run_hook(
     hook: &LifecycleHandler,
     target: &Target,
     recorder: &Recorder,
-) -> Result<Said, HookFailure> {
+) -> Result<HookOutput, HookFailure> {
     match Handler::of_hook(hook) {
         Handler::Exec(action) => in_container(action.command.clone(), target).await,
         Handler::Http(action) => {
@@ -60,7 +60,7 @@ pub(crate) async fn run_hook(
         Handler::Sleep(action) => {
             let seconds = u64::try_from(action.seconds).unwrap_or_default();
             tokio::time::sleep(Duration::from_secs(seconds)).await;
-            Ok(Said::default())
+            Ok(HookOutput::default())
         }
         Handler::Tcp(_) | Handler::Grpc(_) | Handler::Missing => {
             Err("invalid handler: missing handler implementation".to_owned().into())
@@ -68,37 +68,40 @@ pub(crate) async fn run_hook(
     }
 }
 
-/// In a task of its own: the session must not be dropped with the caller's patience.
-async fn in_container(command: Option<Vec<String>>, target: &Target) -> Result<Said, HookFailure> {
+/// Runs in its own task: dropping the session with the caller's future would kill the command.
+async fn in_container(
+    command: Option<Vec<String>>,
+    target: &Target,
+) -> Result<HookOutput, HookFailure> {
     let command = command.unwrap_or_default();
-    let words = command.join(" ");
+    let command_line = command.join(" ");
     let target = target.clone();
     let task = tokio::spawn(async move { exec::run(&target, &exec::exec(command, None)).await });
     let (code, output) = task.await.map_err(|error| error.to_string())??;
-    let output = String::from_utf8_lossy(&output).into_owned();
-    let said = Said { exit_code: Some(code), http_status: None, output };
+    let text = String::from_utf8_lossy(&output).into_owned();
+    let output = HookOutput { exit_code: Some(code), http_status: None, text };
     match code {
-        0 => Ok(said),
+        0 => Ok(output),
         _ => {
-            let message = format!("command '{words}' exited with {code}: {}", said.output);
-            Err(HookFailure { message, said })
+            let message = format!("command '{command_line}' exited with {code}: {}", output.text);
+            Err(HookFailure { message, output })
         }
     }
 }
 
-/// Any answer will do, 500 included (T-NODE-31).
-async fn get(request: Request, target: &Target, recorder: &Recorder) -> Result<Said, String> {
+/// Every response counts as success, even 500 (T-NODE-31).
+async fn get(request: Request, target: &Target, recorder: &Recorder) -> Result<HookOutput, String> {
     let failed = match http::get(request.clone(), Follow::Anywhere).await {
-        Ok(answer) => return Ok(answered(&answer)),
+        Ok(response) => return Ok(hook_output(&response)),
         Err(failed) => failed,
     };
-    if !request.tls || !failed.contains(PLAIN_ANSWER) {
+    if !request.tls || !failed.contains(PLAIN_RESPONSE) {
         return Err(failed);
     }
     let mut plain = Request { tls: false, ..request };
     plain.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("authorization"));
-    let answer = http::get(plain.clone(), Follow::Anywhere).await?;
-    let host = super::dial::authority(&plain.host, plain.port);
+    let response = http::get(plain.clone(), Follow::Anywhere).await?;
+    let host = super::tcp::authority(&plain.host, plain.port);
     recorder.warning(
         &client::reference(&*target.pod),
         "LifecycleHTTPFallback",
@@ -106,10 +109,10 @@ async fn get(request: Request, target: &Target, recorder: &Recorder) -> Result<S
             "request to HTTPS lifecycle hook {host} got HTTP response, retry with HTTP succeeded"
         ),
     );
-    Ok(answered(&answer))
+    Ok(hook_output(&response))
 }
 
-fn answered(answer: &http::Answer) -> Said {
-    let output = String::from_utf8_lossy(&answer.body).into_owned();
-    Said { exit_code: None, http_status: Some(i32::from(answer.status)), output }
+fn hook_output(response: &http::Response) -> HookOutput {
+    let text = String::from_utf8_lossy(&response.body).into_owned();
+    HookOutput { exit_code: None, http_status: Some(i32::from(response.status)), text }
 }

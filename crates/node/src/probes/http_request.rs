@@ -1,8 +1,8 @@
-//! Which request an httpGet action means: address, path, headers (N-97, N-98).
+//! Builds the request of an httpGet action: address, path, headers (N-97, N-98).
 
 use super::VERSION;
-use super::dial::authority;
 use super::handler::{Target, host, port};
+use super::tcp::authority;
 use k8s_openapi::api::core::v1::HTTPGetAction;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -10,11 +10,11 @@ pub(super) struct Request {
     pub(super) tls: bool,
     pub(super) host: String,
     pub(super) port: u16,
-    /// From the first slash on, query included; only what a request line may hold.
+    /// Path and query, escaped for a request line.
     pub(super) path: String,
-    /// All of them but Host.
+    /// All headers except Host.
     pub(super) headers: Vec<(String, String)>,
-    /// Sent instead of the address.
+    /// The Host header, if it is not the address.
     pub(super) host_header: Option<String>,
 }
 
@@ -41,7 +41,7 @@ pub(super) fn of_action(
     })
 }
 
-/// Given once as empty, a header is not sent at all.
+/// Adds a header if it is missing; removes it if its value is empty.
 fn default_header(headers: &mut Vec<(String, String)>, name: &str, value: String) {
     match headers.iter().find(|(given, _)| given.eq_ignore_ascii_case(name)) {
         None => headers.push((name.to_owned(), value)),
@@ -52,7 +52,7 @@ fn default_header(headers: &mut Vec<(String, String)>, name: &str, value: String
     }
 }
 
-/// Escapes what must not stand in a request line, leaves out a fragment, adds the first slash.
+/// Escapes characters that a request line must not have, drops the fragment, adds the first slash.
 pub(super) fn request_path(path: &str) -> String {
     let path = path.split('#').next().unwrap_or_default();
     let mut clean = if path.starts_with('/') { String::new() } else { "/".to_owned() };
@@ -68,13 +68,14 @@ pub(super) fn request_path(path: &str) -> String {
 }
 
 impl Request {
-    /// What is said of it in errors, and what redirects are relative to.
+    /// The URL, for errors and relative redirects.
     pub(super) fn url(&self) -> String {
         let scheme = if self.tls { "https" } else { "http" };
         format!("{scheme}://{}{}", authority(&self.host, self.port), self.path)
     }
 
-    pub(super) fn host_sent(&self) -> String {
+    /// The value of the Host header.
+    pub(super) fn host_header_value(&self) -> String {
         let default = if self.tls { 443 } else { 80 };
         match &self.host_header {
             Some(host) => host.clone(),
@@ -85,7 +86,7 @@ impl Request {
         }
     }
 
-    /// The request that a redirect asks for; None if the location cannot be understood.
+    /// The request after a redirect; None if the location is malformed.
     pub(super) fn redirected(&self, location: &str) -> Option<Request> {
         let base = self.url();
         let absolute = if location.contains("://") {
@@ -104,19 +105,19 @@ impl Request {
         };
         let (scheme, rest) = absolute.split_once("://")?;
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-        let (place, path) = rest.split_at(end);
-        let place = place.rsplit('@').next()?;
+        let (server, path) = rest.split_at(end);
+        let server = server.rsplit('@').next()?;
         let tls = match scheme.to_ascii_lowercase().as_str() {
             "http" => false,
             "https" => true,
             _ => return None,
         };
-        let (host, port) = match place.rsplit_once(':') {
+        let (host, port) = match server.rsplit_once(':') {
             Some((host, port)) if !port.contains(']') => (host, port.parse().ok()?),
-            _ => (place, if tls { 443 } else { 80 }),
+            _ => (server, if tls { 443 } else { 80 }),
         };
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        tracing::trace!(base, location, "a redirect");
+        tracing::trace!(base, location, "following a redirect");
         Some(Request {
             tls,
             host,

@@ -1,4 +1,4 @@
-//! What is probed in which pod, and what came of it. The tasks that do it are in `task`.
+//! Which containers are probed, and the results. `task` runs the probes.
 
 use super::handler::Target;
 use super::task;
@@ -12,44 +12,45 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 
-pub(crate) use lifecycle::probe::ProbeKind as Kind;
+pub(crate) use lifecycle::probe::ProbeKind;
 
-/// As events have it.
-pub(super) fn name(kind: Kind) -> &'static str {
+/// The name of the probe in events.
+pub(super) fn name(kind: ProbeKind) -> &'static str {
     match kind {
-        Kind::Startup => "Startup",
-        Kind::Liveness => "Liveness",
-        Kind::Readiness => "Readiness",
+        ProbeKind::Startup => "Startup",
+        ProbeKind::Liveness => "Liveness",
+        ProbeKind::Readiness => "Readiness",
     }
 }
 
-fn probe_of(container: &Container, kind: Kind) -> Option<&Probe> {
+fn probe_of(container: &Container, kind: ProbeKind) -> Option<&Probe> {
     match kind {
-        Kind::Startup => container.startup_probe.as_ref(),
-        Kind::Liveness => container.liveness_probe.as_ref(),
-        Kind::Readiness => container.readiness_probe.as_ref(),
+        ProbeKind::Startup => container.startup_probe.as_ref(),
+        ProbeKind::Liveness => container.liveness_probe.as_ref(),
+        ProbeKind::Readiness => container.readiness_probe.as_ref(),
     }
 }
 
-/// A verdict has changed: time for the pod's worker to look again.
+/// The status of a probe has changed. The agent wakes the pod's worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ProbeResult {
     pub(crate) uid: String,
     pub(crate) container: String,
     pub(crate) container_id: String,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ProbeKind,
     pub(crate) success: bool,
 }
 
-/// What the pod's worker knows of a container. Running is told once postStart has ended.
+/// Whether a container runs, as the pod's worker reports it. It reports Running after postStart has
+/// finished.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) enum ContainerNow {
+pub(crate) enum ContainerRun {
     #[default]
     NotRunning,
     Running {
         id: String,
         since: Timestamp,
-        /// It ran before this agent did: what its status said then (N-95).
+        /// For a container that ran before this agent started: its last status (N-95).
         restored: Option<Restored>,
     },
 }
@@ -60,24 +61,25 @@ pub(crate) struct Restored {
     pub(crate) started: bool,
 }
 
-/// What is so of one running container. Without probes: started, ready and alive.
+/// The combined status of the probes of a running container. Without probes it is started and ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct ProbeStatus {
     pub(crate) container_id: String,
     pub(crate) started: bool,
     pub(crate) ready: bool,
-    /// Liveness or Startup, once it has failed often enough: the container is to be restarted.
-    pub(crate) failed: Option<Kind>,
+    /// The liveness or startup probe, if it has reached its failure threshold: the container must
+    /// be restarted.
+    pub(crate) failed: Option<ProbeKind>,
 }
 
-/// One line of `prober_probe_total`.
+/// One sample of `prober_probe_total`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ProbeCount {
     pub(crate) namespace: String,
     pub(crate) pod: String,
     pub(crate) uid: String,
     pub(crate) container: String,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ProbeKind,
     /// `successful`, `failed` or `unknown`.
     pub(crate) result: &'static str,
     pub(crate) count: u64,
@@ -93,7 +95,7 @@ pub(super) struct Shared {
     pub(super) runtime: Arc<dyn Runtime>,
     pub(super) recorder: Recorder,
     pub(super) results: mpsc::Sender<ProbeResult>,
-    pub(super) since: tokio::time::Instant,
+    pub(super) started_at: tokio::time::Instant,
     pods: Mutex<BTreeMap<String, ProbedPod>>,
 }
 
@@ -106,13 +108,14 @@ struct ProbedPod {
 #[derive(Default)]
 struct ProbedContainer {
     sidecar: bool,
-    now: ContainerNow,
-    probes: BTreeMap<Kind, Worker>,
-    counts: BTreeMap<(Kind, &'static str), u64>,
+    now: ContainerRun,
+    probes: BTreeMap<ProbeKind, Worker>,
+    counts: BTreeMap<(ProbeKind, &'static str), u64>,
 }
 
 struct Worker {
     machine: probe::Worker,
+    /// Wakes the task before its period is over.
     kick: Arc<Notify>,
     task: AbortHandle,
 }
@@ -124,17 +127,17 @@ impl Drop for Worker {
 }
 
 impl Prober {
-    /// A full `results` channel holds the probes back; it is read by the agent.
+    /// Probes wait while the `results` channel is full; the agent reads it.
     pub(crate) fn new(
         runtime: Arc<dyn Runtime>,
         recorder: Recorder,
         results: mpsc::Sender<ProbeResult>,
     ) -> Prober {
-        let (since, pods) = (tokio::time::Instant::now(), Mutex::default());
-        Prober { shared: Arc::new(Shared { runtime, recorder, results, since, pods }) }
+        let (started_at, pods) = (tokio::time::Instant::now(), Mutex::default());
+        Prober { shared: Arc::new(Shared { runtime, recorder, results, started_at, pods }) }
     }
 
-    /// Starts what is to be probed (N-89). Safe to repeat; a newer object replaces the older.
+    /// Starts the probes of a pod (N-89). Idempotent; a newer object replaces the older.
     pub(crate) fn add_pod(&self, pod: &Arc<Pod>) {
         let Some(uid) = pod.metadata.uid.clone() else { return };
         let Some(spec) = &pod.spec else { return };
@@ -147,7 +150,7 @@ impl Prober {
         let sidecars = spec.init_containers.iter().flatten().filter(is_sidecar);
         let all = spec.containers.iter().map(|c| (c, false)).chain(sidecars.map(|c| (c, true)));
         let containers = all.map(|(container, sidecar)| {
-            let probes = [Kind::Startup, Kind::Liveness, Kind::Readiness]
+            let probes = [ProbeKind::Startup, ProbeKind::Liveness, ProbeKind::Readiness]
                 .into_iter()
                 .filter_map(|kind| Some((kind, self.worker(&uid, container, kind)?)))
                 .collect();
@@ -158,7 +161,7 @@ impl Prober {
         pods.insert(uid, ProbedPod { pod: pod.clone(), ip: String::new(), containers });
     }
 
-    fn worker(&self, uid: &str, container: &Container, kind: Kind) -> Option<Worker> {
+    fn worker(&self, uid: &str, container: &Container, kind: ProbeKind) -> Option<Worker> {
         let probe = probe_of(container, kind)?;
         let machine = probe::Worker::new(kind, probe);
         let kick = Arc::new(Notify::new());
@@ -168,13 +171,13 @@ impl Prober {
         Some(Worker { machine, kick, task: tokio::spawn(run).abort_handle() })
     }
 
-    /// The pod has ended or is gone.
+    /// Stops all probes of a pod that has terminated or is gone.
     pub(crate) fn remove_pod(&self, uid: &str) {
         self.shared.pods().remove(uid);
     }
 
-    /// Termination has begun: regular containers are only asked whether they are ready (T-NODE-60),
-    /// sidecars are asked everything as before (T-NODE-61).
+    /// The termination has begun: from now on regular containers have only readiness probes
+    /// (T-NODE-60), sidecars keep all of theirs (T-NODE-61).
     pub(crate) fn stop_liveness(&self, uid: &str) {
         let mut pods = self.shared.pods();
         let Some(pod) = pods.get_mut(uid) else { return };
@@ -183,7 +186,7 @@ impl Prober {
         }
     }
 
-    /// This container, sidecar or not, was sent its stop signal (T-EDGE-12).
+    /// This sidecar was sent its stop signal and has only readiness probes from now on (T-EDGE-12).
     pub(crate) fn stop_liveness_of(&self, uid: &str, container: &str) {
         let mut pods = self.shared.pods();
         let found = pods.get_mut(uid).and_then(|pod| pod.containers.get_mut(container));
@@ -192,8 +195,9 @@ impl Prober {
         }
     }
 
-    /// Tells what runs now, and the pod's first address. A new instance starts from the beginning.
-    pub(crate) fn observe(&self, uid: &str, pod_ip: &str, container: &str, now: ContainerNow) {
+    /// Reports the state of a container and the pod's first address. The probes of a new instance
+    /// start from the beginning.
+    pub(crate) fn observe(&self, uid: &str, pod_ip: &str, container: &str, now: ContainerRun) {
         let mut pods = self.shared.pods();
         let Some(pod) = pods.get_mut(uid) else { return };
         pod.ip = pod_ip.to_owned();
@@ -202,15 +206,15 @@ impl Prober {
             return;
         }
         let restored = match &now {
-            ContainerNow::Running { restored, .. } => *restored,
-            ContainerNow::NotRunning => None,
+            ContainerRun::Running { restored, .. } => *restored,
+            ContainerRun::NotRunning => None,
         };
         container.now = now;
-        let ContainerNow::Running { id, .. } = &container.now else { return };
+        let ContainerRun::Running { id, .. } = &container.now else { return };
         for (kind, worker) in &mut container.probes {
             let outcome = match (kind, restored) {
-                (Kind::Startup, Some(Restored { started: true, .. }))
-                | (Kind::Readiness, Some(Restored { ready: true, .. })) => Outcome::Success,
+                (ProbeKind::Startup, Some(Restored { started: true, .. }))
+                | (ProbeKind::Readiness, Some(Restored { ready: true, .. })) => Outcome::Success,
                 _ => continue,
             };
             let inherited = Inherited { container_id: id.clone(), outcome };
@@ -219,26 +223,27 @@ impl Prober {
         container.tick_all(clock::now());
     }
 
-    /// What to say of every running container of the pod. Whoever computes a status asks this:
-    /// readiness probes of containers that could be ready but are not run at once (N-92).
-    pub(crate) fn judge(&self, uid: &str) -> BTreeMap<String, Verdict> {
+    /// The status of every running container of the pod, for a new pod status. Also wakes the
+    /// readiness probes of containers that have started but are not ready (N-92).
+    pub(crate) fn refresh(&self, uid: &str) -> BTreeMap<String, ProbeStatus> {
         let pods = self.shared.pods();
         let Some(pod) = pods.get(uid) else { return BTreeMap::new() };
         for container in pod.containers.values() {
-            let hopeful = container.verdict().is_some_and(|v| v.started && !v.ready);
-            if let Some(readiness) = container.probes.get(&Kind::Readiness).filter(|_| hopeful) {
+            let waiting = container.status().is_some_and(|status| status.started && !status.ready);
+            if let Some(readiness) = container.probes.get(&ProbeKind::Readiness).filter(|_| waiting)
+            {
                 readiness.kick.notify_one();
             }
         }
-        pod.verdicts()
+        pod.statuses()
     }
 
-    /// The same, leaving everything as it is: while a pod ends, probes keep to their periods.
-    pub(crate) fn results(&self, uid: &str) -> BTreeMap<String, Verdict> {
-        self.shared.pods().get(uid).map(ProbedPod::verdicts).unwrap_or_default()
+    /// The same without waking probes: while a pod terminates, they keep to their periods.
+    pub(crate) fn statuses(&self, uid: &str) -> BTreeMap<String, ProbeStatus> {
+        self.shared.pods().get(uid).map(ProbedPod::statuses).unwrap_or_default()
     }
 
-    /// For `/metrics`.
+    /// The numbers of attempts, for metrics.
     pub(crate) fn counts(&self) -> Vec<ProbeCount> {
         let pods = self.shared.pods();
         let mut counts = Vec::new();
@@ -260,55 +265,55 @@ impl Prober {
     }
 }
 
-impl ContainerNow {
+impl ContainerRun {
     fn id(&self) -> Option<&str> {
         match self {
-            ContainerNow::NotRunning => None,
-            ContainerNow::Running { id, .. } => Some(id),
+            ContainerRun::NotRunning => None,
+            ContainerRun::Running { id, .. } => Some(id),
         }
     }
 }
 
 impl ProbedPod {
-    fn verdicts(&self) -> BTreeMap<String, Verdict> {
+    fn statuses(&self) -> BTreeMap<String, ProbeStatus> {
         let all = self.containers.iter();
-        all.filter_map(|(name, container)| Some((name.clone(), container.verdict()?))).collect()
+        all.filter_map(|(name, container)| Some((name.clone(), container.status()?))).collect()
     }
 }
 
 impl ProbedContainer {
-    /// Only readiness is asked from now on. Whether it has started is not: what was known of that stays so,
-    /// for who has not started is not ready either (T-NODE-44).
+    /// Keeps only the readiness probe. The result of the startup probe stays, because a container
+    /// that has not started is not ready (T-NODE-44).
     fn stop_liveness(&mut self) {
-        self.probes.remove(&Kind::Liveness);
-        if let Some(startup) = self.probes.get(&Kind::Startup) {
+        self.probes.remove(&ProbeKind::Liveness);
+        if let Some(startup) = self.probes.get(&ProbeKind::Startup) {
             startup.task.abort();
         }
     }
 
-    fn verdict(&self) -> Option<Verdict> {
+    fn status(&self) -> Option<ProbeStatus> {
         let container_id = self.now.id()?.to_owned();
-        let of = |kind| match self.probes.get(&kind).map(|worker| worker.machine.result()) {
+        let outcome = |kind| match self.probes.get(&kind).map(|worker| worker.machine.result()) {
             Some((Some(id), outcome)) if id == container_id => Some(outcome),
             Some(_) => Some(probe::initial(kind)),
             None => None,
         };
-        let succeeds = |kind| of(kind).is_none_or(|outcome| outcome == Outcome::Success);
-        let started = succeeds(Kind::Startup);
-        let ready = started && succeeds(Kind::Readiness);
-        let has_failed = |kind: &Kind| of(*kind) == Some(Outcome::Failure);
-        let failed = [Kind::Liveness, Kind::Startup].into_iter().find(has_failed);
-        Some(Verdict { container_id, started, ready, failed })
+        let succeeds = |kind| outcome(kind).is_none_or(|outcome| outcome == Outcome::Success);
+        let started = succeeds(ProbeKind::Startup);
+        let ready = started && succeeds(ProbeKind::Readiness);
+        let has_failed = |kind: &ProbeKind| outcome(*kind) == Some(Outcome::Failure);
+        let failed = [ProbeKind::Liveness, ProbeKind::Startup].into_iter().find(has_failed);
+        Some(ProbeStatus { container_id, started, ready, failed })
     }
 
-    /// How the machines see the container; None while it does not run: then they rest.
+    /// The container as the state machines need it; None while it does not run.
     fn seen(&self) -> Option<Seen> {
-        let ContainerNow::Running { id, since, .. } = &self.now else { return None };
-        let started = self.verdict()?.started;
+        let ContainerRun::Running { id, since, .. } = &self.now else { return None };
+        let started = self.status()?.started;
         Some(Seen { container_id: id.clone(), running_since: Some(*since), started })
     }
 
-    /// Lets every probe meet a new container; whether it is time to probe is asked later.
+    /// Tells every probe about a new container. When to probe is decided later.
     fn tick_all(&mut self, now: Timestamp) {
         let seen = self.seen();
         for worker in self.probes.values_mut() {
@@ -317,13 +322,13 @@ impl ProbedContainer {
     }
 }
 
-/// For the tasks.
+/// What the tasks use.
 impl Shared {
     fn pods(&self) -> MutexGuard<'_, BTreeMap<String, ProbedPod>> {
         self.pods.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Whom to ask, if it is time to ask at all (N-90, N-93).
+    /// The container to probe, if it is time to probe (N-90, N-93).
     pub(super) fn due(&self, subject: &task::Subject, now: Timestamp) -> Option<Target> {
         let mut pods = self.pods();
         let pod = pods.get_mut(&subject.uid)?;
@@ -343,7 +348,7 @@ impl Shared {
         })
     }
 
-    /// Counts an attempt. What comes out is news, to be told.
+    /// Adds the result of an attempt. Returns the new status if it has changed.
     pub(super) fn record(
         &self,
         subject: &task::Subject,
@@ -353,7 +358,7 @@ impl Shared {
         let mut pods = self.pods();
         let container = pods.get_mut(&subject.uid)?.containers.get_mut(&subject.container)?;
         let machine = &mut container.probes.get_mut(&subject.kind)?.machine;
-        // Late news of an instance that is gone is no news.
+        // The state machine ignores results of an earlier instance.
         let input = Input::Answered { container_id: container_id.to_owned(), success };
         let Output::Changed(outcome) = machine.step(clock::now(), input) else { return None };
         Some(ProbeResult {
@@ -365,7 +370,8 @@ impl Shared {
         })
     }
 
-    pub(super) fn tally(&self, subject: &task::Subject, result: &'static str) {
+    /// Counts an attempt for metrics.
+    pub(super) fn count(&self, subject: &task::Subject, result: &'static str) {
         let mut pods = self.pods();
         let container =
             pods.get_mut(&subject.uid).and_then(|pod| pod.containers.get_mut(&subject.container));

@@ -1,8 +1,8 @@
-//! One probe of one container: ticks, tries, tells (N-89 to N-94, N-104).
+//! The task of one probe of one container: waits, probes, reports (N-89 to N-94, N-104).
 
 use super::handler::{Handler, Outcome, Target, run as attempt};
-use super::prober::{Kind, Shared, name};
-use client::{Recorder, part, reference};
+use super::prober::{ProbeKind, Shared, name};
+use client::{Recorder, field_reference, reference};
 use k8s_openapi::api::core::v1::{ObjectReference, Probe};
 use lifecycle::probe::TRIES_ON_ERROR;
 use std::sync::{Arc, Weak};
@@ -15,10 +15,10 @@ use tokio::time::{Instant, MissedTickBehavior};
 pub(super) struct Subject {
     pub(super) uid: String,
     pub(super) container: String,
-    pub(super) kind: Kind,
+    pub(super) kind: ProbeKind,
 }
 
-/// Runs until it is aborted or nobody keeps the prober any more.
+/// Runs until it is aborted or the prober is dropped.
 pub(super) async fn run(shared: Weak<Shared>, subject: Subject, probe: Probe, kick: Arc<Notify>) {
     let seconds = |value: Option<i32>, default: u64| {
         Duration::from_secs(value.and_then(|v| u64::try_from(v).ok()).unwrap_or(default).max(1))
@@ -34,34 +34,34 @@ pub(super) async fn run(shared: Weak<Shared>, subject: Subject, probe: Probe, ki
             _ = ticks.tick() => {}
         }
         let Some(shared) = shared.upgrade() else { return };
-        once(&shared, &subject, &probe, seconds(probe.timeout_seconds, 1)).await;
+        probe_once(&shared, &subject, &probe, seconds(probe.timeout_seconds, 1)).await;
     }
 }
 
-/// After a restart of the agent all probes begin at the same moment; they are spread out.
+/// Spreads the first probes over one period after a start of the agent.
 fn first_tick(shared: &Shared, period: Duration) -> Instant {
     let now = Instant::now();
-    if now.duration_since(shared.since) >= period {
+    if now.duration_since(shared.started_at) >= period {
         return now;
     }
-    now + period.mul_f64(clock::fraction())
+    now + period.mul_f64(clock::random_fraction())
 }
 
-async fn once(shared: &Shared, subject: &Subject, probe: &Probe, timeout: Duration) {
+async fn probe_once(shared: &Shared, subject: &Subject, probe: &Probe, timeout: Duration) {
     let Some(target) = shared.due(subject, clock::now()) else { return };
-    let outcome = try_hard(Handler::of_probe(probe), &target, timeout).await;
+    let outcome = attempt_with_retries(Handler::of_probe(probe), &target, timeout).await;
     let on = container_reference(&target);
-    let (result, success) = tell(&shared.recorder, &on, subject.kind, &outcome);
-    shared.tally(subject, result);
+    let (result, success) = record_event(&shared.recorder, &on, subject.kind, &outcome);
+    shared.count(subject, result);
     let Some(success) = success else { return };
-    if let Some(news) = shared.record(subject, &target.container_id, success) {
-        // Nobody listens when the agent stops; then nobody needs to know.
-        let _ = shared.results.send(news).await;
+    if let Some(changed) = shared.record(subject, &target.container_id, success) {
+        // Fails only while the agent stops.
+        let _ = shared.results.send(changed).await;
     }
 }
 
-/// Only what could not be tried is tried again (N-94).
-async fn try_hard(handler: Handler<'_>, target: &Target, timeout: Duration) -> Outcome {
+/// Retries only errors (N-94).
+async fn attempt_with_retries(handler: Handler<'_>, target: &Target, timeout: Duration) -> Outcome {
     let mut outcome = attempt(handler, target, timeout).await;
     for _ in 1..TRIES_ON_ERROR {
         if !matches!(outcome, Outcome::Error(_)) {
@@ -72,11 +72,12 @@ async fn try_hard(handler: Handler<'_>, target: &Target, timeout: Duration) -> O
     outcome
 }
 
-/// The event, the metric's label, and what counts: None is discarded.
-fn tell(
+/// Creates the event. Returns the label of the metric, and whether the attempt succeeded; None is
+/// discarded.
+fn record_event(
     recorder: &Recorder,
     on: &ObjectReference,
-    kind: Kind,
+    kind: ProbeKind,
     outcome: &Outcome,
 ) -> (&'static str, Option<bool>) {
     let kind = name(kind);
@@ -91,8 +92,8 @@ fn tell(
             ("failed", Some(false))
         }
         Outcome::Error(text) => {
-            let said = format!("{kind} probe errored and resulted in unknown state: {text}");
-            recorder.warning(on, "Unhealthy", said);
+            let message = format!("{kind} probe errored and resulted in unknown state: {text}");
+            recorder.warning(on, "Unhealthy", message);
             ("unknown", None)
         }
     }
@@ -103,5 +104,5 @@ fn container_reference(target: &Target) -> ObjectReference {
     let spec = target.pod.spec.as_ref();
     let regular = spec.is_some_and(|spec| spec.containers.iter().any(|c| c.name == *name));
     let list = if regular { "containers" } else { "initContainers" };
-    part(&reference(&*target.pod), &format!("spec.{list}{{{name}}}"))
+    field_reference(&reference(&*target.pod), &format!("spec.{list}{{{name}}}"))
 }

@@ -1,19 +1,23 @@
-//! The strategic merge patch that turns one status into another, with nothing in it that is so already.
+//! The strategic merge patch that turns one status into another. It contains only what differs.
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use lifecycle::status::is_written_by_node;
 use serde_json::{Map, Value, json};
 
-/// Lists that strategic merge would merge by key although we mean the whole list.
+/// Lists that strategic merge would merge by key, although the whole list is replaced.
 const REPLACED: [&str; 2] = ["podIPs", "hostIPs"];
 const CONDITIONS: &str = "conditions";
+/// Fields that others write (N-75). The status may have been computed before their last write.
+const FOREIGN: [&str; 3] =
+    ["nominatedNodeName", "resourceClaimStatuses", "extendedResourceClaimStatus"];
 
-/// None: it is so already. The uid makes sure that no other pod of that name is written to.
+/// None: nothing differs. The UID in the patch protects another pod of the same name.
 pub(super) fn between(base: &Pod, status: &PodStatus) -> Option<Value> {
     if base.status.as_ref() == Some(status) {
         return None;
     }
-    let before = base.status.as_ref().map(object).unwrap_or_default();
-    let mut after = object(status);
+    let before = base.status.as_ref().map(own_part).unwrap_or_default();
+    let mut after = own_part(status);
     let mut changed = Map::new();
     for key in before.keys().filter(|key| !after.contains_key(*key)) {
         changed.insert(key.clone(), Value::Null);
@@ -43,7 +47,7 @@ pub(super) fn between(base: &Pod, status: &PodStatus) -> Option<Value> {
     Some(json!({"metadata": {"uid": uid}, "status": changed}))
 }
 
-/// Only conditions that differ, so that one written meanwhile by somebody else is kept.
+/// Only conditions that differ, and none of other writers: conditions that they write meanwhile are kept.
 fn differing_conditions(before: Option<&Value>, after: Option<&Value>) -> Option<Value> {
     let list = |conditions: Option<&Value>| {
         conditions.and_then(Value::as_array).cloned().unwrap_or_default()
@@ -66,9 +70,17 @@ fn differing_conditions(before: Option<&Value>, after: Option<&Value>) -> Option
     (!differing.is_empty()).then_some(Value::Array(differing))
 }
 
-fn object(status: &PodStatus) -> Map<String, Value> {
-    match typed::to_value(status) {
-        Ok(Value::Object(fields)) => fields,
+/// The fields and conditions that the node writes.
+fn own_part(status: &PodStatus) -> Map<String, Value> {
+    let mut own = status.clone();
+    if let Some(conditions) = &mut own.conditions {
+        conditions.retain(is_written_by_node);
+    }
+    match typed::to_value(&own) {
+        Ok(Value::Object(mut fields)) => {
+            FOREIGN.iter().for_each(|foreign| drop(fields.remove(*foreign)));
+            fields
+        }
         _ => Map::new(),
     }
 }
@@ -101,17 +113,29 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_condition_is_not_touched_and_an_own_one_that_ends_is_deleted() {
-        let before = json!({"conditions": [
-            {"type": "Foreign", "status": "True"},
+    fn n_75_foreign_conditions_are_not_touched_and_an_own_one_that_ends_is_deleted() {
+        let before = json!({"nominatedNodeName": "n2", "conditions": [
+            {"type": "Written meanwhile", "status": "True"},
+            {"type": "Gate", "status": "True"},
+            {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"},
             {"type": "PodResizePending", "status": "True"},
             {"type": "Ready", "status": "False", "reason": "ContainersNotReady"}]});
-        let after = json!({"conditions": [
-            {"type": "Foreign", "status": "True"}, {"type": "Ready", "status": "True"}]});
+        let after = json!({"resourceClaimStatuses": [{"name": "old"}], "conditions": [
+            {"type": "Gate", "status": "False"}, {"type": "Ready", "status": "True"}]});
         let wanted = json!({"conditions": [
             {"type": "Ready", "status": "True", "reason": null},
             {"$patch": "delete", "type": "PodResizePending"}]});
         assert_eq!(patched(before, after), Some(wanted));
+    }
+
+    #[test]
+    fn t_node_58_the_nodes_own_disruption_is_sent_and_replaces_anothers() {
+        let before = json!({"phase": "Failed", "conditions": [
+            {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]});
+        let own = json!({"phase": "Failed", "conditions": [
+            {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]});
+        let wanted = json!({"conditions": own["conditions"]});
+        assert_eq!(patched(before, own), Some(wanted));
     }
 
     #[test]

@@ -1,8 +1,7 @@
-//! A connection to the host's message bus. Calls go out one at a time; signals that come meanwhile wait.
+//! A connection to the host's message bus (D-Bus). One call at a time; signals that arrive meanwhile are queued.
 //!
-//! logind hands out its delay lock as a descriptor over D-Bus and in no other way. A library for all of
-//! D-Bus would be larger than this node; what is needed of it fits on two pages.
-//! Not here: what is asked of the host (`logind`).
+//! logind gives out its delay lock only as a descriptor over D-Bus. Why this is not a library:
+//! docs/decisions. Not here: the requests to the host (`logind`).
 
 pub(crate) use super::wire::Value;
 
@@ -14,35 +13,38 @@ use std::time::Duration;
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 
-/// Where a host has its bus, unless the environment says otherwise.
+/// The usual address of the bus; the environment can name another one.
 const SYSTEM_BUS: &str = "unix:path=/run/dbus/system_bus_socket";
-/// The bus answers at once; who is asked through it may have to be started first.
-const ANSWER_MAX: Duration = Duration::from_secs(25);
-/// Signals that came while an answer was waited for.
-const SIGNALS_WAITING: usize = 64;
-/// Of one message. Ours have one or none.
+/// The bus itself replies at once, but a service behind it may have to be started first.
+const REPLY_MAX: Duration = Duration::from_secs(25);
+/// Signals that are kept while a call waits for its reply.
+const SIGNALS_MAX: usize = 64;
+/// Descriptors of one message. Messages for us have one or none.
 const DESCRIPTORS_MAX: usize = 16;
 const LINE_MAX: usize = 512;
+/// The largest message that we expect is a list of a few strings. Longer ones are discarded as they arrive:
+/// any local user can send one.
+const KEPT_MAX: usize = 1 << 20;
 
 const BUS: (&str, &str, &str) =
     ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus");
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("the host's bus is not there")]
+    #[error("connecting to the host's D-Bus failed")]
     Connect(#[source] io::Error),
-    #[error("the host's bus broke off")]
+    #[error("the connection to the host's D-Bus broke")]
     Io(#[from] io::Error),
-    #[error("the host's bus does not make sense: {0}")]
-    Nonsense(String),
+    #[error("malformed D-Bus message: {0}")]
+    Malformed(String),
     #[error("{member} was refused: {name}: {text}")]
     Refused { member: String, name: String, text: String },
-    #[error("{0} was not answered")]
-    Silent(String),
+    #[error("no reply to {0}")]
+    NoReply(String),
 }
 
-/// Whom to ask: service, object, interface.
-pub(crate) type Whom = (&'static str, &'static str, &'static str);
+/// Destination of a call: service, object, interface.
+pub(crate) type Target = (&'static str, &'static str, &'static str);
 
 pub(crate) struct Bus {
     stream: UnixStream,
@@ -52,20 +54,19 @@ pub(crate) struct Bus {
     waiting: VecDeque<Message>,
 }
 
-/// What came back.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct Reply {
     pub(crate) body: Vec<Value>,
     pub(crate) descriptors: Vec<OwnedFd>,
 }
 
-/// As `DBUS_SYSTEM_BUS_ADDRESS` has it, else the usual one.
+/// `DBUS_SYSTEM_BUS_ADDRESS`, else the usual address.
 pub(crate) fn system_bus() -> String {
     std::env::var("DBUS_SYSTEM_BUS_ADDRESS").unwrap_or_else(|_| SYSTEM_BUS.to_owned())
 }
 
 impl Bus {
-    /// `address` as D-Bus writes them; of several, the first that is a path.
+    /// `address` is a list of D-Bus addresses; the first one with a path is used.
     pub(crate) async fn connect(address: &str) -> Result<Bus, Error> {
         let path = address.split(';').find_map(|one| one.strip_prefix("unix:path="));
         let path = path.and_then(|path| path.split(',').next()).unwrap_or_default();
@@ -81,13 +82,13 @@ impl Bus {
             bus.authenticate().await?;
             bus.call(BUS, "Hello", Vec::new()).await
         };
-        match tokio::time::timeout(ANSWER_MAX, greet).await {
+        match tokio::time::timeout(REPLY_MAX, greet).await {
             Ok(greeted) => greeted.map(|_| bus),
-            Err(_) => Err(Error::Silent("the greeting".to_owned())),
+            Err(_) => Err(Error::NoReply("the D-Bus greeting".to_owned())),
         }
     }
 
-    /// We are who the kernel says that we are.
+    /// The kernel vouches for our user id.
     async fn authenticate(&mut self) -> Result<(), Error> {
         let user = nix::unistd::geteuid().to_string();
         let user: String = user.bytes().map(|digit| format!("{digit:02x}")).collect();
@@ -105,10 +106,10 @@ impl Bus {
                 let line: Vec<u8> = self.arrived.drain(..end + 2).collect();
                 let line = String::from_utf8_lossy(&line).trim().to_owned();
                 let as_expected = line.starts_with(words.trim_end());
-                return as_expected.then_some(()).ok_or(Error::Nonsense(line));
+                return as_expected.then_some(()).ok_or(Error::Malformed(line));
             }
             if self.arrived.len() > LINE_MAX {
-                return Err(Error::Nonsense("a line without end".to_owned()));
+                return Err(Error::Malformed("an endless line".to_owned()));
             }
             self.receive().await?;
         }
@@ -116,11 +117,11 @@ impl Bus {
 
     pub(crate) async fn call(
         &mut self,
-        whom: Whom,
+        target: Target,
         member: &str,
         body: Vec<Value>,
-    ) -> Result<Answer, Error> {
-        let (destination, path, interface) = whom;
+    ) -> Result<Reply, Error> {
+        let (destination, path, interface) = target;
         let serial = self
             .send(Message {
                 destination: destination.into(),
@@ -131,53 +132,53 @@ impl Bus {
                 ..Message::new(Kind::Call)
             })
             .await?;
-        let answer = async {
+        let reply = async {
             loop {
                 let (message, descriptors) = self.message().await?;
-                let answers = message.answers == serial;
+                let is_reply = message.answers == serial;
                 match message.kind {
-                    Kind::Return if answers => {
-                        return Ok(Answer { body: message.body, descriptors });
+                    Kind::Return if is_reply => {
+                        return Ok(Reply { body: message.body, descriptors });
                     }
-                    Kind::Error if answers => return Err(refused(member, message)),
-                    Kind::Signal if self.waiting.len() < SIGNALS_WAITING => {
+                    Kind::Error if is_reply => return Err(refused(member, message)),
+                    Kind::Signal if self.waiting.len() < SIGNALS_MAX => {
                         self.waiting.push_back(message);
                     }
-                    // Late answers, and calls: nobody has a reason to call us.
+                    // Late replies, and calls: this process offers nothing to call.
                     Kind::Signal | Kind::Return | Kind::Error | Kind::Call => {}
                 }
             }
         };
-        match tokio::time::timeout(ANSWER_MAX, answer).await {
-            Ok(answer) => answer,
-            Err(_) => Err(Error::Silent(member.to_owned())),
+        match tokio::time::timeout(REPLY_MAX, reply).await {
+            Ok(reply) => reply,
+            Err(_) => Err(Error::NoReply(member.to_owned())),
         }
     }
 
-    /// From now on [`Bus::next`] has the signals that the rule describes.
+    /// Subscribes to the signals that match the rule; [`Bus::next`] returns them.
     pub(crate) async fn listen(&mut self, rule: &str) -> Result<(), Error> {
         self.call(BUS, "AddMatch", vec![rule.into()]).await.map(drop)
     }
 
-    pub(crate) async fn property(&mut self, whom: Whom, name: &str) -> Result<Value, Error> {
-        let (service, path, interface) = whom;
+    pub(crate) async fn property(&mut self, target: Target, name: &str) -> Result<Value, Error> {
+        let (service, path, interface) = target;
         let properties = (service, path, "org.freedesktop.DBus.Properties");
-        let answer = self.call(properties, "Get", vec![interface.into(), name.into()]).await?;
-        match answer.body.into_iter().next() {
+        let reply = self.call(properties, "Get", vec![interface.into(), name.into()]).await?;
+        match reply.body.into_iter().next() {
             Some(Value::Variant(value)) => Ok(*value),
-            other => Err(Error::Nonsense(format!("{name} is {other:?}"))),
+            other => Err(Error::Malformed(format!("{name} is {other:?}"))),
         }
     }
 
-    /// Who answers to that name now.
+    /// The connection that owns a service name now.
     pub(crate) async fn owner(&mut self, name: &str) -> Result<String, Error> {
         match self.call(BUS, "GetNameOwner", vec![name.into()]).await?.body.pop() {
             Some(Value::Text(owner)) => Ok(owner),
-            other => Err(Error::Nonsense(format!("the owner of {name} is {other:?}"))),
+            other => Err(Error::Malformed(format!("the owner of {name} is {other:?}"))),
         }
     }
 
-    /// What comes unasked.
+    /// The next message that is not a reply.
     pub(crate) async fn next(&mut self) -> Result<Message, Error> {
         match self.waiting.pop_front() {
             Some(message) => Ok(message),
@@ -194,16 +195,32 @@ impl Bus {
 
     async fn message(&mut self) -> Result<(Message, Vec<OwnedFd>), Error> {
         loop {
-            let length = Message::length(&self.arrived).map_err(Error::Nonsense)?;
+            let length = Message::length(&self.arrived).map_err(Error::Malformed)?;
+            if let Some(length) = length.filter(|length| *length > KEPT_MAX) {
+                self.discard(length).await?;
+                continue;
+            }
             if let Some(length) = length.filter(|length| self.arrived.len() >= *length) {
                 let bytes: Vec<u8> = self.arrived.drain(..length).collect();
-                let message = Message::decode(&bytes).map_err(Error::Nonsense)?;
+                let message = Message::decode(&bytes).map_err(Error::Malformed)?;
                 let count = (message.descriptors as usize).min(self.descriptors.len());
                 let descriptors = self.descriptors.drain(..count).collect();
                 return Ok((message, descriptors));
             }
             self.receive().await?;
         }
+    }
+
+    /// Skips the message that has begun to arrive, and its descriptors, which came with its first byte.
+    async fn discard(&mut self, mut length: usize) -> Result<(), Error> {
+        self.descriptors.clear();
+        while length > self.arrived.len() {
+            length -= self.arrived.len();
+            self.arrived.clear();
+            self.receive().await?;
+        }
+        self.arrived.drain(..length);
+        Ok(())
     }
 
     async fn receive(&mut self) -> Result<(), Error> {
@@ -229,7 +246,7 @@ fn refused(member: &str, message: Message) -> Error {
     Error::Refused { member: member.to_owned(), name: message.error, text }
 }
 
-/// One piece, and the descriptors that came with it.
+/// Reads what has arrived, and the descriptors that came with it.
 #[allow(unsafe_code, reason = "descriptors in messages need recvmsg; the buffers outlive the call")]
 fn receive(socket: RawFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut control = [0_u64; DESCRIPTORS_MAX];
@@ -258,7 +275,33 @@ fn receive(socket: RawFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)
         }
         count
     };
-    // Negative: there is an error to tell.
+    // Negative: an error.
     let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
     Ok((count, descriptors))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn signal(text: &str) -> Vec<u8> {
+        let body = vec![text.into()];
+        Message { serial: 1, member: "Test".into(), body, ..Message::new(Kind::Signal) }.encode()
+    }
+
+    /// A local user must not be able to end the connection that holds logind's delay lock.
+    #[tokio::test]
+    async fn a_message_that_is_too_long_is_skipped() {
+        let (stream, mut other) = UnixStream::pair().unwrap();
+        let (arrived, descriptors, waiting) = (Vec::new(), VecDeque::new(), VecDeque::new());
+        let mut bus = Bus { stream, serial: 0, arrived, descriptors, waiting };
+        let sent = tokio::spawn(async move {
+            other.write_all(&signal(&"x".repeat(2 * KEPT_MAX))).await.unwrap();
+            other.write_all(&signal("short")).await.unwrap();
+            other
+        });
+        assert_eq!(bus.next().await.unwrap().body, [Value::from("short")]);
+        assert!(bus.arrived.capacity() < KEPT_MAX);
+        drop(sent.await.unwrap());
+    }
 }

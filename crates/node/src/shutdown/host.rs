@@ -1,26 +1,27 @@
-//! Ends pods when the host goes down (T-NODE-85 to 88).
+//! Terminates pods when the host shuts down (T-NODE-85 to 88).
 //!
-//!     logind: PrepareForShutdown ──▶ pods end ──▶ the delay lock is let go ──▶ the host goes on
-//!                     └── not after all ──▶ new pods are taken again, the lock too
+//!     logind: PrepareForShutdown ──▶ pods terminate ──▶ the delay lock is released ──▶ the host goes on
+//!                     └── cancelled ──▶ the node accepts pods again and takes a new lock
 //!
-//! A host without logind is left alone: there, `landfall down` before a shutdown does the same.
+//! On a host without logind, run `landfall down` before a shutdown.
 
 use super::Shutdown;
 use super::dbus::{self, Error};
-use super::logind::{Lock, Logind, Word, is_stopping};
+use super::logind::{Lock, Logind, ShutdownSignal, is_stopping};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// After a bus that broke off, and after one that is not there.
+/// Pause before the next attempt after a broken connection to the bus.
 const RECONNECT: Duration = Duration::from_secs(1);
+/// Pause before the next attempt when the host has no bus.
 const ABSENT: Duration = Duration::from_secs(30);
 
-/// Where the host is spoken to.
+/// How to reach the host's logind.
 #[derive(Debug, Clone)]
 pub(crate) struct Host {
     pub(crate) bus: String,
-    /// Of logind: `/etc/systemd/logind.conf.d`.
+    /// Configuration directory of logind: `/etc/systemd/logind.conf.d`.
     pub(crate) config: PathBuf,
 }
 
@@ -33,39 +34,39 @@ impl Host {
         is_stopping(&self.bus).await
     }
 
-    /// For ever.
+    /// Runs forever.
     pub(crate) async fn follow(self, shutdown: Arc<Shutdown>) {
         loop {
             match self.listen(&shutdown).await {
                 Error::Connect(error) => {
-                    tracing::debug!(%error, "the host does not tell when it goes down");
+                    tracing::debug!(%error, "no connection to logind: pods do not notice a shutdown of the host");
                     tokio::time::sleep(ABSENT).await;
                 }
                 error => {
-                    tracing::warn!(%error, "the host's shutdown is not delayed for pods");
+                    tracing::warn!(%error, "lost the connection to logind: the host does not wait for pods at a shutdown");
                     tokio::time::sleep(RECONNECT).await;
                 }
             }
         }
     }
 
-    /// Until it cannot go on.
+    /// Runs until the connection fails.
     async fn listen(&self, shutdown: &Shutdown) -> Error {
         let mut logind = match Logind::connect(&self.bus).await {
             Ok(logind) => logind,
             Err(error) => return error,
         };
-        let mut lock = match self.locked(&mut logind, shutdown).await {
+        let mut lock = match self.take_lock(&mut logind, shutdown).await {
             Ok(lock) => Some(lock),
             Err(error) => return error,
         };
         loop {
-            match logind.word().await {
-                Ok(Word::GoesDown) => {
+            match logind.next_signal().await {
+                Ok(ShutdownSignal::Begins) => {
                     shutdown.host_goes_down().await;
                     lock = None;
                 }
-                Ok(Word::StaysUp) => {
+                Ok(ShutdownSignal::Cancelled) => {
                     shutdown.host_stays_up().await;
                     if lock.is_none() {
                         lock = match logind.lock().await {
@@ -79,17 +80,17 @@ impl Host {
         }
     }
 
-    async fn locked(&self, logind: &mut Logind, shutdown: &Shutdown) -> Result<Lock, Error> {
+    async fn take_lock(&self, logind: &mut Logind, shutdown: &Shutdown) -> Result<Lock, Error> {
         if let Some(wanted) = shutdown.periods.total() {
             match logind.raise_delay(wanted, &self.config).await {
                 Ok(delay) if delay >= wanted => {}
                 Ok(delay) => tracing::warn!(
                     ?delay,
                     ?wanted,
-                    "the host waits less for pods than --shutdown-grace asks for"
+                    "the host waits for pods less long than --shutdown-grace requests"
                 ),
                 Err(error) => {
-                    tracing::warn!(%error, ?wanted, "the host was not told to wait that long");
+                    tracing::warn!(%error, ?wanted, "raising the time that the host waits for pods failed");
                 }
             }
         }

@@ -1,8 +1,8 @@
-//! Who ends when, and how long each gets (T-NODE-87). Pure.
+//! Decides in which order pods terminate in a shutdown, and with which grace period (T-NODE-87). Pure.
 //!
-//!     pods ──▶ groups by priority, the lowest first ──▶ each pod: its own grace, or less
+//!     pods ──▶ groups by priority, the lowest first ──▶ each pod: its own grace period, or less
 //!
-//! Not here: ending them (`shutdown`), and what to tell people afterwards (`cut`).
+//! Not here: terminating them (`shutdown`), and the report afterwards (`shortened`).
 
 use crate::static_pods::{CRITICAL, is_critical};
 use k8s_openapi::api::core::v1::Pod;
@@ -10,20 +10,20 @@ use lifecycle::termination::pod_grace;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// However short its grace: a pod is waited for at least this long (T-NODE-84).
+/// The shutdown waits at least this long for a pod, however short its grace period is (T-NODE-84).
 const WAIT_MIN: Duration = Duration::from_secs(10);
 
-/// How long pods get when their node shuts down.
+/// Grace periods when the node shuts down.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Periods {
-    /// Every pod its own grace. Critical pods come last.
+    /// Every pod has its own grace period. Critical pods terminate last.
     #[default]
     Own,
-    /// A group for each priority, the lowest first; no pod gets more than its group.
+    /// One group per priority, the lowest first; no pod gets more time than its group.
     ByPriority(Vec<Period>),
 }
 
-/// Pods of this priority and above, up to the next period's, end within `length`.
+/// Pods from this priority up to the next period's terminate within `length`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Period {
     pub priority: i32,
@@ -36,7 +36,7 @@ impl Periods {
     pub fn two(total: Duration, critical: Duration) -> Result<Periods, String> {
         let Some(others) = total.checked_sub(critical) else {
             return Err(format!(
-                "of {total:?} for all pods, {critical:?} cannot be left for critical ones"
+                "the time for critical pods ({critical:?}) is longer than the time for all pods ({total:?})"
             ));
         };
         Periods::by_priority(vec![
@@ -49,7 +49,7 @@ impl Periods {
     pub fn by_priority(mut periods: Vec<Period>) -> Result<Periods, String> {
         periods.sort_by_key(|period| period.priority);
         if periods.is_empty() {
-            return Err("there is no period".to_owned());
+            return Err("at least one period is needed".to_owned());
         }
         if let Some(pair) = periods.windows(2).find(|pair| pair[0].priority == pair[1].priority) {
             return Err(format!("priority {} has two periods", pair[0].priority));
@@ -57,7 +57,7 @@ impl Periods {
         Ok(Periods::ByPriority(periods))
     }
 
-    /// What a host has to wait at most. None: nobody said.
+    /// How long the host has to wait at most. None: not limited.
     pub fn total(&self) -> Option<Duration> {
         match self {
             Periods::Own => None,
@@ -66,11 +66,11 @@ impl Periods {
     }
 }
 
-/// Pods that end at the same time.
+/// Pods that terminate at the same time.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Group {
     pub(crate) pods: Vec<Arc<Pod>>,
-    /// None: every pod its own grace.
+    /// None: every pod has its own grace period.
     pub(crate) period: Option<Duration>,
 }
 
@@ -80,19 +80,19 @@ impl Group {
         self.period.map_or(own, |period| own.min(period))
     }
 
-    /// How long the next group waits for this one at most.
+    /// How long the next group waits for this one.
     pub(crate) fn wait(&self) -> Duration {
         let longest = || self.pods.iter().map(|pod| pod_grace(pod, None, false)).max();
         self.period.unwrap_or_else(|| wait_for(longest().unwrap_or_default()))
     }
 }
 
-/// T-NODE-84: who was asked to end within this, is given up after that.
+/// How long the shutdown waits for a pod with this grace period (T-NODE-84).
 pub(crate) fn wait_for(grace: Duration) -> Duration {
     WAIT_MIN.max(grace.mul_f64(1.5))
 }
 
-/// In the order they end. Empty groups are no groups: nobody waits for them.
+/// The groups in the order in which they terminate, without empty ones.
 pub(crate) fn groups(periods: &Periods, pods: Vec<Arc<Pod>>) -> Vec<Group> {
     let mut groups = match periods {
         Periods::Own => {
@@ -114,7 +114,7 @@ pub(crate) fn groups(periods: &Periods, pods: Vec<Arc<Pod>>) -> Vec<Group> {
     groups
 }
 
-/// The highest that is not above the pod; a pod below all of them goes with the lowest.
+/// The highest period not above the pod's priority; a pod below all of them is in the lowest.
 fn period_of(periods: &[Period], pod: &Pod) -> usize {
     let priority = pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
     periods.iter().rposition(|period| period.priority <= priority).unwrap_or(0)

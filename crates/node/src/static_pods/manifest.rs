@@ -1,5 +1,5 @@
-//! From the bytes of a manifest to a pod of this node: decoded, defaulted and checked as the server
-//! would, then made static (N-23, N-24).
+//! Reads a manifest: decodes, defaults and validates it as the server does, and makes it a static
+//! pod of this node (N-23, N-24).
 
 use super::references::referenced;
 use super::{CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE};
@@ -11,29 +11,30 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-/// As many hexadecimal digits as a UUID has.
+/// Bytes of a UUID.
 const UID_BYTES: usize = 16;
 
-/// The error is for the log: nobody else is there to be told.
+/// The error is for the log.
 pub(super) fn read(bytes: &[u8], file: &Path, node: &str, seen: Timestamp) -> Result<Pod, String> {
     let kind = pod_kind();
     let document = api::yaml::to_json(bytes).map_err(|error| error.to_string())?;
-    let said = document.value.text(&["kind"]).to_owned();
+    let kind_name = document.value.text(&["kind"]).to_owned();
     let version = document.value.text(&["apiVersion"]).to_owned();
-    if said != "Pod" || version != "v1" {
-        return Err(format!("invalid pod: it is a {said:?} of {version:?}"));
+    if kind_name != "Pod" || version != "v1" {
+        return Err(format!("invalid pod: it is a {kind_name:?} of {version:?}"));
     }
     let decoded = api::decode::value(&kind.schema, kind.ty, document.value);
     let mut object = decoded.map_err(|error| error.to_string())?.value;
-    (kind.rules.default)(&mut object);
-    refuse_references(&object)?;
+    let rules = rules::of(&kind);
+    (rules.default)(&mut object);
+    check_references(&object)?;
     make_static(&mut object, file, node, seen);
     check(&kind, &object)?;
-    (kind.rules.prepare_create)(&mut object);
+    (rules.prepare_create)(&mut object);
     typed::from_value(object).map_err(|error| error.to_string())
 }
 
-/// Built once: the schema of every kind comes along with it.
+/// Built once, because it loads the schema of every kind.
 fn pod_kind() -> Arc<api::Kind> {
     static KIND: OnceLock<Arc<api::Kind>> = OnceLock::new();
     let find = || {
@@ -43,7 +44,7 @@ fn pod_kind() -> Arc<api::Kind> {
     KIND.get_or_init(find).clone()
 }
 
-fn refuse_references(object: &Value) -> Result<(), String> {
+fn check_references(object: &Value) -> Result<(), String> {
     let pod: Pod = typed::from_value(object.clone()).map_err(|error| error.to_string())?;
     match pod.spec.as_ref().and_then(referenced) {
         Some(kind) => Err(format!("static pods may not reference {kind}")),
@@ -76,7 +77,7 @@ fn make_static(object: &mut Value, file: &Path, node: &str, seen: Timestamp) {
     }
 }
 
-/// The same manifest in the same file of the same node is the same pod, also after a restart.
+/// The same manifest in the same file on the same node gives the same uid, even after a restart.
 fn uid(content: &str, file: &Path, node: &str) -> String {
     let hash = sha256(format!("{content}host:{node}file:{}", file.display()));
     hex(&hash[..UID_BYTES])
@@ -85,8 +86,9 @@ fn uid(content: &str, file: &Path, node: &str) -> String {
 fn check(kind: &api::Kind, object: &Value) -> Result<(), String> {
     let mut errors = api::Errors::default();
     let root = api::At::root(object);
-    api::metadata::validate(&root, kind.rules.name, kind.namespaced, &mut errors);
-    (kind.rules.validate)(&root, &mut errors);
+    let rules = rules::of(kind);
+    api::metadata::validate(&root, rules.name, kind.namespaced, &mut errors);
+    (rules.validate)(&root, &mut errors);
     if errors.is_empty() {
         return Ok(());
     }
@@ -132,7 +134,7 @@ spec:
         let toleration = &spec.tolerations.unwrap()[0];
         assert_eq!(toleration.operator.as_deref(), Some("Exists"));
         assert_eq!(toleration.effect.as_deref(), Some("NoExecute"));
-        // As the server would have it.
+        // Defaults of the server.
         assert_eq!(spec.restart_policy.as_deref(), Some("Always"));
         assert_eq!(spec.termination_grace_period_seconds, Some(30));
         assert_eq!(spec.containers[0].image_pull_policy.as_deref(), Some("Always"));
@@ -143,7 +145,7 @@ spec:
     }
 
     #[test]
-    fn n_23_the_uid_follows_content_and_place() {
+    fn n_23_the_uid_depends_on_content_and_path() {
         let uid = |text: &str, file: &str| from(text, file).unwrap().metadata.uid.unwrap();
         assert_eq!(uid(WEB, "/a.yaml"), uid(WEB, "/a.yaml"));
         assert_ne!(uid(WEB, "/a.yaml"), uid(WEB, "/b.yaml"));
@@ -160,7 +162,7 @@ spec:
     }
 
     #[test]
-    fn n_24_what_needs_the_api_is_refused() {
+    fn n_24_references_to_api_objects_are_errors() {
         let rows = [
             ("  serviceAccountName: x", "serviceaccounts"),
             ("  imagePullSecrets: [{name: x}]", "secrets"),
@@ -182,8 +184,8 @@ spec:
             ),
         ];
         for (line, kind) in rows {
-            let refused = from(&format!("{WEB}{line}\n"), "/a.yaml").unwrap_err();
-            assert_eq!(refused, format!("static pods may not reference {kind}"), "{line}");
+            let error = from(&format!("{WEB}{line}\n"), "/a.yaml").unwrap_err();
+            assert_eq!(error, format!("static pods may not reference {kind}"), "{line}");
         }
         let harmless = format!(
             "{WEB}  volumes: [{{name: v, emptyDir: {{}}}}, {{name: h, hostPath: {{path: /}}}}]\n"
@@ -192,11 +194,11 @@ spec:
     }
 
     #[test]
-    fn what_is_no_valid_pod_is_refused() {
+    fn an_invalid_pod_is_an_error() {
         assert!(from("kind: [", "/a").is_err());
         assert!(from("apiVersion: v1\nkind: Service\nmetadata: {name: x}\n", "/a").is_err());
         assert!(from(&WEB.replace("image: busybox", "image: ' x'"), "/a").is_err());
-        let refused = from(&WEB.replace("name: web", "name: Web_"), "/a").unwrap_err();
-        assert!(refused.starts_with("invalid pod: metadata.name: Invalid value"), "{refused}");
+        let error = from(&WEB.replace("name: web", "name: Web_"), "/a").unwrap_err();
+        assert!(error.starts_with("invalid pod: metadata.name: Invalid value"), "{error}");
     }
 }

@@ -1,5 +1,5 @@
-//! What people see of a static pod through the API: a mirror object, made and kept by the node
-//! (N-25, T-NODE-89 to 91).
+//! Mirror pods: the node creates one in the API for each static pod and replaces it when the
+//! manifest changes (N-25, T-NODE-89 to 91).
 
 use super::{CONFIG_HASH, CONFIG_MIRROR, annotation};
 use client::{Client, DeleteOptions, ObjectKey};
@@ -8,13 +8,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MirrorPlan {
-    /// The one that is there is of another pod, or on its way out.
+    /// The existing mirror is of another pod, or is being deleted.
     pub(crate) delete: bool,
     pub(crate) create: bool,
 }
 
-/// What to do about the mirror of a static pod that runs or is to run. `node` is the Node object if
-/// it is known: without it, or when it is going, there is nobody to own a mirror.
+/// What to do about the mirror of a static pod. `node` is the Node object, if known: without it, or
+/// while it is being deleted, a mirror has no owner and is not created.
 pub(crate) fn mirror_plan(pod: &Pod, mirror: Option<&Pod>, node: Option<&Node>) -> MirrorPlan {
     let delete = mirror.is_some_and(|mirror| {
         mirror.metadata.deletion_timestamp.is_some() || !is_mirror_of(mirror, pod)
@@ -30,7 +30,7 @@ fn is_mirror_of(mirror: &Pod, pod: &Pod) -> bool {
         && annotation(mirror, CONFIG_MIRROR) == annotation(pod, CONFIG_HASH)
 }
 
-/// Decides and does it. The mirror that is there now, if it is known.
+/// Creates, replaces or keeps the mirror. Returns the mirror that exists now, if known.
 pub(crate) async fn reconcile_mirror(
     client: &Client,
     pod: &Pod,
@@ -44,21 +44,21 @@ pub(crate) async fn reconcile_mirror(
     let Some(node) = node.filter(|_| plan.create) else {
         return Ok(mirror.filter(|_| !plan.delete).cloned());
     };
-    let wanted = mirror_of(pod, node);
-    match client.create(&wanted).await {
+    let new = mirror_of(pod, node);
+    match client.create(&new).await {
         Err(error) if error.is_already_exists() => {
-            let there: Option<Pod> = client.find(&ObjectKey::of(pod)).await?;
-            match there {
-                Some(there) if is_mirror_of(&there, pod) => Ok(Some(there)),
-                // Of an older manifest, from before this agent: the next pass will know it.
+            let existing: Option<Pod> = client.find(&ObjectKey::of(pod)).await?;
+            match existing {
+                Some(existing) if is_mirror_of(&existing, pod) => Ok(Some(existing)),
+                // The mirror of an older manifest, from before this agent started: the next pass knows it.
                 _ => Err(error),
             }
         }
-        made => made.map(Some),
+        created => created.map(Some),
     }
 }
 
-/// At once, and only this very one. Gone is fine.
+/// Deletes exactly this mirror, without a grace period. Idempotent.
 pub(crate) async fn delete_mirror(client: &Client, mirror: &Pod) -> client::Result<()> {
     let options = DeleteOptions::only(mirror).grace(0);
     match client.delete::<Pod>(&ObjectKey::of(mirror), &options).await {
@@ -100,32 +100,32 @@ mod tests {
     }
 
     #[test]
-    fn n_25_a_mirror_is_made_kept_or_made_anew() {
+    fn n_25_a_mirror_is_created_kept_or_replaced() {
         let own = pod(json!({ "kubernetes.io/config.hash": "h1" }));
         let good = pod(json!({ "kubernetes.io/config.mirror": "h1" }));
         let old = pod(json!({ "kubernetes.io/config.mirror": "h0" }));
         let stranger = pod(json!({}));
-        let going = {
-            let mut going = good.clone();
-            going.metadata.deletion_timestamp =
+        let terminating = {
+            let mut terminating = good.clone();
+            terminating.metadata.deletion_timestamp =
                 serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
-            going
+            terminating
         };
         let node = node();
-        let leaving = {
-            let mut leaving = node.clone();
-            leaving.metadata.deletion_timestamp =
+        let deleted_node = {
+            let mut deleted_node = node.clone();
+            deleted_node.metadata.deletion_timestamp =
                 serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
-            leaving
+            deleted_node
         };
         let rows = [
             (None, Some(&node), (false, true)),
             (Some(&good), Some(&node), (false, false)),
             (Some(&old), Some(&node), (true, true)),
-            (Some(&going), Some(&node), (true, true)),
+            (Some(&terminating), Some(&node), (true, true)),
             (Some(&stranger), Some(&node), (true, true)),
             (None, None, (false, false)),
-            (None, Some(&leaving), (false, false)),
+            (None, Some(&deleted_node), (false, false)),
             (Some(&old), None, (true, false)),
         ];
         for (mirror, node, (delete, create)) in rows {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn n_25_a_mirror_belongs_to_the_node() {
+    fn n_25_the_owner_of_a_mirror_is_the_node() {
         let mirror = mirror_of(&pod(json!({ "kubernetes.io/config.hash": "h1" })), &node());
         assert_eq!(mirror.metadata.annotations.unwrap()["kubernetes.io/config.mirror"], "h1");
         let owner = &mirror.metadata.owner_references.unwrap()[0];
@@ -148,18 +148,8 @@ mod tests {
 
     #[tokio::test]
     async fn n_25_t_node_91_a_mirror_is_created_in_the_api_and_replaced_when_its_pod_changes() {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let data = tempfile::tempdir().unwrap();
-        let config = server::Config {
-            data_dir: data.path().into(),
-            listen: ([127, 0, 0, 1], 0).into(),
-            store: server::StoreChoice::Embedded,
-            audit_log: None,
-            controllers: false,
-        };
-        let server = server::start(config).await.unwrap();
-        let admin = server::authn::User::authenticated("tester", &["system:masters"]);
-        let client = Client::in_process(server.server.door(admin));
+        let server = testbed::TestServer::start().await;
+        let client = server.admin();
         let node: Node = client
             .create(&typed::from_value(json!({ "metadata": { "name": "n" } })).unwrap())
             .await
@@ -175,19 +165,19 @@ mod tests {
         let first =
             reconcile_mirror(&client, &pod("h1"), None, Some(&node)).await.unwrap().unwrap();
         assert_ne!(first.metadata.uid.as_deref(), Some("h1"));
-        // Not known yet, but there: it is taken as it is.
+        // The mirror exists but the caller does not know it: it is used.
         let again =
             reconcile_mirror(&client, &pod("h1"), None, Some(&node)).await.unwrap().unwrap();
         assert_eq!(again.metadata.uid, first.metadata.uid);
         let second =
             reconcile_mirror(&client, &pod("h2"), Some(&first), Some(&node)).await.unwrap();
         assert_ne!(second.as_ref().unwrap().metadata.uid, first.metadata.uid);
-        let there: Pod = client.get(&ObjectKey::new("default", "web-n")).await.unwrap();
-        assert_eq!(annotation(&there, CONFIG_MIRROR), Some("h2"));
+        let existing: Pod = client.get(&ObjectKey::new("default", "web-n")).await.unwrap();
+        assert_eq!(annotation(&existing, CONFIG_MIRROR), Some("h2"));
         delete_mirror(&client, &first).await.unwrap();
-        assert!(client.find::<Pod>(&ObjectKey::of(&there)).await.unwrap().is_some());
-        delete_mirror(&client, &there).await.unwrap();
-        assert!(client.find::<Pod>(&ObjectKey::of(&there)).await.unwrap().is_none());
+        assert!(client.find::<Pod>(&ObjectKey::of(&existing)).await.unwrap().is_some());
+        delete_mirror(&client, &existing).await.unwrap();
+        assert!(client.find::<Pod>(&ObjectKey::of(&existing)).await.unwrap().is_none());
         server.stop().await;
     }
 }

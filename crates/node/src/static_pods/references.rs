@@ -1,4 +1,4 @@
-//! What of the API a pod needs: a static pod may need none of it (N-24).
+//! Finds references to API objects, which static pods may not have (N-24).
 
 use k8s_openapi::api::core::v1::{Container, PodSpec, Volume};
 
@@ -23,7 +23,7 @@ pub(super) fn referenced(spec: &PodSpec) -> Option<&'static str> {
     volumes().find_map(of_volume)
 }
 
-/// Whether the environment takes from secrets, and from config maps.
+/// Whether the environment uses Secrets, and whether it uses ConfigMaps.
 fn env_uses(container: &Container) -> (bool, bool) {
     let from = container.env_from.iter().flatten();
     let values = container.env.iter().flatten().filter_map(|var| var.value_from.as_ref());

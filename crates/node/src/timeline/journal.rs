@@ -1,10 +1,9 @@
-//! Steps of one pod's ending on disk, one line of JSON each, behind a line that says which pod.
+//! Timeline steps of one pod on disk: one line of JSON each, after a first line that names the pod.
 //!
-//! Written at once and synced late: a line survives the agent from the moment it is written. What a
-//! power cut can take matters only when the pod's object goes, for until then the pod is there to be
-//! found and ended again. So a journal is synced ([`Journal::synced`]) before its pod is removed, and only
-//! if the API, which keeps what it acknowledges, does not have the steps by then. Never while a signal
-//! waits, and in good times not at all.
+//! Lines are written at once and synced late. A written line survives a crash of the agent. A power failure
+//! matters only once the pod's object is gone: until then the pod is found and terminated again. So a journal
+//! is synced ([`Journal::synced`]) before the object is deleted, and only if the API, which keeps what it
+//! acknowledges, does not have the steps by then. No signal ever waits for a sync.
 
 use lifecycle::timeline::{STEPS_MAX, Step, Subject};
 use serde::{Deserialize, Serialize};
@@ -13,7 +12,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 const SUFFIX: &str = "steps";
-/// Of a journal that is read again; more than the largest that is written.
+/// Largest journal that is read; larger than any that is written.
 const SIZE_MAX: u64 = 4 << 20;
 
 pub(super) struct Journal {
@@ -29,9 +28,9 @@ struct Head {
 }
 
 impl Journal {
-    /// None if there is no way to write one: the ending goes on without.
+    /// None if the file cannot be created: the termination goes on without it.
     pub(super) fn begin(directory: &Path, namespace: &str, pod: &Subject) -> Option<Journal> {
-        // Uids come from the API, which may be anybody's.
+        // UIDs come from the API server, which is not trusted with file names.
         if pod.uid.is_empty() || !pod.uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
             return None;
         }
@@ -40,7 +39,7 @@ impl Journal {
         let mut journal = match opened {
             Ok(file) => Journal { file, path, lines: 0 },
             Err(error) => {
-                tracing::warn!(%error, path = %path.display(), "an ending is not journaled");
+                tracing::warn!(%error, path = %path.display(), "creating a timeline journal failed");
                 return None;
             }
         };
@@ -55,32 +54,32 @@ impl Journal {
         }
     }
 
-    /// In one write, so that a killed agent leaves whole lines.
+    /// One write per line, so that a killed agent leaves whole lines.
     fn line(&mut self, content: &impl Serialize) {
         let Ok(mut line) = serde_json::to_vec(content) else { return };
         line.push(b'\n');
         if let Err(error) = self.file.write_all(&line) {
-            tracing::warn!(%error, path = %self.path.display(), "a step was not journaled");
+            tracing::warn!(%error, path = %self.path.display(), "writing to a timeline journal failed");
         }
     }
 
-    /// What makes the lines so far survive a power cut; away from whoever holds the journal.
+    /// Returns a function that makes the lines so far survive a power failure. It can run without the journal.
     pub(super) fn synced(&self) -> std::io::Result<impl FnOnce() -> std::io::Result<()> + use<>> {
         let (file, path) = (self.file.try_clone()?, self.path.clone());
         Ok(move || {
             file.sync_data()?;
-            // The name is in the directory: without it nobody finds the lines.
+            // The file's name is in the directory, which needs a sync of its own.
             path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
         })
     }
 
     pub(super) fn remove(self) {
         if let Err(error) = std::fs::remove_file(&self.path) {
-            tracing::warn!(%error, path = %self.path.display(), "a journal was not removed");
+            tracing::warn!(%error, path = %self.path.display(), "removing a timeline journal failed");
         }
     }
 
-    /// What earlier agents left, by uid.
+    /// Journals that earlier agents left, by UID.
     pub(super) fn left_in(directory: &Path) -> Vec<(Journal, String, Subject, Vec<Step>)> {
         let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
         let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -110,7 +109,7 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lifecycle::timeline::{Stamp, What};
+    use lifecycle::timeline::{Stamp, StepKind};
 
     fn subject(uid: &str) -> Subject {
         Subject { name: "web".into(), uid: uid.into(), node: "n1".into(), owner: String::new() }
@@ -125,13 +124,13 @@ mod tests {
             incarnation: "a".into(),
             sequence,
             container: String::new(),
-            what: What::SandboxStopped,
+            what: StepKind::SandboxStopped,
             message: String::new(),
         }
     }
 
     #[test]
-    fn what_was_written_is_found_by_the_next_agent() {
+    fn the_next_agent_reads_what_was_written() {
         let dir = tempfile::tempdir().unwrap();
         let mut journal = Journal::begin(dir.path(), "default", &subject("u-1")).unwrap();
         journal.write(&step(0));
@@ -143,13 +142,13 @@ mod tests {
         assert_eq!(steps, [step(0), step(1)]);
         journal.write(&step(2));
         journal.synced().unwrap()().unwrap();
-        assert_eq!(Journal::left_in(dir.path())[0].3.len(), 3, "it goes on where it was");
+        assert_eq!(Journal::left_in(dir.path())[0].3.len(), 3, "it continues the same file");
         journal.remove();
         assert!(Journal::left_in(dir.path()).is_empty());
     }
 
     #[test]
-    fn a_torn_line_costs_itself_and_a_torn_journal_goes() {
+    fn a_damaged_line_is_skipped_and_a_damaged_journal_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let mut journal = Journal::begin(dir.path(), "default", &subject("u-1")).unwrap();
         journal.write(&step(0));
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_uid_is_no_path() {
+    fn a_uid_with_path_characters_gets_no_journal() {
         let dir = tempfile::tempdir().unwrap();
         for uid in ["", "../x", "a/b", "."] {
             assert!(Journal::begin(dir.path(), "default", &subject(uid)).is_none(), "{uid}");

@@ -1,154 +1,184 @@
 //! Before containers: the pod's volumes, its network and its sandbox.
 
+use super::Worker;
 use super::observe::network_key;
-use super::{Orders, Worker};
-use crate::config;
 use crate::node_object::node_reference;
-use crate::volumes::Mounted;
 use k8s_openapi::api::core::v1::Pod;
 use lifecycle::bringup::{NewSandbox, SANDBOX_CHANGED};
 use lifecycle::observed::{Observed, Sandbox};
-use runtime::{PodNetwork, SandboxState};
+
+use podconfig::MountedVolumes;
+use runtime::{PodNetwork, SandboxState, UserRange};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A failed volume is tried again after this, doubling, as long as one pass waits for it (N-132).
+/// A failed volume is retried after this time, doubling, for as long as one pass waits for it (N-132).
 const MOUNT_RETRY_FIRST: Duration = Duration::from_millis(500);
 const MOUNT_WAIT: Duration = Duration::from_secs(123);
 
 impl Worker {
-    /// All volumes that containers use, or None when the pod is to end meanwhile.
-    pub(super) async fn volumes(&mut self) -> Result<Option<Mounted>, String> {
+    /// Mounts all volumes that containers use. None: the pod has to terminate meanwhile.
+    pub(super) async fn mount_volumes(&mut self) -> Result<Option<MountedVolumes>, String> {
         let deadline = tokio::time::Instant::now() + MOUNT_WAIT;
         let mut pause = MOUNT_RETRY_FIRST;
-        let (mut orders, mut ending) = (self.orders.clone(), self.orders.clone());
+        let (mut changes, mut desired) = (self.inbox.watch(), self.inbox.watch());
         loop {
-            let failed = match self.parts.volumes.set_up(&self.pod).await {
-                Ok(mounted) => return Ok(Some(mounted)),
+            let failed = match self.deps.volumes.set_up(&self.pod).await {
+                Ok(mounted) => {
+                    clock::crash_point("volumes made");
+                    return Ok(Some(mounted));
+                }
                 Err(failed) => failed,
             };
             for error in &failed {
                 let message = error.event_message();
-                self.parts.recorder.warning(&self.reference(), "FailedMount", message);
+                self.deps.recorder.warning(&self.reference(), "FailedMount", message);
             }
             if tokio::time::Instant::now() + pause > deadline {
                 let message = unmounted(&failed);
-                self.parts.recorder.warning(&self.reference(), "FailedMount", message.clone());
+                self.deps.recorder.warning(&self.reference(), "FailedMount", message.clone());
                 return Err(message);
             }
             tokio::select! {
                 biased;
-                () = Worker::ending(&mut ending) => return Ok(None),
-                // What the volume needs may have come.
-                () = self.news.notified() => {}
-                () = changed(&mut orders, &self.pod) => {}
+                () = desired.termination() => return Ok(None),
+                // An object that the volume needs may have appeared.
+                () = self.inbox.woken() => {}
+                () = changes.other_version(&self.pod) => {}
                 () = tokio::time::sleep(pause) => {}
             }
-            let pod = self.orders.borrow().pod.clone();
-            self.pod = self.parts.allocations.on(&pod);
+            let pod = self.inbox.current().pod.clone();
+            self.pod = self.deps.allocations.with_granted(&pod);
             pause = (pause * 2).min(MOUNT_WAIT);
         }
     }
 
     /// A running pod's configMap, secret, projected and downwardAPI volumes follow their objects (N-134).
-    pub(super) async fn keep_volumes_fresh(&mut self) {
-        let Err(failed) = self.parts.volumes.set_up(&self.pod).await else { return };
+    pub(super) async fn refresh_volumes(&mut self) {
+        let Err(failed) = self.deps.volumes.set_up(&self.pod).await else { return };
         for error in failed {
-            self.parts.recorder.warning(&self.reference(), "FailedMount", error.event_message());
+            self.deps.recorder.warning(&self.reference(), "FailedMount", error.event_message());
         }
     }
 
-    /// None: the network is not ready, and the pod says so (N-19).
-    pub(super) async fn make_sandbox(
+    /// None: the network is not ready, and an event says so (N-19).
+    pub(super) async fn create_sandbox(
         &mut self,
         new: &NewSandbox,
     ) -> Result<Option<Sandbox>, String> {
         if new.changed {
-            self.parts.recorder.normal(&self.reference(), "SandboxChanged", SANDBOX_CHANGED);
+            self.deps.recorder.normal(&self.reference(), "SandboxChanged", SANDBOX_CHANGED);
         }
-        let made = self.try_sandbox(new).await;
-        let made = made.map_err(|why| {
-            self.parts.metrics.add("kubelet_started_pods_errors_total", &[], 1);
+        let created = self.try_create_sandbox(new).await;
+        let created = created.map_err(|why| {
+            self.deps.metrics.add("kubelet_started_pods_errors_total", &[], 1);
             let message = format!("Failed to create pod sandbox: {why}");
-            self.parts.recorder.warning(&self.reference(), "FailedCreatePodSandBox", message);
+            self.deps.recorder.warning(&self.reference(), "FailedCreatePodSandBox", message);
             why
         })?;
-        self.parts.metrics.add("kubelet_started_pods_total", &[], 1);
+        self.deps.metrics.add("kubelet_started_pods_total", &[], 1);
         self.warn_of_dns();
         // PodReadyToStartContainers, before any image is pulled (N-78).
         let observed = self.observe().await?;
         self.publish(&observed);
-        Ok(Some(made))
+        Ok(Some(created))
     }
 
-    /// N-60. That the node has no cluster DNS is said once, of the node.
+    /// Warnings about the pod's DNS settings (N-60). That the node has no cluster DNS is reported once, on the
+    /// Node.
     fn warn_of_dns(&self) {
-        for warning in config::dns_warnings(&self.pod, &self.parts.facts) {
-            let of_node = warning.reason == config::MISSING_CLUSTER_DNS;
-            if of_node && self.parts.dns_told.swap(true, Ordering::Relaxed) {
+        for warning in podconfig::dns_warnings(&self.pod, &self.deps.facts) {
+            let of_node = warning.reason == podconfig::MISSING_CLUSTER_DNS;
+            if of_node && self.deps.dns_told.swap(true, Ordering::Relaxed) {
                 continue;
             }
             let on = match of_node {
-                true => node_reference(&self.parts.facts.name),
+                true => node_reference(&self.deps.facts.name),
                 false => self.reference(),
             };
-            self.parts.recorder.warning(&on, warning.reason, warning.message);
+            self.deps.recorder.warning(&on, warning.reason, warning.message);
         }
     }
 
-    async fn try_sandbox(&mut self, new: &NewSandbox) -> Result<Sandbox, String> {
-        let handler = self.parts.objects.handler(&self.pod).await?;
-        let (pod, facts) = (&self.pod, &self.parts.facts);
-        let mut spec = config::sandbox(pod, facts, new.attempt, PodNetwork::Runtime)?;
+    async fn try_create_sandbox(&mut self, new: &NewSandbox) -> Result<Sandbox, String> {
+        let handler = self.deps.objects.handler(&self.pod).await?;
+        let (pod, facts) = (&self.pod, &self.deps.facts);
+        let mut spec = podconfig::sandbox(pod, facts, new.attempt, PodNetwork::Runtime)?;
+        spec.users = self.users(&handler).await?;
         spec.handler = handler;
-        let (network, addresses) = self.network(new.attempt).await?;
+        let (network, addresses) = self.network(new.attempt, spec.users).await?;
         let host_network = network == PodNetwork::Host;
         spec.network = network;
-        let made = match self.parts.runtime.run_sandbox(&spec).await {
-            Ok(made) => made,
+        let created = match self.deps.runtime.run_sandbox(&spec).await {
+            Ok(created) => created,
             Err(error) => {
-                self.give_back_network(new.attempt).await;
+                self.release_network(new.attempt).await;
                 return Err(error.to_string());
             }
         };
         Ok(Sandbox {
-            id: made.id,
-            attempt: made.attempt,
-            ready: made.state == SandboxState::Ready,
+            id: created.id,
+            attempt: created.attempt,
+            ready: created.state == SandboxState::Ready,
             host_network,
-            addresses: if addresses.is_empty() { made.addresses } else { addresses },
+            addresses: if addresses.is_empty() { created.addresses } else { addresses },
         })
     }
 
-    async fn network(&self, attempt: u32) -> Result<(PodNetwork, Vec<std::net::IpAddr>), String> {
-        if self.host_network() {
-            return Ok((PodNetwork::Host, self.parts.facts.host_ips.clone()));
+    /// The user ids of the pod's own user namespace, if it has one (N-124).
+    async fn users(&self, handler: &str) -> Result<Option<UserRange>, String> {
+        if self.pod.spec.as_ref().and_then(|spec| spec.host_users) != Some(false) {
+            return Ok(None);
         }
-        let Some(network) = &self.parts.network else {
+        if !self.deps.runtime.features().user_namespaces {
+            let who = match handler {
+                "" => "runtime".to_owned(),
+                handler => format!("RuntimeClass handler {handler:?}"),
+            };
+            return Err(format!(
+                "can't set `spec.hostUsers: false`, {who} does not support user namespaces"
+            ));
+        }
+        let (deps, uid) = (self.deps.clone(), self.uid.clone());
+        let users = clock::run_blocking(move || deps.users.get_or_allocate(&uid)).await;
+        let users = users.map_err(|error| error.to_string())?;
+        users.map(Some).map_err(|error| format!("create user namespace: {error}"))
+    }
+
+    async fn network(
+        &self,
+        attempt: u32,
+        users: Option<UserRange>,
+    ) -> Result<(PodNetwork, Vec<std::net::IpAddr>), String> {
+        if self.uses_host_network() {
+            return Ok((PodNetwork::Host, self.deps.facts.host_ips.clone()));
+        }
+        let Some(network) = &self.deps.network else {
             return Ok((PodNetwork::Runtime, Vec::new()));
         };
         let key = network_key(&self.uid, attempt);
-        let attached = network.attach(&key, &host_ports(&self.pod)).await;
+        let users = users.map(|it| network::UserRange { first: it.first, count: it.count });
+        let attached = network.attach_for(&key, &host_ports(&self.pod), users).await;
         let attached =
             attached.map_err(|error| format!("failed to set up the pod's network: {error}"))?;
         Ok((PodNetwork::Path(attached.netns), attached.addresses))
     }
 
-    /// Nobody will look for it: there is no sandbox that it belongs to.
-    async fn give_back_network(&self, attempt: u32) {
-        if let Some(network) = &self.parts.network
+    /// Releases the network of a sandbox that was not created: nothing else would find it.
+    async fn release_network(&self, attempt: u32) {
+        if let Some(network) = &self.deps.network
             && let Err(error) = network.detach(&network_key(&self.uid, attempt)).await
         {
-            tracing::warn!(pod = %self.title(), %error, "an address was not given back");
+            tracing::warn!(pod = %self.title(), %error, "releasing the pod's network failed");
         }
     }
 
-    /// Ends every sandbox and lets go of its network; containers were ended before.
+    /// Stops every sandbox and detaches its network. The containers have been stopped before.
     pub(super) async fn stop_sandboxes(&mut self, observed: &Observed) -> Result<(), String> {
         for sandbox in &observed.sandboxes {
-            let stopped = self.parts.runtime.stop_sandbox(&sandbox.id).await;
+            let stopped = self.deps.runtime.stop_sandbox(&sandbox.id).await;
             stopped.map_err(|error| error.to_string())?;
-            if let Some(network) = &self.parts.network {
+            if let Some(network) = &self.deps.network {
                 let detached = network.detach(&network_key(&self.uid, sandbox.attempt)).await;
                 detached.map_err(|error| error.to_string())?;
             }
@@ -157,16 +187,8 @@ impl Worker {
     }
 }
 
-/// Resolves when the API has another version of the pod.
-async fn changed(orders: &mut tokio::sync::watch::Receiver<Orders>, pod: &Pod) {
-    let version = pod.metadata.resource_version.clone();
-    if orders.wait_for(|orders| orders.pod.metadata.resource_version != version).await.is_err() {
-        std::future::pending::<()>().await;
-    }
-}
-
-/// N-133
-fn unmounted(failed: &[crate::volumes::VolumeError]) -> String {
+/// The event of volumes that could not be mounted in time (N-133).
+fn unmounted(failed: &[volumes::VolumeError]) -> String {
     let names: Vec<&str> = failed.iter().map(|error| error.volume.as_str()).collect();
     format!(
         "Unable to attach or mount volumes: unmounted volumes=[{}], unattached volumes=[], \

@@ -1,31 +1,31 @@
 //! Starting containers: image, configuration, create, start, postStart, one after another (N-41, N-45).
 
 use super::Worker;
-use super::bringup::Performed;
-use crate::config::{self, Inputs, PodContainer};
-use crate::logs;
+use super::sync::Performed;
 use crate::probes::run_hook;
-use crate::volumes::{Mounted, subpath};
+use endpoint::logs;
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use lifecycle::bringup::{Plan, Start};
 use lifecycle::observed::{Observed, Sandbox, StartFailure, State};
+use podconfig::{Inputs, MountedVolumes, PodContainer, subpath};
 use std::path::Path;
 use std::sync::Arc;
 
-/// An attempt that did not lead to a running container.
-enum Stopped {
+/// Why a container was not started.
+enum NotStarted {
     Failed(StartFailure),
-    /// The pod is to end; nothing was started.
-    Ending,
+    /// The pod has to terminate.
+    Terminating,
 }
 
 impl Worker {
-    /// Each in its turn. One that fails does not stop the others, except an init container (N-40, N-41).
+    /// Starts the containers of the plan one after another. A failure does not stop the others, except that
+    /// of an init container (N-40, N-41).
     pub(super) async fn start_all(
         &mut self,
         plan: &Plan,
         sandbox: Sandbox,
-        mut volumes: Mounted,
+        mut volumes: MountedVolumes,
         observed: &Observed,
     ) -> Result<Performed, String> {
         let mut performed = match plan.sandbox {
@@ -35,16 +35,16 @@ impl Worker {
         for start in &plan.start {
             match self.start(start, &sandbox, &mut volumes, observed).await {
                 Ok(()) => {
-                    self.failures.remove(&start.name);
+                    self.attempts.failures.remove(&start.name);
                     if !matches!(performed, Performed::Failed) {
                         performed = Performed::Something;
                     }
                     let observed = self.observe().await?;
                     self.publish(&observed);
                 }
-                Err(Stopped::Ending) => return Ok(Performed::Something),
-                Err(Stopped::Failed(failure)) => {
-                    self.failures.insert(start.name.clone(), failure);
+                Err(NotStarted::Terminating) => return Ok(Performed::Something),
+                Err(NotStarted::Failed(failure)) => {
+                    self.attempts.failures.insert(start.name.clone(), failure);
                     let observed = self.observe().await?;
                     self.publish(&observed);
                     performed = Performed::Failed;
@@ -61,17 +61,17 @@ impl Worker {
         &mut self,
         start: &Start,
         sandbox: &Sandbox,
-        volumes: &mut Mounted,
+        volumes: &mut MountedVolumes,
         observed: &Observed,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), NotStarted> {
         let pod = self.pod.clone();
-        let containers = config::containers(&pod);
+        let containers = podconfig::containers(&pod);
         let found = containers.iter().find(|container| container.name == start.name);
-        let Some(container) = found else { return Err(Stopped::Ending) };
-        let on = client::part(&self.reference(), &container.field_path());
+        let Some(container) = found else { return Err(NotStarted::Terminating) };
+        let on = client::field_reference(&self.reference(), &container.field_path());
         let image = self.image(container, &on).await?;
         self.image_volumes(container, volumes).await?;
-        start.note(&mut self.backoffs, clock::now());
+        start.note(&mut self.attempts.backoffs, clock::now());
         let addresses = &sandbox.addresses;
         let target = container.target.and_then(|name| observed.latest(name));
         if container.target.is_some() && !target.is_some_and(|target| target.is_running()) {
@@ -82,73 +82,77 @@ impl Worker {
                 format!("unable to find target container {name}"),
             ));
         }
-        let spec = config::container(Inputs {
+        let spec = podconfig::container(Inputs {
             pod: &pod,
             container,
             attempt: start.attempt,
             image: &image,
             pod_ips: addresses,
-            facts: &self.parts.facts,
-            objects: &self.parts.objects,
+            facts: &self.deps.facts,
+            objects: &self.deps.objects,
             volumes,
             target: target.map(|target| target.id.as_str()),
         });
         let spec = spec.await.map_err(|error| self.failed(&on, CONFIG, error.message))?;
-        let sort = container.kind.metric();
-        let cleared = self.clear_unstarted(observed, start).await;
-        cleared.map_err(|error| self.failed(&on, CREATE, error.to_string()))?;
-        let created = self.parts.runtime.create_container(&sandbox.id, &spec).await;
+        let container_type = container.kind.metric();
+        let removed = self.remove_unstarted(observed, start).await;
+        removed.map_err(|error| self.failed(&on, CREATE, error.to_string()))?;
+        let created = self.deps.runtime.create_container(&sandbox.id, &spec).await;
         let created = created.map_err(|error| {
-            self.not_started(sort, CREATE);
+            self.count_failed_start(container_type, CREATE);
             self.failed(&on, CREATE, error.to_string())
         })?;
-        self.parts.recorder.normal(&on, "Created", "Container created");
-        if self.cause().is_some() || self.orders.borrow().pod.metadata.deletion_timestamp.is_some()
-        {
-            return Err(Stopped::Ending);
+        self.deps.recorder.normal(&on, "Created", "Container created");
+        let deleted = self.inbox.current().pod.metadata.deletion_timestamp.is_some();
+        if deleted || self.termination_cause().is_some() {
+            return Err(NotStarted::Terminating);
         }
-        let started = self.parts.runtime.start_container(&created.id).await;
+        let started = self.deps.runtime.start_container(&created.id).await;
         started.map_err(|error| {
-            self.not_started(sort, RUN);
+            self.count_failed_start(container_type, RUN);
             let text = error.to_string().replace(&created.id, &container.name);
             self.failed(&on, RUN, text)
         })?;
-        self.parts.recorder.normal(&on, "Started", "Container started");
+        self.deps.recorder.normal(&on, "Started", "Container started");
         self.link_log(&created);
-        self.parts.metrics.add("kubelet_started_containers_total", &[("container_type", sort)], 1);
-        self.forget_older(observed, start).await;
-        self.after_start(container, &created.id, &on, addresses).await
+        self.deps.metrics.add(
+            "kubelet_started_containers_total",
+            &[("container_type", container_type)],
+            1,
+        );
+        self.remove_older(observed, start).await;
+        self.run_post_start(container, &created.id, &on, addresses).await
     }
 
     async fn image(
         &mut self,
         container: &PodContainer<'_>,
         on: &ObjectReference,
-    ) -> Result<runtime::Image, Stopped> {
+    ) -> Result<runtime::Image, NotStarted> {
         let secrets = self.pull_secrets().await;
         let policy = container.image_pull_policy.as_deref().unwrap_or("IfNotPresent");
-        let mut orders = self.orders.clone();
+        let mut desired = self.inbox.watch();
         let ensured =
-            self.parts.images.ensure(&self.pod, on, container.image_name(), policy, &secrets);
+            self.deps.images.ensure(&self.pod, on, container.image_name(), policy, &secrets);
         let ensured = tokio::select! {
             biased;
-            () = Worker::ending(&mut orders) => return Err(Stopped::Ending),
+            () = desired.termination() => return Err(NotStarted::Terminating),
             ensured = ensured => ensured,
         };
         ensured.map_err(|error| {
-            Stopped::Failed(StartFailure {
+            NotStarted::Failed(StartFailure {
                 reason: error.reason.to_owned(),
                 message: error.message,
             })
         })
     }
 
-    /// Image volumes that this container mounts (N-146): pulled like images, told on the pod.
+    /// Image volumes that this container mounts (N-146): pulled like images, with events on the pod.
     async fn image_volumes(
         &mut self,
         container: &PodContainer<'_>,
-        volumes: &mut Mounted,
-    ) -> Result<(), Stopped> {
+        volumes: &mut MountedVolumes,
+    ) -> Result<(), NotStarted> {
         let pod = self.pod.clone();
         let all = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
         let mounted = container.volume_mounts.as_deref().unwrap_or_default();
@@ -159,27 +163,27 @@ impl Worker {
             let secrets = self.pull_secrets().await;
             let policy = source.pull_policy.as_deref().unwrap_or("IfNotPresent");
             let name = source.reference.as_deref().unwrap_or_default();
-            let mut orders = self.orders.clone();
+            let mut desired = self.inbox.watch();
             let ensured = tokio::select! {
                 biased;
-                () = Worker::ending(&mut orders) => return Err(Stopped::Ending),
-                ensured = self.parts.images.ensure(&pod, &on, name, policy, &secrets) => ensured,
+                () = desired.termination() => return Err(NotStarted::Terminating),
+                ensured = self.deps.images.ensure(&pod, &on, name, policy, &secrets) => ensured,
             };
             let image = ensured.map_err(|error| {
-                Stopped::Failed(StartFailure {
+                NotStarted::Failed(StartFailure {
                     reason: error.reason.to_owned(),
                     message: error.message,
                 })
             })?;
-            let shown = self.parts.volumes.mount_image(&pod, &volume.name, &image, volumes).await;
+            let shown = self.deps.volumes.mount_image(&pod, &volume.name, &image, volumes).await;
             shown.map_err(|error| self.failed(&on, CREATE, error.message))?;
             let root = volumes.volumes.get(&volume.name).map(|volume| volume.path.clone());
             let parts = mounted.iter().filter(|mount| mount.name == volume.name);
             for part in parts.filter_map(|mount| mount.sub_path.as_deref()) {
-                // Nothing can be made in an image: what is asked for must be there.
+                // An image is read-only: a subPath in it must exist.
                 if root.as_ref().is_some_and(|root| !subpath::exists(root, Path::new(part))) {
                     let message = format!("subPath {part:?} is not in image {name:?}");
-                    let on = client::part(&on, &container.field_path());
+                    let on = client::field_reference(&on, &container.field_path());
                     return Err(self.failed(&on, CREATE, message));
                 }
             }
@@ -187,14 +191,14 @@ impl Worker {
         Ok(())
     }
 
-    /// N-174: what is missing is told, and the pull goes on without it.
+    /// Missing pull secrets are reported by an event, and the pull goes on without them (N-174).
     async fn pull_secrets(&self) -> Vec<Arc<Secret>> {
         let namespace = self.pod.metadata.namespace.as_deref().unwrap_or_default();
         let named = self.pod.spec.as_ref().and_then(|spec| spec.image_pull_secrets.as_deref());
         let (mut found, mut missing) = (Vec::new(), Vec::new());
         for reference in named.unwrap_or_default() {
             let name = reference.name.as_str();
-            match self.parts.objects.secret(namespace, name).await {
+            match self.deps.objects.secret(namespace, name).await {
                 Ok(Some(secret)) => found.push(secret),
                 Ok(None) | Err(_) => missing.push(name),
             }
@@ -206,61 +210,65 @@ impl Worker {
                 missing.join(", ")
             );
             let reason = "FailedToRetrieveImagePullSecret";
-            self.parts.recorder.warning(&self.reference(), reason, message);
+            self.deps.recorder.warning(&self.reference(), reason, message);
         }
         found
     }
 
-    /// postStart holds up the containers after this one (T-NODE-67).
-    async fn after_start(
+    /// Runs the postStart hook; the containers after this one wait for it (T-NODE-67).
+    async fn run_post_start(
         &mut self,
         container: &PodContainer<'_>,
         id: &str,
         on: &ObjectReference,
         addresses: &[std::net::IpAddr],
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), NotStarted> {
         let hooks = container.lifecycle.as_ref();
         let Some(handler) = hooks.and_then(|hooks| hooks.post_start.as_ref()) else {
             return Ok(());
         };
-        let mut orders = self.orders.clone();
-        let target = self.target(&container.name, id, addresses);
-        let ran = run_hook(handler, &target, &self.parts.recorder);
+        let mut desired = self.inbox.watch();
+        let target = self.hook_target(&container.name, id, addresses);
+        let ran = run_hook(handler, &target, &self.deps.recorder);
         let ran = tokio::select! {
             biased;
-            // T-NODE-7: upstream would wait for the hook; a delete need not.
-            () = Worker::ending(&mut orders) => return Err(Stopped::Ending),
+            // Upstream would wait for the hook before it terminates the pod; landfall does not (T-NODE-7).
+            () = desired.termination() => return Err(NotStarted::Terminating),
             ran = ran => ran,
         };
         let Err(failure) = ran else { return Ok(()) };
-        tracing::info!(pod = %self.title(), why = failure.message, "postStart failed");
-        self.parts.recorder.warning(on, "FailedPostStartHook", "PostStartHook failed");
-        self.end_after_hook(container, id).await;
-        Err(Stopped::Failed(StartFailure {
+        tracing::info!(pod = %self.title(), error = failure.message, "postStart hook failed");
+        self.deps.recorder.warning(on, "FailedPostStartHook", "PostStartHook failed");
+        self.terminate_after_post_start(container, id).await;
+        Err(NotStarted::Failed(StartFailure {
             reason: "PostStartHookError".into(),
             message: failure.message,
         }))
     }
 
-    /// An instance that was made and not started may be about to: the agent before us can have died in
-    /// the middle of that. It must not run beside its successor.
-    async fn clear_unstarted(&mut self, observed: &Observed, start: &Start) -> runtime::Result<()> {
-        let made = observed.instances(&start.name).filter(|made| made.state == State::Created);
-        let made: Vec<String> = made.map(|made| made.id.clone()).collect();
-        for id in made {
-            self.parts.runtime.remove_container(&id).await?;
+    /// Removes instances that were created but not started. An earlier agent may have died while it started
+    /// one, which could then run beside its successor.
+    async fn remove_unstarted(
+        &mut self,
+        observed: &Observed,
+        start: &Start,
+    ) -> runtime::Result<()> {
+        let created = observed.instances(&start.name).filter(|it| it.state == State::Created);
+        let created: Vec<String> = created.map(|instance| instance.id.clone()).collect();
+        for id in created {
+            self.deps.runtime.remove_container(&id).await?;
             self.forget_container(&id);
         }
         Ok(())
     }
 
-    /// Only the last ended instance is kept, for `--previous` (T-NODE-75).
-    async fn forget_older(&mut self, observed: &Observed, start: &Start) {
+    /// Removes ended instances except the last one, which is kept for `kubectl logs --previous` (T-NODE-75).
+    async fn remove_older(&mut self, observed: &Observed, start: &Start) {
         let ended = observed.instances(&start.name).filter(|instance| !instance.is_running());
         let older: Vec<(String, u32)> = ended.skip(1).map(|c| (c.id.clone(), c.attempt)).collect();
         for (id, attempt) in older {
-            if let Err(error) = self.parts.runtime.remove_container(&id).await {
-                tracing::warn!(%error, id, "an old container was not removed");
+            if let Err(error) = self.deps.runtime.remove_container(&id).await {
+                tracing::warn!(%error, id, "removing an old container failed");
             }
             let log = self.log_dir().join(logs::container_log(&start.name, attempt));
             let _ = logs::remove_instance(&log);
@@ -269,27 +277,28 @@ impl Worker {
         }
     }
 
-    /// N-157
+    /// Every log has a second path with the container's id in it (N-157).
     fn link_log(&self, container: &runtime::Container) {
         let names = (container.name.as_str(), container.id.as_str());
-        let linked = logs::link(&self.parts.log_links, self.names(), names, &container.log_path);
+        let linked =
+            logs::link(&self.deps.log_links, self.namespace_and_name(), names, &container.log_path);
         if let Err(error) = linked {
-            tracing::warn!(%error, id = container.id, "the log has no link");
+            tracing::warn!(%error, id = container.id, "linking the container's log failed");
         }
     }
 
     pub(super) fn unlink_log(&self, container: &str, id: &str) {
-        let _ = logs::unlink(&self.parts.log_links, self.names(), (container, id));
+        let _ = logs::unlink(&self.deps.log_links, self.namespace_and_name(), (container, id));
     }
 
-    fn not_started(&self, sort: &str, code: &str) {
-        let labels = [("code", code), ("container_type", sort)];
-        self.parts.metrics.add("kubelet_started_containers_errors_total", &labels, 1);
+    fn count_failed_start(&self, container_type: &str, code: &str) {
+        let labels = [("code", code), ("container_type", container_type)];
+        self.deps.metrics.add("kubelet_started_containers_errors_total", &labels, 1);
     }
 
-    fn failed(&self, on: &ObjectReference, reason: &str, message: String) -> Stopped {
-        self.parts.recorder.warning(on, "Failed", format!("Error: {message}"));
-        Stopped::Failed(StartFailure { reason: reason.into(), message })
+    fn failed(&self, on: &ObjectReference, reason: &str, message: String) -> NotStarted {
+        self.deps.recorder.warning(on, "Failed", format!("Error: {message}"));
+        NotStarted::Failed(StartFailure { reason: reason.into(), message })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Stands in for the landfall binary in this crate's tests: it can be a shim and nothing else.
+//! Replaces the landfall binary in tests of this crate: it can only run as a shim.
 
 use std::process::ExitCode;
 

@@ -1,9 +1,9 @@
-//! Which devices a group may open: lines in v1's `devices` hierarchy, a program on v2.
+//! Device access of a cgroup: lines in the `devices` hierarchy of v1, an eBPF program on v2.
 
 use super::{Cgroup, Layout, device_filter, layout, write};
 use std::io;
 
-/// A list of rules on top of "nothing is allowed", or everything.
+/// All devices, or only those that a rule allows.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) enum Devices {
     All,
@@ -16,13 +16,13 @@ pub(crate) struct Rule {
     pub(crate) kind: char,
     pub(crate) major: Option<u64>,
     pub(crate) minor: Option<u64>,
-    /// Of `r`, `w`, `m`.
+    /// Some of `r`, `w` and `m`.
     pub(crate) access: String,
 }
 
 impl Devices {
-    /// What every container may use: any node may be made, the usual ones opened.
-    pub(crate) fn usual() -> Vec<Rule> {
+    /// The rules of every container: it may create any device node, but open only these devices.
+    pub(crate) fn default_rules() -> Vec<Rule> {
         let any =
             |kind, access: &str| Rule { kind, major: None, minor: None, access: access.into() };
         let one =
@@ -68,8 +68,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_is_written_as_the_kernel_reads_it() {
-        let lines: Vec<String> = Devices::usual().iter().map(line).collect();
+    fn rules_are_written_in_the_kernels_format() {
+        let lines: Vec<String> = Devices::default_rules().iter().map(line).collect();
         assert_eq!(lines[0], "c *:* m");
         assert_eq!(lines[2], "c 1:3 rwm");
         assert_eq!(lines.last().unwrap(), "c 136:* rwm");

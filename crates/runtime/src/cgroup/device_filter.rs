@@ -1,6 +1,7 @@
-//! Device rules on v2, where they are a small program the kernel runs at every open and mknod.
+//! Device rules on v2: an eBPF program that the kernel runs at every open and mknod.
 //!
-//! The program is a list of rules: the first that fits allows, and what fits none is refused.
+//! The program checks the rules in order. The first rule that matches allows the access; if none matches, the
+//! access is denied.
 
 use super::device::Rule;
 use std::fs::File;
@@ -8,13 +9,14 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
+// Constants of `linux/bpf.h`.
 const PROG_LOAD: libc::c_int = 5;
 const PROG_ATTACH: libc::c_int = 8;
 const TYPE_CGROUP_DEVICE: u32 = 15;
 const ATTACH_CGROUP_DEVICE: u32 = 6;
 const ALLOW_MULTI: u32 = 2;
 
-/// Registers by what is in them.
+// Registers, named after their content.
 const RESULT: u8 = 0;
 const CONTEXT: u8 = 1;
 const KIND: u8 = 2;
@@ -22,6 +24,7 @@ const ACCESS: u8 = 3;
 const MAJOR: u8 = 4;
 const MINOR: u8 = 5;
 
+// Operation codes.
 const LOAD_WORD: u8 = 0x61;
 const AND_32: u8 = 0x54;
 const SHIFT_RIGHT_32: u8 = 0x74;
@@ -30,6 +33,13 @@ const SET: u8 = 0xb7;
 const JUMP_UNEQUAL: u8 = 0x55;
 const JUMP_UNEQUAL_REGISTER: u8 = 0x5d;
 const EXIT: u8 = 0x95;
+
+const BLOCK_DEVICE: i32 = 1;
+const CHARACTER_DEVICE: i32 = 2;
+const ACCESS_MKNOD: i32 = 1;
+const ACCESS_READ: i32 = 2;
+const ACCESS_WRITE: i32 = 4;
+const ACCESS_ALL: i32 = ACCESS_MKNOD | ACCESS_READ | ACCESS_WRITE;
 
 #[repr(C)]
 struct Load {
@@ -52,7 +62,7 @@ struct Attach {
     flags: u32,
 }
 
-/// From now on the group at this directory may use what the rules say.
+/// Limits the cgroup at this directory to the devices that the rules allow.
 pub(super) fn attach(directory: &Path, rules: &[Rule]) -> io::Result<()> {
     let program = program(rules);
     let license = c"Apache-2.0";
@@ -68,8 +78,8 @@ pub(super) fn attach(directory: &Path, rules: &[Rule]) -> io::Result<()> {
         flags: 0,
     };
     let loaded = bpf(PROG_LOAD, &load)?;
-    #[allow(unsafe_code, reason = "the kernel has just made this descriptor for us")]
-    // SAFETY: a successful load answers a new descriptor that nobody else has.
+    #[allow(unsafe_code, reason = "the kernel has just created this descriptor")]
+    // SAFETY: a successful load returns a new descriptor without another owner.
     let loaded = unsafe { OwnedFd::from_raw_fd(loaded) };
     let group = File::open(directory)?;
     let attach = Attach {
@@ -78,14 +88,14 @@ pub(super) fn attach(directory: &Path, rules: &[Rule]) -> io::Result<()> {
         kind: ATTACH_CGROUP_DEVICE,
         flags: ALLOW_MULTI,
     };
-    // The group keeps the program; our descriptor may go.
+    // The cgroup keeps the program loaded, so our descriptor may be closed.
     bpf(PROG_ATTACH, &attach).map(drop)
 }
 
 #[allow(unsafe_code, reason = "bpf has no wrapper")]
 fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<i32> {
-    // SAFETY: the kernel reads as many bytes as it is told, of a struct that outlives the call; the
-    // addresses in it are of buffers that do so too.
+    // SAFETY: the kernel reads the given number of bytes of a struct that outlives the call, as do the buffers
+    // whose addresses it contains.
     let answer = unsafe {
         libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), size_of::<T>())
     };
@@ -94,7 +104,7 @@ fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<i32> {
 
 fn program(rules: &[Rule]) -> Vec<u64> {
     let mut program = vec![
-        // The context: kind in the lower and access in the upper half of a word, major, minor.
+        // The context: device type in the lower and access in the upper half of a word, then major and minor.
         instruction(LOAD_WORD, KIND, CONTEXT, 0, 0),
         instruction(AND_32, KIND, 0, 0, 0xFFFF),
         instruction(LOAD_WORD, ACCESS, CONTEXT, 0, 0),
@@ -110,22 +120,22 @@ fn program(rules: &[Rule]) -> Vec<u64> {
     program
 }
 
-/// One rule: jumps behind itself at the first thing that does not fit.
+/// The instructions of one rule. They jump to the next rule at the first condition that does not match.
 fn block(rule: &Rule) -> Vec<u64> {
     let mut tests: Vec<Vec<(u8, u8, u8, i32)>> = Vec::new();
     match rule.kind {
-        'b' => tests.push(vec![(JUMP_UNEQUAL, KIND, 0, 1)]),
-        'c' => tests.push(vec![(JUMP_UNEQUAL, KIND, 0, 2)]),
+        'b' => tests.push(vec![(JUMP_UNEQUAL, KIND, 0, BLOCK_DEVICE)]),
+        'c' => tests.push(vec![(JUMP_UNEQUAL, KIND, 0, CHARACTER_DEVICE)]),
         _ => {}
     }
-    let allowed = [('m', 1), ('r', 2), ('w', 4)];
+    let allowed = [('m', ACCESS_MKNOD), ('r', ACCESS_READ), ('w', ACCESS_WRITE)];
     let mask: i32 = allowed
         .iter()
         .filter(|(letter, _)| rule.access.contains(*letter))
         .map(|(_, bit)| bit)
         .sum();
-    if mask != 7 {
-        // What is asked for must be within what is allowed. The context is no longer needed.
+    if mask != ACCESS_ALL {
+        // The requested access must be a subset of the allowed. The context register is free by now.
         tests.push(vec![
             (COPY_32, CONTEXT, ACCESS, 0),
             (AND_32, CONTEXT, 0, mask),
@@ -166,9 +176,9 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// A shell in a group with the usual rules opens /dev/null and not the disk it may make.
+    /// With the default rules a process can open /dev/null, but not /dev/kmsg, although it may create that node.
     #[test]
-    fn the_kernel_takes_the_program_and_obeys_it() {
+    fn the_kernel_enforces_the_program() {
         assert!(nix::unistd::geteuid().is_root(), "this test needs root: run `make test` as root");
         let root = layout().unified().expect(
             "a unified cgroup tree is mounted: `mkdir -p /sys/fs/cgroup/unified` and \
@@ -176,7 +186,7 @@ mod tests {
         );
         let group = root.join(format!("landfall-test-{}", clock::uuid()));
         std::fs::create_dir(&group).unwrap();
-        attach(&group, &Devices::usual()).unwrap();
+        attach(&group, &Devices::default_rules()).unwrap();
         let directory = tempfile::tempdir().unwrap();
         let text = format!(
             "echo $$ > {}/cgroup.procs && head -c 1 /dev/zero > /dev/null && \

@@ -1,4 +1,4 @@
-//! Which hierarchies this machine has and where. Read once: they do not move under a running node.
+//! The cgroup hierarchies of this machine. They are read once, because they do not change while landfall runs.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -8,10 +8,12 @@ pub(crate) enum Layout {
     V2 {
         root: PathBuf,
     },
-    /// With a v2 tree beside it on hybrid machines.
+    /// Hybrid machines also have a v2 tree.
     V1 {
         hierarchies: Vec<Hierarchy>,
         unified: Option<PathBuf>,
+        /// Hierarchies without a controller that we use, such as that of systemd. Other runtimes use them.
+        others: Vec<PathBuf>,
     },
 }
 
@@ -22,7 +24,7 @@ pub(crate) struct Hierarchy {
     pub(crate) controllers: Vec<String>,
 }
 
-/// Those of v1 that limit, count or guard something here. Others cost time at every start.
+/// The v1 controllers that we use. Each one costs time at every container start.
 const CONTROLLERS: &[&str] =
     &["cpu", "cpuacct", "cpuset", "memory", "pids", "devices", "blkio", "hugetlb", "freezer"];
 
@@ -35,10 +37,14 @@ pub(crate) fn layout() -> &'static Layout {
 
 impl Layout {
     fn read(mountinfo: &str) -> Layout {
-        let (mut hierarchies, mut unified) = (Vec::new(), None);
+        /// Index of the field in a line of mountinfo.
+        const MOUNT_POINT: usize = 4;
+        let (mut hierarchies, mut unified, mut others) = (Vec::new(), None, Vec::new());
         for line in mountinfo.lines() {
-            let Some((place, kind)) = line.split_once(" - ") else { continue };
-            let Some(root) = place.split(' ').nth(4).map(PathBuf::from) else { continue };
+            let Some((mount_point, kind)) = line.split_once(" - ") else { continue };
+            let Some(root) = mount_point.split(' ').nth(MOUNT_POINT).map(PathBuf::from) else {
+                continue;
+            };
             let mut kind = kind.split(' ');
             match kind.next() {
                 Some("cgroup2") if unified.is_none() => unified = Some(root),
@@ -48,8 +54,9 @@ impl Layout {
                         .filter(|option| CONTROLLERS.contains(option))
                         .map(str::to_owned)
                         .collect();
-                    if !controllers.is_empty() {
-                        hierarchies.push(Hierarchy { root, controllers });
+                    match controllers.is_empty() {
+                        true => others.push(root),
+                        false => hierarchies.push(Hierarchy { root, controllers }),
                     }
                 }
                 _ => {}
@@ -57,7 +64,7 @@ impl Layout {
         }
         match unified {
             Some(root) if hierarchies.is_empty() => Layout::V2 { root },
-            unified => Layout::V1 { hierarchies, unified },
+            unified => Layout::V1 { hierarchies, unified, others },
         }
     }
 
@@ -65,13 +72,21 @@ impl Layout {
         matches!(self, Layout::V2 { .. })
     }
 
-    /// Of every hierarchy.
+    /// The roots of all hierarchies that we use.
     pub(super) fn roots(&self) -> impl Iterator<Item = &Path> {
         let (v1, unified) = match self {
             Layout::V2 { root } => (&[][..], Some(root)),
-            Layout::V1 { hierarchies, unified } => (&hierarchies[..], unified.as_ref()),
+            Layout::V1 { hierarchies, unified, .. } => (&hierarchies[..], unified.as_ref()),
         };
         v1.iter().map(|hierarchy| hierarchy.root.as_path()).chain(unified.map(PathBuf::as_path))
+    }
+
+    /// The roots of hierarchies that only other runtimes use.
+    pub(super) fn other_roots(&self) -> &[PathBuf] {
+        match self {
+            Layout::V2 { .. } => &[],
+            Layout::V1 { others, .. } => others,
+        }
     }
 
     pub(super) fn root_of(&self, controller: &str) -> Option<&Path> {
@@ -91,7 +106,7 @@ impl Layout {
         }
     }
 
-    /// Where to ask which processes a group has.
+    /// The hierarchy that is used to list the processes of a cgroup.
     pub(super) fn process_root(&self) -> &Path {
         self.root_of("memory")
             .or_else(|| self.roots().next())
@@ -118,6 +133,7 @@ mod tests {
         assert_eq!(layout.root_of("pids"), None);
         assert_eq!(layout.unified(), Some(Path::new("/sys/fs/cgroup/unified")));
         assert_eq!(layout.roots().count(), 3);
+        assert_eq!(layout.other_roots(), [Path::new("/sys/fs/cgroup/systemd")]);
     }
 
     #[test]

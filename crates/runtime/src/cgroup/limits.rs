@@ -1,12 +1,15 @@
-//! Writing limits: shares, quota, memory, processes, huge pages (N-106…N-114).
+//! Sets limits of CPU, memory, processes and huge pages (N-106…N-114).
 
 use super::{Cgroup, Layout, layout, write};
 use crate::Resources;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-/// Quotas are of this many microseconds (N-107).
+/// The period of CPU quotas in microseconds (N-107).
 const PERIOD: u64 = 100_000;
+const SHARES_MIN: u64 = 2;
+const SHARES_MAX: u64 = 262_144;
+const WEIGHT_MAX: u64 = 10_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Level {
@@ -15,7 +18,7 @@ pub(crate) enum Level {
 }
 
 impl Cgroup {
-    /// Applies what is given; what is None stays as it is. Safe to repeat on a running group.
+    /// Sets the limits that are not `None`. May be called again while containers run.
     pub(crate) fn limit(&self, resources: &Resources, level: Level) -> io::Result<()> {
         match layout() {
             Layout::V2 { root } => limit_v2(&root.join(&self.path), resources, level),
@@ -26,7 +29,7 @@ impl Cgroup {
     fn limit_v1(&self, resources: &Resources) -> io::Result<()> {
         if let Some(cpu) = self.directory("cpu") {
             if let Some(shares) = resources.cpu_shares {
-                write(&cpu.join("cpu.shares"), &shares.max(2).to_string())?;
+                write(&cpu.join("cpu.shares"), &shares.max(SHARES_MIN).to_string())?;
             }
             if let Some(quota) = resources.cpu_quota {
                 write(&cpu.join("cpu.cfs_period_us"), &PERIOD.to_string())?;
@@ -49,7 +52,7 @@ impl Cgroup {
     }
 }
 
-/// Memory with swap can never be below memory alone: the one that grows is written first.
+/// The kernel requires that the limit of memory with swap is never below that of memory, so the order matters.
 fn memory_v1(directory: &Path, resources: &Resources) -> io::Result<()> {
     let Some(limit) = resources.memory_limit else { return Ok(()) };
     let alone = directory.join("memory.limit_in_bytes");
@@ -85,13 +88,13 @@ fn limit_v2(directory: &Path, resources: &Resources, level: Level) -> io::Result
         tolerate_missing(write(&file, &bytes.to_string()))?;
     }
     if level == Level::Container {
-        // N-108: when memory runs out, all processes of the container die together.
+        // N-108: if the container exceeds its memory limit, all its processes are killed.
         tolerate_missing(write(&directory.join("memory.oom.group"), "1"))?;
     }
     Ok(())
 }
 
-/// `max` is how v2 (and pids on v1) spell no limit.
+/// Formats a limit; no limit is `max` on v2, and for pids on v1.
 fn bound(limit: i64) -> String {
     if limit < 0 { "max".to_owned() } else { limit.to_string() }
 }
@@ -103,13 +106,14 @@ fn tolerate_missing(outcome: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// cpu.weight from v1 shares (N-106): linear for pods, along a curve for containers.
+/// Converts v1 shares to `cpu.weight` (N-106), with a linear formula for pods and a quadratic one for containers,
+/// as upstream and runc do.
 fn weight(shares: u64, level: Level) -> u64 {
-    let shares = shares.clamp(2, 262_144);
+    let shares = shares.clamp(SHARES_MIN, SHARES_MAX);
     match level {
-        Level::Pod => 1 + (shares - 2) * 9_999 / 262_142,
-        Level::Container if shares <= 2 => 1,
-        Level::Container if shares >= 262_144 => 10_000,
+        Level::Pod => 1 + (shares - SHARES_MIN) * (WEIGHT_MAX - 1) / (SHARES_MAX - SHARES_MIN),
+        Level::Container if shares <= SHARES_MIN => 1,
+        Level::Container if shares >= SHARES_MAX => WEIGHT_MAX,
         Level::Container => {
             let l = (shares as f64).log2();
             let exponent = (l * l + 125.0 * l) / 612.0 - 7.0 / 34.0;
@@ -124,7 +128,7 @@ mod tests {
 
     /// N-106: both formulas at their ends and in the middle.
     #[test]
-    fn n_106_shares_become_weights() {
+    fn n_106_shares_are_converted_to_weights() {
         for (shares, pod, container) in
             [(2, 1, 1), (102, 4, 17), (1024, 39, 100), (262_144, 10_000, 10_000), (0, 1, 1)]
         {

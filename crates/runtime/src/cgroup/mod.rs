@@ -1,27 +1,26 @@
-//! Control groups on v2, v1 and hybrid machines: limits, counts, and the end of every process.
+//! Control groups on v2, v1 and hybrid machines: limits, usage, and killing of all processes.
 //!
-//! A group is named by its path below the controllers' roots; on v1 the same path exists in every
-//! hierarchy. On hybrid machines the v2 tree (which has no controllers there) is joined as well,
-//! because it can kill a whole group in one step.
+//! A cgroup is identified by its path below the root; on v1 the same path exists in every hierarchy. On hybrid
+//! machines, processes also join the v2 tree, which has no controllers there but can kill a whole cgroup at once.
 
+mod cpu_priority;
 mod device;
 mod device_filter;
 mod layout;
 mod limits;
-mod precedence;
 mod usage;
 
+pub use cpu_priority::CpuPriority;
+pub(crate) use cpu_priority::join as join_group;
 pub(crate) use device::{Devices, Rule as DeviceRule};
 pub(crate) use layout::{Layout, layout};
 pub(crate) use limits::Level;
-pub use precedence::Precedence;
-pub(crate) use precedence::join as join_group;
 
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// One group, whether it exists or not.
+/// A cgroup, which may not exist yet.
 #[derive(Debug, Clone)]
 pub(crate) struct Cgroup {
     /// `/kubepods/burstable/pod<uid>`, with or without the leading slash.
@@ -37,17 +36,17 @@ impl Cgroup {
         Cgroup { path: format!("{}/{name}", self.path) }
     }
 
-    /// The directories of this group, one for each hierarchy of the machine.
+    /// The directories of this cgroup, one per hierarchy.
     fn directories(&self) -> impl Iterator<Item = PathBuf> + '_ {
         layout().roots().map(|root| root.join(&self.path))
     }
 
-    /// Its directory where the named controller (as v1 calls it) lives.
+    /// Its directory in the hierarchy of a controller (with the name of v1).
     pub(crate) fn directory(&self, controller: &str) -> Option<PathBuf> {
         Some(layout().root_of(controller)?.join(&self.path))
     }
 
-    /// Makes the group and those above it.
+    /// Creates the cgroup and its parents.
     pub(crate) fn create(&self) -> io::Result<()> {
         match layout() {
             Layout::V2 { root } => {
@@ -55,13 +54,13 @@ impl Cgroup {
                 for name in Path::new(&self.path).components() {
                     enable_controllers(&directory);
                     directory.push(name);
-                    make(&directory)?;
+                    create(&directory)?;
                 }
                 Ok(())
             }
             Layout::V1 { .. } => {
                 for directory in self.directories() {
-                    make_all(&directory)?;
+                    create_all(&directory)?;
                     if directory.join("cpuset.cpus").exists() {
                         copy_cpuset(&directory)?;
                     }
@@ -71,7 +70,7 @@ impl Cgroup {
         }
     }
 
-    /// Moves a process into the group, in every hierarchy.
+    /// Moves a process into the cgroup, in all hierarchies.
     pub(crate) fn join(&self, pid: u32) -> io::Result<()> {
         for directory in self.directories() {
             write(&directory.join("cgroup.procs"), &pid.to_string())?;
@@ -79,13 +78,13 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Moves a process into the group in a hybrid machine's v2 tree, and nowhere else.
-    pub(crate) fn join_bare_tree(&self, pid: u32) -> io::Result<()> {
+    /// Moves a process into the cgroup in the v2 tree of a hybrid machine only.
+    pub(crate) fn join_v2_of_hybrid(&self, pid: u32) -> io::Result<()> {
         let Layout::V1 { unified: Some(root), .. } = layout() else { return Ok(()) };
         write(&root.join(&self.path).join("cgroup.procs"), &pid.to_string())
     }
 
-    /// Every process in the group and below it.
+    /// All processes in the cgroup and its children.
     pub(crate) fn processes(&self) -> Vec<i32> {
         let mut found = Vec::new();
         let directory = layout().process_root().join(&self.path);
@@ -93,7 +92,7 @@ impl Cgroup {
         found
     }
 
-    /// Sends SIGKILL to every process. True when there was none left to kill.
+    /// Sends SIGKILL to all processes. Returns true if there are none left.
     pub(crate) fn kill(&self) -> bool {
         if let Some(unified) = layout().unified() {
             let _ = write(&unified.join(&self.path).join("cgroup.kill"), "1");
@@ -106,47 +105,52 @@ impl Cgroup {
         processes.is_empty()
     }
 
-    /// Removes the group unless something is in it or below it.
+    /// Removes the cgroup if it has no processes and no children.
     pub(crate) fn remove_if_empty(&self) {
         for directory in self.directories() {
             let _ = fs::remove_dir(directory);
         }
     }
 
-    /// Removes the group and everything below it. False when a process is still in it.
+    /// Like [`Cgroup::remove`], also in hierarchies that only other runtimes use.
+    pub(crate) fn remove_everywhere(&self) -> bool {
+        let others = layout().other_roots().iter().map(|root| remove_all(&root.join(&self.path)));
+        others.fold(self.remove(), |removed, other| removed & other)
+    }
+
+    /// Removes the cgroup and its children. Returns false if there is still a process.
     pub(crate) fn remove(&self) -> bool {
-        let mut gone = true;
+        let mut removed = true;
         for directory in self.directories() {
-            gone &= remove_all(&directory);
+            removed &= remove_all(&directory);
         }
-        gone
+        removed
     }
 }
 
-/// Limits of a group above the containers, which is made if it is not there.
+/// Sets limits of a cgroup above the containers, for example of a pod. Creates it if needed.
 pub(crate) fn limit_group(path: &str, resources: &crate::Resources) -> io::Result<()> {
     let group = Cgroup::new(path);
     group.create()?;
     group.limit(resources, Level::Pod)
 }
 
-fn make(directory: &Path) -> io::Result<()> {
+fn create(directory: &Path) -> io::Result<()> {
     match fs::create_dir(directory) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
         other => other,
     }
 }
 
-/// Like create_dir_all, but one call when only the last is missing, which is the usual case.
-fn make_all(directory: &Path) -> io::Result<()> {
-    match make(directory) {
+/// Like `create_dir_all`, but faster in the usual case that only the last directory is missing.
+fn create_all(directory: &Path) -> io::Result<()> {
+    match create(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => fs::create_dir_all(directory),
         other => other,
     }
 }
 
-/// A v2 group passes on to its children what its own parent gave it. What cannot be passed on is
-/// noticed when a limit is written.
+/// Enables all available controllers for the children of a v2 cgroup. If that fails, setting a limit will fail.
 fn enable_controllers(directory: &Path) {
     let Ok(available) = fs::read_to_string(directory.join("cgroup.controllers")) else { return };
     let control = directory.join("cgroup.subtree_control");
@@ -158,15 +162,15 @@ fn enable_controllers(directory: &Path) {
     }
 }
 
-/// A new v1 cpuset is empty and takes no process until it is given processors.
+/// A new v1 cpuset is empty and accepts no process until it has CPUs, so copy those of the parent.
 fn copy_cpuset(directory: &Path) -> io::Result<()> {
     for file in ["cpuset.cpus", "cpuset.mems"] {
         let own = fs::read_to_string(directory.join(file))?;
         let Some(parent) = directory.parent() else { continue };
         if own.trim().is_empty() && parent.join(file).exists() {
             copy_cpuset(parent)?;
-            let given = fs::read_to_string(parent.join(file))?;
-            write(&directory.join(file), given.trim())?;
+            let inherited = fs::read_to_string(parent.join(file))?;
+            write(&directory.join(file), inherited.trim())?;
         }
     }
     Ok(())
@@ -205,7 +209,7 @@ fn remove_all(directory: &Path) -> bool {
     }
 }
 
-/// One write(2), as control files want it, into a file that exists.
+/// Writes to an existing control file with a single write(2).
 pub(crate) fn write(path: &Path, value: &str) -> io::Result<()> {
     use io::Write;
     fs::File::options().write(true).open(path)?.write_all(value.as_bytes())

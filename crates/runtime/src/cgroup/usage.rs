@@ -1,4 +1,4 @@
-//! What a group has used, and whether memory ran out in it.
+//! Resource usage of a cgroup, and its count of OOM kills.
 
 use super::{Cgroup, layout};
 use std::fs;
@@ -16,7 +16,7 @@ pub(crate) struct Usage {
 }
 
 impl Cgroup {
-    /// None when the group is gone.
+    /// `None` if the cgroup does not exist.
     pub(crate) fn usage(&self) -> Option<Usage> {
         let memory = self.directory("memory")?;
         let stat = fs::read_to_string(memory.join("memory.stat")).ok()?;
@@ -45,7 +45,7 @@ impl Cgroup {
         Some(usage)
     }
 
-    /// How often the kernel killed a process of this group because memory ran out (N-108).
+    /// How many processes of this cgroup the OOM killer has killed (N-108).
     pub(crate) fn oom_kills(&self) -> u64 {
         let Some(directory) = self.directory("memory") else { return 0 };
         let file = if layout().is_v2() { "memory.events" } else { "memory.oom_control" };
@@ -57,7 +57,7 @@ fn number(path: &Path) -> u64 {
     fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Of a file with lines of `<name> <number>`.
+/// A value in a file with lines of the form `<name> <number>`.
 fn value(text: &str, name: &str) -> u64 {
     text.lines()
         .filter_map(|line| line.split_once(' '))
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_found_by_its_whole_name() {
+    fn values_are_found_by_their_full_name() {
         let text = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n";
         assert_eq!(value(text, "oom_kill"), 3);
         assert_eq!(value(text, "oom"), 0);

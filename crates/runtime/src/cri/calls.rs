@@ -1,4 +1,4 @@
-//! Calls to the CRI socket: bounded in time, and their errors in our words.
+//! Calls to the CRI socket, with timeouts and error conversion.
 
 use crate::{Error, Result};
 use k8s_cri::v1;
@@ -10,12 +10,12 @@ use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Response, Status};
 
-/// For what should be done at once. Upstream: `--runtime-request-timeout`.
-pub(super) const SHORT: Duration = Duration::from_secs(120);
-/// Sandboxes wait for their network.
-pub(super) const RUN_MAX: Duration = Duration::from_secs(240);
-const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// As much as upstream lets a runtime answer at once.
+/// For most calls. Upstream: `--runtime-request-timeout`.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(120);
+/// For calls that start or stop sandboxes, which wait for the network.
+pub(super) const SANDBOX_TIMEOUT: Duration = Duration::from_secs(240);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum size of an answer, as in upstream.
 const ANSWER_MAX: usize = 16 * 1024 * 1024;
 
 pub(super) type Client = RuntimeServiceClient<Channel>;
@@ -28,17 +28,19 @@ pub(super) struct Calls {
 
 impl Calls {
     pub(super) async fn connect(endpoint: &str) -> Result<Calls> {
-        let cannot = |why: &dyn std::fmt::Display| {
+        let cannot = |reason: &dyn std::fmt::Display| {
             Error::Unavailable(format!(
-                "cannot connect to the container runtime at {endpoint}: {why}"
+                "cannot connect to the container runtime at {endpoint}: {reason}"
             ))
         };
         let path = endpoint.strip_prefix("unix://").unwrap_or(endpoint);
         if !path.starts_with('/') {
-            return Err(cannot(&"only unix sockets are spoken to"));
+            return Err(cannot(
+                &"only unix sockets are supported, such as unix:///run/containerd/containerd.sock",
+            ));
         }
         let target = Endpoint::from_shared(format!("unix://{path}")).map_err(|e| cannot(&e))?;
-        let connected = target.connect_timeout(CONNECT_MAX).connect().await;
+        let connected = target.connect_timeout(CONNECT_TIMEOUT).connect().await;
         Ok(Calls { channel: connected.map_err(|error| cannot(&with_causes(&error)))? })
     }
 
@@ -50,25 +52,25 @@ impl Calls {
         ImageClient::new(self.channel.clone()).max_decoding_message_size(ANSWER_MAX)
     }
 
-    /// One call about one thing. `what` and `id` are for the case that there is no such thing.
+    /// Makes a call. `what` and `id` are for the error if the object does not exist.
     pub(super) async fn runtime<T>(
         &self,
         what: &'static str,
         id: &str,
-        most: Duration,
+        timeout: Duration,
         call: impl AsyncFnOnce(Client) -> Result<Response<T>, Status>,
     ) -> Result<T> {
-        match tokio::time::timeout(most, call(self.client())).await {
+        match tokio::time::timeout(timeout, call(self.client())).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
             Ok(Err(status)) => Err(error(&status, what, id)),
             Err(_) => Err(Error::Unavailable(format!(
                 "the container runtime did not answer within {} seconds",
-                most.as_secs()
+                timeout.as_secs()
             ))),
         }
     }
 
-    /// For a call that goes on.
+    /// The stream of container events.
     pub(super) async fn events(
         &self,
     ) -> Result<tonic::Streaming<v1::ContainerEventResponse>, Status> {
@@ -79,13 +81,13 @@ impl Calls {
     pub(super) async fn version(&self) -> Result<v1::VersionResponse> {
         let request = v1::VersionRequest { version: "0.1.0".into() };
         let call = async |mut to: Client| to.version(request).await;
-        self.runtime("runtime", "", SHORT, call).await
+        self.runtime("runtime", "", TIMEOUT, call).await
     }
 
     pub(super) async fn status(&self) -> Result<v1::StatusResponse> {
         let request = v1::StatusRequest { verbose: false };
         let call = async |mut to: Client| to.status(request).await;
-        self.runtime("runtime", "", SHORT, call).await
+        self.runtime("runtime", "", TIMEOUT, call).await
     }
 
     /// Sandboxes and containers with these labels.
@@ -96,20 +98,20 @@ impl Calls {
         let filter = v1::PodSandboxFilter { label_selector: labels.clone(), ..Default::default() };
         let request = v1::ListPodSandboxRequest { filter: Some(filter) };
         let call = async |mut to: Client| to.list_pod_sandbox(request).await;
-        let sandboxes = self.runtime("runtime", "", SHORT, call).await?.items;
+        let sandboxes = self.runtime("runtime", "", TIMEOUT, call).await?.items;
         let filter = v1::ContainerFilter { label_selector: labels, ..Default::default() };
         let request = v1::ListContainersRequest { filter: Some(filter) };
         let call = async |mut to: Client| to.list_containers(request).await;
-        let containers = self.runtime("runtime", "", SHORT, call).await?.containers;
+        let containers = self.runtime("runtime", "", TIMEOUT, call).await?.containers;
         Ok((sandboxes, containers))
     }
 }
 
-/// What a status of gRPC means to us.
+/// Converts a gRPC status.
 pub(super) fn error(status: &Status, what: &'static str, id: &str) -> Error {
     match status.code() {
         Code::NotFound => Error::NotFound { what, id: id.into() },
-        // What the runtime itself says has no cause that we could know; a broken connection has.
+        // Errors of the runtime itself have no source; connection errors have.
         _ if status.code() == Code::Unavailable || status.source().is_some() => Error::Unavailable(
             format!("the container runtime is unavailable: {}", with_causes(status)),
         ),
@@ -117,7 +119,7 @@ pub(super) fn error(status: &Status, what: &'static str, id: &str) -> Error {
     }
 }
 
-/// tonic says little itself; the reason is behind it.
+/// An error of tonic with its sources, which contain the reason.
 fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

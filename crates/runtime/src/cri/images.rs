@@ -1,11 +1,13 @@
-//! The runtime's images.
+//! The images of a CRI runtime.
 
-use super::calls::{Calls, SHORT, error};
+use super::calls::{Calls, TIMEOUT, error};
 use super::observe;
 use crate::{Credentials, Error, Image, ImageReference, Images, PullProgress, Result};
 use async_trait::async_trait;
 use k8s_cri::v1;
 use std::path::{Path, PathBuf};
+
+const DEFAULT_DIRECTORY: &str = "/var/lib/containerd";
 
 pub(super) struct CriImages {
     calls: Calls,
@@ -15,12 +17,12 @@ pub(super) struct CriImages {
 impl CriImages {
     pub(super) async fn open(calls: Calls) -> Result<CriImages> {
         let info = calls.image_client().image_fs_info(v1::ImageFsInfoRequest {}).await;
-        // Some runtimes need a moment until they know; what is there is then asked by its usual name.
+        // Some runtimes do not know the directory right after their start. Use containerd's default then.
         let directory = info.ok().and_then(|info| {
             let filesystems = info.into_inner().image_filesystems;
             filesystems.into_iter().find_map(|one| Some(one.fs_id?.mountpoint))
         });
-        let directory = directory.unwrap_or_else(|| "/var/lib/containerd".into());
+        let directory = directory.unwrap_or_else(|| DEFAULT_DIRECTORY.into());
         Ok(CriImages { calls, directory: directory.into() })
     }
 
@@ -34,16 +36,19 @@ impl CriImages {
         let answer = self.calls.image_client().pull_image(request).await;
         let pulled = answer.map_err(|status| pull_error(&status))?.into_inner().image_ref;
         let found = self.find(&ImageReference(pulled)).await?;
-        found.ok_or_else(|| Error::Pull(format!("image {:?} was pulled and is not there", image.0)))
+        found.ok_or_else(|| {
+            Error::Pull(format!("image {:?} does not exist after it was pulled", image.0))
+        })
     }
 }
 
 impl CriImages {
-    /// What an image wants to be stopped with. A runtime tells it only among what it tells people.
+    /// The stop signal of an image, which CRI returns only in the verbose information.
     pub(super) async fn stop_signal(&self, image: &str) -> Option<i32> {
         let request = v1::ImageStatusRequest { image: Some(named(image)), verbose: true };
         let mut client = self.calls.image_client();
-        let answer = tokio::time::timeout(SHORT, client.image_status(request)).await.ok()?.ok()?;
+        let answer =
+            tokio::time::timeout(TIMEOUT, client.image_status(request)).await.ok()?.ok()?;
         observe::stop_signal(&answer.into_inner().info)
     }
 }
@@ -53,8 +58,8 @@ impl Images for CriImages {
     async fn find(&self, image: &ImageReference) -> Result<Option<Image>> {
         let request = v1::ImageStatusRequest { image: Some(named(&image.0)), verbose: false };
         let mut client = self.calls.image_client();
-        let answer = tokio::time::timeout(SHORT, client.image_status(request)).await;
-        let answer = answer.map_err(|_| Error::Unavailable("no answer about images".into()))?;
+        let answer = tokio::time::timeout(TIMEOUT, client.image_status(request)).await;
+        let answer = answer.map_err(|_| timed_out())?;
         let answer = answer.map_err(|status| error(&status, "image", &image.0))?;
         Ok(answer.into_inner().image.as_ref().map(observe::image))
     }
@@ -62,8 +67,8 @@ impl Images for CriImages {
     async fn list(&self) -> Result<Vec<Image>> {
         let request = v1::ListImagesRequest { filter: None };
         let mut client = self.calls.image_client();
-        let answer = tokio::time::timeout(SHORT, client.list_images(request)).await;
-        let answer = answer.map_err(|_| Error::Unavailable("no answer about images".into()))?;
+        let answer = tokio::time::timeout(TIMEOUT, client.list_images(request)).await;
+        let answer = answer.map_err(|_| timed_out())?;
         let answer = answer.map_err(|status| error(&status, "image", ""))?;
         Ok(answer.into_inner().images.iter().map(observe::image).collect())
     }
@@ -102,10 +107,13 @@ impl Images for CriImages {
     }
 
     async fn mount(&self, _image: &str, _target: &Path) -> Result<()> {
-        let why =
-            "image volumes are for landfall's own runtime: a CRI runtime is not asked for them";
-        Err(Error::Refused(why.into()))
+        let message = "image volumes are supported by landfall's own runtime only, not with CRI";
+        Err(Error::Refused(message.into()))
     }
+}
+
+fn timed_out() -> Error {
+    Error::Unavailable("the container runtime did not answer a request for images in time".into())
 }
 
 fn named(image: &str) -> v1::ImageSpec {
@@ -121,8 +129,8 @@ fn auth(credentials: &Credentials) -> v1::AuthConfig {
     }
 }
 
-/// What the runtime says is what people are shown. Only what it calls an unavailable registry itself is
-/// one (N-67); containerd does not, and people wait for `ErrImagePull`.
+/// Users see the runtime's error text. The registry counts as unavailable only if the runtime says so (N-67);
+/// containerd does not, so the pod then has the reason `ErrImagePull`.
 fn pull_error(status: &tonic::Status) -> Error {
     let text = status.message();
     match text.starts_with("RegistryUnavailable") {
@@ -135,12 +143,12 @@ fn pull_error(status: &tonic::Status) -> Error {
 mod tests {
     use super::*;
 
-    /// N-67
+    /// N-67: the reason RegistryUnavailable comes from the runtime's error text.
     #[test]
-    fn only_a_runtime_that_says_so_has_an_unavailable_registry() {
+    fn registry_unavailable_comes_from_the_runtimes_error_text() {
         let error = |text: &str| pull_error(&tonic::Status::unknown(text));
-        let away = error("RegistryUnavailable: pinging container registry");
-        assert!(matches!(away, Error::RegistryUnavailable(_)), "{away:?}");
+        let unavailable = error("RegistryUnavailable: pinging container registry");
+        assert!(matches!(unavailable, Error::RegistryUnavailable(_)), "{unavailable:?}");
         let failed = error("failed to resolve reference \"r/a:1\": dial tcp: no such host");
         assert!(matches!(failed, Error::Pull(_)), "{failed:?}");
     }

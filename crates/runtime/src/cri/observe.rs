@@ -1,6 +1,6 @@
-//! What a CRI runtime says is so, in our words. Pure.
+//! Converts answers of a CRI runtime. Pure.
 
-use super::{Identified, notes};
+use super::{ProcessUser, stored};
 use crate::{
     Container, ContainerState, ContainerUsage, Exit, Features, Identity, Image, Mounted,
     PodNetwork, Resources, Sandbox, SandboxState,
@@ -33,13 +33,13 @@ pub(super) fn sandbox(status: &v1::PodSandboxStatus, containers: Vec<Container>)
         addresses: addresses.filter_map(|ip| ip.parse().ok()).collect(),
         containers,
         labels: status.labels.clone().into_iter().collect(),
-        annotations: notes::without(&status.annotations),
+        annotations: stored::without(&status.annotations),
     }
 }
 
 pub(super) fn container(status: &v1::ContainerStatus, sandbox: &str) -> Container {
     let metadata = status.metadata.clone().unwrap_or_default();
-    let notes = notes::container(&status.annotations);
+    let stored = stored::container(&status.annotations);
     let image = status.image.clone().unwrap_or_default();
     let named = [&image.user_specified_image, &image.image].into_iter().find(|n| !n.is_empty());
     let reported = status.resources.as_ref().and_then(|resources| resources.linux.as_ref());
@@ -51,18 +51,18 @@ pub(super) fn container(status: &v1::ContainerStatus, sandbox: &str) -> Containe
         attempt: metadata.attempt,
         state: state(status),
         created_at: at(status.created_at),
-        image_name: match &notes {
-            Some(notes) => notes.image_name.clone(),
+        image_name: match &stored {
+            Some(stored) => stored.image_name.clone(),
             None => named.cloned().unwrap_or_default(),
         },
         image: status.image_ref.clone(),
-        resources: match (reported, notes) {
-            // Where no swap was asked for, runtimes put a limit of their own.
-            (Some(reported), Some(notes)) if notes.resources.swap_limit.is_none() => {
+        resources: match (reported, stored) {
+            // If the spec has no swap limit, runtimes set one themselves.
+            (Some(reported), Some(stored)) if stored.resources.swap_limit.is_none() => {
                 Resources { swap_limit: None, ..resources(reported) }
             }
             (Some(reported), _) => resources(reported),
-            (None, Some(notes)) => notes.resources,
+            (None, Some(stored)) => stored.resources,
             (None, None) => Resources::default(),
         },
         user: user.map(|user| {
@@ -73,7 +73,7 @@ pub(super) fn container(status: &v1::ContainerStatus, sandbox: &str) -> Containe
         mounts: status.mounts.iter().map(mounted).collect(),
         log_path: PathBuf::from(&status.log_path),
         labels: status.labels.clone().into_iter().collect(),
-        annotations: notes::without(&status.annotations),
+        annotations: stored::without(&status.annotations),
     }
 }
 
@@ -86,7 +86,7 @@ fn state(status: &v1::ContainerStatus) -> ContainerState {
         v1::ContainerState::ContainerExited => ContainerState::Exited(Exit {
             code: status.exit_code,
             signal: None,
-            // These two say nothing that the code does not say.
+            // The agent derives these two from the exit code.
             reason: match status.reason.as_str() {
                 "Completed" | "Error" => String::new(),
                 other => other.into(),
@@ -159,7 +159,7 @@ pub(super) fn usage(stats: &v1::ContainerStats) -> ContainerUsage {
     }
 }
 
-/// The error says which condition is not met, as upstream does.
+/// Errors have upstream's texts.
 pub(super) fn readiness(status: &v1::RuntimeStatus) -> Result<(), String> {
     for (kind, what) in [("RuntimeReady", "runtime"), ("NetworkReady", "runtime network")] {
         let found = status.conditions.iter().find(|condition| condition.r#type == kind);
@@ -176,7 +176,7 @@ pub(super) fn readiness(status: &v1::RuntimeStatus) -> Result<(), String> {
     Ok(())
 }
 
-/// What the runtime says of itself; one that is older than the question can do neither.
+/// The features that the runtime reports. Older runtimes report none.
 pub(super) fn features(status: &v1::StatusResponse) -> Features {
     let default = status.runtime_handlers.iter().find(|handler| handler.name.is_empty());
     let mounts = default.and_then(|handler| handler.features);
@@ -184,11 +184,12 @@ pub(super) fn features(status: &v1::StatusResponse) -> Features {
         recursive_read_only: mounts.is_some_and(|can| can.recursive_read_only_mounts),
         strict_groups: status.features.is_some_and(|can| can.supplemental_groups_policy),
         prompt_stop: false,
+        user_namespaces: mounts.is_some_and(|can| can.user_namespaces),
     }
 }
 
-/// The user of process 1 as containerd tells it to people: in the OCI spec that it gave to runc.
-pub(super) fn user(info: &HashMap<String, String>) -> Option<Identified> {
+/// The user of process 1, from containerd's verbose information, which contains the OCI spec.
+pub(super) fn user(info: &HashMap<String, String>) -> Option<ProcessUser> {
     let info: serde_json::Value = serde_json::from_str(info.get("info")?).ok()?;
     let user = info.pointer("/runtimeSpec/process/user")?;
     let number = |value: &serde_json::Value| u32::try_from(value.as_u64()?).ok();
@@ -196,11 +197,11 @@ pub(super) fn user(info: &HashMap<String, String>) -> Option<Identified> {
     Some((number(&user["uid"])?, number(&user["gid"])?, groups.filter_map(number).collect()))
 }
 
-/// The stop signal of an image, likewise: TERM if its configuration names none.
+/// The stop signal of an image, from the same source. SIGTERM if the image has none.
 pub(super) fn stop_signal(info: &HashMap<String, String>) -> Option<i32> {
     let info: serde_json::Value = serde_json::from_str(info.get("info")?).ok()?;
-    let said = info.pointer("/imageSpec/config")?.get("StopSignal");
-    match said.and_then(serde_json::Value::as_str).unwrap_or_default() {
+    let signal = info.pointer("/imageSpec/config")?.get("StopSignal");
+    match signal.and_then(serde_json::Value::as_str).unwrap_or_default() {
         "" => Some(libc::SIGTERM),
         name => crate::signals::signal_number(name).ok(),
     }
@@ -210,7 +211,7 @@ fn label(labels: &HashMap<String, String>, name: &str) -> String {
     labels.get(name).cloned().unwrap_or_default()
 }
 
-/// CRI counts nanoseconds.
+/// CRI has times in nanoseconds.
 fn at(nanoseconds: i64) -> Timestamp {
     Timestamp::from_nanosecond(nanoseconds.into()).unwrap_or_default()
 }

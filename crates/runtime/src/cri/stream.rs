@@ -4,11 +4,12 @@
 //! each of stdin, stdout, stderr, errors and sizes. (Its WebSocket form cannot end stdin alone.) A
 //! command with a time limit and without stdin is run by `ExecSync`, which keeps the limit itself.
 
-use super::calls::{Calls, Client, SHORT};
-use super::spdy::{self, Event, Writer};
+use super::calls::{Calls, Client, TIMEOUT};
 use crate::{Error, Exec, Output, Result, Session, Size};
 use bytes::{Bytes, BytesMut};
 use k8s_cri::v1;
+use spdy::Frame;
+use spdy::client::Writer;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
@@ -40,7 +41,7 @@ pub(super) async fn exec(calls: &Calls, container: &str, exec: &Exec) -> Result<
         stderr: exec.stderr && !exec.tty,
     };
     let call = async |mut to: Client| to.exec(request).await;
-    let url = calls.runtime("container", container, SHORT, call).await?.url;
+    let url = calls.runtime("container", container, TIMEOUT, call).await?.url;
     open(&url, exec).await
 }
 
@@ -53,7 +54,7 @@ pub(super) async fn attach(calls: &Calls, container: &str, exec: &Exec) -> Resul
         stderr: exec.stderr && !exec.tty,
     };
     let call = async |mut to: Client| to.attach(request).await;
-    let url = calls.runtime("container", container, SHORT, call).await?.url;
+    let url = calls.runtime("container", container, TIMEOUT, call).await?.url;
     open(&url, exec).await
 }
 
@@ -69,7 +70,7 @@ fn exec_sync(calls: Calls, container: String, command: Vec<String>, limit: Durat
     };
     tokio::spawn(async move {
         let call = async |mut to: Client| to.exec_sync(request).await;
-        let most = SHORT.saturating_add(limit);
+        let most = TIMEOUT.saturating_add(limit);
         let running = calls.runtime("container", &container, most, call);
         let answer = tokio::select! {
             answer = running => answer,
@@ -217,23 +218,26 @@ async fn carry_out(
 ) -> Result<i32, String> {
     let mut status = BytesMut::new();
     loop {
-        let event = spdy::read(&mut io).await;
-        match event.map_err(|error| format!("the stream broke off: {error}"))? {
-            Event::Data { stream, bytes } if Some(stream) == streams.stdout => {
-                let _ = output.send(Output::Stdout(bytes)).await; // Nobody may be reading.
+        let frame = Frame::read(&mut io).await;
+        match frame.map_err(|error| format!("reading from the streaming server failed: {error}"))? {
+            // The end of a stream is an empty frame.
+            Some(Frame::Data { bytes, .. }) if bytes.is_empty() => {}
+            Some(Frame::Data { stream, bytes, .. }) if Some(stream) == streams.stdout => {
+                let _ = output.send(Output::Stdout(bytes)).await; // The caller may not read output.
             }
-            Event::Data { stream, bytes } if Some(stream) == streams.stderr => {
+            Some(Frame::Data { stream, bytes, .. }) if Some(stream) == streams.stderr => {
                 let _ = output.send(Output::Stderr(bytes)).await;
             }
-            Event::Data { stream, bytes } if stream == streams.error => {
+            Some(Frame::Data { stream, bytes, .. }) if stream == streams.error => {
                 let room = STATUS_MAX.saturating_sub(status.len()).min(bytes.len());
                 status.extend_from_slice(&bytes[..room]);
             }
-            Event::Data { .. } | Event::Ended { .. } => {}
-            Event::Ping(id) => {
+            // We send no pings; ours would have odd numbers.
+            Some(Frame::Ping(id)) if id % 2 == 0 => {
                 let _ = pongs.send(id).await;
             }
-            Event::GoAway => return outcome(&status),
+            Some(Frame::GoAway { .. }) | None => return outcome(&status),
+            Some(_) => {}
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Files of images on their way in: an OCI layout (directory or tar) or what `docker save` writes.
+//! Reads files from an archive of images: an OCI layout (directory or tar) or the output of `docker save`.
 //!
-//! Only finds bytes by name, inside and nowhere else. What they mean: `import`.
+//! Names cannot lead outside the archive. Not here: what the files mean (`import`).
 
+use super::layer_store::{Bounded, GZIP_MAGIC, ZSTD_MAGIC, decompress};
 use super::limits::{BLOBS_MAX, DOCUMENT_BYTES_MAX, LAYER_BYTES_MAX};
-use super::shelf::{Bounded, decompress};
-use super::tape::{Kind, Tape};
+use super::tar_reader::{Kind, TarReader};
 use crate::{Error, Result};
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use std::collections::HashMap;
@@ -14,67 +14,68 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Links from one name to another in a `docker save` archive are not longer than this.
-const HOPS_MAX: usize = 8;
+/// Maximum number of links to follow in a `docker save` archive.
+const LINKS_MAX: usize = 8;
 
 pub(crate) enum Archive {
     Directory(PathBuf, File),
-    Tar(Arc<File>, HashMap<String, Place>),
+    Tar(Arc<File>, HashMap<String, TarFile>),
 }
 
-pub(crate) enum Place {
+/// A file of a tar archive.
+pub(crate) enum TarFile {
     At { offset: u64, size: u64 },
     Link(String),
 }
 
-/// Some bytes of a file.
-pub(crate) struct Part {
+/// A range of bytes of a file.
+pub(crate) struct FileRange {
     file: Arc<File>,
     offset: u64,
     end: u64,
 }
 
-impl Part {
+impl FileRange {
     pub(crate) fn size(&self) -> u64 {
         self.end - self.offset
     }
 }
 
-impl Read for Part {
+impl Read for FileRange {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let wanted = buffer.len().min(usize::try_from(self.size()).unwrap_or(usize::MAX));
-        let read = self.file.read_at(&mut buffer[..wanted], self.offset)?;
+        let length = buffer.len().min(usize::try_from(self.size()).unwrap_or(usize::MAX));
+        let read = self.file.read_at(&mut buffer[..length], self.offset)?;
         self.offset += read as u64;
         Ok(read)
     }
 }
 
 impl Archive {
-    /// `scratch` is where a compressed archive is unpacked to be looked at.
+    /// `scratch` is a directory for the uncompressed copy of a compressed archive.
     pub(crate) fn open(path: &Path, scratch: &Path) -> Result<Archive> {
         let file = File::open(path).map_err(Error::io("open", path))?;
         if file.metadata().map_err(Error::io("open", path))?.is_dir() {
             return Ok(Archive::Directory(path.to_owned(), file));
         }
-        let file = plain(file, path, scratch)?;
-        let places = places(&file)?;
-        Ok(Archive::Tar(Arc::new(file), places))
+        let file = uncompressed(file, path, scratch)?;
+        let files = tar_files(&file)?;
+        Ok(Archive::Tar(Arc::new(file), files))
     }
 
-    /// None if there is no such file.
-    pub(crate) fn find(&self, name: &str) -> Result<Option<Part>> {
+    /// `None` if there is no such file.
+    pub(crate) fn find(&self, name: &str) -> Result<Option<FileRange>> {
         match self {
             Archive::Directory(path, directory) => find_beneath(path, directory, name),
-            Archive::Tar(file, places) => Ok(find_in_tar(file, places, name)),
+            Archive::Tar(file, files) => Ok(find_in_tar(file, files, name)),
         }
     }
 
-    pub(crate) fn get(&self, name: &str) -> Result<Part> {
-        let missing = || Error::Refused(format!("the archive lacks {name:?}"));
+    pub(crate) fn get(&self, name: &str) -> Result<FileRange> {
+        let missing = || Error::Refused(format!("the archive does not contain {name:?}"));
         self.find(name)?.ok_or_else(missing)
     }
 
-    /// All of a small file.
+    /// The content of a small file.
     pub(crate) fn document(&self, name: &str) -> Result<Vec<u8>> {
         let mut part = self.get(name)?;
         if part.size() > DOCUMENT_BYTES_MAX {
@@ -82,13 +83,13 @@ impl Archive {
         }
         let mut bytes = Vec::new();
         part.read_to_end(&mut bytes)
-            .map_err(|e| Error::Refused(format!("{name:?} in the archive cannot be read: {e}")))?;
+            .map_err(|e| Error::Refused(format!("cannot read {name:?} in the archive: {e}")))?;
         Ok(bytes)
     }
 }
 
-fn find_beneath(path: &Path, directory: &File, name: &str) -> Result<Option<Part>> {
-    // Not blocking: a pipe in the place of a file would keep us waiting for ever.
+fn find_beneath(path: &Path, directory: &File, name: &str) -> Result<Option<FileRange>> {
+    // Non-blocking, because opening a named pipe would block forever.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let inside = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let file = match openat2(directory, name, flags, Mode::empty(), inside) {
@@ -103,58 +104,64 @@ fn find_beneath(path: &Path, directory: &File, name: &str) -> Result<Option<Part
     if !metadata.is_file() {
         return Err(Error::Refused(format!("{name:?} in the archive is not a file")));
     }
-    Ok(Some(Part { file: Arc::new(file), offset: 0, end: metadata.len() }))
+    Ok(Some(FileRange { file: Arc::new(file), offset: 0, end: metadata.len() }))
 }
 
-fn find_in_tar(file: &Arc<File>, places: &HashMap<String, Place>, name: &str) -> Option<Part> {
-    let mut name = normal(name)?;
-    for _ in 0..HOPS_MAX {
-        match places.get(&name)? {
-            Place::At { offset, size } => {
+fn find_in_tar(
+    file: &Arc<File>,
+    files: &HashMap<String, TarFile>,
+    name: &str,
+) -> Option<FileRange> {
+    let mut name = normalize(name)?;
+    for _ in 0..LINKS_MAX {
+        match files.get(&name)? {
+            TarFile::At { offset, size } => {
                 let (file, offset) = (Arc::clone(file), *offset);
-                return Some(Part { file, offset, end: offset + size });
+                return Some(FileRange { file, offset, end: offset + size });
             }
-            Place::Link(target) => {
-                let above = name.rsplit_once('/').map_or("", |(above, _)| above);
-                name = normal(&format!("{above}/{target}"))?;
+            TarFile::Link(target) => {
+                let parent = name.rsplit_once('/').map_or("", |(parent, _)| parent);
+                name = normalize(&format!("{parent}/{target}"))?;
             }
         }
     }
     None
 }
 
-/// Where in the tar each of its files is.
-fn places(file: &File) -> Result<HashMap<String, Place>> {
-    let mut places = HashMap::new();
-    let mut tape = Tape::new(file);
+/// The files of a tar archive, with their positions.
+fn tar_files(file: &File) -> Result<HashMap<String, TarFile>> {
+    let mut files = HashMap::new();
+    let mut tar = TarReader::new(file);
     let skip = |file: &mut &File, bytes: u64| {
         let bytes = i64::try_from(bytes).map_err(std::io::Error::other)?;
         file.seek(SeekFrom::Current(bytes)).map(drop)
     };
-    while let Some(entry) = tape.next_skipping(skip)? {
-        let Some(name) = std::str::from_utf8(&entry.name).ok().and_then(normal) else { continue };
-        let place = match entry.kind {
+    while let Some(entry) = tar.next_skipping(skip)? {
+        let Some(name) = std::str::from_utf8(&entry.name).ok().and_then(normalize) else {
+            continue;
+        };
+        let found = match entry.kind {
             Kind::File if entry.sparse.is_none() => {
-                Place::At { offset: tape.position(), size: entry.size }
+                TarFile::At { offset: tar.position(), size: entry.size }
             }
-            Kind::Symlink => Place::Link(String::from_utf8_lossy(&entry.link).into_owned()),
-            // A hard link counts from the top.
+            Kind::Symlink => TarFile::Link(String::from_utf8_lossy(&entry.link).into_owned()),
+            // The target of a hard link is relative to the root of the archive.
             Kind::HardLink => {
                 let up = "../".repeat(name.matches('/').count());
-                Place::Link(format!("{up}{}", String::from_utf8_lossy(&entry.link)))
+                TarFile::Link(format!("{up}{}", String::from_utf8_lossy(&entry.link)))
             }
             _ => continue,
         };
-        places.insert(name, place);
-        if places.len() > BLOBS_MAX {
+        files.insert(name, found);
+        if files.len() > BLOBS_MAX {
             return Err(Error::Refused(format!("the archive has more than {BLOBS_MAX} files")));
         }
     }
-    Ok(places)
+    Ok(files)
 }
 
-/// `./a/../b` is `b`; None for what leads out.
-fn normal(name: &str) -> Option<String> {
+/// Normalizes `./a/../b` to `b`. `None` if the name leads outside.
+fn normalize(name: &str) -> Option<String> {
     let mut parts = Vec::new();
     for part in name.split('/') {
         match part {
@@ -166,14 +173,14 @@ fn normal(name: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// A file that can be read at any place: itself, or unpacked to a nameless one.
-fn plain(mut file: File, path: &Path, scratch: &Path) -> Result<File> {
+/// The file itself, or an uncompressed temporary copy of it.
+fn uncompressed(mut file: File, path: &Path, scratch: &Path) -> Result<File> {
     let size = file.metadata().map_err(Error::io("open", path))?.len();
     let mut start = [0; 4];
     let read = file.read(&mut start).map_err(Error::io("read", path))?;
     file.rewind().map_err(Error::io("read", path))?;
-    let packed = start[..read].starts_with(&[0x1f, 0x8b]) || start == [0x28, 0xb5, 0x2f, 0xfd];
-    if !packed {
+    let compressed = start[..read].starts_with(GZIP_MAGIC) || start == ZSTD_MAGIC;
+    if !compressed {
         return Ok(file);
     }
     let (inner, allowed) = decompress(file, size)?;

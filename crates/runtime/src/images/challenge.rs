@@ -1,10 +1,10 @@
-//! What a registry asks for when it answers 401: `WWW-Authenticate`.
+//! Parses the `WWW-Authenticate` header of a registry that answers 401.
 
-/// The one we can answer, if there is one.
+/// An authentication scheme that we support.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Challenge {
     Basic,
-    /// A token from elsewhere.
+    /// A token from another server.
     Bearer {
         realm: String,
         service: Option<String>,
@@ -13,7 +13,7 @@ pub(crate) enum Challenge {
 }
 
 impl Challenge {
-    /// Of several, a token is preferred: it is what the others are for.
+    /// Prefers a token if the registry offers several schemes.
     pub(crate) fn read<'a>(headers: impl Iterator<Item = &'a str>) -> Option<Challenge> {
         let mut basic = None;
         for header in headers {
@@ -47,7 +47,7 @@ impl Challenge {
     }
 }
 
-/// `a="b, c",d=e`
+/// Parses `a="b, c",d=e`.
 fn parameters(text: &str) -> Vec<(&str, String)> {
     let mut found = Vec::new();
     let mut rest = text;
@@ -66,7 +66,7 @@ fn parameters(text: &str) -> Vec<(&str, String)> {
     found
 }
 
-/// Up to the closing quote, and what is after it.
+/// The text up to the closing quote, and the rest.
 fn unquote(text: &str) -> (String, &str) {
     let mut value = String::new();
     let mut characters = text.char_indices();
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn challenges_are_read_as_registries_write_them() {
+    fn challenges_of_registries_are_parsed() {
         let token = r#"Bearer realm="https://auth.example/token",service="r.example",scope="repository:a/b:pull,push""#;
         let expected = Challenge::Bearer {
             realm: "https://auth.example/token".into(),

@@ -1,11 +1,11 @@
-//! Names of content: `sha256:…`. Everything that enters the store is read through [`Checked`].
+//! Digests of content: `sha256:…`. All content of the store is read through [`Checked`] first.
 
 use crate::{Error, Result};
 use ring::digest::{Algorithm, Context, SHA256, SHA512};
 use std::fmt;
 use std::io::Read;
 
-/// Lower-case hex of a known length: safe as a file name.
+/// Hexadecimal digits of a fixed length, so it is safe as a file name.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct Digest {
@@ -66,7 +66,7 @@ impl Digest {
         Digest::parse(&name.replacen('-', ":", 1))
     }
 
-    /// What to feed bytes into to know whether they are the ones meant.
+    /// The context to hash content with, before [`Digest::matches`].
     pub(crate) fn context(&self) -> Context {
         Context::new(self.algorithm.algorithm())
     }
@@ -77,7 +77,9 @@ impl Digest {
             return Ok(());
         }
         let name = self.algorithm();
-        Err(Error::Refused(format!("content of {self} is something else: {name}:{found}")))
+        Err(Error::Refused(format!(
+            "content does not match its digest: expected {self}, got {name}:{found}"
+        )))
     }
 }
 
@@ -111,7 +113,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Hashes and counts what is read through it.
+/// A reader that hashes and counts the bytes.
 pub(crate) struct Checked<R> {
     inner: R,
     context: Context,
@@ -124,7 +126,7 @@ impl<R: Read> Checked<R> {
         Checked { inner, context: expected.context(), expected: expected.clone(), read: 0 }
     }
 
-    /// Reads to the end and compares.
+    /// Reads to the end and checks the digest. Returns the number of bytes.
     pub(crate) fn finish(mut self) -> Result<u64> {
         std::io::copy(&mut self, &mut std::io::sink())
             .map_err(|e| Error::Refused(format!("cannot read {}: {e}", self.expected)))?;
@@ -147,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_that_could_be_a_path_is_not_one() {
+    fn digests_that_contain_a_path_are_rejected() {
         let good = format!("sha256:{}", "0a".repeat(32));
         assert_eq!(Digest::parse(&good).unwrap().to_string(), good);
         for bad in ["", "sha256:", "sha256:../../etc", "md5:00", &good[..70], &good.to_uppercase()]
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn other_content_does_not_pass() {
+    fn content_with_another_digest_is_rejected() {
         let digest = Digest::of(b"right");
         assert_eq!(Checked::new(&b"right"[..], &digest).finish().unwrap(), 5);
         assert!(Checked::new(&b"wrong"[..], &digest).finish().is_err());

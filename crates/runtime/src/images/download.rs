@@ -1,11 +1,11 @@
-//! One layer on its way: fetched into a file that a later attempt goes on with, then unpacked.
+//! Downloads one layer into a file, which a later attempt can resume, and unpacks it.
 
 use super::digest::Digest;
+use super::layer_store::Packed;
 use super::limits::LAYER_BYTES_MAX;
 use super::locks::Lock;
 use super::manifest::Descriptor;
-use super::registry::{Failure, Repository, broken};
-use super::shelf::Packed;
+use super::registry::{Failure, Repository, failed_request};
 use super::store::{ImageStore, Work};
 use crate::{Error, Result};
 use reqwest::StatusCode;
@@ -15,50 +15,55 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 
-/// Attempts that bring nothing before it is given up. Progress starts the count anew.
-const TRIES_MAX: u32 = 4;
-const FIRST_WAIT: Duration = Duration::from_millis(500);
+/// Attempts without progress before the download fails. Progress resets the count.
+const ATTEMPTS_MAX: u32 = 4;
+const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 
 pub(crate) struct Download {
-    /// Unpacked.
+    /// Digest of the uncompressed layer.
     pub(crate) layer: Digest,
+    /// The compressed layer.
     pub(crate) packed: Descriptor,
 }
 
-/// Nobody else unpacks this layer, and nothing is taken away.
+/// The locks of a download: no other task unpacks this layer, and no layer is removed.
 #[derive(Clone)]
 struct Held {
     _work: Work,
     _layer: Arc<Lock>,
 }
 
-/// On return the layer is on the shelf. `told` hears how many bytes came, or were for nothing.
+/// Downloads and unpacks a layer if the store does not have it. `progress` is called with the number of bytes that
+/// arrived, negative if bytes have to be downloaded again.
 pub(crate) async fn fetch(
     store: &ImageStore,
     work: &Work,
     from: &Repository,
     download: Download,
-    told: &(dyn Fn(i64) + Send + Sync),
+    progress: &(dyn Fn(i64) + Send + Sync),
 ) -> Result<(), Failure> {
     if download.packed.size > LAYER_BYTES_MAX {
         return Err(Failure::Bad(Error::Refused("a layer of the image is too large".to_owned())));
     }
     let layer = download.layer.clone();
-    let lock = store.aside(move |store| store.shelf().lock(&layer)).await.map_err(Failure::Bad)?;
+    let lock = store
+        .spawn_blocking(move |store| store.layer_store().lock(&layer))
+        .await
+        .map_err(Failure::Bad)?;
     let held = Held { _work: work.clone(), _layer: Arc::new(lock) };
-    if store.shelf().has(&download.layer) {
-        told(download.packed.size as i64); // Somebody else brought it.
+    if store.layer_store().has(&download.layer) {
+        progress(download.packed.size as i64); // Another task has downloaded it.
         return Ok(());
     }
     let (layer, packed) = (download.layer, download.packed);
     let name = format!("{}.{}", layer.file_name(), packed.digest.file_name());
     let path = store.downloads().join(name);
-    let resumed = bring(from, &packed, &path, told).await?;
+    let resumed = download_with_retries(from, &packed, &path, progress).await?;
     match unpack(store, &held, &layer, &packed, &path).await {
-        // What an earlier attempt left may have been bad: once more, all of it.
+        // The part of an earlier attempt may be corrupt. Download everything again.
         Err(Error::Refused(_)) if resumed => {
-            told(-(packed.size as i64));
-            bring(from, &packed, &path, told).await?;
+            progress(-(packed.size as i64));
+            download_with_retries(from, &packed, &path, progress).await?;
             unpack(store, &held, &layer, &packed, &path).await
         }
         done => done,
@@ -66,59 +71,59 @@ pub(crate) async fn fetch(
     .map_err(Failure::Bad)
 }
 
-/// The whole file, whatever it takes. True if there was a part of it before.
-async fn bring(
+/// Downloads the file, with retries. Returns true if it resumed an earlier attempt.
+async fn download_with_retries(
     from: &Repository,
     packed: &Descriptor,
     path: &Path,
-    told: &(dyn Fn(i64) + Send + Sync),
+    progress: &(dyn Fn(i64) + Send + Sync),
 ) -> Result<bool, Failure> {
     let mut have = tokio::fs::metadata(path).await.map_or(0, |metadata| metadata.len());
     if have > packed.size {
         have = 0;
     }
     let resumed = have > 0;
-    told(have as i64);
-    let (mut tries, mut wait) = (0, FIRST_WAIT);
-    // An empty layer has to be asked for, too.
-    while have < packed.size || tries == 0 {
+    progress(have as i64);
+    let (mut attempts, mut backoff) = (0, FIRST_BACKOFF);
+    // An empty layer needs a request, too.
+    while have < packed.size || attempts == 0 {
         let before = have;
-        match go_on(from, packed, path, &mut have, told).await {
+        match download_rest(from, packed, path, &mut have, progress).await {
             Ok(()) => {}
             Err(failure @ Failure::Bad(_)) => return Err(failure),
             Err(failure) => {
                 if have > before {
-                    (tries, wait) = (0, FIRST_WAIT);
+                    (attempts, backoff) = (0, FIRST_BACKOFF);
                 }
-                tries += 1;
-                if tries >= TRIES_MAX {
+                attempts += 1;
+                if attempts >= ATTEMPTS_MAX {
                     return Err(failure);
                 }
-                tracing::debug!(digest = %packed.digest, %failure, "a download broke off");
-                tokio::time::sleep(wait).await;
-                wait *= 2;
+                tracing::debug!(digest = %packed.digest, %failure, "a download was interrupted; retrying");
+                tokio::time::sleep(backoff).await;
+                backoff *= 2;
                 continue;
             }
         }
-        tries += 1;
+        attempts += 1;
     }
     Ok(resumed)
 }
 
-/// One request, from where we are.
-async fn go_on(
+/// One request for the bytes from `have` on.
+async fn download_rest(
     from: &Repository,
     packed: &Descriptor,
     path: &Path,
     have: &mut u64,
-    told: &(dyn Fn(i64) + Send + Sync),
+    progress: &(dyn Fn(i64) + Send + Sync),
 ) -> Result<(), Failure> {
     let mut response = from.blob(&packed.digest, *have).await?;
     let range = response.headers().get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
-    let goes_on = response.status() == StatusCode::PARTIAL_CONTENT
+    let continues = response.status() == StatusCode::PARTIAL_CONTENT
         && range.is_some_and(|range| range.starts_with(&format!("bytes {have}-")));
-    if !goes_on && *have > 0 {
-        told(-(*have as i64));
+    if !continues && *have > 0 {
+        progress(-(*have as i64));
         *have = 0;
     }
     let failed = |e: std::io::Error| Failure::Bad(Error::io("write", path)(e));
@@ -135,26 +140,26 @@ async fn go_on(
             Ok(None) => break,
             Err(error) => {
                 file.flush().await.map_err(failed)?;
-                return Err(broken("failed to copy", error));
+                return Err(failed_request("failed to copy", error));
             }
         };
         if *have + chunk.len() as u64 > packed.size {
-            let why = format!("{} is longer than its manifest says", packed.digest);
+            let message = format!("{} is longer than its manifest says", packed.digest);
             drop(tokio::fs::remove_file(path).await);
-            return Err(Failure::Bad(Error::Refused(why)));
+            return Err(Failure::Bad(Error::Refused(message)));
         }
         file.write_all(&chunk).await.map_err(failed)?;
         *have += chunk.len() as u64;
-        told(chunk.len() as i64);
+        progress(chunk.len() as i64);
     }
     file.flush().await.map_err(failed)?;
     if *have < packed.size {
-        return Err(Failure::Refused(format!("{} broke off: unexpected EOF", packed.digest)));
+        return Err(Failure::Refused(format!("{} is incomplete: unexpected EOF", packed.digest)));
     }
     Ok(())
 }
 
-/// Checks and unpacks; the file is of no use afterwards, either way.
+/// Unpacks the layer and checks its digests. Removes the file in any case.
 async fn unpack(
     store: &ImageStore,
     held: &Held,
@@ -165,8 +170,8 @@ async fn unpack(
     let (layer, packed, path) = (layer.clone(), packed.clone(), path.to_owned());
     let held = held.clone();
     store
-        .aside(move |store| {
-            let _held = held; // Until this is done, even if nobody waits for it any more.
+        .spawn_blocking(move |store| {
+            let _held = held; // Keep the locks until this is done, even if the caller's future is dropped.
             let added = add(store, &layer, packed, &path);
             std::fs::remove_file(&path).map_err(Error::io("remove", &path))?;
             added
@@ -176,5 +181,7 @@ async fn unpack(
 
 fn add(store: &ImageStore, layer: &Digest, packed: Descriptor, path: &PathBuf) -> Result<()> {
     let archive = std::fs::File::open(path).map_err(Error::io("open", path))?;
-    store.shelf().add(layer, Packed { archive, digest: Some(packed.digest), size: packed.size })
+    store
+        .layer_store()
+        .add(layer, Packed { archive, digest: Some(packed.digest), size: packed.size })
 }

@@ -1,35 +1,37 @@
-//! Brings in the images of an archive: what is in it, which layers are missing, in they go.
+//! Imports the images of an archive.
 
 use super::archive::Archive;
 use super::digest::Digest;
+use super::image_name::ImageName;
+use super::layer_store::Packed;
 use super::limits::{DOCUMENT_BYTES_MAX, IMAGES_MAX, INDEX_DEPTH_MAX};
 use super::manifest::{Configuration, Descriptor, Document, choose, no_platform};
-use super::reference::Name;
-use super::shelf::Packed;
 use super::store::{ImageStore, NewImage};
 use crate::{Error, Image, PullProgress, Result};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 
-/// Names in the annotations of an index, the fuller one first.
+/// Annotations of an index that contain the image's name, the more complete one first.
 const NAME_ANNOTATIONS: [&str; 2] =
     ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
 
-/// An image in the archive, and where its layers are, the lowest first.
+/// An image in the archive, with its layers, the lowest first.
 struct Plan {
     image: NewImage,
-    layers: Vec<Piece>,
+    layers: Vec<LayerFile>,
 }
 
-struct Piece {
+struct LayerFile {
+    /// Digest of the uncompressed layer.
     layer: Digest,
     file: String,
+    /// Digest of the file, if the archive has it.
     digest: Option<Digest>,
     size: u64,
 }
 
-/// Each with the names that the archive has for it; it may have had others before.
+/// Returns the images with their names in the archive. The store may know more names of them.
 pub(crate) fn import(
     store: &ImageStore,
     file: &Path,
@@ -47,17 +49,17 @@ pub(crate) fn import(
             "{path} is neither an OCI layout nor a docker archive"
         )));
     };
-    let total = plans.iter().flat_map(|plan| &plan.layers).map(|piece| piece.size).sum();
+    let total = plans.iter().flat_map(|plan| &plan.layers).map(|file| file.size).sum();
     let mut done = 0;
     progress(PullProgress { done, total: Some(total) });
     let mut images = Vec::new();
     for plan in plans {
-        for piece in &plan.layers {
+        for file in &plan.layers {
             let before = done;
-            let mut told =
+            let mut report =
                 |read| progress(PullProgress { done: before + read, total: Some(total) });
-            add(store, &archive, piece, &mut told)?;
-            done += piece.size;
+            add(store, &archive, file, &mut report)?;
+            done += file.size;
             progress(PullProgress { done, total: Some(total) });
         }
         let tags = plan.image.tags.clone();
@@ -69,35 +71,36 @@ pub(crate) fn import(
 fn add(
     store: &ImageStore,
     archive: &Archive,
-    piece: &Piece,
-    told: &mut dyn FnMut(u64),
+    file: &LayerFile,
+    progress: &mut dyn FnMut(u64),
 ) -> Result<()> {
-    let _lock = store.shelf().lock(&piece.layer)?;
-    if store.shelf().has(&piece.layer) {
+    let _lock = store.layer_store().lock(&file.layer)?;
+    if store.layer_store().has(&file.layer) {
         return Ok(());
     }
-    let part = archive.get(&piece.file)?;
-    let size = part.size();
-    let archive = Counted { inner: part, read: 0, told };
-    let packed = Packed { archive, digest: piece.digest.clone(), size: piece.size };
-    if piece.digest.is_some() && size != piece.size {
-        let (digest, said) = (&piece.file, piece.size);
-        return Err(Error::Refused(format!("{digest} has {size} bytes, not {said}")));
+    let range = archive.get(&file.file)?;
+    let size = range.size();
+    let archive = Counted { inner: range, read: 0, progress };
+    let packed = Packed { archive, digest: file.digest.clone(), size: file.size };
+    if file.digest.is_some() && size != file.size {
+        let (name, expected) = (&file.file, file.size);
+        return Err(Error::Refused(format!("{name} has {size} bytes, not {expected}")));
     }
-    store.shelf().add(&piece.layer, packed)
+    store.layer_store().add(&file.layer, packed)
 }
 
+/// A reader that reports the number of bytes.
 struct Counted<'a, R> {
     inner: R,
     read: u64,
-    told: &'a mut dyn FnMut(u64),
+    progress: &'a mut dyn FnMut(u64),
 }
 
 impl<R: Read> Read for Counted<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let read = self.inner.read(buffer)?;
         self.read += read as u64;
-        (self.told)(self.read);
+        (self.progress)(self.read);
         Ok(read)
     }
 }
@@ -109,7 +112,7 @@ fn plans_of_layout(archive: &Archive) -> Result<Vec<Plan>> {
     if entries.len() > IMAGES_MAX {
         return Err(Error::Refused(format!("the archive has more than {IMAGES_MAX} images")));
     }
-    // One name for several kinds of machines is one image.
+    // Entries of the same name are one image for several platforms.
     let mut by_name: BTreeMap<Option<String>, Vec<Descriptor>> = BTreeMap::new();
     for entry in entries {
         let name = NAME_ANNOTATIONS.iter().find_map(|key| entry.annotations.get(*key));
@@ -132,16 +135,16 @@ fn plans_of_layout(archive: &Archive) -> Result<Vec<Plan>> {
     if plans.is_empty() { Err(no_platform()) } else { Ok(plans) }
 }
 
-/// A bare word is a tag of something the archive does not name.
-fn full_name(text: &str) -> Option<Result<Name>> {
-    text.contains(['/', ':']).then(|| Name::parse(text))
+/// Without slash and colon it is only a tag, and the repository is unknown.
+fn full_name(text: &str) -> Option<Result<ImageName>> {
+    text.contains(['/', ':']).then(|| ImageName::parse(text))
 }
 
 fn plan_of_entry(archive: &Archive, entry: &Descriptor, depth: usize) -> Result<Plan> {
     let bytes = blob(archive, entry)?;
     match Document::read(&bytes)? {
         Document::Index(_) if depth >= INDEX_DEPTH_MAX => {
-            Err(Error::Refused("indexes within indexes, and no end".to_owned()))
+            Err(Error::Refused("image indexes are nested too deeply".to_owned()))
         }
         Document::Index(entries) => {
             let best = choose(&entries).into_iter().next().ok_or_else(no_platform)?;
@@ -149,12 +152,13 @@ fn plan_of_entry(archive: &Archive, entry: &Descriptor, depth: usize) -> Result<
         }
         Document::Manifest { config, layers } => {
             let configuration = Configuration::read(&blob(archive, &config)?)?;
-            let layers = pair(&configuration, &layers)?.into_iter().map(|(layer, packed)| Piece {
-                layer,
-                file: blob_name(&packed.digest),
-                digest: Some(packed.digest.clone()),
-                size: packed.size,
-            });
+            let layers =
+                pair(&configuration, &layers)?.into_iter().map(|(layer, packed)| LayerFile {
+                    layer,
+                    file: blob_name(&packed.digest),
+                    digest: Some(packed.digest.clone()),
+                    size: packed.size,
+                });
             let layers = layers.collect();
             Ok(Plan {
                 image: NewImage::new(config.digest, configuration, Some(&entry.digest)),
@@ -164,15 +168,15 @@ fn plan_of_entry(archive: &Archive, entry: &Descriptor, depth: usize) -> Result<
     }
 }
 
-/// Layers by their two digests: unpacked and packed.
+/// Pairs the digest of each uncompressed layer with its compressed file.
 pub(crate) fn pair<'a>(
     configuration: &Configuration,
     packed: &'a [Descriptor],
 ) -> Result<Vec<(Digest, &'a Descriptor)>> {
     if configuration.layers.len() != packed.len() {
-        let (named, there) = (configuration.layers.len(), packed.len());
+        let (configured, listed) = (configuration.layers.len(), packed.len());
         return Err(Error::Refused(format!(
-            "the image's configuration names {named} layers, its manifest {there}"
+            "the image's configuration has {configured} layers, but its manifest {listed}"
         )));
     }
     Ok(configuration.layers.iter().cloned().zip(packed).collect())
@@ -182,7 +186,7 @@ fn blob_name(digest: &Digest) -> String {
     format!("blobs/{}/{}", digest.algorithm(), digest.hex())
 }
 
-/// A small blob, checked.
+/// Reads a small blob and checks its digest.
 fn blob(archive: &Archive, descriptor: &Descriptor) -> Result<Vec<u8>> {
     let name = blob_name(&descriptor.digest);
     if descriptor.size > DOCUMENT_BYTES_MAX {
@@ -195,9 +199,10 @@ fn blob(archive: &Archive, descriptor: &Descriptor) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// An entry of `manifest.json` in the output of `docker save`.
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Saved {
+struct DockerImage {
     config: String,
     #[serde(default)]
     repo_tags: Option<Vec<String>>,
@@ -206,29 +211,31 @@ struct Saved {
 }
 
 fn plans_of_docker(archive: &Archive) -> Result<Vec<Plan>> {
-    let saved: Vec<Saved> = serde_json::from_slice(&archive.document("manifest.json")?)
-        .map_err(|e| Error::Refused(format!("manifest.json in the archive cannot be read: {e}")))?;
-    if saved.len() > IMAGES_MAX {
+    let images: Vec<DockerImage> = serde_json::from_slice(&archive.document("manifest.json")?)
+        .map_err(|e| Error::Refused(format!("cannot parse manifest.json in the archive: {e}")))?;
+    if images.len() > IMAGES_MAX {
         return Err(Error::Refused(format!("the archive has more than {IMAGES_MAX} images")));
     }
-    saved.into_iter().map(|saved| plan_of_saved(archive, saved)).collect()
+    images.into_iter().map(|image| plan_of_docker_image(archive, image)).collect()
 }
 
-fn plan_of_saved(archive: &Archive, saved: Saved) -> Result<Plan> {
+fn plan_of_docker_image(archive: &Archive, saved: DockerImage) -> Result<Plan> {
     let bytes = archive.document(&saved.config)?;
     let configuration = Configuration::read(&bytes)?;
     let files = saved.layers.unwrap_or_default();
     if configuration.layers.len() != files.len() {
-        return Err(Error::Refused("the image's configuration names other layers".to_owned()));
+        return Err(Error::Refused(
+            "the image's configuration and manifest.json have different layers".to_owned(),
+        ));
     }
     let mut layers = Vec::new();
     for (layer, file) in configuration.layers.iter().cloned().zip(files) {
         let size = archive.get(&file)?.size();
-        layers.push(Piece { layer, file, digest: None, size });
+        layers.push(LayerFile { layer, file, digest: None, size });
     }
     let mut image = NewImage::new(Digest::of(&bytes), configuration, None);
     for tag in saved.repo_tags.unwrap_or_default() {
-        image.tags.extend(Name::parse(&tag)?.tagged());
+        image.tags.extend(ImageName::parse(&tag)?.tagged());
     }
     Ok(Plan { image, layers })
 }

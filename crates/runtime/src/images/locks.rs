@@ -1,7 +1,7 @@
-//! Locks between processes: `landfall image import` runs beside a running landfall.
+//! File locks between processes, because `landfall image import` runs beside a landfall server.
 //!
-//! They are `flock`s, so whoever dies lets go. Each holder opens the file anew, so they also keep
-//! the tasks of one process apart. They block: never take one on a thread that runs tasks.
+//! They are `flock`s, so the kernel releases them when a process dies. Every lock opens the file again, so that
+//! locks also work between tasks of one process. They block: do not take one in an async task.
 
 use crate::{Error, Result};
 use rustix::fs::{FlockOperation, flock};
@@ -16,16 +16,16 @@ pub(crate) struct Lock {
 
 impl Lock {
     pub(crate) fn exclusive(path: &Path) -> Result<Lock> {
-        Lock::take(path, FlockOperation::LockExclusive)
+        Lock::acquire(path, FlockOperation::LockExclusive)
     }
 
     pub(crate) fn shared(path: &Path) -> Result<Lock> {
-        Lock::take(path, FlockOperation::LockShared)
+        Lock::acquire(path, FlockOperation::LockShared)
     }
 
-    /// None if somebody else has it.
+    /// `None` if the lock is in use.
     pub(crate) fn try_exclusive(path: &Path) -> Result<Option<Lock>> {
-        match Lock::take(path, FlockOperation::NonBlockingLockExclusive) {
+        match Lock::acquire(path, FlockOperation::NonBlockingLockExclusive) {
             Ok(lock) => Ok(Some(lock)),
             Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::WouldBlock => {
                 Ok(None)
@@ -34,7 +34,7 @@ impl Lock {
         }
     }
 
-    fn take(path: &Path, operation: FlockOperation) -> Result<Lock> {
+    fn acquire(path: &Path, operation: FlockOperation) -> Result<Lock> {
         let file = File::options().create(true).append(true).open(path);
         let file = file.map_err(Error::io("open", path))?;
         loop {

@@ -1,12 +1,12 @@
-//! The documents that describe images: indexes, manifests, configurations; OCI's and Docker's.
+//! Indexes, manifests and configurations of images, in the formats of OCI and Docker.
 
 use super::digest::Digest;
 use super::limits::LAYERS_MAX;
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 
-/// `Null` in JSON is as good as nothing.
-fn lenient<'de, D, T>(deserializer: D) -> std::result::Result<T, D::Error>
+/// Accepts `null` as the default value.
+fn null_as_default<'de, D, T>(deserializer: D) -> std::result::Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,
     T: Default + serde::Deserialize<'de>,
@@ -14,15 +14,18 @@ where
     Ok(<Option<T> as serde::Deserialize>::deserialize(deserializer)?.unwrap_or_default())
 }
 
+/// Entries without a platform come after all that match.
+const UNKNOWN_PLATFORM_RANK: u32 = 100;
+
 #[derive(Debug, Clone, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Descriptor {
-    #[serde(default, deserialize_with = "lenient")]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub(crate) media_type: String,
     pub(crate) digest: Digest,
     pub(crate) size: u64,
     pub(crate) platform: Option<Platform>,
-    #[serde(default, deserialize_with = "lenient")]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub(crate) annotations: BTreeMap<String, String>,
 }
 
@@ -54,21 +57,21 @@ impl Document {
             layers: Option<Vec<Descriptor>>,
         }
         let found: Either = serde_json::from_slice(bytes)
-            .map_err(|e| Error::Refused(format!("the manifest cannot be read: {e}")))?;
+            .map_err(|e| Error::Refused(format!("cannot parse the manifest: {e}")))?;
         match found {
             Either { schema_version: 1, .. } => {
-                Err(refused("the image is in Docker's format of before 2016, schema 1"))
+                Err(refused("the image has the obsolete Docker format \"schema 1\""))
             }
-            // Both at once is how one digest is made to mean two images.
+            // Reject documents that are both, because one digest could then stand for two images.
             Either { manifests: Some(_), config: Some(_), .. } => {
-                Err(refused("the manifest claims to be an index as well"))
+                Err(refused("the manifest is also an index"))
             }
             Either { manifests: Some(manifests), .. } => Ok(Document::Index(manifests)),
             Either { config: Some(config), layers: Some(layers), .. } => {
                 check_layers(&layers)?;
                 Ok(Document::Manifest { config, layers })
             }
-            _ => Err(refused("the manifest is neither an image's nor an index")),
+            _ => Err(refused("the document is neither a manifest nor an index")),
         }
     }
 }
@@ -83,41 +86,44 @@ fn check_layers(layers: &[Descriptor]) -> Result<()> {
         }
         if !layer.media_type.contains(".tar") && !layer.media_type.is_empty() {
             let kind = &layer.media_type;
-            return Err(Error::Refused(format!("a layer of the image is no archive but {kind:?}")));
+            return Err(Error::Refused(format!(
+                "a layer of the image is not a tar archive but {kind:?}"
+            )));
         }
     }
     Ok(())
 }
 
-/// The entries of an index to try, best first: those for this kind of machine, then those that do
-/// not say what they are for (N-173).
+/// The suitable entries of an index, best first: those for this platform, then those without a platform (N-173).
 pub(crate) fn choose(entries: &[Descriptor]) -> Vec<&Descriptor> {
     let mut ranked: Vec<(u32, &Descriptor)> = entries
         .iter()
-        .filter_map(|entry| Some((entry.platform.as_ref().map_or(Some(100), rank)?, entry)))
+        .filter_map(|entry| {
+            Some((entry.platform.as_ref().map_or(Some(UNKNOWN_PLATFORM_RANK), rank)?, entry))
+        })
         .collect();
     ranked.sort_by_key(|(rank, _)| *rank);
     ranked.into_iter().map(|(_, entry)| entry).collect()
 }
 
-/// How well a platform suits this machine; 0 is best, None is not at all.
+/// How suitable a platform is; 0 is best, `None` is unsuitable.
 fn rank(platform: &Platform) -> Option<u32> {
     if platform.os.is_empty() && platform.architecture.is_empty() {
-        return Some(100);
+        return Some(UNKNOWN_PLATFORM_RANK);
     }
     if platform.os != "linux" || platform.architecture != architecture() {
         return None;
     }
     match (architecture(), platform.variant.as_str()) {
         (_, "") | ("amd64", "v1") | ("arm64", "v8") | ("arm", "v7") => Some(0),
-        // What any machine of the last ten years can run, if there is nothing plainer.
+        // Machines of the last ten years can run these.
         ("amd64", "v2") | ("arm", "v6") => Some(1),
         ("amd64", "v3") | ("arm", "v5") => Some(2),
         _ => None,
     }
 }
 
-/// As Go spells it.
+/// The name that Go uses, as in image indexes.
 pub(crate) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -133,11 +139,11 @@ pub(crate) fn no_platform() -> Error {
     Error::Pull(format!("no match for platform linux/{} in manifest: not found", architecture()))
 }
 
-fn refused(why: &str) -> Error {
-    Error::Refused(why.to_owned())
+fn refused(message: &str) -> Error {
+    Error::Refused(message.to_owned())
 }
 
-/// What an image says of the containers made from it.
+/// The defaults that an image has for its containers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ImageConfig {
     pub entrypoint: Vec<String>,
@@ -145,13 +151,13 @@ pub struct ImageConfig {
     /// In the image's order.
     pub env: Vec<(String, String)>,
     pub working_dir: Option<String>,
-    /// `uid`, `name`, `uid:gid` …, as written; empty is root.
+    /// `uid`, `name`, `uid:gid` and so on; empty means root.
     pub user: String,
     pub stop_signal: Option<String>,
     pub volumes: Vec<String>,
 }
 
-/// What a configuration says besides: which layers, unpacked, make the image; the lowest first.
+/// The defaults for containers, and the digests of the uncompressed layers, the lowest first.
 #[derive(Debug)]
 pub(crate) struct Configuration {
     pub(crate) config: ImageConfig,
@@ -160,27 +166,26 @@ pub(crate) struct Configuration {
 
 impl Configuration {
     pub(crate) fn read(bytes: &[u8]) -> Result<Configuration> {
-        let file: ConfigFile = serde_json::from_slice(bytes).map_err(|e| {
-            Error::Refused(format!("the image's configuration cannot be read: {e}"))
-        })?;
+        let file: ConfigFile = serde_json::from_slice(bytes)
+            .map_err(|e| Error::Refused(format!("cannot parse the image's configuration: {e}")))?;
         if !file.os.is_empty() && file.os != "linux" {
             return Err(Error::Refused(format!("the image is for {:?}, not for linux", file.os)));
         }
         let rootfs =
-            file.rootfs.ok_or_else(|| refused("the image's configuration names no layers"))?;
+            file.rootfs.ok_or_else(|| refused("the image's configuration has no layers"))?;
         if rootfs.diff_ids.len() > LAYERS_MAX {
             return Err(Error::Refused(format!("the image has more than {LAYERS_MAX} layers")));
         }
-        let said = file.config.unwrap_or_default();
-        let env = said.env.iter().filter_map(|line| line.split_once('='));
+        let section = file.config.unwrap_or_default();
+        let env = section.env.iter().filter_map(|line| line.split_once('='));
         let config = ImageConfig {
             env: env.map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
-            entrypoint: said.entrypoint,
-            cmd: said.cmd,
-            working_dir: Some(said.working_dir).filter(|dir| !dir.is_empty()),
-            user: said.user,
-            stop_signal: Some(said.stop_signal).filter(|signal| !signal.is_empty()),
-            volumes: said.volumes.into_keys().collect(),
+            entrypoint: section.entrypoint,
+            cmd: section.cmd,
+            working_dir: Some(section.working_dir).filter(|dir| !dir.is_empty()),
+            user: section.user,
+            stop_signal: Some(section.stop_signal).filter(|signal| !signal.is_empty()),
+            volumes: section.volumes.into_keys().collect(),
         };
         Ok(Configuration { config, layers: rootfs.diff_ids })
     }
@@ -196,26 +201,26 @@ struct ConfigFile {
 
 #[derive(serde::Deserialize)]
 struct RootFs {
-    #[serde(default, deserialize_with = "lenient")]
+    #[serde(default, deserialize_with = "null_as_default")]
     diff_ids: Vec<Digest>,
 }
 
 #[derive(Default, serde::Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct ConfigSection {
-    #[serde(deserialize_with = "lenient")]
+    #[serde(deserialize_with = "null_as_default")]
     entrypoint: Vec<String>,
-    #[serde(deserialize_with = "lenient")]
+    #[serde(deserialize_with = "null_as_default")]
     cmd: Vec<String>,
-    #[serde(deserialize_with = "lenient")]
+    #[serde(deserialize_with = "null_as_default")]
     env: Vec<String>,
-    #[serde(deserialize_with = "lenient")]
+    #[serde(deserialize_with = "null_as_default")]
     working_dir: String,
-    #[serde(deserialize_with = "lenient")]
+    #[serde(deserialize_with = "null_as_default")]
     user: String,
-    #[serde(deserialize_with = "lenient")]
+    #[serde(deserialize_with = "null_as_default")]
     stop_signal: String,
-    #[serde(deserialize_with = "lenient")]
+    #[serde(deserialize_with = "null_as_default")]
     volumes: BTreeMap<String, serde_json::Value>,
 }
 
@@ -236,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_gives_the_manifest_for_this_machine_n_173() {
+    fn the_manifest_for_this_platform_is_chosen_n_173() {
         let here = architecture();
         let silent = Descriptor { platform: None, ..entry("", "", "", 5) };
         let entries = [
@@ -251,12 +256,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_for_this_machine_is_nothing_n_173() {
+    fn entries_for_other_platforms_are_ignored_n_173() {
         assert!(choose(&[entry("windows", "amd64", "", 1)]).is_empty());
     }
 
     #[test]
-    fn a_manifest_that_is_also_an_index_is_refused() {
+    fn a_manifest_that_is_also_an_index_is_rejected() {
         let digest = Digest::of(b"");
         let one = format!(r#"{{"digest":"{digest}","size":1}}"#);
         let both = format!(r#"{{"config":{one},"layers":[],"manifests":[{one}]}}"#);
@@ -267,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_is_read_as_docker_writes_it_with_nulls() {
+    fn a_configuration_of_docker_with_nulls_is_parsed() {
         let text = r#"{"os":"linux","config":{"Entrypoint":null,"Cmd":["sh"],"Env":["A=b=c","B="],
             "WorkingDir":"","User":"1000:5","StopSignal":"SIGQUIT","Volumes":{"/data":{}}},
             "rootfs":{"type":"layers","diff_ids":null}}"#;

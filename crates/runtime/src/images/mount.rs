@@ -1,4 +1,4 @@
-//! Shows the merged layers of an image at a directory, read-only.
+//! Mounts the layers of an image read-only at a directory.
 
 use crate::{Error, Result};
 use rustix::mount::{
@@ -7,21 +7,20 @@ use rustix::mount::{
 };
 use std::path::{Path, PathBuf};
 
-/// `layers` topmost first. `empty` is put below them: overlayfs wants two.
+/// `layers` are topmost first. `empty` is an additional lowest layer, because overlayfs needs two.
 ///
-/// Layers are passed one by one (Linux 6.5) where the kernel can, so that their number is not
-/// limited by what fits into one page of options.
+/// From Linux 6.5 on, layers are passed one by one, so that one page of options does not limit their number.
 pub(crate) fn mount(layers: &[PathBuf], empty: &Path, target: &Path) -> Result<()> {
     let lower: Vec<&Path> =
         layers.iter().map(PathBuf::as_path).chain(std::iter::once(empty)).collect();
-    match stack(&lower, target) {
+    match mount_one_by_one(&lower, target) {
         Ok(()) => Ok(()),
-        Err(_) => stack_at_once(&lower, target),
+        Err(_) => mount_with_options(&lower, target),
     }
     .map_err(Error::io("mount an image at", target))
 }
 
-fn stack(lower: &[&Path], target: &Path) -> std::io::Result<()> {
+fn mount_one_by_one(lower: &[&Path], target: &Path) -> std::io::Result<()> {
     let overlay = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&overlay, "source", "landfall")?;
     for path in lower {
@@ -34,7 +33,7 @@ fn stack(lower: &[&Path], target: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-fn stack_at_once(lower: &[&Path], target: &Path) -> std::io::Result<()> {
+fn mount_with_options(lower: &[&Path], target: &Path) -> std::io::Result<()> {
     use nix::mount::MsFlags;
     use std::os::unix::ffi::OsStrExt;
     let mut options = b"lowerdir=".to_vec();

@@ -1,11 +1,11 @@
-//! Fetches an image from its registry: who answers, which manifest, which layers are missing.
+//! Pulls an image from its registry or a mirror: finds the manifest and downloads missing layers.
 
 use super::digest::Digest;
 use super::download::{Download, fetch};
+use super::image_name::ImageName;
 use super::import::pair;
 use super::limits::INDEX_DEPTH_MAX;
 use super::manifest::{Configuration, Descriptor, Document, choose, no_platform};
-use super::reference::Name;
 use super::registries::Registries;
 use super::registry::{Failure, Repository};
 use super::store::{ImageStore, NewImage};
@@ -14,78 +14,81 @@ use futures::{StreamExt, TryStreamExt};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Layers of one image on their way at once. As containerd does.
+/// Parallel downloads per image, as in containerd.
 const LAYERS_AT_ONCE: usize = 3;
 
-/// A manifest, from whoever had it.
+/// A manifest, and the repository that has it.
 struct Found {
     from: Repository,
-    /// Of what was asked for: a manifest or an index.
+    /// Digest of the manifest or index that the image name stands for.
     digest: Digest,
     document: Document,
 }
 
 pub(crate) async fn pull(
     store: &ImageStore,
-    name: &Name,
+    name: &ImageName,
     credentials: &[Credentials],
     progress: &(dyn Fn(PullProgress) + Send + Sync),
 ) -> Result<Image> {
-    let (work, registries) = store.aside(|store| Ok((store.begin()?, store.registries()?))).await?;
+    let (work, registries) =
+        store.spawn_blocking(|store| Ok((store.begin()?, store.registries()?))).await?;
     let found = resolve(&registries, name, credentials).await?;
-    let unpacked = |failure| failed(name, failure);
+    let pull_error = |failure| failed(name, failure);
     let (manifest, config, layers) =
-        descend(&found.from, found.digest.clone(), found.document).await.map_err(unpacked)?;
-    let configuration = configuration(store, &found.from, &config).await.map_err(unpacked)?;
+        find_manifest(&found.from, found.digest.clone(), found.document)
+            .await
+            .map_err(pull_error)?;
+    let configuration = configuration(store, &found.from, &config).await.map_err(pull_error)?;
     let missing = missing(store, &configuration, &layers).await?;
 
     let total = missing.values().map(|layer| layer.size).sum();
     let done = AtomicU64::new(0);
-    let told = |bytes: i64| {
+    let report = |bytes: i64| {
         let before = done.fetch_add(bytes as u64, Ordering::Relaxed);
         let done = before.wrapping_add(bytes as u64);
         progress(PullProgress { done, total: Some(total) });
     };
-    told(0);
+    report(0);
     futures::stream::iter(missing)
         .map(|(layer, packed)| {
             let download = Download { layer, packed };
-            fetch(store, &work, &found.from, download, &told)
+            fetch(store, &work, &found.from, download, &report)
         })
         .buffer_unordered(LAYERS_AT_ONCE)
         .try_collect::<Vec<()>>()
         .await
-        .map_err(unpacked)?;
+        .map_err(pull_error)?;
 
     let mut image = NewImage::new(config.digest, configuration, Some(&manifest));
     image.tags.extend(name.tagged());
     image.digests.push(name.with_digest(&found.digest));
-    store.aside(move |store| store.commit(&work, image)).await
+    store.spawn_blocking(move |store| store.commit(&work, image)).await
 }
 
-/// Asks mirrors, then the registry; with each of the credentials, or as nobody if there are none
-/// (N-175: whoever has credentials is not also tried as nobody).
+/// Tries mirrors, then the registry, with each of the credentials. Anonymous access is tried only if there are no
+/// credentials (N-175).
 async fn resolve(
     registries: &Registries,
-    name: &Name,
+    name: &ImageName,
     credentials: &[Credentials],
 ) -> Result<Found> {
     let reference = name.digest().or_else(|| name.tag.clone()).unwrap_or_default();
     let mut failures = Vec::new();
     for endpoint in registries.endpoints(name)? {
-        let known: Vec<Option<&Credentials>> = match (&endpoint.credentials, credentials) {
+        let attempts: Vec<Option<&Credentials>> = match (&endpoint.credentials, credentials) {
             (Some(own), _) => vec![Some(own)],
             (None, all) if !endpoint.is_mirror() && !all.is_empty() => {
                 all.iter().map(Some).collect()
             }
             _ => vec![None],
         };
-        for known in known {
-            let from = Repository::new(registries, &endpoint, &name.repository, known)?;
+        for credentials in attempts {
+            let from = Repository::new(registries, &endpoint, &name.repository, credentials)?;
             match manifest(&from, &reference, name.digest.as_ref()).await {
                 Ok((digest, document)) => return Ok(Found { from, digest, document }),
                 Err(failure) => {
-                    tracing::debug!(host = endpoint.host(), %name, %failure, "no manifest");
+                    tracing::debug!(host = endpoint.host(), %name, %failure, "no manifest from this registry");
                     failures.push(failure);
                 }
             }
@@ -112,8 +115,8 @@ async fn manifest(
     Ok((digest, Document::read(&bytes).map_err(Failure::Bad)?))
 }
 
-/// From an index to the manifest for this machine (N-173).
-async fn descend(
+/// Follows indexes to the manifest for this platform (N-173).
+async fn find_manifest(
     from: &Repository,
     mut digest: Digest,
     mut document: Document,
@@ -129,23 +132,23 @@ async fn descend(
             }
         }
     }
-    Err(Failure::Bad(Error::Refused("indexes within indexes, and no end".to_owned())))
+    Err(Failure::Bad(Error::Refused("image indexes are nested too deeply".to_owned())))
 }
 
-/// Of an image already known nothing is fetched twice.
+/// Reads the configuration from the store if the image is known, otherwise from the registry.
 async fn configuration(
     store: &ImageStore,
     from: &Repository,
     config: &Descriptor,
 ) -> Result<Configuration, Failure> {
     let id = config.digest.clone();
-    match store.aside(move |store| store.configuration(&id)).await.map_err(Failure::Bad)? {
+    match store.spawn_blocking(move |store| store.configuration(&id)).await.map_err(Failure::Bad)? {
         Some(known) => Ok(known),
         None => Configuration::read(&from.document(&config.digest).await?).map_err(Failure::Bad),
     }
 }
 
-/// Unpacked digest to packed layer; a layer that stands twice in an image is fetched once.
+/// Missing layers, by the digest of the uncompressed layer. A layer that occurs twice is downloaded once.
 async fn missing(
     store: &ImageStore,
     configuration: &Configuration,
@@ -154,21 +157,21 @@ async fn missing(
     let pairs = pair(configuration, layers)?.into_iter();
     let pairs: Vec<_> = pairs.map(|(layer, packed)| (layer, packed.clone())).collect();
     store
-        .aside(move |store| {
-            Ok(pairs.into_iter().filter(|(layer, _)| !store.shelf().has(layer)).collect())
+        .spawn_blocking(move |store| {
+            Ok(pairs.into_iter().filter(|(layer, _)| !store.layer_store().has(layer)).collect())
         })
         .await
 }
 
-/// Errors are joined.
-fn unresolved(name: &Name, failures: &[Failure]) -> Error {
+/// The error with all failures.
+fn unresolved(name: &ImageName, failures: &[Failure]) -> Error {
     let mut texts: Vec<String> = failures.iter().map(Failure::to_string).collect();
     texts.dedup();
     let texts = texts.join(", ");
     Error::Pull(format!("failed to resolve reference \"{name}\": {name}: {texts}"))
 }
 
-fn failed(name: &Name, failure: Failure) -> Error {
+fn failed(name: &ImageName, failure: Failure) -> Error {
     let text = format!("failed to pull and unpack image \"{name}\": {failure}");
     match failure {
         Failure::Bad(error @ Error::Io { .. }) => error,

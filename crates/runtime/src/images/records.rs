@@ -1,11 +1,11 @@
-//! Which images are here: one small file, replaced as a whole, read anew each time.
+//! The list of local images, in one small file.
 //!
-//! Several processes use it, so nothing of it is kept in memory; changes are made under a lock.
+//! Several processes use it, so it is not cached in memory. Changes need a lock and replace the file atomically.
 
 use super::digest::Digest;
+use super::image_name::ImageName;
 use super::locks::Lock;
 use super::manifest::ImageConfig;
-use super::reference::Name;
 use crate::{Error, Image, ImageReference, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -16,22 +16,22 @@ pub(crate) struct Records {
     directory: PathBuf,
 }
 
-/// All of them, by id: the digest of the configuration.
+/// All records, by image id, which is the digest of the configuration.
 pub(crate) type Known = BTreeMap<Digest, Record>;
 
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Record {
     pub(crate) config: ImageConfig,
-    /// Unpacked ones, the lowest first.
+    /// Digests of uncompressed layers, the lowest first.
     pub(crate) layers: Vec<Digest>,
-    /// `docker.io/library/busybox:latest`. No tag stands in two records.
+    /// `docker.io/library/busybox:latest`. A tag belongs to one record only.
     pub(crate) tags: BTreeSet<String>,
-    /// `docker.io/library/busybox@sha256:…`, of what was asked for: a manifest or an index (N-178).
+    /// `docker.io/library/busybox@sha256:…`: the manifest or index that the name stands for (N-178).
     pub(crate) digests: BTreeSet<String>,
-    /// Of the manifest that an index led to.
+    /// Manifests that were found through an index.
     #[serde(default)]
     pub(crate) manifests: BTreeSet<Digest>,
-    /// Unpacked.
+    /// Size of the unpacked layers.
     pub(crate) size: u64,
     #[serde(default)]
     pub(crate) pinned: bool,
@@ -46,26 +46,26 @@ impl Records {
         self.known(self.bytes()?.as_deref())
     }
 
-    /// Reads, lets `change` change, and writes what became of it before it returns. Every container
-    /// holds its image this way, and most find it as they want it: that costs no write.
+    /// Reads the records, applies `change` and writes them. Does not write if nothing has changed, which is the usual
+    /// case when a container holds its image.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Known) -> Result<T>) -> Result<T> {
         let _lock = Lock::exclusive(&self.directory.join("records.lock"))?;
         let before = self.bytes()?;
         let mut known = self.known(before.as_deref())?;
-        let answer = change(&mut known)?;
+        let outcome = change(&mut known)?;
         let bytes = serde_json::to_vec_pretty(&known)
             .map_err(|e| Error::io("write", self.directory.clone())(std::io::Error::other(e)))?;
         if before.is_none_or(|before| before != bytes) {
             replace(&self.file(), &bytes)?;
         }
-        Ok(answer)
+        Ok(outcome)
     }
 
     fn file(&self) -> PathBuf {
         self.directory.join("images.json")
     }
 
-    /// None if there is no file yet.
+    /// `None` if there is no file yet.
     fn bytes(&self) -> Result<Option<Vec<u8>>> {
         match std::fs::read(self.file()) {
             Ok(bytes) => Ok(Some(bytes)),
@@ -81,7 +81,7 @@ impl Records {
     }
 }
 
-/// The file is the old one or the new one at any time, also after the power went.
+/// Replaces a file atomically, even if the machine loses power.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     let write = || {
@@ -94,7 +94,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     write().map_err(Error::io("write", path))
 }
 
-/// By id (with or without `sha256:`), by name, by digest.
+/// Finds an image by id (with or without `sha256:`), name or digest.
 pub(crate) fn find<'a>(known: &'a Known, image: &ImageReference) -> Result<Option<&'a Digest>> {
     let text = image.0.as_str();
     let id = Digest::parse(text).or_else(|| Digest::parse(&format!("sha256:{text}")));
@@ -102,9 +102,9 @@ pub(crate) fn find<'a>(known: &'a Known, image: &ImageReference) -> Result<Optio
         return Ok(Some(id));
     }
     if Digest::parse(text).is_some() {
-        return Ok(None); // An id of something that is not here.
+        return Ok(None); // An id of an unknown image.
     }
-    let name = Name::parse(text)?;
+    let name = ImageName::parse(text)?;
     let named = |record: &Record| match (&name.digest, name.tagged()) {
         (Some(digest), _) => record.has_digest(&name, digest),
         (None, tag) => tag.is_some_and(|tag| record.tags.contains(&tag)),
@@ -113,7 +113,7 @@ pub(crate) fn find<'a>(known: &'a Known, image: &ImageReference) -> Result<Optio
 }
 
 impl Record {
-    fn has_digest(&self, name: &Name, digest: &Digest) -> bool {
+    fn has_digest(&self, name: &ImageName, digest: &Digest) -> bool {
         let repository = format!("{}@", name.full_repository());
         self.digests.contains(&name.with_digest(digest))
             || (self.manifests.contains(digest)
@@ -135,7 +135,7 @@ impl Record {
     }
 }
 
-/// Adds what is new to what is known; a tag moves to the newest image that claims it.
+/// Adds a record. Tags move to it from other images.
 pub(crate) fn merge(known: &mut Known, id: &Digest, new: Record) {
     for (other, record) in known.iter_mut() {
         if other != id {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_names_one_image_only() {
+    fn a_tag_belongs_to_one_image_only() {
         let (old, new) = (Digest::of(b"old"), Digest::of(b"new"));
         let mut known = Known::new();
         merge(&mut known, &old, record(&["docker.io/library/a:1"], &["docker.io/library/a@x"]));
@@ -180,11 +180,11 @@ mod tests {
         let found = find(&known, &ImageReference("a:1".into())).unwrap();
         assert_eq!(found, Some(&new));
         assert!(known[&old].tags.is_empty());
-        assert!(known.contains_key(&old), "it is still there by its digest");
+        assert!(known.contains_key(&old), "it is still known by its digest");
     }
 
     #[test]
-    fn what_stays_as_it_is_is_not_written() {
+    fn unchanged_records_are_not_written() {
         let directory = tempfile::tempdir().unwrap();
         let records = Records::new(directory.path());
         let file = || {
@@ -198,7 +198,7 @@ mod tests {
             })
         };
         add("docker.io/library/a:1").unwrap();
-        // Held, so that its number is not given to another.
+        // Keep it open, so that its inode number is not reused.
         let _first = std::fs::File::open(directory.path().join("images.json")).unwrap();
         let before = file();
         add("docker.io/library/a:1").unwrap();

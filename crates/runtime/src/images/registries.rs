@@ -1,53 +1,51 @@
-//! What the node's owner says about registries: mirrors to ask first, certificates to trust. And
-//! where that leads for a given image.
+//! The configuration of registries: mirrors and trusted certificates. Determines the servers for an image.
 
-use super::reference::Name;
+use super::image_name::ImageName;
 use crate::{Credentials, Error, Result};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Docker Hub's registry does not live where its name says.
+/// The registry of Docker Hub has another host name.
 const HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
 
 /// `registries.json` in the store's directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Registries {
-    /// By host as it stands in names (`docker.io`, `r.example:5000`; `*` for all): addresses such as
-    /// `https://mirror.example` or `http://10.0.0.1:5000/hub`, asked in order before the host itself.
-    /// A path stands before the repository. A mirror never sees the credentials meant for the host;
-    /// its own may stand in its address.
+    /// Mirrors by host as in image names (`docker.io`, `r.example:5000`, or `*` for all). A mirror is a URL such as
+    /// `https://mirror.example` or `http://10.0.0.1:5000/hub`; its path is put before the repository. Mirrors are
+    /// tried in order before the host itself. A mirror never gets the host's credentials; the URL may contain its own.
     pub mirrors: BTreeMap<String, Vec<String>>,
-    /// Certificates (PEM) to trust besides the machine's own.
+    /// Files with additional trusted certificates (PEM).
     pub ca_files: Vec<PathBuf>,
 }
 
-/// A server to ask.
+/// A registry or a mirror.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     /// `https://mirror.example`
     origin: String,
-    /// `hub/`, before the repository.
+    /// `hub/`, which is put before the repository.
     prefix: String,
-    /// For whom a mirror speaks.
+    /// For a mirror, the registry that it mirrors.
     namespace: Option<String>,
-    /// Of a mirror's own.
+    /// The mirror's own credentials.
     pub(crate) credentials: Option<Credentials>,
 }
 
 impl Registries {
-    /// No file: nothing to say.
+    /// Without the file, the configuration is empty.
     pub(crate) fn read(path: &Path) -> Result<Registries> {
         match std::fs::read(path) {
             Ok(bytes) => serde_json::from_slice(&bytes)
-                .map_err(|e| Error::Refused(format!("{} cannot be read: {e}", path.display()))),
+                .map_err(|e| Error::Refused(format!("cannot parse {}: {e}", path.display()))),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Registries::default()),
             Err(error) => Err(Error::io("read", path)(error)),
         }
     }
 
     /// Mirrors first, the registry itself last.
-    pub(crate) fn endpoints(&self, name: &Name) -> Result<Vec<Endpoint>> {
+    pub(crate) fn endpoints(&self, name: &ImageName) -> Result<Vec<Endpoint>> {
         let mirrors = self.mirrors.get(&name.registry).or_else(|| self.mirrors.get("*"));
         let mut endpoints = Vec::new();
         for address in mirrors.into_iter().flatten() {
@@ -62,7 +60,7 @@ impl Registries {
         for path in &self.ca_files {
             let bytes = std::fs::read(path).map_err(Error::io("read", path))?;
             let read = reqwest::Certificate::from_pem_bundle(&bytes).map_err(|e| {
-                Error::Refused(format!("{} holds no certificates: {e}", path.display()))
+                Error::Refused(format!("{} contains no certificates: {e}", path.display()))
             })?;
             all.extend(read);
         }
@@ -71,7 +69,7 @@ impl Registries {
 }
 
 impl Endpoint {
-    /// Only a registry on this very machine is spoken to without TLS.
+    /// Uses TLS except for a registry on this machine.
     fn of(registry: &str) -> Endpoint {
         let host = if registry == HUB.0 { HUB.1 } else { registry };
         let scheme = if is_loopback(host) { "http" } else { "https" };
@@ -84,7 +82,7 @@ impl Endpoint {
     }
 
     fn mirror(address: &str, registry: &str) -> Result<Endpoint> {
-        let wrong = || Error::Refused(format!("{address:?} is not the address of a mirror"));
+        let wrong = || Error::Refused(format!("{address:?} is not a valid URL of a mirror"));
         let url: reqwest::Url = address.parse().map_err(|_| wrong())?;
         let host = url.host_str().filter(|_| matches!(url.scheme(), "http" | "https"));
         let host = host.ok_or_else(wrong)?;
@@ -106,9 +104,9 @@ impl Endpoint {
         })
     }
 
-    pub(crate) fn url(&self, repository: &str, what: &str) -> String {
+    pub(crate) fn url(&self, repository: &str, path: &str) -> String {
         let namespace = self.namespace.as_ref().map(|ns| format!("?ns={ns}")).unwrap_or_default();
-        format!("{}/v2/{}{repository}/{what}{namespace}", self.origin, self.prefix)
+        format!("{}/v2/{}{repository}/{path}{namespace}", self.origin, self.prefix)
     }
 
     pub(crate) fn is_mirror(&self) -> bool {
@@ -143,13 +141,13 @@ mod tests {
     use super::*;
 
     fn urls(registries: &Registries, name: &str) -> Vec<String> {
-        let name = Name::parse(name).unwrap();
+        let name = ImageName::parse(name).unwrap();
         let endpoints = registries.endpoints(&name).unwrap();
         endpoints.iter().map(|e| e.url(&name.repository, "tags")).collect()
     }
 
     #[test]
-    fn registries_are_asked_over_tls_unless_they_are_here() {
+    fn registries_need_tls_unless_they_are_on_this_machine() {
         let none = Registries::default();
         for (name, url) in [
             ("busybox", "https://registry-1.docker.io/v2/library/busybox/tags"),
@@ -164,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn mirrors_are_asked_first_and_told_for_whom() {
+    fn mirrors_are_tried_first_and_get_the_registry_as_parameter() {
         let text = r#"{"mirrors": {"docker.io": ["http://10.0.0.1:5000/hub", "https://u:p@m.example/v2/"]}}"#;
         let registries: Registries = serde_json::from_str(text).unwrap();
         let expected = [
@@ -174,13 +172,13 @@ mod tests {
         ];
         assert_eq!(urls(&registries, "a/b"), expected);
         assert_eq!(urls(&registries, "r.example/a").len(), 1);
-        let endpoints = registries.endpoints(&Name::parse("a/b").unwrap()).unwrap();
+        let endpoints = registries.endpoints(&ImageName::parse("a/b").unwrap()).unwrap();
         assert_eq!(endpoints[1].credentials.as_ref().unwrap().username, "u");
         assert!(serde_json::from_str::<Registries>(r#"{"mirorrs": {}}"#).is_err());
         let bad = Registries {
             mirrors: [("*".to_owned(), vec!["ftp://x".to_owned()])].into(),
             ..Registries::default()
         };
-        assert!(bad.endpoints(&Name::parse("a").unwrap()).is_err());
+        assert!(bad.endpoints(&ImageName::parse("a").unwrap()).is_err());
     }
 }

@@ -1,6 +1,6 @@
-//! Speaks to one registry (or mirror) about one repository: manifests, blobs, and who we are.
+//! A client for one repository of a registry or mirror: manifests, blobs and authentication.
 //!
-//! Not here: which of several to ask (`pull`), what is made of the answers.
+//! Not here: which registry to use (`pull`), what the documents mean (`manifest`).
 
 use super::challenge::Challenge;
 use super::digest::Digest;
@@ -13,44 +13,44 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest silence in an answer. A pull has no other deadline (N-69).
-const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// Maximum time without data. A pull has no other deadline (N-69).
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 const REDIRECTS_MAX: usize = 10;
-/// Of a registry's complaint, this much is read, and this much is told.
-const COMPLAINT_BYTES_MAX: u64 = 64 << 10;
-const COMPLAINT_TOLD_MAX: usize = 512;
+/// Limits for a registry's error message: bytes to read and characters to show.
+const ERROR_BYTES_MAX: u64 = 64 << 10;
+const ERROR_CHARS_MAX: usize = 512;
 
 const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, \
     application/vnd.docker.distribution.manifest.list.v2+json, \
     application/vnd.oci.image.manifest.v1+json, \
     application/vnd.docker.distribution.manifest.v2+json, */*;q=0.1";
 
-/// Why an attempt came to nothing.
+/// Why a request failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Nobody is there, or they do not let us, or have no such thing; others may.
+    /// Unreachable, access denied, or not found. Another registry or other credentials may succeed.
     Refused(String),
-    /// The answer is one that must not be used.
+    /// The answer is invalid and must not be used.
     Bad(Error),
 }
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Failure::Refused(why) => f.write_str(why),
+            Failure::Refused(message) => f.write_str(message),
             Failure::Bad(error) => error.fmt(f),
         }
     }
 }
 
-/// A repository at an endpoint, asked as one user or as nobody.
+/// A repository at an endpoint, with credentials or anonymous.
 pub(crate) struct Repository {
     http: reqwest::Client,
     endpoint: Endpoint,
     repository: String,
     credentials: Option<Credentials>,
-    /// The last `Authorization` that was asked for.
-    pass: Mutex<Option<HeaderValue>>,
+    /// The `Authorization` header for the next request.
+    authorization: Mutex<Option<HeaderValue>>,
 }
 
 impl Repository {
@@ -61,23 +61,23 @@ impl Repository {
         credentials: Option<&Credentials>,
     ) -> Result<Repository> {
         let token = credentials.filter(|known| !known.token.is_empty());
-        let pass = token.and_then(|known| secret(format!("Bearer {}", known.token)));
+        let authorization = token.and_then(|known| secret(format!("Bearer {}", known.token)));
         Ok(Repository {
             http: client(registries, endpoint)?,
             endpoint: endpoint.clone(),
             repository: repository.to_owned(),
             credentials: credentials.cloned(),
-            pass: Mutex::new(pass),
+            authorization: Mutex::new(authorization),
         })
     }
 
-    /// A manifest or index by tag or digest, not checked yet.
+    /// A manifest or index by tag or digest, without checking its digest.
     pub(crate) async fn manifest(&self, reference: &str) -> Result<Vec<u8>, Failure> {
         let response = self.get(&format!("manifests/{reference}"), None).await?;
         body(response, DOCUMENT_BYTES_MAX).await
     }
 
-    /// A small blob, checked.
+    /// A small blob, with its digest checked.
     pub(crate) async fn document(&self, digest: &Digest) -> Result<Vec<u8>, Failure> {
         let response = self.get(&format!("blobs/{digest}"), None).await?;
         let bytes = body(response, DOCUMENT_BYTES_MAX).await?;
@@ -87,23 +87,24 @@ impl Repository {
         Ok(bytes)
     }
 
-    /// A blob from a byte on; the answer may start at the first all the same (status 200).
+    /// A blob from byte `from` on. The registry may ignore that and send everything (status 200).
     pub(crate) async fn blob(&self, digest: &Digest, from: u64) -> Result<Response, Failure> {
         self.get(&format!("blobs/{digest}"), Some(from).filter(|from| *from > 0)).await
     }
 
-    async fn get(&self, what: &str, from: Option<u64>) -> Result<Response, Failure> {
-        let url = self.endpoint.url(&self.repository, what);
+    async fn get(&self, path: &str, from: Option<u64>) -> Result<Response, Failure> {
+        let url = self.endpoint.url(&self.repository, path);
         let response = self.send(&url, from).await?;
         if response.status() != StatusCode::UNAUTHORIZED {
             return accept(response).await;
         }
         let headers = response.headers().get_all(WWW_AUTHENTICATE);
         let challenge = Challenge::read(headers.iter().filter_map(|value| value.to_str().ok()));
-        let Some(pass) = self.answer(challenge).await? else {
-            return accept(response).await; // Which says why not.
+        let Some(authorization) = self.authorize(challenge).await? else {
+            return accept(response).await; // Returns the registry's error.
         };
-        *self.pass.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(pass);
+        *self.authorization.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) =
+            Some(authorization);
         accept(self.send(&url, from).await?).await
     }
 
@@ -112,15 +113,19 @@ impl Repository {
         if let Some(from) = from {
             request = request.header(RANGE, format!("bytes={from}-"));
         }
-        let pass = self.pass.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
-        if let Some(pass) = pass {
-            request = request.header(AUTHORIZATION, pass);
+        let authorization =
+            self.authorization.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
+        if let Some(authorization) = authorization {
+            request = request.header(AUTHORIZATION, authorization);
         }
-        request.send().await.map_err(|error| broken("failed to do request", error))
+        request.send().await.map_err(|error| failed_request("failed to do request", error))
     }
 
-    /// None if there is nothing to say that would help.
-    async fn answer(&self, challenge: Option<Challenge>) -> Result<Option<HeaderValue>, Failure> {
+    /// The header for a challenge. `None` if there are no suitable credentials.
+    async fn authorize(
+        &self,
+        challenge: Option<Challenge>,
+    ) -> Result<Option<HeaderValue>, Failure> {
         let named = self.credentials.as_ref().filter(|known| known.token.is_empty());
         match (challenge, named) {
             (Some(Challenge::Basic), Some(known)) => Ok(basic(known)),
@@ -147,12 +152,12 @@ impl Repository {
             access_token: String,
         }
         let mut url: Url = realm.parse().map_err(|_| {
-            Failure::Refused(format!("the registry sends us to {realm:?} for a token"))
+            Failure::Refused(format!("the registry's token server has an invalid URL: {realm:?}"))
         })?;
-        // A password that came over TLS does not leave in the clear.
+        // Do not send a password without TLS if the registry itself uses TLS.
         if known.is_some() && url.scheme() != "https" && self.endpoint.is_secure() {
             return Err(Failure::Refused(format!(
-                "the registry wants the password sent to {realm:?}"
+                "the registry's token server does not use TLS: {realm:?}"
             )));
         }
         url.query_pairs_mut().append_pair("scope", scope);
@@ -163,21 +168,22 @@ impl Repository {
         if let Some(header) = known.and_then(basic) {
             request = request.header(AUTHORIZATION, header);
         }
-        let failed = |error| broken("failed to fetch a token", error);
+        let failed = |error| failed_request("failed to fetch a token", error);
         let response = accept(request.send().await.map_err(failed)?).await?;
-        let bytes = body(response, COMPLAINT_BYTES_MAX).await?;
-        let answer: Answer = serde_json::from_slice(&bytes)
-            .map_err(|e| Failure::Refused(format!("the token cannot be read: {e}")))?;
+        let bytes = body(response, ERROR_BYTES_MAX).await?;
+        let answer: Answer = serde_json::from_slice(&bytes).map_err(|e| {
+            Failure::Refused(format!("cannot parse the token server's answer: {e}"))
+        })?;
         let token = if answer.token.is_empty() { answer.access_token } else { answer.token };
         secret(format!("Bearer {token}"))
             .filter(|_| !token.is_empty())
-            .ok_or_else(|| Failure::Refused("the registry's token is not one".to_owned()))
+            .ok_or_else(|| Failure::Refused("the token server returned no valid token".to_owned()))
     }
 }
 
 fn client(registries: &Registries, endpoint: &Endpoint) -> Result<reqwest::Client> {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Somebody else may be faster, which is as good.
+        // Fails if another thread has just installed it, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
     let certificates = registries.certificates()?;
@@ -185,17 +191,17 @@ fn client(registries: &Registries, endpoint: &Endpoint) -> Result<reqwest::Clien
         let builder = reqwest::Client::builder()
             .user_agent(concat!("landfall/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_TIMEOUT)
-            .read_timeout(SILENCE_MAX)
+            .read_timeout(READ_TIMEOUT)
             .redirect(reqwest::redirect::Policy::custom(follow));
-        // Nobody else's proxy reaches what is on this machine.
+        // A proxy cannot reach this machine's loopback.
         if endpoint.is_loopback() { builder.no_proxy() } else { builder }
     };
     builder()
         .tls_certs_merge(certificates.clone())
         .build()
-        // A machine without any certificates can still speak to what needs none.
+        // A machine without system certificates can still use these and plain HTTP.
         .or_else(|_| builder().tls_certs_only(certificates).build())
-        .map_err(|e| Error::Refused(format!("cannot prepare to speak TLS: {}", causes(&e))))
+        .map_err(|e| Error::Refused(format!("cannot set up TLS: {}", causes(&e))))
 }
 
 fn follow(attempt: reqwest::redirect::Attempt<'_>) -> reqwest::redirect::Action {
@@ -228,51 +234,53 @@ async fn accept(response: Response) -> Result<Response, Failure> {
         return Ok(response);
     }
     let url = response.url().path().to_owned();
-    let complaint = complaint(&body(response, COMPLAINT_BYTES_MAX).await.unwrap_or_default());
+    let message = server_message(&body(response, ERROR_BYTES_MAX).await.unwrap_or_default());
     Err(Failure::Refused(match status {
-        StatusCode::NOT_FOUND => format!("not found{complaint}"),
+        StatusCode::NOT_FOUND => format!("not found{message}"),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => format!(
-            "pull access denied, repository does not exist or may require authorization{complaint}"
+            "pull access denied, repository does not exist or may require authorization{message}"
         ),
-        StatusCode::TOO_MANY_REQUESTS => format!("429 Too Many Requests{complaint}"),
-        other => format!("unexpected status from GET request to {url}: {other}{complaint}"),
+        StatusCode::TOO_MANY_REQUESTS => format!("429 Too Many Requests{message}"),
+        other => format!("unexpected status from GET request to {url}: {other}{message}"),
     }))
 }
 
-/// What the registry says itself: `: server message: …`.
-fn complaint(body: &[u8]) -> String {
+/// The registry's own error message: `: server message: …`.
+fn server_message(body: &[u8]) -> String {
     #[derive(serde::Deserialize)]
     struct Envelope {
-        errors: Vec<Complaint>,
+        errors: Vec<ServerError>,
     }
     #[derive(serde::Deserialize)]
-    struct Complaint {
+    struct ServerError {
         #[serde(default)]
         message: String,
     }
     let Ok(envelope) = serde_json::from_slice::<Envelope>(body) else { return String::new() };
     let messages: Vec<String> = envelope.errors.into_iter().map(|error| error.message).collect();
-    let text: String = messages.join("; ").chars().take(COMPLAINT_TOLD_MAX).collect();
+    let text: String = messages.join("; ").chars().take(ERROR_CHARS_MAX).collect();
     if text.is_empty() { text } else { format!(": server message: {text}") }
 }
 
-async fn body(mut response: Response, most: u64) -> Result<Vec<u8>, Failure> {
+async fn body(mut response: Response, max: u64) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(|e| broken("failed to read", e))? {
-        if bytes.len() as u64 + chunk.len() as u64 > most {
-            let why = format!("the registry's answer is longer than {most} bytes");
-            return Err(Failure::Bad(Error::Refused(why)));
+    while let Some(chunk) =
+        response.chunk().await.map_err(|e| failed_request("failed to read", e))?
+    {
+        if bytes.len() as u64 + chunk.len() as u64 > max {
+            let message = format!("the registry's answer is longer than {max} bytes");
+            return Err(Failure::Bad(Error::Refused(message)));
         }
         bytes.extend_from_slice(&chunk);
     }
     Ok(bytes)
 }
 
-pub(crate) fn broken(doing: &str, error: reqwest::Error) -> Failure {
+pub(crate) fn failed_request(doing: &str, error: reqwest::Error) -> Failure {
     Failure::Refused(format!("{doing}: {}", causes(&error)))
 }
 
-/// reqwest says where, its causes say what.
+/// An error of reqwest with its sources, which contain the reason.
 fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,34 +1,34 @@
-//! The store itself: what is on disk, who uses it, and what may go.
+//! The image store: its files, and garbage collection of layers.
 //!
-//!     images.json      which images are here (`records`)
-//!     layers/          unpacked (`shelf`)
-//!     holds/<id>       which layers a container stands on
-//!     downloads/       layers not wholly here yet, to go on with
-//!     tmp/, locks/     of no worth once nobody works
-//!     work.lock        shared by whoever adds; alone for whoever takes away what nobody needs
+//!     images.json      the list of images (`records`)
+//!     layers/          unpacked layers (`layer_store`)
+//!     holds/<id>       the layers that a container uses
+//!     downloads/       incomplete downloads, which can be resumed
+//!     tmp/, locks/     temporary files, removed when no task adds images
+//!     work.lock        shared lock of tasks that add images, exclusive lock of garbage collection
 //!
-//! A layer is on the shelf before a record names it, and the disk has it all before the record is
-//! written. So whatever is there without a record, and nobody at work, was left by a crash.
+//! A layer is stored and synced to disk before a record refers to it. So if no task is adding images, a layer
+//! without a record was left by a crash and can be removed.
 
 use super::digest::Digest;
+use super::image_name::ImageName;
+use super::layer_store::LayerStore;
 use super::locks::Lock;
 use super::manifest::{Configuration, ImageConfig};
 use super::records::{self, Record, Records, replace};
-use super::reference::Name;
 use super::registries::Registries;
-use super::shelf::Shelf;
-use super::{adopt, import};
+use super::{import, inherit_directories};
 use crate::{Error, Image, ImageReference, PullProgress, Result};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A download nobody went on with for this long is given up.
+/// An incomplete download is removed after this time.
 const DOWNLOAD_KEPT: jiff::SignedDuration = jiff::SignedDuration::from_hours(24);
 
 /// Images in a directory. Cheap to clone; several processes may use one directory.
 ///
-/// Its own functions do file I/O on the caller's thread. The `Images` trait does not.
+/// Its own methods block the calling thread. Those of the `Images` trait do not.
 #[derive(Debug, Clone)]
 pub struct ImageStore {
     inner: Arc<Inner>,
@@ -38,16 +38,16 @@ pub struct ImageStore {
 struct Inner {
     directory: PathBuf,
     records: Records,
-    shelf: Shelf,
+    layer_store: LayerStore,
 }
 
-/// Held by whoever adds layers: until it is dropped nothing is taken away.
+/// Held while layers are added. It prevents garbage collection.
 #[derive(Debug, Clone)]
 pub(crate) struct Work {
     _lock: Arc<Lock>,
 }
 
-/// An image whose layers are all there, about to be known.
+/// An image whose layers are stored, to be added to the list.
 pub(crate) struct NewImage {
     pub(crate) id: Digest,
     pub(crate) configuration: Configuration,
@@ -74,45 +74,44 @@ struct Hold {
 }
 
 impl ImageStore {
-    /// Makes the directory if need be, and takes away what a crash left.
+    /// Creates the directory if needed, and removes leftovers of a crash.
     pub fn open(directory: impl AsRef<Path>) -> Result<ImageStore> {
         use std::os::unix::fs::PermissionsExt;
         let directory = directory.as_ref();
         for part in ["", "layers", "holds", "downloads", "tmp", "locks", "empty"] {
             let path = directory.join(part);
-            std::fs::create_dir_all(&path).map_err(Error::io("make", &path))?;
+            std::fs::create_dir_all(&path).map_err(Error::io("create", &path))?;
         }
-        // Layers hold setuid files of strangers: no other user of the node is to reach them.
+        // Layers contain untrusted setuid files. Other users of the node must not reach them.
         std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o700))
-            .map_err(Error::io("make", directory))?;
-        // Lower directories are named in mounts, which happen elsewhere.
+            .map_err(Error::io("restrict access to", directory))?;
+        // Other processes mount layers, so their paths must be absolute.
         let directory = directory.canonicalize().map_err(Error::io("open", directory))?;
-        let (records, shelf) = (Records::new(&directory), Shelf::new(&directory));
-        let store = ImageStore { inner: Arc::new(Inner { directory, records, shelf }) };
+        let (records, layer_store) = (Records::new(&directory), LayerStore::new(&directory));
+        let store = ImageStore { inner: Arc::new(Inner { directory, records, layer_store }) };
         store.inner.records.read()?;
         store.clean()?;
         Ok(store)
     }
 
-    /// What the image says of its containers. `image` is an id, a name or a digest.
+    /// The image's defaults for containers. `image` is an id, a name or a digest.
     pub fn config(&self, image: &str) -> Result<ImageConfig> {
         Ok(self.record(image)?.1.config)
     }
 
-    /// Unpacked layers, topmost first: lower directories for overlayfs, in its order. Never write
-    /// to them. Take a [`ImageStore::hold`] first, or they may go away.
+    /// The directories of unpacked layers, topmost first, for overlayfs. Never write to them. Call
+    /// [`ImageStore::hold`] first, otherwise garbage collection may remove them.
     pub fn layers(&self, image: &str) -> Result<Vec<PathBuf>> {
         let (_, record) = self.record(image)?;
         let mut paths: Vec<PathBuf> =
-            record.layers.iter().rev().map(|layer| self.inner.shelf.path(layer)).collect();
+            record.layers.iter().rev().map(|layer| self.inner.layer_store.path(layer)).collect();
         if paths.is_empty() {
             paths.push(self.empty());
         }
         Ok(paths)
     }
 
-    /// Brings in every image of an OCI layout (directory or tar) or docker archive that suits this
-    /// machine. Already known ones are fine. Blocks.
+    /// Imports all images for this platform from an OCI layout (directory or tar) or a docker archive. Blocks.
     pub fn import(
         &self,
         file: impl AsRef<Path>,
@@ -125,10 +124,10 @@ impl ImageStore {
         imported
     }
 
-    /// Another name for an image that is here.
+    /// Adds a name to a local image.
     pub fn tag(&self, image: &str, name: &str) -> Result<Image> {
-        let tag = Name::parse(name)?.tagged().ok_or_else(|| {
-            let why = "a tag was expected, not a digest".to_owned();
+        let tag = ImageName::parse(name)?.tagged().ok_or_else(|| {
+            let why = "expected a tag, not a digest".to_owned();
             Error::ImageName { name: name.to_owned(), why }
         })?;
         let (id, mut record) = self.record(image)?;
@@ -139,12 +138,11 @@ impl ImageStore {
         })
     }
 
-    /// Keeps the image's layers while a container stands on them, over restarts and even if the
-    /// image is removed. To be called before the root filesystem is mounted, with the container's id
-    /// (or that of whoever mounts it); again is fine. On disk when it returns.
+    /// Keeps the image's layers for a container (or another user of the layers), even if the image is removed. Must
+    /// be called before the root filesystem is mounted. Idempotent. The hold is on disk when this returns.
     pub fn hold(&self, container: &str, image: &str) -> Result<()> {
         let path = self.hold_path(container)?;
-        // Under the records' lock, so that the image cannot be removed in between.
+        // While the records are locked, so that the image cannot be removed meanwhile.
         self.inner.records.change(|known| {
             let id = records::find(known, &ImageReference(image.to_owned()))?;
             let id = id.ok_or_else(|| not_found(image))?.clone();
@@ -155,7 +153,7 @@ impl ImageStore {
         })
     }
 
-    /// The container's root filesystem is unmounted for good. Idempotent.
+    /// Ends a hold, after the root filesystem was unmounted. Idempotent.
     pub fn release(&self, container: &str) -> Result<()> {
         let path = self.hold_path(container)?;
         let Ok(bytes) = std::fs::read(&path) else { return Ok(()) };
@@ -163,11 +161,11 @@ impl ImageStore {
         let known = self.inner.records.read()?;
         match serde_json::from_slice::<Hold>(&bytes) {
             Ok(hold) if known.contains_key(&hold.image) => Ok(()),
-            _ => self.clean(), // The image went before its container.
+            _ => self.clean(), // The image was removed before its container.
         }
     }
 
-    /// Whose holds there are, to release those of containers that are no more.
+    /// All holders, to release those whose container does not exist any more.
     pub fn holders(&self) -> Result<Vec<String>> {
         let path = self.inner.directory.join("holds");
         let entries = std::fs::read_dir(&path).map_err(Error::io("read", &path))?;
@@ -175,7 +173,7 @@ impl ImageStore {
         Ok(names.filter(|name| !name.starts_with('.')).collect())
     }
 
-    /// Mirrors and certificates, as `registries.json` says them now.
+    /// Reads `registries.json`.
     pub fn registries(&self) -> Result<Registries> {
         Registries::read(&self.inner.directory.join("registries.json"))
     }
@@ -186,7 +184,7 @@ impl ImageStore {
         Ok(id.map(|id| known[id].image(id)))
     }
 
-    /// Of an image that is here.
+    /// The configuration of a local image.
     pub(crate) fn configuration(&self, id: &Digest) -> Result<Option<Configuration>> {
         let record = self.inner.records.read()?.remove(id);
         Ok(record.map(|record| Configuration { config: record.config, layers: record.layers }))
@@ -197,10 +195,10 @@ impl ImageStore {
         Ok(known.iter().map(|(id, record)| record.image(id)).collect())
     }
 
-    /// Takes a name from an image that has others, and answers with those. None: it is no name, or the
-    /// last one.
+    /// Removes a name of an image and returns its other names. Returns `None`, without a change, if it is not a name
+    /// or the only one.
     pub fn untag(&self, name: &str) -> Result<Option<Vec<String>>> {
-        let Some(tag) = Name::parse(name).ok().and_then(|name| name.tagged()) else {
+        let Some(tag) = ImageName::parse(name).ok().and_then(|name| name.tagged()) else {
             return Ok(None);
         };
         self.inner.records.change(|known| {
@@ -228,13 +226,13 @@ impl ImageStore {
         Ok(Work { _lock: Arc::new(lock) })
     }
 
-    /// Makes an image known. Its layers are on the shelf.
+    /// Adds an image whose layers are stored.
     pub(crate) fn commit(&self, _work: &Work, new: NewImage) -> Result<Image> {
         let layers = new.configuration.layers;
-        adopt::adopt(&self.inner.shelf, &layers)?;
+        inherit_directories::inherit(&self.inner.layer_store, &layers)?;
         let mut size = 0;
         for layer in layers.iter().collect::<BTreeSet<_>>() {
-            size += self.inner.shelf.note(layer)?.bytes;
+            size += self.inner.layer_store.record(layer)?.bytes;
         }
         self.sync()?;
         let record = Record {
@@ -252,15 +250,15 @@ impl ImageStore {
         })
     }
 
-    /// Everything written so far is on the disk.
+    /// Waits until everything is on disk.
     fn sync(&self) -> Result<()> {
         let path = &self.inner.directory;
         let directory = std::fs::File::open(path).map_err(Error::io("open", path))?;
         rustix::fs::syncfs(directory).map_err(|e| Error::io("write", path)(e.into()))
     }
 
-    pub(crate) fn shelf(&self) -> &Shelf {
-        &self.inner.shelf
+    pub(crate) fn layer_store(&self) -> &LayerStore {
+        &self.inner.layer_store
     }
 
     pub(crate) fn scratch(&self) -> PathBuf {
@@ -275,7 +273,7 @@ impl ImageStore {
         &self.inner.directory
     }
 
-    /// A directory with nothing in it.
+    /// An empty directory.
     pub(crate) fn empty(&self) -> PathBuf {
         self.inner.directory.join("empty")
     }
@@ -290,16 +288,16 @@ impl ImageStore {
     fn hold_path(&self, container: &str) -> Result<PathBuf> {
         let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
         if container.is_empty() || container.starts_with('.') || !container.bytes().all(plain) {
-            return Err(Error::Refused(format!("{container:?} is not the id of a container")));
+            return Err(Error::Refused(format!("{container:?} is not a valid container id")));
         }
         Ok(self.inner.directory.join("holds").join(container))
     }
 
-    /// Takes away what neither an image nor a container needs. While somebody adds, it does nothing:
-    /// whoever removes, fails or opens next will.
+    /// Garbage collection: removes layers that no image and no container uses. Does nothing while a task adds an
+    /// image; a later call will remove them.
     pub(crate) fn clean(&self) -> Result<()> {
         let directory = &self.inner.directory;
-        let Some(_alone) = Lock::try_exclusive(&directory.join("work.lock"))? else {
+        let Some(_exclusive) = Lock::try_exclusive(&directory.join("work.lock"))? else {
             return Ok(());
         };
         self.inner.records.change(|known| {
@@ -308,17 +306,17 @@ impl ImageStore {
             needed.extend(self.held()?);
             for name in names(&directory.join("layers"))? {
                 if Digest::from_file_name(&name).is_none_or(|layer| !needed.contains(&layer)) {
-                    // Out of sight by one rename; half of a layer is never on the shelf.
-                    let away = directory.join("tmp").join(format!("{name}-{}", clock::uuid()));
+                    // Rename first, so that the store never contains a partial layer.
+                    let removed = directory.join("tmp").join(format!("{name}-{}", clock::uuid()));
                     let path = directory.join("layers").join(&name);
-                    std::fs::rename(&path, away).map_err(Error::io("remove", path))?;
+                    std::fs::rename(&path, removed).map_err(Error::io("remove", path))?;
                 }
             }
             Ok(())
         })?;
         clear(&directory.join("tmp"))?;
         clear(&directory.join("locks"))?;
-        self.give_up_downloads()
+        self.remove_old_downloads()
     }
 
     fn held(&self) -> Result<BTreeSet<Digest>> {
@@ -333,7 +331,7 @@ impl ImageStore {
         Ok(held)
     }
 
-    fn give_up_downloads(&self) -> Result<()> {
+    fn remove_old_downloads(&self) -> Result<()> {
         let directory = self.downloads();
         for name in names(&directory)? {
             let path = directory.join(&name);

@@ -1,15 +1,15 @@
-//! Unpacks one layer into a directory that overlayfs can use as a lower one.
+//! Unpacks one layer into a directory that overlayfs can use as a lower directory.
 //!
-//! An archive is written by strangers. Every name is resolved by the kernel inside the layer's root
-//! (`openat2` with `RESOLVE_IN_ROOT`), so no symlink, however placed, leads out of it; names that
-//! try are refused. Setuid bits, owners and capabilities belong to images and are kept.
+//! Archives are not trusted. The kernel resolves every name inside the layer's root (`openat2` with
+//! `RESOLVE_IN_ROOT`), so symlinks cannot lead outside; names that do are rejected. Setuid bits, owners and
+//! capabilities of files are kept.
 //!
-//! `.wh.name` becomes what overlayfs calls a whiteout, `.wh..wh..opq` an opaque directory. Both speak
-//! of the layers below: what this layer itself brings stays, in whatever order it is told.
+//! `.wh.name` becomes a whiteout of overlayfs, `.wh..wh..opq` an opaque directory. Both hide entries of lower layers
+//! only, not of the same layer, independent of the order of entries.
 
+use super::layer_root::{LayerRoot, Metadata};
 use super::limits::{ENTRIES_MAX, NAME_BYTES_MAX};
-use super::root::{Metadata, Root};
-use super::tape::{Entry, Kind, Tape};
+use super::tar_reader::{Entry, Kind, TarReader};
 use crate::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -19,52 +19,53 @@ use std::path::{Path, PathBuf};
 
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
-/// Names that AUFS kept for itself.
+/// Prefix of names that AUFS uses internally.
 const AUFS: &[u8] = b".wh..wh.";
 
-/// What a directory entry costs at least, so that millions of empty files count for something.
+/// Minimum size that is counted per entry, because empty files need space too.
 const ENTRY_BYTES: u64 = 512;
+/// Characters of a name in error messages.
+const NAME_SHOWN_MAX: usize = 200;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unpacked {
-    /// On disk, roughly.
+    /// Approximate size on disk.
     pub(crate) bytes: u64,
-    /// Directories the archive did not list but needed: their owner and mode are for the layers
-    /// below to say.
+    /// Directories without an entry in the archive. Their owner and mode have to come from lower layers.
     pub(crate) implied: Vec<PathBuf>,
 }
 
-/// Reads all of `archive`. `root` is an empty directory; on error it is left half-filled.
-pub(crate) fn unpack<R: Read>(tape: &mut Tape<R>, root: &Path) -> Result<Unpacked> {
+/// Unpacks the archive into `root`, which must be empty. After an error, part of the entries are there.
+pub(crate) fn unpack<R: Read>(tar: &mut TarReader<R>, root: &Path) -> Result<Unpacked> {
     let mut layer = Layer {
-        root: Root::open(root)?,
+        root: LayerRoot::open(root)?,
         times: BTreeMap::new(),
         implied: BTreeSet::new(),
         bytes: 0,
     };
     let mut entries = 0;
-    while let Some(entry) = tape.next()? {
+    while let Some(entry) = tar.next()? {
         entries += 1;
         if entries > ENTRIES_MAX {
             return Err(Error::Refused(format!("the layer has more than {ENTRIES_MAX} entries")));
         }
         layer.bytes += ENTRY_BYTES + entry.size;
-        layer.add(&entry, tape).map_err(|error| within(&entry, error))?;
+        layer.add(&entry, tar).map_err(|error| with_name(&entry, error))?;
     }
     layer.finish()
 }
 
 struct Layer {
-    root: Root,
-    /// Directories get their times last: filling them changes them.
+    root: LayerRoot,
+    /// Times of directories, which are set at the end because creating entries changes them.
     times: BTreeMap<PathBuf, (i64, u32)>,
     implied: BTreeSet<PathBuf>,
     bytes: u64,
 }
 
 impl Layer {
-    fn add<R: Read>(&mut self, entry: &Entry, tape: &mut Tape<R>) -> Result<()> {
-        let path = clean(&entry.name)?;
+    fn add<R: Read>(&mut self, entry: &Entry, tar: &mut TarReader<R>) -> Result<()> {
+        let path = normalize(&entry.name)?;
         let Some(name) = path.file_name() else {
             return self.describe_root(entry);
         };
@@ -79,30 +80,32 @@ impl Layer {
         }
         if let Some(hidden) = bytes.strip_prefix(WHITEOUT) {
             return match hidden {
-                b"" | b"." | b".." => Err(Error::Refused("it hides nothing".to_owned())),
+                b"" | b"." | b".." => {
+                    Err(Error::Refused("it is a whiteout without a valid name".to_owned()))
+                }
                 _ => parent.hide(OsStr::from_bytes(hidden)),
             };
         }
         let metadata = metadata(entry);
         match entry.kind {
             Kind::Directory => {
-                let real = parent.make_directory(name, &metadata)?;
+                let real = parent.create_directory(name, &metadata)?;
                 self.implied.remove(&real);
                 self.times.insert(real, entry.mtime);
                 Ok(())
             }
-            Kind::File => parent.make_file(name, &metadata, |file| fill(file, entry, tape)),
-            Kind::Symlink => parent.make_symlink(name, OsStr::from_bytes(&entry.link), &metadata),
+            Kind::File => parent.create_file(name, &metadata, |file| fill(file, entry, tar)),
+            Kind::Symlink => parent.create_symlink(name, OsStr::from_bytes(&entry.link), &metadata),
             Kind::HardLink => {
-                let target = clean(&entry.link)?;
-                parent.make_hard_link(name, &target)
+                let target = normalize(&entry.link)?;
+                parent.create_hard_link(name, &target)
             }
             Kind::Fifo | Kind::CharDevice | Kind::BlockDevice => {
-                if !may_have(entry) {
-                    // Under /dev every container has a filesystem of its own: nobody misses it.
+                if !is_allowed_device(entry) {
+                    // Ignore it below /dev, where every container has its own file system.
                     return if path.starts_with("dev") { Ok(()) } else { Err(no_device(entry)) };
                 }
-                parent.make_node(name, entry.kind, entry.device, &metadata)
+                parent.create_node(name, entry.kind, entry.device, &metadata)
             }
         }
     }
@@ -123,10 +126,10 @@ impl Layer {
     }
 }
 
-/// `./usr//bin/` is `usr/bin`. What points outside is not cleaned but refused.
-fn clean(name: &[u8]) -> Result<PathBuf> {
+/// Normalizes `./usr//bin/` to `usr/bin`. Rejects names that lead outside.
+fn normalize(name: &[u8]) -> Result<PathBuf> {
     if name.contains(&0) || name.len() > NAME_BYTES_MAX {
-        return Err(Error::Refused("its name is not a file name".to_owned()));
+        return Err(Error::Refused("its name is not a valid file name".to_owned()));
     }
     if name.starts_with(b"/") && name.iter().any(|byte| *byte != b'/') {
         return Err(Error::Refused("its name is absolute".to_owned()));
@@ -152,25 +155,29 @@ fn metadata(entry: &Entry) -> Metadata<'_> {
     }
 }
 
-fn fill<R: Read>(file: &std::fs::File, entry: &Entry, tape: &mut Tape<R>) -> std::io::Result<()> {
+fn fill<R: Read>(
+    file: &std::fs::File,
+    entry: &Entry,
+    tar: &mut TarReader<R>,
+) -> std::io::Result<()> {
     use std::io::{Seek, SeekFrom, Write};
     let mut file = file;
     let Some(sparse) = &entry.sparse else {
-        // Through a reference, so that large copies do not go through a buffer on the heap twice.
-        std::io::copy(&mut tape.take(entry.size), &mut file)?;
+        // Through `&File`, so that `copy` needs no second buffer.
+        std::io::copy(&mut tar.take(entry.size), &mut file)?;
         return file.flush();
     };
     file.set_len(sparse.length)?;
     for (offset, bytes) in &sparse.regions {
         file.seek(SeekFrom::Start(*offset))?;
-        std::io::copy(&mut tape.take(*bytes), &mut file)?;
+        std::io::copy(&mut tar.take(*bytes), &mut file)?;
     }
     Ok(())
 }
 
-/// Pipes, and the devices every container has anyway. Anything else is a key to the node: a disk,
-/// its memory. 0:0 would be a whiteout in disguise.
-fn may_have(entry: &Entry) -> bool {
+/// Named pipes, and devices that every container has anyway. Other devices, such as disks, would give access to the
+/// node. The device 0:0 would be a whiteout.
+fn is_allowed_device(entry: &Entry) -> bool {
     let harmless = [(1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 1), (5, 2)];
     match entry.kind {
         Kind::Fifo => true,
@@ -182,14 +189,14 @@ fn may_have(entry: &Entry) -> bool {
 fn no_device(entry: &Entry) -> Error {
     let kind = if entry.kind == Kind::BlockDevice { "block" } else { "character" };
     let (major, minor) = entry.device;
-    Error::Refused(format!("images may not bring {kind} device {major}:{minor}"))
+    Error::Refused(format!("images must not contain {kind} device {major}:{minor}"))
 }
 
-fn within(entry: &Entry, error: Error) -> Error {
+fn with_name(entry: &Entry, error: Error) -> Error {
     let name = String::from_utf8_lossy(&entry.name);
-    let name: String = name.chars().take(200).collect();
+    let name: String = name.chars().take(NAME_SHOWN_MAX).collect();
     match error {
-        Error::Refused(why) => Error::Refused(format!("cannot unpack {name:?}: {why}")),
+        Error::Refused(message) => Error::Refused(format!("cannot unpack {name:?}: {message}")),
         other => other,
     }
 }

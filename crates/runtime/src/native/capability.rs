@@ -1,8 +1,8 @@
-//! Capabilities of a container: the usual set, more or less of it (N-129).
+//! Capabilities of a container: the default set with additions and removals (N-129).
 
 use crate::{Error, Result, Security};
 
-/// By number, as the kernel counts them.
+/// The index is the kernel's number of the capability.
 const NAMES: &[&str] = &[
     "CHOWN",
     "DAC_OVERRIDE",
@@ -47,8 +47,8 @@ const NAMES: &[&str] = &[
     "CHECKPOINT_RESTORE",
 ];
 
-/// What containerd gives, and everybody expects.
-const USUAL: &[&str] = &[
+/// The default set of containerd.
+const DEFAULT: &[&str] = &[
     "AUDIT_WRITE",
     "CHOWN",
     "DAC_OVERRIDE",
@@ -65,24 +65,24 @@ const USUAL: &[&str] = &[
     "SYS_CHROOT",
 ];
 
-/// The names (with `CAP_`) a container's bounding set has, of those this process can give.
+/// Names (with `CAP_`) of the container's bounding set, without those that this process does not have.
 pub(crate) fn bounding(security: &Security) -> Result<Vec<String>> {
     let held = held(&std::fs::read_to_string("/proc/self/status").unwrap_or_default());
     choose(security, held)
 }
 
 fn choose(security: &Security, held: u64) -> Result<Vec<String>> {
-    let mut set = mask(USUAL);
+    let mut set = mask(DEFAULT);
     if security.privileged {
         set = u64::MAX;
     }
-    let (add, drop) = (wanted(&security.capabilities.add)?, wanted(&security.capabilities.drop)?);
-    let everything = |names: &[String]| names.iter().any(|name| name.eq_ignore_ascii_case("ALL"));
-    // ALL first, then single names: drop ALL with add NET_BIND_SERVICE leaves exactly that one.
-    if everything(&security.capabilities.add) {
+    let (add, drop) = (parse(&security.capabilities.add)?, parse(&security.capabilities.drop)?);
+    let has_all = |names: &[String]| names.iter().any(|name| name.eq_ignore_ascii_case("ALL"));
+    // ALL comes before single names: "drop ALL, add NET_BIND_SERVICE" leaves exactly NET_BIND_SERVICE.
+    if has_all(&security.capabilities.add) {
         set = u64::MAX;
     }
-    if everything(&security.capabilities.drop) {
+    if has_all(&security.capabilities.drop) {
         set = 0;
     }
     set = (set | add) & !drop;
@@ -94,7 +94,7 @@ fn mask(names: &[&str]) -> u64 {
     names.iter().filter_map(|name| bit(name)).fold(0, |mask, bit| mask | 1 << bit)
 }
 
-fn wanted(names: &[String]) -> Result<u64> {
+fn parse(names: &[String]) -> Result<u64> {
     let mut mask = 0;
     for name in names.iter().filter(|name| !name.eq_ignore_ascii_case("ALL")) {
         let plain = name.to_ascii_uppercase();
@@ -110,7 +110,7 @@ fn bit(name: &str) -> Option<usize> {
     NAMES.iter().position(|known| *known == name)
 }
 
-/// What cannot be had cannot be given: in a restricted sandbox even root lacks some.
+/// The capabilities of this process. Even root may lack some, for example inside a container.
 fn held(status: &str) -> u64 {
     status
         .lines()
@@ -133,7 +133,7 @@ mod tests {
 
     /// N-129: the default set, and add and drop applied to it.
     #[test]
-    fn n_129_capabilities_are_the_usual_ones_more_or_less() {
+    fn n_129_capabilities_are_added_to_and_dropped_from_the_default_set() {
         assert_eq!(chosen(&[], &[], false).len(), 14);
         assert!(!chosen(&[], &[], false).contains(&"CAP_NET_ADMIN".to_owned()));
         assert!(chosen(&["NET_ADMIN"], &[], false).contains(&"CAP_NET_ADMIN".to_owned()));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_process_lacks_is_not_promised() {
+    fn capabilities_that_this_process_lacks_are_left_out() {
         let status = "Name:\tx\nCapPrm:\t0000000000000001\n";
         assert_eq!(choose(&Security::default(), held(status)).unwrap(), ["CAP_CHOWN"]);
     }

@@ -1,9 +1,9 @@
-//! What a container runs: the spec's command and args against the image's (N-49).
+//! Command and environment of a container, from its spec and its image (N-49).
 
 use super::image::ImageConfig;
 use crate::{ContainerSpec, Error, Result};
 
-/// Where programs are looked for when neither image nor spec says so.
+/// PATH if neither the image nor the spec sets it.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 pub(crate) fn command(spec: &ContainerSpec, image: &ImageConfig) -> Result<Vec<String>> {
@@ -22,7 +22,7 @@ pub(crate) fn command(spec: &ContainerSpec, image: &ImageConfig) -> Result<Vec<S
     Ok(whole)
 }
 
-/// The image's variables, then the pod's, which win by name.
+/// The image's variables, overridden by those of the spec.
 pub(crate) fn environment(
     spec: &ContainerSpec,
     image: &ImageConfig,

@@ -1,7 +1,7 @@
 //! A TCP connection inside a sandbox's network namespace (N-166).
 //!
-//! A namespace belongs to a thread. One is made for each connection and ends with it: threads of
-//! the async runtime must stay where they are.
+//! Each connection is opened by a new thread, because entering a namespace changes the whole thread and the
+//! threads of the async runtime must not change their namespace.
 
 use super::sandbox::LiveSandbox;
 use crate::error::plain;
@@ -13,11 +13,11 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// To a port of the same machine; longer means it is dropped on the way.
+/// A local connection takes milliseconds. If it takes longer, a packet rule drops it.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
 pub(crate) async fn connect(sandbox: &LiveSandbox, port: u16) -> Result<tokio::net::TcpStream> {
-    sandbox.link()?;
+    sandbox.shim()?;
     let process =
         sandbox.process().ok_or_else(|| Error::Unavailable("the sandbox has no process".into()))?;
     let refused = |error: io::Error| {
@@ -32,12 +32,12 @@ pub(crate) async fn connect(sandbox: &LiveSandbox, port: u16) -> Result<tokio::n
         .map_err(refused)?;
     let stream = receiver
         .await
-        .map_err(|_| Error::Unavailable("the connecting thread died".into()))?
+        .map_err(|_| Error::Unavailable("the thread that connects to the pod panicked".into()))?
         .map_err(refused)?;
     tokio::net::TcpStream::from_std(stream).map_err(refused)
 }
 
-/// 127.0.0.1, then ::1; the first refusal is the one people understand.
+/// Tries 127.0.0.1, then ::1. Returns the error of the first.
 fn connect_in(namespace: File, port: u16) -> io::Result<TcpStream> {
     setns(namespace, CloneFlags::CLONE_NEWNET)?;
     let v4 = SocketAddr::from((Ipv4Addr::LOCALHOST, port));

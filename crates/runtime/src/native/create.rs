@@ -1,33 +1,36 @@
-//! From a container's spec to everything on disk and in the kernel that its start needs.
+//! Creates a container: its directory, its cgroup and the files that the shim starts it from.
 
 use super::command::{command, environment};
-use super::image::{ImageConfig, Unpacked};
+use super::image::{ImageConfig, UnpackedImages};
 use super::oci::{self, Parts};
 use super::record::{self, ContainerRecord};
 use super::sandbox::{LiveSandbox, is_running};
-use super::user::Accounts;
-use super::{capability, private, seccomp};
-use crate::cgroup::{DeviceRule, Devices, Level};
+use super::user::{Accounts, ProcessUser};
+use super::{capability, private_mounts, seccomp};
+use crate::cgroup::{Cgroup, DeviceRule, Devices, Level};
 use crate::shim::message::Plan;
 use crate::signals::signal_number;
 use crate::{
-    Container, ContainerSpec, ContainerState, ContainerUsage, Device, Error, Mounted, Namespace,
-    Propagation, Result,
+    Container, ContainerSpec, ContainerState, ContainerUsage, Device, Error, LogLimits, Mounted,
+    Namespace, Propagation, Result,
 };
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Everything but the start.
+/// Unit of `st_blocks`.
+const BLOCK: u64 = 512;
+
+/// Creates a container without starting it.
 pub(crate) fn create(
     sandbox: &LiveSandbox,
-    images: &dyn Unpacked,
+    images: &dyn UnpackedImages,
     spec: &ContainerSpec,
 ) -> Result<Container> {
     let id = super::new_id();
     let outcome = prepare(sandbox, images, spec, &id);
     if outcome.is_err() {
-        // What was made so far belongs to nobody.
+        // Remove what was created so far.
         let _ = fs::remove_dir_all(sandbox.container_directory(&id));
         sandbox.container_cgroup(&id).remove();
         let _ = images.release(&id);
@@ -37,34 +40,33 @@ pub(crate) fn create(
 
 fn prepare(
     sandbox: &LiveSandbox,
-    images: &dyn Unpacked,
+    images: &dyn UnpackedImages,
     spec: &ContainerSpec,
     id: &str,
 ) -> Result<Container> {
     let image = images.config(&spec.image)?;
     images.hold(id, &spec.image)?;
+    clock::crash_point("image held");
     let layers = images.layers(&spec.image)?;
     let command = command(spec, &image)?;
     let user = Accounts::read(&layers).resolve(&image.user, &spec.security)?;
     let stop_signal = stop_signal(spec, &image)?;
     let directory = sandbox.container_directory(id);
-    for name in ["upper", "work", "rootfs", "state"] {
-        let path = directory.join(name);
-        fs::create_dir_all(&path).map_err(Error::io("make", path))?;
-    }
-    // What the overlay shows as `/` is the upper directory itself.
-    open_to_all(&directory.join("upper"))?;
-    let volumes = make_volumes(spec, &image, &directory)?;
-    make_missing_sources(spec)?;
+    let volumes = create_directories(sandbox, spec, &image, &directory)?;
     let working_dir = working_dir(spec, &image);
-    make_inside_mount(spec, &working_dir)?;
+    create_inside_mount(spec, &working_dir)?;
 
-    // A root that the node sees is made in the node's namespace: nothing may be bound there.
+    // With a shared volume, the root is mounted in the node's mount namespace. Staged mounts would stay there.
     let visible_root = spec.mounts.iter().any(|m| m.propagation == Propagation::Shared);
+    if visible_root && sandbox.record.users.is_some() {
+        return Err(Error::Refused(
+            "mountPropagation Bidirectional cannot be used with hostUsers: false".into(),
+        ));
+    }
     let mut spec = spec.clone();
     let staged = match visible_root {
         true => Vec::new(),
-        false => private::stage(&mut spec.mounts, &directory)?,
+        false => private_mounts::stage(&mut spec.mounts, &directory)?,
     };
     let spec = &spec;
 
@@ -72,14 +74,8 @@ fn prepare(
         true => oci::all_devices(),
         false => spec.devices.clone(),
     };
-    let cgroup = sandbox.container_cgroup(id);
     let cgroup_path = format!("{}/{id}", sandbox.record.cgroup);
-    cgroup.create().map_err(Error::io("make the cgroup", &cgroup_path))?;
-    cgroup
-        .limit(&spec.resources, Level::Container)
-        .and_then(|()| cgroup.allow_devices(&device_rules(spec, &devices)))
-        .map_err(Error::io("limit the cgroup", &cgroup_path))?;
-
+    let cgroup = create_cgroup(sandbox, spec, id, &cgroup_path, &devices)?;
     let own_pid = sandbox.record.pid == Namespace::Container && spec.pid_of.is_none();
     let shm = match sandbox.record.ipc {
         Namespace::Host => PathBuf::from("/dev/shm"),
@@ -102,7 +98,7 @@ fn prepare(
         devices: devices.iter().map(oci::device).collect::<Result<_>>()?,
     };
     record::write(&directory.join("config.json"), &oci::configuration(&parts))?;
-    note_oom_score(spec.security.oom_score_adj);
+    warn_if_oom_score_is_ignored(spec.security.oom_score_adj);
     let log = sandbox.record.log_directory.join(&spec.log_path);
     let plan = Plan {
         layers,
@@ -113,14 +109,36 @@ fn prepare(
         own_pid,
         working_dir,
         volumes,
+        mapped: spec.mounts.iter().map(|mount| mount.target.clone()).collect(),
         pid_of: spec.pid_of.clone(),
         terminal: spec.tty,
         stdin: spec.stdin,
         stdin_once: spec.stdin_once,
         log: log.clone(),
+        log_limits: LogLimits::default(),
     };
     record::write(&directory.join("plan.json"), &plan)?;
-    let container = Container {
+    let record = ContainerRecord {
+        container: created(sandbox, spec, id, &user, log),
+        stop_signal,
+        terminal: spec.tty,
+        stdin: spec.stdin,
+    };
+    // Last: a directory without this file is not a container.
+    record::write(&directory.join("container.json"), &record)?;
+    clock::crash_point("container recorded");
+    sandbox.put_container(record.clone());
+    Ok(record.container)
+}
+
+fn created(
+    sandbox: &LiveSandbox,
+    spec: &ContainerSpec,
+    id: &str,
+    user: &ProcessUser,
+    log_path: PathBuf,
+) -> Container {
+    Container {
         id: id.to_owned(),
         sandbox: sandbox.record.id.clone(),
         name: spec.name.clone(),
@@ -132,27 +150,60 @@ fn prepare(
         resources: spec.resources.clone(),
         user: Some((user.uid, user.gid, user.groups.clone())),
         mounts: spec.mounts.iter().map(mounted).collect(),
-        log_path: log,
+        log_path,
         labels: spec.labels.clone(),
         annotations: spec.annotations.clone(),
-    };
-    let record = ContainerRecord {
-        container: container.clone(),
-        stop_signal,
-        terminal: spec.tty,
-        stdin: spec.stdin,
-    };
-    // Last: a container without a record was never made.
-    record::write(&directory.join("container.json"), &record)?;
-    sandbox.put_container(record);
-    Ok(container)
+    }
 }
 
-/// Where the kernel forbids to lower it, the value stays the parent's: said once, for the first that
-/// would have needed it.
-fn note_oom_score(wanted: i32) {
-    static SAID: std::sync::Once = std::sync::Once::new();
-    if SAID.is_completed() {
+/// Creates the container's directories and those of its volumes. Returns the image's volumes.
+fn create_directories(
+    sandbox: &LiveSandbox,
+    spec: &ContainerSpec,
+    image: &ImageConfig,
+    directory: &Path,
+) -> Result<Vec<(PathBuf, PathBuf)>> {
+    for name in ["upper", "work", "rootfs", "state"] {
+        let path = directory.join(name);
+        fs::create_dir_all(&path).map_err(Error::io("create", path))?;
+    }
+    clock::crash_point("container directory made");
+    // The mode of this directory becomes the mode of `/` in the container.
+    make_accessible(&directory.join("upper"))?;
+    let volumes = create_volumes(spec, image, directory)?;
+    if let Some(users) = sandbox.record.users {
+        let upper = std::iter::once(directory.join("upper"));
+        for path in upper.chain(volumes.iter().map(|(_, source)| source.clone())) {
+            std::os::unix::fs::chown(&path, Some(users.first), Some(users.first))
+                .map_err(Error::io("change the owner of", &path))?;
+        }
+    }
+    create_missing_sources(spec)?;
+    Ok(volumes)
+}
+
+fn create_cgroup(
+    sandbox: &LiveSandbox,
+    spec: &ContainerSpec,
+    id: &str,
+    path: &str,
+    devices: &[Device],
+) -> Result<Cgroup> {
+    let cgroup = sandbox.container_cgroup(id);
+    cgroup.create().map_err(Error::io("create the cgroup", path))?;
+    clock::crash_point("container cgroup made");
+    cgroup
+        .limit(&spec.resources, Level::Container)
+        .and_then(|()| cgroup.allow_devices(&device_rules(spec, devices)))
+        .map_err(Error::io("set limits of the cgroup", path))?;
+    Ok(cgroup)
+}
+
+/// Without CAP_SYS_RESOURCE the kernel does not allow a lower oom_score_adj, and the value of the parent remains.
+/// Warns once, for the first container that needs a lower value.
+fn warn_if_oom_score_is_ignored(oom_score_adj: i32) {
+    static WARNED: std::sync::Once = std::sync::Once::new();
+    if WARNED.is_completed() {
         return;
     }
     const CAP_SYS_RESOURCE: u32 = 24;
@@ -160,14 +211,14 @@ fn note_oom_score(wanted: i32) {
     let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let capabilities = capabilities.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
     let own = fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
-    let lower = own.trim().parse().is_ok_and(|own: i32| wanted < own);
+    let lower = own.trim().parse().is_ok_and(|own: i32| oom_score_adj < own);
     if lower && capabilities.is_some_and(|held| held & (1 << CAP_SYS_RESOURCE) == 0) {
-        SAID.call_once(|| {
+        WARNED.call_once(|| {
             tracing::warn!(
-                wanted,
+                oom_score_adj,
                 own = own.trim(),
-                "the kernel does not let us lower oom_score_adj (no CAP_SYS_RESOURCE): when memory runs \
-                 out, guaranteed pods are not spared"
+                "cannot lower oom_score_adj, because landfall does not have CAP_SYS_RESOURCE: when the node \
+                 runs out of memory, guaranteed pods are not protected from the OOM killer"
             );
         });
     }
@@ -181,7 +232,7 @@ fn mounted(mount: &crate::Mount) -> Mounted {
     }
 }
 
-fn open_to_all(directory: &Path) -> Result<()> {
+fn make_accessible(directory: &Path) -> Result<()> {
     fs::set_permissions(directory, fs::Permissions::from_mode(0o755))
         .map_err(Error::io("set the mode of", directory))
 }
@@ -198,7 +249,7 @@ fn working_dir(spec: &ContainerSpec, image: &ImageConfig) -> PathBuf {
 }
 
 /// N-49: a directory for each VOLUME of the image that the pod does not mount over.
-fn make_volumes(
+fn create_volumes(
     spec: &ContainerSpec,
     image: &ImageConfig,
     directory: &Path,
@@ -210,29 +261,29 @@ fn make_volumes(
             continue;
         }
         let source = directory.join("volumes").join(number.to_string());
-        fs::create_dir_all(&source).map_err(Error::io("make", &source))?;
-        open_to_all(&source)?;
+        fs::create_dir_all(&source).map_err(Error::io("create", &source))?;
+        make_accessible(&source)?;
         volumes.push((target, source));
     }
     Ok(volumes)
 }
 
-/// N-145: what is to be mounted and does not exist becomes a directory.
-fn make_missing_sources(spec: &ContainerSpec) -> Result<()> {
+/// N-145: creates a directory for every mount source that does not exist.
+fn create_missing_sources(spec: &ContainerSpec) -> Result<()> {
     for mount in &spec.mounts {
         if !mount.source.exists() {
             fs::DirBuilder::new()
                 .recursive(true)
                 .mode(0o755)
                 .create(&mount.source)
-                .map_err(Error::io("make", &mount.source))?;
+                .map_err(Error::io("create", &mount.source))?;
         }
     }
     Ok(())
 }
 
-/// A working directory in a volume is made there; anywhere else the shim makes it in the root.
-fn make_inside_mount(spec: &ContainerSpec, working_dir: &Path) -> Result<()> {
+/// Creates the working directory if it is in a volume. Otherwise the shim creates it in the root filesystem.
+fn create_inside_mount(spec: &ContainerSpec, working_dir: &Path) -> Result<()> {
     let below = spec.mounts.iter().filter(|mount| working_dir.starts_with(&mount.target));
     let Some(mount) = below.max_by_key(|mount| mount.target.components().count()) else {
         return Ok(());
@@ -241,18 +292,18 @@ fn make_inside_mount(spec: &ContainerSpec, working_dir: &Path) -> Result<()> {
     if mount.read_only || inside.as_os_str().is_empty() || !mount.source.is_dir() {
         return Ok(());
     }
-    crate::shim::make_inside(&mount.source, inside)
-        .map_err(Error::io("make the working directory in", &mount.source))
+    crate::shim::create_inside(&mount.source, inside)
+        .map_err(Error::io("create the working directory in", &mount.source))
 }
 
 fn device_rules(spec: &ContainerSpec, devices: &[Device]) -> Devices {
     if spec.security.privileged {
         return Devices::All;
     }
-    let mut rules = Devices::usual();
+    let mut rules = Devices::default_rules();
     for device in devices {
         let Ok(found) = fs::metadata(&device.source) else { continue };
-        let (major, minor) = oci::numbers(found.rdev());
+        let (major, minor) = oci::device_numbers(found.rdev());
         rules.push(DeviceRule {
             kind: if found.file_type().is_block_device() { 'b' } else { 'c' },
             major: Some(major),
@@ -263,14 +314,17 @@ fn device_rules(spec: &ContainerSpec, devices: &[Device]) -> Devices {
     Devices::Only(rules)
 }
 
-/// What the running containers of a sandbox use; of disk only if asked for.
+/// Resource usage of a sandbox's running containers; of disk only if `disk` is set.
 pub(crate) fn usage(sandbox: &LiveSandbox, disk: bool) -> Vec<ContainerUsage> {
     let running = sandbox.containers().into_iter().filter(|r| is_running(&r.container.state));
     running
         .filter_map(|record| {
             let container = record.container;
             let used = sandbox.container_cgroup(&container.id).usage()?;
-            let upper = sandbox.container_directory(&container.id).join("upper");
+            // The image's volumes count as well.
+            let directory = sandbox.container_directory(&container.id);
+            let written =
+                || disk_bytes(&directory.join("upper")) + disk_bytes(&directory.join("volumes"));
             let started_at = match container.state {
                 ContainerState::Running { started_at } => Some(started_at),
                 _ => None,
@@ -286,7 +340,7 @@ pub(crate) fn usage(sandbox: &LiveSandbox, disk: bool) -> Vec<ContainerUsage> {
                 rss_bytes: used.rss_bytes,
                 page_faults: used.page_faults,
                 major_page_faults: used.major_page_faults,
-                disk_bytes: if disk { disk_bytes(&upper) } else { 0 },
+                disk_bytes: if disk { written() } else { 0 },
                 processes: used.processes,
                 started_at,
             })
@@ -294,13 +348,13 @@ pub(crate) fn usage(sandbox: &LiveSandbox, disk: bool) -> Vec<ContainerUsage> {
         .collect()
 }
 
-/// Blocks, not lengths: a file of holes takes no room.
+/// Counts blocks, not file sizes, because of sparse files.
 fn disk_bytes(directory: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(directory) else { return 0 };
     let of_entry = |entry: fs::DirEntry| {
         let Ok(found) = entry.metadata() else { return 0 };
         let below = if found.is_dir() { disk_bytes(&entry.path()) } else { 0 };
-        found.blocks() * 512 + below
+        found.blocks() * BLOCK + below
     };
     entries.flatten().map(of_entry).sum()
 }

@@ -1,27 +1,27 @@
-//! What running a container needs of an image.
+//! The part of the image store that containers need.
 
 pub(crate) use crate::ImageConfig;
 use crate::{ImageStore, Images, Result};
 use std::path::PathBuf;
 
-/// Images that are here, unpacked.
-pub trait Unpacked: Images {
+/// Images whose layers are unpacked on this node.
+pub trait UnpackedImages: Images {
     fn config(&self, id: &str) -> Result<ImageConfig>;
 
     /// Directories of its layers, topmost first.
     fn layers(&self, id: &str) -> Result<Vec<PathBuf>>;
 
-    /// Keeps an image's layers while a container stands on them, even if the image is removed.
+    /// Keeps the layers of an image for a container, even if the image is removed.
     fn hold(&self, container: &str, image: &str) -> Result<()>;
 
-    /// The container is gone. Idempotent.
+    /// Ends the hold of a container. Idempotent.
     fn release(&self, container: &str) -> Result<()>;
 
-    /// Whose holds there are.
+    /// All containers and other users that hold images.
     fn holders(&self) -> Result<Vec<String>>;
 }
 
-impl Unpacked for ImageStore {
+impl UnpackedImages for ImageStore {
     fn config(&self, id: &str) -> Result<ImageConfig> {
         ImageStore::config(self, id)
     }

@@ -1,96 +1,121 @@
-//! Containers by our own hands: a shim for each sandbox, libcontainer in it, overlayfs below it.
+//! The native runtime: one shim per sandbox, containers by libcontainer, root filesystems by overlayfs.
 //!
-//!     Native ──▶ LiveSandbox ──▶ Link ──▶ the sandbox's shim (see `shim`)
-//!        │            └─ states of its containers, from what the shim says and what is on disk
-//!        └─ records, configurations, cgroups: written before anything runs
+//!     Native ──▶ LiveSandbox ──▶ ShimClient ──▶ the sandbox's shim (see `shim`)
+//!        │            └─ states of its containers, from the shim's events and the files on disk
+//!        └─ records, configurations, cgroups: written before a process is started
 //!
-//! Nothing here needs to survive: `open` finds everything again from the state directory and the
-//! shims that live on.
+//! The agent may die at any time: `open` restores the state from the state directory and the running shims.
 
+mod async_fd;
 mod capability;
 mod command;
 mod connect;
 mod create;
 mod image;
-mod link;
 mod oci;
-mod private;
-mod readiness;
+mod orphaned_shims;
+mod private_mounts;
 mod record;
 mod sandbox;
 mod seccomp;
 mod session;
+mod shim_binary;
+mod shim_client;
 mod user;
 
-pub use image::Unpacked;
+pub use image::UnpackedImages;
 
 use crate::cgroup::{Level, limit_group};
-use crate::shim::message::{Ask, Pod, Reply};
+use crate::shim::message::{Reply, RequestKind, ShimConfig};
 use crate::{
-    Change, Container, ContainerSpec, ContainerState, ContainerUsage, Error, Exec, Images,
-    Namespace, PodNetwork, Resources, Result, Runtime, Sandbox, SandboxSpec, Session, Version,
+    Change, Container, ContainerSpec, ContainerState, ContainerUsage, Error, Exec, Features,
+    Images, Namespace, PodNetwork, Resources, Result, Runtime, Sandbox, SandboxSpec, Session,
+    UserRange, Version,
 };
 use async_trait::async_trait;
-use link::Link;
+use orphaned_shims::OrphanedShim;
 use record::{SandboxRecord, ShimProcess};
 use sandbox::{LiveSandbox, is_running, kill_all, remove_cgroup, unmount};
+use shim_binary::ShimBinary;
+use shim_client::ShimClient;
 use std::collections::HashMap;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::broadcast;
 
-/// Changes a slow listener may be behind before it has to look at everything again.
+/// If a subscriber is further behind, it has to list everything again.
 const CHANGES_KEPT: usize = 1024;
-/// Of two uuids, without their dashes.
+/// An id consists of two UUIDs without dashes.
 const ID_LENGTH: usize = 64;
-/// A shim is ready after milliseconds; a machine that needs longer is in trouble.
-const READY_MAX: Duration = Duration::from_secs(30);
+/// A shim is normally ready within milliseconds.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+const SHM_BYTES: u64 = 64 << 20;
 
 pub struct NativeConfig {
-    /// Records, writable layers, sockets: `<data>/run`.
+    /// Directory of records, writable layers and sockets: `<data>/run`.
     pub state_dir: PathBuf,
-    pub images: Arc<dyn Unpacked>,
+    pub images: Arc<dyn UnpackedImages>,
     /// The landfall binary, whose `main` begins with [`crate::shim::run_if_asked`].
     pub executable: PathBuf,
-    /// A cgroup for shims that promises them processors ([`crate::Precedence`]), if there is one.
+    /// The cgroup of shims, which has a higher CPU weight ([`crate::CpuPriority`]), if there is one.
     pub shims: Option<PathBuf>,
 }
 
 pub struct Native {
     config: NativeConfig,
+    binary: ShimBinary,
+    user_namespaces: bool,
     sandboxes: Mutex<HashMap<String, Arc<LiveSandbox>>>,
     changes: broadcast::Sender<Change>,
 }
 
 impl Native {
-    /// Finds everything again that an earlier agent left, and what became of it meanwhile.
+    /// Restores the sandboxes of an earlier agent.
     pub async fn open(config: NativeConfig) -> Result<Native> {
         let directory = &config.state_dir;
-        std::fs::create_dir_all(directory).map_err(Error::io("make", directory))?;
+        std::fs::create_dir_all(directory).map_err(Error::io("create", directory))?;
+        // Containers can create setuid files. Other users of the node must not reach them.
+        std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o700))
+            .map_err(Error::io("restrict access to", directory))?;
+        let binary = ShimBinary::protect(&config.executable, directory)?;
         let changes = broadcast::Sender::new(CHANGES_KEPT);
         let mut sandboxes = HashMap::new();
+        let mut shims = orphaned_shims::find(directory);
         let entries = std::fs::read_dir(directory).map_err(Error::io("read", directory))?;
         for entry in entries.flatten() {
             let directory = entry.path();
             match record::read::<SandboxRecord>(&directory.join("sandbox.json")) {
                 Some(record) => {
                     let id = record.id.clone();
+                    let own = |shim: &mut OrphanedShim| {
+                        shim.directory.file_name() == directory.file_name()
+                    };
+                    let processes: Vec<_> = shims.extract_if(.., own).collect();
                     let sandbox = LiveSandbox::new(directory, record, changes.clone());
-                    sandbox.find_again().await;
+                    sandbox.restore(&processes).await;
                     sandboxes.insert(id, sandbox);
                 }
-                // The record is written first: without it nothing has happened yet.
+                // The record is written first, so nothing else exists without it.
                 None => drop(std::fs::remove_dir_all(directory)),
             }
         }
-        let native = Native { config, sandboxes: Mutex::new(sandboxes), changes };
-        native.release_strays()?;
+        // The sandboxes of the remaining ones do not exist any more.
+        orphaned_shims::kill(&shims).await;
+        let native = Native {
+            config,
+            binary,
+            user_namespaces: crate::shim::can_map_users(),
+            sandboxes: Mutex::new(sandboxes),
+            changes,
+        };
+        native.release_stale_holds()?;
         Ok(native)
     }
 
-    /// The image of a container that is no more. Files and locks: not for an async thread.
+    /// Releases the image of a removed container, in a thread that may block.
     async fn release(&self, container: &str) -> Result<()> {
         let (images, container) = (self.config.images.clone(), container.to_owned());
         tokio::task::spawn_blocking(move || images.release(&container))
@@ -98,12 +123,12 @@ impl Native {
             .map_err(|error| Error::Unavailable(error.to_string()))?
     }
 
-    /// Lets go of layers held for containers that did not outlive an earlier agent. Others hold
-    /// layers too, under names that are no container's.
-    fn release_strays(&self) -> Result<()> {
-        let ours = |id: &str| id.len() == ID_LENGTH && id.bytes().all(|b| b.is_ascii_hexdigit());
+    /// Releases images that are held for containers that no longer exist. Other users of the image store hold
+    /// images under names that are not container ids.
+    fn release_stale_holds(&self) -> Result<()> {
+        let is_id = |id: &str| id.len() == ID_LENGTH && id.bytes().all(|b| b.is_ascii_hexdigit());
         for holder in self.config.images.holders()? {
-            if ours(&holder) && self.holder(&holder).is_err() {
+            if is_id(&holder) && self.sandbox_of(&holder).is_err() {
                 self.config.images.release(&holder)?;
             }
         }
@@ -129,40 +154,48 @@ impl Native {
         self.find(id).ok_or_else(|| Error::NotFound { what: "sandbox", id: id.to_owned() })
     }
 
-    fn holder(&self, container: &str) -> Result<Arc<LiveSandbox>> {
+    fn sandbox_of(&self, container: &str) -> Result<Arc<LiveSandbox>> {
         let found = self.all().values().find(|sandbox| sandbox.has_container(container)).cloned();
         found.ok_or_else(|| Error::NotFound { what: "container", id: container.to_owned() })
     }
 
-    /// Writes everything down, then starts the shim and waits until it is ready.
-    async fn bring_up(&self, sandbox: &Arc<LiveSandbox>, spec: &SandboxSpec) -> Result<()> {
+    /// Writes the records, then starts the shim and waits until it is ready.
+    async fn start_sandbox(&self, sandbox: &Arc<LiveSandbox>, spec: &SandboxSpec) -> Result<()> {
         let directory = &sandbox.directory;
         let containers = directory.join("containers");
-        std::fs::create_dir_all(&containers).map_err(Error::io("make", containers))?;
+        std::fs::create_dir_all(&containers).map_err(Error::io("create", containers))?;
+        clock::crash_point("sandbox directory made");
         record::write(&directory.join("sandbox.json"), &sandbox.record)?;
+        clock::crash_point("sandbox recorded");
         let network = match &spec.network {
             PodNetwork::Host => None,
             PodNetwork::Path(path) => Some(path.clone()),
             PodNetwork::Runtime => {
-                return Err(Error::Refused("the native runtime is given its network".into()));
+                return Err(Error::Refused(
+                    "the native runtime cannot create a pod network: pass a network namespace"
+                        .into(),
+                ));
             }
         };
-        let pod = Pod {
+        let shim = ShimConfig {
             hostname: spec.hostname.clone(),
             network,
             own_ipc: spec.ipc != Namespace::Host,
             shared_pid: spec.pid == Namespace::Pod,
             sysctls: spec.sysctls.clone().into_iter().collect(),
+            users: spec.users.map(|users| users.first),
             group: self.config.shims.clone(),
         };
-        record::write(&directory.join("shim.json"), &pod)?;
+        record::write(&directory.join("shim.json"), &shim)?;
         let cgroup = sandbox.cgroup();
-        cgroup.create().map_err(Error::io("make the cgroup", &spec.cgroup))?;
+        cgroup.create().map_err(Error::io("create the cgroup", &spec.cgroup))?;
         cgroup
             .limit(&spec.resources, Level::Pod)
-            .map_err(Error::io("limit the cgroup", &spec.cgroup))?;
-        if pod.own_ipc {
-            mount_shm(&directory.join("shm"))?;
+            .map_err(Error::io("set limits of the cgroup", &spec.cgroup))?;
+        clock::crash_point("pod cgroup made");
+        if shim.own_ipc {
+            mount_shm(&directory.join("shm"), spec.users)?;
+            clock::crash_point("shm mounted");
         }
         self.start_shim(sandbox).await
     }
@@ -171,25 +204,27 @@ impl Native {
         let directory = &sandbox.directory;
         let failed = |doing| Error::io(doing, directory);
         let (ours, theirs) =
-            std::os::unix::net::UnixStream::pair().map_err(failed("make a socket for"))?;
-        let complaints =
-            std::fs::File::create(directory.join("shim.log")).map_err(failed("write a log in"))?;
-        let mut command = Command::new(&self.config.executable);
+            std::os::unix::net::UnixStream::pair().map_err(failed("create a socket for"))?;
+        let log =
+            std::fs::File::create(directory.join("shim.log")).map_err(failed("create a log in"))?;
+        let mut command = self.binary.command();
         command
-            .arg(crate::shim::MODE)
+            .arg(crate::shim::SUBCOMMAND)
             .arg(directory)
+            .args(crate::descriptors::inherited().map(|limit| limit.to_string()))
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
             .stdout(Stdio::null())
-            .stderr(complaints);
-        let executable = self.config.executable.clone();
+            .stderr(log);
+        let executable = self.binary.path().to_owned();
         let mut child = tokio::task::spawn_blocking(move || {
             command.spawn().map_err(Error::io("run", executable))
         })
         .await
         .map_err(|error| Error::Unavailable(error.to_string()))??;
-        let outcome = self.meet_shim(sandbox, child.id() as i32, ours).await;
+        clock::crash_point("shim started");
+        let outcome = self.connect_shim(sandbox, child.id() as i32, ours).await;
         if outcome.is_err() {
             let _ = child.kill();
             let _ = tokio::task::spawn_blocking(move || child.wait()).await;
@@ -197,7 +232,7 @@ impl Native {
         outcome
     }
 
-    async fn meet_shim(
+    async fn connect_shim(
         &self,
         sandbox: &Arc<LiveSandbox>,
         pid: i32,
@@ -207,56 +242,64 @@ impl Native {
         let process = ShimProcess::of(pid);
         if let Some(process) = &process {
             record::write(&directory.join("shim.pid"), process)?;
+            clock::crash_point("shim recorded");
         }
         let stream = await_ready(socket).await?;
-        let process =
-            process.ok_or_else(|| Error::Unavailable("the pod's shim died at once".into()))?;
-        let link = Link::new(stream).map_err(Error::io("use the socket of", directory))?;
-        sandbox.adopt(link, process)
+        clock::crash_point("shim ready");
+        let process = process
+            .ok_or_else(|| Error::Unavailable("the pod's shim exited immediately".into()))?;
+        let shim = ShimClient::new(stream).map_err(Error::io("use the socket of", directory))?;
+        sandbox.use_shim(shim, process)
     }
 }
 
-/// Reads the shim's first words from the socket it was born with.
+/// Waits for the shim's first event, which is `Ready` or an error.
 async fn await_ready(
     stream: std::os::unix::net::UnixStream,
 ) -> Result<std::os::unix::net::UnixStream> {
-    use crate::shim::message::{Told, decode};
+    use crate::shim::message::{ShimEvent, decode};
     use tokio::io::AsyncReadExt;
-    let broken = |error: std::io::Error| Error::Unavailable(format!("the pod's shim: {error}"));
-    stream.set_nonblocking(true).map_err(broken)?;
-    let mut stream = tokio::net::UnixStream::from_std(stream).map_err(broken)?;
+    let failed = |error: std::io::Error| Error::Unavailable(format!("the pod's shim: {error}"));
+    stream.set_nonblocking(true).map_err(failed)?;
+    let mut stream = tokio::net::UnixStream::from_std(stream).map_err(failed)?;
     let mut input = Vec::new();
-    let told = async {
+    let event = async {
         loop {
-            if let Some(told) = decode::<Told>(&mut input).map_err(Error::Unavailable)? {
-                return Ok(told);
+            if let Some(event) = decode::<ShimEvent>(&mut input).map_err(Error::Unavailable)? {
+                return Ok(event);
             }
-            if stream.read_buf(&mut input).await.map_err(broken)? == 0 {
-                return Err(Error::Unavailable("the pod's shim died before it was ready".into()));
+            if stream.read_buf(&mut input).await.map_err(failed)? == 0 {
+                return Err(Error::Unavailable("the pod's shim exited before it was ready".into()));
             }
         }
     };
-    let told = tokio::time::timeout(READY_MAX, told)
+    let event = tokio::time::timeout(READY_TIMEOUT, event)
         .await
-        .map_err(|_| Error::Unavailable("the pod's shim does not get ready".into()))??;
-    match told {
-        Told::Ready => stream.into_std().map_err(broken),
-        Told::Broken { message } => Err(Error::Refused(message)),
-        _ => Err(Error::Unavailable("the pod's shim talks nonsense".into())),
+        .map_err(|_| Error::Unavailable("the pod's shim was not ready in time".into()))??;
+    match event {
+        ShimEvent::Ready => stream.into_std().map_err(failed),
+        ShimEvent::Broken { message } => Err(Error::Refused(message)),
+        _ => Err(unexpected_answer()),
     }
 }
 
-/// N-63: 64 MiB for all containers of the pod.
-fn mount_shm(directory: &Path) -> Result<()> {
+fn unexpected_answer() -> Error {
+    Error::Unavailable("the pod's shim sent an unexpected answer".into())
+}
+
+/// N-63: containers of a pod share a /dev/shm of 64 MiB.
+fn mount_shm(directory: &Path, users: Option<UserRange>) -> Result<()> {
     use nix::mount::{MsFlags, mount};
-    std::fs::create_dir(directory).map_err(Error::io("make", directory))?;
+    std::fs::create_dir(directory).map_err(Error::io("create", directory))?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(Some("shm"), directory, Some("tmpfs"), flags, Some("mode=1777,size=67108864"))
+    let owner = users.map_or(0, |users| users.first);
+    let options = format!("mode=1777,size={SHM_BYTES},uid={owner},gid={owner}");
+    mount(Some("shm"), directory, Some("tmpfs"), flags, Some(options.as_str()))
         .map_err(|error| error.into())
         .map_err(Error::io("mount", directory))
 }
 
-/// Unique for ever.
+/// A random id.
 fn new_id() -> String {
     let mut id = clock::uuid();
     id.push_str(&clock::uuid());
@@ -281,6 +324,10 @@ impl Runtime for Native {
         false
     }
 
+    fn features(&self) -> Features {
+        Features { user_namespaces: self.user_namespaces, ..Features::default() }
+    }
+
     async fn run_sandbox(&self, spec: &SandboxSpec) -> Result<Sandbox> {
         if !spec.handler.is_empty() {
             return Err(Error::Refused(format!("no runtime for {:?} is configured", spec.handler)));
@@ -294,6 +341,7 @@ impl Runtime for Native {
             network: spec.network.clone(),
             ipc: spec.ipc,
             pid: spec.pid,
+            users: spec.users,
             cgroup: spec.cgroup.clone(),
             log_directory: spec.log_directory.clone(),
             labels: spec.labels.clone(),
@@ -302,7 +350,7 @@ impl Runtime for Native {
         let directory = self.config.state_dir.join(&id);
         let sandbox = LiveSandbox::new(directory.clone(), record, self.changes.clone());
         self.all().insert(id.clone(), sandbox.clone());
-        if let Err(error) = self.bring_up(&sandbox, spec).await {
+        if let Err(error) = self.start_sandbox(&sandbox, spec).await {
             let _ = sandbox.stop().await;
             let _ = std::fs::remove_dir_all(directory);
             self.all().remove(&id);
@@ -313,7 +361,7 @@ impl Runtime for Native {
 
     async fn stop_sandbox(&self, sandbox: &str) -> Result<()> {
         let Some(sandbox) = self.find(sandbox) else { return Ok(()) };
-        let _turn = sandbox.turn.lock().await;
+        let _lock = sandbox.lock.lock().await;
         if sandbox.directory.join("stopped").exists() {
             return Ok(());
         }
@@ -324,6 +372,7 @@ impl Runtime for Native {
         self.stop_sandbox(id).await?;
         let Some(sandbox) = self.find(id) else { return Ok(()) };
         remove_directory(sandbox.directory.clone()).await?;
+        clock::crash_point("sandbox directory removed");
         self.all().remove(id);
         for record in sandbox.containers() {
             self.release(&record.container.id).await?;
@@ -348,25 +397,26 @@ impl Runtime for Native {
 
     async fn create_container(&self, sandbox: &str, spec: &ContainerSpec) -> Result<Container> {
         let sandbox = self.sandbox(sandbox)?;
-        let _turn = sandbox.turn.lock().await;
-        sandbox.link()?;
+        let _lock = sandbox.lock.lock().await;
+        sandbox.shim()?;
         let (images, spec) = (self.config.images.clone(), spec.clone());
         let target = sandbox.clone();
-        // Directories, records and control files: quick, but not for an async thread.
+        // In a thread that may block, because this writes files.
         tokio::task::spawn_blocking(move || create::create(&target, images.as_ref(), &spec))
             .await
             .map_err(|error| Error::Unavailable(error.to_string()))?
     }
 
     async fn start_container(&self, container: &str) -> Result<()> {
-        let sandbox = self.holder(container)?;
+        let sandbox = self.sandbox_of(container)?;
         match sandbox.container(container)?.container.state {
             ContainerState::Created => {}
-            _ => return Err(Error::Refused(format!("container {container} was started already"))),
+            _ => return Err(Error::Refused(format!("container {container} was already started"))),
         }
-        let link = sandbox.link()?;
-        match link.ask(Ask::Start { container: container.to_owned() }).await? {
+        let shim = sandbox.shim()?;
+        match shim.request(RequestKind::Start { container: container.to_owned() }).await? {
             Reply::Started { at } => {
+                clock::crash_point("container started");
                 let running = ContainerState::Running { started_at: at };
                 sandbox.set_container_state(container, running);
                 Ok(())
@@ -376,33 +426,35 @@ impl Runtime for Native {
                 sandbox.set_container_state(container, ContainerState::Exited(exit));
                 Err(Error::Start(message))
             }
-            Reply::Done | Reply::Containers { .. } => {
-                Err(Error::Unavailable("the pod's shim talks nonsense".into()))
-            }
+            Reply::Done | Reply::Containers { .. } => Err(unexpected_answer()),
         }
     }
 
     async fn stop_container(&self, container: &str, _window: Duration) -> Result<()> {
-        let sandbox = self.holder(container)?;
+        let sandbox = self.sandbox_of(container)?;
         let record = sandbox.container(container)?;
         if !is_running(&record.container.state) {
             return Ok(());
         }
-        let signal = Ask::Signal { container: container.to_owned(), signal: record.stop_signal };
-        match sandbox.link()?.ask(signal).await {
-            Ok(_) => Ok(()),
-            // It ended in between.
+        let signal = record.stop_signal;
+        let request = RequestKind::Signal { container: container.to_owned(), signal };
+        match sandbox.shim()?.request(request).await {
+            Ok(_) => {
+                clock::crash_point("stop signal sent");
+                Ok(())
+            }
+            // It exited in the meantime.
             Err(_) if !is_running(&sandbox.container(container)?.container.state) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
     async fn stop_signal(&self, container: &str) -> Option<i32> {
-        Some(self.holder(container).ok()?.container(container).ok()?.stop_signal)
+        Some(self.sandbox_of(container).ok()?.container(container).ok()?.stop_signal)
     }
 
     async fn kill_container(&self, container: &str) -> Result<()> {
-        let sandbox = self.holder(container)?;
+        let sandbox = self.sandbox_of(container)?;
         if is_running(&sandbox.container(container)?.container.state) {
             kill_all(&sandbox.container_cgroup(container)).await;
         }
@@ -410,31 +462,32 @@ impl Runtime for Native {
     }
 
     async fn remove_container(&self, container: &str) -> Result<()> {
-        let Ok(sandbox) = self.holder(container) else { return Ok(()) };
+        let Ok(sandbox) = self.sandbox_of(container) else { return Ok(()) };
         let Ok(record) = sandbox.container(container) else { return Ok(()) };
         if is_running(&record.container.state) {
             return Err(Error::Refused(format!("container {container} is running")));
         }
-        if let Ok(link) = sandbox.link() {
-            let _ = link.ask(Ask::Forget { container: container.to_owned() }).await;
+        if let Ok(shim) = sandbox.shim() {
+            let _ = shim.request(RequestKind::Forget { container: container.to_owned() }).await;
         }
         let cgroup = sandbox.container_cgroup(container);
         kill_all(&cgroup).await;
         remove_cgroup(&cgroup).await?;
         let directory = sandbox.container_directory(container);
         unmount(&directory.join("rootfs"));
+        unmount(&directory.join("proc"));
         remove_directory(directory).await?;
         sandbox.drop_container(container);
         self.release(container).await
     }
 
     async fn update_container(&self, container: &str, resources: &Resources) -> Result<()> {
-        let sandbox = self.holder(container)?;
+        let sandbox = self.sandbox_of(container)?;
         sandbox.container(container)?;
         sandbox
             .container_cgroup(container)
             .limit(resources, Level::Container)
-            .map_err(Error::io("limit the cgroup of", container))?;
+            .map_err(Error::io("set limits of the cgroup of", container))?;
         let record = sandbox.change_container(container, |record| {
             record.container.resources.change(resources);
         })?;
@@ -442,22 +495,23 @@ impl Runtime for Native {
     }
 
     async fn limit_group(&self, cgroup: &str, resources: &Resources) -> Result<()> {
-        limit_group(cgroup, resources).map_err(Error::io("limit the cgroup", cgroup))
+        limit_group(cgroup, resources).map_err(Error::io("set limits of the cgroup", cgroup))
     }
 
     async fn exec(&self, container: &str, exec: &Exec) -> Result<Session> {
-        let sandbox = self.holder(container)?;
+        let sandbox = self.sandbox_of(container)?;
         session::exec(&sandbox, container, exec).await
     }
 
     async fn attach(&self, container: &str, exec: &Exec) -> Result<Session> {
-        let sandbox = self.holder(container)?;
+        let sandbox = self.sandbox_of(container)?;
         session::attach(&sandbox, container, exec).await
     }
 
     async fn reopen_log(&self, container: &str) -> Result<()> {
-        let sandbox = self.holder(container)?;
-        sandbox.link()?.ask(Ask::Reopen { container: container.to_owned() }).await?;
+        let sandbox = self.sandbox_of(container)?;
+        let request = RequestKind::Reopen { container: container.to_owned() };
+        sandbox.shim()?.request(request).await?;
         Ok(())
     }
 
@@ -475,7 +529,7 @@ impl Runtime for Native {
     }
 
     fn images(&self) -> &dyn Images {
-        // Upcast: what runs containers and what lists images are one store.
+        // Upcast: `UnpackedImages` extends `Images`.
         self.config.images.as_ref()
     }
 }

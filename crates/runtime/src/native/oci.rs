@@ -1,22 +1,22 @@
-//! A container's OCI configuration, the file libcontainer runs it from.
+//! A container's OCI configuration (`config.json`) for libcontainer.
 //!
-//! Network, UTS and IPC namespaces are not named: the shim lives in the pod's, and what it starts is
-//! born in them. Limits are not named either: the cgroup is ready before anything runs in it.
+//! It has no network, UTS and IPC namespaces, because containers inherit these from the shim. It has no limits
+//! either, because the agent sets up the cgroup before.
 
-use super::user::Identity;
+use super::user::ProcessUser;
 use crate::cgroup::{Cgroup, Layout, layout};
 use crate::{ContainerSpec, Device, Error, Mount, Propagation, Result};
 use serde_json::{Value, json};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Everything the configuration is made of, decided.
+/// The input of [`configuration`].
 pub(crate) struct Parts<'a> {
     pub(crate) spec: &'a ContainerSpec,
     pub(crate) command: Vec<String>,
     pub(crate) env: Vec<String>,
     pub(crate) working_dir: PathBuf,
-    pub(crate) user: &'a Identity,
+    pub(crate) user: &'a ProcessUser,
     pub(crate) capabilities: Vec<String>,
     pub(crate) seccomp: Option<Value>,
     pub(crate) own_pid: bool,
@@ -43,7 +43,7 @@ pub(crate) fn configuration(parts: &Parts<'_>) -> Value {
         "capabilities": capability_sets(&parts.capabilities, parts.user.uid),
     });
     if security.no_new_privs {
-        // Named only when true: the value false makes libcontainer apply seccomp too late.
+        // Set only if true: with the value false, libcontainer applies seccomp too late.
         process["noNewPrivileges"] = json!(true);
     }
     let mut namespaces = vec![json!({ "type": "mount" }), json!({ "type": "cgroup" })];
@@ -72,24 +72,24 @@ pub(crate) fn configuration(parts: &Parts<'_>) -> Value {
     })
 }
 
-/// A process that is not root has them in its bounding set only (N-127).
+/// A process that is not root has capabilities in its bounding set only (N-127).
 fn capability_sets(names: &[String], uid: u32) -> Value {
-    let own: &[String] = if uid == 0 { names } else { &[] };
+    let effective: &[String] = if uid == 0 { names } else { &[] };
     json!({
         "bounding": names,
-        "effective": own,
-        "permitted": own,
+        "effective": effective,
+        "permitted": effective,
         "inheritable": [],
         "ambient": [],
     })
 }
 
 fn root_propagation(mounts: &[Mount]) -> &'static str {
-    let any = |wanted| mounts.iter().any(|mount| mount.propagation == wanted);
+    let any = |propagation| mounts.iter().any(|mount| mount.propagation == propagation);
     if any(Propagation::Shared) { "shared" } else { "slave" }
 }
 
-/// N-63, then the pod's own, parents before what lies in them (N-154).
+/// The standard mounts (N-63), then the pod's own, each after the mount that contains its target (N-154).
 fn mounts(parts: &Parts<'_>) -> Vec<Value> {
     let privileged = parts.spec.security.privileged;
     let access = if privileged { "rw" } else { "ro" };
@@ -111,8 +111,8 @@ fn mounts(parts: &Parts<'_>) -> Vec<Value> {
         "destination": "/dev/shm", "type": "bind", "source": parts.shm,
         "options": ["rbind", "rprivate", "nosuid", "nodev", "noexec", "rw"],
     }));
-    let mut own: Vec<Mount> = parts.spec.mounts.clone();
-    own.extend(parts.volumes.iter().map(|(target, source)| Mount {
+    let mut volumes: Vec<Mount> = parts.spec.mounts.clone();
+    volumes.extend(parts.volumes.iter().map(|(target, source)| Mount {
         source: source.clone(),
         target: target.clone(),
         read_only: false,
@@ -120,11 +120,11 @@ fn mounts(parts: &Parts<'_>) -> Vec<Value> {
         propagation: Propagation::Private,
         no_exec: false,
     }));
-    own.sort_by_key(|mount| mount.target.components().count());
+    volumes.sort_by_key(|mount| mount.target.components().count());
     mounts.retain(|mount| {
-        !own.iter().any(|own| mount["destination"].as_str() == own.target.to_str())
+        !volumes.iter().any(|own| mount["destination"].as_str() == own.target.to_str())
     });
-    mounts.extend(own.iter().map(bind));
+    mounts.extend(volumes.iter().map(bind));
     mounts
 }
 
@@ -147,8 +147,8 @@ fn bind(mount: &Mount) -> Value {
     })
 }
 
-/// The container's own groups at /sys/fs/cgroup. On v1 they are bound one by one, because what
-/// libcontainer mounts there could be written to.
+/// Mounts the container's own cgroups at /sys/fs/cgroup. On v1, each hierarchy is a bind mount, because the
+/// mounts that libcontainer makes would be writable.
 fn cgroup_mounts(parts: &Parts<'_>, access: &str) -> Vec<Value> {
     const ROOT: &str = "/sys/fs/cgroup";
     let Layout::V1 { hierarchies, .. } = layout() else {
@@ -171,10 +171,10 @@ fn cgroup_mounts(parts: &Parts<'_>, access: &str) -> Vec<Value> {
     mounts
 }
 
-/// A device of the node as the configuration names it.
+/// The entry of a device in the configuration.
 pub(crate) fn device(device: &Device) -> Result<Value> {
-    let found =
-        std::fs::metadata(&device.source).map_err(Error::io("find the device", &device.source))?;
+    let found = std::fs::metadata(&device.source)
+        .map_err(Error::io("inspect the device", &device.source))?;
     let kind = found.file_type();
     let kind = match (kind.is_char_device(), kind.is_block_device()) {
         (true, _) => "c",
@@ -183,26 +183,26 @@ pub(crate) fn device(device: &Device) -> Result<Value> {
             return Err(Error::Refused(format!("{} is not a device", device.source.display())));
         }
     };
-    let (major, minor) = numbers(found.rdev());
+    let (major, minor) = device_numbers(found.rdev());
     Ok(json!({
         "path": device.target, "type": kind, "major": major, "minor": minor,
         "fileMode": found.mode() & 0o777, "uid": found.uid(), "gid": found.gid(),
     }))
 }
 
-pub(crate) fn numbers(device: u64) -> (u64, u64) {
+pub(crate) fn device_numbers(device: u64) -> (u64, u64) {
     (nix::sys::stat::major(device), nix::sys::stat::minor(device))
 }
 
-/// Everything in /dev that is a device, for privileged containers (N-127).
+/// All devices in /dev, for privileged containers (N-127).
 pub(crate) fn all_devices() -> Vec<Device> {
     let mut found = Vec::new();
-    walk(Path::new("/dev"), &mut found, 0);
+    collect_devices(Path::new("/dev"), &mut found, 0);
     found
 }
 
-fn walk(directory: &Path, found: &mut Vec<Device>, depth: usize) {
-    /// Those have mounts or files of their own in every container.
+fn collect_devices(directory: &Path, found: &mut Vec<Device>, depth: usize) {
+    /// Every container has its own mounts or files of these names.
     const OWN: &[&str] = &["pts", "shm", "mqueue", "console", "fd", "ptmx", ".udev", ".lxc"];
     const DEPTH_MAX: usize = 8;
     let Ok(entries) = std::fs::read_dir(directory) else { return };
@@ -213,7 +213,7 @@ fn walk(directory: &Path, found: &mut Vec<Device>, depth: usize) {
         }
         let path = entry.path();
         if kind.is_dir() && depth < DEPTH_MAX {
-            walk(&path, found, depth + 1);
+            collect_devices(&path, found, depth + 1);
         } else if kind.is_char_device() || kind.is_block_device() {
             found.push(Device { source: path.clone(), target: path, permissions: "rwm".into() });
         }

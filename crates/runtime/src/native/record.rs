@@ -1,19 +1,20 @@
-//! What is on disk about sandboxes and containers, so that they are found again after a crash.
+//! Records of sandboxes and containers on disk, from which the agent restores its state after a crash.
 //!
-//!     <state>/<sandbox>/sandbox.json     what was asked for; written first
-//!                       shim.json        for the shim
-//!                       shim.pid         pid and start time of the shim
+//!     <state>/<sandbox>/sandbox.json     the sandbox; written first
+//!                       shim.json        configuration of the shim
+//!                       shim.pid         PID and start time of the shim
 //!                       shim.sock
-//!                       stopped          it was stopped as asked
+//!                       stopped          exists if the agent has stopped the sandbox
 //!                       shm/             the pod's /dev/shm
-//!                       containers/<container>/container.json   what was asked for
-//!                                              config.json      for libcontainer
-//!                                              plan.json        for the shim
-//!                                              started          when; written by the shim
-//!                                              exit.json        how it ended; written by the shim
+//!                       proc/            /proc of the PID namespace that its containers share
+//!                       containers/<container>/container.json   the container; written last
+//!                                              config.json      OCI configuration for libcontainer
+//!                                              plan.json        further instructions for the shim
+//!                                              started          start time; written by the shim
+//!                                              exit.json        its exit; written by the shim
 //!                                              upper/ work/ rootfs/ state/ volumes/
 
-use crate::{Container, Error, Exit, Identity, Namespace, PodNetwork, Result, durable};
+use crate::{Container, Error, Exit, Identity, Namespace, PodNetwork, Result, UserRange, durable};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
@@ -28,6 +29,8 @@ pub(crate) struct SandboxRecord {
     pub(crate) network: PodNetwork,
     pub(crate) ipc: Namespace,
     pub(crate) pid: Namespace,
+    #[serde(default)]
+    pub(crate) users: Option<UserRange>,
     pub(crate) cgroup: String,
     pub(crate) log_directory: PathBuf,
     pub(crate) labels: BTreeMap<String, String>,
@@ -36,14 +39,14 @@ pub(crate) struct SandboxRecord {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ContainerRecord {
-    /// With the state it had when it was written; the truth is in the files beside it.
+    /// The state in it may be outdated: `started` and `exit.json` have the current one.
     pub(crate) container: Container,
     pub(crate) stop_signal: i32,
     pub(crate) terminal: bool,
     pub(crate) stdin: bool,
 }
 
-/// Which process the shim is. A pid alone may have become somebody else's.
+/// Identifies the shim's process. The PID alone may have been reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ShimProcess {
     pub(crate) pid: i32,
@@ -52,12 +55,14 @@ pub(crate) struct ShimProcess {
 
 impl ShimProcess {
     pub(crate) fn of(pid: i32) -> Option<ShimProcess> {
+        /// Fields of proc(5) between the state and the start time.
+        const START_TIME_AFTER_STATE: usize = 18;
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name in parentheses may contain anything; fields are counted after it.
+        // The name in parentheses may contain any character, so count fields after it.
         let (_, fields) = stat.rsplit_once(") ")?;
         let mut fields = fields.split(' ');
         let dead = fields.next() == Some("Z");
-        let started = fields.nth(18)?.parse().ok()?;
+        let started = fields.nth(START_TIME_AFTER_STATE)?.parse().ok()?;
         (!dead).then_some(ShimProcess { pid, started })
     }
 
@@ -72,7 +77,7 @@ pub(crate) fn write(path: &Path, record: &impl Serialize) -> Result<()> {
     durable::replace(path, &text).map_err(Error::io("write", path))
 }
 
-/// None when there is no such file, or it is not whole.
+/// `None` if the file does not exist or is incomplete.
 pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&std::fs::read(path).ok()?).ok()
 }

@@ -1,14 +1,14 @@
-//! One sandbox as the agent knows it: its record, its containers' states, the link to its shim.
+//! The agent's state of one sandbox: its record, the states of its containers, the connection to its shim.
 //!
-//! What the shim says changes the state here; a shim that dies unasked ends every container it had,
-//! and says so in each of them. States are never guessed: a container is exited when its exit is on
-//! disk.
+//! The shim's events change the state. If a shim dies unexpectedly, the agent kills its containers and records
+//! that as the reason of their exit. A container counts as exited only when its exit is on disk.
 
-use super::link::Link;
-use super::readiness::register;
+use super::async_fd::register;
+use super::orphaned_shims::{self, OrphanedShim};
 use super::record::{self, ContainerRecord, SandboxRecord, ShimProcess};
+use super::shim_client::ShimClient;
 use crate::cgroup::Cgroup;
-use crate::shim::message::{Ask, Reply, Told};
+use crate::shim::message::{Reply, RequestKind, ShimEvent};
 use crate::shim::{connect, pidfd};
 use crate::{Change, Container, ContainerState, Error, Exit, Result, Sandbox, SandboxState};
 use std::collections::BTreeMap;
@@ -18,27 +18,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{broadcast, watch};
 
-/// Processes that were killed are gone after milliseconds, unless the kernel cannot let go of them.
-const KILL_MAX: Duration = Duration::from_secs(10);
-const KILL_ROUND: Duration = Duration::from_millis(2);
+/// Killed processes normally disappear within milliseconds.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 pub(crate) struct LiveSandbox {
     pub(crate) directory: PathBuf,
     pub(crate) record: SandboxRecord,
     state: Mutex<State>,
-    /// Counts changes of the state, for those who wait for one.
+    /// Incremented when the state changes.
     version: watch::Sender<u64>,
     changes: broadcast::Sender<Change>,
-    /// Stopping and starting exclude each other.
-    pub(crate) turn: tokio::sync::Mutex<()>,
+    /// Held while the sandbox is stopped or a container is created.
+    pub(crate) lock: tokio::sync::Mutex<()>,
 }
 
 struct State {
     ready: bool,
     message: String,
-    /// The shim is being told to end: its end is no news.
+    /// The agent is stopping the sandbox, so the shim's exit is expected.
     stopping: bool,
-    link: Option<Arc<Link>>,
+    shim: Option<Arc<ShimClient>>,
     process: Option<ShimProcess>,
     containers: BTreeMap<String, ContainerRecord>,
 }
@@ -62,7 +62,7 @@ impl LiveSandbox {
             ready: false,
             message: String::new(),
             stopping: false,
-            link: None,
+            shim: None,
             process: None,
             containers,
         };
@@ -72,7 +72,7 @@ impl LiveSandbox {
             state: Mutex::new(state),
             version: watch::Sender::new(0),
             changes,
-            turn: tokio::sync::Mutex::new(()),
+            lock: tokio::sync::Mutex::new(()),
         })
     }
 
@@ -88,20 +88,19 @@ impl LiveSandbox {
         self.cgroup().child(id)
     }
 
-    /// Of all its containers, also of one that was being made when an agent died. The pod's own
-    /// group is not killed: another sandbox of the same pod may live in it.
-    fn groups(&self) -> Vec<Cgroup> {
+    /// Cgroups of all containers, including one that was being created when an agent died. Without the pod's own
+    /// cgroup, which another sandbox of the same pod may use.
+    fn container_cgroups(&self) -> Vec<Cgroup> {
         let entries = std::fs::read_dir(self.directory.join("containers")).into_iter().flatten();
         let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
         names.map(|id| self.container_cgroup(&id)).collect()
     }
 
-    async fn kill_everything(&self) {
-        let groups = self.groups();
-        futures::future::join_all(groups.iter().map(kill_all)).await;
+    async fn kill_containers(&self) {
+        let cgroups = self.container_cgroups();
+        futures::future::join_all(cgroups.iter().map(kill_all)).await;
     }
 
-    /// As it is now.
     pub(crate) fn snapshot(&self) -> Sandbox {
         let state = self.state();
         let mut containers: Vec<Container> =
@@ -140,7 +139,7 @@ impl LiveSandbox {
         self.changed();
     }
 
-    /// Changes a record in memory and answers what it is now.
+    /// Changes a record in memory and returns the new one.
     pub(crate) fn change_container(
         &self,
         id: &str,
@@ -168,7 +167,7 @@ impl LiveSandbox {
         {
             let mut state = self.state();
             let Some(record) = state.containers.get_mut(id) else { return };
-            // News may be late: what has ended does not run again.
+            // Events may be late. An exited container never runs again.
             if matches!(record.container.state, ContainerState::Exited(_)) {
                 return;
             }
@@ -181,11 +180,12 @@ impl LiveSandbox {
         self.state().process
     }
 
-    pub(crate) fn link(&self) -> Result<Arc<Link>> {
+    /// The connection to the shim, if the sandbox is ready.
+    pub(crate) fn shim(&self) -> Result<Arc<ShimClient>> {
         let state = self.state();
-        state.link.clone().filter(|_| state.ready).ok_or_else(|| {
-            let why = if state.message.is_empty() { "it was stopped" } else { &state.message };
-            Error::Unavailable(format!("sandbox {} is not ready: {why}", self.record.id))
+        state.shim.clone().filter(|_| state.ready).ok_or_else(|| {
+            let reason = if state.message.is_empty() { "it was stopped" } else { &state.message };
+            Error::Unavailable(format!("sandbox {} is not ready: {reason}", self.record.id))
         })
     }
 
@@ -195,12 +195,12 @@ impl LiveSandbox {
 
     fn changed(&self) {
         self.version.send_modify(|version| *version += 1);
-        // Nobody listening is fine: the state can be asked for.
+        // Fails if there is no subscriber, which is fine.
         let _ = self.changes.send(Change { pod: self.record.pod.uid.clone() });
     }
 
-    /// Waits until `done` is true of the state, or time is up.
-    pub(crate) async fn wait(&self, most: Duration, done: impl Fn(&Sandbox) -> bool) -> bool {
+    /// Waits until `done` returns true. Returns false after the timeout.
+    pub(crate) async fn wait(&self, timeout: Duration, done: impl Fn(&Sandbox) -> bool) -> bool {
         let mut version = self.version.subscribe();
         let waiting = async {
             loop {
@@ -212,32 +212,36 @@ impl LiveSandbox {
                 }
             }
         };
-        tokio::time::timeout(most, waiting).await.unwrap_or(false)
+        tokio::time::timeout(timeout, waiting).await.unwrap_or(false)
     }
 
-    /// A shim that has just said it is ready, or was found again.
-    pub(crate) fn adopt(self: &Arc<Self>, link: Arc<Link>, process: ShimProcess) -> Result<()> {
-        let watched = pidfd(process.pid).map_err(Error::io("watch", &self.directory))?;
+    /// Starts to use a shim that is ready.
+    pub(crate) fn use_shim(
+        self: &Arc<Self>,
+        shim: Arc<ShimClient>,
+        process: ShimProcess,
+    ) -> Result<()> {
+        let pidfd = pidfd(process.pid).map_err(Error::io("watch the shim of", &self.directory))?;
         {
             let mut state = self.state();
             state.ready = true;
-            state.link = Some(link.clone());
+            state.shim = Some(shim.clone());
             state.process = Some(process);
         }
         let sandbox = self.clone();
-        tokio::spawn(async move { sandbox.listen(link).await });
+        tokio::spawn(async move { sandbox.handle_events(shim).await });
         let sandbox = self.clone();
-        tokio::spawn(async move { sandbox.watch(process, watched).await });
+        tokio::spawn(async move { sandbox.watch(process, pidfd).await });
         self.changed();
         Ok(())
     }
 
-    async fn listen(self: Arc<Self>, link: Arc<Link>) {
-        link.listen(|told| match told {
-            Told::Exited { container, exit } => {
+    async fn handle_events(self: Arc<Self>, shim: Arc<ShimClient>) {
+        shim.listen(|event| match event {
+            ShimEvent::Exited { container, exit } => {
                 self.set_container_state(&container, ContainerState::Exited(exit));
             }
-            Told::Broken { message } => {
+            ShimEvent::Broken { message } => {
                 {
                     let mut state = self.state();
                     state.ready = false;
@@ -245,87 +249,92 @@ impl LiveSandbox {
                 }
                 self.changed();
             }
-            Told::Ready | Told::Answer { .. } | Told::ExecExited { .. } => {}
+            ShimEvent::Ready | ShimEvent::Answer { .. } | ShimEvent::ExecExited { .. } => {}
         })
         .await;
     }
 
-    /// Waits for the shim's end, and says what happened when nobody asked for it.
-    async fn watch(self: Arc<Self>, process: ShimProcess, watched: OwnedFd) {
-        if let Ok(watched) = register(watched) {
-            let _ = watched.readable().await;
+    /// Waits for the shim's exit, and handles it if it is unexpected.
+    async fn watch(self: Arc<Self>, process: ShimProcess, pidfd: OwnedFd) {
+        if let Ok(pidfd) = register(pidfd) {
+            let _ = pidfd.readable().await;
         }
-        let how = reap(process.pid);
+        let reason = reap(process.pid);
         if self.state().stopping {
-            self.state().link = None;
+            self.state().shim = None;
             self.changed();
             return;
         }
-        tracing::warn!(sandbox = self.record.id, "{how}");
-        self.shim_died(&how).await;
+        tracing::warn!(sandbox = self.record.id, "{reason}; killing the pod's containers");
+        self.shim_died(&reason).await;
     }
 
-    /// Everything the shim was parent of is killed and its end is written down: nothing is hidden.
-    pub(crate) async fn shim_died(&self, how: &str) {
+    /// Kills the containers of a shim that died, and records their exit.
+    pub(crate) async fn shim_died(&self, reason: &str) {
         {
             let mut state = self.state();
             state.ready = false;
-            state.link = None;
-            state.message = how.to_owned();
+            state.shim = None;
+            state.message = reason.to_owned();
         }
         self.changed();
-        self.kill_everything().await;
+        self.kill_containers().await;
         for record in self.containers() {
             let directory = self.container_directory(&record.container.id);
             let started = record::started_at(&directory);
             let state = match (record::exit_of(&directory), started) {
                 (Some(exit), _) => ContainerState::Exited(exit),
                 (None, None) => continue,
-                (None, Some(started)) => ContainerState::Exited(lost(&directory, started, how)),
+                (None, Some(started)) => {
+                    ContainerState::Exited(record_killed(&directory, started, reason))
+                }
             };
             self.set_container_state(&record.container.id, state);
         }
     }
 
-    /// Brings the state up to date with the disk and the shim after the agent was away.
-    pub(crate) async fn find_again(self: &Arc<Self>) {
+    /// Restores the state from the disk and the shim after a restart of the agent. `processes` are all processes of
+    /// its shim.
+    pub(crate) async fn restore(self: &Arc<Self>, processes: &[OrphanedShim]) {
+        self.load_exits();
+        if self.directory.join("stopped").exists() {
+            orphaned_shims::kill(processes).await;
+            return;
+        }
+        if let Err(reason) = self.reconnect().await {
+            // The shim may be alive: its agent was killed before it recorded the process.
+            orphaned_shims::kill(processes).await;
+            self.shim_died(&reason).await;
+        }
+    }
+
+    fn load_exits(&self) {
         for record in self.containers() {
             let directory = self.container_directory(&record.container.id);
             if let Some(exit) = record::exit_of(&directory) {
                 self.set_container_state(&record.container.id, ContainerState::Exited(exit));
             }
         }
-        if self.directory.join("stopped").exists() {
-            return;
-        }
-        if let Err(why) = self.reconnect().await {
-            self.shim_died(&why).await;
-        }
     }
 
     async fn reconnect(self: &Arc<Self>) -> Result<(), String> {
-        let gone = || "the pod's shim died while nobody was watching".to_owned();
+        let died = || "the pod's shim died while the agent was not running".to_owned();
         let process =
-            record::read::<ShimProcess>(&self.directory.join("shim.pid")).ok_or_else(gone)?;
+            record::read::<ShimProcess>(&self.directory.join("shim.pid")).ok_or_else(died)?;
         if !process.is_alive() {
-            return Err(gone());
+            return Err(died());
         }
-        let stream = connect(&self.directory.join("shim.sock")).map_err(|_| gone())?;
-        let link = Link::new(stream).map_err(|error| error.to_string())?;
-        self.adopt(link.clone(), process).map_err(|error| error.to_string())?;
-        let reply = link.ask(Ask::State).await.map_err(|error| error.to_string())?;
+        let stream = connect(&self.directory.join("shim.sock")).map_err(|_| died())?;
+        let shim = ShimClient::new(stream).map_err(|error| error.to_string())?;
+        self.use_shim(shim.clone(), process).map_err(|error| error.to_string())?;
+        let reply = shim.request(RequestKind::State).await.map_err(|error| error.to_string())?;
         let Reply::Containers { running, broken } = reply else { return Ok(()) };
         for container in running {
             let started_at = container.started_at;
             self.set_container_state(&container.container, ContainerState::Running { started_at });
         }
-        // What ended between the look at the disk and the question is on disk by now.
-        for record in self.containers() {
-            let directory = self.container_directory(&record.container.id);
-            if let Some(exit) = record::exit_of(&directory) {
-                self.set_container_state(&record.container.id, ContainerState::Exited(exit));
-            }
-        }
+        // Again, for containers that exited between the first look at the disk and the request.
+        self.load_exits();
         if let Some(message) = broken {
             let mut state = self.state();
             state.ready = false;
@@ -334,46 +343,54 @@ impl LiveSandbox {
         Ok(())
     }
 
-    /// Ends everything and lets go of the namespaces. Safe to repeat.
+    /// Kills all containers, stops the shim, and removes mounts and cgroups. Idempotent.
     pub(crate) async fn stop(&self) -> Result<()> {
-        let link = {
+        let shim = {
             let mut state = self.state();
             state.stopping = true;
-            state.link.clone()
+            state.shim.clone()
         };
-        self.kill_everything().await;
-        self.wait(KILL_MAX, |sandbox| {
-            link.is_none() || !sandbox.containers.iter().any(|c| is_running(&c.state))
+        self.kill_containers().await;
+        clock::crash_point("sandbox killed");
+        self.wait(KILL_TIMEOUT, |sandbox| {
+            shim.is_none() || !sandbox.containers.iter().any(|c| is_running(&c.state))
         })
         .await;
-        if let Some(link) = link {
-            let _ = link.ask(Ask::Stop).await;
+        if let Some(shim) = shim {
+            let _ = shim.request(RequestKind::Stop).await;
+            clock::crash_point("shim told to stop");
         }
         if let Some(process) = self.process() {
-            end_shim(process).await;
+            await_shim_exit(process).await;
         }
         {
             let mut state = self.state();
             state.ready = false;
-            state.link = None;
+            state.shim = None;
         }
-        self.let_go().await?;
+        self.clean_up().await?;
         let stopped = self.directory.join("stopped");
         std::fs::write(&stopped, "").map_err(Error::io("write", stopped))?;
+        clock::crash_point("sandbox stopped");
         self.changed();
         Ok(())
     }
 
-    async fn let_go(&self) -> Result<()> {
+    async fn clean_up(&self) -> Result<()> {
         for record in self.containers() {
-            unmount(&self.container_directory(&record.container.id).join("rootfs"));
+            let directory = self.container_directory(&record.container.id);
+            unmount(&directory.join("rootfs"));
+            unmount(&directory.join("proc"));
         }
         unmount(&self.directory.join("shm"));
-        self.kill_everything().await;
-        for group in self.groups() {
-            remove_cgroup(&group).await?;
+        unmount(&self.directory.join("proc"));
+        clock::crash_point("sandbox unmounted");
+        self.kill_containers().await;
+        for cgroup in self.container_cgroups() {
+            remove_cgroup(&cgroup).await?;
         }
         self.cgroup().remove_if_empty();
+        clock::crash_point("sandbox cgroups removed");
         Ok(())
     }
 }
@@ -382,63 +399,64 @@ pub(crate) fn is_running(state: &ContainerState) -> bool {
     matches!(state, ContainerState::Running { .. })
 }
 
-/// The shim took the exit code with it. 137 is what a killed process has, and killed it was.
-fn lost(directory: &Path, started: jiff::Timestamp, how: &str) -> Exit {
+/// Records the exit of a container whose shim died. Its real exit code is lost with the shim; the container was
+/// killed, so this is the code of a killed process.
+fn record_killed(directory: &Path, started: jiff::Timestamp, reason: &str) -> Exit {
     let exit = Exit {
-        code: 137,
-        signal: Some(9),
+        code: 128 + libc::SIGKILL,
+        signal: Some(libc::SIGKILL),
         reason: String::new(),
-        message: format!("{how}; the container was killed and its exit code is not known"),
+        message: format!("{reason}; the container was killed and its exit code is not known"),
         started_at: Some(started),
         finished_at: clock::now(),
     };
-    // When this cannot be written, the next agent comes to the same conclusion.
+    // If the write fails, the next agent records the same exit.
     let text = serde_json::to_vec(&exit).unwrap_or_default();
     let _ = crate::durable::replace_synced(&directory.join("exit.json"), &text);
     exit
 }
 
-/// Kills until nothing is left, or the kernel will not let go.
+/// Kills all processes of a cgroup. Returns false if some do not disappear in time.
 pub(crate) async fn kill_all(cgroup: &Cgroup) -> bool {
     let killing = async {
         while !cgroup.kill() {
-            tokio::time::sleep(KILL_ROUND).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
-    tokio::time::timeout(KILL_MAX, killing).await.is_ok()
+    tokio::time::timeout(KILL_TIMEOUT, killing).await.is_ok()
 }
 
 pub(crate) async fn remove_cgroup(cgroup: &Cgroup) -> Result<()> {
     let removing = async {
         while !cgroup.remove() {
-            tokio::time::sleep(KILL_ROUND).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
-    tokio::time::timeout(KILL_MAX, removing)
-        .await
-        .map_err(|_| Error::Refused("a process of the pod cannot be killed".into()))
+    tokio::time::timeout(KILL_TIMEOUT, removing).await.map_err(|_| {
+        Error::Refused("a process of the pod does not exit although it was killed".into())
+    })
 }
 
-/// Detached: whoever still looks into it keeps looking, but the name is free at once.
+/// Detaches the mount: processes that use it can go on, but its path is free at once.
 pub(crate) fn unmount(path: &Path) {
     while nix::mount::umount2(path, nix::mount::MntFlags::MNT_DETACH).is_ok() {}
 }
 
-/// Waits for the shim to go by itself, and does not wait for ever.
-async fn end_shim(process: ShimProcess) {
-    let Ok(Ok(watched)) = pidfd(process.pid).map(register) else { return };
+/// Waits for the shim to exit, and kills it after a timeout.
+async fn await_shim_exit(process: ShimProcess) {
+    const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
+    let Ok(Ok(pidfd)) = pidfd(process.pid).map(register) else { return };
     if !process.is_alive() {
         return;
     }
-    const GOODBYE_MAX: Duration = Duration::from_secs(1);
-    if tokio::time::timeout(GOODBYE_MAX, watched.readable()).await.is_err() {
+    if tokio::time::timeout(EXIT_TIMEOUT, pidfd.readable()).await.is_err() {
         let pid = nix::unistd::Pid::from_raw(process.pid);
         let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
-        let _ = watched.readable().await;
+        let _ = pidfd.readable().await;
     }
 }
 
-/// How a shim ended, as far as it can be known: only its parent is told.
+/// Describes a shim's exit. Only its parent can learn its exit status, which is not this agent after a restart.
 fn reap(pid: i32) -> String {
     use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
     match waitpid(nix::unistd::Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG)) {

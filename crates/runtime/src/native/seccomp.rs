@@ -1,7 +1,7 @@
-//! The system call filter of a container, as an OCI seccomp profile (N-127).
+//! The seccomp filter of a container, as an OCI profile (N-127).
 //!
-//! The default allows what ordinary programs use and answers EPERM to the rest; a capability the
-//! container was given brings the calls it is for. The lists are `seccomp_default.txt`.
+//! The default profile allows the system calls of ordinary programs and returns EPERM for others. Capabilities of
+//! the container allow additional calls. The lists are in `seccomp_default.txt`.
 
 use crate::{Error, Result, Seccomp, Security};
 use serde_json::{Value, json};
@@ -10,11 +10,11 @@ const CALLS: &str = include_str!("seccomp_default.txt");
 
 const EPERM: i32 = 1;
 const ENOSYS: i32 = 38;
-/// All CLONE_NEW* flags: a new namespace is for those who have CAP_SYS_ADMIN.
+/// All CLONE_NEW* flags. Only containers with CAP_SYS_ADMIN may create namespaces.
 const NEW_NAMESPACES: u64 = 0x7E02_0000;
 const AF_VSOCK: u64 = 40;
 
-/// None: no filter. A privileged container never has one.
+/// `None` means no filter. Privileged containers have none.
 pub(crate) fn profile(security: &Security, capabilities: &[String]) -> Result<Option<Value>> {
     match &security.seccomp {
         _ if security.privileged => Ok(None),
@@ -48,7 +48,7 @@ fn default_profile(capabilities: &[String]) -> Value {
         json!({ "names": names, "action": "SCMP_ACT_ALLOW" }),
         allow(json!(["socket"]), json!([{ "index": 0, "value": AF_VSOCK, "op": "SCMP_CMP_NE" }])),
     ];
-    // Personalities that leave protections as they are.
+    // Values of personality(2) that do not disable security features.
     for personality in [0, 8, 0x2_0000, 0x2_0008, 0xFFFF_FFFF] {
         rules.push(allow(json!(["personality"]), equal(personality)));
     }
@@ -57,7 +57,7 @@ fn default_profile(capabilities: &[String]) -> Value {
             json!(["clone"]),
             json!([{ "index": 0, "value": NEW_NAMESPACES, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ" }]),
         ));
-        // Its flags are behind a pointer no filter can follow; with this answer libraries use clone.
+        // A filter cannot read the flags of clone3, which are behind a pointer. With ENOSYS, libraries fall back to clone.
         rules.push(json!({
             "names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS,
         }));
@@ -70,7 +70,7 @@ fn default_profile(capabilities: &[String]) -> Value {
     })
 }
 
-/// With the 32-bit ones, which programs of old still use.
+/// Includes the 32-bit architectures for old programs.
 fn architectures() -> &'static [&'static str] {
     match std::env::consts::ARCH {
         "x86_64" => &["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"],
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capability_brings_the_calls_it_is_for() {
+    fn capabilities_allow_additional_calls() {
         assert!(!allowed(&[]).contains("\"mount\""));
         assert!(allowed(&["CAP_SYS_ADMIN"]).contains("\"mount\""));
         assert!(!allowed(&["CAP_SYS_ADMIN"]).contains("SCMP_CMP_MASKED_EQ"));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_is_a_profile_libcontainer_can_read() {
+    fn libcontainer_can_parse_the_default_profile() {
         let profile = default_profile(&[]);
         let read: oci_spec::runtime::LinuxSeccomp = serde_json::from_value(profile).unwrap();
         assert!(read.syscalls().as_ref().unwrap().len() > 3);

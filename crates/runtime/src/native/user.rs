@@ -1,4 +1,4 @@
-//! Who a container's process is: the image's USER, looked up in the image's own files (N-127).
+//! User and groups of a container's process, from its spec and the account files of its image (N-127).
 
 use crate::shim::open_in;
 use crate::{Error, Result, Security, User};
@@ -7,14 +7,23 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Larger account files are not believed.
+/// Larger account files are truncated.
 const ACCOUNTS_MAX: u64 = 4 << 20;
 
+/// Indexes of fields in lines of /etc/passwd and /etc/group.
+mod field {
+    pub(super) const USER_ID: usize = 2;
+    pub(super) const USER_GROUP: usize = 3;
+    pub(super) const USER_HOME: usize = 5;
+    pub(super) const GROUP_ID: usize = 2;
+    pub(super) const GROUP_MEMBERS: usize = 3;
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct ProcessUser {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// With the primary group first.
+    /// The primary group is the first.
     pub(crate) groups: Vec<u32>,
     pub(crate) home: Option<String>,
 }
@@ -35,7 +44,7 @@ impl Accounts {
         }
     }
 
-    pub(crate) fn resolve(&self, image_user: &str, security: &Security) -> Result<Identity> {
+    pub(crate) fn resolve(&self, image_user: &str, security: &Security) -> Result<ProcessUser> {
         let (name, group) = match image_user.split_once(':') {
             Some((name, group)) => (name, Some(group)),
             None => (image_user, None),
@@ -51,16 +60,18 @@ impl Accounts {
                             "unable to find user {name}: no matching entries in passwd file"
                         ))
                     })?;
-                    (number(&line, 2)?, Some(line))
+                    (number(&line, field::USER_ID)?, Some(line))
                 }
             },
         };
-        // The image's group goes with the image's user, not with another one.
+        // The group of the image applies only to the user of the image.
         let group = group.filter(|_| security.user == User::Image);
         let gid = match (security.group, group) {
             (Some(gid), _) => gid,
             (None, Some(group)) => self.group_id(group)?,
-            (None, None) => line.as_deref().map_or(Ok(0), |line| number(line, 3))?,
+            (None, None) => {
+                line.as_deref().map_or(Ok(0), |line| number(line, field::USER_GROUP))?
+            }
         };
         let mut groups = vec![gid];
         let user_name = line.as_deref().and_then(|line| line.split(':').next());
@@ -73,13 +84,19 @@ impl Accounts {
                 groups.push(group);
             }
         }
-        let home = line.as_deref().and_then(|line| line.split(':').nth(5)).map(str::to_owned);
-        Ok(Identity { uid, gid, groups, home: home.filter(|home| !home.is_empty()) })
+        let home = line
+            .as_deref()
+            .and_then(|line| line.split(':').nth(field::USER_HOME))
+            .map(str::to_owned);
+        Ok(ProcessUser { uid, gid, groups, home: home.filter(|home| !home.is_empty()) })
     }
 
     fn user_by_id(&self, uid: u32) -> Option<String> {
         let uid = uid.to_string();
-        self.passwd.lines().find(|line| line.split(':').nth(2) == Some(&uid)).map(str::to_owned)
+        self.passwd
+            .lines()
+            .find(|line| line.split(':').nth(field::USER_ID) == Some(&uid))
+            .map(str::to_owned)
     }
 
     fn user_by_name(&self, name: &str) -> Option<String> {
@@ -96,7 +113,7 @@ impl Accounts {
                 "unable to find group {group}: no matching entries in group file"
             ))
         })?;
-        number(line, 2)
+        number(line, field::GROUP_ID)
     }
 
     fn groups_of(&self, name: &str) -> Vec<u32> {
@@ -104,23 +121,24 @@ impl Accounts {
             .lines()
             .filter(|line| {
                 line.split(':')
-                    .nth(3)
+                    .nth(field::GROUP_MEMBERS)
                     .is_some_and(|members| members.split(',').any(|member| member.trim() == name))
             })
-            .filter_map(|line| number(line, 2).ok())
+            .filter_map(|line| number(line, field::GROUP_ID).ok())
             .collect()
     }
 }
 
 fn number(line: &str, field: usize) -> Result<u32> {
-    line.split(':')
-        .nth(field)
-        .and_then(|text| text.trim().parse().ok())
-        .ok_or_else(|| Error::Refused(format!("cannot read the account {line:?}")))
+    line.split(':').nth(field).and_then(|text| text.trim().parse().ok()).ok_or_else(|| {
+        Error::Refused(format!(
+            "the image has an invalid line in its passwd or group file: {line:?}"
+        ))
+    })
 }
 
-/// The file of the topmost layer that has it, or nothing. Links stay inside their layer; a name
-/// that a layer deletes is a device there, not a file.
+/// Reads a file from the topmost layer that has it. Links are resolved inside the layer. If the topmost entry is a
+/// whiteout, which is a device, the file is deleted and the result is empty.
 fn read(layers: &[PathBuf], path: &Path) -> String {
     for layer in layers {
         let Ok(root) = File::open(layer) else { continue };
@@ -149,7 +167,7 @@ mod tests {
         }
     }
 
-    fn who(image_user: &str, security: Security) -> (u32, u32, Vec<u32>) {
+    fn resolve(image_user: &str, security: Security) -> (u32, u32, Vec<u32>) {
         let identity = accounts().resolve(image_user, &security).unwrap();
         (identity.uid, identity.gid, identity.groups)
     }
@@ -158,22 +176,22 @@ mod tests {
     #[test]
     fn n_127_user_and_groups_come_from_the_spec_then_the_image() {
         let uid = |uid| Security { user: User::Uid(uid), ..Security::default() };
-        assert_eq!(who("", Security::default()), (0, 0, vec![0]));
-        assert_eq!(who("alice", Security::default()), (1000, 1001, vec![1001, 50]));
-        assert_eq!(who("1000", Security::default()), (1000, 1001, vec![1001, 50]));
-        assert_eq!(who("alice:wheel", Security::default()), (1000, 50, vec![50]));
-        assert_eq!(who("7:8", Security::default()), (7, 8, vec![8]));
-        assert_eq!(who("alice", uid(4242)), (4242, 0, vec![0]), "unknown users have group 0");
-        assert_eq!(who("", uid(1000)), (1000, 1001, vec![1001, 50]));
+        assert_eq!(resolve("", Security::default()), (0, 0, vec![0]));
+        assert_eq!(resolve("alice", Security::default()), (1000, 1001, vec![1001, 50]));
+        assert_eq!(resolve("1000", Security::default()), (1000, 1001, vec![1001, 50]));
+        assert_eq!(resolve("alice:wheel", Security::default()), (1000, 50, vec![50]));
+        assert_eq!(resolve("7:8", Security::default()), (7, 8, vec![8]));
+        assert_eq!(resolve("alice", uid(4242)), (4242, 0, vec![0]), "unknown users have group 0");
+        assert_eq!(resolve("", uid(1000)), (1000, 1001, vec![1001, 50]));
         let strict =
             Security { strict_groups: true, supplemental_groups: vec![77, 77], ..uid(1000) };
-        assert_eq!(who("", strict), (1000, 1001, vec![1001, 77]));
+        assert_eq!(resolve("", strict), (1000, 1001, vec![1001, 77]));
         let group = Security { group: Some(9), supplemental_groups: vec![5], ..uid(1000) };
-        assert_eq!(who("", group), (1000, 9, vec![9, 5, 50]));
+        assert_eq!(resolve("", group), (1000, 9, vec![9, 5, 50]));
     }
 
     #[test]
-    fn a_user_the_image_does_not_know_by_name_is_refused() {
+    fn a_user_name_that_the_image_does_not_have_is_an_error() {
         let error = accounts().resolve("carol", &Security::default()).unwrap_err();
         assert!(error.to_string().contains("carol"), "{error}");
     }

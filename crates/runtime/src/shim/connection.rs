@@ -1,4 +1,4 @@
-//! One agent at the other end of a socket: bytes in, bytes out, descriptors that come along.
+//! A connection to an agent or an attached client: buffers, and file descriptors that were received.
 
 use super::message::{self, MESSAGE_MAX};
 use nix::cmsg_space;
@@ -9,12 +9,13 @@ use std::io::{self, ErrorKind, IoSliceMut, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// An agent that does not read this much is let go; it will come back and ask for the state.
+/// If an agent has not read this much output, the connection is closed. The agent reconnects and asks for the
+/// state.
 const OUTPUT_MAX: usize = 8 << 20;
-/// An attached client holds back the container once this much waits for it.
+/// If an attached client has not read this much output, the container's output waits.
 const ATTACHED_OUTPUT: usize = 64 << 10;
 
-/// What an attached connection wants, and of which container.
+/// The container of an attached client, and the streams that it requested.
 pub(crate) struct Attached {
     pub(crate) container: String,
     pub(crate) stdin: bool,
@@ -23,15 +24,15 @@ pub(crate) struct Attached {
 }
 
 pub(crate) struct Connection {
-    /// Never given twice, unlike places in a list.
+    /// Unique for the lifetime of the shim.
     pub(crate) number: u64,
     stream: UnixStream,
     pub(crate) input: Vec<u8>,
     pub(crate) descriptors: VecDeque<OwnedFd>,
     output: VecDeque<u8>,
     pub(crate) attached: Option<Attached>,
-    /// To be closed once everything has been said.
-    pub(crate) leaving: bool,
+    /// Close the connection when all output is written.
+    pub(crate) closing: bool,
 }
 
 impl Connection {
@@ -44,7 +45,7 @@ impl Connection {
             descriptors: VecDeque::new(),
             output: VecDeque::new(),
             attached: None,
-            leaving: false,
+            closing: false,
         })
     }
 
@@ -60,14 +61,14 @@ impl Connection {
         self.output.len() > ATTACHED_OUTPUT
     }
 
-    pub(crate) fn tell(&mut self, told: &message::Told) {
-        self.send(&message::encode(told));
+    pub(crate) fn notify(&mut self, event: &message::ShimEvent) {
+        self.send(&message::encode(event));
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         let mut bytes = bytes;
         if self.output.is_empty() {
-            // Nearly always the socket has room, and waiting for the next round would cost time.
+            // The socket nearly always has room. Try to write at once instead of waiting for `poll`.
             while let Ok(written) = self.stream.write(bytes) {
                 bytes = &bytes[written..];
                 if bytes.is_empty() {
@@ -77,12 +78,12 @@ impl Connection {
         }
         self.output.extend(bytes);
         if self.output.len() > OUTPUT_MAX {
-            self.leaving = true;
+            self.closing = true;
             self.output = VecDeque::new();
         }
     }
 
-    /// Writes what waits. False when the other end is gone.
+    /// Writes buffered output. Returns false if the peer has disconnected.
     pub(crate) fn flush(&mut self) -> bool {
         while !self.output.is_empty() {
             let (front, _) = self.output.as_slices();
@@ -98,7 +99,7 @@ impl Connection {
         true
     }
 
-    /// Reads what there is, up to one buffer. False when the other end is gone.
+    /// Reads available input, at most one buffer. Returns false if the peer has disconnected.
     pub(crate) fn fill(&mut self, buffer: &mut [u8]) -> bool {
         if self.input.len() > MESSAGE_MAX {
             return false;

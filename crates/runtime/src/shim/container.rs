@@ -1,5 +1,4 @@
-//! One container as its shim knows it: where its output goes, where its input comes from, how it
-//! ended.
+//! The shim's state of one container: its log, its standard streams and its exit.
 
 use super::log::{Lines, Log, Source};
 use super::message::Plan;
@@ -15,8 +14,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// Input for a container that does not read is kept up to this; then its sender waits.
+/// Input that a container has not read yet is buffered up to this size; then the client waits.
 const INPUT_MAX: usize = 64 << 10;
+const DESCRIPTOR_TIMEOUT_MS: u16 = 5000;
 
 /// One of a container's outputs: a pipe, or the master of its terminal.
 pub(crate) struct Stream {
@@ -33,28 +33,31 @@ pub(crate) struct Container {
     pub(crate) pid: Option<i32>,
     pub(crate) started_at: Option<Timestamp>,
     pub(crate) exit: Option<Exit>,
-    pub(crate) forgotten: bool,
+    /// The agent does not need this container any more.
+    pub(crate) removed: bool,
     pub(crate) streams: Vec<Stream>,
     /// The write end of its stdin, or its terminal.
     stdin: Option<OwnedFd>,
     input: VecDeque<u8>,
+    /// Stdin is closed after the buffered input.
     input_ends: bool,
-    /// Where the terminal will arrive.
+    /// libcontainer sends the terminal's master to this socket.
     pub(crate) console: Option<UnixListener>,
     log: Log,
+    /// Buffer for lines of the log file.
     records: Vec<u8>,
 }
 
-/// What process 1 is born with as descriptors 0, 1 and 2.
+/// Stdin, stdout and stderr of process 1.
 pub(crate) struct Stdio(pub(crate) [OwnedFd; 3]);
 
 impl Container {
-    /// Opens the log and makes the pipes.
+    /// Opens the log and creates the pipes.
     pub(crate) fn prepare(directory: PathBuf, id: String) -> Result<(Container, Stdio), String> {
         let plan =
-            std::fs::read(directory.join("plan.json")).map_err(super::said("read plan.json"))?;
-        let plan: Plan = serde_json::from_slice(&plan).map_err(super::said("read plan.json"))?;
-        let log = Log::open(plan.log.clone())
+            std::fs::read(directory.join("plan.json")).map_err(super::cannot("read plan.json"))?;
+        let plan: Plan = serde_json::from_slice(&plan).map_err(super::cannot("read plan.json"))?;
+        let log = Log::open(plan.log.clone(), plan.log_limits)
             .map_err(|error| format!("cannot open the log {}: {error}", plan.log.display()))?;
         let mut container = Container {
             cgroup: Cgroup::new(&plan.cgroup),
@@ -62,7 +65,7 @@ impl Container {
             pid: None,
             started_at: None,
             exit: None,
-            forgotten: false,
+            removed: false,
             streams: Vec::new(),
             stdin: None,
             input: VecDeque::new(),
@@ -73,7 +76,7 @@ impl Container {
             directory,
             plan,
         };
-        let stdio = container.open_stdio().map_err(super::said("make pipes"))?;
+        let stdio = container.open_stdio().map_err(super::cannot("create the pipes for stdio"))?;
         Ok((container, stdio))
     }
 
@@ -103,7 +106,7 @@ impl Container {
         Ok(Stdio([stdin, output(Source::Stdout)?, output(Source::Stderr)?]))
     }
 
-    /// The container's terminal has arrived on the console socket.
+    /// Receives the container's terminal from the console socket.
     pub(crate) fn take_console(&mut self) {
         let Some(console) = &self.console else { return };
         let Ok((stream, _)) = console.accept() else { return };
@@ -117,7 +120,7 @@ impl Container {
         self.streams.push(Stream { source: Source::Stdout, fd: master, lines: Lines::default() });
     }
 
-    /// Reads what one stream has, into the log; answers what was read. None at its end.
+    /// Reads from a stream and writes to the log. Returns the bytes, or `None` at the end of the stream.
     pub(crate) fn read<'b>(&mut self, index: usize, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
         let stream = self.streams.get_mut(index)?;
         match nix::unistd::read(stream.fd.as_raw_fd(), buffer) {
@@ -143,7 +146,7 @@ impl Container {
     fn write_records(&mut self) {
         self.log.write(&self.records);
         self.records.clear();
-        // A burst of tiny lines makes many records; the memory goes back afterwards.
+        // Many short lines need much memory; release it afterwards.
         self.records.shrink_to(32 << 10);
     }
 
@@ -151,19 +154,19 @@ impl Container {
         self.log.reopen()
     }
 
-    /// Everything that was written before the end, then the end of every stream.
-    pub(crate) fn drain(&mut self, buffer: &mut [u8], mut told: impl FnMut(Source, &[u8])) {
+    /// Reads all remaining output and closes all streams.
+    pub(crate) fn drain(&mut self, buffer: &mut [u8], mut forward: impl FnMut(Source, &[u8])) {
         for index in 0..self.streams.len() {
             let source = self.streams[index].source;
             while let Some(read) = self.read(index, buffer) {
                 if read.is_empty() {
-                    // Somebody else still holds the other end: what is there so far is all.
+                    // Another process still has the pipe open. Do not wait for it.
                     let stream = &mut self.streams[index];
                     stream.lines.finish(clock::now(), source, &mut self.records);
                     self.write_records();
                     break;
                 }
-                told(source, read);
+                forward(source, read);
             }
         }
         self.streams.clear();
@@ -171,22 +174,23 @@ impl Container {
         self.console = None;
     }
 
-    pub(crate) fn takes_input(&self) -> bool {
+    pub(crate) fn accepts_input(&self) -> bool {
         self.input.len() < INPUT_MAX
     }
 
-    pub(crate) fn waits_to_write(&self) -> Option<BorrowedFd<'_>> {
+    /// Stdin, if there is buffered input for it.
+    pub(crate) fn pending_stdin(&self) -> Option<BorrowedFd<'_>> {
         self.stdin.as_ref().filter(|_| !self.input.is_empty()).map(|fd| fd.as_fd())
     }
 
-    pub(crate) fn put_input(&mut self, bytes: &[u8]) {
+    pub(crate) fn queue_input(&mut self, bytes: &[u8]) {
         if self.stdin.is_some() && !self.input_ends {
             self.input.extend(bytes);
             self.write_input();
         }
     }
 
-    /// N-64: with stdinOnce the first client that leaves takes stdin with it.
+    /// N-64: with stdinOnce, stdin is closed when the first client disconnects.
     pub(crate) fn client_left(&mut self) {
         if self.plan.stdin_once && !self.plan.terminal {
             self.input_ends = true;
@@ -220,49 +224,50 @@ impl Container {
         }
     }
 
-    /// Writes down how it ended. Nobody is told before this is on disk.
+    /// Writes the exit to disk. It must not be reported before.
     pub(crate) fn record_exit(&mut self, exit: Exit) -> Exit {
         let text = serde_json::to_vec(&exit).unwrap_or_default();
         let path = self.directory.join("exit.json");
         let mut exit = exit;
         if let Err(error) = durable::replace_synced(&path, &text) {
-            exit.message = format!("{} (and its exit could not be stored: {error})", exit.message);
+            exit.message =
+                format!("{} (and its exit could not be written to disk: {error})", exit.message);
         }
         self.exit = Some(exit.clone());
         exit
     }
 }
 
-/// A listener below a directory whose path may be longer than an address can be.
+/// Listens on a socket whose path may be longer than a socket address.
 pub(crate) fn bind(path: &Path) -> io::Result<UnixListener> {
-    let (directory, name) = (path.parent(), path.file_name());
-    let (Some(directory), Some(name)) = (directory, name) else {
-        return Err(ErrorKind::InvalidInput.into());
-    };
-    let directory = File::open(directory)?;
-    let short = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name);
+    let (_directory, short) = short_path(path)?;
     UnixListener::bind(short)
 }
 
-/// Connects to a listener made by [`bind`].
+/// Connects to a socket whose path may be longer than a socket address.
 pub(crate) fn connect(path: &Path) -> io::Result<UnixStream> {
-    let (directory, name) = (path.parent(), path.file_name());
-    let (Some(directory), Some(name)) = (directory, name) else {
+    let (_directory, short) = short_path(path)?;
+    UnixStream::connect(short)
+}
+
+/// A short path to the same file, valid while the returned directory is open.
+fn short_path(path: &Path) -> io::Result<(File, PathBuf)> {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(ErrorKind::InvalidInput.into());
     };
     let directory = File::open(directory)?;
     let short = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name);
-    UnixStream::connect(short)
+    Ok((directory, short))
 }
 
-/// Waits for one descriptor to come over a socket.
+/// Receives one file descriptor from a socket.
 pub(crate) fn receive_descriptor(stream: &UnixStream) -> Option<OwnedFd> {
     let mut connection = super::connection::Connection::new(0, stream.try_clone().ok()?).ok()?;
     stream.set_nonblocking(false).ok()?;
     let mut byte = [0; 64];
-    // Non-blocking reads: wait until there is something.
+    // `Connection` reads without blocking, so wait here.
     let mut poll = [nix::poll::PollFd::new(stream.as_fd(), nix::poll::PollFlags::POLLIN)];
-    nix::poll::poll(&mut poll, nix::poll::PollTimeout::from(5000u16)).ok()?;
+    nix::poll::poll(&mut poll, nix::poll::PollTimeout::from(DESCRIPTOR_TIMEOUT_MS)).ok()?;
     connection.fill(&mut byte);
     connection.descriptors.pop_front()
 }

@@ -1,8 +1,8 @@
-//! What a mounted root filesystem lacks before its container can run: the working directory and
-//! the content of anonymous volumes. Names are looked up inside the root, wherever links point.
+//! Creates the working directory in a mounted root filesystem and copies the initial content of the image's
+//! volumes. Paths are resolved inside the root, so that symbolic links cannot lead outside.
 
+use super::cannot;
 use super::message::Plan;
-use super::said;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{Mode, mkdirat};
 use std::fs;
@@ -11,13 +11,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, lchown, symlink};
 use std::path::{Component, Path, PathBuf};
 
-/// Of directories in one volume of an image; deeper is a loop or an attack.
+/// Depth of directories in a volume of an image. More than this is an attack.
 const DEPTH_MAX: usize = 64;
 
-pub(crate) fn fill(root: &Path, plan: &Plan) -> Result<(), String> {
-    let root = fs::File::open(root).map_err(said("open the root filesystem"))?.into();
-    make_directory(&root, &plan.working_dir)
-        .map_err(|error| format!("cannot make the working directory: {error}"))?;
+/// New directories belong to `owner`, or to root if there is none.
+pub(crate) fn fill(root: &Path, plan: &Plan, owner: Option<u32>) -> Result<(), String> {
+    let root = fs::File::open(root).map_err(cannot("open the root filesystem"))?.into();
+    create_directory(&root, &plan.working_dir, owner)
+        .map_err(|error| format!("cannot create the working directory: {error}"))?;
     for (target, directory) in &plan.volumes {
         if let Ok(source) = open_in(&root, target, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
             let source = PathBuf::from(format!("/proc/self/fd/{}", source.as_raw_fd()));
@@ -38,12 +39,12 @@ pub(crate) fn open_in(root: &OwnedFd, path: &Path, flags: OFlag) -> io::Result<O
     Ok(super::sys::own(openat2(root.as_raw_fd(), path, how)?))
 }
 
-/// Makes a directory below another, never above it, whatever links say.
-pub(crate) fn make_inside(root: &Path, path: &Path) -> io::Result<()> {
-    make_directory(&fs::File::open(root)?.into(), path)
+/// Creates a directory inside `root`. Symbolic links cannot lead outside.
+pub(crate) fn create_inside(root: &Path, path: &Path) -> io::Result<()> {
+    create_directory(&fs::File::open(root)?.into(), path, None)
 }
 
-fn make_directory(root: &OwnedFd, path: &Path) -> io::Result<()> {
+fn create_directory(root: &OwnedFd, path: &Path, owner: Option<u32>) -> io::Result<()> {
     if open_in(root, path, OFlag::O_PATH).is_ok() {
         return Ok(());
     }
@@ -52,17 +53,22 @@ fn make_directory(root: &OwnedFd, path: &Path) -> io::Result<()> {
         let Component::Normal(name) = part else { continue };
         let parent = open_in(root, &at, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
         match mkdirat(Some(parent.as_raw_fd()), name, Mode::from_bits_truncate(0o755)) {
-            Ok(()) | Err(nix::errno::Errno::EEXIST) => at.push(name),
+            Ok(()) => {
+                let parent = PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd()));
+                lchown(parent.join(name), owner, owner)?;
+                at.push(name);
+            }
+            Err(nix::errno::Errno::EEXIST) => at.push(name),
             Err(error) => return Err(error.into()),
         }
     }
     Ok(())
 }
 
-/// Files, directories and links with their owners and modes; nothing else belongs in a volume.
+/// Copies files, directories and links with their owners and modes. Ignores devices, sockets and pipes.
 fn copy(from: &Path, to: &Path, depth: usize) -> io::Result<()> {
     if depth > DEPTH_MAX {
-        return Err(io::Error::other("directories too deep"));
+        return Err(io::Error::other("directories are nested too deeply"));
     }
     let directory = fs::metadata(from)?;
     lchown(to, Some(directory.uid()), Some(directory.gid()))?;

@@ -1,6 +1,4 @@
-//! Tests of the runtimes and of the image store, by their faces.
-
-mod registry;
+//! Tests of both runtimes and of the image store through their public interfaces.
 
 mod cri;
 mod images;

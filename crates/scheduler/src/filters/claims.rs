@@ -1,12 +1,11 @@
-//! VolumeRestrictions, NodeVolumeLimits, VolumeBinding and VolumeZone: where a pod's volumes are, or
-//! could be (N-194).
+//! VolumeRestrictions, NodeVolumeLimits, VolumeBinding and VolumeZone: where a pod's volumes are or can be (N-194).
 
 mod limits;
 mod matching;
 #[cfg(test)]
 mod tests;
 
-use super::{Plugin, Rejection, affinity};
+use super::{Plugin, Rejection, node_affinity};
 use crate::node::NodeState;
 use crate::pod::PodInfo;
 use crate::view::View;
@@ -33,27 +32,27 @@ const ZONE_LABELS: [&str; 4] = [
 #[derive(Default)]
 pub(super) struct Plan {
     bound: Vec<Arc<PersistentVolume>>,
-    /// A claim's volume is gone.
+    /// The volume of a claim does not exist.
     gone: bool,
-    /// To be bound where the pod goes.
+    /// Claims to bind on the pod's node.
     unbound: Vec<Arc<PersistentVolumeClaim>>,
-    /// A claim for one pod is used by another.
+    /// Another pod uses a ReadWriteOncePod claim.
     taken: bool,
     disks: Vec<limits::Disk>,
     attached: Vec<limits::Attached>,
 }
 
-/// What is to be done to the claims before the pod is bound.
+/// What to do with the claims before the pod is bound.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Choice {
-    /// Claims that get a volume that there is.
+pub(crate) struct VolumeChoice {
+    /// Claims that get an existing volume.
     pub(crate) bind: Vec<(ObjectKey, String)>,
-    /// Claims that somebody makes a volume for, near the node.
+    /// Claims for which a volume is provisioned on the node.
     pub(crate) provision: Vec<ObjectKey>,
 }
 
-impl Choice {
-    pub(crate) fn is_nothing(&self) -> bool {
+impl VolumeChoice {
+    pub(crate) fn is_empty(&self) -> bool {
         self.bind.is_empty() && self.provision.is_empty()
     }
 }
@@ -69,8 +68,8 @@ impl Plan {
         let mut waiting = false;
         for volume in volumes {
             let Some(claim) = find(view, pod, volume)? else { continue };
-            let state = &view.world.volumes;
-            plan.taken |= is_for_one_pod(&claim) && view.users(&ObjectKey::of(&*claim)) > 0;
+            let state = &view.cluster.volumes;
+            plan.taken |= is_for_one_pod(&claim) && view.claim_users(&ObjectKey::of(&*claim)) > 0;
             plan.attached.extend(limits::attached(state, &claim));
             match bound_to(&claim) {
                 Some(name) => match state.volumes.get(name) {
@@ -106,15 +105,15 @@ impl Plan {
         }
     }
 
-    pub(super) fn choose(&self, view: View, node: &NodeState) -> Result<Choice, Rejection> {
-        let mut choice = Choice::default();
+    pub(super) fn choose(&self, view: View, node: &NodeState) -> Result<VolumeChoice, Rejection> {
+        let mut choice = VolumeChoice::default();
         if self.unbound.is_empty() {
             return Ok(choice);
         }
-        let state = &view.world.volumes;
+        let state = &view.cluster.volumes;
         for claim in &self.unbound {
             let key = ObjectKey::of(&**claim);
-            // Somebody makes a volume for it already: there and nowhere else.
+            // A volume is already being provisioned on the chosen node.
             let chosen = selected_node(claim);
             if chosen.is_some_and(|chosen| chosen != &*node.name) {
                 return Err(Rejection::hard(Plugin::VolumeBinding, NONE_TO_BIND));
@@ -126,7 +125,7 @@ impl Plan {
             };
             match found {
                 Some(volume) => choice.bind.push((key, volume)),
-                None if matching::can_be_made(state, claim, node) => choice.provision.push(key),
+                None if matching::can_provision(state, claim, node) => choice.provision.push(key),
                 None => return Err(Rejection::hard(Plugin::VolumeBinding, NONE_TO_BIND)),
             }
         }
@@ -134,7 +133,7 @@ impl Plan {
     }
 }
 
-/// The claim of a volume, if it has one; an error if the pod cannot be placed because of it.
+/// The claim of a volume, if it has one; an error if it makes the pod unschedulable.
 fn find(
     view: View,
     pod: &PodInfo,
@@ -146,7 +145,7 @@ fn find(
         (None, None) => return Ok(None),
     };
     let reject = |why: String| Err(Rejection::hard(Plugin::VolumeBinding, why));
-    let claims = &view.world.volumes.claims;
+    let claims = &view.cluster.volumes.claims;
     let Some(claim) = claims.get(&ObjectKey::new(pod.namespace(), &name)) else {
         return match volume.ephemeral {
             Some(_) => reject(format!(
@@ -186,14 +185,14 @@ fn is_for_one_pod(claim: &PersistentVolumeClaim) -> bool {
     modes.into_iter().any(|mode| mode == "ReadWriteOncePod")
 }
 
-/// By the volume's own node affinity.
+/// Whether the volume's node affinity matches the node.
 fn reaches(volume: &PersistentVolume, node: &NodeState) -> bool {
     let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
     let required = affinity.and_then(|affinity| affinity.required.as_ref());
-    required.is_none_or(|required| affinity::meets(required, node))
+    required.is_none_or(|required| node_affinity::meets(required, node))
 }
 
-/// By labels, as volumes said it before they had an affinity. Several zones are `a__b`.
+/// Whether the volume's zone labels, which precede node affinity, match the node. Several zones are `a__b`.
 fn is_in_zone(volume: &PersistentVolume, node: &NodeState) -> bool {
     if ZONE_LABELS.iter().all(|key| node.label(key).is_none()) {
         return true;

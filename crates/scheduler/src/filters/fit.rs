@@ -1,19 +1,19 @@
-//! NodeResourcesFit: what is asked for must be left. Limits are never looked at (N-188).
+//! NodeResourcesFit: the node must have free resources for the requests. Limits do not count (N-188).
 
 use super::{Plugin, Rejection};
-use crate::node::{NodeState, Offer};
+use crate::node::{NodeInfo, NodeState};
 use crate::pod::PodInfo;
 use std::borrow::Cow;
 
-/// Says every resource that is short, not only the first.
-pub(super) fn check(pod: &PodInfo, node: &NodeState, offer: &Offer) -> Result<(), Rejection> {
+/// Names every insufficient resource, not only the first.
+pub(super) fn check(pod: &PodInfo, node: &NodeState, info: &NodeInfo) -> Result<(), Rejection> {
     let mut reasons: Vec<Cow<'static, str>> = Vec::new();
     let mut hard = false;
-    if node.pods.len() as i64 + 1 > offer.pods_max {
+    if node.pods.len() as i64 + 1 > info.pods_max {
         reasons.push("Too many pods".into());
     }
     for (name, wanted) in pod.requests.positive() {
-        let there = offer.allocatable.get(name);
+        let there = info.allocatable.get(name);
         if wanted > there.saturating_sub(node.used.get(name)) {
             reasons.push(format!("Insufficient {name}").into());
             hard |= wanted > there;
@@ -27,15 +27,15 @@ pub(super) fn check(pod: &PodInfo, node: &NodeState, offer: &Offer) -> Result<()
 
 #[cfg(test)]
 mod tests {
-    use crate::filters::check_alone;
-    use crate::filters::tests::said;
+    use crate::filters::check_single_node;
+    use crate::filters::tests::reasons;
     use crate::node::tests::node;
     use crate::pod::tests::{asking, pod};
     use serde_json::json;
     use std::sync::Arc;
 
     #[test]
-    fn n_189_every_short_resource_is_said() {
+    fn n_189_every_insufficient_resource_is_named() {
         let mut n = node("n", json!({ "status": { "allocatable": { "example.com/gpu": "2" } } }));
         n.add(Arc::new(asking("there", "3", "6Gi")));
         let cases = [
@@ -48,7 +48,7 @@ mod tests {
         ];
         for (cpu, memory, expected) in cases {
             assert_eq!(
-                said(check_alone(&asking("p", cpu, memory), &n)),
+                reasons(check_single_node(&asking("p", cpu, memory), &n)),
                 expected,
                 "{cpu} {memory}"
             );
@@ -62,16 +62,19 @@ mod tests {
             } }] }),
             )
         };
-        assert_eq!(said(check_alone(&gpus("2"), &n)), "fits");
-        assert_eq!(said(check_alone(&gpus("3"), &n)), "Insufficient example.com/gpu (hard)");
+        assert_eq!(reasons(check_single_node(&gpus("2"), &n)), "fits");
+        assert_eq!(
+            reasons(check_single_node(&gpus("3"), &n)),
+            "Insufficient example.com/gpu (hard)"
+        );
     }
 
     #[test]
-    fn n_188_a_node_takes_so_many_pods() {
+    fn n_188_the_number_of_pods_per_node_is_limited() {
         let mut n = node("n", json!({ "status": { "allocatable": { "pods": "2" } } }));
         n.add(Arc::new(pod("a", json!({}))));
-        assert_eq!(said(check_alone(&pod("p", json!({})), &n)), "fits");
+        assert_eq!(reasons(check_single_node(&pod("p", json!({})), &n)), "fits");
         n.add(Arc::new(pod("b", json!({}))));
-        assert_eq!(said(check_alone(&pod("p", json!({})), &n)), "Too many pods");
+        assert_eq!(reasons(check_single_node(&pod("p", json!({})), &n)), "Too many pods");
     }
 }

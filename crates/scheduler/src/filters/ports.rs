@@ -1,4 +1,4 @@
-//! NodePorts: a port of a host is taken once (N-191).
+//! NodePorts: a host port can be used only once (N-191).
 
 use super::{Plugin, Rejection};
 use crate::node::NodeState;
@@ -14,15 +14,15 @@ pub(super) fn check(pod: &PodInfo, node: &NodeState) -> Result<(), Rejection> {
 
 #[cfg(test)]
 mod tests {
-    use crate::filters::check_alone;
-    use crate::filters::tests::said;
+    use crate::filters::check_single_node;
+    use crate::filters::tests::reasons;
     use crate::node::tests::node;
     use crate::pod::tests::pod;
     use serde_json::json;
     use std::sync::Arc;
 
     #[test]
-    fn n_191_a_taken_port_rejects_until_its_pod_is_gone() {
+    fn n_191_a_used_port_rejects_until_its_pod_is_gone() {
         let listening = |name: &str, ip: &str, protocol: &str| {
             pod(
                 name,
@@ -34,11 +34,11 @@ mod tests {
         let mut n = node("n", json!({}));
         n.add(Arc::new(listening("one", "127.0.0.1", "TCP")));
         let no = "node(s) didn't have free ports for the requested pod ports";
-        assert_eq!(said(check_alone(&listening("two", "", "TCP"), &n)), no);
-        assert_eq!(said(check_alone(&listening("two", "127.0.0.1", "TCP"), &n)), no);
-        assert_eq!(said(check_alone(&listening("two", "127.0.0.2", "TCP"), &n)), "fits");
-        assert_eq!(said(check_alone(&listening("two", "127.0.0.1", "UDP"), &n)), "fits");
+        assert_eq!(reasons(check_single_node(&listening("two", "", "TCP"), &n)), no);
+        assert_eq!(reasons(check_single_node(&listening("two", "127.0.0.1", "TCP"), &n)), no);
+        assert_eq!(reasons(check_single_node(&listening("two", "127.0.0.2", "TCP"), &n)), "fits");
+        assert_eq!(reasons(check_single_node(&listening("two", "127.0.0.1", "UDP"), &n)), "fits");
         n.remove(&listening("one", "", "TCP").key);
-        assert_eq!(said(check_alone(&listening("two", "", "TCP"), &n)), "fits");
+        assert_eq!(reasons(check_single_node(&listening("two", "", "TCP"), &n)), "fits");
     }
 }

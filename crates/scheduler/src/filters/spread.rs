@@ -1,12 +1,12 @@
-//! PodTopologySpread: pods of a sort are to be spread over zones, hosts, racks (N-192).
+//! PodTopologySpread: hard constraints on spreading pods over zones, hosts or racks (N-192).
 //!
-//! Not here: constraints that are wishes (`scores`).
+//! Not here: soft constraints (`scores`).
 
-use super::{Plugin, Rejection, affinity, taints};
-use crate::census::Question;
-use crate::neighbourhood::selector;
+use super::{Plugin, Rejection, node_affinity, taints};
+use crate::affinity_terms::selector;
 use crate::node::NodeState;
 use crate::pod::PodInfo;
+use crate::pod_counts::PodQuery;
 use crate::view::View;
 use k8s_openapi::api::core::v1::TopologySpreadConstraint;
 use std::collections::HashMap;
@@ -22,10 +22,10 @@ pub(super) struct Plan {
 struct Constraint {
     key: String,
     max_skew: i64,
-    /// How many are in each domain.
+    /// The number of matching pods per domain.
     domains: HashMap<String, i64>,
     least: i64,
-    /// The pod itself counts.
+    /// 1 if the pod itself matches.
     itself: i64,
 }
 
@@ -59,8 +59,8 @@ impl Constraint {
         constraint: &TopologySpreadConstraint,
         all: &[&TopologySpreadConstraint],
     ) -> Constraint {
-        let question = question(pod, constraint);
-        let counts = view.counts(&question);
+        let query = query(pod, constraint);
+        let counts = view.counts(&query);
         let key = &constraint.topology_key;
         let mut domains: HashMap<String, i64> = HashMap::new();
         for node in view.nodes() {
@@ -77,28 +77,28 @@ impl Constraint {
             key: key.clone(),
             max_skew: constraint.max_skew.into(),
             least: if few { 0 } else { least },
-            itself: i64::from(question.means(pod)),
+            itself: i64::from(query.matches(pod)),
             domains,
         }
     }
 }
 
-/// Which nodes make up the domains: those that the pod wants and, if asked for, tolerates.
+/// Whether a node counts: it must match the pod's affinity and, by policy, have no untolerated taints.
 fn counts_nodes_like(
     pod: &PodInfo,
     constraint: &TopologySpreadConstraint,
     node: &NodeState,
 ) -> bool {
-    let Some(offer) = &node.offer else { return false };
+    let Some(info) = &node.info else { return false };
     let wanted = constraint.node_affinity_policy.as_deref() == Some("Ignore")
-        || affinity::wants(pod, &node.name, offer);
+        || node_affinity::matches_node(pod, &node.name, info);
     let tolerated = constraint.node_taints_policy.as_deref() != Some("Honor")
-        || taints::check(pod, offer).is_ok();
+        || taints::check(pod, info).is_ok();
     wanted && tolerated
 }
 
-/// Which pods a constraint counts.
-pub(crate) fn question(pod: &PodInfo, constraint: &TopologySpreadConstraint) -> Question {
+/// The pods that a constraint counts.
+pub(crate) fn query(pod: &PodInfo, constraint: &TopologySpreadConstraint) -> PodQuery {
     let mut wanted = constraint.label_selector.clone();
     if let Some(wanted) = &mut wanted {
         for key in constraint.match_label_keys.iter().flatten() {
@@ -109,20 +109,20 @@ pub(crate) fn question(pod: &PodInfo, constraint: &TopologySpreadConstraint) -> 
         }
     }
     let namespaces = Some([pod.namespace().to_owned()].into());
-    Question { staying: true, ..Question::of(namespaces, selector(wanted.as_ref())) }
+    PodQuery { exclude_terminating: true, ..PodQuery::of(namespaces, selector(wanted.as_ref())) }
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::cluster_state::ClusterState;
+    use crate::cluster_state::tests::cluster;
     use crate::filters::Cycle;
-    use crate::filters::tests::said;
+    use crate::filters::tests::reasons;
     use crate::node::NodeState;
     use crate::node::tests::node;
     use crate::pod::PodInfo;
     use crate::pod::tests::{pod_with, read};
     use crate::view::View;
-    use crate::world::World;
-    use crate::world::tests::world;
     use serde_json::{Value, json};
 
     const NO: &str = "node(s) didn't match pod topology spread constraints";
@@ -153,9 +153,9 @@ mod tests {
         )
     }
 
-    fn checked(world: &World, pod: &PodInfo) -> Vec<String> {
-        let cycle = Cycle::begin(View::of(world), pod).unwrap();
-        world.nodes().map(|node| said(cycle.spread.check(pod, node))).collect()
+    fn checked(cluster: &ClusterState, pod: &PodInfo) -> Vec<String> {
+        let cycle = Cycle::begin(View::of(cluster), pod).unwrap();
+        cluster.nodes().map(|node| reasons(cycle.spread.check(pod, node))).collect()
     }
 
     fn worker(name: &str, zone: &str) -> NodeState {
@@ -163,39 +163,39 @@ mod tests {
     }
 
     #[test]
-    fn n_192_a_domain_may_not_be_ahead_by_more_than_the_skew() {
+    fn n_192_a_domain_may_not_exceed_the_maximum_skew() {
         let nodes = || [worker("a", "x"), worker("b", "x"), worker("c", "y"), node("d", json!({}))];
         let missing = format!("{NO} (missing required label) (hard)");
-        let two = world(nodes(), [web("1", "a"), web("2", "b"), web("3", "c")]);
+        let two = cluster(nodes(), [web("1", "a"), web("2", "b"), web("3", "c")]);
         assert_eq!(checked(&two, &spreading(json!({}))), [NO, NO, "fits", &missing]);
         assert_eq!(
             checked(&two, &spreading(json!({ "maxSkew": 2 }))),
             ["fits", "fits", "fits", &missing]
         );
-        let none = world(nodes(), []);
+        let none = cluster(nodes(), []);
         assert_eq!(checked(&none, &spreading(json!({}))), ["fits", "fits", "fits", &missing]);
     }
 
     #[test]
-    fn n_192_only_nodes_that_the_pod_wants_make_up_domains() {
-        // Zone z is empty but not for this pod, so it does not hold the minimum down.
+    fn n_192_only_nodes_that_match_the_pod_count_as_domains() {
+        // Zone z is empty but does not match the pod, so it does not lower the minimum.
         let nodes = [worker("a", "x"), worker("b", "y"), zoned("c", "z")];
-        let world = world(nodes, [web("1", "a"), web("2", "b")]);
-        assert_eq!(checked(&world, &spreading(json!({})))[..2], ["fits", "fits"]);
+        let cluster = cluster(nodes, [web("1", "a"), web("2", "b")]);
+        assert_eq!(checked(&cluster, &spreading(json!({})))[..2], ["fits", "fits"]);
         let all = spreading(json!({ "nodeAffinityPolicy": "Ignore" }));
-        assert_eq!(checked(&world, &all)[..2], [NO, NO]);
+        assert_eq!(checked(&cluster, &all)[..2], [NO, NO]);
     }
 
     #[test]
-    fn n_192_with_too_few_domains_the_minimum_is_nothing() {
-        let world = world([worker("a", "x"), worker("b", "y")], [web("1", "a"), web("2", "b")]);
-        assert_eq!(checked(&world, &spreading(json!({ "minDomains": 2 }))), ["fits", "fits"]);
-        assert_eq!(checked(&world, &spreading(json!({ "minDomains": 3 }))), [NO, NO]);
+    fn n_192_with_too_few_domains_the_minimum_is_zero() {
+        let cluster = cluster([worker("a", "x"), worker("b", "y")], [web("1", "a"), web("2", "b")]);
+        assert_eq!(checked(&cluster, &spreading(json!({ "minDomains": 2 }))), ["fits", "fits"]);
+        assert_eq!(checked(&cluster, &spreading(json!({ "minDomains": 3 }))), [NO, NO]);
     }
 
     #[test]
-    fn n_192_pods_of_others_and_those_that_are_going_are_not_counted() {
-        let going = read(json!({
+    fn n_192_pods_of_other_namespaces_and_terminating_pods_do_not_count() {
+        let terminating = read(json!({
             "metadata": { "namespace": "default", "name": "1", "uid": "1", "labels": { "app": "web" },
                           "deletionTimestamp": "2026-01-01T00:00:00Z" },
             "spec": { "nodeName": "a", "containers": [] },
@@ -204,16 +204,16 @@ mod tests {
             "metadata": { "namespace": "other", "name": "2", "uid": "2", "labels": { "app": "web" } },
             "spec": { "nodeName": "a", "containers": [] },
         }));
-        let world = world([worker("a", "x"), worker("b", "y")], [going, elsewhere]);
-        assert_eq!(checked(&world, &spreading(json!({}))), ["fits", "fits"]);
+        let cluster = cluster([worker("a", "x"), worker("b", "y")], [terminating, elsewhere]);
+        assert_eq!(checked(&cluster, &spreading(json!({}))), ["fits", "fits"]);
     }
 
     #[test]
     fn n_192_match_label_keys_narrow_the_selector() {
         let older = pod_with("1", json!({ "app": "web", "hash": "0" }), json!({ "nodeName": "a" }));
-        let world = world([worker("a", "x"), worker("b", "y")], [older]);
-        assert_eq!(checked(&world, &spreading(json!({}))), [NO, "fits"]);
+        let cluster = cluster([worker("a", "x"), worker("b", "y")], [older]);
+        assert_eq!(checked(&cluster, &spreading(json!({}))), [NO, "fits"]);
         let keyed = spreading(json!({ "matchLabelKeys": ["hash"] }));
-        assert_eq!(checked(&world, &keyed), ["fits", "fits"]);
+        assert_eq!(checked(&cluster, &keyed), ["fits", "fits"]);
     }
 }

@@ -1,14 +1,14 @@
-//! NodeUnschedulable and TaintToleration: what a node does not want, and who does not mind (N-190).
+//! NodeUnschedulable and TaintToleration: taints of nodes and tolerations of pods (N-190).
 
 use super::{Plugin, Rejection};
-use crate::node::Offer;
+use crate::node::NodeInfo;
 use crate::pod::PodInfo;
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
-pub(super) fn check_unschedulable(pod: &PodInfo, offer: &Offer) -> Result<(), Rejection> {
-    if !offer.unschedulable {
+pub(super) fn check_unschedulable(pod: &PodInfo, info: &NodeInfo) -> Result<(), Rejection> {
+    if !info.unschedulable {
         return Ok(());
     }
     let taint =
@@ -19,9 +19,9 @@ pub(super) fn check_unschedulable(pod: &PodInfo, offer: &Offer) -> Result<(), Re
     }
 }
 
-pub(super) fn check(pod: &PodInfo, offer: &Offer) -> Result<(), Rejection> {
+pub(super) fn check(pod: &PodInfo, info: &NodeInfo) -> Result<(), Rejection> {
     let keeps_off = |taint: &&Taint| matches!(&*taint.effect, "NoSchedule" | "NoExecute");
-    let mut taints = offer.taints.iter().filter(keeps_off);
+    let mut taints = info.taints.iter().filter(keeps_off);
     match taints.all(|taint| tolerates(pod, taint)) {
         true => Ok(()),
         false => Err(Rejection::hard(Plugin::TaintToleration, "node(s) had untolerated taint(s)")),
@@ -34,10 +34,10 @@ pub(crate) fn tolerates(pod: &PodInfo, taint: &Taint) -> bool {
 }
 
 fn covers(toleration: &Toleration, taint: &Taint) -> bool {
-    let said = |field: &Option<String>| field.clone().filter(|text| !text.is_empty());
-    let operator = said(&toleration.operator).unwrap_or_else(|| "Equal".into());
-    let key = said(&toleration.key);
-    let effect_fits = said(&toleration.effect).is_none_or(|effect| effect == taint.effect);
+    let nonempty = |field: &Option<String>| field.clone().filter(|text| !text.is_empty());
+    let operator = nonempty(&toleration.operator).unwrap_or_else(|| "Equal".into());
+    let key = nonempty(&toleration.key);
+    let effect_fits = nonempty(&toleration.effect).is_none_or(|effect| effect == taint.effect);
     let key_fits = match &key {
         Some(key) => *key == taint.key,
         None => operator == "Exists",
@@ -54,14 +54,14 @@ fn covers(toleration: &Toleration, taint: &Taint) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::filters::check_alone;
-    use crate::filters::tests::said;
+    use crate::filters::check_single_node;
+    use crate::filters::tests::reasons;
     use crate::node::tests::node;
     use crate::pod::tests::pod;
     use serde_json::{Value, json};
 
     #[test]
-    fn n_190_a_toleration_covers_a_taint() {
+    fn n_190_tolerations_match_taints() {
         let taint = json!({ "key": "k", "value": "v", "effect": "NoSchedule" });
         let cases = [
             (
@@ -85,10 +85,10 @@ mod tests {
     }
 
     #[test]
-    fn n_189_taints_keep_pods_off_and_preferences_do_not() {
+    fn n_189_prefer_no_schedule_taints_do_not_reject() {
         let check = |taints: Value, tolerations: Value| {
             let node = node("n", json!({ "spec": { "taints": taints } }));
-            said(check_alone(&pod("p", json!({ "tolerations": tolerations })), &node))
+            reasons(check_single_node(&pod("p", json!({ "tolerations": tolerations })), &node))
         };
         let no = "node(s) had untolerated taint(s) (hard)";
         assert_eq!(check(json!([{ "key": "a", "effect": "NoSchedule" }]), json!([])), no);
@@ -99,10 +99,10 @@ mod tests {
     }
 
     #[test]
-    fn n_189_a_cordoned_node_takes_only_who_does_not_mind() {
+    fn n_189_a_cordoned_node_accepts_only_tolerating_pods() {
         let cordoned = node("n", json!({ "spec": { "unschedulable": true } }));
         let check = |tolerations: Value| {
-            said(check_alone(&pod("p", json!({ "tolerations": tolerations })), &cordoned))
+            reasons(check_single_node(&pod("p", json!({ "tolerations": tolerations })), &cordoned))
         };
         assert_eq!(check(json!([])), "node(s) were unschedulable (hard)");
         assert_eq!(check(json!([{ "key": UNSCHEDULABLE, "operator": "Exists" }])), "fits");

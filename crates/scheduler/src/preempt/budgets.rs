@@ -1,6 +1,6 @@
-//! Disruption budgets: how many of their pods may still go.
+//! Disruption budgets: how many of their pods may be disrupted.
 
-use crate::neighbourhood::selector;
+use crate::affinity_terms::selector;
 use crate::pod::PodInfo;
 use api::selector::LabelSelector;
 use client::ObjectKey;
@@ -17,7 +17,7 @@ pub(crate) struct Budgets {
 pub(crate) struct Budget {
     selector: LabelSelector,
     allowed: i32,
-    /// Pods that are on their way out with its consent.
+    /// Pods whose disruption is already counted.
     disrupted: BTreeSet<String>,
 }
 
@@ -42,7 +42,7 @@ impl Budgets {
         }
     }
 
-    /// Those that may not go if all of these go, and the others. Keeps their order.
+    /// Splits pods into those whose deletion would violate a budget, and the others. Keeps their order.
     pub(crate) fn split(&self, pods: Vec<Arc<PodInfo>>) -> (Vec<Arc<PodInfo>>, Vec<Arc<PodInfo>>) {
         if self.all.is_empty() {
             return (Vec::new(), pods);
@@ -53,8 +53,7 @@ impl Budgets {
             let mut violates = false;
             let unlabelled = pod.pod.metadata.labels.as_ref().is_none_or(BTreeMap::is_empty);
             for (key, budget) in self.all.iter().filter(|_| !unlabelled) {
-                // A budget that selects everything by saying nothing is none here. Upstream:
-                // `filterPodsWithPDBViolation`.
+                // A budget with an empty selector does not count here. Upstream: `filterPodsWithPDBViolation`.
                 let meant = key.namespace() == pod.namespace()
                     && !budget.selector.is_everything()
                     && budget.selector.matches(|label| pod.label(label))

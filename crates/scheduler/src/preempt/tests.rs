@@ -1,14 +1,14 @@
-//! Who has to go, and what is said if that does not help (N-198, N-199).
+//! Victims of preemption, and the messages if it does not help (N-198, N-199).
 
 use super::*;
+use crate::cluster_state::tests::cluster;
 use crate::decide::{Decision, decide};
 use crate::node::tests::node;
 use crate::pod::tests::read;
-use crate::world::tests::world;
 use client::ObjectKey;
 use serde_json::{Value, json};
 
-/// A pod of this importance, on a node or not, that takes so many CPUs and has run since that minute.
+/// A pod with this priority, CPU request, node (if not empty) and start minute.
 fn pod(name: &str, priority: i32, cpu: &str, node: &str, minute: u32) -> PodInfo {
     let node = if node.is_empty() { Value::Null } else { node.into() };
     read(json!({
@@ -19,17 +19,17 @@ fn pod(name: &str, priority: i32, cpu: &str, node: &str, minute: u32) -> PodInfo
     }))
 }
 
-fn told(world: &World, pod: &PodInfo) -> String {
-    let Decision::Unfit(unfit) = decide(world, pod, &mut 0, || 0) else {
+fn outcome(cluster: &ClusterState, pod: &PodInfo) -> String {
+    let Decision::Unschedulable(unschedulable) = decide(cluster, pod, &mut 0, || 0) else {
         return "it fits".into();
     };
-    match preempt(world, pod, &unfit, 0) {
-        Preemption::MakeRoom { node, victims } => {
+    match preempt(cluster, pod, &unschedulable, 0) {
+        Preemption::Victims { node, victims } => {
             let names: Vec<&str> = victims.iter().map(|pod| pod.key.name()).collect();
             format!("{node}: {}", names.join(" "))
         }
-        Preemption::UnderWay(said) => said.into(),
-        Preemption::NoHelp(said) => said.unwrap_or_default(),
+        Preemption::InProgress(message) => message.into(),
+        Preemption::NotHelpful(message) => message.unwrap_or_default(),
     }
 }
 
@@ -42,13 +42,13 @@ fn n_199_victims_and_the_best_node() {
     let high = |cpu: &str| pod("high", 100, cpu, "", 0);
     let cases: Vec<(&str, Vec<PodInfo>, PodInfo, &str)> = vec![
         (
-            "as few as needed, the less important first",
+            "as few as needed, lowest priority first",
             vec![pod("x", 1, "2", "a", 0), pod("y", 2, "2", "a", 0), pod("z", 200, "4", "b", 0)],
             high("2"),
             "a: x",
         ),
         (
-            "of equals the younger goes",
+            "of equal priority the younger",
             vec![pod("x", 1, "2", "a", 5), pod("y", 1, "2", "a", 9), pod("z", 200, "4", "b", 0)],
             high("2"),
             "a: y",
@@ -60,7 +60,7 @@ fn n_199_victims_and_the_best_node() {
             "a: y x",
         ),
         (
-            "the node with the least important victim",
+            "the node with the lowest victim priority",
             vec![pod("x", 5, "4", "a", 0), pod("y", 3, "4", "b", 0)],
             high("1"),
             "b: y",
@@ -83,19 +83,19 @@ fn n_199_victims_and_the_best_node() {
             "b: y",
         ),
         (
-            "rather those who have just begun",
+            "the node whose victim started last",
             vec![pod("x", 5, "4", "a", 1), pod("y", 5, "4", "b", 2)],
             high("4"),
             "b: y",
         ),
         (
-            "nobody of the same importance",
+            "no victims of the same priority",
             vec![pod("x", 100, "4", "a", 0), pod("y", 200, "4", "b", 0)],
             high("1"),
             "preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod.",
         ),
         (
-            "it would not be enough",
+            "not enough even without all victims",
             vec![pod("x", 100, "3", "a", 0), pod("x2", 1, "1", "a", 0), pod("y", 200, "4", "b", 0)],
             high("2"),
             "preemption: 0/2 nodes are available: 1 Insufficient cpu, \
@@ -109,7 +109,7 @@ fn n_199_victims_and_the_best_node() {
         ),
     ];
     for (what, pods, high, expected) in cases {
-        assert_eq!(told(&world(nodes(), pods), &high), expected, "{what}");
+        assert_eq!(outcome(&cluster(nodes(), pods), &high), expected, "{what}");
     }
 }
 
@@ -126,28 +126,28 @@ fn budget(app: &str, allowed: i32) -> Budget {
 fn n_199_budgets_are_avoided_and_not_guaranteed() {
     let key = ObjectKey::new("default", "guard");
     let pods = [pod("x", 1, "4", "a", 0), pod("y", 5, "4", "b", 0)];
-    let mut there = world(nodes(), pods);
+    let mut there = cluster(nodes(), pods);
     let high = pod("high", 100, "4", "", 0);
-    assert_eq!(told(&there, &high), "a: x");
+    assert_eq!(outcome(&there, &high), "a: x");
     there.budgets.put(&key, Some(budget("x", 0)));
-    assert_eq!(told(&there, &high), "b: y", "though y is more important");
+    assert_eq!(outcome(&there, &high), "b: y", "although y has a higher priority");
     there.budgets.put(&key, Some(budget("x", 1)));
-    assert_eq!(told(&there, &high), "a: x");
-    let mut alone = world([node("a", json!({}))], [pod("x", 1, "4", "a", 0)]);
+    assert_eq!(outcome(&there, &high), "a: x");
+    let mut alone = cluster([node("a", json!({}))], [pod("x", 1, "4", "a", 0)]);
     alone.budgets.put(&key, Some(budget("x", 0)));
-    assert_eq!(told(&alone, &high), "a: x", "nobody else can go");
+    assert_eq!(outcome(&alone, &high), "a: x", "there is no other victim");
 }
 
 #[test]
-fn n_199_whom_a_budget_protects_comes_back_first() {
+fn n_199_pods_protected_by_a_budget_are_kept_first() {
     let pods = [pod("guarded", 1, "2", "a", 0), pod("free", 5, "2", "a", 0)];
-    let mut world = world([node("a", json!({}))], pods);
-    world.budgets.put(&ObjectKey::new("default", "guard"), Some(budget("guarded", 0)));
-    assert_eq!(told(&world, &pod("high", 100, "2", "", 0)), "a: free");
+    let mut cluster = cluster([node("a", json!({}))], pods);
+    cluster.budgets.put(&ObjectKey::new("default", "guard"), Some(budget("guarded", 0)));
+    assert_eq!(outcome(&cluster, &pod("high", 100, "2", "", 0)), "a: free");
 }
 
 #[test]
-fn n_198_while_victims_leave_nobody_else_is_asked_to() {
+fn n_198_no_further_preemption_while_victims_terminate() {
     let leaving = read(json!({
         "metadata": { "namespace": "default", "name": "x", "uid": "x",
                       "deletionTimestamp": "2026-01-01T00:00:00Z" },
@@ -156,14 +156,14 @@ fn n_198_while_victims_leave_nobody_else_is_asked_to() {
         "status": { "conditions": [{ "type": "DisruptionTarget", "status": "True",
                                      "reason": "PreemptionByScheduler" }] },
     }));
-    let mut world = world(nodes(), [leaving, pod("y", 1, "4", "b", 0)]);
+    let mut cluster = cluster(nodes(), [leaving, pod("y", 1, "4", "b", 0)]);
     let high = Arc::new(pod("high", 100, "4", "", 0));
-    world.nominate(&high, "a");
+    cluster.nominate(&high, "a");
     assert_eq!(
-        told(&world, &high),
+        outcome(&cluster, &high),
         "preemption: not eligible due to a terminating pod on the nominated node."
     );
-    world.withdraw(&high.key);
-    world.nominate(&high, "b");
-    assert!(told(&world, &high).contains(": "), "nobody leaves there");
+    cluster.withdraw(&high.key);
+    cluster.nominate(&high, "b");
+    assert!(outcome(&cluster, &high).contains(": "), "no victim is terminating there");
 }

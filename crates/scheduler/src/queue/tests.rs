@@ -1,4 +1,4 @@
-//! Stories about who is next (N-183, N-185).
+//! Sequences of calls, and which pod comes next (N-183, N-185).
 
 use super::*;
 use crate::filters::Plugin;
@@ -42,8 +42,8 @@ impl Play {
         self
     }
 
-    fn help(&mut self, help: Help) -> &mut Play {
-        self.queue.help(self.now, |_, _| help);
+    fn requeue(&mut self, help: QueueingHint) -> &mut Play {
+        self.queue.requeue(self.now, |_, _| help);
         self
     }
 
@@ -65,7 +65,7 @@ fn key(name: &str) -> ObjectKey {
 }
 
 #[test]
-fn n_183_the_most_important_first_then_who_came_first() {
+fn n_183_higher_priority_comes_first_then_first_in_first_out() {
     let mut play = Play::new();
     play.put("b", 0).put("a", 0).put("high", 10).put("low", -1);
     let order: Vec<String> = std::iter::from_fn(|| play.take()).collect();
@@ -73,21 +73,25 @@ fn n_183_the_most_important_first_then_who_came_first() {
 }
 
 #[test]
-fn n_185_a_rejected_pod_waits_for_help_and_then_for_its_back_off() {
+fn n_185_a_rejected_pod_waits_for_an_event_and_then_for_its_backoff() {
     let mut play = Play::new();
     play.put("p", 0).take();
     play.rejected("p");
     assert_eq!(play.at(100_000).take(), None, "nothing has changed");
-    assert_eq!(play.help(Help::Perhaps).take().as_deref(), Some("p"), "its back-off is long over");
+    assert_eq!(
+        play.requeue(QueueingHint::QueueAfterBackoff).take().as_deref(),
+        Some("p"),
+        "its back-off is long over"
+    );
     play.rejected("p");
-    assert_eq!(play.at(100_500).help(Help::None).take(), None);
-    assert_eq!(play.help(Help::Perhaps).take(), None);
+    assert_eq!(play.at(100_500).requeue(QueueingHint::Skip).take(), None);
+    assert_eq!(play.requeue(QueueingHint::QueueAfterBackoff).take(), None);
     assert_eq!(play.next_due(), Some(102_000), "two seconds after the second try");
     assert_eq!(play.at(102_000).take().as_deref(), Some("p"));
 }
 
 #[test]
-fn n_185_back_off_doubles_up_to_ten_seconds() {
+fn n_185_backoff_doubles_up_to_ten_seconds() {
     let mut play = Play::new();
     play.put("p", 0);
     let mut waits = Vec::new();
@@ -103,20 +107,20 @@ fn n_185_back_off_doubles_up_to_ten_seconds() {
 }
 
 #[test]
-fn sure_help_ends_the_wait_at_once() {
+fn queue_now_activates_without_backoff() {
     let mut play = Play::new();
     play.put("p", 0).take();
-    assert_eq!(play.rejected("p").help(Help::Surely).take().as_deref(), Some("p"));
+    assert_eq!(play.rejected("p").requeue(QueueingHint::QueueNow).take().as_deref(), Some("p"));
 }
 
 #[test]
-fn n_185_after_five_minutes_a_pod_is_tried_anyway() {
+fn n_185_after_five_minutes_a_pod_is_tried_without_an_event() {
     let mut play = Play::new();
     play.put("p", 0).take();
     play.rejected("p");
     let mut tried = None;
     while tried.is_none() {
-        let due = play.next_due().expect("somebody waits") as u64;
+        let due = play.next_due().expect("a pod waits") as u64;
         tried = play.at(due).take().map(|_| due);
     }
     assert_eq!(tried, Some(300_000));
@@ -124,7 +128,7 @@ fn n_185_after_five_minutes_a_pod_is_tried_anyway() {
 }
 
 #[test]
-fn a_pod_that_changed_in_a_way_that_may_help_is_tried_again() {
+fn a_relevant_change_of_the_pod_requeues_it() {
     let mut play = Play::new();
     play.put("p", 0).take();
     play.rejected("p").at(5_000);
@@ -135,20 +139,20 @@ fn a_pod_that_changed_in_a_way_that_may_help_is_tried_again() {
 }
 
 #[test]
-fn another_pod_of_the_same_name_begins_anew() {
+fn a_new_pod_of_the_same_name_starts_without_backoff() {
     let mut play = Play::new();
     play.put("p", 0).take();
     play.failed("p");
     play.queue.put(pod("p", "2", 0), false, play.now);
     assert_eq!(play.queue.take(play.now).map(|pod| pod.uid.clone()).as_deref(), Some("2"));
-    assert_eq!(play.next_due(), None, "the first one's back-off is gone");
+    assert_eq!(play.next_due(), None, "the backoff of the first one is gone");
 }
 
 #[test]
-fn what_is_out_or_gone_is_not_handed_out_again() {
+fn taken_and_removed_pods_are_not_returned_again() {
     let mut play = Play::new();
     play.put("p", 0).put("q", 0).take();
-    play.help(Help::Surely);
+    play.requeue(QueueingHint::QueueNow);
     play.queue.remove(&key("q"));
     assert_eq!(play.take(), None);
     play.queue.remove(&key("p"));
@@ -157,7 +161,7 @@ fn what_is_out_or_gone_is_not_handed_out_again() {
 }
 
 #[test]
-fn a_pod_whose_priority_changes_finds_its_new_place() {
+fn a_change_of_priority_reorders_the_queue() {
     let mut play = Play::new();
     play.put("a", 0).put("b", 0).put("b", 5);
     assert_eq!(play.take().as_deref(), Some("b"));
@@ -165,7 +169,7 @@ fn a_pod_whose_priority_changes_finds_its_new_place() {
 }
 
 #[test]
-fn n_185_help_is_offered_to_the_most_important_first() {
+fn n_185_hints_are_evaluated_in_the_order_of_priority() {
     let mut play = Play::new();
     play.put("low", -1).put("first", 0).put("second", 0).put("high", 10);
     for name in ["high", "first", "second", "low"] {
@@ -173,10 +177,10 @@ fn n_185_help_is_offered_to_the_most_important_first() {
         play.rejected(name);
     }
     play.queue.put(pod("low", "1", 5), false, play.now);
-    let mut asked = Vec::new();
-    play.queue.help(play.now, |pod, _| {
-        asked.push(pod.key.name().to_owned());
-        Help::None
+    let mut evaluated = Vec::new();
+    play.queue.requeue(play.now, |pod, _| {
+        evaluated.push(pod.key.name().to_owned());
+        QueueingHint::Skip
     });
-    assert_eq!(asked, ["high", "low", "first", "second"], "as important as they are now");
+    assert_eq!(evaluated, ["high", "low", "first", "second"], "by current priority");
 }

@@ -1,11 +1,10 @@
-//! Room: NodeResourcesFit prefers emptier nodes, NodeResourcesBalancedAllocation those where CPU and
-//! memory are used alike.
+//! NodeResourcesFit prefers emptier nodes, NodeResourcesBalancedAllocation those with similar CPU and memory usage.
 
 use super::BEST;
 use crate::filters::Cycle;
 use crate::node::NodeState;
 
-/// The mean, over CPU and memory, of what would be left.
+/// The mean of the remaining shares of CPU and memory.
 pub(super) fn least_allocated(cycle: &Cycle, nodes: &[&NodeState]) -> Vec<i64> {
     let wanted = cycle.pod.estimated;
     let score = |node: &&NodeState| {
@@ -20,7 +19,7 @@ pub(super) fn least_allocated(cycle: &Cycle, nodes: &[&NodeState]) -> Vec<i64> {
     nodes.iter().map(score).collect()
 }
 
-/// How alike the used fractions would be. Who asks for nothing does not care.
+/// How similar the used fractions of CPU and memory would be. Zero for pods without requests.
 pub(super) fn balanced(cycle: &Cycle, nodes: &[&NodeState]) -> Vec<i64> {
     let wanted = [cycle.pod.requests.cpu, cycle.pod.requests.memory];
     if wanted == [0, 0] {
@@ -40,36 +39,36 @@ pub(super) fn balanced(cycle: &Cycle, nodes: &[&NodeState]) -> Vec<i64> {
 }
 
 fn capacity(node: &NodeState) -> [i64; 2] {
-    let offer = node.offer.as_ref();
-    offer.map_or([0; 2], |offer| [offer.allocatable.cpu, offer.allocatable.memory])
+    let info = node.info.as_ref();
+    info.map_or([0; 2], |info| [info.allocatable.cpu, info.allocatable.memory])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster_state::tests::cluster;
     use crate::node::tests::node;
     use crate::pod::tests::{asking, pod};
     use crate::scores::tests::scored;
-    use crate::world::tests::world;
     use serde_json::json;
 
     #[test]
-    fn n_195_least_allocated_is_the_mean_of_what_is_left() {
-        let world = world(
+    fn n_195_least_allocated_is_the_mean_of_the_remaining_shares() {
+        let cluster = cluster(
             [node("a", json!({})), node("b", json!({}))],
             [asking("there", "1", "2Gi").on(&"b".into())],
         );
         // 4 CPUs and 8 GiB: half of both is left on a, a quarter on b.
-        assert_eq!(scored(&world, &asking("p", "2", "4Gi"), least_allocated), [50, 25]);
+        assert_eq!(scored(&cluster, &asking("p", "2", "4Gi"), least_allocated), [50, 25]);
     }
 
     #[test]
-    fn n_195_balance_is_for_those_who_ask_for_something() {
-        let world = world(
+    fn n_195_balance_counts_only_for_pods_with_requests() {
+        let cluster = cluster(
             [node("a", json!({})), node("b", json!({}))],
             [asking("there", "2", "0").on(&"b".into())],
         );
-        assert_eq!(scored(&world, &asking("p", "1", "2Gi"), balanced), [100, 75]);
-        assert_eq!(scored(&world, &pod("p", json!({})), balanced), [0, 0]);
+        assert_eq!(scored(&cluster, &asking("p", "1", "2Gi"), balanced), [100, 75]);
+        assert_eq!(scored(&cluster, &pod("p", json!({})), balanced), [0, 0]);
     }
 }

@@ -1,31 +1,31 @@
-//! PodTopologySpread as a wish: own soft constraints, or those that every workload has (N-192).
+//! PodTopologySpread: soft constraints of the pod, or the default constraints of every workload (N-192).
 
 use super::BEST;
-use crate::census::Question;
-use crate::filters::{Cycle, question};
+use crate::filters::{Cycle, query};
 use crate::node::NodeState;
+use crate::pod_counts::PodQuery;
 use std::collections::{HashMap, HashSet};
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-struct Wish {
+struct SoftConstraint {
     key: String,
     max_skew: i64,
-    question: Question,
+    query: PodQuery,
 }
 
 pub(super) fn score(cycle: &Cycle, nodes: &[&NodeState]) -> Vec<i64> {
-    let (wishes, own) = wishes(cycle);
-    if wishes.is_empty() {
+    let (constraints, own) = constraints(cycle);
+    if constraints.is_empty() {
         return vec![0; nodes.len()];
     }
-    // A node without the label of an own constraint has no place in the order.
-    let is_in = |node: &NodeState| !own || wishes.iter().all(|w| node.label(&w.key).is_some());
+    // A node without the label of one of the pod's constraints gets the score 0.
+    let is_in = |node: &NodeState| !own || constraints.iter().all(|w| node.label(&w.key).is_some());
     let inside: Vec<bool> = nodes.iter().map(|node| is_in(node)).collect();
     let mut raw = vec![0.0; nodes.len()];
-    for wish in &wishes {
-        wish.add(cycle, nodes, &inside, &is_in, &mut raw);
+    for constraint in &constraints {
+        constraint.add(cycle, nodes, &inside, &is_in, &mut raw);
     }
     let rounded: Vec<i64> = raw.iter().map(|score: &f64| score.round() as i64).collect();
     let of_inside = || rounded.iter().zip(&inside).filter(|(_, inside)| **inside).map(|(s, _)| *s);
@@ -36,35 +36,35 @@ pub(super) fn score(cycle: &Cycle, nodes: &[&NodeState]) -> Vec<i64> {
     each.map(|(score, inside)| if *inside { normal(*score) } else { 0 }).collect()
 }
 
-/// The pod's own soft constraints; if it has no constraints at all, those that all siblings have.
-fn wishes(cycle: &Cycle) -> (Vec<Wish>, bool) {
+/// The pod's soft constraints; if it has no constraints at all, the default ones.
+fn constraints(cycle: &Cycle) -> (Vec<SoftConstraint>, bool) {
     let pod = cycle.pod;
     let all =
         pod.pod.spec.iter().flat_map(|spec| spec.topology_spread_constraints.iter().flatten());
     let mut all = all.peekable();
     if all.peek().is_some() {
         let soft = all.filter(|constraint| constraint.when_unsatisfiable == "ScheduleAnyway");
-        let own = soft.map(|constraint| Wish {
+        let own = soft.map(|constraint| SoftConstraint {
             key: constraint.topology_key.clone(),
             max_skew: constraint.max_skew.into(),
-            question: question(pod, constraint),
+            query: query(pod, constraint),
         });
         return (own.collect(), true);
     }
-    let Some(question) = cycle.view.world.workloads.siblings(pod) else {
+    let Some(query) = cycle.view.cluster.workloads.siblings(pod) else {
         return (Vec::new(), false);
     };
-    let wish = |(key, max_skew): (&str, i64)| Wish {
+    let constraint = |(key, max_skew): (&str, i64)| SoftConstraint {
         key: key.into(),
         max_skew,
-        question: question.clone(),
+        query: query.clone(),
     };
-    ([(HOSTNAME, 3), (ZONE, 5)].map(wish).into(), false)
+    ([(HOSTNAME, 3), (ZONE, 5)].map(constraint).into(), false)
 }
 
-impl Wish {
-    /// Adds to each node's score how many such pods are in its domain, and how much that matters. Of all
-    /// nodes, only those that have such pods are looked at.
+impl SoftConstraint {
+    /// Adds the weighted number of matching pods in its domain to each node's score. Visits only nodes that have
+    /// matching pods.
     fn add(
         &self,
         cycle: &Cycle,
@@ -73,11 +73,11 @@ impl Wish {
         is_in: &impl Fn(&NodeState) -> bool,
         scores: &mut [f64],
     ) {
-        let on_nodes = cycle.view.counts(&self.question);
+        let on_nodes = cycle.view.counts(&self.query);
         let domains = nodes.iter().map(|node| node.label(&self.key));
         let each = scores.iter_mut().zip(nodes.iter().zip(domains).zip(inside));
         let each = each.filter(|(_, (_, inside))| **inside).map(|(score, (of, _))| (score, of));
-        // A node is a domain of its own, whatever name it goes by.
+        // Each node is its own domain, whatever the value of its hostname label.
         if self.key == HOSTNAME {
             let weight = weight(inside.iter().filter(|inside| **inside).count());
             for (score, (node, domain)) in each {
@@ -108,7 +108,7 @@ impl Wish {
     }
 }
 
-/// More domains, more weight: otherwise hostnames would drown out zones. Upstream:
+/// The weight grows with the number of domains; otherwise hostnames would outweigh zones. Upstream:
 /// `topologyNormalizingWeight`.
 fn weight(domains: usize) -> f64 {
     ((domains + 2) as f64).ln()

@@ -1,54 +1,34 @@
-//! A server with a scheduler, nodes that exist on paper, and pods to try.
+//! A real server with a scheduler, Node objects without machines, and pods.
 
-use client::{Cache, Client, ObjectKey, Selection};
-use k8s_openapi::api::core::v1::{Event, Node, Pod, PodCondition, ServiceAccount};
+use client::{Client, ObjectKey, Selection};
+use k8s_openapi::api::core::v1::{Event, Node, Pod, PodCondition};
 use serde_json::{Value, json};
-use server::authn::User;
-use server::{Config, Running, StoreChoice};
 use std::sync::Arc;
-use std::time::Duration;
-use tempfile::TempDir;
-
-/// Nothing here takes that long; it is there so that a failing test ends.
-const PATIENCE: Duration = Duration::from_secs(30);
+use testbed::{Observed, TestServer};
 
 pub(crate) struct Cluster {
-    running: Running,
+    server: TestServer,
     scheduler: scheduler::Handle,
     pub(crate) client: Client,
-    pods: Cache<Pod>,
-    events: Cache<Event>,
-    _data_dir: TempDir,
+    pods: Observed<Pod>,
+    events: Observed<Event>,
 }
 
 impl Cluster {
     pub(crate) async fn start() -> Cluster {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let data_dir = tempfile::tempdir().unwrap();
-        let config = Config {
-            data_dir: data_dir.path().into(),
-            listen: ([127, 0, 0, 1], 0).into(),
-            store: StoreChoice::Embedded,
-            audit_log: None,
-            controllers: false,
-        };
-        let running = server::start(config).await.unwrap();
-        let admin = User::authenticated("tester", &["system:masters"]);
-        let client = Client::in_process(running.server.door(admin));
-        // Pods need it, and no controller is here to make it.
-        let account = json!({ "metadata": { "namespace": "default", "name": "default" } });
-        client.create::<ServiceAccount>(&read(account)).await.unwrap();
+        let server = TestServer::with_service_account().await;
+        let client = server.admin();
         let scheduler = scheduler::start(&client, None);
-        let (pods, events) = (Cache::start(&client), Cache::start(&client));
-        Cluster { running, scheduler, client, pods, events, _data_dir: data_dir }
+        let (pods, events) = (Observed::start(&client), Observed::start(&client));
+        Cluster { server, scheduler, client, pods, events }
     }
 
     pub(crate) async fn stop(self) {
         self.scheduler.stop().await;
-        self.running.stop().await;
+        self.server.stop().await;
     }
 
-    /// A node that is ready, with 4 CPUs and 8 GiB; `more` is merged into it.
+    /// Creates a ready node with 4 CPUs and 8 GiB; `more` is merged into it.
     pub(crate) async fn node(&self, name: &str, more: Value) {
         let node =
             json!({ "metadata": { "name": name, "labels": { "kubernetes.io/hostname": name } } });
@@ -76,20 +56,9 @@ impl Cluster {
         self.client.create(&read(pod)).await.unwrap()
     }
 
-    /// The pod as soon as it is as wanted.
-    pub(crate) async fn when(&self, name: &str, wanted: impl Fn(&Pod) -> bool) -> Arc<Pod> {
-        let key = ObjectKey::new("default", name);
-        let mut changes = self.pods.subscribe();
-        let found = async {
-            loop {
-                match self.pods.get(&key) {
-                    Some(pod) if wanted(&pod) => return pod,
-                    _ => drop(changes.next().await),
-                }
-            }
-        };
-        let found = tokio::time::timeout(PATIENCE, found).await;
-        found.unwrap_or_else(|_| panic!("not as wanted: {:#?}", self.pods.get(&key)))
+    /// The pod, as soon as it matches.
+    pub(crate) async fn when(&self, name: &str, matches: impl Fn(&Pod) -> bool) -> Arc<Pod> {
+        self.pods.when_found(&ObjectKey::new("default", name), matches).await
     }
 
     pub(crate) async fn bound(&self, name: &str) -> String {
@@ -97,7 +66,7 @@ impl Cluster {
         node_of(&pod).unwrap().to_owned()
     }
 
-    /// Why the pod has no node.
+    /// The message of the PodScheduled condition.
     pub(crate) async fn unscheduled(&self, name: &str) -> String {
         let pod = self.when(name, |pod| scheduled(pod).is_some_and(|c| c.status == "False")).await;
         scheduled(&pod).unwrap().message.clone().unwrap()
@@ -105,20 +74,11 @@ impl Cluster {
 
     /// The first event about a pod with this reason.
     pub(crate) async fn event(&self, pod: &str, reason: &str) -> Arc<Event> {
-        let mut changes = self.events.subscribe();
-        let wanted = |event: &Arc<Event>| {
+        let matches = |event: &Event| {
             event.involved_object.name.as_deref() == Some(pod)
                 && event.reason.as_deref() == Some(reason)
         };
-        let found = async {
-            loop {
-                if let Some(event) = self.events.list().into_iter().find(wanted) {
-                    return event;
-                }
-                changes.next().await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, found).await.unwrap_or_else(|_| panic!("no {reason}"))
+        self.events.find(matches).await
     }
 
     pub(crate) async fn pods(&self) -> Vec<Pod> {

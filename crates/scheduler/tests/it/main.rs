@@ -1,6 +1,6 @@
-//! Tests of the scheduler, on a whole server (`cluster`).
+//! Tests of the scheduler with a real server (`cluster`).
 
 mod cluster;
 
-mod placing;
-mod preempting;
+mod binding;
+mod preemption;

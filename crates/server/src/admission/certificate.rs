@@ -1,11 +1,11 @@
-//! Certificate signing requests: who asks is written down (A-90), who approves and signs needs the
-//! right for that signer, and nobody asks for a way around RBAC (A-154).
+//! Certificate signing requests: the server records the requester (A-90), approving and signing need rights for the
+//! signer, and nobody can request a certificate that bypasses RBAC (A-154).
 
 use super::refuse;
-use crate::authn::{MASTERS, User};
-use crate::authz::Attributes;
-use crate::call::Call;
-use crate::error::Result;
+use crate::request::call::Call;
+use crate::response::error::Result;
+use access::authn::{MASTERS, User};
+use access::authz::Attributes;
 use api::value::ValueExt;
 use base64::Engine as _;
 use serde_json::{Value, json};
@@ -15,8 +15,8 @@ use x509_parser::prelude::FromDer as _;
 const GROUP: &str = "certificates.k8s.io";
 const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 
-/// The caller's identity replaces whatever the client wrote.
-pub(super) fn sign_with_caller(user: &User, request: &mut Value) {
+/// Replaces what the client wrote by the caller's identity.
+pub(super) fn record_requester(user: &User, request: &mut Value) {
     let spec = request.object("spec");
     for field in ["username", "uid", "groups", "extra"] {
         spec.remove(field);
@@ -34,7 +34,7 @@ pub(super) fn sign_with_caller(user: &User, request: &mut Value) {
     }
 }
 
-/// CertificateSubjectRestriction: a certificate for `system:masters` could not be taken back.
+/// CertificateSubjectRestriction: a certificate for `system:masters` could not be revoked.
 pub(super) fn check_subject(call: &Call, request: &Value) -> Result<()> {
     if request.text(&["spec", "signerName"]) != CLIENT_SIGNER {
         return Ok(());
@@ -49,7 +49,17 @@ pub(super) fn check_subject(call: &Call, request: &Value) -> Result<()> {
     }
 }
 
-/// The groups that the certificate would carry.
+/// The user that the certificate would name; none if this is not a certificate request.
+pub(super) fn common_name(request: &str) -> Option<String> {
+    let pem = base64::engine::general_purpose::STANDARD.decode(request).ok()?;
+    let (_, pem) = x509_parser::pem::parse_x509_pem(&pem).ok()?;
+    let (_, request) = X509CertificationRequest::from_der(&pem.contents).ok()?;
+    let subject = &request.certification_request_info.subject;
+    let name = subject.iter_common_name().next();
+    Some(name.and_then(|name| name.as_str().ok()).unwrap_or_default().to_owned())
+}
+
+/// The groups that the certificate would name.
 fn organizations(request: &str) -> Option<Vec<String>> {
     let pem = base64::engine::general_purpose::STANDARD.decode(request).ok()?;
     let (_, pem) = x509_parser::pem::parse_x509_pem(&pem).ok()?;
@@ -59,7 +69,7 @@ fn organizations(request: &str) -> Option<Vec<String>> {
     texts.collect::<std::result::Result<_, _>>().ok()
 }
 
-/// CertificateApproval: the right to approve belongs to a signer.
+/// CertificateApproval: the right to approve is granted per signer.
 pub(super) fn check_approval(call: &Call, request: &Value) -> Result<()> {
     let signer = request.text(&["spec", "signerName"]);
     if may(call, "approve", signer) {
@@ -69,7 +79,7 @@ pub(super) fn check_approval(call: &Call, request: &Value) -> Result<()> {
     Err(refuse(call, request, why))
 }
 
-/// CertificateSigning: only the signer issues, or says why it does not.
+/// CertificateSigning: only the signer may issue the certificate, or report why it does not.
 pub(super) fn check_signing(call: &Call, new: &Value, old: &Value) -> Result<()> {
     let same = |field: &str| new.at(&["status", field]) == old.at(&["status", field]);
     let signer = old.text(&["spec", "signerName"]);
@@ -85,12 +95,12 @@ fn may(call: &Call, verb: &str, signer: &str) -> bool {
     let policy = call.server.policy();
     let domain = signer.split('/').next().unwrap_or_default();
     [signer.to_owned(), format!("{domain}/*")].iter().any(|name| {
-        let wanted = Attributes {
+        let request = Attributes {
             version: "*",
             name,
             ..Attributes::resource(&call.user, verb, GROUP, "signers")
         };
-        policy.allows(&wanted).allowed
+        policy.allows(&request).allowed
     })
 }
 
@@ -99,11 +109,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_90_the_caller_signs_for_its_request() {
+    fn a_90_the_requester_is_the_caller() {
         let mut user = User::authenticated("ana", &["team"]);
         user.extra.insert("k".into(), vec!["v".into()]);
         let mut request = json!({"spec": {"username": "root", "uid": "0", "groups": [MASTERS], "signerName": "a/b"}});
-        sign_with_caller(&user, &mut request);
+        record_requester(&user, &mut request);
         assert_eq!(
             request["spec"],
             json!({

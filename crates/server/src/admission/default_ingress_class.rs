@@ -1,11 +1,11 @@
 //! DefaultIngressClass: an Ingress that names no class gets the default one.
 
 use super::newest_default;
-use crate::call::{Call, name_of};
+use crate::request::call::{Call, name_of};
 use api::value::ValueExt;
 use serde_json::Value;
 
-/// How Ingresses named their class before there was a field for it.
+/// The name of the class before there was a field for it.
 const OLD_ANNOTATION: &str = "kubernetes.io/ingress.class";
 const DEFAULT_ANNOTATION: &str = "ingressclass.kubernetes.io/is-default-class";
 

@@ -1,12 +1,12 @@
-//! DefaultStorageClass: a claim that names no class gets the default one. An empty name is a
-//! name: it asks for no class at all.
+//! DefaultStorageClass: a claim without a class gets the default one. An empty name is different: it requests no
+//! class.
 
 use super::newest_default;
-use crate::call::{Call, name_of};
+use crate::request::call::{Call, name_of};
 use api::value::ValueExt;
 use serde_json::Value;
 
-/// How claims named their class before there was a field for it.
+/// The name of the class before there was a field for it.
 const OLD_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 const DEFAULT_ANNOTATIONS: [&str; 2] = [
     "storageclass.kubernetes.io/is-default-class",

@@ -1,9 +1,8 @@
-//! Nobody grants what they do not hold: the place where writes to roles and bindings are
-//! put before `authz::escalation`.
+//! Prevents privilege escalation: passes writes of roles and bindings to `authz::escalation`.
 
-use crate::authz;
-use crate::call::Call;
-use crate::error::{ApiError, Result};
+use crate::request::call::Call;
+use crate::response::error::{ApiError, Result};
+use access::authz;
 use serde_json::Value;
 
 pub(super) fn check(call: &Call, new: &Value, old: Option<&Value>) -> Result<()> {
@@ -15,5 +14,5 @@ pub(super) fn check(call: &Call, new: &Value, old: Option<&Value>) -> Result<()>
         "roles" | "clusterroles" => authz::may_write_role(&policy, &call.user, new, old),
         _ => authz::may_write_binding(&policy, &call.user, new, old),
     };
-    allowed.map_err(ApiError::Said)
+    allowed.map_err(ApiError::Status)
 }

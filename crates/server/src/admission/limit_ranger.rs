@@ -1,18 +1,18 @@
-//! LimitRanger: what containers and claims may ask for in a namespace, and what they get if they
-//! do not say.
+//! LimitRanger: limits and defaults for the resources of containers and claims in a namespace.
 
 use super::refuse;
-use crate::call::Call;
-use crate::error::Result;
 use crate::object::Stored;
+use crate::request::call::Call;
+use crate::response::error::Result;
+use api::pod::json::{amounts, containers, total};
+use api::pod::resources::{Amounts, Side};
 use api::quantity::Quantity;
-use api::quota::pods::{Amounts, Side, amounts, containers, total};
 use api::value::ValueExt;
 use serde_json::Value;
 
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 
-/// The ranges of the call's namespace. Usually there are none.
+/// The LimitRanges of the call's namespace. Usually there are none.
 fn ranges(call: &Call) -> Vec<Value> {
     let (_, ranges) =
         call.store().list("limitranges", &format!("{}/", call.target.namespace), None);
@@ -21,7 +21,7 @@ fn ranges(call: &Call) -> Vec<Value> {
 
 pub(super) fn default_pod(call: &Call, pod: &mut Value) {
     for range in ranges(call) {
-        give_defaults(&range, pod);
+        add_defaults(&range, pod);
     }
 }
 
@@ -53,8 +53,8 @@ fn limits_of<'a>(range: &'a Value, kind: &'a str) -> impl Iterator<Item = &'a Va
     limits.into_iter().flatten().filter(move |limit| limit.text(&["type"]) == kind)
 }
 
-/// Fills in requests and limits, and notes in an annotation what was filled in.
-fn give_defaults(range: &Value, pod: &mut Value) {
+/// Adds default requests and limits, and an annotation that lists them.
+fn add_defaults(range: &Value, pod: &mut Value) {
     let (mut requests, mut limits) = (serde_json::Map::new(), serde_json::Map::new());
     for limit in limits_of(range, "Container") {
         for (field, into) in [("defaultRequest", &mut requests), ("default", &mut limits)] {
@@ -86,7 +86,7 @@ fn give_defaults(range: &Value, pod: &mut Value) {
     }
 }
 
-/// The names of what was missing and now is there.
+/// Adds missing values and returns their names.
 fn fill<'a>(
     container: &mut Value,
     field: &str,
@@ -130,13 +130,13 @@ fn claim_problems(range: &Value, claim: &Value) -> Vec<String> {
         for (name, least) in amounts(limit.get("min")) {
             problems.extend(bounds.minimum(&name, least, &requests, &Amounts::new()));
         }
-        // A claim has no limit: its request is what counts.
+        // A claim has no limit, so the request is compared.
         for (name, most) in amounts(limit.get("max")) {
-            let said = format!("maximum {name} usage per {} is {most}", bounds.kind);
+            let message = format!("maximum {name} usage per {} is {most}", bounds.kind);
             match requests.get(&name) {
-                None => problems.push(format!("{said}. No request is specified")),
-                Some(asked) if *asked > most => {
-                    problems.push(format!("{said}, but request is {asked}"));
+                None => problems.push(format!("{message}. No request is specified")),
+                Some(request) if *request > most => {
+                    problems.push(format!("{message}, but request is {request}"));
                 }
                 Some(_) => {}
             }
@@ -151,7 +151,7 @@ fn once_each(mut problems: Vec<String>) -> Vec<String> {
     problems
 }
 
-/// One entry of a range and what it is about.
+/// One entry of a LimitRange.
 struct Bounds<'a> {
     kind: &'static str,
     limit: &'a Value,
@@ -177,11 +177,13 @@ impl Bounds<'_> {
         requests: &Amounts,
         limits: &Amounts,
     ) -> Option<String> {
-        let said = format!("minimum {name} usage per {} is {least}", self.kind);
+        let message = format!("minimum {name} usage per {} is {least}", self.kind);
         match (requests.get(name), limits.get(name)) {
-            (None, _) => Some(format!("{said}. No request is specified")),
-            (Some(asked), _) if *asked < least => Some(format!("{said}, but request is {asked}")),
-            (_, Some(limit)) if *limit < least => Some(format!("{said}, but limit is {limit}")),
+            (None, _) => Some(format!("{message}. No request is specified")),
+            (Some(request), _) if *request < least => {
+                Some(format!("{message}, but request is {request}"))
+            }
+            (_, Some(limit)) if *limit < least => Some(format!("{message}, but limit is {limit}")),
             _ => None,
         }
     }
@@ -193,11 +195,13 @@ impl Bounds<'_> {
         requests: &Amounts,
         limits: &Amounts,
     ) -> Option<String> {
-        let said = format!("maximum {name} usage per {} is {most}", self.kind);
+        let message = format!("maximum {name} usage per {} is {most}", self.kind);
         match (limits.get(name), requests.get(name)) {
-            (None, _) => Some(format!("{said}. No limit is specified")),
-            (Some(limit), _) if *limit > most => Some(format!("{said}, but limit is {limit}")),
-            (_, Some(asked)) if *asked > most => Some(format!("{said}, but request is {asked}")),
+            (None, _) => Some(format!("{message}. No limit is specified")),
+            (Some(limit), _) if *limit > most => Some(format!("{message}, but limit is {limit}")),
+            (_, Some(request)) if *request > most => {
+                Some(format!("{message}, but request is {request}"))
+            }
             _ => None,
         }
     }
@@ -209,21 +213,21 @@ impl Bounds<'_> {
         requests: &Amounts,
         limits: &Amounts,
     ) -> Option<String> {
-        let said = format!("{name} max limit to request ratio per {} is {most}", self.kind);
+        let message = format!("{name} max limit to request ratio per {} is {most}", self.kind);
         let set = |list: &Amounts| list.get(name).copied().filter(|amount| !amount.is_zero());
-        let Some(asked) = set(requests) else {
-            return Some(format!("{said}, but no request is specified or request is 0"));
+        let Some(request) = set(requests) else {
+            return Some(format!("{message}, but no request is specified or request is 0"));
         };
         let Some(limit) = set(limits) else {
-            return Some(format!("{said}, but no limit is specified or limit is 0"));
+            return Some(format!("{message}, but no limit is specified or limit is 0"));
         };
-        let ratio = thousandths(limit) / thousandths(asked);
+        let ratio = thousandths(limit) / thousandths(request);
         (ratio * 1000.0 > thousandths(most))
-            .then(|| format!("{said}, but provided ratio is {ratio:.6}"))
+            .then(|| format!("{message}, but provided ratio is {ratio:.6}"))
     }
 }
 
-/// Ratios are compared as upstream does, in floating point.
+/// As upstream, ratios are compared in floating point.
 fn thousandths(amount: Quantity) -> f64 {
     amount.milli_value() as f64
 }
@@ -242,14 +246,14 @@ mod tests {
     }
 
     #[test]
-    fn a_154_limit_ranger_fills_in_what_a_container_does_not_say() {
+    fn a_154_limit_ranger_adds_missing_requests_and_limits() {
         let range = range(json!({
             "type": "Container",
             "default": {"cpu": "500m", "memory": "1Gi"},
             "defaultRequest": {"cpu": "100m", "memory": "256Mi"},
         }));
         let mut pod = pod(json!({"requests": {"cpu": "200m"}}));
-        give_defaults(&range, &mut pod);
+        add_defaults(&range, &mut pod);
         assert_eq!(
             pod["spec"]["containers"][0]["resources"],
             json!({
@@ -264,12 +268,12 @@ mod tests {
     }
 
     #[test]
-    fn a_154_limit_ranger_says_which_bound_was_missed() {
+    fn a_154_limit_ranger_reports_which_bound_is_violated() {
         let max = json!({"type": "Container", "max": {"cpu": "1"}});
         let min = json!({"type": "Container", "min": {"cpu": "100m"}});
         let ratio = json!({"type": "Container", "maxLimitRequestRatio": {"cpu": "2"}});
         let whole = json!({"type": "Pod", "max": {"cpu": "1"}});
-        for (limit, resources, said) in [
+        for (limit, resources, message) in [
             (&max, json!({"limits": {"cpu": "1"}}), None),
             (&max, json!({}), Some("maximum cpu usage per Container is 1. No limit is specified")),
             (
@@ -301,12 +305,12 @@ mod tests {
             ),
         ] {
             let problems = pod_problems(&range(limit.clone()), &pod(resources.clone()));
-            assert_eq!(problems.first().map(String::as_str), said, "{limit} {resources}");
+            assert_eq!(problems.first().map(String::as_str), message, "{limit} {resources}");
         }
     }
 
     #[test]
-    fn a_154_a_claim_is_measured_by_its_request() {
+    fn a_154_the_request_of_a_claim_is_compared() {
         let range = range(
             json!({"type": "PersistentVolumeClaim", "min": {"storage": "1Gi"}, "max": {"storage": "10Gi"}}),
         );

@@ -1,10 +1,10 @@
 //! The chain of admission plugins, in upstream's order.
 //!
-//! Mutating plugins run before an object is prepared and validated, checking ones after. Each is a
-//! file of its own that looks at the call and the object and either changes it, refuses it, or lets
-//! it pass. A request only meets the plugins of its kind, and each asks its cheapest question
-//! first: a pod in a namespace without limits and quotas costs a handful of lookups in memory.
+//! Mutating plugins run before an object is prepared and validated, validating ones after. Each is a file of its own that
+//! changes the object, refuses it, or does nothing. Only the plugins for the object's kind run, and each makes its
+//! cheapest check first: a pod in a namespace without limits and quotas costs a few lookups in memory.
 
+mod mirror_references;
 mod namespace;
 
 mod limit_ranger;
@@ -13,7 +13,7 @@ mod service_account;
 
 mod node_restriction;
 mod node_taint;
-mod speaker;
+mod step_author;
 
 mod pod_security;
 
@@ -26,21 +26,20 @@ mod default_storage_class;
 mod storage_protection;
 mod volume_resize;
 
+mod audience;
 mod certificate;
 mod default_ingress_class;
 mod escalation;
 
 mod quota;
 
-use crate::call::{Call, name_of};
-use crate::error::{ApiError, Result};
+use crate::request::call::{Call, name_of};
+use crate::response::error::{ApiError, Result};
 use api::value::ValueExt;
 use lifecycle::timeline::{Steps, Subject};
 use serde_json::Value;
 
-const MIRROR: &str = "kubernetes.io/config.mirror";
-
-/// The mutating half for a new object.
+/// The mutating plugins for a new object.
 pub(crate) async fn admit_create(call: &Call, object: &mut Value) -> Result<()> {
     namespace::check_create(call, object)?;
     match resource(call) {
@@ -64,17 +63,17 @@ pub(crate) async fn admit_create(call: &Call, object: &mut Value) -> Result<()> 
             storage_protection::admit(object, "kubernetes.io/vac-protection");
         }
         ("certificates.k8s.io", "certificatesigningrequests") => {
-            certificate::sign_with_caller(&call.user, object);
+            certificate::record_requester(&call.user, object);
         }
         ("networking.k8s.io", "ingresses") => default_ingress_class::admit(call, object),
         _ => {}
     }
-    // Mutating policies and webhooks stand here, after the plugins.
-    // Upstream asks about escalation when storing begins, before the object is validated.
+    // Mutating policies and webhooks belong here, after the plugins.
+    // Upstream checks escalation when storing begins, before the object is validated.
     escalation::check(call, object, None)
 }
 
-/// The checking half for a new object; quota is always last.
+/// The validating plugins for a new object; quota is always last.
 pub(crate) async fn check_create(call: &Call, object: &Value, dry_run: bool) -> Result<()> {
     if let Some(node) = node_restriction::Node::of(call)? {
         node.check_create(call, object)?;
@@ -93,24 +92,24 @@ pub(crate) async fn check_create(call: &Call, object: &Value, dry_run: bool) -> 
         }
         _ => pod_security::check_template(call, object),
     }
-    // Validating policies and webhooks stand here, before quota.
+    // Validating policies and webhooks belong here, before quota.
     quota::check(call, object, None, dry_run).await
 }
 
-/// The mutating half for a changed object, through whichever endpoint.
+/// The mutating plugins for an update, through any endpoint.
 pub(crate) async fn admit_update(call: &Call, new: &mut Value, old: &Value) -> Result<()> {
     if call.target.subresource.is_empty() {
         if resource(call) == ("", "pods") {
             priority::keep(new, old);
             toleration::admit(new);
         }
-        // Mutating policies and webhooks stand here, after the plugins.
+        // Mutating policies and webhooks belong here, after the plugins.
         escalation::check(call, new, Some(old))?;
     }
     Ok(())
 }
 
-/// The checking half for a changed object; quota is always last.
+/// The validating plugins for an update; quota is always last.
 pub(crate) async fn check_update(
     call: &Call,
     new: &Value,
@@ -144,22 +143,22 @@ pub(crate) async fn check_update(
         (_, _, "") => pod_security::check_template(call, new),
         _ => {}
     }
-    // Validating policies and webhooks stand here, before quota.
+    // Validating policies and webhooks belong here, before quota.
     quota::check(call, new, Some(old), dry_run).await
 }
 
-/// Before an object is deleted. Deletion has no mutating half.
+/// The plugins for a deletion, which has no mutating ones.
 pub(crate) async fn check_delete(call: &Call, name: &str) -> Result<()> {
     namespace::check_delete(call, name)?;
     priority::check_delete(call, name)?;
     if let Some(node) = node_restriction::Node::of(call)? {
         node.check_delete(call, name)?;
     }
-    // Validating policies and webhooks stand here.
+    // Validating policies and webhooks belong here.
     Ok(())
 }
 
-/// For subresources that are posted to and store nothing of their own (evictions, bindings).
+/// For POST to subresources that store no object of their own (evictions, bindings).
 pub(crate) fn check_namespace(call: &Call) -> Result<()> {
     namespace::check_namespace(call)?;
     if let Some(node) = node_restriction::Node::of(call)? {
@@ -168,18 +167,18 @@ pub(crate) fn check_namespace(call: &Call) -> Result<()> {
     Ok(())
 }
 
-/// Before steps are added to the record of an ending: everybody speaks for themselves.
+/// Before steps are added to a termination record: a caller may only post steps of its own.
 pub(crate) fn check_steps(call: &Call, steps: &Steps, subject: &Subject) -> Result<()> {
     if call.store().get("namespaces", &call.target.namespace).is_none() {
         return namespace::check_namespace(call);
     }
     match node_restriction::Node::of(call)? {
         Some(node) => node.check_steps(call, steps, subject),
-        None => speaker::check(call, steps),
+        None => step_author::check(call, steps),
     }
 }
 
-/// Before a token of a service account is made.
+/// Before a service account token is issued.
 pub(crate) fn check_token(call: &Call, request: &Value) -> Result<()> {
     match node_restriction::Node::of(call)? {
         Some(node) => node.check_token(call, request),
@@ -196,19 +195,14 @@ fn refuse(call: &Call, object: &Value, why: impl AsRef<str>) -> ApiError {
     ApiError::forbidden(&call.kind, name_of(object), why.as_ref())
 }
 
-/// A static pod's shadow, written by its node. Most plugins leave it alone.
-pub(crate) fn is_mirror(pod: &Value) -> bool {
-    pod.at(&["metadata", "annotations", MIRROR]).is_some()
-}
-
-/// The default among objects that claim to be it by an annotation: the newest, then by name.
+/// The default among objects that are marked as default by an annotation: the newest, then by name.
 fn newest_default(call: &Call, collection: &str, annotations: &[&str]) -> Option<Value> {
     use crate::object::Stored;
     let (_, classes) = call.store().list(collection, "", None);
     let is_default = |class: &Value| {
         annotations.iter().any(|key| class.text(&["metadata", "annotations", key]) == "true")
     };
-    // Times are written in one format, so that their text sorts as they do.
+    // All times have the same format, so their texts sort like the times.
     let created = |class: &Value| class.text(&["metadata", "creationTimestamp"]).to_owned();
     let defaults = classes.iter().map(|class| class.value()).filter(is_default);
     defaults.reduce(|best, class| {

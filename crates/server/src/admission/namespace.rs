@@ -1,9 +1,9 @@
-//! NamespaceLifecycle: nothing new in a namespace that is not there or is on its way out, and
-//! the namespaces the cluster needs stay.
+//! NamespaceLifecycle: no new objects in a namespace that does not exist or is being deleted, and no deletion of
+//! the namespaces that the cluster needs.
 
-use crate::call::{Call, name_of};
-use crate::error::{ApiError, Result};
 use crate::object::Stored;
+use crate::request::call::{Call, name_of};
+use crate::response::error::{ApiError, Result};
 use api::status::Cause;
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! TaintNodesByCondition: a new Node takes no pods until it has said that it is ready.
+//! TaintNodesByCondition: a new Node gets no pods until it has reported that it is ready.
 
 use api::value::ValueExt;
 use serde_json::{Value, json};

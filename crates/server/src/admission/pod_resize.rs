@@ -1,11 +1,12 @@
-//! PodResize: a pod may not ask for more than its node could ever give (N-117).
+//! PodResize: a pod must not request more than its node's allocatable resources (N-117).
 
 use super::refuse;
-use crate::call::Call;
-use crate::error::{ApiError, Result};
 use crate::object::Stored;
+use crate::request::call::Call;
+use crate::response::error::{ApiError, Result};
+use api::pod::json::{amounts, total_with_overhead};
+use api::pod::resources::Side;
 use api::quantity::Quantity;
-use api::quota::pods::{Side, amounts, total_with_overhead};
 use api::status::Cause;
 use api::value::ValueExt;
 use serde_json::Value;
@@ -16,7 +17,7 @@ pub(super) fn check(call: &Call, pod: &Value) -> Result<()> {
         return Ok(());
     };
     let node = node.value();
-    let Some(why) = too_much(pod, &node) else { return Ok(()) };
+    let Some(why) = exceeded(pod, &node) else { return Ok(()) };
     let mut refused = refuse(call, pod, &why);
     if let ApiError::Forbidden { causes, .. } = &mut refused {
         let cause = Cause { reason: "NodeCapacity".into(), message: why, field: String::new() };
@@ -25,7 +26,7 @@ pub(super) fn check(call: &Call, pod: &Value) -> Result<()> {
     Err(refused)
 }
 
-fn too_much(pod: &Value, node: &Value) -> Option<String> {
+fn exceeded(pod: &Value, node: &Value) -> Option<String> {
     let allocatable = amounts(node.at(&["status", "allocatable"]));
     let mut requests = total_with_overhead(pod, Side::Requests);
     requests.extend(amounts(pod.at(&["spec", "resources", "requests"])));
@@ -34,10 +35,10 @@ fn too_much(pod: &Value, node: &Value) -> Option<String> {
             "cpu" => amount.milli_value(),
             _ => amount.value(),
         };
-        let (asked, given) = (units(requests.get(name)?), units(allocatable.get(name)?));
-        (asked > given).then(|| {
+        let (requested, available) = (units(requests.get(name)?), units(allocatable.get(name)?));
+        (requested > available).then(|| {
             format!(
-                "node didn't have enough allocatable resources: {name}, requested: {asked}, allocatable: {given}"
+                "node didn't have enough allocatable resources: {name}, requested: {requested}, allocatable: {available}"
             )
         })
     });

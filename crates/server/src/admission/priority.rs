@@ -1,11 +1,11 @@
-//! Priority: a pod's class becomes its number.
+//! Priority: sets a pod's priority from its class.
 //!
-//! Names and numbers that belong to the system are refused by the rules of PriorityClass.
+//! Not here: reserved names and values (the rules of PriorityClass).
 
 use super::refuse;
-use crate::call::{Call, name_of};
-use crate::error::{ApiError, Result};
 use crate::object::Stored;
+use crate::request::call::{Call, name_of};
+use crate::response::error::{ApiError, Result};
 use api::value::ValueExt;
 use serde_json::{Value, json};
 
@@ -24,20 +24,20 @@ pub(super) fn admit(call: &Call, pod: &mut Value) -> Result<()> {
     resolve(pod.object("spec"), class.as_ref()).map_err(|why| refuse(call, pod, why))
 }
 
-/// Writes the class's number and preemption policy into the spec; a pod may only repeat them.
+/// Writes the class's value and preemption policy into the spec. A pod may contain only the same values.
 fn resolve(spec: &mut Value, class: Option<&Value>) -> std::result::Result<(), String> {
     let priority = class.and_then(|class| class["value"].as_i64()).unwrap_or(0);
-    if let Some(said) = spec.at(&["priority"]).and_then(Value::as_i64).filter(|n| *n != priority) {
+    if let Some(given) = spec.at(&["priority"]).and_then(Value::as_i64).filter(|n| *n != priority) {
         return Err(format!(
-            "the integer value of priority ({said}) must not be provided in pod spec; priority admission controller computed {priority} from the given PriorityClass name"
+            "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {priority} from the given PriorityClass name"
         ));
     }
     let policy = class.map_or("", |class| class.text(&["preemptionPolicy"]));
     let policy = if policy.is_empty() { "PreemptLowerPriority" } else { policy };
-    let said = spec.text(&["preemptionPolicy"]);
-    if !said.is_empty() && said != policy {
+    let given = spec.text(&["preemptionPolicy"]);
+    if !given.is_empty() && given != policy {
         return Err(format!(
-            "the string value of PreemptionPolicy ({said}) must not be provided in pod spec; priority admission controller computed {policy} from the given PriorityClass name"
+            "the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority admission controller computed {policy} from the given PriorityClass name"
         ));
     }
     if let Some(class) = class {
@@ -48,7 +48,7 @@ fn resolve(spec: &mut Value, class: Option<&Value>) -> std::result::Result<(), S
     Ok(())
 }
 
-/// A client that leaves out what was computed at creation means to keep it.
+/// An update that omits the computed values keeps them.
 pub(super) fn keep(new: &mut Value, old: &Value) {
     for field in ["priority", "preemptionPolicy"] {
         if let Some(value) = old.at(&["spec", field]) {
@@ -57,12 +57,12 @@ pub(super) fn keep(new: &mut Value, old: &Value) {
     }
 }
 
-/// The class for pods that name none; among several (a race let them in) the least.
+/// The class of pods that name none. If a race created several, the one with the lowest value.
 fn global_default(call: &Call) -> Option<Value> {
     let (_, classes) = call.store().list(CLASSES, "", None);
     let marked = classes
         .iter()
-        // Most classes are not it: a look at the bytes is cheaper than decoding them.
+        // Most classes are not the default, and searching the bytes is cheaper than decoding them.
         .filter(|class| contains(class.as_slice(), b"\"globalDefault\":true"))
         .map(|class| class.value())
         .filter(|class| class["globalDefault"] == json!(true));
@@ -91,9 +91,9 @@ pub(super) fn check_class(call: &Call, class: &Value, creating: bool) -> Result<
     }
 }
 
-/// Pods of the system name these: nobody deletes them.
+/// System pods use these classes, so they cannot be deleted.
 pub(super) fn check_delete(call: &Call, name: &str) -> Result<()> {
-    if *call.kind.storage.collection != *CLASSES || !api::rules::is_system_class(name) {
+    if *call.kind.storage.collection != *CLASSES || !rules::is_system_class(name) {
         return Ok(());
     }
     let why = "this is a system priority class and cannot be deleted";
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_154_priority_comes_from_the_class_and_may_only_be_repeated() {
+    fn a_154_priority_comes_from_the_class_and_no_other_value_is_allowed() {
         let high = json!({"metadata": {"name": "high"}, "value": 10, "preemptionPolicy": "Never"});
         for (spec, class, outcome) in [
             (json!({}), None, Ok(("", 0, "PreemptLowerPriority"))),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_154_an_update_keeps_the_priority_it_leaves_out() {
+    fn a_154_an_update_without_priority_keeps_it() {
         let old = json!({"spec": {"priority": 10, "preemptionPolicy": "Never"}});
         let mut new = json!({"spec": {}});
         keep(&mut new, &old);

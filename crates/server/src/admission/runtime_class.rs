@@ -1,9 +1,9 @@
-//! RuntimeClass: what running a pod in another way costs, and where it can be done.
+//! RuntimeClass: adds the overhead and the scheduling constraints of a pod's runtime class.
 
 use super::refuse;
-use crate::call::Call;
-use crate::error::Result;
 use crate::object::Stored;
+use crate::request::call::Call;
+use crate::response::error::Result;
 use api::value::ValueExt;
 use serde_json::Value;
 
@@ -75,7 +75,7 @@ fn apply(class: &Value, spec: &mut Value) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Both lists without the tolerations that another one includes.
+/// Both lists, without tolerations that another one covers.
 fn merge(mut all: Vec<Value>, more: &[Value]) -> Vec<Value> {
     all.extend(more.iter().cloned());
     let mut merged: Vec<Value> = Vec::new();
@@ -115,7 +115,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_154_a_runtime_class_adds_its_overhead_and_where_it_runs() {
+    fn a_154_a_runtime_class_adds_overhead_and_scheduling() {
         let class = json!({
             "overhead": {"podFixed": {"memory": "64Mi"}},
             "scheduling": {
@@ -133,19 +133,19 @@ mod tests {
                 "tolerations": [{"key": "vm", "operator": "Exists"}],
             })
         );
-        for (spec, said) in [
+        for (spec, message) in [
             (json!({"overhead": {"memory": "1Mi"}}), MISMATCH),
             (
                 json!({"nodeSelector": {"vm": "no"}}),
                 "conflict: runtimeClass.scheduling.nodeSelector[vm] = yes; pod.spec.nodeSelector[vm] = no",
             ),
         ] {
-            assert_eq!(apply(&class, &mut spec.clone()).unwrap_err(), said);
+            assert_eq!(apply(&class, &mut spec.clone()).unwrap_err(), message);
         }
     }
 
     #[test]
-    fn a_154_a_toleration_that_another_includes_is_dropped() {
+    fn a_154_a_toleration_that_another_covers_is_dropped() {
         let own = vec![json!({"key": "a", "operator": "Equal", "value": "1"})];
         let wide = [json!({"key": "a", "operator": "Exists"})];
         assert_eq!(merge(own.clone(), &wide), wide);

@@ -1,9 +1,10 @@
-//! ServiceAccount: every pod runs as somebody, and is handed that account's token.
+//! ServiceAccount: every pod gets a service account and a volume with its token.
 
-use super::{is_mirror, refuse};
-use crate::call::Call;
-use crate::error::Result;
+use super::refuse;
 use crate::object::{Object, Stored, store_name};
+use crate::request::call::Call;
+use crate::response::error::Result;
+use access::authz::is_mirror_pod;
 use api::value::ValueExt;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -12,16 +13,17 @@ use std::time::Duration;
 const DEFAULT: &str = "default";
 const VOLUME_PREFIX: &str = "kube-api-access-";
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// A token is renewed at about its half; the odd seconds tell it from one somebody asked for.
+/// The token's lifetime; it is renewed halfway. The extra seconds tell it from a lifetime that a user requested.
 const TOKEN_SECONDS: u32 = 3607;
 const ROOT_CA: &str = "kube-root-ca.crt";
 
-/// The `default` account follows its namespace; a pod that is quicker waits this often, this long.
+/// The service account `default` is created shortly after its namespace. A pod that comes earlier waits: number of
+/// attempts, and pause.
 const ATTEMPTS: usize = 10;
 const PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) async fn admit(call: &Call, pod: &mut Value) -> Result<()> {
-    if is_mirror(pod) {
+    if is_mirror_pod(pod) {
         return match mirror_problem(pod) {
             Some(why) => Err(refuse(call, pod, why)),
             None => Ok(()),
@@ -32,7 +34,7 @@ pub(super) async fn admit(call: &Call, pod: &mut Value) -> Result<()> {
         spec["serviceAccountName"] = DEFAULT.into();
     }
     let name = spec.text(&["serviceAccountName"]).to_owned();
-    // The old name of the same field always says the same.
+    // The deprecated field always has the same value.
     spec["serviceAccount"] = name.clone().into();
     let Some(account) = find(call, &name).await else {
         let namespace = &call.target.namespace;
@@ -41,7 +43,7 @@ pub(super) async fn admit(call: &Call, pod: &mut Value) -> Result<()> {
         );
         return Err(refuse(call, pod, why));
     };
-    give(&account.value(), pod.object("spec"), &clock::random_name_suffix());
+    apply(&account.value(), pod.object("spec"), &clock::random_name_suffix());
     Ok(())
 }
 
@@ -56,8 +58,8 @@ async fn find(call: &Call, name: &str) -> Option<Arc<Object>> {
     call.store().get("serviceaccounts", &key)
 }
 
-/// What the account has for the pod: its token and its image pull secrets.
-fn give(account: &Value, spec: &mut Value, suffix: &str) {
+/// Adds the account's token and its image pull secrets to the pod.
+fn apply(account: &Value, spec: &mut Value, suffix: &str) {
     let automount = spec.get("automountServiceAccountToken").and_then(Value::as_bool);
     let automount = automount
         .or_else(|| account.get("automountServiceAccountToken").and_then(Value::as_bool))
@@ -117,7 +119,7 @@ fn token_volume(name: &str) -> Value {
     })
 }
 
-/// A mirror pod is made of a file on the node: it can use nothing the API would have to vouch for.
+/// A mirror pod comes from a file on the node, so it must not use API objects.
 fn mirror_problem(pod: &Value) -> Option<&'static str> {
     let spec = pod.get("spec")?;
     if !spec.text(&["serviceAccountName"]).is_empty() {
@@ -158,9 +160,9 @@ mod tests {
     }
 
     #[test]
-    fn a_156_the_token_volume_is_added_unless_somebody_does_not_want_it() {
+    fn a_156_the_token_volume_is_added_unless_pod_or_account_opts_out() {
         for (why, account, pod, mounted, added) in [
-            ("nobody said", None, None, false, true),
+            ("no setting", None, None, false, true),
             ("the account says no", Some(false), None, false, false),
             ("the pod wins over the account", Some(false), Some(true), false, true),
             ("the pod says no", Some(true), Some(false), false, false),
@@ -171,15 +173,15 @@ mod tests {
             if let Some(automount) = pod {
                 spec["automountServiceAccountToken"] = automount.into();
             }
-            give(&account, &mut spec, "abcde");
+            apply(&account, &mut spec, "abcde");
             assert_eq!(spec.at(&["volumes"]).is_some(), added, "{why}");
         }
     }
 
     #[test]
-    fn a_156_the_token_volume_holds_token_authority_and_namespace() {
+    fn a_156_the_token_volume_has_token_ca_certificate_and_namespace() {
         let mut spec = spec(false);
-        give(&json!({}), &mut spec, "abcde");
+        apply(&json!({}), &mut spec, "abcde");
         assert_eq!(
             spec["containers"][0]["volumeMounts"],
             json!([{"mountPath": MOUNT_PATH, "name": "kube-api-access-abcde", "readOnly": true}])
@@ -198,17 +200,17 @@ mod tests {
     fn a_155_the_accounts_pull_secrets_are_copied_if_the_pod_has_none() {
         let account = json!({"imagePullSecrets": [{"name": "registry"}]});
         let mut without = spec(true);
-        give(&account, &mut without, "x");
+        apply(&account, &mut without, "x");
         assert_eq!(without["imagePullSecrets"], json!([{"name": "registry"}]));
         let mut with = spec(true);
         with["imagePullSecrets"] = json!([{"name": "own"}]);
-        give(&account, &mut with, "x");
+        apply(&account, &mut with, "x");
         assert_eq!(with["imagePullSecrets"], json!([{"name": "own"}]));
     }
 
     #[test]
-    fn a_155_a_mirror_pod_uses_nothing_of_the_api() {
-        for (spec, said) in [
+    fn a_155_a_mirror_pod_must_not_use_api_objects() {
+        for (spec, problem) in [
             (json!({}), None),
             (
                 json!({"serviceAccountName": "default"}),
@@ -223,7 +225,7 @@ mod tests {
                 Some("a mirror pod may not use service account token projections"),
             ),
         ] {
-            assert_eq!(mirror_problem(&json!({"spec": spec})), said);
+            assert_eq!(mirror_problem(&json!({"spec": spec})), problem);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! StorageObjectInUseProtection: what stores data goes only when nobody uses it. The
-//! finalizer is taken off by the controller that looks for users.
+//! StorageObjectInUseProtection: objects that store data are removed only when they are not in use. A controller
+//! removes the finalizer.
 
 use api::value::ValueExt;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_154_the_finalizer_is_there_once() {
+    fn a_154_the_finalizer_is_added_once() {
         let mut claim = json!({"metadata": {"finalizers": ["own"]}});
         admit(&mut claim, "kubernetes.io/pvc-protection");
         admit(&mut claim, "kubernetes.io/pvc-protection");

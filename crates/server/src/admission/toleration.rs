@@ -1,5 +1,5 @@
-//! DefaultTolerationSeconds: pods stay five minutes on a node that is not ready or cannot be reached,
-//! unless they say otherwise.
+//! DefaultTolerationSeconds: pods stay for five minutes on a node that is not ready or unreachable, unless their own
+//! tolerations say otherwise.
 
 use api::value::ValueExt;
 use serde_json::{Value, json};

@@ -1,8 +1,8 @@
-//! PodTopologyLabels: a pod that comes with its node gets the node's zone and region. Pods
-//! that are bound later get them from the binding.
+//! PodTopologyLabels: a pod that is created with a node name gets the node's zone and region. Other pods get them
+//! when they are bound.
 
-use crate::call::Call;
 use crate::object::Stored;
+use crate::request::call::Call;
 use api::value::ValueExt;
 use serde_json::Value;
 

@@ -1,9 +1,9 @@
-//! PersistentVolumeClaimResize: a claim grows only if it is bound and its class lets it.
+//! PersistentVolumeClaimResize: a claim can grow only if it is bound and its class allows it.
 
 use super::refuse;
-use crate::call::Call;
-use crate::error::Result;
 use crate::object::Stored;
+use crate::request::call::Call;
+use crate::response::error::Result;
 use api::quantity::Quantity;
 use api::quota::usage::class_of;
 use api::value::ValueExt;
@@ -17,13 +17,13 @@ pub(super) fn check(call: &Call, new: &Value, old: &Value) -> Result<()> {
         return Err(refuse(call, new, "Only bound persistent volume claims can be expanded"));
     }
     let class = class_of(new);
-    let grows = !class.is_empty()
+    let may_grow = !class.is_empty()
         && class == class_of(old)
         && call
             .store()
             .get("storage.k8s.io/storageclasses", class)
             .is_some_and(|class| class.value()["allowVolumeExpansion"] == Value::Bool(true));
-    if grows {
+    if may_grow {
         return Ok(());
     }
     let why = "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize";

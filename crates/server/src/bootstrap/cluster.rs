@@ -1,4 +1,4 @@
-//! Namespaces, the API server's own Service, priority classes.
+//! Namespaces, the Service `kubernetes` and its endpoints, priority classes.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 
 const NAMESPACES: &[&str] = &["default", "kube-system", "kube-public", "kube-node-lease"];
 
-pub fn namespaces() -> Vec<Value> {
+pub(crate) fn namespaces() -> Vec<Value> {
     let namespace = |name: &&str| {
         json!({
             "apiVersion": "v1", "kind": "Namespace",
@@ -20,7 +20,7 @@ pub fn namespaces() -> Vec<Value> {
 }
 
 /// Critical for the whole cluster, and critical for one node.
-pub fn priority_classes() -> Vec<Value> {
+pub(crate) fn priority_classes() -> Vec<Value> {
     let class = |(name, value, description): (&str, i64, &str)| {
         json!({
             "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
@@ -48,7 +48,7 @@ pub fn priority_classes() -> Vec<Value> {
 }
 
 /// The Service through which pods reach the API server. `port` is where the server listens.
-pub fn kubernetes_service(cluster_ip: IpAddr, port: u16) -> Value {
+pub(crate) fn kubernetes_service(cluster_ip: IpAddr, port: u16) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": {
@@ -67,9 +67,8 @@ pub fn kubernetes_service(cluster_ip: IpAddr, port: u16) -> Value {
     })
 }
 
-/// A slice has one port and one family of addresses, so there may be several: `kubernetes`,
-/// `kubernetes-2` and so on.
-pub fn endpoint_slices(servers: &BTreeSet<SocketAddr>) -> Vec<Value> {
+/// A slice has one port and one address family, so there may be several: `kubernetes`, `kubernetes-2` and so on.
+pub(crate) fn endpoint_slices(servers: &BTreeSet<SocketAddr>) -> Vec<Value> {
     let mut groups: BTreeMap<(&str, u16), Vec<Value>> = BTreeMap::new();
     for server in servers {
         let endpoint = json!({"addresses": [server.ip()], "conditions": {"ready": true}});
@@ -97,13 +96,13 @@ fn name_of_slice(number: usize) -> String {
     }
 }
 
-/// The place of a slice of this name among the [`endpoint_slices`].
-pub fn number_of_slice(name: &str) -> Option<usize> {
-    // Others that share the port and the family share the slice: there are never so many.
+/// The index of the slice with this name among the [`endpoint_slices`].
+pub(crate) fn number_of_slice(name: &str) -> Option<usize> {
+    // One slice per port and address family: there are never this many.
     (0..100).find(|number| name_of_slice(*number) == name)
 }
 
-pub fn endpoints(servers: &BTreeSet<SocketAddr>) -> Value {
+pub(crate) fn endpoints(servers: &BTreeSet<SocketAddr>) -> Value {
     let mut groups: BTreeMap<u16, Vec<Value>> = BTreeMap::new();
     for server in servers {
         groups.entry(server.port()).or_default().push(json!({"ip": server.ip()}));
@@ -124,8 +123,8 @@ pub fn endpoints(servers: &BTreeSet<SocketAddr>) -> Value {
     })
 }
 
-/// The range that Services get their addresses from.
-pub fn service_cidr(cidrs: &[&str], now: Timestamp) -> Value {
+/// The range of cluster IPs.
+pub(crate) fn service_cidr(cidrs: &[&str], now: Timestamp) -> Value {
     json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
         "metadata": {"name": "kubernetes"},
@@ -138,8 +137,8 @@ pub fn service_cidr(cidrs: &[&str], now: Timestamp) -> Value {
     })
 }
 
-/// What extension API servers need to know to trust the same clients.
-pub fn authentication_config_map(ca_certificate: &str) -> Value {
+/// The CA with which extension API servers verify the same clients.
+pub(crate) fn authentication_config_map(ca_certificate: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "extension-apiserver-authentication", "namespace": "kube-system"},

@@ -1,6 +1,6 @@
 //! The suggested and mandatory objects of API priority and fairness.
 //!
-//! They are served and kept; no request is queued by them.
+//! They are served and restored, but landfall does not use them to queue requests.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ struct Schema {
     name: &'static str,
     level: &'static str,
     precedence: u32,
-    /// How the flows of one schema are told apart.
+    /// How the flows of one schema are distinguished.
     by: Option<&'static str>,
     who: &'static [Who],
     what: &'static [What],
@@ -93,11 +93,11 @@ const LIMITED: &[Level] = &[
 
 const QUEUE_LENGTH: u32 = 50;
 
-pub fn flow_schemas(now: Timestamp) -> Vec<Value> {
+pub(crate) fn flow_schemas(now: Timestamp) -> Vec<Value> {
     SCHEMAS.iter().map(|schema| schema.json(now)).collect()
 }
 
-pub fn priority_levels() -> Vec<Value> {
+pub(crate) fn priority_levels() -> Vec<Value> {
     let limited = LIMITED.iter().map(|&(name, shares, lendable, queues)| {
         let response = match queues {
             None => json!({"type": "Reject"}),

@@ -1,6 +1,7 @@
-//! The tables make sound objects.
+//! The bootstrap objects are valid.
 
 use super::*;
+use access::default_roles;
 use api::metadata;
 use api::{At, Errors, Registry};
 use jiff::Timestamp;
@@ -14,54 +15,8 @@ fn names(objects: &[Value]) -> Vec<String> {
     objects.iter().map(name).collect()
 }
 
-///
 #[test]
-fn a_186_every_name_is_there_once_and_every_binding_finds_its_role() {
-    let lists = [cluster_roles(), cluster_role_bindings(), self::roles(), role_bindings()];
-    for list in &lists {
-        let all = names(list);
-        let once: BTreeSet<&String> = all.iter().collect();
-        assert_eq!(once.len(), all.len());
-    }
-    let [cluster_roles, cluster_role_bindings, roles, role_bindings] = lists;
-    for binding in cluster_role_bindings.iter().chain(&role_bindings) {
-        let reference = &binding["roleRef"];
-        let found = cluster_roles.iter().chain(&roles).any(|role| {
-            role["kind"] == reference["kind"]
-                && role["metadata"]["name"] == reference["name"]
-                && role["metadata"]["namespace"] == binding["metadata"]["namespace"]
-        });
-        assert!(found, "{binding}");
-        assert_eq!(binding["metadata"]["labels"]["kubernetes.io/bootstrapping"], "rbac-defaults");
-    }
-    for wanted in ["cluster-admin", "admin", "edit", "view", "system:auth-delegator", "system:node"]
-    {
-        assert!(cluster_roles.iter().any(|role| role["metadata"]["name"] == wanted), "{wanted}");
-    }
-}
-
-#[test]
-fn a_186_aggregation_labels_lead_from_view_to_admin() {
-    let label = |name: &str, into: &str| {
-        let all = cluster_roles();
-        let role = all.iter().find(|role| role["metadata"]["name"] == name).unwrap();
-        role["metadata"]["labels"][format!("rbac.authorization.k8s.io/aggregate-to-{into}")].clone()
-    };
-    for (role, into) in [
-        ("view", "edit"),
-        ("edit", "admin"),
-        ("system:aggregate-to-view", "view"),
-        ("system:aggregate-to-edit", "edit"),
-        ("system:aggregate-to-admin", "admin"),
-        ("system:aggregated-metrics-reader", "view"),
-    ] {
-        assert_eq!(label(role, into), "true", "{role}");
-    }
-}
-
-///
-#[test]
-fn a_190_every_flow_schema_finds_its_level() {
+fn a_190_every_flow_schema_refers_to_an_existing_level() {
     let now = Timestamp::from_second(1_800_000_000).unwrap();
     let levels: BTreeSet<String> = names(&priority_levels()).into_iter().collect();
     let schemas = flow_schemas(now);
@@ -80,7 +35,6 @@ fn a_190_every_flow_schema_finds_its_level() {
     assert_eq!((schemas.len(), levels.len()), (13, 8));
 }
 
-///
 #[test]
 fn a_159_a_160_the_cluster_starts_with_its_namespaces_service_and_classes() {
     let all = names(&namespaces());
@@ -97,7 +51,7 @@ fn a_159_a_160_the_cluster_starts_with_its_namespaces_service_and_classes() {
 }
 
 #[test]
-fn a_160_several_servers_are_told_apart_by_port_and_family() {
+fn a_160_servers_are_grouped_by_port_and_address_family() {
     let servers = ["192.0.2.7:6443", "[2001:db8::7]:6443", "192.0.2.8:6443", "192.0.2.8:7443"];
     let servers = servers.map(|server| server.parse().unwrap()).into();
     let slices: Vec<String> = endpoint_slices(&servers)
@@ -128,13 +82,20 @@ fn a_160_several_servers_are_told_apart_by_port_and_family() {
 }
 
 #[test]
-fn every_object_is_complete_and_valid_as_it_is() {
+fn every_object_is_complete_and_valid() {
     let now = Timestamp::from_second(1_800_000_000).unwrap();
     let server = ["192.0.2.7:6443".parse().unwrap()].into();
-    let mut objects =
-        [cluster_roles(), cluster_role_bindings(), self::roles(), role_bindings()].concat();
-    objects
-        .extend([namespaces(), priority_classes(), flow_schemas(now), priority_levels()].concat());
+    let mut objects = [
+        default_roles::cluster_roles(),
+        default_roles::cluster_role_bindings(),
+        default_roles::roles(),
+        default_roles::role_bindings(),
+        namespaces(),
+        priority_classes(),
+        flow_schemas(now),
+        priority_levels(),
+    ]
+    .concat();
     objects.extend([
         kubernetes_service("10.96.0.1".parse().unwrap(), 6443),
         endpoint_slices(&server).remove(0),
@@ -150,12 +111,13 @@ fn every_object_is_complete_and_valid_as_it_is() {
         let decoded = api::decode::value(&kind.schema, kind.ty, object.clone()).unwrap();
         assert_eq!(decoded.problems, [], "{object}");
         let mut finished = decoded.value;
-        (kind.rules.default)(&mut finished);
+        let rules = rules::of(kind);
+        (rules.default)(&mut finished);
         assert_eq!(finished, object, "defaults have nothing to add");
         let mut errors = Errors::default();
         let root = At::root(&finished);
-        metadata::validate(&root, kind.rules.name, kind.namespaced, &mut errors);
-        (kind.rules.validate)(&root, &mut errors);
+        metadata::validate(&root, rules.name, kind.namespaced, &mut errors);
+        (rules.validate)(&root, &mut errors);
         assert_eq!(errors, Errors::default(), "{object}");
     }
 }

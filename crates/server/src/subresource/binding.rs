@@ -1,9 +1,9 @@
-//! Binding a pod to its node: `pods/{name}/binding` and `POST bindings` (A-86, T-API-43).
+//! Binds a pod to a node: `pods/{name}/binding` and `POST bindings` (A-86, T-API-43).
 
-use crate::answer::{self, Answer};
-use crate::call::Call;
-use crate::decode;
-use crate::error::{ApiError, Result};
+use crate::request::call::Call;
+use crate::request::decode;
+use crate::response::error::{ApiError, Result};
+use crate::response::{self, ApiResponse};
 use crate::verbs::update::{Changed, change};
 use crate::verbs::write::Endpoint;
 use api::value::ValueExt;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 /// Node labels that a pod gets when it is bound (admission plugin PodTopologyLabels).
 const TOPOLOGY_LABELS: [&str; 2] = ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
 
-pub(crate) async fn create(call: &Call) -> Result<Answer> {
+pub(crate) async fn create(call: &Call) -> Result<ApiResponse> {
     let dry_run = call.dry_run()?;
     let binding = decode::other(call, "io.k8s.api.core.v1.Binding")?;
     check(call, &binding)?;
@@ -47,13 +47,13 @@ pub(crate) async fn create(call: &Call) -> Result<Answer> {
         let status = pod.object("status");
         status.remove("nominatedNodeName");
         set_scheduled(status, &now);
-        // Upstream's field manager sees the Binding, not the pod: nobody owns the node's name.
+        // Upstream's field manager sees the Binding, not the pod, so the node name has no manager.
         Ok(Changed { object: pod, tracked: true })
     })
     .await?;
     let mut success = Status::success();
     success.code = 201;
-    Ok(answer::status(&success, StatusCode::CREATED))
+    Ok(response::status(&success, StatusCode::CREATED))
 }
 
 fn check(call: &Call, binding: &Value) -> Result<()> {

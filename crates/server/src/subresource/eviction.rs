@@ -1,15 +1,15 @@
-//! `pods/{name}/eviction`: a delete that asks the disruption budgets first (T-EVICT-1 to T-EVICT-11).
+//! `pods/{name}/eviction`: a delete that respects disruption budgets (T-EVICT-1 to T-EVICT-11).
 
 use crate::admission;
-use crate::answer::{self, Answer};
-use crate::call::{Call, name_of};
-use crate::decode;
-use crate::error::{ApiError, Result};
 use crate::object::Stored;
+use crate::request::call::{Call, name_of};
+use crate::request::decode;
+use crate::response::error::{ApiError, Result};
+use crate::response::views;
+use crate::response::{self, ApiResponse};
 use crate::verbs::delete::{Options, check_preconditions, delete_one};
 use crate::verbs::update::{Changed, change};
 use crate::verbs::write::Endpoint;
-use crate::views;
 use api::selector::LabelSelector;
 use api::status::{Cause, Details};
 use api::value::ValueExt;
@@ -19,14 +19,14 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Conflicts with other writers are met this often, this far apart (T-EVICT-10).
+/// Retries after conflicts: number and pause (T-EVICT-10).
 const ATTEMPTS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(500);
-/// More pods than this on their way at once are refused (T-EVICT-9).
+/// The maximum number of evicted pods that the controller has not confirmed yet (T-EVICT-9).
 const DISRUPTED_MAX: usize = 2000;
 const RETRY_UNOBSERVED: u32 = 10;
 
-pub(crate) async fn create(call: &Call) -> Result<Answer> {
+pub(crate) async fn create(call: &Call) -> Result<ApiResponse> {
     let eviction = decode::other(call, "io.k8s.api.policy.v1.Eviction")?;
     let name = name_of(&eviction);
     if !name.is_empty() && name != call.target.name {
@@ -38,8 +38,8 @@ pub(crate) async fn create(call: &Call) -> Result<Answer> {
     let given_version = options.version.is_some();
     let mut spent = false;
     for attempt in 1.. {
-        // What the client asked for itself is not met by trying again, and no budget pays for it.
-        let pod = views::value(&call.kind, &*call.stored()?);
+        // A failed precondition of the client is not retried, and costs no budget.
+        let pod = views::value(&call.kind, &*call.find().await?);
         check_preconditions(call, &call.target.name, &pod, &options)?;
         match evict(call, &options, &mut spent).await {
             Err(ApiError::Conflict { .. }) if !given_version && attempt < ATTEMPTS => {
@@ -51,36 +51,36 @@ pub(crate) async fn create(call: &Call) -> Result<Answer> {
     }
     let mut success = Status::success();
     success.code = 201;
-    Ok(answer::status(&success, StatusCode::CREATED))
+    Ok(response::status(&success, StatusCode::CREATED))
 }
 
-/// `spent`: a budget has paid for this already.
+/// `spent`: the eviction is already counted in a budget.
 async fn evict(call: &Call, options: &Options, spent: &mut bool) -> Result<()> {
     let stored = call.stored()?;
     let pod = views::value(&call.kind, &stored);
     let mut options = options.clone();
     if ignores_budgets(&pod) {
         if pod.text(&["status", "phase"]) == "Pending" && options.version.is_none() {
-            // It may become ready between this look and the delete (T-EVICT-2).
+            // It may become ready before the delete (T-EVICT-2).
             options.version = Some(stored.revision().to_string());
         }
-        return end(call, &options).await;
+        return delete_pod(call, &options).await;
     }
     let budgets = matching_budgets(call, &stored);
     let budget = match budgets.as_slice() {
-        [] => return end(call, &options).await,
+        [] => return delete_pod(call, &options).await,
         [budget] => budget,
         _ => {
-            return Err(ApiError::Said(Box::new(Status::failure(
+            return Err(ApiError::Status(Box::new(Status::failure(
                 500,
                 "",
                 "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
             ))));
         }
     };
-    if !is_ready(&pod) && unhealthy_may_go(budget) {
+    if !is_ready(&pod) && unhealthy_may_be_evicted(budget) {
         options.version = Some(stored.revision().to_string());
-        return end(call, &options).await.map_err(|error| match error {
+        return delete_pod(call, &options).await.map_err(|error| match error {
             ApiError::Conflict { .. } => too_many(0, String::new()),
             error => error,
         });
@@ -89,12 +89,14 @@ async fn evict(call: &Call, options: &Options, spent: &mut bool) -> Result<()> {
         spend(call, budget, options.dry_run).await?;
         *spent = true;
     }
-    end(call, &options).await
+    delete_pod(call, &options).await
 }
 
-/// T-EVICT-2: nothing is disrupted by ending these.
+/// Deleting these pods disrupts nothing (T-EVICT-2).
 fn ignores_budgets(pod: &Value) -> bool {
-    matches!(pod.text(&["status", "phase"]), "Pending" | "Succeeded" | "Failed")
+    let phase = pod.text(&["status", "phase"]);
+    phase == "Pending"
+        || api::pod::is_terminal_phase(phase)
         || pod.at(&["metadata", "deletionTimestamp"]).is_some()
 }
 
@@ -106,8 +108,8 @@ fn is_ready(pod: &Value) -> bool {
         .any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
 }
 
-/// T-EVICT-6
-fn unhealthy_may_go(budget: &Value) -> bool {
+/// Whether a pod that is not Ready may be evicted without using the budget (T-EVICT-6).
+fn unhealthy_may_be_evicted(budget: &Value) -> bool {
     if budget.text(&["spec", "unhealthyPodEvictionPolicy"]) == "AlwaysAllow" {
         return true;
     }
@@ -137,10 +139,10 @@ fn matching_budgets(call: &Call, pod: &crate::object::Object) -> Vec<Value> {
         .collect()
 }
 
-/// Takes one disruption from the budget, or says why there is none (T-EVICT-7 to T-EVICT-9).
+/// Uses one disruption of the budget, or fails if none is left (T-EVICT-7 to T-EVICT-9).
 async fn spend(call: &Call, budget: &Value, dry_run: bool) -> Result<()> {
     let name = name_of(budget).to_owned();
-    let beside = call.beside(&budget_kind(call)?, &name);
+    let beside = call.on_other(&budget_kind(call)?, &name);
     let pod = call.target.name.clone();
     let now = call.now();
     change(&beside, Endpoint::Status, dry_run, |old| {
@@ -184,7 +186,7 @@ async fn spend(call: &Call, budget: &Value, dry_run: bool) -> Result<()> {
         let status = budget.object("status");
         status["disruptionsAllowed"] = (allowed - 1).into();
         status.object("disruptedPods")[&pod] = now.clone().into();
-        Ok(Changed::tracked(budget))
+        Ok(Changed::untracked(budget))
     })
     .await
     .map(drop)
@@ -196,7 +198,7 @@ fn too_many(retry_after: u32, cause: String) -> ApiError {
     } else {
         vec![Cause { reason: "DisruptionBudget".into(), message: cause, field: String::new() }]
     };
-    ApiError::Said(Box::new(
+    ApiError::Status(Box::new(
         Status::failure(
             429,
             "TooManyRequests",
@@ -210,13 +212,13 @@ fn too_many(retry_after: u32, cause: String) -> ApiError {
     ))
 }
 
-/// Says on the pod why it ends (T-EVICT-3), then deletes it.
-async fn end(call: &Call, options: &Options) -> Result<()> {
+/// Sets the pod's DisruptionTarget condition (T-EVICT-3), then deletes it.
+async fn delete_pod(call: &Call, options: &Options) -> Result<()> {
     let mut options = options.clone();
     if !options.dry_run {
         let now = call.now();
         let (uid, version) = (options.uid.clone(), options.version.clone());
-        let beside = call.beside(&call.kind, &call.target.name);
+        let beside = call.on_other(&call.kind, &call.target.name);
         let marked = change(&beside, Endpoint::Status, false, |old| {
             let mut pod = old.clone();
             pod["metadata"]["resourceVersion"] = version.clone().unwrap_or_default().into();
@@ -224,11 +226,11 @@ async fn end(call: &Call, options: &Options) -> Result<()> {
                 pod["metadata"]["uid"] = uid.clone().into();
             }
             set_disruption_target(pod.object("status"), &now);
-            Ok(Changed::tracked(pod))
+            Ok(Changed::untracked(pod))
         })
         .await?;
         if options.version.is_some() {
-            // The precondition moves on to what was just written.
+            // The precondition now refers to the version that was just written.
             let pod = marked.value(&beside);
             options.version = Some(pod.text(&["metadata", "resourceVersion"]).to_owned());
         }

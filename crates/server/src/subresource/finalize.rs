@@ -1,16 +1,16 @@
-//! `namespaces/{name}/finalize`: the last word on a Namespace.
+//! `namespaces/{name}/finalize`: changes the finalizers in a Namespace's spec.
 
-use crate::answer::Answer;
-use crate::call::Call;
-use crate::decode;
-use crate::error::Result;
+use crate::request::call::Call;
+use crate::request::decode;
+use crate::response::ApiResponse;
+use crate::response::error::Result;
 use crate::verbs::update::{Changed, change, shown};
 use crate::verbs::write::Endpoint;
 use api::value::ValueExt;
 use http::StatusCode;
 
-/// PUT: takes only `spec.finalizers`; a marked Namespace without any left goes.
-pub(crate) async fn update(call: &Call) -> Result<Answer> {
+/// PUT: changes only `spec.finalizers`. A Namespace that is marked for deletion and has none left is removed.
+pub(crate) async fn update(call: &Call) -> Result<ApiResponse> {
     call.check_options()?;
     let dry_run = call.dry_run()?;
     let body = decode::object(call)?;
@@ -24,7 +24,7 @@ pub(crate) async fn update(call: &Call) -> Result<Answer> {
         if let Some(version) = body.at(&["metadata", "resourceVersion"]) {
             object["metadata"]["resourceVersion"] = version.clone();
         }
-        Ok(Changed::tracked(object))
+        Ok(Changed::untracked(object))
     })
     .await?;
     shown(call, &made, StatusCode::OK)

@@ -1,13 +1,13 @@
-//! `pods/{name}/log`: checked here, read by the pod's node, passed on as it comes.
+//! `pods/{name}/log`: checks the request, and streams the log from the pod's node.
 
 use super::backend;
 use super::node;
 use super::stream::{self, escaped};
-use crate::answer::{self, Answer};
-use crate::body::Body;
-use crate::call::Call;
-use crate::error::{ApiError, Result};
 use crate::object::Stored as _;
+use crate::request::call::Call;
+use crate::response::body::Body;
+use crate::response::error::{ApiError, Result};
+use crate::response::{self, ApiResponse};
 use api::status::Details;
 use api::value::ValueExt as _;
 use api::{At, Errors, Status};
@@ -17,20 +17,20 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use serde_json::{Map, Value};
 
-/// What is read of a node's complaint.
+/// How much of a node's error message is read.
 const COMPLAINT_MAX: usize = 50_000;
 
-pub(crate) async fn read(call: &Call) -> Result<Answer> {
+pub(crate) async fn read(call: &Call) -> Result<ApiResponse> {
     check_options(call)?;
-    let pod = call.stored()?.value();
+    let pod = call.find().await?.value();
     let container = node::container(call, &pod)?;
     let on = pod.text(&["spec", "nodeName"]);
     if on.is_empty() {
-        return Ok(answer::answer(StatusCode::OK, "text/plain", Body::empty()));
+        return Ok(response::build(StatusCode::OK, "text/plain", Body::empty()));
     }
     let mut backend = node::backend(call, on)?;
     if call.query.flag("insecureSkipTLSVerifyBackend") {
-        let config = tls::trusting_anyone();
+        let config = tls::insecure_client_config();
         let config = config.map_err(|error| ApiError::Internal(error.to_string()))?;
         backend.tls = Some(std::sync::Arc::new(config));
     }
@@ -49,10 +49,10 @@ pub(crate) async fn read(call: &Call) -> Result<Answer> {
         path.parse().map_err(|_| ApiError::bad_request("the path cannot be passed on"))?;
     let response = backend.send(request).await.map_err(|why| {
         let why = format!("Get \"{}{path}\": {why}", backend.url());
-        ApiError::Said(Box::new(Status::failure(500, "", why)))
+        ApiError::Status(Box::new(Status::failure(500, "", why)))
     })?;
     if !(200..=206).contains(&response.status().as_u16()) {
-        return Err(complaint(call, response).await);
+        return Err(node_error(call, response).await);
     }
     let mut answer = Response::new(backend::stream(call, response.into_body()));
     let headers: &mut HeaderMap = answer.headers_mut();
@@ -60,7 +60,7 @@ pub(crate) async fn read(call: &Call) -> Result<Answer> {
     Ok(answer)
 }
 
-/// Which options say what to whom.
+/// The options, and their names at the node.
 const NUMBERS: &[(&str, i64, &str)] = &[
     ("tailLines", 0, "must be greater than or equal to 0"),
     ("limitBytes", 1, "must be greater than 0"),
@@ -117,8 +117,8 @@ fn query(call: &Call) -> String {
     flags.chain(values).collect::<Vec<_>>().join("&")
 }
 
-/// The node's refusal as a Status: its words for what the caller did wrong, general ones else.
-async fn complaint(call: &Call, response: Response<Incoming>) -> ApiError {
+/// The node's error as a Status: its own message for client errors, a general one otherwise.
+async fn node_error(call: &Call, response: Response<Incoming>) -> ApiError {
     let code = response.status().as_u16();
     let body = Limited::new(response.into_body(), COMPLAINT_MAX).collect().await;
     let text = body.map(|body| body.to_bytes()).unwrap_or_default();
@@ -127,7 +127,7 @@ async fn complaint(call: &Call, response: Response<Incoming>) -> ApiError {
     let details = Details { name: name.clone(), kind: "pods/log".into(), ..Details::default() };
     let general = |reason: &str, message: &str| {
         let message = format!("{message} ( pods/log {name})");
-        ApiError::Said(Box::new(Status::failure(code, reason, message).with_details(details)))
+        ApiError::Status(Box::new(Status::failure(code, reason, message).with_details(details)))
     };
     match code {
         400 => ApiError::BadRequest(text),

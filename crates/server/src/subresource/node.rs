@@ -1,21 +1,21 @@
-//! The way to a node: which node a pod is on, and under which address and port it answers (N-13).
+//! The address and port of a node's agent, and the container that a request means (N-13).
 
-use super::backend::Backend;
-use crate::call::Call;
-use crate::error::{ApiError, Result};
+use super::backend::{Backend, Reach};
 use crate::object::Stored as _;
+use crate::request::call::Call;
+use crate::response::error::{ApiError, Result};
 use crate::server::Server;
 use api::value::ValueExt as _;
 use serde_json::Value;
 
-/// The port of an agent that does not say which.
+/// The default port of an agent.
 const PORT: u16 = 10250;
 
 /// Upstream's default order (`--kubelet-preferred-address-types`).
 const ADDRESS_TYPES: &[&str] =
     &["Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP"];
 
-/// The agent of that node.
+/// The agent of a node as a backend.
 pub(crate) fn backend(call: &Call, name: &str) -> Result<Backend> {
     let node = call.store().get("nodes", name).ok_or_else(|| ApiError::NotFound {
         resource: "nodes".into(),
@@ -25,15 +25,16 @@ pub(crate) fn backend(call: &Call, name: &str) -> Result<Backend> {
     let node = node.value();
     agent(&call.server, &node).ok_or_else(|| {
         let message = format!("no preferred addresses found; known addresses: {}", known(&node));
-        ApiError::Said(Box::new(api::Status::failure(500, "", message)))
+        ApiError::Status(Box::new(api::Status::failure(500, "", message)))
     })
 }
 
-/// None if the node does not say where it is.
+/// None if the node reports no address.
 pub(crate) fn agent(server: &Server, node: &Value) -> Option<Backend> {
     let hosts = hosts(node);
     let tls = Some(server.nodes().clone());
-    (!hosts.is_empty()).then(|| Backend { tls, hosts, port: port(node) })
+    let reach = Reach::Agent { own_port: server.port() };
+    (!hosts.is_empty()).then(|| Backend { tls, hosts, port: port(node), reach })
 }
 
 pub(crate) fn port(node: &Value) -> u16 {
@@ -100,7 +101,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn n_13_addresses_are_tried_in_upstreams_order_at_the_port_the_node_says() {
+    fn n_13_addresses_are_tried_in_upstreams_order_at_the_reported_port() {
         let node = json!({ "status": {
             "addresses": [
                 { "type": "ExternalIP", "address": "203.0.113.1" },

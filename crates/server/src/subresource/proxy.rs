@@ -1,23 +1,29 @@
-//! `pods|services|nodes/{name}/proxy/…`: HTTP to somebody inside the cluster.
+//! `pods|services|nodes/{name}/proxy/…`: forwards HTTP to pods, services and nodes.
 //!
-//! Bodies up to what any request may carry; links in HTML are left as they are.
+//! Request bodies have the usual size limit. Links in HTML are rewritten to go through the proxy.
 
-use super::backend::{self, Backend};
+use super::backend::{self, Backend, Reach};
+use super::links::Links;
 use super::node;
 use super::stream;
-use crate::answer::Answer;
-use crate::body::Body;
-use crate::call::Call;
-use crate::error::{ApiError, Result};
 use crate::object::{Stored as _, store_name};
+use crate::request::call::Call;
+use crate::response::ApiResponse;
+use crate::response::body::Body;
+use crate::response::error::{ApiError, Result};
 use api::Status;
 use api::value::ValueExt as _;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::Full;
+use flate2::Compression;
+use flate2::read::{DeflateDecoder, DeflateEncoder, GzDecoder, GzEncoder};
+use futures::StreamExt as _;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
 use serde_json::Value;
+use std::io::Read as _;
 use std::sync::Arc;
 
-pub(crate) async fn pass(call: &Call) -> Result<Answer> {
+pub(crate) async fn pass(call: &Call) -> Result<ApiResponse> {
     let rest = call.target.rest.as_deref().unwrap_or_default();
     if rest.is_empty() && matches!(call.wire.method, Method::GET | Method::HEAD) {
         return Ok(with_slash(call));
@@ -42,16 +48,156 @@ pub(crate) async fn pass(call: &Call) -> Result<Answer> {
     *request.uri_mut() =
         path.parse().map_err(|_| ApiError::bad_request("the path cannot be passed on"))?;
     *request.headers_mut() = backend::passed_headers(call);
-    let mut response = backend
-        .send(request)
-        .await
-        .map_err(|why| unavailable(format!("error trying to reach service: {why}")))?;
-    relocate(call, &mut response);
+    if let Ok(forwarded) = HeaderValue::from_str(call.wire.uri.path()) {
+        request.headers_mut().insert(FORWARDED_URI, forwarded);
+    }
+    let links = links(call, &backend);
+    let mut response = backend.send(request).await.map_err(|why| match why.as_str() {
+        backend::NOT_ALLOWED => ApiError::BadRequest(why),
+        _ => unavailable(format!("error trying to reach service: {why}")),
+    })?;
+    // The backend must not set CORS headers for this server.
+    CORS.iter().for_each(|name| drop(response.headers_mut().remove(name)));
+    if response.headers().contains_key(header::LOCATION) {
+        relocate(&links, &mut response);
+    } else if is_html(response.headers()) {
+        return rewrite(call, &links, response).await;
+    }
     backend::pass_on(call, response)
 }
 
+const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
+
+const CORS: &[HeaderName] = &[
+    header::ACCESS_CONTROL_ALLOW_CREDENTIALS,
+    header::ACCESS_CONTROL_ALLOW_HEADERS,
+    header::ACCESS_CONTROL_ALLOW_METHODS,
+    header::ACCESS_CONTROL_ALLOW_ORIGIN,
+];
+
+/// Links are rewritten in pages up to this size; larger pages are not changed.
+const PAGE_MAX: usize = 8 * 1024 * 1024;
+
+fn links(call: &Call, backend: &Backend) -> Links {
+    let own = call.wire.uri.path();
+    let rest = call.target.rest.as_deref().unwrap_or_default();
+    let prefix = own.strip_suffix(rest).unwrap_or(own).trim_end_matches('/');
+    let host = call.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = host.or_else(|| call.wire.uri.authority().map(|authority| authority.as_str()));
+    let backends = backend.hosts.iter().map(|host| backend::authority(host, backend.port));
+    let mut backends: Vec<String> = backends.collect();
+    let default_port = if backend.tls.is_some() { 443 } else { 80 };
+    if backend.port == default_port {
+        backends.extend(backend.hosts.iter().cloned());
+    }
+    Links { prefix: prefix.to_owned(), backends, host: host.unwrap_or_default().to_owned() }
+}
+
+fn is_html(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    kind.is_some_and(|kind| kind.split(';').next().unwrap_or_default().trim() == "text/html")
+}
+
+/// The backend's page with rewritten links.
+async fn rewrite(call: &Call, links: &Links, response: Response<Incoming>) -> Result<ApiResponse> {
+    let Some(coding) = Coding::of(response.headers()) else {
+        return backend::pass_on(call, response);
+    };
+    let (mut parts, mut body) = response.into_parts();
+    let mut closing = call.server.closing();
+    let mut page = Vec::new();
+    while page.len() <= PAGE_MAX {
+        let frame = tokio::select! {
+            biased;
+            frame = body.frame() => frame,
+            _ = closing.wait_for(|closing| *closing) => None,
+        };
+        match frame.map(|frame| frame.map(http_body::Frame::into_data)) {
+            Some(Ok(Ok(bytes))) => page.extend_from_slice(&bytes),
+            // Trailers are ignored.
+            Some(Ok(Err(_))) => {}
+            Some(Err(error)) => {
+                tracing::debug!(%error, "backend stopped in the middle of a page");
+                break;
+            }
+            None => break,
+        }
+    }
+    for name in [header::CONNECTION, header::TRANSFER_ENCODING, header::UPGRADE] {
+        parts.headers.remove(name);
+    }
+    if page.len() > PAGE_MAX {
+        let rest = backend::pieces(call, body);
+        let whole = futures::stream::once(std::future::ready(page.into())).chain(rest);
+        return Ok(Response::from_parts(parts, Body::stream(whole)));
+    }
+    if let Some(plain) = coding.decoded(&page) {
+        page = coding.encoded(links.page(&plain));
+        // A response to HEAD has a length but no page.
+        if !plain.is_empty() {
+            parts.headers.remove(header::CONTENT_LENGTH);
+        }
+    }
+    Ok(Response::from_parts(parts, page.into()))
+}
+
+/// The compression of a page.
+#[derive(Clone, Copy)]
+enum Coding {
+    Identity,
+    Gzip,
+    Deflate,
+}
+
+impl Coding {
+    /// None if it is unknown.
+    fn of(headers: &HeaderMap) -> Option<Coding> {
+        match headers.get(header::CONTENT_ENCODING).map(HeaderValue::as_bytes) {
+            None | Some(b"") => Some(Coding::Identity),
+            Some(b"gzip") => Some(Coding::Gzip),
+            Some(b"deflate") => Some(Coding::Deflate),
+            Some(_) => None,
+        }
+    }
+
+    /// None if the page is damaged or too large.
+    fn decoded(self, page: &[u8]) -> Option<Vec<u8>> {
+        let mut plain = Vec::new();
+        let limit = PAGE_MAX as u64 + 1;
+        match self {
+            _ if page.is_empty() => {}
+            Coding::Identity => plain.extend_from_slice(page),
+            Coding::Gzip => {
+                GzDecoder::new(page).take(limit).read_to_end(&mut plain).ok()?;
+            }
+            Coding::Deflate => {
+                DeflateDecoder::new(page).take(limit).read_to_end(&mut plain).ok()?;
+            }
+        }
+        (plain.len() <= PAGE_MAX).then_some(plain)
+    }
+
+    fn encoded(self, page: Vec<u8>) -> Vec<u8> {
+        let mut packed = Vec::new();
+        // Writing to memory does not fail.
+        let _ = match self {
+            _ if page.is_empty() => return page,
+            Coding::Identity => return page,
+            Coding::Gzip => {
+                let mut encoder = GzEncoder::new(page.as_slice(), Compression::fast());
+                encoder.read_to_end(&mut packed)
+            }
+            Coding::Deflate => {
+                let mut encoder = DeflateEncoder::new(page.as_slice(), Compression::fast());
+                encoder.read_to_end(&mut packed)
+            }
+        };
+        packed
+    }
+}
+
 fn unavailable(why: String) -> ApiError {
-    ApiError::Said(Box::new(Status::failure(503, "ServiceUnavailable", why)))
+    ApiError::Status(Box::new(Status::failure(503, "ServiceUnavailable", why)))
 }
 
 /// `name`, `name:port` or `scheme:name:port`.
@@ -78,15 +224,16 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    fn backend(&self, host: &str, port: u16) -> Result<Backend> {
+    fn backend(&self, call: &Call, host: &str, port: u16) -> Result<Backend> {
         let tls = match self.https {
             false => None,
             true => {
-                let config = tls::trusting_anyone();
+                let config = tls::insecure_client_config();
                 Some(Arc::new(config.map_err(|error| ApiError::Internal(error.to_string()))?))
             }
         };
-        Ok(Backend { tls, hosts: vec![host.to_owned()], port })
+        let reach = Reach::Proxied { own_port: call.server.port() };
+        Ok(Backend { tls, hosts: vec![host.to_owned()], port, reach })
     }
 
     fn object(&self, call: &Call) -> Result<Value> {
@@ -117,23 +264,7 @@ fn pod(call: &Call, wanted: &Wanted) -> Result<Backend> {
         return Err(ApiError::bad_request(format!("pod {name} does not have an address yet")));
     }
     let default = if wanted.https { 443 } else { 80 };
-    allowed(address)?;
-    wanted.backend(address, port.unwrap_or(default))
-}
-
-/// Nothing on the server's own machine is reached this way.
-fn allowed(address: &str) -> Result<()> {
-    let parsed: Option<std::net::IpAddr> = address.parse().ok();
-    let local = parsed.is_none_or(|address| match address {
-        std::net::IpAddr::V4(v4) => v4.is_loopback() || v4.is_link_local() || v4.is_unspecified(),
-        std::net::IpAddr::V6(v6) => {
-            v6.is_loopback() || v6.is_unicast_link_local() || v6.is_unspecified()
-        }
-    });
-    match local {
-        true => Err(ApiError::bad_request("address not allowed")),
-        false => Ok(()),
-    }
+    wanted.backend(call, address, port.unwrap_or(default))
 }
 
 fn service(call: &Call, wanted: &Wanted) -> Result<Backend> {
@@ -172,22 +303,21 @@ fn service(call: &Call, wanted: &Wanted) -> Result<Backend> {
         return Err(none());
     }
     let (address, number) = &ready[clock::random_u64() as usize % ready.len()];
-    allowed(address)?;
-    wanted.backend(address, *number)
+    wanted.backend(call, address, *number)
 }
 
 fn agent(call: &Call, wanted: &Wanted) -> Result<Backend> {
     let agent = node::backend(call, wanted.name)?;
     match number(wanted.port) {
         Some(port) if port != agent.port => {
-            Ok(Backend { tls: wanted.backend("", port)?.tls, hosts: agent.hosts, port })
+            Ok(Backend { hosts: agent.hosts, ..wanted.backend(call, "", port)? })
         }
         _ => Ok(agent),
     }
 }
 
-/// Relative links of a page only work below its own directory.
-fn with_slash(call: &Call) -> Answer {
+/// Redirects to the path with a slash, because relative links need it.
+fn with_slash(call: &Call) -> ApiResponse {
     let mut place = format!("{}/", call.wire.uri.path());
     if let Some(query) = call.wire.uri.query() {
         place = format!("{place}?{query}");
@@ -200,14 +330,11 @@ fn with_slash(call: &Call) -> Answer {
     answer
 }
 
-/// A redirect within the backend stays behind the proxy.
-fn relocate<B>(call: &Call, response: &mut Response<B>) {
-    let Some(location) = response.headers().get(header::LOCATION) else { return };
-    let Some(path) = location.to_str().ok().filter(|text| text.starts_with('/')) else { return };
-    let own = call.wire.uri.path();
-    let rest = call.target.rest.as_deref().unwrap_or_default();
-    let prefix = own.strip_suffix(rest).unwrap_or(own);
-    if let Ok(moved) = HeaderValue::from_str(&format!("{prefix}{path}")) {
+/// Rewrites a redirect within the backend.
+fn relocate<B>(links: &Links, response: &mut Response<B>) {
+    let location = response.headers().get(header::LOCATION).and_then(|place| place.to_str().ok());
+    let moved = location.and_then(|place| links.moved(place));
+    if let Some(Ok(moved)) = moved.map(|moved| HeaderValue::from_str(&moved)) {
         response.headers_mut().insert(header::LOCATION, moved);
     }
 }
@@ -228,10 +355,16 @@ mod tests {
     }
 
     #[test]
-    fn the_servers_own_machine_is_not_reached_through_a_proxy() {
-        for address in ["127.0.0.1", "::1", "169.254.169.254", "0.0.0.0", "fe80::1", "x"] {
-            assert!(allowed(address).is_err(), "{address}");
+    fn a_page_is_the_same_after_decompression_and_compression() {
+        let page = "<a href=\"/\">".repeat(1000).into_bytes();
+        for coding in [Coding::Identity, Coding::Gzip, Coding::Deflate] {
+            let packed = coding.encoded(page.clone());
+            assert_eq!(coding.decoded(&packed), Some(page.clone()));
+            assert_eq!(coding.decoded(b""), Some(Vec::new()), "the answer to a HEAD");
         }
-        assert!(allowed("10.244.0.5").is_ok());
+        assert_eq!(Coding::Gzip.decoded(b"not packed"), None);
+        let bomb = Coding::Gzip.encoded(vec![b' '; PAGE_MAX + 1]);
+        assert!(bomb.len() < PAGE_MAX / 10);
+        assert_eq!(Coding::Gzip.decoded(&bomb), None);
     }
 }

@@ -1,14 +1,14 @@
-//! `scale`: how many replicas, in one form for every kind that has them.
+//! `scale`: the number of replicas in one form for all kinds that have them.
 
-use crate::answer::{self, Answer};
-use crate::call::Call;
-use crate::decode;
-use crate::error::{ApiError, Result};
-use crate::negotiate::{Offer, View};
+use crate::request::call::Call;
+use crate::request::decode;
+use crate::request::negotiate::{Offer, View};
+use crate::response::error::{ApiError, Result};
+use crate::response::views;
+use crate::response::{self, ApiResponse};
 use crate::verbs::patch::{self, Form};
 use crate::verbs::update::{Changed, change};
 use crate::verbs::write::Endpoint;
-use crate::views;
 use api::apply::{self, FieldSet, Manager};
 use api::selector::LabelSelector;
 use api::value::ValueExt;
@@ -16,9 +16,10 @@ use api::{At, Errors};
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
-pub(crate) async fn scale(call: &Call, method: &Method) -> Result<Answer> {
+pub(crate) async fn scale(call: &Call, method: &Method) -> Result<ApiResponse> {
     let form = call.form(Offer::Object)?;
     let object = if matches!(*method, Method::GET | Method::HEAD) {
+        call.server.barrier().await?;
         views::value(&call.kind, &*call.stored()?)
     } else {
         write(call, method).await?
@@ -29,7 +30,7 @@ pub(crate) async fn scale(call: &Call, method: &Method) -> Result<Answer> {
         View::Partial { beta } => views::partial(&shown, beta),
         _ => shown,
     };
-    Ok(answer::bytes(StatusCode::OK, form, views::encode(&shown, form)))
+    Ok(response::bytes(StatusCode::OK, form, views::encode(&shown, form)))
 }
 
 async fn write(call: &Call, method: &Method) -> Result<Value> {
@@ -60,7 +61,7 @@ async fn write(call: &Call, method: &Method) -> Result<Value> {
         if patch_form == Some(Form::Apply) {
             return own(call, old, object, &replicas_path);
         }
-        Ok(Changed::tracked(object))
+        Ok(Changed::untracked(object))
     })
     .await?;
     Ok(made.value(call))
@@ -73,7 +74,7 @@ fn applied(call: &Call) -> Result<Value> {
     Ok(scale.value)
 }
 
-/// Applying a scale owns the replicas and nothing else.
+/// Applying a Scale makes the manager owner of the replicas only.
 fn own(call: &Call, old: &Value, object: Value, path: &[String]) -> Result<Changed> {
     let manager = call.manager()?;
     let api_version = call.kind.api_version();
@@ -123,7 +124,7 @@ fn set(object: &mut Value, path: &[String], value: Value) {
     }
 }
 
-/// Where this kind keeps its number of replicas: `spec.replicas`, or what the CRD says.
+/// The path of the replicas: `spec.replicas`, or what the CRD defines.
 fn replicas_path(call: &Call) -> Vec<String> {
     custom_path(call, "specReplicasPath").unwrap_or_else(|| vec!["spec".into(), "replicas".into()])
 }
@@ -134,7 +135,7 @@ fn custom_path(call: &Call, name: &str) -> Option<Vec<String>> {
     Some(path.trim_start_matches('.').split('.').map(str::to_owned).collect())
 }
 
-/// The Scale of an object. Zero replicas are left out of the spec, as Go leaves them out.
+/// The Scale of an object. As in Go, zero replicas are omitted from the spec.
 fn of(call: &Call, object: &Value) -> Value {
     let number = |path: &[String]| {
         path.iter()

@@ -1,19 +1,19 @@
-//! `pods/{name}/exec`, `attach` and `portforward`: checked here, carried out by the pod's node
-//!
+//! `pods/{name}/exec`, `attach` and `portforward`: checks the request, and forwards it to the pod's node (A-226 to A-229,
+//!
 
 use super::backend::{self, Backend};
 use super::node;
-use crate::answer::Answer;
-use crate::call::Call;
-use crate::error::{ApiError, Result};
 use crate::object::Stored as _;
+use crate::request::call::Call;
+use crate::response::ApiResponse;
+use crate::response::error::{ApiError, Result};
 use api::value::ValueExt as _;
 use bytes::Bytes;
 use http::{Method, Request};
 use http_body_util::Full;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// What needs no escape in a query or a path segment.
+/// Characters that need no escape in a query or a path segment.
 pub(crate) const ESCAPED: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
@@ -21,11 +21,11 @@ pub(crate) fn escaped(text: &str) -> String {
     utf8_percent_encode(text, ESCAPED).to_string()
 }
 
-pub(crate) async fn open(call: &Call) -> Result<Answer> {
+pub(crate) async fn open(call: &Call) -> Result<ApiResponse> {
     if call.wire.method == Method::GET {
         call.server.authorize_here(call, "create")?;
     }
-    let pod = call.stored()?.value();
+    let pod = call.find().await?.value();
     let what = call.target.subresource.as_str();
     let container = match what {
         "portforward" => None,
@@ -50,7 +50,7 @@ pub(crate) async fn open(call: &Call) -> Result<Answer> {
     upgrade(call, &backend, &format!("{path}?{}", query(call))).await
 }
 
-/// The options in the words of the node's endpoint.
+/// The options, with the names of the node's endpoint.
 fn query(call: &Call) -> String {
     let mut pairs: Vec<(&str, &str)> = Vec::new();
     if call.target.subresource == "portforward" {
@@ -66,8 +66,8 @@ fn query(call: &Call) -> String {
     pairs.collect::<Vec<_>>().join("&")
 }
 
-/// Asks the backend for the upgrade that we were asked for.
-pub(crate) async fn upgrade(call: &Call, backend: &Backend, path: &str) -> Result<Answer> {
+/// Requests from the backend the upgrade that the client requests.
+pub(crate) async fn upgrade(call: &Call, backend: &Backend, path: &str) -> Result<ApiResponse> {
     let mut request = Request::new(Full::new(Bytes::new()));
     *request.method_mut() = call.wire.method.clone();
     *request.uri_mut() =
@@ -75,7 +75,7 @@ pub(crate) async fn upgrade(call: &Call, backend: &Backend, path: &str) -> Resul
     *request.headers_mut() = backend::passed_headers(call);
     match backend.send(request).await {
         Ok(response) => backend::pass_on(call, response),
-        Err(why) => Err(ApiError::Said(Box::new(api::Status::failure(
+        Err(why) => Err(ApiError::Status(Box::new(api::Status::failure(
             500,
             "",
             format!("error dialing backend: {why}"),

@@ -1,18 +1,18 @@
-//! `serviceaccounts/{name}/token`: a token that is bound and expires.
+//! `serviceaccounts/{name}/token`: issues a token.
 
 use crate::admission;
-use crate::answer::{self, Answer};
-use crate::authn::tokens::{self, Account};
-use crate::call::Call;
-use crate::decode;
-use crate::error::{ApiError, Result};
 use crate::object::{Stored, store_name};
+use crate::request::call::Call;
+use crate::request::decode;
+use crate::response::error::{ApiError, Result};
+use crate::response::{self, ApiResponse};
+use access::authn::tokens::{self, Account};
 use http::StatusCode;
 
-pub(crate) async fn create(call: &Call) -> Result<Answer> {
+pub(crate) async fn create(call: &Call) -> Result<ApiResponse> {
     let body = decode::other(call, "io.k8s.api.authentication.v1.TokenRequest")?;
     admission::check_token(call, &body)?;
-    let account = call.stored()?;
+    let account = call.find().await?;
     let lookup = |resource: &str, namespace: &str, name: &str| {
         call.store().get(resource, &store_name(namespace, name)).map(|object| object.value())
     };
@@ -23,6 +23,6 @@ pub(crate) async fn create(call: &Call) -> Result<Answer> {
     };
     let tokens = &call.server.authenticator().service_accounts;
     let answer =
-        tokens::request(&body, account, tokens, clock::now(), &lookup).map_err(ApiError::Said)?;
-    Ok(answer::json(StatusCode::CREATED, &answer))
+        tokens::request(&body, account, tokens, clock::now(), &lookup).map_err(ApiError::Status)?;
+    Ok(response::json(StatusCode::CREATED, &answer))
 }

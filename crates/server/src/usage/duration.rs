@@ -1,8 +1,8 @@
-//! Spans of time as Go writes them, which is what clients of `window` read.
+//! Durations in Go's format, as clients expect in `window`.
 
 use jiff::SignedDuration;
 
-/// `15.012s`, `1m0.5s`, `500ms`. Only whole milliseconds are told, and none below zero.
+/// `15.012s`, `1m0.5s`, `500ms`. In whole milliseconds, at least zero.
 pub(super) fn text(span: SignedDuration) -> String {
     let millis = u64::try_from(span.as_millis()).unwrap_or(0);
     if millis == 0 {
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_are_written_as_go_writes_them() {
+    fn durations_have_the_format_of_go() {
         for (millis, expected) in [
             (0, "0s"),
             (-5, "0s"),

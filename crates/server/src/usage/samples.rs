@@ -1,19 +1,18 @@
-//! What one node said, the last time and the time before: CPU is a rate between the two (C-138).
+//! The last two samples of one node; CPU usage is the rate between them (C-138).
 //!
-//! Pure: a page of samples comes in, figures come out. Upstream: metrics-server's storage.
+//! Pure: a page of samples in, usage out. Upstream: metrics-server's storage.
 
 use super::scrape::EVERY;
 use jiff::{SignedDuration, Timestamp};
-use metrics::Shown;
+use metrics::ParsedSample;
 use std::collections::{BTreeMap, HashMap};
 
-/// A container that has just started has been at zero when it did, so that one sample is enough; but
-/// over less time than this a rate says little.
+/// A new container was at zero when it started, so one sample is enough, but not over less time than this.
 const FRESH_MIN: SignedDuration = SignedDuration::from_secs(10);
-/// If it is older, a sample before should be there.
+/// An older container should have an earlier sample.
 const FRESH_MAX: SignedDuration = SignedDuration::from_secs(2 * EVERY.as_secs() as i64);
 
-/// What was used in the time up to `at`.
+/// The usage in the time up to `at`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Used {
     pub(super) at: Timestamp,
@@ -23,7 +22,7 @@ pub(super) struct Used {
     pub(super) memory_bytes: u64,
 }
 
-/// A counter and a gauge as they were at a time.
+/// A counter and a gauge at one time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Point {
     at: Timestamp,
@@ -32,7 +31,7 @@ struct Point {
     started: Option<Timestamp>,
 }
 
-/// The newest point, and one before it from which its rate is counted.
+/// The newest point, and an earlier one for the rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Track {
     last: Point,
@@ -46,7 +45,7 @@ impl Track {
             began && known.last.cpu_seconds <= new.cpu_seconds
         };
         match known.filter(same_run) {
-            // The node has not looked again since.
+            // The node has not measured again.
             Some(known) if new.at <= known.last.at => *known,
             Some(known) => Track { last: new, before: Some(known.last) },
             None => Track { last: new, before: new.start() },
@@ -67,7 +66,7 @@ impl Track {
 }
 
 impl Point {
-    /// How it was when it started, if that was just now.
+    /// The point at which the container started, if it is new.
     fn start(&self) -> Option<Point> {
         let started = self.started?;
         let age = self.at.duration_since(started);
@@ -87,8 +86,8 @@ pub(super) struct NodeSamples {
 }
 
 impl NodeSamples {
-    /// What is known after a page of samples: of what the page does not mention, nothing.
-    pub(super) fn after(&self, page: &[Shown]) -> NodeSamples {
+    /// The samples after a new page. Containers that the page does not contain are dropped.
+    pub(super) fn after(&self, page: &[ParsedSample]) -> NodeSamples {
         let mut node = Half::default();
         let mut halves: HashMap<String, BTreeMap<String, Half>> = HashMap::new();
         for sample in page {
@@ -127,15 +126,14 @@ impl NodeSamples {
         self.node?.used()
     }
 
-    /// All its containers, or nothing while one of them has no figures yet: a sum without it would
-    /// be taken for the whole.
+    /// The usage of all containers, or none while one of them has no usage yet: the sum would be too low.
     pub(super) fn pod(&self, name: &str) -> Option<Vec<(&str, Used)>> {
         let containers = self.pods.get(name)?.iter();
         containers.map(|(name, track)| Some((name.as_str(), track.used()?))).collect()
     }
 }
 
-/// A point of which not everything was read yet.
+/// A point that is not completely read yet.
 #[derive(Default)]
 struct Half {
     at: Option<Timestamp>,
@@ -145,12 +143,12 @@ struct Half {
 }
 
 impl Half {
-    fn cpu(&mut self, sample: &Shown) {
+    fn cpu(&mut self, sample: &ParsedSample) {
         self.cpu = Some(sample.value);
         self.at = sample.at.and_then(|at| Timestamp::from_millisecond(at).ok());
     }
 
-    /// A container that uses nothing at all has ended; upstream leaves it out too.
+    /// None for a container that uses nothing: it has terminated. Upstream omits it too.
     fn whole(&self) -> Option<Point> {
         let (at, cpu_seconds, memory) = (self.at?, self.cpu?, self.memory?);
         (cpu_seconds.is_finite() && memory > 0.0).then_some(Point {

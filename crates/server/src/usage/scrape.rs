@@ -1,8 +1,7 @@
-//! Asks every node what it and its containers use, as often as metrics-server would (N-171).
+//! Scrapes the resource usage of every node and its containers, as often as metrics-server (N-171).
 //!
-//! Agents are asked rather than left to push: the way to them, with its keys, is already there for
-//! logs and exec; a silent agent is noticed by asking; and what an agent says can concern no node but
-//! its own, because it is kept under the name by which it was asked.
+//! The server pulls, because the authenticated connection to agents already exists for logs and exec, a silent agent is
+//! noticed, and an agent cannot report usage of another node: samples are stored under the name of the scraped node.
 
 use super::samples::NodeSamples;
 use crate::object::Stored as _;
@@ -18,14 +17,14 @@ use std::time::Duration;
 
 /// Upstream: `--metric-resolution=15s`.
 pub(super) const EVERY: Duration = STEP.saturating_mul(STEPS);
-/// A new node is asked sooner, and soon again: only then it has figures.
+/// A new node is scraped sooner and twice, because two samples are needed.
 const STEP: Duration = Duration::from_secs(5);
 const STEPS: u32 = 3;
-/// A node that takes longer has no figures this time.
+/// The timeout of one scrape.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// Nodes that are asked at once.
+/// How many nodes are scraped at the same time.
 const CONCURRENT_MAX: usize = 16;
-/// A thousand containers fill less than half of it.
+/// The maximum size of a page. A thousand containers need less than half of it.
 const PAGE_BYTES_MAX: usize = 4 << 20;
 
 const PATH: &str = "/metrics/resource";
@@ -40,7 +39,7 @@ pub(crate) async fn run(server: Server) {
     }
 }
 
-/// `waited`: for how many steps each node was not asked.
+/// `waited`: the number of steps since each node was scraped.
 async fn sweep(server: &Server, waited: &mut HashMap<String, u32>) {
     let (_, mut nodes) = server.store().list("nodes", "", None);
     let names: BTreeSet<String> = nodes.iter().map(|node| node.name().to_owned()).collect();
@@ -70,8 +69,8 @@ async fn sweep(server: &Server, waited: &mut HashMap<String, u32>) {
                 known.insert(name, after);
             }
             Err(why) => {
-                tracing::debug!(node = name, why, "a node did not say what it uses");
-                // Old figures would be taken for new ones.
+                tracing::debug!(node = name, why, "scraping a node failed");
+                // Old samples would look like new ones.
                 known.remove(&name);
             }
         }
@@ -79,7 +78,7 @@ async fn sweep(server: &Server, waited: &mut HashMap<String, u32>) {
     asking.await;
 }
 
-async fn ask(agent: &Backend) -> Result<Vec<metrics::Shown>, String> {
+async fn ask(agent: &Backend) -> Result<Vec<metrics::ParsedSample>, String> {
     let mut request = Request::new(Full::new(Bytes::new()));
     *request.uri_mut() = http::Uri::from_static(PATH);
     let response = agent.send(request).await?;
@@ -90,5 +89,5 @@ async fn ask(agent: &Backend) -> Result<Vec<metrics::Shown>, String> {
     if status != StatusCode::OK {
         return Err(format!("{status}: {text}"));
     }
-    metrics::check(text)
+    metrics::parse(text)
 }

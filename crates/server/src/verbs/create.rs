@@ -1,31 +1,33 @@
 //! POST: a new object.
 
 use crate::admission;
-use crate::answer::{self, Answer};
-use crate::call::{Call, name_of};
-use crate::error::{ApiError, Result};
-use crate::negotiate::{Form, Offer};
+use crate::request::call::{Call, name_of};
+use crate::request::decode;
+use crate::request::negotiate::{Form, Offer};
+use crate::response::error::{ApiError, Result};
+use crate::response::views::{self, IncludeObject};
+use crate::response::warnings;
+use crate::response::{self, ApiResponse};
+use crate::service_allocation;
 use crate::verbs::write::{self, Endpoint};
-use crate::views::{self, IncludeObject};
-use crate::{decode, services, warnings};
-use api::rules::Generation;
 use api::value::ValueExt;
 use bytes::Bytes;
 use http::StatusCode;
+use rules::Generation;
 use serde_json::Value;
 
-/// How often a generated name that is taken is tried anew.
+/// How many generated names are tried if they are taken.
 const NAME_ATTEMPTS: usize = 8;
-/// What is kept of a `generateName` prefix, so that five letters more still fit.
+/// The maximum length of a `generateName` prefix, to which five letters are added.
 const NAME_PREFIX_MAX: usize = 58;
 
-pub(crate) async fn create(call: &Call) -> Result<Answer> {
+pub(crate) async fn create(call: &Call) -> Result<ApiResponse> {
     call.check_options()?;
     let form = call.form(Offer::Object)?;
     let dry_run = call.dry_run()?;
     let object = decode::object(call)?;
     if !object.text(&["metadata", "resourceVersion"]).is_empty() {
-        return Err(ApiError::Said(Box::new(api::Status::failure(
+        return Err(ApiError::Status(Box::new(api::Status::failure(
             500,
             "",
             "resourceVersion should not be set on objects to be created",
@@ -33,7 +35,7 @@ pub(crate) async fn create(call: &Call) -> Result<Answer> {
     }
     let include = IncludeObject::parse(call.query.text("includeObject"))?;
     let made = make(call, object, dry_run, Origin::Request).await?;
-    Ok(answer::bytes(StatusCode::CREATED, form, made.bytes(call, form, include)))
+    Ok(response::bytes(StatusCode::CREATED, form, made.bytes(call, form, include)))
 }
 
 /// Where a new object's managedFields come from.
@@ -50,7 +52,7 @@ pub(crate) enum Made {
 }
 
 impl Made {
-    /// The object in the form that was asked for; stored bytes as they are where that will do.
+    /// The object in the requested form; the stored bytes if they need no conversion.
     pub(crate) fn bytes(&self, call: &Call, form: Form, include: IncludeObject) -> Bytes {
         match self {
             Made::Stored(stored) if form.is_plain() => views::bytes(&call.kind, stored),
@@ -66,7 +68,7 @@ impl Made {
     }
 }
 
-/// Brings a decoded object into the world, or refuses it.
+/// Creates a decoded object, or refuses it.
 pub(crate) async fn make(
     call: &Call,
     mut object: Value,
@@ -93,15 +95,13 @@ pub(crate) async fn make(
         write::track(call, None, &mut object, Endpoint::Main)?;
     }
     admission::admit_create(call, &mut object).await?;
-    (call.kind.rules.prepare_create)(&mut object);
-    if call.kind.kind == "PersistentVolume" {
-        // The one time in a new object's status; rules have no clock.
-        object.object("status")["lastPhaseTransitionTime"] = call.now().into();
-    }
-    if call.kind.rules.generation != Generation::Never {
+    let rules = rules::of(&call.kind);
+    (rules.prepare_create)(&mut object);
+    set_times(call, &mut object);
+    if rules.generation != Generation::Never {
         object.object("metadata")["generation"] = 1.into();
     }
-    let mut lease = services::allocate(call, &mut object, None, dry_run).await?;
+    let mut claims = service_allocation::allocate(call, &mut object, None, dry_run).await?;
     write::check_new(&call.kind, &object)?;
     warnings::create(call, &object);
     admission::check_create(call, &object, dry_run).await?;
@@ -112,8 +112,8 @@ pub(crate) async fn make(
     for attempt in 1.. {
         match write::store_new(call, &object).await {
             Ok(stored) => {
-                lease.keep();
-                call.server.written(&call.kind, name_of(&object)).await;
+                claims.keep();
+                call.server.after_write(&call.kind, name_of(&object)).await;
                 return Ok(Made::Stored(stored));
             }
             Err(ApiError::AlreadyExists { .. })
@@ -128,16 +128,31 @@ pub(crate) async fn make(
     unreachable!("the loop above returns")
 }
 
-/// Applies the kind's defaults, and a custom kind's own.
+/// Sets the times in a new object's status, because the rules of `api` have no clock.
+fn set_times(call: &Call, object: &mut Value) {
+    match (call.kind.group.as_str(), call.kind.kind.as_str()) {
+        ("", "PersistentVolume") => {
+            object.object("status")["lastPhaseTransitionTime"] = call.now().into();
+        }
+        ("", "Pod") => {
+            for condition in object.object("status").list_mut("conditions") {
+                condition.set_default("lastTransitionTime", call.now());
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Applies the kind's defaults, and those of a custom kind's schema.
 pub(crate) fn default(call: &Call, object: &mut Value) {
     if let Some(custom) = &call.kind.custom {
         custom.default(object);
     }
-    (call.kind.rules.default)(object);
-    api::rules::show_unset_times(&call.kind.kind, object);
+    (rules::of(&call.kind).default)(object);
+    rules::show_unset_times(&call.kind.kind, object);
 }
 
-/// Fills in a name from `generateName`; answers the prefix if it did.
+/// Generates a name from `generateName`, and returns the prefix if it did.
 fn prepare_name(call: &Call, object: &mut Value) -> Result<Option<String>> {
     let metadata = object.object("metadata");
     if !metadata.text(&["name"]).is_empty() {

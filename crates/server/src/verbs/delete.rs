@@ -1,20 +1,22 @@
 //! DELETE of an object and of a collection (T-API-1 to T-API-57, A-78 to A-83).
 //!
-//! `lifecycle::deletion` decides; here the object is read, marked, and removed when it may go.
+//! `lifecycle::deletion` decides; this module reads the object, marks it for deletion, and removes it when nothing holds
+//! it.
 
-use crate::admission;
-use crate::answer::{self, Answer};
-use crate::call::{Call, dry_run, invalid_options};
-use crate::error::{ApiError, Result};
-use crate::negotiate::{Form, Offer};
 use crate::object::{Object, Stored, store_name};
-use crate::services;
-use crate::terminations::{self, Asked, Removal};
+use crate::request::call::{Call, dry_run, invalid_options};
+use crate::request::decode;
+use crate::request::negotiate::{Form, Offer};
+use crate::response::body;
+use crate::response::error::{ApiError, Result};
+use crate::response::views::{self, IncludeObject};
+use crate::response::{self, ApiResponse};
+use crate::terminations::{self, DeleteRequest, Removal};
 use crate::verbs::create::Made;
 use crate::verbs::list::{self, Filter};
+use crate::verbs::removal::{Removed, remove};
 use crate::verbs::write::{self, ATTEMPTS, Failed};
-use crate::views::{self, IncludeObject};
-use crate::{body, decode};
+use crate::{admission, custom_resources};
 use api::value::ValueExt;
 use api::{At, Errors};
 use http::StatusCode;
@@ -26,7 +28,7 @@ use store::Expect;
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 
-/// What becomes of the objects this one owns.
+/// What happens to the objects that this one owns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Propagation {
     Background,
@@ -47,29 +49,29 @@ pub(crate) struct Options {
 impl Options {
     /// From the body or, only if that is empty, from the query (T-API-23).
     pub(crate) fn of(call: &Call) -> Result<Options> {
-        let asked = if call.body.is_empty() {
+        let given = if call.body.is_empty() {
             from_query(call)?
         } else {
-            let mut asked =
+            let mut given =
                 decode::other(call, "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")?;
-            let kind = asked.text(&["kind"]);
+            let kind = given.text(&["kind"]);
             if !kind.is_empty() && kind != "DeleteOptions" {
                 return Err(ApiError::bad_request(format!(
                     "decoded object cannot be converted to DeleteOptions: it is a {kind}"
                 )));
             }
-            // The query's dryRun counts beside a body's.
+            // dryRun in the query counts even if there is a body.
             let query: Vec<Value> = call.query.all("dryRun").map(Value::from).collect();
-            if !query.is_empty() && asked.at(&["dryRun"]).is_none() {
-                asked["dryRun"] = query.into();
+            if !query.is_empty() && given.at(&["dryRun"]).is_none() {
+                given["dryRun"] = query.into();
             }
-            asked
+            given
         };
-        Options::parse(&asked)
+        Options::parse(&given)
     }
 
-    pub(crate) fn parse(asked: &Value) -> Result<Options> {
-        let root = At::root(asked);
+    pub(crate) fn parse(options: &Value) -> Result<Options> {
+        let root = At::root(options);
         let mut errors = Errors::default();
         let policy = root.field("propagationPolicy");
         let orphan = root.field("orphanDependents");
@@ -92,10 +94,10 @@ impl Options {
             return Err(invalid_options("DeleteOptions", errors));
         }
         let dry: Vec<&str> =
-            asked["dryRun"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        let text = |path: &[&str]| asked.at(path).and_then(Value::as_str).map(str::to_owned);
+            options["dryRun"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let text = |path: &[&str]| options.at(path).and_then(Value::as_str).map(str::to_owned);
         Ok(Options {
-            grace: asked["gracePeriodSeconds"].as_i64(),
+            grace: options["gracePeriodSeconds"].as_i64(),
             uid: text(&["preconditions", "uid"]),
             version: text(&["preconditions", "resourceVersion"]),
             propagation,
@@ -106,29 +108,29 @@ impl Options {
 }
 
 fn from_query(call: &Call) -> Result<Value> {
-    let mut asked = json!({});
+    let mut options = json!({});
     if let Some(grace) = call.query.number("gracePeriodSeconds").map_err(ApiError::bad_request)? {
-        asked["gracePeriodSeconds"] = grace.into();
+        options["gracePeriodSeconds"] = grace.into();
     }
     if let Some(policy) = call.query.text("propagationPolicy") {
-        asked["propagationPolicy"] = policy.into();
+        options["propagationPolicy"] = policy.into();
     }
     if call.query.get("orphanDependents").is_some() {
-        asked["orphanDependents"] = call.query.flag("orphanDependents").into();
+        options["orphanDependents"] = call.query.flag("orphanDependents").into();
     }
     let dry: Vec<Value> = call.query.all("dryRun").map(Value::from).collect();
-    asked["dryRun"] = dry.into();
-    Ok(asked)
+    options["dryRun"] = dry.into();
+    Ok(options)
 }
 
-/// How a deletion ended, and the object as it was last.
+/// The result of a deletion, with the last state of the object.
 pub(crate) enum Outcome {
-    /// Marked, or already marked; still there.
+    /// Marked for deletion, now or before, and not removed.
     Kept(Made),
     Removed(Made),
 }
 
-pub(crate) async fn delete(call: &Call) -> Result<Answer> {
+pub(crate) async fn delete(call: &Call) -> Result<ApiResponse> {
     let options = Options::of(call)?;
     let form = call.form(Offer::Object)?;
     admission::check_delete(call, &call.target.name).await?;
@@ -136,22 +138,25 @@ pub(crate) async fn delete(call: &Call) -> Result<Answer> {
     Ok(shown(call, form, &options, outcome))
 }
 
-fn shown(call: &Call, form: Form, options: &Options, outcome: Outcome) -> Answer {
+fn shown(call: &Call, form: Form, options: &Options, outcome: Outcome) -> ApiResponse {
     let code = match &outcome {
         // The one case that is not 200 (T-API-29).
         Outcome::Kept(_) if options.orphan_dependents == Some(false) => StatusCode::ACCEPTED,
         _ => StatusCode::OK,
     };
     match outcome {
-        Outcome::Removed(made) if !call.kind.rules.returns_deleted => {
+        Outcome::Removed(made) if !rules::of(&call.kind).returns_deleted => {
             let object = made.value(call);
             let uid = object.text(&["metadata", "uid"]);
             let name = object.text(&["metadata", "name"]);
             let receipt = write::receipt(&call.kind, name, uid);
-            answer::bytes(code, form, views::encode(&receipt, form))
+            if form.is_plain() {
+                return response::bytes(code, form, receipt.to_bytes().into());
+            }
+            response::bytes(code, form, views::encode(&receipt.to_json(), form))
         }
         Outcome::Kept(made) | Outcome::Removed(made) => {
-            answer::bytes(code, form, made.bytes(call, form, IncludeObject::default()))
+            response::bytes(code, form, made.bytes(call, form, IncludeObject::default()))
         }
     }
 }
@@ -160,15 +165,36 @@ fn shown(call: &Call, form: Form, options: &Options, outcome: Outcome) -> Answer
 pub(crate) async fn delete_one(call: &Call, name: &str, options: &Options) -> Result<Outcome> {
     let key = store_name(&call.target.namespace_of(&call.kind), name);
     let not_found = || ApiError::not_found(&call.kind, name);
-    let mut stored = call.store().get(&call.kind.storage.collection, &key).ok_or_else(not_found)?;
+    let newest = || call.store().get(&call.kind.storage.collection, &key);
+    let mut is_newest = false;
+    let mut stored = match newest() {
+        Some(stored) => stored,
+        // Another server may have created it.
+        None => {
+            call.server.barrier().await?;
+            is_newest = true;
+            newest().ok_or_else(not_found)?
+        }
+    };
     for _ in 0..ATTEMPTS {
         let old = views::value(&call.kind, &stored);
-        check_preconditions(call, name, &old, options)?;
-        match plan(call, &old, options) {
+        let met = check_preconditions(call, name, &old, options);
+        let plan = plan(call, &old, options);
+        if !is_newest && (met.is_err() || matches!(plan, Plan::Nothing)) {
+            // There will be no write that could detect that this version is outdated.
+            call.server.barrier().await?;
+            (stored, is_newest) = (newest().ok_or_else(not_found)?, true);
+            continue;
+        }
+        met?;
+        match plan {
             Plan::Nothing => return Ok(Outcome::Kept(Made::Stored(stored))),
-            Plan::Remove => match remove(call, name, &stored, &old, options).await? {
-                Ok(outcome) => return Ok(outcome),
-                Err(newer) => stored = newer,
+            Plan::Remove if options.dry_run => return Ok(Outcome::Removed(Made::Stored(stored))),
+            Plan::Remove => match remove(call, name, &stored, &old, Removal::Delete).await? {
+                Removed::Now(removed) => return Ok(Outcome::Removed(Made::Stored(removed))),
+                Removed::Overtaken(newer) => (stored, is_newest) = (newer, true),
+                // Of two deletes at the same time, one removes it.
+                Removed::Before => return Err(not_found()),
             },
             Plan::Mark { object, then_remove } => {
                 if options.dry_run {
@@ -180,21 +206,21 @@ pub(crate) async fn delete_one(call: &Call, name: &str, options: &Options) -> Re
                     });
                 }
                 let expect = Expect::Revision(stored.revision());
-                let asked = Asked::now(options.grace);
+                let request = DeleteRequest::now(options.grace);
                 match write::write(call, name, expect, Some(&object)).await {
                     Ok(marked) if then_remove => {
-                        // The record is on the disk before our removal. Should a write of the node come
-                        // first and remove it, or the server die here, it is called unsafe all the
-                        // same: by whom is told here, if it lives (`terminations::removing`).
-                        terminations::marked(call, &old, &object, asked).await;
-                        return second_write(call, name, marked, &object, options).await;
+                        // The record is stored before the removal. If the node's write removes the object
+                        // first, or the server crashes here, the record still says that the removal is
+                        // unsafe (`terminations::removing`).
+                        terminations::marked(call, &old, &object, request).await;
+                        return remove_marked(call, name, marked, &object).await;
                     }
                     Ok(marked) => {
-                        terminations::marked(call, &old, &object, asked).await;
-                        call.server.written(&call.kind, name).await;
+                        terminations::marked(call, &old, &object, request).await;
+                        call.server.after_write(&call.kind, name).await;
                         return Ok(Outcome::Kept(Made::Stored(marked)));
                     }
-                    Err(Failed::Conflict(Some(newer))) => stored = newer,
+                    Err(Failed::Conflict(Some(newer))) => (stored, is_newest) = (newer, true),
                     Err(Failed::Conflict(None)) => return Err(not_found()),
                     Err(Failed::Api(error)) => return Err(error),
                 }
@@ -204,57 +230,31 @@ pub(crate) async fn delete_one(call: &Call, name: &str, options: &Options) -> Re
     Err(ApiError::modified(&call.kind, name))
 }
 
-/// The removal that follows a mark with no grace (T-API-14). Somebody else removing it first is fine.
-async fn second_write(
+/// The removal that follows a mark without grace period (T-API-14). It also succeeds if another request removes the
+/// object first.
+async fn remove_marked(
     call: &Call,
     name: &str,
     marked: Arc<Object>,
     object: &Value,
-    options: &Options,
 ) -> Result<Outcome> {
     let mut marked = marked;
     for _ in 0..ATTEMPTS {
-        match remove(call, name, &marked, object, options).await? {
-            Ok(outcome) => return Ok(outcome),
-            Err(newer) if newer.meta().uid != marked.meta().uid => {
-                // Another object under the same name, deleted or not: ours is gone.
+        match remove(call, name, &marked, object, Removal::Delete).await? {
+            Removed::Now(removed) => return Ok(Outcome::Removed(Made::Stored(removed))),
+            Removed::Before => return Ok(Outcome::Removed(Made::Stored(marked))),
+            Removed::Overtaken(newer) if newer.meta().uid != marked.meta().uid => {
+                // A new object has the name, so ours is gone.
                 return Ok(Outcome::Removed(Made::Stored(marked)));
             }
-            Err(newer) => marked = newer,
+            Removed::Overtaken(newer) => marked = newer,
         }
     }
     Err(ApiError::modified(&call.kind, name))
 }
 
-/// Removes what is stored, or answers what is stored instead by now.
-async fn remove(
-    call: &Call,
-    name: &str,
-    stored: &Arc<Object>,
-    object: &Value,
-    options: &Options,
-) -> Result<std::result::Result<Outcome, Arc<Object>>> {
-    if options.dry_run {
-        return Ok(Ok(Outcome::Removed(Made::Stored(stored.clone()))));
-    }
-    terminations::removing(call, object, Removal::Wish).await;
-    match write::write(call, name, Expect::Revision(stored.revision()), None).await {
-        Ok(removed) => {
-            services::release(call, object).await;
-            terminations::removed(call, object).await;
-            call.server.written(&call.kind, name).await;
-            Ok(Ok(Outcome::Removed(Made::Stored(removed))))
-        }
-        Err(Failed::Conflict(Some(newer))) => Ok(Err(newer)),
-        Err(Failed::Conflict(None)) => {
-            terminations::removed(call, object).await;
-            Ok(Ok(Outcome::Removed(Made::Stored(stored.clone()))))
-        }
-        Err(Failed::Api(error)) => Err(error),
-    }
-}
-
-/// T-API-31, T-API-32. Upstream names the Kind here where other conflicts name the resource.
+/// A failed precondition is a conflict (T-API-31, T-API-32). Upstream names the kind here, not the resource as in other
+/// conflicts.
 pub(crate) fn check_preconditions(
     call: &Call,
     name: &str,
@@ -283,13 +283,13 @@ pub(crate) fn check_preconditions(
 }
 
 enum Plan {
-    /// Already on its way, and this delete changes nothing.
+    /// Marked before, and this delete changes nothing.
     Nothing,
     Mark {
         object: Value,
         then_remove: bool,
     },
-    /// No grace and nobody holding it: gone in one write (T-API-13).
+    /// No grace period and no finalizers: removed in one write (T-API-13).
     Remove,
 }
 
@@ -306,7 +306,7 @@ fn plan(call: &Call, old: &Value, options: &Options) -> Plan {
     let finalizers = finalizers(call, old, options);
     let held = finalizers.len() + spec_finalizers(old);
     match pending {
-        // Marked without grace before: only the finalizers can still matter (T-API-21).
+        // Marked before, without grace period: this delete can only change finalizers (T-API-21).
         Some(_) if held == 0 => Plan::Remove,
         Some(mark) if finalizers != current_finalizers(old) => marked(old, mark, finalizers, false),
         Some(_) => Plan::Nothing,
@@ -330,14 +330,14 @@ fn marked(old: &Value, mark: Mark, finalizers: Vec<String>, first: bool) -> Plan
     } else {
         metadata["finalizers"] = finalizers.into();
     }
-    // Only the first delete counts as a change of what is wanted (T-API-12, A-72).
+    // Only the first delete increments the generation (T-API-12, A-72).
     if first && let Some(generation) = metadata["generation"].as_i64().filter(|g| *g > 0) {
         metadata["generation"] = (generation + 1).into();
     } else if metadata["generation"].is_null() {
         metadata.remove("generation");
     }
     if object["kind"] == "Namespace" {
-        // Nobody counts its seconds (T-CTRL-50).
+        // A Namespace has no grace period (T-CTRL-50).
         object.object("metadata").remove("deletionGracePeriodSeconds");
         object.object("status")["phase"] = "Terminating".into();
     }
@@ -354,7 +354,7 @@ fn pod(object: &Value) -> Pod {
     Pod {
         grace: object.at(&["spec", "terminationGracePeriodSeconds"]).and_then(Value::as_i64),
         scheduled: !object.text(&["spec", "nodeName"]).is_empty(),
-        finished: matches!(object.text(&["status", "phase"]), "Succeeded" | "Failed"),
+        finished: api::pod::is_terminal_phase(object.text(&["status", "phase"])),
     }
 }
 
@@ -363,7 +363,7 @@ fn current_finalizers(object: &Value) -> Vec<String> {
     list.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// A Namespace is also held by the finalizers in its spec.
+/// The finalizers in the spec of a Namespace also prevent its removal.
 fn spec_finalizers(object: &Value) -> usize {
     if object["kind"] != "Namespace" {
         return 0;
@@ -371,18 +371,23 @@ fn spec_finalizers(object: &Value) -> usize {
     object.at(&["spec", "finalizers"]).and_then(Value::as_array).map_or(0, Vec::len)
 }
 
-/// The finalizers after this delete's propagation policy (T-API-44 to T-API-47).
+/// The finalizers after applying the propagation policy (T-API-44 to T-API-47).
 fn finalizers(call: &Call, object: &Value, options: &Options) -> Vec<String> {
     let mut finalizers = current_finalizers(object);
     if call.kind.storage.collection.as_ref() == "events" {
         return finalizers;
+    }
+    // Instances are deleted before their definition.
+    let cleanup = custom_resources::finalizer(&call.kind).filter(|_| mark_of(object).is_none());
+    if let Some(cleanup) = cleanup.filter(|cleanup| !finalizers.iter().any(|f| f == cleanup)) {
+        finalizers.push(cleanup.to_owned());
     }
     let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
     let policy = match options.propagation {
         Some(policy) => policy,
         None if has(ORPHAN) => Propagation::Orphan,
         None if has(FOREGROUND) => Propagation::Foreground,
-        None if call.kind.rules.orphans_by_default => Propagation::Orphan,
+        None if rules::of(&call.kind).orphans_by_default => Propagation::Orphan,
         None => Propagation::Background,
     };
     let wanted = match policy {
@@ -399,8 +404,8 @@ fn finalizers(call: &Call, object: &Value, options: &Options) -> Vec<String> {
     finalizers
 }
 
-/// DELETE of a collection: what matches, one after another, answering the list as it was (T-API-48).
-pub(crate) async fn delete_collection(call: &Call) -> Result<Answer> {
+/// DELETE of a collection: deletes the matching objects one after another, and returns the list as it was (T-API-48).
+pub(crate) async fn delete_collection(call: &Call) -> Result<ApiResponse> {
     let options = Options::of(call)?;
     let filter = Filter::of(call)?;
     let page = list::page(call, &filter).await?;
@@ -413,5 +418,5 @@ pub(crate) async fn delete_collection(call: &Call) -> Result<Answer> {
         }
     }
     let parts = list::parts(&call.kind, &page);
-    Ok(answer::answer(StatusCode::OK, answer::JSON, body::Body::parts(parts)))
+    Ok(response::build(StatusCode::OK, response::JSON, body::Body::parts(parts)))
 }

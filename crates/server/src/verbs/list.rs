@@ -1,12 +1,12 @@
 //! GET of a collection: selectors, pages and snapshots.
 
-use crate::answer::{self, Answer};
-use crate::body::Body;
-use crate::call::{Call, invalid_options};
-use crate::error::{ApiError, Result};
-use crate::negotiate::{Form, Offer};
 use crate::object::{self, Object, Stored, store_name};
-use crate::views::{self, IncludeObject};
+use crate::request::call::{Call, invalid_options};
+use crate::request::negotiate::{Form, Offer};
+use crate::response::body::Body;
+use crate::response::error::{ApiError, Result};
+use crate::response::views::{self, IncludeObject};
+use crate::response::{self, ApiResponse};
 use api::crd::Custom;
 use api::selector::{FieldSelector, LabelSelector};
 use api::status::Cause;
@@ -20,18 +20,18 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a read waits for a version that is not there yet.
+/// How long a read waits for a future version.
 const FUTURE_VERSION_WAIT: Duration = Duration::from_secs(3);
 
-/// Which objects of a collection a request is about.
+/// Which objects of a collection a request selects.
 #[derive(Clone)]
 pub(crate) struct Filter {
     pub(crate) kind: Arc<Kind>,
-    /// `namespace/`, or nothing for all.
+    /// `namespace/`, or empty for all namespaces.
     pub(crate) prefix: String,
     labels: LabelSelector,
     fields: FieldSelector,
-    /// How the stored bytes of the kind begin if they need no conversion.
+    /// The prefix of stored bytes that need no conversion.
     type_prefix: String,
 }
 
@@ -53,7 +53,7 @@ impl Filter {
         Ok(Filter { kind: call.kind.clone(), prefix, labels, fields, type_prefix })
     }
 
-    /// The object is stored as this kind's version shows it.
+    /// Whether the object is stored in this kind's version.
     pub(crate) fn is_stored_form(&self, object: &Object) -> bool {
         views::is_stored_form(&self.kind, &self.type_prefix, object)
     }
@@ -67,20 +67,20 @@ impl Filter {
     fn matches_fields(&self, object: &Object) -> bool {
         let custom = self.kind.custom.as_ref();
         let asks = |custom: &&Arc<Custom>| {
-            self.fields.requirements().iter().any(|asked| custom.selects(&asked.field))
+            self.fields.requirements().iter().any(|requirement| custom.selects(&requirement.field))
         };
         let Some(custom) = custom.filter(asks) else {
             return self.fields.matches(|field| object.field(&self.kind, field));
         };
-        // What can be selected by may change with every version and update of the definition, so
-        // unlike a built-in kind's fields these are read anew each time.
+        // Selectable fields of a custom kind depend on version and definition, so unlike those of built-in kinds they
+        // are read each time.
         let value = views::value(&self.kind, object);
-        self.fields.requirements().iter().all(|asked| {
-            let found = match custom.selected(&asked.field, &value) {
+        self.fields.requirements().iter().all(|requirement| {
+            let found = match custom.selected(&requirement.field, &value) {
                 Some(found) => found,
-                None => object.field(&self.kind, &asked.field).unwrap_or_default().to_owned(),
+                None => object.field(&self.kind, &requirement.field).unwrap_or_default().to_owned(),
             };
-            (found == asked.value) != asked.not
+            (found == requirement.value) != requirement.not
         })
     }
 
@@ -88,12 +88,12 @@ impl Filter {
         self.labels.is_everything() && self.fields.requirements().is_empty()
     }
 
-    /// What of the collection has all that this can match, if there is less of it.
-    pub(crate) fn topic(&self) -> Option<&str> {
-        object::topic(&self.kind.storage.collection, &self.fields)
+    /// The partition of the collection that contains all matches, if there is one.
+    pub(crate) fn partition(&self) -> Option<&str> {
+        object::partition_key(&self.kind.storage.collection, &self.fields)
     }
 
-    /// The one name this can match, if a namespace and a name are given: no need to walk a list.
+    /// The only name that can match, if namespace and name are given. Then no list is needed.
     fn single(&self) -> Option<String> {
         let name = self.fields.exact("metadata.name")?;
         match (self.kind.namespaced, self.prefix.strip_suffix('/')) {
@@ -105,14 +105,15 @@ impl Filter {
 }
 
 fn check_field(kind: &Kind, field: &str) -> Result<()> {
+    let selectable = rules::of(kind).fields;
     let known = field == "metadata.name"
         || (field == "metadata.namespace" && kind.kind != "Node")
-        || kind.rules.fields.iter().any(|(known, _)| *known == field)
+        || selectable.iter().any(|(known, _)| *known == field)
         || kind.custom.as_ref().is_some_and(|custom| custom.selects(field));
     if known {
         return Ok(());
     }
-    let message = if kind.rules.fields.is_empty() {
+    let message = if selectable.is_empty() {
         format!(
             "\"{field}\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
         )
@@ -122,7 +123,7 @@ fn check_field(kind: &Kind, field: &str) -> Result<()> {
     Err(ApiError::bad_request(message))
 }
 
-/// What a list asks for besides selectors.
+/// The options of a list besides selectors.
 struct Options {
     limit: usize,
     from: Start,
@@ -130,14 +131,14 @@ struct Options {
 
 enum Start {
     Newest,
-    /// Any state at least as new as this.
+    /// Any state that is not older than this.
     NotOlderThan(u64),
     Exactly(u64),
     Continue(Continue),
 }
 
-/// Where the next page begins. Clients must not look inside; version 0 means "whatever is newest",
-/// which is what a client gets that continues a list whose snapshot is gone.
+/// Where the next page starts, as an opaque token. Version 0 means the newest state, for a client that continues a list
+/// whose snapshot has expired.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Continue {
     rv: u64,
@@ -188,8 +189,8 @@ fn options(call: &Call) -> Result<Options> {
 }
 
 fn check_version_match(call: &Call, version: Option<&str>, matching: Option<&str>) -> Result<()> {
-    let asked = json!({ "resourceVersionMatch": matching });
-    let root = api::At::root(&asked);
+    let given = json!({ "resourceVersionMatch": matching });
+    let root = api::At::root(&given);
     let field = root.field("resourceVersionMatch");
     let mut errors = Errors::default();
     if let Some(text) = matching {
@@ -219,7 +220,7 @@ fn check_version_match(call: &Call, version: Option<&str>, matching: Option<&str
     if errors.is_empty() { Ok(()) } else { Err(invalid_options("ListOptions", errors)) }
 }
 
-/// A page of a collection and where it stands.
+/// A page of a collection, and where the next one starts.
 pub(crate) struct Page {
     pub(crate) revision: u64,
     pub(crate) objects: Vec<Arc<Object>>,
@@ -251,7 +252,7 @@ pub(crate) async fn page(call: &Call, filter: &Filter) -> Result<Page> {
             (*revision, objects)
         }
         Start::Continue(from) => {
-            // A token of the future is none that this server gave.
+            // A token with a future version was not issued by this server.
             wait_for(call, from.rv).await?;
             continued(call, filter, from)?
         }
@@ -261,12 +262,14 @@ pub(crate) async fn page(call: &Call, filter: &Filter) -> Result<Page> {
 
 fn newest(call: &Call, filter: &Filter) -> (u64, Vec<Arc<Object>>) {
     let collection = &call.kind.storage.collection;
-    match (filter.single(), filter.topic()) {
+    match (filter.single(), filter.partition()) {
         (Some(name), _) => {
             let revision = call.store().revision();
             (revision, call.store().get(collection, &name).into_iter().collect())
         }
-        (None, Some(topic)) => call.store().list_of(collection, topic, &filter.prefix, None),
+        (None, Some(partition)) => {
+            call.store().list_of(collection, partition, &filter.prefix, None)
+        }
         (None, None) => call.store().list(collection, &filter.prefix, None),
     }
 }
@@ -305,7 +308,7 @@ async fn wait_for(call: &Call, revision: u64) -> Result<()> {
     })
 }
 
-/// Keeps what matches, at most `limit` of it, and notes where the rest begins.
+/// Filters, cuts to `limit`, and records where the rest starts.
 fn cut(filter: &Filter, limit: usize, revision: u64, all: Vec<Arc<Object>>) -> Page {
     let everything = filter.selects_everything();
     if limit == 0 {
@@ -325,17 +328,17 @@ fn cut(filter: &Filter, limit: usize, revision: u64, all: Vec<Arc<Object>>) -> P
     Page { revision, objects, continue_token, remaining }
 }
 
-pub(crate) async fn list(call: &Call) -> Result<Answer> {
+pub(crate) async fn list(call: &Call) -> Result<ApiResponse> {
     let form = call.form(Offer::List)?;
     let filter = Filter::of(call)?;
     let page = page(call, &filter).await?;
     if form.is_plain() {
         let parts = parts(&call.kind, &page);
-        return Ok(answer::answer(StatusCode::OK, answer::JSON, Body::parts(parts)));
+        return Ok(response::build(StatusCode::OK, response::JSON, Body::parts(parts)));
     }
     let include = IncludeObject::parse(call.query.text("includeObject"))?;
     let bytes = views::encode(&shown(&call.kind, &page, form, include), form);
-    Ok(answer::bytes(StatusCode::OK, form, bytes))
+    Ok(response::bytes(StatusCode::OK, form, bytes))
 }
 
 fn metadata(page: &Page) -> Value {
@@ -349,7 +352,7 @@ fn metadata(page: &Page) -> Value {
     metadata
 }
 
-/// The list as JSON, made of the stored bytes of its items: nothing is encoded again.
+/// The list as JSON, assembled from the stored bytes of its items without encoding them again.
 pub(crate) fn parts(kind: &Kind, page: &Page) -> VecDeque<Bytes> {
     let head = format!(
         "{{\"kind\":\"{}\",\"apiVersion\":\"{}\",\"metadata\":{},\"items\":[",
@@ -363,7 +366,7 @@ pub(crate) fn parts(kind: &Kind, page: &Page) -> VecDeque<Bytes> {
         parts.push_back(Bytes::from_static(if place == 0 { b"{" } else { b",{" }));
         parts.push_back(views::item(kind, object));
     }
-    parts.push_back(Bytes::from_static(b"]}"));
+    parts.push_back(Bytes::from_static(b"]}\n"));
     parts
 }
 

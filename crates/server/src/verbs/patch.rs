@@ -1,10 +1,10 @@
 //! PATCH in its four forms.
 
-use crate::answer::Answer;
-use crate::call::{Call, FieldValidation, invalid_options};
-use crate::decode;
-use crate::error::{ApiError, Result};
-use crate::negotiate;
+use crate::request::call::{Call, FieldValidation, invalid_options};
+use crate::request::decode;
+use crate::request::negotiate;
+use crate::response::ApiResponse;
+use crate::response::error::{ApiError, Result};
 use crate::verbs::create::{self, Made, Origin};
 use crate::verbs::update::{Changed, change, shown};
 use crate::verbs::write::{self, Endpoint};
@@ -36,14 +36,14 @@ pub(crate) fn form(call: &Call) -> Result<Form> {
         }
         "application/strategic-merge-patch+json" => Ok(Form::Strategic),
         "application/apply-patch+yaml" => Ok(Form::Apply),
-        _ => Err(ApiError::Said(Box::new(
+        _ => Err(ApiError::Status(Box::new(
             Status::failure(415, "UnsupportedMediaType", "415: Unsupported Media Type")
                 .with_details(api::status::Details::default()),
         ))),
     }
 }
 
-pub(crate) async fn patch(call: &Call, endpoint: Endpoint) -> Result<Answer> {
+pub(crate) async fn patch(call: &Call, endpoint: Endpoint) -> Result<ApiResponse> {
     let form = form(call)?;
     call.check_options()?;
     let dry_run = call.dry_run()?;
@@ -53,7 +53,7 @@ pub(crate) async fn patch(call: &Call, endpoint: Endpoint) -> Result<Answer> {
     }
     let made = change(call, endpoint, dry_run, |old| {
         let patched = patched(call, form, old)?;
-        Ok(Changed::tracked(decoded(call, patched, old)?))
+        Ok(Changed::untracked(decoded(call, patched, old)?))
     })
     .await?;
     shown(call, &made, StatusCode::OK)
@@ -74,7 +74,7 @@ fn check_options(call: &Call, form: Form) -> Result<()> {
     if errors.is_empty() { Ok(()) } else { Err(invalid_options("PatchOptions", errors)) }
 }
 
-/// The object with the patch laid over it, not yet checked.
+/// The object with the patch applied, not yet checked.
 pub(crate) fn patched(call: &Call, form: Form, old: &Value) -> Result<Value> {
     let parse = || {
         api::decode::json_any(&call.body)
@@ -88,25 +88,25 @@ pub(crate) fn patched(call: &Call, form: Form, old: &Value) -> Result<Value> {
         Form::Json => api::patch::json(old, &call.body),
         Form::Merge => api::patch::merge(old, &parse()?),
         Form::Strategic => api::patch::strategic(&call.kind.schema, call.kind.ty, old, parse()?),
-        Form::Apply => return Err(ApiError::Internal("apply is no such patch".into())),
+        Form::Apply => return Err(ApiError::Internal("apply is not a patch of this form".into())),
     };
     result.map_err(|error| match error {
         PatchError::NotApplicable(why) => not_applicable(&why),
-        error => ApiError::Said(Box::new(error.status())),
+        error => ApiError::Status(Box::new(error.status())),
     })
 }
 
-/// Upstream does not say which operation failed, nor on which object; kubectl shows the message
-/// only because the details are empty.
+/// Upstream does not report the failed operation or the object; kubectl shows the message only because the details are
+/// empty.
 fn not_applicable(why: &str) -> ApiError {
-    tracing::debug!(why, "a patch does not apply");
-    let said = "the server rejected our request due to an error in our request";
+    tracing::debug!(why, "patch does not apply");
+    let message = "the server rejected our request due to an error in our request";
     ApiError::Invalid(Box::new(
-        Status::failure(422, "Invalid", said).with_details(api::status::Details::default()),
+        Status::failure(422, "Invalid", message).with_details(api::status::Details::default()),
     ))
 }
 
-/// 422 without causes: the patch is well formed but does not fit this object.
+/// 422 without causes: the patch is well-formed but does not apply to this object.
 fn unprocessable(call: &Call, why: &str) -> ApiError {
     ApiError::Invalid(Box::new(
         Status::failure(
@@ -123,10 +123,10 @@ fn unprocessable(call: &Call, why: &str) -> ApiError {
     ))
 }
 
-/// What came out of a patch has to be an object of the kind again. Parts that are as they were are.
+/// Checks that the patched object is still an object of its kind. Unchanged parts need no check.
 fn decoded(call: &Call, mut patched: Value, old: &Value) -> Result<Value> {
     let kind = &call.kind;
-    let same = if kind.custom.is_none() { apart(&mut patched, old) } else { Map::new() };
+    let same = if kind.custom.is_none() { take_equal(&mut patched, old) } else { Map::new() };
     let decoded = decode::value(kind, patched).map_err(|error| {
         let shown = json!({ "patch": "" });
         let root = api::At::root(&shown);
@@ -146,7 +146,7 @@ fn decoded(call: &Call, mut patched: Value, old: &Value) -> Result<Value> {
     })?;
     let mut object = decoded.value;
     if !object.is_object() {
-        return Err(unprocessable(call, "the patched object is no object"));
+        return Err(unprocessable(call, "the result of the patch is not an object"));
     }
     if let Value::Object(fields) = &mut object {
         fields.extend(same);
@@ -156,8 +156,8 @@ fn decoded(call: &Call, mut patched: Value, old: &Value) -> Result<Value> {
     Ok(object)
 }
 
-/// Takes out of an object what another has just so.
-fn apart(object: &mut Value, other: &Value) -> Map<String, Value> {
+/// Removes the fields that are equal in `other`, and returns them.
+fn take_equal(object: &mut Value, other: &Value) -> Map<String, Value> {
     let Value::Object(fields) = object else { return Map::new() };
     let (same, rest) = std::mem::take(fields)
         .into_iter()
@@ -166,7 +166,7 @@ fn apart(object: &mut Value, other: &Value) -> Map<String, Value> {
     same
 }
 
-/// The applied configuration: YAML or JSON, kept apart from defaults.
+/// The applied configuration: YAML or JSON, without defaults.
 fn configuration(call: &Call) -> Result<Value> {
     let kind = &call.kind;
     let bad =
@@ -212,7 +212,7 @@ fn configuration(call: &Call) -> Result<Value> {
     Ok(value)
 }
 
-async fn apply(call: &Call, endpoint: Endpoint, dry_run: bool) -> Result<Answer> {
+async fn apply(call: &Call, endpoint: Endpoint, dry_run: bool) -> Result<ApiResponse> {
     let applied = configuration(call)?;
     let force = call.query.flag("force");
     let manager = call.manager()?;
@@ -233,11 +233,11 @@ async fn apply(call: &Call, endpoint: Endpoint, dry_run: bool) -> Result<Answer>
             .map_err(|error| ApiError::bad_request(error.to_string()))?;
         Ok(decoded.value)
     };
-    if call.stored().is_err() && endpoint == Endpoint::Main {
+    if endpoint == Endpoint::Main && call.find().await.is_err() {
         call.server.authorize_also(call, "create")?;
         let made = create::make(call, merge(None)?, dry_run, Origin::Apply).await;
         match made {
-            // Somebody created it meanwhile: then this is an update after all.
+            // Created by another request meanwhile: apply is an update then.
             Err(ApiError::AlreadyExists { .. }) => {}
             made => return shown(call, &made?, StatusCode::CREATED),
         }
@@ -252,7 +252,7 @@ async fn apply(call: &Call, endpoint: Endpoint, dry_run: bool) -> Result<Answer>
 pub(crate) fn refused(call: &Call, error: ApplyError) -> ApiError {
     match error {
         ApplyError::Conflicts(_) | ApplyError::BadRequest(_) => {
-            ApiError::Said(Box::new(error.status()))
+            ApiError::Status(Box::new(error.status()))
         }
         ApplyError::Schema(why) => {
             let place = crate::object::store_name(&call.target.namespace, &call.target.name);
@@ -261,7 +261,7 @@ pub(crate) fn refused(call: &Call, error: ApplyError) -> ApiError {
             } else {
                 call.kind.api_version()
             };
-            ApiError::Said(Box::new(Status::failure(
+            ApiError::Status(Box::new(Status::failure(
                 500,
                 "",
                 format!(

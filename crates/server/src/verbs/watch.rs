@@ -1,22 +1,22 @@
-//! Watching a collection: a stream of events from a cursor in the store's ring.
+//! Watch: streams the events of a collection from a position in the store's history.
 //!
-//! In the common case (JSON, whole objects) an event is sent as the bytes it was stored as. Only a
-//! watcher whose selector sees an object come into or fall out of view, or who asked for tables or
-//! metadata only, gets something made for it.
+//! In the common case (JSON, whole objects) an event is sent as its stored bytes. Events are encoded only for a watch
+//! whose selector starts or stops matching an object, or that requests tables or metadata.
 
-use crate::answer::{self, Answer};
-use crate::body::{self, Body};
-use crate::call::{Call, invalid_options};
-use crate::customs;
-use crate::error::{ApiError, Result};
-use crate::negotiate::{Form, Offer, View};
+use crate::flow::Hold;
 use crate::object::{self, ENVELOPE, Event, Object};
+use crate::request::call::{Call, invalid_options};
+use crate::request::negotiate::{Form, Offer, View};
+use crate::response::body::{self, Body};
+use crate::response::error::{ApiError, Result};
+use crate::response::views::{self, IncludeObject};
+use crate::response::{self, ApiResponse};
 use crate::verbs::list::Filter;
-use crate::views::{self, IncludeObject};
+use crate::verbs::unread::{Next, Unread};
 use api::Errors;
 use api::status::Status;
 use api::value::ValueExt;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
@@ -26,30 +26,30 @@ use std::time::Duration;
 use store::EventKind;
 use tokio::time::{Instant, Sleep};
 
-/// Events taken from the ring at a time, and how many bytes of them go out in one piece.
+/// How many events are read at a time, and how many bytes are sent in one chunk.
 const BATCH: usize = 256;
 const PIECE: usize = 64 * 1024;
-/// Room for lines that a watcher keeps while nothing happens.
+/// Capacity for lines that an idle watch keeps.
 const LINES_KEPT: usize = 4;
 
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
-/// A last bookmark comes this long before the stream ends, so that the client resumes close to it.
+/// The last bookmark is sent this long before the end, so that the client can resume close to it.
 const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 /// Without `timeoutSeconds` a watch lasts between this and twice this.
 const DEFAULT_TIMEOUT: u64 = 30 * 60;
 
-/// A client may ask for more than there is time.
+/// The maximum, because a client may request any number of seconds.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 enum From {
-    /// Everything that exists as ADDED first; a bookmark marks their end if asked for.
+    /// Existing objects as ADDED first, followed by a bookmark if requested.
     Beginning {
         marked: bool,
     },
     After(u64),
 }
 
-pub(crate) async fn watch(call: &Call) -> Result<Answer> {
+pub(crate) async fn watch(call: &Call) -> Result<ApiResponse> {
     let form = call.form(Offer::Watch)?;
     let filter = Filter::of(call)?;
     let include = IncludeObject::parse(call.query.text("includeObject"))?;
@@ -65,8 +65,8 @@ pub(crate) async fn watch(call: &Call) -> Result<Answer> {
     let shape = Shape { filter, form, include, columns_sent: false };
     let (watcher, initial) = match from {
         From::After(revision) => {
-            let watcher = match shape.filter.topic() {
-                Some(topic) => call.store().watch_of(&collection, topic, revision),
+            let watcher = match shape.filter.partition() {
+                Some(partition) => call.store().watch_of(&collection, partition, revision),
                 None => call.store().watch(&collection, revision),
             };
             match watcher {
@@ -76,8 +76,8 @@ pub(crate) async fn watch(call: &Call) -> Result<Answer> {
         }
         From::Beginning { marked } => {
             let prefix = &shape.filter.prefix;
-            let (revision, objects, watcher) = match shape.filter.topic() {
-                Some(topic) => call.store().list_and_watch_of(&collection, topic, prefix),
+            let (revision, objects, watcher) = match shape.filter.partition() {
+                Some(partition) => call.store().list_and_watch_of(&collection, partition, prefix),
                 None => call.store().list_and_watch(&collection, prefix),
             };
             (watcher, Some((revision, objects, marked)))
@@ -85,12 +85,14 @@ pub(crate) async fn watch(call: &Call) -> Result<Answer> {
     };
     let ends = Instant::now() + lasts;
     let (initial, marks) = match initial {
-        None => (Vec::new(), None),
-        Some((revision, objects, marked)) => (objects, (marked && bookmarks).then_some(revision)),
+        None => (Unread::default(), None),
+        Some((revision, objects, marked)) => {
+            (Unread::of(objects), (marked && bookmarks).then_some(revision))
+        }
     };
     let stream = WatchStream {
-        watcher,
-        initial: initial.into_iter(),
+        watcher: watcher.limit_bytes(PIECE),
+        initial,
         marks,
         lines: VecDeque::new(),
         shape,
@@ -100,18 +102,19 @@ pub(crate) async fn watch(call: &Call) -> Result<Answer> {
         timer: Box::pin(tokio::time::sleep_until(next_bookmark(ends))),
         over: Box::pin(over(call)),
         done: false,
+        _held: call.held.clone(),
     };
     let stream = futures::stream::unfold(stream, |mut stream| async move {
         let piece = stream.next().await?;
         Some((piece, stream))
     });
-    Ok(answer::answer(StatusCode::OK, answer::JSON, Body::stream(stream)))
+    Ok(response::build(StatusCode::OK, response::JSON, Body::stream(stream)))
 }
 
 /// Resolves when the server stops, or stops serving the kind.
 fn over(call: &Call) -> impl Future<Output = ()> + Send + use<> {
     let mut closing = call.server.closing();
-    let mut gone = customs::Gone::of(&call.server, &call.kind);
+    let mut gone = call.server.custom_resources().gone(&call.kind);
     async move {
         tokio::select! {
             biased;
@@ -126,8 +129,8 @@ fn from(call: &Call) -> Result<From> {
     let matching = call.query.text("resourceVersionMatch");
     let initial =
         call.query.text("sendInitialEvents").map(|_| call.query.flag("sendInitialEvents"));
-    let asked = json!({});
-    let root = api::At::root(&asked);
+    let options = json!({});
+    let root = api::At::root(&options);
     let mut errors = Errors::default();
     if let Some(text) = matching {
         let field = root.field("resourceVersionMatch");
@@ -151,9 +154,9 @@ fn from(call: &Call) -> Result<From> {
     }
     let revision = match version {
         None => 0,
-        // Upstream answers this one with a bare 500.
+        // Upstream returns a plain 500 here.
         Some(text) => text.parse().map_err(|_| {
-            ApiError::Said(Box::new(Status::failure(
+            ApiError::Status(Box::new(Status::failure(
                 500,
                 "",
                 format!("strconv.ParseUint: parsing \"{text}\": invalid syntax"),
@@ -168,15 +171,18 @@ fn from(call: &Call) -> Result<From> {
     })
 }
 
-/// A stream that says once that the version is gone, and ends.
-fn too_old(asked: u64, oldest: u64) -> Answer {
-    let said =
-        Status::failure(410, "Expired", format!("too old resource version: {asked} ({oldest})"));
-    answer::answer(StatusCode::OK, answer::JSON, error_line(&said).to_vec())
+/// A stream with one error event for an expired version.
+fn too_old(requested: u64, oldest: u64) -> ApiResponse {
+    let status = Status::failure(
+        410,
+        "Expired",
+        format!("too old resource version: {requested} ({oldest})"),
+    );
+    response::build(StatusCode::OK, response::JSON, error_line(&status).to_vec())
 }
 
 fn error_line(status: &Status) -> Bytes {
-    line("ERROR", &status.to_json())
+    [b"{\"type\":\"ERROR\",\"object\":", status.to_bytes().as_slice(), b"}\n"].concat().into()
 }
 
 fn line(kind: &str, object: &Value) -> Bytes {
@@ -200,51 +206,68 @@ fn next_bookmark(ends: Instant) -> Instant {
 
 struct WatchStream {
     watcher: store::Watcher<crate::object::Index>,
-    /// What was there when the watch began and is still to be told. Lines are made of it as they are
-    /// sent: a slow reader of many objects holds no copy of all of them.
-    initial: std::vec::IntoIter<Arc<Object>>,
-    /// What marks its end, if the client asked for that.
+    /// Initial objects that are not sent yet. They are encoded while sending, so a slow reader of many objects holds no
+    /// copy of all.
+    initial: Unread,
+    /// The bookmark after the initial objects, if requested.
     marks: Option<u64>,
-    /// Ready to be sent.
+    /// Lines that are ready to be sent.
     lines: VecDeque<Bytes>,
     shape: Shape,
     bookmarks: bool,
     ends: Instant,
     next_bookmark: Instant,
-    /// Kept between events; setting a new timer for each would cost more than the event.
+    /// Reused between events: a new timer for each would cost more than the event.
     timer: Pin<Box<Sleep>>,
-    /// Kept as well: it is asked before every event and has one thing to say in its life.
+    /// Also reused: it is polled before every event.
     over: Pin<Box<dyn Future<Output = ()> + Send>>,
     done: bool,
+    /// Its share of the user's limit of watches.
+    _held: Option<Arc<Hold>>,
 }
 
 impl WatchStream {
-    /// Enough of what was there at the beginning for one piece.
+    /// Encodes enough initial objects for one chunk.
     fn take_initial(&mut self) {
         let mut size: usize = self.lines.iter().map(Bytes::len).sum();
+        let begun = self.lines.len();
         while size < PIECE {
-            let line = match self.initial.next() {
-                Some(object) if !self.shape.filter.matches(&object) => continue,
-                Some(object) => self.shape.synthetic(&object),
-                None => match self.marks.take() {
-                    Some(revision) => self.shape.bookmark(revision, true),
-                    None => {
-                        self.initial = Vec::new().into_iter();
-                        return;
-                    }
+            let before = self.lines.len();
+            match self.initial.next() {
+                Next::Object(object) if !self.shape.filter.matches(&object) => continue,
+                Next::Object(object) => self.shape.synthetic(&object, &mut self.lines),
+                Next::Gone => {
+                    self.done = true;
+                    self.lines.push_back(error_line(&Status::failure(
+                        410,
+                        "Expired",
+                        "The client took too long to read the first objects: watch again",
+                    )));
+                    return;
+                }
+                Next::End => match self.marks.take() {
+                    Some(revision) => self.lines.push_back(self.shape.bookmark(revision, true)),
+                    None => return,
                 },
-            };
-            size += line.len();
-            self.lines.push_back(line);
+            }
+            size += self.lines.range(before..).map(Bytes::len).sum::<usize>();
+        }
+        if self.lines.len() > begun {
+            self.initial.guard();
         }
     }
 
-    /// The next bytes to send; none when the watch is over.
+    /// The next bytes to send; none when the watch has ended.
     async fn next(&mut self) -> Option<Bytes> {
-        while !self.done {
-            self.take_initial();
+        loop {
+            if !self.done {
+                self.take_initial();
+            }
             if let Some(piece) = body::join(&mut self.lines, PIECE) {
                 return Some(piece);
+            }
+            if self.done {
+                return None;
             }
             self.lines.shrink_to(LINES_KEPT);
             let events = tokio::select! {
@@ -270,20 +293,19 @@ impl WatchStream {
                 }
                 Err(_) => {
                     self.done = true;
-                    let said = Status::failure(
+                    let status = Status::failure(
                         410,
                         "Expired",
                         "The watch fell too far behind the events: list again and watch from there",
                     );
-                    return Some(error_line(&said));
+                    return Some(error_line(&status));
                 }
             }
         }
-        None
     }
 }
 
-/// What a watcher sees of an event.
+/// Selects and encodes events for one watch.
 struct Shape {
     filter: Filter,
     form: Form,
@@ -312,7 +334,7 @@ impl Shape {
         if plain && seen == event.kind {
             return Some(event.object.frame());
         }
-        // Falling out of view shows the last state that was in view, with the version of the
+        // If the object no longer matches, the event is DELETED with the last matching state and the version of the
         // update.
         let object = match (&event.previous, now) {
             (Some(previous), false) => {
@@ -325,26 +347,25 @@ impl Shape {
         Some(self.made(name(seen), object))
     }
 
-    /// An object that was there before the watch began.
-    fn synthetic(&mut self, object: &Arc<Object>) -> Bytes {
+    /// The ADDED event of an object that existed before the watch. Uses the stored bytes without copying.
+    fn synthetic(&mut self, object: &Arc<Object>, lines: &mut VecDeque<Bytes>) {
         if !self.is_plain(object) {
-            return self.as_it_is("ADDED", object);
+            lines.push_back(self.as_it_is("ADDED", object));
+        } else if object.kind() == EventKind::Created {
+            lines.push_back(object.frame());
+        } else {
+            lines.push_back(Bytes::from_static(ENVELOPE.created));
+            lines.push_back(object.bytes());
+            lines.push_back(Bytes::from_static(ENVELOPE.end));
         }
-        let bytes = object.bytes();
-        let mut line =
-            BytesMut::with_capacity(ENVELOPE.created.len() + bytes.len() + ENVELOPE.end.len());
-        line.extend_from_slice(ENVELOPE.created);
-        line.extend_from_slice(&bytes);
-        line.extend_from_slice(ENVELOPE.end);
-        line.freeze()
     }
 
     fn is_plain(&self, object: &Object) -> bool {
         self.form.view == View::Whole && self.filter.is_stored_form(object)
     }
 
-    /// Of most objects that somebody watches the metadata of, it is cut out of the stored text: the
-    /// garbage collector watches everything in this way.
+    /// For metadata-only watches the metadata is usually cut out of the stored text: the garbage collector watches all
+    /// objects this way.
     fn as_it_is(&mut self, kind: &str, object: &Object) -> Bytes {
         if let View::Partial { beta } = self.form.view
             && self.filter.is_stored_form(object)
@@ -361,7 +382,7 @@ impl Shape {
                 let columns = !std::mem::replace(&mut self.columns_sent, true);
                 let version = object.text(&["metadata", "resourceVersion"]).to_owned();
                 let metadata = json!({ "resourceVersion": version });
-                // A bookmark is nothing but its metadata, so nobody can do without it.
+                // A bookmark consists of metadata, so it is always included.
                 let include = match self.include {
                     IncludeObject::None if kind == "BOOKMARK" => IncludeObject::Metadata,
                     include => include,
@@ -374,7 +395,7 @@ impl Shape {
         line(kind, &shown)
     }
 
-    /// Only kind, apiVersion and the version up to which everything was sent.
+    /// A bookmark: kind, apiVersion and the version up to which all events were sent.
     fn bookmark(&mut self, revision: u64, initial_end: bool) -> Bytes {
         let mut metadata = json!({ "resourceVersion": revision.to_string() });
         if initial_end {

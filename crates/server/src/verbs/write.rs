@@ -1,28 +1,33 @@
-//! What all writes have in common: preparing, checking and storing a changed object.
+//! What all writes have in common: preparing, checking and storing an object.
 //!
-//! A write reads the stored object, decides, and stores under the condition that nobody wrote in
-//! between; if somebody did, it starts over (unless the client named the version it had read).
+//! A write reads the stored object, decides, and stores on condition that the object has not changed since. If it has,
+//! the write starts over (unless the client named the version that it had read).
 //!
-//!     body ▸ defaults ▸ admission ▸ prepare ▸ validate ▸ managedFields ▸ store
+//!     create: body ▸ defaults ▸ managedFields ▸ mutating admission ▸ prepare ▸ validate ▸ validating admission ▸ store
+//!     update: body ▸ defaults, prepare ▸ managedFields ▸ mutating admission ▸ validate ▸ validating admission ▸ store
+//!
+//! managedFields come before admission, as upstream: fields that mutating admission changes get no manager.
 
-use crate::call::{Call, name_of};
-use crate::error::{ApiError, Result};
 use crate::object::{self, Object, Stored, store_name};
+use crate::request::call::{Call, name_of};
+use crate::response::error::{ApiError, Result};
 use api::apply::{self, FieldSet, Manager};
 use api::metadata;
-use api::rules::{Generation, NameRule};
+use api::names::NameRule;
+use api::status::{Details, Status};
 use api::value::ValueExt;
 use api::{At, Errors, Kind};
-use serde_json::{Value, json};
+use rules::Generation;
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::{Change, Expect, Write, WriteError};
 
-/// How often a write that found the object changed starts over. One of the contenders gets its way
-/// every time, so this is how many may fall upon one object before anybody sees a conflict.
+/// How often a write starts over because the object has changed. One of the competing writes succeeds every time, so this
+/// many can write one object at the same time without a conflict.
 pub(crate) const ATTEMPTS: usize = 1000;
 
-/// Fields the server sets and a client's create may not.
+/// Removes fields that only the server may set.
 pub(crate) fn clear_system_fields(object: &mut Value) {
     let metadata = object.object("metadata");
     for field in [
@@ -37,7 +42,7 @@ pub(crate) fn clear_system_fields(object: &mut Value) {
     }
 }
 
-/// Namespace from the URL, or cleared for cluster-scoped kinds.
+/// Sets the namespace from the URL, or removes it for cluster-scoped kinds.
 pub(crate) fn settle_namespace(call: &Call, object: &mut Value) -> Result<()> {
     let metadata = object.object("metadata");
     if !call.kind.namespaced {
@@ -46,7 +51,7 @@ pub(crate) fn settle_namespace(call: &Call, object: &mut Value) -> Result<()> {
     }
     match metadata.text(&["namespace"]) {
         "" => metadata["namespace"] = call.target.namespace.clone().into(),
-        said if said != call.target.namespace => {
+        given if given != call.target.namespace => {
             return Err(ApiError::bad_request(
                 "the namespace of the provided object does not match the namespace sent on the request",
             ));
@@ -56,7 +61,7 @@ pub(crate) fn settle_namespace(call: &Call, object: &mut Value) -> Result<()> {
     Ok(())
 }
 
-/// The same owner named twice is named once, and the client told.
+/// Removes duplicate owner references, with a warning.
 pub(crate) fn dedup_owners(call: &Call, object: &mut Value) {
     let Some(Value::Array(owners)) = object.object("metadata").get_mut("ownerReferences") else {
         return;
@@ -79,21 +84,22 @@ pub(crate) fn dedup_owners(call: &Call, object: &mut Value) {
     }
 }
 
-/// Metadata and kind rules of a new object.
+/// Validates a new object: metadata and the rules of its kind.
 pub(crate) fn check_new(kind: &Kind, object: &Value) -> Result<()> {
     check_depth(object)?;
     let mut errors = Errors::default();
     let root = At::root(object);
     let metadata = if is_core(kind) { metadata::validate } else { metadata::validate_custom };
-    metadata(&root, kind.rules.name, kind.namespaced, &mut errors);
-    (kind.rules.validate)(&root, &mut errors);
+    let rules = rules::of(kind);
+    metadata(&root, rules.name, kind.namespaced, &mut errors);
+    (rules.validate)(&root, &mut errors);
     if let Some(custom) = &kind.custom {
         custom.validate(&root, None, &mut errors);
     }
     refuse(kind, name_of(object), errors)
 }
 
-/// With its managedFields, which repeat its fields a few levels deeper.
+/// Includes managedFields, which repeat the fields a few levels deeper.
 fn check_depth(object: &Value) -> Result<()> {
     if object::depth(object) > object::DEPTH_MAX {
         return Err(ApiError::bad_request("exceeded max depth"));
@@ -101,7 +107,7 @@ fn check_depth(object: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Rules of an update, as the endpoint it came through has them.
+/// Validates an update with the rules of its endpoint.
 pub(crate) fn check_update(
     kind: &Kind,
     new: &Value,
@@ -125,24 +131,26 @@ pub(crate) fn check_update(
     refuse(kind, name_of(new), errors)
 }
 
-/// Upstream serves definitions, aggregated APIs and custom resources from servers of their own,
-/// which are less particular about finalizers.
+/// Upstream serves CRDs, APIServices and custom resources from servers of their own, which check finalizers less
+/// strictly.
 fn is_core(kind: &Kind) -> bool {
     let group = kind.group.as_str();
     kind.custom.is_none() && !matches!(group, "apiextensions.k8s.io" | "apiregistration.k8s.io")
 }
 
 fn check_endpoint(kind: &Kind, new: &At, old: &At, endpoint: Endpoint, errors: &mut Errors) {
+    let rules = rules::of(kind);
     match endpoint {
-        Endpoint::Status => (kind.rules.validate_status_update)(new, old, errors),
-        Endpoint::EphemeralContainers => api::rules::validate_ephemeral_update(new, old, errors),
-        Endpoint::Resize => api::rules::validate_resize(new, old, errors),
+        Endpoint::Status => (rules.validate_status_update)(new, old, errors),
+        Endpoint::EphemeralContainers => rules::validate_ephemeral_update(new, old, errors),
+        Endpoint::Resize => rules::validate_resize(new, old, errors),
         Endpoint::Main | Endpoint::Scale => {
-            (kind.rules.validate)(new, errors);
-            (kind.rules.validate_update)(new, old, errors);
+            (rules.validate)(new, errors);
+            (rules.validate_update)(new, old, errors);
         }
-        // What these change is not for validate_update, which guards the main endpoint.
-        Endpoint::Approval | Endpoint::Other => (kind.rules.validate)(new, errors),
+        Endpoint::Approval => rules::validate_approval_update(new, old, errors),
+        // validate_update is for the main endpoint; these change other fields.
+        Endpoint::Other => (rules.validate)(new, errors),
     }
 }
 
@@ -150,7 +158,7 @@ fn refuse(kind: &Kind, name: &str, errors: Errors) -> Result<()> {
     if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid(kind, name, errors)) }
 }
 
-/// Keeps what an update may not change, whatever the client sent (A-68, T-API-22).
+/// Restores fields that an update must not change (A-68, T-API-22).
 pub(crate) fn restore_metadata(kind: &Kind, new: &mut Value, old: &Value) {
     let metadata = new.object("metadata");
     metadata.remove("selfLink");
@@ -170,7 +178,7 @@ pub(crate) fn restore_metadata(kind: &Kind, new: &mut Value, old: &Value) {
     }
 }
 
-/// Raises metadata.generation if what it counts has changed.
+/// Increments metadata.generation if the content that it counts has changed.
 pub(crate) fn bump_generation(kind: &Kind, new: &mut Value, old: &Value) {
     let differs = |field: &str| new.get(field) != old.get(field);
     let content = || {
@@ -180,7 +188,7 @@ pub(crate) fn bump_generation(kind: &Kind, new: &mut Value, old: &Value) {
             .any(|key| differs(key))
     };
     let meta = |field: &str| new["metadata"].get(field) != old["metadata"].get(field);
-    let changed = match kind.rules.generation {
+    let changed = match rules::of(kind).generation {
         Generation::Never | Generation::Fixed => false,
         Generation::Spec => differs("spec") || (kind.kind == "PodTemplate" && differs("template")),
         Generation::SpecOrAnnotations => differs("spec") || meta("annotations"),
@@ -193,7 +201,7 @@ pub(crate) fn bump_generation(kind: &Kind, new: &mut Value, old: &Value) {
     }
 }
 
-/// What an endpoint leaves alone, and so never owns.
+/// The endpoint of a write. Each ignores other fields, and never owns those.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Endpoint {
     Main,
@@ -231,20 +239,24 @@ impl Endpoint {
     }
 }
 
-/// Fields that an endpoint ignores, so that nobody comes to own them through it.
+/// Fields that an endpoint ignores, so that no manager owns them through it.
 pub(crate) fn reset_fields(kind: &Kind, endpoint: Endpoint) -> FieldSet {
     match endpoint {
         Endpoint::Main if kind.has_subresource("status") => FieldSet::of_fields(&[&["status"]]),
         Endpoint::Status if kind.custom.is_some() => {
             FieldSet::of_fields(&[&["spec"], &["metadata", "labels"], &["metadata", "annotations"]])
         }
+        Endpoint::Status if kind.kind == "CertificateSigningRequest" => {
+            FieldSet::of_fields(&[&["spec"], &["status", "conditions"]])
+        }
         Endpoint::Status => FieldSet::of_fields(&[&["spec"]]),
+        Endpoint::Approval => FieldSet::of_fields(&[&["spec"], &["status", "certificate"]]),
         _ => FieldSet::default(),
     }
 }
 
-/// Notes in managedFields who changed what. Comes before admission, whose changes belong
-/// to nobody.
+/// Records in managedFields which fields this write has changed. Runs before mutating admission, so fields that
+/// admission changes get no manager.
 pub(crate) fn track(
     call: &Call,
     old: Option<&Value>,
@@ -271,7 +283,7 @@ pub(crate) async fn store_new(call: &Call, object: &Value) -> Result<Arc<Object>
     })
 }
 
-/// Whether there is room for a new object, for those who only ask.
+/// Fails if the name is taken. For dry runs, which do not store.
 pub(crate) fn check_absent(call: &Call, object: &Value) -> Result<()> {
     let name = name_of(object);
     let key = store_name(&call.target.namespace_of(&call.kind), name);
@@ -291,14 +303,14 @@ fn already_exists(call: &Call, name: &str, current: Option<&Object>) -> ApiError
     }
 }
 
-/// Why a conditional write did not happen.
+/// Why a conditional write failed.
 pub(crate) enum Failed {
-    /// The object is not what it was expected to be; this is what it is.
+    /// The object has changed. This is stored now, if anything.
     Conflict(Option<Arc<Object>>),
     Api(ApiError),
 }
 
-/// Writes (or, without an object, removes) under a condition.
+/// Writes, or without an object removes, on condition `expect`.
 pub(crate) async fn write(
     call: &Call,
     name: &str,
@@ -307,11 +319,11 @@ pub(crate) async fn write(
 ) -> std::result::Result<Arc<Object>, Failed> {
     let namespace = call.target.namespace_of(&call.kind);
     let change = match object {
-        Some(object) if api::convert::is_identity(&call.kind) => {
+        Some(object) if rules::convert::is_identity(&call.kind) => {
             Change::Put(object::draft(&call.kind, object))
         }
         Some(object) => {
-            Change::Put(object::draft(&call.kind, &api::convert::to_storage(&call.kind, object)))
+            Change::Put(object::draft(&call.kind, &rules::convert::to_storage(&call.kind, object)))
         }
         None => Change::Delete,
     };
@@ -327,11 +339,13 @@ pub(crate) async fn write(
     })
 }
 
-/// The removed object's receipt, for kinds that do not answer with the object (A-82, T-API-27).
-pub(crate) fn receipt(kind: &Kind, name: &str, uid: &str) -> Value {
-    let mut details = json!({ "name": name, "kind": kind.plural, "uid": uid });
-    if !kind.group.is_empty() {
-        details["group"] = kind.group.clone().into();
-    }
-    json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details })
+/// The Status for a removed object, for kinds that do not return the object (A-82, T-API-27).
+pub(crate) fn receipt(kind: &Kind, name: &str, uid: &str) -> Status {
+    Status::success().with_details(Details {
+        name: name.into(),
+        group: kind.group.clone(),
+        kind: kind.plural.clone(),
+        uid: uid.into(),
+        ..Details::default()
+    })
 }

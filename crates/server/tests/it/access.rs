@@ -1,7 +1,7 @@
-//! Who may do what, seen through requests: credentials, RBAC, reviews and impersonation (A-7,
+//! Authentication and authorization of requests: credentials, RBAC, reviews and impersonation (A-7,
 //!
 
-use crate::door::{self, Client, Cluster, MAPS, PODS, Said, map, pod};
+use crate::cluster::{self, Client, Cluster, MAPS, PODS, Reply, map, pod};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, ServerName};
 use serde_json::{Value, json};
@@ -30,14 +30,14 @@ fn rule(verbs: &[&str], resources: &[&str], names: &[&str]) -> Value {
     rule
 }
 
-/// Lets the subject do this in the namespace `default`.
+/// Grants the rules to the subject in the namespace `default`.
 async fn grant(cluster: &Cluster, name: &str, subject: Value, rules: Value) {
     cluster.make(ROLES, json!({"metadata": {"name": name}, "rules": rules})).await;
     let role = json!({"kind": "Role", "name": name, "apiGroup": "rbac.authorization.k8s.io"});
     bind(cluster, BINDINGS, name, subject, role).await;
 }
 
-/// Lets the subject do this everywhere.
+/// Grants the rules to the subject in the whole cluster.
 async fn grant_all(cluster: &Cluster, name: &str, subject: Value, rules: Value) {
     cluster
         .make(&format!("{RBAC}/clusterroles"), json!({"metadata": {"name": name}, "rules": rules}))
@@ -82,17 +82,17 @@ async fn over_tls(cluster: &Cluster, path: &str, headers: &str) -> (u16, String)
 }
 
 #[tokio::test]
-async fn a_171_no_credential_is_somebody_and_a_bad_one_nobody() {
+async fn a_171_without_credentials_a_user_is_anonymous_and_invalid_ones_are_refused() {
     let cluster = Cluster::start().await;
-    let (code, said) = over_tls(&cluster, PODS, "").await;
+    let (code, reply) = over_tls(&cluster, PODS, "").await;
     assert_eq!(code, 403);
     assert!(
-        said.contains("User \\\"system:anonymous\\\" cannot list resource \\\"pods\\\""),
-        "{said}"
+        reply.contains("User \\\"system:anonymous\\\" cannot list resource \\\"pods\\\""),
+        "{reply}"
     );
-    let (code, said) = over_tls(&cluster, PODS, "Authorization: Bearer wrong\r\n").await;
+    let (code, reply) = over_tls(&cluster, PODS, "Authorization: Bearer wrong\r\n").await;
     assert_eq!(code, 401);
-    assert!(said.contains("\"message\":\"Unauthorized\""), "{said}");
+    assert!(reply.contains("\"message\":\"Unauthorized\""), "{reply}");
     // health is for everybody, the description of the API is not.
     assert_eq!(over_tls(&cluster, "/healthz", "").await.0, 200);
     assert_eq!(over_tls(&cluster, "/version", "").await.0, 200);
@@ -102,9 +102,36 @@ async fn a_171_no_credential_is_somebody_and_a_bad_one_nobody() {
     assert_eq!(over_tls(&cluster, PODS, &admin).await.0, 200);
 }
 
-///
 #[tokio::test]
-async fn a_174_to_177_a_service_account_is_known_by_its_token_while_it_exists() {
+async fn a_rotated_admin_token_replaces_the_old_one_without_a_restart() {
+    let cluster = Cluster::start().await;
+    let path = cluster.dir.path().join("admin.token");
+    let header =
+        || format!("Authorization: Bearer {}\r\n", std::fs::read_to_string(&path).unwrap().trim());
+    let old = header();
+    assert_eq!(over_tls(&cluster, PODS, &old).await.0, 200);
+    cluster.running.rotate_admin_token().unwrap();
+    let new = header();
+    assert_eq!(over_tls(&cluster, PODS, &old).await.0, 401);
+    assert_eq!(over_tls(&cluster, PODS, &new).await.0, 200);
+    let cluster = cluster.restart().await;
+    assert_eq!(over_tls(&cluster, PODS, &old).await.0, 401);
+    assert_eq!(over_tls(&cluster, PODS, &new).await.0, 200);
+}
+
+#[tokio::test]
+async fn the_token_of_a_running_server_cannot_be_replaced_offline() {
+    let cluster = Cluster::start().await;
+    assert!(server::rotate_admin_token(cluster.dir.path()).is_err());
+    let token = std::fs::read_to_string(cluster.dir.path().join("admin.token")).unwrap();
+    cluster.running.stop().await;
+    server::rotate_admin_token(cluster.dir.path()).unwrap();
+    let next = std::fs::read_to_string(cluster.dir.path().join("admin.token")).unwrap();
+    assert_ne!(token, next);
+}
+
+#[tokio::test]
+async fn a_174_to_177_a_token_authenticates_a_service_account_while_it_exists() {
     let cluster = Cluster::start().await;
     let accounts = "/api/v1/namespaces/default/serviceaccounts";
     let made = cluster.make(accounts, json!({"metadata": {"name": "robot"}})).await;
@@ -135,7 +162,7 @@ async fn a_174_to_177_a_service_account_is_known_by_its_token_while_it_exists() 
 }
 
 #[tokio::test]
-async fn a_7_a_list_of_one_name_is_that_name() {
+async fn a_7_a_list_that_selects_one_name_is_authorized_as_that_name() {
     let cluster = Cluster::start().await;
     let rules = json!([rule(&["list", "watch", "get"], &["configmaps"], &["mine"])]);
     grant(&cluster, "one", user("ana"), rules).await;
@@ -147,31 +174,30 @@ async fn a_7_a_list_of_one_name_is_that_name() {
     assert_eq!(ana.names(&format!("{MAPS}?fieldSelector=metadata.name=mine")).await, ["mine"]);
     ana.get(&format!("{MAPS}?fieldSelector=metadata.name=other")).await.refused(403, "Forbidden");
     let mut watch = ana.watch(&format!("{MAPS}?fieldSelector=metadata.name=mine")).await;
-    assert_eq!(watch.said(1).await, ["ADDED mine"]);
+    assert_eq!(watch.reply(1).await, ["ADDED mine"]);
 }
 
 #[tokio::test]
-async fn a_93_who_may_not_is_told_so_before_anything_else_is_looked_at() {
+async fn a_93_authorization_comes_before_all_other_checks() {
     let cluster = Cluster::start().await;
-    let said = ana(&cluster).post(PODS, json!("nonsense")).await;
+    let reply = ana(&cluster).post(PODS, json!("nonsense")).await;
     let text = "pods is forbidden: User \"ana\" cannot create resource \"pods\" in API group \"\" in the namespace \"default\"";
-    assert_eq!(said.refused(403, "Forbidden"), text);
-    assert_eq!(said.body["details"], json!({"kind": "pods"}));
-    let said = ana(&cluster).get("/api/v1/nodes/n1").await;
+    assert_eq!(reply.refused(403, "Forbidden"), text);
+    assert_eq!(reply.body["details"], json!({"kind": "pods"}));
+    let reply = ana(&cluster).get("/api/v1/nodes/n1").await;
     let text = "nodes \"n1\" is forbidden: User \"ana\" cannot get resource \"nodes\" in API group \"\" at the cluster scope";
-    assert_eq!(said.refused(403, "Forbidden"), text);
-    let said = ana(&cluster).get("/metrics").await;
+    assert_eq!(reply.refused(403, "Forbidden"), text);
+    let reply = ana(&cluster).get("/metrics").await;
     assert!(
-        said.refused(403, "Forbidden").ends_with("User \"ana\" cannot get path \"/metrics\""),
+        reply.refused(403, "Forbidden").ends_with("User \"ana\" cannot get path \"/metrics\""),
         "{}",
-        said.body
+        reply.body
     );
 }
 
-/// A row: verb, path, body; allowed or not by the rules in the test.
-///
+/// Each row is verb, path, body and whether the rules in the test allow it.
 #[tokio::test]
-async fn a_182_and_183_rules_add_up_and_match_exactly() {
+async fn a_182_and_183_rules_are_additive_and_match_exactly() {
     let cluster = Cluster::start().await;
     cluster.make("/api/v1/namespaces", json!({"metadata": {"name": "shop"}})).await;
     grant(&cluster, "a", user("ana"), json!([rule(&["get", "list"], &["pods"], &[])])).await;
@@ -210,15 +236,15 @@ async fn a_182_and_183_rules_add_up_and_match_exactly() {
     ];
     let ana = ana(&cluster);
     for (method, path, allowed) in rows {
-        let said = ana
+        let reply = ana
             .send(
                 method,
                 &path,
-                &[("content-type", door::MERGE)],
+                &[("content-type", cluster::MERGE)],
                 if method == "PATCH" { "{}" } else { "" },
             )
             .await;
-        assert_eq!(said.code != 403, allowed, "{method} {path}: {}", said.body);
+        assert_eq!(reply.code != 403, allowed, "{method} {path}: {}", reply.body);
     }
     // What is taken away is gone at once.
     cluster.delete(&format!("{BINDINGS}/a")).await.ok();
@@ -242,9 +268,9 @@ async fn a_67_and_118_creating_by_update_or_apply_needs_the_right_to_create() {
     assert_eq!(ana.apply(&format!("{MAPS}/m"), "ana", map("m")).await.code, 200);
 }
 
-///
+/// a review gives the same result as the request.
 #[tokio::test]
-async fn a_180_and_187_reviews_say_what_requests_then_meet() {
+async fn a_180_and_187_reviews_agree_with_real_requests() {
     let cluster = Cluster::start().await;
     grant(&cluster, "reader", user("ana"), json!([rule(&["get", "list"], &["pods"], &[])])).await;
     grant(&cluster, "crew", group("crew"), json!([rule(&["list"], &["configmaps"], &[])])).await;
@@ -285,15 +311,15 @@ async fn a_180_and_187_reviews_say_what_requests_then_meet() {
         let mut about = spec.clone();
         about["user"] = "ana".into();
         about["groups"] = json!(["crew", "system:authenticated"]);
-        let said =
+        let reply =
             cluster.make(&format!("{REVIEWS}/subjectaccessreviews"), json!({"spec": about})).await;
-        assert_eq!(said["status"]["allowed"], met, "{path}");
+        assert_eq!(reply["status"]["allowed"], met, "{path}");
         if spec["resourceAttributes"]["namespace"] == "default" {
             let place = format!("{REVIEWS}/namespaces/default/localsubjectaccessreviews");
-            let said = cluster
+            let reply = cluster
                 .make(&place, json!({"metadata": {"namespace": "default"}, "spec": about}))
                 .await;
-            assert_eq!(said["status"]["allowed"], met, "{path}");
+            assert_eq!(reply["status"]["allowed"], met, "{path}");
         }
         // and so does who acts as her.
         let as_ana = [("impersonate-user", "ana"), ("impersonate-group", "crew")];
@@ -315,9 +341,8 @@ async fn a_180_and_187_reviews_say_what_requests_then_meet() {
     assert!(rules["status"]["nonResourceRules"].to_string().contains("/metrics"));
 }
 
-///
 #[tokio::test]
-async fn a_181_a_review_is_about_one_thing() {
+async fn a_181_a_review_has_exactly_one_attribute_block() {
     let cluster = Cluster::start().await;
     let place = format!("{REVIEWS}/selfsubjectaccessreviews");
     cluster.post(&place, json!({"spec": {}})).await.refused(422, "Invalid");
@@ -326,15 +351,14 @@ async fn a_181_a_review_is_about_one_thing() {
     cluster.post(&place, json!({"spec": both})).await.refused(422, "Invalid");
     let other = json!({"spec": {"user": "ana", "resourceAttributes": {"namespace": "shop", "verb": "get", "resource": "pods"}}});
     let place = format!("{REVIEWS}/namespaces/default/localsubjectaccessreviews");
-    let said = cluster.post(&place, other).await;
-    assert!(matches!(said.code, 400 | 422), "{}", said.body);
+    let reply = cluster.post(&place, other).await;
+    assert!(matches!(reply.code, 400 | 422), "{}", reply.body);
     cluster
         .get(&format!("{REVIEWS}/selfsubjectaccessreviews"))
         .await
         .refused(405, "MethodNotAllowed");
 }
 
-///
 #[tokio::test]
 async fn a_184_an_aggregated_role_has_the_rules_of_those_it_selects() {
     let cluster = Cluster::start().await;
@@ -350,9 +374,8 @@ async fn a_184_an_aggregated_role_has_the_rules_of_those_it_selects() {
     assert_eq!(ana(&cluster).get(MAPS).await.code, 200);
 }
 
-///
 #[tokio::test]
-async fn a_185_nobody_grants_what_they_do_not_have() {
+async fn a_185_a_user_cannot_grant_rights_that_it_does_not_have() {
     let cluster = Cluster::start().await;
     let all = json!([
         {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles", "rolebindings"], "verbs": ["create", "update"]},
@@ -362,8 +385,8 @@ async fn a_185_nobody_grants_what_they_do_not_have() {
     let ana = ana(&cluster);
     let role = |name: &str, rules: Value| json!({"metadata": {"name": name}, "rules": rules});
     ana.make(ROLES, role("less", json!([rule(&["get"], &["pods"], &[])]))).await;
-    let said = ana.post(ROLES, role("more", json!([rule(&["get"], &["secrets"], &[])]))).await;
-    let message = said.refused(403, "Forbidden");
+    let reply = ana.post(ROLES, role("more", json!([rule(&["get"], &["secrets"], &[])]))).await;
+    let message = reply.refused(403, "Forbidden");
     let text = "user \"ana\" (groups=[\"crew\" \"system:authenticated\"]) is attempting to grant RBAC permissions not currently held:\n{APIGroups:[\"\"], Resources:[\"secrets\"], Verbs:[\"get\"]}";
     assert!(message.ends_with(text), "{message}");
     let binding = |name: &str, role: Value| json!({"metadata": {"name": name}, "subjects": [user("bob")], "roleRef": role});
@@ -383,9 +406,8 @@ async fn a_185_nobody_grants_what_they_do_not_have() {
     ana.post(BINDINGS, binding("edit", cluster_role("edit"))).await.refused(403, "Forbidden");
 }
 
-///
 #[tokio::test]
-async fn a_186_the_first_roles_are_there_and_come_back() {
+async fn a_186_default_roles_exist_and_are_restored() {
     let cluster = Cluster::start().await;
     let roles = format!("{RBAC}/clusterroles");
     let all = cluster.names(&roles).await;
@@ -416,21 +438,21 @@ async fn a_186_the_first_roles_are_there_and_come_back() {
     ana(&cluster).get("/api/v1/namespaces/default/secrets").await.refused(403, "Forbidden");
 }
 
-async fn acting(client: &Client, path: &str, headers: &[(&str, &str)]) -> Said {
+async fn acting(client: &Client, path: &str, headers: &[(&str, &str)]) -> Reply {
     client.get_with(path, headers).await
 }
 
 #[tokio::test]
-async fn a_188_acting_as_somebody_takes_the_right_to() {
+async fn a_188_impersonation_needs_the_right_to_impersonate() {
     let cluster = Cluster::start().await;
     grant(&cluster, "reader", user("bob"), json!([rule(&["list"], &["pods"], &[])])).await;
     let bob = [("impersonate-user", "bob")];
     assert_eq!(acting(&cluster, PODS, &bob).await.code, 200);
-    let said = acting(&cluster, MAPS, &bob).await;
-    assert!(said.refused(403, "Forbidden").contains("User \"bob\" cannot list"));
-    let said = acting(&ana(&cluster), PODS, &bob).await;
+    let reply = acting(&cluster, MAPS, &bob).await;
+    assert!(reply.refused(403, "Forbidden").contains("User \"bob\" cannot list"));
+    let reply = acting(&ana(&cluster), PODS, &bob).await;
     let text = "users \"bob\" is forbidden: User \"ana\" cannot impersonate resource \"users\" in API group \"\" at the cluster scope";
-    assert_eq!(said.refused(403, "Forbidden"), text);
+    assert_eq!(reply.refused(403, "Forbidden"), text);
     // The rest without a user makes no sense.
     acting(&cluster, PODS, &[("impersonate-group", "crew")]).await.refused(400, "BadRequest");
     acting(&cluster, PODS, &[("impersonate-uid", "u")]).await.refused(400, "BadRequest");
@@ -451,7 +473,7 @@ async fn a_188_acting_as_somebody_takes_the_right_to() {
 }
 
 #[tokio::test]
-async fn a_188_who_acts_is_then_that_somebody() {
+async fn a_188_requests_run_as_the_impersonated_user() {
     let cluster = Cluster::start().await;
     let place = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
     let rows: [(&[(&str, &str)], Value); 3] = [
@@ -479,26 +501,26 @@ async fn a_188_who_acts_is_then_that_somebody() {
     for (headers, wanted) in rows {
         let headers: Vec<_> =
             headers.iter().copied().chain([("content-type", "application/json")]).collect();
-        let said = cluster.send("POST", place, &headers, "{}").await.ok();
-        assert_eq!(said["status"]["userInfo"], wanted);
+        let reply = cluster.send("POST", place, &headers, "{}").await.ok();
+        assert_eq!(reply["status"]["userInfo"], wanted);
     }
     let anonymous =
         [("impersonate-user", "system:anonymous"), ("content-type", "application/json")];
-    let said = cluster.send("POST", place, &anonymous, "{}").await;
+    let reply = cluster.send("POST", place, &anonymous, "{}").await;
     // The nameless may not even ask who they are.
-    said.refused(403, "Forbidden");
+    reply.refused(403, "Forbidden");
 }
 
-/// the log names who asked, not only whose name they used.
+/// the audit log contains the real user and the impersonated one.
 #[tokio::test]
-async fn a_188_the_audit_log_says_who_acts_as_whom() {
+async fn a_188_the_audit_log_has_the_real_and_the_impersonated_user() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("audit.log");
     let config = server::Config {
         data_dir: dir.path().join("data"),
         listen: "127.0.0.1:0".parse().unwrap(),
         store: server::StoreChoice::Embedded,
-        audit_log: Some(log.clone()),
+        audit_log: Some(server::AuditConfig::at(log.clone())),
         controllers: false,
     };
     let running = server::start(config).await.unwrap();
@@ -511,6 +533,7 @@ async fn a_188_the_audit_log_says_who_acts_as_whom() {
     let text = std::fs::read_to_string(log).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let who: Vec<(Value, Value)> = lines
+        .filter(|line| line["stage"] == "ResponseComplete")
         .map(|line| {
             (line["user"]["username"].clone(), line["impersonatedUser"]["username"].clone())
         })

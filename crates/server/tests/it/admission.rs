@@ -1,6 +1,6 @@
-//! Admission as clients meet it: a server in this process, requests through its door.
+//! Admission, tested through requests.
 
-use crate::door::{Client, Cluster, PODS, STRATEGIC, pod};
+use crate::cluster::{Client, Cluster, PODS, STRATEGIC, pod};
 use serde_json::{Value, json};
 use server::authn::User;
 
@@ -12,7 +12,7 @@ fn pod_with(name: &str, resources: Value) -> Value {
     pod
 }
 
-/// A quota as the quota controller leaves it: counted.
+/// A quota with the status that the quota controller would write.
 async fn quota(client: &Client, name: &str, spec: Value, used: Value) {
     let hard = spec["hard"].clone();
     client
@@ -62,22 +62,21 @@ async fn a_new_pod_gets_account_token_priority_and_tolerations() {
 }
 
 #[tokio::test]
-async fn a_155_a_pod_of_an_account_that_is_not_there_is_refused() {
+async fn a_155_a_pod_with_a_missing_service_account_is_refused() {
     let cluster = Cluster::start().await;
     let mut wanted = pod("p");
     wanted["spec"]["serviceAccountName"] = "ghost".into();
-    let said = cluster.admin().post(PODS, wanted).await;
-    assert_eq!(said.code, 403);
+    let reply = cluster.admin().post(PODS, wanted).await;
+    assert_eq!(reply.code, 403);
     assert_eq!(
-        said.message(),
+        reply.message(),
         "pods \"p\" is forbidden: error looking up service account default/ghost: serviceaccount \"ghost\" not found"
     );
-    assert_eq!(said.body["details"], json!({"name": "p", "kind": "pods"}));
+    assert_eq!(reply.body["details"], json!({"name": "p", "kind": "pods"}));
 }
 
-/// A-157
 #[tokio::test]
-async fn a_157_a_full_quota_refuses_and_a_dry_run_reserves_nothing() {
+async fn a_157_an_exhausted_quota_refuses_and_a_dry_run_reserves_nothing() {
     let cluster = Cluster::start().await;
     let admin = cluster.admin();
     quota(&admin, "q", json!({"hard": {"pods": "1"}}), json!({"pods": "0"})).await;
@@ -86,16 +85,39 @@ async fn a_157_a_full_quota_refuses_and_a_dry_run_reserves_nothing() {
     assert_eq!(used(&admin, "q").await, json!({"pods": "0"}));
     admin.make(PODS, pod("one")).await;
     assert_eq!(used(&admin, "q").await, json!({"pods": "1"}));
-    let said = admin.post(PODS, pod("two")).await;
-    assert_eq!(said.code, 403);
+    let reply = admin.post(PODS, pod("two")).await;
+    assert_eq!(reply.code, 403);
     assert_eq!(
-        said.message(),
+        reply.message(),
         "pods \"two\" is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1"
     );
 }
 
+/// An update that sets activeDeadlineSeconds moves the pod to the quota of scope Terminating.
+#[tokio::test]
+async fn a_157_a_pod_that_becomes_terminating_is_charged_to_the_quota_of_that_scope() {
+    let cluster = Cluster::start().await;
+    let admin = cluster.admin();
+    let scoped = json!({"hard": {"pods": "1"}, "scopes": ["Terminating"]});
+    quota(&admin, "ending", scoped, json!({"pods": "0"})).await;
+    for name in ["one", "two"] {
+        cluster.make(PODS, pod(name)).await;
+    }
+    let deadline = json!({"spec": {"activeDeadlineSeconds": 60}});
+    let relabel = json!({"metadata": {"labels": {"a": "b"}}});
+    cluster.patch(&format!("{PODS}/one"), relabel).await.ok();
+    assert_eq!(used(&admin, "ending").await, json!({"pods": "0"}));
+    cluster.patch(&format!("{PODS}/one"), deadline.clone()).await.ok();
+    assert_eq!(used(&admin, "ending").await, json!({"pods": "1"}));
+    let reply = cluster.patch(&format!("{PODS}/two"), deadline).await;
+    assert_eq!(
+        reply.refused(403, "Forbidden"),
+        "pods \"two\" is forbidden: exceeded quota: ending, requested: pods=1, used: pods=1, limited: pods=1"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_157_creations_at_once_do_not_overrun_a_quota() {
+async fn a_157_concurrent_creations_do_not_exceed_a_quota() {
     let cluster = Cluster::start().await;
     let admin = cluster.admin();
     quota(
@@ -121,26 +143,26 @@ async fn a_157_creations_at_once_do_not_overrun_a_quota() {
 }
 
 #[tokio::test]
-async fn a_157_when_one_of_two_quotas_is_full_nothing_is_reserved_in_the_other() {
+async fn a_157_if_one_of_two_quotas_is_exhausted_nothing_is_reserved_in_the_other() {
     let cluster = Cluster::start().await;
     let admin = cluster.admin();
     quota(&admin, "a", json!({"hard": {"pods": "5"}}), json!({"pods": "0"})).await;
     quota(&admin, "b", json!({"hard": {"requests.cpu": "1"}}), json!({"requests.cpu": "0"})).await;
-    let said = admin.post(PODS, pod("p")).await;
+    let reply = admin.post(PODS, pod("p")).await;
     assert_eq!(
-        said.message(),
+        reply.message(),
         "pods \"p\" is forbidden: failed quota: b: must specify requests.cpu for: app"
     );
-    let said = admin.post(PODS, pod_with("p", json!({"requests": {"cpu": "2"}}))).await;
+    let reply = admin.post(PODS, pod_with("p", json!({"requests": {"cpu": "2"}}))).await;
     assert_eq!(
-        said.message(),
+        reply.message(),
         "pods \"p\" is forbidden: exceeded quota: b, requested: requests.cpu=2, used: requests.cpu=0, limited: requests.cpu=1"
     );
     assert_eq!(used(&admin, "a").await, json!({"pods": "0"}));
 }
 
 #[tokio::test]
-async fn a_157_a_service_that_turns_into_more_counts_for_more() {
+async fn a_157_a_service_that_becomes_a_load_balancer_counts_as_one() {
     let cluster = Cluster::start().await;
     let admin = cluster.admin();
     quota(
@@ -157,15 +179,15 @@ async fn a_157_a_service_that_turns_into_more_counts_for_more() {
             json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}}),
         )
         .await;
-    let said = admin.patch(&format!("{services}/s"), json!({"spec": {"type": "NodePort"}})).await;
+    let reply = admin.patch(&format!("{services}/s"), json!({"spec": {"type": "NodePort"}})).await;
     assert_eq!(
-        said.message(),
+        reply.message(),
         "services \"s\" is forbidden: exceeded quota: q, requested: services.nodeports=1, used: services.nodeports=0, limited: services.nodeports=0"
     );
 }
 
 #[tokio::test]
-async fn a_154_limit_ranges_fill_in_and_refuse() {
+async fn a_154_limit_ranges_set_defaults_and_refuse() {
     let cluster = Cluster::start().await;
     let admin = cluster.admin();
     let limits = json!([{"type": "Container", "max": {"cpu": "1"}, "default": {"cpu": "500m"}, "defaultRequest": {"cpu": "100m"}}]);
@@ -185,39 +207,39 @@ async fn a_154_limit_ranges_fill_in_and_refuse() {
         "LimitRanger plugin set: cpu request for container app; cpu limit for container app"
     );
     assert_eq!(made["status"]["qosClass"], "Burstable");
-    let said = admin.post(PODS, pod_with("big", json!({"limits": {"cpu": "2"}}))).await;
+    let reply = admin.post(PODS, pod_with("big", json!({"limits": {"cpu": "2"}}))).await;
     assert_eq!(
-        said.message(),
+        reply.message(),
         "pods \"big\" is forbidden: maximum cpu usage per Container is 1, but limit is 2"
     );
 }
 
 #[tokio::test]
-async fn a_154_priority_classes_become_numbers_and_there_is_one_default() {
+async fn a_154_priority_comes_from_the_class_and_there_is_one_default() {
     let cluster = Cluster::start().await;
     let admin = cluster.admin();
     let classes = "/apis/scheduling.k8s.io/v1/priorityclasses";
     let class = |name: &str, value: i64| json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value, "globalDefault": true});
     let mut wanted = pod("a");
     wanted["spec"]["priorityClassName"] = "none".into();
-    let said = admin.post(PODS, wanted).await;
+    let reply = admin.post(PODS, wanted).await;
     assert_eq!(
-        said.message(),
+        reply.message(),
         "pods \"a\" is forbidden: no PriorityClass with name none was found"
     );
     let mut critical = pod("critical");
     critical["spec"]["priorityClassName"] = "system-node-critical".into();
     let made = admin.make(PODS, critical).await;
     assert_eq!(made["spec"]["priority"], 2_000_001_000);
-    let said = admin.delete(&format!("{classes}/system-node-critical")).await;
+    let reply = admin.delete(&format!("{classes}/system-node-critical")).await;
     assert_eq!(
-        said.message(),
+        reply.message(),
         "priorityclasses.scheduling.k8s.io \"system-node-critical\" is forbidden: this is a system priority class and cannot be deleted"
     );
     admin.make(classes, class("usual", 7)).await;
-    let said = admin.post(classes, class("second", 8)).await;
+    let reply = admin.post(classes, class("second", 8)).await;
     assert_eq!(
-        said.message(),
+        reply.message(),
         "priorityclasses.scheduling.k8s.io \"second\" is forbidden: PriorityClass usual is already marked as default. Only one default can exist"
     );
     let made = admin.make(PODS, pod("b")).await;
@@ -226,7 +248,7 @@ async fn a_154_priority_classes_become_numbers_and_there_is_one_default() {
 }
 
 #[tokio::test]
-async fn a_154_claims_get_class_and_finalizer_and_grow_only_if_they_may() {
+async fn a_154_claims_get_class_and_finalizer_and_grow_only_if_allowed() {
     let cluster = Cluster::start().await;
     let admin = cluster.admin();
     let class = |name: &str| {
@@ -249,9 +271,9 @@ async fn a_154_claims_get_class_and_finalizer_and_grow_only_if_they_may() {
     admin.patch(&format!("{path}/status"), json!({"status": {"phase": "Bound"}})).await;
     let bound = json!({"spec": {"volumeName": "v"}});
     assert_eq!(admin.patch(&path, bound).await.code, 200);
-    let said = admin.patch(&path, bigger).await;
+    let reply = admin.patch(&path, bigger).await;
     assert_eq!(
-        said.message(),
+        reply.message(),
         "persistentvolumeclaims \"c\" is forbidden: only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize"
     );
 }
@@ -272,14 +294,14 @@ async fn n_117_a_pod_cannot_be_resized_beyond_its_node() {
             json!({"spec": {"containers": [{"name": name, "resources": {"requests": requests}}]}});
         admin.patch_as(STRATEGIC, &format!("{PODS}/p/resize"), patch.to_string()).await
     };
-    let said = resize(json!({"cpu": "9"})).await;
-    assert_eq!(said.code, 403);
+    let reply = resize(json!({"cpu": "9"})).await;
+    assert_eq!(reply.code, 403);
     let why =
         "node didn't have enough allocatable resources: cpu, requested: 9000, allocatable: 4000";
-    assert_eq!(said.message(), format!("pods \"p\" is forbidden: {why}"));
-    assert_eq!(said.body["details"]["causes"][0]["reason"], "NodeCapacity");
-    let said = resize(json!({"memory": "2Gi"})).await;
-    assert!(said.message().contains("memory, requested: 2147483648, allocatable: 1073741824"));
+    assert_eq!(reply.message(), format!("pods \"p\" is forbidden: {why}"));
+    assert_eq!(reply.body["details"]["causes"][0]["reason"], "NodeCapacity");
+    let reply = resize(json!({"memory": "2Gi"})).await;
+    assert!(reply.message().contains("memory, requested: 2147483648, allocatable: 1073741824"));
     assert_eq!(resize(json!({"cpu": "4"})).await.code, 200);
 }
 
@@ -294,16 +316,15 @@ async fn a_154_a_new_node_is_not_ready() {
     );
 }
 
-/// T-API-35
 #[tokio::test]
-async fn t_api_35_a_node_touches_only_what_is_its_own() {
+async fn t_api_35_a_node_may_write_only_its_own_objects() {
     let cluster = Cluster::start().await;
     let (admin, n1, n2) = (cluster.admin(), cluster.node("n1"), cluster.node("n2"));
     let node = |name: &str| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
     n1.make("/api/v1/nodes", node("n1")).await;
-    let said = n1.post("/api/v1/nodes", node("n2")).await;
+    let reply = n1.post("/api/v1/nodes", node("n2")).await;
     assert_eq!(
-        said.message(),
+        reply.message(),
         "nodes \"n2\" is forbidden: node \"n1\" is not allowed to modify node \"n2\""
     );
     let mut bound = pod("p");
@@ -312,38 +333,37 @@ async fn t_api_35_a_node_touches_only_what_is_its_own() {
     let status = json!({"status": {"phase": "Running"}});
     let path = format!("{PODS}/p");
     assert_eq!(n1.patch(&format!("{path}/status"), status.clone()).await.code, 200);
-    let said = n2.patch(&format!("{path}/status"), status).await;
+    let reply = n2.patch(&format!("{path}/status"), status).await;
     assert_eq!(
-        said.message(),
+        reply.message(),
         "pods \"p\" is forbidden: node \"n2\" can only update pod status for pods with spec.nodeName set to itself"
     );
-    let said = n2.delete(&format!("{path}?gracePeriodSeconds=0")).await;
-    assert_eq!(said.code, 403);
+    let reply = n2.delete(&format!("{path}?gracePeriodSeconds=0")).await;
+    assert_eq!(reply.code, 403);
     assert_eq!(
-        said.message(),
+        reply.message(),
         "pods \"p\" is forbidden: node \"n2\" can only delete pods with spec.nodeName set to itself"
     );
     let eviction =
         json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}});
-    let said = n2.post(&format!("{path}/eviction"), eviction).await;
+    let reply = n2.post(&format!("{path}/eviction"), eviction).await;
     assert_eq!(
-        said.message(),
+        reply.message(),
         "pods \"p\" is forbidden: node n2 can only evict pods with spec.nodeName set to itself"
     );
     assert_eq!(n1.delete(&format!("{path}?gracePeriodSeconds=0")).await.code, 200);
     let lease = |name: &str| json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}, "spec": {"holderIdentity": name}});
     let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
     n1.make(leases, lease("n1")).await;
-    let said = n1.post(leases, lease("n2")).await;
+    let reply = n1.post(leases, lease("n2")).await;
     assert_eq!(
-        said.message(),
+        reply.message(),
         "leases.coordination.k8s.io \"n2\" is forbidden: can only access node lease with the same name as the requesting node"
     );
 }
 
-/// A-185
 #[tokio::test]
-async fn a_185_nobody_grants_what_they_do_not_hold() {
+async fn a_185_a_user_cannot_grant_rights_that_it_does_not_hold() {
     let cluster = Cluster::start().await;
     let admin = cluster.admin();
     let rbac = "/apis/rbac.authorization.k8s.io/v1";
@@ -368,10 +388,10 @@ async fn a_185_nobody_grants_what_they_do_not_hold() {
     let role = json!({"apiVersion": version, "kind": "Role", "metadata": {"name": "r"}, "rules": [
         {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]},
     ]});
-    let said = ana.post(&format!("{rbac}/namespaces/default/roles"), role).await;
-    assert_eq!(said.code, 403);
+    let reply = ana.post(&format!("{rbac}/namespaces/default/roles"), role).await;
+    assert_eq!(reply.code, 403);
     assert_eq!(
-        said.message(),
+        reply.message(),
         "roles.rbac.authorization.k8s.io \"r\" is forbidden: user \"ana\" (groups=[\"system:authenticated\"]) is attempting to grant RBAC permissions not currently held:\n{APIGroups:[\"\"], Resources:[\"secrets\"], Verbs:[\"get\"]}"
     );
 }
@@ -382,9 +402,9 @@ async fn a_154_a_pod_of_an_unknown_runtime_class_is_refused() {
     let admin = cluster.admin();
     let mut wanted = pod("p");
     wanted["spec"]["runtimeClassName"] = "vm".into();
-    let said = admin.post(PODS, wanted.clone()).await;
+    let reply = admin.post(PODS, wanted.clone()).await;
     assert_eq!(
-        said.message(),
+        reply.message(),
         "pods \"p\" is forbidden: pod rejected: RuntimeClass \"vm\" not found"
     );
     admin
@@ -398,7 +418,7 @@ async fn a_154_a_pod_of_an_unknown_runtime_class_is_refused() {
 }
 
 #[tokio::test]
-async fn an_update_keeps_what_admission_filled_in() {
+async fn an_update_keeps_values_that_admission_set() {
     let cluster = Cluster::start().await;
     let admin = cluster.admin();
     let mut made = admin.make(PODS, pod("p")).await;
@@ -407,13 +427,12 @@ async fn an_update_keeps_what_admission_filled_in() {
         spec.remove(field);
     }
     made["metadata"]["labels"] = json!({"a": "b"});
-    let said = admin.put(&format!("{PODS}/p"), &made).await;
-    assert_eq!(said.code, 200, "{}", said.body);
-    assert_eq!(said.body["spec"]["priority"], 0);
-    assert!(said.warnings().is_empty());
+    let reply = admin.put(&format!("{PODS}/p"), &made).await;
+    assert_eq!(reply.code, 200, "{}", reply.body);
+    assert_eq!(reply.body["spec"]["priority"], 0);
+    assert!(reply.warnings().is_empty());
 }
 
-/// A-158
 #[tokio::test]
 async fn a_158_a_restricted_namespace_refuses_pods_and_warns_about_templates() {
     let cluster = Cluster::start().await;
@@ -425,30 +444,30 @@ async fn a_158_a_restricted_namespace_refuses_pods_and_warns_about_templates() {
             "pod-security.kubernetes.io/warn-version": "v1.35",
         }}})
     };
-    let said = admin.post("/api/v1/namespaces", namespace("strict")).await;
-    assert_eq!(said.code, 422);
+    let reply = admin.post("/api/v1/namespaces", namespace("strict")).await;
+    assert_eq!(reply.code, 422);
     assert_eq!(
-        said.message(),
+        reply.message(),
         "Namespace \"safe\" is invalid: metadata.labels[pod-security.kubernetes.io/enforce]: Invalid value: \"strict\": must be one of privileged, baseline, restricted"
     );
     admin.make("/api/v1/namespaces", namespace("restricted")).await;
-    let said = admin.post("/api/v1/namespaces/safe/pods", pod("p")).await;
-    assert_eq!(said.code, 403);
+    let reply = admin.post("/api/v1/namespaces/safe/pods", pod("p")).await;
+    assert_eq!(reply.code, 403);
     assert!(
-        said.message().starts_with(
+        reply.message().starts_with(
             "pods \"p\" is forbidden: violates PodSecurity \"restricted:latest\": allowPrivilegeEscalation != false (container \"app\" must set"
         ),
         "{}",
-        said.message()
+        reply.message()
     );
     let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {
         "selector": {"matchLabels": {"a": "b"}},
         "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"hostNetwork": true, "containers": [{"name": "c", "image": "i"}]}},
     }});
-    let said = admin.post("/apis/apps/v1/namespaces/safe/deployments", deployment).await;
-    assert_eq!(said.code, 201, "{}", said.body);
+    let reply = admin.post("/apis/apps/v1/namespaces/safe/deployments", deployment).await;
+    assert_eq!(reply.code, 201, "{}", reply.body);
     assert_eq!(
-        said.warnings(),
+        reply.warnings(),
         [
             "299 - \"would violate PodSecurity \\\"baseline:v1.35\\\": host namespaces (hostNetwork=true)\""
         ]
@@ -456,7 +475,7 @@ async fn a_158_a_restricted_namespace_refuses_pods_and_warns_about_templates() {
 }
 
 #[tokio::test]
-async fn a_158_a_namespace_that_turns_stricter_names_the_pods_that_do_not_fit() {
+async fn a_158_a_stricter_namespace_warns_about_existing_pods() {
     let cluster = Cluster::start().await;
     let admin = cluster.admin();
     let mut host = pod("p");
@@ -464,10 +483,10 @@ async fn a_158_a_namespace_that_turns_stricter_names_the_pods_that_do_not_fit() 
     admin.make(PODS, host).await;
     let labels =
         json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "baseline"}}});
-    let said = admin.patch("/api/v1/namespaces/default", labels).await;
-    assert_eq!(said.code, 200, "{}", said.body);
+    let reply = admin.patch("/api/v1/namespaces/default", labels).await;
+    assert_eq!(reply.code, 200, "{}", reply.body);
     assert_eq!(
-        said.warnings(),
+        reply.warnings(),
         [
             "299 - \"existing pods in namespace \\\"default\\\" violate the new PodSecurity enforce level \\\"baseline:latest\\\"\"",
             "299 - \"p: host namespaces\"",
@@ -475,9 +494,8 @@ async fn a_158_a_namespace_that_turns_stricter_names_the_pods_that_do_not_fit() 
     );
 }
 
-/// A-90
 #[tokio::test]
-async fn a_90_a_signing_request_names_its_caller_and_masters_cannot_be_asked_for() {
+async fn a_90_a_signing_request_records_its_caller_and_cannot_request_masters() {
     let cluster = Cluster::start().await;
     let key = rcgen::KeyPair::generate().unwrap();
     let request = |name: &str, group: &str| {
@@ -496,9 +514,9 @@ async fn a_90_a_signing_request_names_its_caller_and_masters_cannot_be_asked_for
     let made = admin.make(requests, request("fine", "team")).await;
     assert_eq!(made["spec"]["username"], "admin");
     assert_eq!(made["spec"]["groups"], json!(["system:masters", "system:authenticated"]));
-    let said = admin.post(requests, request("bold", "system:masters")).await;
+    let reply = admin.post(requests, request("bold", "system:masters")).await;
     assert_eq!(
-        said.message(),
+        reply.message(),
         "certificatesigningrequests.certificates.k8s.io \"bold\" is forbidden: use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed"
     );
 }

@@ -1,7 +1,6 @@
-//! How objects end in the API server: grace, finalizers, propagation, and what DELETE answers
-//! (T-API-1 to T-API-57 of the termination rules, A-78 to A-83).
+//! Deletion: grace periods, finalizers, propagation, and the responses to DELETE (T-API-1 to T-API-57 of the termination rules, A-78 to A-83).
 
-use crate::door::{
+use crate::cluster::{
     self, Cluster, DEPLOYMENTS, MAPS, PODS, deployment, held, labelled, map, now, pod, seconds,
     template, version,
 };
@@ -35,9 +34,9 @@ async fn phase(cluster: &Cluster, name: &str, phase: &str) -> Value {
     cluster.patch(&format!("{}/status", path(name)), status).await.ok()
 }
 
-/// A row: the pod's own grace, scheduled, phase, what the delete asks for, what is left of it.
+/// Each row: the pod's own grace period, scheduled, phase, requested grace period, resulting grace period.
 #[tokio::test]
-async fn t_api_1_to_6_the_grace_of_a_pod_is_resolved_in_order() {
+async fn t_api_1_to_6_the_grace_period_of_a_pod_is_resolved_in_order() {
     let cluster = Cluster::start().await;
     let gone = None;
     let rows = [
@@ -72,9 +71,9 @@ async fn t_api_1_to_6_the_grace_of_a_pod_is_resolved_in_order() {
         }
         phase(&cluster, &name, stage).await;
         let query = asked.map_or(String::new(), |asked| format!("?gracePeriodSeconds={asked}"));
-        let said = cluster.delete(&format!("{}{query}", path(&name))).await;
-        assert_eq!(said.code, 200, "row {row}: {}", said.body);
-        assert_eq!(said.body["kind"], "Pod", "row {row}");
+        let reply = cluster.delete(&format!("{}{query}", path(&name))).await;
+        assert_eq!(reply.code, 200, "row {row}: {}", reply.body);
+        assert_eq!(reply.body["kind"], "Pod", "row {row}");
         let there = cluster.get(&path(&name)).await;
         match left {
             None => assert_eq!(there.code, 404, "row {row}"),
@@ -86,41 +85,38 @@ async fn t_api_1_to_6_the_grace_of_a_pod_is_resolved_in_order() {
     }
 }
 
-/// T-API-7
 #[tokio::test]
-async fn t_api_7_a_negative_grace_is_one_in_a_pod_and_stays_in_a_template() {
+async fn t_api_7_a_negative_grace_period_becomes_1_in_a_pod_and_stays_in_a_template() {
     let cluster = Cluster::start().await;
     let made = cluster.make(PODS, with_grace("p", -3)).await;
     assert_eq!(made["spec"]["terminationGracePeriodSeconds"], 1);
     assert_eq!(cluster.read(&path("p")).await["spec"]["terminationGracePeriodSeconds"], 1);
     let mut wanted = deployment("d");
     wanted["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = (-3).into();
-    let said = cluster.post(DEPLOYMENTS, wanted).await;
-    let kept = &said.body["spec"]["template"]["spec"]["terminationGracePeriodSeconds"];
-    assert_eq!(*kept, -3, "{}", said.body);
+    let reply = cluster.post(DEPLOYMENTS, wanted).await;
+    let kept = &reply.body["spec"]["template"]["spec"]["terminationGracePeriodSeconds"];
+    assert_eq!(*kept, -3, "{}", reply.body);
     assert_eq!(
-        said.warnings(),
+        reply.warnings(),
         [
             "299 - \"spec.template.spec.terminationGracePeriodSeconds: must be >= 0; negative values are invalid and will be treated as 1\""
         ]
     );
 }
 
-/// T-API-8
 #[tokio::test]
-async fn t_api_8_the_grace_of_a_pod_cannot_be_changed() {
+async fn t_api_8_the_grace_period_of_a_pod_is_immutable() {
     let cluster = Cluster::start().await;
     cluster.make(PODS, pod("p")).await;
     let longer = json!({"spec": {"terminationGracePeriodSeconds": 60}});
-    let said = cluster.patch(&path("p"), longer).await;
-    let message = said.refused(422, "Invalid");
+    let reply = cluster.patch(&path("p"), longer).await;
+    let message = reply.refused(422, "Invalid");
     assert!(message.contains("pod updates may not change fields other than"), "{message}");
-    assert_eq!(said.body["details"]["causes"][0]["reason"], "FieldValueForbidden");
+    assert_eq!(reply.body["details"]["causes"][0]["reason"], "FieldValueForbidden");
 }
 
-/// T-API-9
 #[tokio::test]
-async fn t_api_9_nothing_is_born_deleted() {
+async fn t_api_9_a_create_cannot_set_a_deletion_timestamp() {
     let cluster = Cluster::start().await;
     let mut wanted = pod("p");
     wanted["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z".into();
@@ -130,9 +126,8 @@ async fn t_api_9_nothing_is_born_deleted() {
     assert_eq!(made["metadata"].get("deletionGracePeriodSeconds"), None);
 }
 
-/// T-API-10
 #[tokio::test]
-async fn t_api_10_a_mirror_pod_has_its_grace_like_any_other() {
+async fn t_api_10_a_mirror_pod_gets_the_normal_grace_period() {
     let cluster = Cluster::start().await;
     let mut mirror = pod("mirror");
     mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "hash"});
@@ -144,23 +139,21 @@ async fn t_api_10_a_mirror_pod_has_its_grace_like_any_other() {
     assert_eq!(*grace(&cluster.delete(&path("mirror")).await.ok()), 30);
 }
 
-/// T-API-11
 #[tokio::test(start_paused = true)]
-async fn t_api_11_the_first_delete_sets_time_and_grace_in_one_write() {
+async fn t_api_11_the_first_delete_sets_timestamp_and_grace_period_in_one_write() {
     let cluster = Cluster::on_simulated_time().await;
     let before = cluster.bound(pod("p")).await;
     let mut watch = cluster.watch(&format!("{PODS}?resourceVersion={}", version(&before))).await;
     let at = now();
-    let said = cluster.delete_with(&path("p"), json!({"gracePeriodSeconds": 40})).await.ok();
-    assert_eq!((deleted_at(&said), grace(&said)), (at + 40, &40.into()));
+    let reply = cluster.delete_with(&path("p"), json!({"gracePeriodSeconds": 40})).await.ok();
+    assert_eq!((deleted_at(&reply), grace(&reply)), (at + 40, &40.into()));
     let event = watch.next().await;
-    assert_eq!((&event["type"], &event["object"]), (&"MODIFIED".into(), &said));
-    assert_eq!(cluster.read(&path("p")).await, said);
+    assert_eq!((&event["type"], &event["object"]), (&"MODIFIED".into(), &reply));
+    assert_eq!(cluster.read(&path("p")).await, reply);
 }
 
-/// T-API-12
 #[tokio::test]
-async fn t_api_12_only_the_first_delete_raises_the_generation() {
+async fn t_api_12_only_the_first_delete_increments_the_generation() {
     let cluster = Cluster::start().await;
     assert_eq!(cluster.bound(pod("p")).await["metadata"]["generation"], 1);
     let first = cluster.delete(&path("p")).await.ok();
@@ -176,20 +169,20 @@ async fn t_api_12_only_the_first_delete_raises_the_generation() {
     assert_eq!(kept["metadata"].get("generation"), None);
 }
 
-/// T-API-13, T-API-14
+/// T-API-13, T-API-14: one DELETED event, after a MODIFIED event for a pod without grace period.
 #[tokio::test]
-async fn t_api_13_and_14_what_watchers_see_of_a_removal() {
+async fn t_api_13_and_14_watch_events_of_a_removal() {
     let cluster = Cluster::start().await;
     let made = cluster.make(MAPS, map("m")).await;
     let mut maps = cluster.watch(&format!("{MAPS}?resourceVersion={}", version(&made))).await;
     cluster.delete(&format!("{MAPS}/m")).await.ok();
     cluster.make(MAPS, map("after")).await;
-    assert_eq!(maps.said(2).await, ["DELETED m", "ADDED after"]);
+    assert_eq!(maps.reply(2).await, ["DELETED m", "ADDED after"]);
 
     let made = cluster.bound(pod("p")).await;
     let mut pods = cluster.watch(&format!("{PODS}?resourceVersion={}", version(&made))).await;
-    let said = cluster.delete(&format!("{}?gracePeriodSeconds=0", path("p"))).await;
-    assert_eq!(said.code, 200);
+    let reply = cluster.delete(&format!("{}?gracePeriodSeconds=0", path("p"))).await;
+    assert_eq!(reply.code, 200);
     let events = pods.take(2).await;
     assert_eq!((&events[0]["type"], &events[1]["type"]), (&"MODIFIED".into(), &"DELETED".into()));
     assert_eq!(*grace(&events[0]["object"]), 0);
@@ -203,11 +196,10 @@ async fn t_api_13_and_14_what_watchers_see_of_a_removal() {
     assert_eq!(same, *marked);
 }
 
-/// A server that dies between the two writes of a removal leaves a pod marked, without grace and
-/// held by nobody.
-/// T-API-15
+/// A server that crashes between the two writes of a removal leaves a marked pod without grace period and finalizers
+/// (T-API-15).
 #[tokio::test]
-async fn t_api_15_the_next_update_or_delete_removes_what_was_left_behind() {
+async fn t_api_15_the_next_update_or_delete_removes_a_pod_that_a_crash_left() {
     let cluster = Cluster::start().await;
     let mut left = Vec::new();
     for name in ["main", "status", "put", "delete"] {
@@ -220,10 +212,10 @@ async fn t_api_15_the_next_update_or_delete_removes_what_was_left_behind() {
     let cluster = cluster.with_stored("pods", &left).await;
     assert_eq!(cluster.names(PODS).await, ["delete", "main", "put", "status"]);
     let label = json!({"metadata": {"labels": {"x": "y"}}});
-    let said = cluster.patch(&path("main"), label.clone()).await;
-    assert_eq!((said.code, &said.body["metadata"]["labels"]), (200, &json!({"x": "y"})));
-    let said = cluster.patch(&format!("{}/status", path("status")), label).await;
-    assert_eq!((said.code, &said.body["kind"]), (200, &"Pod".into()));
+    let reply = cluster.patch(&path("main"), label.clone()).await;
+    assert_eq!((reply.code, &reply.body["metadata"]["labels"]), (200, &json!({"x": "y"})));
+    let reply = cluster.patch(&format!("{}/status", path("status")), label).await;
+    assert_eq!((reply.code, &reply.body["kind"]), (200, &"Pod".into()));
     let unchanged = cluster.read(&path("put")).await;
     assert_eq!(cluster.put(&path("put"), &unchanged).await.code, 200);
     cluster.delete(&path("delete")).await.ok();
@@ -231,7 +223,7 @@ async fn t_api_15_the_next_update_or_delete_removes_what_was_left_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_api_16_to_19_deleting_again_can_only_hurry() {
+async fn t_api_16_to_19_a_second_delete_can_only_shorten_the_grace_period() {
     let cluster = Cluster::on_simulated_time().await;
     cluster.bound(pod("p")).await;
     let start = now();
@@ -257,9 +249,8 @@ async fn t_api_16_to_19_deleting_again_can_only_hurry() {
     assert_eq!(cluster.get(&path("p")).await.code, 404);
 }
 
-/// T-API-21
 #[tokio::test]
-async fn t_api_21_another_policy_counts_later_only_where_there_is_no_grace() {
+async fn t_api_21_a_later_propagation_policy_counts_only_without_grace_period() {
     let cluster = Cluster::start().await;
     cluster.bound(pod("p")).await;
     let foreground = json!({"propagationPolicy": "Foreground"});
@@ -277,9 +268,8 @@ async fn t_api_21_another_policy_counts_later_only_where_there_is_no_grace() {
     assert_eq!(cluster.get(&d).await.code, 404);
 }
 
-/// T-API-22
 #[tokio::test]
-async fn t_api_22_an_update_cannot_take_a_deletion_back() {
+async fn t_api_22_an_update_cannot_revert_a_deletion() {
     let cluster = Cluster::start().await;
     cluster.bound(pod("p")).await;
     let marked = cluster.delete(&path("p")).await.ok();
@@ -294,22 +284,21 @@ async fn t_api_22_an_update_cannot_take_a_deletion_back() {
     let other = json!({"metadata": {"deletionTimestamp": "2030-01-01T00:00:00Z"}});
     assert_eq!(deleted_at(&cluster.patch(&path("p"), other).await.ok()), deleted_at(&marked));
     let other = json!({"metadata": {"deletionGracePeriodSeconds": 5}});
-    let said = cluster.patch(&path("p"), other).await;
-    assert!(said.refused(422, "Invalid").ends_with("field is immutable"), "{}", said.body);
+    let reply = cluster.patch(&path("p"), other).await;
+    assert!(reply.refused(422, "Invalid").ends_with("field is immutable"), "{}", reply.body);
 }
 
-/// T-API-23
 #[tokio::test]
-async fn t_api_23_options_come_in_the_body_or_else_in_the_query() {
+async fn t_api_23_delete_options_come_from_the_body_or_else_from_the_query() {
     let cluster = Cluster::start().await;
     for name in ["query", "both", "own", "bad"] {
         cluster.bound(pod(name)).await;
     }
-    let said = cluster.delete(&format!("{}?gracePeriodSeconds=5", path("query"))).await.ok();
-    assert_eq!(*grace(&said), 5);
+    let reply = cluster.delete(&format!("{}?gracePeriodSeconds=5", path("query"))).await.ok();
+    assert_eq!(*grace(&reply), 5);
     let body = json!({"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 9});
-    let said = cluster.delete_with(&format!("{}?gracePeriodSeconds=5", path("both")), body).await;
-    assert_eq!(*grace(&said.ok()), 9);
+    let reply = cluster.delete_with(&format!("{}?gracePeriodSeconds=5", path("both")), body).await;
+    assert_eq!(*grace(&reply.ok()), 9);
     // in any version of the endpoint's group.
     let body =
         json!({"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1", "gracePeriodSeconds": 8});
@@ -317,19 +306,18 @@ async fn t_api_23_options_come_in_the_body_or_else_in_the_query() {
     cluster.make(DEPLOYMENTS, deployment("d")).await;
     let body = json!({"kind": "DeleteOptions", "apiVersion": "apps/v1",
                       "propagationPolicy": "Foreground"});
-    let said = cluster.delete_with(&format!("{DEPLOYMENTS}/d"), body).await.ok();
-    assert_eq!(said["metadata"]["finalizers"], json!(["foregroundDeletion"]));
+    let reply = cluster.delete_with(&format!("{DEPLOYMENTS}/d"), body).await.ok();
+    assert_eq!(reply["metadata"]["finalizers"], json!(["foregroundDeletion"]));
     for body in ["{", "[]", "{\"gracePeriodSeconds\": \"soon\"}", "{\"kind\": \"Pod\"}"] {
         let headers = [("content-type", "application/json")];
-        let said = cluster.send("DELETE", &path("bad"), &headers, body).await;
-        said.refused(400, "BadRequest");
+        let reply = cluster.send("DELETE", &path("bad"), &headers, body).await;
+        reply.refused(400, "BadRequest");
     }
     assert_eq!(cluster.read(&path("bad")).await["metadata"].get("deletionTimestamp"), None);
 }
 
-/// T-API-24
 #[tokio::test]
-async fn t_api_24_options_that_contradict_themselves_are_refused() {
+async fn t_api_24_contradictory_options_are_refused() {
     let cluster = Cluster::start().await;
     cluster.make(MAPS, map("m")).await;
     for options in [
@@ -337,28 +325,27 @@ async fn t_api_24_options_that_contradict_themselves_are_refused() {
         json!({"propagationPolicy": "Sideways"}),
         json!({"dryRun": ["Some"]}),
     ] {
-        let said = cluster.delete_with(&format!("{MAPS}/m"), options.clone()).await;
-        said.refused(422, "Invalid");
-        assert_eq!(said.body["details"]["kind"], "DeleteOptions", "{options}");
+        let reply = cluster.delete_with(&format!("{MAPS}/m"), options.clone()).await;
+        reply.refused(422, "Invalid");
+        assert_eq!(reply.body["details"]["kind"], "DeleteOptions", "{options}");
     }
     assert_eq!(cluster.get(&format!("{MAPS}/m")).await.code, 200);
 }
 
-/// T-API-25
 #[tokio::test]
-async fn t_api_25_what_is_not_there_is_not_found() {
+async fn t_api_25_deleting_a_missing_object_is_not_found() {
     let cluster = Cluster::start().await;
-    let said = cluster.delete(&path("x")).await;
-    assert_eq!(said.refused(404, "NotFound"), "pods \"x\" not found");
-    assert_eq!(said.body["details"], json!({"name": "x", "kind": "pods"}));
+    let reply = cluster.delete(&path("x")).await;
+    assert_eq!(reply.refused(404, "NotFound"), "pods \"x\" not found");
+    assert_eq!(reply.body["details"], json!({"name": "x", "kind": "pods"}));
     // before any precondition is looked at.
     let options = json!({"preconditions": {"uid": "other"}});
     cluster.delete_with(&path("x"), options).await.refused(404, "NotFound");
 }
 
-/// T-API-26, T-API-27
+/// T-API-26, T-API-27: the body of the response to a delete.
 #[tokio::test]
-async fn t_api_26_and_27_some_kinds_answer_with_the_object_the_others_with_a_receipt() {
+async fn t_api_26_and_27_some_kinds_return_the_object_the_others_a_status() {
     let cluster = Cluster::start().await;
     let core = "/api/v1/namespaces/default";
     let rows = [
@@ -376,9 +363,9 @@ async fn t_api_26_and_27_some_kinds_answer_with_the_object_the_others_with_a_rec
         let mut body = body;
         body["metadata"] = json!({"name": "x"});
         let made = cluster.make(&collection, body).await;
-        let said = cluster.delete(&format!("{collection}/x")).await.ok();
-        assert_eq!(said["kind"], made["kind"], "{collection}");
-        assert_eq!(said["metadata"]["uid"], made["metadata"]["uid"], "{collection}");
+        let reply = cluster.delete(&format!("{collection}/x")).await.ok();
+        assert_eq!(reply["kind"], made["kind"], "{collection}");
+        assert_eq!(reply["metadata"]["uid"], made["metadata"]["uid"], "{collection}");
     }
     for (collection, body, group) in [
         (DEPLOYMENTS.to_owned(), deployment("x"), Some("apps")),
@@ -387,7 +374,7 @@ async fn t_api_26_and_27_some_kinds_answer_with_the_object_the_others_with_a_rec
         ("/api/v1/nodes".into(), json!({"metadata": {"name": "x"}}), None),
     ] {
         let made = cluster.make(&collection, body).await;
-        let said = cluster.delete(&format!("{collection}/x")).await.ok();
+        let reply = cluster.delete(&format!("{collection}/x")).await.ok();
         let resource = collection.rsplit('/').next().unwrap();
         let mut details = json!({"name": "x", "kind": resource, "uid": made["metadata"]["uid"]});
         if let Some(group) = group {
@@ -395,45 +382,45 @@ async fn t_api_26_and_27_some_kinds_answer_with_the_object_the_others_with_a_rec
         }
         let receipt = json!({"kind": "Status", "apiVersion": "v1", "metadata": {},
                              "status": "Success", "details": details});
-        assert_eq!(said, receipt);
+        assert_eq!(reply, receipt);
     }
 }
 
-/// T-API-28, T-API-29
+/// T-API-28, T-API-29: only orphanDependents=false returns 202.
 #[tokio::test]
-async fn t_api_28_and_29_what_stays_is_answered_whole_and_with_200_but_for_one_case() {
+async fn t_api_28_and_29_an_object_that_is_not_removed_is_returned_with_200_except_for_one_case() {
     let cluster = Cluster::start().await;
     for name in ["d1", "d2"] {
         cluster.make(DEPLOYMENTS, held(deployment(name), HOLD)).await;
     }
     let options = json!({"propagationPolicy": "Foreground"});
-    let said = cluster.delete_with(&format!("{DEPLOYMENTS}/d1"), options).await;
-    assert_eq!((said.code, &said.body["kind"]), (200, &"Deployment".into()));
-    assert_eq!(said.body["metadata"]["finalizers"], json!([HOLD, "foregroundDeletion"]));
-    assert!(said.body["metadata"]["deletionTimestamp"].is_string());
+    let reply = cluster.delete_with(&format!("{DEPLOYMENTS}/d1"), options).await;
+    assert_eq!((reply.code, &reply.body["kind"]), (200, &"Deployment".into()));
+    assert_eq!(reply.body["metadata"]["finalizers"], json!([HOLD, "foregroundDeletion"]));
+    assert!(reply.body["metadata"]["deletionTimestamp"].is_string());
     let options = json!({"orphanDependents": false});
-    let said = cluster.delete_with(&format!("{DEPLOYMENTS}/d2"), options.clone()).await;
-    assert_eq!(said.code, 202);
+    let reply = cluster.delete_with(&format!("{DEPLOYMENTS}/d2"), options.clone()).await;
+    assert_eq!(reply.code, 202);
     cluster.make(MAPS, map("m")).await;
     assert_eq!(cluster.delete_with(&format!("{MAPS}/m"), options).await.code, 200);
     cluster.bound(pod("p")).await;
     assert_eq!(cluster.delete(&path("p")).await.code, 200);
 }
 
-/// T-API-31, T-API-32
+/// T-API-31, T-API-32: preconditions on uid and resourceVersion.
 #[tokio::test]
-async fn t_api_31_and_32_a_delete_of_another_object_or_version_is_a_conflict() {
+async fn t_api_31_and_32_a_failed_precondition_is_a_conflict() {
     let cluster = Cluster::start().await;
     let made = cluster.bound(pod("p")).await;
     let uid = made["metadata"]["uid"].as_str().unwrap();
     let options = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": "other"}});
-    let said = cluster.delete_with(&path("p"), options).await;
-    let message = said.refused(409, "Conflict");
+    let reply = cluster.delete_with(&path("p"), options).await;
+    let message = reply.refused(409, "Conflict");
     assert!(message.contains("(other)") && message.contains(uid), "{message}");
     assert!(message.contains("deleted and then recreated"), "{message}");
     let options = json!({"gracePeriodSeconds": 0, "preconditions": {"resourceVersion": "1"}});
-    let said = cluster.delete_with(&path("p"), options).await;
-    let message = said.refused(409, "Conflict");
+    let reply = cluster.delete_with(&path("p"), options).await;
+    let message = reply.refused(409, "Conflict");
     assert!(message.contains("(1)") && message.contains(&version(&made)), "{message}");
     assert_eq!(cluster.read(&path("p")).await, made);
     // Its own first write does not make the server's second one fail.
@@ -443,9 +430,8 @@ async fn t_api_31_and_32_a_delete_of_another_object_or_version_is_a_conflict() {
     assert_eq!(cluster.get(&path("p")).await.code, 404);
 }
 
-/// T-API-33
 #[tokio::test]
-async fn t_api_33_a_namespace_created_anew_is_not_the_one_that_was_to_be_deleted() {
+async fn t_api_33_a_delete_does_not_affect_a_recreated_namespace() {
     let cluster = Cluster::start().await;
     let namespace = json!({"metadata": {"name": "shop"}});
     let first = cluster.make("/api/v1/namespaces", namespace.clone()).await;
@@ -462,18 +448,17 @@ async fn t_api_33_a_namespace_created_anew_is_not_the_one_that_was_to_be_deleted
     cluster.delete_with(place, options).await.refused(409, "Conflict");
     assert_eq!(cluster.read(place).await["status"]["phase"], "Active");
     // some are for good.
-    let said = cluster.delete("/api/v1/namespaces/default").await;
-    let message = said.refused(403, "Forbidden");
+    let reply = cluster.delete("/api/v1/namespaces/default").await;
+    let message = reply.refused(403, "Forbidden");
     assert!(message.ends_with("this namespace may not be deleted"), "{message}");
 }
 
-/// T-API-35
 #[tokio::test]
-async fn t_api_35_a_node_ends_only_its_own_pods() {
+async fn t_api_35_a_node_may_delete_only_its_own_pods() {
     let cluster = Cluster::start().await;
     cluster.bound(pod("p")).await;
-    let said = cluster.node("n2").delete(&path("p")).await;
-    let message = said.refused(403, "Forbidden");
+    let reply = cluster.node("n2").delete(&path("p")).await;
+    let message = reply.refused(403, "Forbidden");
     let wanted = "node \"n2\" can only delete pods with spec.nodeName set to itself";
     assert!(message.ends_with(wanted), "{message}");
     let options = json!({"gracePeriodSeconds": 0});
@@ -481,9 +466,9 @@ async fn t_api_35_a_node_ends_only_its_own_pods() {
     assert_eq!(cluster.get(&path("p")).await.code, 404);
 }
 
-/// T-API-36, T-API-37
+/// T-API-36, T-API-37: the update that removes the last finalizer removes the object.
 #[tokio::test]
-async fn t_api_36_and_37_finalizers_hold_an_object_until_the_last_is_gone() {
+async fn t_api_36_and_37_an_object_stays_until_its_last_finalizer_is_removed() {
     let cluster = Cluster::start().await;
     let mut wanted = map("m");
     wanted["metadata"]["finalizers"] = json!([HOLD, "example.com/second"]);
@@ -500,15 +485,14 @@ async fn t_api_36_and_37_finalizers_hold_an_object_until_the_last_is_gone() {
     let mut none = kept.clone();
     none["metadata"].as_object_mut().unwrap().remove("finalizers");
     none["data"] = json!({"last": "words"});
-    let said = cluster.put(&m, &none).await;
-    assert_eq!((said.code, &said.body["data"]), (200, &json!({"last": "words"})));
+    let reply = cluster.put(&m, &none).await;
+    assert_eq!((reply.code, &reply.body["data"]), (200, &json!({"last": "words"})));
     assert_eq!(cluster.get(&m).await.code, 404);
-    assert_eq!(watch.said(1).await, ["DELETED m"]);
+    assert_eq!(watch.reply(1).await, ["DELETED m"]);
 }
 
-/// T-API-38
 #[tokio::test]
-async fn t_api_38_a_pod_with_grace_left_outlives_its_last_finalizer() {
+async fn t_api_38_a_pod_with_a_grace_period_stays_after_its_last_finalizer_is_removed() {
     let cluster = Cluster::start().await;
     cluster.bound(held(with_grace("p", 60), HOLD)).await;
     cluster.delete(&path("p")).await.ok();
@@ -519,9 +503,8 @@ async fn t_api_38_a_pod_with_grace_left_outlives_its_last_finalizer() {
     assert_eq!(cluster.get(&path("p")).await.code, 404);
 }
 
-/// T-API-39
 #[tokio::test]
-async fn t_api_39_a_finished_pod_that_is_held_is_marked_without_grace() {
+async fn t_api_39_a_finished_pod_with_finalizers_is_marked_without_grace_period() {
     let cluster = Cluster::start().await;
     cluster.bound(held(pod("p"), HOLD)).await;
     let status = json!({"status": {"phase": "Succeeded", "containerStatuses": [{
@@ -535,33 +518,32 @@ async fn t_api_39_a_finished_pod_that_is_held_is_marked_without_grace() {
     assert_eq!(shown["rows"][0]["cells"][2], "Completed");
 }
 
-/// T-API-40, T-API-41
+/// T-API-40, T-API-41: rules for finalizers of an object that is being deleted.
 #[tokio::test]
-async fn t_api_40_and_41_no_finalizer_comes_late_and_two_exclude_each_other() {
+async fn t_api_40_and_41_no_finalizer_can_be_added_late_and_two_exclude_each_other() {
     let cluster = Cluster::start().await;
     let mut wanted = map("m");
     wanted["metadata"]["finalizers"] = json!([HOLD, "example.com/second"]);
     cluster.make(MAPS, wanted).await;
     let m = format!("{MAPS}/m");
     let both = json!({"metadata": {"finalizers": ["orphan", "foregroundDeletion"]}});
-    let said = cluster.patch(&m, both).await;
-    let message = said.refused(422, "Invalid");
+    let reply = cluster.patch(&m, both).await;
+    let message = reply.refused(422, "Invalid");
     let wanted = "finalizer orphan and foregroundDeletion cannot be both set";
     assert!(message.contains(wanted), "{message}");
     cluster.delete(&m).await.ok();
     let more = json!({"metadata": {"finalizers": [HOLD, "example.com/second", "example.com/new"]}});
-    let said = cluster.patch(&m, more).await;
-    let message = said.refused(422, "Invalid");
+    let reply = cluster.patch(&m, more).await;
+    let message = reply.refused(422, "Invalid");
     let wanted = "no new finalizers can be added if the object is being deleted, found new finalizers []string{\"example.com/new\"}";
     assert!(message.ends_with(wanted), "{message}");
-    assert_eq!(said.body["details"]["causes"][0]["field"], "metadata.finalizers");
+    assert_eq!(reply.body["details"]["causes"][0]["field"], "metadata.finalizers");
     let turned = json!({"metadata": {"finalizers": ["example.com/second", HOLD]}});
     cluster.patch(&m, turned).await.ok();
 }
 
-/// T-API-42
 #[tokio::test]
-async fn t_api_42_nothing_else_is_frozen_by_a_deletion() {
+async fn t_api_42_other_fields_can_change_during_a_deletion() {
     let cluster = Cluster::start().await;
     cluster.bound(pod("p")).await;
     cluster.delete(&path("p")).await.ok();
@@ -577,28 +559,27 @@ async fn t_api_42_nothing_else_is_frozen_by_a_deletion() {
         json!({"spec": {"tolerations": tolerations}}),
     ] {
         let body = patch.to_string();
-        let said = cluster.patch_as(door::STRATEGIC, &path("p"), body.clone()).await;
-        assert_eq!(said.code, 200, "{body}: {}", said.body);
+        let reply = cluster.patch_as(cluster::STRATEGIC, &path("p"), body.clone()).await;
+        assert_eq!(reply.code, 200, "{body}: {}", reply.body);
     }
     let debug = json!({"spec": {"ephemeralContainers": [{"name": "debug", "image": "busybox:1"}]}});
     cluster.patch(&format!("{}/ephemeralcontainers", path("p")), debug).await.ok();
 }
 
-/// T-API-43
 #[tokio::test]
 async fn t_api_43_a_pod_that_is_being_deleted_is_not_bound() {
     let cluster = Cluster::start().await;
     cluster.make(PODS, held(pod("p"), HOLD)).await;
     cluster.delete(&path("p")).await.ok();
-    let said = cluster.bind("p").await;
-    let message = said.refused(409, "Conflict");
+    let reply = cluster.bind("p").await;
+    let message = reply.refused(409, "Conflict");
     assert!(message.ends_with("pod p is being deleted, cannot be assigned to a host"), "{message}");
 }
 
-/// A row: kind, finalizer it has, policy asked for, the finalizers it then has (none: it is gone).
-/// T-API-44, T-API-45, T-API-46, T-API-47, T-EDGE-25
+/// Each row: kind, its finalizer, requested policy, resulting finalizers (none: removed). T-API-44, T-API-45, T-API-46,
+/// T-API-47, T-EDGE-25.
 #[tokio::test]
-async fn t_api_44_to_47_what_becomes_of_what_it_owns() {
+async fn t_api_44_to_47_the_propagation_policy_sets_finalizers() {
     let cluster = Cluster::start().await;
     let job = json!({"metadata": {"name": "x"}, "spec": {"template": {
         "spec": {"restartPolicy": "Never", "containers": [{"name": "a", "image": "a:1"}]}}}});
@@ -630,27 +611,27 @@ async fn t_api_44_to_47_what_becomes_of_what_it_owns() {
         cluster.make(collection, body).await;
         let place = format!("{collection}/x");
         let options = policy.map_or(json!({}), |policy| json!({"propagationPolicy": policy}));
-        let said = cluster.delete_with(&place, options).await.ok();
+        let reply = cluster.delete_with(&place, options).await.ok();
         if left.is_empty() {
             assert_eq!(cluster.get(&place).await.code, 404, "row {row}");
             continue;
         }
-        assert_eq!(said["metadata"]["finalizers"], json!(left), "row {row}");
+        assert_eq!(reply["metadata"]["finalizers"], json!(left), "row {row}");
         cluster.patch(&place, json!({"metadata": {"finalizers": null}})).await.ok();
         assert_eq!(cluster.get(&place).await.code, 404, "row {row}");
     }
 }
 
-/// T-API-48, T-API-49
+/// T-API-48, T-API-49: deletecollection deletes each object like a single delete.
 #[tokio::test]
-async fn t_api_48_and_49_of_a_collection_each_has_its_own_grace() {
+async fn t_api_48_and_49_each_pod_of_a_collection_gets_its_own_grace_period() {
     let cluster = Cluster::start().await;
     for (name, grace, app) in [("a", 5, "x"), ("b", 60, "x"), ("c", 60, "y")] {
         cluster.bound(labelled(with_grace(name, grace), json!({"app": app}))).await;
     }
     let before = cluster.read(&format!("{PODS}?labelSelector=app=x")).await;
-    let said = cluster.delete(&format!("{PODS}?labelSelector=app=x")).await.ok();
-    assert_eq!((&said["kind"], &said["items"]), (&"PodList".into(), &before["items"]));
+    let reply = cluster.delete(&format!("{PODS}?labelSelector=app=x")).await.ok();
+    assert_eq!((&reply["kind"], &reply["items"]), (&"PodList".into(), &before["items"]));
     assert_eq!(*grace(&cluster.read(&path("a")).await), 5);
     assert_eq!(*grace(&cluster.read(&path("b")).await), 60);
     // and what is not selected is left alone.
@@ -660,9 +641,8 @@ async fn t_api_48_and_49_of_a_collection_each_has_its_own_grace() {
     assert_eq!(cluster.names(PODS).await, ["b"]);
 }
 
-/// T-API-50
 #[tokio::test]
-async fn t_api_50_namespaces_are_not_deleted_all_at_once() {
+async fn t_api_50_namespaces_have_no_deletecollection() {
     let cluster = Cluster::start().await;
     let core = cluster.read("/api/v1").await;
     let verbs = |name: &str| {
@@ -674,28 +654,26 @@ async fn t_api_50_namespaces_are_not_deleted_all_at_once() {
     cluster.delete("/api/v1/namespaces").await.refused(405, "MethodNotAllowed");
 }
 
-/// T-API-51
 #[tokio::test]
-async fn t_api_51_a_dry_run_shows_the_deletion_and_does_nothing() {
+async fn t_api_51_a_dry_run_returns_the_deletion_and_changes_nothing() {
     let cluster = Cluster::start().await;
     let made = cluster.bound(pod("p")).await;
     let mut watch = cluster.watch(&format!("{PODS}?resourceVersion={}", version(&made))).await;
-    let said = cluster.delete(&format!("{}?dryRun=All", path("p"))).await.ok();
-    assert_eq!(*grace(&said), 30);
-    assert!(said["metadata"]["deletionTimestamp"].is_string());
+    let reply = cluster.delete(&format!("{}?dryRun=All", path("p"))).await.ok();
+    assert_eq!(*grace(&reply), 30);
+    assert!(reply["metadata"]["deletionTimestamp"].is_string());
     let body = json!({"dryRun": ["All"], "gracePeriodSeconds": 0});
     cluster.delete_with(&path("p"), body.clone()).await.ok();
     cluster.delete_with(PODS, body).await.ok();
     assert_eq!(cluster.read(&path("p")).await, made);
     cluster.make(PODS, pod("after")).await;
-    assert_eq!(watch.said(1).await, ["ADDED after"]);
+    assert_eq!(watch.reply(1).await, ["ADDED after"]);
     let refused = json!({"dryRun": ["All"], "preconditions": {"uid": "other"}});
     cluster.delete_with(&path("p"), refused).await.refused(409, "Conflict");
 }
 
-/// T-API-53
 #[tokio::test]
-async fn t_api_53_a_watcher_by_phase_sees_a_pod_go_when_it_ends() {
+async fn t_api_53_a_watch_by_phase_sees_a_terminated_pod_as_deleted() {
     let cluster = Cluster::start().await;
     cluster.bound(pod("p")).await;
     let running = phase(&cluster, "p", "Running").await;
@@ -714,7 +692,6 @@ async fn t_api_53_a_watcher_by_phase_sees_a_pod_go_when_it_ends() {
     assert_eq!(version(&event["object"]), version(&failed));
 }
 
-/// T-API-54
 #[tokio::test]
 async fn t_api_54_the_status_of_a_terminating_pod_can_be_written() {
     let cluster = Cluster::start().await;
@@ -727,20 +704,19 @@ async fn t_api_54_the_status_of_a_terminating_pod_can_be_written() {
         "spec": {"containers": [{"name": "app", "image": "other:1"}]},
         "status": {"phase": "Running", "message": "going"},
     });
-    let said = cluster.patch(&format!("{}/status", path("p")), patch).await.ok();
-    assert_eq!(said["status"]["message"], "going");
-    assert_eq!(said["metadata"]["labels"], json!({"new": "label"}));
-    assert_eq!(said["metadata"]["annotations"], json!({"new": "note"}));
-    assert_eq!(said["metadata"].get("ownerReferences"), None);
-    assert_eq!((&said["spec"], deleted_at(&said)), (&marked["spec"], deleted_at(&marked)));
+    let reply = cluster.patch(&format!("{}/status", path("p")), patch).await.ok();
+    assert_eq!(reply["status"]["message"], "going");
+    assert_eq!(reply["metadata"]["labels"], json!({"new": "label"}));
+    assert_eq!(reply["metadata"]["annotations"], json!({"new": "note"}));
+    assert_eq!(reply["metadata"].get("ownerReferences"), None);
+    assert_eq!((&reply["spec"], deleted_at(&reply)), (&marked["spec"], deleted_at(&marked)));
     let release = json!({"metadata": {"finalizers": null}});
-    let said = cluster.patch(&format!("{}/status", path("p")), release).await.ok();
-    assert_eq!(said["metadata"].get("finalizers"), None);
+    let reply = cluster.patch(&format!("{}/status", path("p")), release).await.ok();
+    assert_eq!(reply["metadata"].get("finalizers"), None);
 }
 
-/// T-API-55
 #[tokio::test]
-async fn t_api_55_phases_are_free_but_a_container_that_ended_for_good_stays_ended() {
+async fn t_api_55_any_phase_can_be_set_but_a_terminated_container_stays_terminated() {
     let cluster = Cluster::start().await;
     for (name, policy) in [("never", "Never"), ("always", "Always")] {
         let mut wanted = pod(name);
@@ -758,29 +734,28 @@ async fn t_api_55_phases_are_free_but_a_container_that_ended_for_good_stays_ende
     for name in ["never", "always"] {
         cluster.patch(&format!("{}/status", path(name)), ended.clone()).await.ok();
     }
-    let said = cluster.patch(&format!("{}/status", path("never")), running.clone()).await;
-    let message = said.refused(422, "Invalid");
+    let reply = cluster.patch(&format!("{}/status", path("never")), running.clone()).await;
+    let message = reply.refused(422, "Invalid");
     assert!(message.contains("may not be transitioned to non-terminated state"), "{message}");
     cluster.patch(&format!("{}/status", path("always")), running).await.ok();
 }
 
-/// T-API-56
 #[tokio::test]
-async fn t_api_56_the_observed_generation_is_not_forgotten() {
+async fn t_api_56_an_update_without_observed_generation_keeps_it() {
     let cluster = Cluster::start().await;
     cluster.bound(pod("p")).await;
     let place = format!("{}/status", path("p"));
-    let said = cluster.patch(&place, json!({"status": {"observedGeneration": 1}})).await.ok();
-    assert_eq!(said["status"]["observedGeneration"], 1);
+    let reply = cluster.patch(&place, json!({"status": {"observedGeneration": 1}})).await.ok();
+    assert_eq!(reply["status"]["observedGeneration"], 1);
     for nothing in [json!(0), json!(null)] {
         let patch =
             json!({"status": {"observedGeneration": nothing, "message": nothing.to_string()}});
-        let said = cluster.patch(&place, patch).await.ok();
-        assert_eq!(said["status"]["observedGeneration"], 1, "{nothing}");
+        let reply = cluster.patch(&place, patch).await.ok();
+        assert_eq!(reply["status"]["observedGeneration"], 1, "{nothing}");
     }
     let other = json!({"status": {"qosClass": "Guaranteed"}});
-    let said = cluster.patch(&place, other).await;
-    let message = said.refused(422, "Invalid");
+    let reply = cluster.patch(&place, other).await;
+    let message = reply.refused(422, "Invalid");
     assert!(
         message.contains("status.qosClass") && message.ends_with("field is immutable"),
         "{message}"
@@ -788,7 +763,7 @@ async fn t_api_56_the_observed_generation_is_not_forgotten() {
 }
 
 #[tokio::test]
-async fn t_api_57_the_unsafe_delete_option_is_taken_and_has_no_effect() {
+async fn t_api_57_the_unsafe_delete_option_is_accepted_without_effect() {
     let cluster = Cluster::start().await;
     cluster.bound(pod("p")).await;
     let options = json!({"ignoreStoreReadErrorWithClusterBreakingPotential": true,

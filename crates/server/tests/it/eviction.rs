@@ -1,7 +1,7 @@
-//! `pods/{name}/eviction`: a delete that asks the disruption budgets first (T-EVICT-1 to
-//! T-EVICT-11). The budgets' status is what their controller would have written.
+//! `pods/{name}/eviction`: a delete that respects disruption budgets (T-EVICT-1 to T-EVICT-11).
+//! The tests write the budgets' status as their controller would.
 
-use crate::door::{Cluster, PODS, Said, held, labelled, pod, version};
+use crate::cluster::{Cluster, PODS, Reply, held, labelled, pod, version};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ fn path(name: &str) -> String {
     format!("{PODS}/{name}")
 }
 
-async fn evict_with(cluster: &Cluster, name: &str, options: Value) -> Said {
+async fn evict_with(cluster: &Cluster, name: &str, options: Value) -> Reply {
     let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction",
                           "metadata": {"name": name}, "deleteOptions": options});
     cluster.post(&format!("{PODS}/{name}/eviction"), eviction).await
 }
 
-async fn evict(cluster: &Cluster, name: &str) -> Said {
+async fn evict(cluster: &Cluster, name: &str) -> Reply {
     evict_with(cluster, name, json!({})).await
 }
 
-/// A bound pod of app `x` in that phase; running ones are ready unless told otherwise.
+/// A bound pod of app `x` in that phase; running ones are ready by default.
 async fn running(cluster: &Cluster, name: &str, ready: bool) -> Value {
     cluster.bound(labelled(pod(name), json!({"app": "x"}))).await;
     let ready = if ready { "True" } else { "False" };
@@ -48,18 +48,18 @@ async fn count(cluster: &Cluster, name: &str, [allowed, healthy, desired]: [i64;
 }
 
 #[tokio::test]
-async fn t_evict_1_an_eviction_is_a_create_that_answers_success() {
+async fn t_evict_1_an_eviction_is_a_create_that_returns_success() {
     let cluster = Cluster::start().await;
     running(&cluster, "p", true).await;
     let eviction =
         json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "q"}});
-    let said = cluster.post(&format!("{}/eviction", path("p")), eviction.clone()).await;
-    said.refused(400, "BadRequest");
+    let reply = cluster.post(&format!("{}/eviction", path("p")), eviction.clone()).await;
+    reply.refused(400, "BadRequest");
     cluster.post(&format!("{}/eviction", path("q")), eviction).await.refused(404, "NotFound");
-    let said = evict(&cluster, "p").await;
-    assert_eq!(said.code, 201);
+    let reply = evict(&cluster, "p").await;
+    assert_eq!(reply.code, 201);
     assert_eq!(
-        said.body,
+        reply.body,
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
     );
     assert!(cluster.read(&path("p")).await["metadata"]["deletionTimestamp"].is_string());
@@ -69,9 +69,8 @@ async fn t_evict_1_an_eviction_is_a_create_that_answers_success() {
     assert_eq!(cluster.post(&format!("{}/eviction", path("beta")), eviction).await.code, 201);
 }
 
-/// T-EVICT-2
 #[tokio::test]
-async fn t_evict_2_pods_that_serve_nobody_are_not_protected() {
+async fn t_evict_2_pods_that_do_not_run_are_not_protected() {
     let cluster = Cluster::start().await;
     budget(&cluster, "none", [0, 1, 1], None).await;
     for phase in ["Pending", "Succeeded", "Failed"] {
@@ -87,9 +86,8 @@ async fn t_evict_2_pods_that_serve_nobody_are_not_protected() {
     assert_eq!(evict(&cluster, "going").await.code, 201);
 }
 
-/// T-EVICT-3
 #[tokio::test]
-async fn t_evict_3_the_pod_says_why_it_ends_before_it_does() {
+async fn t_evict_3_the_pod_gets_a_condition_with_the_reason_before_it_is_deleted() {
     let cluster = Cluster::start().await;
     let made = running(&cluster, "p", true).await;
     let mut watch = cluster.watch(&format!("{PODS}?resourceVersion={}", version(&made))).await;
@@ -101,32 +99,31 @@ async fn t_evict_3_the_pod_says_why_it_ends_before_it_does() {
         let conditions = event["object"]["status"]["conditions"].as_array().unwrap().clone();
         conditions.into_iter().find(|condition| condition["type"] == "DisruptionTarget").unwrap()
     };
-    let said = target(&events[0]);
+    let reply = target(&events[0]);
     assert_eq!(
-        (&said["status"], &said["reason"]),
+        (&reply["status"], &reply["reason"]),
         (&"True".into(), &"EvictionByEvictionAPI".into())
     );
-    assert_eq!(said["message"], "Eviction API: evicting");
+    assert_eq!(reply["message"], "Eviction API: evicting");
     assert_eq!(events[0]["object"]["metadata"].get("deletionTimestamp"), None);
     assert!(events[1]["object"]["metadata"]["deletionTimestamp"].is_string());
-    assert_eq!(target(&events[1]), said);
+    assert_eq!(target(&events[1]), reply);
 }
 
-/// T-EVICT-4, T-EDGE-17
+/// T-EVICT-4, T-EDGE-17: an eviction with several matching budgets is an error.
 #[tokio::test]
-async fn t_evict_4_two_budgets_over_one_pod_are_more_than_it_can_handle() {
+async fn t_evict_4_two_budgets_for_one_pod_are_an_error() {
     let cluster = Cluster::start().await;
     let made = running(&cluster, "p", true).await;
     budget(&cluster, "a", [1, 2, 1], None).await;
     budget(&cluster, "b", [1, 2, 1], None).await;
-    let said = evict(&cluster, "p").await;
-    assert_eq!((said.code, &said.body["status"]), (500, &"Failure".into()));
+    let reply = evict(&cluster, "p").await;
+    assert_eq!((reply.code, &reply.body["status"]), (500, &"Failure".into()));
     let wanted = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
-    assert_eq!(said.message(), wanted);
+    assert_eq!(reply.message(), wanted);
     assert_eq!(cluster.read(&path("p")).await, made);
 }
 
-/// T-EVICT-5
 #[tokio::test]
 async fn t_evict_5_without_a_budget_it_is_a_delete_with_its_options() {
     let cluster = Cluster::start().await;
@@ -139,10 +136,10 @@ async fn t_evict_5_without_a_budget_it_is_a_delete_with_its_options() {
     assert_eq!(pod["metadata"]["deletionGracePeriodSeconds"], 7);
 }
 
-/// A row: policy, healthy, desired, whether a pod that is not ready may go although none may.
-/// T-EVICT-6
+/// Each row: policy, healthy, desired, and whether a pod that is not ready may be evicted although the budget is used up
+/// (T-EVICT-6).
 #[tokio::test]
-async fn t_evict_6_an_unready_pod_goes_if_the_policy_lets_it() {
+async fn t_evict_6_an_unready_pod_is_evicted_if_the_policy_allows_it() {
     let cluster = Cluster::start().await;
     let rows = [
         (Some("AlwaysAllow"), 0, 1, true),
@@ -158,54 +155,53 @@ async fn t_evict_6_an_unready_pod_goes_if_the_policy_lets_it() {
         running(&cluster, &name, false).await;
         budget(&cluster, "b", [0, healthy, desired], policy).await;
         let before = cluster.read(&format!("{BUDGETS}/b")).await;
-        let said = evict(&cluster, &name).await;
-        assert_eq!(said.code, if goes { 201 } else { 429 }, "row {row}: {}", said.body);
+        let reply = evict(&cluster, &name).await;
+        assert_eq!(reply.code, if goes { 201 } else { 429 }, "row {row}: {}", reply.body);
         assert_eq!(cluster.read(&format!("{BUDGETS}/b")).await, before, "row {row}");
         cluster.delete(&format!("{BUDGETS}/b")).await.ok();
     }
 }
 
-/// T-EVICT-7
 #[tokio::test]
-async fn t_evict_7_a_budget_that_nobody_has_looked_at_yet_asks_for_patience() {
+async fn t_evict_7_a_budget_that_is_not_observed_yet_requests_a_retry() {
     let cluster = Cluster::start().await;
     running(&cluster, "p", true).await;
     budget(&cluster, "b", [3, 3, 1], None).await;
     cluster.patch(&format!("{BUDGETS}/b"), json!({"spec": {"minAvailable": 2}})).await.ok();
-    let said = evict(&cluster, "p").await;
-    assert_eq!(said.refused(429, "TooManyRequests"), FULL);
-    assert_eq!(said.header("retry-after"), "10");
-    assert_eq!(said.body["details"]["retryAfterSeconds"], 10);
-    let cause = &said.body["details"]["causes"][0];
+    let reply = evict(&cluster, "p").await;
+    assert_eq!(reply.refused(429, "TooManyRequests"), FULL);
+    assert_eq!(reply.header("retry-after"), "10");
+    assert_eq!(reply.body["details"]["retryAfterSeconds"], 10);
+    let cause = &reply.body["details"]["causes"][0];
     assert_eq!(cause["message"], "The disruption budget b is still being processed by the server.");
 }
 
-/// T-EVICT-8, T-EDGE-17: nobody can say when the budget allows more, so no time is named.
+/// T-EVICT-8, T-EDGE-17: it is unknown when the budget allows more, so there is no Retry-After.
 #[tokio::test]
-async fn t_evict_8_a_budget_with_nothing_left_refuses_and_names_no_time() {
+async fn t_evict_8_a_used_up_budget_refuses_without_retry_after() {
     let cluster = Cluster::start().await;
     let made = running(&cluster, "p", true).await;
     budget(&cluster, "b", [0, 2, 2], None).await;
-    let said = evict(&cluster, "p").await;
-    assert_eq!(said.refused(429, "TooManyRequests"), FULL);
-    assert_eq!(said.header("retry-after"), "");
+    let reply = evict(&cluster, "p").await;
+    assert_eq!(reply.refused(429, "TooManyRequests"), FULL);
+    assert_eq!(reply.header("retry-after"), "");
     assert_eq!(
-        said.body["details"],
+        reply.body["details"],
         json!({"causes": [{"reason": "DisruptionBudget",
                "message": "The disruption budget b needs 2 healthy pods and has 2 currently"}]})
     );
     assert_eq!(cluster.read(&path("p")).await, made);
 }
 
-/// T-EDGE-16: only an eviction asks; whoever may delete pods may delete this one.
+/// T-EDGE-16: only evictions respect budgets.
 #[tokio::test]
-async fn t_edge_16_a_plain_delete_asks_no_budget() {
+async fn t_edge_16_a_plain_delete_ignores_budgets() {
     let cluster = Cluster::start().await;
     running(&cluster, "p", true).await;
     budget(&cluster, "b", [0, 2, 2], None).await;
     assert_eq!(evict(&cluster, "p").await.refused(429, "TooManyRequests"), FULL);
-    let said = cluster.delete_with(&path("p"), json!({})).await.ok();
-    assert!(said["metadata"]["deletionTimestamp"].is_string(), "{said}");
+    let reply = cluster.delete_with(&path("p"), json!({})).await.ok();
+    assert!(reply["metadata"]["deletionTimestamp"].is_string(), "{reply}");
     let budget = cluster.read(&format!("{BUDGETS}/b")).await;
     assert_eq!(
         budget["status"]["disruptedPods"],
@@ -214,9 +210,8 @@ async fn t_edge_16_a_plain_delete_asks_no_budget() {
     );
 }
 
-/// T-EVICT-9
 #[tokio::test]
-async fn t_evict_9_an_eviction_takes_one_from_the_budget_and_notes_the_pod() {
+async fn t_evict_9_an_eviction_uses_one_disruption_and_records_the_pod() {
     let cluster = Cluster::start().await;
     running(&cluster, "p", true).await;
     running(&cluster, "q", true).await;
@@ -237,14 +232,13 @@ async fn t_evict_9_an_eviction_takes_one_from_the_budget_and_notes_the_pod() {
     count(&cluster, "b", [1, 3, 2]).await;
     let status = json!({"status": {"disruptedPods": many}});
     cluster.patch(&format!("{BUDGETS}/b/status"), status).await.ok();
-    let said = evict(&cluster, "q").await;
-    let message = said.refused(403, "Forbidden");
+    let reply = evict(&cluster, "q").await;
+    let message = reply.refused(403, "Forbidden");
     assert!(message.contains("DisruptedPods map too big"), "{message}");
 }
 
-/// T-EVICT-10
 #[tokio::test(start_paused = true)]
-async fn t_evict_10_a_stale_version_is_one_conflict_without_delay() {
+async fn t_evict_10_a_stale_version_is_a_conflict_without_retries() {
     let cluster = Cluster::on_simulated_time().await;
     let made = running(&cluster, "p", true).await;
     let start = tokio::time::Instant::now();
@@ -263,7 +257,7 @@ async fn t_evict_10_a_stale_version_is_one_conflict_without_delay() {
 }
 
 #[tokio::test]
-async fn t_evict_11_in_a_terminating_namespace_nothing_is_evicted() {
+async fn t_evict_11_evictions_in_a_terminating_namespace_are_refused() {
     let cluster = Cluster::start().await;
     cluster.make("/api/v1/namespaces", json!({"metadata": {"name": "shop"}})).await;
     let pods = "/api/v1/namespaces/shop/pods";
@@ -271,9 +265,9 @@ async fn t_evict_11_in_a_terminating_namespace_nothing_is_evicted() {
     cluster.delete("/api/v1/namespaces/shop").await.ok();
     let eviction =
         json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}});
-    let said = cluster.post(&format!("{pods}/p/eviction"), eviction).await;
-    said.refused(403, "Forbidden");
-    let cause = &said.body["details"]["causes"][0];
+    let reply = cluster.post(&format!("{pods}/p/eviction"), eviction).await;
+    reply.refused(403, "Forbidden");
+    let cause = &reply.body["details"]["causes"][0];
     assert_eq!(
         (&cause["reason"], &cause["field"]),
         (&"NamespaceTerminating".into(), &"metadata.namespace".into())
@@ -281,15 +275,15 @@ async fn t_evict_11_in_a_terminating_namespace_nothing_is_evicted() {
     assert_eq!(cluster.read(&format!("{pods}/p")).await["metadata"].get("deletionTimestamp"), None);
 }
 
-/// T-EVICT-7, T-API-31: an eviction that was meant for another pod costs the budget nothing.
+/// T-EVICT-7, T-API-31: an eviction with a failed precondition does not use the budget.
 #[tokio::test(start_paused = true)]
-async fn t_evict_7_a_refused_precondition_spends_nothing() {
+async fn t_evict_7_a_failed_precondition_does_not_use_the_budget() {
     let cluster = Cluster::on_simulated_time().await;
     let made = running(&cluster, "p", true).await;
     budget(&cluster, "b", [5, 5, 1], None).await;
     for wrong in [json!({"uid": "other"}), json!({"resourceVersion": "1"})] {
-        let said = evict_with(&cluster, "p", json!({"preconditions": wrong})).await;
-        said.refused(409, "Conflict");
+        let reply = evict_with(&cluster, "p", json!({"preconditions": wrong})).await;
+        reply.refused(409, "Conflict");
     }
     let status = cluster.read(&format!("{BUDGETS}/b")).await["status"].clone();
     assert_eq!(status["disruptionsAllowed"], 5, "{status}");

@@ -1,7 +1,7 @@
-//! The forms of requests and answers: URLs, encodings, views, headers, and the documents that
+//! The forms of requests and responses: URLs, encodings, views, headers, and the documents that
 //! describe the API (A-2 to A-28, A-35 to A-47, A-52, A-56).
 
-use crate::door::{
+use crate::cluster::{
     self, Client, Cluster, DEPLOYMENTS, MAPS, PODS, deployment, map, names, pod, version,
 };
 use serde_json::{Value, json};
@@ -13,13 +13,12 @@ const PARTIAL: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s
 const PARTIAL_LIST: &str = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-async fn accepting(client: &Client, path: &str, accept: &str) -> door::Said {
+async fn accepting(client: &Client, path: &str, accept: &str) -> cluster::Reply {
     client.get_with(path, &[("accept", accept)]).await
 }
 
-/// A-2, A-3, A-4, A-5, A-6, A-7, A-8, A-9
 #[tokio::test]
-async fn a_2_to_9_paths_that_are_there_and_paths_that_are_not() {
+async fn a_2_to_9_existing_and_missing_paths() {
     let cluster = Cluster::start().await;
     for path in
         ["/api/", "/apis/", "/apis/apps/", "/apis/apps/v1/", "/api/v1/pods/", &format!("{PODS}/")]
@@ -36,9 +35,9 @@ async fn a_2_to_9_paths_that_are_there_and_paths_that_are_not() {
         "/api/v1/pods/p",
         "/api/v1/namespaces/default/pods/p/nothing",
     ] {
-        let said = cluster.get(path).await;
-        assert_eq!((said.code, said.text()), (404, "404 page not found\n"), "{path}");
-        assert!(said.header("content-type").starts_with("text/plain"));
+        let reply = cluster.get(path).await;
+        assert_eq!((reply.code, reply.text()), (404, "404 page not found\n"), "{path}");
+        assert!(reply.header("content-type").starts_with("text/plain"));
     }
     // A-4, A-8: the wrong verb is told as a Status.
     for (method, path) in [
@@ -51,8 +50,8 @@ async fn a_2_to_9_paths_that_are_there_and_paths_that_are_not() {
         ("PUT", "/version"),
     ] {
         let headers = [("content-type", "application/json")];
-        let said = cluster.send(method, path, &headers, "{}").await;
-        let message = said.refused(405, "MethodNotAllowed");
+        let reply = cluster.send(method, path, &headers, "{}").await;
+        let message = reply.refused(405, "MethodNotAllowed");
         assert_eq!(
             message, "the server does not allow this method on the requested resource",
             "{path}"
@@ -77,7 +76,7 @@ fn protobuf(name: &str, key: &str, value: &str) -> Vec<u8> {
     [b"k8s\0".to_vec(), field(1, &kind), field(2, &message)].concat()
 }
 
-/// A-11, A-14
+/// A-11, A-14: accepted media types of bodies.
 #[tokio::test]
 async fn a_11_and_14_bodies_come_as_json_yaml_or_protobuf() {
     let cluster = Cluster::start().await;
@@ -93,25 +92,24 @@ async fn a_11_and_14_bodies_come_as_json_yaml_or_protobuf() {
     ];
     for (name, media, body) in rows {
         let headers: Vec<_> = media.iter().map(|media| ("content-type", *media)).collect();
-        let said = cluster.send("POST", MAPS, &headers, body).await;
+        let reply = cluster.send("POST", MAPS, &headers, body).await;
         assert_eq!(
-            (said.code, &said.body["data"]),
+            (reply.code, &reply.body["data"]),
             (201, &json!({"a": "1"})),
             "{name}: {}",
-            said.body
+            reply.body
         );
-        assert_eq!(said.body["metadata"]["name"], name);
+        assert_eq!(reply.body["metadata"]["name"], name);
     }
     for media in ["text/plain", "application/cbor", "application/xml"] {
-        let said = cluster.send("POST", MAPS, &[("content-type", media)], json("x")).await;
+        let reply = cluster.send("POST", MAPS, &[("content-type", media)], json("x")).await;
         let text = "the body of the request was in an unknown format - accepted media types include: application/json, application/yaml, application/vnd.kubernetes.protobuf";
-        assert_eq!(said.refused(415, "UnsupportedMediaType"), text);
+        assert_eq!(reply.refused(415, "UnsupportedMediaType"), text);
     }
 }
 
-/// A-15
 #[tokio::test]
-async fn a_15_a_body_is_of_the_kind_and_version_of_its_url() {
+async fn a_15_a_body_must_have_the_kind_and_version_of_the_url() {
     let cluster = Cluster::start().await;
     assert_eq!(cluster.post(MAPS, json!({"metadata": {"name": "m"}})).await.code, 201);
     for body in [
@@ -122,32 +120,30 @@ async fn a_15_a_body_is_of_the_kind_and_version_of_its_url() {
         cluster.post(MAPS, body).await.refused(400, "BadRequest");
     }
     let body = json!({"kind": "HorizontalPodAutoscaler", "apiVersion": "autoscaling/v2", "metadata": {"name": "x"}});
-    let said = cluster
+    let reply = cluster
         .post("/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers", body)
         .await;
     let text = "the API version in the data (autoscaling/v2) does not match the expected API version (autoscaling/v1)";
-    assert_eq!(said.refused(400, "BadRequest"), text);
+    assert_eq!(reply.refused(400, "BadRequest"), text);
     // Of two keys that are the same the last counts.
     let body = r#"{"metadata": {"name": "n"}, "data": {"a": "1", "a": "2"}}"#;
-    let said = cluster.send("POST", MAPS, &[("content-type", JSON)], body).await;
-    assert_eq!(said.ok()["data"], json!({"a": "2"}));
+    let reply = cluster.send("POST", MAPS, &[("content-type", JSON)], body).await;
+    assert_eq!(reply.ok()["data"], json!({"a": "2"}));
 }
 
-/// A-17
 #[tokio::test]
-async fn a_17_a_body_over_three_mebibytes_is_too_much() {
+async fn a_17_a_body_over_three_mebibytes_is_refused() {
     let cluster = Cluster::start().await;
     let long = " ".repeat(3 * 1024 * 1024 + 1);
-    let said = cluster.send("POST", MAPS, &[("content-type", JSON)], long).await;
+    let reply = cluster.send("POST", MAPS, &[("content-type", JSON)], long).await;
     assert_eq!(
-        said.refused(413, "RequestEntityTooLarge"),
+        reply.refused(413, "RequestEntityTooLarge"),
         "Request entity too large: limit is 3145728"
     );
 }
 
-/// A-18, A-19, A-20, A-21, A-22, A-23
 #[tokio::test]
-async fn a_18_to_23_answers_take_the_form_that_is_liked_best() {
+async fn a_18_to_23_responses_have_the_preferred_form() {
     let cluster = Cluster::start().await;
     cluster.make(MAPS, map("m")).await;
     let m = format!("{MAPS}/m");
@@ -162,8 +158,8 @@ async fn a_18_to_23_answers_take_the_form_that_is_liked_best() {
         (TABLE, JSON),
     ];
     for (accept, wanted) in rows {
-        let said = accepting(&cluster, &m, accept).await;
-        assert_eq!((said.code, said.header("content-type")), (200, wanted), "{accept}");
+        let reply = accepting(&cluster, &m, accept).await;
+        assert_eq!((reply.code, reply.header("content-type")), (200, wanted), "{accept}");
     }
     let yaml = accepting(&cluster, &m, "application/yaml").await;
     assert!(yaml.text().contains("kind: ConfigMap\n"), "{}", yaml.text());
@@ -174,32 +170,32 @@ async fn a_18_to_23_answers_take_the_form_that_is_liked_best() {
         "application/vnd.kubernetes.protobuf",
         "application/json;as=Chair;v=v1;g=meta.k8s.io",
     ] {
-        let said = accepting(&cluster, &m, accept).await;
-        said.refused(406, "NotAcceptable");
+        let reply = accepting(&cluster, &m, accept).await;
+        reply.refused(406, "NotAcceptable");
     }
     // Who cannot read the answer is told so before anything is written.
     let before = cluster.read(&m).await;
     let data = json!({"data": {"a": "b"}}).to_string();
     for (accept, query) in [("text/csv", ""), (TABLE, "?includeObject=Half")] {
-        for (method, media) in [("PUT", JSON), ("PATCH", door::MERGE)] {
+        for (method, media) in [("PUT", JSON), ("PATCH", cluster::MERGE)] {
             let headers = [("accept", accept), ("content-type", media)];
-            let said = cluster.send(method, &format!("{m}{query}"), &headers, data.clone()).await;
-            assert!(matches!(said.code, 400 | 406), "{}", said.body);
+            let reply = cluster.send(method, &format!("{m}{query}"), &headers, data.clone()).await;
+            assert!(matches!(reply.code, 400 | 406), "{}", reply.body);
         }
         let headers = [("accept", accept), ("content-type", JSON)];
         let body = map("n").to_string();
-        let said = cluster.send("POST", &format!("{MAPS}{query}"), &headers, body).await;
-        assert!(matches!(said.code, 400 | 406), "{}", said.body);
+        let reply = cluster.send("POST", &format!("{MAPS}{query}"), &headers, body).await;
+        assert!(matches!(reply.code, 400 | 406), "{}", reply.body);
     }
     assert_eq!(cluster.read(&m).await, before);
     assert_eq!(cluster.get(&format!("{MAPS}/n")).await.code, 404);
     // A-23: an error is told even to those who cannot read it.
-    let said = accepting(&cluster, &format!("{MAPS}/none"), "text/csv").await;
-    assert_eq!((said.header("content-type"), &said.body["kind"]), (JSON, &"Status".into()));
+    let reply = accepting(&cluster, &format!("{MAPS}/none"), "text/csv").await;
+    assert_eq!((reply.header("content-type"), &reply.body["kind"]), (JSON, &"Status".into()));
 }
 
 #[tokio::test]
-async fn a_20_and_21_views_of_one_and_of_many() {
+async fn a_20_and_21_metadata_views_of_objects_and_lists() {
     let cluster = Cluster::start().await;
     let mut wanted = map("m");
     wanted["data"] = json!({"a": "b"});
@@ -230,9 +226,8 @@ async fn a_20_and_21_views_of_one_and_of_many() {
     assert_eq!(cluster.send("POST", review, &asked, body).await.code, 201);
 }
 
-/// A-192, A-193, A-194
 #[tokio::test]
-async fn a_192_to_194_tables() {
+async fn a_192_to_194_tables_have_columns_and_rows() {
     let cluster = Cluster::start().await;
     let made = cluster.make(PODS, pod("p")).await;
     let table = accepting(&cluster, PODS, TABLE).await.ok();
@@ -263,9 +258,8 @@ async fn a_192_to_194_tables() {
         .refused(400, "BadRequest");
 }
 
-/// A-24
 #[tokio::test]
-async fn a_24_people_get_it_pretty() {
+async fn a_24_browsers_and_curl_get_indented_json() {
     let cluster = Cluster::start().await;
     cluster.make(MAPS, map("m")).await;
     let m = format!("{MAPS}/m");
@@ -280,16 +274,15 @@ async fn a_24_people_get_it_pretty() {
         (format!("{m}?pretty=false"), &[("user-agent", "curl/8.0")], false),
     ];
     for (path, headers, pretty) in rows {
-        let said = cluster.get_with(&path, headers).await;
-        assert_eq!(said.text().trim_end().contains("\n  "), pretty, "{path} {headers:?}");
+        let reply = cluster.get_with(&path, headers).await;
+        assert_eq!(reply.text().trim_end().contains("\n  "), pretty, "{path} {headers:?}");
     }
-    let said = cluster.get_with(MAPS, &[("user-agent", "curl/8.0")]).await;
-    assert!(said.text().contains("\n  "));
+    let reply = cluster.get_with(MAPS, &[("user-agent", "curl/8.0")]).await;
+    assert!(reply.text().contains("\n  "));
 }
 
-/// A-25
 #[tokio::test]
-async fn a_25_large_answers_are_compressed_for_those_who_ask() {
+async fn a_25_large_responses_are_compressed_on_request() {
     let cluster = Cluster::start().await;
     let mut big = map("big");
     big["data"] = json!({"text": "landfall ".repeat(30_000)});
@@ -299,14 +292,14 @@ async fn a_25_large_answers_are_compressed_for_those_who_ask() {
     for path in [format!("{MAPS}/big"), MAPS.to_owned()] {
         let plain = cluster.get(&path).await;
         assert_eq!(plain.header("content-encoding"), "");
-        let said = cluster.get_with(&path, &asked).await;
+        let reply = cluster.get_with(&path, &asked).await;
         assert_eq!(
-            (said.header("content-encoding"), said.header("vary")),
+            (reply.header("content-encoding"), reply.header("vary")),
             ("gzip", "Accept-Encoding")
         );
-        assert!(said.bytes.len() < plain.bytes.len() / 10);
+        assert!(reply.bytes.len() < plain.bytes.len() / 10);
         let mut text = String::new();
-        flate2::read::GzDecoder::new(&said.bytes[..]).read_to_string(&mut text).unwrap();
+        flate2::read::GzDecoder::new(&reply.bytes[..]).read_to_string(&mut text).unwrap();
         assert_eq!(text, plain.text());
     }
     assert_eq!(
@@ -316,26 +309,25 @@ async fn a_25_large_answers_are_compressed_for_those_who_ask() {
     assert_eq!(made["kind"], "ConfigMap");
 }
 
-/// A-26
 #[tokio::test]
-async fn a_26_every_answer_can_be_found_in_the_audit_log_and_none_is_kept() {
+async fn a_26_every_response_has_an_audit_id_and_is_not_cached() {
     let cluster = Cluster::start().await;
-    let said = cluster.get(PODS).await;
+    let reply = cluster.get(PODS).await;
     assert_eq!(
-        (said.header("audit-id").len(), said.header("cache-control")),
+        (reply.header("audit-id").len(), reply.header("cache-control")),
         (36, "no-cache, private")
     );
-    assert_ne!(cluster.get(PODS).await.header("audit-id"), said.header("audit-id"));
-    let said = cluster.get_with("/nothing", &[("audit-id", "mine")]).await;
+    assert_ne!(cluster.get(PODS).await.header("audit-id"), reply.header("audit-id"));
+    let reply = cluster.get_with("/nothing", &[("audit-id", "mine")]).await;
     assert_eq!(
-        (said.header("audit-id"), said.header("cache-control")),
+        (reply.header("audit-id"), reply.header("cache-control")),
         ("mine", "no-cache, private")
     );
 }
 
-/// A-27, A-28
+/// A-27, A-28: the form of lists, times and quantities.
 #[tokio::test]
-async fn a_27_and_28_lists_times_and_quantities() {
+async fn a_27_and_28_lists_times_and_quantities_have_upstreams_form() {
     let cluster = Cluster::start().await;
     let list = cluster.read("/api/v1/namespaces/default/secrets").await;
     assert_eq!(
@@ -364,12 +356,12 @@ async fn a_27_and_28_lists_times_and_quantities() {
     assert_eq!((time.len(), &time[19..]), (20, "Z"));
 }
 
-/// A-35, A-36
+/// A-35, A-36: /version and the root path.
 #[tokio::test]
-async fn a_35_and_36_the_server_says_what_it_is() {
+async fn a_35_and_36_version_and_root_paths() {
     let cluster = Cluster::start().await;
-    let said = cluster.read("/version").await;
-    assert_eq!((&said["major"], &said["minor"]), (&"1".into(), &"36".into()));
+    let reply = cluster.read("/version").await;
+    assert_eq!((&reply["major"], &reply["minor"]), (&"1".into(), &"36".into()));
     for field in [
         "gitVersion",
         "gitCommit",
@@ -379,9 +371,9 @@ async fn a_35_and_36_the_server_says_what_it_is() {
         "compiler",
         "platform",
     ] {
-        assert!(said[field].is_string(), "{field}");
+        assert!(reply[field].is_string(), "{field}");
     }
-    assert!(said["gitVersion"].as_str().unwrap().starts_with("v1.36."));
+    assert!(reply["gitVersion"].as_str().unwrap().starts_with("v1.36."));
     let paths = cluster.read("/").await["paths"].clone();
     for path in paths.as_array().unwrap() {
         let path = path.as_str().unwrap();
@@ -389,9 +381,9 @@ async fn a_35_and_36_the_server_says_what_it_is() {
     }
 }
 
-/// A-37, A-38
+/// A-37, A-38: legacy discovery.
 #[tokio::test]
-async fn a_37_and_38_the_old_documents() {
+async fn a_37_and_38_legacy_discovery_documents() {
     let cluster = Cluster::start().await;
     let api = cluster.read("/api").await;
     assert_eq!((&api["kind"], &api["versions"]), (&"APIVersions".into(), &json!(["v1"])));
@@ -405,7 +397,7 @@ async fn a_37_and_38_the_old_documents() {
         .map(|group| group["name"].as_str().unwrap())
         .collect();
     assert!(listed.contains(&"apps") && !listed.contains(&""));
-    // A-44
+    // Groups are sorted by priority (A-44).
     let first: Vec<_> = listed.iter().take(6).copied().collect();
     assert_eq!(
         first,
@@ -443,19 +435,18 @@ async fn a_37_and_38_the_old_documents() {
     assert_eq!((&eviction["singularName"], eviction.get("storageVersionHash")), (&"".into(), None));
 }
 
-/// A-40, A-41, A-42, A-43
 #[tokio::test]
-async fn a_40_to_43_everything_at_once() {
+async fn a_40_to_43_aggregated_discovery() {
     let cluster = Cluster::start().await;
     for path in ["/api", "/apis"] {
-        let said = accepting(&cluster, path, &format!("{AGGREGATED},application/json")).await;
-        assert_eq!(said.header("content-type"), AGGREGATED);
-        assert_eq!((said.header("cache-control"), said.header("vary")), ("public", "Accept"));
+        let reply = accepting(&cluster, path, &format!("{AGGREGATED},application/json")).await;
+        assert_eq!(reply.header("content-type"), AGGREGATED);
+        assert_eq!((reply.header("cache-control"), reply.header("vary")), ("public", "Accept"));
         assert_eq!(
-            (&said.body["kind"], &said.body["apiVersion"]),
+            (&reply.body["kind"], &reply.body["apiVersion"]),
             (&"APIGroupDiscoveryList".into(), &"apidiscovery.k8s.io/v2".into())
         );
-        for group in said.body["items"].as_array().unwrap() {
+        for group in reply.body["items"].as_array().unwrap() {
             for version in group["versions"].as_array().unwrap() {
                 assert_eq!(version["freshness"], "Current");
                 for resource in version["resources"].as_array().unwrap() {
@@ -467,38 +458,38 @@ async fn a_40_to_43_everything_at_once() {
                 }
             }
         }
-        let tag = said.header("etag").to_owned();
+        let tag = reply.header("etag").to_owned();
         assert!(tag.starts_with('"') && tag.ends_with('"'), "{tag}");
         let headers = [("accept", AGGREGATED), ("if-none-match", tag.as_str())];
         let again = cluster.get_with(path, &headers).await;
         assert_eq!((again.code, again.bytes.len(), again.header("etag")), (304, 0, tag.as_str()));
         // A-42: an older form is no longer there.
         let old = AGGREGATED.replace("v=v2", "v=v2beta1");
-        let said = accepting(&cluster, path, &format!("{old},application/json")).await;
-        assert_eq!(said.header("content-type"), JSON);
+        let reply = accepting(&cluster, path, &format!("{old},application/json")).await;
+        assert_eq!(reply.header("content-type"), JSON);
     }
 }
 
-/// A-46, A-47
+/// A-46, A-47: the index and its documents.
 #[tokio::test]
-async fn a_46_and_47_the_third_open_api_is_fetched_by_its_hash() {
+async fn a_46_and_47_openapi_v3_documents_are_fetched_by_hash() {
     let cluster = Cluster::start().await;
     let index = cluster.read("/openapi/v3").await;
     let place = index["paths"]["apis/apps/v1"]["serverRelativeURL"].as_str().unwrap().to_owned();
     assert!(place.starts_with("/openapi/v3/apis/apps/v1?hash="), "{place}");
-    let said = cluster.get(&place).await;
-    assert_eq!((said.code, said.header("content-type")), (200, JSON));
+    let reply = cluster.get(&place).await;
+    assert_eq!((reply.code, reply.header("content-type")), (200, JSON));
     assert_eq!(
-        (said.header("cache-control"), said.header("vary")),
+        (reply.header("cache-control"), reply.header("vary")),
         ("public, immutable", "Accept")
     );
-    assert!(said.header("expires").ends_with(" GMT"), "{:?}", said.headers);
-    assert!(said.body["openapi"].as_str().unwrap().starts_with("3.0"));
+    assert!(reply.header("expires").ends_with(" GMT"), "{:?}", reply.headers);
+    assert!(reply.body["openapi"].as_str().unwrap().starts_with("3.0"));
     assert!(
-        said.body["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments/{name}"]["patch"]
+        reply.body["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments/{name}"]["patch"]
             .is_object()
     );
-    let tag = said.header("etag").to_owned();
+    let tag = reply.header("etag").to_owned();
     let again =
         cluster.get_with("/openapi/v3/apis/apps/v1", &[("if-none-match", tag.as_str())]).await;
     assert_eq!(again.code, 304);
@@ -508,20 +499,19 @@ async fn a_46_and_47_the_third_open_api_is_fetched_by_its_hash() {
 }
 
 #[tokio::test]
-async fn a_52_the_second_open_api_is_there_for_old_clients() {
+async fn a_52_openapi_v2_is_served_for_old_clients() {
     let cluster = Cluster::start().await;
-    let said = accepting(&cluster, "/openapi/v2", JSON).await;
-    assert_eq!((said.header("content-type"), &said.body["swagger"]), (JSON, &"2.0".into()));
-    let tag = said.header("etag").to_owned();
+    let reply = accepting(&cluster, "/openapi/v2", JSON).await;
+    assert_eq!((reply.header("content-type"), &reply.body["swagger"]), (JSON, &"2.0".into()));
+    let tag = reply.header("etag").to_owned();
     assert_eq!(cluster.get_with("/openapi/v2", &[("if-none-match", tag.as_str())]).await.code, 304);
     let asked = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
-    let said = accepting(&cluster, "/openapi/v2", asked).await;
+    let reply = accepting(&cluster, "/openapi/v2", asked).await;
     let told = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
-    assert_eq!((said.code, said.header("content-type")), (200, told));
+    assert_eq!((reply.code, reply.header("content-type")), (200, told));
     accepting(&cluster, "/openapi/v2", "text/csv").await.refused(406, "NotAcceptable");
 }
 
-/// A-45
 #[tokio::test]
 async fn a_45_a_new_kind_is_in_all_documents_at_once() {
     let cluster = Cluster::start().await;
@@ -545,18 +535,41 @@ async fn a_45_a_new_kind_is_in_all_documents_at_once() {
 }
 
 #[tokio::test]
-async fn a_56_health_is_told_to_anybody() {
+async fn a_56_health_checks_need_no_credentials() {
     let cluster = Cluster::start().await;
     for path in ["/healthz", "/livez", "/readyz"] {
-        let said = cluster.get(path).await;
-        assert_eq!((said.code, said.text()), (200, "ok"), "{path}");
-        let said = cluster.get(&format!("{path}?verbose")).await;
-        assert!(said.text().starts_with("[+]ping ok\n"), "{}", said.text());
+        let reply = cluster.get(path).await;
+        assert_eq!((reply.code, reply.text()), (200, "ok"), "{path}");
+        let reply = cluster.get(&format!("{path}?verbose")).await;
+        assert!(reply.text().starts_with("[+]ping ok\n"), "{}", reply.text());
         assert!(
-            said.text().ends_with(&format!("{} check passed\n", &path[1..])),
+            reply.text().ends_with(&format!("{} check passed\n", &path[1..])),
             "{}",
-            said.text()
+            reply.text()
         );
         assert_eq!(cluster.get(&format!("{path}/ping")).await.text(), "ok");
     }
+}
+
+/// A-91: some clients and scripts compare responses byte for byte.
+#[tokio::test]
+async fn a_91_responses_end_with_a_newline_and_statuses_have_upstreams_field_order() {
+    let cluster = Cluster::start().await;
+    cluster.make(MAPS, map("a")).await;
+    let one = format!("{MAPS}/a");
+    for path in [MAPS, &one, "/apis/apps/v1", "/apis"] {
+        let reply = cluster.get(path).await;
+        assert!(reply.text().ends_with("}\n") && !reply.text().ends_with("\n\n"), "{path}");
+    }
+    let missing = cluster.get(&format!("{MAPS}/b")).await;
+    assert_eq!(
+        missing.text(),
+        "{\"kind\":\"Status\",\"apiVersion\":\"v1\",\"metadata\":{},\"status\":\"Failure\",\"message\":\"configmaps \\\"b\\\" not found\",\"reason\":\"NotFound\",\"details\":{\"name\":\"b\",\"kind\":\"configmaps\"},\"code\":404}\n"
+    );
+    let uid = cluster.read(&one).await["metadata"]["uid"].as_str().unwrap().to_owned();
+    let gone = cluster.delete(&one).await;
+    let receipt = format!(
+        "{{\"kind\":\"Status\",\"apiVersion\":\"v1\",\"metadata\":{{}},\"status\":\"Success\",\"details\":{{\"name\":\"a\",\"kind\":\"configmaps\",\"uid\":\"{uid}\"}}}}\n"
+    );
+    assert_eq!(gone.text(), receipt);
 }

@@ -18,7 +18,7 @@ use http_body_util::{BodyExt, Full};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use server::authn::User;
-use server::{Config, Door, Running, StoreChoice};
+use server::{Config, InProcessService, Running, StoreChoice};
 use std::fmt::Write as _;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,7 +39,7 @@ const UPSTREAMS_500: [&str; 4] = [
 struct Bed {
     runtime: tokio::runtime::Runtime,
     running: Running,
-    door: Door,
+    service: InProcessService,
     _home: tempfile::TempDir,
 }
 
@@ -76,15 +76,16 @@ impl Bed {
             controllers: false,
         };
         let running = runtime.block_on(server::start(config)).unwrap();
-        let door = running.server.door(User::authenticated("garbage", &["system:masters"]));
-        Bed { runtime, running, door, _home: home }
+        let service =
+            running.server.in_process(User::authenticated("garbage", &["system:masters"]));
+        Bed { runtime, running, service, _home: home }
     }
 
     /// Sends it and reads the answer; of one that goes on, such as a watch, only its beginning.
     fn send(&self, request: Request<Full<Bytes>>) -> Reply {
-        let mut door = self.door.clone();
+        let mut service = self.service.clone();
         self.runtime.block_on(async move {
-            let Ok(answer) = door.call(request).await;
+            let Ok(answer) = service.call(request).await;
             let code = answer.status().as_u16();
             let mut read = Vec::new();
             let mut body = answer.into_body();
@@ -140,22 +141,23 @@ impl Bed {
         let panics = PANICS.load(Ordering::Relaxed);
         let sent = std::panic::catch_unwind(AssertUnwindSafe(|| self.send(request)));
         let reply = sent.map_err(|_| "it panicked, see above".to_owned())?;
-        let said = || format!("{} {}", reply.code, String::from_utf8_lossy(&reply.body));
+        let text = || format!("{} {}", reply.code, String::from_utf8_lossy(&reply.body));
         if !(200..600).contains(&reply.code) {
-            return Err(format!("no such code: {}", said()));
+            return Err(format!("no such code: {}", text()));
         }
-        let no_agent = reply.code == 503 && said().contains("node agent");
-        let future = reply.code == 504 && said().contains("Too large resource version");
-        let upstreams = reply.code == 500 && UPSTREAMS_500.iter().any(|text| said().contains(text));
+        let no_agent = reply.code == 503 && text().contains("node agent");
+        let future = reply.code == 504 && text().contains("Too large resource version");
+        let upstreams =
+            reply.code == 500 && UPSTREAMS_500.iter().any(|known| text().contains(known));
         if reply.code >= 500 && !no_agent && !future && !upstreams {
-            return Err(format!("not the client's fault: {}", said()));
+            return Err(format!("not the client's fault: {}", text()));
         }
         let head = asked.method == "HEAD";
         if reply.code >= 400 && !head && reply.json()["kind"] != "Status" && !plain(&reply) {
-            return Err(format!("not a Status: {}", said()));
+            return Err(format!("not a Status: {}", text()));
         }
         if reply.code >= 400 && !self.is_again(asked, &before) {
-            return Err(format!("refused, and yet something was written: {}", said()));
+            return Err(format!("refused, and yet something was written: {}", text()));
         }
         if PANICS.load(Ordering::Relaxed) > panics {
             return Err("something beside it panicked, see above".to_owned());

@@ -1,7 +1,6 @@
-//! How a node joins, seen from its side: a token, two requests for certificates, and what the
-//! certificates are good for (C-148 to C-150, C-152, A-154).
+//! Joining a node: a token, two certificate signing requests, and what the certificates allow (C-148 to C-150, C-152, A-154).
 
-use crate::door::{self, Client, Cluster, PODS, pod};
+use crate::cluster::{self, Client, Cluster, PODS, pod};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use rcgen::{CertificateParams, DnType, KeyPair, SanType};
@@ -96,7 +95,7 @@ impl Wish<'_> {
             "usages": self.usages}})
     }
 
-    /// Asks, and waits for whatever becomes of it.
+    /// Creates the request and waits for its result.
     async fn answered(&self, who: &Client, key: &KeyPair) -> Value {
         let made = who.make(REQUESTS, self.object(key)).await;
         let place = format!("{REQUESTS}/{}", made["metadata"]["name"].as_str().unwrap());
@@ -112,7 +111,7 @@ impl Wish<'_> {
         answered.await.expect("an answer")
     }
 
-    /// Asks. Nobody decides, so it waits for a person; answers where.
+    /// Creates the request, which is left to a person, and returns its path.
     async fn left_to_a_person(&self, cluster: &Cluster, who: &Client) -> String {
         let made = who.make(REQUESTS, self.object(&KeyPair::generate().unwrap())).await;
         let place = format!("{REQUESTS}/{}", made["metadata"]["name"].as_str().unwrap());
@@ -121,7 +120,7 @@ impl Wish<'_> {
     }
 }
 
-/// Requests are answered in the order they came: once a later one is, that one was looked at.
+/// Requests are processed in order, so after a later one is done, this one was processed.
 async fn is_left_to_a_person(cluster: &Cluster, place: &str) {
     let later = Wish::client("system:node:later");
     later.answered(&joiner(cluster), &KeyPair::generate().unwrap()).await;
@@ -180,18 +179,17 @@ fn bearer(token: &str) -> String {
     format!("Authorization: Bearer {token}\r\n")
 }
 
-/// C-152
 #[tokio::test]
-async fn c_152_a_join_token_is_good_while_its_secret_is() {
+async fn c_152_a_join_token_is_valid_while_its_secret_exists() {
     let cluster = Cluster::start().await;
     make_token(&cluster, "2099-01-01T00:00:00Z").await;
-    let (said, chain) = over_tls(&cluster, &bearer(TOKEN), None).await;
-    assert!(said.starts_with("HTTP/1.1 201"), "{said}");
-    assert!(said.contains("\"username\":\"system:bootstrap:abcdef\""), "{said}");
+    let (reply, chain) = over_tls(&cluster, &bearer(TOKEN), None).await;
+    assert!(reply.starts_with("HTTP/1.1 201"), "{reply}");
+    assert!(reply.contains("\"username\":\"system:bootstrap:abcdef\""), "{reply}");
     assert!(chain.contains(&authority(&cluster)), "the authority is shown for its fingerprint");
     let refused = async |token: &str| {
-        let (said, _) = over_tls(&cluster, &bearer(token), None).await;
-        assert!(said.starts_with("HTTP/1.1 401"), "{said}");
+        let (reply, _) = over_tls(&cluster, &bearer(token), None).await;
+        assert!(reply.starts_with("HTTP/1.1 401"), "{reply}");
     };
     refused("abcdef.0123456789abcdee").await;
     refused("ghijkl.0123456789abcdef").await;
@@ -201,15 +199,15 @@ async fn c_152_a_join_token_is_good_while_its_secret_is() {
     refused(TOKEN).await;
     let future = json!({"stringData": {"expiration": "2099-01-01T00:00:00Z"}});
     cluster.patch(secret, future).await.ok();
-    let (said, _) = over_tls(&cluster, &bearer(TOKEN), None).await;
-    assert!(said.starts_with("HTTP/1.1 201"), "{said}");
+    let (reply, _) = over_tls(&cluster, &bearer(TOKEN), None).await;
+    assert!(reply.starts_with("HTTP/1.1 201"), "{reply}");
     cluster.delete(secret).await.ok();
     refused(TOKEN).await;
 }
 
-/// C-148, C-149, C-150
+/// C-148, C-149, C-150: approval, checks and lifetime of node certificates.
 #[tokio::test]
-async fn c_148_a_joiner_becomes_a_node_and_nothing_else() {
+async fn c_148_a_bootstrap_token_gets_only_node_certificates() {
     let cluster = Cluster::start().await;
     let joiner = joiner(&cluster);
     assert_eq!(joiner.get("/api/v1/nodes").await.code, 403);
@@ -228,16 +226,16 @@ async fn c_148_a_joiner_becomes_a_node_and_nothing_else() {
     assert_eq!(user.name, "system:node:n2");
     assert_eq!(user.groups, ["system:nodes", "system:authenticated"]);
     let (_, leaf) = X509Certificate::from_der(&der).unwrap();
-    let life = leaf.validity().not_after.timestamp() - door::now();
+    let life = leaf.validity().not_after.timestamp() - cluster::now();
     assert!((life - (365 * 24 * 3600 - 300)).abs() < 60, "{life}");
     assert!(!leaf.is_ca());
-    let (said, _) = over_tls(&cluster, "", Some((der, &key))).await;
-    assert!(said.contains("\"username\":\"system:node:n2\""), "{said}");
+    let (reply, _) = over_tls(&cluster, "", Some((der, &key))).await;
+    assert!(reply.contains("\"username\":\"system:node:n2\""), "{reply}");
 }
 
-/// C-148: nothing is denied, so that a person can still say yes; what no signer signs fails then (C-149).
+/// C-148: nothing is denied, so a person can still approve; what the signer refuses then fails (C-149).
 #[tokio::test]
-async fn c_148_what_is_not_approved_is_not_denied_either() {
+async fn c_148_requests_are_never_denied_automatically() {
     let cluster = Cluster::start().await;
     let (joiner, n2) = (joiner(&cluster), "system:node:n2");
     for wish in [
@@ -255,9 +253,8 @@ async fn c_148_what_is_not_approved_is_not_denied_either() {
     certificate(&approved_by_hand(&cluster, &place).await);
 }
 
-/// C-149
 #[tokio::test]
-async fn c_149_a_node_gets_a_serving_certificate_for_itself() {
+async fn c_149_a_node_gets_a_serving_certificate_for_its_own_name() {
     let cluster = Cluster::start().await;
     let (node, key) = (cluster.node("n2"), KeyPair::generate().unwrap());
     let names = ["n2", "192.0.2.2"];
@@ -280,9 +277,9 @@ async fn c_149_a_node_gets_a_serving_certificate_for_itself() {
     }
 }
 
-/// C-148: every kubeconfig trusts who has such a certificate.
+/// C-148: every kubeconfig would trust the holder of such a certificate.
 #[tokio::test]
-async fn c_148_no_node_becomes_the_api_server_or_another_node_by_itself() {
+async fn c_148_a_node_cannot_get_a_certificate_of_the_api_server_or_another_node() {
     let cluster = Cluster::start().await;
     let server = cluster.running.address.ip().to_string();
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_lowercase();
@@ -311,21 +308,30 @@ async fn c_148_no_node_becomes_the_api_server_or_another_node_by_itself() {
     Wish::serving("system:node:n2", &names).left_to_a_person(&cluster, &n2).await;
 }
 
-/// C-148
 #[tokio::test]
-async fn c_148_what_nobody_decides_waits_for_a_person_and_is_then_signed() {
+async fn c_148_a_request_that_a_person_approves_is_signed() {
     let cluster = Cluster::start().await;
     let key = KeyPair::generate().unwrap();
     let other = Wish::client("system:node:n1").object(&key);
-    let waiting = cluster.node("n2").make(REQUESTS, other).await;
+    // A-154: a node cannot even ask for another's.
+    let refused = cluster.node("n2").post(REQUESTS, other.clone()).await;
+    let why = "can only create a node CSR with CN=system:node:n2";
+    assert!(refused.refused(403, "Forbidden").ends_with(why));
+    let carla = cluster.user(User::authenticated("carla", &[]));
+    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
+                      "name": "system:node-bootstrapper"});
+    let binding = json!({"metadata": {"name": "carla"}, "roleRef": role,
+                         "subjects": [{"kind": "User", "name": "carla"}]});
+    cluster.make("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding).await;
+    let waiting = carla.make(REQUESTS, other).await;
     let place = format!("{REQUESTS}/{}", waiting["metadata"]["name"].as_str().unwrap());
     is_left_to_a_person(&cluster, &place).await;
     certificate(&approved_by_hand(&cluster, &place).await);
 }
 
-/// C-148, C-149: what becomes right later is noticed, though nothing happens to the request itself.
+/// C-148, C-149: a request is retried, although it does not change itself.
 #[tokio::test(start_paused = true)]
-async fn c_148_a_request_that_came_too_early_is_looked_at_again() {
+async fn c_148_a_request_that_came_too_early_is_retried() {
     let cluster = Cluster::on_simulated_time().await;
     let bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
     let binding = cluster.read(&format!("{bindings}/{AUTO_APPROVE}")).await;
@@ -359,7 +365,7 @@ async fn c_148_a_request_that_came_too_early_is_looked_at_again() {
     }
 }
 
-/// The status after a person approved it and the signer did its part.
+/// The status after a person has approved it and the signer has signed.
 async fn approved_by_hand(cluster: &Cluster, place: &str) -> Value {
     let approved = json!({"status": {"conditions": [
         {"type": "Approved", "status": "True", "reason": "ByHand", "message": "I know it"}]}});
@@ -377,9 +383,9 @@ async fn approved_by_hand(cluster: &Cluster, place: &str) -> Value {
     signed.await.expect("the signer's answer")
 }
 
-/// C-149, C-150
+/// C-149, C-150: client certificates of users.
 #[tokio::test]
-async fn c_149_a_person_gets_a_certificate_when_another_approves() {
+async fn c_149_a_user_gets_a_certificate_after_approval() {
     let cluster = Cluster::start().await;
     let request = |name: &str, usages: &[&str]| {
         json!({"metadata": {"name": name}, "spec": {
@@ -408,9 +414,9 @@ async fn c_149_a_person_gets_a_certificate_when_another_approves() {
     assert!(status["certificate"].is_null());
 }
 
-/// Whoever asks must hold the key: else a node could be handed somebody else's.
+/// The requester must hold the key.
 #[tokio::test]
-async fn a_request_that_its_key_did_not_sign_is_never_signed() {
+async fn a_request_with_an_invalid_signature_is_never_signed() {
     let cluster = Cluster::start().await;
     let wish = Wish::client("system:node:n2");
     let mut object = wish.object(&KeyPair::generate().unwrap());
@@ -430,14 +436,14 @@ async fn a_request_that_its_key_did_not_sign_is_never_signed() {
     assert_eq!(status["conditions"][1]["type"], "Failed");
     assert_eq!(
         status["conditions"][1]["message"],
-        "the request is not signed with the key it is for"
+        "the signature of the request does not match its public key"
     );
     assert!(status["certificate"].is_null());
 }
 
-/// A-154, T-API-35
+/// A-154, T-API-35: NodeRestriction.
 #[tokio::test]
-async fn a_154_a_node_touches_no_other_nodes_things() {
+async fn a_154_a_node_cannot_write_objects_of_other_nodes() {
     let cluster = Cluster::start().await;
     let (n1, n2) = (cluster.node("n1"), cluster.node("n2"));
     n1.make("/api/v1/nodes", json!({"metadata": {"name": "n1"}})).await;
@@ -446,7 +452,7 @@ async fn a_154_a_node_touches_no_other_nodes_things() {
     cluster.bound(pod("p")).await;
     let label = json!({"metadata": {"labels": {"a": "b"}}});
     let ready = json!({"status": {"phase": "Failed"}});
-    for said in [
+    for reply in [
         n2.patch("/api/v1/nodes/n1", label.clone()).await,
         n2.patch("/api/v1/nodes/n1/status", ready.clone()).await,
         n2.delete("/api/v1/nodes/n1").await,
@@ -466,14 +472,13 @@ async fn a_154_a_node_touches_no_other_nodes_things() {
         n2.post(&format!("{PODS}/p/binding"), json!({"target": {"name": "n2"}})).await,
         n2.post("/api/v1/nodes", json!({"metadata": {"name": "n3"}})).await,
     ] {
-        said.refused(403, "Forbidden");
+        reply.refused(403, "Forbidden");
     }
     n1.patch(&format!("{PODS}/p/status"), json!({"status": {"phase": "Running"}})).await.ok();
 }
 
-/// A-154
 #[tokio::test]
-async fn a_154_a_node_asks_for_tokens_of_its_own_pods_only() {
+async fn a_154_a_node_gets_tokens_of_its_own_pods_only() {
     let cluster = Cluster::start().await;
     cluster.make("/api/v1/nodes", json!({"metadata": {"name": "n1"}})).await;
     let bound = cluster.bound(pod("p")).await;
@@ -483,7 +488,7 @@ async fn a_154_a_node_asks_for_tokens_of_its_own_pods_only() {
     let own = json!({"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": uid});
     let (n1, n2) = (cluster.node("n1"), cluster.node("n2"));
     n1.post(place, token(own.clone())).await.ok();
-    let said = |why: &str| format!("serviceaccounts \"default\" is forbidden: {why}");
+    let reply = |why: &str| format!("serviceaccounts \"default\" is forbidden: {why}");
     let stranger = n2.post(place, token(own.clone())).await;
     let why = stranger.refused(403, "Forbidden");
     assert!(why.ends_with("no relationship found between node 'n2' and this object"), "{why}");
@@ -493,21 +498,94 @@ async fn a_154_a_node_asks_for_tokens_of_its_own_pods_only() {
     cluster.make(PODS, other).await;
     assert_eq!(
         n2.post(place, token(own)).await.refused(403, "Forbidden"),
-        said("node requested token bound to a pod scheduled on a different node")
+        reply("node requested token bound to a pod scheduled on a different node")
     );
     assert_eq!(
         n1.post(place, json!({"spec": {}})).await.refused(403, "Forbidden"),
-        said("node requested token not bound to a pod")
+        reply("node requested token not bound to a pod")
     );
     let nameless = json!({"kind": "Pod", "apiVersion": "v1", "name": "p"});
     assert_eq!(
         n1.post(place, token(nameless)).await.refused(403, "Forbidden"),
-        said("node requested token with a pod binding without a uid")
+        reply("node requested token with a pod binding without a uid")
     );
 }
 
-/// A-154, A-7, A-187: what a node reads goes by the pods that are bound to it, at once, by every way
-/// of asking.
+/// A-154: a token for another audience would let the node act as the pod where the pod does not.
+#[tokio::test]
+async fn a_154_a_node_asks_for_tokens_only_with_audiences_of_its_pods() {
+    let cluster = Cluster::start().await;
+    cluster.make("/api/v1/nodes", json!({"metadata": {"name": "n1"}})).await;
+    let mut with_vault = pod("p");
+    let source = json!({"serviceAccountToken": {"path": "token", "audience": "vault"}});
+    with_vault["spec"]["volumes"] = json!([{"name": "v", "projected": {"sources": [source]}}]);
+    let bound = cluster.bound(with_vault).await;
+    let pod = json!({"kind": "Pod", "apiVersion": "v1", "name": "p",
+                     "uid": bound["metadata"]["uid"]});
+    let node = cluster.node("n1");
+    let place = "/api/v1/namespaces/default/serviceaccounts/default/token";
+    let other = "audience \"other\" not found in pod spec volume, system:node:n1 is not authorized to \
+                 request tokens for this audience";
+    for (audiences, refusal) in [
+        (json!([]), None),
+        (json!(["vault"]), None),
+        (json!(["other"]), Some(other)),
+        (json!(["vault", "other"]), Some("node may only request 0 or 1 audiences")),
+    ] {
+        let request = json!({"spec": {"audiences": audiences, "boundObjectRef": pod}});
+        let answer = node.post(place, request).await;
+        match refusal {
+            None => drop(answer.ok()),
+            Some(why) => {
+                assert!(answer.refused(403, "Forbidden").ends_with(why), "{}", answer.body)
+            }
+        }
+    }
+}
+
+/// A-154: of its Node a node sets neither owners nor a source of configuration, and of a claim only what it
+/// observes.
+#[tokio::test]
+async fn a_154_a_node_is_refused_config_sources_owners_and_claims_beyond_their_size() {
+    let cluster = Cluster::start().await;
+    let node = cluster.node("n1");
+    let named = json!({"metadata": {"name": "n1"}});
+    let source = json!({"spec": {"configSource": {"configMap": {
+        "namespace": "kube-system", "name": "c", "kubeletConfigKey": "k"}}}});
+    let refused = |answer: &cluster::Reply, why: &str| {
+        assert!(answer.refused(403, "Forbidden").ends_with(why), "{}", answer.body);
+    };
+    let with_source = api::patch::merge(&named, &source).unwrap();
+    let answer = node.post("/api/v1/nodes", with_source).await;
+    refused(&answer, "is not allowed to create pods with a non-nil configSource");
+    node.make("/api/v1/nodes", named).await;
+    let answer = node.patch("/api/v1/nodes/n1", source).await;
+    refused(&answer, "is not allowed to update configSource to a new non-nil configSource");
+    let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "u"});
+    let owned = json!({"metadata": {"ownerReferences": [owner]}});
+    let answer = node.patch("/api/v1/nodes/n1", owned).await;
+    refused(&answer, "is not allowed to modify ownerReferences");
+
+    let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
+    let claim = json!({"metadata": {"name": "c"}, "spec": {"accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}}}});
+    cluster.make(claims, claim).await;
+    let mut user = pod("p");
+    user["spec"]["volumes"] = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
+    cluster.bound(user).await;
+    let status = format!("{claims}/c/status");
+    let grown = json!({"status": {"capacity": {"storage": "1Gi"}}});
+    node.patch(&status, grown).await.ok();
+    for beyond in [
+        json!({"status": {"phase": "Lost"}}),
+        json!({"metadata": {"labels": {"a": "b"}}, "status": {"capacity": {"storage": "2Gi"}}}),
+    ] {
+        let answer = node.patch(&status, beyond).await;
+        refused(&answer, "fields other than status.quantity and status.conditions");
+    }
+}
+
+/// A-154, A-7, A-187: a node may read what pods bound to it refer to, at once, with every verb.
 #[tokio::test]
 async fn a_154_a_node_reads_the_secrets_of_its_own_pods_only() {
     let cluster = Cluster::start().await;
@@ -543,8 +621,8 @@ async fn a_154_a_node_reads_the_secrets_of_its_own_pods_only() {
     };
     let reviews = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
     for (node, yes) in [("n1", true), ("n2", false)] {
-        let said = cluster.make(reviews, review(node)).await;
-        assert_eq!(said["status"]["allowed"], yes, "{node}");
+        let reply = cluster.make(reviews, review(node)).await;
+        assert_eq!(reply["status"]["allowed"], yes, "{node}");
     }
     cluster.admin().delete(&format!("{PODS}/p?gracePeriodSeconds=0")).await.ok();
     n1.get(&mine).await.refused(403, "Forbidden");

@@ -1,6 +1,6 @@
 //! Reading collections: versions, pages and selectors.
 
-use crate::door::{Cluster, MAPS, PODS, labelled, map, names, pod, version};
+use crate::cluster::{Cluster, MAPS, PODS, labelled, map, names, pod, version};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const SHOP: &str = "/api/v1/namespaces/shop/configmaps";
 const OWN: &str = "kube-root-ca.crt";
 
 #[tokio::test]
-async fn a_95_a_get_is_at_least_as_new_as_asked() {
+async fn a_95_a_get_is_at_least_as_new_as_requested() {
     let cluster = Cluster::start().await;
     let made = cluster.make(MAPS, map("m")).await;
     for query in ["", "?resourceVersion=0", &format!("?resourceVersion={}", version(&made))] {
@@ -24,9 +24,8 @@ async fn a_95_a_get_is_at_least_as_new_as_asked() {
     }
 }
 
-///
 #[tokio::test]
-async fn a_96_lists_are_read_at_the_version_asked_for() {
+async fn a_96_lists_are_read_at_the_requested_version() {
     let cluster = Cluster::start().await;
     maps(&cluster, &["a", "b"]).await;
     let then = cluster.version(SHOP).await;
@@ -57,9 +56,9 @@ async fn a_96_lists_are_read_at_the_version_asked_for() {
         "resourceVersionMatch=NotOlderThan",
         "resourceVersion=1&resourceVersionMatch=Newest",
     ] {
-        let said = cluster.get(&format!("{SHOP}?{query}")).await;
-        said.refused(422, "Invalid");
-        let details = &said.body["details"];
+        let reply = cluster.get(&format!("{SHOP}?{query}")).await;
+        reply.refused(422, "Invalid");
+        let details = &reply.body["details"];
         assert_eq!(
             (&details["kind"], &details["group"]),
             (&"ListOptions".into(), &"meta.k8s.io".into())
@@ -69,7 +68,7 @@ async fn a_96_lists_are_read_at_the_version_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_96_what_was_long_ago_can_no_longer_be_read() {
+async fn a_96_an_old_version_has_expired() {
     let cluster = Cluster::on_simulated_time().await;
     maps(&cluster, &["a"]).await;
     let then = cluster.version(SHOP).await;
@@ -77,42 +76,41 @@ async fn a_96_what_was_long_ago_can_no_longer_be_read() {
     cluster.make(SHOP, map("b")).await;
     tokio::time::sleep(Duration::from_secs(10 * 60)).await;
     cluster.make(SHOP, map("c")).await;
-    let said =
+    let reply =
         cluster.get(&format!("{SHOP}?resourceVersion={then}&resourceVersionMatch=Exact")).await;
     let wanted = "The resourceVersion for the provided list is too old.";
-    assert_eq!(said.refused(410, "Expired"), wanted);
+    assert_eq!(reply.refused(410, "Expired"), wanted);
 }
 
-/// what is waited for longer than the client wants is cut; a watch has its own time.
+/// a request ends with its timeout; a watch has its own.
 #[tokio::test(start_paused = true)]
 async fn a_10_a_request_takes_no_longer_than_its_timeout() {
     let cluster = Cluster::on_simulated_time().await;
     let start = tokio::time::Instant::now();
-    let said = cluster.get(&format!("{MAPS}?resourceVersion=999999&timeout=1500ms")).await;
-    let message = said.refused(504, "Timeout");
+    let reply = cluster.get(&format!("{MAPS}?resourceVersion=999999&timeout=1500ms")).await;
+    let message = reply.refused(504, "Timeout");
     assert_eq!(message, "Timeout: request did not complete within the allotted timeout");
     assert_eq!(start.elapsed(), Duration::from_millis(1500));
-    let said = cluster.get(&format!("{MAPS}?timeout=soon")).await;
+    let reply = cluster.get(&format!("{MAPS}?timeout=soon")).await;
     let wanted = "invalid timeout specified in the request URL - time: invalid duration \"soon\"";
-    assert_eq!(said.refused(400, "BadRequest"), wanted);
+    assert_eq!(reply.refused(400, "BadRequest"), wanted);
     cluster.get(&format!("{MAPS}?timeout=32s")).await.ok();
 }
 
-///
 #[tokio::test(start_paused = true)]
-async fn a_97_a_version_of_the_future_is_waited_for_only_so_long() {
+async fn a_97_waiting_for_a_future_version_times_out() {
     let cluster = Cluster::on_simulated_time().await;
     let current = cluster.version(MAPS).await;
     let start = tokio::time::Instant::now();
-    let said = cluster.get(&format!("{MAPS}?resourceVersion=999999")).await;
+    let reply = cluster.get(&format!("{MAPS}?resourceVersion=999999")).await;
     let wanted = format!("Too large resource version: 999999, current: {current}");
-    assert_eq!(said.refused(504, "Timeout"), format!("Timeout: {wanted}"));
+    assert_eq!(reply.refused(504, "Timeout"), format!("Timeout: {wanted}"));
     assert_eq!(start.elapsed().as_secs(), 3);
-    let details = &said.body["details"];
+    let details = &reply.body["details"];
     assert_eq!(details["causes"][0]["reason"], "ResourceVersionTooLarge");
-    assert_eq!((&details["retryAfterSeconds"], said.header("retry-after")), (&1.into(), "1"));
-    let said = cluster.get(&format!("{MAPS}?resourceVersion=soon")).await;
-    let message = said.refused(400, "BadRequest");
+    assert_eq!((&details["retryAfterSeconds"], reply.header("retry-after")), (&1.into(), "1"));
+    let reply = cluster.get(&format!("{MAPS}?resourceVersion=soon")).await;
+    let message = reply.refused(400, "BadRequest");
     assert!(message.starts_with("invalid resource version"), "{message}");
     // One that comes in time is served.
     let next = current.parse::<u64>().unwrap() + 1;
@@ -123,7 +121,6 @@ async fn a_97_a_version_of_the_future_is_waited_for_only_so_long() {
     assert!(names(&waiting.await.unwrap().ok()).contains(&"m".to_owned()));
 }
 
-///
 #[tokio::test]
 async fn a_98_lists_are_in_order_of_namespace_and_name() {
     let cluster = Cluster::start().await;
@@ -152,9 +149,8 @@ async fn a_98_lists_are_in_order_of_namespace_and_name() {
     assert_eq!(places, sorted);
 }
 
-///
 #[tokio::test]
-async fn a_99_a_page_holds_as_many_as_match_and_says_what_remains() {
+async fn a_99_a_page_has_up_to_limit_matches_and_the_remaining_count() {
     let cluster = Cluster::start().await;
     maps(&cluster, &[]).await;
     for n in 0..6 {
@@ -181,7 +177,6 @@ async fn a_99_a_page_holds_as_many_as_match_and_says_what_remains() {
     cluster.get(&format!("{SHOP}?limit=few")).await.refused(400, "BadRequest");
 }
 
-///
 #[tokio::test]
 async fn a_100_all_pages_show_the_snapshot_of_the_first() {
     let cluster = Cluster::start().await;
@@ -200,13 +195,13 @@ async fn a_100_all_pages_show_the_snapshot_of_the_first() {
     assert_eq!((names(&third), version(&third)), (vec!["e".into(), OWN.into()], version(&first)));
     assert_eq!(cluster.names(SHOP).await, ["a", "b", "c", "cc", "e", OWN]);
 
-    let said = cluster.get(&format!("{SHOP}?continue={token}&resourceVersion=5")).await;
-    said.refused(400, "BadRequest");
+    let reply = cluster.get(&format!("{SHOP}?continue={token}&resourceVersion=5")).await;
+    reply.refused(400, "BadRequest");
     let both =
         format!("{SHOP}?continue={token}&resourceVersion=0&resourceVersionMatch=NotOlderThan");
     cluster.get(&both).await.refused(422, "Invalid");
-    let said = cluster.get(&format!("{SHOP}?continue=garbage")).await;
-    let message = said.refused(400, "BadRequest");
+    let reply = cluster.get(&format!("{SHOP}?continue=garbage")).await;
+    let message = reply.refused(400, "BadRequest");
     assert!(
         message.starts_with("invalid continue token")
             || message.contains("continue key is not valid"),
@@ -214,9 +209,8 @@ async fn a_100_all_pages_show_the_snapshot_of_the_first() {
     );
 }
 
-///
 #[tokio::test(start_paused = true)]
-async fn a_101_a_token_expires_and_leaves_another_to_go_on_with() {
+async fn a_101_an_expired_token_comes_with_a_new_one() {
     let cluster = Cluster::on_simulated_time().await;
     maps(&cluster, &["a", "b", "c", "d"]).await;
     let first = cluster.read(&format!("{SHOP}?limit=2")).await;
@@ -225,9 +219,9 @@ async fn a_101_a_token_expires_and_leaves_another_to_go_on_with() {
     cluster.make(SHOP, map("bb")).await;
     tokio::time::sleep(Duration::from_secs(6 * 60)).await;
     cluster.make(SHOP, map("cc")).await;
-    let said = cluster.get(&format!("{SHOP}?limit=2&continue={token}")).await;
-    said.refused(410, "Expired");
-    let token = said.body["metadata"]["continue"].as_str().expect("a new token").to_owned();
+    let reply = cluster.get(&format!("{SHOP}?limit=2&continue={token}")).await;
+    reply.refused(410, "Expired");
+    let token = reply.body["metadata"]["continue"].as_str().expect("a new token").to_owned();
     let second = cluster.read(&format!("{SHOP}?limit=2&continue={token}")).await;
     assert_eq!(names(&second), ["bb", "c"]);
     assert_ne!(version(&second), version(&first));
@@ -240,9 +234,30 @@ async fn a_101_a_token_expires_and_leaves_another_to_go_on_with() {
     );
 }
 
-///
+/// a snapshot expires by age, even without writes to the same resource.
+#[tokio::test(start_paused = true)]
+async fn a_101_a_token_of_a_resource_without_changes_expires_too() {
+    let cluster = Cluster::on_simulated_time().await;
+    maps(&cluster, &["a", "b", "c", "d"]).await;
+    let first = cluster.read(&format!("{SHOP}?limit=2")).await;
+    let token = first["metadata"]["continue"].as_str().unwrap().to_owned();
+    cluster
+        .make("/api/v1/namespaces/default/secrets", json!({"metadata": {"name": "other"}}))
+        .await;
+    tokio::time::sleep(Duration::from_secs(4 * 60)).await;
+    let page = format!("{SHOP}?limit=2&continue={token}");
+    assert_eq!(cluster.names(&page).await, ["c", "d"]);
+    tokio::time::sleep(Duration::from_secs(70)).await;
+    let reply = cluster.get(&page).await;
+    reply.refused(410, "Expired");
+    let token = reply.body["metadata"]["continue"].as_str().expect("a new token").to_owned();
+    let second = cluster.read(&format!("{SHOP}?limit=2&continue={token}")).await;
+    assert_eq!(names(&second), ["c", "d"]);
+    assert_ne!(version(&second), version(&first));
+}
+
 #[tokio::test]
-async fn a_102_labels_select() {
+async fn a_102_label_selectors() {
     let cluster = Cluster::start().await;
     maps(&cluster, &["bare"]).await;
     for (name, labels) in [
@@ -278,14 +293,13 @@ async fn a_102_labels_select() {
         assert_eq!(found, wanted, "{selector}");
     }
     for bad in ["app=web,", "app in", "app in (", "=x", "app=a b", "-a=b", "n>x", "app=a%3D%3Db"] {
-        let said = cluster.get(&format!("{SHOP}?labelSelector={bad}")).await;
-        assert_eq!((said.code, said.reason()), (400, "BadRequest"), "{bad}");
+        let reply = cluster.get(&format!("{SHOP}?labelSelector={bad}")).await;
+        assert_eq!((reply.code, reply.reason()), (400, "BadRequest"), "{bad}");
     }
 }
 
-///
 #[tokio::test]
-async fn a_103_fields_select() {
+async fn a_103_field_selectors() {
     let cluster = Cluster::start().await;
     let mut wanted = pod("b");
     wanted["spec"]["restartPolicy"] = "Never".into();
@@ -314,19 +328,19 @@ async fn a_103_fields_select() {
         let found = cluster.names(&format!("{PODS}?fieldSelector={selector}")).await;
         assert_eq!(found, wanted, "{selector}");
     }
-    let said = cluster.get(&format!("{PODS}?fieldSelector=spec.color=red")).await;
-    assert!(said.refused(400, "BadRequest").contains("field label not supported: spec.color"));
-    let said = cluster.get(&format!("{MAPS}?fieldSelector=data=x")).await;
-    assert!(said.refused(400, "BadRequest").contains(
+    let reply = cluster.get(&format!("{PODS}?fieldSelector=spec.color=red")).await;
+    assert!(reply.refused(400, "BadRequest").contains("field label not supported: spec.color"));
+    let reply = cluster.get(&format!("{MAPS}?fieldSelector=data=x")).await;
+    assert!(reply.refused(400, "BadRequest").contains(
         "\"data\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
     ));
-    let said = cluster.get(&format!("{PODS}?fieldSelector=metadata.name")).await;
-    said.refused(400, "BadRequest");
+    let reply = cluster.get(&format!("{PODS}?fieldSelector=metadata.name")).await;
+    reply.refused(400, "BadRequest");
 }
 
-/// A row: collection, an object, a selector that finds it, one that does not.
+/// Each row: collection, an object, a matching selector, a selector that does not match.
 #[tokio::test]
-async fn a_103_other_kinds_have_fields_of_their_own() {
+async fn a_103_each_kind_has_its_own_selectable_fields() {
     let cluster = Cluster::start().await;
     let core = "/api/v1/namespaces/default";
     let rows: [(String, Value, &str, &str); 6] = [

@@ -1,13 +1,15 @@
-//! Tests of the server through its door (`door`), as clients meet it.
+//! Tests of the server through requests of clients in the same process (`cluster`).
 
-mod door;
+mod cluster;
 mod shapes;
 
 mod access;
 mod admission;
-mod customs;
+mod audit;
+mod custom_resources;
 mod deletion;
 mod eviction;
+mod flood;
 mod forms;
 mod garbage;
 mod joining;
@@ -16,8 +18,9 @@ mod loopholes;
 mod objects;
 mod patches;
 mod races;
+mod services;
+mod system_objects;
 mod terminations;
-mod upkeep;
 mod usage;
 mod watches;
 mod workloads;

@@ -1,7 +1,6 @@
-//! What an object may be: owners, labels, names, fields that are fixed, sizes, and how refusals
-//! are worded.
+//! Rules for objects: owners, labels, names, immutable fields, sizes, and error messages.
 
-use crate::door::{
+use crate::cluster::{
     self, Cluster, DEPLOYMENTS, JSON_PATCH, MAPS, PODS, STRATEGIC, deployment, map, pod, version,
 };
 use serde_json::{Value, json};
@@ -24,41 +23,42 @@ async fn a_73_owners_are_named_in_full_and_only_one_controls() {
     for field in ["apiVersion", "kind", "name", "uid"] {
         let mut incomplete = owner("a", false);
         incomplete[field] = "".into();
-        let said = cluster.post(&path, with(json!([incomplete]))).await;
-        let message = said.refused(422, "Invalid");
+        let reply = cluster.post(&path, with(json!([incomplete]))).await;
+        let message = reply.refused(422, "Invalid");
         assert!(message.contains("metadata.ownerReferences"), "{field}: {message}");
     }
-    let said = cluster.post(&path, with(json!([owner("a", true), owner("b", true)]))).await;
+    let reply = cluster.post(&path, with(json!([owner("a", true), owner("b", true)]))).await;
     assert!(
-        said.refused(422, "Invalid").contains("Only one reference can have Controller set to true")
+        reply
+            .refused(422, "Invalid")
+            .contains("Only one reference can have Controller set to true")
     );
     let event = json!({"apiVersion": "v1", "kind": "Event", "name": "e", "uid": "e"});
     cluster.post(&path, with(json!([event]))).await.refused(422, "Invalid");
-    let said = cluster.post(&path, with(json!([owner("a", true), owner("a", true)]))).await;
-    assert_eq!(said.code, 201, "{}", said.body);
-    assert_eq!(said.body["metadata"]["ownerReferences"], json!([owner("a", true)]));
+    let reply = cluster.post(&path, with(json!([owner("a", true), owner("a", true)]))).await;
+    assert_eq!(reply.code, 201, "{}", reply.body);
+    assert_eq!(reply.body["metadata"]["ownerReferences"], json!([owner("a", true)]));
     assert_eq!(
-        said.warnings(),
+        reply.warnings(),
         [
             "299 - \".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: a\""
         ]
     );
 }
 
-/// whoever asks for Endpoints hears what to use instead.
+/// requests for Endpoints get a deprecation warning.
 #[tokio::test]
 async fn a_146_endpoints_are_deprecated() {
     let cluster = Cluster::start().await;
-    let said = cluster.get("/api/v1/namespaces/default/endpoints").await;
+    let reply = cluster.get("/api/v1/namespaces/default/endpoints").await;
     assert_eq!(
-        said.warnings(),
+        reply.warnings(),
         ["299 - \"v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice\""]
     );
     assert!(cluster.get("/api/v1/namespaces/default/services").await.warnings().is_empty());
 }
 
-/// A row: what is wrong, where the refusal points.
-///
+/// Each row: the invalid value, and the field in the error.
 #[tokio::test]
 async fn a_74_labels_annotations_and_finalizers_are_qualified_names() {
     let cluster = Cluster::start().await;
@@ -77,9 +77,9 @@ async fn a_74_labels_annotations_and_finalizers_are_qualified_names() {
     for (metadata, field) in rows {
         let mut wanted = map("m");
         wanted["metadata"].as_object_mut().unwrap().extend(metadata.as_object().unwrap().clone());
-        let said = cluster.post(MAPS, wanted).await;
-        said.refused(422, "Invalid");
-        assert_eq!(said.body["details"]["causes"][0]["field"], field, "{field}: {}", said.body);
+        let reply = cluster.post(MAPS, wanted).await;
+        reply.refused(422, "Invalid");
+        assert_eq!(reply.body["details"]["causes"][0]["field"], field, "{field}: {}", reply.body);
     }
     let mut wanted = map("m");
     wanted["metadata"]["labels"] = json!({"example.com/A_b.c-d": "", "n": "1"});
@@ -87,7 +87,6 @@ async fn a_74_labels_annotations_and_finalizers_are_qualified_names() {
     cluster.make(MAPS, wanted).await;
 }
 
-///
 #[tokio::test]
 async fn a_75_names_follow_their_kind() {
     let cluster = Cluster::start().await;
@@ -113,21 +112,21 @@ async fn a_75_names_follow_their_kind() {
     ];
     for (collection, name, spec, fits) in rows {
         let body = json!({"metadata": {"name": name}, "spec": spec});
-        let said =
+        let reply =
             cluster.post(&format!("{collection}?dryRun=All&fieldValidation=Ignore"), body).await;
-        assert_eq!(said.code, if fits { 201 } else { 422 }, "{collection} {name}: {}", said.body);
+        assert_eq!(reply.code, if fits { 201 } else { 422 }, "{collection} {name}: {}", reply.body);
         if !fits {
-            assert_eq!(said.body["details"]["causes"][0]["field"], "metadata.name", "{name}");
+            assert_eq!(reply.body["details"]["causes"][0]["field"], "metadata.name", "{name}");
         }
     }
 }
 
-/// A row: collection, object, a patch of what is fixed.
+/// Each row: collection, object, a patch of an immutable field.
 #[tokio::test]
-async fn a_77_some_fields_are_for_good() {
+async fn a_77_some_fields_are_immutable() {
     let cluster = Cluster::start().await;
     let apps = "/apis/apps/v1/namespaces/default";
-    let template = door::template("x");
+    let template = cluster::template("x");
     let set = json!({"spec": {"selector": {"matchLabels": {"app": "x"}}, "template": template}});
     let selector = json!({"spec": {"selector": {"matchLabels": {"other": "y"}}}});
     let job = json!({"spec": {"template": {"spec": {"restartPolicy": "Never",
@@ -197,8 +196,13 @@ async fn a_77_some_fields_are_for_good() {
         object["metadata"] = json!({"name": name});
         let made = cluster.make(&collection, object).await;
         let place = format!("{collection}/{name}");
-        let said = cluster.patch(&place, patch.clone()).await;
-        assert_eq!((said.code, said.reason()), (422, "Invalid"), "{place} {patch}: {}", said.body);
+        let reply = cluster.patch(&place, patch.clone()).await;
+        assert_eq!(
+            (reply.code, reply.reason()),
+            (422, "Invalid"),
+            "{place} {patch}: {}",
+            reply.body
+        );
         assert_eq!(version(&cluster.read(&place).await), version(&made));
         // What is fixed does not keep the rest from changing.
         let label = json!({"metadata": {"labels": {"a": "b"}}});
@@ -206,22 +210,22 @@ async fn a_77_some_fields_are_for_good() {
     }
 }
 
-///
+/// validation errors.
 #[tokio::test]
-async fn a_91_and_92_refusals_name_every_field_and_why() {
+async fn a_91_and_92_errors_list_every_invalid_field_with_a_reason() {
     let cluster = Cluster::start().await;
     let mut wanted = pod("p");
     wanted["spec"]["restartPolicy"] = "Sometimes".into();
     wanted["spec"]["containers"] = json!([
         {"name": "A", "image": "x:1"}, {"name": "b", "image": "x:1"}, {"name": "b", "image": ""},
     ]);
-    let said = cluster.post(PODS, wanted).await;
-    let message = said.refused(422, "Invalid");
+    let reply = cluster.post(PODS, wanted).await;
+    let message = reply.refused(422, "Invalid");
     assert!(
         message.starts_with("Pod \"p\" is invalid: [spec.containers[0].name: Invalid value: \"A\""),
         "{message}"
     );
-    let details = &said.body["details"];
+    let details = &reply.body["details"];
     assert_eq!(
         (&details["kind"], &details["name"], details.get("group")),
         (&"Pod".into(), &"p".into(), None)
@@ -242,37 +246,37 @@ async fn a_91_and_92_refusals_name_every_field_and_why() {
     ] {
         assert!(causes.iter().any(|cause| cause == wanted), "{wanted}: {causes:?}");
     }
-    let said = cluster.post(DEPLOYMENTS, json!({"metadata": {"name": "d"}, "spec": {}})).await;
+    let reply = cluster.post(DEPLOYMENTS, json!({"metadata": {"name": "d"}, "spec": {}})).await;
     assert_eq!(
-        (&said.body["details"]["kind"], &said.body["details"]["group"]),
+        (&reply.body["details"]["kind"], &reply.body["details"]["group"]),
         (&"Deployment".into(), &"apps".into())
     );
-    assert!(said.message().starts_with("Deployment.apps \"d\" is invalid: "));
-    let said = cluster.get(&format!("{DEPLOYMENTS}/none")).await;
-    assert_eq!(said.refused(404, "NotFound"), "deployments.apps \"none\" not found");
+    assert!(reply.message().starts_with("Deployment.apps \"d\" is invalid: "));
+    let reply = cluster.get(&format!("{DEPLOYMENTS}/none")).await;
+    assert_eq!(reply.refused(404, "NotFound"), "deployments.apps \"none\" not found");
     assert_eq!(
-        said.body["details"],
+        reply.body["details"],
         json!({"name": "none", "group": "apps", "kind": "deployments"})
     );
     assert_eq!(
-        (&said.body["apiVersion"], &said.body["metadata"], &said.body["status"]),
+        (&reply.body["apiVersion"], &reply.body["metadata"], &reply.body["status"]),
         (&"v1".into(), &json!({}), &"Failure".into())
     );
 }
 
-/// A-93, T-CTRL-52
+/// A-93, T-CTRL-52: creating in a namespace that is being deleted is forbidden.
 #[tokio::test]
-async fn a_93_nothing_new_in_a_namespace_that_goes() {
+async fn a_93_nothing_can_be_created_in_a_terminating_namespace() {
     let cluster = Cluster::start().await;
     let namespaces = "/api/v1/namespaces";
     cluster.make(namespaces, json!({"metadata": {"name": "shop"}})).await;
     cluster.make(&format!("{namespaces}/shop/configmaps"), map("there")).await;
     cluster.delete(&format!("{namespaces}/shop")).await.ok();
-    let said = cluster.post(&format!("{namespaces}/shop/configmaps"), map("m")).await;
-    let message = said.refused(403, "Forbidden");
+    let reply = cluster.post(&format!("{namespaces}/shop/configmaps"), map("m")).await;
+    let message = reply.refused(403, "Forbidden");
     let text = "configmaps \"m\" is forbidden: unable to create new content in namespace shop because it is being terminated";
     assert_eq!(message, text);
-    let cause = &said.body["details"]["causes"][0];
+    let cause = &reply.body["details"]["causes"][0];
     assert_eq!(
         (&cause["reason"], &cause["field"]),
         (&"NamespaceTerminating".into(), &"metadata.namespace".into())
@@ -285,25 +289,25 @@ async fn a_93_nothing_new_in_a_namespace_that_goes() {
 }
 
 #[tokio::test]
-async fn a_94_a_map_holds_a_mebibyte() {
+async fn a_94_a_config_map_has_at_most_one_mebibyte() {
     let cluster = Cluster::start().await;
     for (collection, value) in [
         (MAPS.to_owned(), "x".repeat(1 << 20)),
         (format!("{CORE}/secrets"), "eHh4".repeat((1 << 20) / 3)),
     ] {
         let mut body = json!({"metadata": {"name": "full"}, "data": {"k": value}});
-        let said = cluster.post(&format!("{collection}?dryRun=All"), body.clone()).await;
-        assert_eq!(said.code, 201, "{collection}");
+        let reply = cluster.post(&format!("{collection}?dryRun=All"), body.clone()).await;
+        assert_eq!(reply.code, 201, "{collection}");
         body["data"]["one"] = "eHh4".into();
-        let said = cluster.post(&format!("{collection}?dryRun=All"), body).await;
-        said.refused(422, "Invalid");
-        assert_eq!(said.body["details"]["causes"][0]["reason"], "FieldValueTooLong");
+        let reply = cluster.post(&format!("{collection}?dryRun=All"), body).await;
+        reply.refused(422, "Invalid");
+        assert_eq!(reply.body["details"]["causes"][0]["reason"], "FieldValueTooLong");
     }
 }
 
-///
+/// merge keys and directives.
 #[tokio::test]
-async fn a_123_and_124_strategic_patches_know_the_lists() {
+async fn a_123_and_124_strategic_patches_merge_lists_by_key() {
     let cluster = Cluster::start().await;
     let mut wanted = deployment("d");
     wanted["spec"]["template"]["spec"]["containers"] = json!([
@@ -321,45 +325,44 @@ async fn a_123_and_124_strategic_patches_know_the_lists() {
         let all = spec["containers"].as_array().unwrap();
         all.iter().map(|container| container["name"].as_str().unwrap().to_owned()).collect()
     };
-    let said = patch(json!({"containers": [{"name": "a", "env": [{"name": "X", "value": "9"}, {"name": "Z", "value": "3"}]},
+    let reply = patch(json!({"containers": [{"name": "a", "env": [{"name": "X", "value": "9"}, {"name": "Z", "value": "3"}]},
         {"name": "b", "args": ["3"]}]})).await;
-    let env = said["containers"][0]["env"].as_array().unwrap();
-    assert_eq!((env.len(), &said["containers"][1]["args"]), (3, &json!(["3"])));
+    let env = reply["containers"][0]["env"].as_array().unwrap();
+    assert_eq!((env.len(), &reply["containers"][1]["args"]), (3, &json!(["3"])));
     assert!(env.contains(&json!({"name": "X", "value": "9"})));
-    let said = patch(json!({"containers": [{"name": "c", "image": "c:1"}],
+    let reply = patch(json!({"containers": [{"name": "c", "image": "c:1"}],
         "$setElementOrder/containers": [{"name": "c"}, {"name": "b"}, {"name": "a"}]}))
     .await;
-    assert_eq!(names(&said), ["c", "b", "a"]);
-    let said = patch(json!({"containers": [{"name": "b", "$patch": "delete"}]})).await;
-    assert_eq!(names(&said), ["c", "a"]);
-    let said =
+    assert_eq!(names(&reply), ["c", "b", "a"]);
+    let reply = patch(json!({"containers": [{"name": "b", "$patch": "delete"}]})).await;
+    assert_eq!(names(&reply), ["c", "a"]);
+    let reply =
         patch(json!({"containers": [{"$patch": "replace"}, {"name": "z", "image": "z:1"}]})).await;
-    assert_eq!(names(&said), ["z"]);
-    let said = patch(json!({"volumes": [{"name": "v", "emptyDir": {}}]})).await;
-    assert!(said["volumes"][0]["emptyDir"].is_object());
-    let said = patch(json!({"volumes": [{"name": "v", "$retainKeys": ["name", "hostPath"], "hostPath": {"path": "/x"}}]})).await;
+    assert_eq!(names(&reply), ["z"]);
+    let reply = patch(json!({"volumes": [{"name": "v", "emptyDir": {}}]})).await;
+    assert!(reply["volumes"][0]["emptyDir"].is_object());
+    let reply = patch(json!({"volumes": [{"name": "v", "$retainKeys": ["name", "hostPath"], "hostPath": {"path": "/x"}}]})).await;
     assert_eq!(
-        (&said["volumes"][0]["hostPath"]["path"], said["volumes"][0].get("emptyDir")),
+        (&reply["volumes"][0]["hostPath"]["path"], reply["volumes"][0].get("emptyDir")),
         (&"/x".into(), None)
     );
     let mut held = map("m");
     held["metadata"]["finalizers"] = json!(["example.com/a", "example.com/b"]);
     cluster.make(MAPS, held).await;
     let body = json!({"metadata": {"$deleteFromPrimitiveList/finalizers": ["example.com/a"], "finalizers": ["example.com/c"]}});
-    let said = cluster.patch_as(STRATEGIC, &format!("{MAPS}/m"), body.to_string()).await.ok();
-    assert_eq!(said["metadata"]["finalizers"], json!(["example.com/c", "example.com/b"]));
+    let reply = cluster.patch_as(STRATEGIC, &format!("{MAPS}/m"), body.to_string()).await.ok();
+    assert_eq!(reply["metadata"]["finalizers"], json!(["example.com/c", "example.com/b"]));
     let bad = json!({"spec": {"template": {"spec": {"containers": [{"image": "x:1"}]}}}});
-    let said = cluster.patch_as(STRATEGIC, &d, bad.to_string()).await;
-    assert!(said.code >= 400, "{}", said.body);
+    let reply = cluster.patch_as(STRATEGIC, &d, bad.to_string()).await;
+    assert!(reply.code >= 400, "{}", reply.body);
 }
 
 fn entries(object: &Value) -> &Vec<Value> {
     object["metadata"]["managedFields"].as_array().unwrap()
 }
 
-///
 #[tokio::test]
-async fn a_128_to_130_ownership_is_shown_as_sets_of_fields() {
+async fn a_128_to_130_managed_fields_have_the_field_sets_of_managers() {
     let cluster = Cluster::start().await;
     let mut wanted = deployment("d");
     wanted["metadata"]["labels"] = json!({"a": "b"});
@@ -376,34 +379,34 @@ async fn a_128_to_130_ownership_is_shown_as_sets_of_fields() {
     assert_eq!(containers["k:{\"name\":\"app\"}"]["f:image"], json!({}));
     assert_eq!((fields.get("f:status"), fields.get("f:kind")), (None, None));
     let status = json!({"spec": {"paused": true}, "status": {"replicas": 1}});
-    let said =
+    let reply =
         cluster.patch(&format!("{DEPLOYMENTS}/d/status?fieldManager=ctl"), status).await.ok();
-    let entry = entries(&said).iter().find(|entry| entry["manager"] == "ctl").unwrap();
+    let entry = entries(&reply).iter().find(|entry| entry["manager"] == "ctl").unwrap();
     assert_eq!(
         (&entry["subresource"], &entry["fieldsV1"]),
         (&"status".into(), &json!({"f:status": {"f:replicas": {}}}))
     );
 }
 
-///
+/// limits of managedFields.
 #[tokio::test]
-async fn a_132_and_133_tracking_is_bounded_and_can_be_reset() {
+async fn a_132_and_133_managed_fields_are_bounded_and_can_be_reset() {
     let cluster = Cluster::start().await;
     let mut wanted = map("m");
     wanted["data"] = json!({"a": "1"});
     cluster.make(MAPS, wanted).await;
     let path = format!("{MAPS}/m");
-    let mut said = Value::Null;
+    let mut reply = Value::Null;
     for n in 0..12 {
         let patch = json!({"data": {format!("k{n}"): "v"}});
-        said = cluster.patch(&format!("{path}?fieldManager=m{n}"), patch).await.ok();
+        reply = cluster.patch(&format!("{path}?fieldManager=m{n}"), patch).await.ok();
     }
     let managers: Vec<_> =
-        entries(&said).iter().map(|entry| entry["manager"].as_str().unwrap()).collect();
+        entries(&reply).iter().map(|entry| entry["manager"].as_str().unwrap()).collect();
     assert!(managers.len() <= 11 && managers.contains(&"ancient-changes"), "{managers:?}");
-    said["metadata"].as_object_mut().unwrap().remove("managedFields");
-    said["data"]["b"] = "2".into();
-    let kept = cluster.put(&path, &said).await.ok();
+    reply["metadata"].as_object_mut().unwrap().remove("managedFields");
+    reply["data"]["b"] = "2".into();
+    let kept = cluster.put(&path, &reply).await.ok();
     assert!(entries(&kept).len() > 5);
     // An empty list is what clients send that know nothing of it, so that keeps it too.
     let mut empty = cluster.read(&path).await;
@@ -411,18 +414,18 @@ async fn a_132_and_133_tracking_is_bounded_and_can_be_reset() {
     assert_eq!(entries(&cluster.put(&path, &empty).await.ok()), entries(&kept));
     let mut reset = cluster.read(&path).await;
     reset["metadata"]["managedFields"] = json!([{}]);
-    let said = cluster.put(&path, &reset).await.ok();
-    assert_eq!(said["metadata"].get("managedFields"), None);
+    let reply = cluster.put(&path, &reset).await.ok();
+    assert_eq!(reply["metadata"].get("managedFields"), None);
     // The first apply finds an owner for what was there before.
     let apply = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "1"}});
-    let said = cluster.apply(&path, "me", apply).await.ok();
+    let reply = cluster.apply(&path, "me", apply).await.ok();
     let managers: Vec<_> =
-        entries(&said).iter().map(|entry| entry["manager"].as_str().unwrap()).collect();
+        entries(&reply).iter().map(|entry| entry["manager"].as_str().unwrap()).collect();
     assert_eq!(managers, ["me", "before-first-apply"]);
 }
 
 #[tokio::test]
-async fn a_137_kubectl_rewrites_ownership_by_a_json_patch_on_one_version() {
+async fn a_137_kubectl_migrates_ownership_with_a_json_patch_on_one_version() {
     let cluster = Cluster::start().await;
     let mut wanted = map("m");
     wanted["data"] = json!({"a": "1"});
@@ -438,13 +441,13 @@ async fn a_137_kubectl_rewrites_ownership_by_a_json_patch_on_one_version() {
         .to_string()
     };
     cluster.patch_as(JSON_PATCH, &path, patch("1".into())).await.refused(409, "Conflict");
-    let said = cluster.patch_as(JSON_PATCH, &path, patch(version(&made))).await.ok();
-    let entry = &entries(&said)[0];
+    let reply = cluster.patch_as(JSON_PATCH, &path, patch(version(&made))).await.ok();
+    let entry = &entries(&reply)[0];
     assert_eq!((&entry["manager"], &entry["operation"]), (&"kubectl".into(), &"Apply".into()));
 }
 
 #[tokio::test]
-async fn a_145_unknown_fields_of_custom_objects_are_told_and_dropped() {
+async fn a_145_unknown_fields_of_custom_objects_are_dropped_with_a_warning() {
     let cluster = Cluster::start().await;
     let definition = json!({"metadata": {"name": "ships.example.com"}, "spec": {
         "group": "example.com", "scope": "Namespaced", "names": {"plural": "ships", "kind": "Ship"},
@@ -456,14 +459,14 @@ async fn a_145_unknown_fields_of_custom_objects_are_told_and_dropped() {
     let ships = "/apis/example.com/v1/namespaces/default/ships";
     let ship = json!({"apiVersion": "example.com/v1", "kind": "Ship", "metadata": {"name": "s", "odd": 1},
                       "spec": {"n": 1, "m": 2, "free": {"any": {"thing": 1}}}});
-    let said = cluster.post(ships, ship.clone()).await;
-    let mut warned = said.warnings();
+    let reply = cluster.post(ships, ship.clone()).await;
+    let mut warned = reply.warnings();
     warned.sort_unstable();
     assert_eq!(
         warned,
         ["299 - \"unknown field \\\"metadata.odd\\\"\"", "299 - \"unknown field \\\"spec.m\\\"\""]
     );
-    assert_eq!(said.ok()["spec"], json!({"n": 1, "free": {"any": {"thing": 1}}}));
+    assert_eq!(reply.ok()["spec"], json!({"n": 1, "free": {"any": {"thing": 1}}}));
     cluster.post(&format!("{ships}?fieldValidation=Strict"), ship).await.refused(400, "BadRequest");
     // no strategic patch, but applies by its schema.
     cluster
@@ -471,7 +474,41 @@ async fn a_145_unknown_fields_of_custom_objects_are_told_and_dropped() {
         .await
         .refused(415, "UnsupportedMediaType");
     let apply = json!({"apiVersion": "example.com/v1", "kind": "Ship", "spec": {"n": 5}});
-    let said = cluster.apply(&format!("{ships}/s"), "me&force=true", apply).await.ok();
-    assert_eq!(said["spec"]["n"], 5);
-    assert_eq!(entries(&said)[0]["fieldsV1"], json!({"f:spec": {"f:n": {}}}));
+    let reply = cluster.apply(&format!("{ships}/s"), "me&force=true", apply).await.ok();
+    assert_eq!(reply["spec"]["n"], 5);
+    assert_eq!(entries(&reply)[0]["fieldsV1"], json!({"f:spec": {"f:n": {}}}));
+}
+
+#[tokio::test]
+async fn objects_for_admission_that_is_not_enforced_get_a_warning() {
+    let cluster = Cluster::start().await;
+    let hooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+    let hook = json!({"metadata": {"name": "h"}, "webhooks": [{"name": "h.example.com",
+        "clientConfig": {"url": "https://example.com/"}, "sideEffects": "None",
+        "admissionReviewVersions": ["v1"], "rules": [{"apiGroups": [""], "apiVersions": ["v1"],
+            "operations": ["CREATE"], "resources": ["pods"]}]}]});
+    let reply = cluster.post(hooks, hook).await;
+    let warned = [
+        "299 - \"landfall does not call admission webhooks: this object is stored but not enforced\"",
+    ];
+    assert_eq!(reply.warnings(), warned, "{}", reply.body);
+    let place = format!("{hooks}/h");
+    let labels = cluster.patch(&place, json!({"metadata": {"labels": {"a": "b"}}})).await;
+    assert!(labels.warnings().is_empty(), "nothing new is asked for");
+    let mut other = cluster.read(&place).await;
+    other["webhooks"][0]["name"] = "i.example.com".into();
+    assert_eq!(cluster.put(&place, &other).await.warnings(), warned);
+}
+
+/// The condition of a gated pod has a transition time.
+#[tokio::test]
+async fn a_gated_pod_has_a_time_in_its_condition() {
+    let cluster = Cluster::start().await;
+    let mut gated = crate::cluster::pod("gated");
+    gated["spec"]["schedulingGates"] = json!([{"name": "example.com/wait"}]);
+    let made = cluster.make(crate::cluster::PODS, gated).await;
+    let condition = &made["status"]["conditions"][0];
+    assert_eq!(condition["reason"], "SchedulingGated");
+    let since = crate::cluster::seconds(&condition["lastTransitionTime"]);
+    assert!((since - crate::cluster::now()).abs() <= 1, "{condition}");
 }

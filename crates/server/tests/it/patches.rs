@@ -1,7 +1,7 @@
-//! Patching and applying, dry runs, and fields that nobody knows (A-117 to A-122, A-131, A-134 to
+//! Patch and apply, dry runs, and unknown fields (A-117 to A-122, A-131, A-134 to
 //! A-144).
 
-use crate::door::{
+use crate::cluster::{
     APPLY, Cluster, DEPLOYMENTS, JSON_PATCH, MAPS, MERGE, STRATEGIC, deployment, map, version,
 };
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ fn m(name: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_117_and_118_a_patch_is_what_its_content_type_says() {
+async fn a_117_and_118_the_content_type_decides_the_form_of_a_patch() {
     let cluster = Cluster::start().await;
     let d = format!("{DEPLOYMENTS}/d");
     let containers = |cluster: &Cluster| {
@@ -38,9 +38,8 @@ async fn a_117_and_118_a_patch_is_what_its_content_type_says() {
     assert_eq!(cluster.apply(&m("none"), "me", map("none")).await.code, 201);
 }
 
-/// A-119
 #[tokio::test]
-async fn a_119_a_patch_is_laid_over_the_version_in_the_url() {
+async fn a_119_a_patch_is_applied_to_the_version_in_the_url() {
     let cluster = Cluster::start().await;
     let v1 = "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers";
     let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"});
@@ -48,27 +47,26 @@ async fn a_119_a_patch_is_laid_over_the_version_in_the_url() {
         "maxReplicas": 3, "targetCPUUtilizationPercentage": 50}});
     cluster.make(v1, hpa).await;
     let patch = json!({"spec": {"targetCPUUtilizationPercentage": 70}});
-    let said = cluster.patch(&format!("{v1}/h"), patch).await.ok();
-    assert_eq!(said["spec"]["targetCPUUtilizationPercentage"], 70);
+    let reply = cluster.patch(&format!("{v1}/h"), patch).await.ok();
+    assert_eq!(reply["spec"]["targetCPUUtilizationPercentage"], 70);
     let v2 =
         cluster.read("/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers/h").await;
     assert_eq!(v2["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"], 70);
 }
 
-/// A-120
 #[tokio::test]
-async fn a_120_a_patch_is_conditional_only_if_it_says_so() {
+async fn a_120_a_patch_is_conditional_only_with_a_resource_version() {
     let cluster = Cluster::start().await;
     let made = cluster.make(MAPS, map("m")).await;
     cluster.patch(&m("m"), json!({"data": {"a": "1"}})).await.ok();
     let stale = json!({"metadata": {"resourceVersion": version(&made)}, "data": {"a": "2"}});
-    let said = cluster.patch(&m("m"), stale).await;
-    assert!(said.refused(409, "Conflict").contains("the object has been modified"));
+    let reply = cluster.patch(&m("m"), stale).await;
+    assert!(reply.refused(409, "Conflict").contains("the object has been modified"));
     cluster.patch(&m("m"), json!({"metadata": {"uid": "other"}})).await.refused(409, "Conflict");
     cluster.patch(&m("m"), json!({"metadata": {"name": "n"}})).await.refused(400, "BadRequest");
     let moved = json!({"metadata": {"namespace": "shop"}});
-    let said = cluster.patch(&m("m"), moved).await;
-    assert_eq!(said.code, 400, "{}", said.body);
+    let reply = cluster.patch(&m("m"), moved).await;
+    assert_eq!(reply.code, 400, "{}", reply.body);
     // Others writing at the same time is the server's business.
     let writers = (0..20).map(|n| {
         let admin = cluster.admin();
@@ -82,9 +80,8 @@ async fn a_120_a_patch_is_conditional_only_if_it_says_so() {
     assert_eq!(cluster.read(&m("m")).await["data"].as_object().unwrap().len(), 21);
 }
 
-/// A-121
 #[tokio::test]
-async fn a_121_patches_that_cannot_be() {
+async fn a_121_invalid_patches_are_refused() {
     let cluster = Cluster::start().await;
     cluster.make(DEPLOYMENTS, deployment("d")).await;
     let d = format!("{DEPLOYMENTS}/d");
@@ -106,16 +103,16 @@ async fn a_121_patches_that_cannot_be() {
     let before = cluster.read(&d).await;
     for (media, body, code) in rows {
         let shown: String = body.chars().take(60).collect();
-        let said = cluster.patch_as(media, &d, body).await;
-        assert_eq!(said.code, code, "{shown}: {}", said.body);
+        let reply = cluster.patch_as(media, &d, body).await;
+        assert_eq!(reply.code, code, "{shown}: {}", reply.body);
     }
-    let said = cluster.patch(&d, json!({"spec": {"replicas": "many"}})).await;
-    assert_eq!(said.body["details"]["causes"][0]["field"], "patch", "{}", said.body);
+    let reply = cluster.patch(&d, json!({"spec": {"replicas": "many"}})).await;
+    assert_eq!(reply.body["details"]["causes"][0]["field"], "patch", "{}", reply.body);
     assert_eq!(cluster.read(&d).await, before);
 }
 
 #[tokio::test]
-async fn a_122_json_patches_and_merge_patches_do_what_their_standards_say() {
+async fn a_122_json_patches_and_merge_patches_follow_their_standards() {
     let cluster = Cluster::start().await;
     let mut wanted = map("m");
     wanted["data"] = json!({"a": "1", "b": "2"});
@@ -133,15 +130,15 @@ async fn a_122_json_patches_and_merge_patches_do_what_their_standards_say() {
         {"op": "copy", "from": "/data/a", "path": "/data/c"},
         {"op": "move", "from": "/data/c", "path": "/data/d"},
     ]);
-    let said = cluster.patch_as(JSON_PATCH, &m("m"), patch.to_string()).await.ok();
-    assert_eq!(said["data"], json!({"a": "9", "d": "9"}));
-    assert_eq!(said["metadata"]["annotations"], json!({"x/y": "3", "tu": "2"}));
-    assert_eq!(said["metadata"]["finalizers"], json!(["example.com/one", "example.com/two"]));
+    let reply = cluster.patch_as(JSON_PATCH, &m("m"), patch.to_string()).await.ok();
+    assert_eq!(reply["data"], json!({"a": "9", "d": "9"}));
+    assert_eq!(reply["metadata"]["annotations"], json!({"x/y": "3", "tu": "2"}));
+    assert_eq!(reply["metadata"]["finalizers"], json!(["example.com/one", "example.com/two"]));
     let patch =
         json!({"data": {"a": null, "e": "5"}, "metadata": {"finalizers": ["example.com/three"]}});
-    let said = cluster.patch(&m("m"), patch).await.ok();
-    assert_eq!(said["data"], json!({"d": "9", "e": "5"}));
-    assert_eq!(said["metadata"]["finalizers"], json!(["example.com/three"]));
+    let reply = cluster.patch(&m("m"), patch).await.ok();
+    assert_eq!(reply["data"], json!({"d": "9", "e": "5"}));
+    assert_eq!(reply["metadata"]["finalizers"], json!(["example.com/three"]));
 }
 
 fn managers(object: &Value) -> Vec<String> {
@@ -158,22 +155,23 @@ fn managers(object: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_131_whoever_changes_a_field_owns_it() {
+async fn a_131_the_manager_of_a_change_owns_the_field() {
     let cluster = Cluster::start().await;
     let agent = [("content-type", "application/json"), ("user-agent", "tool/1.2 (x)")];
     let mut wanted = map("m");
     wanted["data"] = json!({"a": "1", "b": "1"});
     let made = cluster.send("POST", MAPS, &agent, wanted.to_string()).await.ok();
     assert_eq!(managers(&made), ["tool Update"]);
-    let said = cluster
+    let reply = cluster
         .patch(&format!("{}?fieldManager=other", m("m")), json!({"data": {"a": "2"}}))
         .await
         .ok();
-    assert_eq!(managers(&said), ["other Update", "tool Update"]);
-    let fields =
-        |said: &Value, n: usize| said["metadata"]["managedFields"][n]["fieldsV1"]["f:data"].clone();
-    assert_eq!(fields(&said, 0), json!({"f:a": {}}));
-    assert_eq!(fields(&said, 1), json!({".": {}, "f:b": {}}));
+    assert_eq!(managers(&reply), ["other Update", "tool Update"]);
+    let fields = |reply: &Value, n: usize| {
+        reply["metadata"]["managedFields"][n]["fieldsV1"]["f:data"].clone()
+    };
+    assert_eq!(fields(&reply, 0), json!({"f:a": {}}));
+    assert_eq!(fields(&reply, 1), json!({".": {}, "f:b": {}}));
     let long = "x".repeat(129);
     cluster
         .patch(&format!("{}?fieldManager={long}", m("m")), json!({}))
@@ -182,22 +180,22 @@ async fn a_131_whoever_changes_a_field_owns_it() {
 }
 
 #[tokio::test]
-async fn a_134_what_an_apply_has_to_say() {
+async fn a_134_an_apply_needs_a_field_manager_and_a_matching_object() {
     let cluster = Cluster::start().await;
-    let said = cluster.patch_as(APPLY, &m("m"), map("m").to_string()).await;
-    said.refused(422, "Invalid");
-    assert_eq!(said.body["details"]["causes"][0]["field"], "fieldManager");
-    let said = cluster.patch(&format!("{}?force=true", m("m")), json!({})).await;
-    said.refused(422, "Invalid");
+    let reply = cluster.patch_as(APPLY, &m("m"), map("m").to_string()).await;
+    reply.refused(422, "Invalid");
+    assert_eq!(reply.body["details"]["causes"][0]["field"], "fieldManager");
+    let reply = cluster.patch(&format!("{}?force=true", m("m")), json!({})).await;
+    reply.refused(422, "Invalid");
     let mut other = map("m");
     other["kind"] = "Secret".into();
-    let said = cluster.apply(&m("m"), "me", other).await;
-    assert!(said.refused(400, "BadRequest").contains("invalid object type"));
+    let reply = cluster.apply(&m("m"), "me", other).await;
+    assert!(reply.refused(400, "BadRequest").contains("invalid object type"));
     cluster.apply(&m("m"), "me", map("n")).await.refused(400, "BadRequest");
     let mut managed = map("m");
     managed["metadata"]["managedFields"] = json!([]);
-    let said = cluster.apply(&m("m"), "me", managed).await;
-    assert_eq!(said.refused(400, "BadRequest"), "metadata.managedFields must be nil");
+    let reply = cluster.apply(&m("m"), "me", managed).await;
+    assert_eq!(reply.refused(400, "BadRequest"), "metadata.managedFields must be nil");
     let yaml = "apiVersion: v1\nkind: ConfigMap\ndata:\n  a: \"1\"\n";
     let path = format!("{}?fieldManager=me", m("m"));
     assert_eq!(cluster.patch_as(APPLY, &path, yaml).await.code, 201);
@@ -205,32 +203,30 @@ async fn a_134_what_an_apply_has_to_say() {
     // A-118: creating this way needs the right to create.
     let status = json!({"apiVersion": "apps/v1", "kind": "Deployment", "status": {"replicas": 1}});
     cluster.make(DEPLOYMENTS, deployment("d")).await;
-    let said = cluster.apply(&format!("{DEPLOYMENTS}/d/status"), "me", status).await.ok();
-    assert_eq!(said["status"]["replicas"], 1);
+    let reply = cluster.apply(&format!("{DEPLOYMENTS}/d/status"), "me", status).await.ok();
+    assert_eq!(reply["status"]["replicas"], 1);
     let scale = json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "spec": {"replicas": 2}});
     cluster.apply(&format!("{DEPLOYMENTS}/d/scale"), "me", scale).await.ok();
 }
 
-/// A-135
 #[tokio::test]
-async fn a_135_what_is_no_longer_applied_goes() {
+async fn a_135_fields_that_are_no_longer_applied_are_removed() {
     let cluster = Cluster::start().await;
     let data = |data: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "data": data});
     cluster.apply(&m("m"), "one", data(json!({"a": "1", "b": "1"}))).await.ok();
     cluster.apply(&m("m"), "two", data(json!({"b": "1", "c": "1"}))).await.ok();
-    let said = cluster.apply(&m("m"), "one", data(json!({"a": "1"}))).await.ok();
-    assert_eq!(said["data"], json!({"a": "1", "b": "1", "c": "1"}));
-    let said = cluster.apply(&m("m"), "two", data(json!({"c": "1"}))).await.ok();
-    assert_eq!(said["data"], json!({"a": "1", "c": "1"}));
+    let reply = cluster.apply(&m("m"), "one", data(json!({"a": "1"}))).await.ok();
+    assert_eq!(reply["data"], json!({"a": "1", "b": "1", "c": "1"}));
+    let reply = cluster.apply(&m("m"), "two", data(json!({"c": "1"}))).await.ok();
+    assert_eq!(reply["data"], json!({"a": "1", "c": "1"}));
     let mut unknown = map("m");
     unknown["spec"] = json!({"x": 1});
-    let said = cluster.apply(&m("m"), "one", unknown).await;
-    assert!(said.message().contains(".spec: field not declared in schema"), "{}", said.body);
+    let reply = cluster.apply(&m("m"), "one", unknown).await;
+    assert!(reply.message().contains(".spec: field not declared in schema"), "{}", reply.body);
 }
 
-/// A-136
 #[tokio::test]
-async fn a_136_another_owner_is_a_conflict_unless_forced_or_agreed_with() {
+async fn a_136_a_field_of_another_manager_is_a_conflict_unless_forced_or_equal() {
     let cluster = Cluster::start().await;
     let d = format!("{DEPLOYMENTS}/d");
     let mut wanted = deployment("d");
@@ -238,11 +234,11 @@ async fn a_136_another_owner_is_a_conflict_unless_forced_or_agreed_with() {
     let same = cluster.apply(&d, "two", wanted.clone()).await.ok();
     assert_eq!(managers(&same), ["one Apply", "two Apply"]);
     wanted["spec"]["replicas"] = 5.into();
-    let said = cluster.apply(&d, "two", wanted.clone()).await;
+    let reply = cluster.apply(&d, "two", wanted.clone()).await;
     let text = "Apply failed with 1 conflict: conflict with \"one\": .spec.replicas";
-    assert_eq!(said.refused(409, "Conflict"), text);
+    assert_eq!(reply.refused(409, "Conflict"), text);
     assert_eq!(
-        said.body["details"]["causes"],
+        reply.body["details"]["causes"],
         json!([{"reason": "FieldManagerConflict", "field": ".spec.replicas", "message": "conflict with \"one\""}])
     );
     wanted["spec"]["minReadySeconds"] = 1.into();
@@ -250,15 +246,14 @@ async fn a_136_another_owner_is_a_conflict_unless_forced_or_agreed_with() {
         .patch(&format!("{d}?fieldManager=three"), json!({"spec": {"minReadySeconds": 9}}))
         .await
         .ok();
-    let said = cluster.apply(&d, "two", wanted.clone()).await;
-    let message = said.refused(409, "Conflict");
+    let reply = cluster.apply(&d, "two", wanted.clone()).await;
+    let message = reply.refused(409, "Conflict");
     assert!(message.starts_with("Apply failed with 2 conflicts: "), "{message}");
     assert!(message.contains("conflicts with \"three\" using apps/v1"), "{message}");
-    let said = cluster.apply(&d, "two&force=true", wanted).await.ok();
-    assert_eq!(said["spec"]["replicas"], 5);
+    let reply = cluster.apply(&d, "two&force=true", wanted).await.ok();
+    assert_eq!(reply["spec"]["replicas"], 5);
 }
 
-/// A-138
 #[tokio::test]
 async fn a_138_applying_the_same_again_changes_nothing() {
     let cluster = Cluster::start().await;
@@ -270,24 +265,23 @@ async fn a_138_applying_the_same_again_changes_nothing() {
     assert!(!owned.contains("f:strategy"), "{owned}");
 }
 
-/// A-141
 #[tokio::test]
-async fn a_141_a_dry_run_shows_and_stores_nothing() {
+async fn a_141_a_dry_run_returns_the_result_and_stores_nothing() {
     let cluster = Cluster::start().await;
     let before = cluster.version(MAPS).await;
-    let said = cluster
+    let reply = cluster
         .post(&format!("{MAPS}?dryRun=All"), json!({"metadata": {"generateName": "x-"}}))
         .await;
-    assert_eq!(said.code, 201);
-    assert!(said.body["metadata"]["uid"].is_string());
-    assert!(said.body["metadata"]["name"].as_str().unwrap().starts_with("x-"));
-    assert_eq!(said.body["metadata"].get("resourceVersion"), None);
+    assert_eq!(reply.code, 201);
+    assert!(reply.body["metadata"]["uid"].is_string());
+    assert!(reply.body["metadata"]["name"].as_str().unwrap().starts_with("x-"));
+    assert_eq!(reply.body["metadata"].get("resourceVersion"), None);
     let services = "/api/v1/namespaces/default/services";
     let service = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}});
-    let said = cluster.post(&format!("{services}?dryRun=All"), service).await.ok();
-    assert!(said["spec"]["clusterIP"].is_string());
-    let said = cluster.apply(&m("m"), "me&dryRun=All", map("m")).await;
-    assert_eq!(said.code, 201);
+    let reply = cluster.post(&format!("{services}?dryRun=All"), service).await.ok();
+    assert!(reply["spec"]["clusterIP"].is_string());
+    let reply = cluster.apply(&m("m"), "me&dryRun=All", map("m")).await;
+    assert_eq!(reply.code, 201);
     assert_eq!(cluster.version(MAPS).await, before);
     let made = cluster.make(MAPS, map("m")).await;
     let mut wanted = made.clone();
@@ -308,9 +302,8 @@ async fn a_141_a_dry_run_shows_and_stores_nothing() {
     }
 }
 
-/// A-142, A-143, A-144
 #[tokio::test]
-async fn a_142_to_144_unknown_and_doubled_fields_are_refused_told_or_ignored() {
+async fn a_142_to_144_unknown_and_duplicate_fields_are_refused_warned_about_or_ignored() {
     let cluster = Cluster::start().await;
     let body = r#"{"metadata": {"name": "d", "name": "d", "Labels": {}},
         "spec": {"foo": 1, "selector": {"matchLabels": {"app": "d"}},
@@ -324,24 +317,24 @@ async fn a_142_to_144_unknown_and_doubled_fields_are_refused_told_or_ignored() {
         "unknown field \"spec.template.spec.containers[0].imagee\"",
     ];
     let path = format!("{DEPLOYMENTS}?dryRun=All&fieldValidation=Strict");
-    let said = cluster.send("POST", &path, &headers, body).await;
-    let message = said.refused(400, "BadRequest");
+    let reply = cluster.send("POST", &path, &headers, body).await;
+    let message = reply.refused(400, "BadRequest");
     let (_, told) = message.split_once("strict decoding error: ").expect(message);
     let mut told: Vec<_> = told.split(", ").collect();
     told.sort_unstable();
     assert_eq!(told, problems);
     for query in ["", "&fieldValidation=Warn"] {
-        let said =
+        let reply =
             cluster.send("POST", &format!("{DEPLOYMENTS}?dryRun=All{query}"), &headers, body).await;
-        assert_eq!(said.code, 201, "{}", said.body);
-        let mut warned = said.warnings();
+        assert_eq!(reply.code, 201, "{}", reply.body);
+        let mut warned = reply.warnings();
         warned.sort_unstable();
         let wanted = problems.map(|problem| format!("299 - \"{}\"", problem.replace('"', "\\\"")));
         assert_eq!(warned, wanted);
     }
     let path = format!("{DEPLOYMENTS}?dryRun=All&fieldValidation=Ignore");
-    let said = cluster.send("POST", &path, &headers, body).await;
-    assert_eq!((said.code, said.warnings().len()), (201, 0));
+    let reply = cluster.send("POST", &path, &headers, body).await;
+    assert_eq!((reply.code, reply.warnings().len()), (201, 0));
     let path = format!("{DEPLOYMENTS}?fieldValidation=Maybe");
     cluster.send("POST", &path, &headers, body).await.refused(422, "Invalid");
 
@@ -352,8 +345,8 @@ async fn a_142_to_144_unknown_and_doubled_fields_are_refused_told_or_ignored() {
         (STRATEGIC, json!({"spec": {"foo": 1}})),
         (JSON_PATCH, json!([{"op": "add", "path": "/spec/foo", "value": 1}])),
     ] {
-        let said = cluster.patch_as(media, &strict, body.to_string()).await;
-        let message = said.refused(422, "Invalid");
+        let reply = cluster.patch_as(media, &strict, body.to_string()).await;
+        let message = reply.refused(422, "Invalid");
         assert!(
             message.ends_with("strict decoding error: unknown field \"spec.foo\""),
             "{message}"
@@ -361,7 +354,7 @@ async fn a_142_to_144_unknown_and_doubled_fields_are_refused_told_or_ignored() {
     }
     let yaml = "metadata:\n  name: m\ndata:\n  a: x\n  a: y\n";
     let path = format!("{MAPS}?fieldValidation=Strict");
-    let said = cluster.send("POST", &path, &[("content-type", "application/yaml")], yaml).await;
-    let message = said.refused(400, "BadRequest");
+    let reply = cluster.send("POST", &path, &[("content-type", "application/yaml")], yaml).await;
+    let message = reply.refused(400, "BadRequest");
     assert!(message.contains("line 5: key \"a\" already set in map"), "{message}");
 }

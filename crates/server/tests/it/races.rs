@@ -1,16 +1,16 @@
-//! What two clients do to one object at the same moment.
+//! Concurrent requests for one object.
 
-use crate::door::{Cluster, PODS, pod};
+use crate::cluster::{Cluster, PODS, pod};
 use serde_json::{Value, json};
 use server::authn::User;
 use std::time::Duration;
 
 const ROUNDS: usize = 200;
 
-/// T-EDGE-15: a pod that is bound while it is being deleted either keeps its grace or was never bound.
-/// Upstream resolves the grace from its first read and removes such a pod at once.
+/// T-EDGE-15: a pod that is bound while it is deleted either keeps its grace period or is not bound. Upstream resolves the
+/// grace period from its first read and removes such a pod at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn t_edge_15_a_pod_bound_meanwhile_is_not_removed_without_grace() {
+async fn t_edge_15_a_pod_bound_during_a_delete_is_not_removed_without_grace_period() {
     let cluster = Cluster::start().await;
     let (mut bound, mut removed) = (0, 0);
     for round in 0..ROUNDS {
@@ -42,9 +42,9 @@ async fn t_edge_15_a_pod_bound_meanwhile_is_not_removed_without_grace() {
     println!("{bound} were bound first, {removed} deleted first");
 }
 
-/// T-API-14, T-API-15, T-API-48: no pod is left marked, without grace, and with nobody to remove it.
+/// T-API-14, T-API-15, T-API-48: no pod stays marked without grace period.
 #[tokio::test]
-async fn t_api_48_deleting_a_collection_is_finished_when_its_client_hangs_up() {
+async fn t_api_48_deletecollection_is_completed_after_its_client_disconnects() {
     let cluster = Cluster::start().await;
     for number in 0..10 {
         cluster.bound(pod(&format!("p{number}"))).await;
@@ -64,9 +64,29 @@ async fn t_api_48_deleting_a_collection_is_finished_when_its_client_hangs_up() {
     assert!(gone.await.is_ok(), "{:?}", cluster.names(PODS).await);
 }
 
-/// A-120, T-API-37: whoever lets go of an object last removes it, whoever else writes meanwhile.
+/// T-API-13: of several concurrent deletes, one removes the object; the others get 404.
+#[tokio::test]
+async fn t_api_13_one_of_several_concurrent_deletes_removes_the_object() {
+    let cluster = Cluster::start().await;
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let at = format!("{maps}/m");
+    cluster.make(maps, json!({"metadata": {"name": "m"}})).await;
+    let deletes = (0..5).map(|_| {
+        let (client, at) = (cluster.admin(), at.clone());
+        tokio::spawn(async move { client.delete(&at).await.code })
+    });
+    let deletes: Vec<_> = deletes.collect();
+    let mut codes = Vec::new();
+    for delete in deletes {
+        codes.push(delete.await.unwrap());
+    }
+    codes.sort_unstable();
+    assert_eq!(codes, [200, 404, 404, 404, 404]);
+}
+
+/// A-120, T-API-37: the patch that removes the last finalizer removes the object, even with concurrent writes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_120_a_patch_that_lets_go_is_not_told_of_a_conflict() {
+async fn a_120_a_patch_that_removes_the_last_finalizer_gets_no_conflict() {
     let cluster = Cluster::start().await;
     let maps = "/api/v1/namespaces/default/configmaps";
     for round in 0..ROUNDS {
@@ -89,9 +109,9 @@ async fn a_120_a_patch_that_lets_go_is_not_told_of_a_conflict() {
     }
 }
 
-/// a patch that goes around again has no port of its own in its way.
+/// a retried patch does not conflict with its own port claim.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_151_a_port_that_is_claimed_again_is_not_somebody_elses() {
+async fn a_151_a_retried_patch_can_claim_its_port_again() {
     let cluster = Cluster::start().await;
     let services = "/api/v1/namespaces/default/services";
     let plain = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}});
@@ -116,9 +136,9 @@ async fn a_151_a_port_that_is_claimed_again_is_not_somebody_elses() {
     }
 }
 
-/// when a role has been written, it is in force, whoever else wrote one at the same moment.
+/// a role is effective when its write returns, even with concurrent writes of roles.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_182_a_right_that_is_granted_is_there_for_the_next_request() {
+async fn a_182_a_granted_right_is_effective_for_the_next_request() {
     let cluster = Cluster::start().await;
     let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
     let rules = json!([{"apiGroups": [""], "verbs": ["list"], "resources": ["pods"]}]);

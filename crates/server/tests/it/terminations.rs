@@ -1,6 +1,6 @@
 //! Records of endings: who asked, what is posted, who may read, how long they stay (T-EDGE-7, T-EDGE-13).
 
-use crate::door::{self, Client, Cluster, PODS, pod};
+use crate::cluster::{self, Client, Cluster, PODS, pod};
 use serde_json::{Value, json};
 use server::authn::User;
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn steps(pod: &Value, steps: &[Value]) -> Value {
            "pod": {"name": name, "uid": uid}, "steps": steps})
 }
 
-async fn tell(client: &Client, pod: &Value, told: &[Value]) -> door::Said {
+async fn tell(client: &Client, pod: &Value, told: &[Value]) -> cluster::Reply {
     client.post(&format!("{RECORDS}/{}/steps", name(pod)), steps(pod, told)).await
 }
 
@@ -99,7 +99,7 @@ async fn a_later_shorter_delete_is_a_step_and_a_longer_one_is_not() {
     assert_eq!(record["request"]["graceSeconds"], 5);
 }
 
-/// T-EDGE-13, W-56
+/// T-EDGE-13, W-56: a forced deletion is recorded as unsafe by request.
 #[tokio::test]
 async fn a_forced_removal_is_unsafe_by_request_until_the_node_has_confirmed() {
     let cluster = Cluster::start().await;
@@ -126,7 +126,7 @@ async fn what_its_node_removes_or_has_confirmed_is_safe() {
     let removed = record(&cluster, &web).await;
     assert_eq!(whats(&removed), ["Requested", "Removed"]);
     assert_eq!(removed["outcome"], "Clean");
-    // Its node has said that nothing runs: who removes it now is not in a hurry.
+    // Its node has reply that nothing runs: who removes it now is not in a hurry.
     let done = cluster.bound(pod("done")).await;
     tell(
         &node,
@@ -152,6 +152,9 @@ async fn a_pod_that_never_had_a_node_and_a_mirror_leave_no_record() {
     cluster.delete(&format!("{PODS}/waiting")).await.ok();
     let mut mirror = pod("mirror");
     mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
+    let node = cluster.node("n1").make("/api/v1/nodes", json!({"metadata": {"name": "n1"}})).await;
+    mirror["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Node", "name": "n1",
+        "uid": node["metadata"]["uid"], "controller": true}]);
     mirror["spec"]["nodeName"] = "n1".into();
     mirror["spec"]["automountServiceAccountToken"] = false.into();
     cluster.node("n1").make(PODS, mirror).await;
@@ -168,14 +171,14 @@ async fn nobody_writes_a_record_and_everybody_is_told_why() {
     cluster.delete(&format!("{PODS}/web")).await.ok();
     let path = format!("{RECORDS}/{}", name(&web));
     let object = cluster.read(&path).await;
-    for said in [
+    for reply in [
         cluster.post(RECORDS, object.clone()).await,
         cluster.put(&path, &object).await,
         cluster.patch(&path, json!({"outcome": "Clean"})).await,
         cluster.delete(&path).await,
         cluster.delete(RECORDS).await,
     ] {
-        let message = said.refused(405, "MethodNotAllowed");
+        let message = reply.refused(405, "MethodNotAllowed");
         assert!(message.contains("terminations.landfall.dev are read-only"), "{message}");
     }
     assert_eq!(cluster.read(&path).await, object);
@@ -219,18 +222,18 @@ async fn many_who_tell_at_once_are_all_heard() {
     assert_eq!(record(&cluster, &web).await["steps"].as_array().unwrap().len(), 20);
 }
 
-/// A-154, T-API-35
+/// A-154, T-API-35: nodes post steps only for their own pods.
 #[tokio::test]
-async fn everybody_tells_of_themselves_and_a_node_of_its_own_pods() {
+async fn callers_post_steps_only_as_themselves_and_nodes_only_for_their_own_pods() {
     let cluster = Cluster::start().await;
     let web = cluster.bound(pod("web")).await;
     let of = |actor: &str| [step(actor, 0, json!({"what": "AgentRestarted"}))];
     let packets = |actor: &str| [step(actor, 0, json!({"what": "RulesCommitted"}))];
     let (own, other) = (cluster.node("n1"), cluster.node("n2"));
-    let said = tell(&other, &web, &of("node/n2")).await;
-    assert!(said.refused(403, "Forbidden").contains("can only tell of pods with spec.nodeName"));
-    let said = tell(&other, &web, &of("node/n1")).await;
-    assert!(said.refused(403, "Forbidden").contains("cannot speak for \"node/n1\""));
+    let reply = tell(&other, &web, &of("node/n2")).await;
+    assert!(reply.refused(403, "Forbidden").contains("can only tell of pods with spec.nodeName"));
+    let reply = tell(&other, &web, &of("node/n1")).await;
+    assert!(reply.refused(403, "Forbidden").contains("cannot post steps of \"node/n1\""));
     tell(&own, &web, &of("server")).await.refused(403, "Forbidden");
     tell(&own, &web, &of("node/n1")).await.ok();
     // Packets to a pod pass everybody's rules.
@@ -254,8 +257,8 @@ async fn steps_of_a_pod_that_nobody_knows_are_refused() {
     stranger["metadata"]["uid"] = "00000000-0000".into();
     tell(&node, &stranger, &[stopped()]).await.refused(404, "NotFound");
     let elsewhere = format!("{RECORDS}/another.12345678/steps");
-    let said = node.post(&elsewhere, steps(&web, &[stopped()])).await;
-    assert!(said.refused(400, "BadRequest").contains("is called"));
+    let reply = node.post(&elsewhere, steps(&web, &[stopped()])).await;
+    assert!(reply.refused(400, "BadRequest").contains("is called"));
     let none = tell(&node, &web, &[]).await;
     none.refused(400, "BadRequest");
     let odd = tell(&node, &web, &[step("node/n1", 0, json!({"what": "Sneezed"}))]).await;
@@ -391,4 +394,56 @@ async fn records_go_with_their_namespace() {
         }
     };
     assert!(tokio::time::timeout(Duration::from_secs(10), gone).await.is_ok());
+}
+
+/// The server crashes after it removed a pod and before it recorded that.
+#[tokio::test(start_paused = true)]
+async fn a_record_left_open_by_a_crash_is_closed_and_expires() {
+    let cluster = Cluster::on_simulated_time().await;
+    let web = cluster.bound(pod("web")).await;
+    cluster.delete(&format!("{PODS}/web")).await.ok();
+    let open = record(&cluster, &web).await;
+    assert_eq!((&open["outcome"], whats(&open)), (&json!("Ending"), vec!["Requested"]));
+    let node = cluster.node("n1");
+    node.delete_with(&format!("{PODS}/web"), json!({"gracePeriodSeconds": 0})).await.ok();
+    let version = record(&cluster, &web).await["metadata"]["resourceVersion"].clone();
+    let mut stuck = open;
+    stuck["metadata"]["resourceVersion"] = version;
+    let cluster = cluster.with_stored("landfall.dev/terminations", &[stuck]).await;
+
+    tokio::time::sleep(Duration::from_secs(8 * 60)).await;
+    assert_eq!(record(&cluster, &web).await["outcome"], "Ending", "the node may still report");
+    tokio::time::sleep(Duration::from_secs(4 * 60)).await;
+    let closed = record(&cluster, &web).await;
+    assert_eq!(whats(&closed), ["Requested", "Lost", "Removed"]);
+    assert_eq!(closed["outcome"], "Lost");
+    assert!(closed["ended"].is_string());
+    tokio::time::sleep(Duration::from_secs(25 * 3600)).await;
+    assert!(cluster.names(RECORDS).await.is_empty());
+}
+
+#[tokio::test]
+async fn deletes_in_one_namespace_do_not_evict_records_of_another() {
+    let cluster = Cluster::start().await;
+    ends(&cluster, "kept").await;
+    let namespace = "/api/v1/namespaces/churn";
+    cluster.make("/api/v1/namespaces", json!({"metadata": {"name": "churn"}})).await;
+    cluster.running.keep_terminations(3);
+    let records = "/apis/landfall.dev/v1/namespaces/churn/terminations";
+    for n in 0..6 {
+        let name = format!("p{n}");
+        cluster.make(&format!("{namespace}/pods"), pod(&name)).await;
+        let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
+                             "target": {"kind": "Node", "name": "n1"}});
+        cluster.post(&format!("{namespace}/pods/{name}/binding"), binding).await.ok();
+        let options = json!({"gracePeriodSeconds": 0});
+        cluster.delete_with(&format!("{namespace}/pods/{name}"), options).await.ok();
+    }
+    let settled = async {
+        while cluster.names(records).await.len() > 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(10), settled).await.is_ok());
+    until_kept(&cluster, &["kept"]).await;
 }

@@ -1,6 +1,6 @@
 //! `metrics.k8s.io`: what an agent shows is what clients read (C-138, N-171).
 
-use crate::door::{Client, Cluster, PODS};
+use crate::cluster::{Client, Cluster, PODS};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
@@ -51,7 +51,7 @@ node_memory_working_set_bytes 1073741824 {at}
 async fn agent(cluster: &Cluster, pods: &'static [&'static str]) -> SocketAddr {
     let credentials = cluster.running.node_credentials("n1", &["127.0.0.1".to_owned()]).unwrap();
     let serving = &credentials.serving;
-    let shown = tls::Shown::new(&serving.certificate, &serving.key).unwrap();
+    let shown = tls::RenewableCertificate::new(&serving.certificate, &serving.key).unwrap();
     let config = tls::server_config(shown, &credentials.ca_certificate, &["http/1.1"]).unwrap();
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -101,9 +101,9 @@ async fn until(client: &Client, path: &str, code: u16) -> Value {
     let asking = async {
         loop {
             ticks.tick().await;
-            let said = client.get(path).await;
-            if said.code == code {
-                return said.body;
+            let reply = client.get(path).await;
+            if reply.code == code {
+                return reply.body;
             }
         }
     };
@@ -115,7 +115,6 @@ fn names(list: &Value) -> Vec<&str> {
     items.iter().map(|item| item["metadata"]["name"].as_str().unwrap()).collect()
 }
 
-/// C-138
 #[tokio::test(flavor = "multi_thread")]
 async fn c_138_what_an_agent_shows_is_what_clients_read() {
     let cluster = Cluster::start().await;

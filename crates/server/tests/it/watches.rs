@@ -1,6 +1,6 @@
 //! Watching: what is sent, in which order, and how it ends.
 
-use crate::door::{Cluster, MAPS, PODS, labelled, map, pod, version};
+use crate::cluster::{Cluster, MAPS, PODS, labelled, map, pod, version};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -35,8 +35,8 @@ async fn a_30_a_watch_begins_at_once_and_sends_a_line_per_event() {
     cluster.watch_as(MAPS, "application/json;stream=watch").await;
     // YAML cannot stream.
     let headers = [("accept", "application/yaml")];
-    let said = cluster.send("GET", &format!("{MAPS}?watch=1"), &headers, "").await;
-    said.refused(406, "NotAcceptable");
+    let reply = cluster.send("GET", &format!("{MAPS}?watch=1"), &headers, "").await;
+    reply.refused(406, "NotAcceptable");
 }
 
 #[tokio::test]
@@ -79,7 +79,6 @@ async fn a_34_in_a_table_watch_the_first_event_names_the_columns() {
     assert_eq!(events[2]["object"]["rows"][0]["cells"][0], "a");
 }
 
-///
 #[tokio::test]
 async fn a_21_a_watch_can_show_metadata_only() {
     let cluster = Cluster::start().await;
@@ -118,7 +117,6 @@ async fn a_105_every_watcher_sees_every_event_after_its_version_once_and_in_orde
     assert_eq!(types, ["ADDED", "ADDED", "ADDED", "MODIFIED", "DELETED", "ADDED"]);
 }
 
-///
 #[tokio::test]
 async fn a_106_without_a_version_what_is_there_comes_first() {
     let cluster = Cluster::start().await;
@@ -132,13 +130,12 @@ async fn a_106_without_a_version_what_is_there_comes_first() {
             watch.take(2).await.into_iter().map(|mut e| e["object"].take()).collect();
         assert_eq!(shown, there, "{query}");
         cluster.make(MAPS, map("new")).await;
-        assert_eq!(watch.said(1).await, ["ADDED new"]);
+        assert_eq!(watch.reply(1).await, ["ADDED new"]);
         cluster.delete(&format!("{MAPS}/new")).await.ok();
-        assert_eq!(watch.said(1).await, ["DELETED new"]);
+        assert_eq!(watch.reply(1).await, ["DELETED new"]);
     }
 }
 
-///
 #[tokio::test]
 async fn a_107_what_comes_into_view_is_added_and_what_falls_out_of_it_deleted() {
     let cluster = Cluster::start().await;
@@ -168,10 +165,9 @@ async fn a_107_what_comes_into_view_is_added_and_what_falls_out_of_it_deleted() 
     cluster.make(MAPS, labelled(map("other"), json!({"on": "no"}))).await;
     cluster.delete(&format!("{MAPS}/other")).await.ok();
     cluster.make(MAPS, labelled(map("next"), json!({"on": "yes"}))).await;
-    assert_eq!(watch.said(1).await, ["ADDED next"]);
+    assert_eq!(watch.reply(1).await, ["ADDED next"]);
 }
 
-///
 #[tokio::test(start_paused = true)]
 async fn a_108_a_version_that_is_too_old_is_one_error_and_the_end() {
     let cluster = Cluster::on_simulated_time().await;
@@ -184,11 +180,11 @@ async fn a_108_a_version_that_is_too_old_is_one_error_and_the_end() {
         cluster.watch_as(&format!("{MAPS}?resourceVersion={}", version(&made)), TABLE).await;
     let event = watch.next().await;
     assert_eq!(event["type"], "ERROR");
-    let said = &event["object"];
+    let reply = &event["object"];
     // a Status is never made into a row of a table.
-    assert_eq!(said["kind"], "Status");
-    assert_eq!((&said["code"], &said["reason"]), (&410.into(), &"Expired".into()));
-    let message = said["message"].as_str().unwrap();
+    assert_eq!(reply["kind"], "Status");
+    assert_eq!((&reply["code"], &reply["reason"]), (&410.into(), &"Expired".into()));
+    let message = reply["message"].as_str().unwrap();
     let wanted = format!("too old resource version: {} (", version(&made));
     assert!(message.starts_with(&wanted), "{message}");
     assert_eq!(watch.line().await, None);
@@ -205,23 +201,22 @@ async fn a_108_options_that_make_no_sense_fail_the_request() {
         ("sendInitialEvents=true", 422),
         ("sendInitialEvents=true&resourceVersionMatch=Exact", 422),
     ] {
-        let said = cluster.get(&format!("{MAPS}?watch=1&{query}")).await;
-        assert_eq!(said.code, code, "{query}: {}", said.body);
+        let reply = cluster.get(&format!("{MAPS}?watch=1&{query}")).await;
+        assert_eq!(reply.code, code, "{query}: {}", reply.body);
     }
-    let said = cluster
+    let reply = cluster
         .get(&format!("{MAPS}?sendInitialEvents=true&resourceVersionMatch=NotOlderThan"))
         .await;
-    said.refused(422, "Invalid");
+    reply.refused(422, "Invalid");
     // Nothing is wrong with the future: its events come when it does.
     let next = cluster.version(MAPS).await.parse::<u64>().unwrap() + 2;
     let mut watch = cluster.watch(&format!("{MAPS}?resourceVersion={next}")).await;
     for name in ["a", "b", "c"] {
         cluster.make(MAPS, map(name)).await;
     }
-    assert_eq!(watch.said(1).await, ["ADDED c"]);
+    assert_eq!(watch.reply(1).await, ["ADDED c"]);
 }
 
-///
 #[tokio::test(start_paused = true)]
 async fn a_109_five_minutes_of_history_are_kept() {
     let cluster = Cluster::on_simulated_time().await;
@@ -229,10 +224,9 @@ async fn a_109_five_minutes_of_history_are_kept() {
     cluster.make(MAPS, map("n")).await;
     tokio::time::sleep(Duration::from_secs(4 * 60)).await;
     let mut watch = cluster.watch(&format!("{MAPS}?resourceVersion={}", version(&made))).await;
-    assert_eq!(watch.said(1).await, ["ADDED n"]);
+    assert_eq!(watch.reply(1).await, ["ADDED n"]);
 }
 
-///
 #[tokio::test(start_paused = true)]
 async fn a_110_a_watch_ends_when_its_time_is_up() {
     let cluster = Cluster::on_simulated_time().await;
@@ -242,7 +236,6 @@ async fn a_110_a_watch_ends_when_its_time_is_up() {
     assert_eq!(start.elapsed().as_secs(), 7);
 }
 
-///
 #[tokio::test(start_paused = true)]
 async fn a_111_bookmarks_come_every_minute_and_before_the_end_if_asked_for() {
     let cluster = Cluster::on_simulated_time().await;
@@ -269,7 +262,6 @@ async fn a_111_bookmarks_come_every_minute_and_before_the_end_if_asked_for() {
     assert_eq!(plain.line().await, None);
 }
 
-///
 #[tokio::test]
 async fn a_112_one_object_is_watched_by_its_name() {
     let cluster = Cluster::start().await;
@@ -283,15 +275,14 @@ async fn a_112_one_object_is_watched_by_its_name() {
         for name in ["other", "m"] {
             cluster.delete(&format!("{MAPS}/{name}")).await.ok();
         }
-        assert_eq!(watch.said(2).await, ["ADDED m", "DELETED m"], "{path}");
+        assert_eq!(watch.reply(2).await, ["ADDED m", "DELETED m"], "{path}");
     }
     // the old prefix for a collection.
     let mut watch = cluster.watch("/api/v1/watch/namespaces/default/pods").await;
     cluster.make(PODS, pod("p")).await;
-    assert_eq!(watch.said(1).await, ["ADDED p"]);
+    assert_eq!(watch.reply(1).await, ["ADDED p"]);
 }
 
-///
 #[tokio::test]
 async fn a_113_a_streaming_list_marks_where_the_beginning_ends() {
     let cluster = Cluster::start().await;
@@ -302,7 +293,7 @@ async fn a_113_a_streaming_list_marks_where_the_beginning_ends() {
     let current = cluster.version(MAPS).await;
     for query in [asked.to_owned(), format!("{asked}&resourceVersion={current}")] {
         let mut watch = cluster.watch(&ours(&query)).await;
-        assert_eq!(watch.said(2).await, ["ADDED a", "ADDED b"]);
+        assert_eq!(watch.reply(2).await, ["ADDED a", "ADDED b"]);
         let mark = watch.next().await;
         assert_eq!(
             mark,
@@ -311,16 +302,15 @@ async fn a_113_a_streaming_list_marks_where_the_beginning_ends() {
                              "annotations": {"k8s.io/initial-events-end": "true"}}}})
         );
         cluster.make(MAPS, map("c")).await;
-        assert_eq!(watch.said(1).await, ["ADDED c"]);
+        assert_eq!(watch.reply(1).await, ["ADDED c"]);
         cluster.delete(&format!("{MAPS}/c")).await.ok();
     }
     let none = "sendInitialEvents=false&resourceVersionMatch=NotOlderThan";
     let mut watch = cluster.watch(&ours(none)).await;
     cluster.make(MAPS, map("d")).await;
-    assert_eq!(watch.said(1).await, ["ADDED d"]);
+    assert_eq!(watch.reply(1).await, ["ADDED d"]);
 }
 
-///
 #[tokio::test]
 async fn a_193_the_end_of_a_streaming_list_is_marked_in_a_table_too() {
     let cluster = Cluster::start().await;
@@ -347,7 +337,7 @@ async fn a_104_who_watches_one_node_sees_its_pods_come_and_go_and_no_others() {
     // It is marked first, so that its node hears of it, and then goes.
     cluster.delete(&format!("{PODS}/comes?gracePeriodSeconds=0")).await.ok();
     assert_eq!(
-        watch.said(5).await,
+        watch.reply(5).await,
         ["ADDED there", "ADDED comes", "MODIFIED comes", "MODIFIED comes", "DELETED comes"]
     );
     // From a version too, and with what else is asked.
@@ -356,15 +346,14 @@ async fn a_104_who_watches_one_node_sees_its_pods_come_and_go_and_no_others() {
     let mut later = cluster.watch(&format!("{PODS}?{narrow}&resourceVersion={from}")).await;
     cluster.bound(pod("other")).await;
     cluster.bound(pod("last")).await;
-    assert_eq!(later.said(1).await, ["ADDED last"]);
-    assert_eq!(watch.said(2).await, ["ADDED other", "ADDED last"]);
+    assert_eq!(later.reply(1).await, ["ADDED last"]);
+    assert_eq!(watch.reply(2).await, ["ADDED other", "ADDED last"]);
     let mut far = pod("far");
     far["spec"]["nodeName"] = "n2".into();
     cluster.make(PODS, far).await;
-    assert_eq!(elsewhere.said(1).await, ["ADDED far"], "and nothing before");
+    assert_eq!(elsewhere.reply(1).await, ["ADDED far"], "and nothing before");
 }
 
-///
 #[tokio::test]
 async fn a_104_selectors_apply_to_watches_across_namespaces() {
     let cluster = Cluster::start().await;
@@ -376,6 +365,61 @@ async fn a_104_selectors_apply_to_watches_across_namespaces() {
     cluster.make("/api/v1/namespaces/shop/configmaps", labelled(map("x"), json!({"a": "b"}))).await;
     cluster.make(MAPS, map("y")).await;
     cluster.make(MAPS, labelled(map("z"), json!({"a": "b"}))).await;
-    assert_eq!(all.said(2).await, ["ADDED x", "ADDED z"]);
-    assert_eq!(one.said(1).await, ["ADDED z"]);
+    assert_eq!(all.reply(2).await, ["ADDED x", "ADDED z"]);
+    assert_eq!(one.reply(1).await, ["ADDED z"]);
+}
+
+/// The pieces of an answer, as they come.
+async fn frames(body: &mut server::Body, count: usize) -> Vec<bytes::Bytes> {
+    use http_body_util::BodyExt as _;
+    let mut frames = Vec::new();
+    for _ in 0..count {
+        frames.push(body.frame().await.unwrap().unwrap().into_data().unwrap());
+    }
+    frames
+}
+
+#[tokio::test]
+async fn watches_share_the_bytes_of_large_objects() {
+    let cluster = Cluster::start().await;
+    let large = json!({"metadata": {"name": "a"}, "data": {"large": "x".repeat(500_000)}});
+    cluster.make(MAPS, large).await;
+    // An update, so that what is stored does not begin as an initial event does.
+    cluster.patch(&format!("{MAPS}/a"), json!({"data": {"more": "y"}})).await.ok();
+    let mut bytes = Vec::new();
+    for _ in 0..2 {
+        let mut watch = cluster.open("GET", &format!("{MAPS}?watch=1"), &[], "").await.into_body();
+        let pieces = frames(&mut watch, 3).await;
+        assert_eq!(pieces[0], "{\"type\":\"ADDED\",\"object\":");
+        assert!(pieces[1].len() > 500_000 && pieces[2].starts_with(b"}\n"));
+        bytes.push(pieces[1].clone());
+    }
+    assert_eq!(bytes[0].as_ptr(), bytes[1].as_ptr());
+}
+
+/// a client that stops reading does not keep all first objects in memory.
+#[tokio::test(start_paused = true)]
+async fn a_watch_whose_first_objects_are_not_read_ends() {
+    let cluster = Cluster::on_simulated_time().await;
+    for number in 0..5 {
+        let large = json!({"metadata": {"name": format!("m{number}")},
+                           "data": {"large": "x".repeat(100_000)}});
+        cluster.make(MAPS, large).await;
+    }
+    let mut slow = cluster.patient_watch(MAPS).await;
+    let mut fast = cluster.patient_watch(MAPS).await;
+    fast.take(6).await;
+    slow.next().await;
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    slow.next().await;
+    tokio::time::sleep(Duration::from_secs(200)).await;
+    cluster.make(MAPS, map("new")).await;
+    let mut kinds = Vec::new();
+    while let Some(line) = slow.line().await {
+        let event: Value = serde_json::from_str(&line).unwrap();
+        kinds.push((event["type"].clone(), event["object"]["reason"].clone()));
+    }
+    assert_eq!(kinds.last().unwrap(), &(json!("ERROR"), json!("Expired")));
+    assert!(kinds.len() < 5, "{kinds:?}");
+    assert_eq!(fast.reply(1).await, ["ADDED new"]);
 }

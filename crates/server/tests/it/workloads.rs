@@ -1,7 +1,7 @@
 //! What controllers of workloads, and the suites that test them, rely on from the server (C-25, C-191,
 //! C-192, C-202 to C-208, T-CTRL-49, T-CTRL-50, T-CTRL-57). Nobody answers here but the server: what is written stays.
 
-use crate::door::{
+use crate::cluster::{
     APPLY, Client, Cluster, DEPLOYMENTS, JSON_PATCH, MERGE, STRATEGIC, now, seconds, template,
     version,
 };
@@ -51,7 +51,6 @@ fn scalable() -> Vec<(String, Value)> {
     ]
 }
 
-/// C-25, C-204
 #[tokio::test]
 async fn c_25_c_204_everything_with_replicas_is_scaled_alike() {
     let cluster = Cluster::start().await;
@@ -69,8 +68,8 @@ async fn c_25_c_204_everything_with_replicas_is_scaled_alike() {
         shown["spec"]["replicas"] = 1.into();
         assert_eq!(cluster.put(&scale, &shown).await.ok()["spec"]["replicas"], 1, "{it}");
         let whole = json!({"metadata": {}, "spec": {"replicas": 4}, "status": {"replicas": 0}});
-        let said = cluster.patch_as(STRATEGIC, &scale, whole.to_string()).await.ok();
-        let replicas = (&said["spec"]["replicas"], &said["status"]["replicas"]);
+        let reply = cluster.patch_as(STRATEGIC, &scale, whole.to_string()).await.ok();
+        let replicas = (&reply["spec"]["replicas"], &reply["status"]["replicas"]);
         assert_eq!(replicas, (&4.into(), &2.into()), "{it}: of a scale only the number counts");
         let stored = cluster.read(&it).await;
         assert_eq!((&stored["spec"]["replicas"], &stored["status"]["replicas"]), replicas);
@@ -143,7 +142,6 @@ fn has(there: &Value, part: &Value) -> bool {
     }
 }
 
-/// C-202
 #[tokio::test]
 async fn c_202_a_status_is_read_put_and_patched_with_its_annotations() {
     let cluster = Cluster::start().await;
@@ -153,15 +151,15 @@ async fn c_202_a_status_is_read_put_and_patched_with_its_annotations() {
         let mut put = cluster.read(&it).await;
         put["metadata"]["annotations"] = json!({"put": "yes"});
         merge(&mut put["status"], &part);
-        let said = cluster.put(&it, &put).await.ok();
-        assert_eq!(said["metadata"]["annotations"]["put"], "yes", "{it}");
-        assert!(has(&said["status"], &part), "{it}: {}", said["status"]);
+        let reply = cluster.put(&it, &put).await.ok();
+        assert_eq!(reply["metadata"]["annotations"]["put"], "yes", "{it}");
+        assert!(has(&reply["status"], &part), "{it}: {}", reply["status"]);
         for media in [MERGE, STRATEGIC] {
-            let kind = (&said["kind"], &said["apiVersion"]);
+            let kind = (&reply["kind"], &reply["apiVersion"]);
             let patch = json!({"kind": kind.0, "apiVersion": kind.1, "status": part,
                                "metadata": {"annotations": {"patched": media}}});
-            let said = cluster.patch_as(media, &it, patch.to_string()).await.ok();
-            assert_eq!(said["metadata"]["annotations"]["patched"], media, "{it}");
+            let reply = cluster.patch_as(media, &it, patch.to_string()).await.ok();
+            assert_eq!(reply["metadata"]["annotations"]["patched"], media, "{it}");
         }
         let read = cluster.read(&it).await;
         assert!(has(&read["status"], &part), "{it}: {}", read["status"]);
@@ -170,7 +168,6 @@ async fn c_202_a_status_is_read_put_and_patched_with_its_annotations() {
     }
 }
 
-/// C-203
 #[tokio::test]
 async fn c_203_conditions_merge_by_type_and_ports_by_number() {
     let cluster = Cluster::start().await;
@@ -194,15 +191,15 @@ async fn c_203_conditions_merge_by_type_and_ports_by_number() {
         cluster.patch_as(media, &format!("{d}/status"), body).await.ok()
     };
     patch(MERGE, json!([condition("A", "1"), condition("B", "1")])).await;
-    let said = patch(STRATEGIC, json!([condition("B", "2"), condition("C", "1")])).await;
-    assert_eq!(types(&said), ["A 1", "B 2", "C 1"]);
-    let said = patch(MERGE, json!([condition("D", "1")])).await;
-    assert_eq!(types(&said), ["D 1"], "a merge patch replaces lists");
+    let reply = patch(STRATEGIC, json!([condition("B", "2"), condition("C", "1")])).await;
+    assert_eq!(types(&reply), ["A 1", "B 2", "C 1"]);
+    let reply = patch(MERGE, json!([condition("D", "1")])).await;
+    assert_eq!(types(&reply), ["D 1"], "a merge patch replaces lists");
 
     let ports = json!({"spec": {"template": {"spec": {"containers": [
         {"name": "a", "ports": [{"containerPort": 80, "name": "web"}, {"containerPort": 81}]}]}}}});
-    let said = cluster.patch_as(STRATEGIC, &d, ports.to_string()).await.ok();
-    let containers = said["spec"]["template"]["spec"]["containers"].as_array().unwrap();
+    let reply = cluster.patch_as(STRATEGIC, &d, ports.to_string()).await.ok();
+    let containers = reply["spec"]["template"]["spec"]["containers"].as_array().unwrap();
     assert_eq!(containers.len(), 2, "by name");
     let mut ports: Vec<(i64, &str)> = containers[0]["ports"]
         .as_array()
@@ -214,7 +211,6 @@ async fn c_203_conditions_merge_by_type_and_ports_by_number() {
     assert_eq!(ports, [(80, "web"), (81, "")]);
 }
 
-/// C-206
 #[tokio::test]
 async fn c_206_a_collection_goes_by_its_label_and_is_gone() {
     let cluster = Cluster::start().await;
@@ -251,7 +247,6 @@ async fn c_206_a_collection_goes_by_its_label_and_is_gone() {
     }
 }
 
-/// C-207
 #[tokio::test]
 async fn c_207_a_pod_template_is_stored_with_its_defaults_and_nobody_acts_on_it() {
     let cluster = Cluster::start().await;
@@ -266,8 +261,8 @@ async fn c_207_a_pod_template_is_stored_with_its_defaults_and_nobody_acts_on_it(
     let revision = json!({"metadata": {"name": "r"}, "data": {"a": {"b": [1]}}, "revision": 1});
     cluster.make(&place, revision).await;
     let r = format!("{place}/r");
-    let said = cluster.patch(&r, json!({"data": {"a": null}})).await;
-    assert!(said.refused(422, "Invalid").contains("field is immutable"), "{}", said.body);
+    let reply = cluster.patch(&r, json!({"data": {"a": null}})).await;
+    assert!(reply.refused(422, "Invalid").contains("field is immutable"), "{}", reply.body);
     assert_eq!(cluster.patch(&r, json!({"revision": 3})).await.ok()["revision"], 3);
     assert!(cluster.names(&format!("{CORE}/pods")).await.is_empty());
 }
@@ -292,7 +287,6 @@ async fn c_208_a_late_watcher_sees_every_status_that_there_was() {
     }
 }
 
-/// C-191
 #[tokio::test]
 async fn c_191_versions_at_rest_are_nobodys_business() {
     let cluster = Cluster::start().await;
@@ -365,7 +359,6 @@ async fn patched_alike(cluster: &Client, it: &str, kind: &Value) {
     }
 }
 
-/// C-192
 #[tokio::test]
 async fn c_192_devices_are_plain_objects_with_every_verb() {
     let cluster = Cluster::start().await;
@@ -383,9 +376,9 @@ async fn c_192_devices_are_plain_objects_with_every_verb() {
         match &device.changed {
             Some(changed) => {
                 updated["spec"] = changed.clone();
-                let said = cluster.put(&it, &updated).await.ok();
+                let reply = cluster.put(&it, &updated).await.ok();
                 let generation = |object: &Value| object["metadata"]["generation"].as_i64();
-                assert!(generation(&said) > generation(&made), "{it}");
+                assert!(generation(&reply) > generation(&made), "{it}");
             }
             None => {
                 updated["metadata"]["labels"]["more"] = "x".into();
@@ -401,8 +394,8 @@ async fn c_192_devices_are_plain_objects_with_every_verb() {
         let mut told = vec!["ADDED one"];
         told.extend(["MODIFIED one"; 5]);
         told.extend(["DELETED one", "ADDED two", "DELETED two"]);
-        assert_eq!(here.said(told.len()).await, told, "{place}");
-        assert_eq!(all.said(told.len()).await, told, "{place}");
+        assert_eq!(here.reply(told.len()).await, told, "{place}");
+        assert_eq!(all.reply(told.len()).await, told, "{place}");
     }
 }
 
@@ -413,8 +406,8 @@ async fn c_192_slices_are_replaced_whole_and_an_allocation_stays() {
     let [_, claim, _, slice] = devices();
     cluster.make(slice.place, named("s", slice.spec)).await;
     let patch = json!({"spec": {"devices": [{"name": "z"}]}}).to_string();
-    let said = cluster.patch_as(STRATEGIC, &format!("{}/s", slice.place), patch).await.ok();
-    assert_eq!(said["spec"]["devices"], json!([{"name": "z"}]));
+    let reply = cluster.patch_as(STRATEGIC, &format!("{}/s", slice.place), patch).await.ok();
+    assert_eq!(reply["spec"]["devices"], json!([{"name": "z"}]));
 
     let made = cluster.make(claim.place, named("c", claim.spec)).await;
     let exactly = &made["spec"]["devices"]["requests"][0]["exactly"];
@@ -423,19 +416,19 @@ async fn c_192_slices_are_replaced_whole_and_an_allocation_stays() {
     let status = format!("{}/c/status", claim.place);
     let mut given = cluster.read(&status).await;
     given["status"] = json!({"allocation": {}});
-    let mut said = vec![cluster.put(&status, &given).await.ok()];
+    let mut reply = vec![cluster.put(&status, &given).await.ok()];
     let part = json!({"status": {"allocation": {}}});
     for media in [MERGE, STRATEGIC] {
-        said.push(cluster.patch_as(media, &status, part.to_string()).await.ok());
+        reply.push(cluster.patch_as(media, &status, part.to_string()).await.ok());
     }
     let operation = json!([{"op": "replace", "path": "/status/allocation", "value": {}}]);
-    said.push(cluster.patch_as(JSON_PATCH, &status, operation.to_string()).await.ok());
+    reply.push(cluster.patch_as(JSON_PATCH, &status, operation.to_string()).await.ok());
     let applied = json!({"kind": made["kind"], "apiVersion": made["apiVersion"],
                          "metadata": {"name": "c"}, "status": {"allocation": {}}});
     let path = format!("{status}?fieldManager=suite&force=true");
-    said.push(cluster.patch_as(APPLY, &path, applied.to_string()).await.ok());
-    said.push(cluster.read(&status).await);
-    assert!(said.iter().all(|claim| claim["status"]["allocation"] == json!({})), "{said:#?}");
+    reply.push(cluster.patch_as(APPLY, &path, applied.to_string()).await.ok());
+    reply.push(cluster.read(&status).await);
+    assert!(reply.iter().all(|claim| claim["status"]["allocation"] == json!({})), "{reply:#?}");
 }
 
 #[tokio::test]
@@ -461,7 +454,6 @@ async fn t_ctrl_49_50_a_namespace_is_marked_once_and_without_grace() {
     assert_eq!(version(&again), version(&marked), "T-CTRL-50: nothing more is written");
 }
 
-/// T-CTRL-57
 #[tokio::test]
 async fn t_ctrl_57_only_finalize_changes_the_finalizers_of_a_namespace() {
     let cluster = Cluster::start().await;

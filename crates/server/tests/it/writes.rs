@@ -1,7 +1,7 @@
 //! Creating and updating: what the server adds, keeps and refuses, and the subresources that write
 //! (A-59 to A-72, A-84 to A-90).
 
-use crate::door::{
+use crate::cluster::{
     Cluster, DEPLOYMENTS, JSON_PATCH, MAPS, MERGE, PODS, STRATEGIC, deployment, held, map, now,
     pod, seconds, version,
 };
@@ -31,28 +31,26 @@ async fn a_59_the_server_sets_identity_and_time() {
     assert_eq!(cluster.read(&m("m")).await, made);
 }
 
-/// A-60
 #[tokio::test]
-async fn a_60_the_namespace_is_that_of_the_url() {
+async fn a_60_the_namespace_comes_from_the_url() {
     let cluster = Cluster::start().await;
     assert_eq!(cluster.make(MAPS, map("m")).await["metadata"]["namespace"], "default");
     let mut other = map("n");
     other["metadata"]["namespace"] = "shop".into();
-    let said = cluster.post(MAPS, other).await;
+    let reply = cluster.post(MAPS, other).await;
     let wanted =
         "the namespace of the provided object does not match the namespace sent on the request";
-    assert_eq!(said.refused(400, "BadRequest"), wanted);
+    assert_eq!(reply.refused(400, "BadRequest"), wanted);
     let node = json!({"metadata": {"name": "n1", "namespace": "default"}});
     let made = cluster.make("/api/v1/nodes", node).await;
     assert_eq!(made["metadata"].get("namespace"), None);
     // A-93: of a namespace that is not there.
-    let said = cluster.post("/api/v1/namespaces/none/configmaps", map("m")).await;
-    assert_eq!(said.refused(404, "NotFound"), "namespaces \"none\" not found");
+    let reply = cluster.post("/api/v1/namespaces/none/configmaps", map("m")).await;
+    assert_eq!(reply.refused(404, "NotFound"), "namespaces \"none\" not found");
 }
 
-/// A-61
 #[tokio::test]
-async fn a_61_a_name_is_made_from_its_beginning() {
+async fn a_61_a_name_is_generated_from_a_prefix() {
     let cluster = Cluster::start().await;
     let long = "a".repeat(70);
     for (prefix, length) in [("web-", 4), (long.as_str(), 58)] {
@@ -69,19 +67,18 @@ async fn a_61_a_name_is_made_from_its_beginning() {
         (&made["metadata"]["name"], &made["metadata"]["generateName"]),
         (&"m".into(), &"x-".into())
     );
-    let said = cluster.post(MAPS, json!({})).await;
-    assert!(said.refused(422, "Invalid").contains("name or generateName is required"));
+    let reply = cluster.post(MAPS, json!({})).await;
+    assert!(reply.refused(422, "Invalid").contains("name or generateName is required"));
 }
 
-/// A-62, A-63, A-64
 #[tokio::test]
-async fn a_62_to_64_what_a_create_may_not_say() {
+async fn a_62_to_64_a_create_refuses_resource_version_and_existing_names() {
     let cluster = Cluster::start().await;
     let mut wanted = map("m");
     wanted["metadata"]["resourceVersion"] = "5".into();
-    let said = cluster.post(MAPS, wanted).await;
+    let reply = cluster.post(MAPS, wanted).await;
     let text = "resourceVersion should not be set on objects to be created";
-    assert_eq!((said.code, said.message()), (500, text));
+    assert_eq!((reply.code, reply.message()), (500, text));
     // A-63: status comes from whoever keeps it, except of a Node.
     let mut wanted = pod("p");
     wanted["status"] = json!({"phase": "Running", "message": "x"});
@@ -89,35 +86,34 @@ async fn a_62_to_64_what_a_create_may_not_say() {
     assert_eq!(made["status"], json!({"phase": "Pending", "qosClass": "BestEffort"}));
     let node = json!({"metadata": {"name": "n"}, "status": {"capacity": {"cpu": "4"}}});
     assert_eq!(cluster.make("/api/v1/nodes", node).await["status"]["capacity"]["cpu"], "4");
-    // A-64
+    // A name that is being deleted is taken too (A-64).
     cluster.make(MAPS, held(map("m"), "example.com/hold")).await;
-    let said = cluster.post(MAPS, map("m")).await;
-    assert_eq!(said.refused(409, "AlreadyExists"), "configmaps \"m\" already exists");
+    let reply = cluster.post(MAPS, map("m")).await;
+    assert_eq!(reply.refused(409, "AlreadyExists"), "configmaps \"m\" already exists");
     cluster.delete(&m("m")).await.ok();
-    let said = cluster.post(MAPS, map("m")).await;
+    let reply = cluster.post(MAPS, map("m")).await;
     let text = "object is being deleted: configmaps \"m\" already exists";
-    assert_eq!(said.refused(409, "AlreadyExists"), text);
-    assert_eq!(said.body["details"], json!({"name": "m", "kind": "configmaps"}));
+    assert_eq!(reply.refused(409, "AlreadyExists"), text);
+    assert_eq!(reply.body["details"], json!({"name": "m", "kind": "configmaps"}));
 }
 
-/// A-65
 #[tokio::test]
-async fn a_65_a_put_is_for_the_version_it_names() {
+async fn a_65_a_put_is_conditional_on_its_resource_version() {
     let cluster = Cluster::start().await;
     let first = cluster.make(MAPS, map("m")).await;
     let mut wanted = first.clone();
     wanted["data"] = json!({"a": "1"});
     let second = cluster.put(&m("m"), &wanted).await.ok();
     wanted["data"] = json!({"a": "2"});
-    let said = cluster.put(&m("m"), &wanted).await;
+    let reply = cluster.put(&m("m"), &wanted).await;
     assert_eq!(
-        said.refused(409, "Conflict"),
+        reply.refused(409, "Conflict"),
         "Operation cannot be fulfilled on configmaps \"m\": the object has been modified; please apply your changes to the latest version and try again"
     );
     assert_eq!(cluster.read(&m("m")).await, second);
-    let said = cluster.put(&m("other"), &wanted).await;
+    let reply = cluster.put(&m("other"), &wanted).await;
     assert_eq!(
-        said.refused(400, "BadRequest"),
+        reply.refused(400, "BadRequest"),
         "the name of the object (m) does not match the name on the URL (other)"
     );
     // A-66: without a version it overwrites.
@@ -141,8 +137,8 @@ async fn a_66_some_kinds_are_not_overwritten_blindly() {
         let mut body = body;
         body["metadata"] = json!({"name": "x"});
         let made = cluster.make(collection, body.clone()).await;
-        let said = cluster.put(&format!("{collection}/x"), &body).await;
-        let message = said.refused(422, "Invalid");
+        let reply = cluster.put(&format!("{collection}/x"), &body).await;
+        let message = reply.refused(422, "Invalid");
         assert!(
             message.ends_with(
                 "metadata.resourceVersion: Invalid value: 0: must be specified for an update"
@@ -153,9 +149,8 @@ async fn a_66_some_kinds_are_not_overwritten_blindly() {
     }
 }
 
-/// A-67
 #[tokio::test]
-async fn a_67_some_kinds_are_created_by_an_update() {
+async fn a_67_some_kinds_can_be_created_by_an_update() {
     let cluster = Cluster::start().await;
     let core = "/api/v1/namespaces/default";
     let rbac = "/apis/rbac.authorization.k8s.io/v1";
@@ -167,23 +162,22 @@ async fn a_67_some_kinds_are_created_by_an_update() {
     ] {
         let mut body = body;
         body["metadata"] = json!({"name": "x"});
-        let said = cluster.put(&format!("{collection}/x"), &body).await;
-        assert_eq!(said.code, 201, "{collection}: {}", said.body);
+        let reply = cluster.put(&format!("{collection}/x"), &body).await;
+        assert_eq!(reply.code, 201, "{collection}: {}", reply.body);
         assert_eq!(cluster.get(&format!("{collection}/x")).await.code, 200);
     }
     cluster.put(&m("none"), &map("none")).await.refused(404, "NotFound");
     cluster.put(&format!("{PODS}/none"), &pod("none")).await.refused(404, "NotFound");
 }
 
-/// A-68
 #[tokio::test]
-async fn a_68_an_object_keeps_its_identity() {
+async fn a_68_uid_and_name_of_an_object_cannot_change() {
     let cluster = Cluster::start().await;
     let made = cluster.make(MAPS, map("m")).await;
     let mut wanted = made.clone();
     wanted["metadata"]["uid"] = "other".into();
-    let said = cluster.put(&m("m"), &wanted).await;
-    let message = said.refused(409, "Conflict");
+    let reply = cluster.put(&m("m"), &wanted).await;
+    let message = reply.refused(409, "Conflict");
     let uid = made["metadata"]["uid"].as_str().unwrap();
     let text =
         format!("Precondition failed: UID in precondition: other, UID in object meta: {uid}");
@@ -199,9 +193,8 @@ async fn a_68_an_object_keeps_its_identity() {
     }
 }
 
-/// A-69
 #[tokio::test]
-async fn a_69_a_write_that_changes_nothing_is_none() {
+async fn a_69_a_write_without_changes_keeps_the_resource_version() {
     let cluster = Cluster::start().await;
     cluster.make(DEPLOYMENTS, deployment("d")).await;
     let made = cluster.read(&format!("{DEPLOYMENTS}/d")).await;
@@ -217,12 +210,11 @@ async fn a_69_a_write_that_changes_nothing_is_none() {
     assert_eq!(cluster.patch_as(STRATEGIC, &path, "{}").await.ok(), made);
     assert_eq!(cluster.patch_as(JSON_PATCH, &path, "[]").await.ok(), made);
     cluster.make(DEPLOYMENTS, deployment("e")).await;
-    assert_eq!(watch.said(1).await, ["ADDED e"]);
+    assert_eq!(watch.reply(1).await, ["ADDED e"]);
 }
 
-/// A-70
 #[tokio::test]
-async fn a_70_versions_are_numbers_that_grow_with_every_write() {
+async fn a_70_resource_versions_are_numbers_that_increase_with_every_write() {
     let cluster = Cluster::start().await;
     let mut last = 0;
     for n in 0..5 {
@@ -239,9 +231,8 @@ async fn a_70_versions_are_numbers_that_grow_with_every_write() {
     }
 }
 
-/// A-71
 #[tokio::test]
-async fn a_71_the_generation_counts_changes_of_what_is_wanted() {
+async fn a_71_the_generation_counts_changes_of_the_spec() {
     let cluster = Cluster::start().await;
     let d = format!("{DEPLOYMENTS}/d");
     let mut first = deployment("d");
@@ -255,8 +246,8 @@ async fn a_71_the_generation_counts_changes_of_what_is_wanted() {
         (json!({"metadata": {"annotations": {"a": "b"}}}), 3),
     ];
     for (patch, wanted) in rows {
-        let said = cluster.patch(&d, patch.clone()).await.ok();
-        assert_eq!(generation(&said), wanted, "{patch}");
+        let reply = cluster.patch(&d, patch.clone()).await.ok();
+        assert_eq!(generation(&reply), wanted, "{patch}");
     }
     let status = json!({"status": {"replicas": 3}});
     assert_eq!(generation(&cluster.patch(&format!("{d}/status"), status).await.ok()), 3);
@@ -266,23 +257,23 @@ async fn a_71_the_generation_counts_changes_of_what_is_wanted() {
 }
 
 #[tokio::test]
-async fn a_71_every_change_of_a_pod_spec_counts_through_whichever_door() {
+async fn a_71_every_change_of_a_pod_spec_counts_through_every_endpoint() {
     let cluster = Cluster::start().await;
     let p = format!("{PODS}/p");
     let mut wanted = pod("p");
     wanted["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "1"}});
     assert_eq!(generation(&cluster.bound(wanted).await), 1);
     let image = json!({"spec": {"containers": [{"name": "app", "image": "nginx:1.28"}]}});
-    let said = cluster.patch_as(STRATEGIC, &p, image.to_string()).await.ok();
-    assert_eq!(generation(&said), 2);
+    let reply = cluster.patch_as(STRATEGIC, &p, image.to_string()).await.ok();
+    assert_eq!(generation(&reply), 2);
     let debug = json!({"spec": {"ephemeralContainers": [{"name": "d", "image": "busybox:1"}]}});
-    let said =
+    let reply =
         cluster.patch_as(STRATEGIC, &format!("{p}/ephemeralcontainers"), debug.to_string()).await;
-    assert_eq!(generation(&said.ok()), 3);
+    assert_eq!(generation(&reply.ok()), 3);
     let more =
         json!({"spec": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "2"}}}]}});
-    let said = cluster.patch_as(STRATEGIC, &format!("{p}/resize"), more.to_string()).await;
-    assert_eq!(generation(&said.ok()), 4);
+    let reply = cluster.patch_as(STRATEGIC, &format!("{p}/resize"), more.to_string()).await;
+    assert_eq!(generation(&reply.ok()), 4);
     let status = json!({"status": {"phase": "Running"}});
     assert_eq!(generation(&cluster.patch(&format!("{p}/status"), status).await.ok()), 4);
 }
@@ -294,31 +285,30 @@ async fn a_84_status_and_the_rest_are_written_apart() {
     cluster.make(DEPLOYMENTS, deployment("d")).await;
     let both = json!({"metadata": {"annotations": {"a": "b"}, "labels": {"c": "d"}},
                       "spec": {"replicas": 9}, "status": {"replicas": 4, "observedGeneration": 1}});
-    let said = cluster.patch(&format!("{d}/status"), both.clone()).await.ok();
-    assert_eq!((&said["spec"]["replicas"], &said["status"]["replicas"]), (&2.into(), &4.into()));
+    let reply = cluster.patch(&format!("{d}/status"), both.clone()).await.ok();
+    assert_eq!((&reply["spec"]["replicas"], &reply["status"]["replicas"]), (&2.into(), &4.into()));
     // A Deployment takes annotations this way, but no labels; other kinds take both.
-    assert_eq!(said["metadata"]["annotations"], json!({"a": "b"}));
-    assert_eq!(said["metadata"].get("labels"), None);
-    let said = cluster.patch(&d, both).await.ok();
-    assert_eq!((&said["spec"]["replicas"], &said["status"]["replicas"]), (&9.into(), &4.into()));
+    assert_eq!(reply["metadata"]["annotations"], json!({"a": "b"}));
+    assert_eq!(reply["metadata"].get("labels"), None);
+    let reply = cluster.patch(&d, both).await.ok();
+    assert_eq!((&reply["spec"]["replicas"], &reply["status"]["replicas"]), (&9.into(), &4.into()));
     let node = json!({"metadata": {"name": "n1"}});
     cluster.make("/api/v1/nodes", node).await;
     let patch = json!({"metadata": {"annotations": {"a": "b"}, "labels": {"c": "d"}}});
-    let said = cluster.patch("/api/v1/nodes/n1/status", patch).await.ok();
+    let reply = cluster.patch("/api/v1/nodes/n1/status", patch).await.ok();
     assert_eq!(
-        (&said["metadata"]["annotations"]["a"], &said["metadata"]["labels"]["c"]),
+        (&reply["metadata"]["annotations"]["a"], &reply["metadata"]["labels"]["c"]),
         (&"b".into(), &"d".into())
     );
-    let said = cluster.get(&format!("{d}/status")).await.ok();
-    assert_eq!((&said["kind"], &said["spec"]["replicas"]), (&"Deployment".into(), &9.into()));
-    let mut stale = said.clone();
+    let reply = cluster.get(&format!("{d}/status")).await.ok();
+    assert_eq!((&reply["kind"], &reply["spec"]["replicas"]), (&"Deployment".into(), &9.into()));
+    let mut stale = reply.clone();
     stale["metadata"]["resourceVersion"] = "1".into();
     cluster.put(&format!("{d}/status"), &stale).await.refused(409, "Conflict");
 }
 
-/// A-85
 #[tokio::test]
-async fn a_85_replicas_are_scaled_in_one_form() {
+async fn a_85_scale_has_one_form_for_all_kinds() {
     let cluster = Cluster::start().await;
     let d = format!("{DEPLOYMENTS}/d");
     let scale = format!("{d}/scale");
@@ -359,7 +349,6 @@ async fn a_85_replicas_are_scaled_in_one_form() {
     assert_eq!(cluster.read(&d).await["spec"]["replicas"], 6);
 }
 
-/// A-86
 #[tokio::test]
 async fn a_86_a_pod_is_bound_once() {
     let cluster = Cluster::start().await;
@@ -376,10 +365,10 @@ async fn a_86_a_pod_is_bound_once() {
     let dry = cluster.post(&format!("{place}?dryRun=All"), binding("p", "n1")).await;
     assert_eq!(dry.code, 201);
     assert_eq!(cluster.read(&format!("{PODS}/p")).await["spec"].get("nodeName"), None);
-    let said = cluster.post(&place, binding("p", "n1")).await;
-    assert_eq!(said.code, 201);
+    let reply = cluster.post(&place, binding("p", "n1")).await;
+    assert_eq!(reply.code, 201);
     assert_eq!(
-        said.body,
+        reply.body,
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
     );
     let bound = cluster.read(&format!("{PODS}/p")).await;
@@ -391,33 +380,32 @@ async fn a_86_a_pod_is_bound_once() {
         (&condition["type"], &condition["status"]),
         (&"PodScheduled".into(), &"True".into())
     );
-    let said = cluster.post(&place, binding("p", "n2")).await;
+    let reply = cluster.post(&place, binding("p", "n2")).await;
     let text = "Operation cannot be fulfilled on pods/binding \"p\": pod p is already assigned to node \"n1\"";
-    assert_eq!(said.refused(409, "Conflict"), text);
+    assert_eq!(reply.refused(409, "Conflict"), text);
     let mut gated = pod("gated");
     gated["spec"]["schedulingGates"] = json!([{"name": "example.com/wait"}]);
     cluster.make(PODS, gated).await;
-    let said = cluster.post(&format!("{PODS}/gated/binding"), binding("gated", "n1")).await;
-    assert!(said.refused(409, "Conflict").contains("has non-empty .spec.schedulingGates"));
+    let reply = cluster.post(&format!("{PODS}/gated/binding"), binding("gated", "n1")).await;
+    assert!(reply.refused(409, "Conflict").contains("has non-empty .spec.schedulingGates"));
     // The other way in.
     cluster.make(PODS, pod("q")).await;
-    let said = cluster.post("/api/v1/namespaces/default/bindings", binding("q", "n1")).await;
-    assert_eq!(said.code, 201, "{}", said.body);
+    let reply = cluster.post("/api/v1/namespaces/default/bindings", binding("q", "n1")).await;
+    assert_eq!(reply.code, 201, "{}", reply.body);
     assert_eq!(cluster.read(&format!("{PODS}/q")).await["spec"]["nodeName"], "n1");
 }
 
-/// A-88
 #[tokio::test]
-async fn a_88_ephemeral_containers_come_and_stay() {
+async fn a_88_ephemeral_containers_can_only_be_added() {
     let cluster = Cluster::start().await;
     cluster.bound(pod("p")).await;
     let place = format!("{PODS}/p/ephemeralcontainers");
     let debug = |name: &str, image: &str| json!({"name": name, "image": image});
     let patch = |list: Value| json!({"spec": {"ephemeralContainers": list}}).to_string();
-    let said = cluster.patch_as(STRATEGIC, &place, patch(json!([debug("a", "x:1")]))).await.ok();
-    assert_eq!(said["spec"]["ephemeralContainers"][0]["terminationMessagePolicy"], "File");
-    let said = cluster.patch_as(STRATEGIC, &place, patch(json!([debug("b", "x:1")]))).await.ok();
-    assert_eq!(said["spec"]["ephemeralContainers"].as_array().unwrap().len(), 2);
+    let reply = cluster.patch_as(STRATEGIC, &place, patch(json!([debug("a", "x:1")]))).await.ok();
+    assert_eq!(reply["spec"]["ephemeralContainers"][0]["terminationMessagePolicy"], "File");
+    let reply = cluster.patch_as(STRATEGIC, &place, patch(json!([debug("b", "x:1")]))).await.ok();
+    assert_eq!(reply["spec"]["ephemeralContainers"].as_array().unwrap().len(), 2);
     cluster
         .patch_as(STRATEGIC, &place, patch(json!([debug("a", "x:2")])))
         .await
@@ -426,12 +414,12 @@ async fn a_88_ephemeral_containers_come_and_stay() {
         .patch_as(MERGE, &place, patch(json!([debug("b", "x:1")])))
         .await
         .refused(422, "Invalid");
-    // Not through the main door, and nothing else through this one.
+    // Not through the main endpoint, and nothing else through this one.
     let more = patch(json!([debug("c", "x:1")]));
     cluster.patch_as(STRATEGIC, &format!("{PODS}/p"), more).await.refused(422, "Invalid");
     let labels = json!({"metadata": {"labels": {"a": "b"}}});
-    let said = cluster.patch(&place, labels).await.ok();
-    assert_eq!(said["metadata"].get("labels"), None);
+    let reply = cluster.patch(&place, labels).await.ok();
+    assert_eq!(reply["metadata"].get("labels"), None);
 }
 
 #[tokio::test]
@@ -446,11 +434,11 @@ async fn a_88_a_resize_changes_resources_and_nothing_else() {
         json!({"spec": {"containers": [{"name": "app", "image": "other:1", "resources": resources}]}})
             .to_string()
     };
-    let said = cluster
+    let reply = cluster
         .patch_as(STRATEGIC, &place, patch(json!({"requests": {"cpu": "1500m"}})))
         .await
         .ok();
-    let container = &said["spec"]["containers"][0];
+    let container = &reply["spec"]["containers"][0];
     assert_eq!(
         (&container["resources"]["requests"]["cpu"], &container["image"]),
         (&"1500m".into(), &"nginx:1.27".into())
@@ -458,9 +446,10 @@ async fn a_88_a_resize_changes_resources_and_nothing_else() {
     // Its class of service stays what it was.
     let same =
         json!({"requests": {"cpu": "2", "memory": "1Gi"}, "limits": {"cpu": "2", "memory": "1Gi"}});
-    let said = cluster.patch_as(STRATEGIC, &place, patch(same)).await;
+    let reply = cluster.patch_as(STRATEGIC, &place, patch(same)).await;
     assert!(
-        said.refused(422, "Invalid")
+        reply
+            .refused(422, "Invalid")
             .contains("Pod QOS Class may not change as a result of resizing")
     );
     let disk = json!({"requests": {"ephemeral-storage": "1Gi"}});
@@ -488,38 +477,54 @@ async fn a_90_a_signing_request_is_decided_through_approval_only() {
     let place = format!("{requests}/r");
     let condition = |kind: &str| json!({"type": kind, "status": "True", "reason": "Because"});
     let conditions = |list: Value| json!({"status": {"conditions": list}});
-    let said =
+    let reply =
         cluster.patch(&format!("{place}/status"), conditions(json!([condition("Approved")]))).await;
     assert!(
-        said.refused(422, "Invalid")
+        reply
+            .refused(422, "Invalid")
             .contains("updates may not add a condition of type \"Approved\"")
     );
     let both = conditions(json!([condition("Approved"), condition("Denied")]));
     cluster.patch(&format!("{place}/approval"), both).await.refused(422, "Invalid");
     let mut approve = conditions(json!([condition("Approved")]));
     approve["spec"] = json!({"username": "root"});
+    approve["metadata"] = json!({"labels": {"team": "a"}, "annotations": {"by": "ana"}});
     approve["status"]["certificate"] = "eA==".into();
-    let said = cluster.patch(&format!("{place}/approval"), approve).await.ok();
-    let approved = &said["status"]["conditions"][0];
+    let reply = cluster.patch(&format!("{place}/approval"), approve).await.ok();
+    let approved = &reply["status"]["conditions"][0];
     assert!((seconds(&approved["lastUpdateTime"]) - now()).abs() <= 1, "{approved}");
     assert!((seconds(&approved["lastTransitionTime"]) - now()).abs() <= 1);
     assert_eq!(
-        (&said["spec"]["username"], said["status"].get("certificate")),
+        (&reply["spec"]["username"], reply["status"].get("certificate")),
         (&"admin".into(), None)
     );
-    let said = cluster.patch(&format!("{place}/status"), conditions(json!([]))).await;
+    assert_eq!(reply["metadata"]["labels"], json!({"team": "a"}));
+    assert_eq!(reply["metadata"]["annotations"], json!({"by": "ana"}));
+    let mut relabelled = json!({"metadata": {"labels": {"team": "b"}}});
+    relabelled["status"]["conditions"] = json!([condition("Approved")]);
+    relabelled["status"]["conditions"][0]["message"] = "mine".into();
+    let status = cluster.patch(&format!("{place}/status"), relabelled).await.ok();
+    assert_eq!(status["metadata"]["labels"], json!({"team": "b"}));
+    assert_eq!(&status["status"]["conditions"][0], approved, "a decision keeps its words");
+    let back = cluster.patch(&format!("{place}/approval"), conditions(json!([]))).await;
     assert!(
-        said.refused(422, "Invalid")
+        back.refused(422, "Invalid")
+            .contains("updates may not remove a condition of type \"Approved\"")
+    );
+    let reply = cluster.patch(&format!("{place}/status"), conditions(json!([]))).await;
+    assert!(
+        reply
+            .refused(422, "Invalid")
             .contains("updates may not remove a condition of type \"Approved\"")
     );
     let failed = conditions(json!([approved, condition("Failed")]));
-    let said = cluster.patch(&format!("{place}/status"), failed).await.ok();
-    assert_eq!(said["status"]["conditions"].as_array().unwrap().len(), 2);
+    let reply = cluster.patch(&format!("{place}/status"), failed).await.ok();
+    assert_eq!(reply["status"]["conditions"].as_array().unwrap().len(), 2);
 }
 
-/// A-148
+/// A-148: Events expire after an hour.
 #[tokio::test(start_paused = true)]
-async fn events_are_forgotten_an_hour_after_they_were_last_seen() {
+async fn events_are_deleted_an_hour_after_they_were_last_observed() {
     let cluster = Cluster::on_simulated_time().await;
     let events = "/api/v1/namespaces/default/events";
     let event = |name: &str| {

@@ -1,27 +1,27 @@
-//! No two processes ever have one name, and faults against that are found.
+//! No two pods of one name ever run at once, and the checker finds controllers that break this.
 
 use client::{Client, DeleteOptions, ObjectKey};
 use k8s_openapi::api::core::v1::{Node, Pod};
-use sim::{Besides, Ground, Options, Scenario};
+use sim::{Interference, Options, Scenario, SimulationSetup};
 use std::sync::Arc;
 use std::time::Duration;
 
 fn identity() -> &'static Scenario {
-    Scenario::find("identity").expect("it is in the table")
+    Scenario::find("identity").expect("the scenario exists")
 }
 
-/// T-INV-6, W-56, T-CTRL-15. `make sim` runs ten thousand.
+/// T-INV-6, W-56, T-CTRL-15: two pods of one name run at once only by force. `make sim` runs ten thousand seeds.
 #[test]
-fn no_two_processes_ever_hold_one_name_unless_somebody_forced_it() {
-    let ground = Ground::lay().unwrap();
-    let summary = sim::run_many(&ground, identity(), 0..2, &Options::default(), &|_| true).unwrap();
+fn two_pods_of_one_name_never_run_at_once_unless_forced() {
+    let setup = SimulationSetup::prepare().unwrap();
+    let summary = sim::run_many(&setup, identity(), 0..2, &Options::default(), &|_| true).unwrap();
     if let Some(outcome) = &summary.failure {
-        panic!("{:?}\n{}", outcome.violation, outcome.story.join("\n"));
+        panic!("{:?}\n{}", outcome.violation, outcome.trace.join("\n"));
     }
     assert!(summary.pods > 4, "{summary:?}");
 }
 
-/// Does for ever what a controller must not do, with a controller's rights.
+/// A controller that keeps doing this to pods that are being deleted.
 fn meddle<F>(
     every: Duration,
     with: impl Fn(Client, Pod) -> F + Send + Sync + Clone + 'static,
@@ -29,7 +29,7 @@ fn meddle<F>(
 where
     F: Future<Output = ()> + Send,
 {
-    let besides: Besides = Arc::new(move |client| {
+    let interference: Interference = Arc::new(move |client| {
         let with = with.clone();
         Box::pin(async move {
             loop {
@@ -42,13 +42,13 @@ where
             }
         })
     });
-    Options { besides: Some(besides), without_timelines: true, ..Options::default() }
+    Options { interference: Some(interference), ignore_timelines: true, ..Options::default() }
 }
 
 fn found(options: &Options) -> &'static str {
-    let ground = Ground::lay().unwrap();
-    let summary = sim::run_many(&ground, identity(), 0..40, options, &|_| true).unwrap();
-    summary.failure.expect("the fault is found").violation.unwrap().broken.rule
+    let setup = SimulationSetup::prepare().unwrap();
+    let summary = sim::run_many(&setup, identity(), 0..40, options, &|_| true).unwrap();
+    summary.failure.expect("the checker finds the fault").violation.unwrap().broken.rule
 }
 
 async fn remove(client: &Client, pod: &Pod) {
@@ -56,7 +56,7 @@ async fn remove(client: &Client, pod: &Pod) {
     let _ = client.delete::<Pod>(&ObjectKey::of(pod), &options).await;
 }
 
-/// T-CTRL-36: a node that is not heard of is no reason.
+/// T-CTRL-36: an unreachable node is no reason to remove its pods.
 #[test]
 fn a_controller_that_removes_pods_of_unreachable_nodes_is_found() {
     let options = meddle(Duration::from_secs(1), |client, pod| async move {
@@ -67,14 +67,14 @@ fn a_controller_that_removes_pods_of_unreachable_nodes_is_found() {
             remove(&client, &pod).await;
         }
     });
-    // Found when the object goes, or when its successor runs.
+    // Found when the object is removed, or when its replacement runs.
     let rule = found(&options);
     assert!(["T-INV-3", "T-INV-6", "W-56"].contains(&rule), "{rule}");
 }
 
-/// T-CTRL-15
+/// T-CTRL-15: a terminating pod occupies its ordinal.
 #[test]
-fn a_set_that_makes_a_pod_anew_while_the_old_one_ends_is_found() {
+fn a_set_that_replaces_a_pod_while_the_old_one_terminates_is_found() {
     let options = meddle(Duration::from_secs(1), |client, pod| async move {
         remove(&client, &pod).await;
     });

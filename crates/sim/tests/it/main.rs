@@ -1,6 +1,6 @@
-//! Tests of the simulation: rules are kept, and faults are found.
+//! Tests of the simulation: seeds keep all rules, and the checker finds planted faults.
 
 mod identity;
-mod planted;
+mod planted_faults;
 mod seeds;
 mod settle;

@@ -1,107 +1,103 @@
-//! Seeds: some of every scenario keep all rules, and each tells one story only.
+//! Some seeds of every scenario keep all rules, and every seed always gives the same run.
 
-use sim::{Ground, Options, Scenario};
+use sim::{Options, Scenario, SimulationSetup};
 
 fn scenario(name: &str) -> &'static Scenario {
-    Scenario::find(name).expect("it is in the table")
+    Scenario::find(name).expect("the scenario exists")
 }
 
-/// T-INV-1 to T-INV-7, and that every deletion finishes. `make sim` runs ten thousand.
+/// T-INV-1 to T-INV-7 hold, and every deletion finishes. `make sim` runs ten thousand seeds.
 #[test]
 fn five_seeds_of_every_scenario_keep_every_rule() {
-    let ground = Ground::lay().unwrap();
+    let setup = SimulationSetup::prepare().unwrap();
     let summary =
-        sim::run_many(&ground, scenario("mix"), 0..25, &Options::default(), &|_| true).unwrap();
+        sim::run_many(&setup, scenario("mix"), 0..25, &Options::default(), &|_| true).unwrap();
     if let Some(outcome) = &summary.failure {
-        panic!("{:?}\n{}", outcome.violation, outcome.story.join("\n"));
+        panic!("{:?}\n{}", outcome.violation, outcome.trace.join("\n"));
     }
     assert_eq!(summary.seeds, 25);
     assert!(summary.containers > 100, "{summary:?}");
 }
 
-/// T-EDGE-3: an agent that dies between the wish and the signal, and a clock that is set meanwhile, cost a
-/// container neither its signal nor its time. Odd seeds keep deadlines across a restart.
+/// T-EDGE-3: a container gets its stop signal and its grace period even if the agent crashes between the decision to
+/// stop it and the signal, and if the clock jumps meanwhile. Odd seeds keep deadlines across a restart.
 #[test]
 fn a_signal_that_was_not_sent_is_sent_by_the_next_agent() {
-    let ground = Ground::lay().unwrap();
+    let setup = SimulationSetup::prepare().unwrap();
     let summary =
-        sim::run_many(&ground, scenario("unsent"), 0..60, &Options::default(), &|_| true).unwrap();
+        sim::run_many(&setup, scenario("unsent"), 0..60, &Options::default(), &|_| true).unwrap();
     if let Some(outcome) = &summary.failure {
-        panic!("{:?}\n{}", outcome.violation, outcome.story.join("\n"));
+        panic!("{:?}\n{}", outcome.violation, outcome.trace.join("\n"));
     }
 }
 
-/// Seeds that broke a rule once, and how.
+/// Seeds that once broke a rule, and why.
 #[test]
 fn seeds_that_broke_a_rule_once_keep_it() {
-    let ground = Ground::lay().unwrap();
+    let setup = SimulationSetup::prepare().unwrap();
     for (name, seed, once) in [
         (
             "mix",
             5257,
-            "the server died between a removal and its record: the node's signals had no place",
+            "the server crashed between a removal and its record, so the node's signals could not be recorded",
         ),
-        (
-            "mix",
-            6858,
-            "T-NODE-5: a pod that had run to its end was deleted; the judge took the later deadline",
-        ),
+        ("mix", 6858, "T-NODE-5: a completed pod was deleted; the checker took the later deadline"),
         (
             "mix",
             7809,
-            "T-EDGE-2: a shorter delete while the agent was away did not hurry the next one",
+            "T-EDGE-2: the next agent ignored a shorter delete that came while no agent ran",
         ),
         (
             "mix",
             8254,
-            "T-NODE-5: a pod that had run to its end was deleted; the judge gave its hooks more time",
+            "T-NODE-5: a completed pod was deleted; the checker gave its hooks more time",
         ),
         (
             "identity",
             2335,
-            "T-NODE-57: the node said Running again of a pod that somebody else had called Failed",
+            "T-NODE-57: the node reported Running for a pod that another client had set to Failed",
         ),
         (
             "identity",
             4020,
-            "T-EDGE-13: the server died between a forced mark and the removal, and the node's word removed it",
+            "T-EDGE-13: the server crashed between the mark of a forced deletion and the removal, and the node removed the pod",
         ),
         (
             "identity",
             4932,
-            "T-EDGE-13: the server died between a removal by another and its record",
+            "T-EDGE-13: the server crashed between a removal by another client and its record",
         ),
         (
             "identity",
             6519,
-            "T-NODE-76: a pod that was removed while an agent started was neither swept up nor ended",
+            "T-NODE-76: a pod that was removed while an agent started was neither cleaned up nor terminated",
         ),
         (
             "identity",
             6817,
-            "the story was over while an agent was still away, and then its pods were given up",
+            "the run ended while an agent was still down, and then its pods were evicted",
         ),
     ] {
-        let told = sim::run(&ground, scenario(name), seed, &Options::default()).unwrap();
-        assert!(told.violation.is_none(), "{once}: {:?}", told.violation);
+        let outcome = sim::run(&setup, scenario(name), seed, &Options::default()).unwrap();
+        assert!(outcome.violation.is_none(), "{once}: {:?}", outcome.violation);
     }
 }
 
-/// Decision 1 of the design: a seed replays byte for byte. `make sim` does it with a hundred.
+/// A seed gives the same run byte for byte. `make sim` checks a hundred.
 #[test]
-fn the_same_seed_tells_the_same_story() {
-    let ground = Ground::lay().unwrap();
+fn the_same_seed_gives_the_same_run() {
+    let setup = SimulationSetup::prepare().unwrap();
     let options = Options { twice: true, ..Options::default() };
-    let summary = sim::run_many(&ground, scenario("mix"), 0..5, &options, &|_| true).unwrap();
+    let summary = sim::run_many(&setup, scenario("mix"), 0..5, &options, &|_| true).unwrap();
     assert!(summary.failure.is_none(), "{:?}", summary.failure.and_then(|found| found.violation));
-    let told = sim::run(&ground, scenario("mix"), 0, &options).unwrap();
-    assert!(told.log.len() > 10_000, "there is a story");
+    let outcome = sim::run(&setup, scenario("mix"), 0, &options).unwrap();
+    assert!(outcome.log.len() > 10_000, "the run has a log");
 }
 
 #[test]
-fn another_seed_tells_another_story() {
-    let ground = Ground::lay().unwrap();
-    let options = Options { story: true, ..Options::default() };
-    let tell = |seed| sim::run(&ground, scenario("endings"), seed, &options).unwrap().log;
-    assert_ne!(tell(1), tell(2));
+fn another_seed_gives_another_run() {
+    let setup = SimulationSetup::prepare().unwrap();
+    let options = Options { trace: true, ..Options::default() };
+    let log_of = |seed| sim::run(&setup, scenario("endings"), seed, &options).unwrap().log;
+    assert_ne!(log_of(1), log_of(2));
 }

@@ -1,30 +1,30 @@
-//! A cluster becomes what was declared, and then nobody writes.
+//! A cluster reaches its desired state, and then nothing is written.
 
 use client::{Client, ObjectKey};
 use k8s_openapi::api::core::v1::Namespace;
 use serde_json::json;
-use sim::{Besides, Ground, Options, Scenario};
+use sim::{Interference, Options, Scenario, SimulationSetup};
 use std::sync::Arc;
 use std::time::Duration;
 
 fn settle() -> &'static Scenario {
-    Scenario::find("settle").expect("it is in the table")
+    Scenario::find("settle").expect("the scenario exists")
 }
 
-/// C-16. For an hour: Leases of nodes, their status every five minutes, and nothing else.
+/// C-16: an unchanged status is not written. For an hour only Leases and the status of nodes are written.
 #[test]
-fn what_was_declared_becomes_so_and_then_nothing_is_written() {
-    let ground = Ground::lay().unwrap();
-    let summary = sim::run_many(&ground, settle(), 1..2, &Options::default(), &|_| true).unwrap();
+fn the_desired_state_is_reached_and_then_nothing_is_written() {
+    let setup = SimulationSetup::prepare().unwrap();
+    let summary = sim::run_many(&setup, settle(), 1..2, &Options::default(), &|_| true).unwrap();
     if let Some(outcome) = &summary.failure {
-        panic!("{:?}\n{}", outcome.violation, outcome.story.join("\n"));
+        panic!("{:?}\n{}", outcome.violation, outcome.trace.join("\n"));
     }
 }
 
 #[test]
-fn somebody_who_writes_the_same_thing_again_and_again_is_found() {
-    let ground = Ground::lay().unwrap();
-    let besides: Besides = Arc::new(|client: Client| {
+fn a_component_that_writes_the_same_object_again_and_again_is_found() {
+    let setup = SimulationSetup::prepare().unwrap();
+    let interference: Interference = Arc::new(|client: Client| {
         Box::pin(async move {
             loop {
                 tokio::time::sleep(Duration::from_secs(600)).await;
@@ -34,9 +34,9 @@ fn somebody_who_writes_the_same_thing_again_and_again_is_found() {
             }
         })
     });
-    let options = Options { besides: Some(besides), ..Options::default() };
-    let outcome = sim::run(&ground, settle(), 0, &options).unwrap();
-    let violation = outcome.violation.expect("it is found");
+    let options = Options { interference: Some(interference), ..Options::default() };
+    let outcome = sim::run(&setup, settle(), 0, &options).unwrap();
+    let violation = outcome.violation.expect("the checker finds it");
     assert_eq!(violation.broken.rule, "silence");
     assert!(violation.broken.why.contains("PATCH /api/v1/namespaces/default"), "{violation:?}");
 }

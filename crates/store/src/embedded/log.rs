@@ -1,8 +1,8 @@
 //! The durable log: one redb file with a record per change, keyed by revision.
 //!
-//! The current state and the ring are rebuilt by reading it in order. What the ring has let go, the
-//! log lets go: superseded versions and old deletions, never the newest version of a live object.
-//! So the state before every event that is still in the log is known.
+//! The current state and the ring are rebuilt by reading the log in order. What is dropped from the ring is removed from
+//! the log: superseded versions and old deletions, never the newest version of an existing object. So the state before
+//! every event in the log is known.
 //!
 //! Everything here blocks; the writer calls it from blocking tasks. Not here: what to write.
 
@@ -17,17 +17,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 use tokio::time::Instant;
 
+use super::overlay::Overlay;
 use super::record::Record;
 use crate::object::Identity;
-use crate::state::{Forgotten, Published, State};
-use crate::{Error, Event, EventKind, Index, Object, Options};
+use crate::state::{DroppedEvent, Published, State};
+use crate::{Entry, Error, Event, EventKind, Index, Object, Options};
 
 const RECORDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("records");
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 
 const FORMAT: &str = "format";
 const FORMAT_KNOWN: u64 = 1;
-/// The newest revision ever given.
+/// The newest revision ever assigned.
 const LAST: &str = "last";
 /// History up to here is no longer in the log.
 const COMPACTED: &str = "compacted";
@@ -38,15 +39,21 @@ const FIRST_REVISION: u64 = 1;
 /// Reads come from our own memory, so redb's cache only has to hold the pages being written.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// The rights of the file.
+/// How many objects of a backup are written in one transaction.
+const FILL_BATCH: usize = 4096;
+
+/// The permissions of the file.
 const PRIVATE: u32 = 0o600;
 
-/// Where the log lies.
+/// The location of the log.
 #[derive(Debug, Clone)]
 pub(super) enum Place {
     File(PathBuf),
     #[cfg(test)]
     Memory,
+    /// A file on a full disk.
+    #[cfg(test)]
+    Full(PathBuf),
 }
 
 pub(super) struct Log {
@@ -54,8 +61,7 @@ pub(super) struct Log {
     database: Database,
 }
 
-/// Objects are secrets, some of them: nobody but us reads the file, also not one that was made with
-/// more rights.
+/// Opens the file so that only we can read it, because it contains Secrets. Removes other permissions of an existing file.
 fn private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(PRIVATE);
@@ -67,7 +73,7 @@ fn private(path: &Path) -> io::Result<File> {
 }
 
 impl Log {
-    /// Opens or makes the file and checks all of it.
+    /// Opens or creates the file and checks all of it.
     pub(super) fn open(place: Place) -> Result<Self, Error> {
         match place.clone() {
             Place::File(path) => {
@@ -76,6 +82,10 @@ impl Log {
             #[cfg(test)]
             Place::Memory => Self::open_with(place, |builder| {
                 builder.create_with_backend(redb::backends::InMemoryBackend::new())
+            }),
+            #[cfg(test)]
+            Place::Full(path) => Self::open_with(place, |builder| {
+                builder.create_with_backend(super::overlay::FullDisk(File::open(path)?))
             }),
         }
     }
@@ -94,8 +104,8 @@ impl Log {
             });
             let mut database =
                 create(&builder).map_err(|error| place.failed("opening", error.into()))?;
-            // After a crash redb has verified every page. A file that was closed in good order it
-            // would trust, and damage done to it since would surface in the middle of a write.
+            // After a crash redb has verified every page. It trusts a cleanly closed file, so damage would show up only
+            // in the middle of a write.
             if !verified.load(Ordering::Relaxed) {
                 database
                     .check_integrity()
@@ -108,7 +118,24 @@ impl Log {
         Ok(log)
     }
 
-    /// Writes what a new file needs; refuses one of another format.
+    /// Opens the log on a full disk for reading: what opening writes stays in memory.
+    pub(super) fn open_without_writing(place: Place) -> Result<Self, Error> {
+        let Some(path) = place.file().map(Path::to_owned) else { return Self::open(place) };
+        Self::open_with(place, |builder| {
+            builder.create_with_backend(Overlay::of(File::open(path)?)?)
+        })
+    }
+
+    /// Returns unused space of the file to the file system.
+    pub(super) fn compact(&mut self) -> Result<(), Error> {
+        let Log { place, database } = self;
+        place.guard(|| {
+            let compacted = database.compact();
+            compacted.map(drop).map_err(|error| place.failed("compacting", error.into()))
+        })
+    }
+
+    /// Initialises a new file; refuses another format.
     fn initialise(&self) -> Result<(), Error> {
         let made = self.transaction("preparing", |transaction| {
             let records = transaction.open_table(RECORDS)?;
@@ -164,11 +191,11 @@ impl Log {
         })
     }
 
-    /// Appends a batch and lets go of what the ring has let go: all of it, durably, or nothing.
+    /// Appends a batch and removes what was dropped from the ring, in one durable transaction.
     pub(super) fn commit<I>(
         &self,
         events: &[Published<I>],
-        forgotten: &[Forgotten],
+        forgotten: &[DroppedEvent],
     ) -> Result<(), Error> {
         self.transaction("writing to", |transaction| {
             let mut records = transaction.open_table(RECORDS)?;
@@ -196,6 +223,32 @@ impl Log {
         })
     }
 
+    /// Puts these objects into an empty log, at revisions after `after`, with no history before them.
+    pub(super) fn fill(&self, after: u64, entries: &[Entry]) -> Result<(), Error> {
+        let mut last = after;
+        for batch in entries.chunks(FILL_BATCH) {
+            last = self.transaction("writing to", |transaction| {
+                let mut records = transaction.open_table(RECORDS)?;
+                let mut revision = last;
+                for Entry { collection, name, draft } in batch {
+                    revision += 1;
+                    let (before, after) = draft.bytes.split_at(draft.revision_at);
+                    let (kind, created) = (EventKind::Created, revision);
+                    let record = Record { kind, created, collection, name, before, after };
+                    let mut slot = records.insert_reserve(revision, record.len())?;
+                    record.encode(revision, slot.as_mut());
+                }
+                Ok(revision)
+            })?;
+        }
+        self.transaction("writing to", |transaction| {
+            let mut meta = transaction.open_table(META)?;
+            meta.insert(LAST, last)?;
+            meta.insert(COMPACTED, last)?;
+            Ok(())
+        })
+    }
+
     /// Opens the file again after a commit to it has failed; `revision` is the last that succeeded.
     pub(super) fn reopen(place: Place, revision: u64) -> Result<Self, Error> {
         let log = Self::open(place)?;
@@ -203,8 +256,8 @@ impl Log {
         Ok(log)
     }
 
-    /// After a commit that failed: it may or may not have reached the disk. Takes it out again,
-    /// because its writers were told that it failed and its revisions will be given once more.
+    /// Removes a failed commit, which may have reached the disk: its writers got an error, and its revisions will be
+    /// assigned again.
     pub(super) fn rewind(&self, revision: u64) -> Result<(), Error> {
         let (_, last) = self.marks()?;
         if last < revision {
@@ -239,9 +292,9 @@ impl Log {
     ) -> Result<T, Error> {
         let run = || -> Result<T, redb::Error> {
             let mut transaction = self.database.begin_write()?;
-            // With two phases a commit that was torn by a crash and one that was damaged later are
-            // told apart: redb takes back the first and reports the second. With one it would take
-            // back both, and acknowledged writes with it.
+            // With two-phase commits redb can tell a commit that a crash interrupted, which it rolls back, from one that
+            // was damaged later, which it reports. With one phase it would roll back both, including acknowledged
+            // writes.
             transaction.set_two_phase_commit(true);
             let done = change(&transaction)?;
             transaction.commit()?;
@@ -251,7 +304,7 @@ impl Log {
     }
 }
 
-/// The state while the log is read into it.
+/// The state while the log is loaded.
 struct Loading<'a, I> {
     state: State<I>,
     compacted: u64,
@@ -266,9 +319,9 @@ impl<I: Index> Loading<'_, I> {
         let previous = self.state.get(collection, name);
         match (kind, &previous) {
             (EventKind::Created, Some(_)) => return Err("an object is created a second time"),
-            (EventKind::Deleted, None) => return Err("an object is deleted that is not there"),
+            (EventKind::Deleted, None) => return Err("an object is deleted that does not exist"),
             (EventKind::Updated, None) if revision > self.compacted => {
-                return Err("an object is updated that is not there");
+                return Err("an object is updated that does not exist");
             }
             (EventKind::Created | EventKind::Updated, _) | (EventKind::Deleted, Some(_)) => {}
         }
@@ -291,18 +344,41 @@ impl<I: Index> Loading<'_, I> {
             self.state.load(collection, object);
         } else {
             let event = Event { revision, kind, object, previous };
-            let _nobody_watches_yet = self.state.apply(collection, Arc::new(event), self.now);
+            let _no_watchers_yet = self.state.apply(collection, Arc::new(event), self.now);
         }
         Ok(())
     }
 }
 
+/// Whether the disk or the user's quota is full.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 impl Place {
-    fn path(&self) -> PathBuf {
+    /// None if it is not a file.
+    pub(super) fn file(&self) -> Option<&Path> {
+        match self {
+            Place::File(path) => Some(path),
+            #[cfg(test)]
+            Place::Memory => None,
+            #[cfg(test)]
+            Place::Full(path) => Some(path),
+        }
+    }
+
+    /// Whether the file does not exist or is empty.
+    pub(super) fn is_empty(&self) -> bool {
+        self.file().is_some_and(|path| path.metadata().map_or(true, |found| found.len() == 0))
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
         match self {
             Place::File(path) => path.clone(),
             #[cfg(test)]
             Place::Memory => PathBuf::from("(memory)"),
+            #[cfg(test)]
+            Place::Full(path) => path.clone(),
         }
     }
 
@@ -310,12 +386,12 @@ impl Place {
         Error::Damaged { path: self.path(), what }
     }
 
-    /// redb answers most damage with an error, but some with a panic: for us both are the same.
+    /// redb reports most damage as an error, but panics on some; both become an error here.
     pub(super) fn guard<T>(&self, run: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-            let said = (panic.downcast_ref::<String>().map(String::as_str))
+            let message = (panic.downcast_ref::<String>().map(String::as_str))
                 .or_else(|| panic.downcast_ref::<&str>().copied());
-            Err(self.damaged(said.unwrap_or("it cannot be read").to_owned()))
+            Err(self.damaged(message.unwrap_or("it cannot be read").to_owned()))
         })
     }
 
@@ -325,6 +401,9 @@ impl Place {
             redb::Error::Corrupted(what) => self.damaged(what),
             redb::Error::Io(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
                 self.damaged("it is cut short".to_owned())
+            }
+            redb::Error::Io(error) if is_full(&error) => {
+                Error::Full { path: self.path(), source: Arc::new(error) }
             }
             error => Error::Disk { doing, path: self.path(), source: Arc::new(error) },
         }

@@ -1,9 +1,9 @@
-//! One change as it lies in the log.
+//! One change in the log.
 //!
 //!     checksum u32 · kind u8 · created u64 · revision_at u32 · collection u16+text · name u16+text · bytes
 //!
 //! Numbers are little-endian. The key beside it is the revision; the checksum covers key and record,
-//! so that a record under a wrong key is noticed. The bytes lack the revision; a deletion has none.
+//! so a record under a wrong key is detected. The bytes do not contain the revision; a deletion has no bytes.
 
 use crate::{EventKind, Object};
 

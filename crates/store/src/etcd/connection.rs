@@ -1,19 +1,22 @@
-//! Requests to etcd, each with a limit in time and an error that says what was being done.
+//! Requests to etcd, each with a timeout and an error that names the operation.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{
-    ConnectOptions, GetOptions, GetResponse, Txn, TxnResponse, WatchOptions, WatchStream,
+    ConnectOptions, DeleteOptions, GetOptions, GetResponse, ResponseHeader, Txn, TxnResponse,
+    WatchOptions, WatchStream,
 };
 
+use super::base::Base;
+use super::pair;
 use crate::{Error, EtcdOptions};
 
-/// How long etcd may take to answer.
+/// The timeout of a request.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a silent connection is tested, and how long it may stay silent then.
+/// The interval of keep-alive pings on a silent connection, and their timeout.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
-/// A page of a list, or what a watch has to catch up with, in one message.
+/// The size of one message: a page of a list, or the backlog of a watch.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
 /// How many pairs are read at once.
 const PAGE: i64 = 500;
@@ -23,16 +26,34 @@ pub(super) struct Connection {
     kv: etcd_client::KvClient,
     watch: etcd_client::WatchClient,
     pub(super) prefix: Arc<str>,
+    /// Added to etcd's revisions: all revisions in this interface are ours.
+    pub(super) base: Base,
 }
 
-/// A request could not be answered because its revision is no longer known.
+/// Why a read at a revision failed.
 pub(super) enum Failure {
     Compacted,
     Other(Error),
 }
 
 impl Connection {
-    pub(super) async fn new(etcd: EtcdOptions) -> Result<Self, Error> {
+    /// Connects to an etcd that is ready for use.
+    pub(super) async fn open(etcd: EtcdOptions) -> Result<Self, Error> {
+        let mut connection = Self::connect(etcd).await?;
+        let prefix = connection.prefix.clone();
+        if connection.get(pair::restoring_key(&prefix)).await?.is_some() {
+            return Err(Error::EtcdUnfinished { prefix: prefix.to_string() });
+        }
+        let key = pair::base_key(&prefix);
+        if let Some(value) = connection.get(key.clone()).await? {
+            let number = std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok());
+            let what = "it is not a number";
+            connection.base = Base(number.ok_or(Error::EtcdValue { key, what })?);
+        }
+        Ok(connection)
+    }
+
+    pub(super) async fn connect(etcd: EtcdOptions) -> Result<Self, Error> {
         let options = ConnectOptions::new()
             .with_connect_timeout(REQUEST_TIMEOUT)
             .with_keep_alive(KEEP_ALIVE.0, KEEP_ALIVE.1)
@@ -44,6 +65,7 @@ impl Connection {
             kv: client.kv_client().max_decoding_message_size(MESSAGE_BYTES_MAX),
             watch: client.watch_client().max_decoding_message_size(MESSAGE_BYTES_MAX),
             prefix: etcd.prefix.into(),
+            base: Base::default(),
         })
     }
 
@@ -51,21 +73,37 @@ impl Connection {
     pub(super) async fn revision(&self) -> Result<u64, Error> {
         let (mut kv, options) = (self.kv.clone(), GetOptions::new().with_count_only());
         let reading = kv.get(&*self.prefix, Some(options));
-        Ok(revision_of(within("reading the revision of", reading).await?.header()))
+        Ok(self.revision_of(within("reading the revision of", reading).await?.header()))
     }
 
-    /// Writes a key that is no object, so that the revision moves where our watch sees it.
+    /// Writes a key that is not an object, so that our watch sees a new revision.
     pub(super) async fn tick(&self) -> Result<u64, Error> {
-        let key = super::pair::tick_key(&self.prefix);
+        let key = pair::tick_key(&self.prefix);
         let answer = within("writing to", self.kv.clone().put(key, "", None)).await?;
-        Ok(revision_of(answer.header()))
+        Ok(self.revision_of(answer.header()))
+    }
+
+    pub(super) async fn get(&self, key: String) -> Result<Option<Vec<u8>>, Error> {
+        let answer = within("reading", self.kv.clone().get(key, None)).await?;
+        Ok(answer.kvs().first().map(|pair| pair.value().to_vec()))
+    }
+
+    /// Removes everything under the prefix.
+    pub(super) async fn delete_all(&self) -> Result<(), Error> {
+        let options = DeleteOptions::new().with_range(range_end(&self.prefix));
+        let mut kv = self.kv.clone();
+        within("deleting from", kv.delete(&*self.prefix, Some(options))).await.map(drop)
+    }
+
+    pub(super) fn revision_of(&self, header: Option<&ResponseHeader>) -> u64 {
+        header.map_or(0, |header| self.base.ours(header.revision()))
     }
 
     /// Up to a page of our pairs from key `from` on, as they were at `revision`.
     pub(super) async fn page(&self, from: Vec<u8>, revision: u64) -> Result<GetResponse, Failure> {
         let options = GetOptions::new()
             .with_range(range_end(&self.prefix))
-            .with_revision(revision as i64)
+            .with_revision(self.base.etcds(revision))
             .with_limit(PAGE);
         within("reading", self.kv.clone().get(from, Some(options))).await.map_err(|error| {
             if is_out_of_range(&error) { Failure::Compacted } else { Failure::Other(error) }
@@ -76,28 +114,24 @@ impl Connection {
         within("writing to", self.kv.clone().txn(txn)).await
     }
 
-    /// Everything that happens to our keys from `revision` on.
+    /// Watches our keys from `revision` on.
     pub(super) async fn watch(&self, revision: u64) -> Result<WatchStream, Error> {
         let options = WatchOptions::new()
             .with_range(range_end(&self.prefix))
-            .with_start_revision(revision as i64);
+            .with_start_revision(self.base.etcds(revision));
         within("watching", self.watch.clone().watch(&*self.prefix, Some(options))).await
     }
 
-    /// Lets etcd forget what was before `revision`.
+    /// Lets etcd drop history before `revision`.
     pub(super) async fn compact(&self, revision: u64) -> Result<(), Error> {
         let mut kv = self.kv.clone();
-        match within("compacting", kv.compact(revision as i64, None)).await {
+        match within("compacting", kv.compact(self.base.etcds(revision), None)).await {
             Ok(_) => Ok(()),
             // Another server was faster.
             Err(error) if is_out_of_range(&error) => Ok(()),
             Err(error) => Err(error),
         }
     }
-}
-
-pub(super) fn revision_of(header: Option<&etcd_client::ResponseHeader>) -> u64 {
-    header.map_or(0, |header| header.revision() as u64)
 }
 
 pub(super) fn failed(doing: &'static str, error: etcd_client::Error) -> Error {
@@ -114,7 +148,7 @@ async fn within<T>(
     }
 }
 
-/// etcd's answer to a revision that is compacted.
+/// Whether etcd has compacted the revision.
 fn is_out_of_range(error: &Error) -> bool {
     const OUT_OF_RANGE: i32 = 11;
     let Error::Etcd { source, .. } = error else { return false };
@@ -125,7 +159,7 @@ fn is_out_of_range(error: &Error) -> bool {
 }
 
 /// The first key after all that start with the prefix.
-fn range_end(prefix: &str) -> Vec<u8> {
+pub(super) fn range_end(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     while let Some(last) = end.pop() {
         if last < u8::MAX {

@@ -1,7 +1,7 @@
-//! Keeps the state equal to what etcd holds: reads it once, then follows a watch.
+//! Keeps the state in memory equal to etcd: loads it once, then follows a watch.
 //!
-//! The reading starts in the past, as far back as etcd remembers and the ring may hold, and the
-//! watch fills in the history. So a restarted server has its ring at once.
+//! It loads an old state, as far back as etcd and the ring allow, and the watch adds the history. So a restarted server has
+//! its history at once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -10,26 +10,27 @@ use std::time::Duration;
 use etcd_client::{EventType, WatchResponse, WatchStream};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use super::base::Base;
 use super::connection::{Connection, Failure, failed};
 use super::pair;
 use crate::error::describe;
 use crate::state::{Published, Shared, State};
 use crate::{Error, Event, EventKind, Index, Object, Options};
 
-/// How long to wait before a lost watch is tried again.
+/// The pause before a lost watch is retried.
 const RETRY: Duration = Duration::from_millis(500);
-/// How often old history is let go.
+/// How often old history is dropped.
 const HOUSEKEEPING: Duration = Duration::from_secs(60);
-/// A reading is started over when etcd forgets its revision meanwhile, but not for ever.
+/// How often loading starts over because etcd has compacted its revision.
 const LOAD_TRIES: usize = 10;
 
-/// Reads all objects as they were where history can begin.
+/// Loads all objects at the revision where history can start.
 pub(super) async fn load<I: Index>(
     connection: &Connection,
     options: &Options,
 ) -> Result<State<I>, Error> {
     let now = connection.revision().await?;
-    let mut from = now.saturating_sub(options.history_events as u64).max(1);
+    let mut from = now.saturating_sub(options.history_events as u64).max(connection.base.first());
     for _ in 0..LOAD_TRIES {
         match load_at(connection, options, from).await {
             Ok(state) => return Ok(state),
@@ -53,7 +54,8 @@ async fn load_at<I: Index>(
             let Some((collection, name)) = pair::parse_key(&connection.prefix, pair.key())? else {
                 continue;
             };
-            let object = pair::object(&options.envelope, collection, name.into(), pair)?;
+            let object =
+                pair::object(&options.envelope, collection, name.into(), pair, connection.base)?;
             state.load(collection, Arc::new(object));
         }
         match page.kvs().last() {
@@ -63,12 +65,12 @@ async fn load_at<I: Index>(
     }
 }
 
-/// The oldest revision that etcd can still tell; asked for when `revision` is older than that.
+/// The oldest revision that etcd still has, if `revision` is older.
 async fn oldest(connection: &Connection, revision: u64) -> Result<u64, Error> {
     let mut watch = connection.watch(revision).await?;
     while let Some(message) = message(&mut watch).await? {
         if message.canceled() {
-            return Ok(message.compact_revision() as u64);
+            return Ok(connection.base.ours(message.compact_revision()));
         }
         if !message.events().is_empty() {
             break;
@@ -81,14 +83,14 @@ pub(super) struct Feed<I> {
     pub(super) connection: Connection,
     pub(super) state: Arc<Shared<I>>,
     pub(super) options: Options,
-    /// Everything before has left our ring, so etcd may forget it.
+    /// Earlier events were dropped from our ring, so etcd may drop them too.
     pub(super) forgotten: u64,
-    /// The first pair under our prefix that could not be read. It stays in the health report.
+    /// The error of the first unreadable pair under our prefix. It stays in the health report.
     pub(super) damage: Arc<OnceLock<Error>>,
 }
 
 impl<I: Index> Feed<I> {
-    /// Follows etcd for ever.
+    /// Follows etcd until it is aborted.
     pub(super) async fn run(mut self) {
         loop {
             let after = self.state.read().revision();
@@ -98,7 +100,7 @@ impl<I: Index> Feed<I> {
             };
             if let Err(error) = result {
                 let error = describe(&error);
-                tracing::warn!(error, "lost etcd, trying again");
+                tracing::warn!(error, "lost the connection to etcd; retrying");
                 self.state.set_trouble(Some(error));
                 sleep(RETRY).await;
             }
@@ -125,47 +127,49 @@ impl<I: Index> Feed<I> {
                 Some(message) if message.canceled() => {
                     return Err(Error::EtcdEnded { why: message.cancel_reason().to_owned() });
                 }
-                Some(message) => self.take(&message),
+                Some(message) => self.apply(&message),
             }
         }
     }
 
-    /// We were away for so long that etcd has forgotten where we were.
+    /// Loads everything again, after etcd has compacted the revision that we were at.
     async fn reload(&mut self) -> Result<(), Error> {
         self.state.replace(load(&self.connection, &self.options).await?);
         Ok(())
     }
 
-    fn take(&mut self, message: &WatchResponse) {
-        let mut taking = Taking {
+    fn apply(&mut self, message: &WatchResponse) {
+        let base = self.connection.base;
+        let mut conversion = Conversion {
             state: &self.state,
             options: &self.options,
             prefix: &self.connection.prefix,
+            base,
             changed: HashMap::new(),
             events: Vec::with_capacity(message.events().len()),
         };
         let mut revision = 0;
         for event in message.events() {
-            revision = event.kv().map_or(revision, |pair| pair.mod_revision() as u64);
-            if let Err(error) = taking.take(event) {
-                tracing::error!(%error, "ignoring a key that someone else has written");
+            revision = event.kv().map_or(revision, |pair| base.ours(pair.mod_revision()));
+            if let Err(error) = conversion.convert(event) {
+                tracing::error!(%error, "ignoring a key that landfall did not write");
                 self.state.set_trouble(Some(describe(&error)));
                 let _ = self.damage.set(error);
             }
         }
-        self.state.publish(taking.events);
+        self.state.publish(conversion.events);
         self.state.advance(revision);
-        self.forget();
+        self.drop_old_events();
     }
 
-    fn forget(&mut self) {
+    fn drop_old_events(&mut self) {
         if let Some(last) = self.state.trim().last() {
             self.forgotten = last.revision;
         }
     }
 
     async fn keep_house(&mut self) -> Result<(), Error> {
-        self.forget();
+        self.drop_old_events();
         if self.forgotten > 0 {
             self.connection.compact(self.forgotten).await?;
             self.forgotten = 0;
@@ -174,23 +178,24 @@ impl<I: Index> Feed<I> {
     }
 }
 
-/// How a watch ends without an error.
+/// Why a watch ended without an error.
 enum Ended {
-    /// Its place is no longer known to etcd.
+    /// etcd has compacted its revision.
     Compacted,
 }
 
-/// A message while it is turned into events.
-struct Taking<'a, I> {
+/// Converts a message into events.
+struct Conversion<'a, I> {
     state: &'a Shared<I>,
     options: &'a Options,
     prefix: &'a str,
+    base: Base,
     changed: HashMap<(String, String), Option<Arc<Object<I>>>>,
     events: Vec<Published<I>>,
 }
 
-impl<I: Index> Taking<'_, I> {
-    fn take(&mut self, event: &etcd_client::Event) -> Result<(), Error> {
+impl<I: Index> Conversion<'_, I> {
+    fn convert(&mut self, event: &etcd_client::Event) -> Result<(), Error> {
         let Some(pair) = event.kv() else { return Ok(()) };
         let Some((collection, name)) = pair::parse_key(self.prefix, pair.key())? else {
             return Ok(());
@@ -205,12 +210,12 @@ impl<I: Index> Taking<'_, I> {
             (EventType::Put, _) => {
                 let name =
                     previous.as_ref().map_or_else(|| name.into(), |p| p.shared_name().clone());
-                pair::object(envelope, collection, name, pair)?
+                pair::object(envelope, collection, name, pair, self.base)?
             }
             (EventType::Delete, Some(last)) => {
-                last.deleted(envelope, collection, pair.mod_revision() as u64)
+                last.deleted(envelope, collection, self.base.ours(pair.mod_revision()))
             }
-            // The deletion of something that was ignored.
+            // The deletion of an ignored key.
             (EventType::Delete, None) => return Ok(()),
         };
         let (kind, revision, object) = (object.kind(), object.revision(), Arc::new(object));

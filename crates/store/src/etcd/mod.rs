@@ -1,14 +1,16 @@
-//! The engine on etcd: several servers may share it, so the state is fed by a watch.
+//! The engine on etcd: several servers may share it, so a watch updates the state.
 //!
-//!     write() ──▶ etcd transaction ──▶ (wait until the feed has brought it) ──▶ answer
+//!     write() ──▶ etcd transaction ──▶ (wait until the watch has delivered it) ──▶ result
 //!     etcd watch ──▶ feed ──▶ state: publish
 //!
-//! Revisions are etcd's own. `pair.rs` says how objects are written, `feed.rs` how they come back,
-//! `connection.rs` how etcd is asked. The etcd should be ours alone: we compact its history.
+//! Revisions are etcd's own, plus a constant after a restore (`base.rs`). `pair.rs` encodes objects, `feed.rs` follows the
+//! watch, `connection.rs` sends requests. No other program should use the etcd, because we compact its history.
 
+mod base;
 mod connection;
 mod feed;
 mod pair;
+mod restore;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -20,17 +22,18 @@ use etcd_client::{
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use self::connection::{Connection, REQUEST_TIMEOUT, revision_of};
+use self::connection::{Connection, REQUEST_TIMEOUT};
 use self::feed::Feed;
+pub(crate) use self::restore::restore;
 use crate::object::Identity;
 use crate::state::Shared;
 use crate::{
     Change, Error, EtcdOptions, EventKind, Expect, Index, Object, Options, Write, WriteError,
 };
 
-/// How long a barrier waits for the feed before it makes the revision move itself. etcd's revision
-/// also counts keys that are not ours, which the feed never sees.
-const BARRIER_PATIENCE: Duration = Duration::from_millis(100);
+/// How long a barrier waits for the watch before it writes a key itself. etcd's revision also counts foreign keys, which
+/// the watch never sees.
+const BARRIER_WAIT: Duration = Duration::from_millis(100);
 
 pub(crate) struct Engine<I> {
     connection: Connection,
@@ -44,7 +47,7 @@ pub(crate) async fn open<I: Index>(
     etcd: EtcdOptions,
     options: Options,
 ) -> Result<(Arc<Shared<I>>, Engine<I>), Error> {
-    let connection = Connection::new(etcd).await?;
+    let connection = Connection::open(etcd).await?;
     let state = Shared::new(feed::load::<I>(&connection, &options).await?);
     let damage = Arc::new(OnceLock::new());
     let feed = Feed {
@@ -85,16 +88,16 @@ impl<I: Index> Engine<I> {
         };
         let expected = match expect {
             Expect::Absent => 0,
-            Expect::Revision(revision) => revision as i64,
+            Expect::Revision(revision) => self.connection.base.etcds(revision),
         };
         let txn = Txn::new()
             .when([Compare::mod_revision(key.clone(), CompareOp::Equal, expected)])
             .and_then([operation])
             .or_else([TxnOp::get(key, None)]);
-        let answer = self.connection.transact(txn).await?;
-        let (name, revision) = (Arc::from(name), revision_of(answer.header()));
-        let before = first_pair(&answer);
-        if !answer.succeeded() {
+        let response = self.connection.transact(txn).await?;
+        let (name, revision) = (Arc::from(name), self.connection.revision_of(response.header()));
+        let before = first_pair(&response);
+        if !response.succeeded() {
             return Err(self.conflict(&collection, name, before).await?);
         }
         let object = self.written(&collection, name, revision, draft, before)?;
@@ -102,7 +105,7 @@ impl<I: Index> Engine<I> {
         Ok(Arc::new(object))
     }
 
-    /// What the write has made of the pair that was there `before`.
+    /// The object after the write; `before` is the pair before it.
     fn written(
         &self,
         collection: &str,
@@ -112,7 +115,8 @@ impl<I: Index> Engine<I> {
         before: Option<KeyValue>,
     ) -> Result<Object<I>, Error> {
         let envelope = &self.options.envelope;
-        let created = before.as_ref().map(|pair| pair.create_revision() as u64);
+        let base = self.connection.base;
+        let created = before.as_ref().map(|pair| base.ours(pair.create_revision()));
         match (draft, before) {
             (Some(draft), _) => {
                 let kind = created.map_or(EventKind::Created, |_| EventKind::Updated);
@@ -123,21 +127,20 @@ impl<I: Index> Engine<I> {
                 Ok(Object::new(envelope, identity, before, after))
             }
             (None, Some(pair)) => {
-                let last: Object<I> = pair::object(envelope, collection, name, &pair)?;
+                let last: Object<I> = pair::object(envelope, collection, name, &pair, base)?;
                 Ok(last.deleted(envelope, collection, revision))
             }
             (None, None) => {
                 let key = pair::key(&self.connection.prefix, collection, &name);
                 Err(Error::EtcdValue {
                     key,
-                    what: "it was deleted but etcd did not tell its value",
+                    what: "it was deleted but etcd did not return its value",
                 })
             }
         }
     }
 
-    /// The conflict to report, once reads see what it was about: whoever tries again must not run
-    /// into it a second time.
+    /// Returns the conflict once reads see the current object, so that a retry does not run into the same conflict.
     async fn conflict(
         &self,
         collection: &str,
@@ -148,14 +151,15 @@ impl<I: Index> Engine<I> {
             self.barrier().await?;
             return Ok(WriteError::Conflict { current: None });
         };
-        let current = pair::object(&self.options.envelope, collection, name, &pair)?;
+        let (envelope, base) = (&self.options.envelope, self.connection.base);
+        let current = pair::object(envelope, collection, name, &pair, base)?;
         self.applied(current.revision()).await?;
         Ok(WriteError::Conflict { current: Some(Arc::new(current)) })
     }
 
     pub(crate) async fn barrier(&self) -> Result<u64, Error> {
         let revision = self.connection.revision().await?;
-        if timeout(BARRIER_PATIENCE, self.state.wait_for(revision)).await.is_err() {
+        if timeout(BARRIER_WAIT, self.state.wait_for(revision)).await.is_err() {
             let revision = self.connection.tick().await?;
             self.applied(revision).await?;
         }
@@ -164,7 +168,8 @@ impl<I: Index> Engine<I> {
 
     async fn applied(&self, revision: u64) -> Result<(), Error> {
         let waiting = timeout(REQUEST_TIMEOUT, self.state.wait_for(revision)).await;
-        waiting.map_err(|_| Error::Timeout { doing: "waiting for our own write to come back" })
+        waiting
+            .map_err(|_| Error::Timeout { doing: "waiting for the watch to deliver our own write" })
     }
 
     pub(crate) async fn close(&self) -> Result<(), Error> {
@@ -181,7 +186,7 @@ impl<I> Drop for Engine<I> {
     }
 }
 
-/// The pair that our single operation found: before a change, or instead of what was expected.
+/// The pair that our single operation found: before the change, or instead of the expected one.
 fn first_pair(answer: &TxnResponse) -> Option<KeyValue> {
     match answer.op_responses().pop()? {
         TxnOpResponse::Put(put) => put.prev_key().cloned(),

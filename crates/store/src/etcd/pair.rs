@@ -1,37 +1,49 @@
-//! How objects are written as etcd keys and values.
+//! Encodes objects as etcd keys and values.
 //!
 //!     key    prefix · collection · "//" · name        /landfall/apps/deployments//default/web
 //!     value  revision_at u32 (little-endian) · the object's bytes without its revision
 //!
-//! The double slash tells where a collection ends, whatever slashes stand in it. The revision is
-//! the pair's mod_revision and is inserted when the value is read.
+//! The double slash ends the collection, which may contain slashes. The revision is the pair's mod_revision (plus the base,
+//! `base.rs`) and is inserted when the value is read.
 
 use std::sync::Arc;
 
 use etcd_client::KeyValue;
 
+use super::base::Base;
 use crate::object::Identity;
 use crate::{Draft, Envelope, Error, EventKind, Index, Object};
 
-const BETWEEN: &str = "//";
+const SEPARATOR: &str = "//";
 const OFFSET_LEN: usize = 4;
 
 pub(super) fn key(prefix: &str, collection: &str, name: &str) -> String {
-    format!("{prefix}{collection}{BETWEEN}{name}")
+    format!("{prefix}{collection}{SEPARATOR}{name}")
 }
 
-/// A key of our own that is no object: written only to make the revision move.
+/// Not an object: written only to get a new revision.
 pub(super) fn tick_key(prefix: &str) -> String {
     key(prefix, "", "tick")
 }
 
-/// Collection and name. None for keys of our own that are no objects.
+/// The base to add to etcd's revisions; written by a restore.
+pub(super) fn base_key(prefix: &str) -> String {
+    key(prefix, "", "base")
+}
+
+/// Exists while a restore is in progress.
+pub(super) fn restoring_key(prefix: &str) -> String {
+    key(prefix, "", "restoring")
+}
+
+/// Collection and name. None for our keys that are not objects.
 pub(super) fn parse_key<'a>(
     prefix: &str,
     key: &'a [u8],
 ) -> Result<Option<(&'a str, &'a str)>, Error> {
-    let parsed =
-        std::str::from_utf8(key).ok().and_then(|key| key.strip_prefix(prefix)?.split_once(BETWEEN));
+    let parsed = std::str::from_utf8(key)
+        .ok()
+        .and_then(|key| key.strip_prefix(prefix)?.split_once(SEPARATOR));
     let damaged = || Error::EtcdValue {
         key: String::from_utf8_lossy(key).into_owned(),
         what: "it was not written by landfall",
@@ -54,9 +66,10 @@ pub(super) fn object<I: Index>(
     collection: &str,
     name: Arc<str>,
     pair: &KeyValue,
+    base: Base,
 ) -> Result<Object<I>, Error> {
-    let revision = pair.mod_revision() as u64;
-    let created = pair.create_revision() as u64;
+    let revision = base.ours(pair.mod_revision());
+    let created = base.ours(pair.create_revision());
     let kind = if created == revision { EventKind::Created } else { EventKind::Updated };
     let (before, after) = split(pair.value()).ok_or_else(|| Error::EtcdValue {
         key: String::from_utf8_lossy(pair.key()).into_owned(),

@@ -1,7 +1,7 @@
-//! A writer is killed with SIGKILL, again and again, on the same file. What it had acknowledged must
-//! be there, whole, and revisions must go on.
+//! A writer is killed with SIGKILL repeatedly, on the same file. Acknowledged writes must be complete, and revisions must
+//! continue.
 //!
-//! The writer is this very test binary, started again with a variable that names the file.
+//! The writer is this test binary, started again with an environment variable that names the file.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write as _};
@@ -71,7 +71,7 @@ fn run_and_kill(path: &std::path::Path, round: usize, enough: usize) -> HashMap<
             acknowledged.insert(revision.parse().unwrap(), tag.to_owned());
         }
         if acknowledged.len() == enough {
-            // Goes on reading: what the pipe still holds was acknowledged as well.
+            // Continues reading: writes still in the pipe were acknowledged too.
             child.kill().unwrap();
         }
     }
@@ -81,7 +81,7 @@ fn run_and_kill(path: &std::path::Path, round: usize, enough: usize) -> HashMap<
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_survives_being_killed() {
+async fn acknowledged_writes_survive_a_kill() {
     let bed = Bed::embedded();
     let (mut last, mut first_of_round) = (0, 0);
     for round in 0..ROUNDS {

@@ -1,4 +1,4 @@
-//! What happens to the embedded store when the file, the disk or the user gets in its way.
+//! The embedded store with damaged files, wrong permissions and full disks.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -25,7 +25,7 @@ async fn a_file_is_opened_by_one_store_at_a_time() {
 }
 
 #[tokio::test]
-async fn nobody_else_reads_the_file_also_if_it_was_made_readable() {
+async fn the_file_is_readable_only_by_its_owner_even_if_it_was_created_otherwise() {
     let bed = Bed::embedded();
     let rights = || std::fs::metadata(bed.file()).unwrap().permissions().mode() & 0o777;
     let store = bed.open().await;
@@ -39,11 +39,11 @@ async fn nobody_else_reads_the_file_also_if_it_was_made_readable() {
     assert_eq!(listed(&store.list(PODS, "", None).1), "a=1");
 }
 
-/// The whole history of a file, or why it cannot be told.
+/// The whole history of a file, or the error.
 async fn story(path: &Path) -> Result<String, Error> {
     let store = open(path).await?;
     let mut watcher = store.watch(PODS, 1).expect("the history of these files is short");
-    let story = told(&watcher.try_next(usize::MAX).unwrap());
+    let story = described(&watcher.try_next(usize::MAX).unwrap());
     let story = format!("{story}; {}", listed(&store.list(PODS, "", None).1));
     store.close().await?;
     Ok(story)
@@ -61,7 +61,7 @@ async fn write_some(store: &Store) {
     }
 }
 
-/// Every place is tried once, with a few bytes of garbage.
+/// Overwrites every position once with a few bytes of garbage.
 async fn check_damaged(image: &[u8], dir: &Path) {
     let good = dir.join("good");
     std::fs::write(&good, image).unwrap();
@@ -77,7 +77,7 @@ async fn check_damaged(image: &[u8], dir: &Path) {
         }
         std::fs::write(&path, damaged).unwrap();
         match story(&path).await {
-            Ok(story) => assert!(story == expected, "damage at {at} has changed what is told"),
+            Ok(story) => assert!(story == expected, "damage at {at} has changed what is described"),
             Err(error) => {
                 assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
                 refused += 1;
@@ -109,7 +109,7 @@ async fn garbage_in_a_file_left_by_a_crash_is_reported_or_harmless() {
     let bed = Bed::embedded();
     let store = bed.open().await;
     write_some(&store).await;
-    // As it would be found after a kill: nothing was told to the file about an end.
+    // As after a kill: the file was not closed.
     let image = std::fs::read(bed.file()).unwrap();
     let dir = tempfile::tempdir().unwrap();
     check_damaged(&image, dir.path()).await;
@@ -183,4 +183,83 @@ async fn a_full_disk_refuses_writes_and_loses_nothing() {
     assert_eq!(names(&store), kept);
     assert_eq!(store.revision(), revision + 1);
     store.close().await.unwrap();
+}
+
+fn names(store: &Store) -> Vec<String> {
+    store.list(PODS, "", None).1.iter().map(|object| object.name().to_owned()).collect()
+}
+
+/// Fills the rest of a disk.
+fn fill(path: &std::path::Path) {
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+    for size in [64 << 10, 4096, 1] {
+        while std::io::Write::write_all(&mut file, &vec![1; size]).is_ok() {}
+    }
+}
+
+#[tokio::test]
+async fn a_store_on_a_full_disk_opens_and_accepts_only_deletions_until_there_is_space() {
+    let disk = SmallDisk::new("16m");
+    let (path, filler) = (disk.0.path().join("store.redb"), disk.0.path().join("filler"));
+    let store = open(&path).await.unwrap();
+    for number in 0..20 {
+        create(&store, &format!("n{number:02}"), &"x".repeat(50_000)).await;
+    }
+    store.close().await.unwrap();
+    fill(&filler);
+
+    let store = open(&path).await.unwrap();
+    assert_eq!(names(&store).len(), 20);
+    while put(&store, "more", Expect::Absent, &"x".repeat(200_000)).await.is_ok() {
+        delete(&store, "more").await;
+        update(&store, "n00", &"y".repeat(300_000)).await;
+    }
+    assert!(store.health().unwrap_err().contains("No space left"), "{:?}", store.health());
+    let refused = put(&store, "small", Expect::Absent, "x").await.unwrap_err();
+    assert!(matches!(refused, WriteError::Backend(store::Error::Full { .. })), "{refused:?}");
+    for number in 0..10 {
+        delete(&store, &format!("n{number:02}")).await;
+    }
+    let left = names(&store);
+    store.close().await.unwrap();
+
+    // Again on the full disk: deleted objects are gone, and there is space to delete more.
+    let store = open(&path).await.unwrap();
+    assert_eq!(names(&store), left);
+    assert!(store.health().is_err());
+    assert!(put(&store, "small", Expect::Absent, "x").await.is_err());
+    delete(&store, "n10").await;
+    std::fs::remove_file(&filler).unwrap();
+    create(&store, "small", "x").await;
+    assert_eq!(store.health(), Ok(()));
+    store.close().await.unwrap();
+    assert_eq!(names(&open(&path).await.unwrap()).len(), 10);
+}
+
+#[tokio::test]
+async fn a_store_without_a_reserve_opens_on_a_full_disk_after_a_crash() {
+    let disk = SmallDisk::new("16m");
+    let (path, filler) = (disk.0.path().join("store.redb"), disk.0.path().join("filler"));
+    let store = open(&path).await.unwrap();
+    for number in 0..20 {
+        create(&store, &format!("n{number:02}"), &"x".repeat(50_000)).await;
+    }
+    // As after a crash: the file was not closed, and nothing was reserved. What it does not use has no blocks
+    // on the disk, so that every new page needs one.
+    let crashed = disk.0.path().join("crashed");
+    let sparse = Command::new("cp").arg("--sparse=always").args([&path, &crashed]).status();
+    assert!(sparse.expect("cp can be run").success());
+    store.close().await.unwrap();
+    std::fs::remove_file(disk.0.path().join("store.redb.reserve")).unwrap();
+    std::fs::rename(&crashed, &path).unwrap();
+    fill(&filler);
+
+    let store = open(&path).await.unwrap();
+    assert_eq!(names(&store).len(), 20);
+    assert!(store.health().is_err());
+    std::fs::remove_file(&filler).unwrap();
+    create(&store, "small", "x").await;
+    assert_eq!(store.health(), Ok(()));
+    store.close().await.unwrap();
+    assert_eq!(names(&open(&path).await.unwrap()).len(), 21);
 }

@@ -6,5 +6,6 @@ mod crash;
 mod damage;
 mod memory;
 mod model;
+mod restore;
 mod sharing;
 mod suite;

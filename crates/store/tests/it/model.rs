@@ -1,4 +1,4 @@
-//! Whatever is done, in whatever order: the embedded store equals a map that never forgets.
+//! A property test: after any operations the embedded store equals a map with complete history.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -134,29 +134,29 @@ impl Model {
                 }
             }
             assert_eq!(followed, self.now);
-            self.check_topics(*revision, expected);
+            self.check_partitions(*revision, expected);
         }
-        assert!(reached, "the present can always be told");
+        assert!(reached, "the present can always be described");
     }
 
-    /// A topic is what a look at everything would find, now and from `then` on.
-    fn check_topics(&self, then: u64, was: &Objects) {
-        for topic in [EARLY, LATE] {
+    /// A partition equals the filtered collection, now and from `then` on.
+    fn check_partitions(&self, then: u64, was: &Objects) {
+        for partition in [EARLY, LATE] {
             let within = |text: &str| match text.bytes().next() {
-                Some(first) => (first <= b'm') == (topic == EARLY),
+                Some(first) => (first <= b'm') == (partition == EARLY),
                 None => false,
             };
             let part = |all: &Objects| -> Objects {
                 let part = all.iter().filter(|(_, (text, _))| within(text));
                 part.map(|(name, object)| (name.clone(), object.clone())).collect()
             };
-            assert_eq!(objects(&self.store.list_of(PODS, topic, "", None).1), part(&self.now));
+            assert_eq!(objects(&self.store.list_of(PODS, partition, "", None).1), part(&self.now));
             let mut followed = part(was);
-            let mut watcher = self.store.watch_of(PODS, topic, then).unwrap();
+            let mut watcher = self.store.watch_of(PODS, partition, then).unwrap();
             for event in watcher.try_next(usize::MAX).unwrap() {
                 let name = event.object.name().to_owned();
                 let (was, is) = (followed.remove(&name), shown(&event.object));
-                assert!(was.is_some() || within(&is), "an event of another topic");
+                assert!(was.is_some() || within(&is), "an event of another partition");
                 if event.kind != store::EventKind::Deleted && within(&is) {
                     followed.insert(name, (is, event.revision));
                 }
@@ -175,7 +175,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_store_equals_a_map_that_never_forgets(steps in prop::collection::vec(step(), 1..40)) {
+    fn the_store_equals_a_map_with_complete_history(steps in prop::collection::vec(step(), 1..40)) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .start_paused(true)
@@ -192,7 +192,7 @@ proptest! {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_can_ask_for_any_more_leaves_the_file() {
+async fn history_that_is_no_longer_available_is_removed_from_the_file() {
     let bed = Bed::embedded();
     let store = bed.open().await;
     let first = create(&store, "kept", "old").await;
@@ -218,6 +218,6 @@ async fn what_nobody_can_ask_for_any_more_leaves_the_file() {
     assert_eq!(records, 2, "the newest, and what was before it");
     let store = bed.open().await;
     let mut watcher = store.watch(PODS, last - 1).unwrap();
-    assert_eq!(told(&watcher.next(10).await.unwrap()), "*kept=young(49)");
+    assert_eq!(described(&watcher.next(10).await.unwrap()), "*kept=young(49)");
     assert!(store.watch(PODS, last - 3).is_err());
 }

@@ -1,4 +1,4 @@
-//! Several servers on one etcd, and an etcd that comes and goes.
+//! Several servers on one etcd, and an etcd with interruptions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,10 @@ async fn servers_see_each_others_writes() {
     let (one, two) = soon(async { tokio::join!(bed.open(), bed.open()) }).await;
     let mut watcher = two.watch(PODS, two.revision()).unwrap();
     let revision = create(&one, "a", "1").await;
-    assert_eq!(told(&soon(watcher.next(1)).await.unwrap()), "+a=1");
+    assert_eq!(described(&soon(watcher.next(1)).await.unwrap()), "+a=1");
     let second = put(&two, "a", Expect::Revision(revision), "2").await.unwrap().revision();
 
-    // The first may not know yet, but what it is told it knows from then on.
+    // The first may not have the write yet, but a conflict brings it up to date.
     let stale = put(&one, "a", Expect::Revision(revision), "3").await;
     let Err(WriteError::Conflict { current: Some(current) }) = stale else { panic!("{stale:?}") };
     assert_eq!((current.revision(), current.created()), (second, revision));
@@ -36,7 +36,7 @@ async fn servers_see_each_others_writes() {
 }
 
 #[tokio::test]
-async fn keys_that_are_not_ours_do_not_hold_up_a_barrier() {
+async fn foreign_keys_do_not_delay_a_barrier() {
     let mut bed = Bed::etcd();
     let store = bed.open().await;
     let mut etcd = raw(&mut bed).await;
@@ -50,7 +50,7 @@ async fn keys_that_are_not_ours_do_not_hold_up_a_barrier() {
 }
 
 #[tokio::test]
-async fn a_foreign_value_under_our_prefix_is_named() {
+async fn a_foreign_value_under_our_prefix_is_an_error_with_its_key() {
     let mut bed = Bed::etcd();
     let running = bed.open().await;
     raw(&mut bed).await.put("/landfall/pods//a", "x", None).await.unwrap();
@@ -64,7 +64,7 @@ async fn a_foreign_value_under_our_prefix_is_named() {
 }
 
 #[tokio::test]
-async fn a_lost_etcd_is_found_again_and_nothing_is_missed() {
+async fn after_a_lost_connection_no_event_is_missed() {
     let mut bed = Bed::etcd();
     let store = bed.open().await;
     let mut watcher = store.watch(PODS, store.revision()).unwrap();
@@ -80,13 +80,13 @@ async fn a_lost_etcd_is_found_again_and_nothing_is_missed() {
         }
     })
     .await;
-    assert_eq!(told(&soon(watcher.next(1)).await.unwrap()), "+a=1");
-    assert_eq!(told(&soon(watcher.next(1)).await.unwrap()), "+c=1");
+    assert_eq!(described(&soon(watcher.next(1)).await.unwrap()), "+a=1");
+    assert_eq!(described(&soon(watcher.next(1)).await.unwrap()), "+c=1");
     assert_eq!(store.health(), Ok(()));
 }
 
 #[tokio::test]
-async fn a_server_that_was_away_for_too_long_reads_everything_again() {
+async fn a_server_that_was_disconnected_for_too_long_loads_everything_again() {
     let mut bed = Bed::etcd();
     let near = bed.open().await;
     let line = Line::to(&bed.etcd_server().url()).await;
@@ -108,17 +108,17 @@ async fn a_server_that_was_away_for_too_long_reads_everything_again() {
     assert!(matches!(soon(slow.next(1)).await, Err(Compacted { oldest }) if oldest == last));
     let mut watcher = far.watch(PODS, last).unwrap();
     create(&near, "c", "1").await;
-    assert_eq!(told(&soon(watcher.next(1)).await.unwrap()), "+c=1");
+    assert_eq!(described(&soon(watcher.next(1)).await.unwrap()), "+c=1");
 
-    // A server that starts now begins where etcd's history does.
+    // The history of a new server starts where etcd's does.
     let fresh = bed.open().await;
     assert_eq!(listed(&fresh.list(PODS, "", None).1), "b=1 c=1");
     assert!(fresh.watch(PODS, last - 1).is_err());
-    assert_eq!(told(&fresh.watch(PODS, last).unwrap().next(9).await.unwrap()), "+c=1");
+    assert_eq!(described(&fresh.watch(PODS, last).unwrap().next(9).await.unwrap()), "+c=1");
 }
 
 #[tokio::test]
-async fn history_that_left_the_ring_leaves_etcd() {
+async fn history_that_was_dropped_from_the_ring_is_compacted_in_etcd() {
     let mut bed = Bed::etcd();
     bed.options.history_events = 2;
     bed.options.history = Duration::from_millis(500);

@@ -1,4 +1,4 @@
-//! What every backend must do, played on each of them.
+//! Tests that run on every backend.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,7 +24,7 @@ macro_rules! on_both {
 }
 
 on_both! {
-    async fn what_is_written_is_read_in_order_of_name(bed: &mut Bed) {
+    async fn objects_are_listed_in_order_of_name(bed: &mut Bed) {
         let store = bed.open().await;
         let before = store.revision();
         let first = create(&store, "b/1", "one").await;
@@ -49,7 +49,7 @@ on_both! {
         assert_eq!(store.health(), Ok(()));
     }
 
-    async fn a_write_whose_expectation_is_not_met_changes_nothing(bed: &mut Bed) {
+    async fn a_write_with_a_failed_precondition_changes_nothing(bed: &mut Bed) {
         let store = bed.open().await;
         let absent = put(&store, "a", Expect::Revision(5), "x").await;
         assert!(matches!(absent, Err(WriteError::Conflict { current: None })));
@@ -70,7 +70,7 @@ on_both! {
         assert_eq!(listed(&store.list(PODS, "", None).1), "a=two");
     }
 
-    async fn of_many_writers_with_the_same_expectation_one_wins(bed: &mut Bed) {
+    async fn of_many_writers_with_the_same_precondition_one_succeeds(bed: &mut Bed) {
         let store = bed.open().await;
         let mut revision = create(&store, "a", "start").await;
         for round in 0..5 {
@@ -93,20 +93,20 @@ on_both! {
         }
     }
 
-    async fn a_deletion_answers_and_announces_the_last_state_with_its_own_revision(bed: &mut Bed) {
+    async fn a_deletion_returns_the_last_state_with_the_revision_of_the_deletion(bed: &mut Bed) {
         let store = bed.open().await;
         let created = create(&store, "a", "one").await;
         let mut watcher = store.watch(PODS, created).unwrap();
         let last = delete(&store, "a").await;
         assert_eq!((shown(&last), last.created()), ("one".to_owned(), created));
         assert!(last.revision() > created && store.get(PODS, "a").is_none());
-        assert_eq!(told(&watcher.next(10).await.unwrap()), "-a=one(one)");
+        assert_eq!(described(&watcher.next(10).await.unwrap()), "-a=one(one)");
         let again = create(&store, "a", "two").await;
         assert_eq!(store.get(PODS, "a").unwrap().created(), again);
-        assert_eq!(told(&watcher.next(10).await.unwrap()), "+a=two");
+        assert_eq!(described(&watcher.next(10).await.unwrap()), "+a=two");
     }
 
-    async fn a_list_can_be_had_as_it_was(bed: &mut Bed) {
+    async fn a_list_at_an_older_revision(bed: &mut Bed) {
         let store = bed.open().await;
         let mut then = vec![(create(&store, "n/a", "1").await, "n/a=1")];
         then.push((create(&store, "n/b", "1").await, "n/a=1 n/b=1"));
@@ -125,7 +125,7 @@ on_both! {
         assert_eq!(listed(&none), "");
     }
 
-    async fn a_watcher_gets_each_event_once_and_knows_what_was_before(bed: &mut Bed) {
+    async fn a_watcher_gets_each_event_once_with_the_previous_state(bed: &mut Bed) {
         let store = bed.open().await;
         let start = store.revision();
         let first = create(&store, "a", "1").await;
@@ -134,22 +134,22 @@ on_both! {
         let third = create(&store, "b", "1").await;
 
         let mut watcher = store.watch(PODS, start).unwrap();
-        assert_eq!(told(&watcher.next(1).await.unwrap()), "+a=1");
+        assert_eq!(described(&watcher.next(1).await.unwrap()), "+a=1");
         assert_eq!(watcher.revision(), first);
-        assert_eq!(told(&watcher.next(1).await.unwrap()), "*a=2(1)");
+        assert_eq!(described(&watcher.next(1).await.unwrap()), "*a=2(1)");
         // Another connection resumes from where this one got to.
         let mut watcher = store.watch(PODS, watcher.revision()).unwrap();
-        assert_eq!(told(&watcher.next(10).await.unwrap()), "+b=1");
-        assert_eq!(told(&watcher.try_next(10).unwrap()), "");
+        assert_eq!(described(&watcher.next(10).await.unwrap()), "+b=1");
+        assert_eq!(described(&watcher.try_next(10).unwrap()), "");
         assert!(watcher.revision() >= third);
 
         let other = put_in(&store, "other", "y", Expect::Absent, "y").await.unwrap();
         assert!(watcher.revision() >= other.revision(), "a drained watcher follows the store");
         delete(&store, "a").await;
-        assert_eq!(told(&watcher.next(10).await.unwrap()), "-a=2(2)");
+        assert_eq!(described(&watcher.next(10).await.unwrap()), "-a=2(2)");
     }
 
-    async fn a_list_and_its_watcher_fit_together_while_others_write(bed: &mut Bed) {
+    async fn a_list_and_its_watcher_are_consistent_during_writes(bed: &mut Bed) {
         let store = bed.open().await;
         let writing = tokio::spawn({
             let store = store.clone();
@@ -203,11 +203,11 @@ on_both! {
         assert!(watcher.revision() > revision);
         update(&store, "a", "2").await;
         update(&store, "a", "3").await;
-        assert_eq!(told(&watcher.next(10).await.unwrap()), "*a=3(2)");
+        assert_eq!(described(&watcher.next(10).await.unwrap()), "*a=3(2)");
         store.wait_for(revision + 2).await;
     }
 
-    async fn a_watcher_that_falls_off_the_ring_is_told(bed: &mut Bed) {
+    async fn a_watcher_that_falls_behind_the_ring_gets_an_error(bed: &mut Bed) {
         bed.options.history_events = 3;
         let store = bed.open().await;
         let first = create(&store, "a", "1").await;
@@ -223,12 +223,12 @@ on_both! {
         assert!(store.list_at(PODS, "", None, oldest - 1).is_err());
         assert_eq!(listed(&store.list_at(PODS, "", None, oldest).unwrap()), "a=2");
         let mut watcher = store.watch(PODS, oldest).unwrap();
-        assert_eq!(told(&watcher.next(10).await.unwrap()), "*a=3(2) *a=4(3) *a=5(4)");
+        assert_eq!(described(&watcher.next(10).await.unwrap()), "*a=3(2) *a=4(3) *a=5(4)");
         assert_eq!(watcher.revision(), last);
         assert!(store.watch("quiet", quiet).is_ok(), "nothing is lost in a quiet collection");
     }
 
-    async fn who_watches_a_topic_is_told_of_what_comes_to_it_and_leaves_it_and_of_nothing_else(
+    async fn a_watcher_of_a_partition_sees_objects_enter_and_leave_it_and_no_others(
         bed: &mut Bed
     ) {
         bed.options.history_events = 8;
@@ -245,20 +245,20 @@ on_both! {
         update(&store, "a", "never").await;
         delete(&store, "b").await;
         assert_eq!(
-            told(&watcher.next(10).await.unwrap()),
+            described(&watcher.next(10).await.unwrap()),
             "*b=first(then) *a=nowhere(early) -b=first(first)"
         );
-        // Others may fill the ring many times over: nothing of this topic is lost by that.
+        // Events of other partitions do not shorten the history of this one.
         for number in 0..20 {
             update(&store, "a", &format!("x{number}")).await;
         }
-        assert_eq!(told(&watcher.try_next(10).unwrap()), "");
+        assert_eq!(described(&watcher.try_next(10).unwrap()), "");
         assert!(watcher.revision() >= revision + 25, "a drained watcher follows the store");
         create(&store, "c", "here").await;
-        assert_eq!(told(&watcher.next(10).await.unwrap()), "+c=here");
+        assert_eq!(described(&watcher.next(10).await.unwrap()), "+c=here");
     }
 
-    async fn who_falls_behind_in_a_topic_is_told(bed: &mut Bed) {
+    async fn a_watcher_that_falls_behind_in_a_partition_gets_an_error(bed: &mut Bed) {
         bed.options.history_events = 3;
         let store = bed.open().await;
         let first = create(&store, "a", "a1").await;
@@ -268,14 +268,14 @@ on_both! {
         }
         assert!(slow.next(10).await.is_err());
         assert!(store.watch_of(PODS, EARLY, first).is_err());
-        // Nobody has watched these before, and what was there then is not known.
+        // These partitions were not watched before, so their history is unknown.
         assert!(store.watch_of(PODS, "new", first).is_err());
         let watcher = store.watch_of(PODS, "new", store.revision()).unwrap();
         drop(watcher);
         assert!(store.watch_of(PODS, "new", first).is_err());
     }
 
-    async fn history_is_bounded_by_its_weight(bed: &mut Bed) {
+    async fn history_is_bounded_by_its_size(bed: &mut Bed) {
         bed.options.history_bytes = 10_000;
         let store = bed.open().await;
         let first = create(&store, "a", "1").await;
@@ -297,13 +297,13 @@ on_both! {
         let (_, objects) = store.list(PODS, "", None);
         assert_eq!((listed(&objects), objects[0].created()), ("a=2".to_owned(), created));
         let mut watcher = store.watch(PODS, start).unwrap();
-        assert_eq!(told(&watcher.next(10).await.unwrap()), "+a=1 *a=2(1) +b=1 -b=1(1)");
+        assert_eq!(described(&watcher.next(10).await.unwrap()), "+a=1 *a=2(1) +b=1 -b=1(1)");
         assert_eq!(listed(&store.list_at(PODS, "", None, created).unwrap()), "a=1");
         assert!(update(&store, "a", "3").await > last);
-        assert_eq!(told(&watcher.next(10).await.unwrap()), "*a=3(2)");
+        assert_eq!(described(&watcher.next(10).await.unwrap()), "*a=3(2)");
     }
 
-    async fn what_was_refused_or_closed_stays_so(bed: &mut Bed) {
+    async fn a_refused_write_and_a_closed_store_stay_that_way(bed: &mut Bed) {
         let store = bed.open().await;
         let bad = store::Draft { bytes: b"x".to_vec(), revision_at: 2 };
         let write = store::Write {
@@ -322,7 +322,7 @@ on_both! {
         assert_eq!(listed(&store.list(PODS, "", None).1), "a=1");
     }
 
-    async fn a_barrier_reaches_what_was_acknowledged(bed: &mut Bed) {
+    async fn after_a_barrier_reads_see_acknowledged_writes(bed: &mut Bed) {
         let store = bed.open().await;
         let revision = create(&store, "a", "1").await;
         assert!(store.barrier().await.unwrap() >= revision);

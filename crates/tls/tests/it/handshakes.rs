@@ -1,10 +1,10 @@
-//! Handshakes in memory: what is shown, to whom, and that a replacement is seen by the next one.
+//! TLS handshakes in memory, with replaced, missing and foreign certificates.
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::{ClientConnection, ServerConnection};
 use rustls_pki_types::ServerName;
 use std::sync::Arc;
-use tls::Shown;
+use tls::RenewableCertificate;
 
 struct Authority {
     pem: String,
@@ -30,8 +30,8 @@ impl Authority {
     }
 }
 
-/// Whom both sides saw.
-fn shake(
+/// The peers' names as both sides see them.
+fn handshake(
     server: &Arc<rustls::ServerConfig>,
     client: &Arc<rustls::ClientConfig>,
 ) -> Result<(String, Option<String>), rustls::Error> {
@@ -56,56 +56,56 @@ fn shake(
     Ok((seen, server.peer_certificates().map(|chain| name(&chain[0]))))
 }
 
-fn shown((certificate, key): &(String, String)) -> Arc<Shown> {
-    Shown::new(certificate, key).unwrap()
+fn shown((certificate, key): &(String, String)) -> Arc<RenewableCertificate> {
+    RenewableCertificate::new(certificate, key).unwrap()
 }
 
 /// A-171, N-168: no restart is needed on either side.
 #[test]
-fn what_is_replaced_is_shown_from_the_next_handshake_on() {
+fn a_replaced_certificate_is_used_from_the_next_handshake_on() {
     let authority = Authority::new();
     let (serving, calling) =
         (shown(&authority.issue("server 1")), shown(&authority.issue("client 1")));
     let server = Arc::new(tls::server_config(serving.clone(), &authority.pem, &[]).unwrap());
     let client = Arc::new(tls::client_config(calling.clone(), &authority.pem).unwrap());
     let saw = |one: &str, other: &str| (one.to_owned(), Some(other.to_owned()));
-    assert_eq!(shake(&server, &client).unwrap(), saw("server 1", "client 1"));
+    assert_eq!(handshake(&server, &client).unwrap(), saw("server 1", "client 1"));
     let (certificate, key) = authority.issue("server 2");
     serving.replace(&certificate, &key).unwrap();
     let (certificate, key) = authority.issue("client 2");
     calling.replace(&certificate, &key).unwrap();
-    assert_eq!(shake(&server, &client).unwrap(), saw("server 2", "client 2"));
+    assert_eq!(handshake(&server, &client).unwrap(), saw("server 2", "client 2"));
     let (_, other) = authority.issue("server 3");
     assert!(serving.replace(&certificate, &other).is_err(), "a key of another certificate");
     assert!(serving.replace("", &key).is_err());
-    assert_eq!(shake(&server, &client).unwrap(), saw("server 2", "client 2"));
+    assert_eq!(handshake(&server, &client).unwrap(), saw("server 2", "client 2"));
 }
 
-/// Who waits for its first certificate cannot be talked to, and can from the moment it has it.
+/// Handshakes fail until there is a first certificate.
 #[test]
 fn without_a_certificate_no_handshake_succeeds() {
     let authority = Authority::new();
-    let (serving, calling) = (Shown::nothing_yet(), shown(&authority.issue("client")));
-    assert_eq!(serving.life(), None);
+    let (serving, calling) = (RenewableCertificate::empty(), shown(&authority.issue("client")));
+    assert_eq!(serving.validity(), None);
     let server = Arc::new(tls::server_config(serving.clone(), &authority.pem, &[]).unwrap());
     let client = Arc::new(tls::client_config(calling, &authority.pem).unwrap());
-    assert!(shake(&server, &client).is_err());
+    assert!(handshake(&server, &client).is_err());
     let (certificate, key) = authority.issue("server");
     let life = serving.replace(&certificate, &key).unwrap();
-    assert_eq!(serving.life(), Some(life));
-    assert_eq!(shake(&server, &client).unwrap(), ("server".into(), Some("client".into())));
+    assert_eq!(serving.validity(), Some(life));
+    assert_eq!(handshake(&server, &client).unwrap(), ("server".into(), Some("client".into())));
 }
 
-/// a certificate of another authority is refused, not taken for nobody.
+/// a client certificate of another CA is refused, not treated as anonymous.
 #[test]
-fn strangers_are_refused_and_nobody_is_welcome() {
+fn certificates_of_another_ca_are_refused_and_clients_without_one_accepted() {
     let (ours, others) = (Authority::new(), Authority::new());
     let server = tls::server_config(shown(&ours.issue("server")), &ours.pem, &[]).unwrap();
     let server = Arc::new(server);
     let stranger = tls::client_config(shown(&others.issue("client")), &ours.pem).unwrap();
-    assert!(shake(&server, &Arc::new(stranger)).is_err());
+    assert!(handshake(&server, &Arc::new(stranger)).is_err());
     let wary = tls::client_config(shown(&ours.issue("client")), &others.pem).unwrap();
-    assert!(shake(&server, &Arc::new(wary)).is_err());
-    let nobody = Arc::new(tls::trusting_anyone().unwrap());
-    assert_eq!(shake(&server, &nobody).unwrap(), ("server".to_owned(), None));
+    assert!(handshake(&server, &Arc::new(wary)).is_err());
+    let nobody = Arc::new(tls::insecure_client_config().unwrap());
+    assert_eq!(handshake(&server, &nobody).unwrap(), ("server".to_owned(), None));
 }

@@ -1,8 +1,7 @@
-//! Strategic merge patch: a merge patch that knows which lists merge, and by what.
+//! Strategic merge patch: a merge patch that also merges lists, by key or as sets.
 //!
-//! [`Merge`] walks patch and object together. Maps merge by key, lists as their field's
-//! [`PatchRule`] says; directives (keys that begin with `$`) change how. How elements of a merged
-//! list are ordered is in `order.rs`.
+//! [`Merge`] walks patch and object together. Maps merge by key, lists by the [`PatchRule`] of their
+//! field; directives (keys that begin with `$`) override this. `order.rs` orders merged lists.
 
 mod order;
 #[cfg(test)]
@@ -117,8 +116,8 @@ impl<'s> Merge<'s> {
         Ok(())
     }
 
-    /// Merges a list by key, or as a set if there is no key. Elements of the patch come in the
-    /// patch's order, the others stay where they were relative to them.
+    /// Merges a list by key, or as a set if there is no key. Elements of the patch come in the patch's
+    /// order, the others keep their position relative to them.
     fn list(
         &self,
         rule: &FieldRule,
@@ -140,7 +139,7 @@ impl<'s> Merge<'s> {
         {
             return Ok(patch); // `$patch: replace` among the elements
         }
-        let [wanted, live] = [&patch, &original].map(|list| order::places(list, rule.key()));
+        let [requested, live] = [&patch, &original].map(|list| order::places(list, rule.key()));
         let merged = match key {
             Some(key) => self.elements(rule.ty, original, patch, key)?,
             None => {
@@ -149,7 +148,7 @@ impl<'s> Merge<'s> {
                 both.filter(|value| seen.insert(value.to_string())).collect()
             }
         };
-        Ok(order::arrange(merged, &wanted, &live, rule.key()))
+        Ok(order::arrange(merged, &requested, &live, rule.key()))
     }
 
     fn elements(
@@ -189,8 +188,8 @@ impl<'s> Merge<'s> {
         Ok(merged)
     }
 
-    /// Lists whose order the patch prescribes with `$setElementOrder/<field>`. Both the directive
-    /// and the list's own patch are done here and leave the patch.
+    /// Merges the lists whose order the patch sets with `$setElementOrder/<field>`, and removes both the
+    /// directive and the list from the patch.
     fn ordered_lists(
         &self,
         ty: Option<TypeId>,
@@ -236,8 +235,8 @@ impl<'s> Merge<'s> {
             ) {
                 return Err(no_merge_key(nameless, key));
             }
-            let [wanted, live] = [&order, &old].map(|list| order::places(list, rule.key()));
-            let arranged = order::arrange(merged, &wanted, &live, rule.key());
+            let [requested, live] = [&order, &old].map(|list| order::places(list, rule.key()));
+            let arranged = order::arrange(merged, &requested, &live, rule.key());
             original.insert(field.to_owned(), Value::Array(arranged));
         }
         Ok(())
@@ -263,7 +262,7 @@ impl<'s> Merge<'s> {
     }
 }
 
-/// `$retainKeys` names every key that stays; the patch itself may not name others.
+/// `$retainKeys` lists all keys that stay; the patch may not set others.
 fn retain_keys(
     original: &mut Map<String, Value>,
     patch: &mut Map<String, Value>,
@@ -307,8 +306,8 @@ fn delete_from_list(
     Ok(())
 }
 
-/// Carries out the directives among the elements of a patch and takes them out of it. True if the
-/// rest of the patch replaces the list.
+/// Applies the directives among the elements of a patch and removes them from it. True if the rest of
+/// the patch replaces the list.
 fn special_elements(
     original: &mut Vec<Value>,
     patch: &mut Vec<Value>,
@@ -361,7 +360,7 @@ fn are_maps(original: &[Value], patch: &[Value]) -> Result<bool, PatchError> {
     Ok(maps)
 }
 
-/// A value that is new to the object: it is taken as it is, less the patch's own language.
+/// A value that the object lacks: it is taken from the patch, without directives.
 fn without_directives(value: Value) -> Option<Value> {
     match value {
         Value::Object(map) => match map.get(DIRECTIVE).and_then(Value::as_str) {
@@ -396,7 +395,7 @@ fn no_merge_key(element: &Map<String, Value>, key: &str) -> PatchError {
     PatchError::Unmergeable(format!("map: {element} does not contain declared merge key: {key}"))
 }
 
-/// As Go prints a value with `%v`, which is how upstream's messages show maps.
+/// Formats a value like Go's `%v`, which upstream's messages use for maps.
 pub(crate) fn go_format(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".into(),

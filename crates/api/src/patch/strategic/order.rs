@@ -1,27 +1,27 @@
-//! In which order the elements of a merged list come.
+//! The order of elements in a merged list.
 //!
-//! What the patch names comes in the patch's order. What only the server has keeps its order, and
-//! its place before those named elements that it stood before, as far as both can be had.
+//! Elements in the patch come in the patch's order. Elements that only the live list has keep their order,
+//! and stay before those elements of the patch that they preceded, as far as both are possible.
 
 use super::{DIRECTIVE, PatchError, go_format};
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// Where each element stands.
+/// The position of each element.
 pub(super) type Places = HashMap<String, usize>;
 
-/// Orders a merged list: `wanted` is the patch's order, `live` the one the list had.
+/// Orders a merged list: `requested` is the patch's order, `live` the order of the live list.
 pub(super) fn arrange(
     merged: Vec<Value>,
-    wanted: &Places,
+    requested: &Places,
     live: &Places,
     key: Option<&str>,
 ) -> Vec<Value> {
     let (mut named, mut server_only): (Vec<_>, Vec<_>) = merged
         .into_iter()
         .map(|value| (identity(&value, key), value))
-        .partition(|(identity, _)| wanted.contains_key(identity));
-    named.sort_by_key(|(identity, _)| wanted.get(identity).copied());
+        .partition(|(identity, _)| requested.contains_key(identity));
+    named.sort_by_key(|(identity, _)| requested.get(identity).copied());
     server_only.sort_by_key(|(identity, _)| live.get(identity).copied().unwrap_or(usize::MAX));
 
     let mut arranged = Vec::with_capacity(named.len() + server_only.len());
@@ -41,13 +41,13 @@ pub(super) fn arrange(
     }
 }
 
-/// The elements of a patch must come in the order the same patch prescribes.
+/// The elements of a patch must be in the order that its directive sets.
 pub(super) fn check(patch: &[Value], order: &[Value], key: Option<&str>) -> Result<(), PatchError> {
     let mut rest = order.iter();
     let kept = patch.iter().filter(|element| element.get(DIRECTIVE).is_none());
     for element in kept {
-        let wanted = identity(element, key);
-        if !rest.any(|element| identity(element, key) == wanted) {
+        let expected = identity(element, key);
+        if !rest.any(|element| identity(element, key) == expected) {
             let show = |list: &[Value]| go_format(&Value::Array(list.to_vec()));
             return Err(PatchError::Unmergeable(format!(
                 "The order in patch list:\n{}\n doesn't match $setElementOrder list:\n{}\n",
@@ -64,7 +64,7 @@ pub(super) fn places(list: &[Value], key: Option<&str>) -> Places {
     places.map(|(place, value)| (identity(value, key), place)).collect()
 }
 
-/// What tells an element from the others.
+/// The key of an element, or its value if there is no key.
 fn identity(value: &Value, key: Option<&str>) -> String {
     match key {
         Some(key) => value.get(key).unwrap_or(&Value::Null).to_string(),

@@ -1,4 +1,4 @@
-//! The rules of strategic merge as a table: name, object, patch, result.
+//! Strategic merge as a table: name, object, patch, result.
 
 use super::*;
 use crate::schema::{Field, ListMerge, Object, Type};
@@ -52,11 +52,10 @@ fn merged(target: Value, patch: Value) -> Result<Value, PatchError> {
     strategic(&schema, ty, &target, patch)
 }
 
-///
 #[test]
-fn a_123_and_a_124_merge_as_upstream() {
+fn a_123_lists_and_maps_merge_as_in_upstream() {
     let app = json!({"name": "app", "image": "nginx"});
-    let cases = [
+    check([
         (
             "a new element comes first",
             json!({"containers": [app]}),
@@ -103,6 +102,12 @@ fn a_123_and_a_124_merge_as_upstream() {
             json!({"labels": {"a": null, "c": "3"}}),
             json!({"labels": {"b": "2", "c": "3"}}),
         ),
+    ]);
+}
+
+#[test]
+fn a_124_directives_work_as_in_upstream() {
+    check([
         (
             "replace in a map",
             json!({"labels": {"a": "1"}}),
@@ -169,15 +174,18 @@ fn a_123_and_a_124_merge_as_upstream() {
             json!({"unknown": {"b": [{"c": 1}]}, "other": null}),
             json!({"unknown": {"a": 1, "b": [{"c": 1}]}}),
         ),
-    ];
+    ]);
+}
+
+/// What is checked, the object, the patch and the result.
+fn check<const N: usize>(cases: [(&str, Value, Value, Value); N]) {
     for (name, target, patch, expected) in cases {
         assert_eq!(merged(target, patch), Ok(expected), "{name}");
     }
 }
 
-///
 #[test]
-fn a_124_what_cannot_be_merged_is_refused_with_upstreams_words() {
+fn a_124_unmergeable_patches_are_rejected_with_upstreams_messages() {
     let target = json!({
         "containers": [{"name": "a"}], "finalizers": ["a"], "labels": {"a": "1"},
     });
@@ -253,10 +261,9 @@ proptest! {
     }
 }
 
-/// What a real v1.36 server answered to a patch of a Deployment's pod template.
-///
+/// The answer of a real v1.36 server to a patch of a Deployment's pod template.
 #[test]
-fn a_126_a_deployment_is_patched_by_the_built_in_keys() {
+fn a_126_a_deployment_is_merged_by_the_built_in_keys() {
     let schema = Schema::built_in();
     let ty = schema.named("io.k8s.api.apps.v1.Deployment").unwrap();
     let template = |spec: Value| json!({"spec": {"template": {"spec": spec}}});

@@ -1,4 +1,4 @@
-//! What label selectors mean, how they print, and how bad ones are refused.
+//! Matching, printing and parse errors of label selectors.
 
 use super::*;
 use proptest::prelude::*;
@@ -8,9 +8,8 @@ fn parse(text: &str) -> LabelSelector {
     LabelSelector::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// A-102
 #[test]
-fn a_102_every_kind_of_term_selects_what_it_says() {
+fn a_102_every_operator_selects_the_matching_labels() {
     let labels = json!({"app": "web", "env": "", "n": "7"});
     let get = |key: &str| labels[key].as_str();
     for (text, selected) in [
@@ -63,8 +62,8 @@ fn a_102_selectors_print_as_upstream_prints_them() {
 }
 
 #[test]
-fn a_102_bad_selectors_are_refused_in_upstreams_words() {
-    for (text, said) in [
+fn a_102_invalid_selectors_are_rejected_with_upstreams_messages() {
+    for (text, message) in [
         ("a===b", "unable to parse requirement: found '=', expected: identifier"),
         ("a b", "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt"),
         ("=a", "found '=', expected: !, identifier, or 'end of string'"),
@@ -87,7 +86,7 @@ fn a_102_bad_selectors_are_refused_in_upstreams_words() {
              for 'Gt', 'Lt' operators, the value must be an integer",
         ),
     ] {
-        assert_eq!(LabelSelector::parse(text).unwrap_err(), said, "{text}");
+        assert_eq!(LabelSelector::parse(text).unwrap_err(), message, "{text}");
     }
     let bad_key = LabelSelector::parse("-a=b").unwrap_err();
     let start = "unable to parse requirement: <nil>: Invalid value: \"-a\": name part must consist";
@@ -98,7 +97,7 @@ fn a_102_bad_selectors_are_refused_in_upstreams_words() {
 }
 
 #[test]
-fn an_object_selects_all_when_empty_and_nothing_when_null() {
+fn an_empty_selector_object_selects_everything_and_null_selects_nothing() {
     let everything = LabelSelector::from_object(&json!({})).unwrap();
     assert!(everything.is_everything() && everything.matches(|_| None));
     let nothing = LabelSelector::from_object(&Value::Null).unwrap();
@@ -106,7 +105,7 @@ fn an_object_selects_all_when_empty_and_nothing_when_null() {
 }
 
 #[test]
-fn an_object_is_the_sum_of_its_labels_and_expressions() {
+fn a_selector_object_combines_labels_and_expressions() {
     let selector = LabelSelector::from_object(&json!({
         "matchLabels": {"app": "web"},
         "matchExpressions": [
@@ -116,8 +115,8 @@ fn an_object_is_the_sum_of_its_labels_and_expressions() {
     }));
     assert_eq!(selector.unwrap().to_string(), "app=web,!canary,tier in (back,front)");
     let odd = json!({"matchExpressions": [{"key": "a", "operator": "Near"}]});
-    let said = LabelSelector::from_object(&odd).unwrap_err();
-    assert_eq!(said, "\"Near\" is not a valid label selector operator");
+    let messages = LabelSelector::from_object(&odd).unwrap_err();
+    assert_eq!(messages, "\"Near\" is not a valid label selector operator");
 }
 
 proptest! {
@@ -129,7 +128,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_at_all_is_parsed_or_refused(text in ".{0,40}") {
+    fn random_text_does_not_panic(text in ".{0,40}") {
         let _ = LabelSelector::parse(&text);
     }
 }

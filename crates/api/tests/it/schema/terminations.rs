@@ -1,5 +1,5 @@
-//! The schema of `terminations.landfall.dev`: how pods ended. The types themselves are
-//! `lifecycle::timeline`'s, which uses this crate; a test there holds the two to each other.
+//! The schema of `terminations.landfall.dev`, the termination records. The Rust types are in
+//! `lifecycle::timeline`, which uses this crate; a test there compares the two.
 
 use serde_json::{Map, Value, json};
 
@@ -19,78 +19,86 @@ pub(crate) fn types() -> Vec<(String, Value)> {
 
 fn termination() -> Value {
     object(
-        "Termination is the record of how one pod ended: who asked for it, every step with its time \
-         and its actor, and how it came out. It is written by the parts that end pods and is kept \
-         after the pod is gone.",
+        "Termination is the record of how one pod terminated: who requested it, every step with its \
+         time and actor, and the outcome. The components that terminate pods write it, and it is \
+         kept after the pod is deleted.",
         &["pod", "outcome", "confirmed", "steps"],
         &[
-            ("apiVersion", string(), "The version of the API this object is in."),
+            ("apiVersion", string(), "The API version of this object."),
             ("kind", string(), "Always Termination."),
             ("metadata", reference(META, "ObjectMeta"), "Standard object metadata."),
-            ("pod", own("TerminationPod"), "The pod that ended."),
+            ("pod", own("TerminationPod"), "The terminated pod."),
             (
                 "request",
                 own("TerminationRequest"),
-                "Who wanted the pod to end, and how long it was given. A later, shorter request changes graceSeconds and deadline.",
+                "Who requested the termination, and the grace period. A later request with a shorter grace period changes graceSeconds and deadline.",
             ),
             (
                 "outcome",
                 string(),
-                "Ending: not over yet. Clean: everything ended within its time. Killed: at least one container did not. Completed: nobody asked, its containers were done. Forced: the object was removed before the node had said that nothing of the pod runs. Lost: how a container ended is not known.",
+                "Ending: still in progress. Clean: all containers exited within the grace period. Killed: at least one container had to be killed. Completed: the containers exited by themselves. Forced: the object was removed before the node confirmed that no process of the pod is left. Lost: how a container ended is unknown.",
             ),
             (
                 "confirmed",
                 json!({"type": "boolean"}),
-                "Whether the pod's node has said that no process of it is left.",
+                "Whether the pod's node has confirmed that no process of the pod is left.",
             ),
-            ("summary", string(), "What happened and why, in a sentence."),
-            ("started", micro_time(), "When the pod was asked to end, or began to."),
+            ("summary", string(), "What happened and why, in one sentence."),
+            ("started", micro_time(), "When the termination was requested or began."),
             (
                 "ended",
                 micro_time(),
-                "When the object was gone and nothing ran any more; for a pod that keeps its object, when its last status was written.",
+                "When the object was removed and no process was left; for a pod whose object remains, when its final status was written.",
             ),
             (
                 "steps",
                 json!({"type": "array", "items": own("TerminationStep")}),
-                "What happened, by time.",
+                "What happened, ordered by time.",
             ),
-            ("dropped", integer(), "How many steps there was no room for."),
+            (
+                "dropped",
+                integer(),
+                "Number of steps that were dropped because the record was full.",
+            ),
         ],
     )
 }
 
 fn pod() -> Value {
     object(
-        "TerminationPod says which pod it was.",
+        "TerminationPod identifies the pod.",
         &["name", "uid"],
         &[
             ("name", string(), "The pod's name."),
-            ("uid", string(), "The pod's uid: its name may have been used again."),
-            ("node", string(), "The node it was bound to."),
-            ("owner", string(), "Its controller, as Kind/name."),
+            ("uid", string(), "The pod's uid; another pod may have the same name."),
+            ("node", string(), "The node that the pod was bound to."),
+            ("owner", string(), "The pod's controller, as Kind/name."),
         ],
     )
 }
 
-/// Also the fields of the steps Requested and Shortened.
+/// The fields of a request, which the steps Requested and Shortened have as well.
 fn request_fields() -> Vec<(&'static str, Value, &'static str)> {
     vec![
-        ("by", string(), "The user who asked; a node that decided by itself is its own user."),
-        ("agent", string(), "The program that asked, as it calls itself."),
+        (
+            "by",
+            string(),
+            "The user who requested it; for a decision of the node, the node's own user.",
+        ),
+        ("agent", string(), "The User-Agent of the request."),
         (
             "through",
             string(),
-            "Which way it was asked: the pod's controller (ReplicaSet/web), eviction, preemption, node pressure, node shutdown, active deadline, completion. Empty for a plain delete.",
+            "The mechanism: the pod's controller (ReplicaSet/web), eviction, preemption, node pressure, node shutdown, active deadline, completion. Empty for a plain delete.",
         ),
-        ("graceAskedSeconds", integer(), "The grace period that the request named."),
+        ("graceAskedSeconds", integer(), "The grace period in the request."),
         ("graceSeconds", integer(), "The grace period that the pod got."),
-        ("deadline", micro_time(), "When the grace period is over."),
+        ("deadline", micro_time(), "When the grace period expires."),
     ]
 }
 
 fn request() -> Value {
-    object("TerminationRequest says who wanted a pod to end.", &["by"], &request_fields())
+    object("TerminationRequest says who requested the termination.", &["by"], &request_fields())
 }
 
 fn step() -> Value {
@@ -99,47 +107,43 @@ fn step() -> Value {
         (
             "monotonic",
             integer(),
-            "The same in nanoseconds of the actor's machine's monotonic clock: differences within one machine are exact even if its clock was set.",
+            "The same time in nanoseconds of the machine's monotonic clock; differences within one machine are exact even if its wall clock was set.",
         ),
         (
             "actor",
             string(),
-            "Who did it or saw it: server, node/NAME, proxy/NAME, or a controller.",
+            "Who did or observed it: server, node/NAME, proxy/NAME, or a controller.",
         ),
-        ("incarnation", string(), "Which run of the actor told it."),
+        ("incarnation", string(), "The run of the actor that reported it."),
         (
             "sequence",
             integer(),
-            "The step's number in that run; actor, incarnation and sequence are unique.",
+            "The number of the step in that run; actor, incarnation and sequence together are unique.",
         ),
-        ("container", string(), "The container it is about, if it is about one."),
+        ("container", string(), "The container, if the step is about one."),
         (
             "what",
             string(),
             "What happened: Requested, Shortened, UnsafeByRequest, Seen, HookStarted, HookEnded, HookOverran, Signal, Exited, Lost, SandboxStopped, NetworkGone, VolumesGone, CgroupGone, StatusWritten, Removed, EndpointFlipped, RulesCommitted, AgentRestarted.",
         ),
-        ("message", string(), "More about it, for people."),
-        ("reason", string(), "Of Seen and Signal: why."),
+        ("message", string(), "Details in readable form."),
+        ("reason", string(), "Of Seen and Signal: the reason."),
         ("hook", string(), "Of HookStarted: exec, httpGet, sleep or tcpSocket."),
-        (
-            "succeeded",
-            json!({"type": "boolean"}),
-            "Of HookEnded: whether the hook did what it should.",
-        ),
+        ("succeeded", json!({"type": "boolean"}), "Of HookEnded: whether the hook succeeded."),
         ("exitCode", int32(), "Of HookEnded and Exited: the exit code."),
-        ("httpStatus", int32(), "Of HookEnded: the status that an HTTP hook was answered with."),
+        ("httpStatus", int32(), "Of HookEnded: the status code of the response to an HTTP hook."),
         (
             "output",
             string(),
-            "Of HookEnded: the beginning of what the hook said, at most 4096 bytes. Whoever may read terminations may read it.",
+            "Of HookEnded: the beginning of the hook's output, at most 4096 bytes. Everyone who may read terminations can read it.",
         ),
         (
             "signal",
             string(),
-            "Of Signal: which was sent. Of Exited: which one ended the process, if one did.",
+            "Of Signal: the signal that was sent. Of Exited: the signal that terminated the process, if any.",
         ),
         ("target", string(), "Of Signal: process 1 or all processes."),
-        ("oom", json!({"type": "boolean"}), "Of Exited: the container was out of memory."),
+        ("oom", json!({"type": "boolean"}), "Of Exited: the container ran out of memory."),
         ("slice", string(), "Of EndpointFlipped and RulesCommitted: the EndpointSlice."),
         (
             "generation",
@@ -149,7 +153,7 @@ fn step() -> Value {
     ];
     fields.extend(request_fields());
     object(
-        "TerminationStep is something that happened while a pod ended.",
+        "TerminationStep is one event in the termination of a pod.",
         &["at", "actor", "what"],
         &fields,
     )
@@ -157,10 +161,10 @@ fn step() -> Value {
 
 fn steps() -> Value {
     object(
-        "TerminationSteps is what nodes and controllers post to add steps.",
+        "TerminationSteps is the request body with which nodes and controllers add steps.",
         &["pod", "steps"],
         &[
-            ("apiVersion", string(), "The version of the API this object is in."),
+            ("apiVersion", string(), "The API version of this object."),
             ("kind", string(), "Always TerminationSteps."),
             ("pod", own("TerminationPod"), "The pod that the steps are about."),
             ("steps", json!({"type": "array", "items": own("TerminationStep")}), "What happened."),

@@ -1,5 +1,5 @@
-//! The schema of `metrics.k8s.io`: what nodes and pods use. The generated types lack it, since upstream
-//! has it answered by an API server of its own.
+//! The schema of `metrics.k8s.io`: resource usage of nodes and pods. The generated types lack it, because
+//! upstream serves it from a separate API server.
 
 use serde_json::{Map, Value, json};
 

@@ -1,4 +1,4 @@
-//! A row is a few nodes with their pods, and what is made and deleted.
+//! Each row is a few nodes with their pods, and what is created and deleted.
 
 use super::*;
 use serde_json::{Value, json};
@@ -18,9 +18,9 @@ fn set(rolling: Value) -> DaemonSet {
     .unwrap()
 }
 
-/// Nodes are words: `a:` with no pod, `a:n+` with a new available one, `a:o-` an old one that is not
-/// ready; `t` for the sign is terminating, `f` failed, `w` failed and waiting. A node in capitals does not suit.
-fn world(text: &str) -> (Vec<Arc<Node>>, Vec<Arc<Pod>>) {
+/// Each word is a node: `a:` without a pod, `a:n+` with a new available one, `a:o-` with an old one that is not ready;
+/// `t` instead of the sign means terminating, `f` failed, `w` failed and in backoff. A node in capitals does not match.
+fn nodes_and_pods(text: &str) -> (Vec<Arc<Node>>, Vec<Arc<Pod>>) {
     let (mut nodes, mut pods) = (Vec::new(), Vec::new());
     for word in text.split_whitespace() {
         let (node, there) = word.split_once(':').unwrap();
@@ -54,7 +54,7 @@ fn pod(node: &str, number: usize, revision: char, state: char) -> Pod {
 }
 
 fn decided(set: &DaemonSet, text: &str) -> Plan {
-    let (nodes, pods) = world(text);
+    let (nodes, pods) = nodes_and_pods(text);
     let waits = |node: &str| {
         let mut words = text.split_whitespace().filter_map(|word| word.split_once(':'));
         words.any(|(named, pods)| named == node && pods.contains('w'))
@@ -62,15 +62,15 @@ fn decided(set: &DaemonSet, text: &str) -> Plan {
     Plan::decide(set, &nodes, &pods, "new", waits, NOW.parse().unwrap())
 }
 
-fn said(plan: &Plan) -> String {
+fn changes(plan: &Plan) -> String {
     let made = plan.create.iter().map(|pod| format!("+{}", node_of(pod).unwrap()));
     let deleted = plan.delete.iter().map(|pod| format!("-{}", name(pod.as_ref())));
-    let ended = plan.ended.iter().map(|ended| format!("x{}", name(ended.pod.as_ref())));
-    made.chain(deleted).chain(ended).collect::<Vec<_>>().join(" ")
+    let finished = plan.finished.iter().map(|finished| format!("x{}", name(finished.pod.as_ref())));
+    made.chain(deleted).chain(finished).collect::<Vec<_>>().join(" ")
 }
 
 #[test]
-fn c_81_c_83_c_87_t_ctrl_30_one_pod_where_one_should_be() {
+fn c_81_c_83_c_87_t_ctrl_30_one_pod_on_each_matching_node() {
     let set = set(json!({ "maxUnavailable": 1 }));
     let cases = [
         ("a: b:n+ c:", "+a +c"),
@@ -81,13 +81,13 @@ fn c_81_c_83_c_87_t_ctrl_30_one_pod_where_one_should_be() {
         ("A:", ""),
     ];
     for (world, expected) in cases {
-        assert_eq!(said(&decided(&set, world)), expected, "{world}");
+        assert_eq!(changes(&decided(&set, world)), expected, "{world}");
     }
 }
 
-/// C-98: with OnDelete nothing goes; with the other strategy the same world is rolled.
+/// C-98: with OnDelete nothing is deleted; with RollingUpdate the same pods are.
 #[test]
-fn c_96_without_surge_old_pods_go_as_far_as_they_may_be_missing() {
+fn c_96_without_surge_old_pods_are_deleted_up_to_max_unavailable() {
     let cases = [
         (json!({ "maxUnavailable": 1 }), "a:o+ b:o+ c:o+", "-a0"),
         (json!({ "maxUnavailable": 2 }), "a:o+ b:o+ c:o+", "-a0 -b0"),
@@ -97,7 +97,7 @@ fn c_96_without_surge_old_pods_go_as_far_as_they_may_be_missing() {
         (json!({ "maxUnavailable": 1 }), "a:n+ b:o- c:o+", "-b0"),
         (json!({ "maxUnavailable": 1 }), "a:o- b:o- c:o+", "-a0 -b0"),
         (json!({ "maxUnavailable": 1 }), "a:n+ b:n+ c:n+", ""),
-        // One that failed and waits is not available; the others are rolled.
+        // A failed pod in backoff is unavailable; the others are rolled.
         (json!({ "maxUnavailable": 2 }), "a:nw b:o+ c:o+", "-b0"),
         (json!({ "maxUnavailable": 1 }), "a:nw b:o+ c:o+", ""),
         (json!({ "maxUnavailable": 1 }), "a:ow b:o+ c:o+", "-a0"),
@@ -105,12 +105,12 @@ fn c_96_without_surge_old_pods_go_as_far_as_they_may_be_missing() {
         (Value::Null, "a:o+ b:o+", ""),
     ];
     for (rolling, world, expected) in cases {
-        assert_eq!(said(&decided(&set(rolling.clone()), world)), expected, "{rolling} {world}");
+        assert_eq!(changes(&decided(&set(rolling.clone()), world)), expected, "{rolling} {world}");
     }
 }
 
 #[test]
-fn c_97_with_surge_new_pods_come_beside_the_old() {
+fn c_97_with_surge_new_pods_are_created_beside_the_old() {
     let surge = set(json!({ "maxSurge": 1, "maxUnavailable": 0 }));
     let cases = [
         ("a:o+ b:o+", "+a"),
@@ -123,45 +123,45 @@ fn c_97_with_surge_new_pods_come_beside_the_old() {
         ("a:ot b:n+", "+a"),
         ("a:nt b:n+", "+a"),
         ("A:nt b:n+", ""),
-        // That it goes on is no reason to make many: the back-off counts (C-87).
+        // A failed pod in backoff (C-87) is not replaced.
         ("a:nw b:n+", ""),
     ];
     for (world, expected) in cases {
-        assert_eq!(said(&decided(&surge, world)), expected, "{world}");
+        assert_eq!(changes(&decided(&surge, world)), expected, "{world}");
     }
 }
 
-/// What is left of another strategy does not count.
+/// A `maxSurge` left over from another strategy does not count.
 #[test]
-fn c_98_t_ctrl_30_who_updates_on_delete_never_has_two_pods_on_a_node() {
+fn c_98_t_ctrl_30_with_on_delete_no_node_has_two_pods() {
     let mut left = set(json!({ "maxSurge": 1, "maxUnavailable": 0 }));
     let strategy = left.spec.as_mut().unwrap().update_strategy.as_mut().unwrap();
     strategy.type_ = Some("OnDelete".to_owned());
     for (world, expected) in [("a:ot", ""), ("a:o+n-", "-a1"), ("a:o+ b:o+", ""), ("a:o-", "")] {
-        assert_eq!(said(&decided(&left, world)), expected, "{world}");
+        assert_eq!(changes(&decided(&left, world)), expected, "{world}");
     }
 }
 
-/// A bound one is left to the pods' own collector.
+/// The pod garbage collector deletes bound pods.
 #[test]
-fn c_82_what_was_meant_for_a_node_that_is_gone_and_is_not_bound_goes() {
+fn c_82_unbound_pods_of_a_deleted_node_are_deleted() {
     let set = set(json!({ "maxUnavailable": 1 }));
-    let (nodes, _) = world("a:n+");
+    let (nodes, _) = nodes_and_pods("a:n+");
     let meant = |node: &str, name: &str| {
-        let mut pod = placement::make(&placement::probe(&set), &set, node, "new");
+        let mut pod = placement::make(&placement::template_pod(&set), &set, node, "new");
         pod.metadata.name = Some(name.to_owned());
         pod
     };
     let (stray, there) = (meant("gone", "stray"), meant("a", "there"));
-    let (mut bound, mut going, mut nowhere) =
-        (meant("gone", "bound"), meant("gone", "going"), meant("gone", "nowhere"));
+    let (mut bound, mut terminating, mut nowhere) =
+        (meant("gone", "bound"), meant("gone", "terminating"), meant("gone", "nowhere"));
     bound.spec.as_mut().unwrap().node_name = Some("gone".to_owned());
-    going.metadata.deletion_timestamp =
+    terminating.metadata.deletion_timestamp =
         Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(NOW.parse().unwrap()));
     nowhere.spec.as_mut().unwrap().affinity = None;
-    let pods: Vec<Arc<Pod>> = [stray, there, bound, going, nowhere].map(Arc::new).into();
+    let pods: Vec<Arc<Pod>> = [stray, there, bound, terminating, nowhere].map(Arc::new).into();
     let plan = Plan::decide(&set, &nodes, &pods, "new", |_| false, NOW.parse().unwrap());
-    assert_eq!(said(&plan), "-stray");
+    assert_eq!(changes(&plan), "-stray");
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn c_95_both_bounds_round_up() {
         (json!({ "maxSurge": "0%", "maxUnavailable": "0%" }), 5, (0, 1)),
     ];
     for (rolling, wanted, (surge, unavailable)) in cases {
-        let fence = Fence::of(&set(rolling.clone()), wanted);
-        assert_eq!(fence, Fence { surge, unavailable }, "{rolling} of {wanted}");
+        let limits = RolloutLimits::of(&set(rolling.clone()), wanted);
+        assert_eq!(limits, RolloutLimits { surge, unavailable }, "{rolling} of {wanted}");
     }
 }

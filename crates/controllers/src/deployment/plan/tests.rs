@@ -1,4 +1,4 @@
-//! A row is a Deployment with its sets, and what one look leads to.
+//! Each row is a Deployment with its sets, and what one reconcile does.
 
 use super::super::rollback;
 use super::*;
@@ -79,8 +79,12 @@ fn c_40_t_ctrl_9_surge_rounds_up_and_unavailable_down() {
         (0, "25%", "25%", (0, 0)),
     ];
     for (replicas, surge, unavailable, expected) in cases {
-        let fence = Fence::of(&deployment(replicas, json!(surge), json!(unavailable)));
-        assert_eq!((fence.surge, fence.unavailable), expected, "{replicas} {surge} {unavailable}");
+        let limits = RolloutLimits::of(&deployment(replicas, json!(surge), json!(unavailable)));
+        assert_eq!(
+            (limits.surge, limits.unavailable),
+            expected,
+            "{replicas} {surge} {unavailable}"
+        );
     }
 }
 
@@ -106,30 +110,30 @@ fn c_29_c_31_the_first_set_has_its_size_and_the_deployment_its_revision() {
     assert_eq!(condition.message, Some(format!("Created new replica set \"web-{hash}\"")));
 }
 
-/// T-CTRL-11: what is of no use goes first, then the oldest, and enough stay available.
+/// T-CTRL-11: unavailable pods are deleted first, then those of the oldest set, and enough stay available.
 #[test]
-fn c_41_c_42_c_44_a_rollout_goes_up_then_down_and_stays_when_nothing_gets_ready() {
+fn c_41_c_42_c_44_a_rollout_scales_up_then_down_and_waits_for_available_pods() {
     let ten = deployment(10, json!(3), json!(2));
     let at = (10, 13);
     let cases = [
         (
-            "the new one grows into the surge",
+            "the new set grows into the surge",
             vec![set(1, "old", 10, 10, at), set(2, "new", 0, 0, at)],
             vec![10, 3],
         ),
         (
-            "then the old shrink",
+            "then the old set shrinks",
             vec![set(1, "old", 10, 10, at), set(2, "new", 3, 0, at)],
             vec![8, 3],
         ),
         (
-            "then the new one grows",
+            "then the new set grows",
             vec![set(1, "old", 8, 8, at), set(2, "new", 3, 0, at)],
             vec![8, 5],
         ),
-        ("and there it stays", vec![set(1, "old", 8, 8, at), set(2, "new", 5, 0, at)], vec![8, 5]),
+        ("and waits", vec![set(1, "old", 8, 8, at), set(2, "new", 5, 0, at)], vec![8, 5]),
         (
-            "what is not available goes first",
+            "unavailable pods first",
             vec![set(1, "x", 4, 4, at), set(2, "old", 6, 4, at), set(3, "new", 3, 0, at)],
             vec![4, 4, 3],
         ),
@@ -145,10 +149,10 @@ fn c_41_c_42_c_44_a_rollout_goes_up_then_down_and_stays_when_nothing_gets_ready(
     }
 }
 
-/// T-EDGE-18: as upstream, pods that are still ending count neither for the surge nor against the end;
-/// how many they are is told.
+/// T-EDGE-18: as upstream, terminating pods do not count towards the surge and do not delay completion; the status has
+/// their number.
 #[test]
-fn t_ctrl_10_t_ctrl_12_ending_pods_hold_up_no_rollout() {
+fn t_ctrl_10_t_ctrl_12_terminating_pods_do_not_delay_a_rollout() {
     let three = deployment(3, json!(1), json!(0));
     let ending = |mut set: Arc<ReplicaSet>, pods| {
         let status = Arc::make_mut(&mut set).status.as_mut().unwrap();
@@ -180,8 +184,7 @@ fn c_47_c_48_c_49_scaling_is_spread_in_proportion() {
             vec![set(1, "old", 0, 0, at), set(2, "new", 10, 10, at)],
             vec![0, 5],
         ),
-        // Of two that are alike the newer grows, and the older shrinks; after going back the older
-        // is the new one.
+        // Of two equal sets the newer grows and the older shrinks; after a rollback the older set is the new one.
         ("alike, up", 11, vec![set(1, "old", 6, 6, at), set(2, "new", 6, 0, at)], vec![6, 8]),
         ("back, up", 11, vec![set(1, "new", 6, 0, at), set(2, "old", 6, 6, at)], vec![6, 8]),
         ("back, down", 8, vec![set(1, "new", 6, 0, at), set(2, "old", 6, 6, at)], vec![5, 6]),
@@ -203,9 +206,9 @@ fn c_33_a_rollback_makes_the_old_set_the_new_one_with_the_next_revision() {
     assert_eq!(size(new), 1);
 }
 
-/// An adopted set has whatever number somebody gave it.
+/// The revision of an adopted set can be any text.
 #[test]
-fn c_31_revisions_have_64_bits_and_what_is_none_counts_as_nothing() {
+fn c_31_revisions_have_64_bits_and_invalid_ones_count_as_zero() {
     let cases = [("3546343826724305832", "3546343826724305833"), ("first", "1"), ("", "1")];
     for (old, expected) in cases {
         let mut adopted = set(1, "old", 3, 3, (3, 4));
@@ -219,12 +222,12 @@ fn c_31_revisions_have_64_bits_and_what_is_none_counts_as_nothing() {
             meta.annotations.as_ref().unwrap()["deployment.kubernetes.io/revision"].clone()
         };
         assert_eq!(of(&plan.create.unwrap().metadata), expected);
-        assert_eq!(of(&plan.deployment.metadata), expected, "the Deployment follows");
+        assert_eq!(of(&plan.deployment.metadata), expected, "the Deployment has the same revision");
     }
 }
 
 #[test]
-fn c_36_history_beyond_the_limit_goes_when_the_rollout_is_complete() {
+fn c_36_history_beyond_the_limit_is_deleted_when_the_rollout_is_complete() {
     let mut deployment = deployment(1, json!(1), json!(0));
     deployment.spec.as_mut().unwrap().revision_history_limit = Some(1);
     deployment.status = Some(
@@ -250,7 +253,7 @@ fn c_36_history_beyond_the_limit_goes_when_the_rollout_is_complete() {
 }
 
 #[test]
-fn c_51_t_ctrl_13_recreating_waits_for_the_last_old_pod() {
+fn c_51_t_ctrl_13_recreate_waits_for_the_last_old_pod() {
     let mut deployment = deployment(3, json!(null), json!(null));
     deployment.spec.as_mut().unwrap().strategy =
         Some(serde_json::from_value(json!({ "type": "Recreate" })).unwrap());
@@ -266,7 +269,7 @@ fn c_51_t_ctrl_13_recreating_waits_for_the_last_old_pod() {
 }
 
 #[test]
-fn c_57_c_58_progress_is_told_and_a_stuck_rollout_is_said_to_be_stuck() {
+fn c_57_c_58_conditions_report_progress_and_the_exceeded_deadline() {
     let mut deployment = deployment(1, json!(1), json!(0));
     let at = (1, 2);
     let stuck = [set(1, "new", 1, 0, at)];
@@ -296,18 +299,18 @@ fn c_57_c_58_progress_is_told_and_a_stuck_rollout_is_said_to_be_stuck() {
 }
 
 #[test]
-fn c_57_without_a_deadline_nothing_is_said_about_progress() {
-    for (deadline, said) in [(600, true), (i32::MAX, false)] {
+fn c_57_without_a_deadline_there_is_no_progress_condition() {
+    for (deadline, has_condition) in [(600, true), (i32::MAX, false)] {
         let mut web = deployment(3, json!(1), json!(0));
         web.spec.as_mut().unwrap().progress_deadline_seconds = Some(deadline);
-        super::super::progress::say_create_failed(&mut web, "no".into(), NOW.parse().unwrap());
+        super::super::progress::set_create_failed(&mut web, "no".into(), NOW.parse().unwrap());
         let conditions = web.status.unwrap_or_default().conditions.unwrap_or_default();
-        assert_eq!(!conditions.is_empty(), said, "{deadline}");
+        assert_eq!(!conditions.is_empty(), has_condition, "{deadline}");
     }
 }
 
 #[test]
-fn c_53_a_paused_deployment_makes_no_set_and_says_so() {
+fn c_53_a_paused_deployment_creates_no_set() {
     let mut deployment = deployment(4, json!(1), json!(0));
     deployment.spec.as_mut().unwrap().paused = Some(true);
     let sets = [set(1, "old", 3, 3, (3, 4))];
@@ -321,7 +324,7 @@ fn c_53_a_paused_deployment_makes_no_set_and_says_so() {
 }
 
 #[test]
-fn c_56_availability_is_judged_against_what_may_be_missing() {
+fn c_56_availability_allows_for_max_unavailable() {
     let sets = [set(1, "old", 1, 1, (4, 5)), set(2, "new", 4, 2, (4, 5))];
     let status = planned(&deployment(4, json!(1), json!(1)), &sets).deployment.status.unwrap();
     assert_eq!(status.replicas, Some(5));
@@ -348,7 +351,7 @@ fn reason(plan: &Plan, type_: &str) -> Option<String> {
 }
 
 #[test]
-fn c_17_a_condition_moves_only_as_far_as_it_changes() {
+fn c_17_conditions_keep_their_times_if_unchanged() {
     let then = "2026-01-01T00:30:00Z";
     let condition = |type_: &str, status: &str, reason: &str| {
         json!({ "type": type_, "status": status, "reason": reason, "message": "as it was",
@@ -368,8 +371,8 @@ fn c_17_a_condition_moves_only_as_far_as_it_changes() {
     let plan = planned(&web, &[set(1, "new", 2, 1, (2, 3))]);
     let after = conditions(&plan);
     let types: Vec<&str> = after.iter().map(|condition| condition.type_.as_str()).collect();
-    assert_eq!(types, ["Available", "Mine", "Progressing"], "what changed is last");
-    assert_eq!(after[0], before[1], "same status and reason: not even the message");
+    assert_eq!(types, ["Available", "Mine", "Progressing"], "changed conditions come last");
+    assert_eq!(after[0], before[1], "same status and reason: unchanged, including the message");
     let (then, now) = (Time(then.parse().unwrap()), Time(NOW.parse().unwrap()));
     assert_eq!(after[2].reason.as_deref(), Some("ReplicaSetUpdated"));
     assert_eq!(after[2].last_transition_time, Some(then));
@@ -380,7 +383,7 @@ fn c_17_a_condition_moves_only_as_far_as_it_changes() {
 }
 
 #[test]
-fn c_30_annotations_are_handed_on_but_for_those_that_each_has_for_itself() {
+fn c_30_annotations_are_copied_except_their_own() {
     let own = json!({
         "note": "new", "kubectl.kubernetes.io/last-applied-configuration": "{}",
         "deployment.kubernetes.io/revision": "70",
@@ -397,7 +400,7 @@ fn c_30_annotations_are_handed_on_but_for_those_that_each_has_for_itself() {
                 "deployment.kubernetes.io/desired-replicas": "3",
                 "deployment.kubernetes.io/max-replicas": "4" })
     );
-    // One that the Deployment has no longer stays with the set.
+    // The set keeps an annotation that the Deployment no longer has.
     let mut there = set(1, "new", 3, 3, (3, 4));
     let annotations = Arc::make_mut(&mut there).metadata.annotations.as_mut().unwrap();
     annotations.extend([("note".into(), "old".into()), ("gone".into(), "x".into())]);
@@ -408,7 +411,7 @@ fn c_30_annotations_are_handed_on_but_for_those_that_each_has_for_itself() {
 }
 
 #[test]
-fn c_30_of_the_history_the_oldest_is_dropped_beyond_2000_characters() {
+fn c_30_oldest_revisions_are_dropped_beyond_2000_characters() {
     let long = (1..=600).map(|number| number.to_string()).collect::<Vec<_>>().join(",");
     assert!(long.len() > 2000);
     let mut old = set(1, "new", 0, 0, (1, 2));
@@ -428,97 +431,101 @@ fn c_30_of_the_history_the_oldest_is_dropped_beyond_2000_characters() {
 }
 
 #[test]
-fn c_38_what_a_look_does_is_decided_in_order() {
+fn c_38_a_reconcile_checks_deletion_pause_rollback_scaling_and_strategy_in_order() {
     let sets = [set(1, "old", 3, 3, (3, 4))];
     let rolls = planned(&deployment(3, json!(1), json!(0)), &sets);
-    assert!(rolls.create.is_some(), "nothing else: the strategy");
+    assert!(rolls.create.is_some(), "only the strategy applies");
 
     let scaled = planned(&deployment(5, json!(1), json!(0)), &sets);
-    assert!(scaled.create.is_none(), "a scaling comes before the strategy");
+    assert!(scaled.create.is_none(), "scaling comes before the strategy");
     assert_eq!(sizes(&scaled, &sets), [5]);
     let empty = [set(1, "old", 0, 0, (3, 4))];
     let resting = planned(&deployment(5, json!(1), json!(0)), &empty);
-    assert!(resting.create.is_some(), "a set without pods was not scaled");
+    assert!(resting.create.is_some(), "an empty set does not count as scaled");
 
     let back = json!({ "deprecated.deployment.rollback.to": "1" });
     let mut web = with_annotations(deployment(3, json!(1), json!(0)), back);
     assert!(rollback::decide(&web, &sets).is_some());
     web.spec.as_mut().unwrap().paused = Some(true);
-    assert!(rollback::decide(&web, &sets).is_none(), "paused comes before going back");
+    assert!(rollback::decide(&web, &sets).is_none(), "pause comes before rollback");
     assert!(planned(&web, &sets).create.is_none());
 
     web.metadata.deletion_timestamp = Some(Time(NOW.parse().unwrap()));
     web.spec.as_mut().unwrap().paused = None;
     web.spec.as_mut().unwrap().replicas = Some(9);
-    let going = planned(&web, &sets);
+    let terminating = planned(&web, &sets);
     assert!(rollback::decide(&web, &sets).is_none());
-    assert!(going.create.is_none() && going.update.is_empty() && going.delete.is_empty());
-    assert_eq!(going.deployment.status.unwrap().replicas, Some(3), "the status only");
+    assert!(
+        terminating.create.is_none()
+            && terminating.update.is_empty()
+            && terminating.delete.is_empty()
+    );
+    assert_eq!(terminating.deployment.status.unwrap().replicas, Some(3), "only the status");
 }
 
 #[test]
-fn c_45_min_ready_seconds_follow() {
+fn c_45_min_ready_seconds_are_copied_to_the_new_set() {
     let mut web = deployment(3, json!(1), json!(0));
     web.spec.as_mut().unwrap().min_ready_seconds = Some(7);
     let sets = [set(1, "old", 0, 0, (3, 4)), set(2, "new", 3, 3, (3, 4))];
     let plan = planned(&web, &sets);
     let changed: Vec<&str> = plan.update.iter().map(|change| name(&change.after)).collect();
-    assert_eq!(changed, ["web-2"], "of the new one");
+    assert_eq!(changed, ["web-2"], "only the new set");
     assert_eq!(plan.update[0].after.spec.as_ref().unwrap().min_ready_seconds, Some(7));
-    assert_eq!(plan.update[0].said(), None);
+    assert_eq!(plan.update[0].event_message(), None);
 }
 
-/// T-CTRL-12: those that still go are not waited for.
+/// T-CTRL-12: terminating pods do not delay completion.
 #[test]
 fn c_46_t_ctrl_12_a_rollout_is_complete_by_its_numbers() {
     let at = (2, 3);
-    let mut going = set(1, "old", 0, 0, at);
-    Arc::make_mut(&mut going).status.as_mut().unwrap().terminating_replicas = Some(2);
+    let mut terminating = set(1, "old", 0, 0, at);
+    Arc::make_mut(&mut terminating).status.as_mut().unwrap().terminating_replicas = Some(2);
     let cases = [
         ("all new", vec![set(2, "new", 2, 2, at)], true),
-        ("the old are going", vec![going, set(2, "new", 2, 2, at)], true),
+        ("old pods terminating", vec![terminating, set(2, "new", 2, 2, at)], true),
         ("one is not available", vec![set(2, "new", 2, 1, at)], false),
         ("an old one is left", vec![set(1, "old", 1, 1, at), set(2, "new", 2, 2, at)], false),
         ("one is missing", vec![set(2, "new", 1, 1, at)], false),
     ];
     for (what, sets, complete) in cases {
         let plan = planned(&deployment(2, json!(1), json!(0)), &sets);
-        let said = reason(&plan, "Progressing").as_deref() == Some("NewReplicaSetAvailable");
-        assert_eq!(said, complete, "{what}");
+        let is_complete = reason(&plan, "Progressing").as_deref() == Some("NewReplicaSetAvailable");
+        assert_eq!(is_complete, complete, "{what}");
     }
-    // What the status says is of another spec: nothing is forgotten on its word.
+    // If the status is of an older spec, no history is deleted.
     let mut web = deployment(1, json!(1), json!(0));
     web.spec.as_mut().unwrap().revision_history_limit = Some(0);
     let sets = [set(1, "old", 0, 0, (1, 2)), set(2, "new", 1, 1, (1, 2))];
-    for (observed, forgotten) in [(1, 1), (0, 0)] {
+    for (observed, deleted) in [(1, 1), (0, 0)] {
         web.status = serde_json::from_value(json!({ "observedGeneration": observed,
             "replicas": 1, "updatedReplicas": 1, "availableReplicas": 1 }))
         .unwrap();
-        assert_eq!(planned(&web, &sets).delete.len(), forgotten, "{observed}");
+        assert_eq!(planned(&web, &sets).delete.len(), deleted, "{observed}");
     }
 }
 
 #[test]
-fn c_50_t_ctrl_14_a_change_of_size_is_said_and_no_other() {
+fn c_50_t_ctrl_14_only_changes_of_size_record_events() {
     let sets = [set(1, "old", 8, 8, (10, 13)), set(2, "new", 5, 0, (10, 13))];
     let plan = planned(&deployment(30, json!(3), json!(2)), &sets);
-    let said: Vec<String> = plan.update.iter().filter_map(Change::said).collect();
+    let messages: Vec<String> = plan.update.iter().filter_map(Change::event_message).collect();
     assert_eq!(
-        said,
+        messages,
         ["Scaled up replica set web-1 from 8 to 20", "Scaled up replica set web-2 from 5 to 13"]
     );
     let down = planned(&deployment(0, json!(3), json!(2)), &sets);
-    let said: Vec<String> = down.update.iter().filter_map(Change::said).collect();
-    assert_eq!(said[0], "Scaled down replica set web-1 from 8 to 0");
-    // Sized for 9 and 4 more, which is what 10 and 3 more comes to: only the notes change.
+    let messages: Vec<String> = down.update.iter().filter_map(Change::event_message).collect();
+    assert_eq!(messages[0], "Scaled down replica set web-1 from 8 to 0");
+    // 9 plus a surge of 4 is the same size as 10 plus 3: only the annotations change.
     let same = [set(1, "old", 8, 8, (9, 13)), set(2, "new", 5, 0, (9, 13))];
     let plan = planned(&deployment(10, json!(3), json!(2)), &same);
     assert_eq!(plan.update.len(), 2);
-    assert!(plan.update.iter().all(|change| change.said().is_none()));
+    assert!(plan.update.iter().all(|change| change.event_message().is_none()));
 }
 
 #[test]
-fn c_55_going_back_by_annotation() {
+fn c_55_rollback_by_annotation() {
     let sets = [set(1, "first", 0, 0, (3, 4)), set(2, "second", 0, 0, (3, 4)), {
         let mut now = set(3, "new", 3, 3, (3, 4));
         let labels = json!({ "app": "web", "pod-template-hash": "x" });
@@ -526,7 +533,7 @@ fn c_55_going_back_by_annotation() {
         template.metadata.as_mut().unwrap().labels = serde_json::from_value(labels).unwrap();
         now
     }];
-    let asked = |to: &str| {
+    let with_rollback = |to: &str| {
         let to = json!({ "deprecated.deployment.rollback.to": to, "mine": "x" });
         with_annotations(deployment(3, json!(1), json!(0)), to)
     };
@@ -557,9 +564,9 @@ fn c_55_going_back_by_annotation() {
         ),
     ];
     for (to, warns, reason, message, image) in cases {
-        let back = rollback::decide(&asked(to), &sets).unwrap();
-        let said = (back.warns, back.reason, back.message.as_str());
-        assert_eq!(said, (warns, reason, message), "{to}");
+        let back = rollback::decide(&with_rollback(to), &sets).unwrap();
+        let event = (back.is_warning, back.reason, back.message.as_str());
+        assert_eq!(event, (warns, reason, message), "{to}");
         let annotations = back.after.metadata.annotations.unwrap();
         assert!(!annotations.contains_key("deprecated.deployment.rollback.to"), "{to}");
         let template = back.after.spec.unwrap().template;
@@ -567,13 +574,13 @@ fn c_55_going_back_by_annotation() {
         let labels = template.metadata.unwrap().labels.unwrap();
         assert!(!labels.contains_key("pod-template-hash"), "{to}");
     }
-    let last = rollback::decide(&asked("0"), &sets[..1]).unwrap();
+    let last = rollback::decide(&with_rollback("0"), &sets[..1]).unwrap();
     assert_eq!((last.reason, last.message.as_str()), (not_found, "Unable to find last revision."));
     assert!(rollback::decide(&deployment(3, json!(1), json!(0)), &sets).is_none());
 }
 
 #[test]
-fn c_59_what_a_set_could_not_make_is_said_of_the_deployment() {
+fn c_59_replica_failure_of_a_set_is_copied_to_the_deployment() {
     let failing = |number: u32, image: &str, message: &str| {
         let mut set = set(number, image, 1, 0, (1, 2));
         let failure = json!([{ "type": "ReplicaFailure", "status": "True", "message": message,
@@ -598,18 +605,22 @@ fn c_59_what_a_set_could_not_make_is_said_of_the_deployment() {
 }
 
 #[test]
-fn t_ctrl_10_pods_that_go_count_nowhere() {
+fn t_ctrl_10_terminating_pods_do_not_count() {
     let at = (10, 13);
-    let sets = |going: i32| {
+    let sets = |terminating: i32| {
         let mut sets = [set(1, "old", 8, 8, at), set(2, "new", 3, 0, at)];
         for set in &mut sets {
             let status = Arc::make_mut(set).status.as_mut().unwrap();
-            status.terminating_replicas = Some(going);
+            status.terminating_replicas = Some(terminating);
         }
         sets
     };
     let web = deployment(10, json!(3), json!(2));
-    for going in [0, 50] {
-        assert_eq!(sizes(&planned(&web, &sets(going)), &sets(going)), [8, 5], "{going}");
+    for terminating in [0, 50] {
+        assert_eq!(
+            sizes(&planned(&web, &sets(terminating)), &sets(terminating)),
+            [8, 5],
+            "{terminating}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! A row is what was recommended and done before, and what becomes of a wish.
+//! Each row is a history and a recommendation, and the limited size.
 
 use super::*;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ fn behavior(value: &Value) -> HorizontalPodAutoscalerBehavior {
     serde_json::from_value(value.clone()).unwrap()
 }
 
-/// Wanted at second 1000, with the size and what was recommended and done before.
+/// A recommendation at second 1000, with the current size and the history.
 struct Case {
     name: &'static str,
     current: i32,
@@ -27,14 +27,14 @@ struct Case {
 fn check(cases: &[Case]) {
     for case in cases {
         let times = |all: &[(i64, i32)]| all.iter().map(|(s, n)| (at(*s), *n)).collect();
-        let mut memory =
-            Memory { recommended: times(case.recommended), scaled: times(case.scaled) };
+        let mut history =
+            History { recommended: times(case.recommended), scaled: times(case.scaled) };
         let bounds = Bounds { current: case.current, min: 2, max: 20 };
         let behavior = (!case.behavior.is_null()).then(|| behavior(&case.behavior));
-        let found = apply(&mut memory, behavior.as_ref(), bounds, case.wanted, at(1000));
+        let found = apply(&mut history, behavior.as_ref(), bounds, case.wanted, at(1000));
         let (is, (limited, _)) = found.limited;
         assert_eq!((found.replicas, found.able.0, is, limited), case.expected, "{}", case.name);
-        assert_eq!(memory.recommended.last(), Some(&(at(1000), case.wanted)), "{}", case.name);
+        assert_eq!(history.recommended.last(), Some(&(at(1000), case.wanted)), "{}", case.name);
     }
 }
 
@@ -48,11 +48,11 @@ const PLAIN: Case = Case {
     expected: (5, "ReadyForNewScale", false, "DesiredWithinRange"),
 };
 
-/// C-135
+/// C-135: stabilisation and scaling policies.
 #[test]
-fn c_135_without_a_behavior_shrinking_waits_and_growing_is_limited() {
+fn c_135_without_a_behavior_scaling_down_waits_and_scaling_up_is_limited() {
     check(&[
-        Case { name: "as it is", ..PLAIN },
+        Case { name: "unchanged", ..PLAIN },
         Case {
             name: "grows at once",
             wanted: 9,
@@ -80,7 +80,7 @@ fn c_135_without_a_behavior_shrinking_waits_and_growing_is_limited() {
             ..PLAIN
         },
         Case {
-            name: "shrinks not below the minimum",
+            name: "not below the minimum",
             wanted: 1,
             expected: (2, "ReadyForNewScale", true, "TooFewReplicas"),
             ..PLAIN
@@ -95,7 +95,7 @@ fn c_135_without_a_behavior_shrinking_waits_and_growing_is_limited() {
     ]);
 }
 
-/// C-135
+/// C-135: stabilisation and scaling policies.
 #[test]
 fn c_135_each_direction_has_its_window() {
     let windows = |up: i32, down: i32| {
@@ -115,7 +115,7 @@ fn c_135_each_direction_has_its_window() {
             ..PLAIN
         },
         Case {
-            name: "which may be as it is",
+            name: "which may be the current size",
             wanted: 9,
             recommended: &[(990, 2)],
             behavior: windows(60, 0),
@@ -150,22 +150,30 @@ fn c_135_each_direction_has_its_window() {
     ]);
 }
 
-/// C-135
+fn scaling_rules(direction: &str, select: &str, policies: Value) -> Value {
+    let rules = json!({
+        "stabilizationWindowSeconds": 0, "selectPolicy": select, "policies": policies,
+    });
+    json!({ direction: rules })
+}
+
+fn pods(value: i32) -> Value {
+    json!({ "type": "Pods", "value": value, "periodSeconds": 60 })
+}
+
+fn percent(value: i32) -> Value {
+    json!({ "type": "Percent", "value": value, "periodSeconds": 60 })
+}
+
+fn limited(to: i32, reason: &str) -> (i32, &str, bool, &str) {
+    (to, "ReadyForNewScale", true, reason)
+}
+
+/// C-135: stabilisation and scaling policies.
 #[test]
-fn c_135_policies_limit_the_change_within_their_period() {
-    let rules = |direction: &str, select: &str, policies: Value| {
-        let rules = json!({
-            "stabilizationWindowSeconds": 0, "selectPolicy": select, "policies": policies,
-        });
-        json!({ direction: rules })
-    };
-    let pods = |value: i32| json!({ "type": "Pods", "value": value, "periodSeconds": 60 });
-    let percent = |value: i32| json!({ "type": "Percent", "value": value, "periodSeconds": 60 });
-    let up = |select: &str, policies: Value| rules("scaleUp", select, policies);
-    let down = |select: &str, policies: Value| rules("scaleDown", select, policies);
+fn c_135_policies_limit_growth_within_their_period() {
+    let up = |select: &str, policies: Value| scaling_rules("scaleUp", select, policies);
     let grow = Case { wanted: 20, ..PLAIN };
-    let shrink = Case { current: 19, wanted: 2, ..PLAIN };
-    let limited = |to, why| (to, "ReadyForNewScale", true, why);
     check(&[
         Case {
             name: "up: pods",
@@ -226,6 +234,15 @@ fn c_135_policies_limit_the_change_within_their_period() {
             expected: limited(20, "TooManyReplicas"),
             ..PLAIN
         },
+    ]);
+}
+
+/// C-135: the same for fewer replicas.
+#[test]
+fn c_135_policies_limit_shrinking_within_their_period() {
+    let down = |select: &str, policies: Value| scaling_rules("scaleDown", select, policies);
+    let shrink = Case { current: 19, wanted: 2, ..PLAIN };
+    check(&[
         Case {
             name: "down: pods",
             behavior: down("Max", json!([pods(3)])),
@@ -268,14 +285,14 @@ fn c_135_policies_limit_the_change_within_their_period() {
 }
 
 #[test]
-fn what_is_remembered_is_bounded() {
-    let mut memory = Memory::starting_at(1, at(0));
+fn history_is_bounded() {
+    let mut history = History::starting_at(1, at(0));
     let bounds = Bounds { current: 5, min: 1, max: 9 };
     for second in 0..2_000 {
-        apply(&mut memory, None, bounds, 5, at(second));
-        memory.scaled(1, 2, at(second));
+        apply(&mut history, None, bounds, 5, at(second));
+        history.scaled(1, 2, at(second));
     }
-    assert_eq!((memory.recommended.len(), memory.scaled.len()), (REMEMBERED_MAX, REMEMBERED_MAX));
-    apply(&mut memory, None, bounds, 5, at(20_000));
-    assert_eq!(memory.recommended, [(at(20_000), 5)]);
+    assert_eq!((history.recommended.len(), history.scaled.len()), (HISTORY_MAX, HISTORY_MAX));
+    apply(&mut history, None, bounds, 5, at(20_000));
+    assert_eq!(history.recommended, [(at(20_000), 5)]);
 }

@@ -1,4 +1,4 @@
-//! A look as a whole: what is asked for, and what is told about it.
+//! Whole reconciles: the new size, conditions and events.
 
 use super::*;
 use client::PodMetrics;
@@ -44,8 +44,7 @@ fn scale(replicas: i32) -> Scale {
     .unwrap()
 }
 
-/// Pods that have run for long, with a request of 100m for each of their two containers, and what each
-/// of these uses.
+/// Pods that have run for long, with a request of 100m for each of their two containers, and the usage of each.
 fn used(pods: i32, cpu: &str, memory: &str) -> (Vec<Arc<Pod>>, Vec<PodMetrics>) {
     let one = |name: &str| json!({ "name": name, "resources": { "requests": { "cpu": "100m" } } });
     let pod = |place: i32| {
@@ -58,34 +57,34 @@ fn used(pods: i32, cpu: &str, memory: &str) -> (Vec<Arc<Pod>>, Vec<PodMetrics>) 
         });
         Arc::new(typed::from_value(pod).unwrap())
     };
-    let figures = |place: i32| {
+    let metrics_of = |place: i32| {
         let usage = json!({ "cpu": cpu, "memory": memory });
-        let figures = json!({
+        let metrics = json!({
             "metadata": { "name": format!("p{place}"), "namespace": "n" },
             "timestamp": at(995).to_string(), "window": "15s",
             "containers": [{ "name": "a", "usage": usage }, { "name": "b", "usage": usage }],
         });
-        typed::from_value(figures).unwrap()
+        typed::from_value(metrics).unwrap()
     };
-    ((0..pods).map(pod).collect(), (0..pods).map(figures).collect())
+    ((0..pods).map(pod).collect(), (0..pods).map(metrics_of).collect())
 }
 
-fn look(metrics: Value, replicas: i32, cpu: &str, memory: &str) -> Plan {
-    let (pods, figures) = used(replicas, cpu, memory);
-    decide_on(&scaler(metrics), replicas, Ok(pods), Ok(figures))
+fn decided(metrics: Value, replicas: i32, cpu: &str, memory: &str) -> Plan {
+    let (pods, usage) = used(replicas, cpu, memory);
+    decide_on(&scaler(metrics), replicas, Ok(pods), Ok(usage))
 }
 
 fn decide_on(
     scaler: &HorizontalPodAutoscaler,
     replicas: i32,
-    pods: Result<Vec<Arc<Pod>>, Unselected>,
-    figures: Figures,
+    pods: Result<Vec<Arc<Pod>>, SelectorError>,
+    usage: Usage,
 ) -> Plan {
     let scale = scale(replicas);
-    let seen = Seen { scaler, scale: &scale, pods, figures, now: at(1000) };
-    // So long ago that nothing is held back.
-    let mut memory = Memory::starting_at(replicas, at(0));
-    decide(&seen, &mut memory)
+    let input = Input { scaler, scale: &scale, pods, usage, now: at(1000) };
+    // So long ago that no window applies.
+    let mut history = History::starting_at(replicas, at(0));
+    decide(&input, &mut history)
 }
 
 /// `AbleToScale=True/ReadyForNewScale …`
@@ -107,9 +106,9 @@ fn to(plan: &Plan) -> Option<(i32, &str)> {
     plan.rescale.as_ref().map(|rescale| (rescale.to, rescale.reason.as_str()))
 }
 
-/// C-131
+/// C-131: a size outside of min and max is corrected.
 #[test]
-fn c_131_outside_its_bounds_no_metric_is_asked() {
+fn c_131_outside_its_bounds_no_metric_is_evaluated() {
     let nothing = || decide_on(&scaler(json!([cpu(50)])), 0, Ok(vec![]), Ok(vec![]));
     assert_eq!(to(&nothing()), None);
     assert_eq!(
@@ -124,25 +123,25 @@ fn c_131_outside_its_bounds_no_metric_is_asked() {
         let plan = decide_on(&scaler(json!([cpu(50)])), replicas, Ok(vec![]), Ok(vec![]));
         assert_eq!(to(&plan), expected);
         assert_eq!(conditions(&plan.status), "AbleToScale=True/SucceededGetScale");
-        assert!(plan.said.is_empty());
+        assert!(plan.warnings.is_empty());
     }
 }
 
-/// C-131, C-132, C-134, C-137
+/// C-131, C-132, C-134, C-137: each metric is compared with its target, and the event names the deciding one.
 #[test]
-fn c_131_the_metric_that_asks_for_most_decides() {
+fn c_131_the_highest_recommendation_decides() {
     const CPU: &str = "cpu resource utilization (percentage of request) above target";
     for (case, metrics, used_cpu, used_memory, expected) in [
         ("at its target", json!([cpu(50)]), "50m", "1Mi", None),
         ("twice its target", json!([cpu(50)]), "75m", "1Mi", Some((5, CPU))),
         (
-            "memory asks for more",
+            "memory recommends more",
             json!([cpu(50), memory("1Mi")]),
             "60m",
             "1Mi",
             Some((6, "memory resource above target")),
         ),
-        ("cpu asks for more", json!([cpu(50), memory("2Mi")]), "75m", "1Mi", Some((5, CPU))),
+        ("cpu recommends more", json!([cpu(50), memory("2Mi")]), "75m", "1Mi", Some((5, CPU))),
         ("one container", json!([container("b", 50)]), "75m", "1Mi", Some((5, CPU))),
         (
             "all below",
@@ -153,14 +152,14 @@ fn c_131_the_metric_that_asks_for_most_decides() {
         ),
         ("one not below", json!([cpu(50), memory("2Mi")]), "20m", "1Mi", None),
     ] {
-        assert_eq!(to(&look(metrics, 3, used_cpu, used_memory)), expected, "{case}");
+        assert_eq!(to(&decided(metrics, 3, used_cpu, used_memory)), expected, "{case}");
     }
 }
 
-/// C-136
+/// C-136: the conditions of an autoscaler.
 #[test]
-fn c_136_a_look_that_went_well_says_so_with_its_figures() {
-    let plan = look(json!([cpu(50), memory("1Mi")]), 3, "50m", "512Ki");
+fn c_136_success_sets_conditions_and_current_metrics() {
+    let plan = decided(json!([cpu(50), memory("1Mi")]), 3, "50m", "512Ki");
     assert_eq!(
         conditions(&plan.status),
         "AbleToScale=True/ReadyForNewScale ScalingActive=True/ValidMetricFound \
@@ -184,10 +183,10 @@ fn c_136_a_look_that_went_well_says_so_with_its_figures() {
     );
 }
 
-/// C-136, C-137
+/// C-136, C-137: the conditions of an autoscaler; the scale is written and an event recorded.
 #[test]
-fn c_136_what_came_of_a_new_size_is_told() {
-    let before = look(json!([cpu(50)]), 3, "75m", "1Mi").status;
+fn c_136_the_result_of_scaling_is_in_the_conditions() {
+    let before = decided(json!([cpu(50)]), 3, "75m", "1Mi").status;
     assert_eq!((before.desired_replicas, &before.last_scale_time), (5, &None));
     let mut done = before.clone();
     rescaled(&mut done, 5, at(1000));
@@ -205,28 +204,28 @@ fn c_136_what_came_of_a_new_size_is_told() {
     refused(&mut not, scaler(json!([])).status.as_ref(), "no", at(1000));
     assert!(conditions(&not).starts_with("AbleToScale=False/FailedUpdateScale "));
     assert_eq!((not.desired_replicas, not.last_scale_time), (3, None));
-    let unseen = unseen(None, "deployments.apps \"web\" not found", at(1000));
-    assert_eq!(conditions(&unseen), "AbleToScale=False/FailedGetScale");
+    let unknown = scale_unknown(None, "deployments.apps \"web\" not found", at(1000));
+    assert_eq!(conditions(&unknown), "AbleToScale=False/FailedGetScale");
     assert_eq!(
-        message(&unseen, "AbleToScale"),
+        message(&unknown, "AbleToScale"),
         "the HPA controller was unable to get the target's current scale: \
          deployments.apps \"web\" not found"
     );
 }
 
-/// C-136
+/// C-136: the conditions of an autoscaler.
 #[test]
-fn c_136_a_transition_is_when_the_status_changed() {
-    let mut status = unseen(None, "a", at(1));
+fn c_136_transition_time_changes_with_the_status() {
+    let mut status = scale_unknown(None, "a", at(1));
     set(&mut status, ABLE, false, ("FailedGetScale", "b"), at(2));
     assert_eq!(status.conditions.as_ref().unwrap()[0].last_transition_time, Some(Time(at(1))));
     set(&mut status, ABLE, true, ("SucceededGetScale", "c"), at(3));
     assert_eq!(status.conditions.as_ref().unwrap()[0].last_transition_time, Some(Time(at(3))));
 }
 
-/// C-134, C-136
+/// C-134, C-136: the metric types; the conditions of an autoscaler.
 #[test]
-fn c_134_a_metric_that_nobody_tells_is_named_with_the_reason() {
+fn c_134_unavailable_metrics_are_named_with_the_reason() {
     let target = json!({ "type": "AverageValue", "averageValue": "10" });
     let metric = json!({ "name": "rps" });
     let on = json!({ "kind": "Service", "name": "s" });
@@ -265,12 +264,14 @@ fn c_134_a_metric_that_nobody_tells_is_named_with_the_reason() {
             "unknown metric source type \"Other\"".to_owned(),
         ),
     ] {
-        let plan = look(json!([spec]), 3, "75m", "1Mi");
+        let plan = decided(json!([spec]), 3, "75m", "1Mi");
         assert_eq!(to(&plan), None);
-        assert_eq!(plan.said[0], (reason, why.clone()));
-        assert_eq!(plan.said[1].0, "FailedComputeMetricsReplicas");
+        assert_eq!(plan.warnings[0], (reason, why.clone()));
+        assert_eq!(plan.warnings[1].0, "FailedComputeMetricsReplicas");
         assert!(
-            plan.said[1].1.starts_with("invalid metrics (1 invalid out of 1), first error is: ")
+            plan.warnings[1]
+                .1
+                .starts_with("invalid metrics (1 invalid out of 1), first error is: ")
         );
         let active = format!("ScalingActive=False/{reason}");
         assert_eq!(
@@ -281,36 +282,36 @@ fn c_134_a_metric_that_nobody_tells_is_named_with_the_reason() {
             message(&plan.status, "ScalingActive"),
             format!("the HPA was unable to compute the replica count: {why}")
         );
-        assert_eq!(plan.status.desired_replicas, 3, "as it was");
+        assert_eq!(plan.status.desired_replicas, 3, "unchanged");
     }
 }
 
-/// C-134
+/// C-134: the metric types.
 #[test]
-fn c_134_while_one_metric_fails_nothing_shrinks() {
+fn c_134_no_scale_down_while_a_metric_fails() {
     let broken = container("nosuch", 50);
-    let up = look(json!([broken, cpu(50)]), 3, "75m", "1Mi");
+    let up = decided(json!([broken, cpu(50)]), 3, "75m", "1Mi");
     assert_eq!(to(&up).map(|(to, _)| to), Some(5));
     assert_eq!(up.status.current_metrics.as_ref().map(Vec::len), Some(2));
     assert!(conditions(&up.status).contains("ScalingActive=True/ValidMetricFound"));
-    let down = look(json!([broken, cpu(50)]), 3, "20m", "1Mi");
+    let down = decided(json!([broken, cpu(50)]), 3, "20m", "1Mi");
     assert_eq!(to(&down), None);
     assert!(
         conditions(&down.status).contains("ScalingActive=False/FailedGetContainerResourceMetric")
     );
     assert_eq!(
-        down.said[1].1,
+        down.warnings[1].1,
         "invalid metrics (1 invalid out of 2), first error is: failed to get nosuch container metric \
          value: failed to get cpu utilization: unable to get metrics for resource cpu: failed to get \
          container metrics: container nosuch not present in metrics for pod n/p0"
     );
 }
 
-/// C-133, C-136: what people see first after `kubectl autoscale`.
+/// C-133, C-136: users see this first after `kubectl autoscale`.
 #[test]
-fn c_136_figures_that_are_not_there_yet_are_the_reason() {
+fn c_136_missing_usage_is_reported() {
     let (pods, _) = used(3, "75m", "1Mi");
-    for (figures, expected) in [
+    for (usage, expected) in [
         (
             Ok(vec![]),
             "failed to get cpu utilization: unable to get metrics for resource cpu: no metrics \
@@ -322,16 +323,16 @@ fn c_136_figures_that_are_not_there_yet_are_the_reason() {
              metrics from resource metrics API: the server is busy",
         ),
     ] {
-        let plan = decide_on(&scaler(json!([cpu(50)])), 3, Ok(pods.clone()), figures);
+        let plan = decide_on(&scaler(json!([cpu(50)])), 3, Ok(pods.clone()), usage);
         assert_eq!(to(&plan), None);
-        assert_eq!(plan.said[0], ("FailedGetResourceMetric", expected.to_owned()));
+        assert_eq!(plan.warnings[0], ("FailedGetResourceMetric", expected.to_owned()));
     }
 }
 
-/// C-136
+/// C-136: the conditions of an autoscaler.
 #[test]
-fn c_136_pods_that_cannot_be_told_apart_are_the_reason() {
-    let why = Unselected {
+fn c_136_selector_errors_are_reported() {
+    let why = SelectorError {
         event: "SelectorRequired",
         reason: "InvalidSelector",
         message: "the HPA target's scale is missing a selector".to_owned(),
@@ -339,20 +340,20 @@ fn c_136_pods_that_cannot_be_told_apart_are_the_reason() {
     };
     let plan = decide_on(&scaler(json!([cpu(50)])), 3, Err(why), Ok(vec![]));
     assert!(conditions(&plan.status).contains("ScalingActive=False/InvalidSelector"));
-    let said: Vec<&str> = plan.said.iter().map(|(reason, _)| *reason).collect();
-    assert_eq!(said, ["SelectorRequired", "FailedComputeMetricsReplicas"]);
+    let reasons: Vec<&str> = plan.warnings.iter().map(|(reason, _)| *reason).collect();
+    assert_eq!(reasons, ["SelectorRequired", "FailedComputeMetricsReplicas"]);
 }
 
-/// C-135: what was recommended lately holds a target up.
+/// C-135: recent recommendations delay scaling down.
 #[test]
-fn c_135_the_first_look_counts_the_size_as_recommended() {
-    let (pods, figures) = used(4, "20m", "1Mi");
+fn c_135_the_first_reconcile_counts_the_current_size_as_recommended() {
+    let (pods, usage) = used(4, "20m", "1Mi");
     let (scaler, scale) = (scaler(json!([cpu(50)])), scale(4));
-    let mut memory = Memory::starting_at(4, at(700));
+    let mut history = History::starting_at(4, at(700));
     let mut plan = |second: i64| {
-        let (pods, figures) = (Ok(pods.clone()), Ok(figures.clone()));
-        let seen = Seen { scaler: &scaler, scale: &scale, pods, figures, now: at(second) };
-        decide(&seen, &mut memory)
+        let (pods, usage) = (Ok(pods.clone()), Ok(usage.clone()));
+        let input = Input { scaler: &scaler, scale: &scale, pods, usage, now: at(second) };
+        decide(&input, &mut history)
     };
     let held = plan(1000);
     assert_eq!(to(&held), None);

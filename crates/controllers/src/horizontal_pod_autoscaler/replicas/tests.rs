@@ -1,21 +1,21 @@
-//! A row is a few pods with what they use, and how many there should be.
+//! Each row is a few pods with their usage, and the recommended number.
 
 use super::*;
 use serde_json::{Value, json};
 
-/// Seconds since something; the look is at 1000.
+/// Seconds since an arbitrary time; now is 1000.
 fn at(second: i64) -> Timestamp {
     Timestamp::new(1_800_000_000 + second, 0).unwrap()
 }
 
-/// A pod with a request of 1000m and what it used, if that is known.
+/// A pod with a request of 1000m and its usage, if known.
 #[derive(Clone)]
 struct One {
     pod: Value,
     used: Option<i64>,
 }
 
-/// It has run and been ready for long.
+/// A pod that has been ready for long.
 fn busy(used: i64) -> One {
     let pod = json!({
         "metadata": {},
@@ -68,11 +68,12 @@ fn pods(all: &[One]) -> (Vec<Arc<Pod>>, Samples) {
 fn proposed(all: &[One], target: i32) -> Result<i32, String> {
     let (pods, samples) = pods(all);
     let current = i32::try_from(pods.len()).unwrap();
-    let look = Look { current, pods: &pods, tolerance: Tolerance::default(), now: at(1000) };
-    by_utilization(&look, &samples, "cpu", None, target).map(|proposal| proposal.replicas)
+    let scaled =
+        ScaleTarget { current, pods: &pods, tolerance: Tolerance::default(), now: at(1000) };
+    by_utilization(&scaled, &samples, "cpu", None, target).map(|proposal| proposal.replicas)
 }
 
-/// C-132
+/// C-132: the ratio of current to target value decides.
 #[test]
 fn c_132_the_ratio_to_the_target_decides_outside_the_tolerance() {
     for (used, target, expected) in [
@@ -93,18 +94,19 @@ fn c_132_the_ratio_to_the_target_decides_outside_the_tolerance() {
     }
 }
 
-/// C-132
+/// C-132: the ratio of current to target value decides.
 #[test]
-fn c_132_the_share_is_cut_off_and_the_average_is_told() {
+fn c_132_utilization_is_truncated_and_the_average_reported() {
     let (pods, samples) = pods(&[busy(333), busy(336)]);
-    let look = Look { current: 2, pods: &pods, tolerance: Tolerance::default(), now: at(1000) };
-    let found = by_utilization(&look, &samples, "cpu", None, 50).unwrap();
+    let scaled =
+        ScaleTarget { current: 2, pods: &pods, tolerance: Tolerance::default(), now: at(1000) };
+    let found = by_utilization(&scaled, &samples, "cpu", None, 50).unwrap();
     assert_eq!(found, Proposal { replicas: 2, utilization: Some(33), average: 334 });
-    let found = by_average(&look, &samples, "cpu", 100).unwrap();
+    let found = by_average(&scaled, &samples, "cpu", 100).unwrap();
     assert_eq!(found, Proposal { replicas: 7, utilization: None, average: 334 });
 }
 
-/// C-132
+/// C-132: the ratio of current to target value decides.
 #[test]
 fn c_132_each_direction_can_have_its_own_tolerance() {
     let (pods, samples) = pods(&[busy(560), busy(560)]);
@@ -113,23 +115,23 @@ fn c_132_each_direction_can_have_its_own_tolerance() {
         (Tolerance { up: 0.2, down: 0.0 }, 2),
         (Tolerance { up: 0.0, down: 0.5 }, 3),
     ] {
-        let look = Look { current: 2, pods: &pods, tolerance, now: at(1000) };
-        let found = by_utilization(&look, &samples, "cpu", None, 50).unwrap();
+        let scaled = ScaleTarget { current: 2, pods: &pods, tolerance, now: at(1000) };
+        let found = by_utilization(&scaled, &samples, "cpu", None, 50).unwrap();
         assert_eq!(found.replicas, expected, "{tolerance:?}");
     }
 }
 
-/// C-132
+/// C-132: the ratio of current to target value decides.
 #[test]
 fn c_132_a_container_without_a_request_is_an_error() {
     let none = with(busy(500), json!({ "spec": { "containers": [{ "name": "c" }] } }));
-    let said = "missing request for cpu in container c of Pod p1".to_owned();
-    assert_eq!(proposed(&[busy(500), none], 50), Err(said));
+    let error = "missing request for cpu in container c of Pod p1".to_owned();
+    assert_eq!(proposed(&[busy(500), none], 50), Err(error));
     assert_eq!(
         proposed(&[], 50),
         Err("no pods returned by selector while calculating replica count".to_owned())
     );
-    // Of a pod as a whole it is enough.
+    // A request of the whole pod is enough.
     let whole = with(
         busy(500),
         json!({ "spec": { "containers": [{ "name": "c" }], "resources": { "requests": { "cpu": "500m" } } } }),
@@ -137,9 +139,9 @@ fn c_132_a_container_without_a_request_is_an_error() {
     assert_eq!(proposed(&[whole], 50), Ok(2));
 }
 
-/// C-133
+/// C-133: pods without samples and unready pods.
 #[test]
-fn c_133_a_pod_that_says_nothing_only_slows_a_change_down() {
+fn c_133_pods_without_samples_only_reduce_a_change() {
     let pending = || with(silent(), json!({ "status": { "phase": "Pending" } }));
     let failed = || with(busy(9000), json!({ "status": { "phase": "Failed" } }));
     let ending =
@@ -153,45 +155,46 @@ fn c_133_a_pod_that_says_nothing_only_slows_a_change_down() {
         ("down: as the target if that is above", vec![busy(1000), silent(), silent()], 150, Ok(3)),
         ("up: a pending one is idle", vec![busy(1000), busy(1000), pending()], 50, Ok(4)),
         ("down: a pending one does not count", vec![busy(100), busy(100), pending()], 50, Ok(1)),
-        ("one that goes does not count", vec![busy(1000), ending()], 50, Ok(2)),
+        ("a terminating one does not count", vec![busy(1000), ending()], 50, Ok(2)),
         ("nor one that failed", vec![busy(1000), failed()], 50, Ok(2)),
-        ("of nobody anything is known", vec![pending(), silent()], 50, Err(nothing.to_owned())),
+        ("no pod has a sample", vec![pending(), silent()], 50, Err(nothing.to_owned())),
     ] {
         assert_eq!(proposed(&all, target), expected, "{case}");
     }
 }
 
-/// C-133
+/// C-133: pods without samples and unready pods.
 #[test]
-fn c_133_what_a_pod_burns_while_it_starts_does_not_count() {
+fn c_133_cpu_usage_during_startup_does_not_count() {
     let ready = |started: i64, status: &str, since: i64| {
         let ready = json!([{ "type": "Ready", "status": status, "lastTransitionTime": at(since).to_string() }]);
         json!({ "status": { "startTime": at(started).to_string(), "conditions": ready } })
     };
     for (case, patch, counts) in [
         ("ready for long", ready(0, "True", 5), true),
-        ("no word of readiness", json!({ "status": { "conditions": null } }), false),
-        ("no start", json!({ "status": { "startTime": null } }), false),
+        ("no Ready condition", json!({ "status": { "conditions": null } }), false),
+        ("no start time", json!({ "status": { "startTime": null } }), false),
         ("young and not ready", ready(900, "False", 900), false),
         ("young and ready, the sample is of that time", ready(900, "True", 980), true),
         ("young and ready, the sample began before", ready(900, "True", 981), false),
         ("old and never ready", ready(0, "False", 29), false),
-        ("old and not ready any more", ready(0, "False", 31), true),
+        ("old and no longer ready", ready(0, "False", 31), true),
         ("five minutes are over", ready(700, "False", 731), true),
         ("five minutes are not over", ready(701, "False", 732), false),
     ] {
-        // Alone it has a proposal or no figures at all.
+        // A single pod gives a proposal or an error.
         let found = proposed(&[with(busy(2000), patch)], 50);
         assert_eq!(found.is_ok(), counts, "{case}: {found:?}");
     }
-    // For memory it does.
+    // Memory usage during startup counts.
     let (pods, samples) = pods(&[with(busy(2000), ready(900, "False", 900))]);
-    let look = Look { current: 1, pods: &pods, tolerance: Tolerance::default(), now: at(1000) };
-    assert_eq!(by_average(&look, &samples, "memory", 1000).unwrap().replicas, 2);
+    let scaled =
+        ScaleTarget { current: 1, pods: &pods, tolerance: Tolerance::default(), now: at(1000) };
+    assert_eq!(by_average(&scaled, &samples, "memory", 1000).unwrap().replicas, 2);
 }
 
 #[test]
-fn c_133_a_pod_may_say_any_time() {
+fn c_133_extreme_times_do_not_overflow() {
     for (started, turned) in [(Timestamp::MAX, Timestamp::MIN), (at(900), Timestamp::MAX)] {
         let ready = json!([{ "type": "Ready", "status": "True",
                              "lastTransitionTime": turned.to_string() }]);

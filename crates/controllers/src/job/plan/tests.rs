@@ -1,4 +1,4 @@
-//! A row is a Job and its pods, and what one look does.
+//! Each row is a Job with its pods, and what one reconcile does.
 
 use super::*;
 use serde_json::{Value, json};
@@ -16,15 +16,15 @@ fn job(spec: Value, status: Value) -> Job {
     .unwrap()
 }
 
-/// Words: `r` running, `s` succeeded, `f` failed, `d` failed by disruption, `t` terminating, followed by the index if there is
-/// one; a `'` at the end: without finalizer, `!n` at the end: the tally.
+/// Words: `r` running, `s` succeeded, `f` failed, `d` failed by disruption, `t` terminating, followed by the index if
+/// there is one; a `'` at the end: without finalizer, `!n` at the end: the index_failures.
 fn pods(text: &str) -> Vec<Arc<Pod>> {
     let words = text.split_whitespace().enumerate();
     words.map(|(number, word)| Arc::new(pod(number, word))).collect()
 }
 
 fn pod(number: usize, word: &str) -> Pod {
-    let (word, tally) = word.split_once('!').unwrap_or((word, ""));
+    let (word, index_failures) = word.split_once('!').unwrap_or((word, ""));
     let freed = word.ends_with('\'');
     let word = word.trim_end_matches('\'');
     let (what, index) = word.split_at(1);
@@ -37,8 +37,8 @@ fn pod(number: usize, word: &str) -> Pod {
     if !index.is_empty() {
         annotations["batch.kubernetes.io/job-completion-index"] = json!(index);
     }
-    if !tally.is_empty() {
-        annotations["batch.kubernetes.io/job-index-failure-count"] = json!(tally);
+    if !index_failures.is_empty() {
+        annotations["batch.kubernetes.io/job-index-failure-count"] = json!(index_failures);
     }
     typed::from_value(json!({
         "metadata": {
@@ -58,7 +58,7 @@ fn decided(job: &Job, text: &str) -> Plan {
     decide(job, &pods(text), &Record::default(), false, NOW.parse().unwrap())
 }
 
-fn said(plan: &Plan) -> String {
+fn summary(plan: &Plan) -> String {
     let index = |pod: &Pod| pods::index(pod).map_or(String::new(), |index| index.to_string());
     let name = |pod: &Arc<Pod>| pod.metadata.name.clone().unwrap();
     let made = plan.create.iter().map(|pod| format!("+{}", index(pod)));
@@ -69,7 +69,7 @@ fn said(plan: &Plan) -> String {
 }
 
 #[test]
-fn c_101_pods_are_made_until_enough_have_succeeded() {
+fn c_101_pods_are_created_until_enough_have_succeeded() {
     let two_of_three = json!({ "parallelism": 2, "completions": 3 });
     let queue = json!({ "parallelism": 2 });
     let cases = [
@@ -91,12 +91,12 @@ fn c_101_pods_are_made_until_enough_have_succeeded() {
     ];
     for (spec, pods, expected) in cases {
         let plan = decided(&job(spec.clone(), json!({})), pods);
-        assert_eq!(said(&plan), expected, "{spec} {pods}");
+        assert_eq!(summary(&plan), expected, "{spec} {pods}");
     }
 }
 
 #[test]
-fn c_103_indexes_are_filled_from_below_and_twins_go() {
+fn c_103_lowest_indexes_are_filled_first_and_duplicates_are_removed() {
     let spec = json!({ "parallelism": 2, "completions": 4, "completionMode": "Indexed" });
     let cases = [
         ("", "+0 +1"),
@@ -108,7 +108,7 @@ fn c_103_indexes_are_filled_from_below_and_twins_go() {
         ("s0 s1 s2 s3", "CompletionsReached"),
     ];
     for (pods, expected) in cases {
-        assert_eq!(said(&decided(&job(spec.clone(), json!({})), pods)), expected, "{pods}");
+        assert_eq!(summary(&decided(&job(spec.clone(), json!({})), pods)), expected, "{pods}");
     }
     let status = decided(&job(spec, json!({ "completedIndexes": "3" })), "s0 r1").status;
     assert_eq!(status.completed_indexes.as_deref(), Some("0,3"));
@@ -116,19 +116,19 @@ fn c_103_indexes_are_filled_from_below_and_twins_go() {
     assert_eq!(status.failed_indexes, None);
     let most = json!({ "parallelism": 2, "completions": i32::MAX, "completionMode": "Indexed" });
     let done = json!({ "completedIndexes": "0-2147483639,2147483642" });
-    assert_eq!(said(&decided(&job(most, done), "r2147483640")), "+2147483641");
+    assert_eq!(summary(&decided(&job(most, done), "r2147483640")), "+2147483641");
 }
 
-/// T-EDGE-19: who must not run twice says `Failed`.
+/// T-EDGE-19: Jobs whose pods must not run twice use the policy `Failed`.
 #[test]
-fn t_ctrl_25_c_106_whether_terminating_pods_are_replaced_is_the_policys_choice() {
+fn t_ctrl_25_c_106_the_replacement_policy_decides_whether_terminating_pods_are_replaced() {
     let failed = json!({ "parallelism": 1, "completions": 2, "podReplacementPolicy": "Failed" });
     let either = json!({ "parallelism": 1, "completions": 2 });
     let plan = decided(&job(either.clone(), json!({})), "t");
     assert_eq!(plan.status.uncounted_terminated_pods.clone().unwrap().failed.unwrap(), ["u0"]);
     assert_eq!(plan.status.terminating, Some(1));
     assert_eq!(plan.next, Some(Duration::from_secs(10)), "C-112");
-    // When that is over, and it is still going.
+    // The backoff is over, and the pod is still terminating.
     let indexed = |policy: &str| {
         json!({ "parallelism": 2, "completions": 3, "completionMode": "Indexed",
             "podReplacementPolicy": policy })
@@ -144,21 +144,21 @@ fn t_ctrl_25_c_106_whether_terminating_pods_are_replaced_is_the_policys_choice()
         let later = "2026-01-01T01:00:10Z".parse().unwrap();
         let job = job(spec.clone(), json!({}));
         let plan = decide(&job, &pods(there), &Record::default(), false, later);
-        assert_eq!(said(&plan), expected, "{spec} {there}");
+        assert_eq!(summary(&plan), expected, "{spec} {there}");
     }
 }
 
 #[test]
-fn c_112_a_failed_pod_is_replaced_after_a_wait() {
+fn c_112_a_failed_pod_is_replaced_after_its_backoff() {
     let spec = json!({ "parallelism": 1, "completions": 1 });
     let mut all = pods("f");
     ended_at(&mut all[0], "2026-01-01T00:59:57Z");
     let plan = decide(&job(spec, json!({})), &all, &Record::default(), false, NOW.parse().unwrap());
-    assert_eq!(said(&plan), "");
+    assert_eq!(summary(&plan), "");
     assert_eq!(plan.next, Some(Duration::from_secs(7)));
 }
 
-/// The failed pod of `all` says when it ended.
+/// Sets when the failed pod finished.
 fn ended_at(pod: &mut Arc<Pod>, at: &str) {
     let status = Arc::make_mut(pod).status.as_mut().unwrap();
     status.container_statuses = serde_json::from_value(json!([{ "name": "c", "image": "",
@@ -167,9 +167,9 @@ fn ended_at(pod: &mut Arc<Pod>, at: &str) {
     .unwrap();
 }
 
-/// C-112: as upstream, a place among those that run at once is the lowest index's, also while it waits.
+/// C-112: as upstream, an index in backoff keeps its place among the parallel pods.
 #[test]
-fn c_103_c_117_an_index_that_waits_keeps_its_turn() {
+fn c_103_c_117_an_index_in_backoff_keeps_its_place() {
     let with = |parallelism: i32| {
         job(
             json!({ "parallelism": parallelism, "completions": 3, "completionMode": "Indexed",
@@ -183,12 +183,12 @@ fn c_103_c_117_an_index_that_waits_keeps_its_turn() {
     for (parallelism, expected, wait) in cases {
         let now = NOW.parse().unwrap();
         let plan = decide(&with(parallelism), &all, &Record::default(), false, now);
-        assert_eq!(said(&plan), expected, "{parallelism}");
+        assert_eq!(summary(&plan), expected, "{parallelism}");
         assert_eq!(plan.next.map(|next| next.as_secs()), wait, "{parallelism}");
     }
     ended_at(&mut all[0], "2026-01-01T00:59:50Z");
     let now = NOW.parse().unwrap();
-    assert_eq!(said(&decide(&with(1), &all, &Record::default(), false, now)), "+0");
+    assert_eq!(summary(&decide(&with(1), &all, &Record::default(), false, now)), "+0");
 }
 
 #[test]
@@ -225,13 +225,13 @@ fn c_113_c_114_the_first_reason_to_fail_decides() {
     ];
     for (spec, status, pods, expected) in cases {
         let plan = decided(&job(spec.clone(), status), pods);
-        assert_eq!(said(&plan), expected, "{spec} {pods}");
+        assert_eq!(summary(&plan), expected, "{spec} {pods}");
     }
 }
 
-/// Each row has several reasons.
+/// Each row has several reasons to finish.
 #[test]
-fn c_113_c_118_of_several_reasons_the_first_in_order_counts() {
+fn c_113_c_118_reasons_to_finish_are_checked_in_order() {
     let indexed = |more: Value| {
         let mut spec = json!({ "parallelism": 2, "completions": 2, "completionMode": "Indexed",
             "backoffLimit": 99 });
@@ -287,48 +287,48 @@ fn c_113_c_118_of_several_reasons_the_first_in_order_counts() {
     ];
     for (spec, status, pods, expected) in cases {
         let plan = decided(&job(spec.clone(), status.clone()), pods);
-        assert_eq!(said(&plan), expected, "{spec} {status} {pods}");
+        assert_eq!(summary(&plan), expected, "{spec} {status} {pods}");
     }
 }
 
 #[test]
-fn c_117_a_failed_pod_stays_until_its_index_has_another() {
+fn c_117_a_failed_pod_stays_until_its_index_has_a_new_pod() {
     let spec = json!({ "parallelism": 2, "completions": 2, "completionMode": "Indexed",
         "backoffLimit": 99, "backoffLimitPerIndex": 3 });
     let plan = decided(&job(spec.clone(), json!({})), "f0!1 r1");
-    assert_eq!(said(&plan), "+0");
-    assert_eq!(pods::tally(&plan.create[0]).failures, 2);
-    assert!(plan.release.is_empty(), "its tally would be lost");
+    assert_eq!(summary(&plan), "+0");
+    assert_eq!(pods::index_failures(&plan.create[0]).failures, 2);
+    assert!(plan.release.is_empty(), "its failure count would be failed_indexes");
     let plan = decided(&job(spec, json!({})), "f0!1 r0!2 r1");
     assert_eq!(plan.release.len(), 1);
     assert_eq!(plan.status.failed_indexes.as_deref(), Some(""));
 }
 
 #[test]
-fn c_117_t_ctrl_28_nothing_is_kept_for_another_pod_that_will_not_come() {
+fn c_117_t_ctrl_28_failed_pods_are_released_if_no_new_pod_will_come() {
     let spec = json!({ "parallelism": 2, "completions": 2, "completionMode": "Indexed",
         "backoffLimitPerIndex": 1 });
-    let (now, going) = (NOW.parse().unwrap(), pods("t0 f1"));
+    let (now, terminating) = (NOW.parse().unwrap(), pods("t0 f1"));
     let mut job = job(spec, json!({}));
-    let plan = decide(&job, &going, &Record::default(), false, now);
-    assert_eq!(plan.release.len(), 0, "others come");
-    let plan = decide(&job, &going, &Record::default(), true, now);
-    assert_eq!(plan.release.len(), 2, "the namespace goes");
+    let plan = decide(&job, &terminating, &Record::default(), false, now);
+    assert_eq!(plan.release.len(), 0, "new pods will come");
+    let plan = decide(&job, &terminating, &Record::default(), true, now);
+    assert_eq!(plan.release.len(), 2, "the namespace is terminating");
     job.metadata.deletion_timestamp = Some(Time(now));
-    let plan = decide(&job, &going, &Record::default(), false, now);
-    assert_eq!((plan.release.len(), plan.create.len()), (2, 0), "the Job goes");
+    let plan = decide(&job, &terminating, &Record::default(), false, now);
+    assert_eq!((plan.release.len(), plan.create.len()), (2, 0), "the Job is being deleted");
     assert_eq!(plan.status.uncounted_terminated_pods.unwrap().failed.unwrap(), ["u0", "u1"]);
 }
 
-/// Ended after the list was written and before the first finalizer went.
+/// As after a crash between writing the list and removing the first finalizer.
 #[test]
-fn c_109_what_is_listed_is_freed_also_if_the_list_is_full() {
+fn c_109_listed_pods_are_released_even_if_the_list_is_full() {
     let spec = json!({ "parallelism": 600, "completions": 600 });
     let all = "s ".repeat(501);
     let first = decided(&job(spec.clone(), json!({})), &all);
     let listed = first.status.uncounted_terminated_pods.clone().unwrap().succeeded.unwrap();
     assert_eq!((listed.len(), first.release.len(), first.more), (500, 500, true));
-    // The one that is not in the list comes before some that are.
+    // The pod that is not in the list comes before some that are.
     let mut again = pods(&all);
     again.rotate_right(1);
     let status = serde_json::to_value(first.status).unwrap();
@@ -337,24 +337,24 @@ fn c_109_what_is_listed_is_freed_also_if_the_list_is_full() {
     assert_eq!((plan.release.len(), plan.more), (500, true));
 }
 
-/// C-211
+/// C-211: the status of a Job is written in a safe order.
 #[test]
-fn c_109_t_ctrl_24_a_finished_pod_is_listed_then_freed_then_counted() {
+fn c_109_t_ctrl_24_a_finished_pod_is_listed_then_released_then_counted() {
     let spec = json!({ "parallelism": 2, "completions": 3 });
     let first = decided(&job(spec.clone(), json!({})), "s r");
     let listed = first.status.uncounted_terminated_pods.clone().unwrap();
     assert_eq!(listed.succeeded.unwrap(), ["u0"]);
     assert_eq!(first.status.succeeded, None);
     assert_eq!(first.release.len(), 1);
-    // Killed after the list was written: it is freed once more, and not listed twice.
+    // After a crash behind the list: the pod is released again and not listed twice.
     let status = json!({ "uncountedTerminatedPods": { "succeeded": ["u0"] } });
     let again = decided(&job(spec.clone(), status.clone()), "s r");
     assert_eq!(again.release.len(), 1);
     assert_eq!(again.status.succeeded, None);
-    // Killed after it was freed: it is counted.
+    // After a crash behind the release: the pod is counted.
     for pods in ["s' r", "r"] {
         let counted = decided(&job(spec.clone(), status.clone()), pods);
-        // In the second row the uid is of no pod any more.
+        // In the second row the pod of the UID no longer exists.
         let expected = if pods == "r" { "u9" } else { "u0" };
         let status = json!({ "uncountedTerminatedPods": { "succeeded": [expected] } });
         let counted_gone = decided(&job(spec.clone(), status), pods);
@@ -364,9 +364,9 @@ fn c_109_t_ctrl_24_a_finished_pod_is_listed_then_freed_then_counted() {
     }
 }
 
-/// C-211
+/// C-211: the status of a Job is written in a safe order.
 #[test]
-fn c_18_c_110_zero_is_written_where_clients_look_for_it() {
+fn c_18_c_110_zero_counts_are_written_where_clients_expect_them() {
     let status = decided(&job(json!({ "parallelism": 1, "completions": 1 }), json!({})), "").status;
     assert_eq!((status.ready, status.terminating), (Some(0), Some(0)));
     assert_eq!(status.uncounted_terminated_pods, Some(Default::default()));
@@ -374,10 +374,10 @@ fn c_18_c_110_zero_is_written_where_clients_look_for_it() {
 }
 
 #[test]
-fn c_119_suspending_is_said_and_the_start_forgotten() {
+fn c_119_suspending_records_an_event_and_clears_the_start_time() {
     let spec = json!({ "parallelism": 1, "completions": 1, "suspend": true });
     let plan = decided(&job(spec, json!({ "startTime": NOW })), "r");
-    assert_eq!(plan.said, Some(("Suspended", "Job suspended")));
+    assert_eq!(plan.event, Some(("Suspended", "Job suspended")));
     assert_eq!(plan.status.start_time, None);
     assert!(plan.status.uncounted_terminated_pods.unwrap().failed.is_none(), "T-CTRL-27");
     let condition = plan.status.conditions.unwrap().remove(0);
@@ -385,13 +385,13 @@ fn c_119_suspending_is_said_and_the_start_forgotten() {
     let spec = json!({ "parallelism": 1, "completions": 1 });
     let suspended = json!({ "conditions": [{ "type": "Suspended", "status": "True" }] });
     let plan = decided(&job(spec, suspended), "");
-    assert_eq!(plan.said, Some(("Resumed", "Job resumed")));
-    assert_eq!(said(&plan), "+");
+    assert_eq!(plan.event, Some(("Resumed", "Job resumed")));
+    assert_eq!(summary(&plan), "+");
 }
 
-/// C-211: the interim condition first. C-111: what still ran counts as failed.
+/// C-211: the interim condition comes first. C-111: pods that were still running count as failed.
 #[test]
-fn c_115_t_ctrl_26_a_job_ends_when_all_is_counted_and_nothing_runs() {
+fn c_115_t_ctrl_26_a_job_finishes_when_all_pods_are_counted_and_none_is_running() {
     let now = NOW.parse().unwrap();
     let spec = json!({ "parallelism": 1, "completions": 1, "backoffLimit": 0 });
     let plan = decided(&job(spec, json!({})), "f r");
@@ -410,9 +410,9 @@ fn c_115_t_ctrl_26_a_job_ends_when_all_is_counted_and_nothing_runs() {
     assert_eq!(status.completion_time, None);
 }
 
-/// C-111: neither counted nor towards the limit.
+/// C-111: neither in the status nor towards the limit.
 #[test]
-fn c_111_what_a_rule_ignores_does_not_count() {
+fn c_111_ignored_failures_do_not_count() {
     let ignored = json!({ "parallelism": 1, "completions": 1, "backoffLimit": 0,
         "podFailurePolicy": { "rules": [{ "action": "Ignore", "onPodConditions": [
             { "type": "DisruptionTarget", "status": "True" }] }] } });
@@ -423,13 +423,13 @@ fn c_111_what_a_rule_ignores_does_not_count() {
     let plan =
         decide(&job(ignored, json!({})), &all, &Record::default(), false, NOW.parse().unwrap());
     assert_eq!(plan.finish, None);
-    assert_eq!(plan.release.len(), 1, "it need not be kept");
+    assert_eq!(plan.release.len(), 1, "it is released");
     assert_eq!(plan.status.uncounted_terminated_pods, Some(Default::default()));
 }
 
-/// C-121: it looks again at the very moment.
+/// C-121: the next reconcile is exactly at the deadline.
 #[test]
-fn c_121_a_deadline_is_looked_at_when_it_is_due() {
+fn c_121_next_reconcile_is_at_the_deadline() {
     let spec = json!({ "parallelism": 1, "completions": 1, "activeDeadlineSeconds": 3607 });
     let plan = decided(&job(spec, json!({ "startTime": "2026-01-01T00:00:00Z" })), "r");
     assert_eq!(plan.next, Some(Duration::from_secs(7)));

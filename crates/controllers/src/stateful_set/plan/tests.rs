@@ -1,4 +1,4 @@
-//! A row is a set and its pods, and the steps that one look leads to.
+//! Each row is a set with its pods, and the steps of one reconcile.
 
 use super::*;
 use serde_json::{Value, json};
@@ -57,7 +57,7 @@ fn decided(set: &StatefulSet, text: &str) -> Plan {
 
 fn steps(set: &StatefulSet, text: &str) -> String {
     let name = |pod: &Pod| pod.metadata.name.clone().unwrap().replace("db-", "");
-    let said = decided(set, text).steps.into_iter().filter_map(|step| match step {
+    let steps = decided(set, text).steps.into_iter().filter_map(|step| match step {
         Step::Create(pod) => {
             Some(format!("+{}{}", name(&pod), &identity::revision(&pod).unwrap()[..1]))
         }
@@ -65,7 +65,7 @@ fn steps(set: &StatefulSet, text: &str) -> String {
         Step::Label(pod) => Some(format!("l{}", name(&pod))),
         Step::MakeClaims(_) | Step::OwnClaims(_) => None,
     });
-    said.collect::<Vec<_>>().join(" ")
+    steps.collect::<Vec<_>>().join(" ")
 }
 
 #[test]
@@ -93,19 +93,19 @@ fn c_72_t_ctrl_15_t_ctrl_16_an_ordered_set_takes_one_step_at_a_time() {
     }
 }
 
-/// As upstream: a pod that never gets ready is waited for before it is taken back, also when the set has
-/// gone back to what worked. Who deletes it by hand gets the new one.
+/// As upstream: the controller waits for a pod that never gets ready, even if the template was rolled back. A pod that
+/// a user deletes is created from the new revision.
 #[test]
 fn t_edge_20_a_broken_revision_blocks_its_own_rollback() {
     let three = set(3, json!({}));
     assert_eq!(steps(&three, "0n+ 1n+ 2o-"), "");
     assert_eq!(steps(&three, "0n+ 1n+ 2ot"), "");
     assert_eq!(steps(&three, "0n+ 1n+"), "+2n");
-    assert_eq!(steps(&three, "0n+ 1n+ 2o+"), "-2", "one that is ready is replaced");
+    assert_eq!(steps(&three, "0n+ 1n+ 2o+"), "-2", "a ready pod is replaced");
 }
 
 #[test]
-fn c_73_t_ctrl_17_a_parallel_set_does_not_wait_but_for_occupied_ordinals() {
+fn c_73_t_ctrl_17_a_parallel_set_waits_only_for_occupied_ordinals() {
     let parallel = |replicas| set(replicas, json!({ "podManagementPolicy": "Parallel" }));
     let cases = [
         (3, "", "+0n +1n +2n"),
@@ -119,26 +119,27 @@ fn c_73_t_ctrl_17_a_parallel_set_does_not_wait_but_for_occupied_ordinals() {
     }
 }
 
-/// Steps of a batch are taken at the same time: two that write one claim would be in each other's way.
+/// Steps of a batch run concurrently, so two of them must not write the same claim.
 #[test]
 fn c_65_c_73_the_claims_of_a_pod_are_written_by_one_step() {
     let template = json!([{ "metadata": { "name": "data" }, "spec": {} }]);
     let claims = |policy: &str, pods: &str| {
         let policy = json!({ "podManagementPolicy": policy, "volumeClaimTemplates": template });
-        let said = decided(&set(4, policy), pods).steps.into_iter().filter_map(|step| match step {
-            Step::MakeClaims(pod) => Some(format!("m{}", pod.metadata.uid.clone().unwrap())),
-            Step::OwnClaims(pod) => Some(format!("o{}", pod.metadata.uid.clone().unwrap())),
-            _ => None,
-        });
-        said.collect::<Vec<_>>().join(" ")
+        let steps =
+            decided(&set(4, policy), pods).steps.into_iter().filter_map(|step| match step {
+                Step::MakeClaims(pod) => Some(format!("m{}", pod.metadata.uid.clone().unwrap())),
+                Step::OwnClaims(pod) => Some(format!("o{}", pod.metadata.uid.clone().unwrap())),
+                _ => None,
+            });
+        steps.collect::<Vec<_>>().join(" ")
     };
     assert_eq!(claims("Parallel", "0np 1np 2n- 3n+"), "m0 m1 o2 o3");
     assert_eq!(claims("OrderedReady", "0n+ 1np"), "o0 m1");
 }
 
-/// C-73: whatever number somebody typed, a look costs what is there, and the rest comes with the next.
+/// C-73: the cost of a reconcile depends on the existing pods, not on `spec.replicas`.
 #[test]
-fn c_73_a_look_at_a_huge_set_makes_no_more_than_a_burst() {
+fn c_73_a_reconcile_of_a_huge_set_creates_at_most_one_burst() {
     let parallel = set(100_000, json!({ "podManagementPolicy": "Parallel" }));
     let mut failed = decided(&parallel, "1n+ 700nf 701n+").steps;
     let last = failed.pop();
@@ -185,19 +186,22 @@ fn c_71_c_74_c_75_t_ctrl_18_an_update_goes_down_to_the_partition() {
 }
 
 #[test]
-fn c_78_t_ctrl_21_terminating_pods_are_ready_but_of_no_revision() {
+fn c_78_t_ctrl_21_terminating_pods_count_as_ready_but_for_no_revision() {
     let status = decided(&set(3, json!({})), "0o+ 1ot 2n-").status;
     assert_eq!((status.replicas, status.ready_replicas), (3, Some(2)));
     assert_eq!((status.current_replicas, status.updated_replicas), (Some(1), Some(1)));
     assert_eq!(status.available_replicas, Some(2));
     assert_eq!(status.collision_count, Some(0));
     let rolling = decided(&set(1, json!({})), "0o+");
-    assert_eq!(rolling.status.current_replicas, None, "a rolling delete is counted at once");
+    assert_eq!(
+        rolling.status.current_replicas, None,
+        "the delete of a rolling update is counted at once"
+    );
     assert_eq!(rolling.status_before.current_replicas, Some(1));
 }
 
 #[test]
-fn c_70_when_all_are_new_the_new_revision_is_the_current_one() {
+fn c_70_the_update_revision_becomes_current_when_all_pods_have_it() {
     let three = set(3, json!({}));
     let mut status = decided(&three, "0n+ 1n+ 2n+").status;
     finish(&three, &mut status);
@@ -208,9 +212,9 @@ fn c_70_when_all_are_new_the_new_revision_is_the_current_one() {
     assert_eq!(status.current_revision.as_deref(), Some("old"));
 }
 
-/// T-EDGE-20: its pods go with it, in no order; for an order it is scaled to none first.
+/// T-EDGE-20: its pods are deleted with it in no particular order; for ordered termination scale it to zero first.
 #[test]
-fn t_ctrl_20_a_set_that_goes_does_nothing() {
+fn t_ctrl_20_a_set_being_deleted_takes_no_steps() {
     let mut set = set(3, json!({}));
     set.metadata.deletion_timestamp =
         Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(NOW.parse().unwrap()));
@@ -218,7 +222,7 @@ fn t_ctrl_20_a_set_that_goes_does_nothing() {
 }
 
 #[test]
-fn c_62_labels_that_were_taken_away_come_back() {
+fn c_62_removed_labels_are_restored() {
     let mut all = pods("0n+");
     Arc::make_mut(&mut all[0]).metadata.labels.as_mut().unwrap().remove(identity::POD_NAME);
     let plan = decide(
@@ -233,7 +237,7 @@ fn c_62_labels_that_were_taken_away_come_back() {
 }
 
 #[test]
-fn c_77_what_is_out_of_range_goes_when_the_range_has_moved() {
+fn c_77_pods_outside_a_moved_range_are_deleted() {
     let from_one = set(3, json!({ "ordinals": { "start": 1 } }));
     let from_four = set(2, json!({ "ordinals": { "start": 4 } }));
     let parallel = set(3, json!({ "ordinals": { "start": 1 }, "podManagementPolicy": "Parallel" }));
@@ -250,9 +254,9 @@ fn c_77_what_is_out_of_range_goes_when_the_range_has_moved() {
     }
 }
 
-/// C-76: the feature is off, so one at a time.
+/// C-76: the feature is off, so pods are updated one at a time.
 #[test]
-fn c_76_max_unavailable_does_not_hurry_an_update() {
+fn c_76_max_unavailable_is_ignored() {
     let three = set(
         4,
         json!({ "updateStrategy": { "type": "RollingUpdate",
@@ -263,7 +267,7 @@ fn c_76_max_unavailable_does_not_hurry_an_update() {
 }
 
 #[test]
-fn c_63_claims_take_the_place_of_volumes_with_their_names() {
+fn c_63_claims_replace_volumes_of_the_same_name() {
     let claim = |name: &str| json!({ "metadata": { "name": name }, "spec": {} });
     let set = set(1, json!({ "volumeClaimTemplates": [claim("data"), claim("log")] }));
     let template: PodTemplateSpec = typed::from_value(json!({ "spec": {

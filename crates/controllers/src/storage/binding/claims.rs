@@ -1,4 +1,4 @@
-//! The claim's side: find a volume, or say why there is none.
+//! Reconciles a claim: finds a volume, or reports why there is none.
 
 use super::super::matching::{self, BIND_COMPLETED, BOUND_BY_CONTROLLER, SELECTED_NODE};
 use super::super::{BY_CLAIM, FREE};
@@ -43,14 +43,14 @@ impl Binder<'_> {
         let Some(volume) = self.storage.volumes.get(&ObjectKey::cluster(&name)) else {
             return self.pending(claim).await;
         };
-        if matching::promise(&volume).is_some() && !matching::is_promised(&volume, claim) {
+        if matching::claim_ref(&volume).is_some() && !matching::refers_to(&volume, claim) {
             if !has(claim, BOUND_BY_CONTROLLER) {
                 let message = format!("volume {name:?} already bound to a different claim.");
                 self.recorder.warning(&on, "FailedBinding", message);
             }
             return self.pending(claim).await;
         }
-        if matching::promise(&volume).is_none()
+        if matching::claim_ref(&volume).is_none()
             && let Some(why) = matching::misfit(claim, &volume)
         {
             let message = format!("Cannot bind to requested volume {name:?}: {why}");
@@ -63,30 +63,30 @@ impl Binder<'_> {
     async fn find_volume(&self, claim: &Claim) -> client::Result<()> {
         let key = ObjectKey::of(claim);
         if matching::class_of_claim(claim).is_none() && self.take_default(claim).await? {
-            return Ok(()); // What it is now comes by the watch.
+            return Ok(()); // The watch brings the new version.
         }
         let class = matching::class_of_claim(claim).unwrap_or_default();
         let known = self.storage.classes.get(&ObjectKey::cluster(class));
         let waits = waits(claim, known.as_deref());
-        let promised = self.storage.volumes.by_index(BY_CLAIM, &key.to_string());
-        // Until somebody chose a node, only what was chosen with it will do (C-168).
+        let referring = self.storage.volumes.by_index(BY_CLAIM, &key.to_string());
+        // Before the scheduler has chosen a node, only a volume that refers to the claim can be used (C-168).
         let free = if waits { Vec::new() } else { self.storage.volumes.by_index(FREE, class) };
-        if let Some(volume) = matching::best(claim, &promised, &free) {
+        if let Some(volume) = matching::best(claim, &referring, &free) {
             return self.bind(claim, volume).await;
         }
         if waits {
-            self.say_who_is_waited_for(claim, &key);
+            self.report_waiting(claim, &key);
         } else if class.is_empty() {
             let message =
                 "no persistent volumes available for this claim and no storage class is set";
             self.recorder.normal(&reference(claim), "FailedBinding", message);
         } else {
-            self.ask_provisioner(claim, class, known).await?;
+            self.request_volume(claim, class, known).await?;
         }
         self.pending(claim).await
     }
 
-    /// C-170: a default may come later than the claim.
+    /// Sets the default class, which may be created later than the claim (C-170).
     async fn take_default(&self, claim: &Claim) -> client::Result<bool> {
         let is_default = |class: &Arc<StorageClass>| {
             let annotations = class.metadata.annotations.as_ref();
@@ -108,7 +108,7 @@ impl Binder<'_> {
         Ok(true)
     }
 
-    fn say_who_is_waited_for(&self, claim: &Claim, key: &ObjectKey) {
+    fn report_waiting(&self, claim: &Claim, key: &ObjectKey) {
         let pods = self.cluster.pods.by_index(pods::BY_CLAIM, &key.to_string());
         let waiting = pods.iter().filter(|pod| is_waited_for(pod));
         let names: Vec<&str> = waiting.filter_map(|pod| pod.metadata.name.as_deref()).collect();
@@ -130,8 +130,8 @@ impl Binder<'_> {
         }
     }
 
-    /// C-169: whoever makes volumes of this class is told by an annotation.
-    async fn ask_provisioner(
+    /// Requests a volume from the provisioner of the class by an annotation (C-169).
+    async fn request_volume(
         &self,
         claim: &Claim,
         class: &str,
@@ -176,9 +176,11 @@ impl Binder<'_> {
             let message = "Bound claim has lost its PersistentVolume. Data on the volume is lost!";
             return self.lost(claim, "ClaimLost", message).await;
         };
-        match matching::promise(&volume) {
+        match matching::claim_ref(&volume) {
             None => self.bind(claim, &volume).await,
-            Some(promise) if promise.uid == claim.metadata.uid => self.bind(claim, &volume).await,
+            Some(claim_ref) if claim_ref.uid == claim.metadata.uid => {
+                self.bind(claim, &volume).await
+            }
             Some(_) => {
                 let message =
                     "Two claims are bound to the same volume, this one is bound incorrectly";
@@ -187,12 +189,12 @@ impl Binder<'_> {
         }
     }
 
-    /// The four writes, as far as they are missing (C-165).
+    /// Performs those of the four writes that are missing (C-165).
     async fn bind(&self, claim: &Claim, volume: &Volume) -> client::Result<()> {
         let name = volume.metadata.name.clone().unwrap_or_default();
-        let promised = matching::promise(volume).and_then(|promise| promise.uid.clone());
-        if promised != claim.metadata.uid {
-            let by_us = matching::promise(volume).is_none();
+        let referring = matching::claim_ref(volume).and_then(|claim_ref| claim_ref.uid.clone());
+        if referring != claim.metadata.uid {
+            let by_us = matching::claim_ref(volume).is_none();
             let mut patch = json!({
                 "metadata": { "resourceVersion": volume.metadata.resource_version },
                 "spec": { "claimRef": {
@@ -206,7 +208,7 @@ impl Binder<'_> {
             }
             let key = ObjectKey::cluster(&name);
             let volume = self.cluster.client.patch_merge::<Volume>(&key, &patch).await?;
-            // The next claim must not be given the same.
+            // The next claim must not get the same volume.
             self.storage.volumes.caught_up_with_all([&volume]).await;
         }
         self.volume_phase(volume, "Bound", None).await?;
@@ -225,7 +227,7 @@ impl Binder<'_> {
         self.bound(claim, volume).await
     }
 
-    /// What the claim has is what the volume has.
+    /// Copies capacity and modes of the volume to the claim's status.
     async fn bound(&self, claim: &Claim, volume: &Volume) -> client::Result<()> {
         let spec = volume.spec.clone().unwrap_or_default();
         let size = spec.capacity.as_ref().and_then(|all| all.get("storage")).cloned();
@@ -233,7 +235,7 @@ impl Binder<'_> {
         let mut after = before.clone();
         after.phase = Some("Bound".to_owned());
         after.access_modes = spec.access_modes.clone();
-        // A volume may be larger than what its filesystem has grown to.
+        // Later the volume may be larger than its file system, so the capacity is set only once.
         if before.phase.as_deref() != Some("Bound") || before.capacity.is_none() {
             after.capacity = size.map(|size| [("storage".to_owned(), size)].into());
             after.current_volume_attributes_class_name = spec.volume_attributes_class_name.clone();
@@ -256,7 +258,7 @@ impl Binder<'_> {
         Ok(())
     }
 
-    /// Whether it had another one.
+    /// Returns whether the phase changed.
     async fn claim_phase(&self, claim: &Claim, phase: &str) -> client::Result<bool> {
         let before = claim.status.as_ref().and_then(|status| status.phase.as_deref());
         if before == Some(phase) {
@@ -283,13 +285,13 @@ fn has(claim: &Claim, key: &str) -> bool {
     annotation(claim, key).is_some()
 }
 
-/// Whether nothing is done for a claim of this class until somebody chose a node.
+/// Whether a claim of this class waits until the scheduler has chosen a node.
 pub(super) fn waits(claim: &Claim, class: Option<&StorageClass>) -> bool {
     let mode = class.and_then(|class| class.volume_binding_mode.as_deref());
     mode == Some("WaitForFirstConsumer") && !has(claim, SELECTED_NODE)
 }
 
-/// Whether a claim waits until this pod has a node.
+/// Whether claims of this pod wait until it is scheduled.
 pub(super) fn is_waited_for(pod: &Pod) -> bool {
     pods::node_name(pod).is_none() && !pods::is_terminal(pod)
 }

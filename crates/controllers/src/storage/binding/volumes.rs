@@ -1,4 +1,4 @@
-//! The volume's side: whether it is free, has its claim, or has lost it (C-167, C-171).
+//! Reconciles a volume: it is free, bound to its claim, or has lost it (C-167, C-171).
 
 use super::super::matching::{self, BOUND_BY_CONTROLLER};
 use super::Binder;
@@ -16,11 +16,11 @@ impl Binder<'_> {
         let Some(volume) = self.storage.volumes.get(&ObjectKey::cluster(name)) else {
             return Ok(());
         };
-        let done = match matching::promise(&volume) {
-            Some(promise) if promise.uid.as_deref().is_some_and(|uid| !uid.is_empty()) => {
-                self.promised(&volume, promise).await
+        let done = match matching::claim_ref(&volume) {
+            Some(claim_ref) if claim_ref.uid.as_deref().is_some_and(|uid| !uid.is_empty()) => {
+                self.claimed_volume(&volume, claim_ref).await
             }
-            // Free, or kept for whoever comes with that name.
+            // Free, or reserved for a claim of that name.
             _ => self.volume_phase(&volume, "Available", None).await,
         };
         match done {
@@ -29,8 +29,12 @@ impl Binder<'_> {
         }
     }
 
-    async fn promised(&self, volume: &Volume, promise: &ObjectReference) -> client::Result<()> {
-        let Some(claim) = self.owner(volume, promise).await? else {
+    async fn claimed_volume(
+        &self,
+        volume: &Volume,
+        claim_ref: &ObjectReference,
+    ) -> client::Result<()> {
+        let Some(claim) = self.owner(volume, claim_ref).await? else {
             let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
             if phase != Some("Failed") {
                 self.volume_phase(volume, "Released", None).await?;
@@ -39,11 +43,11 @@ impl Binder<'_> {
         };
         let named = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
         match named.filter(|name| !name.is_empty()) {
-            None => Ok(()), // The claim is looked at next, and takes it.
+            None => Ok(()), // The reconcile of the claim binds it.
             Some(name) if Some(&name) == volume.metadata.name.as_ref() => {
                 self.volume_phase(volume, "Bound", None).await
             }
-            // It has another one.
+            // The claim has another volume.
             Some(_) if has(volume, PROVISIONED_BY) && policy(volume) == "Delete" => {
                 self.volume_phase(volume, "Released", None).await?;
                 self.reclaim(volume).await
@@ -52,18 +56,18 @@ impl Binder<'_> {
         }
     }
 
-    /// The very claim that the volume is promised to.
+    /// The claim in `claimRef`, compared by UID.
     async fn owner(
         &self,
         volume: &Volume,
-        promise: &ObjectReference,
+        claim_ref: &ObjectReference,
     ) -> client::Result<Option<Arc<PersistentVolumeClaim>>> {
-        let Some(key) = matching::promised_to(volume) else { return Ok(None) };
-        let is_it = |claim: &Arc<PersistentVolumeClaim>| claim.metadata.uid == promise.uid;
+        let Some(key) = matching::claim_key(volume) else { return Ok(None) };
+        let is_it = |claim: &Arc<PersistentVolumeClaim>| claim.metadata.uid == claim_ref.uid;
         if let Some(claim) = self.storage.claims.get(&key).filter(is_it) {
             return Ok(Some(claim));
         }
-        // To release a volume by mistake is to lose data: this must not be old news.
+        // Releasing a volume by mistake loses data, so ask the server instead of trusting the cache.
         let claim = self.cluster.client.find::<PersistentVolumeClaim>(&key).await?;
         Ok(claim.map(Arc::new).filter(is_it))
     }
@@ -82,7 +86,7 @@ impl Binder<'_> {
         self.volume_phase(volume, "Available", None).await
     }
 
-    /// C-171: volumes that a provisioner made are its to delete.
+    /// Applies the reclaim policy. Provisioners delete their own volumes (C-171).
     async fn reclaim(&self, volume: &Volume) -> client::Result<()> {
         let on = reference(volume);
         let csi = volume.spec.as_ref().is_some_and(|spec| spec.csi.is_some());

@@ -1,7 +1,7 @@
-//! Tokens in Secrets: filled for an account, and gone with it.
+//! Token Secrets of service accounts.
 
 use super::cluster::{Cluster, key};
-use super::way::Bumps;
+use super::faulty_connection::FaultyConnection;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use controllers::Options;
@@ -28,9 +28,9 @@ fn claims(token: &str) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_145_a_token_secret_is_filled_and_put_right() {
+async fn c_145_a_token_secret_is_filled_and_repaired() {
     let cluster = Cluster::start().await;
-    let secrets = cluster.follow::<Secret>();
+    let secrets = cluster.watch::<Secret>();
     let meta = json!({ "namespace": "default", "name": "robot" });
     let robot = cluster.create::<ServiceAccount>(json!({ "metadata": meta })).await;
     let made = cluster.create::<Secret>(secret("s", "robot")).await;
@@ -61,9 +61,9 @@ async fn c_145_a_token_secret_is_filled_and_put_right() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_145_a_token_secret_goes_with_its_account_and_leaves_its_list() {
+async fn c_145_a_token_secret_is_deleted_with_its_account_and_removed_from_its_list() {
     let cluster = Cluster::start().await;
-    let (secrets, accounts) = (cluster.follow::<Secret>(), cluster.follow::<ServiceAccount>());
+    let (secrets, accounts) = (cluster.watch::<Secret>(), cluster.watch::<ServiceAccount>());
     let meta = json!({ "namespace": "default", "name": "robot" });
     let listed = json!({ "metadata": meta, "secrets": [{ "name": "a" }, { "name": "b" }] });
     cluster.create::<ServiceAccount>(listed).await;
@@ -78,7 +78,7 @@ async fn c_145_a_token_secret_goes_with_its_account_and_leaves_its_list() {
             listed.iter().map(|one| one.name.as_deref()).collect::<Vec<_>>() == [Some("b")]
         })
         .await;
-    // Of no account, and of an earlier one of that name.
+    // A Secret without an account, and one of an earlier account of the same name.
     cluster.create::<Secret>(secret("nobodys", "nobody")).await;
     let mut earlier = secret("earlier", "robot");
     earlier["metadata"]["annotations"]["kubernetes.io/service-account.uid"] = json!("another");
@@ -92,16 +92,16 @@ async fn c_145_a_token_secret_goes_with_its_account_and_leaves_its_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_145_a_token_secret_is_not_thrown_away_on_old_news_of_its_account() {
-    let bumps = Bumps::default();
-    let cluster = Cluster::through(Options::default(), |door| bumps.way(door)).await;
-    let secrets = cluster.follow::<Secret>();
+async fn c_145_a_token_secret_is_not_deleted_because_of_a_stale_cache() {
+    let connection = FaultyConnection::default();
+    let cluster = Cluster::through(Options::default(), |door| connection.client(door)).await;
+    let secrets = cluster.watch::<Secret>();
     let robot = json!({ "metadata": { "namespace": "default", "name": "robot" } });
     cluster.create::<ServiceAccount>(robot.clone()).await;
     cluster.create::<Secret>(secret("first", "robot")).await;
     secrets.when(&key("default", "first"), |now| text(now, "token").is_some()).await;
-    // Who fills Secrets still sees the account that was.
-    bumps.hold("serviceaccounts");
+    // The controller's cache still has the old account.
+    connection.hold("serviceaccounts");
     cluster.delete::<ServiceAccount>(&key("default", "robot")).await;
     let robot: ServiceAccount = cluster.create(robot).await;
     let mut of_today = secret("s", "robot");
@@ -109,30 +109,30 @@ async fn c_145_a_token_secret_is_not_thrown_away_on_old_news_of_its_account() {
         json!(robot.metadata.uid);
     cluster.create::<Secret>(of_today).await;
     secrets.when(&key("default", "s"), |now| text(now, "token").is_some()).await;
-    // With the news the Secret of the account that was goes, and this one stays.
-    bumps.let_go();
+    // When the cache is current, the Secret of the old account is deleted, and this one stays.
+    connection.release();
     secrets.gone(&key("default", "first")).await;
     assert!(secrets.cache.get(&key("default", "s")).is_some());
     cluster.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_145_a_secret_that_is_gone_leaves_a_list_that_somebody_else_writes_too() {
-    let bumps = Bumps::default();
-    let cluster = Cluster::through(Options::default(), |door| bumps.way(door)).await;
-    let (secrets, accounts) = (cluster.follow::<Secret>(), cluster.follow::<ServiceAccount>());
+async fn c_145_a_deleted_secret_is_removed_from_its_account_despite_conflicts() {
+    let connection = FaultyConnection::default();
+    let cluster = Cluster::through(Options::default(), |door| connection.client(door)).await;
+    let (secrets, accounts) = (cluster.watch::<Secret>(), cluster.watch::<ServiceAccount>());
     let meta = json!({ "namespace": "default", "name": "robot" });
     let listed = json!({ "metadata": meta, "secrets": [{ "name": "a" }] });
     cluster.create::<ServiceAccount>(listed).await;
     cluster.create::<Secret>(secret("a", "robot")).await;
     secrets.when(&key("default", "a"), |now| text(now, "token").is_some()).await;
     let path = "/api/v1/namespaces/default/serviceaccounts/robot";
-    bumps.fail(3, Method::PUT, path, (409, "Conflict"));
+    connection.fail(3, Method::PUT, path, (409, "Conflict"));
     cluster.delete::<Secret>(&key("default", "a")).await;
     let lists_none = |now: Option<&ServiceAccount>| {
         now.is_some_and(|now| now.secrets.as_ref().is_none_or(Vec::is_empty))
     };
     accounts.when(&key("default", "robot"), lists_none).await;
-    assert_eq!(bumps.left(), 0);
+    assert_eq!(connection.left(), 0);
     cluster.stop().await;
 }

@@ -1,7 +1,7 @@
-//! Ranges of Service addresses and the claims on them, on a whole server and a paused clock.
+//! ServiceCIDRs and IPAddresses, with a real server and a paused clock.
 
 use super::cluster::{Cluster, key};
-use super::way::Bumps;
+use super::faulty_connection::FaultyConnection;
 use client::ObjectKey;
 use controllers::Options;
 use http::Method;
@@ -28,9 +28,9 @@ fn held(range: Option<&ServiceCIDR>) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_181_a_range_is_usable_when_it_is_ready_and_stays_while_it_is_used() {
+async fn c_181_a_range_is_usable_when_ready_and_kept_while_used() {
     let cluster = Cluster::start().await;
-    let (ranges, more) = (cluster.follow::<ServiceCIDR>(), ObjectKey::cluster("more"));
+    let (ranges, more) = (cluster.watch::<ServiceCIDR>(), ObjectKey::cluster("more"));
     let is_ready = |range: Option<&ServiceCIDR>| {
         held(range) && ready(range).is_some_and(|(status, _)| status == "True")
     };
@@ -67,9 +67,9 @@ async fn c_181_a_range_is_usable_when_it_is_ready_and_stays_while_it_is_used() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_182_a_claim_that_somebody_deleted_comes_back_and_one_of_nobody_goes() {
+async fn c_182_deleted_claims_are_recreated_and_orphaned_ones_deleted() {
     let cluster = Cluster::start().await;
-    let claims = cluster.follow::<IPAddress>();
+    let claims = cluster.watch::<IPAddress>();
     let web: Service = cluster.create(service("web", Value::Null)).await;
     let address = web.spec.unwrap().cluster_ip.unwrap();
     let claim = ObjectKey::cluster(&address);
@@ -102,7 +102,7 @@ async fn c_182_a_claim_that_somebody_deleted_comes_back_and_one_of_nobody_goes()
     assert!(event.message.as_deref().unwrap().contains("10.96.7.7"));
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert!(claims.cache.get(&ObjectKey::cluster("255.255.255.255")).is_some(), "people's own");
-    // With the Service its claim goes at once, and is not claimed again.
+    // The claim is deleted with its Service and not created again.
     cluster.delete::<Service>(&key("default", "web")).await;
     claims.gone(&claim).await;
     tokio::time::sleep(Duration::from_secs(120)).await;
@@ -111,22 +111,22 @@ async fn c_182_a_claim_that_somebody_deleted_comes_back_and_one_of_nobody_goes()
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_182_a_claim_that_something_else_of_the_services_name_has_is_made_anew() {
-    let bumps = Bumps::default();
-    let cluster = Cluster::through(Options::default(), |door| bumps.way(door)).await;
+async fn c_182_a_claim_with_a_wrong_parent_is_recreated() {
+    let connection = FaultyConnection::default();
+    let cluster = Cluster::through(Options::default(), |door| connection.client(door)).await;
     let web: Service = cluster.create(service("web", Value::Null)).await;
     let address = web.spec.unwrap().cluster_ip.unwrap();
     let claim = ObjectKey::cluster(&address);
     let right: IPAddress = cluster.client.get(&claim).await.unwrap();
-    // Who looks after claims hears of both at once, and has no time to claim it in between.
-    bumps.hold("ipaddresses");
+    // The controller receives both events at once and cannot create the claim in between.
+    connection.hold("ipaddresses");
     cluster.delete::<IPAddress>(&claim).await;
     let mut wrong = right.spec.clone();
     wrong.parent_ref.resource = "gateways".to_owned();
     let meta = json!({ "name": address, "labels": right.metadata.labels });
     cluster.create::<IPAddress>(json!({ "metadata": meta, "spec": wrong })).await;
-    bumps.let_go();
-    // Claims that are younger than a minute may be somebody's who is about to say so.
+    connection.release();
+    // Claims younger than a minute may belong to a Service that is just being created.
     tokio::time::sleep(Duration::from_secs(62)).await;
     let anew: IPAddress = cluster.client.get(&claim).await.unwrap();
     assert_eq!(anew.spec.parent_ref.resource, "services");
@@ -135,15 +135,15 @@ async fn c_182_a_claim_that_something_else_of_the_services_name_has_is_made_anew
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_182_an_address_is_claimed_when_a_range_grows_around_it() {
+async fn c_182_an_address_is_claimed_when_a_range_is_added() {
     let cluster = Cluster::start().await;
-    let (claims, ranges) = (cluster.follow::<IPAddress>(), cluster.follow::<ServiceCIDR>());
+    let (claims, ranges) = (cluster.watch::<IPAddress>(), cluster.watch::<ServiceCIDR>());
     let (goes, grows) = (ObjectKey::cluster("goes"), ObjectKey::cluster("grows"));
     let range = |name: &str, cidrs: Value| json!({ "metadata": { "name": name }, "spec": { "cidrs": cidrs } });
     cluster.create::<ServiceCIDR>(range("goes", json!(["10.200.0.0/24"]))).await;
     cluster.create::<ServiceCIDR>(range("grows", json!(["fd00:77::/112"]))).await;
     let is_ready =
-        |range: Option<&ServiceCIDR>| ready(range).is_some_and(|(said, _)| said == "True");
+        |range: Option<&ServiceCIDR>| ready(range).is_some_and(|(text, _)| text == "True");
     ranges.when(&goes, is_ready).await;
     ranges.when(&grows, is_ready).await;
     cluster.create::<Service>(service("web", json!("10.200.0.7"))).await;
@@ -164,16 +164,16 @@ async fn c_182_an_address_is_claimed_when_a_range_grows_around_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_182_a_claim_is_not_taken_from_its_service_on_old_news() {
-    let bumps = Bumps::default();
-    let cluster = Cluster::through(Options::default(), |door| bumps.way(door)).await;
-    let claims = cluster.follow::<IPAddress>();
+async fn c_182_a_stale_cache_does_not_remove_the_claim_of_a_service() {
+    let connection = FaultyConnection::default();
+    let cluster = Cluster::through(Options::default(), |door| connection.client(door)).await;
+    let claims = cluster.watch::<IPAddress>();
     let web: Service = cluster.create(service("web", Value::Null)).await;
     let address = web.spec.unwrap().cluster_ip.unwrap();
     let claim = ObjectKey::cluster(&address);
     claims.when(&claim, |claim| claim.is_some()).await;
-    // Who looks after claims still sees `web` when another has had its address for long.
-    bumps.hold("services");
+    // The controller's cache still has `web` although another Service has its address.
+    connection.hold("services");
     cluster.delete::<Service>(&key("default", "web")).await;
     cluster.create::<Service>(service("db", json!(address))).await;
     let before: IPAddress = cluster.client.get(&claim).await.unwrap();
@@ -181,31 +181,31 @@ async fn c_182_a_claim_is_not_taken_from_its_service_on_old_news() {
     tokio::time::sleep(Duration::from_secs(120)).await;
     let after: IPAddress = cluster.client.get(&claim).await.unwrap();
     assert_eq!(after.metadata.uid, before.metadata.uid);
-    bumps.let_go();
+    connection.release();
     cluster.stop().await;
 }
 
-/// What goes wrong with addresses of Services and of nodes' pods is said.
+/// Events report problems with addresses of Services and pod address blocks.
 #[tokio::test(start_paused = true)]
-async fn c_218_an_address_of_no_range_and_a_range_that_cannot_be_written_are_told() {
-    let bumps = Bumps::default();
-    let cluster = Cluster::through(Options::default(), |door| bumps.way(door)).await;
-    let (ranges, more) = (cluster.follow::<ServiceCIDR>(), ObjectKey::cluster("more"));
+async fn c_218_address_and_range_problems_are_reported() {
+    let connection = FaultyConnection::default();
+    let cluster = Cluster::through(Options::default(), |door| connection.client(door)).await;
+    let (ranges, more) = (cluster.watch::<ServiceCIDR>(), ObjectKey::cluster("more"));
     let path = "/apis/networking.k8s.io/v1/servicecidrs/more/status";
-    bumps.fail(1, Method::PATCH, path, (500, "InternalError"));
+    connection.fail(1, Method::PATCH, path, (500, "InternalError"));
     let range = json!({ "metadata": { "name": "more" }, "spec": { "cidrs": ["10.200.0.0/24"] } });
     cluster.create::<ServiceCIDR>(range).await;
     let event = cluster.event("KubernetesServiceCIDRError").await;
     let message = "The ServiceCIDR Status can not be set to Ready=True";
     assert_eq!(event.message.as_deref(), Some(message));
     let is_ready =
-        |range: Option<&ServiceCIDR>| ready(range).is_some_and(|(said, _)| said == "True");
+        |range: Option<&ServiceCIDR>| ready(range).is_some_and(|(text, _)| text == "True");
     ranges.when(&more, is_ready).await;
 
     let web: Service = cluster.create(service("web", json!("10.200.0.7"))).await;
     cluster.delete::<ServiceCIDR>(&more).await;
-    let said = Some(("False".to_owned(), "Terminating".to_owned()));
-    ranges.when(&more, |range| ready(range) == said).await;
+    let text = Some(("False".to_owned(), "Terminating".to_owned()));
+    ranges.when(&more, |range| ready(range) == text).await;
     let let_go = json!({ "metadata": { "finalizers": null } });
     cluster.client.patch_merge::<ServiceCIDR>(&more, &let_go).await.unwrap();
     let event = cluster.event("ClusterIPOutOfRange").await;
@@ -220,13 +220,13 @@ async fn c_218_an_address_of_no_range_and_a_range_that_cannot_be_written_are_tol
     );
 
     let path = "/api/v1/nodes/n";
-    bumps.fail(1, Method::PATCH, path, (500, "InternalError"));
+    connection.fail(1, Method::PATCH, path, (500, "InternalError"));
     cluster.create::<Node>(json!({ "metadata": { "name": "n" } })).await;
     let event = cluster.event("CIDRAssignmentFailed").await;
     assert_eq!(event.message.as_deref(), Some("Node n status is now: CIDRAssignmentFailed"));
     let component = event.source.as_ref().and_then(|source| source.component.as_deref());
     assert_eq!((event.type_.as_deref(), component), (Some("Normal"), Some("cidrAllocator")));
-    let nodes = cluster.follow::<Node>();
+    let nodes = cluster.watch::<Node>();
     let has_one = |node: Option<&Node>| {
         node.is_some_and(|node| node.spec.as_ref().is_some_and(|spec| spec.pod_cidr.is_some()))
     };

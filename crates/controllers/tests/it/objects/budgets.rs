@@ -1,7 +1,7 @@
-//! Budgets and the evictions that they allow, on a whole server and a paused clock.
+//! PodDisruptionBudgets and evictions, with a real server and a paused clock.
 
-use super::cluster::{Cluster, Followed, key};
-use super::way::Bumps;
+use super::cluster::{Cluster, key};
+use super::faulty_connection::FaultyConnection;
 use client::{DeleteOptions, ObjectKey};
 use controllers::Options;
 use http::Method;
@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde_json::{Value, json};
 use std::time::Duration;
+use testbed::Observed;
 use tokio::time::Instant;
 
 async fn budget(cluster: &Cluster, spec: Value) {
@@ -26,19 +27,19 @@ async fn pod(cluster: &Cluster, name: &str, owner: Value) {
 }
 
 /// currentHealthy/desiredHealthy of expectedPods, disruptionsAllowed
-async fn says(budgets: &Followed<PodDisruptionBudget>, expected: &str) {
+async fn says(budgets: &Observed<PodDisruptionBudget>, expected: &str) {
     budgets
         .when(&key("default", "b"), |budget| {
             let status = budget.and_then(|budget| budget.status.clone()).unwrap_or_default();
             let number = |number: Option<i32>| number.unwrap_or(-1);
-            let said = format!(
+            let text = format!(
                 "{}/{} of {}, {}",
                 number(status.current_healthy),
                 number(status.desired_healthy),
                 number(status.expected_pods),
                 number(status.disruptions_allowed)
             );
-            said == expected
+            text == expected
         })
         .await;
 }
@@ -47,7 +48,7 @@ fn owned_by(kind: &str, name: &str, uid: &Option<String>) -> Value {
     json!([{ "apiVersion": "apps/v1", "kind": kind, "name": name, "uid": uid, "controller": true }])
 }
 
-/// Whoever makes its pods must not take those of others for its own.
+/// A label that only the pods of this test have.
 fn workload(name: &str, replicas: Value) -> Value {
     let labels = json!({ "app": "web", "owned": "yes" });
     let spec = json!({ "containers": [{ "name": "c", "image": "i" }] });
@@ -61,7 +62,7 @@ fn workload(name: &str, replicas: Value) -> Value {
 #[tokio::test(start_paused = true)]
 async fn c_139_t_evict_12_a_budget_counts_and_evictions_spend_it() {
     let cluster = Cluster::start().await;
-    let budgets = cluster.follow::<PodDisruptionBudget>();
+    let budgets = cluster.watch::<PodDisruptionBudget>();
     cluster.create::<Node>(json!({ "metadata": { "name": "n" } })).await;
     budget(&cluster, json!({ "minAvailable": 1 })).await;
     says(&budgets, "0/1 of 0, 0").await;
@@ -75,7 +76,7 @@ async fn c_139_t_evict_12_a_budget_counts_and_evictions_spend_it() {
     says(&budgets, "1/1 of 2, 0").await;
     let second = cluster.client.evict(&key("default", "b"), &DeleteOptions::default()).await;
     assert!(second.unwrap_err().is_too_many_requests());
-    // What is being deleted needs no mark.
+    // A pod that is being deleted needs no condition.
     let unmarked = |budget: Option<&PodDisruptionBudget>| {
         budget.is_some_and(|b| b.status.as_ref().is_some_and(|s| s.disrupted_pods.is_none()))
     };
@@ -83,18 +84,18 @@ async fn c_139_t_evict_12_a_budget_counts_and_evictions_spend_it() {
     let budget = cluster.client.get::<PodDisruptionBudget>(&key("default", "b")).await.unwrap();
     let status = budget.status.unwrap();
     let condition = &status.conditions.unwrap()[0];
-    let said = (condition.type_.as_str(), condition.status.as_str(), condition.reason.as_str());
-    assert_eq!(said, ("DisruptionAllowed", "False", "InsufficientPods"));
+    let text = (condition.type_.as_str(), condition.status.as_str(), condition.reason.as_str());
+    assert_eq!(text, ("DisruptionAllowed", "False", "InsufficientPods"));
     cluster.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_140_owners_say_how_many_pods_are_expected() {
+async fn c_140_expected_pods_come_from_the_scales_of_owners() {
     let cluster = Cluster::start().await;
-    let budgets = cluster.follow::<PodDisruptionBudget>();
+    let budgets = cluster.watch::<PodDisruptionBudget>();
     let set: ReplicaSet = cluster.create(workload("rs", json!(1))).await;
     budget(&cluster, json!({ "maxUnavailable": "50%" })).await;
-    // Counted for what it should be, whoever makes its pods.
+    // The scale counts, not the existing pods.
     pod(&cluster, "a", owned_by("ReplicaSet", "rs", &set.metadata.uid)).await;
     says(&budgets, "1/0 of 1, 1").await;
     pod(&cluster, "alone", Value::Null).await;
@@ -120,17 +121,17 @@ async fn c_140_owners_say_how_many_pods_are_expected() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_140_an_owner_that_cannot_be_asked_for_a_moment_stops_a_budget_for_a_moment() {
-    let bumps = Bumps::default();
-    let cluster = Cluster::through(Options::default(), |door| bumps.way(door)).await;
-    let budgets = cluster.follow::<PodDisruptionBudget>();
+async fn c_140_a_temporary_error_of_an_owner_blocks_a_budget_temporarily() {
+    let connection = FaultyConnection::default();
+    let cluster = Cluster::through(Options::default(), |door| connection.client(door)).await;
+    let budgets = cluster.watch::<PodDisruptionBudget>();
     let set: ReplicaSet = cluster.create(workload("rs", json!(2))).await;
     let owner = owned_by("ReplicaSet", "rs", &set.metadata.uid);
     pod(&cluster, "a", owner.clone()).await;
     budget(&cluster, json!({ "maxUnavailable": 1 })).await;
     says(&budgets, "1/1 of 2, 0").await;
     let path = "/apis/apps/v1/namespaces/default/replicasets/rs";
-    bumps.fail(5, Method::GET, path, (500, "InternalError"));
+    connection.fail(5, Method::GET, path, (500, "InternalError"));
     pod(&cluster, "b", owner).await;
     let asked = Instant::now();
     let failed = |budget: Option<&PodDisruptionBudget>| {
@@ -140,36 +141,36 @@ async fn c_140_an_owner_that_cannot_be_asked_for_a_moment_stops_a_budget_for_a_m
     budgets.when(&key("default", "b"), failed).await;
     cluster.event("CalculateExpectedPodCountFailed").await;
     says(&budgets, "2/1 of 2, 1").await;
-    assert_eq!(bumps.left(), 0);
+    assert_eq!(connection.left(), 0);
     assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
     cluster.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_140_an_owner_of_any_kind_is_asked_without_asking_for_all_kinds_each_time() {
-    let bumps = Bumps::default();
-    let cluster = Cluster::through(Options::default(), |door| bumps.way(door)).await;
-    let budgets = cluster.follow::<PodDisruptionBudget>();
-    // Of a Deployment that has pods itself, as custom kinds do, the scale is asked for.
+async fn c_140_the_scale_of_a_custom_owner_is_read_without_discovery_each_time() {
+    let connection = FaultyConnection::default();
+    let cluster = Cluster::through(Options::default(), |door| connection.client(door)).await;
+    let budgets = cluster.watch::<PodDisruptionBudget>();
+    // The scale subresource is read for a Deployment that owns pods directly, as custom resources do.
     let owner: Deployment = cluster.create(workload("d", json!(0))).await;
     let owner = owned_by("Deployment", "d", &owner.metadata.uid);
     budget(&cluster, json!({ "maxUnavailable": 1 })).await;
     pod(&cluster, "p", owner.clone()).await;
     says(&budgets, "1/0 of 0, 0").await;
-    let before = bumps.asked("/apis");
+    let before = connection.requests_to("/apis");
     for number in 2..=9 {
         pod(&cluster, &format!("p{number}"), owner.clone()).await;
         says(&budgets, &format!("{number}/0 of 0, 0")).await;
     }
-    let asked = bumps.asked("/apis") - before;
+    let asked = connection.requests_to("/apis") - before;
     assert!(asked <= 2, "asked {asked} times for eight changes");
     cluster.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_evict_13_a_pod_that_lives_on_loses_its_mark() {
+async fn t_evict_13_a_pod_that_was_not_deleted_loses_its_disruption_condition() {
     let cluster = Cluster::start().await;
-    let pods = cluster.follow::<Pod>();
+    let pods = cluster.watch::<Pod>();
     cluster.create::<Node>(json!({ "metadata": { "name": "n" } })).await;
     cluster.running_pod("default", "p", "n", json!({})).await;
     let mark = json!({ "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
@@ -188,9 +189,9 @@ async fn t_evict_13_a_pod_that_lives_on_loses_its_mark() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_ctrl_51_kube_node_lease_comes_back() {
+async fn t_ctrl_51_kube_node_lease_is_recreated() {
     let cluster = Cluster::start().await;
-    let namespaces = cluster.follow::<k8s_openapi::api::core::v1::Namespace>();
+    let namespaces = cluster.watch::<k8s_openapi::api::core::v1::Namespace>();
     let lease = ObjectKey::cluster("kube-node-lease");
     namespaces.when(&lease, |namespace| namespace.is_some()).await;
     let before = namespaces.cache.get(&lease).unwrap();

@@ -1,23 +1,19 @@
-//! A server and the controllers in one process, for tests that want to see what becomes of objects.
+//! A real server and the controllers in one process.
 
-use client::{Cache, Client, DeleteOptions, Object, ObjectKey, Selection};
+use crate::accounts::{assert_rights_suffice, manager, with_accounts};
+use client::{Client, DeleteOptions, Object, ObjectKey, Selection};
 use controllers::{Handle, Options};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use serde_json::{Value, json};
+use server::InProcessService;
 use server::authn::User;
-use server::{Config, Door, Running, StoreChoice};
 use std::sync::Arc;
-use std::time::Duration;
-use tempfile::TempDir;
-
-/// Nothing here takes that long; it is there so that a failing test ends.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
+use testbed::{Observed, TestServer};
 
 pub(crate) struct Cluster {
-    running: Running,
+    server: TestServer,
     controllers: Handle,
     pub(crate) client: Client,
-    _data_dir: TempDir,
 }
 
 impl Cluster {
@@ -26,41 +22,44 @@ impl Cluster {
     }
 
     pub(crate) async fn with(options: Options) -> Cluster {
-        Cluster::through(options, Client::in_process).await
+        let server = Cluster::server().await;
+        let client = server.admin();
+        let controllers = controllers::start(&manager(&server), with_accounts(&server, options));
+        Cluster { server, controllers, client }
     }
 
-    /// As [`Cluster::with`], for controllers whose way to the server is another.
-    pub(crate) async fn through(options: Options, way: impl FnOnce(Door) -> Client) -> Cluster {
-        // Each test is a process of its own, so that the clock on the wall is paused, too.
-        clock::simulate("2026-11-01T00:00:00Z".parse().unwrap(), 1);
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let data_dir = tempfile::tempdir().unwrap();
-        let config = Config {
-            data_dir: data_dir.path().into(),
-            listen: ([127, 0, 0, 1], 0).into(),
-            store: StoreChoice::Embedded,
-            audit_log: None,
-            controllers: true,
-        };
-        let running = server::start(config).await.unwrap();
+    /// As [`Cluster::with`], for controllers that reach the server through another transport. All act as the tester.
+    pub(crate) async fn through(
+        options: Options,
+        connect: impl FnOnce(InProcessService) -> Client,
+    ) -> Cluster {
+        let server = Cluster::server().await;
         let admin = User::authenticated("tester", &["system:masters"]);
-        let client = way(running.server.door(admin));
+        let client = connect(server.running.server.in_process(admin));
         let controllers = controllers::start(&client, options);
-        Cluster { running, controllers, client, _data_dir: data_dir }
+        Cluster { server, controllers, client }
     }
 
-    /// Other controllers, as after a crash.
+    async fn server() -> TestServer {
+        // Each test is a process, so this pauses the wall clock of this test only.
+        clock::simulate("2026-11-01T00:00:00Z".parse().unwrap(), 1);
+        TestServer::with(testbed::server::Options { controllers: true, audit: true }).await
+    }
+
+    /// Restarts the controllers, as after a crash.
     pub(crate) async fn restart_controllers(&mut self) {
-        let next = controllers::start(&self.client, Options::default());
+        let options = with_accounts(&self.server, Options::default());
+        let next = controllers::start(&manager(&self.server), options);
         std::mem::replace(&mut self.controllers, next).stop().await;
     }
 
     pub(crate) async fn stop(self) {
         self.controllers.stop().await;
-        self.running.stop().await;
+        let data_dir = self.server.stop().await;
+        assert_rights_suffice(&testbed::server::audit_log(data_dir.path()));
     }
 
-    /// The value of one line of what the controllers count.
+    /// The value of one metric of the controllers.
     pub(crate) fn counted(&self, line: &str) -> Option<String> {
         let mut page = metrics::Page::default();
         self.controllers.metrics().write(&mut page, |_| true);
@@ -84,17 +83,17 @@ impl Cluster {
         .await;
     }
 
-    /// Everything of a kind, in order.
+    /// The names of all objects of a kind, sorted.
     pub(crate) async fn names<K: Object<DynamicType = ()>>(&self, namespace: &str) -> Vec<String> {
         let all = self.client.list::<K>(&Selection::namespace(namespace)).await.unwrap();
         all.iter().map(|object| object.meta().name.clone().unwrap()).collect()
     }
 
-    pub(crate) fn follow<K: Object<DynamicType = ()>>(&self) -> Followed<K> {
-        Followed { cache: Cache::start(&self.client) }
+    pub(crate) fn watch<K: Object<DynamicType = ()>>(&self) -> Observed<K> {
+        Observed::start(&self.client)
     }
 
-    /// A pod that a node has, and that runs.
+    /// Creates a pod that is bound to a node and running.
     pub(crate) async fn running_pod(
         &self,
         namespace: &str,
@@ -126,59 +125,8 @@ impl Cluster {
     }
 
     pub(crate) async fn event(&self, reason: &str) -> Arc<Event> {
-        let events = self.follow::<Event>();
+        let events = self.watch::<Event>();
         events.find(|event| event.reason.as_deref() == Some(reason)).await
-    }
-}
-
-/// What is seen of one kind.
-pub(crate) struct Followed<K: Object> {
-    pub(crate) cache: Cache<K>,
-}
-
-impl<K: Object> Followed<K> {
-    /// Waits until the object is as wanted; `None` is: it is not there.
-    pub(crate) async fn when(&self, key: &ObjectKey, wanted: impl Fn(Option<&K>) -> bool) {
-        let mut changes = self.cache.subscribe();
-        self.cache.synced().await;
-        let found = async {
-            while !wanted(self.cache.get(key).as_deref()) {
-                changes.next().await;
-            }
-        };
-        let found = tokio::time::timeout(PATIENCE, found).await;
-        found.unwrap_or_else(|_| panic!("not as wanted: {:#?}", self.cache.get(key)));
-    }
-
-    pub(crate) async fn gone(&self, key: &ObjectKey) {
-        self.when(key, |object| object.is_none()).await;
-    }
-
-    pub(crate) async fn find(&self, wanted: impl Fn(&K) -> bool) -> Arc<K> {
-        let mut changes = self.cache.subscribe();
-        let found = async {
-            loop {
-                if let Some(object) = self.cache.list().into_iter().find(|object| wanted(object)) {
-                    return object;
-                }
-                changes.next().await;
-            }
-        };
-        let found = tokio::time::timeout(PATIENCE, found).await;
-        found.unwrap_or_else(|_| panic!("not found among {:#?}", self.cache.list()))
-    }
-
-    /// Waits until all objects together are as wanted.
-    pub(crate) async fn all(&self, wanted: impl Fn(&[Arc<K>]) -> bool) {
-        let mut changes = self.cache.subscribe();
-        self.cache.synced().await;
-        let found = async {
-            while !wanted(&self.cache.list()) {
-                changes.next().await;
-            }
-        };
-        let found = tokio::time::timeout(PATIENCE, found).await;
-        found.unwrap_or_else(|_| panic!("not as wanted: {:#?}", self.cache.list()));
     }
 }
 

@@ -1,7 +1,7 @@
-//! What becomes of objects whose owners go, on a whole server and a paused clock.
+//! The garbage collector, with a real server and a paused clock.
 
 use super::cluster::{Cluster, key};
-use client::{ApiResource, DeleteOptions, ObjectKey, Outline, Propagation, Selection};
+use client::{ApiResource, DeleteOptions, ObjectKey, PartialObject, Propagation, Selection};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -26,9 +26,9 @@ async fn delete(cluster: &Cluster, name: &str, propagation: Propagation) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_ctrl_44_dependents_go_with_their_last_owner_and_forget_the_others() {
+async fn t_ctrl_44_dependents_are_deleted_with_their_last_owner() {
     let cluster = Cluster::start().await;
-    let maps = cluster.follow::<ConfigMap>();
+    let maps = cluster.watch::<ConfigMap>();
     let first = config_map(&cluster, "first", json!({})).await;
     let second = config_map(&cluster, "second", json!({})).await;
     let both = json!([owned_by("first", &first), owned_by("second", &second)]);
@@ -47,9 +47,9 @@ async fn t_ctrl_44_dependents_go_with_their_last_owner_and_forget_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_ctrl_44_an_owner_that_never_was_is_no_owner() {
+async fn t_ctrl_44_an_owner_that_never_existed_does_not_count() {
     let cluster = Cluster::start().await;
-    let maps = cluster.follow::<ConfigMap>();
+    let maps = cluster.watch::<ConfigMap>();
     config_map(&cluster, "there", json!({})).await;
     let wrong = json!([owned_by("there", "another-uid")]);
     config_map(&cluster, "dependent", json!({ "ownerReferences": wrong })).await;
@@ -69,9 +69,9 @@ async fn c_160_an_owner_of_an_unknown_kind_keeps_its_dependents() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_ctrl_45_collected_pods_get_their_grace() {
+async fn t_ctrl_45_collected_pods_get_their_grace_period() {
     let cluster = Cluster::start().await;
-    let pods = cluster.follow::<Pod>();
+    let pods = cluster.watch::<Pod>();
     let owner = config_map(&cluster, "owner", json!({})).await;
     let meta = json!({ "metadata": { "ownerReferences": [owned_by("owner", &owner)] },
                        "spec": { "terminationGracePeriodSeconds": 17 } });
@@ -85,9 +85,9 @@ async fn t_ctrl_45_collected_pods_get_their_grace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_ctrl_46_in_the_foreground_dependents_go_before_their_owners() {
+async fn t_ctrl_46_foreground_deletion_deletes_dependents_before_their_owner() {
     let cluster = Cluster::start().await;
-    let (maps, pods) = (cluster.follow::<ConfigMap>(), cluster.follow::<Pod>());
+    let (maps, pods) = (cluster.watch::<ConfigMap>(), cluster.watch::<Pod>());
     let top = config_map(&cluster, "top", json!({})).await;
     let middle =
         config_map(&cluster, "middle", json!({ "ownerReferences": [owned_by("top", &top)] })).await;
@@ -108,9 +108,9 @@ async fn t_ctrl_46_in_the_foreground_dependents_go_before_their_owners() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_ctrl_47_orphans_live_on_without_their_owner() {
+async fn t_ctrl_47_orphans_stay_without_their_owner() {
     let cluster = Cluster::start().await;
-    let maps = cluster.follow::<ConfigMap>();
+    let maps = cluster.watch::<ConfigMap>();
     let owner = config_map(&cluster, "owner", json!({})).await;
     for name in ["a", "b"] {
         let owners = json!({ "ownerReferences": [owned_by("owner", &owner)] });
@@ -128,11 +128,11 @@ async fn t_ctrl_47_orphans_live_on_without_their_owner() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_161_t_ctrl_48_an_owner_in_another_namespace_is_none_and_that_is_said() {
+async fn c_161_t_ctrl_48_an_owner_in_another_namespace_does_not_count_and_is_reported() {
     let cluster = Cluster::start().await;
     cluster.namespace("other").await;
     let owner = config_map(&cluster, "owner", json!({})).await;
-    let secrets = cluster.follow::<Secret>();
+    let secrets = cluster.watch::<Secret>();
     let meta = json!({ "namespace": "other", "name": "stray", "ownerReferences": [owned_by("owner", &owner)] });
     cluster.create::<Secret>(json!({ "metadata": meta })).await;
     secrets.gone(&key("other", "stray")).await;
@@ -154,9 +154,9 @@ async fn c_161_t_ctrl_48_an_owner_in_another_namespace_is_none_and_that_is_said(
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_162_a_ring_of_owners_goes_as_a_whole() {
+async fn c_162_a_cycle_of_owners_is_deleted_completely() {
     let cluster = Cluster::start().await;
-    let maps = cluster.follow::<ConfigMap>();
+    let maps = cluster.watch::<ConfigMap>();
     let one = config_map(&cluster, "one", json!({})).await;
     let two =
         config_map(&cluster, "two", json!({ "ownerReferences": [owned_by("one", &one)] })).await;
@@ -172,9 +172,9 @@ async fn c_162_a_ring_of_owners_goes_as_a_whole() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_159_custom_kinds_are_owners_and_dependents_too() {
+async fn c_159_custom_resources_are_owners_and_dependents() {
     let cluster = Cluster::start().await;
-    let maps = cluster.follow::<ConfigMap>();
+    let maps = cluster.watch::<ConfigMap>();
     let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
     cluster
         .create::<CustomResourceDefinition>(json!({
@@ -187,7 +187,7 @@ async fn c_159_custom_kinds_are_owners_and_dependents_too() {
             },
         }))
         .await;
-    // The next round of discovery.
+    // Wait for the next discovery.
     tokio::time::sleep(Duration::from_secs(35)).await;
     let widgets = ApiResource {
         group: "example.com".into(),
@@ -214,8 +214,8 @@ async fn c_159_custom_kinds_are_owners_and_dependents_too() {
 
     delete(&cluster, "owner", Propagation::Background).await;
     maps.gone(&key("default", "leaf")).await;
-    let left: Vec<Outline> =
-        cluster.client.outlines(&widgets, &Selection::namespace("default")).await.unwrap();
+    let left: Vec<PartialObject> =
+        cluster.client.list_partial(&widgets, &Selection::namespace("default")).await.unwrap();
     assert!(left.is_empty(), "{left:?}");
     cluster.stop().await;
 }

@@ -1,7 +1,7 @@
-//! What controllers clear away and keep in step, on a whole server and a paused clock.
+//! Controllers of objects other than workloads, with a real server and a paused clock.
 
 mod cluster;
-mod way;
+mod faulty_connection;
 
 mod accounts;
 mod addresses;

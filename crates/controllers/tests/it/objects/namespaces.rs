@@ -1,4 +1,4 @@
-//! How a namespace goes, on a whole server and a paused clock.
+//! Deletion of namespaces, with a real server and a paused clock.
 
 use super::cluster::{Cluster, key};
 use client::{Client, DeleteOptions, ObjectKey, Selection};
@@ -6,7 +6,7 @@ use controllers::Options;
 use http_body_util::{BodyExt, Either, Full};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service, ServiceAccount};
 use serde_json::{Value, json};
-use server::Door;
+use server::InProcessService;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -25,9 +25,9 @@ async fn config_map(cluster: &Cluster, namespace: &str, name: &str, finalizers: 
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_ctrl_53_an_empty_namespace_goes_five_seconds_after_its_deletion() {
+async fn t_ctrl_53_an_empty_namespace_is_gone_five_seconds_after_its_deletion() {
     let cluster = Cluster::start().await;
-    let namespaces = cluster.follow::<Namespace>();
+    let namespaces = cluster.watch::<Namespace>();
     cluster.namespace("away").await;
     config_map(&cluster, "away", "c", json!([])).await;
     let before = Instant::now();
@@ -40,9 +40,9 @@ async fn t_ctrl_53_an_empty_namespace_goes_five_seconds_after_its_deletion() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_ctrl_53_t_edge_21_pods_go_first_and_are_counted_while_they_remain() {
+async fn t_ctrl_53_t_edge_21_pods_are_deleted_first_and_counted_while_they_remain() {
     let cluster = Cluster::start().await;
-    let (namespaces, away) = (cluster.follow::<Namespace>(), ObjectKey::cluster("away"));
+    let (namespaces, away) = (cluster.watch::<Namespace>(), ObjectKey::cluster("away"));
     cluster.namespace("away").await;
     config_map(&cluster, "away", "c", json!([])).await;
     cluster.create::<Secret>(json!({ "metadata": { "namespace": "away", "name": "s" } })).await;
@@ -50,16 +50,16 @@ async fn t_ctrl_53_t_edge_21_pods_go_first_and_are_counted_while_they_remain() {
         cluster.running_pod("away", name, "n", json!({})).await;
     }
     cluster.delete::<Namespace>(&away).await;
-    let counted = |namespace: Option<&Namespace>, text: &str| {
-        let said = namespace.and_then(|n| condition(n, "NamespaceContentRemaining"));
-        said.as_deref() == Some(text)
+    let counted = |namespace: Option<&Namespace>, expected: &str| {
+        let text = namespace.and_then(|n| condition(n, "NamespaceContentRemaining"));
+        text.as_deref() == Some(expected)
     };
     let two = "True Some resources are remaining: pods. has 2 resource instances";
     namespaces.when(&away, |namespace| counted(namespace, two)).await;
     let pod: Pod = cluster.client.get(&key("away", "p1")).await.unwrap();
     assert_eq!(pod.metadata.deletion_grace_period_seconds, Some(30), "its own grace");
 
-    // As a node would: they end, one after the other.
+    // The node terminates them one after the other.
     let now = DeleteOptions::default().grace(0);
     cluster.client.delete::<Pod>(&key("away", "p1"), &now).await.unwrap();
     let one = "True Some resources are remaining: pods. has 1 resource instances";
@@ -75,18 +75,18 @@ async fn t_ctrl_53_t_edge_21_pods_go_first_and_are_counted_while_they_remain() {
     cluster.stop().await;
 }
 
-/// As upstream: nothing else goes before the last pod, and one whose finalizer nobody takes away never
-/// goes. The namespace says who holds it.
+/// As upstream: nothing else is deleted before the last pod, and a pod with a finalizer stays. The conditions of the
+/// namespace name the finalizer.
 #[tokio::test(start_paused = true)]
-async fn t_edge_23_a_pod_that_is_held_holds_the_rest_of_its_namespace() {
+async fn t_edge_23_a_pod_with_a_finalizer_blocks_the_rest_of_its_namespace() {
     let cluster = Cluster::start().await;
-    let (namespaces, away) = (cluster.follow::<Namespace>(), ObjectKey::cluster("away"));
+    let (namespaces, away) = (cluster.watch::<Namespace>(), ObjectKey::cluster("away"));
     cluster.namespace("away").await;
     cluster.create::<Secret>(json!({ "metadata": { "namespace": "away", "name": "s" } })).await;
     let held = json!({ "metadata": { "finalizers": ["example.com/hold"] } });
     cluster.running_pod("away", "p", "n", held).await;
     cluster.delete::<Namespace>(&away).await;
-    let ending = cluster.follow::<Pod>();
+    let ending = cluster.watch::<Pod>();
     ending
         .when(&key("away", "p"), |pod| pod.is_some_and(|p| p.metadata.deletion_timestamp.is_some()))
         .await;
@@ -96,8 +96,8 @@ async fn t_edge_23_a_pod_that_is_held_holds_the_rest_of_its_namespace() {
                  example.com/hold in 1 resource instances";
     namespaces
         .when(&away, |namespace| {
-            let said = namespace.and_then(|n| condition(n, "NamespaceFinalizersRemaining"));
-            said.as_deref() == Some(holds)
+            let text = namespace.and_then(|n| condition(n, "NamespaceFinalizersRemaining"));
+            text.as_deref() == Some(holds)
         })
         .await;
     tokio::time::sleep(Duration::from_secs(600)).await;
@@ -109,9 +109,9 @@ async fn t_edge_23_a_pod_that_is_held_holds_the_rest_of_its_namespace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_ctrl_55_w_69_conditions_name_the_finalizers_that_hold_a_namespace() {
+async fn t_ctrl_55_w_69_conditions_name_the_finalizers_that_block_a_namespace() {
     let cluster = Cluster::start().await;
-    let (namespaces, away) = (cluster.follow::<Namespace>(), ObjectKey::cluster("away"));
+    let (namespaces, away) = (cluster.watch::<Namespace>(), ObjectKey::cluster("away"));
     cluster.namespace("away").await;
     config_map(&cluster, "away", "stuck", json!(["example.com/hold"])).await;
     cluster.delete::<Namespace>(&away).await;
@@ -119,8 +119,8 @@ async fn t_ctrl_55_w_69_conditions_name_the_finalizers_that_hold_a_namespace() {
                 example.com/hold in 1 resource instances";
     namespaces
         .when(&away, |namespace| {
-            let said = namespace.and_then(|n| condition(n, "NamespaceFinalizersRemaining"));
-            said.as_deref() == Some(held)
+            let text = namespace.and_then(|n| condition(n, "NamespaceFinalizersRemaining"));
+            text.as_deref() == Some(held)
         })
         .await;
     let namespace: Namespace = cluster.client.get(&away).await.unwrap();
@@ -143,9 +143,9 @@ async fn t_ctrl_55_w_69_conditions_name_the_finalizers_that_hold_a_namespace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_ctrl_64_c_144_what_every_namespace_has_comes_back() {
+async fn t_ctrl_64_c_144_default_objects_of_a_namespace_are_recreated() {
     let cluster = Cluster::start().await;
-    let (maps, accounts) = (cluster.follow::<ConfigMap>(), cluster.follow::<ServiceAccount>());
+    let (maps, accounts) = (cluster.watch::<ConfigMap>(), cluster.watch::<ServiceAccount>());
     cluster.namespace("new").await;
     let (root, account) = (key("new", "kube-root-ca.crt"), key("new", "default"));
     let made: ConfigMap = cluster.client.get(&root).await.unwrap();
@@ -167,9 +167,9 @@ async fn t_ctrl_64_c_144_what_every_namespace_has_comes_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_ctrl_63_the_servers_own_service_comes_back_with_its_address() {
+async fn t_ctrl_63_the_kubernetes_service_is_recreated_with_its_address() {
     let cluster = Cluster::start().await;
-    let services = cluster.follow::<Service>();
+    let services = cluster.watch::<Service>();
     let own = key("default", "kubernetes");
     let before: Service = cluster.client.get(&own).await.unwrap();
     cluster.delete::<Service>(&own).await;
@@ -182,7 +182,7 @@ async fn t_ctrl_63_the_servers_own_service_comes_back_with_its_address() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_143_a_new_namespace_has_two_objects_and_its_label() {
+async fn c_143_a_new_namespace_has_two_objects_and_a_label() {
     let cluster = Cluster::start().await;
     cluster.namespace("new").await;
     tokio::time::sleep(Duration::from_secs(10)).await;
@@ -192,8 +192,10 @@ async fn c_143_a_new_namespace_has_two_objects_and_its_label() {
     assert_eq!(labels["kubernetes.io/metadata.name"], "new");
     let kinds = cluster.client.discover().await.unwrap().kinds;
     let mut there = Vec::new();
-    for kind in kinds.iter().filter(|kind| kind.namespaced && kind.preferred && kind.can("list")) {
-        let all = cluster.client.outlines(&kind.resource, &Selection::namespace("new")).await;
+    for kind in
+        kinds.iter().filter(|kind| kind.namespaced && kind.preferred && kind.supports("list"))
+    {
+        let all = cluster.client.list_partial(&kind.resource, &Selection::namespace("new")).await;
         let named = |name: Option<String>| format!("{} {}", kind.resource.plural, name.unwrap());
         there.extend(all.unwrap().into_iter().map(|object| named(object.metadata.name)));
     }
@@ -203,7 +205,7 @@ async fn c_143_a_new_namespace_has_two_objects_and_its_label() {
 }
 
 /// A way to the server on which, while `dead`, a group of the API does not answer.
-fn with_a_dead_group(door: Door, dead: Arc<AtomicBool>) -> Client {
+fn with_a_dead_group(door: InProcessService, dead: Arc<AtomicBool>) -> Client {
     type Request = http::Request<kube::client::Body>;
     Client::in_process(tower::service_fn(move |request: Request| {
         let (mut door, dead) = (door.clone(), dead.clone());
@@ -228,17 +230,17 @@ fn with_a_dead_group(door: Door, dead: Arc<AtomicBool>) -> Client {
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_ctrl_56_a_group_that_does_not_answer_keeps_a_namespace() {
+async fn t_ctrl_56_an_unavailable_api_group_blocks_a_namespace() {
     let dead = Arc::new(AtomicBool::new(true));
     let way = dead.clone();
     let cluster = Cluster::through(Options::default(), |door| with_a_dead_group(door, way)).await;
-    let (namespaces, away) = (cluster.follow::<Namespace>(), ObjectKey::cluster("away"));
+    let (namespaces, away) = (cluster.watch::<Namespace>(), ObjectKey::cluster("away"));
     cluster.namespace("away").await;
     config_map(&cluster, "away", "c", json!([])).await;
     cluster.delete::<Namespace>(&away).await;
     let failed = |namespace: Option<&Namespace>| {
-        let said = namespace.and_then(|n| condition(n, "NamespaceDeletionDiscoveryFailure"));
-        said.is_some_and(|said| said.starts_with("True ") && said.contains("dead.example.com/v1"))
+        let text = namespace.and_then(|n| condition(n, "NamespaceDeletionDiscoveryFailure"));
+        text.is_some_and(|text| text.starts_with("True ") && text.contains("dead.example.com/v1"))
     };
     namespaces.when(&away, failed).await;
     tokio::time::sleep(Duration::from_secs(300)).await;

@@ -1,4 +1,4 @@
-//! What becomes of pods whose node does not end them, on a whole server and a paused clock.
+//! Pods that their node does not terminate, with a real server and a paused clock.
 
 use super::cluster::{Cluster, key};
 use client::ObjectKey;
@@ -31,22 +31,22 @@ fn disruption(pod: Option<&Pod>) -> Option<String> {
     conditions.find(|c| c.type_ == "DisruptionTarget")?.reason.clone()
 }
 
-/// How many pods that nobody ends were removed for this reason.
+/// The number of pods that the pod garbage collector deleted for this reason.
 fn removed(cluster: &Cluster, reason: &str) -> Option<String> {
     let name = "pod_gc_collector_force_delete_pods_total";
     cluster.counted(&format!("{name}{{namespace=\"default\",reason=\"{reason}\"}}"))
 }
 
-fn is_ending(pod: Option<&Pod>) -> bool {
+fn is_being_deleted(pod: Option<&Pod>) -> bool {
     pod.is_some_and(|pod| pod.metadata.deletion_timestamp.is_some())
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_ctrl_33_w_19_finished_pods_above_the_threshold_go_oldest_first() {
+async fn t_ctrl_33_w_19_the_oldest_finished_pods_above_the_threshold_are_deleted() {
     let options = Options { finished_pods_max: Some(2), ..Options::default() };
     let cluster = Cluster::with(options).await;
     node(&cluster, "n").await;
-    let pods = cluster.follow::<Pod>();
+    let pods = cluster.watch::<Pod>();
     for name in ["a", "b", "c"] {
         cluster.running_pod("default", name, "n", json!({})).await;
         cluster.status::<Pod>(&key("default", name), json!({ "phase": "Succeeded" })).await;
@@ -60,10 +60,10 @@ async fn t_ctrl_33_w_19_finished_pods_above_the_threshold_go_oldest_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_ctrl_34_w_19_pods_of_a_node_that_is_gone_fail_and_go() {
+async fn t_ctrl_34_w_19_pods_of_a_deleted_node_fail_and_are_deleted() {
     let cluster = Cluster::start().await;
     node(&cluster, "n").await;
-    let pods = cluster.follow::<Pod>();
+    let pods = cluster.watch::<Pod>();
     let hold = json!({ "metadata": { "finalizers": ["example.com/hold"] } });
     cluster.running_pod("default", "p", "n", json!({})).await;
     cluster.running_pod("default", "held", "n", hold).await;
@@ -74,7 +74,7 @@ async fn t_ctrl_34_w_19_pods_of_a_node_that_is_gone_fail_and_go() {
     assert!((40..=80).contains(&after.as_secs()), "{after:?}");
     let held = key("default", "held");
     pods.when(&held, |pod| disruption(pod).as_deref() == Some("DeletionByPodGC")).await;
-    pods.when(&held, is_ending).await;
+    pods.when(&held, is_being_deleted).await;
     let pod: Pod = cluster.client.get(&held).await.unwrap();
     assert_eq!(pod.status.unwrap().phase.as_deref(), Some("Failed"));
     tokio::time::sleep(Duration::from_secs(300)).await;
@@ -86,9 +86,9 @@ async fn t_ctrl_34_w_19_pods_of_a_node_that_is_gone_fail_and_go() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_ctrl_35_w_19_an_ending_pod_without_a_node_has_failed() {
+async fn t_ctrl_35_w_19_a_terminating_pod_without_a_node_fails() {
     let cluster = Cluster::start().await;
-    let pods = cluster.follow::<Pod>();
+    let pods = cluster.watch::<Pod>();
     let pod = json!({
         "metadata": { "namespace": "default", "name": "p", "finalizers": ["example.com/hold"] },
         "spec": { "containers": [{ "name": "c", "image": "i" }] },
@@ -106,13 +106,13 @@ async fn t_ctrl_35_w_19_an_ending_pod_without_a_node_has_failed() {
     cluster.stop().await;
 }
 
-/// T-EDGE-14: nobody but a person knows that the node will not come back and run it on.
+/// T-EDGE-14: only a user can know that the node will not come back and continue to run the pod.
 #[tokio::test(start_paused = true)]
-async fn t_ctrl_36_t_ctrl_43_ending_pods_of_a_lost_node_wait_until_it_is_out_of_service() {
+async fn t_ctrl_36_t_ctrl_43_terminating_pods_of_a_lost_node_stay_until_it_is_out_of_service() {
     let cluster = Cluster::start().await;
     node(&cluster, "n").await;
     node(&cluster, "other").await;
-    let pods = cluster.follow::<Pod>();
+    let pods = cluster.watch::<Pod>();
     cluster.running_pod("default", "p", "n", json!({})).await;
     ready(&cluster, "n", "Unknown").await;
     cluster.delete::<Pod>(&key("default", "p")).await;
@@ -124,18 +124,18 @@ async fn t_ctrl_36_t_ctrl_43_ending_pods_of_a_lost_node_wait_until_it_is_out_of_
     taint(&cluster, "n", out).await;
     pods.gone(&key("default", "p")).await;
     assert!(before.elapsed() <= Duration::from_secs(20), "{:?}", before.elapsed());
-    // It is counted when the answer has come.
+    // The deletion is counted after the response.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(removed(&cluster, "out-of-service").as_deref(), Some("1"), "T-CTRL-37");
     cluster.stop().await;
 }
 
-/// T-EDGE-16: a budget that allows nothing is not asked.
+/// T-EDGE-16: disruption budgets do not apply.
 #[tokio::test(start_paused = true)]
-async fn t_ctrl_42_c_188_a_taint_ends_pods_when_their_toleration_is_over() {
+async fn t_ctrl_42_c_188_a_taint_deletes_pods_after_their_toleration() {
     let cluster = Cluster::start().await;
     node(&cluster, "n").await;
-    let pods = cluster.follow::<Pod>();
+    let pods = cluster.watch::<Pod>();
     let tolerating = |seconds: Value| {
         let own = json!({ "key": "own", "operator": "Exists", "effect": "NoExecute",
                           "tolerationSeconds": seconds });
@@ -153,14 +153,14 @@ async fn t_ctrl_42_c_188_a_taint_ends_pods_when_their_toleration_is_over() {
     let own = json!([{ "key": "own", "effect": "NoExecute" }]);
     taint(&cluster, "n", own.clone()).await;
     let tainted = Instant::now();
-    pods.when(&key("default", "now"), is_ending).await;
+    pods.when(&key("default", "now"), is_being_deleted).await;
     assert!(tainted.elapsed() < Duration::from_secs(1));
     pods.when(&key("default", "now"), |pod| {
         let grace = pod.and_then(|pod| pod.metadata.deletion_grace_period_seconds);
         disruption(pod).as_deref() == Some("DeletionByTaintManager") && grace == Some(30)
     })
     .await;
-    pods.when(&key("default", "later"), is_ending).await;
+    pods.when(&key("default", "later"), is_being_deleted).await;
     assert!((10..12).contains(&tainted.elapsed().as_secs()), "{:?}", tainted.elapsed());
     let event = cluster.event("TaintManagerEviction").await;
     assert!(event.message.as_deref().unwrap().starts_with("Marking for deletion Pod default/"));
@@ -170,9 +170,9 @@ async fn t_ctrl_42_c_188_a_taint_ends_pods_when_their_toleration_is_over() {
     tokio::time::sleep(Duration::from_secs(5)).await;
     taint(&cluster, "n", json!([own[0], { "key": "other", "effect": "NoExecute" }])).await;
     let tainted = Instant::now();
-    pods.when(&key("default", "overtaken"), is_ending).await;
+    pods.when(&key("default", "overtaken"), is_being_deleted).await;
     assert!(tainted.elapsed() < Duration::from_secs(1), "{:?}", tainted.elapsed());
-    pods.when(&key("default", "never"), is_ending).await;
+    pods.when(&key("default", "never"), is_being_deleted).await;
     taint(&cluster, "n", own).await;
     cluster.running_pod("default", "for-ever", "n", tolerating(Value::Null)).await;
 
@@ -181,19 +181,19 @@ async fn t_ctrl_42_c_188_a_taint_ends_pods_when_their_toleration_is_over() {
     taint(&cluster, "n", json!([])).await;
     tokio::time::sleep(Duration::from_secs(30)).await;
     let saved: Pod = cluster.client.get(&key("default", "saved")).await.unwrap();
-    assert!(!is_ending(Some(&saved)), "the taint was taken away");
+    assert!(!is_being_deleted(Some(&saved)), "the taint was taken away");
     let for_ever: Pod = cluster.client.get(&key("default", "for-ever")).await.unwrap();
-    assert!(!is_ending(Some(&for_ever)));
-    let events = cluster.follow::<k8s_openapi::api::core::v1::Event>();
-    let said = "Cancelling deletion of Pod default/saved";
-    events.find(|event| event.message.as_deref() == Some(said)).await;
+    assert!(!is_being_deleted(Some(&for_ever)));
+    let events = cluster.watch::<k8s_openapi::api::core::v1::Event>();
+    let text = "Cancelling deletion of Pod default/saved";
+    events.find(|event| event.message.as_deref() == Some(text)).await;
     cluster.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn t_ctrl_39_t_ctrl_40_a_lost_node_is_tainted_and_its_pods_are_not_ready() {
     let cluster = Cluster::start().await;
-    let (nodes, pods) = (cluster.follow::<Node>(), cluster.follow::<Pod>());
+    let (nodes, pods) = (cluster.watch::<Node>(), cluster.watch::<Pod>());
     node(&cluster, "lost").await;
     cluster.running_pod("default", "p", "lost", json!({})).await;
     let began = Instant::now();
@@ -224,12 +224,12 @@ async fn t_ctrl_39_t_ctrl_40_a_lost_node_is_tainted_and_its_pods_are_not_ready()
             taints.any(|t| t.key == "node.kubernetes.io/unreachable" && t.effect == "NoExecute")
         };
         nodes.when(&ObjectKey::cluster("lost"), tainted).await;
-        let events = cluster.follow::<k8s_openapi::api::core::v1::Event>();
+        let events = cluster.watch::<k8s_openapi::api::core::v1::Event>();
         events.find(|event| event.message.as_deref() == Some("Node is not ready")).await;
-        let said = "Node lost status is now: NodeNotReady";
-        events.find(|event| event.message.as_deref() == Some(said)).await;
+        let text = "Node lost status is now: NodeNotReady";
+        events.find(|event| event.message.as_deref() == Some(text)).await;
         // The default toleration of 300 s (T-CTRL-41), then it is told to end.
-        pods.when(&key("default", "p"), is_ending).await;
+        pods.when(&key("default", "p"), is_being_deleted).await;
         assert!((350..=372).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
     };
     tokio::select! { () = alive => (), () = seen => () }
@@ -237,9 +237,9 @@ async fn t_ctrl_39_t_ctrl_40_a_lost_node_is_tainted_and_its_pods_are_not_ready()
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_ctrl_62_a_finished_job_goes_after_its_time() {
+async fn t_ctrl_62_a_finished_job_is_deleted_after_its_ttl() {
     let cluster = Cluster::start().await;
-    let jobs = cluster.follow::<Job>();
+    let jobs = cluster.watch::<Job>();
     let template = json!({ "spec": { "restartPolicy": "Never",
                                      "containers": [{ "name": "c", "image": "i" }] } });
     let job = json!({ "metadata": { "namespace": "default", "name": "j" },

@@ -1,6 +1,6 @@
-//! Quotas and what is counted against them, on a whole server and a paused clock.
+//! Usage of quotas, with a real server and a paused clock.
 
-use super::cluster::{Cluster, Followed, key};
+use super::cluster::{Cluster, key};
 use client::ObjectKey;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Node, PersistentVolumeClaim, Pod, ResourceQuota, Service,
@@ -8,9 +8,10 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use serde_json::json;
 use std::time::Duration;
+use testbed::Observed;
 use tokio::time::Instant;
 
-async fn used(quotas: &Followed<ResourceQuota>, expected: &str) {
+async fn used(quotas: &Observed<ResourceQuota>, expected: &str) {
     quotas
         .when(&key("q", "q"), |quota| {
             let used = quota.and_then(|quota| quota.status.as_ref()?.used.clone());
@@ -23,9 +24,9 @@ async fn used(quotas: &Followed<ResourceQuota>, expected: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_154_c_155_what_goes_is_given_back() {
+async fn c_154_c_155_usage_of_deleted_objects_is_released() {
     let cluster = Cluster::start().await;
-    let quotas = cluster.follow::<ResourceQuota>();
+    let quotas = cluster.watch::<ResourceQuota>();
     cluster.namespace("q").await;
     cluster.create::<Node>(json!({ "metadata": { "name": "n" } })).await;
     let hard = json!({ "pods": "2", "services": "2", "count/configmaps": "5" });
@@ -51,9 +52,9 @@ async fn c_154_c_155_what_goes_is_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_155_what_shrinks_is_given_back_at_once() {
+async fn c_155_usage_of_shrunk_objects_is_released_at_once() {
     let cluster = Cluster::start().await;
-    let quotas = cluster.follow::<ResourceQuota>();
+    let quotas = cluster.watch::<ResourceQuota>();
     cluster.namespace("q").await;
     let hard = json!({ "services.loadbalancers": "1", "services.nodeports": "2",
                        "requests.storage": "9Gi" });
@@ -69,7 +70,7 @@ async fn c_155_what_shrinks_is_given_back_at_once() {
         "spec": { "accessModes": ["ReadWriteOnce"], "storageClassName": "", "resources": size },
     });
     cluster.create::<PersistentVolumeClaim>(claim).await;
-    // As while a claim grows.
+    // As while a claim is being expanded.
     let c = key("q", "c");
     let given = |size: &str| json!({ "allocatedResources": { "storage": size } });
     cluster.status::<PersistentVolumeClaim>(&c, given("5Gi")).await;
@@ -85,9 +86,9 @@ async fn c_155_what_shrinks_is_given_back_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_156_what_others_write_is_seen_and_put_right_within_five_minutes() {
+async fn c_156_usage_written_by_others_is_corrected_within_five_minutes() {
     let cluster = Cluster::start().await;
-    let quotas = cluster.follow::<ResourceQuota>();
+    let quotas = cluster.watch::<ResourceQuota>();
     cluster.namespace("q").await;
     let meta = json!({ "namespace": "q", "name": "q" });
     let spec = json!({ "hard": { "pods": "2" } });
@@ -107,9 +108,9 @@ async fn c_156_what_others_write_is_seen_and_put_right_within_five_minutes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_147_roles_made_of_others_are_filled_in() {
+async fn c_147_aggregated_roles_are_filled() {
     let cluster = Cluster::start().await;
-    let roles = cluster.follow::<ClusterRole>();
+    let roles = cluster.watch::<ClusterRole>();
     let rule = |verb: &str| json!([{ "apiGroups": ["example.com"], "resources": ["widgets"], "verbs": [verb] }]);
     let labels = json!({ "rbac.authorization.k8s.io/aggregate-to-view": "true" });
     cluster
@@ -127,7 +128,7 @@ async fn c_147_roles_made_of_others_are_filled_in() {
     let widgets = ObjectKey::cluster("widgets");
     cluster.client.patch_merge::<ClusterRole>(&widgets, &change).await.unwrap();
     roles.when(&view, |role| can(role, "list") && !can(role, "get")).await;
-    // And what follows from that: edit is made of view, admin of edit.
+    // Aggregation is transitive: edit contains view, admin contains edit.
     roles.when(&ObjectKey::cluster("admin"), |role| can(role, "list")).await;
     cluster.stop().await;
 }

@@ -1,13 +1,14 @@
-//! Where Services find their pods, on a whole server and a paused clock.
+//! EndpointSlices and Endpoints of Services, with a real server and a paused clock.
 
-use super::cluster::{Cluster, Followed, key};
-use super::way::Bumps;
+use super::cluster::{Cluster, key};
+use super::faulty_connection::FaultyConnection;
 use client::{DeleteOptions, ObjectKey, Selection};
 use controllers::Options;
 use k8s_openapi::api::core::v1::{EndpointAddress, Endpoints, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde_json::{Value, json};
 use std::time::Duration;
+use testbed::Observed;
 use tokio::time::Instant;
 
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
@@ -28,8 +29,8 @@ fn service_name(slice: &EndpointSlice) -> Option<&str> {
     slice.metadata.labels.as_ref()?.get("kubernetes.io/service-name").map(String::as_str)
 }
 
-/// The slices of a Service, in words: each endpoint's pod and its conditions.
-fn said(slices: &[std::sync::Arc<EndpointSlice>], service: &str) -> Vec<String> {
+/// The slices of a Service as text: each endpoint's pod and its conditions.
+fn text(slices: &[std::sync::Arc<EndpointSlice>], service: &str) -> Vec<String> {
     let of_service = slices.iter().filter(|slice| service_name(slice) == Some(service));
     let mut all: Vec<String> = of_service
         .flat_map(|slice| slice.endpoints.iter().flatten())
@@ -51,8 +52,8 @@ fn said(slices: &[std::sync::Arc<EndpointSlice>], service: &str) -> Vec<String> 
     all
 }
 
-async fn slices_say(slices: &Followed<EndpointSlice>, service: &str, expected: &[&str]) {
-    slices.all(|all| said(all, service) == expected).await;
+async fn slices_say(slices: &Observed<EndpointSlice>, service: &str, expected: &[&str]) {
+    slices.all(|all| text(all, service) == expected).await;
 }
 
 fn addresses(endpoints: Option<&Endpoints>) -> Vec<String> {
@@ -65,10 +66,9 @@ fn addresses(endpoints: Option<&Endpoints>) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_net_1_t_net_2_t_net_10_w_13_an_ending_pod_leaves_endpoints_and_stays_marked_in_its_slice()
- {
+async fn t_net_1_t_net_2_t_net_10_w_13_a_terminating_pod_leaves_endpoints_and_stays_in_its_slice() {
     let cluster = Cluster::start().await;
-    let (slices, endpoints) = (cluster.follow::<EndpointSlice>(), cluster.follow::<Endpoints>());
+    let (slices, endpoints) = (cluster.watch::<EndpointSlice>(), cluster.watch::<Endpoints>());
     cluster.create::<Node>(json!({ "metadata": { "name": "n1" } })).await;
     service(&cluster, "web", json!({})).await;
     slices.all(|all| all.iter().any(|s| s.metadata.generate_name.as_deref() == Some("web-"))).await;
@@ -92,30 +92,30 @@ async fn t_net_1_t_net_2_t_net_10_w_13_an_ending_pod_leaves_endpoints_and_stays_
     };
     assert!(!marked(&slice), "T-NET-9: a deletion is no trigger");
 
-    // T-NET-5: readiness lost on the way.
+    // T-NET-5: the terminating pod is no longer ready.
     let lost = json!({ "conditions": [{ "type": "Ready", "status": "False" }] });
     cluster.status::<Pod>(&key("default", "a"), lost).await;
     slices_say(&slices, "web", &["a t", "b rs"]).await;
-    // T-NET-3: as its containers have ended.
+    // T-NET-3: its containers have terminated.
     cluster.status::<Pod>(&key("default", "a"), json!({ "phase": "Succeeded" })).await;
     slices_say(&slices, "web", &["b rs"]).await;
-    // T-NET-7: it does not match any more.
+    // T-NET-7: the pod does not match any more.
     let relabel = json!({ "metadata": { "labels": { "app": "none" } } });
     cluster.client.patch_merge::<Pod>(&key("default", "b"), &relabel).await.unwrap();
     slices_say(&slices, "web", &[]).await;
 
-    // T-NET-12: one by its name, the other by its owner.
+    // T-NET-12: Endpoints are deleted by name, slices by owner.
     cluster.delete::<Service>(&web).await;
     endpoints.gone(&web).await;
     slices.all(|all| all.iter().all(|s| s.metadata.generate_name.as_deref() != Some("web-"))).await;
     cluster.stop().await;
 }
 
-/// T-NET-1 to T-NET-5, C-176, C-179: who asks finds who is there, whatever becomes of the Service.
+/// T-NET-1 to T-NET-5, C-176, C-179: endpoints stay current while a Service is being deleted.
 #[tokio::test(start_paused = true)]
-async fn t_net_2_t_net_10_a_service_that_goes_and_is_held_lists_its_pods_of_today() {
+async fn t_net_2_t_net_10_a_service_with_a_finalizer_keeps_its_endpoints_current() {
     let cluster = Cluster::start().await;
-    let (slices, endpoints) = (cluster.follow::<EndpointSlice>(), cluster.follow::<Endpoints>());
+    let (slices, endpoints) = (cluster.watch::<EndpointSlice>(), cluster.watch::<Endpoints>());
     cluster.create::<Node>(json!({ "metadata": { "name": "n1" } })).await;
     service(&cluster, "web", json!({})).await;
     let web = key("default", "web");
@@ -136,7 +136,7 @@ async fn t_net_2_t_net_10_a_service_that_goes_and_is_held_lists_its_pods_of_toda
     cluster.client.delete::<Pod>(&key("default", "a"), &now).await.unwrap();
     slices_say(&slices, "web", &["b rs"]).await;
 
-    // What is taken away while it goes is not made again.
+    // Deleted slices are not created again while the Service is being deleted.
     let ours = |slice: &EndpointSlice| slice.metadata.generate_name.as_deref() == Some("web-");
     let slice = ObjectKey::of(slices.find(ours).await.as_ref());
     cluster.delete::<EndpointSlice>(&slice).await;
@@ -149,9 +149,9 @@ async fn t_net_2_t_net_10_a_service_that_goes_and_is_held_lists_its_pods_of_toda
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_net_6_a_pod_is_listed_when_its_node_is_known() {
+async fn t_net_6_a_pod_is_listed_when_its_node_exists() {
     let cluster = Cluster::start().await;
-    let slices = cluster.follow::<EndpointSlice>();
+    let slices = cluster.watch::<EndpointSlice>();
     service(&cluster, "web", json!({})).await;
     service(
         &cluster,
@@ -165,18 +165,18 @@ async fn t_net_6_a_pod_is_listed_when_its_node_is_known() {
     let zone = json!({ "topology.kubernetes.io/zone": "z1" });
     cluster.create::<Node>(json!({ "metadata": { "name": "n1", "labels": zone } })).await;
     slices_say(&slices, "web", &["a rs"]).await;
-    let slice = slices.find(|slice| !said(&[slice.clone().into()], "web").is_empty()).await;
+    let slice = slices.find(|slice| !text(&[slice.clone().into()], "web").is_empty()).await;
     assert_eq!(slice.endpoints.as_ref().unwrap()[0].zone.as_deref(), Some("z1"));
     cluster.stop().await;
 }
 
-/// NET-82: slices that others delete or edit are put right, a second later at the earliest; one that is held
-/// while it goes is left alone.
+/// NET-82: slices that others delete or edit are repaired, after at least a second; a slice that is being deleted is
+/// left alone.
 #[tokio::test(start_paused = true)]
-async fn net_82_c_177_deleted_and_edited_slices_are_put_right_and_nothing_is_written_in_peace() {
-    let bumps = Bumps::default();
-    let cluster = Cluster::through(Options::default(), |door| bumps.way(door)).await;
-    let slices = cluster.follow::<EndpointSlice>();
+async fn net_82_c_177_deleted_and_edited_slices_are_repaired_and_idle_ones_not_written() {
+    let connection = FaultyConnection::default();
+    let cluster = Cluster::through(Options::default(), |door| connection.client(door)).await;
+    let slices = cluster.watch::<EndpointSlice>();
     cluster.create::<Node>(json!({ "metadata": { "name": "n1" } })).await;
     service(&cluster, "web", json!({})).await;
     pod(&cluster, "a", "web").await;
@@ -191,18 +191,18 @@ async fn net_82_c_177_deleted_and_edited_slices_are_put_right_and_nothing_is_wri
     cluster.client.delete::<EndpointSlice>(&name, &DeleteOptions::default()).await.unwrap();
     let held = name.clone();
     let path = format!("{SLICES}/{}", name.name());
-    let asked_for = bumps.asked(&path);
+    let asked_for = connection.requests_to(&path);
     slices
         .all(|all| {
             let is_new = |s: &EndpointSlice| s.metadata.uid != slice.metadata.uid;
-            all.iter().any(|s| ours(s) && is_new(s)) && said(all, "web") == ["a rs", "a rs"]
+            all.iter().any(|s| ours(s) && is_new(s)) && text(all, "web") == ["a rs", "a rs"]
         })
         .await;
     let soon = Duration::from_secs(1)..Duration::from_secs(30);
     assert!(soon.contains(&asked.elapsed()), "{:?}", asked.elapsed());
     let let_go = json!({ "metadata": { "finalizers": null } });
     tokio::time::sleep(Duration::from_secs(20)).await;
-    assert_eq!(bumps.asked(&path), asked_for, "the one that goes is nobody's");
+    assert_eq!(connection.requests_to(&path), asked_for, "the one that goes is nobody's");
     cluster.client.patch_merge::<EndpointSlice>(&held, &let_go).await.unwrap();
     slices.gone(&held).await;
 
@@ -225,12 +225,12 @@ async fn net_82_c_177_deleted_and_edited_slices_are_put_right_and_nothing_is_wri
     cluster.stop().await;
 }
 
-/// NET-84
+/// NET-84: no write while the cache is stale.
 #[tokio::test(start_paused = true)]
-async fn net_84_while_a_service_does_not_see_its_slices_it_makes_no_more() {
-    let bumps = Bumps::default();
-    let cluster = Cluster::through(Options::default(), |door| bumps.way(door)).await;
-    let slices = cluster.follow::<EndpointSlice>();
+async fn net_84_no_duplicate_slices_when_the_cache_lags_behind() {
+    let connection = FaultyConnection::default();
+    let cluster = Cluster::through(Options::default(), |door| connection.client(door)).await;
+    let slices = cluster.watch::<EndpointSlice>();
     cluster.create::<Node>(json!({ "metadata": { "name": "n1" } })).await;
     slices.cache.synced().await;
     let all = || async {
@@ -238,7 +238,7 @@ async fn net_84_while_a_service_does_not_see_its_slices_it_makes_no_more() {
             cluster.client.list::<EndpointSlice>(&Selection::namespace("default")).await.unwrap();
         all.iter().filter(|s| s.metadata.generate_name.as_deref() == Some("web-")).count()
     };
-    bumps.hold("endpointslices");
+    connection.hold("endpointslices");
     service(&cluster, "web", json!({})).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(all().await, 1);
@@ -247,18 +247,18 @@ async fn net_84_while_a_service_does_not_see_its_slices_it_makes_no_more() {
     assert_eq!(all().await, 1, "it waits to see the first");
     let stale = cluster.counted("endpoint_slice_controller_syncs{result=\"stale\"}");
     assert!(stale.is_some(), "NET-88: and says so");
-    bumps.let_go();
+    connection.release();
     slices_say(&slices, "web", &["a rs"]).await;
     assert_eq!(all().await, 1);
     cluster.stop().await;
 }
 
-/// NET-75, NET-81, NET-89: a Service with a selector has one empty slice and Endpoints without subsets until
-/// there are pods, within 30 s, and they go with it. Others have none, and what others say is theirs.
+/// NET-75, NET-81, NET-89: a Service with a selector has one empty slice and Endpoints without subsets until there are
+/// pods, within 30 s, and both are deleted with it. Services without a selector have none.
 #[tokio::test(start_paused = true)]
 async fn net_75_net_81_net_89_a_service_without_pods_has_an_empty_slice_and_empty_endpoints() {
     let cluster = Cluster::start().await;
-    let (slices, endpoints) = (cluster.follow::<EndpointSlice>(), cluster.follow::<Endpoints>());
+    let (slices, endpoints) = (cluster.watch::<EndpointSlice>(), cluster.watch::<Endpoints>());
     let moment = Duration::from_secs(30);
     let hand_made = json!({
         "metadata": { "namespace": "default", "name": "mine", "labels": {
@@ -304,11 +304,11 @@ async fn net_75_net_81_net_89_a_service_without_pods_has_an_empty_slice_and_empt
     cluster.stop().await;
 }
 
-/// NET-92
+/// NET-92: unchanged content is not written.
 #[tokio::test(start_paused = true)]
-async fn net_92_endpoints_without_a_service_go_when_controllers_start_and_locks_stay() {
+async fn net_92_endpoints_without_a_service_are_deleted_at_start_except_locks() {
     let mut cluster = Cluster::start().await;
-    let endpoints = cluster.follow::<Endpoints>();
+    let endpoints = cluster.watch::<Endpoints>();
     service(&cluster, "hand", json!({ "selector": null })).await;
     let lock = json!({ "control-plane.alpha.kubernetes.io/leader": "{}" });
     for (name, annotations) in [("hand", json!({})), ("orphan", json!({})), ("lock", lock)] {
@@ -328,12 +328,11 @@ async fn net_92_endpoints_without_a_service_go_when_controllers_start_and_locks_
     cluster.stop().await;
 }
 
-/// NET-93, NET-94: what is written, changed and taken away is seen in the slices within 12 s, and so is that it
-/// should not be mirrored any more.
+/// NET-93, NET-94: changes of Endpoints, and whether they are mirrored, appear in the slices within 12 s.
 #[tokio::test(start_paused = true)]
 async fn net_93_net_94_c_180_endpoints_written_by_hand_are_mirrored() {
     let cluster = Cluster::start().await;
-    let slices = cluster.follow::<EndpointSlice>();
+    let slices = cluster.watch::<EndpointSlice>();
     service(&cluster, "hand", json!({ "selector": null })).await;
     let subsets = |ip: &str| json!([{ "addresses": [{ "ip": ip }], "ports": [{ "port": 80 }] }]);
     let meta = json!({ "namespace": "default", "name": "hand" });
@@ -352,7 +351,7 @@ async fn net_93_net_94_c_180_endpoints_written_by_hand_are_mirrored() {
     cluster.client.patch_merge::<Endpoints>(&hand, &change).await.unwrap();
     soon(&["10.1.1.2 r"]).await;
 
-    // Each of these ends it, and its opposite brings it back.
+    // Each of these stops mirroring, and the reverse starts it again.
     let skip = |value: Value| {
         let labels = json!({ "endpointslice.kubernetes.io/skip-mirror": value });
         json!({ "metadata": { "labels": labels } })
@@ -391,9 +390,9 @@ async fn net_93_net_94_c_180_endpoints_written_by_hand_are_mirrored() {
     cluster.stop().await;
 }
 
-/// NET-94
+/// NET-94: which Endpoints are not mirrored.
 #[tokio::test(start_paused = true)]
-async fn net_94_that_there_are_too_many_addresses_to_mirror_is_told() {
+async fn net_94_too_many_addresses_to_mirror_are_reported() {
     let cluster = Cluster::start().await;
     service(&cluster, "hand", json!({ "selector": null })).await;
     let addresses: Vec<Value> =

@@ -1,12 +1,13 @@
-//! How claims get their volumes and keep them while they are used, on a whole server and a paused clock.
+//! Binding and protection of claims and volumes, with a real server and a paused clock.
 
-use super::cluster::{Cluster, Followed, key};
+use super::cluster::{Cluster, key};
 use client::{DeleteOptions, ObjectKey};
 use controllers::{LocalVolumes, Options};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttributesClass};
 use serde_json::{Value, json};
 use std::time::Duration;
+use testbed::Observed;
 use tokio::time::Instant;
 
 async fn volume(cluster: &Cluster, name: &str, size: &str, class: &str) {
@@ -34,7 +35,7 @@ async fn unscheduled(cluster: &Cluster, name: &str, volume: Value) -> Pod {
     cluster.create::<Pod>(pod).await
 }
 
-async fn claim_is(claims: &Followed<PersistentVolumeClaim>, name: &str, expected: &str) {
+async fn claim_is(claims: &Observed<PersistentVolumeClaim>, name: &str, expected: &str) {
     claims
         .when(&key("default", name), |claim| {
             let phase = claim.and_then(|claim| claim.status.as_ref()?.phase.clone());
@@ -44,7 +45,7 @@ async fn claim_is(claims: &Followed<PersistentVolumeClaim>, name: &str, expected
         .await;
 }
 
-async fn volume_is(volumes: &Followed<PersistentVolume>, name: &str, expected: &str) {
+async fn volume_is(volumes: &Observed<PersistentVolume>, name: &str, expected: &str) {
     volumes
         .when(&ObjectKey::cluster(name), |volume| {
             let phase = volume.and_then(|volume| volume.status.as_ref()?.phase.clone());
@@ -54,10 +55,10 @@ async fn volume_is(volumes: &Followed<PersistentVolume>, name: &str, expected: &
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_164_c_165_c_167_c_172_a_claim_takes_the_smallest_volume_and_leaves_it_released() {
+async fn c_164_c_165_c_167_c_172_a_claim_binds_the_smallest_volume_and_releases_it() {
     let cluster = Cluster::start().await;
-    let claims = cluster.follow::<PersistentVolumeClaim>();
-    let volumes = cluster.follow::<PersistentVolume>();
+    let claims = cluster.watch::<PersistentVolumeClaim>();
+    let volumes = cluster.watch::<PersistentVolume>();
     volume(&cluster, "big", "10Gi", "manual").await;
     volume(&cluster, "small", "2Gi", "manual").await;
     volume_is(&volumes, "big", "Available").await;
@@ -92,9 +93,9 @@ async fn c_164_c_165_c_167_c_172_a_claim_takes_the_smallest_volume_and_leaves_it
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_166_a_claim_can_name_its_volume_and_is_told_if_that_does_not_fit() {
+async fn c_166_a_claim_can_name_its_volume_and_a_mismatch_is_reported() {
     let cluster = Cluster::start().await;
-    let claims = cluster.follow::<PersistentVolumeClaim>();
+    let claims = cluster.watch::<PersistentVolumeClaim>();
     volume(&cluster, "tiny", "1Mi", "").await;
     claim(&cluster, "c", json!({ "storageClassName": "", "volumeName": "tiny" })).await;
     let event = cluster.event("VolumeMismatch").await;
@@ -105,16 +106,16 @@ async fn c_166_a_claim_can_name_its_volume_and_is_told_if_that_does_not_fit() {
     let event = cluster.event("FailedBinding").await;
     let message = "no persistent volumes available for this claim and no storage class is set";
     assert_eq!(event.message.as_deref(), Some(message));
-    // It comes later, and is taken at once.
+    // A volume that is created later is bound at once.
     volume(&cluster, "late", "1Gi", "").await;
     claim_is(&claims, "none", "Bound late").await;
     cluster.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_168_c_169_c_170_classes_say_who_makes_volumes_and_when() {
+async fn c_168_c_169_c_170_classes_determine_provisioner_and_binding_mode() {
     let cluster = Cluster::start().await;
-    let claims = cluster.follow::<PersistentVolumeClaim>();
+    let claims = cluster.watch::<PersistentVolumeClaim>();
     claim(&cluster, "early", json!({})).await;
     claim_is(&claims, "early", "Pending ").await;
     let is_default = json!({ "storageclass.kubernetes.io/is-default-class": "true" });
@@ -133,7 +134,7 @@ async fn c_168_c_169_c_170_classes_say_who_makes_volumes_and_when() {
     let event = cluster.event("WaitForFirstConsumer").await;
     let message = "waiting for first consumer to be created before binding";
     assert_eq!(event.message.as_deref(), Some(message));
-    // As the scheduler does.
+    // Choose a node, as the scheduler does.
     let chosen =
         json!({ "metadata": { "annotations": { "volume.kubernetes.io/selected-node": "n" } } });
     let early = key("default", "early");
@@ -152,7 +153,7 @@ async fn c_168_c_169_c_170_classes_say_who_makes_volumes_and_when() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_168_a_claim_says_which_pod_it_waits_for_once_there_is_one() {
+async fn c_168_an_event_names_the_pod_that_a_claim_waits_for() {
     let cluster = Cluster::start().await;
     let class = json!({ "metadata": { "name": "later" }, "provisioner": "example.com/p",
                         "volumeBindingMode": "WaitForFirstConsumer" });
@@ -170,8 +171,8 @@ async fn c_168_a_claim_says_which_pod_it_waits_for_once_there_is_one() {
 #[tokio::test(start_paused = true)]
 async fn c_167_a_claim_without_its_volume_is_lost() {
     let cluster = Cluster::start().await;
-    let claims = cluster.follow::<PersistentVolumeClaim>();
-    let volumes = cluster.follow::<PersistentVolume>();
+    let claims = cluster.watch::<PersistentVolumeClaim>();
+    let volumes = cluster.watch::<PersistentVolume>();
     volume(&cluster, "v", "1Gi", "").await;
     claim(&cluster, "c", json!({ "storageClassName": "" })).await;
     claim_is(&claims, "c", "Bound v").await;
@@ -188,9 +189,9 @@ async fn c_167_a_claim_without_its_volume_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_ctrl_60_w_66_a_claim_that_a_pod_names_stays_until_the_pod_is_gone() {
+async fn t_ctrl_60_w_66_a_claim_stays_until_its_pod_is_gone() {
     let cluster = Cluster::start().await;
-    let claims = cluster.follow::<PersistentVolumeClaim>();
+    let claims = cluster.watch::<PersistentVolumeClaim>();
     cluster.create::<Node>(json!({ "metadata": { "name": "n" } })).await;
     claim(&cluster, "c", json!({ "storageClassName": "" })).await;
     let volumes = json!([{ "name": "v", "persistentVolumeClaim": { "claimName": "c" } }]);
@@ -207,9 +208,9 @@ async fn t_ctrl_60_w_66_a_claim_that_a_pod_names_stays_until_the_pod_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_175_an_attribute_class_that_nobody_names_goes() {
+async fn c_175_an_unused_attribute_class_is_deleted() {
     let cluster = Cluster::start().await;
-    let classes = cluster.follow::<VolumeAttributesClass>();
+    let classes = cluster.watch::<VolumeAttributesClass>();
     for name in ["used", "free"] {
         cluster
             .create::<VolumeAttributesClass>(json!({
@@ -231,9 +232,9 @@ async fn c_175_an_attribute_class_that_nobody_names_goes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_175_an_attribute_class_goes_when_the_last_claim_has_another() {
+async fn c_175_an_attribute_class_is_released_when_the_last_claim_has_another() {
     let cluster = Cluster::start().await;
-    let classes = cluster.follow::<VolumeAttributesClass>();
+    let classes = cluster.watch::<VolumeAttributesClass>();
     let before = ["had", "on-its-way"];
     for name in before.into_iter().chain(["wanted"]) {
         let class = json!({ "metadata": { "name": name }, "driverName": "d",
@@ -254,7 +255,7 @@ async fn c_175_an_attribute_class_goes_when_the_last_claim_has_another() {
     for name in before {
         assert!(classes.cache.get(&ObjectKey::cluster(name)).is_some(), "{name} is in use");
     }
-    // As its driver says when the volume is changed.
+    // The driver reports that the volume was modified.
     let done = json!({ "currentVolumeAttributesClassName": "wanted", "modifyVolumeStatus": null });
     cluster.status::<PersistentVolumeClaim>(&c, done).await;
     for name in before {
@@ -264,19 +265,19 @@ async fn c_175_an_attribute_class_goes_when_the_last_claim_has_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_169_c_171_directories_become_volumes_and_go_with_their_claims() {
+async fn c_169_c_171_directories_are_provisioned_and_deleted_with_their_claims() {
     let dir = tempfile::tempdir().unwrap();
     let here = LocalVolumes { node: "n".into(), directory: dir.path().join("volumes") };
     let cluster = Cluster::with(Options { local_volumes: Some(here), ..Options::default() }).await;
-    let claims = cluster.follow::<PersistentVolumeClaim>();
-    let volumes = cluster.follow::<PersistentVolume>();
-    let classes = cluster.follow::<StorageClass>();
+    let claims = cluster.watch::<PersistentVolumeClaim>();
+    let volumes = cluster.watch::<PersistentVolume>();
+    let classes = cluster.watch::<StorageClass>();
     classes.when(&ObjectKey::cluster("standard"), |class| class.is_some()).await;
     claim(&cluster, "c", json!({})).await;
     claim_is(&claims, "c", "Pending ").await;
     let c = key("default", "c");
     let choose = |node: &str| json!({ "metadata": { "annotations": { "volume.kubernetes.io/selected-node": node } } });
-    // C-168: another node has none, and is chosen no more.
+    // C-168: other nodes have no local volumes, so the chosen node is cleared.
     cluster.client.patch_merge::<PersistentVolumeClaim>(&c, &choose("other")).await.unwrap();
     cluster.event("ProvisioningFailed").await;
     claims
@@ -291,7 +292,7 @@ async fn c_169_c_171_directories_become_volumes_and_go_with_their_claims() {
     let name = format!("pvc-{uid}");
     claim_is(&claims, "c", &format!("Bound {name}")).await;
     volume_is(&volumes, &name, "Bound").await;
-    // C-173: a directory has room for what is asked for.
+    // C-173: a directory can be expanded to any size.
     let more = json!({ "spec": { "resources": { "requests": { "storage": "3Gi" } } } });
     cluster.client.patch_merge::<PersistentVolumeClaim>(&c, &more).await.unwrap();
     claims
@@ -307,14 +308,14 @@ async fn c_169_c_171_directories_become_volumes_and_go_with_their_claims() {
 
     cluster.delete::<PersistentVolumeClaim>(&c).await;
     volumes.gone(&ObjectKey::cluster(&name)).await;
-    assert!(!path.exists(), "the agreement was Delete");
+    assert!(!path.exists(), "the reclaim policy is Delete");
     cluster.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_174_a_pod_gets_claims_of_its_own_and_takes_them_along() {
+async fn c_174_ephemeral_claims_are_created_for_a_pod_and_deleted_with_it() {
     let cluster = Cluster::start().await;
-    let claims = cluster.follow::<PersistentVolumeClaim>();
+    let claims = cluster.watch::<PersistentVolumeClaim>();
     cluster.create::<Node>(json!({ "metadata": { "name": "n" } })).await;
     claim(&cluster, "p-taken", json!({ "storageClassName": "" })).await;
     let spec = json!({ "accessModes": ["ReadWriteOnce"], "storageClassName": "",
@@ -334,27 +335,27 @@ async fn c_174_a_pod_gets_claims_of_its_own_and_takes_them_along() {
         })
         .await;
     assert_eq!(claims.cache.get(&own).unwrap().metadata.labels.as_ref().unwrap()["a"], "b");
-    let events = cluster.follow::<k8s_openapi::api::core::v1::Event>();
-    let said = "ephemeral volume taken: PVC default/p-taken was not created for pod default/p (pod is not owner)";
-    events.find(|event| event.message.as_deref() == Some(said)).await;
+    let events = cluster.watch::<k8s_openapi::api::core::v1::Event>();
+    let text = "ephemeral volume taken: PVC default/p-taken was not created for pod default/p (pod is not owner)";
+    events.find(|event| event.message.as_deref() == Some(text)).await;
 
     let now = DeleteOptions::default().grace(0);
     cluster.client.delete::<Pod>(&key("default", "p"), &now).await.unwrap();
     claims.gone(&own).await;
-    assert!(claims.cache.get(&key("default", "p-taken")).is_some(), "which is another's");
+    assert!(claims.cache.get(&key("default", "p-taken")).is_some(), "it has another owner");
     cluster.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_174_a_pod_gets_its_claim_when_anothers_of_that_name_has_gone() {
+async fn c_174_a_pod_gets_its_claim_when_a_foreign_claim_of_that_name_is_deleted() {
     let cluster = Cluster::start().await;
-    let claims = cluster.follow::<PersistentVolumeClaim>();
+    let claims = cluster.watch::<PersistentVolumeClaim>();
     claim(&cluster, "p-v", json!({ "storageClassName": "" })).await;
     let spec = json!({ "accessModes": ["ReadWriteOnce"], "storageClassName": "",
                        "resources": { "requests": { "storage": "1Gi" } } });
     let volume = json!({ "name": "v", "ephemeral": { "volumeClaimTemplate": { "spec": spec } } });
     let pod = unscheduled(&cluster, "p", volume).await;
-    let events = cluster.follow::<k8s_openapi::api::core::v1::Event>();
+    let events = cluster.watch::<k8s_openapi::api::core::v1::Event>();
     let blocked = |event: &k8s_openapi::api::core::v1::Event| {
         let about = event.involved_object.kind.as_deref();
         about == Some("Pod") && event.reason.as_deref() == Some("FailedBinding")
@@ -373,9 +374,9 @@ async fn c_174_a_pod_gets_its_claim_when_anothers_of_that_name_has_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_173_who_makes_a_volume_larger_is_said_and_who_may_not_ask_is_refused() {
+async fn c_173_expansion_is_delegated_or_forbidden() {
     let cluster = Cluster::start().await;
-    let claims = cluster.follow::<PersistentVolumeClaim>();
+    let claims = cluster.watch::<PersistentVolumeClaim>();
     for (name, grows) in [("grows", true), ("stays", false)] {
         let class = json!({ "metadata": { "name": name }, "provisioner": "example.com/p",
                             "allowVolumeExpansion": grows });
@@ -396,6 +397,6 @@ async fn c_173_who_makes_a_volume_larger_is_said_and_who_may_not_ask_is_refused(
     assert_eq!(event.involved_object.name.as_deref(), Some("grows"));
     assert_eq!(event.type_.as_deref(), Some("Normal"));
     let grows: PersistentVolumeClaim = cluster.client.get(&key("default", "grows")).await.unwrap();
-    assert_eq!(grows.status.unwrap().capacity.unwrap()["storage"].0, "1Gi", "nobody has, so far");
+    assert_eq!(grows.status.unwrap().capacity.unwrap()["storage"].0, "1Gi", "not expanded yet");
     cluster.stop().await;
 }

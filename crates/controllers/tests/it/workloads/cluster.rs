@@ -1,44 +1,44 @@
-//! A server, its controllers, and a hand that plays the node.
+//! A real server, the controllers, and functions that act as the node.
 
+use crate::accounts::{answered, assert_rights_suffice, manager, with_accounts};
 use client::{Client, DeleteOptions, ObjectKey, Selection};
 use controllers::{Handle, Options};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use serde_json::{Value, json};
+use server::InProcessService;
 use server::authn::User;
-use server::{Config, Door, Running, StoreChoice};
 use std::time::Duration;
-use tempfile::TempDir;
+use testbed::TestServer;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// Nothing here takes that long; it is there so that a failing test ends.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// No test takes this long; the limit lets a failing test end.
+const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How often a test looks. The clock is paused, so this costs nothing.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often tests poll. The clock is paused, so this costs nothing.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(crate) const NAMESPACE: &str = "default";
 
 pub(crate) struct Cluster {
     pub(crate) client: Client,
-    running: Running,
+    server: TestServer,
     controllers: Handle,
     heartbeats: JoinHandle<()>,
-    data_dir: TempDir,
 }
 
-/// The node that pods run on if they are not meant for another. No DaemonSet wants it.
+/// The node for pods without a node affinity. No DaemonSet matches it.
 pub(crate) const WORKER: &str = "worker";
 
-/// Who controllers are: told apart from the tests.
+/// The user of the controllers, different from that of the tests.
 const CONTROLLERS: &str = "system:kube-controller-manager";
 
-fn controllers_door(running: &Running) -> Door {
-    running.server.door(User::authenticated(CONTROLLERS, &["system:masters"]))
+fn controllers_service(server: &TestServer) -> InProcessService {
+    server.running.server.in_process(User::authenticated(CONTROLLERS, &["system:masters"]))
 }
 
-/// Every node is heard of, so that nobody takes their pods away.
+/// Renews the leases of all nodes, so that their pods are not evicted.
 async fn heartbeats(client: Client) {
     loop {
         for node in client.list::<Node>(&Selection::default()).await.unwrap_or_default() {
@@ -54,24 +54,15 @@ async fn heartbeats(client: Client) {
 
 impl Cluster {
     pub(crate) async fn start() -> Cluster {
-        // The wall follows the paused clock. One process runs one test, or else the first decides.
+        // The time of day follows the paused clock. Each test must run in its own process.
         clock::simulate("2026-01-01T00:00:00Z".parse().unwrap(), 1);
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let data_dir = tempfile::tempdir().unwrap();
-        let config = Config {
-            data_dir: data_dir.path().into(),
-            listen: ([127, 0, 0, 1], 0).into(),
-            store: StoreChoice::Embedded,
-            audit_log: Some(data_dir.path().join("audit")),
-            controllers: true,
-        };
-        let running = server::start(config).await.unwrap();
-        let admin = User::authenticated("tester", &["system:masters"]);
-        let client = Client::in_process(running.server.door(admin));
-        let client_of_theirs = Client::in_process(controllers_door(&running));
-        let controllers = controllers::start(&client_of_theirs, Options::default());
+        let server =
+            TestServer::with(testbed::server::Options { controllers: true, audit: true }).await;
+        let client = server.admin();
+        let options = with_accounts(&server, Options::default());
+        let controllers = controllers::start(&manager(&server), options);
         let heartbeats = tokio::spawn(heartbeats(client.clone()));
-        let cluster = Cluster { client, running, controllers, heartbeats, data_dir };
+        let cluster = Cluster { client, server, controllers, heartbeats };
         let taint = json!({ "taints": [{ "key": "tests", "effect": "NoSchedule" }] });
         cluster.ready_node(json!({ "metadata": { "name": WORKER }, "spec": taint })).await;
         cluster
@@ -86,26 +77,44 @@ impl Cluster {
     pub(crate) async fn stop(self) {
         self.heartbeats.abort();
         self.controllers.stop().await;
-        self.running.stop().await;
+        let data_dir = self.server.stop().await;
+        assert_rights_suffice(&testbed::server::audit_log(data_dir.path()));
     }
 
-    /// Stops the controllers and starts others, as after a crash.
+    /// User and user agent of the first request such as `create pods`.
+    pub(crate) fn sender_of(&self, verb: &str, resource: &str) -> Option<(String, String)> {
+        let lines = answered(&self.server.audit_log());
+        let line = lines
+            .iter()
+            .find(|line| line["verb"] == verb && line["objectRef"]["resource"] == resource)?;
+        let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        Some((word(&line["user"]["username"]), word(&line["userAgent"])))
+    }
+
+    /// Restarts the controllers, as after a crash.
     pub(crate) async fn restart_controllers(&mut self) {
-        self.restart_controllers_through(Client::in_process).await;
+        let options = with_accounts(&self.server, Options::default());
+        let fresh = controllers::start(&manager(&self.server), options);
+        std::mem::replace(&mut self.controllers, fresh).stop().await;
     }
 
-    /// As [`Cluster::restart_controllers`], for controllers whose way to the server is another.
-    pub(crate) async fn restart_controllers_through(&mut self, way: impl FnOnce(Door) -> Client) {
-        let client = way(controllers_door(&self.running));
+    /// As [`Cluster::restart_controllers`], for controllers with another connection to the server.
+    pub(crate) async fn restart_controllers_through(
+        &mut self,
+        connect: impl FnOnce(InProcessService) -> Client,
+    ) {
+        let client = connect(controllers_service(&self.server));
         let fresh = controllers::start(&client, Options::default());
         std::mem::replace(&mut self.controllers, fresh).stop().await;
     }
 
-    /// What controllers have asked of the server so far: verb and resource, one by one.
+    /// The requests of controllers so far: verb and resource.
     pub(crate) fn requests(&self) -> Vec<String> {
-        let text = std::fs::read_to_string(self.data_dir.path().join("audit")).unwrap();
-        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        let of_controllers = lines.filter(|line| line["user"]["username"] == CONTROLLERS);
+        let lines = answered(&self.server.audit_log());
+        let of_controllers = lines.into_iter().filter(|line| {
+            let user = line["user"]["username"].as_str().unwrap_or_default();
+            user == CONTROLLERS || user.starts_with("system:serviceaccount:kube-system:")
+        });
         let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         of_controllers
             .map(|line| word(&line["verb"]) + " " + &word(&line["objectRef"]["resource"]))
@@ -136,7 +145,7 @@ impl Cluster {
         self.client.list::<K>(&Selection::namespace(NAMESPACE)).await.unwrap()
     }
 
-    /// The object, once it is as wanted.
+    /// Waits until the condition holds for an object.
     pub(crate) async fn when<K: client::Object<DynamicType = ()>>(
         &self,
         name: &str,
@@ -147,13 +156,13 @@ impl Cluster {
             let found = self.client.find::<K>(&key(name)).await.unwrap();
             match found {
                 Some(object) if wanted(&object) => return object,
-                found if start.elapsed() > PATIENCE => panic!("not as wanted: {found:#?}"),
-                _ => tokio::time::sleep(LOOK).await,
+                found if start.elapsed() > TIMEOUT => panic!("condition not met: {found:#?}"),
+                _ => tokio::time::sleep(POLL_INTERVAL).await,
             }
         }
     }
 
-    /// All objects of the kind, once they are as wanted.
+    /// Waits until the condition holds for all objects of the kind.
     pub(crate) async fn when_all<K: client::Object<DynamicType = ()>>(
         &self,
         wanted: impl Fn(&[K]) -> bool,
@@ -164,30 +173,30 @@ impl Cluster {
             if wanted(&found) {
                 return found;
             }
-            assert!(start.elapsed() < PATIENCE, "not as wanted: {found:#?}");
-            tokio::time::sleep(LOOK).await;
+            assert!(start.elapsed() < TIMEOUT, "condition not met: {found:#?}");
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// As many living pods as wanted, and not another moment later.
+    /// Waits until there are `wanted` active pods, and checks that this does not change.
     pub(crate) async fn living(&self, wanted: usize) -> Vec<Pod> {
         let is_it = |pods: &[Pod]| pods.iter().filter(|pod| lives(pod)).count() == wanted;
         self.when_all::<Pod>(is_it).await;
         self.quiet().await;
         let pods = self.all::<Pod>().await;
         let living: Vec<Pod> = pods.into_iter().filter(lives).collect();
-        assert_eq!(living.len(), wanted, "it did not stay so");
+        assert_eq!(living.len(), wanted, "the number changed again");
         living
     }
 
-    /// Gives controllers time to do what they should not.
+    /// Gives controllers time for writes that they should not do.
     pub(crate) async fn quiet(&self) {
         for _ in 0..20 {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// The node says that the pod's containers run, and are ready or not.
+    /// Reports, as the node, that the pod's containers run, and whether they are ready.
     pub(crate) async fn runs(&self, pod: &Pod, ready: bool) {
         let now = clock::now_rfc3339();
         let status = if ready { "True" } else { "False" };
@@ -199,7 +208,7 @@ impl Cluster {
         self.client.patch_status::<Pod>(&key, &patch).await.unwrap();
     }
 
-    /// Binds and readies all pods that live, until there are `wanted` of them.
+    /// Waits for `wanted` active pods, binds them and reports them as ready.
     pub(crate) async fn all_run(&self, wanted: usize) -> Vec<Pod> {
         let pods = self.living(wanted).await;
         for pod in &pods {
@@ -209,7 +218,7 @@ impl Cluster {
         pods
     }
 
-    /// To the node that it is meant for.
+    /// Binds the pod to the node in its affinity, or to [`WORKER`].
     pub(crate) async fn bind(&self, pod: &Pod) {
         let bound = pod.spec.as_ref().unwrap().node_name.is_some();
         if !bound {
@@ -218,19 +227,19 @@ impl Cluster {
         }
     }
 
-    /// The node says that the pod has ended.
+    /// Reports, as the node, that the pod is terminal.
     pub(crate) async fn ended(&self, pod: &Pod, phase: &str) {
         let patch = json!({ "status": { "phase": phase } });
         self.client.patch_status::<Pod>(&ObjectKey::of(pod), &patch).await.unwrap();
     }
 
-    /// The node has cleared up after a pod that was told to go.
+    /// Deletes a terminated pod, as the node does.
     pub(crate) async fn gone(&self, pod: &Pod) {
         let options = DeleteOptions::only(pod).grace(0);
         self.client.delete::<Pod>(&ObjectKey::of(pod), &options).await.unwrap();
     }
 
-    /// Takes away every pod that was told to go.
+    /// Deletes all terminating pods, as their nodes would.
     pub(crate) async fn clear(&self) {
         for pod in self.all::<Pod>().await {
             if pod.metadata.deletion_timestamp.is_some() {
@@ -256,7 +265,7 @@ impl Cluster {
     }
 }
 
-/// The one node that a daemon's pod may be on.
+/// The node in the affinity of a daemon pod.
 pub(crate) fn meant_for(pod: &Pod) -> Option<String> {
     let affinity = pod.spec.as_ref()?.affinity.as_ref()?.node_affinity.as_ref()?;
     let required = affinity.required_during_scheduling_ignored_during_execution.as_ref()?;

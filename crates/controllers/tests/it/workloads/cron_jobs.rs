@@ -35,13 +35,13 @@ async fn succeed(cluster: &Cluster) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_124_c_125_c_127_c_129_a_job_is_started_every_minute_and_old_ones_go() {
+async fn c_124_c_125_c_127_c_129_a_job_is_started_every_minute_and_old_ones_are_deleted() {
     let cluster = Cluster::start().await;
     cluster.create::<CronJob>(cron(json!({ "successfulJobsHistoryLimit": 1 }))).await;
     let jobs = cluster.when_all::<Job>(|jobs| jobs.len() == 1).await;
     assert_eq!(names(&jobs), [format!("tick-{}", 1_767_225_600 / 60 + 1)]);
-    let said = cluster.event_on("CronJob", "SuccessfulCreate").await;
-    assert_eq!(said, format!("Created job {}", names(&jobs)[0]));
+    let message = cluster.event_on("CronJob", "SuccessfulCreate").await;
+    assert_eq!(message, format!("Created job {}", names(&jobs)[0]));
     cluster.when::<CronJob>("tick", |cron| active(cron) == 1).await;
     for _ in 0..3 {
         cluster.when_all::<Pod>(|pods| !pods.is_empty()).await;
@@ -71,8 +71,11 @@ async fn c_126_a_forbidden_second_run_waits_for_the_first() {
     cluster.when_all::<Job>(|jobs| jobs.len() == 1).await;
     minutes(3).await;
     assert_eq!(cluster.all::<Job>().await.len(), 1);
-    let said = cluster.event("JobAlreadyActive").await;
-    assert!(said.starts_with("Not starting job because prior execution is running"), "{said}");
+    let message = cluster.event("JobAlreadyActive").await;
+    assert!(
+        message.starts_with("Not starting job because prior execution is running"),
+        "{message}"
+    );
     succeed(&cluster).await;
     cluster.when_all::<Job>(|jobs| jobs.len() == 2).await;
     cluster.stop().await;
@@ -91,7 +94,7 @@ async fn c_126_a_second_run_replaces_the_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_125_c_128_a_suspended_one_starts_nothing_and_a_restart_starts_nothing_twice() {
+async fn c_125_c_128_a_suspended_cron_job_starts_nothing_and_a_restart_starts_nothing_twice() {
     let mut cluster = Cluster::start().await;
     cluster.create::<CronJob>(cron(json!({ "suspend": true }))).await;
     minutes(5).await;

@@ -37,7 +37,7 @@ fn status(set: &DaemonSet) -> (i32, i32, i32, Option<i32>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_81_c_85_every_node_gets_a_pod_and_loses_it_with_its_label() {
+async fn c_81_c_85_a_matching_node_gets_a_pod_and_loses_it_without_its_label() {
     let cluster = Cluster::start().await;
     node(&cluster, "n1").await;
     node(&cluster, "n2").await;
@@ -84,7 +84,7 @@ async fn c_96_t_ctrl_30_a_rolling_update_never_has_two_pods_on_a_node() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_90_a_pod_that_was_not_rolled_yet_is_not_restarted_by_going_back() {
+async fn c_90_a_rollback_does_not_restart_pods_that_were_not_updated() {
     let cluster = Cluster::start().await;
     node(&cluster, "n1").await;
     node(&cluster, "n2").await;
@@ -108,9 +108,9 @@ async fn c_90_a_pod_that_was_not_rolled_yet_is_not_restarted_by_going_back() {
     cluster.stop().await;
 }
 
-/// C-205: whoever said that it failed, and the old one goes completely.
+/// C-205: the failed pod is deleted completely, whoever marked it as failed.
 #[tokio::test(start_paused = true)]
-async fn c_87_t_ctrl_31_a_failed_pod_is_replaced_and_told_of() {
+async fn c_87_t_ctrl_31_a_failed_pod_is_replaced_and_reported() {
     let cluster = Cluster::start().await;
     node(&cluster, "n1").await;
     cluster.create::<DaemonSet>(set(json!({}))).await;
@@ -131,7 +131,7 @@ async fn c_87_t_ctrl_31_a_failed_pod_is_replaced_and_told_of() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_87_t_ctrl_31_a_pod_that_ended_well_is_replaced_and_told_of() {
+async fn c_87_t_ctrl_31_a_succeeded_pod_is_replaced_and_reported() {
     let cluster = Cluster::start().await;
     node(&cluster, "n1").await;
     cluster.create::<DaemonSet>(set(json!({}))).await;
@@ -148,7 +148,7 @@ async fn c_87_t_ctrl_31_a_pod_that_ended_well_is_replaced_and_told_of() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_85_a_taint_that_is_not_tolerated_takes_the_pod_away() {
+async fn c_85_an_untolerated_taint_removes_the_pod() {
     let cluster = Cluster::start().await;
     node(&cluster, "n1").await;
     cluster.create::<DaemonSet>(set(json!({}))).await;
@@ -166,9 +166,9 @@ async fn c_85_a_taint_that_is_not_tolerated_takes_the_pod_away() {
     cluster.stop().await;
 }
 
-/// C-210
+/// C-210: the exact bytes of a DaemonSet revision.
 #[tokio::test(start_paused = true)]
-async fn c_91_a_second_revision_of_the_same_template_is_left_until_something_happens() {
+async fn c_91_a_duplicate_revision_stays_until_the_next_change() {
     let cluster = Cluster::start().await;
     node(&cluster, "n1").await;
     cluster.create::<DaemonSet>(set(json!({}))).await;
@@ -242,7 +242,7 @@ async fn c_93_a_revision_whose_name_is_taken_gets_another_and_the_same_number() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_100_one_that_goes_reports_no_more() {
+async fn c_100_a_daemon_set_being_deleted_writes_no_status() {
     let cluster = Cluster::start().await;
     node(&cluster, "n1").await;
     let mut held = set(json!({}));

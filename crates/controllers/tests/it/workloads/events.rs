@@ -1,4 +1,4 @@
-//! Who says what of which object (C-218).
+//! The events of each controller (C-218).
 
 use super::cluster::{Cluster, NAMESPACE, template};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
@@ -12,7 +12,7 @@ fn object(name: &str, spec: Value) -> Value {
 }
 
 /// Component, kind, type, reason, and how the message begins.
-const SAID: [(&str, &str, &str, &str, &str); 11] = [
+const EXPECTED_EVENTS: [(&str, &str, &str, &str, &str); 11] = [
     (
         "deployment-controller",
         "Deployment",
@@ -34,7 +34,7 @@ const SAID: [(&str, &str, &str, &str, &str); 11] = [
         "StatefulSet",
         "Normal",
         "SuccessfulCreate",
-        "create Pod db-0 in StatefulSet db successful",
+        "Create Pod db-0 in StatefulSet db successful",
     ),
     ("job-controller", "Job", "Normal", "SuccessfulCreate", "Created pod: sum-"),
     ("job-controller", "Job", "Normal", "Suspended", "Job suspended"),
@@ -50,9 +50,9 @@ const SAID: [(&str, &str, &str, &str, &str); 11] = [
     ("replicaset-controller", "ReplicaSet", "Normal", "SuccessfulDelete", "Deleted pod: web-"),
 ];
 
-/// C-218
+/// C-218: event reasons and messages are upstream's.
 #[tokio::test(start_paused = true)]
-async fn c_218_every_controller_speaks_in_its_own_name() {
+async fn c_218_events_name_their_controller() {
     let cluster = Cluster::start().await;
     cluster.ready_node(json!({ "metadata": { "name": "n1" } })).await;
     let of = |app: &str| json!({ "selector": { "matchLabels": { "app": app } }, "template": template(app, "i") });
@@ -73,19 +73,19 @@ async fn c_218_every_controller_speaks_in_its_own_name() {
     cluster.event_on("Job", "SuccessfulCreate").await;
     cluster.patch::<Job>("sum", json!({ "spec": { "suspend": true } })).await;
     cluster.patch::<Deployment>("web", json!({ "spec": { "replicas": 0 } })).await;
-    let is_said = |event: &Event, row: &(&str, &str, &str, &str, &str)| {
+    let matches_row = |event: &Event, row: &(&str, &str, &str, &str, &str)| {
         let (component, kind, type_, reason, message) = *row;
         let source = event.source.as_ref().and_then(|source| source.component.as_deref());
         source == Some(component)
             && event.involved_object.kind.as_deref() == Some(kind)
             && event.type_.as_deref() == Some(type_)
             && event.reason.as_deref() == Some(reason)
-            && event.message.as_deref().is_some_and(|said| said.starts_with(message))
+            && event.message.as_deref().is_some_and(|actual| actual.starts_with(message))
     };
-    // A minute, for the schedule; looking all the while costs more than everything else here.
+    // Wait a minute for the schedule; polling would cost more than the rest of the test.
     tokio::time::sleep(std::time::Duration::from_secs(61)).await;
-    for row in SAID {
-        cluster.when_all::<Event>(|all| all.iter().any(|event| is_said(event, &row))).await;
+    for row in EXPECTED_EVENTS {
+        cluster.when_all::<Event>(|all| all.iter().any(|event| matches_row(event, &row))).await;
     }
     cluster.stop().await;
 }

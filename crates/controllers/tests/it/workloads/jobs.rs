@@ -33,9 +33,9 @@ async fn ends(cluster: &Cluster, pod: &Pod, phase: &str) {
     cluster.ended(pod, phase).await;
 }
 
-/// Foreground: the Job says that it goes, and is there until its pods are gone.
+/// Foreground deletion: the Job has a deletion timestamp and stays until its pods are gone.
 #[tokio::test(start_paused = true)]
-async fn t_ctrl_62_a_finished_job_of_no_time_goes_at_once_and_its_pods_first() {
+async fn t_ctrl_62_a_finished_job_with_ttl_0_is_deleted_at_once_after_its_pods() {
     let cluster = Cluster::start().await;
     cluster.create::<Job>(job(json!({ "ttlSecondsAfterFinished": 0 }))).await;
     let pod = cluster.living(1).await.remove(0);
@@ -84,7 +84,7 @@ async fn c_101_c_114_a_job_completes_and_every_pod_is_counted_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_112_c_114_t_ctrl_29_failed_pods_are_replaced_ever_later_until_the_limit() {
+async fn c_112_c_114_t_ctrl_29_failed_pods_are_replaced_with_backoff_until_the_limit() {
     let cluster = Cluster::start().await;
     cluster.create::<Job>(job(json!({ "backoffLimit": 2 }))).await;
     let mut gaps = Vec::new();
@@ -95,7 +95,7 @@ async fn c_112_c_114_t_ctrl_29_failed_pods_are_replaced_ever_later_until_the_lim
         cluster.when_all::<Pod>(|pods| pods.iter().any(lives)).await;
         gaps.push(failed.elapsed().as_secs());
     }
-    // Without container statuses a pod is taken to have failed when it was created.
+    // Without container statuses a pod counts as failed at its creation.
     assert!(gaps[1] > gaps[0], "{gaps:?}");
     let pod = cluster.living(1).await.remove(0);
     ends(&cluster, &pod, "Failed").await;
@@ -106,13 +106,13 @@ async fn c_112_c_114_t_ctrl_29_failed_pods_are_replaced_ever_later_until_the_lim
         ["FailureTarget=BackoffLimitExceeded", "Failed=BackoffLimitExceeded"]
     );
     assert_eq!(status(&job).failed, Some(3));
-    let said = cluster.event("BackoffLimitExceeded").await;
-    assert_eq!(said, "Job has reached the specified backoff limit");
+    let message = cluster.event("BackoffLimitExceeded").await;
+    assert_eq!(message, "Job has reached the specified backoff limit");
     cluster.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_110_a_new_job_is_looked_at_at_once_and_what_its_pods_do_a_second_later() {
+async fn c_110_a_new_job_is_reconciled_at_once_and_changes_of_its_pods_a_second_later() {
     let cluster = Cluster::start().await;
     let created = Instant::now();
     cluster.create::<Job>(job(json!({ "parallelism": 2, "completions": 4 }))).await;
@@ -123,12 +123,12 @@ async fn c_110_a_new_job_is_looked_at_at_once_and_what_its_pods_do_a_second_late
     let ended = Instant::now();
     tokio::time::sleep(Duration::from_millis(500)).await;
     ends(&cluster, &pods[1], "Succeeded").await;
-    // Both in one go: the first is not counted without the second.
+    // Both pods are counted in one reconcile.
     let counted = cluster.when::<Job>("sum", |job| status(job).succeeded.is_some()).await;
     let took = ended.elapsed();
     assert!((900..1500).contains(&took.as_millis()), "{took:?}");
     assert_eq!(status(&counted).succeeded, Some(2));
-    // A change of the spec does not wait.
+    // Changes of the spec are not delayed.
     let changed = Instant::now();
     cluster.patch::<Job>("sum", json!({ "spec": { "suspend": true } })).await;
     cluster.when_all::<Pod>(|pods| !pods.iter().any(lives)).await;
@@ -137,7 +137,7 @@ async fn c_110_a_new_job_is_looked_at_at_once_and_what_its_pods_do_a_second_late
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_103_c_104_an_indexed_job_gives_each_pod_its_number() {
+async fn c_103_c_104_an_indexed_job_gives_each_pod_its_index() {
     let cluster = Cluster::start().await;
     let indexed = json!({ "parallelism": 3, "completions": 3, "completionMode": "Indexed" });
     cluster.create::<Job>(job(indexed)).await;
@@ -178,7 +178,7 @@ async fn c_116_a_disrupted_pod_does_not_count_and_is_replaced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_119_t_ctrl_27_a_suspended_job_has_no_pods_and_loses_none() {
+async fn c_119_t_ctrl_27_a_suspended_job_has_no_pods_and_counts_no_failures() {
     let cluster = Cluster::start().await;
     cluster.create::<Job>(job(json!({ "parallelism": 2, "completions": 2 }))).await;
     cluster.living(2).await;
@@ -195,7 +195,7 @@ async fn c_119_t_ctrl_27_a_suspended_job_has_no_pods_and_loses_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_114_t_ctrl_26_a_job_that_is_too_old_fails_when_its_pods_are_gone() {
+async fn c_114_t_ctrl_26_a_job_past_its_deadline_fails_when_its_pods_are_gone() {
     let cluster = Cluster::start().await;
     cluster.create::<Job>(job(json!({ "activeDeadlineSeconds": 30 }))).await;
     cluster.all_run(1).await;
@@ -213,7 +213,7 @@ async fn c_114_t_ctrl_26_a_job_that_is_too_old_fails_when_its_pods_are_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_ctrl_24_t_ctrl_28_a_deleted_pod_waits_to_be_counted_and_an_orphan_is_freed() {
+async fn t_ctrl_24_t_ctrl_28_a_deleted_pod_is_counted_and_an_orphan_released() {
     let cluster = Cluster::start().await;
     cluster.create::<Job>(job(json!({ "parallelism": 2, "completions": 2 }))).await;
     let pods = cluster.all_run(2).await;
@@ -224,7 +224,7 @@ async fn t_ctrl_24_t_ctrl_28_a_deleted_pod_waits_to_be_counted_and_an_orphan_is_
     tokio::time::sleep(Duration::from_secs(2)).await;
     let job = cluster.client.find::<Job>(&key("sum")).await.unwrap();
     if job.is_some() {
-        // Nobody here carries out the orphaning; it is played.
+        // The test does what the garbage collector would do.
         let free = json!({ "metadata": { "finalizers": null } });
         cluster.patch::<Job>("sum", free).await;
     }
@@ -233,9 +233,9 @@ async fn t_ctrl_24_t_ctrl_28_a_deleted_pod_waits_to_be_counted_and_an_orphan_is_
     cluster.stop().await;
 }
 
-/// Its failed pods would wait for others of their index; none comes any more.
+/// Failed pods must not wait for new pods of their index, because none will be created.
 #[tokio::test(start_paused = true)]
-async fn c_117_t_ctrl_28_a_job_with_a_limit_per_index_goes_after_its_pods() {
+async fn c_117_t_ctrl_28_a_job_with_a_limit_per_index_is_deleted_after_its_pods() {
     let cluster = Cluster::start().await;
     let per_index = json!({ "parallelism": 2, "completions": 2, "completionMode": "Indexed",
                             "backoffLimitPerIndex": 1 });
@@ -252,7 +252,7 @@ async fn c_117_t_ctrl_28_a_job_with_a_limit_per_index_goes_after_its_pods() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_117_t_ctrl_53_a_job_with_a_limit_per_index_does_not_keep_its_namespace() {
+async fn c_117_t_ctrl_53_a_job_with_a_limit_per_index_does_not_block_its_namespace() {
     let cluster = Cluster::start().await;
     cluster.create::<Namespace>(json!({ "metadata": { "name": "away" } })).await;
     let mut per_index = job(json!({ "parallelism": 2, "completions": 2,
@@ -264,7 +264,7 @@ async fn c_117_t_ctrl_53_a_job_with_a_limit_per_index_does_not_keep_its_namespac
     while pods().await.unwrap().len() < 2 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // Gone before its namespace is told to go: nothing happens to it then.
+    // Deleted before its namespace: the namespace controller does not touch it.
     let first = pods().await.unwrap().remove(0);
     cluster.gone(&first).await;
     let away = ObjectKey::cluster("away");
@@ -278,7 +278,7 @@ async fn c_117_t_ctrl_53_a_job_with_a_limit_per_index_does_not_keep_its_namespac
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_6_the_finalizer_comes_and_goes_with_the_ownership() {
+async fn c_6_the_finalizer_is_added_and_removed_with_ownership() {
     let cluster = Cluster::start().await;
     cluster.create::<Job>(job(json!({}))).await;
     let pod = cluster.living(1).await.remove(0);
@@ -301,7 +301,7 @@ async fn c_6_the_finalizer_comes_and_goes_with_the_ownership() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_108_a_job_that_another_manages_is_left_alone() {
+async fn c_108_a_job_with_another_manager_is_left_alone() {
     let cluster = Cluster::start().await;
     let managed = json!({ "managedBy": "example.com/mine", "activeDeadlineSeconds": 5 });
     let job = cluster.create::<Job>(job(managed)).await;
@@ -328,7 +328,7 @@ async fn c_108_a_job_that_another_manages_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_121_what_the_server_refuses_is_tried_again_ever_later_up_to_a_minute() {
+async fn c_121_refused_requests_are_retried_with_backoff_up_to_a_minute() {
     let cluster = Cluster::start().await;
     let quota = json!({ "metadata": { "namespace": NAMESPACE, "name": "q" },
                         "spec": { "hard": { "pods": "0" } } });

@@ -1,5 +1,5 @@
-//! What controllers of workloads do, on a whole server and a paused clock. There is no node: what
-//! containers do is written into the pods' status by the tests.
+//! Workload controllers, with a real server and a paused clock. There are no real nodes: the tests write the status of
+//! pods.
 
 mod cluster;
 
@@ -7,8 +7,8 @@ mod cron_jobs;
 mod daemon_sets;
 mod deployments;
 mod events;
+mod idle;
+mod invalid_requests;
 mod jobs;
-mod nonsense;
 mod replica_sets;
-mod resting;
 mod stateful_sets;

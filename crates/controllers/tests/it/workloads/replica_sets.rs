@@ -24,9 +24,9 @@ fn owner(pod: &Pod) -> Option<String> {
     Some(pod.metadata.owner_references.as_ref()?.first()?.name.clone())
 }
 
-/// C-15: the generation that was worked on. C-197: and who did it.
+/// C-15: the observed generation. C-197: the service account.
 #[tokio::test(start_paused = true)]
-async fn c_1_c_7_c_19_a_set_makes_its_pods_and_reports_them() {
+async fn c_1_c_7_c_19_a_set_creates_its_pods_and_reports_them() {
     let cluster = Cluster::start().await;
     cluster.create::<ReplicaSet>(set(3, json!({}))).await;
     let pods = cluster.all_run(3).await;
@@ -51,7 +51,7 @@ async fn c_1_c_7_c_19_a_set_makes_its_pods_and_reports_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_ctrl_1_t_ctrl_3_a_pod_that_goes_is_replaced_at_once_and_counted_as_going() {
+async fn t_ctrl_1_t_ctrl_3_a_terminating_pod_is_replaced_at_once_and_counted() {
     let cluster = Cluster::start().await;
     cluster.create::<ReplicaSet>(set(2, json!({}))).await;
     let pods = cluster.all_run(2).await;
@@ -71,7 +71,7 @@ async fn t_ctrl_1_t_ctrl_3_a_pod_that_goes_is_replaced_at_once_and_counted_as_go
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_ctrl_6_scaling_down_takes_the_one_that_is_not_ready() {
+async fn t_ctrl_6_scaling_down_deletes_the_unready_pod() {
     let cluster = Cluster::start().await;
     cluster.create::<ReplicaSet>(set(3, json!({}))).await;
     let pods = cluster.all_run(3).await;
@@ -116,9 +116,9 @@ async fn c_12_a_ready_pod_is_available_after_min_ready_seconds() {
     cluster.stop().await;
 }
 
-/// C-216
+/// C-216: status fields of others are kept.
 #[tokio::test(start_paused = true)]
-async fn c_13_counters_that_others_wrote_are_put_right() {
+async fn c_13_wrong_counters_written_by_others_are_corrected() {
     let cluster = Cluster::start().await;
     cluster.create::<ReplicaSet>(set(1, json!({}))).await;
     cluster.all_run(1).await;
@@ -148,9 +148,9 @@ async fn c_16_nothing_is_written_when_nothing_changes() {
     cluster.stop().await;
 }
 
-/// C-209: what admission says is in the event and in the condition.
+/// C-209: event and condition have the message of admission.
 #[tokio::test(start_paused = true)]
-async fn c_21_c_26_a_refused_pod_is_said_in_a_condition_and_taken_back() {
+async fn c_21_c_26_a_refused_pod_sets_a_condition_until_it_succeeds() {
     let cluster = Cluster::start().await;
     let quota = json!({ "metadata": { "namespace": NAMESPACE, "name": "q" },
                         "spec": { "hard": { "pods": "2" } } });
@@ -177,7 +177,7 @@ async fn c_21_c_26_a_refused_pod_is_said_in_a_condition_and_taken_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_23_a_pod_that_comes_into_view_is_looked_at_by_those_who_select_it() {
+async fn c_23_a_matching_pod_queues_the_sets_that_select_it() {
     let cluster = Cluster::start().await;
     cluster.create::<ReplicaSet>(set(1, json!({}))).await;
     cluster.all_run(1).await;
@@ -186,16 +186,16 @@ async fn c_23_a_pod_that_comes_into_view_is_looked_at_by_those_who_select_it() {
     bare["metadata"]["namespace"] = json!(NAMESPACE);
     cluster.create::<Pod>(bare).await;
     cluster.living(2).await;
-    // Its label now matches: adopted, and one is too many.
+    // The label matches now: the pod is adopted, and there is one too many.
     cluster.patch::<Pod>("bare", json!({ "metadata": { "labels": { "app": "web" } } })).await;
     let left = cluster.living(1).await.remove(0);
     cluster.clear().await;
-    // Its owner's name is taken away: it is taken again, and none is made.
+    // The owner reference is removed: the pod is adopted again, and none is created.
     let name = left.metadata.name.clone().unwrap();
     cluster.patch::<Pod>(&name, json!({ "metadata": { "ownerReferences": null } })).await;
     cluster.when::<Pod>(&name, |pod| owner(pod).as_deref() == Some("web")).await;
     assert_eq!(names(&cluster.living(1).await), std::slice::from_ref(&name));
-    // That it is going is enough to have another.
+    // A terminating pod is replaced at once.
     cluster.delete::<Pod>(&name).await;
     cluster.living(1).await;
     assert_eq!(cluster.all::<Pod>().await.len(), 2);
@@ -203,7 +203,7 @@ async fn c_23_a_pod_that_comes_into_view_is_looked_at_by_those_who_select_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_198_an_event_says_who_speaks_of_what_and_when() {
+async fn c_198_events_have_component_object_and_time() {
     let cluster = Cluster::start().await;
     let set = cluster.create::<ReplicaSet>(set(1, json!({}))).await;
     cluster.event_on("ReplicaSet", "SuccessfulCreate").await;
@@ -239,9 +239,9 @@ async fn starve(cluster: &Cluster) {
     cluster.when::<ResourceQuota>("q", counted).await;
 }
 
-/// C-217
+/// C-217: a refused create is retried with backoff.
 #[tokio::test(start_paused = true)]
-async fn c_217_a_starved_set_does_not_spin() {
+async fn c_217_a_set_whose_pods_are_refused_does_not_spin() {
     let cluster = Cluster::start().await;
     starve(&cluster).await;
     cluster.create::<ReplicaSet>(set(100, json!({}))).await;
@@ -249,13 +249,13 @@ async fn c_217_a_starved_set_does_not_spin() {
     let events = cluster.all::<Event>().await;
     let refused = events.iter().filter(|event| event.reason.as_deref() == Some("FailedCreate"));
     let tries: i32 = refused.filter_map(|event| event.count).sum();
-    // From 5 ms doubling to a minute, and once more for the condition that it writes itself.
+    // From 5 ms doubling to a minute, and one more because of its own status write.
     assert!((14..=30).contains(&tries), "{tries} tries in ten minutes");
     cluster.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_209_admission_fills_in_pods_and_leaves_templates_alone() {
+async fn c_209_admission_changes_pods_but_not_templates() {
     let cluster = Cluster::start().await;
     cluster.ready_node(json!({ "metadata": { "name": "n1" } })).await;
     let made = cluster.create::<ReplicaSet>(set(1, json!({}))).await;
@@ -286,7 +286,7 @@ async fn c_209_admission_fills_in_pods_and_leaves_templates_alone() {
     let spec = after.spec.unwrap().template.unwrap().spec.unwrap();
     assert_eq!((spec.volumes, spec.tolerations), (None, None));
 
-    // What a namespace does not allow is refused when the pod is made.
+    // Admission of the namespace rejects the pod, not the template.
     let strict = json!({ "metadata": { "name": "strict",
         "labels": { "pod-security.kubernetes.io/enforce": "restricted" } } });
     cluster.create::<Namespace>(strict).await;

@@ -30,7 +30,7 @@ async fn runs(cluster: &Cluster, name: &str) -> Pod {
     pod
 }
 
-/// The next pod that is told to go goes.
+/// Waits for the next terminating pod and removes it.
 async fn goes(cluster: &Cluster, name: &str) {
     let pod = cluster.when::<Pod>(name, |pod| pod.metadata.deletion_timestamp.is_some()).await;
     cluster.quiet().await;
@@ -47,7 +47,7 @@ fn done(set: &StatefulSet) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_61_c_72_t_ctrl_16_pods_come_in_order_and_go_in_reverse() {
+async fn c_61_c_72_t_ctrl_16_pods_are_created_in_order_and_deleted_in_reverse() {
     let cluster = Cluster::start().await;
     cluster.create::<StatefulSet>(set(3, json!({}))).await;
     cluster.living(1).await;
@@ -63,21 +63,21 @@ async fn c_61_c_72_t_ctrl_16_pods_come_in_order_and_go_in_reverse() {
         .await;
     assert_eq!(
         cluster.event("SuccessfulCreate").await,
-        "create Pod db-0 in StatefulSet db successful"
+        "Create Pod db-0 in StatefulSet db successful"
     );
     cluster.patch::<StatefulSet>("db", json!({ "spec": { "replicas": 0 } })).await;
     for name in ["db-2", "db-1", "db-0"] {
         goes(&cluster, name).await;
     }
     cluster.when_all::<Pod>(|pods| pods.is_empty()).await;
-    let said = cluster.event("SuccessfulDelete").await;
-    assert_eq!(said, "delete Pod db-2 in StatefulSet db successful");
+    let message = cluster.event("SuccessfulDelete").await;
+    assert_eq!(message, "Delete Pod db-2 in StatefulSet db successful");
     cluster.stop().await;
 }
 
-/// C-213: the old revision is used again, under its old name, and pods say it in full.
+/// C-213: the old revision is used again with its name, and pods have the full name in their label.
 #[tokio::test(start_paused = true)]
-async fn c_68_c_74_an_update_rolls_down_and_going_back_uses_the_first_revision() {
+async fn c_68_c_74_an_update_rolls_down_and_a_rollback_uses_the_first_revision() {
     let cluster = Cluster::start().await;
     cluster.create::<StatefulSet>(set(2, json!({}))).await;
     runs(&cluster, "db-0").await;
@@ -103,9 +103,9 @@ async fn c_68_c_74_an_update_rolls_down_and_going_back_uses_the_first_revision()
     cluster.stop().await;
 }
 
-/// C-15, C-213: what is blocked is told all the same.
+/// C-15, C-213: the status is written although the update is blocked.
 #[tokio::test(start_paused = true)]
-async fn c_79_the_new_revision_is_told_although_a_pod_is_not_ready() {
+async fn c_79_the_status_has_the_new_revision_although_a_pod_is_not_ready() {
     let cluster = Cluster::start().await;
     cluster.create::<StatefulSet>(set(2, json!({}))).await;
     let pod = runs(&cluster, "db-0").await;
@@ -123,7 +123,7 @@ async fn c_79_the_new_revision_is_told_although_a_pod_is_not_ready() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_64_c_65_t_ctrl_22_claims_are_made_first_and_belong_to_whom_the_policy_says() {
+async fn c_64_c_65_t_ctrl_22_claims_are_created_first_and_owned_by_policy() {
     let cluster = Cluster::start().await;
     let claims = json!({
         "podManagementPolicy": "Parallel",
@@ -153,7 +153,7 @@ async fn c_64_c_65_t_ctrl_22_claims_are_made_first_and_belong_to_whom_the_policy
         })
         .await;
     cluster.clear().await;
-    // The claim goes with its pod; a new pod waits for that, and has a claim of its own.
+    // The claim is deleted with its pod; the new pod waits for that and gets a new claim.
     cluster.patch::<StatefulSet>("db", json!({ "spec": { "replicas": 2 } })).await;
     assert_eq!(names(&cluster.living(2).await), ["db-0", "db-1"]);
     let after = cluster.get::<PersistentVolumeClaim>("data-db-1").await;
@@ -169,7 +169,7 @@ fn with_claims(more: Value) -> Value {
     spec
 }
 
-/// The claim of `db-0`, as somebody made it before there was a set.
+/// The claim of `db-0`, created by a user before the set.
 async fn claim(cluster: &Cluster, more: Value) -> PersistentVolumeClaim {
     let mut meta = json!({ "namespace": NAMESPACE, "name": "data-db-0" });
     meta.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -178,9 +178,9 @@ async fn claim(cluster: &Cluster, more: Value) -> PersistentVolumeClaim {
     cluster.create(json!({ "metadata": meta, "spec": spec })).await
 }
 
-/// Also while the pod is not ready: who deletes the set then wants the claim gone too.
+/// Even if the pod is not ready, so that deleting the set deletes the claim too.
 #[tokio::test(start_paused = true)]
-async fn c_65_a_claim_that_was_there_belongs_to_the_set_as_soon_as_its_pod_is_made() {
+async fn c_65_an_existing_claim_is_owned_by_the_set_as_soon_as_its_pod_exists() {
     let cluster = Cluster::start().await;
     claim(&cluster, json!({})).await;
     let policy = json!({ "whenDeleted": "Delete", "whenScaled": "Retain" });
@@ -197,17 +197,17 @@ async fn c_65_a_claim_that_was_there_belongs_to_the_set_as_soon_as_its_pod_is_ma
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_64_a_claim_that_is_going_is_named_and_waited_for() {
+async fn c_64_a_claim_being_deleted_is_reported_and_waited_for() {
     let cluster = Cluster::start().await;
     claim(&cluster, json!({ "finalizers": ["example.com/held"] })).await;
     cluster.delete::<PersistentVolumeClaim>("data-db-0").await;
     cluster.create::<StatefulSet>(set(1, with_claims(json!({})))).await;
-    let said = cluster.event_on("StatefulSet", "FailedCreate").await;
+    let message = cluster.event_on("StatefulSet", "FailedCreate").await;
     assert_eq!(
-        said,
-        "create Pod db-0 in StatefulSet db failed error: pvc data-db-0 is being deleted"
+        message,
+        "Create Pod db-0 in StatefulSet db failed error: pvc data-db-0 is being deleted"
     );
-    // Long enough for tries to be a minute apart: the pod comes when the claim goes, not then.
+    // Long enough for a backoff of a minute, to show that the deleted claim queues the set.
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert!(cluster.all::<Pod>().await.is_empty());
     let free = json!({ "metadata": { "finalizers": null } });
@@ -219,23 +219,22 @@ async fn c_64_a_claim_that_is_going_is_named_and_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_64_a_claim_that_is_lost_before_its_pod_runs_is_made_again() {
+async fn c_64_a_claim_deleted_before_its_pod_runs_is_recreated() {
     let cluster = Cluster::start().await;
     cluster.create::<StatefulSet>(set(1, with_claims(json!({})))).await;
     cluster.living(1).await;
     let lost = cluster.get::<PersistentVolumeClaim>("data-db-0").await;
     cluster.delete::<PersistentVolumeClaim>("data-db-0").await;
-    if cluster.client.find::<PersistentVolumeClaim>(&key("data-db-0")).await.unwrap().is_some() {
-        let free = json!({ "metadata": { "finalizers": null } });
-        cluster.patch::<PersistentVolumeClaim>("data-db-0", free).await;
-    }
+    // Unless the protection controller has already removed the finalizer.
+    let free = json!({ "metadata": { "finalizers": null } });
+    let _ = cluster.client.patch_merge::<PersistentVolumeClaim>(&key("data-db-0"), &free).await;
     let again = |claim: &PersistentVolumeClaim| claim.metadata.uid != lost.metadata.uid;
     cluster.when::<PersistentVolumeClaim>("data-db-0", again).await;
     cluster.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_65_a_claim_that_another_controls_is_left_alone_and_that_is_said() {
+async fn c_65_a_claim_of_another_controller_is_left_alone_and_reported() {
     let cluster = Cluster::start().await;
     let other = json!({ "metadata": { "namespace": NAMESPACE, "name": "other" } });
     let other = cluster.create::<ConfigMap>(other).await;
@@ -257,7 +256,7 @@ async fn c_65_a_claim_that_another_controls_is_left_alone_and_that_is_said() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_69_a_revision_that_nobody_owns_is_adopted() {
+async fn c_69_an_orphaned_revision_is_adopted() {
     let cluster = Cluster::start().await;
     cluster.create::<StatefulSet>(set(1, json!({}))).await;
     runs(&cluster, "db-0").await;
@@ -273,7 +272,7 @@ async fn c_69_a_revision_that_nobody_owns_is_adopted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c_14_a_condition_of_others_stays_until_the_set_has_something_to_tell() {
+async fn c_14_conditions_of_others_stay_until_the_status_changes() {
     let cluster = Cluster::start().await;
     cluster.create::<StatefulSet>(set(1, json!({}))).await;
     runs(&cluster, "db-0").await;
@@ -293,7 +292,7 @@ async fn c_14_a_condition_of_others_stays_until_the_set_has_something_to_tell() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn t_ctrl_19_an_evicted_pod_comes_back_under_its_name() {
+async fn t_ctrl_19_an_evicted_pod_is_recreated_with_its_name() {
     let cluster = Cluster::start().await;
     cluster.create::<StatefulSet>(set(1, json!({}))).await;
     let pod = runs(&cluster, "db-0").await;

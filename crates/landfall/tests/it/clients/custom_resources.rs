@@ -1,4 +1,4 @@
-//! A kind of one's own: defined, created, printed, explained, refused, deleted.
+//! Custom resources: defined, created, printed, explained, rejected, deleted.
 
 use crate::harness::each_kubectl;
 

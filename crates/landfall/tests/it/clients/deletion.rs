@@ -3,10 +3,10 @@
 use crate::harness::{Kubectl, each_kubectl};
 use std::time::Duration;
 
-/// Output of a watch or a wait comes at once, or something is wrong.
+/// The output of a watch or a wait comes at once, unless something is wrong.
 const SOON: Duration = Duration::from_secs(30);
 
-/// A pod that a node has: deleting it takes until somebody says that it has ended.
+/// A pod that is bound to a node, so that its deletion is graceful.
 pub(crate) fn bound_pod(kubectl: &Kubectl, name: &str) {
     kubectl.ok(&format!(
         r#"kubectl run {name} --image=nginx --labels=app={name}
@@ -25,7 +25,7 @@ END"#
 
 const GRACE: &str = "-o jsonpath='{.metadata.deletionGracePeriodSeconds}'";
 
-/// W-50
+/// W-50: `kubectl delete` by name, by label and with --all waits until the pods are gone.
 #[test]
 fn w_50_pods_are_deleted_by_name_by_label_and_all_at_once() {
     each_kubectl(|kubectl| {
@@ -42,9 +42,9 @@ fn w_50_pods_are_deleted_by_name_by_label_and_all_at_once() {
     });
 }
 
-/// W-51
+/// W-51: everything in a deleted namespace is removed before the namespace.
 #[test]
-fn w_51_a_namespace_ends_with_what_is_in_it() {
+fn w_51_a_namespace_is_deleted_with_its_content() {
     each_kubectl(|kubectl| {
         let ns = format!("ending-{}", kubectl.namespace);
         kubectl.ok(&format!(
@@ -53,12 +53,12 @@ fn w_51_a_namespace_ends_with_what_is_in_it() {
              kubectl -n {ns} patch cm held --type=merge \
                  -p '{{\"metadata\":{{\"finalizers\":[\"example.com/hold\"]}}}}'"
         ));
-        // T-CLI-13: the line comes at once.
+        // T-CLI-13: kubectl prints the line before it waits.
         kubectl.shows(
             &format!("kubectl delete ns {ns} --wait=false"),
             &[&format!("namespace \"{ns}\" deleted")],
         );
-        // T-CLI-25
+        // T-CLI-25: the phase of the namespace is shown.
         kubectl.shows(&format!("kubectl get ns {ns}"), &["STATUS", &ns, "Terminating"]);
         kubectl.fails(
             &format!("kubectl -n {ns} create cm late --from-literal=a=b"),
@@ -70,9 +70,9 @@ fn w_51_a_namespace_ends_with_what_is_in_it() {
     });
 }
 
-/// W-52
+/// W-52: `delete all --all` leaves Secrets, ConfigMaps and claims, and the Service `kubernetes` is created again.
 #[test]
-fn w_52_delete_all_leaves_configuration_and_the_own_service_comes_back() {
+fn w_52_delete_all_leaves_configuration_and_the_kubernetes_service_is_recreated() {
     each_kubectl(|kubectl| {
         kubectl.ok("kubectl -n default create deployment web --image=nginx
              kubectl -n default create service clusterip web --tcp=80
@@ -81,7 +81,7 @@ fn w_52_delete_all_leaves_configuration_and_the_own_service_comes_back() {
              kubectl -n default create secret generic kept --from-literal=a=b");
         let uid = "kubectl -n default get svc kubernetes -o jsonpath='{.metadata.uid}'";
         let before = kubectl.ok(uid);
-        // T-CLI-11: what belongs to `all`.
+        // T-CLI-11: the kinds of the category `all`.
         kubectl.shows(
             "kubectl -n default delete all --all",
             &[
@@ -104,9 +104,9 @@ fn w_52_delete_all_leaves_configuration_and_the_own_service_comes_back() {
     });
 }
 
-/// W-53
+/// W-53: Secrets, ConfigMaps and claims are deleted, and `kube-root-ca.crt` is created again.
 #[test]
-fn w_53_secrets_configmaps_and_claims_go_and_the_root_certificate_comes_back() {
+fn w_53_secrets_configmaps_and_claims_are_deleted_and_the_root_certificate_is_recreated() {
     each_kubectl(|kubectl| {
         kubectl.ok(r#"kubectl create secret generic s --from-literal=a=b
              kubectl create cm c --from-literal=a=b
@@ -123,20 +123,20 @@ END"#);
             &[r#"configmap "c" deleted"#, r#"configmap "kube-root-ca.crt" deleted"#],
         );
         kubectl.ok("until kubectl get cm kube-root-ca.crt; do :; done");
-        // Nobody uses it, so who protects claims in use (pvc-protection) lets it go.
+        // No pod uses it, so the pvc-protection controller removes its finalizer.
         kubectl.shows("kubectl delete pvc --all", &[r#"persistentvolumeclaim "claim" deleted"#]);
         kubectl.prints("kubectl get pvc -o name", "");
     });
 }
 
-/// W-61
+/// W-61: a dry run deletes nothing and says so.
 #[test]
 fn w_61_a_dry_run_says_so_and_deletes_nothing() {
     each_kubectl(|kubectl| {
         bound_pod(kubectl, "p");
         let uid =
             kubectl.ok("kubectl get po p -o jsonpath='{.metadata.uid}{.metadata.resourceVersion}'");
-        // T-CLI-8, T-CLI-4
+        // T-CLI-8, T-CLI-4: a dry run does not wait and prints a suffix.
         kubectl.shows("kubectl delete po p --dry-run=client", &[r#"pod "p" deleted"#, "(dry run)"]);
         kubectl.shows(
             "kubectl delete po p --dry-run=server",
@@ -157,21 +157,21 @@ fn w_61_a_dry_run_says_so_and_deletes_nothing() {
     });
 }
 
-/// W-62
+/// W-62: kubectl waits until the uid is gone, or returns at once.
 #[test]
-fn w_62_deleting_waits_for_the_uid_to_vanish_unless_told_not_to() {
+fn w_62_deleting_waits_for_the_uid_to_vanish_unless_wait_is_false() {
     each_kubectl(|kubectl| {
         bound_pod(kubectl, "p");
-        // --wait=false returns at once, and the pod is still there, Terminating (T-CLI-22).
+        // --wait=false returns at once while the pod is Terminating (T-CLI-22).
         kubectl.shows("kubectl delete po p --wait=false", &[r#"pod "p" deleted"#]);
         kubectl.shows("kubectl get po", &["p", "0/1", "Terminating"]);
         kubectl.prints(&format!("kubectl get po p {GRACE}"), "30");
-        // T-CLI-7: the time is up, the deletion goes on.
+        // T-CLI-7: after the timeout the deletion continues.
         kubectl.fails("kubectl delete po p --timeout=1s", "timed out waiting for the condition");
         // T-CLI-2: --now is one second.
         kubectl.ok("kubectl delete po p --now --wait=false");
         kubectl.prints(&format!("kubectl get po p {GRACE}"), "1");
-        // T-CLI-5: the line comes before the wait; T-CLI-6: which ends when the pod is gone.
+        // T-CLI-5: kubectl prints the line before it waits; T-CLI-6: it waits until the pod is gone.
         let mut waiting = kubectl.spawn("exec kubectl delete po p");
         waiting.line(r#"pod "p" deleted"#, SOON);
         kubectl.ok("kubectl delete po p --force --grace-period=0");
@@ -179,7 +179,7 @@ fn w_62_deleting_waits_for_the_uid_to_vanish_unless_told_not_to() {
     });
 }
 
-/// T-CLI-1
+/// T-CLI-1: kubectl sends one DELETE per object, with a propagationPolicy.
 #[test]
 fn t_cli_1_each_object_gets_a_delete_that_says_how_to_propagate() {
     each_kubectl(|kubectl| {
@@ -187,7 +187,7 @@ fn t_cli_1_each_object_gets_a_delete_that_says_how_to_propagate() {
             kubectl.ok("kubectl create cm x --from-literal=a=b");
             let said = kubectl.run(&format!("kubectl delete cm x {args} -v=8"));
             assert_eq!(said.code, 0, "{said}");
-            // Versions differ in how they show it, so all space and escapes are taken out.
+            // Versions of kubectl print it differently, so white space and escapes are removed.
             said.stderr.replace(|c: char| c.is_whitespace() || c == '\\' || c == '\t', "")
         };
         let plain = body("");
@@ -221,7 +221,7 @@ fn t_cli_2_flags_that_contradict_each_other_are_refused() {
         // T-EDGE-31: without --force, 0 silently means 1.
         kubectl.ok("kubectl delete po p --grace-period=0 --wait=false");
         kubectl.prints(&format!("kubectl get po p {GRACE}"), "1");
-        // T-CLI-3, T-CLI-4
+        // T-CLI-3, T-CLI-4: --force prints a warning and `force deleted`.
         let said = kubectl.run("kubectl delete po p --force");
         assert_eq!(said.code, 0, "{said}");
         assert!(said.stdout.contains(r#"pod "p" force deleted"#), "{said}");
@@ -260,9 +260,9 @@ fn t_cli_4_what_is_printed_names_kind_group_and_object() {
     });
 }
 
-/// T-CLI-9
+/// T-CLI-9: --cascade takes background, foreground or orphan.
 #[test]
-fn t_cli_9_who_owns_others_goes_first_last_or_alone() {
+fn t_cli_9_owners_are_deleted_before_after_or_without_their_dependents() {
     each_kubectl(|kubectl| {
         for cascade in ["background", "foreground", "orphan"] {
             kubectl.ok(&format!("kubectl create deployment {cascade} --image=nginx --replicas=0 || kubectl create deployment {cascade} --image=nginx"));
@@ -279,7 +279,7 @@ fn t_cli_9_who_owns_others_goes_first_last_or_alone() {
             );
         }
         kubectl.fails("kubectl get deploy background", "not found");
-        // Its pod is on a node and ends gracefully, so its owner has to wait for it.
+        // The pod is bound to a node and terminates gracefully, so its owner has to wait for it.
         kubectl.prints(
             "kubectl get deploy foreground -o jsonpath='{.metadata.finalizers}'",
             r#"["foregroundDeletion"]"#,
@@ -288,9 +288,9 @@ fn t_cli_9_who_owns_others_goes_first_last_or_alone() {
     });
 }
 
-/// T-CLI-10
+/// T-CLI-10: a missing object is an error only if it was named.
 #[test]
-fn t_cli_10_what_is_not_there_is_an_error_only_if_it_was_named() {
+fn t_cli_10_a_missing_object_is_an_error_only_if_it_was_named() {
     each_kubectl(|kubectl| {
         kubectl.ok("kubectl run here --image=nginx");
         let said = kubectl.run("kubectl delete po missing here");
@@ -306,9 +306,9 @@ fn t_cli_10_what_is_not_there_is_an_error_only_if_it_was_named() {
     });
 }
 
-/// T-CLI-12
+/// T-CLI-12: -n does not apply to cluster-scoped objects, and kubectl warns.
 #[test]
-fn t_cli_12_a_namespace_does_not_narrow_what_is_cluster_wide() {
+fn t_cli_12_a_namespace_does_not_apply_to_cluster_scoped_objects() {
     each_kubectl(|kubectl| {
         kubectl.ok("kubectl create clusterrole wide-$NS --verb=get --resource=pods");
         let said = kubectl.run("kubectl delete clusterrole wide-$NS -n $NS");
@@ -322,7 +322,7 @@ fn t_cli_12_a_namespace_does_not_narrow_what_is_cluster_wide() {
     });
 }
 
-/// T-CLI-14
+/// T-CLI-14: -i asks for confirmation.
 #[test]
 fn t_cli_14_interactive_deletion_asks_first() {
     each_kubectl(|kubectl| {
@@ -341,9 +341,9 @@ fn t_cli_14_interactive_deletion_asks_first() {
     });
 }
 
-/// T-CLI-15
+/// T-CLI-15: `replace --force` deletes the object, waits, and creates it.
 #[test]
-fn t_cli_15_replace_with_force_deletes_and_creates_anew() {
+fn t_cli_15_replace_with_force_deletes_and_creates_again() {
     each_kubectl(|kubectl| {
         kubectl.ok("kubectl create cm c --from-literal=a=b; kubectl get cm c -o yaml > c.yaml");
         let uid = "kubectl get cm c -o jsonpath='{.metadata.uid}'";

@@ -1,11 +1,11 @@
-//! Taking a node out of service.
+//! `kubectl cordon` and `kubectl drain`.
 
 use crate::harness::{Kubectl, each_kubectl};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// A node of this name, and pods that it runs as far as the API can tell.
+/// A node that exists only as an object, with pods that are bound to it.
 fn node_with_pods(kubectl: &Kubectl, pods: &[&str]) -> String {
     let node = format!("node-of-{}", kubectl.namespace);
     kubectl.ok(&format!(
@@ -26,14 +26,14 @@ END"#
     node
 }
 
-/// T-CLI-36
+/// T-CLI-36: cordon sets spec.unschedulable and prints what it did.
 #[test]
 fn t_cli_36_a_node_is_cordoned_and_uncordoned() {
     each_kubectl(|kubectl| {
         let node = node_with_pods(kubectl, &[]);
         kubectl.prints(&format!("kubectl cordon {node}"), &format!("node/{node} cordoned"));
         kubectl.prints(&format!("kubectl cordon {node}"), &format!("node/{node} already cordoned"));
-        // T-CLI-25
+        // T-CLI-25: the status of the node shows SchedulingDisabled.
         kubectl.shows(&format!("kubectl get no {node}"), &[&node, ",SchedulingDisabled"]);
         kubectl.prints(&format!("kubectl uncordon {node}"), &format!("node/{node} uncordoned"));
         kubectl.prints(
@@ -44,7 +44,7 @@ fn t_cli_36_a_node_is_cordoned_and_uncordoned() {
     });
 }
 
-/// T-CLI-37, T-CLI-40
+/// T-CLI-37, T-CLI-40: drain refuses pods that it would lose, then evicts all and waits.
 #[test]
 fn t_cli_37_and_40_a_drain_refuses_then_evicts_and_waits() {
     each_kubectl(|kubectl| {
@@ -56,7 +56,7 @@ fn t_cli_37_and_40_a_drain_refuses_then_evicts_and_waits() {
         kubectl.prints("kubectl get po a -o jsonpath='{.metadata.deletionTimestamp}'", "");
         let mut drain = kubectl.spawn(&format!("exec kubectl drain {node} --force"));
         drain.line(&format!("evicting pod {}/a", kubectl.namespace), SOON);
-        // The node says that it has ended.
+        // The node reports that the pod has terminated.
         kubectl.ok("kubectl wait --for=jsonpath='{.metadata.deletionGracePeriodSeconds}'=30 po/a --timeout=30s \
             || until kubectl get po a | grep Terminating; do :; done
             kubectl delete po a --force --grace-period=0");
@@ -66,7 +66,7 @@ fn t_cli_37_and_40_a_drain_refuses_then_evicts_and_waits() {
     });
 }
 
-/// T-CLI-39
+/// T-CLI-39: drain retries an eviction that a PodDisruptionBudget blocks.
 #[test]
 fn t_cli_39_a_disruption_budget_makes_a_drain_try_again() {
     each_kubectl(|kubectl| {
@@ -79,15 +79,16 @@ fn t_cli_39_a_disruption_budget_makes_a_drain_try_again() {
                 {"observedGeneration":1,"disruptionsAllowed":0,"currentHealthy":1,"desiredHealthy":1,"expectedPods":1}}'
             kubectl patch po a --subresource=status --type=merge -p '{"status":
                 {"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}'"#);
-        let said = kubectl.run(&format!("kubectl drain {node} --force --timeout=2s"));
-        assert_ne!(said.code, 0, "{said}");
+        let output = kubectl.run(&format!("kubectl drain {node} --force --timeout=2s"));
+        assert_ne!(output.code, 0, "{output}");
         assert!(
-            said.stderr
+            output
+                .stderr
                 .contains("Cannot evict pod as it would violate the pod's disruption budget."),
-            "{said}"
+            "{output}"
         );
         kubectl.prints("kubectl get po a -o jsonpath='{.metadata.deletionTimestamp}'", "");
-        // T-CLI-38: without eviction there is no budget to ask.
+        // T-CLI-38: a drain without evictions ignores the budget.
         let mut drain =
             kubectl.spawn(&format!("exec kubectl drain {node} --force --disable-eviction"));
         kubectl.ok("until kubectl get po a | grep Terminating; do :; done

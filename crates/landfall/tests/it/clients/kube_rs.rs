@@ -1,4 +1,4 @@
-//! kube-rs: typed, dynamic, and its watcher and waits, which are what controllers are made of.
+//! kube-rs: typed and dynamic objects, its watcher and its waits.
 
 use crate::harness::Cluster;
 use futures::{StreamExt, TryStreamExt};
@@ -22,11 +22,10 @@ use std::time::Duration;
 const NS: &str = "rust";
 const SOON: Duration = Duration::from_secs(30);
 
-/// Runs a story with a client of a fresh cluster, in which there is a namespace and a node that
-/// exists only as an object.
-fn story<F: Future<Output = ()>>(tell: impl FnOnce(Client) -> F) {
+/// Runs a test with a client of a new cluster that has a namespace and a node that exists only as an object.
+fn with_cluster<F: Future<Output = ()>>(test: impl FnOnce(Client) -> F) {
     let cluster = Cluster::start(&[]);
-    // Another test of this process may have done so already.
+    // Another test of this process may have installed it already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
@@ -40,7 +39,7 @@ fn story<F: Future<Output = ()>>(tell: impl FnOnce(Client) -> F) {
         Api::all(client.clone()).create(&pp, &namespace).await.expect("a namespace");
         let node: Node = object(json!({"metadata": {"name": "nowhere"}}));
         Api::all(client.clone()).create(&pp, &node).await.expect("a node");
-        let bound = tokio::time::timeout(SOON * 2, tell(client));
+        let bound = tokio::time::timeout(SOON * 2, test(client));
         bound.await.expect("the story comes to an end");
     });
     cluster.stop();
@@ -83,7 +82,7 @@ async fn bind(pods: &Api<Pod>, name: &str) {
     assert_eq!(done["status"], "Success");
 }
 
-/// By hand: kube-rs has JSON patches as an extra only.
+/// kube-rs supports JSON patches only with another feature.
 async fn json_patch(
     client: &Client,
     api: &Api<Deployment>,
@@ -95,9 +94,9 @@ async fn json_patch(
     client.request(request.expect("a request")).await
 }
 
-/// The code and reason of a refusal.
+/// The code, reason and message of an error.
 #[track_caller]
-fn refused<T: std::fmt::Debug>(result: kube::Result<T>) -> (u16, String, String) {
+fn error_of<T: std::fmt::Debug>(result: kube::Result<T>) -> (u16, String, String) {
     match result {
         Err(Error::Api(status)) => (status.code, status.reason.clone(), status.message.clone()),
         other => panic!("should be refused: {other:?}"),
@@ -106,7 +105,7 @@ fn refused<T: std::fmt::Debug>(result: kube::Result<T>) -> (u16, String, String)
 
 #[test]
 fn objects_are_created_read_listed_and_replaced() {
-    story(|client| async move {
+    with_cluster(|client| async move {
         let maps: Api<ConfigMap> = Api::namespaced(client, NS);
         let pp = PostParams::default();
         for name in ["a", "b", "c"] {
@@ -132,7 +131,7 @@ fn objects_are_created_read_listed_and_replaced() {
         let old = map.clone();
         map.data.get_or_insert_default().insert("k".into(), "new".into());
         maps.replace("a", &pp, &map).await.expect("replaced");
-        let (code, reason, message) = refused(maps.replace("a", &pp, &old).await);
+        let (code, reason, message) = error_of(maps.replace("a", &pp, &old).await);
         assert_eq!((code, reason.as_str()), (409, "Conflict"), "{message}");
         let dry = PostParams { dry_run: true, ..PostParams::default() };
         let made = object(json!({"metadata": {"name": "dry"}}));
@@ -145,7 +144,7 @@ fn objects_are_created_read_listed_and_replaced() {
 
 #[test]
 fn patches_of_every_kind_and_scale_work() {
-    story(|client| async move {
+    with_cluster(|client| async move {
         let api: Api<Deployment> = Api::namespaced(client.clone(), NS);
         api.create(&PostParams::default(), &deployment("d")).await.expect("created");
         let names = |d: &Deployment| -> Vec<String> {
@@ -162,13 +161,13 @@ fn patches_of_every_kind_and_scale_work() {
         let got = json_patch(&client, &api, more).await.expect("JSON");
         assert_eq!(got.spec.and_then(|spec| spec.replicas), Some(4));
         let unmet = json!([{"op": "test", "path": "/spec/replicas", "value": 5}]);
-        let (code, reason, _) = refused(json_patch(&client, &api, unmet).await);
+        let (code, reason, _) = error_of(json_patch(&client, &api, unmet).await);
         assert_eq!((code, reason.as_str()), (422, "Invalid"));
         let applied =
             json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"replicas": 7}});
         let apply = PatchParams::apply("rust");
         let (code, reason, message) =
-            refused(api.patch("d", &apply, &Patch::Apply(&applied)).await);
+            error_of(api.patch("d", &apply, &Patch::Apply(&applied)).await);
         assert_eq!((code, reason.as_str()), (409, "Conflict"), "{message}");
         let got =
             api.patch("d", &apply.clone().force(), &Patch::Apply(&applied)).await.expect("apply");
@@ -184,8 +183,8 @@ fn patches_of_every_kind_and_scale_work() {
 }
 
 #[test]
-fn pods_end_with_grace_with_less_of_it_and_by_force() {
-    story(|client| async move {
+fn pods_are_deleted_gracefully_with_a_shorter_grace_period_and_by_force() {
+    with_cluster(|client| async move {
         let pods: Api<Pod> = Api::namespaced(client, NS);
         let pp = PostParams::default();
         let made = pods.create(&pp, &pod("p")).await.expect("created");
@@ -198,7 +197,7 @@ fn pods_end_with_grace_with_less_of_it_and_by_force() {
             assert!(going.metadata.deletion_timestamp.is_some());
         }
         let other = Preconditions { uid: Some("other".into()), ..Preconditions::default() };
-        let (code, reason, _) = refused(pods.delete("p", &with(0).preconditions(other)).await);
+        let (code, reason, _) = error_of(pods.delete("p", &with(0).preconditions(other)).await);
         assert_eq!((code, reason.as_str()), (409, "Conflict"));
         let uid = made.uid().expect("it has one");
         let gone = await_condition(pods.clone(), "p", conditions::is_deleted(&uid));
@@ -215,8 +214,8 @@ fn pods_end_with_grace_with_less_of_it_and_by_force() {
 }
 
 #[test]
-fn owners_wait_for_their_own_or_leave_them() {
-    story(|client| async move {
+fn owners_wait_for_their_dependents_or_orphan_them() {
+    with_cluster(|client| async move {
         let api: Api<Deployment> = Api::namespaced(client, NS);
         for (dp, finalizer) in
             [(DeleteParams::foreground(), "foregroundDeletion"), (DeleteParams::orphan(), "orphan")]
@@ -235,17 +234,17 @@ fn owners_wait_for_their_own_or_leave_them() {
 }
 
 #[test]
-fn refusals_carry_code_reason_and_message() {
-    story(|client| async move {
+fn errors_have_code_reason_and_message() {
+    with_cluster(|client| async move {
         let pods: Api<Pod> = Api::namespaced(client.clone(), NS);
         let pp = PostParams::default();
         pods.create(&pp, &pod("p")).await.expect("created");
-        let (code, reason, message) = refused(pods.get("nope").await);
+        let (code, reason, message) = error_of(pods.get("nope").await);
         assert_eq!(
             (code, reason.as_str(), message.as_str()),
             (404, "NotFound", r#"pods "nope" not found"#)
         );
-        let (code, reason, message) = refused(pods.create(&pp, &pod("p")).await);
+        let (code, reason, message) = error_of(pods.create(&pp, &pod("p")).await);
         assert_eq!(
             (code, reason.as_str(), message.as_str()),
             (409, "AlreadyExists", r#"pods "p" already exists"#)
@@ -259,14 +258,14 @@ fn refusals_carry_code_reason_and_message() {
             other => panic!("should be invalid: {other:?}"),
         }
         let elsewhere: Api<Pod> = Api::namespaced(client, "no-such");
-        let (code, _, message) = refused(elsewhere.create(&pp, &pod("p")).await);
+        let (code, _, message) = error_of(elsewhere.create(&pp, &pod("p")).await);
         assert_eq!((code, message.as_str()), (404, r#"namespaces "no-such" not found"#));
     });
 }
 
 #[test]
 fn a_plain_watch_sees_each_event_once_and_in_order() {
-    story(|client| async move {
+    with_cluster(|client| async move {
         let maps: Api<ConfigMap> = Api::namespaced(client, NS);
         let start = maps.list(&ListParams::default()).await.expect("listed");
         let version = start.metadata.resource_version.expect("a list has one");
@@ -293,7 +292,7 @@ fn a_plain_watch_sees_each_event_once_and_in_order() {
 
 #[test]
 fn the_watcher_starts_with_what_is_there_by_list_and_by_stream() {
-    story(|client| async move {
+    with_cluster(|client| async move {
         let maps: Api<ConfigMap> = Api::namespaced(client, NS);
         let pp = PostParams::default();
         let map =
@@ -330,7 +329,7 @@ fn the_watcher_starts_with_what_is_there_by_list_and_by_stream() {
 
 #[test]
 fn everything_that_discovery_names_can_be_listed() {
-    story(|client| async move {
+    with_cluster(|client| async move {
         let discovery = Discovery::new(client.clone()).run().await.expect("discovered");
         let mut kinds = 0;
         for group in discovery.groups() {

@@ -1,15 +1,14 @@
-//! Unmodified clients against the real binary: every kubectl on the machine, the official Python
-//! client and kube-rs do what people do with a cluster, and get the answers that Kubernetes gives.
+//! Unmodified clients against the real binary: every installed kubectl, the official Python client and kube-rs make
+//! typical requests and get the responses that Kubernetes gives.
 //!
-//! There is no node here: pods stay Pending, and a pod that must end gracefully is bound to a
-//! node that exists only as an object. Tests that prove a row of the walkthrough or a rule of the
-//! specification name it (`W-50`, `T-CLI-1`).
+//! There is no node: pods stay Pending, and a pod that must terminate gracefully is bound to a node that exists only as
+//! an object. Tests name the rules that they prove (`W-50`, `T-CLI-1`).
 
 mod custom_resources;
 mod deletion;
+mod discovery;
 mod drain;
 mod kube_rs;
-mod looking;
 mod printing;
 mod process;
 mod python;

@@ -1,4 +1,4 @@
-//! Tables, watches, descriptions, events: what people see.
+//! Tables, watches, descriptions and events as kubectl prints them.
 
 use super::deletion::bound_pod;
 use crate::harness::each_kubectl;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// T-CLI-16
+/// T-CLI-16: the columns of pods.
 #[test]
 fn t_cli_16_pods_have_their_columns() {
     each_kubectl(|kubectl| {
@@ -30,9 +30,9 @@ fn t_cli_16_pods_have_their_columns() {
     });
 }
 
-/// T-CLI-17, T-CLI-18, T-CLI-19, T-CLI-20, T-CLI-21, T-CLI-22, T-EDGE-30
+/// T-CLI-17, T-CLI-18, T-CLI-19, T-CLI-20, T-CLI-21, T-CLI-22, T-EDGE-30: how STATUS is derived from the pod's status.
 #[test]
-fn t_cli_17_to_22_a_pods_status_column_tells_its_story() {
+fn t_cli_17_to_22_the_status_column_is_derived_from_the_status() {
     each_kubectl(|kubectl| {
         if kubectl.is_before(24) {
             return; // Writing a status takes --subresource; what is printed is the server's work.
@@ -49,7 +49,7 @@ fn t_cli_17_to_22_a_pods_status_column_tells_its_story() {
             )
         };
         let shows = |words: &[&str]| kubectl.shows("kubectl get po p --no-headers", words);
-        // T-CLI-19, T-CLI-23
+        // T-CLI-19, T-CLI-23: the reason of the first container, and the number of restarts.
         status(&format!(
             r#"{{"phase":"Running","containerStatuses":[{}]}}"#,
             container(r#"{"waiting":{"reason":"CrashLoopBackOff"}}"#)
@@ -60,7 +60,7 @@ fn t_cli_17_to_22_a_pods_status_column_tells_its_story() {
             container(r#"{"terminated":{"exitCode":137}}"#)
         ));
         shows(&["ExitCode:137"]);
-        // T-CLI-18
+        // T-CLI-18: the first unfinished init container decides.
         let init = |state: &str| {
             let first = container(state).replace(r#""p""#, r#""first""#);
             status(&format!(r#"{{"phase":"Pending","initContainerStatuses":[{first}]}}"#));
@@ -69,9 +69,11 @@ fn t_cli_17_to_22_a_pods_status_column_tells_its_story() {
         shows(&["Init:CrashLoopBackOff"]);
         init(r#"{"terminated":{"exitCode":1,"reason":"Error"}}"#);
         shows(&["Init:Error"]);
+        // A container that is not in the spec may not leave its terminated state (A-84).
+        status(r#"{"initContainerStatuses":null}"#);
         init(r#"{"running":{}}"#);
         shows(&["Init:0/0"]);
-        // T-CLI-20: a container that ended well does not hide one that failed, nor one that runs.
+        // T-CLI-20: a completed container does not hide one that failed or one that runs.
         let beside = |other: &str, ready: &str| {
             let done = container(r#"{"terminated":{"exitCode":0,"reason":"Completed"}}"#);
             let other = container(other).replace(r#""p""#, r#""q""#);
@@ -82,12 +84,13 @@ fn t_cli_17_to_22_a_pods_status_column_tells_its_story() {
         };
         beside(r#"{"terminated":{"exitCode":1,"reason":"Error"}}"#, "false");
         shows(&["Error"]);
+        status(r#"{"containerStatuses":null}"#);
         beside(r#"{"running":{}}"#, "true");
         shows(&["NotReady"]);
-        // T-CLI-17
+        // T-CLI-17: status.reason replaces the phase.
         status(r#"{"phase":"Failed","reason":"Evicted","containerStatuses":null}"#);
         shows(&["Evicted"]);
-        // T-CLI-22: finished and held: it does not look deleted.
+        // T-CLI-22: a completed pod that a finalizer keeps does not show Terminating.
         kubectl.ok(r#"kubectl patch po p --type=merge -p '{"metadata":{"finalizers":["example.com/hold"]}}'"#);
         status(&format!(
             r#"{{"phase":"Succeeded","reason":null,"containerStatuses":[{}]}}"#,
@@ -95,7 +98,7 @@ fn t_cli_17_to_22_a_pods_status_column_tells_its_story() {
         ));
         kubectl.ok("kubectl delete po p --wait=false");
         shows(&["Completed"]);
-        // T-CLI-21
+        // T-CLI-21: NodeLost shows Unknown.
         status(r#"{"phase":"Running","reason":"NodeLost"}"#);
         shows(&["Unknown"]);
         kubectl.ok(r#"kubectl patch po p --type=merge -p '{"metadata":{"finalizers":null}}'
@@ -103,7 +106,7 @@ fn t_cli_17_to_22_a_pods_status_column_tells_its_story() {
     });
 }
 
-/// W-63
+/// W-63: `get -w` shows every transition.
 #[test]
 fn w_63_a_watch_shows_every_transition_as_it_happens() {
     each_kubectl(|kubectl| {
@@ -116,7 +119,7 @@ fn w_63_a_watch_shows_every_transition_as_it_happens() {
         watch.line("Terminating", SOON);
         kubectl.ok("kubectl delete po p --force --grace-period=0");
         watch.line("Terminating", SOON);
-        // T-CLI-26
+        // T-CLI-26: one row per event, also for DELETED.
         let events = kubectl.spawn("exec kubectl get po -w --output-watch-events");
         events.line("EVENT", SOON);
         events.line("ADDED      first", SOON);
@@ -151,9 +154,9 @@ fn waiting_ends_when_the_condition_is_true() {
     });
 }
 
-/// T-CLI-28, T-EDGE-30: what kubectl makes of the time is its own work.
+/// T-CLI-28, T-EDGE-30: kubectl itself computes how long the termination lasts.
 #[test]
-fn t_cli_28_a_description_tells_of_the_ending() {
+fn t_cli_28_a_description_shows_the_termination() {
     each_kubectl(|kubectl| {
         bound_pod(kubectl, "p");
         kubectl.shows(
@@ -181,9 +184,9 @@ fn t_cli_28_a_description_tells_of_the_ending() {
     });
 }
 
-/// T-CLI-30: what T-CTRL-55 writes is what people read.
+/// T-CLI-30: describe shows the conditions that T-CTRL-55 defines.
 #[test]
-fn t_cli_30_a_description_of_a_namespace_tells_what_holds_it() {
+fn t_cli_30_a_description_of_a_namespace_shows_what_remains() {
     each_kubectl(|kubectl| {
         kubectl.shows(
             "kubectl describe ns $NS",
@@ -250,9 +253,9 @@ fn t_cli_30_a_description_of_a_namespace_tells_what_holds_it() {
     });
 }
 
-/// T-CLI-29
+/// T-CLI-29: describe shows State and Last State of each container.
 #[test]
-fn t_cli_29_a_description_tells_how_each_container_is_and_was() {
+fn t_cli_29_a_description_shows_the_state_and_last_state_of_containers() {
     each_kubectl(|kubectl| {
         if kubectl.is_before(24) {
             return; // It cannot write a status.
@@ -295,7 +298,7 @@ fn t_cli_29_a_description_tells_how_each_container_is_and_was() {
     });
 }
 
-/// T-CLI-31
+/// T-CLI-31: field selectors of events.
 #[test]
 fn t_cli_31_events_are_selected_by_what_they_are_about() {
     each_kubectl(|kubectl| {
@@ -337,7 +340,7 @@ END"
     });
 }
 
-/// T-CLI-32
+/// T-CLI-32: field selectors of pods.
 #[test]
 fn t_cli_32_pods_are_selected_by_their_fields() {
     each_kubectl(|kubectl| {

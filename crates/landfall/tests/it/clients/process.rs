@@ -1,4 +1,4 @@
-//! The binary itself: what it prints, what it leaves on disk, how it starts and stops.
+//! The binary itself: its output, its files, how it starts and stops.
 
 use crate::harness::etcd::{Etcd, beside};
 use crate::harness::{Background, Cluster, LANDFALL, signal, up};
@@ -18,7 +18,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn it_says_what_it_is_and_how_it_is_used() {
+fn version_and_help_are_printed() {
     let version = landfall(&["version"]);
     assert!(version.status.success());
     assert!(text(&version.stdout).starts_with("landfall 0."), "{version:?}");
@@ -49,9 +49,14 @@ fn secrets_on_disk_are_for_their_owner_only() {
         let mode = fs::metadata(&file).expect("it is there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{}", file.display());
     }
-    // The token is as good as the certificate.
+    let first = fs::read_to_string(cluster.data_dir().join("admin.token")).expect("it is there");
+    let rotated =
+        landfall(&["token", "rotate", "--data-dir", cluster.data_dir().to_str().unwrap()]);
+    assert!(text(&rotated.stdout).contains("accepts only the new one"), "{rotated:?}");
+    // A token has the same rights as the certificate, even one that is created while the server runs.
     let kubectl = cluster.kubectl();
     let token = fs::read_to_string(cluster.data_dir().join("admin.token")).expect("it is there");
+    assert_ne!(first, token);
     kubectl.prints(
         &format!(
             "kubectl config view --raw --minify > token.kubeconfig
@@ -66,7 +71,7 @@ fn secrets_on_disk_are_for_their_owner_only() {
 }
 
 #[test]
-fn what_was_acknowledged_is_there_after_a_restart_and_after_a_kill() {
+fn acknowledged_writes_survive_a_restart_and_a_kill() {
     let cluster = Cluster::start(&[]);
     cluster.kubectl().ok("kubectl create cm kept --from-literal=a=b");
     let cluster = Cluster::start_in(cluster.stop(), &[]);
@@ -97,7 +102,7 @@ fn a_port_that_is_taken_is_named() {
     let address = cluster.url.trim_start_matches("https://");
     let other = cluster.dir().join("other");
     let mut command = Command::new(LANDFALL);
-    command.arg("up").arg("--data-dir").arg(other).args(["--listen", address]);
+    command.arg("up").arg("--no-node").arg("--data-dir").arg(other).args(["--listen", address]);
     let mut second = Background::spawn(&mut command);
     assert_eq!(second.exit(SOON), Some(1));
     assert!(second.stderr().contains(address), "it says which: {}", second.stderr());
@@ -105,7 +110,7 @@ fn a_port_that_is_taken_is_named() {
 }
 
 #[test]
-fn it_stops_on_sigterm_although_somebody_watches() {
+fn it_stops_on_sigterm_although_a_watch_is_open() {
     let cluster = Cluster::start(&[]);
     let kubectl = cluster.kubectl();
     let mut watch = kubectl.spawn("exec kubectl get cm -w -o name");
@@ -117,7 +122,7 @@ fn it_stops_on_sigterm_although_somebody_watches() {
 #[test]
 fn it_stops_on_sigint_too() {
     let dir = tempfile::tempdir().expect("a directory");
-    let mut process = Background::spawn(&mut up(&dir.path().join("data")));
+    let mut process = Background::spawn(up(&dir.path().join("data")).arg("--no-node"));
     process.line("ready", SOON);
     signal(process.id(), "INT");
     assert_eq!(process.exit(SOON), Some(0));
@@ -128,9 +133,22 @@ fn every_request_is_written_to_the_audit_log() {
     let dir = tempfile::tempdir().expect("a directory");
     let log = dir.path().join("audit.log");
     let cluster = Cluster::start(&["--audit-log", log.to_str().expect("a plain path")]);
-    cluster.kubectl().ok("kubectl create secret generic s --from-literal=password=hunter2");
+    cluster.kubectl().ok("kubectl create secret generic s --from-literal=password=hunter2
+        kubectl create deployment d --image=nginx
+        until kubectl get pods -o name | grep -q d-; do :; done");
     cluster.stop();
     let log = fs::read_to_string(log).expect("there is a log");
+    // C-197: controllers act under accounts of their own.
+    for (account, resource) in
+        [("deployment-controller", "replicasets"), ("replicaset-controller", "pods")]
+    {
+        let user = format!("\"username\":\"system:serviceaccount:kube-system:{account}\"");
+        let object = format!("\"resource\":\"{resource}\"");
+        let is_create =
+            |line: &&str| line.contains("\"verb\":\"create\"") && line.contains(&object);
+        let creates: Vec<&str> = log.lines().filter(is_create).collect();
+        assert!(creates.iter().any(|line| line.contains(&user)), "{account}: {creates:#?}");
+    }
     assert!(
         log.lines().any(|line| line.contains("secrets") && line.contains("kubernetes-admin")),
         "{log}"
@@ -158,7 +176,7 @@ kind: ConfigMap
 metadata: {name: applied}
 END");
     drop(watch);
-    // Another authority would be another cluster.
+    // A server with another authority belongs to another cluster.
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let data = data.to_str().unwrap();

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::Command;
 
 #[test]
-fn the_official_python_client_gets_along() {
-    // Written when everything else is there.
+fn the_official_python_client_works() {
+    // The installation writes this file last.
     tool("venv/complete");
     let python = tool("venv/bin/python");
     let cluster = Cluster::start(&[]);

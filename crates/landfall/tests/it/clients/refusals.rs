@@ -1,9 +1,9 @@
-//! The errors that Kubernetes gives, in its words.
+//! Errors with the messages of Kubernetes.
 
 use crate::harness::each_kubectl;
 
 #[test]
-fn what_is_not_there_is_not_found() {
+fn missing_objects_are_not_found() {
     each_kubectl(|kubectl| {
         kubectl
             .fails("kubectl get po nope", r#"Error from server (NotFound): pods "nope" not found"#);
@@ -26,7 +26,7 @@ fn what_is_not_there_is_not_found() {
 }
 
 #[test]
-fn a_name_is_given_once() {
+fn a_second_object_of_the_same_name_is_rejected() {
     each_kubectl(|kubectl| {
         kubectl.ok("kubectl run p --image=nginx; kubectl get po p -o yaml > p.yaml");
         kubectl.fails(
@@ -38,7 +38,7 @@ fn a_name_is_given_once() {
 }
 
 #[test]
-fn nobody_does_what_no_role_allows() {
+fn requests_without_a_role_are_forbidden() {
     each_kubectl(|kubectl| {
         let ns = &kubectl.namespace;
         kubectl.fails(
@@ -57,7 +57,7 @@ fn nobody_does_what_no_role_allows() {
             "kubectl create deployment d --image=nginx --as=system:serviceaccount:$NS:default",
             &format!(r#"deployments.apps is forbidden: User "system:serviceaccount:{ns}:default" cannot create resource "deployments" in API group "apps" in the namespace "{ns}""#),
         );
-        // Nobody gives away what they do not have.
+        // A user cannot grant rights that they do not have.
         kubectl.ok("kubectl create role giver --verb=create,get --resource=roles,rolebindings
             kubectl create rolebinding giver --role=giver --user=bob");
         kubectl.fails(
@@ -68,7 +68,7 @@ fn nobody_does_what_no_role_allows() {
 }
 
 #[test]
-fn what_makes_no_sense_is_invalid_and_says_where() {
+fn invalid_objects_are_rejected_with_the_field() {
     each_kubectl(|kubectl| {
         kubectl.fails("kubectl run Bad_Name --image=nginx", r#"The Pod "Bad_Name" is invalid"#);
         kubectl.fails("kubectl run Bad_Name --image=nginx", "metadata.name: Invalid value: \"Bad_Name\": a lowercase RFC 1123 subdomain must consist of");

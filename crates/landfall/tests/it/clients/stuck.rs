@@ -1,19 +1,19 @@
-//! What people do when something does not go away.
+//! Objects that are stuck in deletion, and how users release them.
 
 use super::deletion::bound_pod;
 use crate::harness::each_kubectl;
 
-/// W-65
+/// W-65: a finalizer that keeps a pod is found and removed.
 #[test]
 fn w_65_a_pod_held_by_a_finalizer_is_found_and_freed() {
     each_kubectl(|kubectl| {
-        // One without a node would be failed by the collector of pods.
+        // The pod garbage collector would fail a pod without a node.
         bound_pod(kubectl, "p");
         kubectl.ok(r#"kubectl patch po p -p '{"metadata":{"finalizers":["example.com/hold"]}}'
             kubectl delete po p --wait=false --grace-period=1"#);
         kubectl.shows("kubectl get po p", &["p", "0/1", "Terminating"]);
         kubectl.shows("kubectl get po p -o yaml | grep finalizers -A 5", &["- example.com/hold"]);
-        // T-API-38: while it ends, only fewer finalizers.
+        // T-API-38: during deletion finalizers can only be removed.
         kubectl.fails(
             r#"kubectl patch po p --type=merge -p '{"metadata":{"finalizers":["example.com/other"]}}'"#,
             "metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted",
@@ -24,7 +24,7 @@ fn w_65_a_pod_held_by_a_finalizer_is_found_and_freed() {
     });
 }
 
-/// T-CLI-33
+/// T-CLI-33: a merge patch removes the finalizers of any object.
 #[test]
 fn t_cli_33_a_merge_patch_frees_any_held_object() {
     each_kubectl(|kubectl| {
@@ -37,9 +37,9 @@ fn t_cli_33_a_merge_patch_frees_any_held_object() {
     });
 }
 
-/// W-69
+/// W-69: a stuck namespace is inspected and finalized.
 #[test]
-fn w_69_a_stuck_namespace_is_looked_through_and_finalized_by_hand() {
+fn w_69_a_stuck_namespace_is_inspected_and_finalized() {
     each_kubectl(|kubectl| {
         kubectl.ok(r#"export S=stuck-$NS
             kubectl create ns $S
@@ -47,7 +47,7 @@ fn w_69_a_stuck_namespace_is_looked_through_and_finalized_by_hand() {
             kubectl -n $S patch cm held --type=merge -p '{"metadata":{"finalizers":["example.com/hold"]}}'
             kubectl delete ns $S --wait=false"#);
         kubectl.ok("kubectl get all -n stuck-$NS");
-        // T-CTRL-55: what remains is named where everybody looks.
+        // T-CTRL-55: the conditions of the namespace name what remains.
         kubectl.ok("for i in $(seq 300); do kubectl get ns stuck-$NS -o yaml | grep -q 'type: NamespaceFinalizersRemaining' \\
               && break; sleep 0.1; done");
         kubectl.shows(
@@ -61,7 +61,7 @@ fn w_69_a_stuck_namespace_is_looked_through_and_finalized_by_hand() {
         let left = kubectl.ok("kubectl api-resources --verbs=list --namespaced -o name \
              | xargs -n 1 -P 4 kubectl get --show-kind --ignore-not-found -n stuck-$NS");
         assert!(left.contains("configmap/held"), "what holds it is found: {left}");
-        // T-CLI-34: a plain PUT, whose answer is printed as it came; it abandons what remains.
+        // T-CLI-34: a PUT to finalize, whose response is printed; the remaining objects are abandoned.
         kubectl.shows(
             r#"kubectl get ns stuck-$NS -o json | sed 's/"kubernetes"//' > temp.json
                kubectl replace --raw /api/v1/namespaces/stuck-$NS/finalize -f temp.json"#,
@@ -72,7 +72,7 @@ fn w_69_a_stuck_namespace_is_looked_through_and_finalized_by_hand() {
 }
 
 #[test]
-fn a_pod_on_a_lost_node_goes_by_force() {
+fn a_pod_on_a_lost_node_can_be_force_deleted() {
     each_kubectl(|kubectl| {
         bound_pod(kubectl, "p");
         kubectl.ok("kubectl delete po p --wait=false");

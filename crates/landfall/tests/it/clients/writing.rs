@@ -1,4 +1,4 @@
-//! Creating and changing: imperative commands, patches, apply in both ways, edit, replace, scale.
+//! Creating and changing objects: imperative commands, patches, client-side and server-side apply, edit, replace, scale.
 
 use crate::harness::each_kubectl;
 
@@ -25,7 +25,7 @@ fn file(name: &str, text: &str) -> String {
 }
 
 #[test]
-fn the_imperative_commands_create_what_they_say() {
+fn imperative_commands_create_objects() {
     each_kubectl(|kubectl| {
         kubectl.ok("kubectl run p --image=nginx --port=80
             kubectl create deployment d --image=nginx
@@ -71,7 +71,7 @@ fn the_imperative_commands_create_what_they_say() {
 }
 
 #[test]
-fn patches_of_every_kind_do_what_they_mean() {
+fn all_kinds_of_patches_work() {
     each_kubectl(|kubectl| {
         kubectl.ok(&(file("d.yaml", DEPLOYMENT) + "kubectl create -f d.yaml"));
         let get =
@@ -118,7 +118,7 @@ fn client_side_apply_keeps_what_others_set() {
             "kubectl get deploy web -o jsonpath='{.spec.replicas} {.spec.template.spec.containers[0].image} {.metadata.annotations.other}'",
             "3 nginx:1.28 kept",
         );
-        // What is no longer in the file goes.
+        // A field that is no longer in the file is removed.
         kubectl.ok("sed '/lifecycle/d' d.yaml | kubectl apply -f -");
         kubectl.prints("kubectl get deploy web -o jsonpath='{..lifecycle}'", "");
         kubectl.shows("kubectl apply view-last-applied deploy web", &["nginx:1.27"]);
@@ -130,7 +130,7 @@ fn client_side_apply_keeps_what_others_set() {
 }
 
 #[test]
-fn server_side_apply_knows_whose_field_it_is() {
+fn server_side_apply_tracks_field_owners() {
     each_kubectl(|kubectl| {
         let mine = file(
             "mine.yaml",
@@ -166,7 +166,7 @@ fn server_side_apply_knows_whose_field_it_is() {
 }
 
 #[test]
-fn apply_prunes_what_left_the_files() {
+fn apply_prunes_objects_that_left_the_files() {
     each_kubectl(|kubectl| {
         let both = file(
             "both.yaml",
@@ -184,10 +184,10 @@ metadata: {name: two, labels: {set: x}}",
         );
         kubectl.ok(&(both + "kubectl apply -f both.yaml"));
         let list = if kubectl.is_before(26) { "whitelist" } else { "allowlist" };
-        let said = kubectl.ok(&format!(
+        let output = kubectl.ok(&format!(
             "{one} kubectl apply --prune -l set=x --prune-{list}=core/v1/ConfigMap -f one.yaml -n $NS"
         ));
-        assert!(said.contains("configmap/two pruned"), "{said}");
+        assert!(output.contains("configmap/two pruned"), "{output}");
         kubectl.prints("kubectl get cm -l set=x -o name", "configmap/one");
     });
 }
@@ -197,9 +197,9 @@ fn a_diff_shows_what_an_apply_would_do() {
     each_kubectl(|kubectl| {
         kubectl.ok(&(file("d.yaml", DEPLOYMENT) + "kubectl apply -f d.yaml"));
         kubectl.prints("kubectl diff -f d.yaml", "");
-        let said = kubectl.run("sed 's/1.27/1.28/' d.yaml | kubectl diff -f -");
-        assert_eq!(said.code, 1, "a difference: {said}");
-        said.has_in_order(&["- image: nginx:1.27", "- image: nginx:1.28"]);
+        let output = kubectl.run("sed 's/1.27/1.28/' d.yaml | kubectl diff -f -");
+        assert_eq!(output.code, 1, "a difference: {output}");
+        output.has_in_order(&["- image: nginx:1.27", "- image: nginx:1.28"]);
         kubectl.prints("kubectl get deploy web -o jsonpath='{..image}'", "nginx:1.27");
     });
 }
@@ -211,7 +211,7 @@ fn replace_and_edit_write_the_whole_object() {
         kubectl
             .prints("sed -i s/old/new/ c.yaml; kubectl replace -f c.yaml", "configmap/c replaced");
         kubectl.prints("kubectl get cm c -o jsonpath='{.data.a}'", "new");
-        // c.yaml has the version of before.
+        // c.yaml has an old resourceVersion.
         kubectl.fails(
             "kubectl replace -f c.yaml",
             r#"Error from server (Conflict): error when replacing "c.yaml": Operation cannot be fulfilled on configmaps "c": the object has been modified; please apply your changes to the latest version and try again"#,

@@ -1,10 +1,10 @@
-//! All that ends a container runs its hook; an end of its own does not (W-12).
+//! Every cause of a termination runs the preStop hook; an exit of the container itself does not (W-12).
 
 use super::node::{Node, on_a_node, state_of};
 use super::witness::{GONE, Place, is_about, script, with};
 use serde_json::{Value, json};
 
-/// A pod of one container with a hook, a probe or the like, and a grace of five seconds.
+/// A pod of one container with these fields and a grace period of five seconds.
 fn pod(place: &Place, name: &str, arguments: &str, container: Value, more: Value) -> Value {
     let hook = script(&format!("echo hook > /out/{name}"));
     place.pod(name, 5, vec![place.witness(name, arguments, with(hook, container))], more)
@@ -15,14 +15,14 @@ fn probe(command: &str, more: Value) -> Value {
     with(with(exec, json!({"periodSeconds": 1, "failureThreshold": 1})), more)
 }
 
-/// W-12, T-NODE-2, T-NODE-3, T-NODE-17, T-NODE-18, T-NODE-26, T-NODE-62, T-NODE-63, T-NODE-67, T-NODE-77: probes,
-/// deadlines and a phase that somebody wrote; and a container that ends by itself.
+/// W-12, T-NODE-2, T-NODE-3, T-NODE-17, T-NODE-18, T-NODE-26, T-NODE-62, T-NODE-63, T-NODE-67, T-NODE-77: failed
+/// probes, an active deadline and a terminal phase run the hook; a container that exits by itself does not.
 #[test]
-fn every_cause_but_its_own_end_runs_the_hook() {
+fn every_cause_but_an_exit_of_its_own_runs_the_hook() {
     on_a_node(&["python"], &[], |node| {
         let place = &node.place;
         let liveness = probe("test ! -f /out/unwell", json!({"terminationGracePeriodSeconds": 3}));
-        // Neither well nor not until it is told.
+        // The probe hangs until the test writes its result.
         let startup = probe(
             "until [ -f /out/dead ]; do sleep 0.1; done; false",
             json!({"timeoutSeconds": 60}),
@@ -34,7 +34,7 @@ fn every_cause_but_its_own_end_runs_the_hook() {
             let container = place.shell("itself", "python:1", "echo start > $P; exit 0");
             place.pod("itself", 5, vec![with(container, hook)], never.clone())
         };
-        // Hooks of a start: one that works holds up the next container, one that fails ends its own.
+        // postStart hooks: one that succeeds delays the next container, one that fails stops its own.
         let post = |then: &str| {
             let wait = format!("until [ -f /out/dead ]; do sleep 0.1; done; {then}");
             json!({"exec": {"command": ["sh", "-c", wait]}})
@@ -55,11 +55,11 @@ fn every_cause_but_its_own_end_runs_the_hook() {
         ];
         node.run(&pods, &["first", "post", "alive", "startup", "deadline", "failed", "itself"]);
         std::fs::write(place.path().join("unwell"), "").unwrap();
-        // It is being ended; the next one is well from the start.
+        // This container is being stopped; the next one is healthy from the start.
         place.at("alive", "hook");
         std::fs::remove_file(place.path().join("unwell")).unwrap();
         std::fs::write(place.path().join("dead"), "").unwrap();
-        // Otherwise the agent's own first word, still on its way, might come after the patch.
+        // Otherwise the first status of the agent might arrive after the patch.
         node.kubectl.ok("kubectl wait --for=condition=Ready pod/failed --timeout=30s");
         node.kubectl.ok("kubectl patch pod failed --subresource=status -p '{\"status\":{\"phase\":\"Failed\"}}'");
         assert!(place.between(("first", "posted"), ("next", "start")) > 0.0, "T-NODE-67");
@@ -97,10 +97,10 @@ kubectl wait --for=jsonpath='{.status.phase}'=Failed pod/startup pod/failed pod/
     }
 }
 
-/// W-12, T-NODE-78 to 80, T-NODE-83: what the node takes for itself: a pod in the way of a critical one, and
-/// one that uses more disk than it may. They fail, they stay, and their hooks have run.
+/// W-12, T-NODE-78 to 80, T-NODE-83: the node preempts a pod for a critical one and evicts a pod that uses too much
+/// disk. Both become Failed, their objects stay, and their hooks have run.
 #[test]
-fn what_the_node_takes_back_is_asked_first() {
+fn preempted_and_evicted_pods_run_their_hooks() {
     on_a_node(&["python"], &[], |node| {
         let place = &node.place;
         let cpus: u64 = node

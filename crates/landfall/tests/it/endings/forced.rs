@@ -1,14 +1,14 @@
-//! Forced deletes: the object goes at once, the process is asked all the same.
+//! Force deletion: the object is removed at once, and the process still gets its stop signal.
 
 use super::node::on_a_node;
 use super::witness::{GONE, is_about, now, script};
 use serde_json::json;
 
-/// W-18, W-55, T-NODE-14, T-EDGE-2, T-API-34: a forced delete is answered at once; the node runs the hook
-/// for a second, sends the signal and kills two seconds later, also when a longer end was under way. A pod
-/// of the same name that comes meanwhile is another pod, and lives.
+/// W-18, W-55, T-NODE-14, T-EDGE-2, T-API-34: the server responds at once; the node runs the hook for a second, sends
+/// the signal and kills two seconds later, even if a longer termination was under way. A new pod of the same name is
+/// not affected.
 #[test]
-fn a_forced_delete_takes_the_object_and_asks_the_process() {
+fn a_force_deleted_pod_still_gets_its_stop_signal() {
     on_a_node(&["python"], &[], |node| {
         let place = &node.place;
         let stubborn = |name: &str, more| place.witness(name, "--term ignore", more);
@@ -22,8 +22,8 @@ fn a_forced_delete_takes_the_object_and_asks_the_process() {
         node.delete("slow");
         place.at("slow", "hook");
         let asked = now();
-        let said = node.kubectl.run("kubectl delete pod same slow --grace-period=0 --force");
-        assert!(said.stderr.contains("Immediate deletion does not wait"), "{said}");
+        let output = node.kubectl.run("kubectl delete pod same slow --grace-period=0 --force");
+        assert!(output.stderr.contains("Immediate deletion does not wait"), "{output}");
         node.kubectl.fails("kubectl get pod same", "not found");
         node.run(&[next], &["new"]);
         for name in ["old", "slow"] {
@@ -34,7 +34,7 @@ fn a_forced_delete_takes_the_object_and_asks_the_process() {
         is_about("T-NODE-14", place.between(("old", "hook"), ("old", "SIGTERM")), 1.0);
         let took = place.at("slow", "SIGTERM") - asked;
         assert!((1.0..5.0).contains(&took), "T-EDGE-2: {took} s");
-        // The old one is cleared away now; its successor is not mistaken for it.
+        // The old pod is cleaned up now; the node does not confuse the new one with it.
         node.kubectl.ok("kubectl wait --for=condition=Ready pod/same --timeout=30s");
         node.kubectl.shows("kubectl get pod same", &["1/1", "Running", "0"]);
         assert_eq!(place.words("new"), ["start"], "W-17");

@@ -1,17 +1,16 @@
-//! Endings that hang: what the node says meanwhile, and that it tries again. They take their time.
+//! Terminations that hang: the node reports it and retries. These tests take long.
 
+use super::api_view::{sandbox_of, shim_of};
 use super::node::on_a_node;
-use super::told::{sandbox_of, shim_of};
 use super::witness::GONE;
 use crate::harness::signal;
 use serde_json::json;
 
-/// T-NODE-84: what the node itself ends and what does not end in time is worth a warning; a plain delete is
-/// not.
+/// T-NODE-84: the node warns if a pod that it evicts does not terminate in time; it does not warn for a plain delete.
 #[test]
-fn a_runtime_that_hangs_is_told_of() {
+fn a_hanging_runtime_is_reported() {
     if crate::harness::other_runtime().is_some() {
-        return; // It has shims of its own.
+        return; // Another runtime has other shims.
     }
     on_a_node(&["python"], &[], |node| {
         let place = &node.place;
@@ -54,10 +53,9 @@ fn a_runtime_that_hangs_is_told_of() {
     });
 }
 
-/// T-NODE-9, T-NODE-71: what cannot be stopped or cleared away is told and tried again, and the object stays
-/// until it worked.
+/// T-NODE-9, T-NODE-71: the node reports what it cannot stop or clean up, retries, and the object stays until it worked.
 #[test]
-fn what_cannot_be_cleared_away_is_tried_again() {
+fn failed_cleanup_is_reported_and_retried() {
     if crate::harness::other_runtime().is_some() {
         return; // It keeps its files elsewhere.
     }

@@ -1,4 +1,4 @@
-//! Deadlines on a machine that has no time.
+//! Deadlines on a busy machine.
 
 use super::node::on_a_node;
 use super::witness::GONE;
@@ -6,11 +6,11 @@ use crate::harness::Background;
 use serde_json::json;
 use std::process::Command;
 
-/// How far off the median kill may be. On a quiet machine it is a millisecond or two, which
-/// `scripts/bench-pods` measures; this is for one that runs other tests as well.
+/// How late or early the median kill may be. On an idle machine it is one or two milliseconds, which
+/// `scripts/bench-pods` measures; here other tests run in parallel.
 const OFF_MAX: f64 = 0.25;
 
-/// W-5, T-EDGE-6: with every core busy twice over, a kill comes when it was due.
+/// W-5, T-EDGE-6: with two busy processes per core, a kill comes when it is due.
 #[test]
 fn deadlines_are_kept_on_a_busy_machine() {
     on_a_node(&["python"], &[], |node| {

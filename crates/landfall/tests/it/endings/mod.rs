@@ -1,20 +1,20 @@
-//! How pods end, seen by the processes that end: on a real node, with kubectl as people type it.
+//! Terminations of pods as their processes see them: on a real node, with kubectl.
 //!
-//! Processes (`witness.py`) say when they get which signal; the end of their pipes is when the last of
-//! them is gone. Graces are short and pods of one test end side by side, so that all of it takes less
-//! than a minute. What takes its true time is ignored unless asked for: `make test-endings-long`.
+//! Processes (`witness.py`) report which signal they get and when; the end of their pipes is the exit of the last one.
+//! Grace periods are short and pods of one test terminate in parallel, so that all tests take less than a minute. Tests
+//! with realistic durations run only with `make test-endings-long`.
 
 mod node;
 mod witness;
 
-mod asked;
+mod api_view;
 mod causes;
 mod forced;
-mod graces;
+mod grace_periods;
 mod hangs;
 mod load;
-mod orders;
+mod manifests;
+mod order;
 mod restarts;
 mod servers;
 mod signals;
-mod told;

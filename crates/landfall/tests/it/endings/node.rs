@@ -1,8 +1,8 @@
-//! A cluster with a node for one test, its pods by kubectl, and what a watcher sees of them.
+//! A cluster with a node for one test, its pods, and a watch of them.
 
 use super::witness::{LONG, Place, now};
-use crate::ground::Ground;
 use crate::harness::{Background, Cluster, Kubectl, down};
+use crate::kernel_state::KernelState;
 use serde_json::Value;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
@@ -14,11 +14,10 @@ pub(crate) struct Node {
     pub(crate) kubectl: Kubectl,
     pub(crate) place: Place,
     pub(crate) cluster: Cluster,
-    ground: Ground,
+    kernel: KernelState,
 }
 
-/// Runs a test on a cluster with a node and these images, then ends the cluster and makes sure that
-/// nothing of it is left.
+/// Runs a test on a cluster with a node and these images, then ends the cluster and checks that nothing is left.
 pub(crate) fn on_a_node(images: &[&str], args: &[&str], test: impl FnOnce(&Node)) {
     let node = Node::start(images, args);
     test(&node);
@@ -27,26 +26,26 @@ pub(crate) fn on_a_node(images: &[&str], args: &[&str], test: impl FnOnce(&Node)
 
 impl Node {
     pub(crate) fn start(images: &[&str], args: &[&str]) -> Node {
-        let ground = Ground::look();
+        let kernel = KernelState::capture();
         let cluster = Cluster::with_node(images, args);
         let place = Place::new(cluster.dir().join("out"));
-        Node { kubectl: cluster.kubectl(), place, cluster, ground }
+        Node { kubectl: cluster.kubectl(), place, cluster, kernel }
     }
 
     pub(crate) fn end(self) {
         self.kubectl.ok("kubectl delete pods --all --all-namespaces --grace-period=1");
         down(&self.cluster.data_dir());
-        self.ground.is_as_before(&self.cluster.data_dir());
+        self.kernel.assert_unchanged(&self.cluster.data_dir());
     }
 
-    /// kill -9, and start again on what is left.
+    /// Kills landfall with SIGKILL and starts it again on the same data.
     pub(crate) fn restart(self, args: &[&str]) -> Node {
-        let Node { cluster, place, ground, .. } = self;
+        let Node { cluster, place, kernel, .. } = self;
         let cluster = Cluster::with_node_in(cluster.kill(), args);
-        Node { kubectl: cluster.kubectl(), place, cluster, ground }
+        Node { kubectl: cluster.kubectl(), place, cluster, kernel }
     }
 
-    /// Creates objects; answers what kubectl said.
+    /// Creates objects; returns the output of kubectl.
     pub(crate) fn create(&self, objects: &[Value]) -> String {
         let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": objects});
         let said = self.kubectl.run(&format!("kubectl create -f - <<'EOF'\n{list}\nEOF"));
@@ -54,7 +53,7 @@ impl Node {
         said.stderr
     }
 
-    /// Creates pods and waits until every witness in them has said that it runs.
+    /// Creates pods and waits until every witness in them has reported its start.
     pub(crate) fn run(&self, pods: &[Value], witnesses: &[&str]) {
         self.create(pods);
         for witness in witnesses {
@@ -66,12 +65,12 @@ impl Node {
         self.kubectl.ok(&format!("kubectl delete pod --wait=false {words}"));
     }
 
-    /// What of a pod is at this JSON path.
+    /// The value at this JSON path of a pod.
     pub(crate) fn get(&self, pod: &str, path: &str) -> String {
         self.kubectl.ok(&format!("kubectl get pod {pod} -o jsonpath='{path}'"))
     }
 
-    /// What `kubectl get terminations` says of a pod.
+    /// The termination record of a pod.
     pub(crate) fn record(&self, pod: &str) -> Value {
         let all: Value =
             serde_json::from_str(&self.kubectl.ok("kubectl get terminations -o json")).unwrap();
@@ -79,7 +78,7 @@ impl Node {
         all.find(|one| one["pod"]["name"] == pod).expect("it is recorded").clone()
     }
 
-    /// Follows all pods from now on.
+    /// Watches all pods from now on.
     pub(crate) fn watch(&self) -> Watch {
         let list: Value = serde_json::from_str(&self.kubectl.ok("kubectl get --raw /api/v1/pods"))
             .expect("a list of pods");
@@ -90,14 +89,14 @@ impl Node {
     }
 }
 
-/// What a watcher of pods has seen: events, with the time at which they came as `seen`.
+/// The events of a watch of pods, with the time of their arrival as `seen`.
 pub(crate) struct Watch {
     seen: Arc<(Mutex<Vec<Value>>, Condvar)>,
     over: Arc<AtomicBool>,
     reader: Option<JoinHandle<()>>,
 }
 
-/// How long a watch that is over may go on.
+/// How long the reader waits for a line before it checks whether it should stop.
 const TURN: Duration = Duration::from_millis(100);
 
 impl Watch {
@@ -121,13 +120,13 @@ impl Watch {
         Watch { seen, over, reader: Some(reader) }
     }
 
-    /// All that was seen of a pod until it was removed: types and objects.
+    /// All events of a pod up to its removal.
     #[track_caller]
     pub(crate) fn until_deleted(&self, pod: &str) -> Vec<Value> {
         self.until(pod, |event| event["type"] == "DELETED")
     }
 
-    /// All that was seen of a pod up to the event that is like this.
+    /// All events of a pod up to the first one that matches.
     #[track_caller]
     pub(crate) fn until(&self, pod: &str, last: impl Fn(&Value) -> bool) -> Vec<Value> {
         let of_pod = |event: &&Value| event["object"]["metadata"]["name"] == pod;

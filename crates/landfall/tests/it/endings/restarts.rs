@@ -1,11 +1,11 @@
-//! kill -9 of landfall while pods end, and what the next one makes of it.
+//! landfall is killed while pods terminate, and continues after its restart.
 
 use super::node::Node;
 use super::witness::{GONE, is_about, now, script};
 use serde_json::json;
 
-/// A pod that ignores its signal, with a hook of a second and a grace of six; landfall is killed two
-/// seconds after the signal, and started again.
+/// A pod that ignores its stop signal, with a hook of one second and a grace period of six; landfall is killed two
+/// seconds after the signal and started again.
 fn killed_at_half_time(args: &[&str]) -> (Node, f64) {
     let node = Node::start(&["python"], args);
     let place = &node.place;
@@ -28,10 +28,10 @@ fn killed_at_half_time(args: &[&str]) -> (Node, f64) {
     (node, now())
 }
 
-/// W-6, T-NODE-11: by default everything starts over: hook, signal and the whole grace. Nothing happens to
-/// the container in between, and others notice nothing. T-NODE-12: what had finished does not start again.
+/// W-6, T-NODE-11: by default the termination starts over with the hook, the signal and the whole grace period. Nothing
+/// happens to the container in between, and other pods are not affected. T-NODE-12: completed pods do not start again.
 #[test]
-fn after_a_restart_an_ending_starts_over() {
+fn after_a_restart_a_termination_starts_over() {
     let (node, back) = killed_at_half_time(&[]);
     let place = &node.place;
     place.at("app", GONE);
@@ -48,8 +48,7 @@ fn after_a_restart_an_ending_starts_over() {
     node.end();
 }
 
-/// T-EDGE-3: with `--grace-after-restart=kept` the deadline is the one it had; neither hook nor signal comes
-/// again.
+/// T-EDGE-3: with `--grace-after-restart=kept` the deadline stays the same, and neither hook nor signal is repeated.
 #[test]
 fn a_kept_deadline_survives_a_restart() {
     let (node, _) = killed_at_half_time(&["--grace-after-restart=kept"]);
@@ -57,7 +56,7 @@ fn a_kept_deadline_survives_a_restart() {
     place.at("app", GONE);
     assert_eq!(place.words("app"), ["start", "hook", "SIGTERM", "mark", GONE]);
     let took = place.between(("app", "hook"), ("app", GONE));
-    // What the next landfall needs to start may be longer than what was left.
+    // The restart may take longer than the rest of the grace period.
     assert!((5.9..10.0).contains(&took), "{took} s after its hook began");
     node.kubectl.ok("kubectl wait --for=delete pod/app --timeout=30s");
     let left = std::fs::read_dir(node.cluster.data_dir().join("endings")).unwrap().count();
@@ -65,10 +64,10 @@ fn a_kept_deadline_survives_a_restart() {
     node.end();
 }
 
-/// T-NODE-13, T-NODE-76: a pod that was force-deleted while its node was away is ended without its hook
-/// when the node is back, and what it had goes.
+/// T-NODE-13, T-NODE-76: a pod that was force deleted while its node was down is terminated without its hook when the
+/// node is back, and its resources are cleaned up.
 #[test]
-fn a_pod_that_nobody_knows_any_more_is_ended() {
+fn a_pod_without_an_object_is_terminated() {
     let node = Node::start(&["python"], &[]);
     let place = &node.place;
     let hook = script("echo hook > /out/orphan");
@@ -89,7 +88,7 @@ fn a_pod_that_nobody_knows_any_more_is_ended() {
         "kubectl get --raw /api/v1/nodes/n1/proxy/metrics",
         &["kubelet_orphaned_runtime_pods_total 1"],
     );
-    // T-NODE-76, by the next round of housekeeping.
+    // T-NODE-76: the next round of housekeeping cleans it up.
     let there = foreign.display();
     node.kubectl
         .ok(&format!("for i in $(seq 300); do [ -e {there} ] || exit 0; sleep 0.1; done; exit 1"));

@@ -1,5 +1,5 @@
-//! The servers of the documents, as real containers under real requests: what is in flight when the pod is
-//! deleted is answered, or not, exactly as the documents say.
+//! Typical servers in real containers with real requests: whether requests in flight are answered when the pod is
+//! deleted depends on how the server handles its stop signal.
 
 use super::node::{Node, on_a_node};
 use super::witness::{GONE, Place, with};
@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A request on its way: what of the answer came, or why it broke.
+/// A request in flight: the body of the response, or why it failed.
 type Request = JoinHandle<Result<String, String>>;
 
 fn get(address: &str, path: &str) -> Request {
@@ -38,14 +38,14 @@ fn address(node: &Node, pod: &str, port: u16) -> String {
     format!("{}:{port}", node.get(pod, "{.status.podIP}"))
 }
 
-/// Slow answers come at 20 KB a second; every request is told.
+/// Sends responses at 20 KB per second.
 const NGINX: &str = "
 user www-data; daemon off; worker_processes 2; pid /run/nginx.pid; error_log /dev/stderr notice;
 events { worker_connections 64; }
 http { server { listen 80; location / { root /out/www; limit_rate 20k; } } }
 ";
 
-/// Closes as the document does: no new connections, then the database, then the end.
+/// On SIGTERM it accepts no new connections, answers open requests, closes the database and exits.
 const NODE: &str = "
 const http = require('http'), fs = require('fs');
 const say = (what) => fs.appendFileSync(process.env.P, what + '\\n');
@@ -62,7 +62,7 @@ process.on('SIGTERM', () => {
 });
 ";
 
-/// Waits as the document does for what is being done, then ends. Without HANDLER it knows no signal.
+/// On SIGTERM it waits for open requests and exits. Without HANDLER it does not handle the signal.
 const PYTHON: &str = "
 import http.server, os, signal, sys, threading, time
 def say(what):
@@ -103,11 +103,11 @@ fn server(
     container
 }
 
-/// W-35, W-36, W-38, W-58, W-59: nginx with the documented hook, the Node.js and the Python handler answer
-/// everything that is in flight and end with 0 within their grace; a process without a handler loses what
-/// it had; of requests longer and shorter than the grace exactly the longer one is cut.
+/// W-35, W-36, W-38, W-58, W-59: nginx with its usual hook and the Node.js and Python servers answer all requests in
+/// flight and exit with 0 within their grace period; a process without a handler drops its requests; if one request is
+/// longer than the grace period and one is shorter, only the longer one is cut off.
 #[test]
-fn requests_in_flight_are_answered_where_the_documents_say_so() {
+fn requests_in_flight_are_answered_if_the_server_handles_its_signal() {
     on_a_node(&["nginx", "python", "node"], &[], |node| {
         let place = &node.place;
         std::fs::create_dir(place.path().join("www")).unwrap();

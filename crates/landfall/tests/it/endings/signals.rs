@@ -1,19 +1,19 @@
-//! Which signal, to whom, and what the end is called afterwards.
+//! Which stop signal a container gets, and which exit code and reason the API shows.
 
 use super::node::{Node, on_a_node, state_of};
 use super::witness::{GONE, Place, is_about};
 use serde_json::{Value, json};
 
-/// Says which of the usual stop signals it gets, and ends.
+/// A container that reports which of the usual stop signals it gets, and exits.
 fn traps(place: &Place, name: &str, image: &str) -> Value {
     let says = |signal: &str| format!("trap 'echo {signal} > $P; exit 0' {signal}; ");
     let traps: String = ["TERM", "QUIT", "INT", "HUP", "USR1"].map(says).concat();
     place.shell(name, image, &format!("{traps} echo start > $P; while :; do sleep 0.05; done"))
 }
 
-/// W-4, T-NODE-22: an image's STOPSIGNAL takes the place of TERM: SIGQUIT of nginx, SIGINT of another.
+/// W-4, T-NODE-22: the STOPSIGNAL of an image replaces SIGTERM: SIGQUIT for nginx, SIGINT for another image.
 #[test]
-fn an_image_says_which_signal_stops_it() {
+fn the_image_defines_the_stop_signal() {
     on_a_node(&["busybox", "nginx", "sigint"], &[], |node| {
         let place = &node.place;
         let containers = vec![
@@ -30,7 +30,7 @@ fn an_image_says_which_signal_stops_it() {
                 place.words(name).into_iter().filter(|word| word != GONE).collect();
             assert_eq!(words, ["start", signal], "W-4");
         }
-        // And the record names the signal that was sent.
+        // The termination record names the signal that was sent.
         node.kubectl.ok("kubectl wait --for=delete pod/signals --timeout=30s");
         let record = node.record("signals");
         for (name, signal) in [("term", "SIGTERM"), ("quit", "SIGQUIT"), ("int", "SIGINT")] {
@@ -41,17 +41,17 @@ fn an_image_says_which_signal_stops_it() {
     });
 }
 
-/// W-15, W-54, T-NODE-47, T-NODE-48, T-NODE-51, T-NODE-72: 0 after a handler, 143 after a signal that
-/// nobody handles, 137 after the kill, with `Error` as reason; OOMKilled only for what was short of memory.
-/// Children, also in a session of their own, go with their container, and no cgroup is left.
+/// W-15, W-54, T-NODE-47, T-NODE-48, T-NODE-51, T-NODE-72: the exit code is 0 after a handler, 143 after an unhandled
+/// signal and 137 after a kill, with the reason `Error`; OOMKilled only after the memory limit. Child processes, even in
+/// other sessions, end with their container, and no cgroup is left.
 #[test]
-fn exit_codes_say_how_it_went_and_nobody_is_left() {
+fn exit_codes_and_reasons_are_correct_and_no_process_is_left() {
     on_a_node(&["python"], &[], |node| {
         let place = &node.place;
         let eats = json!({"name": "eats", "image": "python:1",
             "command": ["python3", "-c", "x = b'x' * (300 << 20)"],
             "resources": {"limits": {"memory": "64Mi"}}});
-        // Process 1 of a pod that shares its processes is not the container's: signals have their effect.
+        // In a shared process namespace the container is not process 1, so unhandled signals take effect.
         let all = json!({"shareProcessNamespace": true});
         let containers = vec![
             place.witness("handles", "--children", json!({})),
@@ -116,7 +116,7 @@ fn out_of_memory(node: &Node) {
         .shows("kubectl describe pod eats", &["Reason:       OOMKilled", "Exit Code:    137"]);
 }
 
-/// Directories of any hierarchy that are called after the pod.
+/// All cgroups of any hierarchy that have the uid of the pod in their name.
 pub(crate) fn cgroups_of(uid: &str) -> Vec<String> {
     let find = "find /sys/fs/cgroup -type d -name";
     let command =

@@ -1,4 +1,4 @@
-//! The tests' side of `witness.py`: what its processes said, when, and when the last of them was gone.
+//! Reads the reports of `witness.py`: what its processes reported and when, and when the last of them exited.
 
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
@@ -7,24 +7,24 @@ use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-/// Nothing here takes this long, on the slowest machine.
+/// No wait takes this long, even on a slow machine.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// A directory of the node that all pods of a test see as `/out`.
 #[derive(Clone)]
 pub(crate) struct Place {
     dir: PathBuf,
-    said: Arc<(Mutex<Vec<Line>>, Condvar)>,
+    reports: Arc<(Mutex<Vec<Line>>, Condvar)>,
 }
 
-/// `GONE` is the end of the last process that had the pipe.
+/// Reported when the last process that had the pipe open has exited.
 pub(crate) const GONE: &str = "gone";
 
 #[derive(Debug, Clone)]
 struct Line {
     who: String,
     what: String,
-    /// Seconds since 1970: as the process said, or else when it was read.
+    /// Seconds since 1970: the time that the process reported, or else when the line was read.
     at: f64,
 }
 
@@ -32,7 +32,7 @@ impl Place {
     pub(crate) fn new(dir: PathBuf) -> Place {
         std::fs::create_dir_all(&dir).expect("a directory for what processes say");
         std::fs::write(dir.join("witness.py"), include_str!("witness.py")).expect("it is written");
-        Place { dir, said: Arc::default() }
+        Place { dir, reports: Arc::default() }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -65,69 +65,69 @@ impl Place {
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": with(spec, more)})
     }
 
-    /// Reads a pipe for ever: each time its last writer is gone, that is a line too.
+    /// Reads a pipe for ever and adds `GONE` each time its last writer has exited.
     pub(crate) fn listen(&self, name: &str) {
         let path = self.dir.join(name);
         let made = Command::new("mkfifo").arg(&path).status();
         assert!(made.is_ok_and(|status| status.success()), "no pipe {}", path.display());
-        let (who, said) = (name.to_owned(), self.said.clone());
+        let (who, reports) = (name.to_owned(), self.reports.clone());
         std::thread::spawn(move || {
             while let Ok(pipe) = std::fs::File::open(&path) {
-                let tell = |line: &str| {
+                let add = |line: &str| {
                     let mut words = line.split_whitespace();
                     let what = words.next().unwrap_or_default().to_owned();
                     let nanos = words.next().and_then(|at| at.parse::<f64>().ok());
                     let at = nanos.map_or_else(now, |nanos| nanos / 1e9);
-                    let (lines, news) = &*said;
+                    let (lines, changed) = &*reports;
                     lines.lock().unwrap().push(Line { who: who.clone(), what, at });
-                    news.notify_all();
+                    changed.notify_all();
                 };
-                BufReader::new(pipe).lines().map_while(Result::ok).for_each(|line| tell(&line));
-                tell(GONE);
+                BufReader::new(pipe).lines().map_while(Result::ok).for_each(|line| add(&line));
+                add(GONE);
             }
         });
     }
 
-    /// When it was said the first time; waits for it.
+    /// When this was reported for the first time; waits for it.
     #[track_caller]
     pub(crate) fn at(&self, who: &str, what: &str) -> f64 {
         self.nth(who, what, 0)
     }
 
-    /// When it was said for the n-th time, counted from 0.
+    /// When this was reported for the n-th time, counted from 0; waits for it.
     #[track_caller]
     pub(crate) fn nth(&self, who: &str, what: &str, n: usize) -> f64 {
-        let (lines, news) = &*self.said;
+        let (lines, changed) = &*self.reports;
         let find = |lines: &Vec<Line>| {
             let mut all = lines.iter().filter(|line| line.who == who && line.what == what);
             all.nth(n).map(|line| line.at)
         };
         let lines = lines.lock().unwrap();
-        let waited = news.wait_timeout_while(lines, LONG, |lines| find(lines).is_none());
+        let waited = changed.wait_timeout_while(lines, LONG, |lines| find(lines).is_none());
         let (lines, _) = waited.unwrap();
-        find(&lines).unwrap_or_else(|| panic!("{who} never said {what} ({n}): {lines:#?}"))
+        find(&lines).unwrap_or_else(|| panic!("{who} never reported {what} ({n}): {lines:#?}"))
     }
 
-    /// Everything it has said so far, in order.
+    /// All reports of a container so far, in order.
     pub(crate) fn words(&self, who: &str) -> Vec<String> {
-        let lines = self.said.0.lock().unwrap();
+        let lines = self.reports.0.lock().unwrap();
         lines.iter().filter(|line| line.who == who).map(|line| line.what.clone()).collect()
     }
 
-    /// Seconds from one thing to another.
+    /// Seconds between two reports.
     #[track_caller]
     pub(crate) fn between(&self, from: (&str, &str), to: (&str, &str)) -> f64 {
         self.at(to.0, to.1) - self.at(from.0, from.1)
     }
 }
 
-/// The same clock as the processes'.
+/// The current time, on the clock that the processes use.
 pub(crate) fn now() -> f64 {
     clock::now().as_nanosecond() as f64 / 1e9
 }
 
-/// How far from its time something may seem to be on a machine that has other things to do: processes
-/// notice late that it begins, or that it is over. `scripts/bench-pods` measures how exact it really is.
+/// How many seconds a measured time may differ from the expected one. On a busy machine processes notice events late;
+/// `scripts/bench-pods` measures the real precision.
 pub(crate) const OFF: f64 = 0.75;
 
 #[track_caller]

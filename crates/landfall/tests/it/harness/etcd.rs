@@ -23,7 +23,7 @@ impl Etcd {
         let (address, peers) = (free(), free());
         let (client_url, peer_url) = (format!("http://{address}"), format!("http://{peers}"));
         let mut command = Command::new("sh");
-        // It logs to stderr; the line that says it serves must be seen on stdout.
+        // etcd logs to stderr; the line that says that it is ready must be read from stdout.
         command.args(["-c", "exec etcd \"$@\" 2>&1", "etcd", "--data-dir"]).arg(dir.path());
         command.args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url]);
         command.args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url]);
@@ -35,7 +35,7 @@ impl Etcd {
     }
 }
 
-/// A directory for another server of the same cluster: with the same authority.
+/// Prepares a directory for another server of the same cluster: copies the keys of the authority.
 pub(crate) fn beside(cluster: &Cluster, dir: &Path) {
     let to = dir.join("data");
     std::fs::create_dir_all(&to).expect("a directory for the server");

@@ -1,31 +1,35 @@
-//! A running landfall, and the clients that people have, for tests that look from outside.
+//! A running landfall and its clients, for tests from outside.
 //!
-//! `Cluster` is the binary in a process of its own with a directory of its own; `Kubectl` runs
-//! commands as they are typed, with a home of its own. Nothing sleeps: waits are on output lines,
-//! on exits, or inside `kubectl wait`, and each has a bound.
-//! Not here: what must be true (the tests).
+//! `Cluster` is the binary in a separate process with a temporary directory; `Kubectl` runs shell commands with its own
+//! home directory. Nothing sleeps: tests wait for output lines, for exits, or inside `kubectl wait`, and each wait has a
+//! limit. Not here: assertions about behaviour (the tests).
 
 pub(crate) mod etcd;
-mod kubectl;
-mod process;
 
-pub(crate) use kubectl::{Kubectl, kubectls};
-pub(crate) use process::{Background, signal};
+pub(crate) use testbed::tools::{image_archive, tool};
+pub(crate) use testbed::{Background, Kubectl, installed_kubectls, signal};
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 use tempfile::TempDir;
+use testbed::kubectl::InstalledKubectl;
 
-/// A start takes a fraction of a second; a crowded machine may need more.
+/// A start takes a fraction of a second; on a busy machine it may take longer.
 const START_MAX: Duration = Duration::from_secs(60);
 /// Stopping waits for open requests, but not for long.
 const STOP_MAX: Duration = Duration::from_secs(30);
 
+/// How many ranges of 4,096 pod addresses there are for tests: those of 10.100.0.0 to 10.199.255.255.
+const RANGES: u32 = 1600;
+
 pub(crate) const LANDFALL: &str = env!("CARGO_BIN_EXE_landfall");
 
 pub(crate) struct Cluster {
-    /// First, so that it goes first.
+    /// The first field, so that it is dropped first.
     _ends: Option<Ends>,
     process: Background,
     dir: TempDir,
@@ -41,7 +45,7 @@ impl Cluster {
     /// The same, on what an earlier cluster left behind.
     pub(crate) fn start_in(dir: TempDir, args: &[&str]) -> Cluster {
         let mut command = up(&dir.path().join("data"));
-        // What only the API decides: nobody else writes to pods here.
+        // Without a node and a scheduler, no component writes to pods.
         command.args(["--no-node", "--no-scheduler"]);
         Cluster::run(command, dir, args)
     }
@@ -53,7 +57,7 @@ impl Cluster {
         Cluster::run(command, dir, args)
     }
 
-    /// A cluster that waits for nodes from elsewhere.
+    /// A cluster without a node, for nodes that join it.
     pub(crate) fn without_node(args: &[&str]) -> Cluster {
         Cluster::scheduling_in(tempfile::tempdir().expect("a directory for the cluster"), args)
     }
@@ -65,7 +69,7 @@ impl Cluster {
         Cluster::with_node_in(dir, args)
     }
 
-    /// The same where another program leads: on this message bus of a host.
+    /// The same, started by another program (`entrance`) and with this message bus as the system bus.
     pub(crate) fn with_node_inside(
         entrance: &[String],
         bus: &str,
@@ -75,7 +79,7 @@ impl Cluster {
         let inner = up(&dir.path().join("data"));
         let mut command = Command::new(&entrance[0]);
         command.args(&entrance[1..]).arg(inner.get_program()).args(inner.get_args());
-        command.args(node_args(std::process::id())).env("DBUS_SYSTEM_BUS_ADDRESS", bus);
+        command.args(node_args()).env("DBUS_SYSTEM_BUS_ADDRESS", bus);
         command.stdin(Stdio::null());
         let ends = Ends(dir.path().join("data"));
         Cluster { _ends: Some(ends), ..Cluster::run(command, dir, args) }
@@ -84,27 +88,59 @@ impl Cluster {
     /// The same, on what an earlier cluster left behind.
     pub(crate) fn with_node_in(dir: TempDir, args: &[&str]) -> Cluster {
         let mut command = up(&dir.path().join("data"));
-        command.args(node_args(std::process::id()));
+        command.args(node_args());
         let ends = Ends(dir.path().join("data"));
         Cluster { _ends: Some(ends), ..Cluster::run(command, dir, args) }
     }
 
-    /// The same, started beside its data directory and told of it from there.
+    /// The same, with a data directory that is given as a relative path.
     pub(crate) fn with_node_beside(dir: TempDir, args: &[&str]) -> Cluster {
         let mut command = up(Path::new("data"));
-        command.current_dir(dir.path()).args(node_args(std::process::id()));
+        command.current_dir(dir.path()).args(node_args());
         let ends = Ends(dir.path().join("data"));
         Cluster { _ends: Some(ends), ..Cluster::run(command, dir, args) }
+    }
+
+    /// The same; the process crashes at this crash point (`clock::crash_point`), which may be before it is ready.
+    pub(crate) fn with_node_that_crashes(dir: TempDir, step: &str) -> Started {
+        let mut command = up(&dir.path().join("data"));
+        command.args(node_args()).env(clock::CRASH_AFTER, step);
+        let process = Background::spawn(&mut command);
+        let ends = Ends(dir.path().join("data"));
+        loop {
+            match process.next(START_MAX) {
+                Ok(line) if line.contains("ready") => {
+                    let url = line
+                        .split_whitespace()
+                        .nth(1)
+                        .expect("the line contains the URL")
+                        .to_owned();
+                    return Started::Ready(Cluster { _ends: Some(ends), process, dir, url });
+                }
+                Ok(_) => {}
+                Err(RecvTimeoutError::Disconnected) => return Started::Died(dir),
+                Err(RecvTimeoutError::Timeout) => panic!("not ready: {}", process.stderr()),
+            }
+        }
+    }
+
+    /// Waits until the process crashes. None: it does not within `bound`.
+    pub(crate) fn crashed(self, bound: Duration) -> Option<TempDir> {
+        let Cluster { mut process, dir, .. } = self;
+        match process.exit_within(bound)? {
+            None => Some(dir),
+            Some(code) => panic!("it exited with {code}: {}", process.stderr()),
+        }
     }
 
     fn run(mut command: Command, dir: TempDir, args: &[&str]) -> Cluster {
         let process = Background::spawn(command.args(args));
         let ready = process.line("ready", START_MAX);
-        let url = ready.split_whitespace().nth(1).expect("it says where").to_owned();
+        let url = ready.split_whitespace().nth(1).expect("the line contains the URL").to_owned();
         Cluster { _ends: None, process, dir, url }
     }
 
-    /// Scratch space that goes when the cluster goes.
+    /// A temporary directory that is removed with the cluster.
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -119,37 +155,63 @@ impl Cluster {
 
     /// The first kubectl there is, in the namespace `default`.
     pub(crate) fn kubectl(&self) -> Kubectl {
-        let (version, path) = kubectls().remove(0);
-        Kubectl::new(self, &version, &path, "default")
+        self.kubectl_of(&installed_kubectls()[0], "default")
     }
 
-    /// Asks it to stop as `kill` does; it must do so, and without complaint.
+    /// This version of kubectl, in a namespace that it creates.
+    pub(crate) fn kubectl_of(&self, installed: &InstalledKubectl, namespace: &str) -> Kubectl {
+        let home = self.dir().join(format!("kubectl-{}", installed.version));
+        Kubectl::new(home, &self.kubeconfig(), installed, namespace)
+    }
+
+    /// Sends SIGTERM; the process must exit with 0.
     pub(crate) fn stop(self) -> TempDir {
         let Cluster { mut process, dir, .. } = self;
         signal(process.id(), "TERM");
         let code = process.exit(STOP_MAX);
-        assert_eq!(code, Some(0), "SIGTERM is a proper way to stop; it said: {}", process.stderr());
+        assert_eq!(
+            code,
+            Some(0),
+            "SIGTERM should stop it with exit code 0; stderr: {}",
+            process.stderr()
+        );
         dir
+    }
+
+    /// Presses Ctrl-C. It must exit without complaint; returns the line of its output with these words.
+    pub(crate) fn interrupt(self, words: &str) -> (TempDir, String) {
+        let Cluster { mut process, dir, .. } = self;
+        signal(process.id(), "INT");
+        let line = process.line(words, STOP_MAX);
+        assert_eq!(process.exit(STOP_MAX), Some(0), "it printed: {}", process.stderr());
+        (dir, line)
     }
 
     pub(crate) fn process_id(&self) -> u32 {
         self.process.id()
     }
 
-    /// After somebody else asked it to end: it must do so without complaint.
+    /// Waits for the exit that another process requested; the exit code must be 0.
     pub(crate) fn ended(self) -> TempDir {
         let Cluster { mut process, dir, .. } = self;
         assert_eq!(process.exit(STOP_MAX), Some(0), "it said: {}", process.stderr());
         dir
     }
 
-    /// Ends it as a crash would.
+    /// Kills it with SIGKILL.
     pub(crate) fn kill(self) -> TempDir {
         let Cluster { mut process, dir, .. } = self;
         signal(process.id(), "KILL");
         assert_eq!(process.exit(STOP_MAX), None, "a signal ended it");
         dir
     }
+}
+
+/// Whether a landfall with a crash point became ready.
+pub(crate) enum Started {
+    Ready(Cluster),
+    /// It crashed before it was ready.
+    Died(TempDir),
 }
 
 pub(crate) fn up(data_dir: &Path) -> Command {
@@ -159,7 +221,7 @@ pub(crate) fn up(data_dir: &Path) -> Command {
     command
 }
 
-/// A test that fails ends its pods all the same.
+/// Ends the pods of a test that fails.
 struct Ends(PathBuf);
 
 impl Drop for Ends {
@@ -171,37 +233,57 @@ impl Drop for Ends {
     }
 }
 
-/// Tests run side by side on one machine: each has a network of its own.
-fn node_args(process: u32) -> Vec<String> {
+/// Tests run in parallel on one machine, so each has its own link and address range.
+fn node_args() -> Vec<String> {
     let words = ["--node-name", "n1", "--node-listen", "0.0.0.0:0", "--pod-link"];
     let mut args: Vec<String> = words.map(str::to_owned).to_vec();
-    args.push(format!("t{:x}", process % 0x10_0000));
-    // A test machine may be nearly full; nobody's pods are to be evicted for that.
+    args.push(node_link());
+    // A test machine may have little free disk space; that must not evict pods.
     args.extend(["--eviction-hard".into(), String::new()]);
     if let Some(runtime) = other_runtime() {
         args.extend(["--runtime".into(), runtime]);
     }
-    args.extend(["--pod-cidr".into(), format!("10.{}.0.0/16", 100 + process % 100)]);
+    args.extend(["--pod-cidr".into(), pod_range()]);
     args
 }
 
-/// What `scripts/images` built when the tests' tools were installed.
-pub(crate) fn built_image(name: &str) -> PathBuf {
-    tool(&format!("images/{name}.tar"))
+/// The name of the network link of this test's node.
+pub(crate) fn node_link() -> String {
+    format!("t{:x}", std::process::id() % 0x10_0000)
 }
 
-/// The runtime under test, if it is not landfall's own: `scripts/test-containerd` sets it. Images are
-/// there already then. A node owns its runtime, so there is one for every test that runs at once.
+/// The pod addresses of this test process. Other processes have others: each holds the lock of its range until it exits.
+pub(crate) fn pod_range() -> String {
+    static RESERVED: OnceLock<(u32, File)> = OnceLock::new();
+    let (range, _lock) = RESERVED.get_or_init(|| reserve_range(std::process::id()));
+    format!("10.{}.{}.0/20", 100 + range / 16, range % 16 * 16)
+}
+
+/// The first free range. The search begins at another range in each process, so that a test does not get the addresses
+/// that the test before it used a moment ago.
+fn reserve_range(first: u32) -> (u32, File) {
+    let locks = std::env::temp_dir().join("landfall-test-ranges");
+    std::fs::create_dir_all(&locks).expect("a directory for the locks");
+    let free = (0..RANGES).find_map(|offset| {
+        let range = (first % RANGES + offset) % RANGES;
+        let file = File::create(locks.join(range.to_string())).expect("a lock can be opened");
+        file.try_lock().is_ok().then_some((range, file))
+    });
+    free.expect("fewer tests than address ranges run at the same time")
+}
+
+/// The CRI runtime under test, if it is not the native one: `scripts/test-containerd` sets it and imports the images.
+/// Two nodes cannot share a runtime, so there is one for every test that runs at the same time.
 pub(crate) fn other_runtime() -> Option<String> {
     let given = std::env::var("LANDFALL_TEST_RUNTIME").ok()?;
     let slot = std::env::var("NEXTEST_TEST_GLOBAL_SLOT").unwrap_or_else(|_| "0".into());
     Some(given.replace("SLOT", &slot))
 }
 
-/// Images of `scripts/images`, for the cluster of this directory.
+/// Imports images of `scripts/images` into the cluster of this directory.
 pub(crate) fn import_all(dir: &Path, images: &[&str]) {
     for image in images {
-        import(&dir.join("data"), &built_image(image));
+        import(&dir.join("data"), &image_archive(image));
     }
 }
 
@@ -215,7 +297,7 @@ pub(crate) fn import(data_dir: &Path, archive: &Path) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Ends a cluster with all its pods, and says what it said.
+/// Runs `landfall down` and returns its output.
 pub(crate) fn down(data_dir: &Path) -> String {
     let mut command = Command::new(LANDFALL);
     let output = command.arg("down").arg("--data-dir").arg(data_dir).output();
@@ -224,25 +306,14 @@ pub(crate) fn down(data_dir: &Path) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Runs a test with every kubectl on this machine, each in a namespace of its own, all in one
-/// cluster, which must then stop properly.
+/// Runs a test with every installed kubectl, each in its own namespace of one cluster, which must then stop properly.
 pub(crate) fn each_kubectl(test: impl Fn(&Kubectl)) {
     let cluster = Cluster::start(&[]);
-    for (version, path) in kubectls() {
-        let namespace = format!("with-{}", version.replace('.', "-"));
-        let kubectl = Kubectl::new(&cluster, &version, &path, &namespace);
-        eprintln!("--- kubectl {version} ({})", path.display());
+    for installed in installed_kubectls() {
+        let namespace = format!("with-{}", installed.version.replace('.', "-"));
+        let kubectl = cluster.kubectl_of(&installed, &namespace);
+        eprintln!("--- {installed:?}");
         test(&kubectl);
     }
     cluster.stop();
-}
-
-/// What only tests need, where `scripts/install` puts it.
-#[track_caller]
-pub(crate) fn tool(path: &str) -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let root = here.ancestors().nth(2).expect("two below the root");
-    let path = root.join("target/tools").join(path);
-    assert!(path.is_file(), "{} is not there: run `scripts/install all`", path.display());
-    path
 }

@@ -1,22 +1,21 @@
-//! Never two of one name: StatefulSet pods on two real nodes while networks are cut and everybody is
-//! killed.
+//! Two pods of one name never run at once: StatefulSets on two real nodes that are disconnected, while servers and
+//! agents are killed.
 //!
-//! Two agents in network namespaces of their own, joined to a server over HTTPS. What the pods' processes
-//! do is witnessed by the kernel: each holds a lock that is named after its identity ([`witness`]).
-//! One story in `make test`; `make test-identity` tells many (`LANDFALL_TEST_STORIES`), each with other
-//! moments (`LANDFALL_TEST_SEED`).
+//! Two agents in separate network namespaces are joined to a server over HTTPS. The kernel proves what the pods'
+//! processes do: each holds a lock that is named after its pod ([`witness`]). `make test` runs this once;
+//! `make test-identity` runs it `LANDFALL_TEST_STORIES` times with other seeds, from `LANDFALL_TEST_SEED` on.
 
-mod chance;
+mod network;
+mod random;
+mod scenarios;
 mod site;
-mod stories;
-mod wires;
 mod witness;
 
+use scenarios::{a_forced_delete, a_lost_node, random_faults};
 use site::Site;
-use stories::{a_forced_delete, a_lost_node, random_trouble};
 
-/// W-56, W-41, W-67, W-18, T-CTRL-24, T-CTRL-41, T-EDGE-13: a node that is lost keeps its identities until
-/// it is back; only a forced delete lets two run at once, and the record says so.
+/// W-56, W-41, W-67, W-18, T-CTRL-24, T-CTRL-41, T-EDGE-13: the pods of a lost node are not replaced until it is back;
+/// only a force deletion lets two run at once, and the record says so.
 #[test]
 fn w_41_w_56_w_67_a_lost_node_keeps_its_identities_unless_forced() {
     let mut site = Site::start();
@@ -25,7 +24,7 @@ fn w_41_w_56_w_67_a_lost_node_keeps_its_identities_unless_forced() {
     site.end();
 }
 
-/// T-INV-1, W-56: whatever is cut, killed and deleted, and whenever.
+/// T-INV-1, W-56: nodes are disconnected, processes killed and pods deleted at random times.
 #[test]
 fn w_56_never_two_of_one_name_in_many_stories() {
     let number = |name: &str, otherwise: u64| {
@@ -34,7 +33,7 @@ fn w_56_never_two_of_one_name_in_many_stories() {
     let (first, stories) = (number("LANDFALL_TEST_SEED", 1), number("LANDFALL_TEST_STORIES", 20));
     let mut site = Site::start();
     for seed in first..first + stories {
-        random_trouble(&mut site, seed);
+        random_faults(&mut site, seed);
     }
     site.end();
 }

@@ -1,52 +1,52 @@
-//! A server, two agents that joined it, and what can happen to them.
+//! A server, two agents that joined it, and the faults that tests inject.
 
-use super::wires::{MACHINES, Wires};
-use crate::ground::Ground;
-use crate::harness::{Background, Kubectl, LANDFALL, built_image, down, import, signal};
+use super::network::{MACHINES, Network};
+use crate::harness::{Background, Kubectl, LANDFALL, down, image_archive, import, signal};
+use crate::kernel_state::KernelState;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Joining takes two certificates and a report; a crowded machine may need long for it.
+/// How long joining may take on a busy machine.
 const START_MAX: Duration = Duration::from_secs(90);
 
-/// A lost node is missed after this long; the server's default is 50 s.
+/// After this time a lost node becomes Unknown; the default is 50 s.
 const MISSED_AFTER: &str = "6s";
-/// So that it gives a sign of life every second.
+/// Lease duration of a node; it renews the lease every second.
 const LEASE: &str = "4s";
 
 pub(crate) struct Site {
     pub(crate) kubectl: Kubectl,
-    wires: Wires,
+    network: Network,
     server: Option<Background>,
     agents: [Option<Background>; 2],
-    /// With the port, once it is known.
+    /// Contains the port once it is known.
     listen: String,
     token: String,
-    ground: Ground,
+    kernel: KernelState,
     dir: TempDir,
 }
 
 impl Site {
     pub(crate) fn start() -> Site {
-        let ground = Ground::look();
+        let kernel = KernelState::capture();
         let dir = tempfile::tempdir().expect("a directory for the site");
-        let wires = Wires::lay();
-        let listen = format!("{}:0", wires.server());
+        let network = Network::create();
+        let listen = format!("{}:0", network.server());
         let server = start_server(&dir, &listen);
         let ready = server.line("ready", START_MAX);
-        let url = ready.split_whitespace().nth(1).expect("it says where");
+        let url = ready.split_whitespace().nth(1).expect("the line contains the URL");
         let listen = url.trim_start_matches("https://").to_owned();
         let kubeconfig = dir.path().join("server/kubeconfig");
-        let kubectl = Kubectl::of(&kubeconfig, dir.path().join("kubectl"));
-        std::fs::create_dir_all(dir.path().join("out")).expect("a directory for what is witnessed");
+        let kubectl = Kubectl::first(dir.path().join("kubectl"), &kubeconfig);
+        std::fs::create_dir_all(dir.path().join("out")).expect("a directory for the reports");
         let token = token(&dir);
         let agents = [None, None];
         let server = Some(server);
-        let mut site = Site { kubectl, wires, server, agents, listen, token, ground, dir };
+        let mut site = Site { kubectl, network, server, agents, listen, token, kernel, dir };
         for machine in 0..MACHINES.len() {
-            import(&site.data(machine), &built_image("python"));
+            import(&site.data(machine), &image_archive("python"));
             site.start_agent(machine);
         }
         for agent in &site.agents {
@@ -55,35 +55,35 @@ impl Site {
         site
     }
 
-    /// What pods see as `/out`.
+    /// The directory that pods see as `/out`.
     pub(crate) fn out(&self) -> PathBuf {
         self.dir.path().join("out")
     }
 
     pub(crate) fn cut(&self, machine: usize) {
-        self.wires.cut(machine);
+        self.network.cut(machine);
     }
 
     pub(crate) fn heal(&self, machine: usize) {
-        self.wires.heal(machine);
+        self.network.heal(machine);
     }
 
-    /// As a crash would.
+    /// Kills it with SIGKILL.
     pub(crate) fn kill_agent(&mut self, machine: usize) {
         kill(self.agents[machine].take());
     }
 
-    /// If it does not run.
+    /// Starts it unless it runs.
     pub(crate) fn start_agent(&mut self, machine: usize) {
         if self.agents[machine].is_some() {
             return;
         }
-        let mut command = self.wires.on(machine);
+        let mut command = self.network.on(machine);
         command.arg(LANDFALL).arg("node").arg("--data-dir").arg(self.data(machine));
         command.args(["--server", &format!("https://{}", self.listen), "--token", &self.token]);
-        command.args(["--name", MACHINES[machine], "--node-ip", &self.wires.address(machine)]);
+        command.args(["--name", MACHINES[machine], "--node-ip", &self.network.address(machine)]);
         command.args(["--node-lease-duration", LEASE, "--eviction-hard", ""]);
-        // Called after this process, as `ground` expects.
+        // Contains the id of this process, as `kernel_state` expects.
         let link = format!("t{:x}{}", std::process::id() % 0x10_0000, MACHINES[machine]);
         command.args(["--pod-link", &link]);
         self.agents[machine] = Some(Background::spawn(command.stdin(Stdio::null())));
@@ -93,7 +93,7 @@ impl Site {
         kill(self.server.take());
     }
 
-    /// If it does not run. Waits until it answers.
+    /// Starts it unless it runs, and waits until it is ready.
     pub(crate) fn start_server(&mut self) {
         if self.server.is_none() {
             let server = start_server(&self.dir, &self.listen);
@@ -109,7 +109,7 @@ impl Site {
         MACHINES.iter().position(|machine| *machine == node.trim()).expect("it has a node")
     }
 
-    /// Ends everything; nothing may be left.
+    /// Ends everything and checks that nothing is left.
     pub(crate) fn end(mut self) {
         self.kubectl.ok("kubectl delete statefulset --all
                          kubectl delete pods --all --timeout=40s");
@@ -120,7 +120,7 @@ impl Site {
         self.server = None;
         self.agents = [None, None];
         for machine in 0..MACHINES.len() {
-            self.ground.is_as_before(&self.data(machine));
+            self.kernel.assert_unchanged(&self.data(machine));
         }
     }
 
@@ -130,7 +130,7 @@ impl Site {
 }
 
 impl Drop for Site {
-    /// A test that fails ends its pods all the same.
+    /// Ends the pods of a test that fails.
     fn drop(&mut self) {
         if std::thread::panicking() {
             for machine in 0..MACHINES.len() {

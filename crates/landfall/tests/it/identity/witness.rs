@@ -1,10 +1,10 @@
-//! What the pods' processes witnessed. Each takes a lock of the kernel that is called after its name (the
-//! pod's, not the uid), and holds it to its last instruction: who finds it taken runs beside another, and
-//! says so. Locks go with the process, however it ends, so none is missed and none is invented.
+//! Reads what the pods' processes reported. Each process takes a file lock that is named after its pod (not the uid) and
+//! holds it until it exits. A process that finds the lock taken runs at the same time as another one and reports that.
+//! The kernel releases locks with their process, so every overlap is found.
 
 use std::path::Path;
 
-/// What they run. It waits for the other, if there is one: a lock that is found taken is told once.
+/// The program of the pods. It reports a taken lock once and waits for it.
 pub(crate) const SCRIPT: &str = include_str!("witness.py");
 
 #[derive(Debug, Clone, PartialEq)]
@@ -12,7 +12,7 @@ pub(crate) struct Line {
     pub(crate) what: String,
     pub(crate) name: String,
     pub(crate) uid: String,
-    /// Seconds of this machine's monotonic clock.
+    /// Seconds on the monotonic clock.
     pub(crate) at: f64,
 }
 
@@ -27,7 +27,7 @@ fn line(text: &str) -> Line {
     Line { what: what.into(), name: name.into(), uid: uid.into(), at: at.parse().expect("a time") }
 }
 
-/// Everybody who ran beside another of its name, and that other: who had the lock.
+/// All processes that ran at the same time as another one of their name, with the one that held the lock.
 pub(crate) fn pairs(log: &[Line]) -> Vec<(Line, Line)> {
     let besides = log.iter().enumerate().filter(|(_, line)| line.what == "beside");
     let holder = |at: usize, name: &str| {

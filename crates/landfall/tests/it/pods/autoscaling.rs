@@ -1,10 +1,10 @@
-//! `kubectl top`, and workloads that are scaled by what it shows (C-131 to C-138, N-171).
+//! `kubectl top`, and workloads that are scaled by its metrics (C-131 to C-138, N-171).
 
 use super::{happens, on_a_node};
 use crate::harness::Kubectl;
 
-/// Works until it is told to be calm. It asks for little and gets little, so that it is far above its
-/// target also on a machine that has much else to do.
+/// Uses CPU until a file tells it to stop. Requests and limits are small, so that it is far above its target even on a
+/// busy machine.
 const WEB: &str = r#"kubectl apply -f - <<'END'
 apiVersion: apps/v1
 kind: Deployment
@@ -30,8 +30,8 @@ spec:
 END
 kubectl wait --for=condition=Available deployment/web --timeout=60s"#;
 
-/// C-131, C-132, C-135, C-137, C-138, N-171: a busy pod is seen by `kubectl top`, its Deployment
-/// grows, and shrinks again when the pods are calm.
+/// C-131, C-132, C-135, C-137, C-138, N-171: `kubectl top` shows a busy pod, its Deployment grows, and shrinks again when
+/// the pods are idle.
 #[test]
 fn a_busy_deployment_grows_and_a_calm_one_shrinks() {
     on_a_node(&["busybox"], |_, kubectl| {
@@ -63,7 +63,7 @@ kubectl wait --for=jsonpath='{.spec.replicas}'=1 deployment/web --timeout=180s")
     });
 }
 
-/// Every way in which `kubectl top` is asked.
+/// All forms of `kubectl top`.
 fn top(kubectl: &Kubectl) {
     let pods = kubectl.ok("kubectl top pods");
     assert!(pods.starts_with("NAME"), "{pods}");
@@ -90,7 +90,7 @@ fn top(kubectl: &Kubectl) {
     kubectl.shows("kubectl explain podmetrics.containers.usage", &["usage"]);
 }
 
-/// Asked again and again until it goes well.
+/// Runs a script until it succeeds.
 fn until(kubectl: &Kubectl, script: &str) {
     kubectl.ok(&format!("for i in $(seq 400); do {script} && exit 0; done; exit 1"));
 }

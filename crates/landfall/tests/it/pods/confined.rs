@@ -1,9 +1,9 @@
-//! What a security context does to a process, row by row, as the process finds it.
+//! Security contexts, as the processes in the containers see them.
 
 use super::{can, on_a_node};
 use crate::harness::Kubectl;
 
-/// Containers of one pod with these security contexts, each asleep.
+/// A pod with one sleeping container per security context.
 fn pod(name: &str, of_pod: &str, containers: &[(&str, &str)]) -> String {
     let one = |(name, context): &(&str, &str)| {
         format!(
@@ -17,7 +17,7 @@ fn pod(name: &str, of_pod: &str, containers: &[(&str, &str)]) -> String {
     )
 }
 
-/// N-126, N-127, N-129: each container's own word counts, and the kernel keeps it.
+/// N-126, N-127, N-129: the security context of a container overrides the one of the pod, and the kernel enforces it.
 #[test]
 fn each_container_has_its_own_identity_capabilities_and_filter() {
     on_a_node(&["busybox"], |cluster, kubectl| {
@@ -50,6 +50,9 @@ fn each_container_has_its_own_identity_capabilities_and_filter() {
             "{}",
             &[("c", "{seccompProfile: {type: Localhost, localhostProfile: gone.json}}")],
         ));
+        if can(kubectl, "runtimeHandlers[0].features.userNamespaces") {
+            root_is_nobody_on_the_node(kubectl);
+        }
         kubectl.ok("kubectl wait --for=condition=Ready pod/p --timeout=30s");
         let says = |container: &str, command: &str, words: &str| {
             kubectl.prints(&format!("kubectl exec p -c {container} -- {command}"), words);
@@ -61,11 +64,11 @@ fn each_container_has_its_own_identity_capabilities_and_filter() {
         says("plain", "id -G", "2000 4000 5000");
         says("root", "id -u", "0");
         says("root", "id -G", "0 4000 5000");
-        // Not root: nothing but what may be had by a file, and never ambient.
+        // Not root: no effective and no ambient capabilities.
         status("plain", "CapEff", "0000000000000000");
         status("plain", "CapAmb", "0000000000000000");
         status("plain", "CapBnd", "00000000a80425fb");
-        // The usual ones without CHOWN, with NET_ADMIN.
+        // The default capabilities without CHOWN and with NET_ADMIN.
         status("root", "CapEff", "00000000a80435fa");
         status("none", "CapBnd", "0000000000000000");
         status("none", "NoNewPrivs", "1");
@@ -84,7 +87,7 @@ fn each_container_has_its_own_identity_capabilities_and_filter() {
         says("filtered", "sh -c 'echo > /tmp/y && ls /tmp/y'", "/tmp/y");
         kubectl.ok("kubectl wait --timeout=30s pod/lost --for=jsonpath='{.status.containerStatuses[0].state.waiting.reason}'=CreateContainerError");
         kubectl.shows("kubectl describe pod lost", &["seccomp/gone.json"]);
-        // What runs says who it is (N-82).
+        // The status shows the user of the process (N-82).
         kubectl.prints(
             "kubectl get pod p -o jsonpath='{.status.containerStatuses[?(@.name==\"plain\")].user.linux}'",
             "{\"gid\":2000,\"supplementalGroups\":[2000,4000,5000],\"uid\":1000}",
@@ -92,7 +95,31 @@ fn each_container_has_its_own_identity_capabilities_and_filter() {
     });
 }
 
-/// N-27: a runtime that cannot keep to it is not asked to.
+/// N-124: network, sandbox, volumes and exec of a pod in a user namespace.
+fn root_is_nobody_on_the_node(kubectl: &Kubectl) {
+    kubectl.ok(
+        "kubectl apply -f - <<'EOF'\napiVersion: v1\nkind: Pod\nmetadata: {name: own}\n\
+         spec:\n  hostUsers: false\n  terminationGracePeriodSeconds: 1\n\
+         \x20 volumes: [{name: v, emptyDir: {}}]\n\
+         \x20 containers:\n  - name: c\n    image: busybox:1\n    volumeMounts: [{name: v, mountPath: /v}]\n\
+         \x20   command: [sh, -c, 'touch /v/mine; nc -lp 80 -e true & exec sleep 1000']\nEOF",
+    );
+    kubectl.ok("kubectl wait --for=condition=Ready pod/own --timeout=30s");
+    let says = |command: &str, words: &str| {
+        kubectl.prints(&format!("kubectl exec own -- sh -c '{command}'"), words);
+    };
+    let map = "read inside outside count < /proc/self/uid_map";
+    says(&format!("id -u; {map}; echo $inside $((outside % 65536)) $count"), "0\n0 0 65536");
+    says(&format!("{map}; test $outside != 0 && echo nobody"), "nobody");
+    says(
+        "until test -e /v/mine; do :; done; stat -c %u /v/mine /etc/hosts /etc/resolv.conf /dev/shm",
+        "0\n0\n0\n0",
+    );
+    // The user namespace owns the network: root may listen on any port and sees its devices.
+    says("until netstat -ltn | grep -q :80; do :; done; ls /sys/class/net", "eth0\nlo");
+}
+
+/// N-27: a pod that needs a feature that the runtime does not have is rejected.
 fn strict_groups_are_refused(kubectl: &Kubectl) {
     kubectl.ok(&pod("strict", "{supplementalGroupsPolicy: Strict}", &[("c", "{}")]));
     kubectl.ok("kubectl wait --for=jsonpath='{.status.phase}'=Failed pod/strict --timeout=30s");
@@ -102,9 +129,9 @@ fn strict_groups_are_refused(kubectl: &Kubectl) {
     );
 }
 
-/// N-128: each refusal in its own words; N-131: a sysctl that is not safe is not admitted.
+/// N-128: each violation has its own message; N-131: an unsafe sysctl is not admitted.
 #[test]
-fn what_breaks_a_policy_is_refused_with_the_reason() {
+fn policy_violations_are_rejected_with_the_reason() {
     on_a_node(&["busybox"], |_, kubectl| {
         kubectl.ok(&pod("user-0", "{runAsNonRoot: true, runAsUser: 0}", &[("c", "{}")]));
         kubectl.ok(&pod("image-root", "{}", &[("c", "{runAsNonRoot: true}")]));
@@ -142,7 +169,7 @@ fn what_breaks_a_policy_is_refused_with_the_reason() {
     });
 }
 
-/// N-123, N-130: what is hidden from a process, and what it shares.
+/// N-123, N-130: masked paths, and shared namespaces.
 #[test]
 fn paths_are_masked_and_namespaces_shared_as_asked() {
     on_a_node(&["busybox"], |_, kubectl| {
@@ -171,7 +198,7 @@ fn paths_are_masked_and_namespaces_shared_as_asked() {
             "grep -c . /proc/keys > /dev/null; cat /proc/sys/kernel/randomize_va_space > /dev/null; mount | grep -c \" /proc/sys \" || true",
             "0",
         );
-        // Its own processes, its pod's, the node's; some runtimes keep a pod with a process of their own.
+        // The processes of the container, of the pod, of the node; some runtimes add a pause process.
         says("c", "ps | grep -c [s]leep", "1");
         kubectl.prints("kubectl exec together -c a -- sh -c 'ps | grep -c [s]leep.1000'", "2");
         kubectl.ok("kubectl exec together -c a -- sh -c 'kill -0 1'");
@@ -180,7 +207,7 @@ fn paths_are_masked_and_namespaces_shared_as_asked() {
     });
 }
 
-/// The server does without huge pages; whether its pods do is the host's business.
+/// landfall disables huge pages for itself; its pods keep the setting of the host.
 #[test]
 fn a_container_may_have_huge_pages_although_the_server_has_none() {
     on_a_node(&["busybox"], |cluster, kubectl| {

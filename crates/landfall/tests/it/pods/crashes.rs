@@ -1,24 +1,25 @@
-//! What survives: kill -9 of landfall, kill -9 of a shim.
+//! Pods survive a SIGKILL of landfall and recover from a SIGKILL of a shim.
 
-use crate::ground::Ground;
-use crate::harness::{Cluster, Kubectl, built_image, down, import, other_runtime, signal};
+use crate::harness::{Cluster, Kubectl, down, image_archive, import, other_runtime, signal};
+use crate::kernel_state::KernelState;
 use std::collections::BTreeSet;
 
 const PODS: usize = 20;
 
-/// N-20: nothing is cleared away before the API has spoken. The same containers, no restart counted, no log line and no exit code lost.
+/// N-20: nothing is cleaned up before the pods are listed from the API. The containers are the same, no restart is
+/// counted, and no log line and no exit code is lost.
 #[test]
-fn twenty_pods_do_not_notice_that_landfall_was_killed() {
-    let ground = Ground::look();
+fn twenty_pods_survive_a_kill_of_landfall() {
+    let kernel = KernelState::capture();
     let dir = tempfile::tempdir().unwrap();
-    import(&dir.path().join("data"), &built_image("busybox"));
+    import(&dir.path().join("data"), &image_archive("busybox"));
     let cluster = Cluster::with_node_in(dir, &[]);
     let kubectl = cluster.kubectl();
     let counting = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done";
     for pod in 0..PODS {
         kubectl.ok(&format!("kubectl run p{pod} --image=busybox:1 -- sh -c '{counting}'"));
     }
-    // These end while nobody looks: one well, one not.
+    // These exit while landfall is down: one with 0, one with an error.
     kubectl.ok("kubectl run ends-well --image=busybox:1 --restart=Never -- sh -c 'until [ -f /tmp/go ]; do sleep 0.1; done; echo last words; exit 0'
 kubectl run ends-badly --image=busybox:1 --restart=Never -- sh -c 'until [ -f /tmp/go ]; do sleep 0.1; done; exit 42'
 kubectl wait --for=condition=Ready pod --all --timeout=120s
@@ -50,16 +51,16 @@ kubectl wait --for=condition=Ready pod/p0 --timeout=30s",
     }
     kubectl.ok("kubectl delete pods --all --grace-period=1");
     down(&cluster.data_dir());
-    ground.is_as_before(&cluster.data_dir());
+    kernel.assert_unchanged(&cluster.data_dir());
 }
 
-/// The pod's status says what happened, and the pod comes back.
+/// The status shows what happened, and the container is restarted.
 #[test]
 fn a_pod_recovers_from_the_death_of_its_shim() {
     if other_runtime().is_some() {
         return; // It has other shims, and other ways to tell.
     }
-    let ground = Ground::look();
+    let kernel = KernelState::capture();
     let cluster = Cluster::with_node(&["busybox"], &[]);
     let kubectl = cluster.kubectl();
     kubectl.ok("kubectl run p --image=busybox:1 -- sleep 1000
@@ -76,7 +77,7 @@ kubectl wait --for=jsonpath='{.status.phase}'=Failed pod/once --timeout=30s");
     kubectl.shows("kubectl describe pod p", &["Pod sandbox changed"]);
     kubectl.ok("kubectl delete pods --all --grace-period=1");
     down(&cluster.data_dir());
-    ground.is_as_before(&cluster.data_dir());
+    kernel.assert_unchanged(&cluster.data_dir());
 }
 
 fn containers(kubectl: &Kubectl) -> BTreeSet<String> {
@@ -101,7 +102,7 @@ pub(crate) fn shims(data_dir: &std::path::Path) -> Vec<u32> {
     .collect()
 }
 
-/// Until that many containers have left an exit on disk: what happened while landfall was away.
+/// Waits until that many containers have an exit on disk while landfall is down.
 fn wait_until_gone(data_dir: &std::path::Path, exits: usize) {
     let started = std::process::Command::new("sh")
         .args(["-c", &format!(

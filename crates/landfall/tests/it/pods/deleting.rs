@@ -1,18 +1,18 @@
-//! `kubectl delete` where processes run: what goes, what stays, what comes back, and that it waits.
+//! `kubectl delete` of objects with running pods: what is removed, what stays, what is replaced, and that kubectl waits.
 
 use super::{on_a_node, on_a_node_with};
 use crate::harness::Kubectl;
 
-/// Ends a moment after it is asked to.
+/// Exits a moment after SIGTERM.
 const APP: &str = r#"trap "sleep 0.3; exit 0" TERM; while :; do sleep 0.05; done"#;
 
-/// Words of a line are as far apart as the longest in their column.
+/// True if processes of the pod run.
 fn processes_of(kubectl: &Kubectl, pod: &str) -> bool {
     kubectl.run(&format!("kubectl exec {pod} -- true")).code == 0
 }
 
-/// W-50, W-65: each form says what it deletes and returns when nothing of it is left; a finalizer keeps
-/// the object, not the process.
+/// W-50, W-65: every form prints what it deletes and returns when nothing is left; a finalizer keeps the object, not the
+/// process.
 #[test]
 fn w_50_w_65_deleting_pods_waits_until_they_are_gone() {
     on_a_node(&["busybox"], |_, kubectl| {
@@ -43,9 +43,9 @@ fn w_50_w_65_deleting_pods_waits_until_they_are_gone() {
     });
 }
 
-/// W-64, W-14: while the old one takes its time, the new one runs; and the end of the controller is theirs.
+/// W-64, W-14: the replacement runs while the old pod terminates; pods are deleted with their controller.
 #[test]
-fn w_64_a_pod_of_a_replication_controller_is_replaced_while_it_ends() {
+fn w_64_a_pod_of_a_replication_controller_is_replaced_while_it_terminates() {
     on_a_node(&["busybox"], |_, kubectl| {
         kubectl.ok("kubectl apply -f - <<'EOF'
 apiVersion: v1
@@ -75,9 +75,9 @@ kubectl wait --for=jsonpath='{.status.readyReplicas}'=1 rc/slow --timeout=40s");
     });
 }
 
-/// W-51, W-52, W-53: a namespace goes with everything; `all` leaves what is configured and what is stored.
+/// W-51, W-52, W-53: a namespace is deleted with everything in it; `all` leaves configuration and claims.
 #[test]
-fn w_51_w_52_w_53_what_goes_together_and_what_stays() {
+fn w_51_w_52_w_53_which_objects_are_deleted_together_and_which_stay() {
     on_a_node(&["busybox"], |_, kubectl| {
         let things = format!(
             "kubectl -n $IN create deployment web --image=busybox:1 -- sh -c '{APP}'
@@ -134,9 +134,9 @@ kubectl -n $IN wait --for=condition=Available deployment/web --timeout=50s"
     });
 }
 
-/// W-68: whoever wonders why pods come back finds their owner, and deletes that.
+/// W-68: pods come back until their owner is deleted.
 #[test]
-fn w_68_pods_come_back_until_their_owner_is_gone() {
+fn w_68_pods_are_recreated_until_their_owner_is_deleted() {
     on_a_node(&["busybox"], |_, kubectl| {
         let template = format!(
             "template: {{metadata: {{labels: {{app: APP}}}}, spec: {{terminationGracePeriodSeconds: 5, \
@@ -203,9 +203,9 @@ kubectl wait --for=jsonpath='{{.status.readyReplicas}}'=1 rs/set rc/old --timeou
     });
 }
 
-/// W-19, T-CTRL-33: pods that have ended stay, up to as many as was said; the oldest go first.
+/// W-19, T-CTRL-33: terminated pods stay up to the threshold; the oldest are removed first.
 #[test]
-fn w_19_ended_pods_stay_up_to_the_threshold() {
+fn w_19_terminated_pods_stay_up_to_the_threshold() {
     on_a_node_with(&["busybox"], &["--terminated-pod-gc-threshold", "2"], |_, kubectl| {
         for (pod, script, phase) in [
             ("first", "exit 0", "Succeeded"),

@@ -1,12 +1,12 @@
-//! How pods end here: asked first, each within its grace, leaving nothing.
+//! Terminations of pods: stop signal, grace period, and nothing left.
 
 use super::on_a_node;
-use crate::ground::{Ground, mounts, processes};
 use crate::harness::{Cluster, down, other_runtime};
+use crate::kernel_state::{KernelState, mounts, processes};
 
-/// T-NODE-16, T-NODE-27, T-NODE-47: hook, signal, exit code; the last words are in the log.
+/// T-NODE-16, T-NODE-27, T-NODE-47: hook, signal, exit code; the last output is in the log.
 #[test]
-fn a_deleted_pod_is_asked_before_it_goes() {
+fn a_deleted_pod_gets_its_stop_signal_and_grace_period() {
     on_a_node(&["busybox"], |cluster, kubectl| {
         let out = cluster.dir().join("out");
         std::fs::create_dir_all(&out).unwrap();
@@ -33,10 +33,10 @@ kubectl delete pod polite"));
     });
 }
 
-/// `landfall down` ends what runs; SIGTERM to landfall does not.
+/// `landfall down` terminates pods; a SIGTERM to landfall does not.
 #[test]
-fn stopping_leaves_pods_and_down_ends_them() {
-    let ground = Ground::look();
+fn stop_leaves_pods_running_and_down_terminates_them() {
+    let kernel = KernelState::capture();
     let cluster = Cluster::with_node(&["busybox"], &[]);
     let kubectl = cluster.kubectl();
     kubectl.ok("kubectl run p --image=busybox:1 -- sh -c 'trap \"exit 0\" TERM; while :; do sleep 0.1; done'
@@ -51,17 +51,20 @@ fn stopping_leaves_pods_and_down_ends_them() {
     let kubectl = cluster.kubectl();
     assert_eq!(kubectl.ok(id), before);
     let said = down(&cluster.data_dir());
-    assert!(said.contains("ending 1 pods") && said.contains("default/p has ended"), "{said}");
-    ground.is_as_before(&cluster.data_dir());
+    assert!(
+        said.contains("terminating 1 pod") && said.contains("default/p has terminated"),
+        "{said}"
+    );
+    kernel.assert_unchanged(&cluster.data_dir());
 }
 
-/// What a killed landfall left is cleared away without it.
+/// `landfall down` cleans up after a killed landfall.
 #[test]
-fn down_clears_away_what_a_killed_landfall_left() {
+fn down_cleans_up_after_a_killed_landfall() {
     if other_runtime().is_some() {
         return; // What another runtime runs is for its own tools to end.
     }
-    let ground = Ground::look();
+    let kernel = KernelState::capture();
     let cluster = Cluster::with_node(&["busybox"], &[]);
     let kubectl = cluster.kubectl();
     kubectl.ok("kubectl run p --image=busybox:1 -- sleep 1000
@@ -70,6 +73,9 @@ fn down_clears_away_what_a_killed_landfall_left() {
     let data = dir.path().join("data");
     assert!(!processes(&data).is_empty(), "the shim goes on");
     let said = down(&data);
-    assert!(said.contains("no landfall is running") && said.contains("ending default/p"), "{said}");
-    ground.is_as_before(&data);
+    assert!(
+        said.contains("no landfall is running") && said.contains("terminating default/p"),
+        "{said}"
+    );
+    kernel.assert_unchanged(&data);
 }

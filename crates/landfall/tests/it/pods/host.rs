@@ -1,19 +1,19 @@
-//! The host goes down, and pods with it: in order, and before the host does.
+//! Shutdown of the host: pods terminate in order, before the host goes down.
 
 mod systemd;
 
 use super::shutdown::polite;
-use crate::ground::{Ground, processes};
 use crate::harness::{Cluster, down, import_all, other_runtime, signal};
+use crate::kernel_state::{KernelState, processes};
 use std::path::Path;
 use std::process::Command;
 use systemd::Host;
 
-/// T-NODE-85, T-NODE-86, T-NODE-88: a delay lock of logind's, long enough; pods end before it is let go;
-/// a host that stays up is believed; a SIGTERM of a host that goes down is for pods too.
+/// T-NODE-85, T-NODE-86, T-NODE-88: landfall holds a delay lock of logind until all pods have terminated; a cancelled
+/// shutdown is noticed; a SIGTERM during a shutdown terminates pods too.
 #[test]
-fn the_host_waits_until_pods_have_ended() {
-    let ground = Ground::look();
+fn the_host_waits_until_pods_have_terminated() {
+    let kernel = KernelState::capture();
     let dir = tempfile::tempdir().unwrap();
     let order = dir.path().join("out/order");
     let host = Host::start(dir.path(), &order);
@@ -53,7 +53,7 @@ fn the_host_waits_until_pods_have_ended() {
     let order = std::fs::read_to_string(order).unwrap();
     assert!(order.ends_with("q asked\nq gone\n"), "{order}");
     down(&data);
-    ground.is_as_before(&data);
+    kernel.assert_unchanged(&data);
     drop(dir);
 }
 

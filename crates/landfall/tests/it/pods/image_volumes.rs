@@ -1,9 +1,9 @@
-//! Images as volumes: their files in another container, and what is said when they are not there.
+//! Image volumes: the files of an image in another container, and errors if the image is missing.
 
 use super::{happens, on_a_node};
 use crate::harness::{Kubectl, other_runtime};
 
-/// N-146: read-only and not executable, whole or in part; told on the pod; gone with the pod.
+/// N-146: read-only and not executable, completely or by subPath; shown in the status; unmounted with the pod.
 #[test]
 fn an_image_is_shown_read_only_in_another_container() {
     on_a_node(&["busybox", "nginx"], |_, kubectl| {
@@ -46,19 +46,18 @@ EOF");
     });
 }
 
-/// CRI has no call for it, and of those that take an image for a mount there is none to test with: the
-/// container waits and says why.
+/// CRI runtimes here do not support image volumes: the container waits, and its status says why.
 fn image_volumes_are_refused(kubectl: &Kubectl) {
     kubectl.ok("kubectl wait --timeout=30s pod/p --for=jsonpath='{.status.containerStatuses[0].state.waiting.reason}'=CreateContainerError");
     kubectl.prints(
         "kubectl get pod p -o jsonpath='{.status.containerStatuses[0].state.waiting.message}'",
-        "image volumes are for landfall's own runtime: a CRI runtime is not asked for them",
+        "image volumes are supported by landfall's own runtime only, not with CRI",
     );
 }
 
-/// N-146, N-67: who mounts it waits with the reason of an image; the others start.
+/// N-146, N-67: containers that mount a missing image wait with its reason; the others start.
 #[test]
-fn an_image_volume_that_cannot_be_had_keeps_only_those_waiting_that_mount_it() {
+fn a_missing_image_volume_blocks_only_containers_that_mount_it() {
     on_a_node(&["busybox", "nginx"], |_, kubectl| {
         for (pod, image, sub_path) in [
             ("never", "{reference: 'absent:1', pullPolicy: Never}", ""),

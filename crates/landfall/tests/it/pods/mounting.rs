@@ -1,4 +1,4 @@
-//! Volumes row by row: types of paths, projections, parts, propagation, devices.
+//! Volumes in detail: types of host paths, projections, subPaths, propagation, devices.
 
 use super::{can, happens, on_a_node};
 use crate::harness::Kubectl;
@@ -15,7 +15,7 @@ fn host(program: &str, args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
-/// A mount of the host that goes when the test is over, however it ends.
+/// A mount of the host that is removed after the test, even if it fails.
 struct HostMount(PathBuf);
 
 impl HostMount {
@@ -48,9 +48,9 @@ impl Drop for Loop {
     }
 }
 
-/// N-133, N-145: each type accepts what it says, and refuses the rest with the reason.
+/// N-133, N-145: each type of host path accepts only matching files and rejects others with a reason.
 #[test]
-fn a_host_path_is_what_its_type_says_or_the_pod_waits() {
+fn a_host_path_must_match_its_type_or_the_pod_waits() {
     on_a_node(&["busybox"], |cluster, kubectl| {
         let dir = cluster.dir().join("host");
         std::fs::create_dir_all(dir.join("dir")).unwrap();
@@ -113,7 +113,7 @@ EOF"
         kubectl.ok("kubectl wait --for=condition=Ready pod/good --timeout=30s");
         kubectl.prints("kubectl exec good -- cat /v/file", "content");
         kubectl.ok("kubectl exec good -- sh -c 'test -S /v/socket && test -c /v/char && test -d /v/any && test -d /v/made-dir && test -f /v/made-file'");
-        // Nobody's group is changed on the node (N-144).
+        // The group of files on the host is not changed (N-144).
         kubectl.prints("kubectl exec good -- stat -c %g /v/dir", "0");
         for (path, why) in [
             (format!("{path}/file"), "directory"),
@@ -132,7 +132,7 @@ EOF"
     });
 }
 
-/// N-139 to N-142, N-144, N-148: four sources in one tree, modes, what is optional, and what is not.
+/// N-139 to N-142, N-144, N-148: four sources in one volume, modes, optional and required sources.
 #[test]
 fn projections_merge_their_sources_with_their_modes() {
     on_a_node(&["busybox"], |_, kubectl| {
@@ -228,13 +228,13 @@ kubectl wait --for=condition=Ready pod/p --timeout=30s");
         );
         kubectl.ok("kubectl wait --timeout=30s pod/no-value --for=jsonpath='{.status.containerStatuses[0].state.waiting.reason}'=CreateContainerConfigError");
         kubectl.prints("kubectl get pod no-value -o jsonpath='{.status.containerStatuses[0].state.waiting.message}'", "missing value for EMPTY");
-        // What was optional and comes later is there later (N-140).
+        // An optional source that is created later appears later (N-140).
         kubectl.ok("kubectl create secret generic nobody --from-literal=late=yes
                     for i in $(seq 100); do [ \"$(kubectl exec p -- cat /absent/late 2>/dev/null)\" = yes ] && exit 0; done; exit 1");
     });
 }
 
-/// N-152, N-153: mounts below a volume: read-only or not, seen or not, in both directions.
+/// N-152, N-153: mounts below a volume follow propagation and recursiveReadOnly, in both directions.
 #[test]
 fn mounts_below_a_volume_follow_propagation_and_recursive_read_only() {
     on_a_node(&["busybox"], |cluster, kubectl| {
@@ -305,7 +305,7 @@ kubectl wait --for=condition=Ready pod/p --timeout=30s"
     });
 }
 
-/// N-153: where the runtime cannot, nothing runs that believes it.
+/// N-153: if the runtime cannot mount recursively read-only, the container does not start.
 fn recursive_read_only_is_refused(kubectl: &Kubectl, path: &str) {
     kubectl.ok(&format!(
         "kubectl apply -f - <<'EOF'
@@ -329,9 +329,9 @@ kubectl wait --timeout=30s pod/deep --for=jsonpath='{{.status.containerStatuses[
     );
 }
 
-/// N-147, N-148, N-155: a disk as a device, as files, and claims that cannot be had.
+/// N-147, N-148, N-155: a disk as a block device, as a filesystem, and claims that cannot be bound.
 #[test]
-fn a_disk_is_a_device_or_a_filesystem_as_its_volume_says() {
+fn a_disk_is_a_block_device_or_a_filesystem_by_its_volume_mode() {
     on_a_node(&["busybox"], |cluster, kubectl| {
         let raw = Loop::of(&cluster.dir().join("raw"));
         let formatted = Loop::of(&cluster.dir().join("formatted"));
@@ -412,9 +412,9 @@ kubectl wait --for=condition=Ready pod/p --timeout=30s");
     });
 }
 
-/// N-137: what is on disk is measured every ten seconds; who has too much goes, with the reason.
+/// N-137: disk usage is measured every ten seconds; a pod above its limit is evicted with a reason.
 #[test]
-fn a_pod_that_holds_more_on_disk_than_it_may_is_evicted() {
+fn a_pod_above_its_disk_limit_is_evicted() {
     on_a_node(&["busybox"], |_, kubectl| {
         kubectl.ok("kubectl apply -f - <<'EOF'
 apiVersion: v1

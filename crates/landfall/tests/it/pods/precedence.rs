@@ -1,9 +1,9 @@
-//! Who gets processors before others on a machine that is busy: landfall and its shims, no container.
+//! On a busy machine landfall and its shims get CPU time before containers.
 
 use super::on_a_node;
 use crate::harness;
 
-/// The cpu group of a process, as the machine sees it.
+/// The CPU cgroup of a process.
 fn group_of(pid: &str) -> String {
     let places = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("it lives");
     let is_cpu = |controllers: &str| controllers.split(',').any(|name| name == "cpu");
@@ -13,7 +13,7 @@ fn group_of(pid: &str) -> String {
     found.expect("it is in a group").1.to_owned()
 }
 
-/// Processes whose command line has these words.
+/// The ids of processes whose command line contains these words.
 fn running(words: &str) -> Vec<String> {
     let entries = std::fs::read_dir("/proc").expect("there are processes").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -37,7 +37,7 @@ fn landfall_and_its_shims_have_groups_of_their_own_and_containers_are_with_the_p
             .find(|pid| group_of(pid).contains("/pod"));
         let container = group_of(&container.expect("it runs, with the pods"));
         let pods = container.split('/').nth(1).expect("pods have a group").to_owned();
-        // In a unified tree a service stays where its manager has put it.
+        // With cgroup v2 a service stays in the cgroup of its service manager.
         let own = group_of("self");
         let unified = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
         let stays = unified && own.contains(".service");

@@ -1,18 +1,17 @@
-//! A pod that comes back under the name of one that has not quite ended.
+//! A new pod with the name of one that is still terminating.
 
 use super::on_a_node;
 use super::shutdown::polite;
 
 const UID: &str = "kubectl get pod p -o jsonpath='{.metadata.uid} {.metadata.deletionTimestamp}'";
 
-/// T-API-34: the node's last delete has no grace, and is of this very pod: another of that name is not
-/// removed by it.
+/// T-API-34: the node's last delete has grace 0 and names the uid, so it does not remove another pod of that name.
 #[test]
-fn the_last_delete_of_a_node_is_for_one_pod_only() {
+fn the_last_delete_of_a_node_names_the_uid() {
     on_a_node(&["busybox"], |cluster, kubectl| {
         let order = cluster.dir().join("out/order");
         let wait = "kubectl wait --for=condition=Ready pod/p --timeout=60s\n";
-        // Held when the node is done with it: what the node's delete wrote is there to be seen.
+        // A finalizer keeps the object, so that the effect of the node's delete can be seen.
         kubectl.ok(&(polite(cluster, "p", "terminationGracePeriodSeconds: 25")
             + wait
             + "kubectl patch pod p -p '{\"metadata\":{\"finalizers\":[\"example.com/hold\"]}}'
@@ -21,7 +20,7 @@ kubectl wait --for=jsonpath='{.metadata.deletionGracePeriodSeconds}'=0 pod/p --t
 kubectl patch pod p -p '{\"metadata\":{\"finalizers\":null}}'\n"
             + &polite(cluster, "p", "terminationGracePeriodSeconds: 24")
             + wait));
-        // Forced while it runs: the node is still ending the old one when the new one comes.
+        // Force deleted: the node still terminates the old pod when the new one is created.
         kubectl.ok(&("kubectl delete pod p --force --grace-period=0 --wait=false\n".to_owned()
             + &polite(cluster, "p", "terminationGracePeriodSeconds: 23")));
         let new = kubectl.ok(UID);

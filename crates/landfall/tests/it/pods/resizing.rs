@@ -1,11 +1,11 @@
-//! Pods that get other resources while they run: the kernel's word on it, and what is told.
+//! Resizing of running pods: cgroups and status.
 
 use super::{happens, on_a_node};
-use crate::ground::Ground;
-use crate::harness::{Cluster, Kubectl, built_image, down, import};
+use crate::harness::{Cluster, Kubectl, down, image_archive, import};
+use crate::kernel_state::KernelState;
 use std::path::{Path, PathBuf};
 
-/// A control file of a container, or of its pod when `container` is empty; of cgroup v1 or v2.
+/// The content of a control file of a container, or of its pod if `container` is empty; for cgroup v1 or v2.
 fn control(kubectl: &Kubectl, pod: &str, container: &str, v1: &str, v2: &str) -> String {
     let uid = kubectl.ok(&format!("kubectl get pod {pod} -o jsonpath='{{.metadata.uid}}'"));
     let id = match container {
@@ -22,7 +22,7 @@ fn control(kubectl: &Kubectl, pod: &str, container: &str, v1: &str, v2: &str) ->
     read(v1).or_else(|| read(v2)).expect("it has that file").trim().to_owned()
 }
 
-/// The directory whose name has this in it, with one of the files.
+/// A directory below this one whose name contains `name` and that has one of the files.
 fn group(below: &Path, name: &str, v1: &str, v2: &str) -> Option<PathBuf> {
     let entries = std::fs::read_dir(below).into_iter().flatten().flatten();
     let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
@@ -45,7 +45,7 @@ fn cpu(kubectl: &Kubectl, pod: &str, container: &str) -> String {
     text.split(' ').next().unwrap_or_default().to_owned()
 }
 
-/// Asks for other resources of a container of pod `p`: `requests` and `limits` as JSON.
+/// A command that resizes a container of pod `p`; `requests` and `limits` are JSON.
 fn resize(container: &str, requests: &str, limits: &str) -> String {
     format!(
         "kubectl patch pod p --subresource resize -p '{{\"spec\":{{\"containers\":[{{\"name\":\"{container}\",\
@@ -53,18 +53,18 @@ fn resize(container: &str, requests: &str, limits: &str) -> String {
     )
 }
 
-/// Until the conditions of resizes are gone, for the newest generation (N-213).
+/// Waits until the resize conditions of the newest generation are gone (N-213).
 const SETTLED: &str = "for i in $(seq 100); do
-  said=$(kubectl get pod p -o jsonpath='{.metadata.generation}={.status.observedGeneration} {.status.conditions[*].type}')
-  case $said in *PodResize*) ;; *) g=${said%% *}; [ ${g%=*} = ${g#*=} ] && exit 0;; esac
-done; echo $said; exit 1";
+  output=$(kubectl get pod p -o jsonpath='{.metadata.generation}={.status.observedGeneration} {.status.conditions[*].type}')
+  case $output in *PodResize*) ;; *) g=${output%% *}; [ ${g%=*} = ${g#*=} ] && exit 0;; esac
+done; echo $output; exit 1";
 
 const RESTARTS: &str =
     "kubectl get pod p -o jsonpath='{.status.containerStatuses[*].restartCount}'";
 
-/// N-83, N-116, N-119, N-120, N-213: growing and shrinking, live and by restart.
+/// N-83, N-116, N-119, N-120, N-213: containers grow and shrink, in place or with a restart.
 #[test]
-fn a_resize_changes_the_cgroups_of_running_containers_and_restarts_only_who_wants_it() {
+fn a_resize_changes_cgroups_and_restarts_only_containers_that_require_it() {
     on_a_node(&["busybox"], |_, kubectl| {
         kubectl.ok("kubectl apply -f - <<'EOF'
 apiVersion: v1
@@ -85,7 +85,7 @@ spec:
 EOF
 kubectl wait --for=condition=Ready pod/p --timeout=30s");
         assert_eq!(memory(kubectl, "p", "live"), (64 << 20).to_string());
-        // Live, larger.
+        // Larger, in place.
         let larger = r#"{"cpu":"300m","memory":"96Mi"}"#;
         kubectl.ok(&resize("live", r#"{"cpu":"150m","memory":"48Mi"}"#, larger));
         kubectl.ok(SETTLED);
@@ -95,7 +95,7 @@ kubectl wait --for=condition=Ready pod/p --timeout=30s");
         kubectl.prints(RESTARTS, "0 0");
         let told = "kubectl get pod p -o jsonpath='{range .status.containerStatuses[*]}{.name} {.resources.requests.cpu}/{.resources.limits.cpu} {.resources.limits.memory} {.allocatedResources.memory};{end}'";
         kubectl.prints(told, "anew 1m/5m 64Mi 32Mi;live 150m/300m 96Mi 48Mi;");
-        // Live, smaller; and the other is started anew for its memory.
+        // Smaller, in place; the other container is restarted for its memory.
         kubectl.ok(&resize("live", r#"{"cpu":"50m"}"#, r#"{"cpu":"100m","memory":"80Mi"}"#));
         kubectl.ok(&resize("anew", "{}", r#"{"memory":"72Mi"}"#));
         kubectl.ok("kubectl wait --for=jsonpath='{.status.containerStatuses[0].restartCount}'=1 pod/p --timeout=30s
@@ -112,7 +112,7 @@ kubectl wait --for=condition=Ready pod/p --timeout=30s");
             "ResizeStarted.*Pod resize started: {\"containers\":\\[{\"name\":\"live\"",
         );
         happens(kubectl, "ResizeCompleted.*Pod resize completed: {.*\"generation\":2}");
-        // N-117: the API knows what the node has.
+        // N-117: the API rejects more than the node has.
         let much = r#"{"cpu":"900"}"#;
         kubectl.fails(
             &resize("live", much, much),
@@ -121,9 +121,9 @@ kubectl wait --for=condition=Ready pod/p --timeout=30s");
     });
 }
 
-/// N-121: memory in use is not taken away; the pod says so until it need not.
+/// N-121: a limit below the memory in use is not applied, and a condition says so.
 #[test]
-fn a_memory_limit_below_what_is_in_use_is_refused_and_told() {
+fn a_memory_limit_below_the_memory_in_use_is_not_applied() {
     on_a_node(&["busybox"], |_, kubectl| {
         kubectl.ok("kubectl apply -f - <<'EOF'
 apiVersion: v1
@@ -162,12 +162,12 @@ kubectl wait --for=condition=Ready pod/p --timeout=30s");
     });
 }
 
-/// N-118, N-122: it waits for room, also across a restart of the node, and gets it when there is some.
+/// N-118, N-122: a resize that does not fit waits, even across a restart of the agent, and is applied when there is room.
 #[test]
 fn a_resize_that_does_not_fit_waits_until_another_pod_leaves() {
-    let ground = Ground::look();
+    let kernel = KernelState::capture();
     let dir = tempfile::tempdir().unwrap();
-    import(&dir.path().join("data"), &built_image("busybox"));
+    import(&dir.path().join("data"), &image_archive("busybox"));
     let cluster = Cluster::with_node_in(dir, &[]);
     let kubectl = cluster.kubectl();
     let whole = kubectl.ok("kubectl get node n1 -o jsonpath='{.status.allocatable.cpu}'");
@@ -212,10 +212,10 @@ EOF"));
     kubectl.prints(RESTARTS, "0");
     kubectl.ok("kubectl delete pods --all --grace-period=1");
     down(&cluster.data_dir());
-    ground.is_as_before(&cluster.data_dir());
+    kernel.assert_unchanged(&cluster.data_dir());
 }
 
-/// N-105, N-109: the groups above the pods' have the node's limits and the weight of their pods.
+/// N-105, N-109: the cgroups above pods have the limits of the node and the sum of the weights of their pods.
 #[test]
 fn the_cgroups_above_pods_carry_the_nodes_limits_and_their_pods_weight() {
     on_a_node(&["busybox"], |_, kubectl| {

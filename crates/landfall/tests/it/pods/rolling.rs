@@ -22,7 +22,7 @@ spec:
     )
 }
 
-/// W-70, C-54, C-70, C-93: each rolls, says how far it is, has a history, and goes back in it.
+/// W-70, C-54, C-70, C-93: rollout, status, history and undo work for each kind.
 #[test]
 fn w_70_stateful_sets_and_daemon_sets_roll_and_go_back() {
     on_a_node(&["busybox"], |_, kubectl| {
@@ -65,7 +65,7 @@ kubectl rollout status ds/log --timeout=50s",
     });
 }
 
-/// W-70: what has replicas can be scaled, also only if it is as it was thought to be; what is waited for comes.
+/// W-70: every kind with replicas can be scaled, also with preconditions; `kubectl wait` and `drain` work.
 #[test]
 fn w_70_everything_with_replicas_scales_and_a_node_is_drained() {
     on_a_node(&["busybox"], |_, kubectl| {
@@ -122,7 +122,7 @@ kubectl wait --for=condition=Available deployment/web --timeout=50s",
             "kubectl drain n1 --force --timeout=50s",
             &["evicting pod default/", "node/n1 drained"],
         );
-        // What replaces them finds no node.
+        // The replacements cannot be scheduled.
         kubectl.prints("kubectl get pods --field-selector=spec.nodeName=n1 -o name", "");
         kubectl.shows("kubectl get events", &["FailedScheduling", "1 node(s) were unschedulable"]);
         kubectl.prints("kubectl uncordon n1", "node/n1 uncordoned");

@@ -1,10 +1,10 @@
-//! How pods live: probes, restarts, limits, identity.
+//! Running pods: probes, restarts, exit codes, security contexts.
 
 use super::on_a_node;
 
-/// N-92, N-104, T-NODE-62, W-60: readiness turns on and off, a failed liveness probe restarts.
+/// N-92, N-104, T-NODE-62, W-60: readiness changes, and a failed liveness probe restarts the container.
 #[test]
-fn probes_turn_ready_on_and_off_and_restart_what_is_dead() {
+fn probes_change_readiness_and_restart_unhealthy_containers() {
     on_a_node(&["busybox"], |_, kubectl| {
         kubectl.ok("kubectl apply -f - <<'EOF'
 apiVersion: v1
@@ -39,9 +39,9 @@ kubectl wait --for=condition=Ready pod/probed --timeout=30s");
     });
 }
 
-/// N-97, N-99, N-100: probes over the network, against a real server.
+/// N-97, N-99, N-100: HTTP and TCP probes of a real server.
 #[test]
-fn nginx_is_ready_when_it_answers() {
+fn nginx_is_ready_when_it_responds() {
     on_a_node(&["busybox", "nginx"], |_, kubectl| {
         kubectl.ok("kubectl apply -f - <<'EOF'
 apiVersion: v1
@@ -61,9 +61,9 @@ kubectl wait --for=condition=Ready pod/web --timeout=30s");
     });
 }
 
-/// T-NODE-47, T-NODE-48, T-NODE-65, T-NODE-66, N-43, N-44, N-108: how a container ended is told.
+/// T-NODE-47, T-NODE-48, T-NODE-65, T-NODE-66, N-43, N-44, N-108: exit codes, reasons and back-off.
 #[test]
-fn endings_have_codes_reasons_and_back_off() {
+fn exits_have_codes_reasons_and_back_off() {
     on_a_node(&["busybox"], |_, kubectl| {
         kubectl.ok("kubectl run done --image=busybox:1 --restart=Never -- true
 kubectl run failed --image=busybox:1 --restart=Never -- sh -c 'exit 3'
@@ -101,9 +101,9 @@ kubectl wait --for=jsonpath='{.status.containerStatuses[0].state.waiting.reason}
     });
 }
 
-/// N-126, N-127, N-129, N-131: what a process is and may do.
+/// N-126, N-127, N-129, N-131: user, groups, capabilities and sysctls of a process.
 #[test]
-fn the_security_context_is_what_the_process_finds() {
+fn processes_run_with_their_security_context() {
     on_a_node(&["busybox"], |_, kubectl| {
         kubectl.ok("kubectl apply -f - <<'EOF'
 apiVersion: v1

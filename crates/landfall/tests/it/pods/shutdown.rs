@@ -1,15 +1,15 @@
-//! The end of a whole node: `landfall stop` leaves pods, `landfall down` ends them in order and says
-//! what it cost them.
+//! Shutdown of a whole node: `landfall stop` leaves pods running, `landfall down` terminates them in order and reports
+//! pods that got less than their grace period.
 
-use crate::ground::Ground;
 use crate::harness::{Background, Cluster, Kubectl, LANDFALL, down, other_runtime, signal};
+use crate::kernel_state::KernelState;
 use std::process::Command;
 use std::time::Duration;
 
-/// Longer than any grace here; what is stuck fails by this.
+/// Longer than any grace period here.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A pod that writes down when it was asked to end, takes a while, and ends.
+/// A pod that records its SIGTERM, takes a while, and exits.
 pub(crate) fn polite(cluster: &Cluster, name: &str, line: &str) -> String {
     let out = cluster.dir().join("out");
     std::fs::create_dir_all(&out).unwrap();
@@ -32,7 +32,7 @@ EOF
     )
 }
 
-/// A pod that does not care for being asked.
+/// A pod that ignores SIGTERM.
 fn deaf(name: &str, grace: u32) -> String {
     let spec = format!("{{\"spec\":{{\"terminationGracePeriodSeconds\":{grace}}}}}");
     format!(
@@ -52,8 +52,8 @@ fn containers(kubectl: &Kubectl) -> String {
 }
 
 #[test]
-fn stop_leaves_pods_that_the_next_start_finds_again() {
-    let ground = Ground::look();
+fn stop_leaves_pods_that_the_next_start_adopts() {
+    let kernel = KernelState::capture();
     let cluster = Cluster::with_node(&["busybox"], &[]);
     let kubectl = cluster.kubectl();
     kubectl.ok("kubectl run p --image=busybox:1 -- sh -c 'i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done'
@@ -62,7 +62,7 @@ fn stop_leaves_pods_that_the_next_start_finds_again() {
     let mut stop = Command::new(LANDFALL);
     let stop = stop.arg("stop").arg("--data-dir").arg(cluster.data_dir()).output().unwrap();
     assert!(stop.status.success(), "{}", String::from_utf8_lossy(&stop.stderr));
-    assert!(String::from_utf8_lossy(&stop.stdout).contains("its pods go on"));
+    assert!(String::from_utf8_lossy(&stop.stdout).contains("its pods keep running"));
     let cluster = Cluster::with_node_in(cluster.ended(), &[]);
     let kubectl = cluster.kubectl();
     assert_eq!(containers(&kubectl), before, "the same container and address, no restart");
@@ -70,13 +70,27 @@ fn stop_leaves_pods_that_the_next_start_finds_again() {
                 kubectl exec p -- true
                 kubectl delete pod p --grace-period=1");
     down(&cluster.data_dir());
-    ground.is_as_before(&cluster.data_dir());
+    kernel.assert_unchanged(&cluster.data_dir());
 }
 
-/// T-NODE-86, T-NODE-87, T-NODE-88: who is asked when, what the node says meanwhile, what is stored.
 #[test]
-fn down_ends_pods_by_priority_and_leaves_their_last_status() {
-    let ground = Ground::look();
+fn ctrl_c_prints_how_many_pods_keep_running_and_how_to_end_them() {
+    let cluster = Cluster::with_node(&["busybox"], &[]);
+    let data_dir = cluster.data_dir();
+    cluster.kubectl().ok("kubectl run p --image=busybox:1 -- sleep 1000
+                          kubectl run over --image=busybox:1 --restart=Never -- true
+                          kubectl wait --for=condition=Ready pod/p --timeout=30s
+                          kubectl wait --for=jsonpath='{.status.phase}'=Succeeded pod/over --timeout=30s");
+    let (_dir, line) = cluster.interrupt("keep");
+    assert!(line.contains("1 pod keeps running"), "{line}");
+    assert!(line.contains(&format!("landfall down --data-dir {} (", data_dir.display())), "{line}");
+    down(&data_dir);
+}
+
+/// T-NODE-86, T-NODE-87, T-NODE-88: the order of termination, the condition of the node, and the stored status.
+#[test]
+fn down_terminates_pods_by_priority_and_stores_their_last_status() {
+    let kernel = KernelState::capture();
     let args = ["--shutdown-grace-by-priority", "0=20s,1000=20s,2000000000=20s"];
     let cluster = Cluster::with_node(&["busybox"], &args);
     let kubectl = cluster.kubectl();
@@ -108,7 +122,7 @@ fn down_ends_pods_by_priority_and_leaves_their_last_status() {
     let order = std::fs::read_to_string(cluster.dir().join("out/order")).unwrap();
     let wanted = ["first", "second", "last"].map(|name| format!("{name} asked\n{name} gone\n"));
     assert_eq!(order, wanted.concat());
-    ground.is_as_before(&cluster.data_dir());
+    kernel.assert_unchanged(&cluster.data_dir());
 
     let cluster = Cluster::with_node_in(cluster.ended(), &[]);
     let kubectl = cluster.kubectl();
@@ -128,13 +142,13 @@ fn down_ends_pods_by_priority_and_leaves_their_last_status() {
     }
     kubectl.ok("kubectl delete pods --all");
     down(&cluster.data_dir());
-    ground.is_as_before(&cluster.data_dir());
+    kernel.assert_unchanged(&cluster.data_dir());
 }
 
-/// Whose time was cut is told by name, with what to change.
+/// The output names pods that got less time, and says what to change.
 #[test]
-fn down_says_what_was_cut() {
-    let ground = Ground::look();
+fn down_reports_pods_that_got_less_time() {
+    let kernel = KernelState::capture();
     let cluster = Cluster::with_node(&["busybox"], &["--shutdown-grace", "2s"]);
     let kubectl = cluster.kubectl();
     kubectl.ok(&(deaf("impatient", 1) + &deaf("robbed", 90)));
@@ -142,44 +156,44 @@ fn down_says_what_was_cut() {
         + "kubectl wait --for=condition=Ready pod/quick --timeout=30s"));
     let said = down(&cluster.data_dir());
     for words in [
-        "default/impatient did not end within its 1s: impatient was killed. Raise its terminationGracePeriodSeconds",
+        "default/impatient did not stop within its 1s: impatient was killed. Raise its terminationGracePeriodSeconds",
         "default/robbed had 2s of its 90s: robbed was killed. Give pods of its priority more (--shutdown-grace",
-        "default/quick had 2s of its 90s, and ended in time",
+        "default/quick had 2s of its 90s, and stopped in time",
     ] {
         assert!(said.contains(words), "it does not say {words:?}:\n{said}");
     }
-    ground.is_as_before(&cluster.data_dir());
+    kernel.assert_unchanged(&cluster.data_dir());
 }
 
-/// Ctrl-C on the command, or a signal to landfall itself: two seconds for whoever is left.
+/// After Ctrl-C or a second signal the remaining pods get two seconds.
 #[test]
-fn asked_again_down_hurries() {
+fn a_second_request_makes_down_faster() {
     for by_signal in [false, true] {
-        let ground = Ground::look();
+        let kernel = KernelState::capture();
         let cluster = Cluster::with_node(&["busybox"], &[]);
         let kubectl = cluster.kubectl();
         kubectl.ok(&deaf("slow", 600));
         let mut asked = asked_down(&cluster);
-        asked.line("ending 1 pods", LONG);
+        asked.line("terminating 1 pod", LONG);
         if by_signal {
             signal(cluster.process_id(), "TERM");
         } else {
             signal(asked.id(), "INT");
         }
-        asked.line("hurrying 1 pods", LONG);
+        asked.line("hurrying 1 pod", LONG);
         asked.line("default/slow was hurried: slow was killed before its 600s were over", LONG);
         assert_eq!(asked.exit(LONG), Some(0), "{}", asked.stderr());
-        ground.is_as_before(&cluster.data_dir());
+        kernel.assert_unchanged(&cluster.data_dir());
     }
 }
 
-/// T-NODE-84: a pod that nothing can end is given up and named; `down` ends all the same.
+/// T-NODE-84: `down` gives up on a pod that cannot be terminated, names it, and exits.
 #[test]
-fn down_does_not_wait_for_ever_for_a_pod_that_is_stuck() {
+fn down_gives_up_on_a_stuck_pod() {
     if other_runtime().is_some() {
         return; // Its shims are not ours to hold up.
     }
-    let ground = Ground::look();
+    let kernel = KernelState::capture();
     let cluster = Cluster::with_node(&["busybox"], &[]);
     let kubectl = cluster.kubectl();
     kubectl.ok(&deaf("stuck", 1));
@@ -192,10 +206,10 @@ fn down_does_not_wait_for_ever_for_a_pod_that_is_stuck() {
     signal(shims[0], "CONT");
     let said = down(&cluster.data_dir());
     assert!(said.contains("nothing of it is left running"), "{said}");
-    ground.is_as_before(&cluster.data_dir());
+    kernel.assert_unchanged(&cluster.data_dir());
 }
 
-/// A log in a file is text.
+/// A log file contains no escape sequences.
 #[test]
 fn a_log_that_is_not_a_terminal_has_no_colours() {
     let dir = tempfile::tempdir().unwrap();
@@ -210,7 +224,7 @@ fn a_log_that_is_not_a_terminal_has_no_colours() {
 }
 
 #[test]
-fn a_second_start_on_the_same_directory_takes_nothing_from_the_first() {
+fn a_second_start_on_the_same_directory_does_not_harm_the_first() {
     let cluster = Cluster::start(&[]);
     let mut second = crate::harness::up(&cluster.data_dir());
     let second = second.args(["--no-node", "--no-scheduler"]).output().unwrap();

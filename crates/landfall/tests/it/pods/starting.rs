@@ -1,26 +1,72 @@
-//! How pods come up: in order, and when they cannot, saying why.
+//! The start of pods: in order, or with a reason why not.
 
 use super::on_a_node;
-use crate::ground::Ground;
-use crate::harness::{Cluster, built_image, down, import, other_runtime};
+use crate::harness::{
+    Background, Cluster, down, image_archive, import, node_link, other_runtime, pod_range, up,
+};
+use crate::kernel_state::KernelState;
 use std::process::Command;
+use std::time::Duration;
 
-/// What is started below it works elsewhere.
+/// How long a landfall takes to exit if it cannot start.
+const REJECTED_MAX: Duration = Duration::from_secs(60);
+
+/// Paths are made absolute, because shims run in other directories.
 #[test]
 fn pods_run_below_a_relative_data_directory() {
-    let ground = Ground::look();
+    let kernel = KernelState::capture();
     let dir = tempfile::tempdir().unwrap();
-    import(&dir.path().join("data"), &built_image("busybox"));
+    import(&dir.path().join("data"), &image_archive("busybox"));
     let cluster = Cluster::with_node_beside(dir, &[]);
     cluster.kubectl().ok("kubectl run p --image=busybox:1 -- sleep 1000
                           kubectl wait --for=condition=Ready pod/p --timeout=30s
                           kubectl delete pod p --grace-period=1");
     down(&cluster.data_dir());
-    ground.is_as_before(&cluster.data_dir());
+    kernel.assert_unchanged(&cluster.data_dir());
 }
 
-/// What pods send to Services does not leave the node: the guard's range is the one that Services get
-/// their addresses from.
+/// A second landfall with the link or the addresses of the first one exits with a message that names the flag to use. The
+/// pods of the first one are not affected, not even by the cleanup of the second.
+#[test]
+fn a_second_landfall_cannot_take_the_network_of_the_first() {
+    if other_runtime().is_some() {
+        return; // It brings the network.
+    }
+    on_a_node(&["busybox"], |cluster, kubectl| {
+        kubectl.ok("kubectl run p --image=busybox:1 -- sleep 1000
+                    kubectl wait --for=condition=Ready pod/p --timeout=30s");
+        let before = network_of_node();
+        assert!(before.contains("host-ports"), "the table is there: {before}");
+        let (link, other) = (node_link(), format!("{}x", node_link()));
+        let range = pod_range();
+        for (link, flag) in [(&link, "--pod-link"), (&other, "--pod-cidr")] {
+            let data = cluster.dir().join(flag);
+            let mut command = up(&data);
+            command.args(["--node-name", "n2", "--node-listen", "0.0.0.0:0", "--pod-cidr", &range]);
+            let mut second = Background::spawn(command.args(["--pod-link", link]));
+            assert_eq!(second.exit(REJECTED_MAX), Some(1));
+            let said = second.stderr();
+            let records = cluster.data_dir().join("network").display().to_string();
+            assert!(said.contains(flag) && said.contains(&records), "{said}");
+            down(&data);
+            assert_eq!(network_of_node(), before, "after {flag}");
+        }
+    });
+}
+
+/// The links, routes and rules of this test's node.
+fn network_of_node() -> String {
+    let (link, range) = (node_link(), pod_range());
+    let range = range.trim_end_matches("0/20");
+    let script = format!(
+        "ip -o link | grep -o '{link}[^:@ ]*' | sort -u; ip route | grep -F '{range}'; \
+         nft list table ip landfall-{link}"
+    );
+    let shown = Command::new("sh").args(["-c", &script]).output().unwrap();
+    String::from_utf8_lossy(&shown.stdout).into_owned()
+}
+
+/// Traffic to Service addresses does not leave the node: the guard covers the range of Service addresses.
 #[test]
 fn addresses_of_services_are_guarded() {
     if other_runtime().is_some() {
@@ -36,7 +82,7 @@ fn addresses_of_services_are_guarded() {
     });
 }
 
-/// W-1, N-38, N-40, N-41, N-76: init containers one after another, a sidecar in its place, then the rest.
+/// W-1, N-38, N-40, N-41, N-76: init containers and sidecars start one after another, then the regular containers.
 #[test]
 fn init_containers_and_sidecars_start_in_order_and_the_pod_completes() {
     on_a_node(&["busybox"], |_, kubectl| {
@@ -81,9 +127,9 @@ kubectl wait --for=jsonpath='{.status.phase}'=Succeeded pod/ordered --timeout=60
     });
 }
 
-/// N-45, N-65, N-67, N-128: each says its own reason, and recovers when the cause is gone.
+/// N-45, N-65, N-67, N-128: each failure has its own reason, and the pod starts when the cause is gone.
 #[test]
-fn what_cannot_start_says_why_and_starts_when_it_can() {
+fn a_pod_that_cannot_start_has_a_reason_and_starts_later() {
     on_a_node(&["busybox"], |_, kubectl| {
         kubectl.ok("kubectl apply -f - <<'EOF'
 apiVersion: v1
@@ -141,7 +187,7 @@ EOF");
     });
 }
 
-/// N-66, N-68, N-216: a registry that is not there.
+/// N-66, N-68, N-216: pulls from an unreachable registry are retried with back-off.
 #[test]
 fn an_image_that_cannot_be_pulled_backs_off() {
     on_a_node(&["busybox"], |_, kubectl| {
@@ -153,13 +199,13 @@ fn an_image_that_cannot_be_pulled_backs_off() {
     });
 }
 
-/// The timeline of a start (0.1 of the node's rules): N-7, N-31, N-35, N-41, N-46, N-181, N-215.
+/// N-7, N-31, N-35, N-41, N-46, N-181, N-215: conditions and events of a start come in order.
 #[test]
-fn a_pod_comes_up_step_by_step_and_says_so() {
+fn conditions_and_events_of_a_start_come_in_order() {
     on_a_node(&["busybox"], |_, kubectl| {
         kubectl.ok("kubectl run p --image=busybox:1 -- sleep 1000
                     kubectl wait --for=condition=Ready pod/p --timeout=30s");
-        // Events are written in the order of what happened to one object.
+        // The events of one object are written in order.
         kubectl.ok(
             "for i in $(seq 100); do kubectl get events | grep -q Started && exit 0; done; exit 1",
         );
@@ -188,9 +234,9 @@ fn a_pod_comes_up_step_by_step_and_says_so() {
     });
 }
 
-/// N-125: a handler that nobody here knows.
+/// N-125: a RuntimeClass with an unknown handler.
 #[test]
-fn a_runtime_class_that_is_not_there_keeps_the_pod_from_starting() {
+fn an_unknown_runtime_class_keeps_the_pod_from_starting() {
     on_a_node(&["busybox"], |_, kubectl| {
         kubectl.ok("kubectl apply -f - <<'EOF'
 apiVersion: node.k8s.io/v1

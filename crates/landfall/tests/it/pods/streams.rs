@@ -1,14 +1,14 @@
-//! What people type next (W-60, W-70): logs, exec, attach, cp, port-forward; with every kubectl.
+//! logs, exec, attach, cp and port-forward (W-60, W-70), with every kubectl.
 
 use super::on_a_node;
-use crate::harness::{Kubectl, kubectls};
+use crate::harness::{Kubectl, installed_kubectls};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
 const BOUND: Duration = Duration::from_secs(30);
 
-/// W-60, W-70
+/// W-60, W-70: all commands that stream data work.
 #[test]
 fn logs_exec_attach_cp_and_port_forward_work_with_every_kubectl() {
     on_a_node(&["busybox", "nginx"], |cluster, kubectl| {
@@ -16,9 +16,9 @@ fn logs_exec_attach_cp_and_port_forward_work_with_every_kubectl() {
 kubectl run web --image=nginx:1
 kubectl run -i --tty=false --restart=Never --image=busybox:1 --attach=false --stdin listener -- sh -c 'read x; echo got $x'
 kubectl wait --for=condition=Ready pod/talker pod/web --timeout=60s");
-        for (version, path) in kubectls() {
-            let kubectl = Kubectl::new(cluster, &version, &path, "default");
-            eprintln!("--- kubectl {version}");
+        for installed in installed_kubectls() {
+            let kubectl = cluster.kubectl_of(&installed, "default");
+            eprintln!("--- {installed:?}");
             logs(&kubectl);
             exec(&kubectl);
             cp(&kubectl);
@@ -30,7 +30,7 @@ kubectl wait --for=condition=Ready pod/talker pod/web --timeout=60s");
     });
 }
 
-/// N-161, N-162, N-163
+/// N-161, N-162, N-163: logs, their options, and following.
 fn logs(kubectl: &Kubectl) {
     kubectl.shows("kubectl logs talker", &["line 0", "line 1"]);
     let follow = kubectl.spawn("exec kubectl logs -f talker --tail=1");
@@ -45,13 +45,13 @@ fn logs(kubectl: &Kubectl) {
     );
 }
 
-/// N-164
+/// N-164: exec with and without a terminal.
 fn exec(kubectl: &Kubectl) {
     kubectl.prints("kubectl exec talker -- echo hello", "hello");
     kubectl.prints("echo through | kubectl exec -i talker -- cat", "through");
     assert_eq!(kubectl.run("kubectl exec talker -- sh -c 'exit 5'").code, 5);
     kubectl.fails("kubectl exec talker -- no-such-program", "no-such-program");
-    // A terminal, as `-it` gives one: `script` makes it.
+    // `script` provides a terminal for `-it`.
     kubectl.shows(
         "script -qec 'kubectl exec -it talker -- sh -c \"tty; stty size\"' /dev/null </dev/null",
         &["/dev/pts/"],
@@ -65,12 +65,12 @@ fn cp(kubectl: &Kubectl) {
     kubectl.prints("cat back", "content");
 }
 
-/// N-166
+/// N-166: port-forward to a port of the pod.
 fn port_forward(kubectl: &Kubectl) {
     let forward = kubectl.spawn("exec kubectl port-forward pod/web :80");
-    let said = forward.line("Forwarding from 127.0.0.1:", BOUND);
-    let port = said.split([':', ' ']).nth(3).and_then(|port| port.parse::<u16>().ok());
-    let port = port.unwrap_or_else(|| panic!("no port in {said:?}"));
+    let output = forward.line("Forwarding from 127.0.0.1:", BOUND);
+    let port = output.split([':', ' ']).nth(3).and_then(|port| port.parse::<u16>().ok());
+    let port = port.unwrap_or_else(|| panic!("no port in {output:?}"));
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
     stream.set_read_timeout(Some(BOUND)).expect("a bound");
     stream.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("a request");

@@ -1,16 +1,16 @@
-//! Endings as people read them afterwards: kubectl get, describe and watch, and `landfall timeline`.
+//! Termination records: with kubectl get, describe and watch, and with `landfall timeline`.
 
 use super::on_a_node;
-use crate::ground::Ground;
 use crate::harness::{Cluster, Kubectl, LANDFALL, down};
+use crate::kernel_state::KernelState;
 use serde_json::Value;
 use std::time::Duration;
 
-/// Steps may be told a moment after the object is gone.
+/// Steps may be posted a moment after the object is removed.
 const SETTLED: &str = "for i in $(seq 100); do kubectl get terminations -o json --field-selector \
                        pod.name=POD | grep -q CgroupGone && exit 0; sleep 0.1; done; exit 1";
 
-/// The record of a pod that has ended, with everything in it.
+/// The complete record of a terminated pod.
 fn record(kubectl: &Kubectl, pod: &str) -> Value {
     kubectl.ok(&SETTLED.replace("POD", pod));
     let found =
@@ -61,7 +61,7 @@ fn has(text: &str, words: &[&str]) {
     }
 }
 
-/// A pod whose process does this when it is asked to stop.
+/// A pod whose process does this on SIGTERM.
 fn pod(name: &str, grace: u32, on_term: &str, hook: &str) -> String {
     format!(
         "kubectl apply -f - <<'EOF'
@@ -80,9 +80,9 @@ kubectl wait --for=condition=Ready pod/{name} --timeout=30s"
     )
 }
 
-/// W-35, T-EDGE-7: who asked, every step, in order and on time; and every way to read it.
+/// W-35, T-EDGE-7: the record has the requester and every step, in order and with exact times.
 #[test]
-fn a_clean_ending_can_be_read_afterwards_in_every_way() {
+fn a_clean_termination_can_be_read_afterwards() {
     on_a_node(&["busybox"], |cluster, kubectl| {
         kubectl.ok(&pod("web", 20, "exit 0", ""));
         let watch = kubectl.spawn("exec kubectl get terminations -w --no-headers");
@@ -122,7 +122,7 @@ fn read_it(cluster: &Cluster, kubectl: &Kubectl, name: &str) {
     kubectl.shows(&format!("kubectl get termination {name} -o yaml"), &yaml);
     let described = ["Outcome:", "Clean", "Steps:", "What:"];
     kubectl.shows(&format!("kubectl describe termination {name}"), &described);
-    kubectl.shows("kubectl explain terminations.steps", &["output", "Whoever may read"]);
+    kubectl.shows("kubectl explain terminations.steps", &["output", "Everyone who may read"]);
     kubectl.fails(&format!("kubectl delete termination {name}"), "read-only");
     let text = drawn(cluster, &["web"]);
     has(&text, &["asked by kubernetes-admin (kubectl/", "Clean after", "c: SIGTERM to process 1"]);
@@ -130,9 +130,9 @@ fn read_it(cluster: &Cluster, kubectl: &Kubectl, name: &str) {
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
 }
 
-/// T-EDGE-7, T-NODE-47: the kill is explained, and there is an event of it.
+/// T-EDGE-7, T-NODE-47: the record explains a kill, and there is an event.
 #[test]
-fn a_container_that_ignores_the_signal_is_killed_and_everybody_can_see_why() {
+fn the_record_explains_why_a_container_was_killed() {
     on_a_node(&["busybox"], |cluster, kubectl| {
         kubectl.ok(&pod("deaf", 3, "true", ""));
         kubectl.ok("kubectl delete pod deaf");
@@ -156,9 +156,9 @@ fn a_container_that_ignores_the_signal_is_killed_and_everybody_can_see_why() {
     });
 }
 
-/// T-EDGE-8, T-NODE-29: what a hook says is in the record and nowhere else.
+/// T-EDGE-8, T-NODE-29: the output of a hook is only in the record.
 #[test]
-fn a_hook_that_fails_leaves_its_words_in_the_record() {
+fn the_output_of_a_failed_hook_is_in_the_record() {
     on_a_node(&["busybox"], |cluster, kubectl| {
         let words = "echo draining; echo secret-word >&2; exit 3";
         let hook = format!("lifecycle: {{preStop: {{exec: {{command: [sh, -c, '{words}']}}}}}}");
@@ -181,7 +181,7 @@ fn a_hook_that_fails_leaves_its_words_in_the_record() {
     });
 }
 
-/// W-4, T-NODE-22: an image may want another signal, and the record says which was sent.
+/// W-4, T-NODE-22: the record names the stop signal of the image.
 #[test]
 fn the_record_names_the_signal_that_the_image_wants() {
     on_a_node(&["sigint"], |_, kubectl| {
@@ -195,12 +195,12 @@ fn the_record_names_the_signal_that_the_image_wants() {
     });
 }
 
-/// T-EDGE-13, W-56: unsafe by request, until the node has confirmed the end.
+/// T-EDGE-13, W-56: the record says unsafe by request until the node has confirmed the termination.
 #[test]
-fn a_forced_delete_is_called_unsafe_and_then_confirmed() {
+fn a_forced_delete_is_recorded_as_unsafe_and_then_confirmed() {
     on_a_node(&["busybox"], |cluster, kubectl| {
         kubectl.ok(&pod("forced", 20, "true", ""));
-        // It is told to stop, and killed two seconds later: long enough to be seen in between.
+        // The pod is killed two seconds after its stop signal: long enough to read the record in between.
         let watch = kubectl.spawn("exec kubectl get terminations -w --no-headers");
         kubectl.ok("kubectl delete pod forced --force --grace-period=0");
         watch.line("Forced,Unconfirmed", Duration::from_secs(10));
@@ -213,10 +213,10 @@ fn a_forced_delete_is_called_unsafe_and_then_confirmed() {
     });
 }
 
-/// T-NODE-76: nothing is lost when landfall is killed in the middle, and the record says that it was.
+/// T-NODE-76: no step is lost when landfall is killed, and the record shows the interruption.
 #[test]
-fn an_ending_that_is_interrupted_by_kill_9_is_recorded_whole() {
-    let ground = Ground::look();
+fn a_termination_interrupted_by_sigkill_is_recorded_completely() {
+    let kernel = KernelState::capture();
     let cluster = Cluster::with_node(&["busybox"], &[]);
     let kubectl = cluster.kubectl();
     kubectl.ok(&pod("brave", 6, "true", ""));
@@ -237,12 +237,12 @@ exit 1");
     let journals = cluster.data_dir().join("timeline");
     assert_eq!(std::fs::read_dir(journals).unwrap().count(), 0, "nothing is left to tell");
     down(&cluster.data_dir());
-    ground.is_as_before(&cluster.data_dir());
+    kernel.assert_unchanged(&cluster.data_dir());
 }
 
-/// A pod that is done is a kind of ending, too; and one that is asked for in vain says what to do.
+/// A completed pod has a record; without a record, `landfall timeline` says what to do.
 #[test]
-fn a_pod_that_completes_has_a_record_and_a_question_in_vain_an_answer() {
+fn a_completed_pod_has_a_record_and_a_missing_record_an_error() {
     on_a_node(&["busybox"], |cluster, kubectl| {
         kubectl.ok("kubectl run once --image=busybox:1 --restart=Never -- true
 kubectl wait --for=jsonpath='{.status.phase}'=Succeeded pod/once --timeout=30s
@@ -258,9 +258,9 @@ kubectl delete pod once");
     });
 }
 
-/// A node that ends a pod by itself is the one who asked, and says why.
+/// If the node itself terminates a pod, the record names the node and the reason.
 #[test]
-fn a_pod_that_outlives_its_active_deadline_was_ended_by_its_node() {
+fn the_record_of_an_exceeded_deadline_names_the_node() {
     on_a_node(&["busybox"], |_, kubectl| {
         kubectl.ok(r#"kubectl run late --image=busybox:1 --restart=Never \
   --overrides='{"spec": {"activeDeadlineSeconds": 2, "terminationGracePeriodSeconds": 1}}' -- sleep 1000
@@ -278,13 +278,13 @@ kubectl delete pod late"#);
     });
 }
 
-/// Steps as they come, and the whole at the end.
+/// `--follow` prints steps as they come, and the whole timeline at the end.
 #[test]
-fn an_ending_can_be_followed() {
+fn a_termination_can_be_followed() {
     on_a_node(&["busybox"], |_, kubectl| {
         kubectl.ok(&pod("seen", 20, "exit 0", ""));
         let follow = kubectl.spawn(&format!("exec {LANDFALL} timeline seen --follow 2>waiting"));
-        kubectl.ok("until grep -q 'waiting for seen to end' waiting; do sleep 0.05; done
+        kubectl.ok("until grep -q 'waiting for seen to terminate' waiting; do sleep 0.05; done
 kubectl delete pod seen");
         follow.line("   +0.000 s  server", Duration::from_secs(10));
         follow.line("Clean after", Duration::from_secs(20));

@@ -1,10 +1,10 @@
-//! All kinds of volumes, as a container finds them.
+//! All kinds of volumes, as a container sees them.
 
 use super::on_a_node;
 
-/// N-134, N-136 to N-142, N-144, N-145, N-148, N-150: modes, owners, updates, and what does not follow.
+/// N-134, N-136 to N-142, N-144, N-145, N-148, N-150: modes, owners, updates, and subPaths that are not updated.
 #[test]
-fn every_kind_of_volume_is_there_and_follows_its_object() {
+fn all_kinds_of_volumes_are_mounted_and_updated() {
     on_a_node(&["busybox"], |cluster, kubectl| {
         let host = cluster.dir().join("host");
         std::fs::create_dir_all(host.join("local")).unwrap();

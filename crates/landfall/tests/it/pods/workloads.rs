@@ -1,9 +1,9 @@
-//! Workloads as people run them: kubectl makes, rolls, scales and deletes them, real pods follow.
+//! Workloads with real pods: kubectl creates, rolls out, scales and deletes them.
 
 use super::on_a_node;
 use crate::harness::Kubectl;
 
-/// Ends at once when it is asked to.
+/// Exits at once on SIGTERM.
 const APP: &str = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
 
 fn deployment(kubectl: &Kubectl, replicas: u32) {
@@ -29,7 +29,7 @@ kubectl rollout status deployment/web --timeout=60s"
     ));
 }
 
-/// W-70, C-54, C-60, C-31, C-33, C-53: all of `kubectl rollout`, and scaling.
+/// W-70, C-54, C-60, C-31, C-33, C-53: all commands of `kubectl rollout`, and scaling.
 #[test]
 fn a_deployment_rolls_goes_back_pauses_and_scales() {
     on_a_node(&["busybox"], |_, kubectl| {
@@ -68,7 +68,7 @@ fn a_deployment_rolls_goes_back_pauses_and_scales() {
     });
 }
 
-/// W-14, T-CTRL-1: a deleted pod is replaced at once, while it is still in its grace.
+/// W-14, T-CTRL-1: a deleted pod is replaced at once, while it still terminates.
 #[test]
 fn w_14_a_deleted_pod_is_replaced_before_it_is_gone() {
     on_a_node(&["busybox"], |_, kubectl| {
@@ -95,7 +95,7 @@ kubectl wait --for=jsonpath='{.status.readyReplicas}'=1 rs/slow --timeout=60s");
     });
 }
 
-/// C-114, C-61, C-81, C-125: jobs complete, stateful pods have names, daemons a node.
+/// C-114, C-61, C-81, C-125: Jobs complete, StatefulSet pods have their names, DaemonSets run on the node.
 #[test]
 fn jobs_stateful_sets_and_daemon_sets_run() {
     on_a_node(&["busybox"], |_, kubectl| {

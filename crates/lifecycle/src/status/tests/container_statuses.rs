@@ -173,7 +173,8 @@ fn n_85_a_lost_init_container_of_a_running_pod_is_assumed_to_have_completed() {
     assert_eq!(state_of(&one.state), "terminated Completed 0");
     assert!(one.ready);
     let before = told(&pod, &observed("app=run one=exit0"));
-    let kept = super::super::status(&pod, &observed("app=run"), &facts(Stage::Syncing), &before);
+    let kept =
+        super::super::status(&pod, &observed("app=run"), &facts(WorkerState::Syncing), &before);
     assert_eq!(of(&kept, "one"), of(&before, "one"), "what was told is better");
 }
 
@@ -189,7 +190,7 @@ fn n_86_what_ended_for_good_stays_ended() {
         let pod = pod(policy, "app web");
         let before = told(&pod, &observed(&format!("{so} web=run")));
         let so = observed("app#1=run web=run");
-        let now = super::super::status(&pod, &so, &facts(Stage::Syncing), &before);
+        let now = super::super::status(&pod, &so, &facts(WorkerState::Syncing), &before);
         let stayed = of(&now, "app") == of(&before, "app");
         assert_eq!(stayed, kept, "N-86: {policy}");
     }
@@ -248,7 +249,7 @@ fn t_node_49_a_container_that_vanished_was_lost() {
     let before = told(&pod, &observed("app#1=run"));
     let now = |pod: &Pod| {
         let so = observed("");
-        super::super::status(pod, &so, &facts(Stage::Syncing), &before)
+        super::super::status(pod, &so, &facts(WorkerState::Syncing), &before)
     };
     let status = now(&pod);
     let app = of(&status, "app");
@@ -259,7 +260,7 @@ fn t_node_49_a_container_that_vanished_was_lost() {
     assert_eq!(last.message.as_deref(), Some(message));
     assert_eq!(app.restart_count, 2);
     assert_eq!(phase_of(&status), "Running", "not Pending again");
-    let again = super::super::status(&pod, &observed(""), &facts(Stage::Syncing), &status);
+    let again = super::super::status(&pod, &observed(""), &facts(WorkerState::Syncing), &status);
     assert_eq!(of(&again, "app").restart_count, 2, "counted once");
     assert_eq!(of(&now(&deleted(pod, 30)), "app").restart_count, 1, "not when it is deleted");
 }
@@ -269,7 +270,7 @@ fn t_node_49_a_container_of_which_nobody_knows_was_lost() {
     let pod = deleted(pod("Always", "app"), 30);
     let before = told(&pod, &observed("app=run"));
     let so = observed("app=unknown");
-    let status = super::super::status(&pod, &so, &facts(Stage::Terminating), &before);
+    let status = super::super::status(&pod, &so, &facts(WorkerState::Terminating), &before);
     let state = &of(&status, "app").state;
     assert_eq!(state_of(state), "terminated ContainerStatusUnknown 137");
     let message = state.as_ref().unwrap().terminated.as_ref().unwrap().message.as_deref();
@@ -297,23 +298,33 @@ fn t_node_50_at_the_end_every_container_that_should_have_run_has_ended() {
     }
 }
 
-#[test]
-fn t_node_68_a_restart_of_all_containers_shows() {
-    let mut pod = pod("Never", "i:one app web");
-    container(&mut pod, "app").restart_policy_rules = Some(vec![core::ContainerRestartRule {
+fn restart_all_on(pod: &mut core::Pod, name: &str, code: i32) {
+    container(pod, name).restart_policy_rules = Some(vec![core::ContainerRestartRule {
         action: "RestartAllContainers".into(),
         exit_codes: Some(core::ContainerRestartRuleOnExitCodes {
             operator: "In".into(),
-            values: Some(vec![88]),
+            values: Some(vec![code]),
         }),
     }]);
+}
+
+const RESTARTING: &str =
+    "True RestartAllContainersStarted container exited with restart policy rule";
+
+#[test]
+fn t_node_68_a_restart_of_all_containers_shows() {
+    let mut pod = pod("Never", "i:one app web");
+    restart_all_on(&mut pod, "app", 88);
     let next = |so: &str, before: &PodStatus| {
-        super::super::status(&pod, &observed(so), &facts(Stage::Syncing), before)
+        super::super::status(&pod, &observed(so), &facts(WorkerState::Syncing), before)
     };
     let runs = next("app=run web=run one=exit0", &PodStatus::default());
+    assert_eq!(word(&runs, "AllContainersRestarting"), "False");
     let asked = next("app=exit88 web=run one=exit0", &runs);
-    assert_eq!(word(&asked, "AllContainersRestarting"), "True");
+    assert_eq!(word(&asked, "AllContainersRestarting"), RESTARTING);
     assert_eq!(phase_of(&asked), "Running", "it is not over");
+    let stopped = next("app=exit88 web=exit1 one=exit0", &asked);
+    assert_eq!(phase_of(&stopped), "Running", "what is stopped for this has not failed");
     let removed = next("", &asked);
     assert_eq!(word(&removed, "AllContainersRestarting"), "False");
     let past = |name: &str| state_of(&of(&removed, name).last_state);
@@ -327,6 +338,30 @@ fn t_node_68_a_restart_of_all_containers_shows() {
     assert_eq!(phase_of(&back), "Running");
     assert_eq!(state_of(&of(&back, "app").state), "running");
     assert_eq!(of(&back, "one").restart_count, 1);
+    let over = next("app#1=exit0 web#1=exit0 one#1=exit0", &back);
+    assert_eq!(word(&over, "AllContainersRestarting"), "False PodCompleted");
+}
+
+#[test]
+fn t_node_68_an_init_container_that_is_stopped_for_a_restart_of_all_has_not_failed() {
+    let mut pod = pod("Never", "s:proxy i:one app");
+    restart_all_on(&mut pod, "proxy", 88);
+    let mut last = PodStatus::default();
+    for so in [
+        "proxy=run one=run",
+        "proxy=exit88 one=run",
+        "proxy=exit88 one=exit1",
+        "proxy=exit88",
+        "",
+        "proxy#1=run",
+        "proxy#1=run one#1=run",
+        "proxy#1=run one#1=exit0 app=run",
+    ] {
+        last = super::super::status(&pod, &observed(so), &facts(WorkerState::Syncing), &last);
+        assert!(!is_terminal(&last), "{so:?}: {last:#?}");
+    }
+    assert_eq!(phase_of(&last), "Running");
+    assert_eq!(of(&last, "one").restart_count, 1);
 }
 
 fn any_state() -> impl Strategy<Value = Option<&'static str>> {
@@ -356,8 +391,12 @@ fn any_policy() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec!["Always", "OnFailure", "Never"])
 }
 
-fn any_stage() -> impl Strategy<Value = Stage> {
-    prop::sample::select(vec![Stage::Syncing, Stage::Terminating, Stage::Terminated])
+fn any_stage() -> impl Strategy<Value = WorkerState> {
+    prop::sample::select(vec![
+        WorkerState::Syncing,
+        WorkerState::Terminating,
+        WorkerState::Terminated,
+    ])
 }
 
 const SPEC: &str = "i:one s:proxy app web e:debug";
@@ -385,7 +424,7 @@ proptest! {
         }
         let terminal = is_terminal(&status);
         prop_assert!(!terminal || condition(&status, "Ready").status == "False", "T-NODE-54");
-        prop_assert!(terminal || stage != Stage::Terminated, "T-NODE-52");
+        prop_assert!(terminal || stage != WorkerState::Terminated, "T-NODE-52");
     }
 
     /// T-NODE-57: from a terminal phase nothing leads away, whatever is observed later.
@@ -405,7 +444,7 @@ proptest! {
     fn no_terminal_phase_is_told_while_something_may_run(so in any_world(), policy in any_policy()) {
         let pod = pod(policy, SPEC);
         let before = PodStatus { phase: Some("Running".into()), ..Default::default() };
-        let status = super::super::status(&pod, &so, &facts(Stage::Terminating), &before);
+        let status = super::super::status(&pod, &so, &facts(WorkerState::Terminating), &before);
         prop_assert!(!is_terminal(&withheld(status, &before)));
     }
 }

@@ -3,7 +3,7 @@
 use futures::future::BoxFuture;
 use http::{Method, Request};
 use kube::client::Body;
-use server::Door;
+use server::InProcessService;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll};
@@ -11,13 +11,13 @@ use tower::{BoxError, Service};
 
 #[derive(Clone)]
 pub(super) struct Gate {
-    pub(super) door: Door,
+    pub(super) door: InProcessService,
     /// So many deletes more.
     pub(super) refused: Arc<AtomicUsize>,
 }
 
 impl Service<Request<Body>> for Gate {
-    type Response = <Door as Service<Request<Body>>>::Response;
+    type Response = <InProcessService as Service<Request<Body>>>::Response;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 

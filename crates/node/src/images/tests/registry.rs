@@ -1,17 +1,14 @@
-//! The whole way once: a secret, a registry that wants it, a store on disk.
-
-#[path = "../../../../runtime/tests/it/registry.rs"]
-mod docker;
+//! A pull with a secret from a real registry into a store on disk.
 
 use super::{on, pod};
 use crate::images::keyring::tests::secret;
 use crate::images::{ImageManager, Source};
 use client::Recorder;
-use docker::{DockerRegistry, Options};
 use serde_json::json;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use testbed::registry::{DockerRegistry, Options};
 
 fn run(command: &mut Command) {
     let output = command.output().unwrap_or_else(|why| {
@@ -21,7 +18,7 @@ fn run(command: &mut Command) {
 }
 
 #[tokio::test]
-async fn a_pull_secret_opens_a_real_registry_n_65_n_174_n_176() {
+async fn n_65_n_174_n_176_a_pull_secret_gives_access_to_a_real_registry() {
     let directory = tempfile::tempdir().unwrap();
     let options = Options { password: true, ..Options::default() };
     let registry = DockerRegistry::start(directory.path(), &options);
@@ -35,9 +32,9 @@ async fn a_pull_secret_opens_a_real_registry_n_65_n_174_n_176() {
         .arg(format!("docker://{name}")));
 
     let store = runtime::ImageStore::open(directory.path().join("store")).unwrap();
-    let (recorder, mut told) = Recorder::collecting();
+    let (recorder, mut events) = Recorder::collecting();
     let source = Source::Images(Arc::new(store.clone()));
-    let manager = ImageManager::of(source, recorder, directory.path().join("pulls"));
+    let manager = ImageManager::with_source(source, recorder, directory.path().join("pulls"));
     let auths = json!({ &registry.host: { "username": "user", "password": "secret" } });
     let secrets = [secret("pull", auths)];
 
@@ -48,7 +45,7 @@ async fn a_pull_secret_opens_a_real_registry_n_65_n_174_n_176() {
     assert_eq!(store.config(&image.id).unwrap().cmd, ["sh"]);
     assert_eq!(image.tags, std::slice::from_ref(&name));
     let mut pulled = false;
-    while let Ok(happening) = told.try_recv() {
+    while let Ok(happening) = events.try_recv() {
         pulled |=
             happening.message.starts_with(&format!("Successfully pulled image \"{name}\" in"));
     }

@@ -1,45 +1,32 @@
-//! Registration, heartbeats and lease against a real server.
+//! Registration, heartbeats and lease with a real server.
 
 use super::*;
 use crate::node_object::{Addresses, Machine};
-use client::Happening;
+use client::RecordedEvent;
 use k8s_openapi::api::coordination::v1::Lease;
 use serde_json::{Value, json};
-use server::authn::User;
-use server::{Running, StoreChoice};
-use tempfile::TempDir;
+use testbed::TestServer;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// Nothing here takes that long; it is there so that a failing test ends.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longer than anything takes here; makes a failing test end.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-struct World {
-    server: Running,
-    _data: TempDir,
+struct Fixture {
+    server: TestServer,
     client: Client,
     health: watch::Sender<Health>,
-    events: mpsc::Receiver<Happening>,
+    events: mpsc::Receiver<RecordedEvent>,
     recorder: Recorder,
 }
 
-impl World {
-    async fn start() -> World {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let data = tempfile::tempdir().unwrap();
-        let config = server::Config {
-            data_dir: data.path().into(),
-            listen: ([127, 0, 0, 1], 0).into(),
-            store: StoreChoice::Embedded,
-            audit_log: None,
-            controllers: false,
-        };
-        let server = server::start(config).await.unwrap();
-        let admin = User::authenticated("tester", &["system:masters"]);
-        let client = Client::in_process(server.server.door(admin));
+impl Fixture {
+    async fn start() -> Fixture {
+        let server = TestServer::start().await;
+        let client = server.admin();
         let (recorder, events) = Recorder::collecting();
-        let health = watch::Sender::new(well());
-        World { server, _data: data, client, health, events, recorder }
+        let health = watch::Sender::new(healthy());
+        Fixture { server, client, health, events, recorder }
     }
 
     fn register(&self) -> Registration {
@@ -49,18 +36,18 @@ impl World {
         Registration::start(client, recorder, settings, facts, self.health.subscribe())
     }
 
-    /// The Node as the API has it, once it is as wanted.
-    async fn node(&self, wanted: impl Fn(&Node) -> bool) -> Node {
-        let seen = async {
+    /// Waits until the Node in the API fulfills the condition.
+    async fn node(&self, condition: impl Fn(&Node) -> bool) -> Node {
+        let found = async {
             loop {
                 let found = self.client.find::<Node>(&ObjectKey::cluster("n1")).await.unwrap();
-                if let Some(node) = found.filter(|node| wanted(node)) {
+                if let Some(node) = found.filter(|node| condition(node)) {
                     return node;
                 }
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(PATIENCE, seen).await.expect("the Node becomes as wanted")
+        timeout(TIMEOUT, found).await.expect("the Node fulfills the condition")
     }
 
     fn reasons(&mut self) -> Vec<String> {
@@ -73,7 +60,7 @@ impl World {
     }
 }
 
-fn well() -> Health {
+fn healthy() -> Health {
     Health { runtime: Some(Ok(())), network: Some(Ok(())), ..Health::default() }
 }
 
@@ -98,9 +85,9 @@ fn condition(node: &Node, type_: &str) -> String {
 
 #[tokio::test]
 async fn n_1_n_16_n_18_a_new_node_is_ready_at_once_and_holds_its_lease() {
-    let mut world = World::start().await;
-    let registration = world.register();
-    let node = world.node(|node| condition(node, "Ready") == "True").await;
+    let mut fixture = Fixture::start().await;
+    let registration = fixture.register();
+    let node = fixture.node(|node| condition(node, "Ready") == "True").await;
     let status = node.status.clone().unwrap();
     assert_eq!(status.capacity.unwrap()["pods"].0, "110");
     assert_eq!(status.addresses.unwrap()[0].address, "10.0.0.5");
@@ -109,13 +96,13 @@ async fn n_1_n_16_n_18_a_new_node_is_ready_at_once_and_holds_its_lease() {
     let key = ObjectKey::new("kube-node-lease", "n1");
     let leased = async {
         loop {
-            if let Some(lease) = world.client.find::<Lease>(&key).await.unwrap() {
+            if let Some(lease) = fixture.client.find::<Lease>(&key).await.unwrap() {
                 return lease;
             }
             sleep(Duration::from_millis(5)).await;
         }
     };
-    let lease = timeout(PATIENCE, leased).await.unwrap();
+    let lease = timeout(TIMEOUT, leased).await.unwrap();
     let spec = lease.spec.unwrap();
     assert_eq!(spec.holder_identity.as_deref(), Some("n1"));
     assert_eq!(spec.lease_duration_seconds, Some(40));
@@ -124,74 +111,74 @@ async fn n_1_n_16_n_18_a_new_node_is_ready_at_once_and_holds_its_lease() {
     assert_eq!((owner.kind.as_str(), Some(&owner.uid)), ("Node", node.metadata.uid.as_ref()));
     assert_eq!(owner.controller, None);
     assert!(registration.node().is_some());
-    let told = world.reasons();
-    assert_eq!(told[0], "Starting");
-    assert!(!told.contains(&"NodeReady".to_owned()), "it never was anything else: {told:?}");
-    world.server.stop().await;
+    let reasons = fixture.reasons();
+    assert_eq!(reasons[0], "Starting");
+    assert!(!reasons.contains(&"NodeReady".to_owned()), "the status did not change: {reasons:?}");
+    fixture.server.stop().await;
 }
 
 #[tokio::test]
-async fn n_14_n_16_a_change_of_health_is_written_and_told_at_once() {
-    let mut world = World::start().await;
-    world.health.send_modify(|health| health.runtime = None);
-    let _registration = world.register();
-    world.node(|node| condition(node, "Ready") == "False").await;
-    world.reasons();
-    world.health.send_modify(|health| health.runtime = Some(Ok(())));
-    world.node(|node| condition(node, "Ready") == "True").await;
-    world.health.send_modify(|health| health.disk_pressure = true);
-    world.node(|node| condition(node, "DiskPressure") == "True").await;
-    // Events are told right behind the write that they are about.
-    let told = async {
-        let mut told = Vec::new();
-        while !told.contains(&"NodeHasDiskPressure".to_owned()) {
-            told.extend(world.reasons());
+async fn n_14_n_16_a_change_of_health_is_written_at_once_with_an_event() {
+    let mut fixture = Fixture::start().await;
+    fixture.health.send_modify(|health| health.runtime = None);
+    let _registration = fixture.register();
+    fixture.node(|node| condition(node, "Ready") == "False").await;
+    fixture.reasons();
+    fixture.health.send_modify(|health| health.runtime = Some(Ok(())));
+    fixture.node(|node| condition(node, "Ready") == "True").await;
+    fixture.health.send_modify(|health| health.disk_pressure = true);
+    fixture.node(|node| condition(node, "DiskPressure") == "True").await;
+    // Events follow the write that they are about.
+    let reasons = async {
+        let mut reasons = Vec::new();
+        while !reasons.contains(&"NodeHasDiskPressure".to_owned()) {
+            reasons.extend(fixture.reasons());
             sleep(Duration::from_millis(5)).await;
         }
-        told
+        reasons
     };
-    let told = timeout(PATIENCE, told).await.unwrap();
-    assert_eq!(told, ["NodeReady", "NodeHasDiskPressure"]);
-    world.server.stop().await;
+    let reasons = timeout(TIMEOUT, reasons).await.unwrap();
+    assert_eq!(reasons, ["NodeReady", "NodeHasDiskPressure"]);
+    fixture.server.stop().await;
 }
 
 #[tokio::test]
-async fn n_1_an_existing_node_is_adopted_and_its_spec_left_alone() {
-    let world = World::start().await;
+async fn n_1_an_existing_node_is_updated_without_changing_its_spec() {
+    let fixture = Fixture::start().await;
     let before: Node = typed::from_value(json!({
         "metadata": { "name": "n1", "labels": { "mine": "1", "kubernetes.io/os": "plan9" } },
         "spec": { "unschedulable": true },
     }))
     .unwrap();
-    world.client.create(&before).await.unwrap();
-    let _registration = world.register();
-    let node = world.node(|node| condition(node, "Ready") == "True").await;
+    fixture.client.create(&before).await.unwrap();
+    let _registration = fixture.register();
+    let node = fixture.node(|node| condition(node, "Ready") == "True").await;
     assert_eq!(node.spec.unwrap().unschedulable, Some(true));
     let labels = node.metadata.labels.unwrap();
     assert_eq!((labels["mine"].as_str(), labels["kubernetes.io/os"].as_str()), ("1", "linux"));
     assert_eq!(labels["kubernetes.io/hostname"], "n1");
-    world.server.stop().await;
+    fixture.server.stop().await;
 }
 
 #[tokio::test]
-async fn n_202_what_others_put_into_the_status_survives_a_heartbeat() {
-    let world = World::start().await;
-    let _registration = world.register();
-    world.node(|node| condition(node, "Ready") == "True").await;
+async fn n_202_a_heartbeat_keeps_what_other_clients_wrote_to_the_status() {
+    let fixture = Fixture::start().await;
+    let _registration = fixture.register();
+    fixture.node(|node| condition(node, "Ready") == "True").await;
     let key = ObjectKey::cluster("n1");
     let patch: Value = json!({ "status": { "capacity": { "example.com/fish": "5" },
-        "conditions": [{ "type": "Haunted", "status": "True" }] } });
-    world.client.patch_status::<Node>(&key, &patch).await.unwrap();
-    world.health.send_modify(|health| health.pid_pressure = true);
-    let node = world.node(|node| condition(node, "PIDPressure") == "True").await;
-    assert_eq!(condition(&node, "Haunted"), "True");
+        "conditions": [{ "type": "Custom", "status": "True" }] } });
+    fixture.client.patch_status::<Node>(&key, &patch).await.unwrap();
+    fixture.health.send_modify(|health| health.pid_pressure = true);
+    let node = fixture.node(|node| condition(node, "PIDPressure") == "True").await;
+    assert_eq!(condition(&node, "Custom"), "True");
     assert_eq!(node.status.unwrap().capacity.unwrap()["example.com/fish"].0, "5");
-    // And what is there may be given out, as soon as the change was seen.
-    world.health.send_modify(|health| health.pid_pressure = false);
+    // The extended resource also becomes allocatable.
+    fixture.health.send_modify(|health| health.pid_pressure = false);
     let has = |node: &Node| {
         let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
         allocatable.is_some_and(|all| all.contains_key("example.com/fish"))
     };
-    world.node(has).await;
-    world.server.stop().await;
+    fixture.node(has).await;
+    fixture.server.stop().await;
 }

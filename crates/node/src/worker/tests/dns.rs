@@ -15,7 +15,7 @@ async fn a_node_without_cluster_dns_says_so_once() {
         bed.until_running(name).await;
     }
     pass(1000).await;
-    agent.parts.recorder.flush().await;
+    agent.deps.recorder.flush().await;
     let events = bed.client.list::<Event>(&Selection::default()).await.unwrap();
     let told: Vec<_> =
         events.iter().filter(|e| e.reason.as_deref() == Some("MissingClusterDNS")).collect();

@@ -1,15 +1,15 @@
 //! What a node that wants a pod to end says, when it says it more than once.
 
-use crate::worker::{Handle, Kill};
+use crate::worker::{KillRequest, channel};
 use k8s_openapi::api::core::v1::Pod;
 use lifecycle::status::Verdict;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
-fn kill(reason: &str, grace: Option<u64>) -> Kill {
+fn kill(reason: &str, grace: Option<u64>) -> KillRequest {
     let verdict = Verdict { reason: reason.into(), message: String::new(), disruption: true };
-    Kill { verdict, grace: grace.map(Duration::from_secs) }
+    KillRequest { verdict, grace: grace.map(Duration::from_secs) }
 }
 
 /// T-NODE-5: an eviction that is under way when the node goes down stays one, and gets no more time.
@@ -24,10 +24,10 @@ fn a_later_wish_of_the_node_only_hurries_an_earlier_one() {
         (None, Some(60), None),
         (None, Some(5), Some(5)),
     ] {
-        let (handle, orders) = Handle::new(pod.clone());
+        let (handle, _inbox) = channel(pod.clone());
         handle.kill(kill("Evicted", first));
         handle.kill(kill("Terminated", later));
-        let given = orders.borrow().kill.clone();
+        let given = handle.desired.borrow().kill.clone();
         assert_eq!(given, Some(kill("Evicted", wanted)), "{first:?}, then {later:?}");
     }
 }

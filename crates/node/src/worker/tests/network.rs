@@ -35,18 +35,18 @@ async fn give_range(bed: &Bed) {
     bed.patch_node(json!({ "spec": { "podCIDR": range, "podCIDRs": [range] } })).await;
 }
 
-/// N-51, N-124
+/// N-51, N-124: host ports and addresses of a failed sandbox are released.
 #[test]
 fn a_sandbox_that_cannot_be_made_holds_no_address() {
     alone(|| async {
         let bed = Bed::new().await;
-        bed.machine.brings_no_network();
+        bed.machine.without_network();
         let (agent, ()) = tokio::join!(bed.agent(), give_range(&bed));
-        let network = agent.parts.network.clone().unwrap();
-        bed.machine.refuses("run_sandbox", usize::MAX);
+        let network = agent.deps.network.clone().unwrap();
+        bed.machine.fail("run_sandbox", usize::MAX);
         let ports = json!({ "ports": [{ "containerPort": 80, "hostPort": 8080 }] });
         let pod = bed.pod("web", json!({}), ports).await;
-        bed.until_asked(|asked| asked.first().is_some_and(|first| first == "run sandbox")).await;
+        bed.until_calls(|calls| calls.first().is_some_and(|first| first == "run sandbox")).await;
         let key = network_key(pod.metadata.uid.as_deref().unwrap(), 0);
         let given_back = async {
             while network.find(&key).is_some() {

@@ -10,15 +10,15 @@ async fn a_pod_that_runs_and_is_no_longer_wanted_here_is_asked_to_end() {
     let bed = Bed::new().await;
     let agent = bed.agent().await;
     bed.patch_node(json!({ "metadata": { "labels": { "disk": "fast" } } })).await;
-    bed.machine.ignores_stop();
+    bed.machine.ignore_stop();
     bed.pod("web", json!({ "nodeSelector": { "disk": "fast" } }), json!({})).await;
     bed.until_running("web").await;
     drop(agent);
     bed.patch_node(json!({ "metadata": { "labels": { "disk": null } } })).await;
 
     let agent = bed.agent().await;
-    bed.until_asked(|asked| asked == ["run sandbox", "stop c"]).await;
-    assert_eq!(agent.parts.active.borrow().len(), 1, "`landfall down` waits for it");
+    bed.until_calls(|calls| calls == ["run sandbox", "stop c"]).await;
+    assert_eq!(agent.deps.active.borrow().len(), 1, "`landfall down` waits for it");
     let pod = bed.find("web").await.unwrap();
     assert_eq!(phase(&pod), "Running", "T-INV-2: not over while it runs");
     pass(29_000).await;
@@ -27,9 +27,9 @@ async fn a_pod_that_runs_and_is_no_longer_wanted_here_is_asked_to_end() {
     let status = pod.status.unwrap();
     assert_eq!(status.reason.as_deref(), Some("NodeAffinity"));
     assert!(status.message.unwrap().starts_with("Pod was rejected: "));
-    assert_eq!(bed.machine.asked(), ["run sandbox", "stop c", "kill c", "stop sandbox"]);
+    assert_eq!(bed.machine.calls(), ["run sandbox", "stop c", "kill c", "stop sandbox"]);
     pass(1000).await;
-    assert!(agent.parts.active.borrow().is_empty());
+    assert!(agent.deps.active.borrow().is_empty());
     bed.delete("web", None).await;
     bed.until_gone("web").await;
     pass(1000).await;
@@ -45,8 +45,8 @@ async fn a_new_pod_that_is_refused_is_over_at_once() {
     let pod = bed.until("web", |pod| phase(pod) == "Failed").await;
     assert_eq!(pod.status.unwrap().reason.as_deref(), Some("NodeAffinity"));
     pass(1000).await;
-    assert!(agent.parts.active.borrow().is_empty());
-    assert!(bed.machine.asked().is_empty());
+    assert!(agent.deps.active.borrow().is_empty());
+    assert!(bed.machine.calls().is_empty());
     bed.delete("web", None).await;
     bed.until_gone("web").await;
 }
@@ -56,33 +56,33 @@ async fn a_new_pod_that_is_refused_is_over_at_once() {
 #[tokio::test(start_paused = true)]
 async fn an_ending_that_was_given_up_takes_no_time_from_the_next() {
     let bed = Bed::new().await;
-    bed.machine.ignores_stop();
+    bed.machine.ignore_stop();
     let kept = |config: &mut crate::Config| config.grace_after_restart = GraceAfterRestart::Kept;
     let agent = bed.agent_with(kept).await;
     bed.pod("web", json!({}), json!({})).await;
     bed.until_running("web").await;
     tokio::select! {
-        _ = agent.end_pods(|_| async {}) => panic!("it does not end"),
-        () = bed.until_asked(|asked| asked.contains(&"stop c".to_owned())) => {}
+        _ = agent.terminate_pods(|_| async {}) => panic!("it does not end"),
+        () = bed.until_calls(|calls| calls.contains(&"stop c".to_owned())) => {}
     }
     pass(1000).await;
     drop(agent);
 
     let _agent = bed.agent_with(kept).await;
     pass(120_000).await;
-    bed.machine.forget_asked();
+    bed.machine.clear_calls();
     bed.delete("web", Some(20)).await;
     pass(19_000).await;
-    assert_eq!(bed.machine.asked(), ["stop c"]);
+    assert_eq!(bed.machine.calls(), ["stop c"]);
     bed.until_gone("web").await;
-    assert_eq!(bed.machine.asked()[..2], ["stop c", "kill c"]);
+    assert_eq!(bed.machine.calls()[..2], ["stop c", "kill c"]);
 }
 
 /// T-EDGE-3: an ending that was asked for is not given up.
 #[tokio::test(start_paused = true)]
 async fn an_ending_that_was_asked_for_keeps_its_deadline() {
     let bed = Bed::new().await;
-    bed.machine.ignores_stop();
+    bed.machine.ignore_stop();
     let kept = |config: &mut crate::Config| config.grace_after_restart = GraceAfterRestart::Kept;
     let agent = bed.agent_with(kept).await;
     bed.pod("web", json!({}), json!({})).await;
@@ -92,9 +92,9 @@ async fn an_ending_that_was_asked_for_keeps_its_deadline() {
     drop(agent);
     let _agent = bed.agent_with(kept).await;
     pass(9_000).await;
-    assert_eq!(bed.machine.asked(), ["run sandbox", "stop c"]);
+    assert_eq!(bed.machine.calls(), ["run sandbox", "stop c"]);
     pass(2_000).await;
-    assert_eq!(bed.machine.asked()[..3], ["run sandbox", "stop c", "kill c"]);
+    assert_eq!(bed.machine.calls()[..3], ["run sandbox", "stop c", "kill c"]);
 }
 
 /// T-NODE-13, T-NODE-76: nobody knows the pod any more, but the agent knows that it is there.
@@ -107,10 +107,79 @@ async fn what_is_left_of_a_pod_that_is_gone_is_ended_however_often_it_takes() {
     drop(agent);
     bed.delete("web", Some(0)).await;
     bed.until_gone("web").await;
-    bed.machine.refuses("sandboxes", 1);
-    bed.machine.refuses("stop_container", 2);
-    bed.machine.refuses("remove_sandbox", 3);
+    bed.machine.fail("sandboxes", 1);
+    bed.machine.fail("stop_container", 2);
+    bed.machine.fail("remove_sandbox", 3);
     let _agent = bed.agent().await;
     pass(60_000).await;
-    assert!(bed.machine.is_empty(), "{:?}", bed.machine.asked());
+    assert!(bed.machine.is_empty(), "{:?}", bed.machine.calls());
+}
+
+/// One container that asks for more than half of the node's processors.
+fn large() -> serde_json::Value {
+    json!({ "resources": { "requests": { "cpu": "5" } } })
+}
+
+/// N-27: after a restart every pod is seen for the first time, finished ones too; they use no capacity.
+#[tokio::test(start_paused = true)]
+async fn finished_pods_use_no_capacity_after_a_restart() {
+    let bed = Bed::new().await;
+    let agent = bed.agent().await;
+    for name in ["done-1", "done-2", "done-3"] {
+        bed.pod(name, json!({ "restartPolicy": "Never" }), large()).await;
+        bed.until_running(name).await;
+        bed.machine.exit("c", 0);
+        bed.until(name, |pod| phase(pod) == "Succeeded").await;
+        pass(1000).await;
+    }
+    drop(agent);
+    bed.pod("new", json!({}), large()).await;
+    let agent = bed.agent().await;
+    let new = bed.until("new", |pod| phase(pod) != "Pending").await;
+    assert_eq!(phase(&new), "Running", "{:?}", new.status);
+    drop(agent);
+
+    // It runs: what it uses counts after the next restart as well.
+    bed.pod("too-much", json!({}), large()).await;
+    let _agent = bed.agent().await;
+    let refused = bed.until("too-much", |pod| phase(pod) != "Pending").await;
+    assert_eq!(refused.status.unwrap().reason.as_deref(), Some("OutOfcpu"));
+}
+
+/// N-27, T-NODE-57: somebody else wrote a terminal phase. Whether the pod counts is decided by what runs, not by
+/// the container statuses in the API, which nobody has updated.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_others_call_failed_counts_after_a_restart_as_long_as_it_runs() {
+    for still_runs in [true, false] {
+        let bed = Bed::new().await;
+        let agent = bed.agent().await;
+        bed.machine.ignore_stop();
+        bed.pod("older", json!({}), large()).await;
+        let old = bed.until_running("older").await;
+        drop(agent);
+        if !still_runs {
+            bed.machine.exit("c", 137);
+        }
+        let failed = json!({ "status": { "phase": "Failed" } });
+        let key = client::ObjectKey::of(&old);
+        bed.client.patch_status::<k8s_openapi::api::core::v1::Pod>(&key, &failed).await.unwrap();
+        bed.pod("younger", json!({}), large()).await;
+        let _agent = bed.agent().await;
+        let new = bed.until("younger", |pod| phase(pod) != "Pending").await;
+        assert_eq!(phase(&new), if still_runs { "Failed" } else { "Running" });
+    }
+}
+
+/// Pods write setuid files into volumes; whoever else lives on the node must not get to them, also if the
+/// directory was there before.
+#[tokio::test(start_paused = true)]
+async fn what_pods_write_is_for_root_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let bed = Bed::new().await;
+    let agent = bed.agent().await;
+    let root = agent.deps.facts.root_dir.clone();
+    drop(agent);
+    std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let _agent = bed.agent().await;
+    assert_eq!(std::fs::metadata(&root).unwrap().permissions().mode() & 0o777, 0o700);
 }

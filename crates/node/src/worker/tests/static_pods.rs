@@ -26,20 +26,19 @@ async fn a_static_pod_is_replaced_although_its_mirror_was_deleted() {
     write_manifest(&bed, json!({ "args": ["old"] }));
     let _agent = bed.agent().await;
     bed.until_running(&mirror()).await;
-    bed.machine.ignores_stop();
+    bed.machine.ignore_stop();
     write_manifest(&bed, json!({ "args": ["new"] }));
-    bed.until_asked(|asked| asked.contains(&"stop c".to_owned())).await;
+    bed.until_calls(|calls| calls.contains(&"stop c".to_owned())).await;
     let key = ObjectKey::new("default", &mirror());
     bed.client.delete::<Pod>(&key, &DeleteOptions::default().grace(0)).await.unwrap();
-    bed.until_asked(|asked| asked.iter().filter(|asked| *asked == "run sandbox").count() == 2)
-        .await;
+    bed.until_calls(|calls| calls.iter().filter(|call| *call == "run sandbox").count() == 2).await;
     bed.until_running(&mirror()).await;
     pass(1000).await;
 }
 
-/// T-NODE-89
+/// T-NODE-89: the mirror goes after its static pod.
 #[tokio::test(start_paused = true)]
-async fn the_mirror_of_a_manifest_that_went_while_no_agent_looked_goes() {
+async fn a_mirror_is_deleted_if_its_manifest_was_removed_while_no_agent_ran() {
     let bed = Bed::new().await;
     write_manifest(&bed, json!({}));
     let agent = bed.agent().await;
@@ -52,15 +51,15 @@ async fn the_mirror_of_a_manifest_that_went_while_no_agent_looked_goes() {
     assert!(bed.machine.is_empty());
 }
 
-/// T-NODE-89
+/// T-NODE-89: the mirror goes after its static pod.
 #[tokio::test(start_paused = true)]
-async fn a_mirror_goes_although_the_api_did_not_hear_of_it_at_first() {
+async fn a_failed_delete_of_a_mirror_is_repeated() {
     let bed = Bed::new().await;
     write_manifest(&bed, json!({}));
     let _agent = bed.agent().await;
     bed.until_running(&mirror()).await;
     bed.refuse_deletes(3);
     std::fs::remove_file(bed.manifests().join("web.json")).unwrap();
-    bed.until_asked(|asked| asked.contains(&"stop c".to_owned())).await;
+    bed.until_calls(|calls| calls.contains(&"stop c".to_owned())).await;
     bed.until_gone(&mirror()).await;
 }

@@ -1,5 +1,5 @@
-//! A containerd of a test's own, with an image that is a busybox, in namespaces that go away with the
-//! test: network and mounts of the test's thread, processes of containerd's own.
+//! A containerd for each test, with an image that contains busybox, in network, mount and PID namespaces that end
+//! with the test.
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
@@ -17,47 +17,47 @@ use tempfile::TempDir;
 
 pub(crate) const BOX: &str = "landfall.test/box:1";
 const PAUSE: &str = "landfall.test/pause:1";
-/// Everything here takes well under a second on an idle machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-const STEP: Duration = Duration::from_millis(20);
+/// After this time a test fails. Every step takes less than a second on an idle machine.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 const APPLETS: &[&str] =
     &["sh", "sleep", "cat", "echo", "httpd", "ls", "id", "true", "stty", "touch", "printenv", "wc"];
 
-pub(crate) struct World {
+pub(crate) struct Fixture {
     pub(crate) cri: Cri,
     pub(crate) directory: PathBuf,
     pub(crate) socket: String,
-    /// Below which all cgroups of the test are.
+    /// The parent of all cgroups of the test.
     cgroup: String,
     _containerd: Containerd,
 }
 
-/// Runs `test` with a containerd that nobody else uses.
+/// Runs `test` with its own containerd.
 pub(crate) fn with_containerd<F: Future<Output = ()>>(
-    test: impl FnOnce(Arc<World>) -> F + Send + 'static,
+    test: impl FnOnce(Arc<Fixture>) -> F + Send + 'static,
 ) {
     let thread = std::thread::spawn(move || {
         unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)
             .expect("this test needs root: run `make test` as root");
         let none: Option<&str> = None;
         mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
-        for place in ["/run", "/var/lib"] {
-            mount(Some("tmpfs"), place, Some("tmpfs"), MsFlags::empty(), none).unwrap();
-            // What containerd mounts here, such as its network namespaces, is seen by us too.
-            mount(none, place, none, MsFlags::MS_SHARED, none).unwrap();
+        for path in ["/run", "/var/lib"] {
+            mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::empty(), none).unwrap();
+            // Shared, so that the test sees containerd's mounts, such as network namespaces.
+            mount(none, path, none, MsFlags::MS_SHARED, none).unwrap();
         }
         run("ip", &["link", "set", "lo", "up"]);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async move { test(Arc::new(World::start().await)).await });
+        runtime.block_on(async move { test(Arc::new(Fixture::start().await)).await });
     });
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
     }
 }
 
-impl World {
-    async fn start() -> World {
+impl Fixture {
+    async fn start() -> Fixture {
         let containerd = Containerd::start();
         let directory = containerd.directory.path().to_path_buf();
         let socket = format!("unix://{}", directory.join("c.sock").display());
@@ -73,7 +73,7 @@ impl World {
         let cgroup = containerd.cgroup.clone();
         let ready = async || cri.ready().await.ok();
         until("the runtime is ready", ready).await;
-        World { cri, directory, socket, cgroup, _containerd: containerd }
+        Fixture { cri, directory, socket, cgroup, _containerd: containerd }
     }
 
     pub(crate) fn sandbox(&self, name: &str) -> SandboxSpec {
@@ -89,6 +89,7 @@ impl World {
             ipc: Namespace::Pod,
             pid: Namespace::Container,
             sysctls: BTreeMap::new(),
+            users: None,
             cgroup: format!("/{}/pod{name}", self.cgroup),
             resources: Resources::default(),
             log_directory: self.directory.join("logs").join(name),
@@ -136,15 +137,15 @@ impl World {
         (sandbox, container)
     }
 
-    pub(crate) async fn look(&self, pod: &str, container: &str) -> Container {
+    pub(crate) async fn observe(&self, pod: &str, container: &str) -> Container {
         let all = self.cri.sandboxes_of(&format!("uid-{pod}")).await.unwrap();
         let mut inside = all.into_iter().flat_map(|sandbox| sandbox.containers);
         inside.find(|one| one.id == container).unwrap()
     }
 
-    /// How a container ends, as told by changes and then seen.
+    /// Waits for a container's exit.
     pub(crate) async fn exit(&self, pod: &str, container: &str) -> Exit {
-        until("the container ends", async || match self.look(pod, container).await.state {
+        until("the container exits", async || match self.observe(pod, container).await.state {
             ContainerState::Exited(exit) => Some(exit),
             _ => None,
         })
@@ -152,28 +153,28 @@ impl World {
     }
 }
 
-/// Asks until there is an answer.
-pub(crate) async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
-    let asking = async {
+/// Polls until there is a result.
+pub(crate) async fn until<T>(what: &str, mut poll: impl AsyncFnMut() -> Option<T>) -> T {
+    let polling = async {
         loop {
-            if let Some(answer) = ask().await {
+            if let Some(answer) = poll().await {
                 return answer;
             }
-            tokio::time::sleep(STEP).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
-    match tokio::time::timeout(PATIENCE, asking).await {
+    match tokio::time::timeout(TIMEOUT, polling).await {
         Ok(answer) => answer,
-        Err(_) => panic!("never: {what}"),
+        Err(_) => panic!("timed out: {what}"),
     }
 }
 
 pub(crate) fn run(program: &str, arguments: &[&str]) {
-    let output = Command::new(program).args(arguments).output().unwrap_or_else(|why| {
-        panic!("{program} cannot be run: {why}; `scripts/install all` installs it")
+    let output = Command::new(program).args(arguments).output().unwrap_or_else(|error| {
+        panic!("this test needs {program}: {error}; run `scripts/install all`")
     });
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {arguments:?}: {said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {stderr}");
 }
 
 struct Containerd {
@@ -184,7 +185,7 @@ struct Containerd {
 
 impl Containerd {
     fn start() -> Containerd {
-        // Where it is started it could not say that it is missing.
+        // Fails if containerd is not installed; `unshare` below would hide that.
         run("containerd", &["--version"]);
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
@@ -193,7 +194,7 @@ impl Containerd {
         fs::write(path.join("config.toml"), replace(CONFIG)).unwrap();
         fs::write(path.join("cni/10-test.conflist"), replace(CNI)).unwrap();
         let log = fs::File::create(path.join("containerd.log")).unwrap();
-        // The first process of a process namespace takes all others with it.
+        // When process 1 of a PID namespace dies, the kernel kills all others.
         let child = Command::new("unshare")
             .args(["--pid", "--fork", "--mount-proc", "--propagation", "unchanged", "--kill-child"])
             .args(["containerd", "--config"])
@@ -201,7 +202,7 @@ impl Containerd {
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
-            .expect("unshare can be run");
+            .expect("this test needs unshare");
         let cgroup = format!("landfall-test-{}", std::process::id());
         let cgroup = format!("{cgroup}-{}", path.file_name().unwrap().to_string_lossy());
         Containerd { cgroup: cgroup.replace('.', ""), directory, child }
@@ -223,15 +224,15 @@ impl Drop for Containerd {
         }
         remove_cgroups(&Path::new("/sys/fs/cgroup").join(&self.cgroup));
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        for place in mounts.lines().filter_map(|line| line.split(' ').nth(4)).rev() {
-            if Path::new(place).starts_with(self.directory.path()) {
-                let _ = umount2(place, MntFlags::MNT_DETACH);
+        for mount_point in mounts.lines().filter_map(|line| line.split(' ').nth(4)).rev() {
+            if Path::new(mount_point).starts_with(self.directory.path()) {
+                let _ = umount2(mount_point, MntFlags::MNT_DETACH);
             }
         }
     }
 }
 
-/// Its processes were killed; the kernel may still be busy with them.
+/// Retries, because killed processes may take a moment to disappear.
 fn remove_cgroups(path: &Path) {
     for _ in 0..1000 {
         for inside in fs::read_dir(path).into_iter().flatten().flatten() {
@@ -246,11 +247,11 @@ fn remove_cgroups(path: &Path) {
     }
 }
 
-/// In the form of `docker save`.
+/// An image in the format of `docker save`.
 fn image(name: &str, entrypoint: &[&str]) -> Vec<u8> {
     let mut layer = tar::Builder::new(Vec::new());
     let mut binary = fs::File::open("/bin/busybox")
-        .expect("/bin/busybox is there: `scripts/install all` installs it");
+        .expect("this test needs /bin/busybox: run `scripts/install all`");
     layer.append_file("bin/busybox", &mut binary).unwrap();
     for applet in APPLETS {
         let mut header = tar::Header::new_gnu();

@@ -1,5 +1,5 @@
-//! Debian's containerd, driven through the `Runtime` trait.
+//! Debian's containerd through the `Runtime` trait.
 
 mod fixture;
-mod life;
+mod lifecycle;
 mod sessions;

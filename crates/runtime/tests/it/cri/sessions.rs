@@ -1,6 +1,6 @@
-//! exec, attach and connections into a pod.
+//! Exec, attach and connections into a pod.
 
-use super::fixture::{PATIENCE, until, with_containerd};
+use super::fixture::{TIMEOUT, until, with_containerd};
 use runtime::{Exec, Output, Runtime as _, Session, Size};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -14,7 +14,7 @@ fn sh(script: &str) -> Exec {
     }
 }
 
-/// Everything a session says, by stream, and how it ends.
+/// The output of a session by stream, and its exit code.
 async fn all(mut session: Session) -> (String, String, Result<i32, String>) {
     let reading = async {
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
@@ -27,19 +27,19 @@ async fn all(mut session: Session) -> (String, String, Result<i32, String>) {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         (text(stdout), text(stderr), session.exit.await.unwrap())
     };
-    tokio::time::timeout(PATIENCE, reading).await.expect("the session does not end")
+    tokio::time::timeout(TIMEOUT, reading).await.expect("the session does not end")
 }
 
 #[test]
-fn exec_carries_output_errors_and_exit_codes() {
-    with_containerd(|world| async move {
-        let (_, container) = world.run("web", "sleep 1000").await;
+fn exec_returns_output_and_exit_code() {
+    with_containerd(|fixture| async move {
+        let (_, container) = fixture.run("web", "sleep 1000").await;
         let exec =
-            async |exec: &Exec| all(world.cri.exec(&container.id, exec).await.unwrap()).await;
+            async |exec: &Exec| all(fixture.cri.exec(&container.id, exec).await.unwrap()).await;
         let (out, err, code) = exec(&sh("echo $GREETING; echo no >&2; exit 5")).await;
         assert_eq!((out.as_str(), err.as_str(), code), ("hello\n", "no\n", Ok(5)));
         assert_eq!(exec(&sh("true")).await.2, Ok(0));
-        // Much more than fits into any buffer on the way.
+        // Much more than any buffer holds.
         let (out, _, code) = exec(&sh("i=0; while [ $i -lt 20000 ]; do echo 0123456789012345678901234567890123456789012345678; i=$((i+1)); done")).await;
         assert_eq!((out.len(), code), (1_000_000, Ok(0)));
         let missing = Exec { command: vec!["/no/such".into()], ..sh("") };
@@ -49,11 +49,11 @@ fn exec_carries_output_errors_and_exit_codes() {
 }
 
 #[test]
-fn the_end_of_stdin_reaches_the_command() {
-    with_containerd(|world| async move {
-        let (_, container) = world.run("web", "sleep 1000").await;
+fn closing_stdin_reaches_the_command() {
+    with_containerd(|fixture| async move {
+        let (_, container) = fixture.run("web", "sleep 1000").await;
         let mut session =
-            world.cri.exec(&container.id, &Exec { stdin: true, ..sh("wc -c") }).await.unwrap();
+            fixture.cri.exec(&container.id, &Exec { stdin: true, ..sh("wc -c") }).await.unwrap();
         let stdin = session.stdin.take().unwrap();
         for _ in 0..100 {
             stdin.send(vec![b'x'; 10_000].into()).await.unwrap();
@@ -65,17 +65,17 @@ fn the_end_of_stdin_reaches_the_command() {
 }
 
 #[test]
-fn a_terminal_has_a_size_and_one_output() {
-    with_containerd(|world| async move {
-        let (_, container) = world.run("web", "sleep 1000").await;
+fn a_terminal_has_a_size_and_one_output_stream() {
+    with_containerd(|fixture| async move {
+        let (_, container) = fixture.run("web", "sleep 1000").await;
         let exec = Exec { stdin: true, tty: true, ..sh("read x; stty size; echo err >&2; exit 2") };
-        let mut session = world.cri.exec(&container.id, &exec).await.unwrap();
+        let mut session = fixture.cri.exec(&container.id, &exec).await.unwrap();
         let resize = session.resize.take().unwrap();
         resize.send(Size { width: 132, height: 43 }).await.unwrap();
-        // The size travels on a stream of its own: look until it has arrived.
+        // The size is sent on a separate stream: wait until it has arrived.
         until("the size is known", async || {
-            let look = sh("for t in /dev/pts/*; do stty -F $t size 2>/dev/null; done");
-            let (out, _, _) = all(world.cri.exec(&container.id, &look).await.ok()?).await;
+            let list_sizes = sh("for t in /dev/pts/*; do stty -F $t size 2>/dev/null; done");
+            let (out, _, _) = all(fixture.cri.exec(&container.id, &list_sizes).await.ok()?).await;
             out.contains("43 132").then_some(())
         })
         .await;
@@ -87,18 +87,18 @@ fn a_terminal_has_a_size_and_one_output() {
 }
 
 #[test]
-fn a_command_with_a_time_limit_is_killed_when_it_is_over() {
-    with_containerd(|world| async move {
-        let (_, container) = world.run("web", "sleep 1000").await;
+fn a_command_is_killed_after_its_timeout() {
+    with_containerd(|fixture| async move {
+        let (_, container) = fixture.run("web", "sleep 1000").await;
         let quick = Exec { timeout: Some(Duration::from_secs(5)), ..sh("echo ok; exit 1") };
-        let (out, _, code) = all(world.cri.exec(&container.id, &quick).await.unwrap()).await;
+        let (out, _, code) = all(fixture.cri.exec(&container.id, &quick).await.unwrap()).await;
         assert_eq!((out.as_str(), code), ("ok\n", Ok(1)));
         let slow = Exec { timeout: Some(Duration::from_secs(1)), ..sh("sleep 555") };
-        let (_, _, code) = all(world.cri.exec(&container.id, &slow).await.unwrap()).await;
+        let (_, _, code) = all(fixture.cri.exec(&container.id, &slow).await.unwrap()).await;
         assert!(code.unwrap_err().contains("timeout 1s exceeded"));
         let count = sh("cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep [5]55'");
-        until("the command is gone", async || {
-            let (out, _, _) = all(world.cri.exec(&container.id, &count).await.ok()?).await;
+        until("the command was killed", async || {
+            let (out, _, _) = all(fixture.cri.exec(&container.id, &count).await.ok()?).await;
             (out.trim() != "1").then_some(())
         })
         .await;
@@ -106,37 +106,37 @@ fn a_command_with_a_time_limit_is_killed_when_it_is_over() {
 }
 
 #[test]
-fn attach_talks_to_the_container_itself() {
-    with_containerd(|world| async move {
-        let sandbox = world.cri.run_sandbox(&world.sandbox("web")).await.unwrap();
-        let mut spec = world.container("cat; echo bye; exit 4").await;
+fn attach_connects_to_the_containers_stdio() {
+    with_containerd(|fixture| async move {
+        let sandbox = fixture.cri.run_sandbox(&fixture.sandbox("web")).await.unwrap();
+        let mut spec = fixture.container("cat; echo bye; exit 4").await;
         (spec.stdin, spec.stdin_once) = (true, true);
-        let container = world.cri.create_container(&sandbox.id, &spec).await.unwrap();
-        world.cri.start_container(&container.id).await.unwrap();
-        let wanted = Exec { stdin: true, stdout: true, stderr: true, ..Exec::default() };
-        let mut session = world.cri.attach(&container.id, &wanted).await.unwrap();
+        let container = fixture.cri.create_container(&sandbox.id, &spec).await.unwrap();
+        fixture.cri.start_container(&container.id).await.unwrap();
+        let exec = Exec { stdin: true, stdout: true, stderr: true, ..Exec::default() };
+        let mut session = fixture.cri.attach(&container.id, &exec).await.unwrap();
         let stdin = session.stdin.take().unwrap();
         stdin.send("hello\n".into()).await.unwrap();
-        let first = tokio::time::timeout(PATIENCE, session.output.recv()).await.unwrap();
+        let first = tokio::time::timeout(TIMEOUT, session.output.recv()).await.unwrap();
         assert_eq!(first, Some(Output::Stdout("hello\n".into())));
         drop(stdin);
         let (out, _, code) = all(session).await;
         assert_eq!((out.as_str(), code), ("bye\n", Ok(0)));
-        assert_eq!(world.exit("web", &container.id).await.code, 4);
+        assert_eq!(fixture.exit("web", &container.id).await.code, 4);
     });
 }
 
 #[test]
-fn a_connection_reaches_what_listens_on_the_pods_loopback() {
-    with_containerd(|world| async move {
-        let (sandbox, _) = world.run("web", "httpd -f -p 127.0.0.1:8080 -h /etc").await;
-        let listens = async || world.cri.connect(&sandbox.id, 8080).await.ok();
-        let mut stream = until("it listens", listens).await;
+fn a_connection_reaches_a_server_on_the_pods_loopback() {
+    with_containerd(|fixture| async move {
+        let (sandbox, _) = fixture.run("web", "httpd -f -p 127.0.0.1:8080 -h /etc").await;
+        let listens = async || fixture.cri.connect(&sandbox.id, 8080).await.ok();
+        let mut stream = until("the server listens", listens).await;
         stream.write_all(b"GET /passwd HTTP/1.0\r\n\r\n").await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
         assert!(answer.contains("nina"), "{answer}");
-        let error = world.cri.connect(&sandbox.id, 9).await.unwrap_err().to_string();
+        let error = fixture.cri.connect(&sandbox.id, 9).await.unwrap_err().to_string();
         assert!(error.contains("failed to connect to localhost:9 inside the pod"), "{error}");
     });
 }

@@ -1,4 +1,4 @@
-//! Makes archives of images, good and bad ones, without any other program.
+//! Creates archives of images, valid and invalid ones, without other programs.
 
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ impl Layer {
         Layer { tar: tar::Builder::new(Vec::new()) }
     }
 
-    /// Writes any header, also those that a good archiver would not.
+    /// Writes any header, including invalid ones.
     pub(crate) fn raw(
         mut self,
         kind: EntryType,
@@ -73,7 +73,7 @@ impl Layer {
         self.header(&header, b"")
     }
 
-    /// For the entry that comes next.
+    /// Adds a pax header for the next entry.
     pub(crate) fn pax(self, records: &[(&str, &[u8])]) -> Layer {
         let mut data = Vec::new();
         for (key, value) in records {
@@ -130,7 +130,7 @@ impl Layout {
         descriptor
     }
 
-    /// A manifest of packed layers, each with its unpacked form; gives back its descriptor.
+    /// Adds a manifest with layers, each uncompressed and compressed. Returns its descriptor.
     pub(crate) fn manifest(&mut self, layers: &[(Vec<u8>, Vec<u8>)], config: Value) -> Value {
         let diff_ids: Vec<String> = layers.iter().map(|(plain, _)| digest(plain)).collect();
         let config = json!({
@@ -152,7 +152,7 @@ impl Layout {
         )
     }
 
-    /// An image of plain layers under a name.
+    /// Adds an image of uncompressed layers with a name.
     pub(crate) fn image(mut self, name: &str, layers: &[Vec<u8>], config: Value) -> Layout {
         let layers: Vec<_> = layers.iter().map(|layer| (layer.clone(), layer.clone())).collect();
         let mut manifest = self.manifest(&layers, config);

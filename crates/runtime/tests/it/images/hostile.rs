@@ -1,40 +1,44 @@
-//! Archives that want more than to be an image are refused in words, and leave nothing.
+//! Malicious and damaged archives are rejected and leave nothing behind.
 
-use super::Place;
+use super::TestStore;
 use super::fixture::{Layer, Layout, digest, gzip, zstd};
 use serde_json::json;
 use tar::EntryType;
 
-/// The layer is refused with these words; no layer, no half of one, no image is left.
-fn refused(name: &str, layer: Vec<u8>, words: &str) {
-    let place = Place::new();
-    let error = place.layers(&[layer]).expect_err(name).to_string();
+/// The layer is rejected with this error text. No layer, temporary file or image is left.
+fn rejected(name: &str, layer: Vec<u8>, words: &str) {
+    let test = TestStore::new();
+    let error = test.layers(&[layer]).expect_err(name).to_string();
     assert!(error.contains(words), "{name}: {error}");
-    assert_eq!(place.leftovers(), (0, 0), "{name}");
-    assert!(place.store.config("a/b:1").is_err(), "{name}");
+    assert_eq!(test.leftovers(), (0, 0), "{name}");
+    assert!(test.store.config("a/b:1").is_err(), "{name}");
 }
 
 #[test]
-fn names_that_lead_out_are_refused() {
+fn names_that_lead_outside_are_rejected() {
     let out = "leads out of the layer";
-    refused("parent", Layer::new().file("../evil", "x").build(), out);
-    refused("deep parent", Layer::new().file("a/../../evil", "x").build(), out);
-    refused("whiteout", Layer::new().file("../.wh.evil", "").build(), out);
-    refused("absolute", Layer::new().file("/etc/evil", "x").build(), "absolute");
-    refused("hard link", Layer::new().hard_link("a", "../../etc/passwd").build(), out);
-    refused("absolute hard link", Layer::new().hard_link("a", "/etc/passwd").build(), "absolute");
-    refused("hides dots", Layer::new().file(".wh...", "").build(), "hides nothing");
-    refused("root is a file", Layer::new().file("./", "x").file(".", "x").build(), "root");
+    rejected("parent", Layer::new().file("../evil", "x").build(), out);
+    rejected("deep parent", Layer::new().file("a/../../evil", "x").build(), out);
+    rejected("whiteout", Layer::new().file("../.wh.evil", "").build(), out);
+    rejected("absolute", Layer::new().file("/etc/evil", "x").build(), "absolute");
+    rejected("hard link", Layer::new().hard_link("a", "../../etc/passwd").build(), out);
+    rejected("absolute hard link", Layer::new().hard_link("a", "/etc/passwd").build(), "absolute");
+    rejected(
+        "hides dots",
+        Layer::new().file(".wh...", "").build(),
+        "whiteout without a valid name",
+    );
+    rejected("root is a file", Layer::new().file("./", "x").file(".", "x").build(), "root");
     let nul = Layer::new().pax(&[("path", b"a\0b")]).file("x", "");
-    refused("nul", nul.build(), "not a file name");
+    rejected("nul", nul.build(), "not a valid file name");
     let long = format!("a/{}", "b".repeat(256));
-    refused(
+    rejected(
         "long part",
         Layer::new().pax(&[("path", long.as_bytes())]).file("x", "").build(),
         "too long",
     );
     let long = "b/".repeat(2100);
-    refused(
+    rejected(
         "long name",
         Layer::new().pax(&[("path", long.as_bytes())]).file("x", "").build(),
         "longer than",
@@ -43,8 +47,8 @@ fn names_that_lead_out_are_refused() {
 
 #[test]
 fn a_file_through_a_symlink_stays_inside() {
-    let place = Place::new();
-    let outside = place.path().join("outside");
+    let test = TestStore::new();
+    let outside = test.path().join("outside");
     std::fs::create_dir(&outside).unwrap();
     std::fs::write(outside.join("there"), "untouched").unwrap();
     let away = outside.to_str().unwrap();
@@ -55,11 +59,11 @@ fn a_file_through_a_symlink_stays_inside() {
         .file("link/evil", "x")
         .symlink("up", "../../../../../../../..")
         .file("up/top", "x")
-        .dir("link", 0o755) // Replaces the symlink, does not follow it.
+        .dir("link", 0o755) // Replaces the symlink and does not follow it.
         .file("link/there", "inside")
         .build();
-    let root = place.layers(&[layer]).unwrap().remove(0);
-    assert!(root.join(deep).exists(), "absolute means: from the layer's root");
+    let root = test.layers(&[layer]).unwrap().remove(0);
+    assert!(root.join(deep).exists(), "absolute paths start at the layer's root");
     assert!(root.join("top").exists(), "the parent of the root is the root");
     assert_eq!(std::fs::read_to_string(root.join("link/there")).unwrap(), "inside");
     assert_eq!(std::fs::read_to_string(outside.join("there")).unwrap(), "untouched");
@@ -67,9 +71,9 @@ fn a_file_through_a_symlink_stays_inside() {
 }
 
 #[test]
-fn symlinks_are_not_written_through() {
-    let place = Place::new();
-    let victim = place.path().join("victim");
+fn files_are_not_written_through_symlinks() {
+    let test = TestStore::new();
+    let victim = test.path().join("victim");
     std::fs::write(&victim, "untouched").unwrap();
     let layer = Layer::new()
         .symlink("a", victim.to_str().unwrap())
@@ -78,138 +82,154 @@ fn symlinks_are_not_written_through() {
         .hard_link("c", "b")
         .file("c", "also")
         .build();
-    let root = place.layers(&[layer]).unwrap().remove(0);
+    let root = test.layers(&[layer]).unwrap().remove(0);
     assert_eq!(std::fs::read_to_string(root.join("a")).unwrap(), "replaced");
     assert_eq!(std::fs::read_to_string(&victim).unwrap(), "untouched");
 }
 
 #[test]
-fn links_to_nothing_and_circles_are_refused() {
-    refused("missing", Layer::new().hard_link("a", "b").build(), "not there");
-    refused("itself", Layer::new().file("a", "").hard_link("a", "./a").build(), "itself");
-    refused("directory", Layer::new().dir("d", 0o755).hard_link("a", "d").build(), "directory");
-    refused("whiteout", Layer::new().file(".wh.a", "").hard_link("b", "a").build(), "not there");
-    refused("circle", Layer::new().symlink("a", "a").file("a/b", "").build(), "circles");
-    refused("nowhere", Layer::new().symlink("a", "gone").file("a/b", "").build(), "nowhere");
-    refused(
+fn invalid_links_are_rejected() {
+    rejected("missing", Layer::new().hard_link("a", "b").build(), "does not exist");
+    rejected("itself", Layer::new().file("a", "").hard_link("a", "./a").build(), "itself");
+    rejected("directory", Layer::new().dir("d", 0o755).hard_link("a", "d").build(), "directory");
+    rejected(
+        "whiteout",
+        Layer::new().file(".wh.a", "").hard_link("b", "a").build(),
+        "does not exist",
+    );
+    rejected("circle", Layer::new().symlink("a", "a").file("a/b", "").build(), "symlink loop");
+    rejected(
+        "nowhere",
+        Layer::new().symlink("a", "gone").file("a/b", "").build(),
+        "dangling symlink",
+    );
+    rejected(
         "through a file",
         Layer::new().file("a", "").file("a/b", "").build(),
         "not a directory",
     );
-    refused(
+    rejected(
         "magic",
         Layer::new().symlink("a", "/proc/self/root").file("a/b", "").build(),
-        "nowhere",
+        "dangling symlink",
     );
-    refused("empty", Layer::new().symlink("a", "").build(), "leads to nothing");
+    rejected("empty", Layer::new().symlink("a", "").build(), "without a target");
 }
 
 #[test]
-fn devices_of_the_node_are_refused() {
-    refused("disk", Layer::new().device(EntryType::Block, "sda", 8, 0).build(), "block device 8:0");
-    refused(
+fn devices_of_the_node_are_rejected() {
+    rejected(
+        "disk",
+        Layer::new().device(EntryType::Block, "sda", 8, 0).build(),
+        "block device 8:0",
+    );
+    rejected(
         "memory",
         Layer::new().device(EntryType::Char, "mem", 1, 1).build(),
         "character device 1:1",
     );
-    refused("whiteout", Layer::new().device(EntryType::Char, "x", 0, 0).build(), "device 0:0");
-    let place = Place::new();
+    rejected("whiteout", Layer::new().device(EntryType::Char, "x", 0, 0).build(), "device 0:0");
+    let test = TestStore::new();
     let layer = Layer::new().device(EntryType::Block, "dev/sda", 8, 0).file("a", "").build();
-    let root = place.layers(&[layer]).unwrap().remove(0);
-    assert!(!root.join("dev/sda").exists(), "containers have a /dev of their own");
+    let root = test.layers(&[layer]).unwrap().remove(0);
+    assert!(!root.join("dev/sda").exists(), "containers have their own /dev");
 }
 
 #[test]
-fn bombs_do_not_go_off() {
+fn decompression_bombs_are_rejected() {
     let mut layout = Layout::default();
-    // A little more than may come out of so little, all zeros: the first block would end the
-    // archive, but what follows it is read for the digest.
+    // Slightly more than the limit, all zeros. The first block ends the archive, but the rest is read for the digest.
     let plain = vec![0; (1 << 30) + 1];
     let packed = zstd(&plain);
     let mut manifest = layout.manifest(&[(plain, packed)], json!({}));
     manifest["annotations"] = json!({"org.opencontainers.image.ref.name": "a/b:1"});
     layout.index.push(manifest);
-    let place = Place::new();
-    let error = place.import(&layout).unwrap_err().to_string();
-    assert!(error.contains("far more than it should"), "{error}");
-    assert_eq!(place.leftovers(), (0, 0));
+    let test = TestStore::new();
+    let error = test.import(&layout).unwrap_err().to_string();
+    assert!(error.contains("more data than allowed"), "{error}");
+    assert_eq!(test.leftovers(), (0, 0));
 }
 
 #[test]
-fn names_and_attributes_that_fill_the_memory_are_refused() {
+fn huge_names_and_attributes_are_rejected() {
     let much = vec![b'a'; (1 << 20) + 1];
     let layer = Layer::new().raw(EntryType::GNULongName, "././@LongLink", "", 0, &much);
-    refused("long name", layer.file("x", "").build(), "more than 1 MiB");
+    rejected("long name", layer.file("x", "").build(), "more than 1 MiB");
     let layer = Layer::new().pax(&[("SCHILY.xattr.user.a", &much)]);
-    refused("long attribute", layer.file("x", "").build(), "more than 1 MiB");
+    rejected("long attribute", layer.file("x", "").build(), "more than 1 MiB");
 }
 
 #[test]
-fn damaged_archives_are_refused() {
+fn damaged_archives_are_rejected() {
     let good = Layer::new().file("a", &"x".repeat(2000)).build();
     let mut bad = good.clone();
     bad[3] ^= 1;
-    refused("checksum", bad, "checksum");
-    refused("short header", good[..700].to_vec(), "cannot be read");
-    refused("short", good[..300].to_vec(), "ends within");
-    refused("pax", Layer::new().raw(EntryType::XHeader, "p", "", 0, b"99 a=b\n").build(), "pax");
-    refused(
+    rejected("checksum", bad, "checksum");
+    rejected("short header", good[..700].to_vec(), "cannot read the archive");
+    rejected("short", good[..300].to_vec(), "truncated in a header");
+    rejected("pax", Layer::new().raw(EntryType::XHeader, "p", "", 0, b"99 a=b\n").build(), "pax");
+    rejected(
         "kind",
         Layer::new().raw(EntryType::new(b'Z'), "z", "", 0, b"").build(),
         "unknown kind",
     );
-    refused("no tar at all", b"hello".repeat(200), "no tar");
+    rejected("no tar at all", b"hello".repeat(200), "not a tar archive");
 }
 
 #[test]
-fn content_that_is_not_what_its_digest_says_is_refused_n_173() {
+fn content_that_does_not_match_its_digest_is_rejected_n_173() {
     let plain = Layer::new().file("a", "right").build();
     let other = Layer::new().file("a", "wrong").build();
     let cases = [
-        ("unpacked", plain.clone(), gzip(&other), "something else"),
-        ("trailing", plain.clone(), [plain.clone(), vec![0; 512]].concat(), "something else"),
+        ("unpacked", plain.clone(), gzip(&other), "does not match its digest"),
+        (
+            "trailing",
+            plain.clone(),
+            [plain.clone(), vec![0; 512]].concat(),
+            "does not match its digest",
+        ),
     ];
     for (name, plain, packed, words) in cases {
-        let place = Place::new();
+        let test = TestStore::new();
         let mut layout = Layout::default();
         let manifest = layout.manifest(&[(plain, packed)], json!({}));
         layout.index.push(manifest);
-        let error = place.import(&layout).expect_err(name).to_string();
+        let error = test.import(&layout).expect_err(name).to_string();
         assert!(error.contains(words), "{name}: {error}");
-        assert_eq!(place.leftovers(), (0, 0));
+        assert_eq!(test.leftovers(), (0, 0));
     }
     for (n, what) in ["config", "layer", "manifest"].iter().enumerate() {
-        let place = Place::new();
+        let test = TestStore::new();
         let mut layout = Layout::default().image("a/b:1", std::slice::from_ref(&plain), json!({}));
         let last = layout.blobs[n].1.len() - 1;
         layout.blobs[n].1[last] ^= 1;
-        let error = place.import(&layout).expect_err(what).to_string();
-        assert!(error.contains("something else"), "{what}: {error}");
-        assert_eq!(place.leftovers(), (0, 0));
+        let error = test.import(&layout).expect_err(what).to_string();
+        assert!(error.contains("does not match its digest"), "{what}: {error}");
+        assert_eq!(test.leftovers(), (0, 0));
     }
 }
 
 #[test]
-fn descriptors_do_not_lead_out_of_a_layout() {
-    let place = Place::new();
-    let secret = place.path().join("secret.json");
+fn file_names_cannot_lead_outside_a_layout() {
+    let test = TestStore::new();
+    let secret = test.path().join("secret.json");
     std::fs::write(&secret, "{}").unwrap();
-    let directory = place.path().join("layout");
+    let directory = test.path().join("layout");
     std::fs::create_dir(&directory).unwrap();
     let manifest = json!([{"Config": "../secret.json", "Layers": []}]);
     std::fs::write(directory.join("manifest.json"), manifest.to_string()).unwrap();
-    let error = place.store.import(&directory, &|_| {}).unwrap_err().to_string();
+    let error = test.store.import(&directory, &|_| {}).unwrap_err().to_string();
     assert!(error.contains("leads out"), "{error}");
     std::os::unix::fs::symlink(&secret, directory.join("link.json")).unwrap();
     let manifest = json!([{"Config": "link.json", "Layers": []}]);
     std::fs::write(directory.join("manifest.json"), manifest.to_string()).unwrap();
-    let error = place.store.import(&directory, &|_| {}).unwrap_err().to_string();
+    let error = test.store.import(&directory, &|_| {}).unwrap_err().to_string();
     assert!(error.contains("leads out"), "{error}");
 }
 
 #[test]
-fn indexes_without_end_and_too_many_layers_are_refused() {
-    let place = Place::new();
+fn deeply_nested_indexes_and_too_many_layers_are_rejected() {
+    let test = TestStore::new();
     let mut layout = Layout::default();
     let layer = Layer::new().file("a", "").build();
     let mut entry = layout.manifest(&[(layer.clone(), layer.clone())], json!({}));
@@ -218,25 +238,25 @@ fn indexes_without_end_and_too_many_layers_are_refused() {
         entry = layout.blob("application/vnd.oci.image.index.v1+json", index.to_string().into());
     }
     layout.index.push(entry);
-    let error = place.import(&layout).unwrap_err().to_string();
-    assert!(error.contains("no end"), "{error}");
+    let error = test.import(&layout).unwrap_err().to_string();
+    assert!(error.contains("nested too deeply"), "{error}");
 
     let many = vec![layer; 501];
-    let error = place.layers(&many).unwrap_err().to_string();
+    let error = test.layers(&many).unwrap_err().to_string();
     assert!(error.contains("more than 500 layers"), "{error}");
 }
 
 #[test]
-fn what_is_no_archive_of_images_is_refused() {
-    let place = Place::new();
+fn files_that_are_not_image_archives_are_rejected() {
+    let test = TestStore::new();
     for (name, bytes) in [("empty", Vec::new()), ("tar", Layer::new().file("a", "").build())] {
-        let file = place.path().join(name);
+        let file = test.path().join(name);
         std::fs::write(&file, bytes).unwrap();
-        let error = place.store.import(&file, &|_| {}).expect_err(name).to_string();
+        let error = test.store.import(&file, &|_| {}).expect_err(name).to_string();
         assert!(error.contains("neither an OCI layout nor a docker archive"), "{name}: {error}");
     }
-    let missing = digest(b"not there");
+    let missing = digest(b"does not exist");
     let layout = Layout { blobs: Vec::new(), index: vec![json!({"digest": missing, "size": 9})] };
-    let error = place.import(&layout).unwrap_err().to_string();
-    assert!(error.contains("lacks"), "{error}");
+    let error = test.import(&layout).unwrap_err().to_string();
+    assert!(error.contains("does not contain"), "{error}");
 }

@@ -1,6 +1,6 @@
-//! The image store by its face: archives in, layers out, and nothing left of bad ones.
+//! The image store through its public interface.
 //!
-//! Needs root: layers have owners, whiteouts and attributes that only root may make.
+//! Needs root: only root can set the owners, whiteouts and attributes of layers.
 
 mod fixture;
 mod hostile;
@@ -13,16 +13,17 @@ use runtime::{Image, ImageStore};
 use std::path::Path;
 use tempfile::TempDir;
 
-pub(crate) struct Place {
+/// An image store in a temporary directory.
+pub(crate) struct TestStore {
     pub(crate) directory: TempDir,
     pub(crate) store: ImageStore,
 }
 
-impl Place {
-    pub(crate) fn new() -> Place {
+impl TestStore {
+    pub(crate) fn new() -> TestStore {
         let directory = tempfile::tempdir().unwrap();
         let store = ImageStore::open(directory.path().join("store")).unwrap();
-        Place { directory, store }
+        TestStore { directory, store }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -33,7 +34,7 @@ impl Place {
         self.store.import(layout.write(self.path()), &|_| {})
     }
 
-    /// One image of the given layers, the lowest first; where each of them is, the same way round.
+    /// Imports an image with these layers, the lowest first. Returns the directories of the layers in the same order.
     pub(crate) fn layers(&self, layers: &[Vec<u8>]) -> runtime::Result<Vec<std::path::PathBuf>> {
         let layout =
             fixture::Layout::default().image("docker.io/a/b:1", layers, serde_json::json!({}));
@@ -43,7 +44,7 @@ impl Place {
         Ok(paths)
     }
 
-    /// How many things there are on the shelf and in the making.
+    /// The number of stored layers and of temporary files.
     pub(crate) fn leftovers(&self) -> (usize, usize) {
         let count = |name: &str| self.path().join("store").join(name).read_dir().unwrap().count();
         (count("layers"), count("tmp"))

@@ -1,13 +1,13 @@
-//! Registries to pull from: Debian's `docker-registry`, and one that does what it is told.
+//! Registries for tests: Debian's `docker-registry`, and a scripted one.
 
 use super::fixture::Layout;
-use crate::registry::DockerRegistry;
-pub(crate) use crate::registry::Options;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use testbed::DockerRegistry;
+pub(crate) use testbed::registry::Options;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// The same, and how to speak to it.
+/// A `docker-registry` and a client for it.
 pub(crate) struct Registry {
     process: DockerRegistry,
     scheme: &'static str,
@@ -43,7 +43,7 @@ impl Registry {
         self.client.request(method, url).basic_auth("user", Some("secret"))
     }
 
-    /// All blobs, and each entry of the index under its tag.
+    /// Pushes all blobs and manifests, those of the index with the tag.
     pub(crate) async fn push(&self, repository: &str, tag: &str, layout: &Layout) {
         use reqwest::Method;
         for (digest, bytes) in &layout.blobs {
@@ -55,7 +55,7 @@ impl Registry {
             let put = self.request(Method::PUT, location.as_str());
             put.body(bytes.clone()).send().await.unwrap().error_for_status().unwrap();
         }
-        // Manifests are in the layout's blobs after what they need.
+        // In the layout's blobs, a manifest comes after the blobs that it refers to.
         for (digest, bytes) in &layout.blobs {
             let Ok(document) = serde_json::from_slice::<serde_json::Value>(bytes) else { continue };
             let kind = match (document.get("layers"), document.get("manifests")) {
@@ -73,14 +73,14 @@ impl Registry {
     }
 }
 
-/// What the made-up registry was asked: path, and headers by lower-case name.
+/// A request to the scripted registry: path, and headers with lower-case names.
 #[derive(Debug, Clone)]
-pub(crate) struct Asked {
+pub(crate) struct RecordedRequest {
     pub(crate) path: String,
     pub(crate) headers: Vec<(String, String)>,
 }
 
-impl Asked {
+impl RecordedRequest {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
@@ -90,7 +90,7 @@ pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(&'static str, String)>,
     pub(crate) body: Vec<u8>,
-    /// Breaks off after so many bytes of the body.
+    /// Closes the connection after this many bytes of the body.
     pub(crate) cut: Option<usize>,
 }
 
@@ -104,39 +104,39 @@ impl Answer {
     }
 }
 
-/// Answers as `answer` says, and remembers what it was asked.
+/// A registry that answers with a function and records the requests.
 pub(crate) struct Scripted {
     pub(crate) host: String,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    requests: Arc<Mutex<Vec<RecordedRequest>>>,
 }
 
 impl Scripted {
     pub(crate) async fn start(
-        answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
+        answer: impl Fn(&RecordedRequest) -> Answer + Send + Sync + 'static,
     ) -> Scripted {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let host = listener.local_addr().unwrap().to_string();
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let (answer, seen) = (Arc::new(answer), Arc::clone(&asked));
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let (answer, recorded) = (Arc::new(answer), Arc::clone(&requests));
         tokio::spawn(async move {
             while let Ok((mut socket, _)) = listener.accept().await {
-                let (answer, seen) = (Arc::clone(&answer), Arc::clone(&seen));
+                let (answer, recorded) = (Arc::clone(&answer), Arc::clone(&recorded));
                 tokio::spawn(async move {
-                    let Some(asked) = read(&mut socket).await else { return };
-                    seen.lock().unwrap().push(asked.clone());
-                    write(&mut socket, answer(&asked)).await;
+                    let Some(request) = read(&mut socket).await else { return };
+                    recorded.lock().unwrap().push(request.clone());
+                    write(&mut socket, answer(&request)).await;
                 });
             }
         });
-        Scripted { host, asked }
+        Scripted { host, requests }
     }
 
-    pub(crate) fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().unwrap().clone()
+    pub(crate) fn requests(&self) -> Vec<RecordedRequest> {
+        self.requests.lock().unwrap().clone()
     }
 }
 
-async fn read(socket: &mut tokio::net::TcpStream) -> Option<Asked> {
+async fn read(socket: &mut tokio::net::TcpStream) -> Option<RecordedRequest> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(socket.read_u8().await.ok()?);
@@ -146,7 +146,7 @@ async fn read(socket: &mut tokio::net::TcpStream) -> Option<Asked> {
     let path = lines.next()?.split(' ').nth(1)?.to_owned();
     let headers = lines.filter_map(|line| line.split_once(": "));
     let headers = headers.map(|(key, value)| (key.to_lowercase(), value.to_owned())).collect();
-    Some(Asked { path, headers })
+    Some(RecordedRequest { path, headers })
 }
 
 async fn write(socket: &mut tokio::net::TcpStream, answer: Answer) {

@@ -1,6 +1,6 @@
-//! Several at once, crashes, and what may be taken away.
+//! Concurrent use, crashes and garbage collection of the image store.
 
-use super::Place;
+use super::TestStore;
 use super::fixture::{Layer, Layout};
 use runtime::{ImageStore, Images};
 use serde_json::json;
@@ -13,55 +13,54 @@ fn layout(name: &str, own: &str) -> Layout {
 
 #[test]
 fn two_stores_on_one_directory_see_the_same_images() {
-    let place = Place::new();
-    let other = ImageStore::open(place.path().join("store")).unwrap();
-    place.import(&layout("a/b:1", "x")).unwrap();
+    let test = TestStore::new();
+    let other = ImageStore::open(test.path().join("store")).unwrap();
+    test.import(&layout("a/b:1", "x")).unwrap();
     assert!(other.config("a/b:1").is_ok());
 }
 
 #[test]
-fn many_imports_of_one_image_at_once_make_it_once() {
-    let place = Place::new();
-    let file = layout("a/b:1", "x").write(place.path());
+fn parallel_imports_of_an_image_store_it_once() {
+    let test = TestStore::new();
+    let file = layout("a/b:1", "x").write(test.path());
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
-                let store = ImageStore::open(place.path().join("store")).unwrap();
+                let store = ImageStore::open(test.path().join("store")).unwrap();
                 store.import(&file, &|_| {}).unwrap();
             });
         }
     });
-    let store = ImageStore::open(place.path().join("store")).unwrap();
+    let store = ImageStore::open(test.path().join("store")).unwrap();
     assert_eq!(store.layers("a/b:1").unwrap().len(), 2);
-    assert_eq!(place.leftovers(), (2, 0));
+    assert_eq!(test.leftovers(), (2, 0));
 }
 
 #[tokio::test]
-async fn removal_leaves_layers_that_others_need() {
-    let place = Place::new();
-    place.import(&layout("a/one:1", "1")).unwrap();
-    place.import(&layout("a/two:1", "2")).unwrap();
-    assert_eq!(place.leftovers().0, 3);
-    let id =
-        place.store.find(&runtime::ImageReference("a/one:1".into())).await.unwrap().unwrap().id;
-    place.store.remove(&id).await.unwrap();
-    assert_eq!(place.leftovers().0, 2);
-    for layer in place.store.layers("a/two:1").unwrap() {
+async fn removing_an_image_keeps_layers_of_other_images() {
+    let test = TestStore::new();
+    test.import(&layout("a/one:1", "1")).unwrap();
+    test.import(&layout("a/two:1", "2")).unwrap();
+    assert_eq!(test.leftovers().0, 3);
+    let id = test.store.find(&runtime::ImageReference("a/one:1".into())).await.unwrap().unwrap().id;
+    test.store.remove(&id).await.unwrap();
+    assert_eq!(test.leftovers().0, 2);
+    for layer in test.store.layers("a/two:1").unwrap() {
         assert!(layer.is_dir());
     }
-    assert!(place.store.remove(&id).await.unwrap_err().is_not_found());
+    assert!(test.store.remove(&id).await.unwrap_err().is_not_found());
 }
 
 #[tokio::test]
-async fn layers_under_a_container_outlive_their_image() {
-    let place = Place::new();
-    place.import(&layout("a/b:1", "x")).unwrap();
-    let layers = place.store.layers("a/b:1").unwrap();
-    place.store.hold("c1", "a/b:1").unwrap();
-    place.store.hold("c2", "a/b:1").unwrap();
-    place.store.remove("a/b:1").await.unwrap();
-    // Over a restart, too.
-    let store = ImageStore::open(place.path().join("store")).unwrap();
+async fn layers_of_a_container_outlive_their_image() {
+    let test = TestStore::new();
+    test.import(&layout("a/b:1", "x")).unwrap();
+    let layers = test.store.layers("a/b:1").unwrap();
+    test.store.hold("c1", "a/b:1").unwrap();
+    test.store.hold("c2", "a/b:1").unwrap();
+    test.store.remove("a/b:1").await.unwrap();
+    // Holds survive a restart.
+    let store = ImageStore::open(test.path().join("store")).unwrap();
     store.release("c1").unwrap();
     assert!(layers.iter().all(|layer| layer.is_dir()));
     assert_eq!(store.holders().unwrap(), ["c2"]);
@@ -73,33 +72,33 @@ async fn layers_under_a_container_outlive_their_image() {
 }
 
 #[test]
-fn what_a_crash_left_is_gone_after_open() {
-    let place = Place::new();
-    place.import(&layout("a/b:1", "x")).unwrap();
-    let store = place.path().join("store");
-    // As a process killed between the shelf and the record leaves it, and one killed while unpacking.
+fn leftovers_of_a_crash_are_removed_by_open() {
+    let test = TestStore::new();
+    test.import(&layout("a/b:1", "x")).unwrap();
+    let store = test.path().join("store");
+    // As left by a process that was killed before it wrote the record, and by one that was killed while unpacking.
     let orphan = store.join(format!("layers/sha256-{}", "0".repeat(64)));
     std::fs::create_dir_all(orphan.join("fs/a")).unwrap();
     std::fs::create_dir_all(store.join("tmp/half/fs")).unwrap();
     std::fs::write(store.join("tmp/file"), "").unwrap();
     let opened = ImageStore::open(&store).unwrap();
-    assert_eq!(place.leftovers(), (2, 0));
+    assert_eq!(test.leftovers(), (2, 0));
     assert!(opened.layers("a/b:1").unwrap().iter().all(|layer| layer.is_dir()));
 }
 
-/// Where the process to be killed finds its work; not set when the test runs by itself.
-const VICTIM: &str = "IMAGES_TEST_IMPORT";
+/// Environment variable with the directory for the process that is killed.
+const IMPORT_DIRECTORY: &str = "IMAGES_TEST_IMPORT";
 
 #[test]
-fn a_process_that_imports_and_is_killed() {
-    let Some(directory) = std::env::var_os(VICTIM) else { return };
+fn import_in_a_process_that_is_killed() {
+    let Some(directory) = std::env::var_os(IMPORT_DIRECTORY) else { return };
     let directory = std::path::PathBuf::from(directory);
     let store = ImageStore::open(directory.join("store")).unwrap();
     store.import(directory.join("layout.tar"), &|_| {}).unwrap();
 }
 
 #[tokio::test]
-async fn a_kill_at_any_time_leaves_nothing_half_used() {
+async fn killing_an_import_at_any_time_leaves_no_partial_image() {
     let mut layers = Vec::new();
     for n in 0..3 {
         let mut layer = Layer::new();
@@ -110,13 +109,13 @@ async fn a_kill_at_any_time_leaves_nothing_half_used() {
     }
     let layout = Layout::default().image("a/b:1", &layers, json!({}));
     let (mut killed, mut halves) = (0, 0);
-    // Later each time, by how much is there already, until it gets through.
-    for wanted in 0.. {
-        let place = Place::new();
-        layout.write(place.path());
+    // Kill it later each time, depending on the number of stored layers, until it completes.
+    for min_layers in 0.. {
+        let test = TestStore::new();
+        layout.write(test.path());
         let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "images::sharing::a_process_that_imports_and_is_killed"])
-            .env(VICTIM, place.path())
+            .args(["--exact", "images::sharing::import_in_a_process_that_is_killed"])
+            .env(IMPORT_DIRECTORY, test.path())
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();
@@ -124,8 +123,8 @@ async fn a_kill_at_any_time_leaves_nothing_half_used() {
             if let Some(status) = child.try_wait().unwrap() {
                 break Some(status);
             }
-            let (shelf, making) = place.leftovers();
-            if shelf >= wanted && making > 0 {
+            let (stored, temporary) = test.leftovers();
+            if stored >= min_layers && temporary > 0 {
                 break None;
             }
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
@@ -133,13 +132,13 @@ async fn a_kill_at_any_time_leaves_nothing_half_used() {
         child.kill().unwrap();
         child.wait().unwrap();
         killed += usize::from(ended.is_none());
-        halves += place.leftovers().1;
-        // Whoever comes next finds either all of the image or none of it, and can make it.
-        let store = ImageStore::open(place.path().join("store")).unwrap();
+        halves += test.leftovers().1;
+        // The next process finds all of the image or none of it, and can import it.
+        let store = ImageStore::open(test.path().join("store")).unwrap();
         let whole = store.layers("a/b:1").map_or(0, |layers| layers.len());
-        assert_eq!(place.leftovers(), (whole, 0));
+        assert_eq!(test.leftovers(), (whole, 0));
         assert!(whole == 0 || whole == 3);
-        store.import(place.path().join("layout.tar"), &|_| {}).unwrap();
+        store.import(test.path().join("layout.tar"), &|_| {}).unwrap();
         for (layer, n) in store.layers("a/b:1").unwrap().iter().zip([2, 1, 0]) {
             let files = (0..100).map(|m| layer.join(format!("d{m}/f{n}")));
             assert!(files.map(|file| file.metadata().unwrap().len()).all(|size| size == 2_000));
@@ -148,17 +147,17 @@ async fn a_kill_at_any_time_leaves_nothing_half_used() {
             break;
         }
     }
-    assert!(killed > 0 && halves > 0, "{killed} killed, {halves} things half done");
+    assert!(killed > 0 && halves > 0, "{killed} killed, {halves} partial layers");
 }
 
 #[test]
-fn a_moved_tag_names_the_newer_image_and_the_older_stays_by_its_digest() {
-    let place = Place::new();
-    let old = place.import(&layout("a/b:1", "old")).unwrap().remove(0);
-    let new = place.import(&layout("a/b:1", "new")).unwrap().remove(0);
+fn a_moved_tag_refers_to_the_newer_image_and_the_older_keeps_its_digest() {
+    let test = TestStore::new();
+    let old = test.import(&layout("a/b:1", "old")).unwrap().remove(0);
+    let new = test.import(&layout("a/b:1", "new")).unwrap().remove(0);
     assert_ne!(old.id, new.id);
-    assert_eq!(place.store.layers("a/b:1").unwrap(), place.store.layers(&new.id).unwrap());
-    assert!(place.store.layers(&old.digests[0]).is_ok());
-    let tagged = place.store.tag(&old.id, "a/b:old").unwrap();
+    assert_eq!(test.store.layers("a/b:1").unwrap(), test.store.layers(&new.id).unwrap());
+    assert!(test.store.layers(&old.digests[0]).is_ok());
+    let tagged = test.store.tag(&old.id, "a/b:old").unwrap();
     assert_eq!(tagged.tags, ["docker.io/a/b:old"]);
 }

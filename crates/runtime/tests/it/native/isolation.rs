@@ -1,43 +1,43 @@
-//! What a container sees and may do.
+//! Namespaces, security context and mounts of containers.
 
-use super::world::{World, script, world};
+use super::fixture::{Fixture, fixture, script};
 use runtime::{
     Capabilities, ContainerSpec, Mount, Namespace, Propagation, Runtime, Sandbox, Seccomp, User,
 };
 
-async fn output(world: &World, sandbox: &Sandbox, spec: &ContainerSpec) -> String {
-    let (exit, log) = world.run(sandbox, spec).await;
+async fn output(fixture: &Fixture, sandbox: &Sandbox, spec: &ContainerSpec) -> String {
+    let (exit, log) = fixture.run(sandbox, spec).await;
     assert_eq!(exit.code, 0, "{exit:?} {}", log.0);
     log.stdout()
 }
 
-/// N-123: UTS and IPC belong to the pod, processes to the container.
+/// N-123: the UTS and IPC namespaces belong to the pod, the PID namespace to the container.
 #[tokio::test]
-async fn n_123_containers_share_what_a_pod_shares() {
-    let world = world().await;
-    let sandbox = world.sandbox().await;
+async fn n_123_containers_share_the_pods_namespaces() {
+    let fixture = fixture().await;
+    let sandbox = fixture.sandbox().await;
     let text = "hostname; echo $$; for n in ipc uts; do readlink /proc/self/ns/$n; done";
-    let first = output(&world, &sandbox, &script(text)).await;
-    let second = output(&world, &sandbox, &script(text)).await;
+    let first = output(&fixture, &sandbox, &script(text)).await;
+    let second = output(&fixture, &sandbox, &script(text)).await;
     assert_eq!(first, second);
     assert!(first.starts_with("web-0\n1\n"), "{first}");
     let own = std::fs::read_link("/proc/self/ns/ipc").unwrap();
     assert!(!first.contains(own.to_str().unwrap()));
     let spec = script("echo shared > /dev/shm/x; grep ' /dev/shm ' /proc/mounts");
-    assert!(output(&world, &sandbox, &spec).await.contains("size=65536k"));
-    assert_eq!(output(&world, &sandbox, &script("cat /dev/shm/x")).await, "shared\n");
-    world.leave().await;
+    assert!(output(&fixture, &sandbox, &spec).await.contains("size=65536k"));
+    assert_eq!(output(&fixture, &sandbox, &script("cat /dev/shm/x")).await, "shared\n");
+    fixture.clean_up().await;
 }
 
-/// N-123: with shareProcessNamespace one sees the other, and orphans are reaped.
+/// N-123: with shareProcessNamespace, containers see each other's processes and orphans are reaped.
 #[tokio::test]
-async fn n_123_a_shared_process_namespace_has_a_reaping_process_1() {
-    let world = world().await;
-    let mut spec = world.sandbox_spec();
+async fn n_123_the_pause_process_of_a_shared_pid_namespace_reaps_orphans() {
+    let fixture = fixture().await;
+    let mut spec = fixture.sandbox_spec();
     spec.pid = Namespace::Pod;
-    let sandbox = world.native.run_sandbox(&spec).await.unwrap();
-    let other = world.started(&sandbox, &script("exec sleep 4321")).await;
-    let (code, seen) = world
+    let sandbox = fixture.native.run_sandbox(&spec).await.unwrap();
+    let other = fixture.started(&sandbox, &script("exec sleep 4321")).await;
+    let (code, seen) = fixture
         .run(
             &sandbox,
             &script("(sleep 0.01 &); ps; sleep 0.1; ps | grep -c 'sleep 0.01'; test $$ != 1"),
@@ -45,80 +45,80 @@ async fn n_123_a_shared_process_namespace_has_a_reaping_process_1() {
         .await;
     assert_eq!(code.code, 0, "{}", seen.0);
     assert!(seen.stdout().contains("sleep 4321"), "{}", seen.0);
-    world.native.kill_container(&other.id).await.unwrap();
-    assert_eq!(world.exit(&other.id).await.code, 137);
+    fixture.native.kill_container(&other.id).await.unwrap();
+    assert_eq!(fixture.exit(&other.id).await.code, 137);
     let mut joined = script("ps | grep -c 'sleep 99'");
-    let target = world.started(&sandbox, &script("exec sleep 9999")).await;
+    let target = fixture.started(&sandbox, &script("exec sleep 9999")).await;
     joined.pid_of = Some(target.id.clone());
-    assert_ne!(output(&world, &sandbox, &joined).await, "0\n");
-    world.leave().await;
+    assert_ne!(output(&fixture, &sandbox, &joined).await, "0\n");
+    fixture.clean_up().await;
 }
 
 #[tokio::test]
-async fn host_namespaces_are_the_nodes() {
-    let world = world().await;
-    let mut spec = world.sandbox_spec();
+async fn host_namespaces_are_those_of_the_node() {
+    let fixture = fixture().await;
+    let mut spec = fixture.sandbox_spec();
     (spec.ipc, spec.pid, spec.hostname) = (Namespace::Host, Namespace::Host, None);
-    let sandbox = world.native.run_sandbox(&spec).await.unwrap();
+    let sandbox = fixture.native.run_sandbox(&spec).await.unwrap();
     let text = "for n in pid ipc uts; do readlink /proc/self/ns/$n; done";
-    let seen = output(&world, &sandbox, &script(text)).await;
+    let seen = output(&fixture, &sandbox, &script(text)).await;
     for name in ["pid", "ipc", "uts"] {
         let own = std::fs::read_link(format!("/proc/self/ns/{name}")).unwrap();
         assert!(seen.contains(own.to_str().unwrap()), "{name}");
     }
-    world.leave().await;
+    fixture.clean_up().await;
 }
 
-/// N-131: set in the pod's namespaces and nowhere else.
+/// N-131: sysctls are set in the pod's namespaces only.
 #[tokio::test]
-async fn n_131_sysctls_are_the_pods_own() {
-    let world = world().await;
-    let mut spec = world.sandbox_spec();
+async fn n_131_sysctls_apply_to_the_pod_only() {
+    let fixture = fixture().await;
+    let mut spec = fixture.sandbox_spec();
     spec.sysctls.insert("kernel.shm_rmid_forced".into(), "1".into());
     spec.sysctls.insert("kernel/shmmni".into(), "4000".into());
-    let sandbox = world.native.run_sandbox(&spec).await.unwrap();
+    let sandbox = fixture.native.run_sandbox(&spec).await.unwrap();
     let text = "cat /proc/sys/kernel/shm_rmid_forced /proc/sys/kernel/shmmni";
-    assert_eq!(output(&world, &sandbox, &script(text)).await, "1\n4000\n");
+    assert_eq!(output(&fixture, &sandbox, &script(text)).await, "1\n4000\n");
     assert_ne!(std::fs::read_to_string("/proc/sys/kernel/shmmni").unwrap(), "4000\n");
-    world.leave().await;
+    fixture.clean_up().await;
 }
 
-/// N-127, N-129, N-130: the security context, row by row.
+/// N-127, N-129, N-130: user, capabilities, no_new_privs, seccomp, read-only root, masked paths.
 #[tokio::test]
 async fn n_127_the_security_context_is_applied() {
-    let world = world().await;
-    let sandbox = world.sandbox().await;
+    let fixture = fixture().await;
+    let sandbox = fixture.sandbox().await;
     let status = |field: &str| format!("grep {field}: /proc/self/status | tr -d '\\t'");
 
     let mut spec = script("id -u; id -g; id -G; touch /x 2>/dev/null || echo denied");
     spec.security.user = User::Uid(4242);
     spec.security.supplemental_groups = vec![77];
-    assert_eq!(output(&world, &sandbox, &spec).await, "4242\n0\n0 77\ndenied\n");
+    assert_eq!(output(&fixture, &sandbox, &spec).await, "4242\n0\n0 77\ndenied\n");
 
     let mut spec = script(&format!("{}; {}", status("CapEff"), status("CapBnd")));
     assert_eq!(
-        output(&world, &sandbox, &spec).await,
+        output(&fixture, &sandbox, &spec).await,
         "CapEff:00000000a80425fb\nCapBnd:00000000a80425fb\n"
     );
     spec.security.user = User::Uid(1000);
     assert_eq!(
-        output(&world, &sandbox, &renamed(&spec)).await,
+        output(&fixture, &sandbox, &renamed(&spec)).await,
         "CapEff:0000000000000000\nCapBnd:00000000a80425fb\n"
     );
     spec.security.user = User::Uid(0);
     spec.security.capabilities =
         Capabilities { add: vec!["SYS_NICE".into()], drop: vec!["ALL".into()] };
     assert_eq!(
-        output(&world, &sandbox, &renamed(&spec)).await,
+        output(&fixture, &sandbox, &renamed(&spec)).await,
         "CapEff:0000000000800000\nCapBnd:0000000000800000\n"
     );
 
     let denied = script("ip link add dummy0 type dummy 2>&1 | grep -q 'Operation not permitted'");
-    output(&world, &sandbox, &denied).await;
+    output(&fixture, &sandbox, &denied).await;
 
     let mut spec = script(&status("NoNewPrivs"));
     spec.security.no_new_privs = true;
-    assert_eq!(output(&world, &sandbox, &spec).await, "NoNewPrivs:1\n");
+    assert_eq!(output(&fixture, &sandbox, &spec).await, "NoNewPrivs:1\n");
 
     for no_new_privs in [false, true] {
         let mut spec = script(&format!(
@@ -127,49 +127,49 @@ async fn n_127_the_security_context_is_applied() {
         ));
         spec.security.seccomp = Seccomp::RuntimeDefault;
         spec.security.no_new_privs = no_new_privs;
-        assert_eq!(output(&world, &sandbox, &spec).await, "Seccomp:2\ndenied\n");
+        assert_eq!(output(&fixture, &sandbox, &spec).await, "Seccomp:2\ndenied\n");
     }
 
     let mut spec = script("touch /x 2>/dev/null || echo denied; touch /dev/shm/y /dev/y");
     spec.security.read_only_root = true;
-    assert_eq!(output(&world, &sandbox, &spec).await, "denied\n");
+    assert_eq!(output(&fixture, &sandbox, &spec).await, "denied\n");
 
     let mut spec = script(
         "cat /proc/keys | wc -c; touch /proc/sys/kernel/hostname 2>/dev/null; echo 1 > /proc/sys/kernel/ns_last_pid 2>/dev/null || echo denied",
     );
     spec.security.masked_paths = vec!["/proc/keys".into(), "/nowhere".into()];
     spec.security.read_only_paths = vec!["/proc/sys".into()];
-    assert_eq!(output(&world, &sandbox, &spec).await, "0\ndenied\n");
-    world.leave().await;
+    assert_eq!(output(&fixture, &sandbox, &spec).await, "0\ndenied\n");
+    fixture.clean_up().await;
 }
 
 fn renamed(spec: &ContainerSpec) -> ContainerSpec {
     ContainerSpec { log_path: format!("c/{}.log", clock::uuid()).into(), ..spec.clone() }
 }
 
-/// N-127: a privileged container has what the node has.
+/// N-127: a privileged container has all capabilities and devices of the node.
 #[tokio::test]
-async fn n_127_privileged_means_everything_the_node_has() {
-    let world = world().await;
-    let sandbox = world.sandbox().await;
+async fn n_127_privileged_containers_have_all_capabilities_and_devices() {
+    let fixture = fixture().await;
+    let sandbox = fixture.sandbox().await;
     let mut spec = script(
         "grep CapEff: /proc/self/status | tr -d '\\t'; mkdir /m; mount -t tmpfs t /m && echo mounted; grep ' /sys ' /proc/mounts | grep -c rw,; ls /dev | wc -l",
     );
     spec.security.privileged = true;
     spec.security.masked_paths = vec!["/proc/keys".into()];
-    let seen = output(&world, &sandbox, &spec).await;
+    let seen = output(&fixture, &sandbox, &spec).await;
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let own = status.lines().find_map(|line| line.strip_prefix("CapPrm:\t")).unwrap();
     assert!(seen.starts_with(&format!("CapEff:{own}\nmounted\n1\n")), "{seen} {own}");
     assert!(seen.lines().last().unwrap().parse::<u32>().unwrap() > 12, "{seen}");
-    world.leave().await;
+    fixture.clean_up().await;
 }
 
-/// N-63, N-214: the cgroup filesystem shows the container's own and cannot be written; devices are few.
+/// N-63, N-214: the cgroup file system shows the container's own cgroup and is read-only; few devices are allowed.
 #[tokio::test]
-async fn n_63_cgroups_and_devices_are_guarded() {
-    let world = world().await;
-    let sandbox = world.sandbox().await;
+async fn n_63_cgroups_are_read_only_and_devices_restricted() {
+    let fixture = fixture().await;
+    let sandbox = fixture.sandbox().await;
     let mut spec = script(
         "cat /proc/self/cgroup | grep -c -v ':/$'; \
          f=$(ls /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null); cat $f; \
@@ -178,17 +178,17 @@ async fn n_63_cgroups_and_devices_are_guarded() {
          ls /dev/null /dev/pts/ptmx /dev/tty /dev/mqueue -d | wc -l",
     );
     spec.resources.memory_limit = Some(48 << 20);
-    let seen = output(&world, &sandbox, &spec).await;
+    let seen = output(&fixture, &sandbox, &spec).await;
     assert_eq!(seen, format!("0\n{}\ndenied\ndenied\n4\n", 48 << 20));
-    world.leave().await;
+    fixture.clean_up().await;
 }
 
-/// N-145, N-152…N-154: parents first, read-only, noexec, missing sources become directories.
+/// N-145, N-152…N-154: order of mounts, read-only, noexec, missing sources become directories.
 #[tokio::test]
-async fn n_154_binds_are_mounted_parents_first_and_as_they_should_be() {
-    let world = world().await;
-    let sandbox = world.sandbox().await;
-    let root = world.directory.path();
+async fn n_154_volumes_are_mounted_in_order_with_their_options() {
+    let fixture = fixture().await;
+    let sandbox = fixture.sandbox().await;
+    let root = fixture.directory.path();
     for name in ["outer", "inner"] {
         std::fs::create_dir(root.join(name)).unwrap();
         std::fs::write(root.join(name).join("name"), name).unwrap();
@@ -213,12 +213,41 @@ async fn n_154_binds_are_mounted_parents_first_and_as_they_should_be() {
         mount("not/there", "/missing"),
     ];
     spec.working_dir = Some("/v/deep/here".into());
-    let seen = output(&world, &sandbox, &spec).await;
+    let seen = output(&fixture, &sandbox, &spec).await;
     assert_eq!(seen, "outerinnerfile\ndenied\n/missing\n1\n/v/deep/here\n");
     assert!(root.join("outer/y").exists() && root.join("not/there").is_dir());
     let mut shared = script("cat /v/name");
     shared.security.privileged = true;
     shared.mounts = vec![Mount { propagation: Propagation::Shared, ..mount("outer", "/v") }];
-    assert_eq!(output(&world, &sandbox, &shared).await, "outer\n");
-    world.leave().await;
+    assert_eq!(output(&fixture, &sandbox, &shared).await, "outer");
+    fixture.clean_up().await;
+}
+
+/// N-63: containerd mounts proc, sysfs, cgroups, /dev, /dev/pts, /dev/shm and mqueue with nosuid, but not the root
+/// filesystem and volumes.
+#[tokio::test]
+async fn n_63_only_the_root_filesystem_and_volumes_allow_setuid_programs() {
+    let fixture = fixture().await;
+    let volume = fixture.directory.path().join("volume");
+    for pid in [Namespace::Container, Namespace::Pod] {
+        let mut sandbox = fixture.sandbox_spec();
+        sandbox.pid = pid;
+        let sandbox = fixture.native.run_sandbox(&sandbox).await.unwrap();
+        let mut spec = script(
+            "while read source target kind options rest; do \
+               case $options in *nosuid*) ;; *) echo $target ;; esac; \
+             done < /proc/mounts",
+        );
+        spec.mounts = vec![Mount {
+            source: volume.clone(),
+            target: "/v".into(),
+            read_only: false,
+            recursive_read_only: false,
+            propagation: Propagation::Private,
+            no_exec: false,
+        }];
+        assert_eq!(output(&fixture, &sandbox, &spec).await, "/\n/v\n", "{pid:?}");
+        fixture.native.remove_sandbox(&sandbox.id).await.unwrap();
+    }
+    fixture.clean_up().await;
 }

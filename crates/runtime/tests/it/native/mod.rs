@@ -1,9 +1,12 @@
 //! The native runtime against the real kernel. Needs root.
 
+mod fixture;
+
+mod cpu_priority;
 mod crash;
+mod escape;
 mod isolation;
-mod life;
+mod lifecycle;
 mod limits;
-mod precedence;
 mod streams;
-mod world;
+mod users;

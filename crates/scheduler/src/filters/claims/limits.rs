@@ -1,4 +1,4 @@
-//! What a node can have at one time: a disk that is for one, and so many volumes of a driver.
+//! Limits of a node: exclusive disks, and the number of volumes per driver.
 
 use crate::filters::{Plugin, Rejection};
 use crate::node::NodeState;
@@ -8,7 +8,7 @@ use client::ObjectKey;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Volume};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A disk that only readers may share.
+/// A disk that pods can share only read-only.
 #[derive(Debug, PartialEq)]
 pub(super) struct Disk {
     id: String,
@@ -62,7 +62,7 @@ pub(super) fn check_disks(wanted: &[Disk], node: &NodeState) -> Result<(), Rejec
     }
 }
 
-/// What a claim attaches, or will.
+/// The volume that a claim attaches or will attach.
 pub(super) fn attached(state: &Volumes, claim: &PersistentVolumeClaim) -> Option<Attached> {
     match bound_to(claim) {
         Some(volume) => {
@@ -81,7 +81,7 @@ pub(super) fn check_attached(
     view: View,
     node: &NodeState,
 ) -> Result<(), Rejection> {
-    let state = &view.world.volumes;
+    let state = &view.cluster.volumes;
     let Some(limits) = state.attachments.get(&*node.name).filter(|_| !wanted.is_empty()) else {
         return Ok(());
     };

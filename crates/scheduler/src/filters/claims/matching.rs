@@ -1,8 +1,8 @@
-//! Which volume a claim could get on a node, if it is bound when its pod is scheduled.
+//! Finds a volume on a node for a claim that is bound when its pod is scheduled.
 
 use super::reaches;
+use crate::affinity_terms::selector;
 use crate::amounts::amount;
-use crate::neighbourhood::selector;
 use crate::node::NodeState;
 use crate::volumes::{Volumes, class_name};
 use client::ObjectKey;
@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{
 
 const STORAGE: &str = "storage";
 
-/// The smallest one that is free and large enough; one that was made for the claim comes first.
+/// The smallest volume that is free and large enough; one that already refers to the claim comes first.
 pub(super) fn smallest(
     state: &Volumes,
     claim: &PersistentVolumeClaim,
@@ -77,13 +77,13 @@ fn requested(claim: &PersistentVolumeClaim) -> i64 {
     requests.and_then(|list| list.get(STORAGE)).map_or(0, |quantity| amount(STORAGE, quantity))
 }
 
-/// Somebody makes volumes of this class, also where the node is.
-pub(super) fn can_be_made(
+/// Whether the class can provision a volume on the node.
+pub(super) fn can_provision(
     state: &Volumes,
     claim: &PersistentVolumeClaim,
     node: &NodeState,
 ) -> bool {
-    let class = state.class_of(claim).filter(|_| state.is_made_on_demand(claim));
+    let class = state.class_of(claim).filter(|_| state.has_provisioner(claim));
     class.is_some_and(|class| {
         let terms = class.allowed_topologies.as_deref().unwrap_or_default();
         terms.is_empty() || terms.iter().any(|term| is_within(term, node))

@@ -1,4 +1,4 @@
-//! What no ordinary pod does: reach into the host. In the order in which it is told.
+//! The checks of level `baseline`, which prevent access to the host, in the order of messages.
 
 use super::setters::{Setters, containers, named, plural, quoted, which};
 use super::{Version, Violation};
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
-/// Capabilities that container runtimes give by default.
+/// Capabilities that container runtimes grant by default.
 const CAPABILITIES: [&str; 13] = [
     "AUDIT_WRITE",
     "CHOWN",
@@ -25,7 +25,7 @@ const CAPABILITIES: [&str; 13] = [
     "SYS_CHROOT",
 ];
 
-/// Kernel parameters that stay within the pod, and since which version they count as such.
+/// Kernel parameters that affect only the pod, and the version since which they are allowed.
 const SYSCTLS: [(&str, u32); 12] = [
     ("kernel.shm_rmid_forced", 0),
     ("net.ipv4.ip_local_port_range", 0),
@@ -41,7 +41,7 @@ const SYSCTLS: [(&str, u32); 12] = [
     ("net.ipv4.tcp_wmem", 32),
 ];
 
-/// `restricted` leaves out what the stricter level says in its own, stricter words.
+/// `restricted` omits the checks that the stricter level replaces.
 pub(super) fn violations(
     pod: &Value,
     version: Version,
@@ -91,7 +91,7 @@ fn app_armor(pod: &Value) -> Option<Violation> {
         0 => None,
         count => Some(plural("annotation", "annotations", count)),
     };
-    let who = setters.said_with(also)?;
+    let who = setters.described_with(also)?;
     let values: Vec<&String> = setters.values.iter().chain(&annotations).collect();
     Violation::new(
         plural("forbidden AppArmor profile", "forbidden AppArmor profiles", values.len()),
@@ -138,8 +138,8 @@ fn host_path(pod: &Value) -> Option<Violation> {
     if names.is_empty() {
         return None;
     }
-    let said = format!("{} {}", plural("volume", "volumes", names.len()), quoted(&names));
-    Violation::new("hostPath volumes", said)
+    let detail = format!("{} {}", plural("volume", "volumes", names.len()), quoted(&names));
+    Violation::new("hostPath volumes", detail)
 }
 
 fn host_ports(pod: &Value) -> Option<Violation> {
@@ -151,7 +151,7 @@ fn host_ports(pod: &Value) -> Option<Violation> {
     if bad.is_empty() {
         return None;
     }
-    // Sorted as text, as upstream's sets are.
+    // Sorted as text, like upstream's sets.
     let ports: BTreeSet<String> =
         containers(pod).flat_map(of).map(|port| port.to_string()).collect();
     let ports: Vec<&str> = ports.iter().map(String::as_str).collect();
@@ -213,8 +213,8 @@ fn privileged(pod: &Value) -> Option<Violation> {
     if bad.is_empty() {
         return None;
     }
-    let said = format!("{} must not set securityContext.privileged=true", named(&bad));
-    Violation::new("privileged", said)
+    let detail = format!("{} must not set securityContext.privileged=true", named(&bad));
+    Violation::new("privileged", detail)
 }
 
 fn proc_mount(pod: &Value) -> Option<Violation> {
@@ -227,9 +227,9 @@ fn proc_mount(pod: &Value) -> Option<Violation> {
         return None;
     }
     let values: BTreeSet<String> = containers(pod).map(of).filter(is_bad).collect();
-    let said =
+    let detail =
         format!("{} must not set securityContext.procMount to {}", named(&bad), quoted(&values));
-    Violation::new("procMount", said)
+    Violation::new("procMount", detail)
 }
 
 fn se_linux(pod: &Value, version: Version) -> Option<Violation> {
@@ -238,7 +238,7 @@ fn se_linux(pod: &Value, version: Version) -> Option<Violation> {
         "container_engine_t" => version >= Version(31),
         _ => false,
     };
-    // Types come with their name in front, so that they can be told from the other two.
+    // Types have a prefix, which distinguishes them from users and roles.
     let setters = Setters::of(pod, |context| {
         let mut bad = Vec::new();
         let kind = context.text(&["seLinuxOptions", "type"]);
@@ -252,20 +252,21 @@ fn se_linux(pod: &Value, version: Version) -> Option<Violation> {
         }
         bad
     });
-    let who = setters.said()?;
+    let who = setters.described()?;
     let types: Vec<&str> =
         setters.values.iter().filter_map(|value| value.strip_prefix("type ")).collect();
-    let mut said = Vec::new();
+    let mut detail = Vec::new();
     if !types.is_empty() {
-        said.push(format!("{} {}", plural("type", "types", types.len()), quoted(&types)));
+        detail.push(format!("{} {}", plural("type", "types", types.len()), quoted(&types)));
     }
     for field in ["user", "role"] {
         if setters.values.contains(field) {
-            said.push(format!("{field} may not be set"));
+            detail.push(format!("{field} may not be set"));
         }
     }
-    let said = format!("{who} set forbidden securityContext.seLinuxOptions: {}", said.join("; "));
-    Violation::new("seLinuxOptions", said)
+    let detail =
+        format!("{who} set forbidden securityContext.seLinuxOptions: {}", detail.join("; "));
+    Violation::new("seLinuxOptions", detail)
 }
 
 fn seccomp(pod: &Value) -> Option<Violation> {
@@ -274,10 +275,10 @@ fn seccomp(pod: &Value) -> Option<Violation> {
         let fine = matches!(kind, "" | "RuntimeDefault" | "Localhost");
         if fine { vec![] } else { vec![kind.to_owned()] }
     });
-    let who = setters.said()?;
+    let who = setters.described()?;
     let values = quoted(&setters.values);
-    let said = format!("{who} must not set securityContext.seccompProfile.type to {values}");
-    Violation::new("seccompProfile", said)
+    let detail = format!("{who} must not set securityContext.seccompProfile.type to {values}");
+    Violation::new("seccompProfile", detail)
 }
 
 fn sysctls(pod: &Value, version: Version) -> Option<Violation> {
@@ -300,7 +301,7 @@ fn windows_host_process(pod: &Value) -> Option<Violation> {
             Some(Value::Bool(true)) => vec!["true".to_owned()],
             _ => vec![],
         });
-    let said = setters.said()?;
-    let said = format!("{said} must not set securityContext.windowsOptions.hostProcess=true");
-    Violation::new("hostProcess", said)
+    let detail = setters.described()?;
+    let detail = format!("{detail} must not set securityContext.windowsOptions.hostProcess=true");
+    Violation::new("hostProcess", detail)
 }

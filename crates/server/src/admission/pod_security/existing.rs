@@ -1,12 +1,12 @@
-//! A namespace that turns stricter: what is running there stays, and is named in warnings.
+//! Warnings about running pods when a namespace becomes stricter; the pods stay.
 
 use super::{Level, Policy};
-use crate::call::{Call, name_of};
 use crate::object::Stored;
+use crate::request::call::{Call, name_of};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// More pods than this are not looked at.
+/// At most this many pods are checked.
 const PODS_MAX: usize = 3000;
 
 pub(super) fn warn(call: &Call, namespace: &Value, old: Policy, new: Policy) {
@@ -37,7 +37,7 @@ pub(super) fn warn(call: &Call, namespace: &Value, old: Policy, new: Policy) {
     lines.into_iter().for_each(|line| call.warn(line));
 }
 
-/// One line for all pods that have the same reasons, under the first one's name.
+/// One line for all pods with the same violations, with the first one's name.
 fn lines(violations: impl Iterator<Item = (String, String)>) -> Vec<String> {
     let mut by_reason: BTreeMap<String, (String, usize)> = BTreeMap::new();
     for (pod, reasons) in violations {
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_158_pods_with_the_same_reasons_share_a_line() {
+    fn a_158_pods_with_the_same_violations_share_a_line() {
         let found =
             [("b", "privileged"), ("a", "privileged"), ("c", "hostPort"), ("d", "privileged")];
         let found = found.map(|(pod, reason)| (pod.to_owned(), reason.to_owned()));

@@ -1,8 +1,7 @@
-//! PodSecurity: how much of the machine the pods of a namespace may reach for.
+//! PodSecurity: enforces the Pod Security Standards.
 //!
-//! A namespace's labels name a level per mode. `enforce` refuses pods; `warn` warns, also about the
-//! templates that pods will be made from. The checks are pure: `baseline` holds what no ordinary pod
-//! does, `restricted` what a careful one does not do either. `audit` has no place to be told yet.
+//! A namespace's labels set a level per mode. `enforce` refuses pods; `warn` warns, also about pod templates; `audit`
+//! annotates the audit log. The checks are pure: `baseline` prevents access to the host, `restricted` adds hardening.
 
 mod baseline;
 mod existing;
@@ -10,9 +9,9 @@ mod restricted;
 mod setters;
 
 use super::{refuse, resource};
-use crate::call::Call;
-use crate::error::{ApiError, Result};
 use crate::object::Stored;
+use crate::request::call::Call;
+use crate::response::error::{ApiError, Result};
 use api::value::ValueExt;
 use api::{At, Errors};
 use serde_json::Value;
@@ -20,7 +19,11 @@ use std::fmt;
 
 const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 const WARN: &str = "pod-security.kubernetes.io/warn";
-const MODES: [&str; 3] = [ENFORCE, "pod-security.kubernetes.io/audit", WARN];
+const AUDIT: &str = "pod-security.kubernetes.io/audit";
+const MODES: [&str; 3] = [ENFORCE, AUDIT, WARN];
+/// Annotations of the audit log.
+const ENFORCED_POLICY: &str = "pod-security.kubernetes.io/enforce-policy";
+const AUDIT_VIOLATIONS: &str = "pod-security.kubernetes.io/audit-violations";
 const VERSION_SUFFIX: &str = "-version";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,7 +33,7 @@ enum Level {
     Restricted,
 }
 
-/// The minor version of Kubernetes whose standards are meant. The latest sorts last.
+/// The minor version of Kubernetes whose standards apply. The latest sorts last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Version(u32);
 
@@ -42,7 +45,7 @@ struct Policy {
     version: Version,
 }
 
-/// One thing a pod must not do: `privileged (container "a" must not set …)`.
+/// A violation: `privileged (container "a" must not set …)`.
 struct Violation {
     reason: String,
     detail: String,
@@ -54,12 +57,17 @@ impl Violation {
     }
 }
 
-/// A new or changed pod; `old` if it was there before.
+/// Checks a new pod, or an update if there is an `old` one.
 pub(super) fn check_pod(call: &Call, pod: &Value, old: Option<&Value>) -> Result<()> {
-    let Some(policies) = Policies::of(call) else { return Ok(()) };
     if old.is_some_and(|old| !changes_matter(pod, old)) {
         return Ok(());
     }
+    let Some(policies) = Policies::of(call) else {
+        call.annotate(ENFORCED_POLICY, || Policy::NONE.to_string());
+        return Ok(());
+    };
+    call.annotate(ENFORCED_POLICY, || policies.enforce.to_string());
+    policies.annotate(call, pod);
     if let Some(violations) = policies.enforce.violations(pod) {
         let why = format!("violates PodSecurity \"{}\": {violations}", policies.enforce);
         return Err(refuse(call, pod, why));
@@ -68,12 +76,13 @@ pub(super) fn check_pod(call: &Call, pod: &Value, old: Option<&Value>) -> Result
     Ok(())
 }
 
-/// A new or changed object that pods are made from.
+/// Warns about the pod template of a new or updated object.
 pub(super) fn check_template(call: &Call, object: &Value) {
     if let Some(path) = template_path(resource(call))
         && let Some(policies) = Policies::of(call)
         && let Some(template) = object.at(path)
     {
+        policies.annotate(call, template);
         policies.warn_about(call, template);
     }
 }
@@ -89,7 +98,7 @@ fn template_path(resource: (&str, &str)) -> Option<&'static [&'static str]> {
     }
 }
 
-/// The labels of a namespace must say something: a typo would otherwise protect nobody.
+/// The labels of a namespace must be valid: otherwise a typo would disable the protection.
 pub(super) fn check_namespace(call: &Call, namespace: &Value, old: Option<&Value>) -> Result<()> {
     let root = At::root(namespace);
     let (metadata, mut errors) = (root.field("metadata"), Errors::default());
@@ -116,25 +125,38 @@ pub(super) fn check_namespace(call: &Call, namespace: &Value, old: Option<&Value
     Ok(())
 }
 
-/// What the namespace of a call asks for.
+/// The policies of a call's namespace.
 struct Policies {
     enforce: Policy,
+    audit: Policy,
     warn: Policy,
 }
 
 impl Policies {
-    /// None if it asks for nothing, as most do.
+    /// None if there are no labels, the usual case.
     fn of(call: &Call) -> Option<Policies> {
         let namespace = call.store().get("namespaces", &call.target.namespace)?;
         let of = |mode: &str, unclear: Level| {
             let version = namespace.label(&format!("{mode}{VERSION_SUFFIX}"));
             Policy::parse(namespace.label(mode), version, unclear)
         };
-        // What is not understood is enforced as strictly as possible, and not warned about.
+        // An invalid label means the strictest level for `enforce`, and none for warnings.
         let enforce = of(ENFORCE, Level::Restricted);
         let warn = of(WARN, Level::Privileged);
-        let asks = enforce.level.max(warn.level) > Level::Privileged;
-        asks.then_some(Policies { enforce, warn })
+        let audit = of(AUDIT, Level::Privileged);
+        let asks = enforce.level.max(warn.level).max(audit.level) > Level::Privileged;
+        asks.then_some(Policies { enforce, audit, warn })
+    }
+
+    /// Adds violations of the `audit` level to the audit log.
+    fn annotate(&self, call: &Call, pod: &Value) {
+        if call.audit.is_some()
+            && let Some(violations) = self.audit.violations(pod)
+        {
+            let policy = &self.audit;
+            let message = || format!("would violate PodSecurity \"{policy}\": {violations}");
+            call.annotate(AUDIT_VIOLATIONS, message);
+        }
     }
 
     fn warn_about(&self, call: &Call, pod: &Value) {
@@ -145,7 +167,10 @@ impl Policies {
 }
 
 impl Policy {
-    /// What the labels of a Namespace object say.
+    /// The policy without labels.
+    const NONE: Policy = Policy { level: Level::Privileged, version: LATEST };
+
+    /// The enforced policy of a Namespace object.
     fn enforced(namespace: &Value) -> Policy {
         let label = |key: &str| namespace.at(&["metadata", "labels", key]).and_then(Value::as_str);
         let version = format!("{ENFORCE}{VERSION_SUFFIX}");
@@ -158,13 +183,13 @@ impl Policy {
         Policy { level, version }
     }
 
-    /// `reason (detail), reason (detail)`, if the pod goes beyond the level.
+    /// `reason (detail), reason (detail)`, if the pod violates the level.
     fn violations(&self, pod: &Value) -> Option<String> {
-        let said = self.found(pod).into_iter().map(|Violation { reason, detail }| {
+        let texts = self.found(pod).into_iter().map(|Violation { reason, detail }| {
             if detail.is_empty() { reason } else { format!("{reason} ({detail})") }
         });
-        let said: Vec<String> = said.collect();
-        (!said.is_empty()).then(|| said.join(", "))
+        let texts: Vec<String> = texts.collect();
+        (!texts.is_empty()).then(|| texts.join(", "))
     }
 
     fn found(&self, pod: &Value) -> Vec<Violation> {
@@ -217,7 +242,7 @@ impl Version {
     }
 }
 
-/// Of what can change in a running pod, only images and new containers can make it worse.
+/// Among the mutable fields of a pod, only images and new containers can add violations.
 fn changes_matter(new: &Value, old: &Value) -> bool {
     let list = |pod: &Value, field: &str| -> Vec<Value> {
         let list = pod.at(&["spec", field]).and_then(Value::as_array);

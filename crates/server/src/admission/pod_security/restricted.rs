@@ -1,5 +1,5 @@
-//! What a careful pod does not do either: run as root, gain rights, keep capabilities it does not
-//! need, mount more than it is given. In the order in which it is told.
+//! The additional checks of level `restricted`: no root, no privilege escalation, no unneeded capabilities, only safe
+//! volume types. In the order of messages.
 
 use super::setters::{Setters, containers, named, plural, quoted, which};
 use super::{Version, Violation};
@@ -7,7 +7,7 @@ use api::value::ValueExt;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Sources of volumes that cannot reach beyond the pod.
+/// Volume types without access to the host.
 const VOLUMES: [&str; 8] = [
     "configMap",
     "csi",
@@ -23,7 +23,7 @@ pub(super) fn violations(pod: &Value, version: Version) -> impl Iterator<Item = 
     let since = |minor: u32, found: Option<Violation>| {
         if version >= Version(minor) { found } else { None }
     };
-    // Since 1.25 what Windows does not have is not asked of pods for Windows.
+    // Since 1.25 pods for Windows need not set what Windows does not have.
     let windows = pod.text(&["spec", "os", "name"]) == "windows" && version >= Version(25);
     let linux = |found: Option<Violation>| if windows { None } else { found };
     [
@@ -45,8 +45,8 @@ fn privilege_escalation(pod: &Value) -> Option<Violation> {
     if bad.is_empty() {
         return None;
     }
-    let said = format!("{} must set securityContext.allowPrivilegeEscalation=false", named(&bad));
-    Violation::new("allowPrivilegeEscalation != false", said)
+    let detail = format!("{} must set securityContext.allowPrivilegeEscalation=false", named(&bad));
+    Violation::new("allowPrivilegeEscalation != false", detail)
 }
 
 fn capabilities(pod: &Value) -> Option<Violation> {
@@ -60,25 +60,25 @@ fn capabilities(pod: &Value) -> Option<Violation> {
     };
     let keeping = which(pod, |container| !list(container, "drop").iter().any(|name| name == "ALL"));
     let adding = which(pod, |container| !added(container).is_empty());
-    let mut said = Vec::new();
+    let mut detail = Vec::new();
     if !keeping.is_empty() {
-        said.push(format!(
+        detail.push(format!(
             "{} must set securityContext.capabilities.drop=[\"ALL\"]",
             named(&keeping)
         ));
     }
     if !adding.is_empty() {
         let names: BTreeSet<String> = containers(pod).flat_map(added).collect();
-        said.push(format!(
+        detail.push(format!(
             "{} must not include {} in securityContext.capabilities.add",
             named(&adding),
             quoted(&names)
         ));
     }
-    if said.is_empty() {
+    if detail.is_empty() {
         None
     } else {
-        Violation::new("unrestricted capabilities", said.join("; "))
+        Violation::new("unrestricted capabilities", detail.join("; "))
     }
 }
 
@@ -87,7 +87,7 @@ fn volumes(pod: &Value) -> Option<Violation> {
     let source = |volume: &Value| -> Option<String> {
         let fields = volume.as_object()?;
         let source = fields.keys().find(|field| *field != "name")?;
-        // Upstream's list of names ends before image volumes.
+        // Upstream's list of names does not include image volumes.
         Some(if source == "image" { "unknown".into() } else { source.clone() })
     };
     let bad: Vec<(&str, String)> = volumes
@@ -118,18 +118,18 @@ fn run_as_non_root(pod: &Value) -> Option<Violation> {
         Some(Value::Bool(false)) => vec!["false".to_owned()],
         _ => vec![],
     });
-    if let Some(who) = setters.said() {
+    if let Some(who) = setters.described() {
         return Violation::new(
             REASON,
             format!("{who} must not set securityContext.runAsNonRoot=false"),
         );
     }
     let open = unset(pod, &field)?;
-    let said = format!("pod or {open} must set securityContext.runAsNonRoot=true");
-    Violation::new(REASON, said)
+    let detail = format!("pod or {open} must set securityContext.runAsNonRoot=true");
+    Violation::new(REASON, detail)
 }
 
-/// The containers for which nobody has set the field.
+/// The containers for which neither they nor the pod set the field.
 fn unset(pod: &Value, field: &[&str]) -> Option<String> {
     if pod.at(&["spec", "securityContext"]).and_then(|context| context.at(field)).is_some() {
         return None;
@@ -145,7 +145,7 @@ fn run_as_user(pod: &Value) -> Option<Violation> {
         let root = context.at(&["runAsUser"]).and_then(Value::as_i64) == Some(0);
         if root { vec!["0".to_owned()] } else { vec![] }
     });
-    let who = setters.said()?;
+    let who = setters.described()?;
     Violation::new("runAsUser=0", format!("{who} must not set runAsUser=0"))
 }
 
@@ -155,14 +155,14 @@ fn seccomp(pod: &Value) -> Option<Violation> {
         "" | "RuntimeDefault" | "Localhost" => vec![],
         other => vec![other.to_owned()],
     });
-    if let Some(who) = setters.said() {
+    if let Some(who) = setters.described() {
         let values = quoted(&setters.values);
-        let said = format!("{who} must not set securityContext.seccompProfile.type to {values}");
-        return Violation::new("seccompProfile", said);
+        let detail = format!("{who} must not set securityContext.seccompProfile.type to {values}");
+        return Violation::new("seccompProfile", detail);
     }
     let open = unset(pod, &field)?;
-    let said = format!(
+    let detail = format!(
         "pod or {open} must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\""
     );
-    Violation::new("seccompProfile", said)
+    Violation::new("seccompProfile", detail)
 }

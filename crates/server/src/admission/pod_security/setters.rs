@@ -1,5 +1,5 @@
-//! Who in a pod sets something it should not: the pod itself, some of its containers; and how that
-//! is said.
+//! Finds where a pod sets a forbidden value (in the pod's or in containers' security contexts), and describes it in
+//! upstream's words.
 
 use api::value::ValueExt;
 use serde_json::Value;
@@ -7,14 +7,14 @@ use std::collections::BTreeSet;
 
 pub(super) const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
-/// All containers of a pod, in the order they are named in.
+/// All containers of a pod, in the order of messages.
 pub(super) fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
     LISTS.iter().flat_map(move |list| {
         pod.at(&["spec", list]).and_then(Value::as_array).into_iter().flatten()
     })
 }
 
-/// The names of the containers of which something is true.
+/// The names of the containers that match.
 pub(super) fn which<'a>(pod: &'a Value, is: impl Fn(&'a Value) -> bool) -> Vec<&'a str> {
     containers(pod).filter(|container| is(container)).map(|c| c.text(&["name"])).collect()
 }
@@ -35,7 +35,7 @@ pub(super) fn named(containers: &[&str]) -> String {
     format!("{} {}", plural("container", "containers", containers.len()), quoted(containers))
 }
 
-/// Where a field of the security context is set to something bad, and to what.
+/// Where a field of the security context has a forbidden value, and the values.
 pub(super) struct Setters<'a> {
     pod: bool,
     containers: Vec<&'a str>,
@@ -43,7 +43,7 @@ pub(super) struct Setters<'a> {
 }
 
 impl<'a> Setters<'a> {
-    /// `bad` looks at a security context and answers the bad values in it.
+    /// `bad` returns the forbidden values in a security context.
     pub(super) fn of(pod: &'a Value, bad: impl Fn(&Value) -> Vec<String>) -> Setters<'a> {
         let mut setters = Setters { pod: false, containers: Vec::new(), values: BTreeSet::new() };
         if let Some(context) = pod.at(&["spec", "securityContext"]) {
@@ -62,12 +62,12 @@ impl<'a> Setters<'a> {
         setters
     }
 
-    /// `pod and containers "a", "b"`; None if nobody does.
-    pub(super) fn said(&self) -> Option<String> {
-        self.said_with(None)
+    /// `pod and containers "a", "b"`; None if there are none.
+    pub(super) fn described(&self) -> Option<String> {
+        self.described_with(None)
     }
 
-    pub(super) fn said_with(&self, also: Option<&str>) -> Option<String> {
+    pub(super) fn described_with(&self, also: Option<&str>) -> Option<String> {
         let mut who = Vec::new();
         if self.pod {
             who.push("pod".to_owned());

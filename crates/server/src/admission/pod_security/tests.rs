@@ -19,7 +19,6 @@ fn baseline(pod: &Value) -> String {
     said(Level::Baseline, LATEST, pod)
 }
 
-///
 #[test]
 fn a_158_baseline_refuses_what_reaches_into_the_host() {
     let containers = json!([{"name": "a"}]);

@@ -1,25 +1,25 @@
-//! ResourceQuota: what a namespace may use in total. Always the last to be asked.
+//! ResourceQuota: limits the total use of a namespace. Always the last plugin.
 //!
-//! Usage is reserved in the quota's status by a conditional write before the object is stored, so
-//! that two creations at once, by whichever servers, cannot both take the last piece. What is not
-//! used after all (the write failed, the object is gone) is given back by the quota controller,
-//! which counts anew.
+//! Usage is reserved in the quota's status by a conditional write before the object is stored, so two creations at the
+//! same time cannot both get the last unit, not even through different servers. If the object is not stored after all,
+//! the quota controller corrects the usage when it counts again.
 
 use super::refuse;
-use crate::call::{Call, name_of};
-use crate::error::{ApiError, Result};
 use crate::object::{Object, Stored, store_name};
+use crate::request::call::{Call, name_of};
+use crate::response::error::{ApiError, Result};
 use crate::verbs::write::{self, Failed};
 use api::Kind;
-use api::quota::pods::{Amounts, amounts};
+use api::pod::json::amounts;
+use api::pod::resources::Amounts;
 use api::quota::{scope, usage};
 use api::value::ValueExt;
 use serde_json::Value;
 use std::sync::Arc;
 use store::Expect;
 
-/// Of all that write to one quota at once, one gets through each time: so this often at most, since
-/// no more requests than that are under way.
+/// Attempts to write a quota. Each time one of the competing requests succeeds, and there are no more requests in flight
+/// than this.
 const ATTEMPTS: usize = 512;
 
 pub(super) async fn check(
@@ -28,7 +28,7 @@ pub(super) async fn check(
     old: Option<&Value>,
     dry_run: bool,
 ) -> Result<()> {
-    if !is_counted(call, old.is_some()) {
+    if !is_counted(call, object, old) {
         return Ok(());
     }
     let prefix = format!("{}/", call.target.namespace);
@@ -41,26 +41,21 @@ pub(super) async fn check(
     for stored in quotas {
         let quota = stored.value();
         if applies(&call.kind, &quota, object).map_err(refuse)? {
-            matching.push((stored, quota));
+            let growth = growth(&call.kind, &quota, object, old).map_err(refuse)?;
+            with_growth(&quota, &growth).map_err(refuse)?;
+            matching.push((stored, growth));
         }
-    }
-    if matching.is_empty() {
-        return Ok(());
-    }
-    let growth = usage::growth(call.kind.as_ref().into(), object, old).map_err(refuse)?;
-    for (_, quota) in &matching {
-        with_growth(quota, &growth).map_err(refuse)?;
     }
     if dry_run || (old.is_none() && exists(call, object)) {
         return Ok(());
     }
     let mut reserved = Vec::new();
-    for (stored, _) in matching {
+    for (stored, growth) in matching {
         match reserve(call, stored.clone(), &growth).await? {
-            Ok(()) => reserved.push(stored),
+            Ok(()) => reserved.push((stored, growth)),
             Err(why) => {
-                for stored in reserved {
-                    give_back(call, stored, &growth).await;
+                for (stored, growth) in reserved {
+                    release(call, stored, &growth).await;
                 }
                 return Err(refuse(why));
             }
@@ -69,29 +64,41 @@ pub(super) async fn check(
     Ok(())
 }
 
-/// Creations of whatever lives in a namespace; updates of what can grow.
-fn is_counted(call: &Call, update: bool) -> bool {
+/// By how much the usage grows: the whole object if the quota did not count it before, else what the update adds.
+fn growth(
+    kind: &Kind,
+    quota: &Value,
+    object: &Value,
+    old: Option<&Value>,
+) -> std::result::Result<Amounts, String> {
+    let counted_before = old.filter(|old| scope::matches(kind.into(), quota, old));
+    usage::growth(kind.into(), object, counted_before)
+}
+
+/// Creations of namespaced objects, and updates that can increase usage or move the object to another quota.
+fn is_counted(call: &Call, object: &Value, old: Option<&Value>) -> bool {
     let kind = &call.kind;
     let core = |plural: &str| kind.group.is_empty() && kind.plural == plural;
     let subresource = call.target.subresource.as_str();
-    if update {
+    if let Some(old) = old {
         return match subresource {
+            "" if core("pods") => scope::is_terminating(object) != scope::is_terminating(old),
             "" => core("services") || core("persistentvolumeclaims"),
             "resize" => core("pods"),
             _ => false,
         };
     }
-    // Events come and go by themselves.
+    // Events expire by themselves.
     kind.namespaced && subresource.is_empty() && kind.plural != "events"
 }
 
-/// The name is taken: the write will be refused, so there is nothing to reserve for.
+/// Whether the name is taken. Then the write will fail, and nothing needs to be reserved.
 fn exists(call: &Call, object: &Value) -> bool {
     let key = store_name(&call.target.namespace_of(&call.kind), name_of(object));
     call.store().get(&call.kind.storage.collection, &key).is_some()
 }
 
-/// Does this quota count this object? An error if it does and the object leaves open how much.
+/// Whether this quota counts this object. An error if it does and the object does not specify the amount.
 fn applies(kind: &Kind, quota: &Value, object: &Value) -> std::result::Result<bool, String> {
     let hard = amounts(quota.at(&["status", "hard"]));
     let counted: Vec<&str> =
@@ -112,7 +119,7 @@ fn applies(kind: &Kind, quota: &Value, object: &Value) -> std::result::Result<bo
     Ok(true)
 }
 
-/// What of the growth the quota limits, added to what is used; or why that is too much.
+/// The new usage, or why it exceeds the quota.
 fn with_growth(quota: &Value, growth: &Amounts) -> std::result::Result<Amounts, String> {
     let hard = amounts(quota.at(&["status", "hard"]));
     let used = amounts(quota.at(&["status", "used"]));
@@ -140,7 +147,7 @@ fn with_growth(quota: &Value, growth: &Amounts) -> std::result::Result<Amounts, 
     ))
 }
 
-/// Writes the growth into the quota. The inner error says that there is no room any more.
+/// Writes the growth into the quota's status. The inner error says that the quota is exceeded.
 async fn reserve(
     call: &Call,
     stored: Arc<Object>,
@@ -149,8 +156,8 @@ async fn reserve(
     change_used(call, stored, |quota| with_growth(quota, growth)).await
 }
 
-/// Takes back what was reserved in one quota when another turned out to be full.
-async fn give_back(call: &Call, stored: Arc<Object>, growth: &Amounts) {
+/// Releases a reservation in one quota after another quota was exceeded.
+async fn release(call: &Call, stored: Arc<Object>, growth: &Amounts) {
     let less = |quota: &Value| {
         let used = amounts(quota.at(&["status", "used"]));
         let less = growth.iter().filter_map(|(name, amount)| {
@@ -159,7 +166,7 @@ async fn give_back(call: &Call, stored: Arc<Object>, growth: &Amounts) {
         });
         Ok(less.filter(|(_, left)| !left.is_negative()).collect())
     };
-    // If this fails, the controller's next count puts it right.
+    // If this fails, the controller's next count corrects it.
     let _ = change_used(call, stored, less).await;
 }
 
@@ -171,7 +178,7 @@ async fn change_used(
     let kind = call.server.built_in().resource("", "v1", "resourcequotas").cloned();
     let kind = kind.ok_or_else(|| ApiError::Internal("ResourceQuota is not served".into()))?;
     let (_, name) = stored.place();
-    let beside = call.beside(&kind, name);
+    let beside = call.on_other(&kind, name);
     let mut current = stored.clone();
     for _ in 0..ATTEMPTS {
         let mut quota = current.value();
@@ -187,7 +194,7 @@ async fn change_used(
         let expect = Expect::Revision(current.revision());
         match write::write(&beside, name, expect, Some(&quota)).await {
             Ok(_) => return Ok(Ok(())),
-            // Nobody is limited by a quota that is gone.
+            // A deleted quota limits nothing.
             Err(Failed::Conflict(None)) => return Ok(Ok(())),
             Err(Failed::Conflict(Some(newer))) => current = newer,
             Err(Failed::Api(error)) => return Err(error),

@@ -21,7 +21,6 @@ fn quota(hard: Value, used: Value) -> Value {
     json!({"metadata": {"name": "q"}, "spec": {}, "status": {"hard": hard, "used": used}})
 }
 
-///
 #[test]
 fn a_157_objects_use_what_quotas_count() {
     let pod = json!({"spec": {"containers": [{"resources": {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn page(text: &str) -> Vec<Shown> {
+fn page(text: &str) -> Vec<ParsedSample> {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let mut whole = String::new();
     let mut last = "";
@@ -15,11 +15,11 @@ fn page(text: &str) -> Vec<Shown> {
         }
         whole += &format!("{line}\n");
     }
-    metrics::check(&whole).unwrap()
+    metrics::parse(&whole).unwrap()
 }
 
 /// A container `c` of pod `n/p` that started at `started`, seen at `at` (seconds).
-fn container(started: i64, at: i64, cpu: f64, memory: u64) -> Vec<Shown> {
+fn container(started: i64, at: i64, cpu: f64, memory: u64) -> Vec<ParsedSample> {
     let of = "container=\"c\",namespace=\"n\",pod=\"p\"";
     page(&format!(
         "container_cpu_usage_seconds_total{{{of}}} {cpu} {at}000
@@ -29,14 +29,13 @@ fn container(started: i64, at: i64, cpu: f64, memory: u64) -> Vec<Shown> {
 }
 
 /// Nanocores, window in seconds and bytes of `n/p` after these pages.
-fn after(pages: &[Vec<Shown>]) -> Option<(u64, i64, u64)> {
+fn after(pages: &[Vec<ParsedSample>]) -> Option<(u64, i64, u64)> {
     let all = pages.iter().fold(NodeSamples::default(), |known, page| known.after(page));
     let used = all.pod("n/p")?;
     let [("c", used)] = used[..] else { panic!("{used:?}") };
     Some((used.cpu_nanocores, used.window.as_secs(), used.memory_bytes))
 }
 
-/// C-138
 #[test]
 fn c_138_cpu_is_the_rate_between_the_last_two_samples() {
     let old = |at, cpu| container(1000, at, cpu, 4096);

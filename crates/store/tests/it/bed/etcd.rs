@@ -24,7 +24,7 @@ impl Etcd {
         format!("http://127.0.0.1:{}", self.client)
     }
 
-    /// As a crash would, without a farewell.
+    /// Kills it, as a crash would.
     pub(crate) fn stop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -45,7 +45,7 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// Returns when it says that it serves.
+/// Returns when it is ready.
 fn spawn(data: &Path, client: u16, peer: u16) -> Child {
     let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
     let mut child = Command::new("etcd")

@@ -1,4 +1,4 @@
-//! What the tests stand on: a store on either backend, and short words for what they do with it.
+//! A store on either backend, and short functions for the tests.
 
 pub(crate) mod etcd;
 
@@ -13,25 +13,25 @@ use store::{
 
 pub(crate) type Store = store::Store<Text>;
 
-/// The index of these tests: the length of what it was read from, and its topic.
+/// The index of these tests: the length of the object, and its partition.
 pub(crate) struct Text(pub(crate) usize, Option<Arc<str>>);
 
 impl Index for Text {
     fn read(_collection: &str, _name: &str, bytes: &[u8]) -> Self {
-        let topic = match bytes[1] {
+        let partition = match bytes[1] {
             b'a'..=b'm' => Some(EARLY.into()),
             b'n'..=b'z' => Some(LATE.into()),
             _ => None,
         };
-        Text(bytes.len(), topic)
+        Text(bytes.len(), partition)
     }
 
-    fn topic(&self) -> Option<&Arc<str>> {
+    fn partition_key(&self) -> Option<&Arc<str>> {
         self.1.as_ref()
     }
 }
 
-/// The topics of texts, by their first letter.
+/// The partitions of texts, by their first letter.
 pub(crate) const EARLY: &str = "early";
 pub(crate) const LATE: &str = "late";
 
@@ -40,7 +40,7 @@ pub(crate) const ENVELOPE: Envelope =
 
 pub(crate) const PODS: &str = "pods";
 
-/// A place that stores can be opened at again and again.
+/// A location where stores can be opened repeatedly.
 pub(crate) struct Bed {
     dir: tempfile::TempDir,
     etcd: Option<etcd::Etcd>,
@@ -148,7 +148,7 @@ pub(crate) fn listed(objects: &[Arc<Object<Text>>]) -> String {
 }
 
 /// `+a=1 *a=2(1) -a=2(2)`: created, updated, deleted; in brackets what was there before.
-pub(crate) fn told(events: &[Arc<Event<Text>>]) -> String {
+pub(crate) fn described(events: &[Arc<Event<Text>>]) -> String {
     let each: Vec<_> = events
         .iter()
         .map(|event| {
@@ -169,7 +169,7 @@ pub(crate) fn told(events: &[Arc<Event<Text>>]) -> String {
     each.join(" ")
 }
 
-/// A limit that only a test that hangs will meet.
+/// A timeout for tests that hang.
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), future).await.expect("this takes too long")
 }

@@ -1,5 +1,5 @@
-//! A host that can be told to go down: Debian's own logind on a message bus of its own, and a systemd of
-//! ours beside it that only takes notes. Nothing here can reach the real one.
+//! A simulated host shutdown: Debian's logind on a private message bus, and a double of systemd that only records calls.
+//! Nothing here can reach the real ones.
 
 use crate::harness::{Background, signal};
 use dbus::{Bus, Value};
@@ -18,7 +18,7 @@ mod wire;
 
 const START_MAX: Duration = Duration::from_secs(30);
 const JOB: &str = "/org/freedesktop/systemd1/job/1";
-const BUS: dbus::Whom = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus");
+const BUS: dbus::Target = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus");
 
 const BUS_CONFIG: &str = r#"<!DOCTYPE busconfig PUBLIC
   "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
@@ -33,7 +33,7 @@ const BUS_CONFIG: &str = r#"<!DOCTYPE busconfig PUBLIC
 </busconfig>
 "#;
 
-/// logind keeps its state below /run/systemd and its settings in /etc/systemd: both are ours here.
+/// Replaces /run/systemd and /etc/systemd, where logind has its state and its settings.
 const START: &str = r#"
 mkdir -p /run/systemd /etc/systemd
 mount -t tmpfs none /run/systemd
@@ -56,12 +56,12 @@ pub(crate) struct Host {
 #[derive(Default)]
 struct Notes {
     stopping: bool,
-    /// The unit that was started, and what was in the watched file then.
+    /// The unit that was started, and the content of the watched file at that time.
     started: Option<(String, String)>,
 }
 
 impl Host {
-    /// `watched`: what is in this file when the host goes down at last is kept.
+    /// The content of the file `watched` is recorded when the host goes down.
     pub(crate) fn start(dir: &Path, watched: &Path) -> Host {
         let socket = dir.join("bus");
         let config = BUS_CONFIG.replace("BUS", &socket.display().to_string());
@@ -90,13 +90,13 @@ impl Host {
         format!("unix:path={}", self.socket.display())
     }
 
-    /// What runs a program where logind runs.
+    /// The command prefix that runs a program in the namespaces of logind.
     pub(crate) fn entrance(&self) -> Vec<String> {
         let id = self.logind.id().to_string();
         ["nsenter", "--mount", "--target", &id, "--"].map(str::to_owned).to_vec()
     }
 
-    /// Asks logind, and says what it said.
+    /// Calls a method of logind and returns its output.
     pub(crate) fn asks(&self, member: &str, args: &[&str]) -> String {
         let method = format!("org.freedesktop.login1.Manager.{member}");
         self.send(&[&["/org/freedesktop/login1", &method], args].concat())
@@ -116,13 +116,13 @@ impl Host {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// The unit that takes the host down was started; what the watched file said then.
+    /// Waits until the shutdown unit was started; returns it and the content of the watched file.
     pub(crate) fn went_down(&self) -> (String, String) {
         self.until("the host goes down", || self.notes.lock().unwrap().started.is_some());
         self.notes.lock().unwrap().started.clone().unwrap()
     }
 
-    /// The way down has ended, and here we still are.
+    /// Ends the shutdown although the host stays up.
     pub(crate) fn stays_up(&self) {
         self.job_ends.blocking_send(()).unwrap();
     }
@@ -149,7 +149,7 @@ impl Drop for Host {
     }
 }
 
-/// Answers what logind and landfall ask systemd, and starts nothing.
+/// Answers the calls of logind and landfall to systemd, and starts nothing.
 struct Systemd {
     logind: u32,
     notes: Arc<Mutex<Notes>>,
@@ -157,7 +157,7 @@ struct Systemd {
 }
 
 impl Systemd {
-    /// Until the bus is gone.
+    /// Runs until the bus is closed.
     async fn serve(self, address: &str, mut job_ends: mpsc::Receiver<()>) {
         let mut bus = Bus::connect(address).await.unwrap();
         let name = vec!["org.freedesktop.systemd1".into(), Value::Unsigned(0)];

@@ -1,0 +1,51 @@
+//! Names what all pods of a node share in the kernel, in a file, so that it can be removed after a crash.
+
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct KernelState {
+    /// Prefix of the names of pods' links.
+    pub(crate) link: String,
+    /// The node's pod address ranges. Empty if the runtime provides the network.
+    pub(crate) cidrs: Vec<String>,
+    /// The parent cgroup of all pods.
+    pub(crate) cgroup: String,
+}
+
+impl KernelState {
+    pub(crate) fn write(&self, data_dir: &Path) -> std::io::Result<()> {
+        let path = path(data_dir);
+        let new = path.with_extension("new");
+        std::fs::create_dir_all(data_dir)?;
+        std::fs::write(&new, serde_json::to_vec(self)?)?;
+        std::fs::rename(&new, &path)
+    }
+
+    /// None if no node has run here, or the file cannot be read.
+    pub(crate) fn read(data_dir: &Path) -> Option<KernelState> {
+        serde_json::from_slice(&std::fs::read(path(data_dir)).ok()?).ok()
+    }
+
+    /// The network configuration that the node had.
+    pub(crate) fn network(&self, data_dir: &Path) -> network::PodsConfig {
+        network::PodsConfig {
+            state_dir: network_records(data_dir),
+            netns_dir: data_dir.join("netns"),
+            link: self.link.clone(),
+            cidrs: self.cidrs.iter().filter_map(|cidr| cidr.parse().ok()).collect(),
+            cluster_cidrs: Vec::new(),
+            service_cidrs: Vec::new(),
+            table: format!("landfall-{}", self.link),
+            mtu: 1500,
+        }
+    }
+}
+
+/// The directory with the records of pod networks, below the data directory.
+pub fn network_records(data_dir: &Path) -> PathBuf {
+    data_dir.join("network")
+}
+
+fn path(data_dir: &Path) -> PathBuf {
+    data_dir.join("kernel_state.json")
+}

@@ -1,0 +1,55 @@
+//! Whose users a pod has.
+
+use crate::agent::bed::{Bed, pass};
+use client::Selection;
+use k8s_openapi::api::core::v1::Event;
+use runtime::UserRange;
+use serde_json::json;
+
+/// N-124: each pod that asks for it has its own, in every sandbox and over restarts of the agent, and
+/// gives them back when it has gone.
+#[tokio::test(start_paused = true)]
+async fn n_124_a_pod_has_users_of_its_own_if_it_asks_for_them() {
+    let bed = Bed::new().await;
+    let agent = bed.agent().await;
+    let own = json!({ "hostUsers": false });
+    for (name, spec) in [("a", &own), ("plain", &json!({})), ("b", &own)] {
+        bed.pod(name, spec.clone(), json!({})).await;
+        bed.until_running(name).await;
+    }
+    let range = |number: u32| Some(Some(UserRange { first: number << 16, count: 1 << 16 }));
+    let seen = ["a", "plain", "b"].map(|name| bed.machine.users(name));
+    assert_eq!(seen, [range(1), Some(None), range(2)]);
+    drop(agent);
+
+    let _agent = bed.agent().await;
+    bed.pod("c", own.clone(), json!({})).await;
+    bed.until_running("c").await;
+    assert_eq!(bed.machine.users("c"), range(3));
+    bed.delete("a", None).await;
+    bed.until_gone("a").await;
+    bed.pod("d", own, json!({})).await;
+    bed.until_running("d").await;
+    assert_eq!(bed.machine.users("d"), range(1));
+}
+
+/// N-124: what the runtime cannot do is said, and not done without.
+#[tokio::test(start_paused = true)]
+async fn n_124_a_runtime_without_user_namespaces_does_not_run_such_a_pod() {
+    let bed = Bed::new().await;
+    bed.machine.without_user_namespaces();
+    let agent = bed.agent().await;
+    bed.pod("web", json!({ "hostUsers": false }), json!({})).await;
+    pass(2000).await;
+    agent.deps.recorder.flush().await;
+    let events = bed.client.list::<Event>(&Selection::default()).await.unwrap();
+    let told = events.iter().find(|e| e.reason.as_deref() == Some("FailedCreatePodSandBox"));
+    assert_eq!(
+        told.and_then(|event| event.message.as_deref()),
+        Some(
+            "Failed to create pod sandbox: can't set `spec.hostUsers: false`, \
+             runtime does not support user namespaces"
+        )
+    );
+    assert_eq!(bed.machine.users("web"), None);
+}

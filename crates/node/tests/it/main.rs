@@ -1,3 +1,0 @@
-//! Tests of the node that need a whole server.
-
-mod endpoint;

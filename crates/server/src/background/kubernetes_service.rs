@@ -1,0 +1,233 @@
+//! Keeps the Service `kubernetes`, through which pods reach the API, and its endpoints (A-160, T-CTRL-63).
+//!
+//!     each server ──▶ heartbeat in the store, every 5 s ──▶ each server: which servers are alive?
+//!                                                                      │
+//!                                        Endpoints, EndpointSlices ◀───┘
+//!
+//! Heartbeats are not API objects, as upstream's are not: users who may write Leases must not be able to redirect
+//! API traffic. A server that does not share its store sends no heartbeats, and acts only on changes.
+//! Not here: the content of the objects (`bootstrap`).
+
+use crate::background::follower::{Followed, Follower};
+use crate::background::server_heartbeats::{self, Heartbeats};
+use crate::background::system_objects::{IfExists, ensure};
+use crate::bootstrap;
+use crate::object::{self, Store, Stored};
+use crate::server::Server;
+use crate::service_allocation;
+use futures::future::try_join_all;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use store::{Change, EventKind, Expect, Write, WriteError};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+/// The name of the Service, in the namespace `default`.
+const NAME: &str = "kubernetes";
+/// The collections of the objects that belong to the Service.
+pub(crate) const COLLECTIONS: [&str; 4] =
+    ["services", "endpoints", SLICES, "networking.k8s.io/ipaddresses"];
+const SLICES: &str = "discovery.k8s.io/endpointslices";
+
+/// How long a stop waits for a store that does not respond.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
+
+pub(crate) struct KubernetesService {
+    server: Server,
+    /// This server's address.
+    address: SocketAddr,
+    /// The names by which clients reach it.
+    names: BTreeSet<String>,
+    /// Whether other servers may use the same store.
+    shared: bool,
+    /// One update at a time, and none after the server has left.
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    heartbeats: Heartbeats,
+    left: bool,
+}
+
+impl KubernetesService {
+    pub(crate) fn new(
+        server: &Server,
+        address: SocketAddr,
+        names: &BTreeSet<String>,
+        shared: bool,
+    ) -> KubernetesService {
+        let (server, names) = (server.clone(), names.clone());
+        KubernetesService { server, address, names, shared, state: Mutex::default() }
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared
+    }
+
+    /// Creates or updates the Service, with all servers that are alive.
+    pub(crate) async fn ensure(&self) -> Result<(), String> {
+        let mut state = self.state.lock().await;
+        match state.left {
+            true => Ok(()),
+            false => self.update(&self.servers(&mut state.heartbeats)).await,
+        }
+    }
+
+    /// Writes this server's heartbeat. If that fails, the other servers may have the same problem, so they count as
+    /// alive for another period.
+    pub(crate) async fn send_heartbeat(&self) -> Result<(), String> {
+        let mut state = self.state.lock().await;
+        if !self.shared || state.left {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let sent = self.write_heartbeat(false).await;
+        if sent.is_err() || began.elapsed() > server_heartbeats::INTERVAL {
+            state.heartbeats.extend(Instant::now());
+        }
+        sent
+    }
+
+    async fn write_heartbeat(&self, stopped: bool) -> Result<(), String> {
+        server_heartbeats::send(self.server.store(), self.address, &self.names, stopped).await
+    }
+
+    /// Sends heartbeats and updates the endpoints for as long as the server runs.
+    pub(crate) async fn send_heartbeats(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(server_heartbeats::INTERVAL).await;
+            let done = match self.send_heartbeat().await {
+                Ok(()) => self.ensure().await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = done {
+                tracing::warn!(
+                    error,
+                    "sending this server's heartbeat or updating its endpoints failed"
+                );
+            }
+            self.delete_expired().await;
+        }
+    }
+
+    async fn delete_expired(&self) {
+        let store = self.server.store();
+        let expired = {
+            let state = self.state.lock().await;
+            let stored = server_heartbeats::read(store);
+            state.heartbeats.expired(&stored, Instant::now(), clock::now())
+        };
+        server_heartbeats::delete(store, expired).await;
+    }
+
+    /// Removes this server from the endpoints at an orderly stop, while it still serves requests.
+    pub(crate) async fn leave(&self) {
+        let leaving = async {
+            let mut state = self.state.lock().await;
+            state.left = true;
+            if !self.shared {
+                return Ok(()); // No other server can serve requests before the next start.
+            }
+            self.write_heartbeat(true).await?;
+            let mut others = self.servers(&mut state.heartbeats);
+            others.remove(&self.address);
+            match others.is_empty() {
+                true => Ok(()),
+                false => self.update(&others).await,
+            }
+        };
+        let left = tokio::time::timeout(LEAVE_TIMEOUT, leaving).await;
+        if let Err(error) = left.unwrap_or_else(|_| Err("the store does not respond".to_owned())) {
+            tracing::warn!(
+                error,
+                "removing this server from the endpoints failed; clients may try it for a while"
+            );
+        }
+    }
+
+    /// This server, and all others that are alive.
+    fn servers(&self, heartbeats: &mut Heartbeats) -> BTreeSet<SocketAddr> {
+        let mut servers = match self.shared {
+            true => {
+                let stored = server_heartbeats::read(self.server.store());
+                heartbeats.alive(&stored, Instant::now(), clock::now())
+            }
+            false => BTreeSet::new(),
+        };
+        servers.insert(self.address);
+        servers
+    }
+
+    async fn update(&self, servers: &BTreeSet<SocketAddr>) -> Result<(), String> {
+        let api_ip = service_allocation::API_ADDRESS;
+        let mut claim = service_allocation::ip_address("default", NAME, api_ip);
+        claim["apiVersion"] = "networking.k8s.io/v1".into();
+        claim["kind"] = "IPAddress".into();
+        let service = bootstrap::kubernetes_service(api_ip.into(), self.address.port());
+        let slices = bootstrap::endpoint_slices(servers);
+        let count = slices.len();
+        let mut parts = vec![
+            (claim, IfExists::Keep),
+            (service, IfExists::Keep),
+            (bootstrap::endpoints(servers), IfExists::Update),
+        ];
+        parts.extend(slices.into_iter().map(|slice| (slice, IfExists::Update)));
+        let ensured =
+            parts.into_iter().map(|(object, if_exists)| ensure(&self.server, object, if_exists));
+        try_join_all(ensured).await?;
+        remove_other_slices(self.server.store(), count).await
+    }
+
+    /// Restores the Service after `kubectl delete all --all` (W-52), the claim of its address, which is released after
+    /// the Service is deleted, and edited endpoints.
+    pub(crate) async fn follow(self: Arc<Self>, collection: &'static str) {
+        let mut follower = Follower::of(self.server.store(), collection);
+        loop {
+            let changed = match follower.next().await {
+                Followed::Gap => true,
+                Followed::Events(events) => events.iter().any(|event| self.concerns(event)),
+            };
+            if changed && let Err(error) = self.ensure().await {
+                tracing::warn!(error, "restoring the Service kubernetes failed");
+            }
+        }
+    }
+
+    /// With several servers, edits wait for the next heartbeat: servers that see different states for a moment would
+    /// otherwise keep overwriting each other.
+    fn concerns(&self, event: &object::Event) -> bool {
+        let place = event.object.place();
+        let ours = place == ("default", NAME)
+            || place == ("", &service_allocation::API_ADDRESS.to_string());
+        ours && match event.kind {
+            EventKind::Deleted => true,
+            EventKind::Updated => !self.shared,
+            EventKind::Created => false,
+        }
+    }
+}
+
+/// Deletes slices beyond the first `wanted`. There is one per port and address family; usually one.
+async fn remove_other_slices(store: &Store, wanted: usize) -> Result<(), String> {
+    let (_, further) = store.list(SLICES, &object::store_name("default", NAME), None);
+    for slice in further {
+        let number = bootstrap::number_of_slice(slice.place().1);
+        let ours = slice.label("kubernetes.io/service-name") == Some(NAME);
+        if !ours || number.is_none_or(|number| number < wanted) {
+            continue;
+        }
+        let write = Write {
+            collection: SLICES.into(),
+            name: slice.name().to_owned(),
+            expect: Expect::Revision(slice.revision()),
+            change: Change::Delete,
+        };
+        if let Err(WriteError::Backend(error)) = store.write(write).await {
+            return Err(error.to_string());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,527 @@
+//! Allocates cluster IPs and node ports for Services (A-150 to A-153).
+//!
+//! A claim is an object in the store that can be created only once: an IPAddress named like the address (which
+//! clients can see), or an entry of an internal collection named like the node port. So two servers on one store
+//! cannot allocate the same one, and nothing is kept in memory. A claim is made before its Service is written. If
+//! that write fails the claim is released; claims that a crash leaves behind are released at the next start.
+
+use crate::object::{self, Store, Stored, store_name};
+use crate::request::call::{Call, name_of};
+use crate::response::error::{ApiError, Result};
+use crate::server::Server;
+use api::value::ValueExt;
+use api::{At, Errors};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use store::{Change, Draft, Expect, Write, WriteError};
+
+/// The range of cluster IPs.
+pub(crate) const SERVICE_RANGE: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 96, 0, 0), 16);
+/// The first address of the range, which belongs to the Service `kubernetes`.
+pub(crate) const API_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
+
+/// The ranges that cluster IPs come from: [`SERVICE_RANGE`], and those that users add (C-181).
+const RANGES: &str = "networking.k8s.io/servicecidrs";
+
+const NODE_PORTS: std::ops::RangeInclusive<u16> = 30000..=32767;
+/// The claims on node ports. Not an API resource.
+const PORT_CLAIMS: &str = "internal/nodeports";
+const ADDRESSES: &str = "networking.k8s.io/ipaddresses";
+
+const PORT_TAKEN: &str = "provided port is already allocated";
+
+/// How many random addresses are tried in a crowded range.
+const ATTEMPTS: usize = 64;
+
+/// Claims for one Service. Dropping them releases them, unless [`Claims::keep`] was called.
+pub(crate) struct Claims {
+    server: Option<Server>,
+    claims: Vec<(&'static str, String)>,
+}
+
+impl Claims {
+    fn none() -> Self {
+        Claims { server: None, claims: Vec::new() }
+    }
+
+    /// The Service is stored.
+    pub(crate) fn keep(&mut self) {
+        self.claims.clear();
+    }
+
+    /// Releases the claims at once, so that the next attempt can claim the same again. Dropping them would release
+    /// them in the background.
+    pub(crate) async fn release(mut self) {
+        if let Some(server) = &self.server {
+            for (collection, name) in &self.claims {
+                release_claim(server.store(), collection, name).await;
+            }
+        }
+        // Only now: if this future is cancelled, the drop releases the rest.
+        self.claims.clear();
+    }
+}
+
+impl Drop for Claims {
+    fn drop(&mut self) {
+        let claims = std::mem::take(&mut self.claims);
+        if let (Some(server), false) = (self.server.take(), claims.is_empty()) {
+            tokio::spawn(async move {
+                for (collection, name) in claims {
+                    release_claim(server.store(), collection, &name).await;
+                }
+            });
+        }
+    }
+}
+
+fn is_service(call: &Call) -> bool {
+    call.kind.plural == "services" && call.kind.group.is_empty()
+}
+
+/// Allocates the addresses and ports that a Service lacks. Does nothing for other kinds.
+pub(crate) async fn allocate(
+    call: &Call,
+    service: &mut Value,
+    old: Option<&Value>,
+    dry_run: bool,
+) -> Result<Claims> {
+    if !is_service(call) {
+        return Ok(Claims::none());
+    }
+    // Nothing to allocate, and a Service that was stored under other rules may still be updated.
+    if old.is_some_and(|old| old.get("spec") == service.get("spec")) {
+        return Ok(Claims::none());
+    }
+    let wrong = rules::settle_ip_families(service, old);
+    if !wrong.is_empty() {
+        return Err(ApiError::invalid(&call.kind, name_of(service), wrong));
+    }
+    let claims = Claims { server: Some(call.server.clone()), claims: Vec::new() };
+    let mut allocation = Allocation { call, old, dry_run, claims };
+    allocation.cluster_ip(service).await?;
+    allocation.node_ports(service).await?;
+    allocation.health_check_port(service).await?;
+    Ok(allocation.claims)
+}
+
+/// The allocation for one write of a Service.
+struct Allocation<'a> {
+    call: &'a Call,
+    old: Option<&'a Value>,
+    /// Claims nothing.
+    dry_run: bool,
+    claims: Claims,
+}
+
+impl Allocation<'_> {
+    async fn cluster_ip(&mut self, service: &mut Value) -> Result<()> {
+        if service.text(&["spec", "type"]) == "ExternalName" {
+            return Ok(());
+        }
+        let requested = service.text(&["spec", "clusterIP"]).to_owned();
+        if requested == "None" {
+            service.object("spec")["clusterIPs"] = json!(["None"]);
+            return Ok(());
+        }
+        if !requested.is_empty() {
+            service.object("spec")["clusterIPs"] = json!([requested]);
+            let had = self.old.map_or("", |old| old.text(&["spec", "clusterIP"]));
+            if requested != had && had.is_empty() {
+                self.requested_ip(service, requested).await?;
+            }
+            return Ok(());
+        }
+        let address = self.free_ip(service).await?;
+        let spec = service.object("spec");
+        spec["clusterIP"] = address.clone().into();
+        spec["clusterIPs"] = json!([address]);
+        Ok(())
+    }
+
+    async fn requested_ip(&mut self, service: &Value, requested: String) -> Result<()> {
+        let address = in_range(self.call, service, &requested)?;
+        // A dry run does not check whether the address is taken.
+        if self.dry_run {
+            return Ok(());
+        }
+        if !claim_address(self.call, service, address).await? {
+            let why = "provided IP is already allocated";
+            return Err(invalid_address(self.call, service, &requested, why));
+        }
+        self.claims.claims.push((ADDRESSES, requested));
+        Ok(())
+    }
+
+    async fn free_ip(&mut self, service: &Value) -> Result<String> {
+        let ranges = ranges(self.call.store());
+        for _ in 0..ATTEMPTS {
+            let Some(address) = random_address(&ranges) else { break };
+            let name = address.to_string();
+            if self.dry_run {
+                if self.call.store().get(ADDRESSES, &name).is_none() {
+                    return Ok(name);
+                }
+            } else if claim_address(self.call, service, address).await? {
+                self.claims.claims.push((ADDRESSES, name.clone()));
+                return Ok(name);
+            }
+        }
+        Err(ApiError::Internal("failed to allocate a serviceIP: range is full".into()))
+    }
+
+    async fn node_ports(&mut self, service: &mut Value) -> Result<()> {
+        let kind = service.text(&["spec", "type"]);
+        if kind != "NodePort" && kind != "LoadBalancer" {
+            return Ok(());
+        }
+        // A load balancer may opt out, but gets the ports that it names.
+        let automatic = kind == "NodePort"
+            || service.at(&["spec", "allocateLoadBalancerNodePorts"]) != Some(&Value::Bool(false));
+        let owner = owner(service);
+        let mut own: BTreeSet<u16> = self.old.map(node_ports).unwrap_or_default();
+        // Ports that the client names are claimed before others are allocated.
+        let ports =
+            service.at(&["spec", "ports"]).and_then(Value::as_array).cloned().unwrap_or_default();
+        for (index, port) in ports.iter().enumerate() {
+            let Some(number) = port["nodePort"].as_i64().filter(|number| *number != 0) else {
+                continue;
+            };
+            let requested = in_port_range(number)
+                .map_err(|why| invalid_port(self.call, service, index, number, &why))?;
+            // Two protocols of one Service may share a number (A-151).
+            if own.insert(requested) && !self.dry_run && !self.claim_port(requested, &owner).await?
+            {
+                return Err(invalid_port(self.call, service, index, number, PORT_TAKEN));
+            }
+        }
+        let count = if automatic { ports.len() } else { 0 };
+        for index in 0..count {
+            if service["spec"]["ports"][index]["nodePort"].as_i64().unwrap_or(0) == 0 {
+                let port = self.free_port(&owner).await?;
+                service["spec"]["ports"][index]["nodePort"] = port.into();
+            }
+        }
+        Ok(())
+    }
+
+    /// The port at which load balancers ask a node whether it has endpoints of the Service, from the same range
+    /// (A-151, NET-149).
+    async fn health_check_port(&mut self, service: &mut Value) -> Result<()> {
+        let needs = rules::needs_health_check_port;
+        if !needs(service) || self.old.is_some_and(needs) {
+            return Ok(()); // An existing port was restored before and cannot change.
+        }
+        let owner = owner(service);
+        let requested = service["spec"]["healthCheckNodePort"].as_i64().unwrap_or_default();
+        let port = if requested == 0 {
+            self.free_port(&owner).await?
+        } else {
+            let refused = |why: &str| {
+                ApiError::Internal(format!(
+                    "failed to allocate requested HealthCheck NodePort {requested}: {why}"
+                ))
+            };
+            let port = in_port_range(requested).map_err(|why| refused(&why))?;
+            let free = if self.dry_run {
+                let claimed = self.call.store().get(PORT_CLAIMS, &port.to_string()).is_some();
+                !claimed && !node_ports(service).contains(&port)
+            } else {
+                self.claim_port(port, &owner).await?
+            };
+            if !free {
+                return Err(refused(PORT_TAKEN));
+            }
+            port
+        };
+        service.object("spec")["healthCheckNodePort"] = port.into();
+        Ok(())
+    }
+
+    async fn free_port(&mut self, owner: &str) -> Result<u16> {
+        let span = u64::from(NODE_PORTS.end() - NODE_PORTS.start()) + 1;
+        let first = clock::random_u64() % span;
+        for step in 0..span {
+            let port = NODE_PORTS.start() + ((first + step) % span) as u16;
+            if self.call.store().get(PORT_CLAIMS, &port.to_string()).is_some() {
+                continue;
+            }
+            if self.dry_run || self.claim_port(port, owner).await? {
+                return Ok(port);
+            }
+        }
+        Err(ApiError::Internal("failed to allocate a nodePort: range is full".into()))
+    }
+
+    /// False if the port is taken.
+    async fn claim_port(&mut self, port: u16, owner: &str) -> Result<bool> {
+        let name = port.to_string();
+        let claimed = claim(self.call.store(), PORT_CLAIMS, &name, port_claim(owner)).await?;
+        if claimed {
+            self.claims.claims.push((PORT_CLAIMS, name));
+        }
+        Ok(claimed)
+    }
+}
+
+/// An IPv4 network and the length of its prefix.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Range {
+    network: Ipv4Addr,
+    bits: u32,
+}
+
+impl Range {
+    fn parse(text: &str) -> Option<Range> {
+        let (network, bits) = text.split_once('/')?;
+        let (network, bits) = (network.parse().ok()?, bits.parse().ok()?);
+        (1..=32).contains(&bits).then_some(Range { network, bits })
+    }
+
+    fn contains(self, address: Ipv4Addr) -> bool {
+        let cut = |address: Ipv4Addr| u32::from(address) >> (32 - self.bits);
+        cut(address) == cut(self.network)
+    }
+
+    /// Not the network address or the broadcast address, if the range is large enough to have them.
+    fn random(self) -> Ipv4Addr {
+        let hosts = 1u64 << (32 - self.bits);
+        let host = match hosts {
+            1..=2 => clock::random_u64() % hosts,
+            hosts => 1 + clock::random_u64() % (hosts - 2),
+        };
+        Ipv4Addr::from(u32::from(self.network).wrapping_add(host as u32))
+    }
+}
+
+impl std::fmt::Display for Range {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.network, self.bits)
+    }
+}
+
+/// The ranges that are ready and not being deleted.
+fn ranges(store: &Store) -> Vec<Range> {
+    let (_, ranges) = store.list(RANGES, "", None);
+    let ranges = ranges.iter().filter(|range| range.meta().deletion_timestamp.is_none());
+    let ranges = ranges.map(|range: &Arc<object::Object>| range.value());
+    ranges.filter(is_ready).flat_map(|range| cidrs(&range)).collect()
+}
+
+fn is_ready(range: &Value) -> bool {
+    let conditions = range.at(&["status", "conditions"]).and_then(Value::as_array);
+    let ready = |one: &Value| one["type"] == "Ready" && one["status"] == "True";
+    conditions.into_iter().flatten().any(ready)
+}
+
+fn cidrs(range: &Value) -> Vec<Range> {
+    let cidrs = range.at(&["spec", "cidrs"]).and_then(Value::as_array);
+    cidrs.into_iter().flatten().filter_map(Value::as_str).filter_map(Range::parse).collect()
+}
+
+fn random_address(ranges: &[Range]) -> Option<Ipv4Addr> {
+    let count = ranges.len() as u64;
+    let range = ranges.get(usize::try_from(clock::random_u64().checked_rem(count)?).ok()?)?;
+    // The API's own address is claimed, except for a dry run on an empty store.
+    Some(range.random()).filter(|address| *address != API_ADDRESS).or(Some(range.random()))
+}
+
+fn in_range(call: &Call, service: &Value, text: &str) -> Result<Ipv4Addr> {
+    let ranges = ranges(call.store());
+    let inside = |address: &Ipv4Addr| ranges.iter().any(|range| range.contains(*address));
+    text.parse().ok().filter(inside).ok_or_else(|| {
+        let all = ranges.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let why = format!(
+            "the provided IP ({text}) is not in the valid range. The range of valid IPs is {all}"
+        );
+        invalid_address(call, service, text, &why)
+    })
+}
+
+fn invalid_address(call: &Call, service: &Value, text: &str, why: &str) -> ApiError {
+    let shown = json!({ "spec": { "clusterIPs": [text] } });
+    let root = At::root(&shown);
+    let spec = root.field("spec");
+    let mut errors = Errors::default();
+    errors.invalid(&spec.field("clusterIPs"), &format!("failed to allocate IP {text}: {why}"));
+    ApiError::invalid(&call.kind, service.text(&["metadata", "name"]), errors)
+}
+
+async fn claim_address(call: &Call, service: &Value, address: Ipv4Addr) -> Result<bool> {
+    let registry = call.server.registry();
+    let Some(kind) = registry.resource("networking.k8s.io", "v1", "ipaddresses") else {
+        return Err(ApiError::Internal("IPAddress is not served".into()));
+    };
+    let object = ip_address(
+        service.text(&["metadata", "namespace"]),
+        service.text(&["metadata", "name"]),
+        address,
+    );
+    claim(call.store(), ADDRESSES, &address.to_string(), object::draft(kind, &object)).await
+}
+
+/// The IPAddress that names the Service of an address (A-153).
+pub(crate) fn ip_address(namespace: &str, name: &str, address: Ipv4Addr) -> Value {
+    json!({
+        "metadata": {
+            "name": address.to_string(),
+            "uid": clock::uuid(),
+            "creationTimestamp": clock::now_rfc3339(),
+            "labels": {
+                "ipaddress.kubernetes.io/ip-family": "IPv4",
+                "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io",
+            },
+        },
+        "spec": { "parentRef": { "group": "", "resource": "services", "namespace": namespace, "name": name } },
+    })
+}
+
+async fn claim(store: &Store, collection: &str, name: &str, draft: Draft) -> Result<bool> {
+    let write = Write {
+        collection: collection.into(),
+        name: name.into(),
+        expect: Expect::Absent,
+        change: Change::Put(draft),
+    };
+    match store.write(write).await {
+        Ok(_) => Ok(true),
+        Err(WriteError::Conflict { .. }) => Ok(false),
+        Err(WriteError::Backend(error)) => {
+            Err(ApiError::store("claiming an address or port", &error))
+        }
+    }
+}
+
+fn owner(service: &Value) -> String {
+    store_name(service.text(&["metadata", "namespace"]), service.text(&["metadata", "name"]))
+}
+
+fn in_port_range(number: i64) -> std::result::Result<u16, String> {
+    let port = u16::try_from(number).ok().filter(|number| NODE_PORTS.contains(number));
+    port.ok_or_else(|| {
+        format!(
+            "provided port is not in the valid range. The range of valid ports is {}-{}",
+            NODE_PORTS.start(),
+            NODE_PORTS.end()
+        )
+    })
+}
+
+fn port_claim(owner: &str) -> Draft {
+    let mut bytes = b"{\"metadata\":{\"resourceVersion\":\"".to_vec();
+    let revision_at = bytes.len();
+    bytes.extend_from_slice(b"\"},\"owner\":");
+    bytes.extend_from_slice(Value::from(owner).to_string().as_bytes());
+    bytes.push(b'}');
+    Draft { bytes, revision_at }
+}
+
+fn invalid_port(call: &Call, service: &Value, index: usize, number: i64, why: &str) -> ApiError {
+    let root = At::root(service);
+    let spec = root.field("spec");
+    let ports = spec.field("ports");
+    let mut errors = Errors::default();
+    if let Some(port) = ports.items().nth(index) {
+        errors.invalid_value(&port.field("nodePort"), number, why);
+    }
+    ApiError::invalid(&call.kind, service.text(&["metadata", "name"]), errors)
+}
+
+fn node_ports(service: &Value) -> BTreeSet<u16> {
+    let ports = service.at(&["spec", "ports"]).and_then(Value::as_array);
+    ports
+        .into_iter()
+        .flatten()
+        .filter_map(|port| port["nodePort"].as_u64())
+        .filter_map(|port| u16::try_from(port).ok())
+        .filter(|port| *port != 0)
+        .collect()
+}
+
+/// All ports of the range that a Service uses.
+fn claimed_ports(service: &Value) -> BTreeSet<u16> {
+    let mut ports = node_ports(service);
+    if rules::needs_health_check_port(service) {
+        let port = service["spec"]["healthCheckNodePort"].as_u64();
+        ports.extend(port.and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0));
+    }
+    ports
+}
+
+/// Releases the claims of a deleted Service.
+pub(crate) async fn release(call: &Call, service: &Value) {
+    release_changed(call, service, &Value::Null).await;
+}
+
+/// Releases the claims that a Service no longer needs.
+pub(crate) async fn release_changed(call: &Call, old: &Value, new: &Value) {
+    if !is_service(call) {
+        return;
+    }
+    let had = old.text(&["spec", "clusterIP"]);
+    if !had.is_empty() && had != "None" && new.text(&["spec", "clusterIP"]) != had {
+        release_claim(call.store(), ADDRESSES, had).await;
+    }
+    for port in claimed_ports(old).difference(&claimed_ports(new)) {
+        release_claim(call.store(), PORT_CLAIMS, &port.to_string()).await;
+    }
+}
+
+async fn release_claim(store: &Store, collection: &str, name: &str) {
+    let Some(claim) = store.get(collection, name) else { return };
+    let write = Write {
+        collection: collection.into(),
+        name: name.into(),
+        expect: Expect::Revision(claim.revision()),
+        change: Change::Delete,
+    };
+    if let Err(WriteError::Backend(error)) = store.write(write).await {
+        tracing::warn!(%collection, %name, %error, "releasing a claim failed; the next start releases it");
+    }
+}
+
+/// Releases claims whose Service does not exist, because of a crash between the two writes.
+pub(crate) async fn release_unused(store: &Store) {
+    let (_, services) = store.list("services", "", None);
+    let services: Vec<Value> =
+        services.iter().map(|service: &Arc<object::Object>| service.value()).collect();
+    let addresses: BTreeSet<&str> =
+        services.iter().map(|service| service.text(&["spec", "clusterIP"])).collect();
+    let ports: BTreeSet<u16> = services.iter().flat_map(claimed_ports).collect();
+    for claim in store.list(ADDRESSES, "", None).1 {
+        let ours = claim.label("ipaddress.kubernetes.io/managed-by") == Some("ipallocator.k8s.io");
+        if ours && !addresses.contains(claim.name()) {
+            release_claim(store, ADDRESSES, claim.name()).await;
+        }
+    }
+    for claim in store.list(PORT_CLAIMS, "", None).1 {
+        if !claim.name().parse().is_ok_and(|port: u16| ports.contains(&port)) {
+            release_claim(store, PORT_CLAIMS, claim.name()).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn random_addresses_are_inside_their_range() {
+        for text in ["10.96.0.0/16", "10.9.0.0/29", "10.9.0.4/31", "10.9.0.9/32", "128.0.0.0/1"] {
+            let range = Range::parse(text).unwrap();
+            assert_eq!(range.to_string(), text);
+            for _ in 0..200 {
+                let address = range.random();
+                assert!(range.contains(address), "{address} of {text}");
+                let ends = [range.network, Ipv4Addr::from(u32::from(range.network) | 7)];
+                assert!(text != "10.9.0.0/29" || !ends.contains(&address), "{address} of {text}");
+            }
+        }
+        for text in ["fd00::/64", "10.0.0.0", "10.0.0.0/33", "10.0.0.0/0", ""] {
+            assert_eq!(Range::parse(text), None, "{text}");
+        }
+        assert!(!Range::parse("10.9.0.0/29").unwrap().contains("10.9.0.8".parse().unwrap()));
+    }
+}
