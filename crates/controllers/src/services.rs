@@ -17,6 +17,7 @@ mod writer;
 
 pub(crate) use slice_metrics::CATALOGUE;
 
+use crate::load_balancer;
 use crate::pods;
 use crate::service_addresses;
 use crate::start::Cluster;
@@ -45,7 +46,7 @@ struct Services {
     endpoints: Cache<Endpoints>,
 }
 
-/// The cache that [`run`] needs; `service_addresses` shares it.
+/// The cache that [`run`] needs; `service_addresses` and `load_balancer` share it.
 pub(crate) fn services(client: &client::Client) -> Cache<Service> {
     Cache::builder(client)
         .index(BY_SELECTOR, |service: &Service| {
@@ -54,6 +55,7 @@ pub(crate) fn services(client: &client::Client) -> Cache<Service> {
             first.map(|(key, value)| pods::label(namespace, key, value)).into_iter().collect()
         })
         .index(service_addresses::BY_ADDRESS, service_addresses::addresses)
+        .index(load_balancer::INDEX, load_balancer::index)
         .start()
 }
 
