@@ -318,6 +318,10 @@ impl Server {
                 let wire = Wire {
                     method: parts.method.clone(),
                     uri: parts.uri,
+                    client: match peer.in_process {
+                        true => String::new(),
+                        false => peer.address.clone(),
+                    },
                     upgrade: Mutex::new(parts.extensions.remove()),
                 };
                 let mut call =

@@ -19,6 +19,7 @@ mod loopholes;
 mod node_traffic;
 mod objects;
 mod patches;
+mod proxy;
 mod races;
 mod services;
 mod system_objects;
