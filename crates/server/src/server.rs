@@ -18,7 +18,7 @@ use crate::request::summary::RequestSummary;
 use crate::request::{self, Query, Route, Target};
 use crate::response::error::{ApiError, Result};
 use crate::response::{self, ApiResponse};
-use crate::service_allocation::ServiceRange;
+use crate::service_allocation::{AllocatorMetrics, ServiceRange};
 use crate::terminations::retention::Retention;
 use crate::usage::Usage;
 use access::authn::{Authenticator, User};
@@ -59,6 +59,7 @@ struct Inner {
     ca_certificate: String,
     /// The cluster's first range of cluster IPs.
     service_range: ServiceRange,
+    allocator_metrics: AllocatorMetrics,
     /// TLS for calls to nodes.
     nodes: Arc<rustls::ClientConfig>,
     /// Whether this server, and not a controller elsewhere, creates the default objects of namespaces.
@@ -90,6 +91,8 @@ pub(crate) struct Peer {
 impl Server {
     pub(crate) fn new(parts: Parts) -> Server {
         let built_in = parts.built_in;
+        let (metrics, allocator_metrics) = (Metrics::default(), AllocatorMetrics::default());
+        metrics.also(allocator_metrics.registry());
         Server(Arc::new(Inner {
             node_graph: Arc::new(StoreNodeGraph::of(&parts.store)),
             store: parts.store,
@@ -104,11 +107,12 @@ impl Server {
             authenticator: parts.authenticator,
             flow: Flow::new(tls::connections_max()),
             closing: watch::Sender::new(false),
-            metrics: Metrics::default(),
+            metrics,
             audit: parts.audit.map(Arc::new),
             address: parts.address,
             ca_certificate: parts.ca_certificate,
             service_range: parts.service_range,
+            allocator_metrics,
             nodes: parts.nodes,
             creates_namespace_objects: false.into(),
         }))
@@ -202,6 +206,10 @@ impl Server {
 
     pub(crate) fn service_range(&self) -> ServiceRange {
         self.0.service_range
+    }
+
+    pub(crate) fn allocator_metrics(&self) -> &AllocatorMetrics {
+        &self.0.allocator_metrics
     }
 
     pub(crate) fn nodes(&self) -> &Arc<rustls::ClientConfig> {

@@ -1,5 +1,6 @@
 //! A range of cluster IPs.
 
+use super::bands;
 use std::net::Ipv4Addr;
 
 /// An IPv4 network and the length of its prefix.
@@ -76,14 +77,26 @@ impl ServiceRange {
         cut(address) == cut(self.network)
     }
 
-    /// Not the network address or the broadcast address, if the range is large enough to have them.
-    pub(crate) fn random(self) -> Ipv4Addr {
-        let hosts = 1u64 << (32 - self.bits);
-        let host = match hosts {
-            1..=2 => clock::random_u64() % hosts,
-            hosts => 1 + clock::random_u64() % (hosts - 2),
-        };
-        Ipv4Addr::from(u32::from(self.network).wrapping_add(host as u32))
+    /// The network address, which no Service has.
+    pub(super) fn network(self) -> Ipv4Addr {
+        self.address(0)
+    }
+
+    /// How many addresses Services can have: not the network address and the broadcast address, if the range is large
+    /// enough to have them.
+    pub(super) fn usable(self) -> u64 {
+        match 1u64 << (32 - self.bits) {
+            hosts @ 1..=2 => hosts,
+            hosts => hosts - 2,
+        }
+    }
+
+    /// All usable addresses, in the order in which automatic allocation tries them (NET-147).
+    pub(super) fn automatic(self, random: u64) -> impl Iterator<Item = Ipv4Addr> {
+        let size = 1u64 << (32 - self.bits);
+        let first = if size > 2 { 1 } else { 0 };
+        let offsets = bands::automatic(self.usable(), bands::lower_addresses(size), random);
+        offsets.map(move |offset| self.address(first + offset as u32))
     }
 }
 
@@ -98,17 +111,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn random_addresses_are_inside_their_range() {
-        for text in ["10.96.0.0/16", "10.9.0.0/29", "10.9.0.4/31", "10.9.0.9/32", "128.0.0.0/1"] {
+    fn net_147_automatic_addresses_are_usable_and_prefer_the_upper_band() {
+        for (text, usable, lower) in [
+            ("10.9.0.0/24", 254, 16),
+            ("10.9.0.0/28", 14, 0),
+            ("10.9.0.0/29", 6, 0),
+            ("10.9.0.4/31", 2, 0),
+            ("10.9.0.9/32", 1, 0),
+        ] {
             let range = ServiceRange::parse(text).unwrap();
             assert_eq!(range.to_string(), text);
-            for _ in 0..200 {
-                let address = range.random();
-                assert!(range.contains(address), "{address} of {text}");
-                let ends = [range.network, Ipv4Addr::from(u32::from(range.network) | 7)];
-                assert!(text != "10.9.0.0/29" || !ends.contains(&address), "{address} of {text}");
-            }
+            let mut order: Vec<Ipv4Addr> = range.automatic(77).collect();
+            assert_eq!(order.len() as u64, usable, "{text}");
+            assert_eq!(range.usable(), usable);
+            let last = order.split_off(order.len() - lower);
+            let first: Vec<Ipv4Addr> = (1..=lower as u32).map(|host| range.address(host)).collect();
+            assert_eq!(last, first, "the lower band of {text} is last");
+            assert!(order.iter().all(|address| range.contains(*address)), "{text}");
+            let ends = [range.network(), Ipv4Addr::from(u32::from(range.network()) | 0xff)];
+            assert!(usable != 254 || ends.iter().all(|end| !order.contains(end)), "{text}");
         }
+        // A large range costs no more than the addresses that are tried.
+        let large = ServiceRange::parse("128.0.0.0/1").unwrap();
+        assert_eq!(large.automatic(5).next(), Some("128.0.1.6".parse().unwrap()));
         for text in ["fd00::/64", "10.0.0.0", "10.0.0.0/33", "10.0.0.0/0", ""] {
             assert_eq!(ServiceRange::parse(text), None, "{text}");
         }
