@@ -21,6 +21,6 @@ pub use namespace::UserRange;
 pub use ownership::check_link;
 pub use pods::{Attachment, HostPort, Pods, PodsConfig, Protocol};
 pub use services::{
-    Affinity, Frontend, ServiceEntry, ServiceRules, Services, ServicesConfig, Unserved,
+    Affinity, Frontend, Ranges, ServiceEntry, ServiceRules, Services, ServicesConfig, Unserved,
     remove_service_rules,
 };

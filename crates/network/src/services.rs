@@ -35,6 +35,13 @@ pub struct ServicesConfig {
     pub gateways: Vec<(Cidr, IpAddr)>,
 }
 
+/// The address ranges of the cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ranges {
+    pub pods: Vec<Cidr>,
+    pub services: Vec<Cidr>,
+}
+
 /// An address and port at which a Service is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Frontend {
@@ -113,7 +120,7 @@ pub struct Services {
     stale: Stale,
     affinity_ids: HashMap<(Arc<str>, Scope), u32>,
     next_affinity_id: u32,
-    pod_ranges: Vec<Cidr>,
+    ranges: Ranges,
     /// The kernel's state is not the one in memory.
     broken: bool,
 }
@@ -176,11 +183,14 @@ impl Services {
             stale: Stale::new(),
             affinity_ids: HashMap::new(),
             next_affinity_id: 1,
-            pod_ranges: Vec::new(),
+            ranges: Ranges::default(),
             broken: false,
         };
         services.write_layouts()?;
-        services.set_pod_ranges(&config.pod_ranges)?;
+        services.set_ranges(Ranges {
+            pods: config.pod_ranges.clone(),
+            services: config.service_ranges.clone(),
+        })?;
         let found = services.read()?;
         services.adopt(found);
         Ok(services)
@@ -391,7 +401,7 @@ impl Services {
             layout.write(&mut batch);
             layout.empty(&mut batch);
         }
-        self.write_pod_ranges(&mut batch);
+        self.write_ranges(&mut batch);
         let ids = self.installed.drain().flat_map(|(frontend, state)| {
             Scope::ALL.map(|scope| ((frontend, scope), state.choice(scope).affinity))
         });
@@ -423,21 +433,27 @@ impl Services {
         }
     }
 
-    /// Replaces the addresses that count as pods.
-    pub fn set_pod_ranges(&mut self, ranges: &[Cidr]) -> Result<()> {
-        self.pod_ranges = ranges.to_vec();
+    /// Replaces the address ranges of the cluster.
+    pub fn set_ranges(&mut self, ranges: Ranges) -> Result<()> {
+        self.ranges = ranges;
         let mut batch = Batch::new();
-        self.write_pod_ranges(&mut batch);
+        self.write_ranges(&mut batch);
         self.connection.commit(batch)
     }
 
-    fn write_pod_ranges(&self, batch: &mut Batch) {
+    fn write_ranges(&self, batch: &mut Batch) {
         for layout in &self.layouts {
-            let ours = self.pod_ranges.iter().filter(|range| range.is_ipv4() == layout.ipv4);
-            let ranges = Cidr::without_overlaps(ours.copied());
-            let elements: Vec<Element> = ranges.iter().map(Element::cidr).collect();
-            batch.flush_set(&layout.table, &layout.pod_ranges.name);
-            batch.add_elements(&layout.table, &layout.pod_ranges, &elements);
+            let sets = [
+                (&layout.pod_ranges, &self.ranges.pods),
+                (&layout.service_ranges, &self.ranges.services),
+            ];
+            for (set, ranges) in sets {
+                let ours = ranges.iter().filter(|range| range.is_ipv4() == layout.ipv4);
+                let ranges = Cidr::without_overlaps(ours.copied());
+                let elements: Vec<Element> = ranges.iter().map(Element::cidr).collect();
+                batch.flush_set(&layout.table, &set.name);
+                batch.add_elements(&layout.table, set, &elements);
+            }
         }
     }
 

@@ -20,7 +20,7 @@ use client::{ObjectKey, Queue};
 use futures::FutureExt;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use network::{Cidr, ServiceRules};
+use network::{Cidr, Ranges, ServiceRules};
 use plan::{ServicePlan, plan};
 use proxy_metrics::ProxyMetrics;
 use rules::Rules;
@@ -100,7 +100,7 @@ pub fn start(watched: Watched, rules: impl PacketRules, config: Config) -> Runni
         watched,
         queue: Queue::with_backoff(RETRY.0, RETRY.1),
         node: NodeView { name: config.node_name.clone(), ..NodeView::default() },
-        pod_ranges: Vec::new(),
+        ranges: Ranges::default(),
         rules: Rules::new(rules),
         config,
         state: sender,
@@ -114,7 +114,7 @@ struct Proxy {
     watched: Watched,
     queue: Queue<ObjectKey>,
     node: NodeView,
-    pod_ranges: Vec<Cidr>,
+    ranges: Ranges,
     rules: Rules,
     config: Config,
     state: watch::Sender<ProxyState>,
@@ -125,11 +125,12 @@ struct Proxy {
 impl Proxy {
     async fn run(mut self) {
         self.watched.synced().await;
-        let nodes = self.watched.nodes.subscribe();
+        let mut nodes = self.watched.nodes.subscribe();
+        let mut service_ranges = self.watched.service_ranges.subscribe();
         self.follow_services();
-        self.observe_nodes().await;
+        self.observe_ranges().await;
+        self.observe_node();
         self.sync_all().await;
-        let mut nodes = nodes;
         let mut verify_at = Instant::now() + VERIFY_EVERY;
         loop {
             tokio::select! {
@@ -138,10 +139,12 @@ impl Proxy {
                     None => return,
                 },
                 _ = nodes.next() => {
-                    if self.observe_nodes().await {
+                    self.observe_ranges().await;
+                    if self.observe_node() {
                         self.sync_all().await;
                     }
                 }
+                _ = service_ranges.next() => self.observe_ranges().await,
                 () = tokio::time::sleep(SWEEP_AFTER), if self.rules.needs_sweep() => {
                     self.rules.sweep().await;
                 }
@@ -171,19 +174,22 @@ impl Proxy {
         });
     }
 
-    /// Whether something changed on which the rules of all Services depend.
-    async fn observe_nodes(&mut self) -> bool {
-        let nodes = self.watched.nodes.list();
-        let mut ranges = self.config.pod_ranges.clone();
-        ranges.extend(nodes.iter().flat_map(|node| pod_ranges(node)));
-        ranges.sort();
-        ranges.dedup();
-        if ranges != self.pod_ranges && self.rules.set_pod_ranges(ranges.clone()).await {
-            self.pod_ranges = ranges;
+    /// Pod ranges of the Nodes, and ranges of Services (NET-52).
+    async fn observe_ranges(&mut self) {
+        let mut pods = self.config.pod_ranges.clone();
+        pods.extend(self.watched.nodes.list().iter().flat_map(|node| pod_ranges(node)));
+        pods.sort();
+        pods.dedup();
+        let ranges = Ranges { pods, services: self.watched.service_ranges() };
+        if ranges != self.ranges && self.rules.set_ranges(ranges.clone()).await {
+            self.ranges = ranges;
         }
-        let own =
-            nodes.iter().find(|node| node.metadata.name.as_deref() == Some(&self.config.node_name));
-        let view = own.map(|node| node_view(node)).unwrap_or_else(|| self.node.clone());
+    }
+
+    /// Whether something changed on which the rules of all Services depend.
+    fn observe_node(&mut self) -> bool {
+        let node = self.watched.nodes.get(&ObjectKey::cluster(&self.config.node_name));
+        let view = node.map_or_else(|| self.node.clone(), |node| node_view(&node));
         let changed = view != self.node;
         self.node = view;
         changed

@@ -116,7 +116,8 @@ pub(super) struct Layout {
     pub(super) hairpin: Set,
     /// Service address to the chain with its `loadBalancerSourceRanges`.
     pub(super) firewall: Set,
-    service_ranges: Vec<Cidr>,
+    /// Ranges of Service addresses.
+    pub(super) service_ranges: Set,
     gateway: Option<(Cidr, IpAddr)>,
 }
 
@@ -137,7 +138,6 @@ impl Layout {
                 affinity_endpoints: Set::new(name("affinity-endpoints"), &both),
             }
         };
-        let of_family = |range: &&Cidr| range.is_ipv4() == ipv4;
         let gateway = config.gateways.iter().copied().find(|(range, _)| range.is_ipv4() == ipv4);
         Layout {
             table: Table::new(if ipv4 { Family::Ipv4 } else { Family::Ipv6 }, &config.table),
@@ -155,7 +155,7 @@ impl Layout {
             dropped: Set::new("dropped", &service),
             hairpin: Set::new("hairpin", &[address, address]),
             firewall: Set::verdict_map("firewall", &service),
-            service_ranges: config.service_ranges.iter().filter(of_family).copied().collect(),
+            service_ranges: Set::new("service-ranges", &[address]).with_intervals(),
             gateway,
         }
     }
@@ -175,7 +175,7 @@ impl Layout {
         }
         all.extend([&self.affinity, &self.cluster_ips, &self.pod_ranges, &self.masquerade]);
         all.extend([&self.external_local, &self.rejected, &self.dropped, &self.hairpin]);
-        all.push(&self.firewall);
+        all.extend([&self.firewall, &self.service_ranges]);
         all
     }
 
@@ -199,8 +199,7 @@ impl Layout {
 
     /// Removes the elements of all sets, except remembered clients.
     pub(super) fn empty(&self, batch: &mut Batch) {
-        let kept = [&self.affinity.name, &self.pod_ranges.name];
-        for set in self.sets().into_iter().filter(|set| !kept.contains(&&set.name)) {
+        for set in self.sets().into_iter().filter(|set| set.name != self.affinity.name) {
             batch.flush_set(&self.table, &set.name);
         }
     }
@@ -280,16 +279,15 @@ impl Layout {
     fn unserved_rules(&self) -> Vec<Rule> {
         let destination = [Field::address(self.ipv4, Direction::Destination)];
         let reject = |rule: Rule| rule.reject(Reject::PortUnreachable);
-        let mut rules = vec![
+        vec![
             reject(Rule::new().in_set(&self.service(), &self.rejected)),
             Rule::new().in_set(&self.service(), &self.dropped).drop(),
             reject(Rule::new().in_set(&destination, &self.cluster_ips)),
-        ];
-        for range in &self.service_ranges {
-            let comment = "not the address of any Service";
-            rules.push(Rule::new().comment(comment).destination_in(range).drop());
-        }
-        rules
+            Rule::new()
+                .comment("not the address of any Service")
+                .in_set(&destination, &self.service_ranges)
+                .drop(),
+        ]
     }
 
     /// Rewrites the source of marked packets, and of those that go back to the pod that sent them.

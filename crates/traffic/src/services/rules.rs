@@ -1,7 +1,7 @@
 //! The packet rules of Services behind a trait: the kernel's, or those of a simulated node.
 
 use super::plan::UdpPort;
-use network::{Cidr, Frontend, Protocol, ServiceRules, Services, conntrack};
+use network::{Frontend, Protocol, Ranges, ServiceRules, Services, conntrack};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub trait PacketRules: Send + 'static {
     fn replace_all(&mut self, services: HashMap<Arc<str>, ServiceRules>) -> network::Result<usize>;
     /// Replaces the rules of single Services, all or none.
     fn apply(&mut self, changes: Changes) -> network::Result<usize>;
-    fn set_pod_ranges(&mut self, ranges: &[Cidr]) -> network::Result<()>;
+    fn set_ranges(&mut self, ranges: Ranges) -> network::Result<()>;
     /// Removes what is left of earlier changes.
     fn sweep(&mut self) -> network::Result<()>;
     fn needs_sweep(&self) -> bool;
@@ -32,8 +32,8 @@ impl PacketRules for Services {
         Services::apply(self, changes)
     }
 
-    fn set_pod_ranges(&mut self, ranges: &[Cidr]) -> network::Result<()> {
-        Services::set_pod_ranges(self, ranges)
+    fn set_ranges(&mut self, ranges: Ranges) -> network::Result<()> {
+        Services::set_ranges(self, ranges)
     }
 
     fn sweep(&mut self) -> network::Result<()> {
@@ -70,8 +70,8 @@ impl Rules {
         self.call(move |rules| rules.apply(changes)).await
     }
 
-    pub(super) async fn set_pod_ranges(&mut self, ranges: Vec<Cidr>) -> bool {
-        self.call(move |rules| rules.set_pod_ranges(&ranges)).await.is_some()
+    pub(super) async fn set_ranges(&mut self, ranges: Ranges) -> bool {
+        self.call(move |rules| rules.set_ranges(ranges)).await.is_some()
     }
 
     pub(super) async fn sweep(&mut self) {
