@@ -135,8 +135,7 @@ async fn start_node_alone(
     let (dir, options) = (&options.data_dir, &options.node);
     // A serving certificate that is not approved yet arrives while the agent works.
     tokio::spawn(credentials.renewing());
-    let services = agent::service_range(&client).await?;
-    let node = agent::start(client, dir, options, &serving, services, cpu_priority).await?;
+    let node = agent::start(client, dir, options, &serving, cpu_priority).await?;
     node.ready().await;
     Ok(node)
 }
@@ -206,7 +205,7 @@ async fn start_node(
     };
     tokio::spawn(renew(serving.certificate.clone(), server.node_signer(&name, &addresses)));
     let (dir, options) = (&options.common.data_dir, &options.node);
-    agent::start(client, dir, options, &serving, server.service_range(), cpu_priority).await
+    agent::start(client, dir, options, &serving, cpu_priority).await
 }
 
 /// Renews the serving certificate of the node in this process. It needs no request: the certificate
