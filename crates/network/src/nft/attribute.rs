@@ -40,6 +40,7 @@ pub(super) mod set {
     pub(crate) const DATA_LEN: u16 = 7;
     pub(crate) const ID: u16 = 10;
     pub(crate) const TIMEOUT: u16 = 11;
+    pub(crate) const USERDATA: u16 = 13;
 }
 
 /// `NFTA_SET_ELEM_LIST_*`

@@ -1,0 +1,98 @@
+//! The packet rules of network policies: one table per IP family, which nothing else uses.
+//!
+//!     forward ──▶ egress ──▶ map by incoming link ──▶ egress-lf0p17 ──▶ chains of its policies ──▶ drop
+//!     input   ──▶ egress
+//!     forward ──▶ ingress ─▶ map by outgoing link ──▶ ingress-lf0p18 ─▶ chains of its policies ──▶ drop
+//!
+//! Only isolated pods have chains. Packets of established connections and ICMP errors about them pass first, so a
+//! change of the rules applies to new connections only. The chains run at filter priority: after the translation of
+//! Service addresses, before masquerading (NET-130).
+//!
+//! Pods are found by their link and not by their address: a pod cannot forge the link on which its packets arrive.
+//! Its packets to the node itself (input) need permission too; packets from the node to a pod (output) need none
+//! (NET-131). A new connection from a pod must have the pod's own source address, because peers are recognized
+//! by it.
+//!
+//! Not here: which pods and peers a policy means (`traffic::policies`).
+
+mod change;
+mod write;
+
+pub(crate) use change::link_name;
+pub use change::{
+    Change, ChainChange, Direction, Life, Member, Peers, PodChange, PodLinks, PolicyRule, Ports,
+    SetChange, SetKind, Target,
+};
+
+use crate::namespace::Namespace;
+use crate::nft::{self, Batch};
+use crate::{Cidr, Result};
+use std::sync::{Arc, Mutex, PoisonError};
+use write::FamilyTable;
+
+#[derive(Debug, Clone)]
+pub struct PolicyConfig {
+    /// Name of the tables. No other program may use it.
+    pub table: String,
+    /// As in `PodsConfig`.
+    pub link: String,
+    /// As in `PodsConfig`. They decide which IP families have a table.
+    pub cidrs: Vec<Cidr>,
+}
+
+/// The policy tables of one node. Dropping it leaves the tables as they are.
+pub struct PolicyTables {
+    node: Namespace,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    connection: Mutex<nft::Connection>,
+    families: Vec<FamilyTable>,
+}
+
+impl PolicyTables {
+    /// Opens the tables in the network namespace of the calling thread. Changes nothing: rules of an earlier process
+    /// stay in force until [`PolicyTables::replace`].
+    pub async fn open(config: PolicyConfig) -> Result<PolicyTables> {
+        let node = Namespace::current()?;
+        let connection = node.run(nft::Connection::open).await?;
+        let families = config.cidrs.iter().map(|range| FamilyTable::new(&config, range.is_ipv4()));
+        let inner = Inner { connection: Mutex::new(connection), families: families.collect() };
+        Ok(PolicyTables { node, inner: Arc::new(inner) })
+    }
+
+    /// Replaces the tables by new ones with these contents, in one transaction.
+    pub async fn replace(&self, contents: Change) -> Result<()> {
+        self.commit(move |family, batch| {
+            family.create(batch);
+            family.apply(batch, &contents);
+        })
+        .await
+    }
+
+    /// Applies a change in one transaction. Fails without any effect if the tables are not as expected.
+    pub async fn update(&self, change: Change) -> Result<()> {
+        self.commit(move |family, batch| family.apply(batch, &change)).await
+    }
+
+    /// Removes the tables: every connection is allowed.
+    pub async fn remove(&self) -> Result<()> {
+        self.commit(FamilyTable::remove).await
+    }
+
+    async fn commit(
+        &self,
+        write: impl Fn(&FamilyTable, &mut Batch) + Send + 'static,
+    ) -> Result<()> {
+        let inner = self.inner.clone();
+        let work = move || {
+            let mut batch = Batch::new();
+            for family in &inner.families {
+                write(family, &mut batch);
+            }
+            inner.connection.lock().unwrap_or_else(PoisonError::into_inner).commit(batch)
+        };
+        self.node.run(work).await
+    }
+}
