@@ -20,7 +20,7 @@ mod write;
 
 pub(crate) use change::link_name;
 pub use change::{
-    Change, ChainChange, Direction, Life, Member, Peers, PodChange, PodLinks, PolicyRule, Ports,
+    ChainChange, Change, Direction, Life, Member, Peers, PodChange, PodLinks, PolicyRule, Ports,
     SetChange, SetKind, Target,
 };
 

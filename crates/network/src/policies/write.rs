@@ -1,9 +1,9 @@
 //! Writes the policy table of one IP family.
 
+use super::PolicyConfig;
 use super::change::{
     Change, Direction, Life, Member, Peers, PolicyRule, Ports, SetChange, SetKind, Target,
 };
-use super::PolicyConfig;
 use crate::nft::{
     self, Batch, Chain, ChainKind, Compare, Element, Expression, Family, Field, Header, Hook, Key,
     Kind, MetaKey, Priority, Register, Rule, Set, Table, Verdict,
@@ -214,10 +214,8 @@ impl FamilyTable {
                 .in_set(&[Field::DestinationPort], &self.set(set, SetKind::PortRanges)),
             Ports::Named(protocol, set) => {
                 let address = Field::address(self.ipv4, nft::Direction::Destination);
-                made.protocol(protocol.number()).in_set(
-                    &[address, Field::DestinationPort],
-                    &self.set(set, SetKind::NamedPorts),
-                )
+                made.protocol(protocol.number())
+                    .in_set(&[address, Field::DestinationPort], &self.set(set, SetKind::NamedPorts))
             }
         };
         match &rule.target {

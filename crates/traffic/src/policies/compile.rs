@@ -110,7 +110,10 @@ fn compile_peers(namespace: &str, peers: &[NetworkPolicyPeer]) -> Vec<SetKey> {
             None if peer.pod_selector.is_none() => continue, // A peer without any field is nobody.
             None => Scope::One(namespace.to_owned()),
         };
-        pods.insert(SetKey::Pods(PodPeers { scope, pods: Selector::new(peer.pod_selector.as_ref()) }));
+        pods.insert(SetKey::Pods(PodPeers {
+            scope,
+            pods: Selector::new(peer.pod_selector.as_ref()),
+        }));
     }
     let ranges = Some(ranges.into_list()).filter(|ranges| !ranges.is_empty());
     pods.into_iter().chain(ranges.map(SetKey::AddressRanges)).collect()
@@ -143,9 +146,11 @@ fn compile_ports(ports: &[NetworkPolicyPort]) -> Vec<AllowedPorts> {
             _ => result.push(AllowedPorts::In(protocol, SetKey::PortRanges(ranges))),
         }
     }
-    result.extend(names.into_iter().map(|(protocol, name)| {
-        AllowedPorts::Named(protocol, SetKey::NamedPort(protocol, name))
-    }));
+    result.extend(
+        names.into_iter().map(|(protocol, name)| {
+            AllowedPorts::Named(protocol, SetKey::NamedPort(protocol, name))
+        }),
+    );
     result
 }
 

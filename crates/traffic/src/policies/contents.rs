@@ -83,7 +83,12 @@ impl Contents {
     }
 
     /// Isolates a pod in one direction, with the chains of its policies, or ends its isolation.
-    pub(super) fn set_pod(&mut self, direction: Direction, link: &str, policies: Option<Vec<String>>) {
+    pub(super) fn set_pod(
+        &mut self,
+        direction: Direction,
+        link: &str,
+        policies: Option<Vec<String>>,
+    ) {
         let key = (direction, link.to_owned());
         if self.pods.get(&key) == policies.as_ref() {
             return;

@@ -48,7 +48,8 @@ impl PodFacts {
 /// Ports with a name, of containers that run as long as the pod.
 fn named_ports(spec: &PodSpec) -> BTreeSet<(String, Protocol, u16)> {
     let sidecars = spec.init_containers.iter().flatten();
-    let sidecars = sidecars.filter(|container| container.restart_policy.as_deref() == Some("Always"));
+    let sidecars =
+        sidecars.filter(|container| container.restart_policy.as_deref() == Some("Always"));
     let ports = spec.containers.iter().chain(sidecars).flat_map(|c| c.ports.iter().flatten());
     let named = ports.filter_map(|port| {
         let number = u16::try_from(port.container_port).ok()?;

@@ -116,7 +116,9 @@ impl Presence {
                 attached.addresses.iter().filter(own).copied().collect()
             }
             None if facts.terminal => return None,
-            None if is_local && self.released.iter().any(|released| released == uid) => return None,
+            None if is_local && self.released.iter().any(|released| released == uid) => {
+                return None;
+            }
             None if is_local => {
                 let free = |a: &&IpAddr| !self.owners.contains_key(a);
                 facts.addresses.iter().filter(free).copied().collect()

@@ -40,7 +40,10 @@ impl Population {
         before
     }
 
-    pub(super) fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = (&String, &Instance)> {
+    pub(super) fn in_namespace(
+        &self,
+        namespace: &str,
+    ) -> impl Iterator<Item = (&String, &Instance)> {
         let uids = self.by_namespace.get(namespace).into_iter().flatten();
         uids.filter_map(|uid| self.instances.get_key_value(uid))
     }
