@@ -14,9 +14,14 @@ mod pods;
 pub mod policies;
 mod records;
 mod rules;
+mod services;
 
 pub use cidr::Cidr;
 pub use error::{Error, Result};
 pub use namespace::UserRange;
 pub use ownership::check_link;
 pub use pods::{Attachment, HostPort, Pods, PodsConfig, Protocol};
+pub use services::{
+    Affinity, Frontend, Ranges, ServiceEntry, ServiceRules, Services, ServicesConfig, Unserved,
+    remove_service_rules,
+};

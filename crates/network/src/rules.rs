@@ -115,7 +115,7 @@ impl Rules {
 }
 
 impl Protocol {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Protocol::Tcp => "TCP",
             Protocol::Udp => "UDP",

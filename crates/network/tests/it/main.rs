@@ -6,4 +6,5 @@ mod instances;
 mod nft;
 mod pods;
 mod policies;
+mod services;
 mod speed;
