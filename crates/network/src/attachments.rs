@@ -287,6 +287,10 @@ impl Inner {
         PodPorts { addresses: record.addresses.clone(), ports: record.ports.clone() }
     }
 
+    pub(crate) fn config(&self) -> &PodsConfig {
+        &self.config
+    }
+
     /// One address per range, in the order of the ranges.
     pub(crate) fn addresses(&self, address_index: u64) -> Vec<IpAddr> {
         self.config.cidrs.iter().filter_map(|range| range.nth(address_index)).collect()

@@ -137,6 +137,10 @@ impl Pods {
         Some(self.inner.attachment(record))
     }
 
+    pub fn config(&self) -> &PodsConfig {
+        self.inner.config()
+    }
+
     /// The node's own addresses in the pod ranges.
     pub fn gateways(&self) -> Vec<IpAddr> {
         self.inner.addresses(GATEWAY)

@@ -260,6 +260,38 @@ fn net_129_ports_ranges_and_names() {
     });
 }
 
+#[test]
+fn net_130_policies_see_pods_behind_a_service_address() {
+    isolated(|directory| async move {
+        let (_pods, [a, b, c]) = three_pods(&directory).await;
+        run(
+            "nft 'add table ip proxy; add chain ip proxy dnat { type nat hook prerouting priority dstnat; }'",
+        );
+        run("nft add rule ip proxy dnat ip daddr 10.96.0.10 tcp dport 8080 dnat to 10.77.3.3:80");
+        run("nft add rule ip proxy dnat ip daddr 10.96.0.11 tcp dport 8080 dnat to 10.77.3.4:80");
+        let tables = tables(&[POD_RANGE]).await;
+        let plan = Plan::default()
+            .set("peers", SetKind::Addresses, &addresses(&[&a]))
+            .set(
+                "services",
+                SetKind::AddressRanges,
+                &[Member::AddressRange(ip("10.96.0.0"), ip("10.96.255.255"))],
+            )
+            .chain(Direction::Ingress, "in", &[allow(Some("peers"), Ports::Range(Tcp, 80, 80))])
+            .chain(Direction::Egress, "out", &[allow(Some("services"), Ports::Any)])
+            .isolate(Direction::Ingress, &b, &["in"])
+            .isolate(Direction::Egress, &b, &["out"]);
+        tables.replace(plan.0).await.unwrap();
+        assert!(reaches(Some(&a), "10.96.0.10:8080"), "the pod's address and port count");
+        assert!(!reaches(Some(&c), "10.96.0.10:8080"));
+        assert!(
+            !reaches(Some(&b), "10.96.0.11:8080"),
+            "a block of Service addresses does not match"
+        );
+        assert!(reaches(Some(&b), "10.96.0.10:8080"), "a pod reaches itself");
+    });
+}
+
 /// A connection that answers every byte with the same byte.
 fn echo(server: &Attachment, client: &Attachment) -> TcpStream {
     let listener = inside(&server.netns, || TcpListener::bind("0.0.0.0:7")).unwrap();

@@ -72,6 +72,7 @@ pub(super) async fn run(
     while let Some(key) = changes.try_next() {
         driver.changed(&key);
     }
+    driver.engine.adopt();
     driver.replace().await;
     loop {
         tokio::select! {

@@ -69,6 +69,12 @@ impl Engine {
         self.refresh(changed);
     }
 
+    /// Takes over the pods of an earlier process, once all objects are known.
+    pub(super) fn adopt(&mut self) {
+        let changed = self.presence.adopt();
+        self.refresh(changed);
+    }
+
     pub(super) fn detached(&mut self, uid: &str) {
         let changed = self.presence.detached(uid);
         self.refresh(changed);

@@ -55,6 +55,19 @@ pub struct Config {
     pub servers: Vec<LocalServer>,
 }
 
+impl Config {
+    /// For the pods of this network.
+    pub fn new(pods: &network::PodsConfig, node_name: &str) -> Config {
+        Config {
+            table: format!("{}-policies", pods.table),
+            link: pods.link.clone(),
+            cidrs: pods.cidrs.clone(),
+            node_name: node_name.to_owned(),
+            servers: Vec::new(),
+        }
+    }
+}
+
 /// A server of this node that policies treat as a pod, because in an ordinary cluster it is one.
 #[derive(Debug, Clone)]
 pub struct LocalServer {

@@ -1,8 +1,9 @@
 //! Which pods exist, and which addresses they have.
 //!
 //! The addresses of pods on other nodes come from their status. Those of local pods come from the agent, which
-//! announces each attachment and each release; the status of a local pod counts only for pods that an earlier process
-//! attached. A local pod stays until its address is released, even if its object is deleted before (NET-134).
+//! announces each attachment and each release. The status of local pods counts at the start, for pods that an earlier
+//! process attached, and as long as the agent has not announced them. A local pod stays until its address is released,
+//! even if its object is deleted before (NET-134).
 
 use super::pod::{Instance, PodFacts};
 use client::ObjectKey;
@@ -89,6 +90,22 @@ impl Presence {
         changed.into_iter().collect()
     }
 
+    /// Takes over the local pods of an earlier process, as if the agent had announced them. If one of them is gone
+    /// already, its address counts until the agent announces the next pod that has it.
+    pub(super) fn adopt(&mut self) -> Vec<String> {
+        let mut changed = Vec::new();
+        for uid in self.local.clone() {
+            let Some(pod) = self.api.get(&uid).cloned() else { continue };
+            let free = |address: &&IpAddr| !self.owners.contains_key(address);
+            let addresses: Vec<IpAddr> = pod.addresses.iter().filter(free).copied().collect();
+            let is_known = self.attached.contains_key(&uid) || self.is_released(&uid);
+            if !(is_known || pod.terminal || pod.host_network || addresses.is_empty()) {
+                changed.extend(self.attached(pod, &addresses));
+            }
+        }
+        changed
+    }
+
     pub(super) fn detached(&mut self, uid: &str) -> Vec<String> {
         self.disown(uid);
         self.attached.remove(uid);
@@ -98,6 +115,10 @@ impl Presence {
             self.released.pop_front();
         }
         vec![uid.to_owned()]
+    }
+
+    fn is_released(&self, uid: &str) -> bool {
+        self.released.iter().any(|released| released == uid)
     }
 
     fn disown(&mut self, uid: &str) {

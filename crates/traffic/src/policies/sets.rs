@@ -61,15 +61,19 @@ impl Population {
 
 #[derive(Default)]
 pub(super) struct SharedSets {
-    sets: BTreeMap<SetKey, SharedSet>,
+    sets: BTreeMap<SetId, SharedSet>,
+    ids: BTreeMap<SetKey, SetId>,
     /// Sets of pods by each namespace whose pods they may contain.
-    in_scope: BTreeMap<String, BTreeSet<SetKey>>,
-    last_number: u64,
+    in_scope: BTreeMap<String, BTreeSet<SetId>>,
+    last_id: SetId,
 }
 
+type SetId = u64;
+
 struct SharedSet {
+    key: SetKey,
     name: String,
-    /// Policies that refer to it.
+    /// Rules that refer to it.
     users: usize,
     /// How many pods contribute a member: two can list the same address for a moment.
     counts: BTreeMap<Member, usize>,
@@ -78,26 +82,30 @@ struct SharedSet {
 impl SharedSets {
     /// Returns the name of the set, which exists until it was released as often as acquired.
     pub(super) fn acquire(&mut self, key: &SetKey, pods: &Population, to: &mut Contents) -> String {
-        if let Some(set) = self.sets.get_mut(key) {
+        let known = self.ids.get(key).and_then(|id| self.sets.get_mut(id));
+        if let Some(set) = known {
             set.users += 1;
             return set.name.clone();
         }
-        self.last_number += 1;
+        self.last_id += 1;
+        let id = self.last_id;
         let (prefix, kind) = match key {
             SetKey::Pods(_) => ("pods", SetKind::Addresses),
             SetKey::NamedPort(..) => ("named-ports", SetKind::NamedPorts),
             SetKey::AddressRanges(_) => ("blocks", SetKind::AddressRanges),
             SetKey::PortRanges(_) => ("ports", SetKind::PortRanges),
         };
-        let name = format!("{prefix}-{}", self.last_number);
-        let set = SharedSet { name: name.clone(), users: 1, counts: BTreeMap::new() };
-        self.sets.insert(key.clone(), set);
+        let name = format!("{prefix}-{id}");
+        let (key, counts) = (key.clone(), BTreeMap::new());
+        self.ids.insert(key.clone(), id);
         to.add_set(&name, kind);
-        self.fill(key, &name, pods, to);
+        let set = SharedSet { key: key.clone(), name: name.clone(), users: 1, counts };
+        self.sets.insert(id, set);
+        self.fill(id, &key, pods, to);
         name
     }
 
-    fn fill(&mut self, key: &SetKey, name: &str, pods: &Population, to: &mut Contents) {
+    fn fill(&mut self, id: SetId, key: &SetKey, pods: &Population, to: &mut Contents) {
         match key {
             SetKey::Pods(peers) => {
                 let names: Vec<&String> = match &peers.scope {
@@ -108,41 +116,38 @@ impl SharedSets {
                     }
                 };
                 for namespace in names {
-                    let sets = self.in_scope.entry(namespace.clone()).or_default();
-                    sets.insert(key.clone());
+                    self.in_scope.entry(namespace.clone()).or_default().insert(id);
                     for (_, instance) in pods.in_namespace(namespace) {
-                        self.count(key, instance, true, to);
+                        self.count(id, instance, true, to);
                     }
                 }
             }
             SetKey::NamedPort(..) => {
                 for instance in pods.instances.values() {
-                    self.count(key, instance, true, to);
+                    self.count(id, instance, true, to);
                 }
             }
-            SetKey::AddressRanges(ranges) => {
-                for (from, last) in ranges {
-                    to.add_member(name, Member::AddressRange(*from, *last));
-                }
-            }
-            SetKey::PortRanges(ranges) => {
-                for (from, last) in ranges {
-                    to.add_member(name, Member::PortRange(*from, *last));
+            SetKey::AddressRanges(_) | SetKey::PortRanges(_) => {
+                let Some(set) = self.sets.get(&id) else { return };
+                for member in ranges(key) {
+                    to.add_member(&set.name, member);
                 }
             }
         }
     }
 
     pub(super) fn release(&mut self, key: &SetKey, to: &mut Contents) {
-        let Some(set) = self.sets.get_mut(key) else { return };
+        let Some(id) = self.ids.get(key).copied() else { return };
+        let Some(set) = self.sets.get_mut(&id) else { return };
         set.users -= 1;
         if set.users > 0 {
             return;
         }
         to.remove_set(&set.name);
-        self.sets.remove(key);
+        self.sets.remove(&id);
+        self.ids.remove(key);
         self.in_scope.retain(|_, sets| {
-            sets.remove(key);
+            sets.remove(&id);
             !sets.is_empty()
         });
     }
@@ -156,21 +161,18 @@ impl SharedSets {
         let mut affected = BTreeSet::new();
         for instance in [before, after].into_iter().flatten() {
             let in_scope = self.in_scope.get(&instance.namespace);
-            affected.extend(in_scope.into_iter().flatten().cloned());
-            let names = instance.ports.iter();
-            affected.extend(
-                names
-                    .map(|(name, protocol, _)| SetKey::NamedPort(*protocol, name.clone()))
-                    .filter(|key| self.sets.contains_key(key)),
-            );
+            affected.extend(in_scope.into_iter().flatten().copied());
+            for (name, protocol, _) in &instance.ports {
+                affected.extend(self.ids.get(&SetKey::NamedPort(*protocol, name.clone())));
+            }
         }
-        for key in affected {
+        for id in affected {
             // Add first, so that members which stay are never removed.
             if let Some(after) = after {
-                self.count(&key, after, true, to);
+                self.count(id, after, true, to);
             }
             if let Some(before) = before {
-                self.count(&key, before, false, to);
+                self.count(id, before, false, to);
             }
         }
     }
@@ -191,18 +193,17 @@ impl SharedSets {
             None => drop(pods.namespaces.remove(name)),
         }
         let mut sets = self.in_scope.remove(name).unwrap_or_default();
-        for key in self.sets.keys().cloned().collect::<Vec<SetKey>>() {
-            let SetKey::Pods(peers) = &key else { continue };
-            let (before, now) = (sets.contains(&key), pods.matches(&peers.scope, name));
-            if before == now {
-                continue;
+        let changed = self.sets.iter().filter(|(id, set)| match &set.key {
+            SetKey::Pods(peers) => sets.contains(id) != pods.matches(&peers.scope, name),
+            SetKey::NamedPort(..) | SetKey::AddressRanges(_) | SetKey::PortRanges(_) => false,
+        });
+        for id in changed.map(|(id, _)| *id).collect::<Vec<SetId>>() {
+            let now = sets.insert(id);
+            if !now {
+                sets.remove(&id);
             }
             for (_, instance) in pods.in_namespace(name) {
-                self.count(&key, instance, now, to);
-            }
-            match now {
-                true => drop(sets.insert(key)),
-                false => drop(sets.remove(&key)),
+                self.count(id, instance, now, to);
             }
         }
         if !sets.is_empty() {
@@ -211,9 +212,9 @@ impl SharedSets {
     }
 
     /// Adds or removes what the pod contributes to the set.
-    fn count(&mut self, key: &SetKey, instance: &Instance, add: bool, to: &mut Contents) {
-        let Some(set) = self.sets.get_mut(key) else { return };
-        for member in contribution(key, instance) {
+    fn count(&mut self, id: SetId, instance: &Instance, add: bool, to: &mut Contents) {
+        let Some(set) = self.sets.get_mut(&id) else { return };
+        for member in contribution(&set.key, instance) {
             let count = set.counts.entry(member).or_insert(0);
             if add {
                 *count += 1;
@@ -228,6 +229,19 @@ impl SharedSets {
                 }
             }
         }
+    }
+}
+
+/// The members of a set of ranges.
+fn ranges(key: &SetKey) -> Vec<Member> {
+    match key {
+        SetKey::AddressRanges(ranges) => {
+            ranges.iter().map(|(from, to)| Member::AddressRange(*from, *to)).collect()
+        }
+        SetKey::PortRanges(ranges) => {
+            ranges.iter().map(|(from, to)| Member::PortRange(*from, *to)).collect()
+        }
+        SetKey::Pods(_) | SetKey::NamedPort(..) => Vec::new(),
     }
 }
 

@@ -3,6 +3,7 @@
 mod kernel;
 mod naive;
 mod property;
+mod scale;
 mod semantics;
 
 use super::compile::compile;

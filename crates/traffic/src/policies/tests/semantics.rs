@@ -284,3 +284,20 @@ fn a_pod_that_is_recreated_under_its_name_replaces_the_old_one() {
     node.commit();
     assert!(!node.tcp("10.77.9.5", B, 80));
 }
+
+#[test]
+fn net_134_pods_of_an_earlier_process_stay_until_their_address_is_released() {
+    let mut node = three_pods();
+    node.policy(&policy("x/p", json!({"podSelector": {"matchLabels": {"pod": "b"}}, "ingress": [{"from": [{"podSelector": {}}]}]})));
+    node.engine.adopt();
+    node.commit();
+    node.delete_pod(&named("x/a", NODE, A));
+    node.delete_pod(&named("x/b", NODE, B));
+    assert_eq!(reachable(&node, B, true), "ab", "both are still there");
+    // The agent never announces the release of a, but the next pod with its address.
+    node.attach(&pod("y/next", "uid-next", json!({}), NODE, &[]), &[A]);
+    assert_eq!(reachable(&node, B, true), "b");
+    node.engine.detached("uid-b");
+    node.commit();
+    assert_eq!(reachable(&node, B, true), "abco");
+}
