@@ -62,7 +62,7 @@ impl PolicyTables {
         Ok(PolicyTables { node, inner: Arc::new(inner) })
     }
 
-    /// Replaces the tables by new ones with these contents, in one transaction.
+    /// Replaces the tables by new ones with these contents, each in one transaction.
     pub async fn replace(&self, contents: Change) -> Result<()> {
         self.commit(move |family, batch| {
             family.create(batch);
@@ -71,7 +71,8 @@ impl PolicyTables {
         .await
     }
 
-    /// Applies a change in one transaction. Fails without any effect if the tables are not as expected.
+    /// Applies a change, to each table in one transaction. Fails if a table is not as expected; the caller must then
+    /// replace the tables.
     pub async fn update(&self, change: Change) -> Result<()> {
         self.commit(move |family, batch| family.apply(batch, &change)).await
     }
@@ -87,11 +88,13 @@ impl PolicyTables {
     ) -> Result<()> {
         let inner = self.inner.clone();
         let work = move || {
-            let mut batch = Batch::new();
-            for family in &inner.families {
+            let mut connection = inner.connection.lock().unwrap_or_else(PoisonError::into_inner);
+            // The families are independent, and the size of a transaction is limited.
+            inner.families.iter().try_for_each(|family| {
+                let mut batch = Batch::new();
                 write(family, &mut batch);
-            }
-            inner.connection.lock().unwrap_or_else(PoisonError::into_inner).commit(batch)
+                connection.commit(batch)
+            })
         };
         self.node.run(work).await
     }

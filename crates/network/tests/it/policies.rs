@@ -265,10 +265,16 @@ fn net_130_policies_see_pods_behind_a_service_address() {
     isolated(|directory| async move {
         let (_pods, [a, b, c]) = three_pods(&directory).await;
         run(
-            "nft 'add table ip proxy; add chain ip proxy dnat { type nat hook prerouting priority dstnat; }'",
+            "nft 'add table ip proxy; add chain ip proxy services { type nat hook prerouting priority dstnat; }'",
         );
-        run("nft add rule ip proxy dnat ip daddr 10.96.0.10 tcp dport 8080 dnat to 10.77.3.3:80");
-        run("nft add rule ip proxy dnat ip daddr 10.96.0.11 tcp dport 8080 dnat to 10.77.3.4:80");
+        run(
+            "nft add rule ip proxy services ip daddr 10.96.0.10 tcp dport 8080 dnat to 10.77.3.3:80",
+        );
+        run(
+            "nft add rule ip proxy services ip daddr 10.96.0.11 tcp dport 8080 dnat to 10.77.3.4:80",
+        );
+        run("nft 'add chain ip proxy hairpin { type nat hook postrouting priority srcnat; }'");
+        run("nft add rule ip proxy hairpin ip saddr 10.77.3.3 ip daddr 10.77.3.3 masquerade");
         let tables = tables(&[POD_RANGE]).await;
         let plan = Plan::default()
             .set("peers", SetKind::Addresses, &addresses(&[&a]))
@@ -484,6 +490,13 @@ fn a_thousand_policies_and_ten_thousand_peers_are_written_in_bounded_time() {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         for pod in [&a, &b, &c] {
             plan = plan.isolate(Direction::Ingress, pod, &names);
+        }
+        for i in 100..200 {
+            let policies = names.iter().map(ToString::to_string).collect();
+            plan.0.pods.insert(
+                (Direction::Ingress, format!("lf0p{i}")),
+                PodChange { life: Life::New, policies },
+            );
         }
         let start = Instant::now();
         tables.replace(plan.0).await.unwrap();

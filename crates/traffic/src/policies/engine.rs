@@ -17,6 +17,13 @@ use network::policies::{Change, Direction, Peers, PodLinks, PolicyRule, Ports, T
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+/// Further policies that select a pod isolate it, but their rules allow nothing. One namespace must not make the
+/// tables too large for the others.
+const POLICIES_PER_POD_MAX: usize = 1000;
+
+/// Packet rules per direction of a policy. What further rules allow stays forbidden.
+const RULES_PER_POLICY_MAX: usize = 1000;
+
 pub(super) struct Engine {
     presence: Presence,
     population: Population,
@@ -142,8 +149,12 @@ impl Engine {
         if !policy.selected.is_empty() {
             for direction in Direction::BOTH {
                 let rules = policy.compiled.rules(direction).unwrap_or_default();
+                let used_rules = within_limit(rules);
+                if used_rules.len() < rules.len() {
+                    tracing::warn!(policy = %key, "too many rules: some of them allow nothing");
+                }
                 let name = chain_name(policy.number, direction);
-                let made = chains_of(&name, rules, &mut |key| {
+                let made = chains_of(&name, used_rules, &mut |key| {
                     used.push(key.clone());
                     sets.acquire(key, pods, contents)
                 });
@@ -246,7 +257,7 @@ impl Engine {
                 for (_, policy) in policies {
                     let Some(rules) = policy.compiled.rules(direction) else { continue };
                     isolated = true;
-                    if !rules.is_empty() {
+                    if !within_limit(rules).is_empty() && chains.len() < POLICIES_PER_POD_MAX {
                         chains.push(chain_name(policy.number, direction));
                     }
                 }
@@ -270,6 +281,19 @@ impl Engine {
 
 fn chain_name(policy: u64, direction: Direction) -> String {
     format!("{}-policy-{policy}", direction.name())
+}
+
+/// The first rules of a policy, as many as it may have.
+fn within_limit(rules: &[AllowRule]) -> &[AllowRule] {
+    let length = |list: Option<usize>| list.unwrap_or(1);
+    let mut size = 0;
+    let fits = rules.iter().take_while(|rule| {
+        let peers = length(rule.peers.as_ref().map(Vec::len));
+        let ports = length(rule.ports.as_ref().map(Vec::len));
+        size += (peers + ports).max(1);
+        size <= RULES_PER_POLICY_MAX
+    });
+    &rules[..fits.count()]
 }
 
 /// The chain of a policy, and chains that it jumps to. A rule with several peers and several ports checks the ports in
