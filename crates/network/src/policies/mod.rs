@@ -26,7 +26,9 @@ pub use change::{
 
 use crate::namespace::Namespace;
 use crate::nft::{self, Batch};
-use crate::{Cidr, Result};
+use crate::{Cidr, Protocol, Result, conntrack};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use write::FamilyTable;
 
@@ -75,6 +77,23 @@ impl PolicyTables {
     /// replace the tables.
     pub async fn update(&self, change: Change) -> Result<()> {
         self.commit(move |family, batch| family.apply(batch, &change)).await
+    }
+
+    /// Forgets the UDP flows of addresses that a new pod has, before it sends or receives anything. They are flows of
+    /// an earlier pod, and the rules would take them for established connections of the new one.
+    pub async fn forget_flows(&self, addresses: Vec<IpAddr>) -> Result<()> {
+        let work = move || {
+            for ipv4 in BTreeSet::from_iter(addresses.iter().map(IpAddr::is_ipv4)) {
+                conntrack::delete_matching(ipv4, |connection| {
+                    let (original, reply) = (connection.original, connection.reply);
+                    let ends = [original.source, original.destination, reply.source];
+                    connection.protocol == Protocol::Udp
+                        && ends.iter().any(|end| addresses.contains(end))
+                })?;
+            }
+            Ok(())
+        };
+        self.node.run(work).await
     }
 
     /// Removes the tables: every connection is allowed.

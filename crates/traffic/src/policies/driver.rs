@@ -8,6 +8,7 @@ use client::{Cache, Changes, ObjectKey};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use network::policies::PolicyTables;
+use std::net::IpAddr;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -44,6 +45,8 @@ struct Driver {
     tables: PolicyTables,
     /// Callers that wait for the next commit.
     waiting: Vec<oneshot::Sender<Done>>,
+    /// Addresses of new isolated pods. Flows of earlier pods with them are forgotten after the next commit.
+    reused: Vec<IpAddr>,
     /// The kernel's tables are not as the engine assumes: write them as a whole, at this time.
     replace_at: Option<Instant>,
     retry: Duration,
@@ -65,6 +68,7 @@ pub(super) async fn run(
         engine,
         tables,
         waiting: Vec::new(),
+        reused: Vec::new(),
         replace_at: None,
         retry: RETRY_FIRST,
     };
@@ -73,6 +77,7 @@ pub(super) async fn run(
         driver.changed(&key);
     }
     driver.engine.adopt();
+    driver.reused.clear(); // Before all objects were known, pods of an earlier process seemed to be new.
     driver.replace().await;
     loop {
         tokio::select! {
@@ -153,7 +158,7 @@ impl Driver {
     fn announced(&mut self, announcement: Announcement) {
         match announcement {
             Announcement::Attached { pod, addresses, done } => {
-                self.engine.attached(*pod, &addresses);
+                self.reused.extend(self.engine.attached(*pod, &addresses));
                 self.waiting.push(done);
             }
             Announcement::Detached { uid, done } => {
@@ -191,10 +196,10 @@ impl Driver {
         }
         let change = self.engine.take_changes();
         if change.is_empty() {
-            return self.answer(&Ok(()));
+            return self.committed().await;
         }
         match self.tables.update(change).await {
-            Ok(()) => self.answer(&Ok(())),
+            Ok(()) => self.committed().await,
             Err(error) => {
                 tracing::warn!(%error, "the policy tables are not as expected and are written again");
                 self.replace().await;
@@ -208,7 +213,7 @@ impl Driver {
             Ok(()) => {
                 self.replace_at = None;
                 self.retry = RETRY_FIRST;
-                self.answer(&Ok(()));
+                self.committed().await;
             }
             Err(error) => {
                 let retry_in = self.retry;
@@ -218,6 +223,19 @@ impl Driver {
                 self.answer(&Err(error.to_string()));
             }
         }
+    }
+
+    async fn committed(&mut self) {
+        let mut result = Ok(());
+        if !self.reused.is_empty() {
+            let addresses = std::mem::take(&mut self.reused);
+            let forgotten = self.tables.forget_flows(addresses.clone()).await;
+            result = forgotten.map_err(|error| error.to_string());
+            if result.is_err() {
+                self.reused = addresses; // The next commit tries again.
+            }
+        }
+        self.answer(&result);
     }
 
     fn answer(&mut self, result: &Done) {

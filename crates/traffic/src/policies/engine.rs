@@ -71,9 +71,15 @@ impl Engine {
         self.refresh(changed);
     }
 
-    pub(super) fn attached(&mut self, pod: PodFacts, addresses: &[IpAddr]) {
+    /// Returns the addresses that are new for the pod, if policies select it.
+    pub(super) fn attached(&mut self, pod: PodFacts, addresses: &[IpAddr]) -> Vec<IpAddr> {
+        let (uid, namespace) = (pod.uid.clone(), pod.namespace.clone());
+        let is_new = |address: &&IpAddr| self.presence.is_new(&uid, address);
+        let new: Vec<IpAddr> = addresses.iter().filter(is_new).copied().collect();
         let changed = self.presence.attached(pod, addresses);
         self.refresh(changed);
+        let is_selected = self.policies_of(&namespace).any(|policy| policy.selected.contains(&uid));
+        if is_selected { new } else { Vec::new() }
     }
 
     /// Takes over the pods of an earlier process, once all objects are known.
@@ -227,6 +233,11 @@ impl Engine {
         self.stale_links.extend([old_link, new_link].into_iter().flatten());
     }
 
+    fn policies_of(&self, namespace: &str) -> impl Iterator<Item = &Policy> {
+        let from = self.policies.range(ObjectKey::new(namespace, "")..);
+        from.take_while(move |(key, _)| key.namespace() == namespace).map(|(_, policy)| policy)
+    }
+
     fn unlink(&mut self, link: &str, uid: &str) {
         if let Some(uids) = self.links.get_mut(link) {
             uids.remove(uid);
@@ -249,12 +260,8 @@ impl Engine {
             let mut chains = Vec::new();
             for uid in self.links.get(link).into_iter().flatten() {
                 let Some(instance) = self.population.instances.get(uid) else { continue };
-                let first = ObjectKey::new(&instance.namespace, "");
-                let policies = self.policies.range(first..);
-                let policies = policies
-                    .take_while(|(key, _)| key.namespace() == instance.namespace)
-                    .filter(|(_, policy)| policy.selected.contains(uid));
-                for (_, policy) in policies {
+                let policies = self.policies_of(&instance.namespace);
+                for policy in policies.filter(|policy| policy.selected.contains(uid)) {
                     let Some(rules) = policy.compiled.rules(direction) else { continue };
                     isolated = true;
                     if !within_limit(rules).is_empty() && chains.len() < POLICIES_PER_POD_MAX {

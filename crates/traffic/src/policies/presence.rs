@@ -72,6 +72,13 @@ impl Presence {
         changed
     }
 
+    /// Whether neither the agent nor the API has connected the pod with the address before.
+    pub(super) fn is_new(&self, uid: &str, address: &IpAddr) -> bool {
+        let attached = self.attached.get(uid).map(|attached| &attached.addresses);
+        let listed = self.api.get(uid).map(|pod| &pod.addresses);
+        ![attached, listed].into_iter().flatten().any(|addresses| addresses.contains(address))
+    }
+
     pub(super) fn attached(&mut self, pod: PodFacts, addresses: &[IpAddr]) -> Vec<String> {
         let uid = pod.uid.clone();
         self.released.retain(|released| *released != uid);

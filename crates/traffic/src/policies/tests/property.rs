@@ -199,7 +199,7 @@ impl Model {
                 |pod: &Pod| pod.status.as_ref().unwrap().phase.as_deref() == Some("Succeeded");
             let current = match (&model.attached, &model.object) {
                 (Some(attached), _) => attached,
-                (None, Some(pod)) if !terminal(pod) && !(is_local && model.released) => pod,
+                (None, Some(pod)) if !(terminal(pod) || is_local && model.released) => pod,
                 _ => continue,
             };
             let port = &current.spec.as_ref().unwrap().containers[0].ports.as_ref().unwrap()[0];

@@ -5,6 +5,7 @@ use client::ObjectKey;
 use k8s_openapi::api::core::v1::Pod;
 use network::Protocol;
 use serde_json::{Value, json};
+use std::net::IpAddr;
 
 const A: &str = "10.77.3.2";
 const B: &str = "10.77.3.3";
@@ -234,6 +235,22 @@ fn net_134_a_new_pod_is_isolated_with_its_attachment() {
     node.engine.detached("uid-new");
     node.commit();
     assert!(node.tcp(C, "10.77.3.9", 80));
+}
+
+#[test]
+fn net_134_only_addresses_of_new_isolated_pods_are_reported_as_reused() {
+    use crate::policies::pod::PodFacts;
+    let mut node = three_pods();
+    node.policy(&policy("x/p", json!({"podSelector": {}})));
+    let free: IpAddr = "10.77.3.9".parse().unwrap();
+    let mut attach = |pod: &Pod| node.engine.attached(PodFacts::of(pod), &[free]);
+    let new = pod("x/new", "uid-new", json!({}), NODE, &[]);
+    assert_eq!(attach(&new), [free]);
+    assert!(attach(&new).is_empty(), "announced twice");
+    assert!(attach(&pod("y/new", "uid-y", json!({}), NODE, &[])).is_empty(), "not isolated");
+    let known: IpAddr = A.parse().unwrap();
+    let a = PodFacts::of(&named("x/a", NODE, A));
+    assert!(node.engine.attached(a, &[known]).is_empty(), "it runs already");
 }
 
 #[test]
