@@ -118,3 +118,8 @@ impl PolicyTables {
         self.node.run(work).await
     }
 }
+
+/// Removes the tables of this name, in the network namespace of the calling thread. For a node that is removed.
+pub fn remove_tables(table: &str) -> Result<()> {
+    crate::remove_service_rules(table)
+}

@@ -103,7 +103,7 @@ fn a_server_of_the_node_can_be_selected_like_a_pod() {
             .enforce(vec![LocalServer {
                 namespace: "kube-system".into(),
                 labels,
-                addresses: cluster.network.gateways(),
+                addresses: cluster.network.gateways().iter().map(|(_, address)| *address).collect(),
                 ports: vec![("dns-tcp".into(), network::Protocol::Tcp, 53)],
             }])
             .await;
