@@ -61,7 +61,7 @@ impl Cluster {
     /// Starts the part under test, as a new process would.
     async fn enforce(&mut self, servers: Vec<LocalServer>) {
         self.running = None;
-        let client = self.server.admin();
+        let client = self.server.node(NODE); // With the rights of an agent.
         let config = Config { servers, ..Config::new(self.network.config(), NODE) };
         let running = policies::start(&client, &Watched::start(&client), config).await;
         self.running = Some(running.unwrap());
