@@ -10,7 +10,7 @@ use crate::netlink::Socket;
 use crate::ownership::Instance;
 use crate::records::{Record, Records};
 use crate::rules::{PodPorts, Rules};
-use crate::{Attachment, Error, HostPort, PodsConfig, Protocol, Result, conntrack};
+use crate::{Attachment, Error, HostPort, PodsConfig, Protocol, Result, conntrack, policies};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::IpAddr;
@@ -287,6 +287,10 @@ impl Inner {
         PodPorts { addresses: record.addresses.clone(), ports: record.ports.clone() }
     }
 
+    pub(crate) fn config(&self) -> &PodsConfig {
+        &self.config
+    }
+
     /// One address per range, in the order of the ranges.
     pub(crate) fn addresses(&self, address_index: u64) -> Vec<IpAddr> {
         self.config.cidrs.iter().filter_map(|range| range.nth(address_index)).collect()
@@ -304,7 +308,7 @@ impl Inner {
 
     /// Name of the node's end of a pod's link.
     fn link(&self, address_index: u64) -> String {
-        format!("{}p{address_index}", self.config.link)
+        policies::link_name(&self.config.link, address_index)
     }
 
     fn netns(&self, key: &str) -> PathBuf {

@@ -11,6 +11,7 @@ mod netlink;
 pub mod nft;
 mod ownership;
 mod pods;
+pub mod policies;
 mod records;
 mod rules;
 mod services;

@@ -134,6 +134,10 @@ impl Pods {
         Some(self.inner.attachment(record))
     }
 
+    pub fn config(&self) -> &PodsConfig {
+        self.inner.config()
+    }
+
     /// The node's pod ranges, and its own address in each.
     pub fn gateways(&self) -> Vec<(Cidr, IpAddr)> {
         let ranges = self.inner.ranges().iter();

@@ -67,6 +67,7 @@ kinds!(
     discovery::EndpointSlice,
     events::Event,
     networking::IPAddress,
+    networking::NetworkPolicy,
     networking::ServiceCIDR,
     node::RuntimeClass,
     policy::PodDisruptionBudget,

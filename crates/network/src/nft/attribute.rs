@@ -41,6 +41,7 @@ pub(super) mod set {
     pub(crate) const DESCRIPTION: u16 = 9;
     pub(crate) const ID: u16 = 10;
     pub(crate) const TIMEOUT: u16 = 11;
+    pub(crate) const USERDATA: u16 = 13;
 }
 
 /// `NFTA_SET_DESC_*`

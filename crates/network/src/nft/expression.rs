@@ -179,6 +179,10 @@ pub enum Expression {
         result: FibResult,
         to: Register,
     },
+    /// Index of the device on which the packet arrived, if replies to its source would leave through it; else 0.
+    SourceRoute {
+        to: Register,
+    },
     Reject(Reject),
     Counter,
     /// A random number below `modulus`, plus `offset`.
@@ -225,7 +229,7 @@ impl Expression {
             Expression::Nat { .. } => "nat",
             Expression::Masquerade => "masq",
             Expression::Connection { .. } => "ct",
-            Expression::Fib { .. } => "fib",
+            Expression::Fib { .. } | Expression::SourceRoute { .. } => "fib",
             Expression::Reject(_) => "reject",
             Expression::Counter => "counter",
             Expression::Random { .. } => "numgen",
@@ -290,6 +294,11 @@ impl Expression {
             Expression::Fib { of, result, to } => {
                 data.be32(fib::DREG, to.number()).be32(fib::RESULT, result.number());
                 data.be32(fib::FLAGS, of.flag());
+            }
+            Expression::SourceRoute { to } => {
+                const THROUGH_INCOMING_DEVICE: u32 = 1 << 3;
+                data.be32(fib::DREG, to.number()).be32(fib::RESULT, FibResult::Index.number());
+                data.be32(fib::FLAGS, Direction::Source.flag() | THROUGH_INCOMING_DEVICE);
             }
             Expression::Random { to, modulus, offset } => {
                 data.be32(number_generator::DREG, to.number());

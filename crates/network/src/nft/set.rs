@@ -99,6 +99,15 @@ fn length(kinds: &[Kind]) -> u32 {
     }
 }
 
+/// User data that tells the `nft` program that keys are in native byte order. It then prints names of interfaces.
+fn host_byte_order() -> Vec<u8> {
+    const KEY_BYTE_ORDER: u8 = 0;
+    const HOST: u32 = 1;
+    let mut bytes = vec![KEY_BYTE_ORDER, size_of::<u32>() as u8];
+    bytes.extend_from_slice(&HOST.to_ne_bytes());
+    bytes
+}
+
 /// The type of a map's values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Data {
@@ -182,6 +191,9 @@ impl Set {
             });
         }
         message.be32(to::FLAGS, flags as u32);
+        if self.key == [Kind::Interface] {
+            message.attribute(to::USERDATA, &host_byte_order());
+        }
     }
 }
 

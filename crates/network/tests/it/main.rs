@@ -5,5 +5,6 @@ mod isolated;
 mod instances;
 mod nft;
 mod pods;
+mod policies;
 mod services;
 mod speed;

@@ -90,6 +90,69 @@ fn a_92_invalid_policies_are_rejected_with_upstreams_messages() {
 }
 
 #[test]
+fn net_122_a_policy_without_selector_selects_all_pods_of_its_namespace() {
+    let mut policy = json!({"spec": {"policyTypes": [], "egress": []}});
+    (rules("NetworkPolicy").default)(&mut policy);
+    assert_eq!(policy["spec"]["podSelector"], json!({}));
+    assert_eq!(policy["spec"]["policyTypes"], json!(["Ingress"]), "no egress rule");
+}
+
+#[test]
+fn net_123_invalid_ports_and_types_are_rejected() {
+    let port = |port: Value| json!({"spec": {"egress": [{"ports": [port]}]}});
+    let at = "spec.egress[0].ports[0]";
+    check("NetworkPolicy", port(json!({"port": 80, "endPort": 80})), &[]);
+    check("NetworkPolicy", port(json!({"protocol": "SCTP"})), &[]);
+    check("NetworkPolicy", port(json!({"port": "serve-80-tcp", "protocol": "UDP"})), &[]);
+    for (invalid, expected) in [
+        (
+            json!({"port": 80, "endPort": 79}),
+            "endPort: Invalid value: 79: must be greater than or equal to `port`",
+        ),
+        (
+            json!({"port": "http", "endPort": 90}),
+            "endPort: Invalid value: 90: may not be specified when `port` is non-numeric",
+        ),
+        (
+            json!({"endPort": 90}),
+            "endPort: Invalid value: 90: may not be specified when `port` is not specified",
+        ),
+        (json!({"port": 0}), "port: Invalid value: 0: must be between 1 and 65535, inclusive"),
+        (
+            json!({"port": 80, "endPort": 65536}),
+            "endPort: Invalid value: 65536: must be between 1 and 65535, inclusive",
+        ),
+        (json!({"port": "-x"}), "port: Invalid value: \"-x\": must not begin or end with a hyphen"),
+        (
+            json!({"port": 80, "protocol": "ICMP"}),
+            "protocol: Unsupported value: \"ICMP\": supported values: \"TCP\", \"UDP\", \"SCTP\"",
+        ),
+    ] {
+        let found = messages("NetworkPolicy", port(invalid.clone()));
+        assert!(found.contains(&format!("{at}.{expected}")), "{invalid}: {found:?}");
+    }
+    let types = |types: Value| messages("NetworkPolicy", json!({"spec": {"policyTypes": types}}));
+    assert!(types(json!(["Ingress", "Egress"])).is_empty());
+    assert!(
+        types(json!(["Ingress", "Egress", "Egress"]))[0]
+            .contains("may not specify more than two policyTypes")
+    );
+    assert!(types(json!(["ingress"]))[0].contains("Unsupported value: \"ingress\""));
+    let both = json!({"spec": {"ingress": [{"from": [{"podSelector": {}, "ipBlock": {"cidr": "10.0.0.0/8"}}]}]}});
+    check(
+        "NetworkPolicy",
+        both,
+        &["spec.ingress[0].from[0]: Forbidden: may not specify both ipBlock and another peer"],
+    );
+    let block = |except: &str| json!({"spec": {"ingress": [{"from": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": [except]}}]}]}});
+    check("NetworkPolicy", block("10.1.0.0/16"), &[]);
+    assert!(
+        messages("NetworkPolicy", block("10.0.0.0/8"))[0].contains("strict subset"),
+        "the whole block"
+    );
+}
+
+#[test]
 fn a_75_the_name_of_an_ip_address_is_canonical() {
     let address = |name: &str| {
         json!({"metadata": {"name": name},
