@@ -63,6 +63,18 @@ impl Cidr {
             && address.is_ipv4() == self.is_ipv4()
     }
 
+    pub fn overlaps(&self, other: &Cidr) -> bool {
+        self.contains(other.base) || other.contains(self.base)
+    }
+
+    /// The first address after the range. `None` if the range ends at the largest address.
+    pub(crate) fn end(&self) -> Option<IpAddr> {
+        let host_bits = u32::from(width(self.base) - self.bits);
+        let end = to_number(self.base).checked_add(1u128.checked_shl(host_bits)?)?;
+        let exists = !self.is_ipv4() || end <= u128::from(u32::MAX);
+        exists.then(|| from_number(end, self.is_ipv4()))
+    }
+
     /// The address at `offset` from the first one, if it is in the range.
     pub fn nth(&self, offset: u64) -> Option<IpAddr> {
         let number = to_number(self.base).checked_add(u128::from(offset))?;
@@ -166,5 +178,17 @@ mod tests {
         assert_eq!(cidr("255.255.255.254/31").nth(2), None);
         assert_eq!(cidr("fd00::/64").size(), u64::MAX);
         assert!(!cidr("::/0").contains("10.0.0.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn ranges_overlap_only_if_one_contains_the_other() {
+        assert!(cidr("10.0.0.0/8").overlaps(&cidr("10.1.0.0/16")));
+        assert!(cidr("10.1.0.0/16").overlaps(&cidr("10.0.0.0/8")));
+        assert!(!cidr("10.1.0.0/16").overlaps(&cidr("10.2.0.0/16")));
+        assert!(!cidr("::/0").overlaps(&cidr("0.0.0.0/0")));
+        assert_eq!(cidr("10.1.0.0/16").end(), Some("10.2.0.0".parse().unwrap()));
+        assert_eq!(cidr("240.0.0.0/4").end(), None);
+        assert_eq!(cidr("ff00::/8").end(), None);
+        assert_eq!(cidr("::/0").end(), None);
     }
 }
