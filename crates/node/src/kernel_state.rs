@@ -36,7 +36,7 @@ impl KernelState {
             cluster_cidrs: Vec::new(),
             service_cidrs: Vec::new(),
             table: format!("landfall-{}", self.link),
-            mtu: 1500,
+            mtu: 1500, // The agent computes that of new pods.
         }
     }
 }

@@ -1,0 +1,3 @@
+//! Tests with a real API server and the real kernel, in network namespaces of their own. They need root.
+
+mod routes;
