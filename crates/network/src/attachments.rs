@@ -225,6 +225,9 @@ impl Inner {
         node_side.push(link::set_alias(node_index, self.instance.alias()));
         pod.request(pod_side)?;
         node.request(node_side)?;
+        // The node's end was set up before the pod's. The kernel notices later, in the background, that it has a
+        // carrier, and drops packets until then. Reading the device makes it notice now.
+        link::index_of(node, &node_device)?;
         clock::crash_point("link set up");
         Ok(())
     }

@@ -14,18 +14,13 @@ fn other(directory: &Path, link: &str, range: &str) -> PodsConfig {
     }
 }
 
-/// All devices, without the state of their links: the kernel reports that a link is up some time later.
-fn links() -> String {
-    run("ip -o link | sed 's/<[^>]*>//; s/state [A-Z]*//'")
-}
-
 #[test]
 fn a_second_instance_with_the_same_link_is_rejected_and_changes_nothing() {
     isolated(|directory| async move {
         let first = open(&directory).await;
         let pod = first.attach("a", &[]).await.unwrap();
         serve_tcp(Some(&pod.netns), 80, "pod");
-        let before = (links(), run("ip route show table all"), rules());
+        let before = (run("ip -o link"), run("ip route show table all"), rules());
 
         let second = other(&directory, "lf0", "10.78.0.0/24");
         std::fs::create_dir_all(&second.state_dir).unwrap();
@@ -37,7 +32,7 @@ fn a_second_instance_with_the_same_link_is_rejected_and_changes_nothing() {
             let expected = "link lf0 belongs to another landfall instance, whose records are in ";
             assert_eq!(error.to_string(), format!("{expected}{records}"));
         }
-        assert_eq!((links(), run("ip route show table all"), rules()), before);
+        assert_eq!((run("ip -o link"), run("ip route show table all"), rules()), before);
         assert_eq!(call_tcp(None, "10.77.3.2:80"), Ok("pod 10.77.3.1".into()));
         check_link("lf0", &directory.join("state")).unwrap();
     });
@@ -48,12 +43,12 @@ fn a_second_instance_with_the_same_range_is_rejected_and_changes_nothing() {
     isolated(|directory| async move {
         let first = open(&directory).await;
         first.attach("a", &[]).await.unwrap();
-        let before = (links(), run("ip route show table all"), rules());
+        let before = (run("ip -o link"), run("ip route show table all"), rules());
         let second = other(&directory, "lf1", "10.77.0.0/16");
         let error = Pods::open(second).await.err().unwrap();
         assert!(matches!(error, Error::RangeTaken { .. }), "{error}");
         assert!(error.to_string().contains("10.77.0.0/16 are in use: link lf0 "), "{error}");
-        assert_eq!((links(), run("ip route show table all"), rules()), before);
+        assert_eq!((run("ip -o link"), run("ip route show table all"), rules()), before);
     });
 }
 

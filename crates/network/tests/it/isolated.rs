@@ -124,6 +124,7 @@ pub(crate) fn outside(directory: &Path) -> PathBuf {
     inside(&path, || {
         run("ip address add 192.0.2.2/24 dev down0; ip link set down0 up");
     });
+    run("ip link show up0"); // The kernel updates the state of the link now instead of later.
     path
 }
 

@@ -45,6 +45,7 @@ impl Node {
             run(&format!("ip address add {mine6}/64 dev eth0 nodad"));
             run(&format!("ip route add default via {v4}; ip -6 route add default via {v6}"));
         });
+        run(&format!("ip link show {link}")); // The kernel updates the state of the link now instead of later.
         let config = PodsConfig {
             cidrs: vec![
                 cidr(&format!("10.77.{number}.0/24")),
