@@ -3,6 +3,7 @@
 mod address_pool;
 mod attachments;
 mod cidr;
+mod cluster_ranges;
 pub mod conntrack;
 mod error;
 mod link;

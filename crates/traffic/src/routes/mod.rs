@@ -9,6 +9,7 @@
 
 mod peer;
 mod plan;
+mod ranges;
 
 use crate::Watched;
 use client::{Cache, ObjectKey};

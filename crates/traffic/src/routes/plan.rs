@@ -11,6 +11,7 @@
 //! all other nodes, whichever way it sends.
 
 use super::peer::Peer;
+use super::ranges::Ranges;
 use network::{Cidr, NextHop, Overlay, Reach, Routes, Tunnel, overlay_address};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -49,7 +50,7 @@ pub(super) fn plan(
     peers: &BTreeMap<String, Peer>,
     reach: &BTreeMap<IpAddr, Reach>,
 ) -> Plan {
-    let mut ranges = Ranges::new(this, peers);
+    let mut ranges = Ranges::new(&this.ranges, &this.addresses, peers);
     let overlay = overlay_address(&this.addresses);
     let mut plan = Plan::default();
     let mut in_order: Vec<&Peer> = peers.values().collect();
@@ -128,55 +129,6 @@ fn neighbour(peer: &Peer, range: &Cidr, reach: &BTreeMap<IpAddr, Reach>) -> Opti
         Some(Reach::Neighbour { device }) => Some(NextHop { address: *address, device: *device }),
         _ => None,
     })
-}
-
-/// Checks pod ranges: a wrong one must not take packets that are meant for somebody else.
-struct Ranges {
-    /// No two of them overlap.
-    accepted: BTreeSet<Cidr>,
-    /// Addresses of all nodes.
-    addresses: BTreeSet<IpAddr>,
-}
-
-impl Ranges {
-    fn new(this: &ThisNode, peers: &BTreeMap<String, Peer>) -> Ranges {
-        let mut addresses: BTreeSet<IpAddr> = addresses_of(peers).into_iter().collect();
-        addresses.extend(&this.addresses);
-        Ranges { accepted: this.ranges.iter().copied().collect(), addresses }
-    }
-
-    fn accept(&mut self, peer: &Peer, problems: &mut Vec<String>) -> Vec<Cidr> {
-        let mut good = Vec::new();
-        for range in &peer.ranges {
-            match self.check(range) {
-                Ok(()) => {
-                    self.accepted.insert(*range);
-                    good.push(*range);
-                }
-                Err(why) => problems
-                    .push(format!("pods of node {} ({range}) are unreachable: {why}", peer.name)),
-            }
-        }
-        good
-    }
-
-    fn check(&self, range: &Cidr) -> Result<(), String> {
-        if range.base().is_multicast() || range.base().is_loopback() {
-            return Err("the range is not for pods".into());
-        }
-        let address = self.addresses.range(range.base()..).next();
-        if let Some(address) = address.filter(|address| range.contains(**address)) {
-            return Err(format!("the range contains the address of a node, {address}"));
-        }
-        // Accepted ranges are disjoint, so only the closest ones can overlap.
-        let (before, after) =
-            (self.accepted.range(..=range).next_back(), self.accepted.range(range..).next());
-        let overlapping = [before, after].into_iter().flatten().find(|other| other.overlaps(range));
-        match overlapping {
-            Some(other) => Err(format!("the range overlaps {other} of an earlier node")),
-            None => Ok(()),
-        }
-    }
 }
 
 #[cfg(test)]
