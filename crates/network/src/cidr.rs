@@ -67,14 +67,6 @@ impl Cidr {
         self.contains(other.base) || other.contains(self.base)
     }
 
-    /// The first address after the range. `None` if the range ends at the largest address.
-    pub(crate) fn end(&self) -> Option<IpAddr> {
-        let host_bits = u32::from(width(self.base) - self.bits);
-        let end = to_number(self.base).checked_add(1u128.checked_shl(host_bits)?)?;
-        let exists = !self.is_ipv4() || end <= u128::from(u32::MAX);
-        exists.then(|| from_number(end, self.is_ipv4()))
-    }
-
     /// The address at `offset` from the first one, if it is in the range.
     pub fn nth(&self, offset: u64) -> Option<IpAddr> {
         let number = to_number(self.base).checked_add(u128::from(offset))?;
@@ -83,6 +75,27 @@ impl Cidr {
         }
         let address = from_number(number, self.is_ipv4());
         self.contains(address).then_some(address)
+    }
+
+    /// The first address after the range. `None` if the range ends with the largest address.
+    pub(crate) fn after(&self) -> Option<IpAddr> {
+        let host_bits = u32::from(width(self.base) - self.bits);
+        let next = to_number(self.base).checked_add(1u128.checked_shl(host_bits)?)?;
+        let largest = if self.is_ipv4() { u128::from(u32::MAX) } else { u128::MAX };
+        (next <= largest).then(|| from_number(next, self.is_ipv4()))
+    }
+
+    /// The ranges without those that are part of another one, in order.
+    pub(crate) fn without_overlaps(ranges: impl IntoIterator<Item = Cidr>) -> Vec<Cidr> {
+        let mut sorted: Vec<Cidr> = ranges.into_iter().collect();
+        sorted.sort();
+        let mut kept: Vec<Cidr> = Vec::new();
+        for range in sorted {
+            if !kept.last().is_some_and(|last| last.contains(range.base)) {
+                kept.push(range);
+            }
+        }
+        kept
     }
 
     /// The distance of `address` from the first address.
@@ -186,9 +199,9 @@ mod tests {
         assert!(cidr("10.1.0.0/16").overlaps(&cidr("10.0.0.0/8")));
         assert!(!cidr("10.1.0.0/16").overlaps(&cidr("10.2.0.0/16")));
         assert!(!cidr("::/0").overlaps(&cidr("0.0.0.0/0")));
-        assert_eq!(cidr("10.1.0.0/16").end(), Some("10.2.0.0".parse().unwrap()));
-        assert_eq!(cidr("240.0.0.0/4").end(), None);
-        assert_eq!(cidr("ff00::/8").end(), None);
-        assert_eq!(cidr("::/0").end(), None);
+        assert_eq!(cidr("10.1.0.0/16").after(), Some("10.2.0.0".parse().unwrap()));
+        assert_eq!(cidr("240.0.0.0/4").after(), None);
+        assert_eq!(cidr("ff00::/8").after(), None);
+        assert_eq!(cidr("::/0").after(), None);
     }
 }

@@ -3,7 +3,6 @@
 mod address_pool;
 mod attachments;
 mod cidr;
-mod cluster_ranges;
 pub mod conntrack;
 mod error;
 mod link;
@@ -17,6 +16,7 @@ mod records;
 mod route_table;
 mod routes;
 mod rules;
+mod services;
 mod tunnels;
 
 pub use cidr::Cidr;
@@ -27,3 +27,7 @@ pub use ownership::check_link;
 pub use pods::{Attachment, HostPort, Pods, PodsConfig, Protocol};
 pub use route_table::Reach;
 pub use routes::{NextHop, OverlayState, Routes, Tunnel};
+pub use services::{
+    Affinity, Frontend, Ranges, ServiceEntry, ServiceRules, Services, ServicesConfig, Unserved,
+    remove_service_rules,
+};

@@ -4,7 +4,6 @@
 //! that only the elements of its maps change.
 
 use crate::address_pool::GATEWAY;
-use crate::cluster_ranges::{elements_of, outermost};
 use crate::conntrack::Connection;
 use crate::nft::{
     self, Batch, Chain, ChainKind, Direction, Element, Family, Field, Hook, Key, Kind, Priority,
@@ -145,7 +144,7 @@ impl Rules {
 }
 
 impl Protocol {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Protocol::Tcp => "TCP",
             Protocol::Udp => "UDP",
@@ -158,7 +157,7 @@ impl Protocol {
         all.into_iter().find(|protocol| protocol.number() == number)
     }
 
-    fn number(self) -> u8 {
+    pub(crate) fn number(self) -> u8 {
         match self {
             Protocol::Tcp => libc::IPPROTO_TCP as u8,
             Protocol::Udp => libc::IPPROTO_UDP as u8,
@@ -385,6 +384,18 @@ impl FamilyRules {
         }
         vec![(&self.at_address, at_address), (&self.at_any, at_any), (&self.to_itself, to_itself)]
     }
+}
+
+/// The ranges of one IP family. Elements of a set must not overlap.
+fn outermost<'a>(ipv4: bool, ranges: impl Iterator<Item = &'a Cidr>) -> BTreeSet<Cidr> {
+    let of_family = ranges.filter(|range| range.is_ipv4() == ipv4).copied();
+    Cidr::without_overlaps(of_family).into_iter().collect()
+}
+
+fn elements_of<'a>(ranges: impl IntoIterator<Item = &'a Cidr>) -> Vec<Element> {
+    let key = |address| Key::new().address(address);
+    let element = |range: &Cidr| Element::range(key(range.base()), range.after().map(key));
+    ranges.into_iter().map(element).collect()
 }
 
 fn loopback(ipv4: bool) -> Cidr {

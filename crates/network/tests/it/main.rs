@@ -8,4 +8,5 @@ mod nft;
 mod overlay;
 mod pods;
 mod routes;
+mod services;
 mod speed;
