@@ -7,7 +7,7 @@ use crate::cidr::{address_from, octets};
 use crate::link::{self, Device, NO_SUCH_ROUTE, RTNH_F_ONLINK, RouteHeader, full_prefix};
 use crate::netlink::{ACK, Message, Socket, attributes};
 use crate::{Cidr, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 /// `rtm_protocol` of our routes; `ip route` shows it as `proto 108`. No routing daemon has this number.
@@ -43,7 +43,7 @@ pub enum Reach {
 }
 
 /// A route to a pod range of another node.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PeerRoute {
     pub(crate) to: Cidr,
     pub(crate) gateway: IpAddr,
@@ -114,8 +114,8 @@ fn read_mtu(metrics: &[u8]) -> Option<u32> {
 }
 
 /// All routes that this instance has added. `sources` are its own addresses in the pod ranges.
-pub(crate) fn list(socket: &mut Socket, sources: &[IpAddr]) -> Result<Vec<PeerRoute>> {
-    let mut routes = Vec::new();
+pub(crate) fn list(socket: &mut Socket, sources: &[IpAddr]) -> Result<BTreeSet<PeerRoute>> {
+    let mut routes = BTreeSet::new();
     for source in sources {
         let header = RouteHeader::new(*source, 0).bytes();
         let answers = socket.dump(Message::new(libc::RTM_GETROUTE, 0, &header, "list routes"))?;

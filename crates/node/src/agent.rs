@@ -429,10 +429,10 @@ async fn network(
     }
     let services = config.service_cidrs.iter().map(|range| range.parse::<network::Cidr>());
     let services = services.collect::<Result<Vec<_>, _>>().map_err(Error::Network)?;
-    let node_ips = internal_addresses(&registered(registration).await);
+    let node = registered(registration).await;
     let shared = network::PodsConfig {
         service_cidrs: services,
-        mtu: network::pod_mtu(&node_ips).map_err(Error::Network)?,
+        mtu: network::pod_mtu(&internal_addresses(&node)).map_err(Error::Network)?,
         ..kernel_state.network(&config.data_dir)
     };
     let opened = network::Pods::open(shared).await;
