@@ -2,6 +2,7 @@
 
 use crate::command::{GraceAfterRestart, NodeOptions};
 use crate::image;
+use crate::traffic::{NodeTraffic, TrafficConfig};
 use anyhow::Context;
 use client::Client;
 use runtime::{CpuPriority, Cri, ImageStore, Native, NativeConfig, Runtime};
@@ -43,7 +44,7 @@ pub(crate) async fn start(
         link: options.pod_link.clone(),
         manifests: options.pod_manifests.clone(),
         cluster_dns: Vec::new(),
-        service_cidrs: vec![services.to_string()],
+        traffic: Some(Arc::new(NodeTraffic::new(&client, traffic_config(options)?))),
         cgroup: cgroup(&options.pod_link),
         eviction_hard: options.eviction_hard.clone(),
         pod_pids_limit: options.pod_pids_limit.0,
@@ -63,6 +64,16 @@ pub(crate) async fn start(
             _ => String::new(),
         };
         anyhow::Error::new(error).context(format!("cannot start the node{advice}"))
+    })
+}
+
+fn traffic_config(options: &NodeOptions) -> anyhow::Result<TrafficConfig> {
+    Ok(TrafficConfig {
+        node_name: name(options)?,
+        link: options.pod_link.clone(),
+        proxy_delay: options.proxy_delay.clone().map(|delay| delay.0),
+        health: options.proxy_health_listen.0,
+        metrics: options.proxy_metrics_listen.0,
     })
 }
 

@@ -132,7 +132,8 @@ async fn start_node_alone(
     let (dir, options) = (&options.data_dir, &options.node);
     // A serving certificate that is not approved yet arrives while the agent works.
     tokio::spawn(credentials.renewing());
-    let node = agent::start(client, dir, options, &serving, ServiceRange::default(), cpu_priority).await?;
+    let node =
+        agent::start(client, dir, options, &serving, ServiceRange::default(), cpu_priority).await?;
     node.ready().await;
     Ok(node)
 }

@@ -54,7 +54,7 @@ fn a_node_reaches_pods_on_all_nodes() {
             for to in &nodes {
                 for ipv4 in [true, false] {
                     let server = std::net::SocketAddr::new(to.pod_ip(ipv4), 80).to_string();
-                    let source = from.pods.gateways()[usize::from(!ipv4)];
+                    let source = from.pods.gateways()[usize::from(!ipv4)].1;
                     let expected = format!("{} {source}", to.name);
                     let (tcp, udp) = (server.clone(), server);
                     let netns = Some(from.netns.as_path());

@@ -205,8 +205,7 @@ impl KubernetesService {
     /// otherwise keep overwriting each other.
     fn concerns(&self, event: &object::Event) -> bool {
         let place = event.object.place();
-        let ours = place == ("default", NAME)
-            || place == ("", &self.cluster_ip().to_string());
+        let ours = place == ("default", NAME) || place == ("", &self.cluster_ip().to_string());
         ours && match event.kind {
             EventKind::Deleted => true,
             EventKind::Updated => !self.shared,

@@ -47,7 +47,10 @@ async fn net_143_a_new_cluster_gets_the_configured_range() {
     assert_eq!(cluster.read(RANGE).await["spec"]["cidrs"], json!(["10.7.16.0/20"]));
     let kubernetes = cluster.read(&format!("{SERVICES}/kubernetes")).await;
     assert_eq!(kubernetes["spec"]["clusterIP"], "10.7.16.1");
-    assert_eq!(cluster.read("/apis/networking.k8s.io/v1/ipaddresses/10.7.16.1").await["kind"], "IPAddress");
+    assert_eq!(
+        cluster.read("/apis/networking.k8s.io/v1/ipaddresses/10.7.16.1").await["kind"],
+        "IPAddress"
+    );
     let address = cluster.running.address;
     assert!(is_named(&cluster, address, "10.7.16.1").await);
     assert!(!is_named(&cluster, address, "10.96.0.1").await);
@@ -69,9 +72,13 @@ async fn net_143_an_existing_cluster_keeps_its_range_and_reports_another_one() {
     assert_eq!(kubernetes["spec"]["clusterIP"], "10.96.0.1");
     assert!(is_named(&cluster, cluster.running.address, "10.96.0.1").await);
     let events = cluster.read("/api/v1/namespaces/default/events").await;
-    let inconsistent = |event: &&Value| event["reason"] == "KubernetesDefaultServiceCIDRInconsistent";
+    let inconsistent =
+        |event: &&Value| event["reason"] == "KubernetesDefaultServiceCIDRInconsistent";
     let event = events["items"].as_array().unwrap().iter().find(inconsistent).unwrap();
-    assert_eq!((&event["type"], &event["involvedObject"]["kind"]), (&json!("Warning"), &json!("ServiceCIDR")));
+    assert_eq!(
+        (&event["type"], &event["involvedObject"]["kind"]),
+        (&json!("Warning"), &json!("ServiceCIDR"))
+    );
     let message = event["message"].as_str().unwrap();
     assert!(message.contains("10.96.0.0/16") && message.contains("10.7.16.0/20"), "{message}");
 

@@ -54,7 +54,6 @@ async fn open(directory: &Path) -> Arc<Pods> {
         link: "lf0".into(),
         cidrs: vec!["10.77.1.0/24".parse::<Cidr>().unwrap()],
         cluster_cidrs: vec![],
-        service_cidrs: vec![],
         table: "landfall-lf0".into(),
         mtu: 1450,
     };
