@@ -584,6 +584,12 @@ impl Running {
         self.shutdown.host_is_stopping(&Host::system()).await
     }
 
+    /// The node's addresses in its pod ranges: where pods reach it. None if the runtime provides the network.
+    pub fn gateways(&self) -> Vec<IpAddr> {
+        let ranges = self.deps.network.as_ref().map(|network| network.gateways());
+        ranges.into_iter().flatten().map(|(_, gateway)| gateway).collect()
+    }
+
     /// How many pods of this node have neither succeeded nor failed.
     pub fn running_pods(&self) -> usize {
         let is_terminal = |pod: &Pod| pod.status.as_ref().is_some_and(status::is_terminal);
