@@ -129,7 +129,7 @@ fn routes_follow_nodes() {
         let client = server.admin();
         create(&client, "a", "192.0.2.1", "10.77.1.0/24").await;
         create(&client, "b", "192.0.2.2", "10.77.2.0/24").await;
-        let running = start(&client, &pods);
+        let running = start(&server.node("a"), &pods); // With the rights of the agent.
         until_routes(&running, &[TO_B]).await;
         create(&client, "c", "198.51.100.3", "10.77.3.0/24").await;
         until_routes(&running, &[TO_B, TO_C]).await;
