@@ -7,8 +7,10 @@ use crate::address_pool::{AddressPool, GATEWAY};
 use crate::link::{self, Device, Mac};
 use crate::namespace::{self, Namespace, UserRange};
 use crate::netlink::Socket;
+use crate::overlay;
 use crate::ownership::Instance;
 use crate::records::{Record, Records};
+use crate::routes::OverlayRules;
 use crate::rules::{PodPorts, Rules};
 use crate::{Attachment, Error, HostPort, PodsConfig, Protocol, Result, conntrack, policies};
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,11 +28,12 @@ const LOOPBACK_INDEX: u32 = 1;
 
 pub(crate) struct Inner {
     pub(crate) node: Namespace,
-    config: PodsConfig,
+    pub(crate) config: PodsConfig,
     disk: Records,
-    instance: Instance,
+    pub(crate) instance: Instance,
     state: Mutex<State>,
     rules: Mutex<Rules>,
+    pub(crate) overlay_rules: Mutex<OverlayRules>,
     locks: KeyLocks,
 }
 
@@ -46,11 +49,14 @@ impl Inner {
         let disk = Records::open(&config.state_dir)?;
         // First of all: this fails, and changes nothing, if another instance owns the link or the range.
         let instance = set_up_gateway(&config, disk.were_used)?;
-        let rules = Rules::open(&config)?;
+        let gateways: Vec<IpAddr> =
+            config.cidrs.iter().filter_map(|range| range.nth(GATEWAY)).collect();
+        let rules = Rules::open(&config, &Inner::routed_ranges(&gateways)?)?;
         let pool = AddressPool::new(&config.cidrs, disk.last_allocated());
         let state = Mutex::new(State { records: BTreeMap::new(), pool });
         let (rules, locks) = (Mutex::new(rules), KeyLocks::new());
-        let inner = Inner { node, config, disk, instance, state, rules, locks };
+        let overlay_rules = Mutex::default();
+        let inner = Inner { node, config, disk, instance, state, rules, overlay_rules, locks };
         inner.restore()?;
         Ok(inner)
     }
@@ -95,7 +101,8 @@ impl Inner {
         let indexes = state.records.values().map(|record| record.address_index);
         let kept: BTreeSet<String> = indexes.map(|index| self.link(index)).collect();
         let mut lost = Vec::new();
-        for device in devices.iter().filter(|device| device.name != self.config.link) {
+        let shared = [self.config.link.clone(), overlay::device_name(&self.config.link)];
+        for device in devices.iter().filter(|device| !shared.contains(&device.name)) {
             match self.address_index_of(device) {
                 _ if kept.contains(&device.name) => {}
                 _ if self.instance.marked(device) => lost.push(link::delete(&device.name)),
@@ -218,6 +225,9 @@ impl Inner {
         node_side.push(link::set_alias(node_index, self.instance.alias()));
         pod.request(pod_side)?;
         node.request(node_side)?;
+        // The node's end was set up before the pod's. The kernel notices later, in the background, that it has a
+        // carrier, and drops packets until then. Reading the device makes it notice now.
+        link::index_of(node, &node_device)?;
         clock::crash_point("link set up");
         Ok(())
     }
@@ -271,9 +281,11 @@ impl Inner {
     /// Removes what all pods share. Attachments must be gone already.
     pub(crate) fn remove(&self) -> Result<()> {
         self.rules().remove()?;
+        let mut socket = Socket::route()?;
+        self.remove_routes(&mut socket)?;
         let mut messages = vec![link::delete(&self.config.link)];
         messages.extend(self.config.cidrs.iter().map(link::delete_unreachable));
-        Socket::route()?.request(messages)?;
+        socket.request(messages)?;
         let _ = fs::remove_dir(&self.config.netns_dir); // Fails, as intended, if another instance uses it.
         self.instance.release()?;
         self.disk.close()
@@ -319,7 +331,7 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn rules(&self) -> MutexGuard<'_, Rules> {
+    pub(crate) fn rules(&self) -> MutexGuard<'_, Rules> {
         self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -338,6 +350,7 @@ fn set_up_gateway(config: &PodsConfig, has_records: bool) -> Result<Instance> {
     }
     let index = link::index_of(&mut socket, &config.link)?;
     let mut messages = vec![link::set_alias(index, instance.alias()), link::set_up(index)];
+    messages.push(link::set_mtu(index, config.mtu)); // An earlier process may have used another one.
     let gateways = config.cidrs.iter().filter_map(|range| range.nth(GATEWAY));
     messages.extend(gateways.map(|address| link::add_address(index, address)));
     messages.extend(config.cidrs.iter().map(link::add_unreachable));

@@ -63,6 +63,10 @@ impl Cidr {
             && address.is_ipv4() == self.is_ipv4()
     }
 
+    pub fn overlaps(&self, other: &Cidr) -> bool {
+        self.contains(other.base) || other.contains(self.base)
+    }
+
     /// The address at `offset` from the first one, if it is in the range.
     pub fn nth(&self, offset: u64) -> Option<IpAddr> {
         let number = to_number(self.base).checked_add(u128::from(offset))?;
@@ -187,5 +191,17 @@ mod tests {
         assert_eq!(cidr("255.255.255.254/31").nth(2), None);
         assert_eq!(cidr("fd00::/64").size(), u64::MAX);
         assert!(!cidr("::/0").contains("10.0.0.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn ranges_overlap_only_if_one_contains_the_other() {
+        assert!(cidr("10.0.0.0/8").overlaps(&cidr("10.1.0.0/16")));
+        assert!(cidr("10.1.0.0/16").overlaps(&cidr("10.0.0.0/8")));
+        assert!(!cidr("10.1.0.0/16").overlaps(&cidr("10.2.0.0/16")));
+        assert!(!cidr("::/0").overlaps(&cidr("0.0.0.0/0")));
+        assert_eq!(cidr("10.1.0.0/16").after(), Some("10.2.0.0".parse().unwrap()));
+        assert_eq!(cidr("240.0.0.0/4").after(), None);
+        assert_eq!(cidr("ff00::/8").after(), None);
+        assert_eq!(cidr("::/0").after(), None);
     }
 }

@@ -9,18 +9,18 @@ use std::net::IpAddr;
 pub(crate) type Mac = [u8; 6];
 
 const ALREADY_EXISTS: &[i32] = &[libc::EEXIST];
-const NO_SUCH_LINK: &[i32] = &[libc::ENODEV, libc::ENXIO];
-const NO_SUCH_ROUTE: &[i32] = &[libc::ESRCH, libc::ENOENT];
+pub(crate) const NO_SUCH_LINK: &[i32] = &[libc::ENODEV, libc::ENXIO];
+pub(crate) const NO_SUCH_ROUTE: &[i32] = &[libc::ESRCH, libc::ENOENT];
 
 // Constants of the kernel's headers that `libc` does not have.
 const VETH_INFO_PEER: u16 = 1;
 const IFLA_INET_CONF: u16 = 1;
 const IPV4_DEVCONF_ROUTE_LOCALNET: u16 = 26;
 const IFA_F_NODAD: u8 = 0x02;
-const RTNH_F_ONLINK: u32 = 4;
+pub(crate) const RTNH_F_ONLINK: u32 = 4;
 
 /// Size of `struct ifinfomsg`, the header of messages about devices.
-const LINK_HEADER: usize = 16;
+pub(crate) const LINK_HEADER: usize = 16;
 /// Size of `struct ifaddrmsg`, the header of messages about addresses.
 const ADDRESS_HEADER: usize = 8;
 /// Where both headers have the index of the device.
@@ -28,10 +28,10 @@ const DEVICE_INDEX: std::ops::Range<usize> = 4..8;
 const LINK_FLAGS: std::ops::Range<usize> = 8..12;
 const LINK_FLAGS_CHANGED: std::ops::Range<usize> = 12..16;
 /// For requests that identify the device by its name.
-const NO_INDEX: u32 = 0;
+pub(crate) const NO_INDEX: u32 = 0;
 
 /// `struct ifinfomsg`. `IFF_UP` is the only flag that we set.
-fn link_header(index: u32, up: bool) -> [u8; LINK_HEADER] {
+pub(crate) fn link_header(index: u32, up: bool) -> [u8; LINK_HEADER] {
     let mut header = [0; LINK_HEADER];
     header[DEVICE_INDEX].copy_from_slice(&index.to_ne_bytes());
     let flags = if up { libc::IFF_UP as u32 } else { 0 };
@@ -93,6 +93,13 @@ pub(crate) fn set_up(index: u32) -> Message {
     Message::new(libc::RTM_NEWLINK, ACK, &link_header(index, true), format!("set link {index} up"))
 }
 
+pub(crate) fn set_mtu(index: u32, mtu: u32) -> Message {
+    let what = format!("set the MTU of link {index}");
+    let mut message = Message::new(libc::RTM_SETLINK, ACK, &link_header(index, false), what);
+    message.number(libc::IFLA_MTU, mtu);
+    message
+}
+
 /// Allows or forbids packets from and to 127.0.0.0/8 on the device. The kernel's default is to forbid them.
 pub(crate) fn set_route_localnet(index: u32, allow: bool) -> Message {
     let what = format!("set route_localnet of link {index}");
@@ -114,17 +121,32 @@ pub(crate) struct Device {
     pub(crate) name: String,
     /// Free text that programs can set; empty by default.
     pub(crate) alias: String,
+    /// `IFF_*`
+    pub(crate) flags: u32,
+    pub(crate) mtu: u32,
 }
 
 impl Device {
-    fn read(answer: &[u8]) -> Option<Device> {
-        let text = |kind: u16| {
+    pub(crate) fn read(answer: &[u8]) -> Option<Device> {
+        let find = |kind: u16| {
             let mut found = attributes(answer.get(LINK_HEADER..)?);
-            let (_, text) = found.find(|(found, _)| *found == kind)?;
-            Some(String::from_utf8_lossy(text).trim_end_matches('\0').to_string())
+            found.find(|(found, _)| *found == kind).map(|(_, value)| value)
         };
-        let (name, alias) = (text(libc::IFLA_IFNAME)?, text(libc::IFLA_IFALIAS));
-        Some(Device { index: device_index(answer)?, name, alias: alias.unwrap_or_default() })
+        let text = |kind: u16| {
+            Some(String::from_utf8_lossy(find(kind)?).trim_end_matches('\0').to_string())
+        };
+        let number = |bytes: Option<&[u8]>| Some(u32::from_ne_bytes(bytes?.try_into().ok()?));
+        Some(Device {
+            index: device_index(answer)?,
+            name: text(libc::IFLA_IFNAME)?,
+            alias: text(libc::IFLA_IFALIAS).unwrap_or_default(),
+            flags: number(answer.get(LINK_FLAGS))?,
+            mtu: number(find(libc::IFLA_MTU)).unwrap_or_default(),
+        })
+    }
+
+    pub(crate) fn is_loopback(&self) -> bool {
+        self.flags & libc::IFF_LOOPBACK as u32 != 0
     }
 }
 
@@ -149,7 +171,7 @@ pub(crate) fn find(socket: &mut Socket, name: &str) -> Result<Option<Device>> {
     Ok(answers.first().and_then(|answer| Device::read(answer)))
 }
 
-fn get(name: &str) -> Message {
+pub(crate) fn get(name: &str) -> Message {
     let what = format!("find link {name}");
     let mut message = Message::new(libc::RTM_GETLINK, ACK, &link_header(NO_INDEX, false), what);
     message.text(libc::IFLA_IFNAME, name);
@@ -187,22 +209,22 @@ pub(crate) fn add_address(index: u32, address: IpAddr) -> Message {
 }
 
 /// `struct rtmsg`, the header of messages about routes. Zero in `protocol` matches any.
-struct RouteHeader {
-    destination: IpAddr,
-    prefix: u8,
-    protocol: u8,
-    scope: u8,
-    kind: u8,
-    flags: u32,
+pub(crate) struct RouteHeader {
+    pub(crate) destination: IpAddr,
+    pub(crate) prefix: u8,
+    pub(crate) protocol: u8,
+    pub(crate) scope: u8,
+    pub(crate) kind: u8,
+    pub(crate) flags: u32,
 }
 
 impl RouteHeader {
-    fn new(destination: IpAddr, prefix: u8) -> RouteHeader {
+    pub(crate) fn new(destination: IpAddr, prefix: u8) -> RouteHeader {
         let (protocol, scope) = (libc::RTPROT_STATIC, libc::RT_SCOPE_UNIVERSE);
         RouteHeader { destination, prefix, protocol, scope, kind: libc::RTN_UNICAST, flags: 0 }
     }
 
-    fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         const SOURCE_PREFIX: u8 = 0;
         const TYPE_OF_SERVICE: u8 = 0;
         let table = libc::RT_TABLE_MAIN;
@@ -212,7 +234,7 @@ impl RouteHeader {
         bytes
     }
 
-    fn add(&self, what: String) -> Message {
+    pub(crate) fn add(&self, what: String) -> Message {
         Message::new(libc::RTM_NEWROUTE, ACK | CREATE | REPLACE, &self.bytes(), what)
     }
 }
@@ -271,11 +293,11 @@ pub(crate) fn add_neighbour(index: u32, address: IpAddr, mac: Mac) -> Message {
     message
 }
 
-fn family(address: IpAddr) -> u8 {
+pub(crate) fn family(address: IpAddr) -> u8 {
     if address.is_ipv4() { libc::AF_INET as u8 } else { libc::AF_INET6 as u8 }
 }
 
 /// The length of a prefix that contains one address only.
-fn full_prefix(address: IpAddr) -> u8 {
+pub(crate) fn full_prefix(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }

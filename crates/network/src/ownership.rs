@@ -86,6 +86,19 @@ impl Instance {
         !matches!(self.owner_of(device), Owner::Other(_))
     }
 
+    /// Fails if this instance may not use and remove the device with the name of its overlay device. A device
+    /// without a mark is ours if it has our device address: the process was killed before it set the mark.
+    pub(crate) fn check_overlay_device(&self, device: &Device, has_our_mac: bool) -> Result<()> {
+        match self.owner_of(device) {
+            Owner::Us | Owner::Abandoned => Ok(()),
+            Owner::Unknown if has_our_mac => Ok(()),
+            Owner::Unknown => Err(Error::LinkTaken { link: device.name.clone(), owner: None }),
+            Owner::Other(owner) => {
+                Err(Error::LinkTaken { link: device.name.clone(), owner: Some(owner) })
+            }
+        }
+    }
+
     /// Whether the device has the mark of this instance. Its name does not matter.
     pub(crate) fn marked(&self, device: &Device) -> bool {
         self.owner_of(device) == Owner::Us

@@ -7,14 +7,14 @@
 //! Pods are routed, not bridged: a packet between two pods of this node passes the same netfilter hooks as
 //! any other packet. Services, host ports and policies therefore apply without `br_netfilter` (NET-6), and
 //! a pod can reach itself through a Service (NET-7).
-//! Not here: routes to other nodes, Services, policies.
+//! Not here: which routes to other nodes there are, Services, policies.
 
 use crate::address_pool::GATEWAY;
 use crate::attachments::Inner;
 use crate::namespace::{Namespace, UserRange};
 use crate::records::check_key;
-use crate::{Cidr, Error, Result};
-use std::collections::BTreeSet;
+use crate::{Cidr, Error, OverlayState, Reach, Result, Routes};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,10 +34,11 @@ pub struct PodsConfig {
     pub link: String,
     /// This node's pod ranges: one, or one per IP family.
     pub cidrs: Vec<Cidr>,
-    /// Pod ranges of the whole cluster. Pods reach these without masquerading, as well as `cidrs`.
+    /// Ranges that pods reach without masquerading, as well as `cidrs` and [`Pods::set_cluster_ranges`].
     pub cluster_cidrs: Vec<Cidr>,
     /// Name of our nftables table in the families `ip` and `ip6`. No other program may use it.
     pub table: String,
+    /// MTU of pods; see [`crate::pod_mtu`].
     pub mtu: u32,
 }
 
@@ -142,6 +143,30 @@ impl Pods {
     pub fn gateways(&self) -> Vec<(Cidr, IpAddr)> {
         let ranges = self.inner.ranges().iter();
         ranges.filter_map(|range| Some((*range, range.nth(GATEWAY)?))).collect()
+    }
+
+    /// Replaces the pod ranges of other nodes. Pods reach these without masquerading (NET-5). Until the first
+    /// call these are the ranges that the kernel has routes to.
+    pub async fn set_cluster_ranges(&self, ranges: &[Cidr]) -> Result<()> {
+        let ranges = ranges.to_vec();
+        self.run(move |inner| inner.rules().set_cluster_ranges(&ranges)).await
+    }
+
+    /// How the kernel reaches each of these addresses.
+    pub async fn reach(&self, addresses: &[IpAddr]) -> Result<BTreeMap<IpAddr, Reach>> {
+        let addresses = addresses.to_vec();
+        self.run(move |inner| inner.reach(&addresses)).await
+    }
+
+    /// Makes the routes to pods of other nodes equal to these. Idempotent; changes only what is different.
+    pub async fn set_routes(&self, routes: &Routes) -> Result<OverlayState> {
+        let routes = routes.clone();
+        self.run(move |inner| inner.set_routes(&routes)).await
+    }
+
+    /// This node's pod ranges.
+    pub fn ranges(&self) -> &[Cidr] {
+        &self.inner.config.cidrs
     }
 
     async fn run<T: Send + 'static>(

@@ -10,7 +10,7 @@ use crate::nft::{
     Rule, Set, Table,
 };
 use crate::{Cidr, Error, HostPort, PodsConfig, Protocol, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 const REDIRECTS: &str = "host-ports";
@@ -31,8 +31,9 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    pub(crate) fn open(config: &PodsConfig) -> Result<Rules> {
-        let families = config.cidrs.iter().map(|range| FamilyRules::new(config, range));
+    /// `known` are pod ranges of other nodes, until [`Rules::set_cluster_ranges`] replaces them.
+    pub(crate) fn open(config: &PodsConfig, known: &[Cidr]) -> Result<Rules> {
+        let families = config.cidrs.iter().map(|range| FamilyRules::new(config, range, known));
         Ok(Rules {
             connection: nft::Connection::open()?,
             families: families.collect(),
@@ -83,6 +84,34 @@ impl Rules {
             pods.extend(before.map(|before| (key.to_string(), before)));
             self.pods = pods;
         })
+    }
+
+    /// Replaces the pod ranges of other nodes, which pods reach without masquerading (NET-5).
+    pub(crate) fn set_cluster_ranges(&mut self, ranges: &[Cidr]) -> Result<()> {
+        let mut batch = Batch::new();
+        let wanted: Vec<BTreeSet<Cidr>> =
+            self.families.iter().map(|family| family.all_ranges(ranges)).collect();
+        for (family, wanted) in self.families.iter().zip(&wanted) {
+            family.change_ranges(&mut batch, wanted);
+        }
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let outcome = self.connection.commit(batch);
+        let before = self.replace_ranges(wanted);
+        if outcome.is_ok() {
+            return Ok(());
+        }
+        // Another program has changed our table.
+        self.install(self.pods.clone()).inspect_err(|_| {
+            self.replace_ranges(before);
+        })
+    }
+
+    /// Returns the ranges of before.
+    fn replace_ranges(&mut self, ranges: Vec<BTreeSet<Cidr>>) -> Vec<BTreeSet<Cidr>> {
+        let families = self.families.iter_mut().zip(ranges);
+        families.map(|(family, new)| std::mem::replace(&mut family.cluster_ranges, new)).collect()
     }
 
     pub(crate) fn remove_pod(&mut self, key: &str) -> Result<()> {
@@ -169,8 +198,10 @@ struct FamilyRules {
     ipv4: bool,
     /// This node's pod range.
     pod_range: Cidr,
-    /// Destinations that pods reach without masquerading.
-    cluster_ranges: Vec<Cidr>,
+    /// Ranges of this node and of the configuration that are always cluster ranges.
+    own_ranges: Vec<Cidr>,
+    /// Destinations that pods reach without masquerading. No range contains another.
+    cluster_ranges: BTreeSet<Cidr>,
     gateway: IpAddr,
     /// Host ports of one address of the node.
     at_address: Set,
@@ -178,24 +209,23 @@ struct FamilyRules {
     at_any: Set,
     /// Pairs of equal addresses, one per pod with host ports.
     to_itself: Set,
+    /// The elements are `cluster_ranges`.
+    to_cluster: Set,
 }
 
 impl FamilyRules {
-    fn new(config: &PodsConfig, range: &Cidr) -> FamilyRules {
+    fn new(config: &PodsConfig, range: &Cidr, known: &[Cidr]) -> FamilyRules {
         let ipv4 = range.is_ipv4();
         let address = Kind::address(ipv4);
-        let mut cluster_ranges: Vec<Cidr> =
+        let own_ranges: Vec<Cidr> =
             config.cidrs.iter().chain(&config.cluster_cidrs).copied().collect();
-        cluster_ranges.push(Cidr::multicast(ipv4));
-        cluster_ranges.retain(|range| range.is_ipv4() == ipv4);
-        cluster_ranges.sort();
-        cluster_ranges.dedup();
         let pod_port = [address, Kind::Port];
         FamilyRules {
             table: Table::new(if ipv4 { Family::Ipv4 } else { Family::Ipv6 }, &config.table),
             ipv4,
             pod_range: *range,
-            cluster_ranges,
+            cluster_ranges: outermost(ipv4, own_ranges.iter().chain(known)),
+            own_ranges,
             gateway: range.nth(GATEWAY).unwrap_or(range.base()),
             at_address: Set::map(
                 "host-ports-at-address",
@@ -204,16 +234,29 @@ impl FamilyRules {
             ),
             at_any: Set::map("host-ports-at-any", &[Kind::Protocol, Kind::Port], &pod_port),
             to_itself: Set::new("pods-to-themselves", &[address, address]),
+            to_cluster: Set::new("cluster-ranges", &[address]).with_intervals(),
         }
+    }
+
+    fn all_ranges(&self, others: &[Cidr]) -> BTreeSet<Cidr> {
+        outermost(self.ipv4, self.own_ranges.iter().chain(others))
+    }
+
+    fn change_ranges(&self, batch: &mut Batch, wanted: &BTreeSet<Cidr>) {
+        let gone = elements_of(self.cluster_ranges.difference(wanted));
+        let new = elements_of(wanted.difference(&self.cluster_ranges));
+        batch.delete_elements(&self.table, &self.to_cluster, &gone);
+        batch.add_elements(&self.table, &self.to_cluster, &new);
     }
 
     /// Writes the table without pods.
     fn write(&self, batch: &mut Batch) {
         let table = &self.table;
         batch.add_table(table).delete_table(table).add_table(table);
-        for set in [&self.at_address, &self.at_any, &self.to_itself] {
+        for set in [&self.at_address, &self.at_any, &self.to_itself, &self.to_cluster] {
             batch.add_set(table, set);
         }
+        batch.add_elements(table, &self.to_cluster, &elements_of(&self.cluster_ranges));
         batch.add_chain(table, &Chain::new(REDIRECTS));
         for rule in self.redirects() {
             batch.add_rule(table, REDIRECTS, &rule);
@@ -265,9 +308,9 @@ impl FamilyRules {
             rules.push(rule.set_source(self.gateway));
         }
         rules.push(Rule::new().source_not_in(&self.pod_range).return_from_chain());
-        for range in &self.cluster_ranges {
-            rules.push(Rule::new().destination_in(range).return_from_chain());
-        }
+        let destination = [Field::address(self.ipv4, Direction::Destination)];
+        rules.push(Rule::new().in_set(&destination, &self.to_cluster).return_from_chain());
+        rules.push(Rule::new().destination_in(&Cidr::multicast(self.ipv4)).return_from_chain());
         rules.push(Rule::new().comment("pods leaving the cluster").masquerade());
         rules
     }
@@ -324,6 +367,18 @@ impl FamilyRules {
         }
         vec![(&self.at_address, at_address), (&self.at_any, at_any), (&self.to_itself, to_itself)]
     }
+}
+
+/// The ranges of one IP family. Elements of a set must not overlap.
+fn outermost<'a>(ipv4: bool, ranges: impl Iterator<Item = &'a Cidr>) -> BTreeSet<Cidr> {
+    let of_family = ranges.filter(|range| range.is_ipv4() == ipv4).copied();
+    Cidr::without_overlaps(of_family).into_iter().collect()
+}
+
+fn elements_of<'a>(ranges: impl IntoIterator<Item = &'a Cidr>) -> Vec<Element> {
+    let key = |address| Key::new().address(address);
+    let element = |range: &Cidr| Element::range(key(range.base()), range.after().map(key));
+    ranges.into_iter().map(element).collect()
 }
 
 fn loopback(ipv4: bool) -> Cidr {

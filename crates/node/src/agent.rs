@@ -377,12 +377,10 @@ fn user_ranges(facts: &NodeFacts) -> Result<UserRanges, Error> {
 /// What pods and their configuration need to know of this node.
 fn facts(config: &Config, node: &Node) -> NodeFacts {
     let status = node.status.clone().unwrap_or_default();
-    let addresses = status.addresses.unwrap_or_default();
-    let internal = addresses.iter().filter(|address| address.type_ == "InternalIP");
     NodeFacts {
         log_root: config.log_dir.join("pods"),
         cluster_dns: config.cluster_dns.clone(),
-        host_ips: internal.filter_map(|address| address.address.parse().ok()).collect(),
+        host_ips: internal_addresses(node),
         cgroup_root: config.cgroup.clone(),
         pod_pids_limit: config.pod_pids_limit,
         seccomp_default: config.seccomp_default,
@@ -393,6 +391,12 @@ fn facts(config: &Config, node: &Node) -> NodeFacts {
         capacity: status.capacity.unwrap_or_default(),
         ..NodeFacts::new(&config.name, root_dir(&config.data_dir))
     }
+}
+
+fn internal_addresses(node: &Node) -> Vec<IpAddr> {
+    let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    let internal = addresses.filter(|address| address.type_ == "InternalIP");
+    internal.filter_map(|address| address.address.parse().ok()).collect()
 }
 
 /// Sizes of the huge pages that the node has (N-112).
@@ -439,7 +443,12 @@ async fn network(
     if brings_network {
         return Ok(None);
     }
-    let opened = network::Pods::open(kernel_state.network(&config.data_dir)).await;
+    let node = registered(registration).await;
+    let shared = network::PodsConfig {
+        mtu: network::pod_mtu(&internal_addresses(&node)).map_err(Error::Network)?,
+        ..kernel_state.network(&config.data_dir)
+    };
+    let opened = network::Pods::open(shared).await;
     Ok(Some(Arc::new(opened.map_err(Error::Network)?)))
 }
 

@@ -35,7 +35,7 @@ impl KernelState {
             cidrs: self.cidrs.iter().filter_map(|cidr| cidr.parse().ok()).collect(),
             cluster_cidrs: Vec::new(),
             table: pod_table(&self.link),
-            mtu: 1500,
+            mtu: 1500, // The agent computes that of new pods.
         }
     }
 }

@@ -97,25 +97,33 @@ pub(crate) fn inside<T: Send + 'static>(
     thread.join().unwrap()
 }
 
-/// A network namespace that represents a host outside the cluster, with the address `192.0.2.2`. The node is
-/// `192.0.2.1` for it. It has no route to pods.
-pub(crate) fn outside(directory: &Path) -> PathBuf {
-    let path = directory.join("outside");
+/// A new network namespace, bound to a file in `directory`.
+pub(crate) fn namespace(directory: &Path, name: &str) -> PathBuf {
+    let path = directory.join(name);
     File::create(&path).unwrap();
     let bind = path.clone();
     std::thread::spawn(move || {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
         let none: Option<&str> = None;
         mount(Some("/proc/thread-self/ns/net"), &bind, none, MsFlags::MS_BIND, none).unwrap();
+        run("ip link set lo up");
     })
     .join()
     .unwrap();
+    path
+}
+
+/// A network namespace that represents a host outside the cluster, with the address `192.0.2.2`. The node is
+/// `192.0.2.1` for it. It has no route to pods.
+pub(crate) fn outside(directory: &Path) -> PathBuf {
+    let path = namespace(directory, "outside");
     run("ip link add up0 type veth peer name down0");
     run("ip address add 192.0.2.1/24 dev up0 && ip link set up0 up");
     run(&format!("ip link set down0 netns {}", path.display()));
     inside(&path, || {
-        run("ip link set lo up; ip address add 192.0.2.2/24 dev down0; ip link set down0 up");
+        run("ip address add 192.0.2.2/24 dev down0; ip link set down0 up");
     });
+    run("ip link show up0"); // The kernel updates the state of the link now instead of later.
     path
 }
 
@@ -136,13 +144,14 @@ pub(crate) fn serve_tcp(netns: Option<&Path>, port: u16, name: &str) {
 }
 
 pub(crate) fn serve_udp(netns: &Path, port: u16, name: &str) {
-    let address = SocketAddr::new(ip("0.0.0.0"), port);
+    let address = SocketAddr::new(ip("::"), port);
     let socket = inside(netns, move || UdpSocket::bind(address)).unwrap();
     let name = name.to_string();
     std::thread::spawn(move || {
         let mut buffer = [0; 4096];
         while let Ok((_, from)) = socket.recv_from(&mut buffer) {
-            let _ = socket.send_to(format!("{name} {}", from.ip()).as_bytes(), from);
+            let seen = from.ip().to_canonical();
+            let _ = socket.send_to(format!("{name} {seen}").as_bytes(), from);
         }
     });
 }

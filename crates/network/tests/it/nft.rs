@@ -39,6 +39,12 @@ table ip landfall-pods {
 		elements = { 10.77.3.2 . 10.77.3.2 }
 	}
 
+	set cluster-ranges {
+		type ipv4_addr
+		flags interval
+		elements = { 10.77.0.0/16 }
+	}
+
 	chain host-ports {
 		dnat ip to ip daddr . meta l4proto . th dport map @host-ports-at-address
 		dnat ip to meta l4proto . th dport map @host-ports-at-any
@@ -59,8 +65,7 @@ table ip landfall-pods {
 		ct status dnat ip saddr . ip daddr @pods-to-themselves snat to 10.77.3.1 comment \"a pod that connects to its own host port sees the gateway as the client\"
 		ip saddr 127.0.0.0/8 ip daddr 10.77.3.0/24 snat to 10.77.3.1 comment \"from the node's loopback to a pod's host port\"
 		ip saddr != 10.77.3.0/24 return
-		ip daddr 10.77.0.0/16 return
-		ip daddr 10.77.3.0/24 return
+		ip daddr @cluster-ranges return
 		ip daddr 224.0.0.0/4 return
 		masquerade fully-random comment \"pods leaving the cluster\"
 	}
