@@ -1,0 +1,3 @@
+//! Tests with a real API server and real sockets on loopback.
+
+mod dns;
