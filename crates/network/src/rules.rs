@@ -115,7 +115,7 @@ impl Rules {
 }
 
 impl Protocol {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Protocol::Tcp => "TCP",
             Protocol::Udp => "UDP",
@@ -128,7 +128,7 @@ impl Protocol {
         all.into_iter().find(|protocol| protocol.number() == number)
     }
 
-    fn number(self) -> u8 {
+    pub(crate) fn number(self) -> u8 {
         match self {
             Protocol::Tcp => libc::IPPROTO_TCP as u8,
             Protocol::Udp => libc::IPPROTO_UDP as u8,

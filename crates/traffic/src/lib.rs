@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod dns;
+pub mod services;
 mod watched;
 
 pub use watched::Watched;
