@@ -5,7 +5,7 @@
 
 use hickory_proto::ProtoError;
 use hickory_proto::op::{Header, HeaderCounts, MessageType, Metadata, OpCode, Query, ResponseCode};
-use hickory_proto::rr::Record;
+use hickory_proto::rr::{Name, Record};
 use hickory_proto::serialize::binary::{BinDecodable, BinDecoder, BinEncodable, BinEncoder};
 
 const HEADER_SIZE: usize = 12;
@@ -131,12 +131,13 @@ impl Request {
         let mut encoder = BinEncoder::new(buffer);
         encoder.set_max_size(limit - if self.edns.is_some() { OPT_SIZE } else { 0 });
         let place = encoder.place::<Header>()?;
+        let asked = &self.question.name;
         self.question.emit(&mut encoder)?;
-        let (answers, mut complete) = emit(&mut encoder, &reply.answers, true)?;
-        let (authorities, all) = emit(&mut encoder, &reply.authorities, complete)?;
+        let (answers, mut complete) = emit(&mut encoder, &reply.answers, asked, true)?;
+        let (authorities, all) = emit(&mut encoder, &reply.authorities, asked, complete)?;
         complete &= all;
         // Additional records save a client a question, but the answer is complete without them.
-        let (mut additionals, _) = emit(&mut encoder, &reply.additionals, complete)?;
+        let (mut additionals, _) = emit(&mut encoder, &reply.additionals, asked, complete)?;
         let mut metadata = self.header(reply);
         metadata.truncation = !complete;
         if let Some(edns) = &self.edns {
@@ -168,17 +169,46 @@ impl Request {
 fn emit(
     encoder: &mut BinEncoder<'_>,
     records: &[Record],
+    asked: &Name,
     is_room: bool,
 ) -> Result<(u16, bool), ProtoError> {
     if !is_room {
         return Ok((0, false));
     }
-    let (count, all) = match encoder.emit_all(records.iter()) {
-        Ok(count) => (count, true),
-        Err(ProtoError::NotAllRecordsWritten { count, .. }) => (count, false),
-        Err(error) => return Err(error),
-    };
-    Ok((u16::try_from(count).unwrap_or(u16::MAX), all))
+    for (count, record) in records.iter().enumerate() {
+        let start = encoder.offset();
+        match emit_record(encoder, record, asked) {
+            Ok(()) => (),
+            Err(ProtoError::MaxBufferSizeExceeded(_)) => {
+                encoder.set_offset(start);
+                encoder.trim();
+                return Ok((u16::try_from(count).unwrap_or(u16::MAX), false));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((u16::try_from(records.len()).unwrap_or(u16::MAX), true))
+}
+
+/// As the library does, except that a name like that of the question is always a pointer to the question. The library
+/// compresses only the first names of a message, so large answers would hold a third of the records.
+fn emit_record(
+    encoder: &mut BinEncoder<'_>,
+    record: &Record,
+    asked: &Name,
+) -> Result<(), ProtoError> {
+    if asked.is_root() || !record.name.eq_case(asked) {
+        return record.emit(encoder);
+    }
+    encoder.emit_u16(0xC000 | HEADER_SIZE as u16)?;
+    record.record_type().emit(encoder)?;
+    record.dns_class.emit(encoder)?;
+    encoder.emit_u32(record.ttl)?;
+    let length = encoder.place::<u16>()?;
+    record.data.emit(encoder)?;
+    let size = u16::try_from(encoder.len_since_place(&length));
+    let size = size.map_err(|_| ProtoError::Message("the data of a record is too long"))?;
+    length.replace(encoder, size)
 }
 
 /// The OPT record of a reply.

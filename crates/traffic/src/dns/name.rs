@@ -229,7 +229,7 @@ mod tests {
         for (text, expected) in [
             ("7.0.96.10.in-addr.arpa", Some("10.96.0.7")),
             ("7.0.96.10.IN-ADDR.ARPA", Some("10.96.0.7")),
-            (v6, Some("df00::7")),
+            (v6, Some("fd00::7")),
             ("0.96.10.in-addr.arpa", None),
             ("1.7.0.96.10.in-addr.arpa", None),
             ("07.0.96.10.in-addr.arpa", None),

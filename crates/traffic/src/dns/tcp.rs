@@ -143,3 +143,34 @@ async fn send(stream: &mut TcpStream, reply: &[u8]) -> std::io::Result<()> {
     framed.extend_from_slice(reply);
     timeout(SEND_MAX, stream.write_all(&framed)).await?
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dns::dns_metrics::DnsMetrics;
+    use crate::dns::forward::Forwarder;
+    use crate::dns::resolv_conf::Sources;
+    use crate::dns::zone::tests::incomplete_zone;
+
+    /// A client that sends a part of a request from time to time does not keep its connection.
+    #[tokio::test(start_paused = true)]
+    async fn connection_without_a_complete_request_is_closed() {
+        let sources = Sources {
+            resolv_conf: "/nonexistent".into(),
+            systemd_resolv_conf: "/nonexistent".into(),
+            port: 53,
+            own: Vec::new(),
+        };
+        let forwarder = Forwarder::new(sources);
+        let (zone, metrics) = (incomplete_zone(), DnsMetrics::new());
+        let responder = Arc::new(Responder { zone, forwarder, metrics });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let server = tokio::spawn(serve(listener, responder, Shares::new(1, 1)));
+        let started = Instant::now();
+        client.write_all(&[0, 50, 1]).await.unwrap();
+        assert_eq!(client.read(&mut [0; 1]).await.unwrap_or_default(), 0);
+        assert!(started.elapsed() >= IDLE_MAX && started.elapsed() < 2 * IDLE_MAX);
+        server.abort();
+    }
+}

@@ -5,7 +5,7 @@
 
 mod lookup;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use super::name::{Subject, reverse_zone, subject_of};
 use crate::Watched;

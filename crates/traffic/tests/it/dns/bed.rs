@@ -27,7 +27,7 @@ pub(super) struct Bed {
     config: Config,
     running: Option<Running>,
     directory: TempDir,
-    _server: TestServer,
+    pub(super) server: TestServer,
 }
 
 impl Bed {
@@ -55,7 +55,7 @@ impl Bed {
         let address = running.addresses()[0];
         config.listen = vec![address];
         let running = Some(running);
-        Bed { address, client, watched, config, running, directory, _server: server }
+        Bed { address, client, watched, config, running, directory, server }
     }
 
     pub(super) fn resolv_conf(&self) -> PathBuf {

@@ -5,9 +5,36 @@ use client::{DeleteOptions, ObjectKey};
 use hickory_proto::rr::RecordType::A;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use serde_json::json;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use serde_json::{Value, json};
 use testbed::Observed;
+use traffic::Watched;
 use traffic::dns::{RegistrationConfig, dns_address, register};
+
+/// What a node's user needs. Writes only in kube-system; updates only of the Service kube-dns and of its own slice.
+async fn grant_rights(bed: &Bed) {
+    let rule = |group: &str, resources: Value, verbs: Value| json!({ "apiGroups": [group], "resources": resources, "verbs": verbs });
+    let (read, write) = (json!(["list", "watch"]), json!(["create", "update"]));
+    let rules = json!([
+        rule("", json!(["services", "namespaces", "nodes"]), read.clone()),
+        rule("discovery.k8s.io", json!(["endpointslices"]), read.clone()),
+        rule("networking.k8s.io", json!(["servicecidrs"]), read),
+        rule("", json!(["services"]), write.clone()),
+        rule("discovery.k8s.io", json!(["endpointslices"]), write),
+    ]);
+    let metadata = json!({ "name": "node-dns" });
+    let role = json!({ "metadata": metadata, "rules": rules });
+    let role: ClusterRole = typed::from_value(role).unwrap();
+    bed.client.create(&role).await.unwrap();
+    let api = "rbac.authorization.k8s.io";
+    let binding = json!({
+        "metadata": metadata,
+        "roleRef": { "apiGroup": api, "kind": "ClusterRole", "name": "node-dns" },
+        "subjects": [{ "apiGroup": api, "kind": "Group", "name": "system:nodes" }],
+    });
+    let binding: ClusterRoleBinding = typed::from_value(binding).unwrap();
+    bed.client.create(&binding).await.unwrap();
+}
 
 /// NET-105: tools find the Service, and pods reach the server of their own node.
 #[tokio::test]
@@ -16,9 +43,12 @@ async fn net_105_service_and_slice_are_created_and_repaired() {
     let config = RegistrationConfig {
         node: "n1".into(),
         server: "192.168.7.1:1053".parse().unwrap(),
-        cluster_ip: dns_address("10.96.0.0/16").unwrap(),
+        cluster_ip: dns_address("10.96.0.0/16".parse().unwrap()).unwrap(),
     };
-    let registration = register(&bed.client, &bed.watched, config.clone());
+    grant_rights(&bed).await;
+    let node_client = bed.server.node("n1");
+    let watched = Watched::start(&node_client);
+    let registration = register(&node_client, &watched, config.clone());
     let (services, slices) =
         (Observed::<Service>::start(&bed.client), Observed::start(&bed.client));
     let (service_key, slice_key) =
@@ -67,7 +97,7 @@ async fn net_105_service_and_slice_are_created_and_repaired() {
 
     // A second start writes nothing.
     let slice = slices.cache.get(&slice_key).unwrap();
-    let again = register(&bed.client, &bed.watched, config);
+    let again = register(&node_client, &watched, config);
     let marker = json!({ "metadata": { "namespace": "kube-system", "name": "marker" },
                          "spec": { "ports": [{ "port": 1 }] } });
     let marker: Service = typed::from_value(marker).unwrap();
