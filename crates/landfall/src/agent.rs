@@ -2,13 +2,21 @@
 
 use crate::command::{GraceAfterRestart, NodeOptions};
 use crate::image;
+use crate::traffic::{NodeTraffic, TrafficConfig};
 use anyhow::Context;
-use client::Client;
+use client::{Client, ObjectKey};
+use k8s_openapi::api::networking::v1::ServiceCIDR;
 use runtime::{CpuPriority, Cri, ImageStore, Native, NativeConfig, Runtime};
 use server::ServiceRange;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// The name of the ServiceCIDR that the API server creates.
+const SERVICE_CIDR: &str = "kubernetes";
+/// The pause before the API server is asked again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// In the data directory: the value of --runtime.
 const RUNTIME_FILE: &str = "runtime";
@@ -43,7 +51,7 @@ pub(crate) async fn start(
         link: options.pod_link.clone(),
         manifests: options.pod_manifests.clone(),
         cluster_dns: Vec::new(),
-        service_cidrs: vec![services.to_string()],
+        traffic: Some(Arc::new(NodeTraffic::new(&client, traffic_config(options)?))),
         cgroup: cgroup(&options.pod_link),
         eviction_hard: options.eviction_hard.clone(),
         pod_pids_limit: options.pod_pids_limit.0,
@@ -64,6 +72,35 @@ pub(crate) async fn start(
         };
         anyhow::Error::new(error).context(format!("cannot start the node{advice}"))
     })
+}
+
+fn traffic_config(options: &NodeOptions) -> anyhow::Result<TrafficConfig> {
+    Ok(TrafficConfig {
+        node_name: name(options)?,
+        link: options.pod_link.clone(),
+        proxy_delay: options.proxy_delay.clone().map(|delay| delay.0),
+        health: options.proxy_health_listen.0,
+        metrics: options.proxy_metrics_listen.0,
+    })
+}
+
+/// The range of Service addresses that the API server uses. Waits until it can be reached, as the rest of the start does.
+pub(crate) async fn service_range(client: &Client) -> anyhow::Result<ServiceRange> {
+    loop {
+        match client.get::<ServiceCIDR>(&ObjectKey::cluster(SERVICE_CIDR)).await {
+            Ok(found) => {
+                let cidrs = found.spec.map(|spec| spec.cidrs).unwrap_or_default();
+                let first = cidrs.first().map_or("", String::as_str);
+                let range = ServiceRange::from_option(first).map_err(anyhow::Error::msg);
+                return range.context(format!("the ServiceCIDR {SERVICE_CIDR}"));
+            }
+            Err(error) if error.status().is_some() => {
+                return Err(anyhow::Error::new(error).context("cannot read the range of Services"));
+            }
+            Err(error) => eprintln!("landfall: {error}; trying again"),
+        }
+        tokio::time::sleep(RETRY_INTERVAL).await;
+    }
 }
 
 /// Fails if the pod network's device belongs to another landfall. Call it before anything is created.

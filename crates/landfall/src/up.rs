@@ -11,7 +11,7 @@ use anyhow::Context;
 use client::Client;
 use runtime::CpuPriority;
 use server::authn::User;
-use server::{Config, Running, ServiceRange};
+use server::{Config, Running};
 use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
@@ -75,6 +75,9 @@ async fn start(
         false => Some(start_node(&server, options, cpu_priority).await?),
     };
     if let Some(node) = &node {
+        for gateway in node.gateways() {
+            server.serve_pods_at(gateway).await?;
+        }
         node.ready().await;
     }
     Ok((server, control_plane, node))
@@ -132,7 +135,8 @@ async fn start_node_alone(
     let (dir, options) = (&options.data_dir, &options.node);
     // A serving certificate that is not approved yet arrives while the agent works.
     tokio::spawn(credentials.renewing());
-    let node = agent::start(client, dir, options, &serving, ServiceRange::default(), cpu_priority).await?;
+    let services = agent::service_range(&client).await?;
+    let node = agent::start(client, dir, options, &serving, services, cpu_priority).await?;
     node.ready().await;
     Ok(node)
 }

@@ -7,6 +7,8 @@
 //! Not here: what a Service means (`plan.rs`), how the kernel learns of it (`network::Services`).
 
 mod endpoints;
+pub mod health;
+mod http;
 mod plan;
 mod proxy_metrics;
 mod rules;
@@ -229,6 +231,10 @@ impl Proxy {
     /// Applies the change of this Service, and of all others that have changed.
     async fn sync(&mut self, first: ObjectKey) {
         let began = Instant::now();
+        self.state.send_if_modified(|state| {
+            state.waiting_since.get_or_insert(began);
+            false
+        });
         let mut keys = vec![first];
         while keys.len() < BATCH_MAX
             && let Some(Some(key)) = self.queue.get().now_or_never()
@@ -243,6 +249,10 @@ impl Proxy {
         match self.rules.apply(changes.collect()).await {
             Some(elements) => {
                 self.metrics.partial_sync(began.elapsed(), elements);
+                self.state.send_if_modified(|state| {
+                    state.waiting_since = None;
+                    false
+                });
                 for (key, plan) in keys.iter().zip(&plans) {
                     self.applied(key.clone(), plan, elements > 0).await;
                     self.queue.forget(key);

@@ -103,6 +103,23 @@ fn a_new_address_renews_only_the_serving_certificate() {
 }
 
 #[test]
+fn an_address_that_is_added_later_replaces_only_the_serving_certificate() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = load(dir.path(), &[]).unwrap();
+    let before = contents(dir.path(), LASTING);
+    assert!(handshake(&pki, &pki, None, "10.244.0.1").is_err());
+    pki.add_address("10.244.0.1".parse().unwrap()).unwrap();
+    assert_eq!(handshake(&pki, &pki, None, "10.244.0.1").unwrap(), None);
+    assert_eq!(handshake(&pki, &pki, None, "localhost").unwrap(), None);
+    assert!(pki.names().contains("10.244.0.1"));
+    assert_eq!(contents(dir.path(), LASTING), before);
+    let serving = contents(dir.path(), &["pki/serving.crt"]);
+    pki.add_address("10.244.0.1".parse().unwrap()).unwrap();
+    assert!(!pki.renew().unwrap());
+    assert_eq!(contents(dir.path(), &["pki/serving.crt"]), serving, "it has the address already");
+}
+
+#[test]
 fn a_171_client_certificates_are_optional_and_must_be_signed_by_our_ca() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let pki = load(dir.path(), &[]).unwrap();

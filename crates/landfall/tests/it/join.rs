@@ -2,7 +2,9 @@
 //!
 //! Needs root, like every test that runs pods. `landfall down` ends both processes, and nothing of the node may be left.
 
-use crate::harness::{Background, Cluster, LANDFALL, down, image_archive, import, service_range, signal};
+use crate::harness::{
+    Background, Cluster, LANDFALL, down, image_archive, import, service_range, signal,
+};
 use crate::kernel_state;
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -47,7 +47,10 @@ async fn net_143_a_new_cluster_gets_the_configured_range() {
     assert_eq!(cluster.read(RANGE).await["spec"]["cidrs"], json!(["10.7.16.0/20"]));
     let kubernetes = cluster.read(&format!("{SERVICES}/kubernetes")).await;
     assert_eq!(kubernetes["spec"]["clusterIP"], "10.7.16.1");
-    assert_eq!(cluster.read("/apis/networking.k8s.io/v1/ipaddresses/10.7.16.1").await["kind"], "IPAddress");
+    assert_eq!(
+        cluster.read("/apis/networking.k8s.io/v1/ipaddresses/10.7.16.1").await["kind"],
+        "IPAddress"
+    );
     let address = cluster.running.address;
     assert!(is_named(&cluster, address, "10.7.16.1").await);
     assert!(!is_named(&cluster, address, "10.96.0.1").await);
@@ -69,9 +72,13 @@ async fn net_143_an_existing_cluster_keeps_its_range_and_reports_another_one() {
     assert_eq!(kubernetes["spec"]["clusterIP"], "10.96.0.1");
     assert!(is_named(&cluster, cluster.running.address, "10.96.0.1").await);
     let events = cluster.read("/api/v1/namespaces/default/events").await;
-    let inconsistent = |event: &&Value| event["reason"] == "KubernetesDefaultServiceCIDRInconsistent";
+    let inconsistent =
+        |event: &&Value| event["reason"] == "KubernetesDefaultServiceCIDRInconsistent";
     let event = events["items"].as_array().unwrap().iter().find(inconsistent).unwrap();
-    assert_eq!((&event["type"], &event["involvedObject"]["kind"]), (&json!("Warning"), &json!("ServiceCIDR")));
+    assert_eq!(
+        (&event["type"], &event["involvedObject"]["kind"]),
+        (&json!("Warning"), &json!("ServiceCIDR"))
+    );
     let message = event["message"].as_str().unwrap();
     assert!(message.contains("10.96.0.0/16") && message.contains("10.7.16.0/20"), "{message}");
 
@@ -106,4 +113,72 @@ async fn net_143_a_deleted_range_is_replaced_by_the_configured_one() {
         }
     });
     assert_eq!(waited.await.unwrap()["spec"]["clusterIP"], "10.7.16.1");
+}
+
+/// The addresses that the Endpoints and the slice `kubernetes` have.
+async fn advertised(cluster: &Cluster) -> [Vec<String>; 2] {
+    let text =
+        |values: Vec<Value>| values.iter().map(|one| one.as_str().unwrap().to_owned()).collect();
+    let endpoints = cluster.read("/api/v1/namespaces/default/endpoints/kubernetes").await;
+    let slice = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";
+    let slice = cluster.read(slice).await;
+    let with_port = |ip: &Value, port: &Value| json!(format!("{}:{port}", ip.as_str().unwrap()));
+    let subset = &endpoints["subsets"][0];
+    let of_endpoints = subset["addresses"].as_array().unwrap().iter();
+    let of_endpoints = of_endpoints.map(|one| with_port(&one["ip"], &subset["ports"][0]["port"]));
+    let of_slice = slice["endpoints"].as_array().unwrap().iter();
+    let of_slice = of_slice.map(|one| with_port(&one["addresses"][0], &slice["ports"][0]["port"]));
+    [text(of_endpoints.collect()), text(of_slice.collect())]
+}
+
+/// NET-95: a server on a loopback address also listens on the gateway of the node's pods, with the same certificate, and
+/// the endpoints have that address, which pods can reach.
+#[tokio::test]
+async fn net_95_a_server_on_loopback_serves_pods_at_their_gateway() {
+    let cluster = Cluster::start().await;
+    let port = cluster.running.address.port();
+    let before = format!("127.0.0.1:{port}");
+    assert_eq!(advertised(&cluster).await, [[before.as_str()], [before.as_str()]]);
+    // Every address of 127.0.0.0/8 is an address of this machine, so it stands for the gateway.
+    let gateway: SocketAddr = format!("127.9.8.7:{port}").parse().unwrap();
+    assert!(TcpStream::connect(gateway).await.is_err());
+    for _ in 0..2 {
+        cluster.running.serve_pods_at(gateway.ip()).await.unwrap();
+        let after = gateway.to_string();
+        assert_eq!(advertised(&cluster).await, [[after.as_str()], [after.as_str()]]);
+    }
+    for address in [gateway, cluster.running.address] {
+        assert!(is_named(&cluster, address, "127.9.8.7").await);
+        assert!(is_named(&cluster, address, "127.0.0.1").await);
+    }
+    // Deleted endpoints come back with the same address.
+    cluster.delete("/api/v1/namespaces/default/endpoints/kubernetes").await.ok();
+    assert!(cluster.until("/api/v1/namespaces/default/endpoints/kubernetes", 200).await);
+    assert_eq!(advertised(&cluster).await[0], [gateway.to_string()]);
+
+    let address = cluster.running.address;
+    cluster.running.stop().await;
+    for closed in [gateway, address] {
+        assert!(TcpStream::connect(closed).await.is_err(), "{closed} is closed");
+    }
+}
+
+#[tokio::test]
+async fn an_address_of_another_machine_is_refused_and_the_endpoints_stay() {
+    let cluster = Cluster::start().await;
+    let before = advertised(&cluster).await;
+    let refused = cluster.running.serve_pods_at("192.0.2.77".parse().unwrap()).await.unwrap_err();
+    assert!(refused.to_string().contains("cannot listen on 192.0.2.77"), "{refused}");
+    assert_eq!(advertised(&cluster).await, before);
+}
+
+/// NET-95: a server on another address than loopback can be reached by pods as it is.
+#[tokio::test]
+async fn net_95_a_server_that_pods_can_reach_opens_no_further_port() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config { listen: "0.0.0.0:0".parse().unwrap(), ..config(dir.path()) };
+    let cluster = Cluster::with(dir, config).await;
+    let before = advertised(&cluster).await;
+    cluster.running.serve_pods_at("127.9.8.7".parse().unwrap()).await.unwrap();
+    assert_eq!(advertised(&cluster).await, before);
 }

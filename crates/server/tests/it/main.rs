@@ -16,6 +16,7 @@ mod garbage;
 mod joining;
 mod lists;
 mod loopholes;
+mod node_traffic;
 mod objects;
 mod patches;
 mod races;

@@ -239,6 +239,10 @@ fn node_args() -> Vec<String> {
     let words = ["--node-name", "n1", "--node-listen", "0.0.0.0:0", "--pod-link"];
     let mut args: Vec<String> = words.map(str::to_owned).to_vec();
     args.push(node_link());
+    // Several nodes run on one machine.
+    args.extend(
+        ["--proxy-health-listen", "none", "--proxy-metrics-listen", "none"].map(String::from),
+    );
     // A test machine may have little free disk space; that must not evict pods.
     args.extend(["--eviction-hard".into(), String::new()]);
     if let Some(runtime) = other_runtime() {
