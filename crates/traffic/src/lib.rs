@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod dns;
 pub mod policies;
 pub mod routes;
 pub mod services;

@@ -5,12 +5,20 @@ use k8s_openapi::api::core::v1::{Namespace, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
 use network::Cidr;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 /// The label that says to which Service an EndpointSlice belongs (NET-21).
 pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// Index of EndpointSlices: `namespace/name` of their Service.
 pub(crate) const BY_SERVICE: &str = "service";
+
+/// Index of Services: their cluster IPs.
+pub(crate) const BY_CLUSTER_IP: &str = "cluster-ip";
+
+/// Index of EndpointSlices: the addresses of their endpoints.
+pub(crate) const BY_ADDRESS: &str = "address";
 
 #[derive(Clone)]
 pub struct Watched {
@@ -24,8 +32,11 @@ pub struct Watched {
 impl Watched {
     pub fn start(client: &Client) -> Watched {
         Watched {
-            services: Cache::start(client),
-            slices: Cache::builder(client).index(BY_SERVICE, service_of).start(),
+            services: Cache::builder(client).index(BY_CLUSTER_IP, cluster_ips_of).start(),
+            slices: Cache::builder(client)
+                .index(BY_SERVICE, service_of)
+                .index(BY_ADDRESS, addresses_of)
+                .start(),
             namespaces: Cache::start(client),
             nodes: Cache::start(client),
             service_ranges: Cache::start(client),
@@ -58,4 +69,25 @@ fn service_of(slice: &EndpointSlice) -> Vec<String> {
     let name = metadata.labels.as_ref().and_then(|labels| labels.get(SERVICE_NAME));
     let namespace = metadata.namespace.as_deref().unwrap_or_default();
     name.map(|name| format!("{namespace}/{name}")).into_iter().collect()
+}
+
+/// The cluster IPs, written in one way only, so that they can be looked up.
+fn cluster_ips_of(service: &Service) -> Vec<String> {
+    let Some(spec) = &service.spec else {
+        return Vec::new();
+    };
+    let all = spec.cluster_ips.iter().flatten().chain(&spec.cluster_ip);
+    normalized(all.map(String::as_str))
+}
+
+fn addresses_of(slice: &EndpointSlice) -> Vec<String> {
+    let endpoints = slice.endpoints.iter().flatten();
+    normalized(endpoints.flat_map(|endpoint| &endpoint.addresses).map(String::as_str))
+}
+
+/// Without `None`, host names and duplicates.
+fn normalized<'a>(addresses: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let addresses = addresses.filter_map(|address| address.parse::<IpAddr>().ok());
+    let unique: BTreeSet<IpAddr> = addresses.collect();
+    unique.iter().map(IpAddr::to_string).collect()
 }
