@@ -141,7 +141,7 @@ impl Controller<'_> {
         Ok(plan.next.into())
     }
 
-    /// PendingWrites status and revision if they have changed.
+    /// Writes status and revision if they have changed.
     async fn report(&self, before: &Deployment, after: Deployment) -> client::Result<()> {
         let same = before.status == after.status
             && before.metadata.annotations == after.metadata.annotations;

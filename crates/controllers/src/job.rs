@@ -241,7 +241,7 @@ impl Controller<'_> {
         Ok(released)
     }
 
-    /// PendingWrites the status if it differs. Returns the Job as it is then.
+    /// Writes the status if it differs. Returns the Job as it is then.
     async fn report(&self, job: Arc<Job>, status: JobStatus) -> client::Result<Arc<Job>> {
         if job.status.as_ref() == Some(&status) {
             return Ok(job);

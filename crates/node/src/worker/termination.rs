@@ -391,9 +391,9 @@ impl Worker {
         Ok(())
     }
 
-    // Steps 6 and 7: the object in the API, and the last kernel_state on this node.
+    // Steps 6 and 7: the object in the API, and what is left on this node.
 
-    /// Waits until the object may go, deletes it, and removes the last kernel_state of the pod. A pod that has
+    /// Waits until the object may go, deletes it, and removes what is left of the pod. A pod that has
     /// only finished keeps its object, its last containers' records and its logs until somebody deletes
     /// it; a finalizer keeps them until it is removed (T-NODE-75).
     pub(super) async fn release(&mut self) {

@@ -126,7 +126,7 @@ async fn what_its_node_removes_or_has_confirmed_is_safe() {
     let removed = record(&cluster, &web).await;
     assert_eq!(whats(&removed), ["Requested", "Removed"]);
     assert_eq!(removed["outcome"], "Clean");
-    // Its node has reply that nothing runs: who removes it now is not in a hurry.
+    // Its node has reported that nothing runs: removing the pod now is not a forced removal.
     let done = cluster.bound(pod("done")).await;
     tell(
         &node,

@@ -17,7 +17,7 @@ fn job(spec: Value, status: Value) -> Job {
 }
 
 /// Words: `r` running, `s` succeeded, `f` failed, `d` failed by disruption, `t` terminating, followed by the index if
-/// there is one; a `'` at the end: without finalizer, `!n` at the end: the index_failures.
+/// there is one; a `'` at the end: without finalizer, `!n` at the end: the failures of its index.
 fn pods(text: &str) -> Vec<Arc<Pod>> {
     let words = text.split_whitespace().enumerate();
     words.map(|(number, word)| Arc::new(pod(number, word))).collect()
