@@ -150,7 +150,7 @@ fn w_35_the_summary_says_what_a_process_did_with_its_stop_signal() {
             .concat(),
             Outcome::Clean,
             true,
-            "app has no handler for SIGTERM and died of it",
+            "app has no handler for SIGTERM and was terminated by it",
         ),
         (
             "W-35: ignored",
@@ -167,7 +167,7 @@ fn w_35_the_summary_says_what_a_process_did_with_its_stop_signal() {
             .concat(),
             Outcome::Killed,
             true,
-            "app did not end within 30.0 s of SIGTERM and was killed",
+            "app did not exit within 30.0 s of SIGTERM and was killed",
         ),
         (
             "W-35: ignored, and the runtime does not say what ended it",
@@ -184,7 +184,7 @@ fn w_35_the_summary_says_what_a_process_did_with_its_stop_signal() {
             .concat(),
             Outcome::Killed,
             true,
-            "app did not end within 30.0 s of SIGTERM and was killed",
+            "app did not exit within 30.0 s of SIGTERM and was killed",
         ),
     ]);
 }
@@ -205,7 +205,7 @@ fn the_outcome_follows_from_the_steps() {
             .concat(),
             Outcome::Clean,
             true,
-            "everything ended in time",
+            "all containers exited in time",
         ),
         (
             "a hook that fails",
@@ -242,7 +242,7 @@ fn the_outcome_follows_from_the_steps() {
             [vec![asked, begins, (5, NODE, "app", Lost)], over(50).into()].concat(),
             Outcome::Lost,
             true,
-            "how a container ended is not known",
+            "a container's exit was not observed",
         ),
     ]);
 }
@@ -422,18 +422,19 @@ fn it_is_drawn_for_people() {
     let drawn = draw(&story_of_a_kill(), 80, at(60_000));
     let expected = "\
 pod default/web on node n1
-asked by admin (kubectl/v1.36.4), grace 30 s
+requested by admin (kubectl/v1.36.4), grace period 30 s
 Killed after 30.1 s
   app: the preStop hook failed with 3
-  app did not end within 20.0 s of SIGTERM and was killed
+  app did not exit within 20.0 s of SIGTERM and was killed
 
 app      ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒██████████████████████████████████████████████✗
 sidecar  ██●
          0                                                                30.1 s
-         ▒ preStop hook  █ told to stop  ✗ killed  ● ended
+         ▒ preStop hook  █ stop signal sent  ✗ killed  ● exited
 
-   +0.000 s  server   end requested by admin (kubectl/v1.36.4), grace 30 s
-   +0.003 s  node/n1  begins (Deleted), 30 s for all
+   +0.000 s  server   termination requested by admin (kubectl/v1.36.4), grace
+                      period 30 s
+   +0.003 s  node/n1  termination starts (Deleted), grace period 30 s
    +0.004 s  node/n1  app: preStop hook starts (exec)
    +0.005 s  node/n1  sidecar: SIGTERM to process 1
    +1.000 s  node/n1  sidecar: exited with 0
@@ -442,7 +443,7 @@ sidecar  ██●
                       │ \u{fffd}[31mfailed
   +10.005 s  node/n1  app: SIGTERM to process 1
   +30.003 s  node/n1  app: SIGKILL to process 1
-  +30.005 s  node/n1  app: died of SIGKILL, exit code 137
+  +30.005 s  node/n1  app: terminated by SIGKILL, exit code 137
   +30.050 s  node/n1  no process is left
   +30.051 s  node/n1  last status written
   +30.052 s  server   object removed

@@ -499,7 +499,7 @@ impl Worker {
         let Some(member) = run.member(id) else { return };
         let (name, seconds) = (&member.name, run.grace.as_secs());
         let message =
-            format!("Container {name} did not end within its grace period ({seconds}s): killed");
+            format!("Container {name} did not exit within its grace period ({seconds}s): killed");
         let on = self.container_reference(member);
         self.deps.recorder.warning(&on, "KilledAfterGrace", message);
     }

@@ -231,7 +231,7 @@ async fn callers_post_steps_only_as_themselves_and_nodes_only_for_their_own_pods
     let packets = |actor: &str| [step(actor, 0, json!({"what": "RulesCommitted"}))];
     let (own, other) = (cluster.node("n1"), cluster.node("n2"));
     let reply = tell(&other, &web, &of("node/n2")).await;
-    assert!(reply.refused(403, "Forbidden").contains("can only tell of pods with spec.nodeName"));
+    assert!(reply.refused(403, "Forbidden").contains("can only post steps of pods with spec.nodeName"));
     let reply = tell(&other, &web, &of("node/n1")).await;
     assert!(reply.refused(403, "Forbidden").contains("cannot post steps of \"node/n1\""));
     tell(&own, &web, &of("server")).await.refused(403, "Forbidden");

@@ -180,8 +180,11 @@ fn a_second_request_makes_down_faster() {
         } else {
             signal(asked.id(), "INT");
         }
-        asked.line("hurrying 1 pod", LONG);
-        asked.line("default/slow was hurried: slow was killed before its 600s were over", LONG);
+        asked.line("two seconds are left for 1 pod", LONG);
+        asked.line(
+            "default/slow: a second request shortened its grace period of 600s; slow was killed",
+            LONG,
+        );
         assert_eq!(asked.exit(LONG), Some(0), "{}", asked.stderr());
         kernel.assert_unchanged(&cluster.data_dir());
     }
