@@ -267,14 +267,14 @@ mod tests {
     }
 
     #[test]
-    fn n_89_the_defaults_are_the_apis() {
+    fn n_89_the_defaults_are_those_of_the_api() {
         let worker = Worker::new(Liveness, &core::Probe::default());
         assert_eq!(worker.period(), Duration::from_secs(10));
         assert_eq!((worker.success_threshold, worker.failure_threshold), (1, 3));
     }
 
     #[test]
-    fn n_90_it_probes_when_the_container_runs_long_enough_and_is_or_is_not_started() {
+    fn n_90_a_probe_waits_for_its_delay_and_for_the_startup_probe() {
         for (kind, since, started, now, wanted) in [
             (Liveness, Some(0), true, 9, Output::Wait),
             (Liveness, Some(0), true, 10, Output::ProbeNow),
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn n_91_a_result_counts_after_enough_equal_ones_in_a_row() {
+    fn n_91_a_result_counts_after_enough_consecutive_equal_results() {
         let (yes, no) = (true, false);
         let changed = Output::Changed;
         let wait = Output::Wait;
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn n_91_before_the_first_result_each_kind_has_its_own_word() {
+    fn n_91_each_kind_of_probe_has_its_own_initial_result() {
         for (kind, wanted) in [(Readiness, Failure), (Liveness, Success), (Startup, Unknown)] {
             let mut worker = Worker::new(kind, &probe(0, 1, 3));
             worker.step(at(0), seen("c", Some(0), false));
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn n_92_readiness_hurries_until_it_succeeds() {
+    fn n_92_readiness_is_probed_immediately_until_it_succeeds() {
         let mut worker = Worker::new(Readiness, &probe(0, 1, 3));
         assert!(worker.hurries());
         tick(&mut worker, "c", true, true);
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn n_93_after_a_failure_for_good_it_waits_for_another_container() {
+    fn n_93_after_a_failure_no_probe_runs_until_there_is_a_new_container() {
         for (kind, started) in [(Liveness, true), (Startup, false)] {
             let mut worker = Worker::new(kind, &probe(0, 1, 1));
             assert_eq!(tick(&mut worker, "c", started, false), Output::Changed(Failure));
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn n_94_an_error_counts_for_nothing() {
+    fn n_94_an_error_of_the_probe_itself_is_ignored() {
         let mut worker = Worker::new(Liveness, &probe(0, 1, 2));
         assert_eq!(tick(&mut worker, "c", true, false), Output::Wait);
         assert_eq!(worker.step(at(100), Input::Errored), Output::Wait);
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn n_95_after_a_restart_of_the_agent_the_last_word_holds() {
+    fn n_95_after_a_restart_of_the_agent_the_published_result_holds() {
         let told = |since: i64, ready| core::ContainerStatus {
             container_id: Some("landfall://c".into()),
             ready,
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn t_node_60_and_61_readiness_goes_on_and_sidecars_are_probed_to_the_end() {
+    fn t_node_60_and_61_during_a_termination_readiness_and_sidecars_are_still_probed() {
         for (kind, container, wanted) in [
             (Readiness, Kind::Regular, true),
             (Liveness, Kind::Regular, false),
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_about_an_earlier_container_is_not_believed() {
+    fn a_result_of_an_earlier_container_is_ignored() {
         let mut worker = Worker::new(Liveness, &probe(0, 1, 1));
         worker.step(at(0), seen("c", Some(0), true));
         worker.step(at(0), seen("d", Some(0), true));
@@ -421,7 +421,7 @@ mod tests {
     proptest! {
         /// N-91: a change to failure needs that many failures in a row.
         #[test]
-        fn no_change_without_enough_equal_answers(
+        fn no_change_without_enough_equal_results(
             answers in prop::collection::vec(any::<bool>(), 0..40),
             success in 1i32..4,
             failure in 1i32..4,

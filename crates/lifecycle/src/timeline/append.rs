@@ -62,14 +62,14 @@ impl TerminationRecord {
     }
 
     fn bounded(&self, mut step: Step) -> Step {
-        let said: usize = self.steps.iter().map(|step| step.output().len()).sum();
+        let used: usize = self.steps.iter().map(|step| step.output().len()).sum();
         for text in [&mut step.actor, &mut step.incarnation, &mut step.container, &mut step.message]
         {
             clip(text, TEXT_MAX);
         }
         match &mut step.what {
             StepKind::HookEnded { output, .. } => {
-                clip(output, OUTPUT_MAX.min(OUTPUT_TOTAL_MAX.saturating_sub(said)));
+                clip(output, OUTPUT_MAX.min(OUTPUT_TOTAL_MAX.saturating_sub(used)));
             }
             StepKind::Requested(request) | StepKind::Shortened(request) => {
                 let Request { by, agent, through, .. } = request;

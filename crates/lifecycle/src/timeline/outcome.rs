@@ -63,9 +63,9 @@ impl TerminationRecord {
         if self.has(|what| matches!(what, StepKind::UnsafeByRequest { .. })) {
             return Some(removed?.max(stopped?));
         }
-        let told = self.first(|what| matches!(what, StepKind::StatusWritten));
+        let reported = self.first(|what| matches!(what, StepKind::StatusWritten));
         let deleted = self.deleted();
-        let kept = told.filter(|told| deleted.is_none_or(|deleted| deleted > *told));
+        let kept = reported.filter(|reported| deleted.is_none_or(|deleted| deleted > *reported));
         kept.filter(|_| stopped.is_some()).or(removed)
     }
 
@@ -165,7 +165,9 @@ impl TerminationRecord {
                 let asked = self.stop_before(step)?;
                 let same =
                     matches!(&asked.what, StepKind::Signal { signal: sent, .. } if sent == signal);
-                same.then(|| format!("{container} has no handler for {signal} and was terminated by it"))
+                same.then(|| {
+                    format!("{container} has no handler for {signal} and was terminated by it")
+                })
             }
             _ => None,
         }
