@@ -1,15 +1,15 @@
-//! Whatever is sent, there is an answer, nothing panics, and a refused request changes nothing.
+//! Sends malformed requests: each gets a response, nothing panics, and a refused request changes nothing.
 //!
-//! In-process, through a door, as an administrator: nothing is stopped by missing rights. 5xx are
-//! expected only where this version has no agent to ask (503: log, exec, attach, portforward,
-//! proxy), for a resource version of the future (504, A-97), and where upstream blames
-//! itself for what the client did (500 without a reason): a create that carries a resource version,
-//! an apply that does not fit the schema, a strategic merge of items without their key.
+//! Requests are made in-process and as an administrator, so that none is refused for missing rights. 5xx are
+//! expected only if there is no agent (503: log, exec, attach, portforward, proxy), for a resource version of the
+//! future (504, A-97), and where upstream reports a mistake of the client as its own (500 without a reason): a
+//! create with a resource version, an apply that does not fit the schema, a strategic merge of items without their
+//! key.
 //!
-//! A refused Service may have held addresses for a moment, as upstream's may: there it is enough
-//! that the same objects are there as before.
+//! A refused Service may have held addresses for a moment, as in upstream: for Services only the set of objects is
+//! compared.
 //!
-//! tokio's clock is paused, so that what waits does not take time.
+//! tokio's clock is paused, so that waiting takes no time.
 
 use crate::shapes::{self, Dice};
 use bytes::Bytes;
@@ -25,11 +25,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tower::Service as _;
 
-/// Panics anywhere in the process, also in tasks that nobody waits for.
+/// Panics anywhere in the process, including background tasks.
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
 const UPSTREAMS_500: [&str; 4] = [
-    // A watch from a version that is no number.
+    // A watch from a resource version that is not a number.
     "strconv.ParseUint: parsing",
     "resourceVersion should not be set on objects to be created",
     "failed to create typed patch object",
@@ -81,7 +81,7 @@ impl Bed {
         Bed { runtime, running, service, _home: home }
     }
 
-    /// Sends it and reads the answer; of one that goes on, such as a watch, only its beginning.
+    /// Sends the request and reads the response; of a streamed one, such as a watch, only the beginning.
     fn send(&self, request: Request<Full<Bytes>>) -> Reply {
         let mut service = self.service.clone();
         self.runtime.block_on(async move {
@@ -104,7 +104,7 @@ impl Bed {
         reply.json()
     }
 
-    /// The store's revision: any list tells it.
+    /// The store's revision, which every list contains.
     fn revision(&self) -> String {
         let list = self.get("/api/v1/namespaces/default/limitranges?limit=1");
         list["metadata"]["resourceVersion"].as_str().unwrap().to_owned()
@@ -119,7 +119,7 @@ impl Bed {
         places.map(|place| self.get(place)["items"].to_string()).join("\n")
     }
 
-    /// What a refused Service held is given back behind its back.
+    /// Addresses of a refused Service are released in the background.
     fn is_again(&self, asked: &Asked, before: &str) -> bool {
         (0..100).any(|_| {
             self.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
@@ -132,7 +132,7 @@ impl Bed {
         assert_eq!(PANICS.load(Ordering::Relaxed), 0, "something panicked, see above");
     }
 
-    /// Sends and checks what must hold for every request there is.
+    /// Sends a request and checks what must hold for every request.
     fn check(&self, asked: &Asked) -> Result<Reply, String> {
         let Some(request) = asked.request() else {
             return Ok(Reply { code: 0, body: Bytes::new() }); // Not HTTP: never gets this far.
@@ -166,8 +166,8 @@ impl Bed {
     }
 }
 
-/// What upstream answers in plain text: no such path, too much at once. And a Status
-/// may be asked for in YAML.
+/// Responses that are plain text in upstream: unknown paths, too many requests. A Status may also be
+/// requested as YAML.
 fn plain(reply: &Reply) -> bool {
     reply.body.starts_with(b"404 page not found")
         || reply.body.starts_with(b"apiVersion: v1")
@@ -194,7 +194,7 @@ impl Asked {
         }
     }
 
-    /// None if it could not be sent over HTTP at all.
+    /// None if it is not a valid HTTP request.
     fn request(&self) -> Option<Request<Full<Bytes>>> {
         let method = Method::from_bytes(self.method.as_bytes()).ok()?;
         let mut request = Request::builder().method(method).uri(&self.target);
@@ -495,7 +495,7 @@ fn requests() -> impl Strategy<Value = Asked> {
 }
 
 #[test]
-fn every_request_gets_an_answer_and_a_refused_one_changes_nothing() {
+fn every_malformed_request_gets_a_response_and_a_refused_one_changes_nothing() {
     let bed = Bed::new();
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
         cases: 6000,
@@ -562,7 +562,7 @@ fn group_version(path: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// One object's life: made, shown in all ways, changed in all ways, removed.
+/// Creates one object, reads it in all forms, changes it in all ways, and deletes it.
 fn play(bed: &Bed, kind: &Described, schemas: &Value, seed: u64) -> Result<usize, String> {
     let mut dice = Dice::new(seed);
     let make = |dice: &mut Dice| {
@@ -573,7 +573,7 @@ fn play(bed: &Bed, kind: &Described, schemas: &Value, seed: u64) -> Result<usize
             object["metadata"] = json!({});
         }
         if dice.roll(3) != 0 {
-            // Or nearly everything would be refused for its metadata.
+            // Otherwise nearly every object would be refused because of its metadata.
             object["metadata"] = json!({});
         }
         object["metadata"]["name"] = "web".into();
@@ -628,7 +628,7 @@ fn play(bed: &Bed, kind: &Described, schemas: &Value, seed: u64) -> Result<usize
 }
 
 #[test]
-fn strange_objects_of_every_kind_are_taken_or_refused_but_never_break_anything() {
+fn random_objects_of_every_kind_are_accepted_or_refused_without_a_panic() {
     let lives: u64 = std::env::var("LANDFALL_LIVES").map_or(12, |lives| lives.parse().unwrap());
     let bed = Bed::new();
     let (kinds, documents) = described(&bed);

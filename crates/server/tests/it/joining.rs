@@ -96,12 +96,12 @@ impl Wish<'_> {
     }
 
     /// Creates the request and waits for its result.
-    async fn answered(&self, who: &Client, key: &KeyPair) -> Value {
-        let made = who.make(REQUESTS, self.object(key)).await;
+    async fn answered(&self, requester: &Client, key: &KeyPair) -> Value {
+        let made = requester.make(REQUESTS, self.object(key)).await;
         let place = format!("{REQUESTS}/{}", made["metadata"]["name"].as_str().unwrap());
         let answered = tokio::time::timeout(Duration::from_secs(10), async {
             loop {
-                let request = who.read(&place).await;
+                let request = requester.read(&place).await;
                 if request["status"]["conditions"].is_array() {
                     return request["status"].clone();
                 }
@@ -112,8 +112,8 @@ impl Wish<'_> {
     }
 
     /// Creates the request, which is left to a person, and returns its path.
-    async fn left_to_a_person(&self, cluster: &Cluster, who: &Client) -> String {
-        let made = who.make(REQUESTS, self.object(&KeyPair::generate().unwrap())).await;
+    async fn left_to_a_person(&self, cluster: &Cluster, requester: &Client) -> String {
+        let made = requester.make(REQUESTS, self.object(&KeyPair::generate().unwrap())).await;
         let place = format!("{REQUESTS}/{}", made["metadata"]["name"].as_str().unwrap());
         is_left_to_a_person(cluster, &place).await;
         place
@@ -132,8 +132,8 @@ fn certificate(status: &Value) -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(&pem.unwrap()).unwrap()
 }
 
-/// A request as it comes over the network, with a client certificate or without; also answers the
-/// chain that the server showed.
+/// A request over the network, with or without a client certificate. Also returns the certificate chain of the
+/// server.
 async fn over_tls(
     cluster: &Cluster,
     headers: &str,
@@ -291,7 +291,7 @@ async fn c_148_a_node_cannot_get_a_certificate_of_the_api_server_or_another_node
     n1.make("/api/v1/nodes", node("n1", "192.0.2.1")).await;
     n2.make("/api/v1/nodes", node("n2", &server)).await;
     let mapped = format!("::ffff:{server}");
-    // It says that it is where the server is, and one that is not there yet says what it likes.
+    // The node claims the server's address, or any address before its Node object exists.
     for address in [server.as_str(), &mapped, "192.0.2.1", "::ffff:192.0.2.1", "10.96.0.1"] {
         let names = [address];
         Wish::serving("system:node:n2", &names).left_to_a_person(&cluster, &n2).await;
@@ -313,7 +313,7 @@ async fn c_148_a_request_that_a_person_approves_is_signed() {
     let cluster = Cluster::start().await;
     let key = KeyPair::generate().unwrap();
     let other = Wish::client("system:node:n1").object(&key);
-    // a node cannot even ask for another's.
+    // a node cannot even request a certificate of another node.
     let refused = cluster.node("n2").post(REQUESTS, other.clone()).await;
     let why = "can only create a node CSR with CN=system:node:n2";
     assert!(refused.refused(403, "Forbidden").ends_with(why));
@@ -343,11 +343,11 @@ async fn c_148_a_request_that_came_too_early_is_retried() {
     };
     n2.make("/api/v1/nodes", addressed("192.0.2.1")).await;
     let mut places = Vec::new();
-    for (who, wish) in [
+    for (requester, wish) in [
         (joiner(&cluster), Wish::client("system:node:n3")),
         (n2.clone(), Wish::serving("system:node:n2", &["192.0.2.2"])),
     ] {
-        let made = who.make(REQUESTS, wish.object(&key)).await;
+        let made = requester.make(REQUESTS, wish.object(&key)).await;
         places.push(format!("{REQUESTS}/{}", made["metadata"]["name"].as_str().unwrap()));
     }
     tokio::time::sleep(Duration::from_secs(60)).await;
@@ -358,7 +358,7 @@ async fn c_148_a_request_that_came_too_early_is_retried() {
                        "subjects": binding["subjects"]});
     cluster.make(bindings, again).await;
     n2.patch("/api/v1/nodes/n2/status", addressed("192.0.2.2")).await.ok();
-    // It was looked at for a minute, in ever longer pauses: the next is as long as all before.
+    // It was retried for a minute with doubling delays: the next delay is as long as all before it.
     tokio::time::sleep(Duration::from_secs(120)).await;
     for place in &places {
         certificate(&cluster.read(place).await["status"]);
@@ -492,7 +492,7 @@ async fn a_154_a_node_gets_tokens_of_its_own_pods_only() {
     let stranger = n2.post(place, token(own.clone())).await;
     let why = stranger.refused(403, "Forbidden");
     assert!(why.ends_with("no relationship found between node 'n2' and this object"), "{why}");
-    // With a pod of the same account on that node it is the pod that must be its own.
+    // If a pod on the node has the same account, the named pod must still be on the node.
     let mut other = pod("q");
     other["spec"]["nodeName"] = "n2".into();
     cluster.make(PODS, other).await;
@@ -511,9 +511,9 @@ async fn a_154_a_node_gets_tokens_of_its_own_pods_only() {
     );
 }
 
-/// a token for another audience would let the node act as the pod where the pod does not.
+/// with a token for another audience, the node could act as the pod towards services that the pod does not use.
 #[tokio::test]
-async fn a_154_a_node_asks_for_tokens_only_with_audiences_of_its_pods() {
+async fn a_154_a_node_gets_tokens_only_for_audiences_of_its_pods() {
     let cluster = Cluster::start().await;
     cluster.make("/api/v1/nodes", json!({"metadata": {"name": "n1"}})).await;
     let mut with_vault = pod("p");

@@ -1,4 +1,4 @@
-//! Tables of what each level refuses, in upstream's words.
+//! Tables of what each level refuses, with upstream's messages.
 
 use super::*;
 use serde_json::json;
@@ -20,7 +20,7 @@ fn baseline(pod: &Value) -> String {
 }
 
 #[test]
-fn a_158_baseline_refuses_what_reaches_into_the_host() {
+fn a_158_baseline_refuses_access_to_the_host() {
     let containers = json!([{"name": "a"}]);
     for (pod, violations) in [
         (pod(json!({"containers": containers})), ""),
@@ -92,7 +92,7 @@ fn a_158_baseline_refuses_what_reaches_into_the_host() {
 }
 
 #[test]
-fn a_158_a_plain_pod_misses_four_things_of_restricted() {
+fn a_158_a_plain_pod_violates_restricted_in_four_ways() {
     let plain =
         pod(json!({"containers": [{"name": "app"}], "volumes": [{"name": "t", "projected": {}}]}));
     assert_eq!(
@@ -112,7 +112,7 @@ fn careful() -> Value {
 }
 
 #[test]
-fn a_158_restricted_lets_careful_pods_in_and_names_each_slip() {
+fn a_158_restricted_admits_hardened_pods_and_names_each_violation() {
     assert_eq!(said(Level::Restricted, LATEST, &careful()), "");
     for (path, value, violations) in [
         (
@@ -150,7 +150,7 @@ fn a_158_restricted_lets_careful_pods_in_and_names_each_slip() {
 }
 
 #[test]
-fn a_158_a_namespace_can_ask_for_the_standards_of_an_older_version() {
+fn a_158_a_namespace_can_require_the_standard_of_an_older_version() {
     let probe = pod(
         json!({"containers": [{"name": "a", "livenessProbe": {"tcpSocket": {"host": "1.1.1.1"}}}]}),
     );
@@ -173,7 +173,7 @@ fn a_158_a_namespace_can_ask_for_the_standards_of_an_older_version() {
 }
 
 #[test]
-fn a_158_only_changes_that_can_make_a_pod_worse_are_looked_at() {
+fn a_158_only_updates_that_can_add_violations_are_checked() {
     let old = careful();
     let mut labelled = old.clone();
     labelled["metadata"]["labels"] = json!({"a": "b"});

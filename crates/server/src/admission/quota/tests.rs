@@ -1,4 +1,4 @@
-//! Tables for what quotas count, and the words of a refusal.
+//! Tables of what quotas count, and the messages of refusals.
 
 use super::*;
 use api::Registry;
@@ -22,7 +22,7 @@ fn quota(hard: Value, used: Value) -> Value {
 }
 
 #[test]
-fn a_157_objects_use_what_quotas_count() {
+fn a_157_each_kind_uses_the_resources_that_quotas_count() {
     let pod = json!({"spec": {"containers": [{"resources": {
         "requests": {"cpu": "1", "example.com/gpu": "2"},
         "limits": {"cpu": "2", "memory": "1Gi"},
@@ -87,7 +87,7 @@ fn a_157_a_refusal_names_request_use_and_limit() {
 }
 
 #[test]
-fn a_157_what_fits_is_added_to_what_is_used() {
+fn a_157_an_admitted_request_is_added_to_the_usage() {
     let quota = quota(json!({"pods": "2", "cpu": "1"}), json!({"pods": "1", "cpu": "500m"}));
     let pod = json!({"spec": {"containers": [{"resources": {"requests": {"cpu": "500m"}}}]}});
     let growth = usage::growth(pods().as_ref().into(), &pod, None).unwrap();
@@ -95,7 +95,7 @@ fn a_157_what_fits_is_added_to_what_is_used() {
 }
 
 #[test]
-fn a_157_a_pod_must_say_what_the_quota_counts() {
+fn a_157_a_pod_must_set_the_resources_that_the_quota_limits() {
     let quota = quota(
         json!({"cpu": "1", "limits.memory": "1Gi", "pods": "5"}),
         json!({"cpu": "0", "limits.memory": "0", "pods": "0"}),
@@ -117,7 +117,7 @@ fn a_157_a_pod_must_say_what_the_quota_counts() {
 }
 
 #[test]
-fn a_157_a_quota_nobody_has_counted_yet_lets_nothing_in() {
+fn a_157_a_quota_without_a_status_admits_nothing() {
     let uncounted = quota(json!({"pods": "1", "count/pods": "3"}), json!({}));
     assert_eq!(
         applies(&pods(), &uncounted, &json!({})).unwrap_err(),
@@ -128,7 +128,7 @@ fn a_157_a_quota_nobody_has_counted_yet_lets_nothing_in() {
 }
 
 #[test]
-fn a_157_scopes_say_which_pods_a_quota_is_for() {
+fn a_157_scopes_select_the_pods_that_a_quota_counts() {
     let plain = json!({"spec": {"containers": [{}]}});
     let deadline = json!({"spec": {"activeDeadlineSeconds": 5, "containers": [{"resources": {"requests": {"cpu": "1"}}}]}});
     let important = json!({"spec": {"priorityClassName": "high", "containers": [{}]}});
