@@ -40,7 +40,7 @@ struct Failing {
 }
 
 impl FaultyConnection {
-    /// Fails the next `times` such requests with this answer.
+    /// Fails the next `times` such requests with this response.
     pub(crate) fn fail(
         &self,
         times: usize,

@@ -204,7 +204,7 @@ async fn c_143_a_new_namespace_has_two_objects_and_a_label() {
     cluster.stop().await;
 }
 
-/// A way to the server on which, while `dead`, a group of the API does not answer.
+/// A connection to the server on which, while `dead`, an API group does not respond.
 fn with_a_dead_group(door: InProcessService, dead: Arc<AtomicBool>) -> Client {
     type Request = http::Request<kube::client::Body>;
     Client::in_process(tower::service_fn(move |request: Request| {

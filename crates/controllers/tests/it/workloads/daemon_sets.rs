@@ -95,7 +95,7 @@ async fn c_90_a_rollback_does_not_restart_pods_that_were_not_updated() {
     cluster.clear().await;
     cluster.living(2).await;
     cluster.patch::<DaemonSet>("log", image("one")).await;
-    // The broken one is of no use and goes at once.
+    // The broken pod is not available, so it is deleted immediately.
     let is_broken = |pod: &&Pod| {
         let spec = pod.spec.as_ref().unwrap();
         lives(pod) && spec.containers[0].image.as_deref() == Some("broken")

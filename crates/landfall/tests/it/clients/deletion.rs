@@ -3,7 +3,7 @@
 use crate::harness::{Kubectl, each_kubectl};
 use std::time::Duration;
 
-/// The output of a watch or a wait comes at once, unless something is wrong.
+/// The output of a watch or a wait arrives immediately, unless something is wrong.
 const SOON: Duration = Duration::from_secs(30);
 
 /// A pod that is bound to a node, so that its deletion is graceful.
@@ -181,7 +181,7 @@ fn w_62_deleting_waits_for_the_uid_to_vanish_unless_wait_is_false() {
 
 /// T-CLI-1: kubectl sends one DELETE per object, with a propagationPolicy.
 #[test]
-fn t_cli_1_each_object_gets_a_delete_that_says_how_to_propagate() {
+fn t_cli_1_each_object_gets_one_delete_with_a_propagation_policy() {
     each_kubectl(|kubectl| {
         let body = |args: &str| {
             kubectl.ok("kubectl create cm x --from-literal=a=b");
@@ -232,7 +232,7 @@ fn t_cli_2_flags_that_contradict_each_other_are_refused() {
 }
 
 #[test]
-fn a_second_delete_can_only_shorten_the_grace() {
+fn a_second_delete_can_only_shorten_the_grace_period() {
     each_kubectl(|kubectl| {
         bound_pod(kubectl, "p");
         for (asked, granted) in [("20", "20"), ("25", "20"), ("5", "5")] {
@@ -244,7 +244,7 @@ fn a_second_delete_can_only_shorten_the_grace() {
 }
 
 #[test]
-fn t_cli_4_what_is_printed_names_kind_group_and_object() {
+fn t_cli_4_the_output_names_kind_group_and_object() {
     each_kubectl(|kubectl| {
         kubectl.ok(
             "kubectl create deployment d --image=nginx; kubectl create cm c --from-literal=a=b",

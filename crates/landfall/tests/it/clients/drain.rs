@@ -68,7 +68,7 @@ fn t_cli_37_and_40_a_drain_refuses_then_evicts_and_waits() {
 
 /// T-CLI-39: drain retries an eviction that a PodDisruptionBudget blocks.
 #[test]
-fn t_cli_39_a_disruption_budget_makes_a_drain_try_again() {
+fn t_cli_39_a_drain_retries_an_eviction_that_a_budget_blocks() {
     each_kubectl(|kubectl| {
         if kubectl.is_before(24) {
             return; // It knows budgets of policy/v1beta1 only, and cannot write a status.

@@ -1,4 +1,4 @@
-//! The agent's way to the server, on which deletes can be refused.
+//! The agent's connection to the server, on which deletes can be refused.
 
 use futures::future::BoxFuture;
 use http::{Method, Request};
@@ -12,7 +12,7 @@ use tower::{BoxError, Service};
 #[derive(Clone)]
 pub(super) struct Gate {
     pub(super) door: InProcessService,
-    /// So many deletes more.
+    /// The number of further deletes to refuse.
     pub(super) refused: Arc<AtomicUsize>,
 }
 
