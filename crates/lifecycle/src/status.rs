@@ -161,7 +161,7 @@ fn phase_and_reason(
     init: &[ContainerStatus],
     regular: &[ContainerStatus],
 ) -> (String, Option<String>, Option<String>) {
-    // A terminal phase is never left, whoever wrote it (T-NODE-57).
+    // A terminal phase never changes, no matter which client wrote it (T-NODE-57).
     let published = [Some(previous), pod.status.as_ref()];
     if let Some(last) = published.into_iter().flatten().find(|status| is_terminal(status)) {
         let phase = last.phase.clone().unwrap_or_default();

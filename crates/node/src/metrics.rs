@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn n_182_t_node_1_pods_are_counted_by_what_their_workers_do() {
+    fn n_182_t_node_1_pods_are_counted_by_the_state_of_their_workers() {
         let metrics = Metrics::default();
         let named = |uid: &str, status: Value| {
             let mut pod = pod(status);

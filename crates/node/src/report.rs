@@ -37,7 +37,7 @@ impl Report {
         Report { latest, written, object }
     }
 
-    /// The object as the API has it now. If somebody else changed its status, it is written again.
+    /// The object as the API has it now. If another client changed its status, it is written again.
     pub(crate) fn observed(&self, pod: Option<Arc<Pod>>) {
         self.object.send_if_modified(|object| {
             let version = |pod: &Option<Arc<Pod>>| {
@@ -121,7 +121,7 @@ async fn run(
 enum Outcome {
     /// The API has this status already.
     Unchanged,
-    /// Somebody else wrote a terminal phase. The worker learns of it too and computes a new status soon.
+    /// Another client wrote a terminal phase. The worker learns of it too and computes a new status soon.
     Overtaken,
     Stored(Arc<Pod>),
     Gone,

@@ -23,7 +23,7 @@ pub fn pod_grace(pod: &core::Pod, internal: Option<i64>, gone: bool) -> Duration
     seconds(asked.into_iter().flatten().min().or(own(pod)).unwrap_or(MIN).max(MIN))
 }
 
-/// The grace period of one container that terminates while its pod goes on (T-NODE-18). `probe`: the one that
+/// The grace period of one container that terminates while its pod keeps running (T-NODE-18). `probe`: the one that
 /// failed.
 pub fn container_grace(pod: &core::Pod, probe: Option<&core::Probe>) -> Duration {
     let asked = pod.metadata.deletion_grace_period_seconds;

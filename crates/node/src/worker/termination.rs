@@ -7,13 +7,13 @@
 //! | 3 | the sandbox is stopped, its network detached | `SandboxStopped`, `NetworkGone` |
 //! | 4 | volumes are removed | `VolumesGone` |
 //! | 5 | the terminal status is stored in the API | `StatusWritten` |
-//! | 6 | the object is deleted, once somebody asked for that | `Removed`, by the server |
+//! | 6 | the object is deleted, if a client deleted it | `Removed`, by the server |
 //! | 7 | container records, cgroup and logs are removed | `CgroupGone` |
 //!
 //! `lifecycle::termination` decides what happens to which container and when. This file tells it what
 //! happened and starts what it returns. Nothing slow stands between a moment and what is due at it:
 //! listing containers, writing to the API, hooks and signals run beside the loop of step 2.
-//! Not here: termination of single containers while the pod goes on (`container`), the timeline's
+//! Not here: termination of single containers while the pod keeps running (`container`), the timeline's
 //! contents (`timeline_steps`).
 
 mod container;
@@ -299,7 +299,7 @@ impl Worker {
     }
 
     fn task_finished(&mut self, run: &mut TerminationRun, result: TaskResult) {
-        // The failure of a hook that nothing waits for any more is not reported: it fails because its
+        // The failure of a hook that nothing waits for is not reported: it fails because its
         // container is being stopped (T-NODE-28).
         if let Input::HookFinished { id } = &result.input
             && let Some(member) =
@@ -394,7 +394,7 @@ impl Worker {
     // Steps 6 and 7: the object in the API, and what is left on this node.
 
     /// Waits until the object may go, deletes it, and removes what is left of the pod. A pod that has
-    /// only finished keeps its object, its last containers' records and its logs until somebody deletes
+    /// only finished keeps its object, its last containers' records and its logs until a client deletes
     /// it; a finalizer keeps them until it is removed (T-NODE-75).
     pub(super) async fn release(&mut self) {
         let mut deleted = false;
@@ -479,7 +479,7 @@ impl Worker {
         Ok(())
     }
 
-    // What people are told. Upstream reports neither overrun hooks nor kills.
+    // Events. Upstream reports neither overrun hooks nor kills.
 
     /// An event if the hook is still running at the end of the grace period (T-NODE-28, T-EDGE-8).
     fn report_hook_overrun(&self, run: &TerminationRun, id: &str) {

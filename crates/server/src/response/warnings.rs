@@ -135,7 +135,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_stored_but_not_enforced_is_told() {
+    fn objects_that_are_not_enforced_get_a_warning() {
         let registry = api::Registry::built_in();
         let told = |group: &str, kind: &str, object: Value| {
             not_enforced(registry.by_kind(group, "v1", kind).unwrap(), &object)
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn t_edge_10_hooks_that_can_never_work_are_told() {
+    fn t_edge_10_hooks_that_cannot_work_get_a_warning() {
         let tcp = json!({"tcpSocket": {"port": 80}});
         let works = json!({"preStop": {"sleep": {"seconds": 1}}});
         let pod = json!({"spec": {

@@ -108,7 +108,7 @@ async fn a_forced_removal_is_unsafe_by_request_until_the_node_has_confirmed() {
     let forced = record(&cluster, &web).await;
     assert_eq!(whats(&forced), ["Requested", "UnsafeByRequest", "Removed"]);
     assert_eq!((&forced["outcome"], &forced["confirmed"]), (&json!("Forced"), &json!(false)));
-    assert!(forced["ended"].is_null(), "nobody knows that it ended");
+    assert!(forced["ended"].is_null(), "the end is not confirmed");
     assert_eq!(forced["summary"], "unsafe by request of admin: may still run");
     post_steps(&cluster.node("n1"), &web, &[stopped()]).await.ok();
     let confirmed = record(&cluster, &web).await;

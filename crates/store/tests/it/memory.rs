@@ -30,7 +30,7 @@ async fn only_the_store_that_was_opened_last_can_write() {
     let refused = put(&old, "a", Expect::Absent, "1").await;
     assert!(matches!(refused, Err(WriteError::Backend(store::Error::Closed))), "{refused:?}");
     create(&new, "a", "1").await;
-    assert!(old.get(bed::PODS, "a").is_none(), "nobody tells the old one");
+    assert!(old.get(bed::PODS, "a").is_none(), "the old one does not learn of it");
 }
 
 #[tokio::test]

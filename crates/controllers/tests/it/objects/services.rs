@@ -202,7 +202,11 @@ async fn net_82_c_177_deleted_and_edited_slices_are_repaired_and_idle_ones_not_w
     assert!(soon.contains(&asked.elapsed()), "{:?}", asked.elapsed());
     let let_go = json!({ "metadata": { "finalizers": null } });
     tokio::time::sleep(Duration::from_secs(20)).await;
-    assert_eq!(connection.requests_to(&path), asked_for, "the one that goes is nobody's");
+    assert_eq!(
+        connection.requests_to(&path),
+        asked_for,
+        "a slice that is being deleted is not written"
+    );
     cluster.client.patch_merge::<EndpointSlice>(&held, &let_go).await.unwrap();
     slices.gone(&held).await;
 

@@ -108,7 +108,7 @@ async fn c_90_a_rollback_does_not_restart_pods_that_were_not_updated() {
     cluster.stop().await;
 }
 
-/// C-205: the failed pod is deleted completely, whoever marked it as failed.
+/// C-205: the failed pod is deleted completely, no matter which client marked it as failed.
 #[tokio::test(start_paused = true)]
 async fn c_87_t_ctrl_31_a_failed_pod_is_replaced_and_reported() {
     let cluster = Cluster::start().await;

@@ -115,7 +115,11 @@ async fn overlapping_selectors_do_not_cause_endless_writes() {
     assert_eq!(by_owner.values().copied().collect::<Vec<_>>(), [2; 5], "{by_owner:?}");
     at_most(&cluster, PEACE).await;
     let uids = |pods: &[Pod]| pods.iter().map(|pod| pod.metadata.uid.clone()).collect::<Vec<_>>();
-    assert_eq!(uids(&cluster.all::<Pod>().await), uids(&pods), "nobody takes another's pods");
+    assert_eq!(
+        uids(&cluster.all::<Pod>().await),
+        uids(&pods),
+        "no owner adopts the pods of another"
+    );
     cluster.stop().await;
 }
 

@@ -18,7 +18,7 @@ fn probe(command: &str, more: Value) -> Value {
 /// W-12, T-NODE-2, T-NODE-3, T-NODE-17, T-NODE-18, T-NODE-26, T-NODE-62, T-NODE-63, T-NODE-67, T-NODE-77: failed
 /// probes, an active deadline and a terminal phase run the hook; a container that exits by itself does not.
 #[test]
-fn every_cause_but_an_exit_of_its_own_runs_the_hook() {
+fn every_cause_except_the_containers_own_exit_runs_the_hook() {
     on_a_node(&["python"], &[], |node| {
         let place = &node.place;
         let liveness = probe("test ! -f /out/unwell", json!({"terminationGracePeriodSeconds": 3}));

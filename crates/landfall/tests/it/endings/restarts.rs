@@ -78,7 +78,7 @@ fn a_pod_without_an_object_is_terminated() {
     std::fs::create_dir_all(&foreign).unwrap();
     let node = node.restart(&["--no-node"]);
     node.kubectl.ok("kubectl delete pod orphan --grace-period=0 --force");
-    assert_eq!(node.place.words("orphan"), ["start"], "nobody is there to end it");
+    assert_eq!(node.place.words("orphan"), ["start"], "no agent is running to terminate it");
     let node = node.restart(&[]);
     let place = &node.place;
     place.at("orphan", GONE);

@@ -71,7 +71,7 @@ fn crash_after(dir: TempDir, step: &str, number: usize) -> TempDir {
         Started::Died(dir) => return dir,
     };
     let kubectl = cluster.kubectl();
-    // Nobody waits for its end: `kubectl wait` goes on trying for 20 seconds after landfall has died.
+    // Its end is not waited for: `kubectl wait` retries for 20 seconds after landfall has died.
     let script = kubectl.spawn(&format!("{}{}", make(number), end(&format!("pod/p{number}"))));
     match cluster.crashed(STEP_MAX) {
         Some(dir) => dir,

@@ -31,7 +31,7 @@ async fn the_exit_of_a_container_a_day_after_its_kill_is_observed() {
             return;
         }
     }
-    panic!("nobody saw the end of {:#?}", bed.find("web").await);
+    panic!("the exit of the container was not observed: {:#?}", bed.find("web").await);
 }
 
 /// T-NODE-5: a grace period beyond the range of the clock is a very long one.

@@ -57,11 +57,15 @@ fn c_138_cpu_is_the_rate_between_the_last_two_samples() {
             Some((500_000_000, 10, 4096)),
         ),
         (
-            "it started anew: nothing is said across its runs",
+            "restarted: no rate across two runs",
             vec![old(2000, 5.0), container(2010, 2015, 6.0, 4096)],
             None,
         ),
-        ("it started anew, unseen: the counter fell", vec![old(2000, 5.0), old(2015, 1.0)], None),
+        (
+            "restarted between two samples: the counter decreased",
+            vec![old(2000, 5.0), old(2015, 1.0)],
+            None,
+        ),
         (
             "it has just started: one sample is enough",
             vec![container(2000, 2012, 6.0, 4096)],
