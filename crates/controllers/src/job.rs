@@ -24,6 +24,7 @@ use client::{CONCURRENT_MAX, Cache, Next, ObjectKey, Queue, Recorder, reference,
 use futures::future::join_all;
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
+pub(crate) use plan::finished_condition;
 use plan::{Finish, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};

@@ -277,6 +277,11 @@ pub fn withheld(mut status: PodStatus, published: &PodStatus) -> PodStatus {
     status
 }
 
+/// The phase of the pod is Succeeded or Failed.
+pub fn is_terminal_pod(pod: &Pod) -> bool {
+    pod.status.as_ref().is_some_and(is_terminal)
+}
+
 /// Succeeded or Failed.
 pub fn is_terminal(status: &PodStatus) -> bool {
     status.phase.as_deref().is_some_and(api::pod::is_terminal_phase)

@@ -11,7 +11,7 @@ mod patch;
 use crate::static_pods::is_mirror;
 use client::{Client, ObjectKey};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use lifecycle::status::is_terminal;
+use lifecycle::status::{is_terminal, is_terminal_pod};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -145,8 +145,7 @@ async fn write(client: &Client, base: &Pod, status: &PodStatus) -> Outcome {
 
 /// A terminal phase is never left (T-NODE-57). A mirror shows the state of its pod, whatever was written to it.
 fn is_overtaken(base: &Pod, status: &PodStatus) -> bool {
-    let over = base.status.as_ref().is_some_and(is_terminal);
-    over && !is_terminal(status) && !is_mirror(base)
+    is_terminal_pod(base) && !is_terminal(status) && !is_mirror(base)
 }
 
 fn is_deleted(pod: &Pod) -> bool {

@@ -187,7 +187,7 @@ impl Worker {
         } else if desired.kill.is_some() {
             Some(Cause::Killed)
         } else {
-            self.pod.status.as_ref().is_some_and(status::is_terminal).then_some(Cause::Finished)
+            status::is_terminal_pod(&self.pod).then_some(Cause::Finished)
         }
     }
 

@@ -14,11 +14,14 @@ pub(super) const TERMINATION: &[Printed] = &[
     text("Took", "How long it took, or has taken so far.", |o| took(o).into()),
     AGE,
     text("Pod", "The pod that was terminated.", |o| o.text("pod.name").into()).wide(),
-    text("Through", "How the termination was requested.", |o| o.text("request.through").into()).wide(),
+    text("Through", "How the termination was requested.", |o| o.text("request.through").into())
+        .wide(),
     text("Agent", "The user agent of the request.", |o| o.text("request.agent").into()).wide(),
-    boolean("Confirmed", "Whether the node has confirmed that no process of the pod is left.", |o| {
-        o.flag("confirmed").into()
-    })
+    boolean(
+        "Confirmed",
+        "Whether the node has confirmed that no process of the pod is left.",
+        |o| o.flag("confirmed").into(),
+    )
     .wide(),
     integer("Steps", "The number of recorded steps.", |o| o.count("steps").into()).wide(),
     text("Summary", "What happened and why.", |o| o.text("summary").into()).wide(),

@@ -125,7 +125,10 @@ fn read_it(cluster: &Cluster, kubectl: &Kubectl, name: &str) {
     kubectl.shows("kubectl explain terminations.steps", &["output", "Everyone who may read"]);
     kubectl.fails(&format!("kubectl delete termination {name}"), "read-only");
     let text = drawn(cluster, &["web"]);
-    has(&text, &["requested by kubernetes-admin (kubectl/", "Clean after", "c: SIGTERM to process 1"]);
+    has(
+        &text,
+        &["requested by kubernetes-admin (kubectl/", "Clean after", "c: SIGTERM to process 1"],
+    );
     has(&text, &["all containers exited in time", "object removed"]);
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
 }
