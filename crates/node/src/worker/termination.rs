@@ -21,7 +21,7 @@ mod run;
 
 pub(super) use run::TerminationRun;
 
-use super::observe::Listing;
+use super::observe::{Listing, network_key};
 use super::{Cause, RETRY, Worker, jittered};
 use crate::deadlines::{Unfinished, Uptime};
 use crate::probes::{Target, hook_kind, run_hook};
@@ -76,7 +76,7 @@ impl Worker {
         self.give_up_capacity();
     }
 
-    // Steps 2 and 3: containers, sandbox, network.
+    // Steps 2 and 3: everything that runs.
 
     /// Stops everything that runs, and repeats that until nothing runs (T-NODE-9).
     async fn stop_pod(&mut self) {
@@ -364,6 +364,21 @@ impl Worker {
             }
             run.saved = Some(progress);
         }
+    }
+
+    // Step 3: sandbox and network.
+
+    /// Stops every sandbox and detaches its network. The containers have been stopped before.
+    pub(super) async fn stop_sandboxes(&mut self, observed: &Observed) -> Result<(), String> {
+        for sandbox in &observed.sandboxes {
+            let stopped = self.deps.runtime.stop_sandbox(&sandbox.id).await;
+            stopped.map_err(|error| error.to_string())?;
+            if let Some(network) = &self.deps.network {
+                let detached = network.detach(&network_key(&self.uid, sandbox.attempt)).await;
+                detached.map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(())
     }
 
     // Step 4: volumes.
