@@ -120,12 +120,18 @@ fn it_stops_on_sigterm_although_a_watch_is_open() {
 }
 
 #[test]
-fn it_stops_on_sigint_too() {
+fn ctrl_c_stops_up_and_server_with_a_message() {
     let dir = tempfile::tempdir().expect("a directory");
-    let mut process = Background::spawn(up(&dir.path().join("data")).arg("--no-node"));
-    process.line("ready", SOON);
-    signal(process.id(), "INT");
-    assert_eq!(process.exit(SOON), Some(0));
+    let mut server = Command::new(LANDFALL);
+    server.arg("server").arg("--data-dir").arg(dir.path().join("server"));
+    server.args(["--listen", "127.0.0.1:0"]);
+    for command in [up(&dir.path().join("up")).arg("--no-node"), &mut server] {
+        let mut process = Background::spawn(command);
+        process.line("ready", SOON);
+        signal(process.id(), "INT");
+        process.line("landfall has stopped", SOON);
+        assert_eq!(process.exit(SOON), Some(0));
+    }
 }
 
 #[test]
