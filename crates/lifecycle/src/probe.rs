@@ -29,7 +29,7 @@ pub const TRIES_ON_ERROR: usize = 3;
 
 /// The container in the last published status (N-90).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct PublishedContainer {
     pub container_id: String,
     /// None: it does not run.
     pub running_since: Option<Timestamp>,
@@ -40,7 +40,7 @@ pub struct Seen {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     /// The period is over, or a result is needed at once (N-92). None: there is no container yet.
-    Tick(Option<Seen>),
+    Tick(Option<PublishedContainer>),
     /// The outcome of a probe, and the container that was probed.
     Answered { container_id: String, success: bool },
     /// The probe could not be run, even at the third attempt: it does not count (N-94).
@@ -152,7 +152,7 @@ impl Worker {
     pub fn step(&mut self, now: Timestamp, input: Input) -> Output {
         match input {
             Input::Tick(None) | Input::Errored => Output::Wait,
-            Input::Tick(Some(seen)) => self.tick(now, seen),
+            Input::Tick(Some(container)) => self.tick(now, container),
             Input::Answered { container_id, success } => {
                 if self.container_id.as_ref() != Some(&container_id) || self.on_hold {
                     return Output::Wait; // The outcome of an earlier container.
@@ -162,28 +162,28 @@ impl Worker {
         }
     }
 
-    fn tick(&mut self, now: Timestamp, seen: Seen) -> Output {
-        if self.container_id.as_ref() != Some(&seen.container_id) {
-            self.meet(seen.container_id.clone());
+    fn tick(&mut self, now: Timestamp, container: PublishedContainer) -> Output {
+        if self.container_id.as_ref() != Some(&container.container_id) {
+            self.start_with(container.container_id.clone());
         }
         if self.on_hold {
             return Output::Wait;
         }
-        let Some(since) = seen.running_since else {
+        let Some(since) = container.running_since else {
             return self.set(Outcome::Failure);
         };
         if now.duration_since(since).as_secs() < self.initial_delay {
             return Output::Wait;
         }
         let wanted = match self.kind {
-            ProbeKind::Startup => !seen.started,
-            ProbeKind::Readiness | ProbeKind::Liveness => seen.started,
+            ProbeKind::Startup => !container.started,
+            ProbeKind::Readiness | ProbeKind::Liveness => container.started,
         };
         if wanted { Output::ProbeNow } else { Output::Wait }
     }
 
     /// A new container starts from the beginning (N-91).
-    fn meet(&mut self, container_id: String) {
+    fn start_with(&mut self, container_id: String) {
         let inherited = self.inherited.take().filter(|old| old.container_id == container_id);
         self.result = inherited.map_or(initial(self.kind), |old| old.outcome);
         self.container_id = Some(container_id);
@@ -215,9 +215,9 @@ impl Worker {
     }
 }
 
-/// Whether a probe goes on when its pod terminates: of regular containers only readiness, of sidecars all, but
+/// Whether a probe continues while its pod terminates: of regular containers only readiness, of sidecars all, but
 /// without restarts (T-NODE-60, 61).
-pub fn goes_on_while_terminating(kind: ProbeKind, container: Kind) -> bool {
+pub fn continues_while_terminating(kind: ProbeKind, container: Kind) -> bool {
     kind == ProbeKind::Readiness || container == Kind::Sidecar
 }
 
@@ -249,9 +249,9 @@ mod tests {
         }
     }
 
-    fn seen(id: &str, running_since: Option<i64>, started: bool) -> Input {
+    fn tick_of(id: &str, running_since: Option<i64>, started: bool) -> Input {
         let running_since = running_since.map(at);
-        Input::Tick(Some(Seen { container_id: id.into(), running_since, started }))
+        Input::Tick(Some(PublishedContainer { container_id: id.into(), running_since, started }))
     }
 
     fn answer(id: &str, success: bool) -> Input {
@@ -260,7 +260,7 @@ mod tests {
 
     /// Ticks, and reports the outcome if a probe is due.
     fn tick(worker: &mut Worker, id: &str, started: bool, success: bool) -> Output {
-        match worker.step(at(100), seen(id, Some(0), started)) {
+        match worker.step(at(100), tick_of(id, Some(0), started)) {
             Output::ProbeNow => worker.step(at(100), answer(id, success)),
             other => other,
         }
@@ -286,7 +286,7 @@ mod tests {
             (Startup, Some(0), true, 60, Output::Wait),
         ] {
             let mut worker = Worker::new(kind, &probe(10, 1, 3));
-            let output = worker.step(at(now), seen("c", since, started));
+            let output = worker.step(at(now), tick_of("c", since, started));
             assert_eq!(output, wanted, "N-90: {kind:?} {started} at {now}");
         }
         let mut worker = Worker::new(Readiness, &probe(0, 1, 3));
@@ -317,7 +317,7 @@ mod tests {
     fn n_91_each_kind_of_probe_has_its_own_initial_result() {
         for (kind, wanted) in [(Readiness, Failure), (Liveness, Success), (Startup, Unknown)] {
             let mut worker = Worker::new(kind, &probe(0, 1, 3));
-            worker.step(at(0), seen("c", Some(0), false));
+            worker.step(at(0), tick_of("c", Some(0), false));
             assert_eq!(worker.result(), (Some("c"), wanted), "N-91: {kind:?}");
         }
     }
@@ -338,7 +338,7 @@ mod tests {
             assert_eq!(tick(&mut worker, "c", started, false), Output::Changed(Failure));
             assert_eq!(tick(&mut worker, "c", started, true), Output::Wait, "N-93: on hold");
             assert_eq!(worker.result(), (Some("c"), Failure));
-            let again = worker.step(at(100), seen("d", Some(50), started));
+            let again = worker.step(at(100), tick_of("d", Some(50), started));
             assert_eq!(again, Output::ProbeNow, "N-93: {kind:?}");
             assert_eq!(worker.result(), (Some("d"), initial(kind)));
         }
@@ -380,9 +380,9 @@ mod tests {
             if let Some(inherited) = Inherited::of(kind, &told(since, ready), at(100)) {
                 worker = worker.inheriting(inherited);
             }
-            worker.step(at(100), seen("c", Some(since), true));
+            worker.step(at(100), tick_of("c", Some(since), true));
             assert_eq!(worker.result(), (Some("c"), wanted), "N-95: {kind:?} since {since}");
-            worker.step(at(100), seen("d", Some(since), true));
+            worker.step(at(100), tick_of("d", Some(since), true));
             assert_eq!(worker.result(), (Some("d"), initial(kind)), "only for that container");
         }
     }
@@ -391,7 +391,7 @@ mod tests {
     fn n_96_a_container_that_does_not_run_is_not_ready() {
         let mut worker = Worker::new(Readiness, &probe(0, 1, 3));
         assert_eq!(tick(&mut worker, "c", true, true), Output::Changed(Success));
-        let ended = worker.step(at(100), seen("c", None, false));
+        let ended = worker.step(at(100), tick_of("c", None, false));
         assert_eq!(ended, Output::Changed(Failure));
     }
 
@@ -405,15 +405,15 @@ mod tests {
             (Startup, Kind::Sidecar, true),
             (Readiness, Kind::Sidecar, true),
         ] {
-            assert_eq!(goes_on_while_terminating(kind, container), wanted);
+            assert_eq!(continues_while_terminating(kind, container), wanted);
         }
     }
 
     #[test]
     fn a_result_of_an_earlier_container_is_ignored() {
         let mut worker = Worker::new(Liveness, &probe(0, 1, 1));
-        worker.step(at(0), seen("c", Some(0), true));
-        worker.step(at(0), seen("d", Some(0), true));
+        worker.step(at(0), tick_of("c", Some(0), true));
+        worker.step(at(0), tick_of("d", Some(0), true));
         assert_eq!(worker.step(at(0), answer("c", false)), Output::Wait);
         assert_eq!(worker.result(), (Some("d"), Success));
     }

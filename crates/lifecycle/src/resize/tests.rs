@@ -137,11 +137,11 @@ fn group(text: &str) -> Cgroup {
     }
 }
 
-fn summary(steps: &[Step]) -> String {
-    let one = |step: &Step| match step {
-        Step::PodLimit(resource) => format!("pod-{}-limit", resource.name()),
-        Step::PodRequest => "pod-cpu-request".to_owned(),
-        Step::Container { name, resource } => format!("{name}-{}", resource.name()),
+fn summary(steps: &[ResizeStep]) -> String {
+    let one = |step: &ResizeStep| match step {
+        ResizeStep::PodLimit(resource) => format!("pod-{}-limit", resource.name()),
+        ResizeStep::PodRequest => "pod-cpu-request".to_owned(),
+        ResizeStep::Container { name, resource } => format!("{name}-{}", resource.name()),
     };
     steps.iter().map(one).collect::<Vec<_>>().join(" ")
 }

@@ -28,7 +28,7 @@ pub(crate) const NODE: &str = "n1";
 /// In simulated time. No test takes this long; the limit lets a failing test end.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Polling interval in milliseconds.
-const LOOK: u64 = 50;
+const POLL_EVERY: u64 = 50;
 
 pub(crate) struct Bed {
     /// The client of the cluster's user.
@@ -37,8 +37,8 @@ pub(crate) struct Bed {
     pub(crate) directory: TempDir,
     /// The number of the agent's next deletes that fail.
     refused: Arc<AtomicUsize>,
-    indoors: SimulatedServer,
-    _site: ServerInstance,
+    server: SimulatedServer,
+    _instance: ServerInstance,
 }
 
 impl Drop for Bed {
@@ -53,14 +53,14 @@ impl Bed {
         clock::simulate("2026-01-01T00:00:00Z".parse().unwrap(), 1);
         let _ = rustls::crypto::ring::default_provider().install_default();
         let directory = tempfile::tempdir().unwrap();
-        let foundation = ServerTemplate::create(&directory.path().join("pki")).await.unwrap();
-        let mut site = foundation.instance();
-        let indoors = site.start().await.unwrap();
+        let template = ServerTemplate::create(&directory.path().join("pki")).await.unwrap();
+        let mut instance = template.instance();
+        let server = instance.start().await.unwrap();
         let admin = User::authenticated("tester", &["system:masters"]);
-        let client = Client::in_process(indoors.server.in_process(admin));
+        let client = Client::in_process(server.server.in_process(admin));
         std::fs::create_dir_all(directory.path().join("manifests")).unwrap();
         let (machine, refused) = (Machine::new(), Arc::default());
-        Bed { client, machine, directory, refused, indoors, _site: site }
+        Bed { client, machine, directory, refused, server, _instance: instance }
     }
 
     /// Dropping it is a crash; the next agent finds what it left.
@@ -70,8 +70,8 @@ impl Bed {
 
     pub(crate) async fn agent_with(&self, change: impl FnOnce(&mut Config)) -> Running {
         let user = User::authenticated(format!("system:node:{NODE}"), &["system:nodes"]);
-        let door = self.indoors.server.in_process(user);
-        let client = Client::in_process(Gate { door, refused: self.refused.clone() });
+        let service = self.server.server.in_process(user);
+        let client = Client::in_process(Gate { service, refused: self.refused.clone() });
         let directory = self.directory.path();
         let mut config = Config {
             name: NODE.into(),
@@ -152,7 +152,7 @@ impl Bed {
                 if let Some(pod) = self.find(name).await.filter(|pod| so(pod)) {
                     return pod;
                 }
-                pass(LOOK).await;
+                pass(POLL_EVERY).await;
             }
         };
         match tokio::time::timeout(PATIENCE, waits).await {
@@ -168,7 +168,7 @@ impl Bed {
     pub(crate) async fn until_gone(&self, name: &str) {
         let waits = async {
             while self.find(name).await.is_some() {
-                pass(LOOK).await;
+                pass(POLL_EVERY).await;
             }
         };
         assert!(tokio::time::timeout(PATIENCE, waits).await.is_ok(), "{name} is still there");
@@ -178,7 +178,7 @@ impl Bed {
     pub(crate) async fn until_calls(&self, matches: impl Fn(&[String]) -> bool) {
         let waits = async {
             while !matches(&self.machine.calls()) {
-                pass(LOOK).await;
+                pass(POLL_EVERY).await;
             }
         };
         let matched = tokio::time::timeout(PATIENCE, waits).await;

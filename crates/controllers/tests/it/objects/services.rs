@@ -175,7 +175,7 @@ async fn t_net_6_a_pod_is_listed_when_its_node_exists() {
 #[tokio::test(start_paused = true)]
 async fn net_82_c_177_deleted_and_edited_slices_are_repaired_and_idle_ones_not_written() {
     let connection = FaultyConnection::default();
-    let cluster = Cluster::through(Options::default(), |door| connection.client(door)).await;
+    let cluster = Cluster::through(Options::default(), |server| connection.client(server)).await;
     let slices = cluster.watch::<EndpointSlice>();
     cluster.create::<Node>(json!({ "metadata": { "name": "n1" } })).await;
     service(&cluster, "web", json!({})).await;
@@ -233,7 +233,7 @@ async fn net_82_c_177_deleted_and_edited_slices_are_repaired_and_idle_ones_not_w
 #[tokio::test(start_paused = true)]
 async fn net_84_no_duplicate_slices_when_the_cache_lags_behind() {
     let connection = FaultyConnection::default();
-    let cluster = Cluster::through(Options::default(), |door| connection.client(door)).await;
+    let cluster = Cluster::through(Options::default(), |server| connection.client(server)).await;
     let slices = cluster.watch::<EndpointSlice>();
     cluster.create::<Node>(json!({ "metadata": { "name": "n1" } })).await;
     slices.cache.synced().await;

@@ -237,17 +237,17 @@ async fn c_34_a_taken_name_is_skipped() {
 }
 
 /// A connection to the server on which a set is gone when it is read.
-fn with_a_set_that_goes(door: InProcessService, name: &str) -> Client {
+fn with_a_set_that_goes(service: InProcessService, name: &str) -> Client {
     type Request = http::Request<Body>;
     let path = format!("/apis/apps/v1/namespaces/{NAMESPACE}/replicasets/{name}");
     Client::in_process(tower::service_fn(move |request: Request| {
-        let (mut door, path) = (door.clone(), path.clone());
+        let (mut service, path) = (service.clone(), path.clone());
         async move {
             if request.method() == http::Method::GET && request.uri().path() == path {
                 let delete = http::Request::delete(&path).body(Body::empty())?;
-                door.call(delete).await.map_err(BoxError::from)?;
+                service.call(delete).await.map_err(BoxError::from)?;
             }
-            door.call(request).await.map_err(BoxError::from)
+            service.call(request).await.map_err(BoxError::from)
         }
     }))
 }
@@ -268,7 +268,7 @@ async fn c_34_a_name_that_becomes_free_is_used() {
                   "template": template("other", "x") },
     });
     let other = cluster.create::<ReplicaSet>(other).await;
-    cluster.restart_controllers_through(|door| with_a_set_that_goes(door, &taken)).await;
+    cluster.restart_controllers_through(|service| with_a_set_that_goes(service, &taken)).await;
     cluster.create::<Deployment>(deployment(1, json!({}))).await;
     let ours = |set: &ReplicaSet| set.metadata.uid != other.metadata.uid;
     cluster.when::<ReplicaSet>(&taken, ours).await;
