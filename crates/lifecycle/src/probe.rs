@@ -89,19 +89,19 @@ impl Inherited {
     /// The published results, if the container ran well before the agent started (N-95).
     pub fn of(
         kind: ProbeKind,
-        told: &core::ContainerStatus,
+        status: &core::ContainerStatus,
         agent_started: Timestamp,
     ) -> Option<Inherited> {
-        let since = told.state.as_ref()?.running.as_ref()?.started_at.as_ref()?.0;
+        let since = status.state.as_ref()?.running.as_ref()?.started_at.as_ref()?.0;
         if agent_started.duration_since(since) <= RAN_BEFORE {
             return None;
         }
         let was = match kind {
-            ProbeKind::Startup => told.started == Some(true),
-            ProbeKind::Readiness => told.ready,
+            ProbeKind::Startup => status.started == Some(true),
+            ProbeKind::Readiness => status.ready,
             ProbeKind::Liveness => return None,
         };
-        let (_, container_id) = told.container_id.as_deref()?.split_once("://")?;
+        let (_, container_id) = status.container_id.as_deref()?.split_once("://")?;
         let outcome = if was { Outcome::Success } else { initial(kind) };
         Some(Inherited { container_id: container_id.to_owned(), outcome })
     }
@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn n_95_after_a_restart_of_the_agent_the_published_result_holds() {
-        let told = |since: i64, ready| core::ContainerStatus {
+        let status = |since: i64, ready| core::ContainerStatus {
             container_id: Some("landfall://c".into()),
             ready,
             started: Some(true),
@@ -377,7 +377,7 @@ mod tests {
             (Liveness, 0, true, Success),
         ] {
             let mut worker = Worker::new(kind, &probe(0, 1, 3));
-            if let Some(inherited) = Inherited::of(kind, &told(since, ready), at(100)) {
+            if let Some(inherited) = Inherited::of(kind, &status(since, ready), at(100)) {
                 worker = worker.inheriting(inherited);
             }
             worker.step(at(100), tick_of("c", Some(since), true));

@@ -56,8 +56,8 @@ fn requester(request: &Request) -> String {
         text += &format!(" through {}", request.through);
     }
     match (request.grace_asked_seconds, request.grace_seconds) {
-        (Some(asked), Some(grace)) if asked != grace => {
-            text += &format!(", grace period {grace} s ({asked} s requested)");
+        (Some(requested), Some(grace)) if requested != grace => {
+            text += &format!(", grace period {grace} s ({requested} s requested)");
         }
         (_, Some(grace)) => text += &format!(", grace period {grace} s"),
         (_, None) => {}
@@ -70,12 +70,14 @@ fn verdict(record: &TerminationRecord, now: Timestamp) -> Vec<String> {
     let started = record.started.unwrap_or(now);
     let took = span(record.ended.unwrap_or(now).duration_since(started));
     let first = match (record.outcome, record.ended) {
-        (Outcome::Ending, _) => match record.request.as_ref().and_then(|asked| asked.deadline) {
-            Some(deadline) if deadline > now => {
-                format!("Ending for {took}, {} left", span(deadline.duration_since(now)))
+        (Outcome::Ending, _) => {
+            match record.request.as_ref().and_then(|requested| requested.deadline) {
+                Some(deadline) if deadline > now => {
+                    format!("Ending for {took}, {} left", span(deadline.duration_since(now)))
+                }
+                _ => format!("Ending for {took}"),
             }
-            _ => format!("Ending for {took}"),
-        },
+        }
         (Outcome::Forced, None) => format!("Forced {took} ago, not confirmed by its node"),
         (outcome, _) => format!("{} after {took}", outcome.word()),
     };

@@ -162,9 +162,9 @@ impl TerminationRecord {
                 ))
             }
             StepKind::Exited { signal, .. } if !signal.is_empty() => {
-                let asked = self.stop_before(step)?;
+                let stop = self.stop_before(step)?;
                 let same =
-                    matches!(&asked.what, StepKind::Signal { signal: sent, .. } if sent == signal);
+                    matches!(&stop.what, StepKind::Signal { signal: sent, .. } if sent == signal);
                 same.then(|| {
                     format!("{container} has no handler for {signal} and was terminated by it")
                 })
@@ -209,6 +209,6 @@ fn request<'a>(steps: impl Iterator<Item = &'a Step> + Clone) -> Option<Request>
 }
 
 fn started(steps: &[Step]) -> Option<Timestamp> {
-    let asked = |step: &&Step| matches!(step.what, StepKind::Requested(_) | StepKind::Seen { .. });
-    steps.iter().find(asked).or(steps.first()).map(|step| step.at)
+    let begins = |step: &&Step| matches!(step.what, StepKind::Requested(_) | StepKind::Seen { .. });
+    steps.iter().find(begins).or(steps.first()).map(|step| step.at)
 }

@@ -95,7 +95,7 @@ fn check_outcomes<'a>(cases: impl IntoIterator<Item = OutcomeCase<'a>>) {
 
 #[test]
 fn a_forced_removal_has_the_outcome_forced() {
-    let asked = (0, SERVER, "", requested(30));
+    let request = (0, SERVER, "", requested(30));
     let forced = (3, SERVER, "", UnsafeByRequest { by: "admin".into() });
     let unknown = (2, SERVER, "", UnsafeByRequest { by: UNKNOWN.into() });
     check_outcomes([
@@ -108,21 +108,26 @@ fn a_forced_removal_has_the_outcome_forced() {
         ),
         (
             "forced; the user becomes known later",
-            vec![asked.clone(), unknown, (2, SERVER, "", Removed), forced.clone()],
+            vec![request.clone(), unknown, (2, SERVER, "", Removed), forced.clone()],
             Outcome::Forced,
             false,
             "unsafe by request of admin: may still run",
         ),
         (
             "W-56: removed by force, not confirmed",
-            vec![asked.clone(), forced.clone(), (4, SERVER, "", Removed)],
+            vec![request.clone(), forced.clone(), (4, SERVER, "", Removed)],
             Outcome::Forced,
             false,
             "unsafe by request of admin: may still run",
         ),
         (
             "W-56: removed by force, confirmed later",
-            vec![asked.clone(), forced, (4, SERVER, "", Removed), (900, NODE, "", SandboxStopped)],
+            vec![
+                request.clone(),
+                forced,
+                (4, SERVER, "", Removed),
+                (900, NODE, "", SandboxStopped),
+            ],
             Outcome::Forced,
             true,
             "unsafe by request of admin: confirmed later",
@@ -132,7 +137,7 @@ fn a_forced_removal_has_the_outcome_forced() {
 
 #[test]
 fn w_35_the_summary_says_how_a_process_reacted_to_its_stop_signal() {
-    let asked = (0, SERVER, "", requested(30));
+    let request = (0, SERVER, "", requested(30));
     let begins = (1, NODE, "", seen("Deleted"));
     let term = (2, NODE, "app", signal("SIGTERM"));
     check_outcomes([
@@ -140,7 +145,7 @@ fn w_35_the_summary_says_how_a_process_reacted_to_its_stop_signal() {
             "W-35: no handler",
             [
                 vec![
-                    asked.clone(),
+                    request.clone(),
                     begins.clone(),
                     term.clone(),
                     (4, NODE, "app", exited(143, "SIGTERM")),
@@ -156,7 +161,7 @@ fn w_35_the_summary_says_how_a_process_reacted_to_its_stop_signal() {
             "W-35: ignored",
             [
                 vec![
-                    asked.clone(),
+                    request.clone(),
                     begins.clone(),
                     term.clone(),
                     (30_002, NODE, "app", signal("SIGKILL")),
@@ -173,7 +178,7 @@ fn w_35_the_summary_says_how_a_process_reacted_to_its_stop_signal() {
             "W-35: ignored, and the runtime does not report the signal",
             [
                 vec![
-                    asked.clone(),
+                    request.clone(),
                     begins.clone(),
                     term.clone(),
                     (30_002, NODE, "app", signal("SIGKILL")),
@@ -191,15 +196,20 @@ fn w_35_the_summary_says_how_a_process_reacted_to_its_stop_signal() {
 
 #[test]
 fn the_outcome_follows_from_the_steps() {
-    let asked = (0, SERVER, "", requested(30));
+    let request = (0, SERVER, "", requested(30));
     let begins = (1, NODE, "", seen("Deleted"));
     let term = (2, NODE, "app", signal("SIGTERM"));
     check_outcomes([
-        ("nothing but the request", vec![asked.clone()], Outcome::Ending, false, ""),
+        ("nothing but the request", vec![request.clone()], Outcome::Ending, false, ""),
         (
             "exits in time",
             [
-                vec![asked.clone(), begins.clone(), term.clone(), (40, NODE, "app", exited(0, ""))],
+                vec![
+                    request.clone(),
+                    begins.clone(),
+                    term.clone(),
+                    (40, NODE, "app", exited(0, "")),
+                ],
                 over(50).into(),
             ]
             .concat(),
@@ -211,7 +221,7 @@ fn the_outcome_follows_from_the_steps() {
             "a hook that fails",
             [
                 vec![
-                    asked.clone(),
+                    request.clone(),
                     (2, NODE, "app", HookStarted { hook: "exec".into() }),
                     (9, NODE, "app", hook_ended(false, "no")),
                     (40, NODE, "app", exited(0, "")),
@@ -239,7 +249,7 @@ fn the_outcome_follows_from_the_steps() {
         ),
         (
             "the exit was not observed",
-            [vec![asked, begins, (5, NODE, "app", Lost)], over(50).into()].concat(),
+            [vec![request, begins, (5, NODE, "app", Lost)], over(50).into()].concat(),
             Outcome::Lost,
             true,
             "a container's exit was not observed",

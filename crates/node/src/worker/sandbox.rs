@@ -130,12 +130,12 @@ impl Worker {
             return Ok(None);
         }
         if !self.deps.runtime.features().user_namespaces {
-            let who = match handler {
+            let unable = match handler {
                 "" => "runtime".to_owned(),
                 handler => format!("RuntimeClass handler {handler:?}"),
             };
             return Err(format!(
-                "can't set `spec.hostUsers: false`, {who} does not support user namespaces"
+                "can't set `spec.hostUsers: false`, {unable} does not support user namespaces"
             ));
         }
         let (deps, uid) = (self.deps.clone(), self.uid.clone());

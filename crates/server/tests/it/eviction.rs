@@ -206,7 +206,7 @@ async fn t_edge_16_a_plain_delete_ignores_budgets() {
     assert_eq!(
         budget["status"]["disruptedPods"],
         Value::Null,
-        "and the budget knows nothing of it"
+        "the budget does not record the pod"
     );
 }
 

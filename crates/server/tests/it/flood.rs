@@ -141,9 +141,9 @@ async fn unprivileged(cluster: &Cluster) -> Remote {
                    "subjects": [{"kind": "ServiceAccount", "name": "mallory", "namespace": "default"}]}),
         )
         .await;
-    let asked =
+    let lifetime =
         json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
-    let token = cluster.post(&format!("{accounts}/mallory/token"), asked).await.ok();
+    let token = cluster.post(&format!("{accounts}/mallory/token"), lifetime).await.ok();
     let token = token["status"]["token"].as_str().unwrap().to_owned();
     // Roles are compiled in the background.
     let mallory = Remote::new(cluster, None, Some(token));

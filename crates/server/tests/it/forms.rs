@@ -219,11 +219,11 @@ async fn a_20_and_21_metadata_views_of_objects_and_lists() {
     let review = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
     let body =
         json!({"spec": {"resourceAttributes": {"verb": "get", "resource": "pods"}}}).to_string();
-    let asked = [("accept", TABLE), ("content-type", JSON)];
-    cluster.send("POST", review, &asked, body.clone()).await.refused(406, "NotAcceptable");
+    let accepted = [("accept", TABLE), ("content-type", JSON)];
+    cluster.send("POST", review, &accepted, body.clone()).await.refused(406, "NotAcceptable");
     let both = format!("{TABLE},application/json");
-    let asked = [("accept", both.as_str()), ("content-type", JSON)];
-    assert_eq!(cluster.send("POST", review, &asked, body).await.code, 201);
+    let accepted = [("accept", both.as_str()), ("content-type", JSON)];
+    assert_eq!(cluster.send("POST", review, &accepted, body).await.code, 201);
 }
 
 #[tokio::test]
@@ -288,11 +288,11 @@ async fn a_25_large_responses_are_compressed_on_request() {
     big["data"] = json!({"text": "landfall ".repeat(30_000)});
     let made = cluster.make(MAPS, big).await;
     cluster.make(MAPS, map("small")).await;
-    let asked = [("accept-encoding", "gzip")];
+    let accepted = [("accept-encoding", "gzip")];
     for path in [format!("{MAPS}/big"), MAPS.to_owned()] {
         let plain = cluster.get(&path).await;
         assert_eq!(plain.header("content-encoding"), "");
-        let reply = cluster.get_with(&path, &asked).await;
+        let reply = cluster.get_with(&path, &accepted).await;
         assert_eq!(
             (reply.header("content-encoding"), reply.header("vary")),
             ("gzip", "Accept-Encoding")
@@ -303,7 +303,7 @@ async fn a_25_large_responses_are_compressed_on_request() {
         assert_eq!(text, plain.text());
     }
     assert_eq!(
-        cluster.get_with(&format!("{MAPS}/small"), &asked).await.header("content-encoding"),
+        cluster.get_with(&format!("{MAPS}/small"), &accepted).await.header("content-encoding"),
         ""
     );
     assert_eq!(made["kind"], "ConfigMap");
@@ -505,8 +505,8 @@ async fn a_52_openapi_v2_is_served_for_old_clients() {
     assert_eq!((reply.header("content-type"), &reply.body["swagger"]), (JSON, &"2.0".into()));
     let tag = reply.header("etag").to_owned();
     assert_eq!(cluster.get_with("/openapi/v2", &[("if-none-match", tag.as_str())]).await.code, 304);
-    let asked = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
-    let reply = accepting(&cluster, "/openapi/v2", asked).await;
+    let accepted = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+    let reply = accepting(&cluster, "/openapi/v2", accepted).await;
     let content_type = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
     assert_eq!((reply.code, reply.header("content-type")), (200, content_type));
     accepting(&cluster, "/openapi/v2", "text/csv").await.refused(406, "NotAcceptable");

@@ -111,8 +111,8 @@ impl Bed {
     }
 
     /// What must not change.
-    fn state(&self, asked: &Asked) -> String {
-        if !asked.target.contains("/services") {
+    fn state(&self, test: &TestRequest) -> String {
+        if !test.target.contains("/services") {
             return self.revision();
         }
         let places = ["/api/v1/services", "/apis/networking.k8s.io/v1/ipaddresses"];
@@ -120,10 +120,10 @@ impl Bed {
     }
 
     /// Addresses of a refused Service are released in the background.
-    fn is_again(&self, asked: &Asked, before: &str) -> bool {
+    fn is_again(&self, test: &TestRequest, before: &str) -> bool {
         (0..100).any(|_| {
             self.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
-            self.state(asked) == before
+            self.state(test) == before
         })
     }
 
@@ -133,11 +133,11 @@ impl Bed {
     }
 
     /// Sends a request and checks what must hold for every request.
-    fn check(&self, asked: &Asked) -> Result<Reply, String> {
-        let Some(request) = asked.request() else {
+    fn check(&self, test: &TestRequest) -> Result<Reply, String> {
+        let Some(request) = test.request() else {
             return Ok(Reply { code: 0, body: Bytes::new() }); // Not HTTP: never gets this far.
         };
-        let before = self.state(asked);
+        let before = self.state(test);
         let panics = PANICS.load(Ordering::Relaxed);
         let sent = std::panic::catch_unwind(AssertUnwindSafe(|| self.send(request)));
         let reply = sent.map_err(|_| "it panicked, see above".to_owned())?;
@@ -152,11 +152,11 @@ impl Bed {
         if reply.code >= 500 && !no_agent && !future && !upstreams {
             return Err(format!("not the client's fault: {}", text()));
         }
-        let head = asked.method == "HEAD";
+        let head = test.method == "HEAD";
         if reply.code >= 400 && !head && reply.json()["kind"] != "Status" && !plain(&reply) {
             return Err(format!("not a Status: {}", text()));
         }
-        if reply.code >= 400 && !self.is_again(asked, &before) {
+        if reply.code >= 400 && !self.is_again(test, &before) {
             return Err(format!("refused, and yet something was written: {}", text()));
         }
         if PANICS.load(Ordering::Relaxed) > panics {
@@ -177,16 +177,21 @@ fn plain(reply: &Reply) -> bool {
 }
 
 #[derive(Debug, Clone)]
-struct Asked {
+struct TestRequest {
     method: String,
     target: String,
     headers: Vec<(String, Vec<u8>)>,
     body: Vec<u8>,
 }
 
-impl Asked {
-    fn new(method: &str, target: impl Into<String>, content_type: &str, body: &Value) -> Asked {
-        Asked {
+impl TestRequest {
+    fn new(
+        method: &str,
+        target: impl Into<String>,
+        content_type: &str,
+        body: &Value,
+    ) -> TestRequest {
+        TestRequest {
             method: method.into(),
             target: target.into(),
             headers: vec![("content-type".into(), content_type.into())],
@@ -483,9 +488,9 @@ fn bodies() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-fn requests() -> impl Strategy<Value = Asked> {
+fn requests() -> impl Strategy<Value = TestRequest> {
     (methods(), paths(), queries(), headers(), bodies()).prop_map(
-        |(method, path, query, headers, body)| Asked {
+        |(method, path, query, headers, body)| TestRequest {
             method,
             target: if query.is_empty() { path } else { format!("{path}?{query}") },
             headers,
@@ -503,7 +508,7 @@ fn every_malformed_request_gets_a_response_and_a_refused_one_changes_nothing() {
         ..ProptestConfig::default()
     });
     let result =
-        runner.run(&requests(), |asked| bed.check(&asked).map(drop).map_err(TestCaseError::fail));
+        runner.run(&requests(), |test| bed.check(&test).map(drop).map_err(TestCaseError::fail));
     result.unwrap();
     bed.stop();
 }
@@ -583,10 +588,10 @@ fn play(bed: &Bed, kind: &Described, schemas: &Value, seed: u64) -> Result<usize
         object
     };
     let mut accepted = 0;
-    let mut run = |asked: Asked| -> Result<(), String> {
-        let reply = bed.check(&asked).map_err(|why| {
-            let mut text = format!("{why}\n{} {} ", asked.method, asked.target);
-            let _ = write!(text, "{}", String::from_utf8_lossy(&asked.body));
+    let mut run = |test: TestRequest| -> Result<(), String> {
+        let reply = bed.check(&test).map_err(|why| {
+            let mut text = format!("{why}\n{} {} ", test.method, test.target);
+            let _ = write!(text, "{}", String::from_utf8_lossy(&test.body));
             text
         })?;
         accepted += usize::from(reply.code < 300);
@@ -594,15 +599,15 @@ fn play(bed: &Bed, kind: &Described, schemas: &Value, seed: u64) -> Result<usize
     };
     let json = "application/json";
     let one = format!("{}/web", kind.collection);
-    run(Asked::new("POST", &kind.collection, json, &make(&mut dice)))?;
+    run(TestRequest::new("POST", &kind.collection, json, &make(&mut dice)))?;
     if !kind.can_patch {
         return Ok(accepted);
     }
     for accept in [json, "application/json;as=Table;v=v1;g=meta.k8s.io", "application/yaml"] {
-        let mut asked = Asked::new("GET", &kind.collection, json, &Value::Null);
-        asked.headers.push(("accept".into(), accept.into()));
-        asked.body.clear();
-        run(asked)?;
+        let mut test = TestRequest::new("GET", &kind.collection, json, &Value::Null);
+        test.headers.push(("accept".into(), accept.into()));
+        test.body.clear();
+        run(test)?;
     }
     let forms = [
         ("PUT", json, ""),
@@ -613,17 +618,17 @@ fn play(bed: &Bed, kind: &Described, schemas: &Value, seed: u64) -> Result<usize
         ("PATCH", "application/merge-patch+json", "?dryRun=All"),
     ];
     for (method, media, query) in forms {
-        run(Asked::new(method, format!("{one}{query}"), media, &make(&mut dice)))?;
+        run(TestRequest::new(method, format!("{one}{query}"), media, &make(&mut dice)))?;
     }
     for _ in 0..3 {
         let (method, media, query) = *dice.of(&forms);
         let sub = dice.of(&["/status", "/scale", "/eviction", "/ephemeralcontainers", "/approval"]);
-        run(Asked::new(method, format!("{one}{sub}{query}"), media, &make(&mut dice)))?;
+        run(TestRequest::new(method, format!("{one}{sub}{query}"), media, &make(&mut dice)))?;
     }
-    run(Asked::new("DELETE", format!("{one}?gracePeriodSeconds=0"), json, &Value::Null))?;
+    run(TestRequest::new("DELETE", format!("{one}?gracePeriodSeconds=0"), json, &Value::Null))?;
     let finalizers = json!({ "metadata": { "finalizers": null } });
-    run(Asked::new("PATCH", &one, "application/merge-patch+json", &finalizers))?;
-    run(Asked::new("DELETE", &one, json, &json!({ "gracePeriodSeconds": 0 })))?;
+    run(TestRequest::new("PATCH", &one, "application/merge-patch+json", &finalizers))?;
+    run(TestRequest::new("DELETE", &one, json, &json!({ "gracePeriodSeconds": 0 })))?;
     Ok(accepted)
 }
 

@@ -60,7 +60,7 @@ fn joiner(cluster: &Cluster) -> Client {
     cluster.user(User::authenticated("system:bootstrap:abcdef", &["system:bootstrappers", JOINERS]))
 }
 
-struct Wish<'a> {
+struct Requested<'a> {
     signer: &'a str,
     name: &'a str,
     group: &'a str,
@@ -68,15 +68,15 @@ struct Wish<'a> {
     usages: &'a [&'a str],
 }
 
-impl Wish<'_> {
-    fn client(name: &str) -> Wish<'_> {
+impl Requested<'_> {
+    fn client(name: &str) -> Requested<'_> {
         let usages = &["digital signature", "client auth"];
-        Wish { signer: NODE_CLIENT, name, group: "system:nodes", names: &[], usages }
+        Requested { signer: NODE_CLIENT, name, group: "system:nodes", names: &[], usages }
     }
 
-    fn serving<'a>(name: &'a str, names: &'a [&'a str]) -> Wish<'a> {
+    fn serving<'a>(name: &'a str, names: &'a [&'a str]) -> Requested<'a> {
         let usages = &["digital signature", "server auth"];
-        Wish { signer: NODE_SERVING, name, group: "system:nodes", names, usages }
+        Requested { signer: NODE_SERVING, name, group: "system:nodes", names, usages }
     }
 
     fn object(&self, key: &KeyPair) -> Value {
@@ -122,7 +122,7 @@ impl Wish<'_> {
 
 /// Requests are processed in order, so after a later one is done, this one was processed.
 async fn is_left_to_a_person(cluster: &Cluster, place: &str) {
-    let later = Wish::client("system:node:later");
+    let later = Requested::client("system:node:later");
     later.answered(&joiner(cluster), &KeyPair::generate().unwrap()).await;
     assert_eq!(cluster.read(place).await["status"], json!({}));
 }
@@ -213,7 +213,7 @@ async fn c_148_a_bootstrap_token_gets_only_node_certificates() {
     assert_eq!(joiner.get("/api/v1/nodes").await.code, 403);
     assert_eq!(joiner.get("/api/v1/namespaces/kube-system/secrets").await.code, 403);
     let key = KeyPair::generate().unwrap();
-    let status = Wish::client("system:node:n2").answered(&joiner, &key).await;
+    let status = Requested::client("system:node:n2").answered(&joiner, &key).await;
     let condition = &status["conditions"][0];
     assert_eq!((&condition["type"], &condition["status"]), (&json!("Approved"), &json!("True")));
     assert_eq!(condition["reason"], "AutoApproved");
@@ -238,17 +238,17 @@ async fn c_148_a_bootstrap_token_gets_only_node_certificates() {
 async fn c_148_requests_are_never_denied_automatically() {
     let cluster = Cluster::start().await;
     let (joiner, n2) = (joiner(&cluster), "system:node:n2");
-    for wish in [
-        Wish::client("kubernetes-admin"),
-        Wish { group: "system:masters", ..Wish::client(n2) },
-        Wish { names: &["n2"], ..Wish::client(n2) },
-        Wish { usages: &["client auth", "server auth"], ..Wish::client(n2) },
+    for requested in [
+        Requested::client("kubernetes-admin"),
+        Requested { group: "system:masters", ..Requested::client(n2) },
+        Requested { names: &["n2"], ..Requested::client(n2) },
+        Requested { usages: &["client auth", "server auth"], ..Requested::client(n2) },
     ] {
-        let place = wish.left_to_a_person(&cluster, &joiner).await;
+        let place = requested.left_to_a_person(&cluster, &joiner).await;
         let failed = approved_by_hand(&cluster, &place).await["conditions"][1].clone();
         assert_eq!(failed["reason"], "SignerValidationFailure", "{failed}");
     }
-    let named = Wish::serving(n2, &["n2", "node.example.com"]);
+    let named = Requested::serving(n2, &["n2", "node.example.com"]);
     let place = named.left_to_a_person(&cluster, &cluster.node("n2")).await;
     certificate(&approved_by_hand(&cluster, &place).await);
 }
@@ -258,8 +258,8 @@ async fn c_149_a_node_gets_a_serving_certificate_for_its_own_name() {
     let cluster = Cluster::start().await;
     let (node, key) = (cluster.node("n2"), KeyPair::generate().unwrap());
     let names = ["n2", "192.0.2.2"];
-    let wish = Wish::serving("system:node:n2", &names);
-    let status = wish.answered(&node, &key).await;
+    let requested = Requested::serving("system:node:n2", &names);
+    let status = requested.answered(&node, &key).await;
     let der = certificate(&status);
     let (_, leaf) = X509Certificate::from_der(&der).unwrap();
     let san = leaf.subject_alternative_name().unwrap().unwrap();
@@ -270,10 +270,10 @@ async fn c_149_a_node_gets_a_serving_certificate_for_its_own_name() {
     let object = json!({"metadata": {"name": "n2"}, "status": {"addresses": [
         {"type": "InternalIP", "address": "192.0.2.2"}]}});
     node.make("/api/v1/nodes", object).await;
-    wish.answered(&node, &key).await["certificate"].as_str().expect("its own address");
+    requested.answered(&node, &key).await["certificate"].as_str().expect("its own address");
     for foreign in ["n1", "192.0.2.1"] {
         let names = ["n2", foreign];
-        Wish::serving("system:node:n2", &names).left_to_a_person(&cluster, &node).await;
+        Requested::serving("system:node:n2", &names).left_to_a_person(&cluster, &node).await;
     }
 }
 
@@ -294,25 +294,25 @@ async fn c_148_a_node_cannot_get_a_certificate_of_the_api_server_or_another_node
     // The node claims the server's address, or any address before its Node object exists.
     for address in [server.as_str(), &mapped, "192.0.2.1", "::ffff:192.0.2.1", "10.96.0.1"] {
         let names = [address];
-        Wish::serving("system:node:n2", &names).left_to_a_person(&cluster, &n2).await;
-        Wish::serving("system:node:bold", &names).left_to_a_person(&cluster, &bold).await;
+        Requested::serving("system:node:n2", &names).left_to_a_person(&cluster, &n2).await;
+        Requested::serving("system:node:bold", &names).left_to_a_person(&cluster, &bold).await;
     }
     for name in ["kubernetes.default.svc", "localhost", host.as_str()] {
         let user = format!("system:node:{name}");
         let names = [name];
-        let wish = Wish::serving(&user, &names);
-        wish.left_to_a_person(&cluster, &cluster.node(name)).await;
+        let requested = Requested::serving(&user, &names);
+        requested.left_to_a_person(&cluster, &cluster.node(name)).await;
     }
     n2.patch("/api/v1/nodes/n2/status", node("n2", "192.0.2.1")).await.ok();
     let names = ["192.0.2.1"];
-    Wish::serving("system:node:n2", &names).left_to_a_person(&cluster, &n2).await;
+    Requested::serving("system:node:n2", &names).left_to_a_person(&cluster, &n2).await;
 }
 
 #[tokio::test]
 async fn c_148_a_request_that_a_person_approves_is_signed() {
     let cluster = Cluster::start().await;
     let key = KeyPair::generate().unwrap();
-    let other = Wish::client("system:node:n1").object(&key);
+    let other = Requested::client("system:node:n1").object(&key);
     // a node cannot even request a certificate of another node.
     let refused = cluster.node("n2").post(REQUESTS, other.clone()).await;
     let why = "can only create a node CSR with CN=system:node:n2";
@@ -343,11 +343,11 @@ async fn c_148_a_request_that_came_too_early_is_retried() {
     };
     n2.make("/api/v1/nodes", addressed("192.0.2.1")).await;
     let mut places = Vec::new();
-    for (requester, wish) in [
-        (joiner(&cluster), Wish::client("system:node:n3")),
-        (n2.clone(), Wish::serving("system:node:n2", &["192.0.2.2"])),
+    for (requester, requested) in [
+        (joiner(&cluster), Requested::client("system:node:n3")),
+        (n2.clone(), Requested::serving("system:node:n2", &["192.0.2.2"])),
     ] {
-        let made = requester.make(REQUESTS, wish.object(&key)).await;
+        let made = requester.make(REQUESTS, requested.object(&key)).await;
         places.push(format!("{REQUESTS}/{}", made["metadata"]["name"].as_str().unwrap()));
     }
     tokio::time::sleep(Duration::from_secs(60)).await;
@@ -418,8 +418,8 @@ async fn c_149_a_user_gets_a_certificate_after_approval() {
 #[tokio::test]
 async fn a_request_with_an_invalid_signature_is_never_signed() {
     let cluster = Cluster::start().await;
-    let wish = Wish::client("system:node:n2");
-    let mut object = wish.object(&KeyPair::generate().unwrap());
+    let requested = Requested::client("system:node:n2");
+    let mut object = requested.object(&KeyPair::generate().unwrap());
     let pem = BASE64_STANDARD.decode(object["spec"]["request"].as_str().unwrap()).unwrap();
     let (_, pem) = x509_parser::pem::parse_x509_pem(&pem).unwrap();
     let mut der = pem.contents;

@@ -81,7 +81,7 @@ async fn a_4_a_head_request_never_writes() {
             }
         }
     }
-    assert!(asked > 20, "only {asked} subresources were asked");
+    assert!(asked > 20, "only {asked} subresources were tried");
     assert_eq!(revision(&cluster).await, before);
     let head = cluster.send("HEAD", &format!("{DEPLOYMENTS}/d/scale"), &[], "").await;
     assert_eq!(head.code, 200);

@@ -391,7 +391,11 @@ async fn records_go_with_their_namespace() {
     assert_eq!(cluster.names(records).await.len(), 1);
     cluster.delete(namespace).await.ok();
     let mut emptied = cluster.read(namespace).await;
-    assert_eq!(cluster.names(records).await.len(), 1, "it is still there, and so are they");
+    assert_eq!(
+        cluster.names(records).await.len(),
+        1,
+        "records stay while the namespace is terminating"
+    );
     emptied["spec"]["finalizers"] = json!([]);
     cluster.put(&format!("{namespace}/finalize"), &emptied).await.ok();
     let gone = async {

@@ -110,9 +110,9 @@ async fn a_105_every_watcher_sees_every_event_after_its_version_once_and_in_orde
     let seen = first.take(6).await;
     assert_eq!(late.take(6).await, seen);
     assert_eq!(middle.take(4).await, seen[2..]);
-    let told: Vec<u64> = seen.iter().map(|event| number(&event["object"])).collect();
-    assert_eq!(told[..4], versions);
-    assert!(told.is_sorted_by(|a, b| a < b), "{told:?}");
+    let versions: Vec<u64> = seen.iter().map(|event| number(&event["object"])).collect();
+    assert_eq!(versions[..4], versions);
+    assert!(versions.is_sorted_by(|a, b| a < b), "{versions:?}");
     let types: Vec<_> = seen.iter().map(|event| event["type"].as_str().unwrap()).collect();
     assert_eq!(types, ["ADDED", "ADDED", "ADDED", "MODIFIED", "DELETED", "ADDED"]);
 }
@@ -289,9 +289,10 @@ async fn a_113_a_streaming_list_marks_the_end_of_the_initial_events() {
     for name in ["a", "b"] {
         cluster.make(MAPS, map(name)).await;
     }
-    let asked = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+    let options =
+        "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
     let current = cluster.version(MAPS).await;
-    for query in [asked.to_owned(), format!("{asked}&resourceVersion={current}")] {
+    for query in [options.to_owned(), format!("{options}&resourceVersion={current}")] {
         let mut watch = cluster.watch(&ours(&query)).await;
         assert_eq!(watch.reply(2).await, ["ADDED a", "ADDED b"]);
         let mark = watch.next().await;
@@ -314,8 +315,9 @@ async fn a_113_a_streaming_list_marks_the_end_of_the_initial_events() {
 #[tokio::test]
 async fn a_193_the_end_of_a_streaming_list_is_marked_in_a_table_too() {
     let cluster = Cluster::start().await;
-    let asked = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
-    let mut watch = cluster.watch_as(&format!("{}&includeObject=None", ours(asked)), TABLE).await;
+    let options =
+        "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+    let mut watch = cluster.watch_as(&format!("{}&includeObject=None", ours(options)), TABLE).await;
     let mark = watch.next().await;
     assert_eq!((&mark["type"], &mark["object"]["kind"]), (&"BOOKMARK".into(), &"Table".into()));
     let row = &mark["object"]["rows"][0]["object"]["metadata"];

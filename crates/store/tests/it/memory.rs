@@ -78,7 +78,7 @@ async fn watchers_that_start_before_the_next_change_share_one_list() {
     assert_eq!(listed(&changed), "a/1=2 a/2=1 b/1=1");
     delete(&store, "b/1").await;
     assert_eq!(listed(&store.list_and_watch(bed::PODS, "").1), "a/1=2 a/2=1");
-    assert_eq!(listed(&first), "a/1=1 a/2=1 b/1=1", "who has the old one keeps it");
+    assert_eq!(listed(&first), "a/1=1 a/2=1 b/1=1", "an earlier snapshot does not change");
 }
 
 #[tokio::test]

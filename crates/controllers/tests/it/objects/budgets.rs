@@ -163,7 +163,7 @@ async fn c_140_the_scale_of_a_custom_owner_is_read_without_discovery_each_time()
         says(&budgets, &format!("{number}/0 of 0, 0")).await;
     }
     let asked = connection.requests_to("/apis") - before;
-    assert!(asked <= 2, "asked {asked} times for eight changes");
+    assert!(asked <= 2, "{asked} requests for eight changes");
     cluster.stop().await;
 }
 

@@ -245,7 +245,10 @@ async fn t_ctrl_56_an_unavailable_api_group_blocks_a_namespace() {
     };
     namespaces.when(&away, failed).await;
     tokio::time::sleep(Duration::from_secs(300)).await;
-    assert!(cluster.names::<ConfigMap>("away").await.is_empty(), "all the rest is gone");
+    assert!(
+        cluster.names::<ConfigMap>("away").await.is_empty(),
+        "objects of other groups are deleted"
+    );
     assert!(failed(namespaces.cache.get(&away).as_deref()), "and the namespace stays");
     dead.store(false, Ordering::SeqCst);
     namespaces.gone(&away).await;

@@ -37,9 +37,11 @@ async fn a_minute(cluster: &Cluster) -> (f64, BTreeMap<String, usize>) {
     let before = cluster.requests().len();
     tokio::time::sleep(Duration::from_secs(60) * MINUTES).await;
     let mut by_kind = BTreeMap::new();
-    let asked = cluster.requests().split_off(before);
+    let requests = cluster.requests().split_off(before);
     // Without renewals of watches and discovery.
-    for request in asked.into_iter().filter(|asked| !asked.starts_with("watch ") && asked != "get ")
+    for request in requests
+        .into_iter()
+        .filter(|requests| !requests.starts_with("watch ") && requests != "get ")
     {
         *by_kind.entry(request).or_default() += 1;
     }
@@ -261,9 +263,9 @@ async fn c_156_many_deletions_cause_few_recounts() {
         cluster.client.delete::<ConfigMap>(&name, &DeleteOptions::default()).await.unwrap();
     }
     cluster.when::<ResourceQuota>("q", |quota| used(quota) == Some(there)).await;
-    let asked = cluster.requests().split_off(before);
-    let counts = asked.iter().filter(|asked| *asked == "list configmaps").count();
-    assert!((1..=4).contains(&counts), "{counts} counts: {asked:?}");
+    let requests = cluster.requests().split_off(before);
+    let counts = requests.iter().filter(|requests| *requests == "list configmaps").count();
+    assert!((1..=4).contains(&counts), "{counts} counts: {requests:?}");
     cluster.stop().await;
 }
 

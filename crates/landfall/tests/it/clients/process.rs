@@ -90,8 +90,8 @@ fn a_second_instance_on_the_same_directory_is_refused() {
     let cluster = Cluster::start(&[]);
     let mut second = Background::spawn(&mut up(&cluster.data_dir()));
     assert_eq!(second.exit(SOON), Some(1));
-    let said = second.stderr();
-    assert!(said.contains("another landfall is running on"), "it says why: {said}");
+    let stderr = second.stderr();
+    assert!(stderr.contains("another landfall is running on"), "it says why: {stderr}");
     cluster.kubectl().ok("kubectl get ns default");
     cluster.stop();
 }

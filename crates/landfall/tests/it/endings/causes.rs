@@ -72,11 +72,11 @@ fn every_cause_except_the_containers_own_exit_runs_the_hook() {
         assert_eq!(place.words("alive")[..4], ["start", "hook", "SIGTERM", GONE], "T-NODE-62");
         place.at("itself", GONE);
         assert_eq!(place.words("itself"), ["start", GONE], "T-NODE-26");
-        told(node);
+        assert_events(node);
     });
 }
 
-fn told(node: &Node) {
+fn assert_events(node: &Node) {
     node.kubectl.ok("kubectl wait --for=jsonpath='{.status.containerStatuses[0].restartCount}'=1 pod/alive --timeout=30s
 kubectl wait --for=jsonpath='{.status.reason}'=DeadlineExceeded pod/deadline --timeout=30s
 kubectl wait --for=jsonpath='{.status.phase}'=Failed pod/startup pod/failed pod/deadline --timeout=30s");

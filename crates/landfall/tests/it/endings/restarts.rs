@@ -60,7 +60,7 @@ fn a_kept_deadline_survives_a_restart() {
     assert!((5.9..10.0).contains(&took), "{took} s after its hook began");
     node.kubectl.ok("kubectl wait --for=delete pod/app --timeout=30s");
     let left = std::fs::read_dir(node.cluster.data_dir().join("endings")).unwrap().count();
-    assert_eq!(left, 0, "nothing is kept of what is over");
+    assert_eq!(left, 0, "no progress file is left");
     node.end();
 }
 

@@ -75,7 +75,7 @@ fn crash_after(dir: TempDir, step: &str, number: usize) -> TempDir {
     let script = kubectl.spawn(&format!("{}{}", make(number), end(&format!("pod/p{number}"))));
     match cluster.crashed(STEP_MAX) {
         Some(dir) => dir,
-        None => panic!("it did not come to the step {step:?}; kubectl: {}", script.stderr()),
+        None => panic!("step {step:?} was not reached; kubectl: {}", script.stderr()),
     }
 }
 

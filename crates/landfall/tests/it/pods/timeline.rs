@@ -238,7 +238,7 @@ exit 1");
     assert_eq!(brave["outcome"], "Killed");
     println!("{}", drawn(&cluster, &["brave"]));
     let journals = cluster.data_dir().join("timeline");
-    assert_eq!(std::fs::read_dir(journals).unwrap().count(), 0, "nothing is left to tell");
+    assert_eq!(std::fs::read_dir(journals).unwrap().count(), 0, "all steps were posted");
     down(&cluster.data_dir());
     kernel.assert_unchanged(&cluster.data_dir());
 }
@@ -256,8 +256,8 @@ kubectl delete pod once");
         has(&drawn(cluster, &["once"]), &["Completed after"]);
         let output = timeline(cluster, &["nobody"]);
         assert!(!output.status.success());
-        let said = String::from_utf8_lossy(&output.stderr);
-        has(&said, &["no record", "kubectl get terminations"]);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        has(&stderr, &["no record", "kubectl get terminations"]);
     });
 }
 

@@ -17,10 +17,10 @@ async fn missing_cluster_dns_is_reported_once_per_node() {
     pass(1000).await;
     agent.deps.recorder.flush().await;
     let events = bed.client.list::<Event>(&Selection::default()).await.unwrap();
-    let told: Vec<_> =
+    let warnings: Vec<_> =
         events.iter().filter(|e| e.reason.as_deref() == Some("MissingClusterDNS")).collect();
-    let names: Vec<_> = told.iter().map(|e| e.involved_object.name.as_deref()).collect();
+    let names: Vec<_> = warnings.iter().map(|e| e.involved_object.name.as_deref()).collect();
     assert_eq!(names, [Some(NODE)]);
-    assert_eq!(told[0].count.unwrap_or(1), 1);
-    assert_eq!(told[0].involved_object.kind.as_deref(), Some("Node"));
+    assert_eq!(warnings[0].count.unwrap_or(1), 1);
+    assert_eq!(warnings[0].involved_object.kind.as_deref(), Some("Node"));
 }

@@ -20,7 +20,7 @@ async fn a_running_pod_that_is_rejected_after_a_restart_is_terminated_gracefully
     bed.until_calls(|calls| calls == ["run sandbox", "stop c"]).await;
     assert_eq!(agent.deps.active.borrow().len(), 1, "`landfall down` waits for it");
     let pod = bed.find("web").await.unwrap();
-    assert_eq!(phase(&pod), "Running", "T-INV-2: not over while it runs");
+    assert_eq!(phase(&pod), "Running", "T-INV-2: not terminal while a container runs");
     pass(29_000).await;
     assert_eq!(bed.machine.count("kill c"), 0, "it has its grace");
     let pod = bed.until("web", |pod| phase(pod) == "Failed").await;

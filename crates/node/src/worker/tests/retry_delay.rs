@@ -29,8 +29,8 @@ async fn a_backed_off_pull_is_reported_once_per_reconcile() {
     agent.deps.recorder.flush().await;
     let events = bed.client.list::<Event>(&Selection::namespace("default")).await.unwrap();
     let waited = events.iter().filter(|event| event.reason.as_deref() == Some("BackOff"));
-    let told: i32 = waited.map(|event| event.count.unwrap_or(1)).sum();
-    assert!((2..=5).contains(&told), "told {told} times in a minute");
+    let reported: i32 = waited.map(|event| event.count.unwrap_or(1)).sum();
+    assert!((2..=5).contains(&reported), "reported {reported} times in a minute");
 }
 
 /// A container that needs an object starts when the object appears, not after the retry delay.

@@ -90,15 +90,18 @@ async fn removal_of_leftovers_reports_killed_containers() {
     bed.until_running("web").await;
     agent.stop().await;
     bed.machine.ignore_stop();
-    let said = std::cell::RefCell::new(Vec::new());
+    let reported = std::cell::RefCell::new(Vec::new());
     let data = bed.directory.path().join("data");
-    let say = |line| said.borrow_mut().push(line);
+    let say = |line| reported.borrow_mut().push(line);
     crate::remove_leftovers(&data, bed.machine.clone(), say).await.unwrap();
     assert!(bed.machine.is_empty());
-    let said = said.into_inner();
-    assert_eq!(said[0], "terminating default/web");
-    assert!(said[1].starts_with("default/web did not stop") && said[1].ends_with("c was killed"));
-    assert_eq!(said.len(), 2);
+    let reported = reported.into_inner();
+    assert_eq!(reported[0], "terminating default/web");
+    assert!(
+        reported[1].starts_with("default/web did not stop")
+            && reported[1].ends_with("c was killed")
+    );
+    assert_eq!(reported.len(), 2);
 }
 
 /// T-NODE-28, T-NODE-30: a sleep hook ends with its container, and the journal with the pod: no later agent posts
@@ -150,8 +153,8 @@ async fn readiness_is_probed_at_its_period_during_a_termination() {
     bed.delete("web", Some(50)).await;
     bed.machine.clear_calls();
     pass(49_000).await;
-    let asked = bed.machine.count("exec ready");
-    assert!((1..=3).contains(&asked), "{asked} times in 49 s");
+    let probed = bed.machine.count("exec ready");
+    assert!((1..=3).contains(&probed), "{probed} times in 49 s");
 }
 
 /// T-NODE-74, T-NODE-75: a pod is terminated once, whatever is written to its object while a finalizer keeps it.

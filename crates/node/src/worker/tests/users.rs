@@ -43,9 +43,9 @@ async fn n_124_a_runtime_without_user_namespaces_does_not_run_such_a_pod() {
     pass(2000).await;
     agent.deps.recorder.flush().await;
     let events = bed.client.list::<Event>(&Selection::default()).await.unwrap();
-    let told = events.iter().find(|e| e.reason.as_deref() == Some("FailedCreatePodSandBox"));
+    let failure = events.iter().find(|e| e.reason.as_deref() == Some("FailedCreatePodSandBox"));
     assert_eq!(
-        told.and_then(|event| event.message.as_deref()),
+        failure.and_then(|event| event.message.as_deref()),
         Some(
             "Failed to create pod sandbox: can't set `spec.hostUsers: false`, \
              runtime does not support user namespaces"

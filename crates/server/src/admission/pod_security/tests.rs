@@ -11,12 +11,12 @@ fn with(context: Value) -> Value {
     pod(json!({"containers": [{"name": "a", "securityContext": context}]}))
 }
 
-fn said(level: Level, version: Version, pod: &Value) -> String {
+fn refusal(level: Level, version: Version, pod: &Value) -> String {
     Policy { level, version }.violations(pod).unwrap_or_default()
 }
 
 fn baseline(pod: &Value) -> String {
-    said(Level::Baseline, LATEST, pod)
+    refusal(Level::Baseline, LATEST, pod)
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_158_a_plain_pod_violates_restricted_in_four_ways() {
     let plain =
         pod(json!({"containers": [{"name": "app"}], "volumes": [{"name": "t", "projected": {}}]}));
     assert_eq!(
-        said(Level::Restricted, LATEST, &plain),
+        refusal(Level::Restricted, LATEST, &plain),
         "allowPrivilegeEscalation != false (container \"app\" must set securityContext.allowPrivilegeEscalation=false), unrestricted capabilities (container \"app\" must set securityContext.capabilities.drop=[\"ALL\"]), runAsNonRoot != true (pod or container \"app\" must set securityContext.runAsNonRoot=true), seccompProfile (pod or container \"app\" must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\")"
     );
 }
@@ -113,7 +113,7 @@ fn careful() -> Value {
 
 #[test]
 fn a_158_restricted_admits_hardened_pods_and_names_each_violation() {
-    assert_eq!(said(Level::Restricted, LATEST, &careful()), "");
+    assert_eq!(refusal(Level::Restricted, LATEST, &careful()), "");
     for (path, value, violations) in [
         (
             "/spec/securityContext/runAsNonRoot",
@@ -138,13 +138,13 @@ fn a_158_restricted_admits_hardened_pods_and_names_each_violation() {
     ] {
         let mut pod = careful();
         *pod.pointer_mut(path).unwrap() = value;
-        assert_eq!(said(Level::Restricted, LATEST, &pod), violations);
+        assert_eq!(refusal(Level::Restricted, LATEST, &pod), violations);
     }
     let mut root = careful();
     root["spec"]["securityContext"]["runAsUser"] = 0.into();
     root["spec"]["volumes"] = json!([{"name": "h", "hostPath": {}}, {"name": "n", "nfs": {}}]);
     assert_eq!(
-        said(Level::Restricted, LATEST, &root),
+        refusal(Level::Restricted, LATEST, &root),
         "restricted volume types (volumes \"h\", \"n\" use restricted volume types \"hostPath\", \"nfs\"), runAsUser=0 (pod must not set runAsUser=0)"
     );
 }
@@ -154,8 +154,8 @@ fn a_158_a_namespace_can_require_the_standard_of_an_older_version() {
     let probe = pod(
         json!({"containers": [{"name": "a", "livenessProbe": {"tcpSocket": {"host": "1.1.1.1"}}}]}),
     );
-    assert_eq!(said(Level::Baseline, Version(33), &probe), "");
-    assert_ne!(said(Level::Baseline, Version(34), &probe), "");
+    assert_eq!(refusal(Level::Baseline, Version(33), &probe), "");
+    assert_ne!(refusal(Level::Baseline, Version(34), &probe), "");
     for (text, version) in [
         ("latest", Some(LATEST)),
         ("v1.24", Some(Version(24))),

@@ -12,7 +12,7 @@ fn pods() -> Arc<Kind> {
     kind("", "v1", "pods")
 }
 
-fn said(amounts: &Amounts) -> String {
+fn text(amounts: &Amounts) -> String {
     let parts: Vec<_> = amounts.iter().map(|(name, amount)| format!("{name}={amount}")).collect();
     parts.join(",")
 }
@@ -53,7 +53,7 @@ fn a_157_each_kind_uses_the_resources_that_quotas_count() {
         (kind("", "v1", "secrets"), json!({}), "count/secrets=1,secrets=1"),
         (kind("apps", "v1", "deployments"), json!({}), "count/deployments.apps=1"),
     ] {
-        assert_eq!(said(&usage::growth(kind.as_ref().into(), &object, None).unwrap()), used);
+        assert_eq!(text(&usage::growth(kind.as_ref().into(), &object, None).unwrap()), used);
         for name in usage::growth(kind.as_ref().into(), &object, None).unwrap().keys() {
             assert!(usage::counts(kind.as_ref().into(), name), "{name} of {}", kind.plural);
         }
@@ -65,7 +65,7 @@ fn a_157_only_growth_counts_on_update() {
     let kind = kind("", "v1", "services");
     let service = |kind: &str| json!({"spec": {"type": kind, "ports": [{}]}});
     let growth = |new: &str, old: &str| {
-        said(&usage::growth(kind.as_ref().into(), &service(new), Some(&service(old))).unwrap())
+        text(&usage::growth(kind.as_ref().into(), &service(new), Some(&service(old))).unwrap())
     };
     assert_eq!(growth("NodePort", "ClusterIP"), "services.nodeports=1");
     assert_eq!(growth("ClusterIP", "NodePort"), "");
@@ -91,7 +91,7 @@ fn a_157_an_admitted_request_is_added_to_the_usage() {
     let quota = quota(json!({"pods": "2", "cpu": "1"}), json!({"pods": "1", "cpu": "500m"}));
     let pod = json!({"spec": {"containers": [{"resources": {"requests": {"cpu": "500m"}}}]}});
     let growth = usage::growth(pods().as_ref().into(), &pod, None).unwrap();
-    assert_eq!(said(&with_growth(&quota, &growth).unwrap()), "cpu=1,pods=2");
+    assert_eq!(text(&with_growth(&quota, &growth).unwrap()), "cpu=1,pods=2");
 }
 
 #[test]
