@@ -51,7 +51,6 @@ const NAMES: &[&str] = &[
     "kubernetes.default",
     "kubernetes.default.svc",
     "kubernetes.default.svc.cluster.local",
-    "10.96.0.1",
 ];
 
 #[derive(Debug, thiserror::Error)]
@@ -85,7 +84,7 @@ pub struct Pki {
 
 impl Pki {
     /// Loads the files in `dir`; creates what is missing and renews what is old. `sans` are further names and
-    /// addresses by which clients reach the API server.
+    /// addresses by which clients reach the API server, such as the address of the Service `kubernetes`.
     pub fn load_or_create(dir: &Path, sans: &[String]) -> Result<Pki, Error> {
         let pki = dir.join("pki");
         files::private_dir(&pki).map_err(|source| Error::File {

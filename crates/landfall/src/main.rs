@@ -9,6 +9,7 @@ mod data_dir;
 mod hints;
 mod kubeconfig;
 mod shutdown;
+mod traffic;
 mod up;
 
 mod backup;

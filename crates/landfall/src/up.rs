@@ -11,7 +11,7 @@ use anyhow::Context;
 use client::Client;
 use runtime::CpuPriority;
 use server::authn::User;
-use server::{Config, Running};
+use server::{Config, Running, ServiceRange};
 use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
@@ -133,7 +133,8 @@ async fn start_node_alone(
     let (dir, options) = (&options.data_dir, &options.node);
     // A serving certificate that is not approved yet arrives while the agent works.
     tokio::spawn(credentials.renewing());
-    let node = agent::start(client, dir, options, &serving, cpu_priority).await?;
+    let node =
+        agent::start(client, dir, options, &serving, ServiceRange::default(), cpu_priority).await?;
     node.ready().await;
     Ok(node)
 }
@@ -160,6 +161,7 @@ async fn start_server(common: &Common, controllers: bool) -> anyhow::Result<Runn
         data_dir: common.data_dir.clone(),
         listen: common.listen,
         store: common.store_choice()?,
+        service_range: common.service_cidr,
         audit_log: common.audit.config(),
         controllers,
     };
@@ -202,7 +204,7 @@ async fn start_node(
     };
     tokio::spawn(renew(serving.certificate.clone(), server.node_signer(&name, &addresses)));
     let (dir, options) = (&options.common.data_dir, &options.node);
-    agent::start(client, dir, options, &serving, cpu_priority).await
+    agent::start(client, dir, options, &serving, server.service_range(), cpu_priority).await
 }
 
 /// Renews the serving certificate of the node in this process. It needs no request: the certificate

@@ -43,5 +43,6 @@ pub use in_process::InProcessService;
 pub use response::ApiResponse;
 pub use response::body::Body;
 pub use server::Server;
+pub use service_allocation::ServiceRange;
 pub use start::simulated::{ServerInstance, ServerTemplate, SimulatedServer};
 pub use start::{Config, Error, NodeCredentials, Running, StoreChoice, rotate_admin_token, start};

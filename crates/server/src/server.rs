@@ -18,6 +18,7 @@ use crate::request::summary::RequestSummary;
 use crate::request::{self, Query, Route, Target};
 use crate::response::error::{ApiError, Result};
 use crate::response::{self, ApiResponse};
+use crate::service_allocation::ServiceRange;
 use crate::terminations::retention::Retention;
 use crate::usage::Usage;
 use access::authn::{Authenticator, User};
@@ -56,6 +57,8 @@ struct Inner {
     /// `127.0.0.1:6443`, for discovery.
     address: String,
     ca_certificate: String,
+    /// The cluster's first range of cluster IPs.
+    service_range: ServiceRange,
     /// TLS for calls to nodes.
     nodes: Arc<rustls::ClientConfig>,
     /// Whether this server, and not a controller elsewhere, creates the default objects of namespaces.
@@ -68,6 +71,7 @@ pub(crate) struct Parts {
     pub(crate) authenticator: Authenticator,
     pub(crate) address: String,
     pub(crate) ca_certificate: String,
+    pub(crate) service_range: ServiceRange,
     pub(crate) nodes: Arc<rustls::ClientConfig>,
     pub(crate) audit: Option<Audit>,
     pub(crate) built_in: Arc<Registry>,
@@ -104,6 +108,7 @@ impl Server {
             audit: parts.audit.map(Arc::new),
             address: parts.address,
             ca_certificate: parts.ca_certificate,
+            service_range: parts.service_range,
             nodes: parts.nodes,
             creates_namespace_objects: false.into(),
         }))
@@ -193,6 +198,10 @@ impl Server {
 
     pub(crate) fn ca_certificate(&self) -> &str {
         &self.0.ca_certificate
+    }
+
+    pub(crate) fn service_range(&self) -> ServiceRange {
+        self.0.service_range
     }
 
     pub(crate) fn nodes(&self) -> &Arc<rustls::ClientConfig> {

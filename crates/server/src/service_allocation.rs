@@ -5,6 +5,10 @@
 //! cannot allocate the same one, and nothing is kept in memory. A claim is made before its Service is written. If
 //! that write fails the claim is released; claims that a crash leaves behind are released at the next start.
 
+mod range;
+
+pub use range::ServiceRange;
+
 use crate::object::{self, Store, Stored, store_name};
 use crate::request::call::{Call, name_of};
 use crate::response::error::{ApiError, Result};
@@ -17,13 +21,8 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use store::{Change, Draft, Expect, Write, WriteError};
 
-/// The range of cluster IPs.
-pub(crate) const SERVICE_RANGE: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 96, 0, 0), 16);
-/// The first address of the range, which belongs to the Service `kubernetes`.
-pub(crate) const API_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
-
-/// The ranges that cluster IPs come from: [`SERVICE_RANGE`], and those that users add (C-181).
-const RANGES: &str = "networking.k8s.io/servicecidrs";
+/// The ranges that cluster IPs come from: the one that the server creates, and those that users add (C-181).
+pub(crate) const RANGES: &str = "networking.k8s.io/servicecidrs";
 
 const NODE_PORTS: std::ops::RangeInclusive<u16> = 30000..=32767;
 /// The claims on node ports. Not an API resource.
@@ -157,8 +156,9 @@ impl Allocation<'_> {
 
     async fn free_ip(&mut self, service: &Value) -> Result<String> {
         let ranges = ranges(self.call.store());
+        let api = self.call.server.service_range().api_address();
         for _ in 0..ATTEMPTS {
-            let Some(address) = random_address(&ranges) else { break };
+            let Some(address) = random_address(&ranges, api) else { break };
             let name = address.to_string();
             if self.dry_run {
                 if self.call.store().get(ADDRESSES, &name).is_none() {
@@ -266,44 +266,18 @@ impl Allocation<'_> {
     }
 }
 
-/// An IPv4 network and the length of its prefix.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Range {
-    network: Ipv4Addr,
-    bits: u32,
-}
+/// The name of the ServiceCIDR that the server creates.
+pub(crate) const DEFAULT_RANGE: &str = "kubernetes";
 
-impl Range {
-    fn parse(text: &str) -> Option<Range> {
-        let (network, bits) = text.split_once('/')?;
-        let (network, bits) = (network.parse().ok()?, bits.parse().ok()?);
-        (1..=32).contains(&bits).then_some(Range { network, bits })
-    }
-
-    fn contains(self, address: Ipv4Addr) -> bool {
-        let cut = |address: Ipv4Addr| u32::from(address) >> (32 - self.bits);
-        cut(address) == cut(self.network)
-    }
-
-    /// Not the network address or the broadcast address, if the range is large enough to have them.
-    fn random(self) -> Ipv4Addr {
-        let hosts = 1u64 << (32 - self.bits);
-        let host = match hosts {
-            1..=2 => clock::random_u64() % hosts,
-            hosts => 1 + clock::random_u64() % (hosts - 2),
-        };
-        Ipv4Addr::from(u32::from(self.network).wrapping_add(host as u32))
-    }
-}
-
-impl std::fmt::Display for Range {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.network, self.bits)
-    }
+/// The range of the existing cluster; `configured` in a new one. A cluster keeps its range, as Services have addresses
+/// of it (NET-143).
+pub(crate) fn effective_range(store: &Store, configured: ServiceRange) -> ServiceRange {
+    let stored = store.get(RANGES, DEFAULT_RANGE).map(|range| cidrs(&range.value()));
+    stored.and_then(|cidrs| cidrs.first().copied()).unwrap_or(configured)
 }
 
 /// The ranges that are ready and not being deleted.
-fn ranges(store: &Store) -> Vec<Range> {
+fn ranges(store: &Store) -> Vec<ServiceRange> {
     let (_, ranges) = store.list(RANGES, "", None);
     let ranges = ranges.iter().filter(|range| range.meta().deletion_timestamp.is_none());
     let ranges = ranges.map(|range: &Arc<object::Object>| range.value());
@@ -316,16 +290,16 @@ fn is_ready(range: &Value) -> bool {
     conditions.into_iter().flatten().any(ready)
 }
 
-fn cidrs(range: &Value) -> Vec<Range> {
+fn cidrs(range: &Value) -> Vec<ServiceRange> {
     let cidrs = range.at(&["spec", "cidrs"]).and_then(Value::as_array);
-    cidrs.into_iter().flatten().filter_map(Value::as_str).filter_map(Range::parse).collect()
+    cidrs.into_iter().flatten().filter_map(Value::as_str).filter_map(ServiceRange::parse).collect()
 }
 
-fn random_address(ranges: &[Range]) -> Option<Ipv4Addr> {
+fn random_address(ranges: &[ServiceRange], api: Ipv4Addr) -> Option<Ipv4Addr> {
     let count = ranges.len() as u64;
     let range = ranges.get(usize::try_from(clock::random_u64().checked_rem(count)?).ok()?)?;
     // The API's own address is claimed, except for a dry run on an empty store.
-    Some(range.random()).filter(|address| *address != API_ADDRESS).or(Some(range.random()))
+    Some(range.random()).filter(|address| *address != api).or(Some(range.random()))
 }
 
 fn in_range(call: &Call, service: &Value, text: &str) -> Result<Ipv4Addr> {
@@ -500,28 +474,5 @@ pub(crate) async fn release_unused(store: &Store) {
         if !claim.name().parse().is_ok_and(|port: u16| ports.contains(&port)) {
             release_claim(store, PORT_CLAIMS, claim.name()).await;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn random_addresses_are_inside_their_range() {
-        for text in ["10.96.0.0/16", "10.9.0.0/29", "10.9.0.4/31", "10.9.0.9/32", "128.0.0.0/1"] {
-            let range = Range::parse(text).unwrap();
-            assert_eq!(range.to_string(), text);
-            for _ in 0..200 {
-                let address = range.random();
-                assert!(range.contains(address), "{address} of {text}");
-                let ends = [range.network, Ipv4Addr::from(u32::from(range.network) | 7)];
-                assert!(text != "10.9.0.0/29" || !ends.contains(&address), "{address} of {text}");
-            }
-        }
-        for text in ["fd00::/64", "10.0.0.0", "10.0.0.0/33", "10.0.0.0/0", ""] {
-            assert_eq!(Range::parse(text), None, "{text}");
-        }
-        assert!(!Range::parse("10.9.0.0/29").unwrap().contains("10.9.0.8".parse().unwrap()));
     }
 }

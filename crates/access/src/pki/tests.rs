@@ -91,7 +91,7 @@ fn a_new_address_renews_only_the_serving_certificate() {
     load(dir.path(), &[]).unwrap();
     let before = contents(dir.path(), LASTING);
     let serving = contents(dir.path(), &["pki/serving.crt"]);
-    let pki = load(dir.path(), &["192.0.2.7", "cluster.example"]).unwrap();
+    let pki = load(dir.path(), &["192.0.2.7", "10.96.0.1", "cluster.example"]).unwrap();
     assert_eq!(contents(dir.path(), LASTING), before);
     assert_ne!(contents(dir.path(), &["pki/serving.crt"]), serving);
     for name in

@@ -160,6 +160,9 @@ impl Worker {
         let attached = network.attach_for(&key, &host_ports(&self.pod), users).await;
         let attached =
             attached.map_err(|error| format!("failed to set up the pod's network: {error}"))?;
+        if let Some(traffic) = &self.deps.traffic {
+            traffic.pod_attached(&self.pod, &attached.addresses).await;
+        }
         Ok((PodNetwork::Path(attached.netns), attached.addresses))
     }
 

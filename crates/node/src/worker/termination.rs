@@ -373,6 +373,9 @@ impl Worker {
         for sandbox in &observed.sandboxes {
             let stopped = self.deps.runtime.stop_sandbox(&sandbox.id).await;
             stopped.map_err(|error| error.to_string())?;
+            if let Some(traffic) = &self.deps.traffic {
+                traffic.pod_detached(&self.uid).await;
+            }
             if let Some(network) = &self.deps.network {
                 let detached = network.detach(&network_key(&self.uid, sandbox.attempt)).await;
                 detached.map_err(|error| error.to_string())?;

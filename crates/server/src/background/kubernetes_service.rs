@@ -14,10 +14,11 @@ use crate::background::system_objects::{IfExists, ensure};
 use crate::bootstrap;
 use crate::object::{self, Store, Stored};
 use crate::server::Server;
-use crate::service_allocation;
+use crate::service_allocation::{self, ServiceRange};
+use api::value::ValueExt;
 use futures::future::try_join_all;
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Change, EventKind, Expect, Write, WriteError};
@@ -161,8 +162,12 @@ impl KubernetesService {
         servers
     }
 
+    fn cluster_ip(&self) -> Ipv4Addr {
+        cluster_ip(self.server.store(), self.server.service_range())
+    }
+
     async fn update(&self, servers: &BTreeSet<SocketAddr>) -> Result<(), String> {
-        let api_ip = service_allocation::API_ADDRESS;
+        let api_ip = self.cluster_ip();
         let mut claim = service_allocation::ip_address("default", NAME, api_ip);
         claim["apiVersion"] = "networking.k8s.io/v1".into();
         claim["kind"] = "IPAddress".into();
@@ -200,14 +205,21 @@ impl KubernetesService {
     /// otherwise keep overwriting each other.
     fn concerns(&self, event: &object::Event) -> bool {
         let place = event.object.place();
-        let ours = place == ("default", NAME)
-            || place == ("", &service_allocation::API_ADDRESS.to_string());
+        let ours = place == ("default", NAME) || place == ("", &self.cluster_ip().to_string());
         ours && match event.kind {
             EventKind::Deleted => true,
             EventKind::Updated => !self.shared,
             EventKind::Created => false,
         }
     }
+}
+
+/// The address of the Service if it exists; otherwise the first one of the range. If somebody gave the cluster another
+/// range, the Service keeps its address until it is deleted, as upstream.
+pub(crate) fn cluster_ip(store: &Store, range: ServiceRange) -> Ipv4Addr {
+    let stored = store.get("services", &object::store_name("default", NAME));
+    let stored = stored.and_then(|stored| stored.value().text(&["spec", "clusterIP"]).parse().ok());
+    stored.unwrap_or_else(|| range.api_address())
 }
 
 /// Deletes slices beyond the first `wanted`. There is one per port and address family; usually one.

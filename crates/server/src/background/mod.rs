@@ -2,6 +2,7 @@
 //!
 //!     system_objects        creates and restores the objects that every cluster and namespace has; compiles RBAC
 //!     kubernetes_service    keeps the Service `kubernetes` and its endpoints
+//!     service_cidr          reports a configured range of cluster IPs that is not the cluster's
 //!     server_heartbeats     how servers on one etcd know of each other
 //!     certificate_requests  approves and signs certificate signing requests
 //!     event_expiry          deletes old Events
@@ -14,6 +15,7 @@ mod event_expiry;
 pub(crate) mod follower;
 pub(crate) mod kubernetes_service;
 pub(crate) mod server_heartbeats;
+pub(crate) mod service_cidr;
 pub(crate) mod system_objects;
 
 use crate::server::Server;

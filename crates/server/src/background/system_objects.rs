@@ -81,8 +81,7 @@ async fn create_bootstrap_objects(
     kubernetes_service: &KubernetesService,
 ) -> Result<(), String> {
     let now = clock::now();
-    let range =
-        format!("{}/{}", service_allocation::SERVICE_RANGE.0, service_allocation::SERVICE_RANGE.1);
+    let range = server.service_range().to_string();
     let mut objects = bootstrap::namespaces();
     objects.extend(default_roles::cluster_roles());
     objects.extend(default_roles::cluster_role_bindings());

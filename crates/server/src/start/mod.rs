@@ -4,12 +4,13 @@ pub(crate) mod first_start;
 pub(crate) mod simulated;
 
 use crate::audit::{Audit, AuditConfig};
-use crate::background::kubernetes_service::KubernetesService;
-use crate::background::{self, system_objects};
+use crate::background::kubernetes_service::{self, KubernetesService};
+use crate::background::{self, service_cidr, system_objects};
 use crate::backup::Backups;
 use crate::listen;
 use crate::object::{ENVELOPE, Store, Stored, store_name};
 use crate::server::{Parts, Server};
+use crate::service_allocation::{self, ServiceRange};
 use crate::start::first_start::FirstStart;
 use access::authn::{
     Authenticator, BootstrapTokens, ServiceAccountTokens, StaticTokens, User, bootstrap_tokens,
@@ -37,6 +38,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     pub listen: SocketAddr,
     pub store: StoreChoice,
+    /// The range of cluster IPs of a new cluster. An existing cluster keeps its range.
+    pub service_range: ServiceRange,
     /// Where and how requests are logged, if they are.
     pub audit_log: Option<AuditConfig>,
     /// Create the objects of every namespace (such as the service account `default`), and sign certificates for nodes,
@@ -125,9 +128,15 @@ pub async fn start(config: Config) -> Result<Running, Error> {
         StoreChoice::Embedded => Some(FirstStart::check_files(dir, &dir.join(STORE_FILE))?),
         StoreChoice::Etcd(_) => None,
     };
-    let names = [address.ip().to_string(), advertised.ip().to_string()];
-    let pki = Arc::new(Pki::load_or_create(dir, &names)?);
     let store = open_store(&config).await?;
+    let service_range = service_allocation::effective_range(&store, config.service_range);
+    let names = [
+        address.ip().to_string(),
+        advertised.ip().to_string(),
+        service_range.api_address().to_string(),
+        kubernetes_service::cluster_ip(&store, service_range).to_string(),
+    ];
+    let pki = Arc::new(Pki::load_or_create(dir, &names)?);
     if let Some(first) = &first {
         first.check_objects(&store)?;
     }
@@ -146,6 +155,7 @@ pub async fn start(config: Config) -> Result<Running, Error> {
         authenticator: authenticator(&pki, &store)?,
         address: advertised.to_string(),
         ca_certificate: pki.ca_certificate().to_owned(),
+        service_range,
         nodes: Arc::new(pki.node_client_config()?),
         audit,
         built_in: Arc::new(api::Registry::built_in()),
@@ -172,6 +182,7 @@ pub async fn start(config: Config) -> Result<Running, Error> {
         }
         Err(why) => return Err(Error::Bootstrap(why)),
     }
+    service_cidr::report_mismatch(&server, config.service_range).await;
     background::start(&server, &kubernetes_service, controllers);
     background::start_usage(&server);
     let kubeconfig = dir.join("kubeconfig");
@@ -231,6 +242,11 @@ impl Running {
     /// Keeps the newest `count` termination records (`terminations.landfall.dev`).
     pub fn keep_terminations(&self, count: usize) {
         self.server.terminations().keep(count);
+    }
+
+    /// The range of cluster IPs that this cluster uses.
+    pub fn service_range(&self) -> ServiceRange {
+        self.server.service_range()
     }
 
     pub fn backups(&self) -> Backups {

@@ -4,6 +4,7 @@ mod cluster;
 mod shapes;
 
 mod access;
+mod addresses;
 mod admission;
 mod audit;
 mod custom_resources;
