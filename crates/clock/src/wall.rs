@@ -21,7 +21,7 @@ pub(crate) fn is_simulated() -> bool {
     SIMULATED.get().is_some()
 }
 
-/// Simulates that somebody sets the clock: the time of day jumps, timers are not affected. Has no effect on real
+/// Simulates that a user sets the clock: the time of day jumps, timers are not affected. Has no effect on real
 /// time.
 pub fn jump(by: SignedDuration) {
     if let Some((epoch, start)) = SIMULATED.get() {

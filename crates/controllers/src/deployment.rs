@@ -15,7 +15,7 @@ mod scaling;
 use crate::start::Cluster;
 use crate::workload::{
     self, OWNERS_BY_ORPHANS, PendingWrites, RETRY_DELAY, claim, controller_ref, error_message,
-    is_controlled_by, is_outdated, is_terminal, name, namespace, orphan_index_key,
+    is_controlled_by, is_outdated, is_terminal_pod, name, namespace, orphan_index_key,
     owned_and_orphans, owner_keys, same_template,
 };
 use client::{
@@ -95,7 +95,7 @@ impl Controller<'_> {
         }
         let run = |set: &ReplicaSet| {
             let pods = self.cluster.pods.controlled_by(set);
-            pods.iter().any(|pod| !is_terminal(pod))
+            pods.iter().any(|pod| !is_terminal_pod(pod))
         };
 
         let plan = plan::decide(&deployment, &sets, run, clock::now());
@@ -141,7 +141,7 @@ impl Controller<'_> {
         Ok(plan.next.into())
     }
 
-    /// PendingWrites status and revision if they have changed.
+    /// Writes status and revision if they have changed.
     async fn report(&self, before: &Deployment, after: Deployment) -> client::Result<()> {
         let same = before.status == after.status
             && before.metadata.annotations == after.metadata.annotations;

@@ -1,5 +1,6 @@
 //! Deletes finished Jobs after their `ttlSecondsAfterFinished` (T-CTRL-62). Not here: running Jobs (`job.rs`).
 
+use crate::job::finished_condition;
 use crate::start::Cluster;
 use client::{Cache, DeleteOptions, Next, ObjectKey, Propagation, Queue, run_controller};
 use jiff::Timestamp;
@@ -45,11 +46,7 @@ fn left(job: &Job, now: Timestamp) -> Option<Duration> {
     if job.metadata.deletion_timestamp.is_some() {
         return None;
     }
-    let mut conditions = job.status.as_ref()?.conditions.iter().flatten();
-    let finished = conditions.find(|condition| {
-        matches!(condition.type_.as_str(), "Complete" | "Failed") && condition.status == "True"
-    })?;
-    let finished = finished.last_transition_time.as_ref()?.0;
+    let finished = finished_condition(job)?.last_transition_time.as_ref()?.0;
     let until = finished.checked_add(jiff::SignedDuration::from_secs(stays.into())).ok()?;
     Some(until.duration_since(now).try_into().unwrap_or_default())
 }

@@ -236,7 +236,7 @@ impl Controller<'_> {
         self.cluster.client.list::<PodMetrics>(&which).await.map_err(|error| error_text(&error))
     }
 
-    /// PendingWrites the scale; retries on conflicts (C-137).
+    /// Writes the scale; retries on conflicts (C-137).
     async fn rescale(
         &self,
         namespace: &str,
@@ -257,7 +257,7 @@ impl Controller<'_> {
         }
     }
 
-    /// PendingWrites the status. On a conflict another client has changed the rest of the object.
+    /// Writes the status. On a conflict another client has changed the rest of the object.
     async fn report(
         &self,
         key: &ObjectKey,

@@ -24,6 +24,7 @@ use client::{CONCURRENT_MAX, Cache, Next, ObjectKey, Queue, Recorder, reference,
 use futures::future::join_all;
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
+pub(crate) use plan::finished_condition;
 use plan::{Finish, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -241,7 +242,7 @@ impl Controller<'_> {
         Ok(released)
     }
 
-    /// PendingWrites the status if it differs. Returns the Job as it is then.
+    /// Writes the status if it differs. Returns the Job as it is then.
     async fn report(&self, job: Arc<Job>, status: JobStatus) -> client::Result<Arc<Job>> {
         if job.status.as_ref() == Some(&status) {
             return Ok(job);

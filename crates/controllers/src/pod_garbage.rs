@@ -133,7 +133,7 @@ fn wants_removal(pod: &Pod) -> bool {
 /// Only a finalizer keeps the pod; nothing more can be done.
 fn is_removed(pod: &Pod) -> bool {
     let at_once = pod.metadata.deletion_grace_period_seconds == Some(0);
-    pods::is_being_deleted(pod) && at_once && pods::is_terminal(pod)
+    pods::is_being_deleted(pod) && at_once && pods::is_terminal_pod(pod)
 }
 
 /// Whether a user has declared the node out of service, and it is not ready (T-CTRL-36).

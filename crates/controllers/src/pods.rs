@@ -3,6 +3,7 @@
 use crate::workload;
 use client::{Client, DeleteOptions, ObjectKey};
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
+pub(crate) use lifecycle::status::is_terminal_pod;
 use serde_json::json;
 
 /// Pods of a node, by its name.
@@ -25,7 +26,9 @@ pub(crate) fn cache(client: &Client) -> client::Cache<Pod> {
         .index(BY_CLAIM, |pod| {
             claims(pod).map(|name| format!("{}/{name}", namespace(pod))).collect()
         })
-        .index(BY_STATE, |pod| is_terminal(pod).then(|| TERMINAL.to_owned()).into_iter().collect())
+        .index(BY_STATE, |pod| {
+            is_terminal_pod(pod).then(|| TERMINAL.to_owned()).into_iter().collect()
+        })
         .index(workload::ORPHANS, workload::orphan_keys)
         .start()
 }
@@ -53,10 +56,6 @@ pub(crate) fn claims(pod: &Pod) -> impl Iterator<Item = String> {
         (None, Some(_)) => Some(format!("{name}-{}", volume.name)),
         (None, None) => None,
     })
-}
-
-pub(crate) fn is_terminal(pod: &Pod) -> bool {
-    pod.status.as_ref().is_some_and(lifecycle::status::is_terminal)
 }
 
 pub(crate) fn is_being_deleted(pod: &Pod) -> bool {
@@ -101,7 +100,7 @@ pub(crate) async fn fail_and_delete(
 ) -> client::Result<()> {
     let key = ObjectKey::of(pod);
     let ended = async {
-        if !is_terminal(pod) {
+        if !is_terminal_pod(pod) {
             let conditions: Vec<_> = why.into_iter().map(disruption).collect();
             let patch = json!({
                 "metadata": { "uid": pod.metadata.uid },

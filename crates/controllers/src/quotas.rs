@@ -102,7 +102,7 @@ fn is_pod_charged_otherwise(before: &Pod, after: &Pod) -> bool {
         pods::condition(pod, "PodResizePending").and_then(|condition| condition.reason.clone())
     };
     let sized_alike = sizes(before).eq(sizes(after)) && resize(before) == resize(after);
-    pods::is_terminal(before) != pods::is_terminal(after)
+    pods::is_terminal_pod(before) != pods::is_terminal_pod(after)
         || deadline(before) != deadline(after)
         || (!sized_alike && charged("pods", before) != charged("pods", after))
 }

@@ -7,7 +7,7 @@ mod plan;
 use crate::start::Cluster;
 use crate::workload::{
     self, ORPHANS, OWNERS_BY_ORPHANS, PendingWrites, PodControl, RETRY_DELAY, claim, error_message,
-    feed_pods, is_outdated, is_terminal, orphan_index_key, orphan_keys, owned_and_orphans, uid,
+    feed_pods, is_outdated, is_terminal_pod, orphan_index_key, orphan_keys, owned_and_orphans, uid,
 };
 use client::{Cache, Next, ObjectKey, Queue, Recorder, run_controller};
 use k8s_openapi::api::core::v1::Pod;
@@ -87,7 +87,7 @@ impl<S: Replicated> Controller<'_, S> {
         let selector = set.selector();
         let pods = &self.cluster.pods;
         let mut candidates = owned_and_orphans(pods, set.as_ref(), &selector);
-        candidates.retain(|pod| !is_terminal(pod));
+        candidates.retain(|pod| !is_terminal_pod(pod));
         let (client, writes) = (&self.cluster.client, &self.pod_control.writes);
         claim(client, writes, set.as_ref(), &selector, None, candidates).await
     }

@@ -156,7 +156,7 @@ fn has_same_endpoint(before: &Pod, after: &Pod) -> bool {
     before.metadata.uid == after.metadata.uid
         && before.metadata.labels == after.metadata.labels
         && pods::is_being_deleted(before) == pods::is_being_deleted(after)
-        && pods::is_terminal(before) == pods::is_terminal(after)
+        && pods::is_terminal_pod(before) == pods::is_terminal_pod(after)
         && pods::node_name(before) == pods::node_name(after)
         && ready(before) == ready(after)
         && addresses(before) == addresses(after)

@@ -19,7 +19,7 @@ pub(crate) use owners::{
 pub(crate) use pending_writes::PendingWrites;
 pub(crate) use pod_control::{PodControl, error_message, from_template};
 pub(crate) use pods::{
-    available_at, condition, is_active, is_available, is_ready, is_terminal, is_terminating,
+    available_at, condition, is_active, is_available, is_ready, is_terminal_pod, is_terminating,
     next_availability, phase, ready_since,
 };
 pub(crate) use template::{HASH_LABEL, hash, same_template};

@@ -88,9 +88,9 @@ pub(crate) enum Command {
     /// volumes or container logs. It is verified after it was written, and appears under its name only
     /// when it is complete. FILE must not exist yet.
     ///
-    /// Whoever can read the file can read every Secret and is an administrator of the cluster. Only its
+    /// Users who can read the file can read every Secret and are administrators of the cluster. Only its
     /// owner can read it; encrypt it before it leaves the machine, for example with `age` or `gpg`.
-    /// Backups are made on the machine of the API server only, by whoever can read its data directory.
+    /// Backups are made on the machine of the API server only, by users who can read its data directory.
     /// No request over the network returns one.
     ///
     ///     sudo landfall backup /root/landfall-$(date +%F).backup

@@ -32,16 +32,16 @@ pub(crate) fn permission_remedy(error: &anyhow::Error) -> Option<&'static str> {
     )
 }
 
-/// After Ctrl-C or SIGTERM: that pods keep running is a surprise the first time.
-pub(crate) fn pods_keep_running(cause: &StopCause, pods: usize, data_dir: &Path) {
-    if !matches!(cause, StopCause::Signal) || pods == 0 {
-        return;
+/// After Ctrl-C or SIGTERM: says that landfall has stopped, and how to end the pods that keep running.
+pub(crate) fn stopped(cause: &StopCause, pods: usize, data_dir: &Path) {
+    if matches!(cause, StopCause::Signal) {
+        println!("{}", stop_message(pods, data_dir));
     }
-    println!("{}", keep_running(pods, data_dir));
 }
 
-fn keep_running(pods: usize, data_dir: &Path) -> String {
+fn stop_message(pods: usize, data_dir: &Path) -> String {
     let (pods, them, each) = match pods {
+        0 => return "landfall has stopped".to_owned(),
         1 => ("1 pod keeps".to_owned(), "it", "it"),
         _ => (format!("{pods} pods keep"), "them", "each"),
     };
@@ -90,9 +90,10 @@ mod tests {
 
     #[test]
     fn the_hint_names_the_number_of_pods_and_the_command() {
-        let line = keep_running(1, Path::new(DATA_DIR));
+        assert_eq!(stop_message(0, Path::new(DATA_DIR)), "landfall has stopped");
+        let line = stop_message(1, Path::new(DATA_DIR));
         assert!(line.contains("1 pod keeps running") && line.contains("landfall down ("), "{line}");
-        let line = keep_running(3, Path::new("/x"));
+        let line = stop_message(3, Path::new("/x"));
         assert!(line.contains("3 pods keep") && line.contains("down --data-dir /x ("), "{line}");
     }
 }

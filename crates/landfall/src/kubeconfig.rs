@@ -197,7 +197,10 @@ fn keep_comments(path: &Path, text: &str) -> anyhow::Result<()> {
         return Ok(());
     }
     replace(&kept, text, PRIVATE, None)?;
-    eprintln!("landfall: comments are not merged; the file as it was is {}", kept.display());
+    eprintln!(
+        "landfall: the merged kubeconfig has no comments; the previous file is kept as {}",
+        kept.display()
+    );
     Ok(())
 }
 

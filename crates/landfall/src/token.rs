@@ -79,7 +79,7 @@ async fn create(data_dir: &Path) -> anyhow::Result<()> {
             server.port()
         );
     }
-    eprintln!("The token is valid for 24 hours. It is a secret: whoever has it can add nodes.");
+    eprintln!("The token is valid for 24 hours. Keep it secret: anyone who has it can add nodes.");
     Ok(())
 }
 

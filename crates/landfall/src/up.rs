@@ -51,7 +51,7 @@ pub(crate) fn run(options: &UpOptions) -> anyhow::Result<()> {
         };
         control_plane.stop().await;
         server.stop().await;
-        hints::pods_keep_running(&cause, running_pods, &options.common.data_dir);
+        hints::stopped(&cause, running_pods, &options.common.data_dir);
         cause.done().await;
         Ok(())
     })
@@ -98,6 +98,7 @@ pub(crate) fn run_server(options: &ServerOptions) -> anyhow::Result<()> {
             control_plane.stop().await;
         }
         server.stop().await;
+        hints::stopped(&cause, 0, &options.common.data_dir);
         cause.done().await;
         Ok(())
     })
@@ -118,7 +119,7 @@ pub(crate) fn run_node(options: &NodeCommand) -> anyhow::Result<()> {
         println!("ready: node {}{}", agent::name(&options.node)?, answers.unwrap_or_default());
         let mut cause = StopCause::wait(&mut signals, &control, None).await;
         let running_pods = stop_node(node, &mut cause, &mut signals).await;
-        hints::pods_keep_running(&cause, running_pods, &options.data_dir);
+        hints::stopped(&cause, running_pods, &options.data_dir);
         cause.done().await;
         Ok(())
     })

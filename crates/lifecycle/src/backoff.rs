@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn t_node_65_a_long_run_forgets_what_was() {
+    fn t_node_65_a_long_run_resets_the_back_off() {
         let mut backoffs = Backoffs::default();
         for _ in 0..5 {
             backoffs.failed("app", at(0), at(0));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn t_node_65_another_image_or_other_resources_are_something_new() {
+    fn t_node_65_a_changed_image_or_changed_resources_reset_the_back_off() {
         let mut pod = pod("Always", "app");
         let app = container(&mut pod, "app");
         let plain = container_key(app);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn n_68_image_pulls_wait_from_the_end_of_the_failed_pull() {
+    fn n_68_the_delay_of_a_pull_counts_from_the_end_of_the_failed_one() {
         let mut backoffs = Backoffs::default();
         assert_eq!(backoffs.waiting_since_told("image", at(0)), None);
         backoffs.failed("image", at(7), at(7));
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn it_remembers_only_so_much() {
+    fn the_number_of_entries_is_bounded() {
         let mut backoffs = Backoffs::default();
         for n in 0..2 * ENTRIES_MAX as i64 {
             backoffs.failed(&format!("image {n}"), at(n), at(n));
@@ -206,7 +206,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_wait_is_longer_than_the_longest(failures in prop::collection::vec(0i64..1000, 0..30)) {
+        fn no_delay_is_longer_than_the_maximum(failures in prop::collection::vec(0i64..1000, 0..30)) {
             let mut backoffs = Backoffs::default();
             let mut second = 0;
             for after in failures {

@@ -14,6 +14,7 @@ mod view;
 use crate::backoff::Backoffs;
 use crate::containers::{Kind, ephemeral_containers, init_containers};
 use crate::observed::{Observed, StartFailure};
+use crate::status::is_terminal_pod;
 use init::Init;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
@@ -159,7 +160,7 @@ pub fn plan(pod: &Pod, observed: &Observed, backoffs: &Backoffs, now: Timestamp)
     let done = Plan { end_all: Some(EndAll::Done), ..Plan::default() };
     let Some(spec) = &pod.spec else { return done };
     // A terminating or terminated pod never starts containers again (T-NODE-1).
-    if pod.metadata.deletion_timestamp.is_some() || is_finished(pod) {
+    if pod.metadata.deletion_timestamp.is_some() || is_terminal_pod(pod) {
         return done;
     }
     let view = View { pod, spec, observed, backoffs, now };
@@ -213,10 +214,6 @@ fn continue_in(view: &View, sandbox: &str) -> Plan {
             plan
         }
     }
-}
-
-fn is_finished(pod: &Pod) -> bool {
-    pod.status.as_ref().is_some_and(crate::status::is_terminal)
 }
 
 #[cfg(test)]

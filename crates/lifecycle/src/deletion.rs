@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn t_api_11_the_mark_lies_in_the_future() {
+    fn t_api_11_the_deletion_timestamp_is_in_the_future() {
         assert_eq!(Mark::first(at(0), 30).deletion_timestamp, at(30));
     }
 
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn t_api_37_and_38_an_object_goes_when_nobody_holds_it_and_no_grace_is_left() {
+    fn t_api_37_and_38_an_object_is_removed_without_finalizers_and_grace_period() {
         assert!(may_go(None, 0));
         assert!(may_go(Some(0), 0));
         assert!(!may_go(Some(0), 1));

@@ -1,8 +1,8 @@
-//! Pods and what is observed of them, written in one line each, for tables of tests.
+//! Pods and observations as one line of text each, for test tables.
 //!
 //! A spec: `i:setup s:proxy app e:debug` is an init container, a sidecar, a regular and an ephemeral one.
-//! What is observed, newest first: `app#1=run app=exit1` is a second instance after a first that failed.
-//! The sandbox is good unless a word in brackets says otherwise.
+//! An observation, newest first: `app#1=run app=exit1` is a second instance after a first that failed.
+//! The sandbox is usable unless a word in brackets says otherwise.
 
 use crate::observed::{Container, Exit, Health, Observed, Sandbox, State, fingerprint};
 use crate::probe::Outcome;
@@ -64,7 +64,7 @@ pub(crate) fn deleted(mut pod: core::Pod, grace: i64) -> core::Pod {
     pod
 }
 
-/// The container of that name, to be changed.
+/// The container of that name, for changes.
 pub(crate) fn container<'a>(pod: &'a mut core::Pod, name: &str) -> &'a mut core::Container {
     let spec = pod.spec.as_mut().unwrap();
     let all = spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten());
@@ -142,7 +142,7 @@ fn parse_state(text: &str) -> State {
     }
 }
 
-/// What probes say about the newest instance.
+/// Adds probe results for the newest instance.
 pub(crate) fn healthy(mut observed: Observed, name: &str, words: [Outcome; 3]) -> Observed {
     let [startup, readiness, liveness] = words;
     let container_id = observed.latest(name).unwrap().id.clone();

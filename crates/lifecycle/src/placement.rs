@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn every_label_of_a_node_selector_must_be_there() {
+    fn a_node_must_have_every_label_of_the_selector() {
         let selector = json!({ "nodeSelector": { "disk": "ssd", "zone": "a" } });
         assert!(wants(selector.clone(), json!({ "disk": "ssd", "zone": "a", "x": "y" })));
         assert!(!wants(selector.clone(), json!({ "disk": "ssd" })));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn each_operator_means_what_it_says() {
+    fn each_operator_matches_as_documented() {
         let rows = [
             (json!({ "key": "k", "operator": "In", "values": ["a", "b"] }), Some("b"), true),
             (json!({ "key": "k", "operator": "In", "values": ["a"] }), Some("b"), false),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_the_name_of_the_node() {
+    fn match_fields_compares_the_name_of_the_node() {
         let named = |operator: &str, name: &str| {
             required(json!([{ "matchFields": [
                 { "key": "metadata.name", "operator": operator, "values": [name] }] }]))
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_effects_asked_for_are_looked_at() {
+    fn taints_with_other_effects_are_ignored() {
         let node: Node = typed::from_value(json!({ "spec": { "taints": [
             { "key": "a", "effect": "NoSchedule" }, { "key": "b", "effect": "NoExecute" } ] } }))
         .unwrap();

@@ -29,7 +29,7 @@ pub const TRIES_ON_ERROR: usize = 3;
 
 /// The container in the last published status (N-90).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct PublishedContainer {
     pub container_id: String,
     /// None: it does not run.
     pub running_since: Option<Timestamp>,
@@ -40,7 +40,7 @@ pub struct Seen {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     /// The period is over, or a result is needed at once (N-92). None: there is no container yet.
-    Tick(Option<Seen>),
+    Tick(Option<PublishedContainer>),
     /// The outcome of a probe, and the container that was probed.
     Answered { container_id: String, success: bool },
     /// The probe could not be run, even at the third attempt: it does not count (N-94).
@@ -89,19 +89,19 @@ impl Inherited {
     /// The published results, if the container ran well before the agent started (N-95).
     pub fn of(
         kind: ProbeKind,
-        told: &core::ContainerStatus,
+        status: &core::ContainerStatus,
         agent_started: Timestamp,
     ) -> Option<Inherited> {
-        let since = told.state.as_ref()?.running.as_ref()?.started_at.as_ref()?.0;
+        let since = status.state.as_ref()?.running.as_ref()?.started_at.as_ref()?.0;
         if agent_started.duration_since(since) <= RAN_BEFORE {
             return None;
         }
         let was = match kind {
-            ProbeKind::Startup => told.started == Some(true),
-            ProbeKind::Readiness => told.ready,
+            ProbeKind::Startup => status.started == Some(true),
+            ProbeKind::Readiness => status.ready,
             ProbeKind::Liveness => return None,
         };
-        let (_, container_id) = told.container_id.as_deref()?.split_once("://")?;
+        let (_, container_id) = status.container_id.as_deref()?.split_once("://")?;
         let outcome = if was { Outcome::Success } else { initial(kind) };
         Some(Inherited { container_id: container_id.to_owned(), outcome })
     }
@@ -152,7 +152,7 @@ impl Worker {
     pub fn step(&mut self, now: Timestamp, input: Input) -> Output {
         match input {
             Input::Tick(None) | Input::Errored => Output::Wait,
-            Input::Tick(Some(seen)) => self.tick(now, seen),
+            Input::Tick(Some(container)) => self.tick(now, container),
             Input::Answered { container_id, success } => {
                 if self.container_id.as_ref() != Some(&container_id) || self.on_hold {
                     return Output::Wait; // The outcome of an earlier container.
@@ -162,28 +162,28 @@ impl Worker {
         }
     }
 
-    fn tick(&mut self, now: Timestamp, seen: Seen) -> Output {
-        if self.container_id.as_ref() != Some(&seen.container_id) {
-            self.meet(seen.container_id.clone());
+    fn tick(&mut self, now: Timestamp, container: PublishedContainer) -> Output {
+        if self.container_id.as_ref() != Some(&container.container_id) {
+            self.start_with(container.container_id.clone());
         }
         if self.on_hold {
             return Output::Wait;
         }
-        let Some(since) = seen.running_since else {
+        let Some(since) = container.running_since else {
             return self.set(Outcome::Failure);
         };
         if now.duration_since(since).as_secs() < self.initial_delay {
             return Output::Wait;
         }
         let wanted = match self.kind {
-            ProbeKind::Startup => !seen.started,
-            ProbeKind::Readiness | ProbeKind::Liveness => seen.started,
+            ProbeKind::Startup => !container.started,
+            ProbeKind::Readiness | ProbeKind::Liveness => container.started,
         };
         if wanted { Output::ProbeNow } else { Output::Wait }
     }
 
     /// A new container starts from the beginning (N-91).
-    fn meet(&mut self, container_id: String) {
+    fn start_with(&mut self, container_id: String) {
         let inherited = self.inherited.take().filter(|old| old.container_id == container_id);
         self.result = inherited.map_or(initial(self.kind), |old| old.outcome);
         self.container_id = Some(container_id);
@@ -215,9 +215,9 @@ impl Worker {
     }
 }
 
-/// Whether a probe goes on when its pod terminates: of regular containers only readiness, of sidecars all, but
+/// Whether a probe continues while its pod terminates: of regular containers only readiness, of sidecars all, but
 /// without restarts (T-NODE-60, 61).
-pub fn goes_on_while_terminating(kind: ProbeKind, container: Kind) -> bool {
+pub fn continues_while_terminating(kind: ProbeKind, container: Kind) -> bool {
     kind == ProbeKind::Readiness || container == Kind::Sidecar
 }
 
@@ -249,9 +249,9 @@ mod tests {
         }
     }
 
-    fn seen(id: &str, running_since: Option<i64>, started: bool) -> Input {
+    fn tick_of(id: &str, running_since: Option<i64>, started: bool) -> Input {
         let running_since = running_since.map(at);
-        Input::Tick(Some(Seen { container_id: id.into(), running_since, started }))
+        Input::Tick(Some(PublishedContainer { container_id: id.into(), running_since, started }))
     }
 
     fn answer(id: &str, success: bool) -> Input {
@@ -260,21 +260,21 @@ mod tests {
 
     /// Ticks, and reports the outcome if a probe is due.
     fn tick(worker: &mut Worker, id: &str, started: bool, success: bool) -> Output {
-        match worker.step(at(100), seen(id, Some(0), started)) {
+        match worker.step(at(100), tick_of(id, Some(0), started)) {
             Output::ProbeNow => worker.step(at(100), answer(id, success)),
             other => other,
         }
     }
 
     #[test]
-    fn n_89_the_defaults_are_the_apis() {
+    fn n_89_the_defaults_are_those_of_the_api() {
         let worker = Worker::new(Liveness, &core::Probe::default());
         assert_eq!(worker.period(), Duration::from_secs(10));
         assert_eq!((worker.success_threshold, worker.failure_threshold), (1, 3));
     }
 
     #[test]
-    fn n_90_it_probes_when_the_container_runs_long_enough_and_is_or_is_not_started() {
+    fn n_90_a_probe_waits_for_its_delay_and_for_the_startup_probe() {
         for (kind, since, started, now, wanted) in [
             (Liveness, Some(0), true, 9, Output::Wait),
             (Liveness, Some(0), true, 10, Output::ProbeNow),
@@ -286,7 +286,7 @@ mod tests {
             (Startup, Some(0), true, 60, Output::Wait),
         ] {
             let mut worker = Worker::new(kind, &probe(10, 1, 3));
-            let output = worker.step(at(now), seen("c", since, started));
+            let output = worker.step(at(now), tick_of("c", since, started));
             assert_eq!(output, wanted, "N-90: {kind:?} {started} at {now}");
         }
         let mut worker = Worker::new(Readiness, &probe(0, 1, 3));
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn n_91_a_result_counts_after_enough_equal_ones_in_a_row() {
+    fn n_91_a_result_counts_after_enough_consecutive_equal_results() {
         let (yes, no) = (true, false);
         let changed = Output::Changed;
         let wait = Output::Wait;
@@ -314,16 +314,16 @@ mod tests {
     }
 
     #[test]
-    fn n_91_before_the_first_result_each_kind_has_its_own_word() {
+    fn n_91_each_kind_of_probe_has_its_own_initial_result() {
         for (kind, wanted) in [(Readiness, Failure), (Liveness, Success), (Startup, Unknown)] {
             let mut worker = Worker::new(kind, &probe(0, 1, 3));
-            worker.step(at(0), seen("c", Some(0), false));
+            worker.step(at(0), tick_of("c", Some(0), false));
             assert_eq!(worker.result(), (Some("c"), wanted), "N-91: {kind:?}");
         }
     }
 
     #[test]
-    fn n_92_readiness_hurries_until_it_succeeds() {
+    fn n_92_readiness_is_probed_immediately_until_it_succeeds() {
         let mut worker = Worker::new(Readiness, &probe(0, 1, 3));
         assert!(worker.hurries());
         tick(&mut worker, "c", true, true);
@@ -332,13 +332,13 @@ mod tests {
     }
 
     #[test]
-    fn n_93_after_a_failure_for_good_it_waits_for_another_container() {
+    fn n_93_after_a_failure_no_probe_runs_until_there_is_a_new_container() {
         for (kind, started) in [(Liveness, true), (Startup, false)] {
             let mut worker = Worker::new(kind, &probe(0, 1, 1));
             assert_eq!(tick(&mut worker, "c", started, false), Output::Changed(Failure));
             assert_eq!(tick(&mut worker, "c", started, true), Output::Wait, "N-93: on hold");
             assert_eq!(worker.result(), (Some("c"), Failure));
-            let again = worker.step(at(100), seen("d", Some(50), started));
+            let again = worker.step(at(100), tick_of("d", Some(50), started));
             assert_eq!(again, Output::ProbeNow, "N-93: {kind:?}");
             assert_eq!(worker.result(), (Some("d"), initial(kind)));
         }
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn n_94_an_error_counts_for_nothing() {
+    fn n_94_an_error_of_the_probe_itself_is_ignored() {
         let mut worker = Worker::new(Liveness, &probe(0, 1, 2));
         assert_eq!(tick(&mut worker, "c", true, false), Output::Wait);
         assert_eq!(worker.step(at(100), Input::Errored), Output::Wait);
@@ -357,8 +357,8 @@ mod tests {
     }
 
     #[test]
-    fn n_95_after_a_restart_of_the_agent_the_last_word_holds() {
-        let told = |since: i64, ready| core::ContainerStatus {
+    fn n_95_after_a_restart_of_the_agent_the_published_result_holds() {
+        let status = |since: i64, ready| core::ContainerStatus {
             container_id: Some("landfall://c".into()),
             ready,
             started: Some(true),
@@ -377,12 +377,12 @@ mod tests {
             (Liveness, 0, true, Success),
         ] {
             let mut worker = Worker::new(kind, &probe(0, 1, 3));
-            if let Some(inherited) = Inherited::of(kind, &told(since, ready), at(100)) {
+            if let Some(inherited) = Inherited::of(kind, &status(since, ready), at(100)) {
                 worker = worker.inheriting(inherited);
             }
-            worker.step(at(100), seen("c", Some(since), true));
+            worker.step(at(100), tick_of("c", Some(since), true));
             assert_eq!(worker.result(), (Some("c"), wanted), "N-95: {kind:?} since {since}");
-            worker.step(at(100), seen("d", Some(since), true));
+            worker.step(at(100), tick_of("d", Some(since), true));
             assert_eq!(worker.result(), (Some("d"), initial(kind)), "only for that container");
         }
     }
@@ -391,12 +391,12 @@ mod tests {
     fn n_96_a_container_that_does_not_run_is_not_ready() {
         let mut worker = Worker::new(Readiness, &probe(0, 1, 3));
         assert_eq!(tick(&mut worker, "c", true, true), Output::Changed(Success));
-        let ended = worker.step(at(100), seen("c", None, false));
+        let ended = worker.step(at(100), tick_of("c", None, false));
         assert_eq!(ended, Output::Changed(Failure));
     }
 
     #[test]
-    fn t_node_60_and_61_readiness_goes_on_and_sidecars_are_probed_to_the_end() {
+    fn t_node_60_and_61_during_a_termination_readiness_and_sidecars_are_still_probed() {
         for (kind, container, wanted) in [
             (Readiness, Kind::Regular, true),
             (Liveness, Kind::Regular, false),
@@ -405,15 +405,15 @@ mod tests {
             (Startup, Kind::Sidecar, true),
             (Readiness, Kind::Sidecar, true),
         ] {
-            assert_eq!(goes_on_while_terminating(kind, container), wanted);
+            assert_eq!(continues_while_terminating(kind, container), wanted);
         }
     }
 
     #[test]
-    fn an_answer_about_an_earlier_container_is_not_believed() {
+    fn a_result_of_an_earlier_container_is_ignored() {
         let mut worker = Worker::new(Liveness, &probe(0, 1, 1));
-        worker.step(at(0), seen("c", Some(0), true));
-        worker.step(at(0), seen("d", Some(0), true));
+        worker.step(at(0), tick_of("c", Some(0), true));
+        worker.step(at(0), tick_of("d", Some(0), true));
         assert_eq!(worker.step(at(0), answer("c", false)), Output::Wait);
         assert_eq!(worker.result(), (Some("d"), Success));
     }
@@ -421,7 +421,7 @@ mod tests {
     proptest! {
         /// N-91: a change to failure needs that many failures in a row.
         #[test]
-        fn no_change_without_enough_equal_answers(
+        fn no_change_without_enough_equal_results(
             answers in prop::collection::vec(any::<bool>(), 0..40),
             success in 1i32..4,
             failure in 1i32..4,

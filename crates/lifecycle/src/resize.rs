@@ -183,7 +183,7 @@ pub fn change(granted: &core::Container, applied: &core::ResourceRequirements) -
 
 /// One write into the cgroups.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum ResizeStep {
     PodLimit(Resource),
     /// Only for cpu: memory requests are not in any cgroup (N-108).
     PodRequest,
@@ -203,7 +203,7 @@ pub struct Resized {
 
 /// Memory first, then cpu. What grows changes first in the pod, limit before request, then in its containers; what
 /// shrinks changes first in the containers. Containers that shrink come first (N-120).
-pub fn steps(pod: (Cgroup, Cgroup), containers: &[Resized]) -> Vec<Step> {
+pub fn steps(pod: (Cgroup, Cgroup), containers: &[Resized]) -> Vec<ResizeStep> {
     let mut steps = Vec::new();
     for resource in [Resource::Memory, Resource::Cpu] {
         let limit = |group: &Cgroup| limit(group, resource);
@@ -213,10 +213,10 @@ pub fn steps(pod: (Cgroup, Cgroup), containers: &[Resized]) -> Vec<Step> {
         };
         let (before, after) = (&pod.0, &pod.1);
         if limit(after) > limit(before) {
-            steps.push(Step::PodLimit(resource));
+            steps.push(ResizeStep::PodLimit(resource));
         }
         if request(after) > request(before) {
-            steps.push(Step::PodRequest);
+            steps.push(ResizeStep::PodRequest);
         }
         let differs = |c: &&Resized| {
             limit(&c.before) != limit(&c.after) || request(&c.before) != request(&c.after)
@@ -227,13 +227,13 @@ pub fn steps(pod: (Cgroup, Cgroup), containers: &[Resized]) -> Vec<Step> {
         };
         let mut changed: Vec<&Resized> = containers.iter().filter(differs).collect();
         changed.sort_by_key(|container| grows(container));
-        let step = |c: &Resized| Step::Container { name: c.name.clone(), resource };
+        let step = |c: &Resized| ResizeStep::Container { name: c.name.clone(), resource };
         steps.extend(changed.into_iter().map(step));
         if request(after) < request(before) {
-            steps.push(Step::PodRequest);
+            steps.push(ResizeStep::PodRequest);
         }
         if limit(after) < limit(before) {
-            steps.push(Step::PodLimit(resource));
+            steps.push(ResizeStep::PodLimit(resource));
         }
     }
     steps

@@ -157,12 +157,14 @@ fn burstable_oom_score(pod: &core::PodSpec, container: &core::Container, node_me
 
 /// Memory that the pod requests beyond its containers, divided among them.
 fn spare_memory(pod: &core::PodSpec) -> i64 {
-    let asked = amounts(pod.resources.as_ref().and_then(|r| r.requests.as_ref()));
-    let Some(asked) = asked.get("memory").filter(|amount| !amount.is_zero()) else { return 0 };
+    let requested = amounts(pod.resources.as_ref().and_then(|r| r.requests.as_ref()));
+    let Some(requested) = requested.get("memory").filter(|amount| !amount.is_zero()) else {
+        return 0;
+    };
     let used = declared(pod, Side::Requests).containers_total();
     let used = used.get("memory").map_or(0, Quantity::value);
     let count = pod.containers.len() + pod.init_containers.as_ref().map_or(0, Vec::len);
-    asked.value().saturating_sub(used) / i64::try_from(count.max(1)).unwrap_or(1)
+    requested.value().saturating_sub(used) / i64::try_from(count.max(1)).unwrap_or(1)
 }
 
 fn declared(spec: &core::PodSpec, side: Side) -> PodAmounts {

@@ -9,11 +9,10 @@
 mod applied;
 mod conditions;
 mod containers;
-mod ending;
 mod foreign;
 mod phase;
+mod unknown_exits;
 
-pub(crate) use ending::is_static;
 pub use foreign::{is_written_by_node, take_over};
 
 use crate::containers::{AfterExit, after_exit};
@@ -92,7 +91,7 @@ pub fn status(pod: &Pod, observed: &Observed, facts: &Facts, previous: &PodStatu
     let mut regular = containers::regular_statuses(&basis, &init);
     let mut ephemeral = containers::ephemeral_statuses(&basis);
     if over {
-        ending::finish_containers(spec, &mut init, &mut regular);
+        unknown_exits::finish_containers(spec, &mut init, &mut regular);
     }
     let (phase, reason, message) =
         phase_and_reason(pod, spec, observed, facts, previous, &init, &regular);
@@ -161,7 +160,7 @@ fn phase_and_reason(
     init: &[ContainerStatus],
     regular: &[ContainerStatus],
 ) -> (String, Option<String>, Option<String>) {
-    // A terminal phase is never left, whoever wrote it (T-NODE-57).
+    // A terminal phase never changes, no matter which client wrote it (T-NODE-57).
     let published = [Some(previous), pod.status.as_ref()];
     if let Some(last) = published.into_iter().flatten().find(|status| is_terminal(status)) {
         let phase = last.phase.clone().unwrap_or_default();
@@ -277,9 +276,21 @@ pub fn withheld(mut status: PodStatus, published: &PodStatus) -> PodStatus {
     status
 }
 
+/// The phase of the pod is Succeeded or Failed.
+pub fn is_terminal_pod(pod: &Pod) -> bool {
+    pod.status.as_ref().is_some_and(is_terminal)
+}
+
 /// Succeeded or Failed.
 pub fn is_terminal(status: &PodStatus) -> bool {
     status.phase.as_deref().is_some_and(api::pod::is_terminal_phase)
+}
+
+/// The pod comes from a manifest of its node, not from the API. Its phase is never forced to a terminal one (T-NODE-92).
+pub fn is_static(pod: &Pod) -> bool {
+    let source =
+        pod.metadata.annotations.as_ref().and_then(|a| a.get("kubernetes.io/config.source"));
+    source.is_some_and(|source| source != "api")
 }
 
 /// The status of a pod that the node does not admit (N-27, T-NODE-82). It never had containers.

@@ -191,7 +191,7 @@ impl Termination {
     }
 
     /// Extends the termination of some containers to the whole pod: `others` join with the grace period of the
-    /// next [`Input::Terminate`]. What has begun goes on; hooks and signals are not repeated.
+    /// next [`Input::Terminate`]. Hooks and signals in progress continue; they are not repeated.
     pub fn join(&mut self, others: Vec<Member>) {
         self.due = None;
         for other in others {
@@ -421,7 +421,7 @@ fn begin(
     actions: &mut Vec<Action>,
 ) -> ContainerStage {
     if let Progress::StopSent { kill_at } = member.progress {
-        // A shorter grace period may have been requested meanwhile.
+        // A shorter grace period may have been requested in the meantime.
         return ContainerStage::Stopping { due: kill_at, signal: SignalState::Sent }
             .shortened(now, due);
     }

@@ -105,7 +105,7 @@ pub struct Step {
     #[serde(with = "time")]
     pub at: Timestamp,
     /// Nanoseconds of the actor's machine's monotonic clock: differences between two steps of one
-    /// machine are exact even if somebody sets its clock.
+    /// machine are exact even if its clock is set in between.
     #[serde(default)]
     pub monotonic: i64,
     /// `server`, `node/NAME`, `proxy/NAME`, `endpointslice-controller`.

@@ -592,8 +592,7 @@ impl Running {
 
     /// How many pods of this node have neither succeeded nor failed.
     pub fn running_pods(&self) -> usize {
-        let is_terminal = |pod: &Pod| pod.status.as_ref().is_some_and(status::is_terminal);
-        self.deps.pods.list().iter().filter(|pod| !is_terminal(pod)).count()
+        self.deps.pods.list().iter().filter(|pod| !status::is_terminal_pod(pod)).count()
     }
 
     /// During [`Running::terminate_pods`]: the remaining pods get no more than two seconds.

@@ -365,7 +365,7 @@ mod tests {
 
     /// N-119: a resize that is granted while an older one is applied must still be applied.
     #[test]
-    fn a_resize_that_is_granted_meanwhile_does_not_count_as_applied() {
+    fn a_resize_that_is_granted_during_another_does_not_count_as_applied() {
         let dir = tempfile::tempdir().unwrap();
         let allocations = Allocations::open(dir.path().into());
         allocations.admit(&pod("1"));

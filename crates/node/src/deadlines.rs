@@ -188,7 +188,7 @@ mod tests {
     /// T-EDGE-3: `plain` has its signal, `hooked` has run its hook and got its signal then, `hooking` is
     /// still at it; the agent is away for three seconds.
     #[test]
-    fn an_ending_is_resumed_where_it_was() {
+    fn a_termination_is_resumed_with_its_progress() {
         let all = || vec![member("plain", false), member("hooked", true), member("hooking", true)];
         let mut machine = Termination::new(all());
         machine.step(moment(10), Input::Terminate { grace: Duration::from_secs(20) });
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_that_passed_while_nobody_looked_is_now() {
+    fn a_deadline_that_passed_without_an_agent_is_now() {
         let mut machine = Termination::new(vec![member("plain", false)]);
         machine.step(moment(0), Input::Terminate { grace: Duration::from_secs(5) });
         machine.step(moment(0), Input::StopSent { id: "plain".into() });
@@ -223,12 +223,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_asked_to_end_is_not_written_down() {
+    fn a_termination_that_has_not_begun_is_not_recorded() {
         let machine = Termination::new(vec![member("plain", false)]);
         assert_eq!(Unfinished::of(&machine, (moment(1), time(1))), None);
     }
 
-    /// T-EDGE-3: whoever sets the clock while no agent looks moves no deadline.
+    /// T-EDGE-3: setting the clock while no agent runs moves no deadline.
     #[tokio::test(start_paused = true)]
     async fn a_clock_that_jumps_while_the_agent_is_away_moves_no_deadline() {
         clock::simulate(jiff::Timestamp::from_second(1_000_000).unwrap(), 0);
@@ -247,9 +247,9 @@ mod tests {
         clock::stop_simulating();
     }
 
-    /// Nothing that ran before a reboot runs after it, and its times mean nothing any more.
+    /// Nothing that ran before a reboot runs after it, and its times are no longer valid.
     #[test]
-    fn what_was_written_before_a_reboot_is_not_resumed() {
+    fn records_from_before_a_reboot_are_ignored() {
         let mut machine = Termination::new(vec![member("plain", false)]);
         machine.step(moment(0), Input::Terminate { grace: Duration::from_secs(5) });
         let now = (moment(0), Uptime::now());

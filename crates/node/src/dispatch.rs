@@ -269,13 +269,12 @@ impl Dispatch {
     /// The API has the pod as finished and no container of it runs: it never uses capacity again. Its container
     /// statuses may be out of date and do not count.
     fn is_finished(&self, uid: &str, pod: &Pod) -> bool {
-        pod.status.as_ref().is_some_and(status::is_terminal) && !self.ran_at_start.contains(uid)
+        status::is_terminal_pod(pod) && !self.ran_at_start.contains(uid)
     }
 
     /// Why the node does not admit a pod. Pods that have terminated or are terminating are not checked (N-27).
     fn rejection(&self, pod: &Pod) -> Option<Rejection> {
-        let over = pod.metadata.deletion_timestamp.is_some()
-            || pod.status.as_ref().is_some_and(status::is_terminal);
+        let over = pod.metadata.deletion_timestamp.is_some() || status::is_terminal_pod(pod);
         let node = self.deps.node().filter(|_| !over)?;
         let pressure = self.health.borrow().pressure();
         let here = NodeState {

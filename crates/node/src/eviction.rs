@@ -20,7 +20,7 @@ use crate::node_object::{Health, node_reference};
 use crate::static_pods::is_critical;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Pod;
-use lifecycle::status::is_terminal;
+use lifecycle::status::is_terminal_pod;
 use std::sync::Arc;
 use std::time::Duration;
 use thresholds::{MetThreshold, Pressure, Threshold, default_thresholds, parse};
@@ -154,7 +154,7 @@ impl Eviction {
 }
 
 fn is_active(pod: &Arc<Pod>) -> bool {
-    !pod.status.as_ref().is_some_and(is_terminal)
+    !is_terminal_pod(pod)
 }
 
 fn update_health(pressure: &Pressure, health: &watch::Sender<Health>) {

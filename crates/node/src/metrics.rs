@@ -8,7 +8,7 @@ use endpoint::Metrics;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 use lifecycle::probe::ProbeKind;
-use lifecycle::status::is_terminal;
+use lifecycle::status::is_terminal_pod;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,7 @@ fn set_pod_gauges(metrics: &Metrics, pods: &[Arc<Pod>], active: &BTreeMap<String
     for pod in pods {
         let label = if is_static(pod) { "true" } else { "false" };
         let has_worker = active.contains_key(pod.metadata.uid.as_deref().unwrap_or_default());
-        let finished = pod.status.as_ref().is_some_and(is_terminal);
+        let finished = is_terminal_pod(pod);
         let stage = match (has_worker, pod.metadata.deletion_timestamp.is_some() || finished) {
             (true, false) => "sync",
             (true, true) => "terminating",
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn n_182_t_node_1_pods_are_counted_by_what_their_workers_do() {
+    fn n_182_t_node_1_pods_are_counted_by_the_state_of_their_workers() {
         let metrics = Metrics::default();
         let named = |uid: &str, status: Value| {
             let mut pod = pod(status);

@@ -67,8 +67,8 @@ fn groups(deps: &Dependencies) -> Vec<Group> {
 
 /// The CPU requests of all Burstable pods together, in thousandths.
 fn burstable_milli(pods: &[Arc<Pod>]) -> i64 {
-    let finished = |pod: &Pod| pod.status.as_ref().is_some_and(status::is_terminal);
-    let specs = pods.iter().filter(|pod| !finished(pod)).filter_map(|pod| pod.spec.as_ref());
+    let active = pods.iter().filter(|pod| !status::is_terminal_pod(pod));
+    let specs = active.filter_map(|pod| pod.spec.as_ref());
     let burstable = specs.filter(|spec| qos_class(spec) == Qos::Burstable);
     burstable.filter_map(|spec| Some(pod_requests(spec).get("cpu")?.milli_value())).sum()
 }

@@ -11,7 +11,7 @@ mod patch;
 use crate::static_pods::is_mirror;
 use client::{Client, ObjectKey};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use lifecycle::status::is_terminal;
+use lifecycle::status::{is_terminal, is_terminal_pod};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -37,7 +37,7 @@ impl Report {
         Report { latest, written, object }
     }
 
-    /// The object as the API has it now. If somebody else changed its status, it is written again.
+    /// The object as the API has it now. If another client changed its status, it is written again.
     pub(crate) fn observed(&self, pod: Option<Arc<Pod>>) {
         self.object.send_if_modified(|object| {
             let version = |pod: &Option<Arc<Pod>>| {
@@ -121,7 +121,7 @@ async fn run(
 enum Outcome {
     /// The API has this status already.
     Unchanged,
-    /// Somebody else wrote a terminal phase. The worker learns of it too and computes a new status soon.
+    /// Another client wrote a terminal phase. The worker learns of it too and computes a new status soon.
     Overtaken,
     Stored(Arc<Pod>),
     Gone,
@@ -145,8 +145,7 @@ async fn write(client: &Client, base: &Pod, status: &PodStatus) -> Outcome {
 
 /// A terminal phase is never left (T-NODE-57). A mirror shows the state of its pod, whatever was written to it.
 fn is_overtaken(base: &Pod, status: &PodStatus) -> bool {
-    let over = base.status.as_ref().is_some_and(is_terminal);
-    over && !is_terminal(status) && !is_mirror(base)
+    is_terminal_pod(base) && !is_terminal(status) && !is_mirror(base)
 }
 
 fn is_deleted(pod: &Pod) -> bool {

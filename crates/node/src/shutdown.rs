@@ -177,7 +177,7 @@ impl Shutdown {
                 changed = active.changed() => if changed.is_err() { return },
                 _ = hurry.changed(), if !hurried => {
                     hurried = true;
-                    say(format!("hurrying {}: two seconds each", pods(left.len()))).await;
+                    say(format!("two seconds are left for {}", pods(left.len()))).await;
                     let rest = Group { pods: left.clone(), period: group.period };
                     self.request_stop(&rest, requests).await;
                     deadline = deadline.min(Instant::now() + limit(true));

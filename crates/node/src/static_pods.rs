@@ -15,6 +15,7 @@ pub(crate) use directory::{StaticPods, follow};
 pub(crate) use mirror::{delete_mirror, reconcile_mirror};
 
 use k8s_openapi::api::core::v1::Pod;
+pub(crate) use lifecycle::status::is_static;
 
 const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 const CONFIG_HASH: &str = "kubernetes.io/config.hash";
@@ -26,11 +27,6 @@ pub(crate) const CRITICAL: i32 = 2_000_000_000;
 
 fn annotation<'p>(pod: &'p Pod, name: &str) -> Option<&'p str> {
     pod.metadata.annotations.as_ref()?.get(name).map(String::as_str)
-}
-
-/// The pod comes from a manifest of this node, not from the API.
-pub(crate) fn is_static(pod: &Pod) -> bool {
-    annotation(pod, CONFIG_SOURCE).is_some_and(|source| source != "api")
 }
 
 /// The mirror of a static pod in the API. It never runs.

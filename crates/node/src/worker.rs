@@ -163,7 +163,7 @@ impl Worker {
         }
     }
 
-    /// The pod goes on. If an earlier agent had begun to terminate it, that was the agent's own decision
+    /// The pod keeps running. If an earlier agent had begun to terminate it, that was the agent's own decision
     /// and ended with it: its saved progress says nothing about a later termination (T-INV-5).
     fn discard_saved_progress(&self, next: &NextPass) {
         if let (Some(deadlines), NextPass::Now | NextPass::After(_)) = (&self.deps.deadlines, next)
@@ -187,7 +187,7 @@ impl Worker {
         } else if desired.kill.is_some() {
             Some(Cause::Killed)
         } else {
-            self.pod.status.as_ref().is_some_and(status::is_terminal).then_some(Cause::Finished)
+            status::is_terminal_pod(&self.pod).then_some(Cause::Finished)
         }
     }
 

@@ -106,11 +106,6 @@ impl PodInfo {
     }
 }
 
-/// Whether the pod is terminal, so that it uses no resources of its node.
-pub(crate) fn is_terminal(pod: &Pod) -> bool {
-    pod.status.as_ref().is_some_and(lifecycle::status::is_terminal)
-}
-
 pub(crate) fn is_gated(pod: &Pod) -> bool {
     let gates = pod.spec.as_ref().and_then(|spec| spec.scheduling_gates.as_ref());
     gates.is_some_and(|gates| !gates.is_empty())

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_has_no_fields() {
+    fn a_value_that_is_not_an_object_has_no_fields() {
         let registry = api::Registry::built_in();
         let kind = registry.resource("", "v1", "pods").unwrap();
         assert_eq!(named(kind, b"[]"), None);

@@ -1,6 +1,6 @@
 //! Calls from clients in the same process, without a network connection.
 //!
-//! Components of landfall are ordinary API clients (decision 6 of the design). An [`InProcessService`] is a tower
+//! Components of landfall are ordinary API clients (docs/decisions/0006). An [`InProcessService`] is a tower
 //! service that passes requests to the server as a given user. They take the same path as requests over HTTPS:
 //! authorization, admission and everything else.
 

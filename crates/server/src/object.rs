@@ -2,7 +2,7 @@
 //!
 //! The stored bytes are what a GET returns: `{"kind":…,"apiVersion":…,"metadata":{"resourceVersion":"…",…},…}` with all
 //! other keys sorted. Kind and apiVersion come first, so that a list, whose items do not repeat them, can use the
-//! rest. The position of the resource version is known, because the store inserts it (decision 3 of the design).
+//! rest. The position of the resource version is known, because the store inserts it (docs/decisions/0003).
 
 use crate::fields;
 use api::Kind;

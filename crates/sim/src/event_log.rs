@@ -43,7 +43,7 @@ pub(crate) enum Event {
     Starting {
         container: Name,
         name: Name,
-        /// `namespace/name`, as the machine was told it.
+        /// `namespace/name`, as the agent passed it to the machine.
         pod: Name,
         uid: Name,
         by: Agent,

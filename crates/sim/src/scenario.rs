@@ -71,46 +71,47 @@ use Fault::*;
 /// The number of scenarios at the beginning of the table that are short enough for ten thousand seeds.
 const MIXED: u64 = 5;
 
+/// What most scenarios have in common.
+const BASE: Scenario = Scenario {
+    name: "",
+    about: "",
+    nodes: 2,
+    pods: (2, 4),
+    span: Duration::from_secs(60),
+    style: Style::Once,
+    faults: &[],
+    second_deletes: 0,
+};
+
 pub static SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "endings",
         about: "all kinds of pods are deleted, without faults",
-        nodes: 2,
-        pods: (2, 4),
-        span: Duration::from_secs(60),
-        style: Style::Once,
-        faults: &[],
         second_deletes: 10,
+        ..BASE
     },
     Scenario {
         name: "hurry",
         about: "pods are deleted again while they terminate: with less or more grace, by force",
-        nodes: 2,
-        pods: (2, 4),
-        span: Duration::from_secs(60),
-        style: Style::Once,
         faults: &[ClockJump],
         second_deletes: 90,
+        ..BASE
     },
     Scenario {
         name: "crash",
         about: "agents and the control plane crash at any step while pods terminate",
-        nodes: 2,
-        pods: (2, 4),
-        span: Duration::from_secs(60),
-        style: Style::Once,
         faults: &[AgentCrash, AgentCrash, AgentCrash, ControlPlaneCrash, StorageStop],
         second_deletes: 20,
+        ..BASE
     },
     Scenario {
         name: "partition",
         about: "nodes are disconnected, responses are lost, watches break while pods terminate",
         nodes: 3,
-        pods: (2, 4),
         span: Duration::from_secs(90),
-        style: Style::Once,
         faults: &[Refused, Silent, Torn, Torn, Network, Network],
         second_deletes: 20,
+        ..BASE
     },
     Scenario {
         name: "everything",
@@ -118,7 +119,6 @@ pub static SCENARIOS: &[Scenario] = &[
         nodes: 3,
         pods: (3, 8),
         span: Duration::from_secs(90),
-        style: Style::Once,
         faults: &[
             AgentCrash,
             AgentCrash,
@@ -131,6 +131,7 @@ pub static SCENARIOS: &[Scenario] = &[
             ClockJump,
         ],
         second_deletes: 40,
+        ..BASE
     },
     Scenario {
         name: "churn",
@@ -139,8 +140,8 @@ pub static SCENARIOS: &[Scenario] = &[
         pods: (200, 200),
         span: Duration::from_secs(3600),
         style: Style::Churn,
-        faults: &[],
         second_deletes: 5,
+        ..BASE
     },
     Scenario {
         name: "identity",
@@ -149,38 +150,30 @@ pub static SCENARIOS: &[Scenario] = &[
         pods: (0, 0),
         span: Duration::from_secs(600),
         style: Style::Identity,
-        faults: &[],
-        second_deletes: 0,
+        ..BASE
     },
     Scenario {
         name: "settle",
         about: "all kinds of workloads are created, changed and deleted; then nothing is written for an hour",
-        nodes: 2,
         pods: (0, 0),
         span: Duration::from_secs(90),
         style: Style::Settle,
-        faults: &[],
-        second_deletes: 0,
+        ..BASE
     },
     Scenario {
         name: "unsent",
         about: "agents crash between the decision to stop a container and its signal; clocks jump",
         nodes: 1,
         pods: (3, 6),
-        span: Duration::from_secs(60),
-        style: Style::Once,
         faults: &[StopCrash, StopCrash, ClockJump],
         second_deletes: 10,
+        ..BASE
     },
     Scenario {
         name: "mix",
         about: "one of the first five; the seed chooses",
-        nodes: 0,
-        pods: (0, 0),
-        span: Duration::ZERO,
         style: Style::Mix,
-        faults: &[],
-        second_deletes: 0,
+        ..BASE
     },
 ];
 

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_script_is_decoded_as_it_was_encoded() {
         let script = Script {
             start: Duration::from_millis(5),
             term: OnTerm::Exit { after: Duration::from_secs(3), code: 143 },

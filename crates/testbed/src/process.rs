@@ -127,7 +127,7 @@ fn gather(mut output: impl Read + Send + 'static) -> (Arc<Mutex<String>>, Receiv
         let mut buffer = [0; 4096];
         while let Ok(count @ 1..) = output.read(&mut buffer) {
             let piece = String::from_utf8_lossy(&buffer[..count]).into_owned();
-            gathered.lock().expect("nobody panics while holding it").push_str(&piece);
+            gathered.lock().expect("no thread panics while it holds the lock").push_str(&piece);
         }
     });
     (text, read)

@@ -111,7 +111,7 @@ fn a_182_a_183_a_rule_matches_only_its_verbs_groups_resources_and_names() {
         (&user("admin"), "create rbac.authorization.k8s.io/roles golden -", true),
         (&user("admin"), "get -/pods golden p", true),
         (&user("admin"), "update -/resourcequotas golden q", false),
-        // what everybody and nobody may do.
+        // rights of all users, and rights that no user has.
         (&User::anonymous(), "get /healthz", true),
         (&User::anonymous(), "get /version", true),
         (&User::anonymous(), "get /api", false),

@@ -184,7 +184,7 @@ fn only_the_owner_can_read_files_with_secrets() {
     }
     fs::set_permissions(dir.path().join("admin.token"), fs::Permissions::from_mode(0o644)).unwrap();
     load(dir.path(), &[]).unwrap();
-    assert_eq!(mode("admin.token"), 0o600, "rights given to others are taken back");
+    assert_eq!(mode("admin.token"), 0o600, "permissions of other users are removed");
     let left = fs::read_dir(dir.path().join("pki")).unwrap().count();
     assert_eq!(left, 7, "no temporary file is left behind");
 }
@@ -270,7 +270,7 @@ async fn a_server_that_runs_for_years_renews_its_certificates() {
     let pki = load(dir.path(), &[]).unwrap();
     let config = pki.server_config().unwrap();
     let old_admin = pki.admin();
-    assert!(!pki.renew().unwrap(), "all is new");
+    assert!(!pki.renew().unwrap(), "nothing is due for renewal");
     let lives = |pki: &Pki| {
         [pki.serving.validity(), pki.node_client.validity()].map(|life| life.unwrap().until)
     };

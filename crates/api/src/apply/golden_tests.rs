@@ -16,17 +16,17 @@ fn of_type(name: &str) -> (std::sync::Arc<Schema>, TypeId) {
 fn applied(name: &str, live: Option<&Value>, document: &Value, manager: &str) -> Value {
     let (schema, ty) = of_type(name);
     let api_version = document["apiVersion"].as_str().unwrap();
-    let who = Manager { name: manager, api_version, subresource: "", now: NOW };
+    let writer = Manager { name: manager, api_version, subresource: "", now: NOW };
     let reset = FieldSet::of_fields(&[&["status"]]);
-    apply(&schema, ty, live, document, &who, &reset, false).unwrap()
+    apply(&schema, ty, live, document, &writer, &reset, false).unwrap()
 }
 
 fn created(name: &str, mut object: Value) -> Value {
     let (schema, ty) = of_type(name);
     let api_version = object["apiVersion"].as_str().unwrap().to_owned();
-    let who = Manager { name: "m", api_version: &api_version, subresource: "", now: NOW };
+    let writer = Manager { name: "m", api_version: &api_version, subresource: "", now: NOW };
     let reset = FieldSet::of_fields(&[&["status"]]);
-    track_update(&schema, ty, None, &mut object, &who, &reset);
+    track_update(&schema, ty, None, &mut object, &writer, &reset);
     object["metadata"]["managedFields"][0]["fieldsV1"].take()
 }
 
@@ -157,20 +157,27 @@ fn apply_takes_linear_time_in_the_length_of_lists() {
         })
     };
     let (mut before, after) = (pod(&names("")), pod(&names("x")));
-    let who = Manager { name: "m", api_version: "v1", subresource: "", now: NOW };
+    let writer = Manager { name: "m", api_version: "v1", subresource: "", now: NOW };
     let reset = FieldSet::default();
-    track_update(&schema, ty, None, &mut before, &who, &reset);
+    track_update(&schema, ty, None, &mut before, &writer, &reset);
     let mut updated = after.clone();
-    track_update(&schema, ty, Some(&before), &mut updated, &who, &reset);
-    let both =
-        apply(&schema, ty, Some(&updated), &before_without_managers(&before), &who, &reset, true);
+    track_update(&schema, ty, Some(&before), &mut updated, &writer, &reset);
+    let both = apply(
+        &schema,
+        ty,
+        Some(&updated),
+        &before_without_managers(&before),
+        &writer,
+        &reset,
+        true,
+    );
     assert_eq!(both.unwrap()["metadata"]["finalizers"].as_array().unwrap().len(), 2 * MANY);
     let patched = crate::patch::strategic(&schema, ty, &before, after).unwrap();
     assert_eq!(patched["metadata"]["finalizers"].as_array().unwrap().len(), 2 * MANY);
 
     let twins = vec!["same".to_owned(); MANY];
     let mut updated = pod(&twins);
-    track_update(&schema, ty, Some(&before), &mut updated, &who, &reset);
+    track_update(&schema, ty, Some(&before), &mut updated, &writer, &reset);
     assert!(updated["metadata"]["managedFields"].is_array());
 }
 

@@ -105,8 +105,8 @@ impl World {
 
     fn update(&self, old: Option<&Value>, mut new: Value, manager: &str, now: &str) -> Value {
         let reset = FieldSet::of_fields(&[&["status"]]);
-        let who = Manager { name: manager, api_version: "apps/v1", subresource: "", now };
-        track_update(&self.schema, self.ty, old, &mut new, &who, &reset);
+        let writer = Manager { name: manager, api_version: "apps/v1", subresource: "", now };
+        track_update(&self.schema, self.ty, old, &mut new, &writer, &reset);
         new
     }
 
@@ -118,9 +118,9 @@ impl World {
         now: &str,
         force: bool,
     ) -> Result<Value, ApplyError> {
-        let who = Manager { name: manager, api_version: "apps/v1", subresource: "", now };
+        let writer = Manager { name: manager, api_version: "apps/v1", subresource: "", now };
         let reset = FieldSet::of_fields(&[&["status"]]);
-        apply(&self.schema, self.ty, live, applied, &who, &reset, force)
+        apply(&self.schema, self.ty, live, applied, &writer, &reset, force)
     }
 
     fn apply(&self, live: Option<&Value>, applied: &Value, manager: &str, now: &str) -> Value {
@@ -343,9 +343,10 @@ fn a_130_a_subresource_has_its_own_entry() {
     let mut new = old.clone();
     new["status"] = json!({"ready": 1});
     new["metadata"]["managedFields"] = json!([]); // cannot be reset from here
-    let who = Manager { name: "kubelet", api_version: "apps/v1", subresource: "status", now: T2 };
+    let writer =
+        Manager { name: "kubelet", api_version: "apps/v1", subresource: "status", now: T2 };
     let reset = FieldSet::of_fields(&[&["spec"], &["data"]]);
-    track_update(&world.schema, world.ty, Some(&old), &mut new, &who, &reset);
+    track_update(&world.schema, world.ty, Some(&old), &mut new, &writer, &reset);
     let entries = new["metadata"]["managedFields"].as_array().unwrap();
     assert_eq!(entries.len(), 2);
     assert_eq!(entries[1]["subresource"], "status");

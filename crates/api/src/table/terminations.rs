@@ -7,20 +7,23 @@ use jiff::Timestamp;
 
 pub(super) const TERMINATION: &[Printed] = &[
     NAME,
-    text("Node", "Where it ran.", |o| o.text_or("pod.node", NONE).into()),
-    text("Outcome", "How it came out.", |o| outcome(o).into()),
-    text("Asked By", "Who wanted it to end.", |o| asked_by(o).into()),
-    text("Grace", "How long it was given.", |o| grace(o).into()),
+    text("Node", "The node on which the pod ran.", |o| o.text_or("pod.node", NONE).into()),
+    text("Outcome", "The result of the termination.", |o| outcome(o).into()),
+    text("Requested By", "The user who requested the termination.", |o| requested_by(o).into()),
+    text("Grace", "The grace period.", |o| grace(o).into()),
     text("Took", "How long it took, or has taken so far.", |o| took(o).into()),
     AGE,
-    text("Pod", "The pod that ended.", |o| o.text("pod.name").into()).wide(),
-    text("Through", "Which way it was asked to end.", |o| o.text("request.through").into()).wide(),
-    text("Agent", "The program that asked.", |o| o.text("request.agent").into()).wide(),
-    boolean("Confirmed", "Whether its node has detail that nothing of it runs.", |o| {
-        o.flag("confirmed").into()
-    })
+    text("Pod", "The pod that was terminated.", |o| o.text("pod.name").into()).wide(),
+    text("Through", "How the termination was requested.", |o| o.text("request.through").into())
+        .wide(),
+    text("Agent", "The user agent of the request.", |o| o.text("request.agent").into()).wide(),
+    boolean(
+        "Confirmed",
+        "Whether the node has confirmed that no process of the pod is left.",
+        |o| o.flag("confirmed").into(),
+    )
     .wide(),
-    integer("Steps", "How many steps were recorded.", |o| o.count("steps").into()).wide(),
+    integer("Steps", "The number of recorded steps.", |o| o.count("steps").into()).wide(),
     text("Summary", "What happened and why.", |o| o.text("summary").into()).wide(),
 ];
 
@@ -32,7 +35,7 @@ fn outcome(o: &Subject) -> String {
     }
 }
 
-fn asked_by(o: &Subject) -> String {
+fn requested_by(o: &Subject) -> String {
     or(o.text("request.by"), NONE).to_owned()
 }
 

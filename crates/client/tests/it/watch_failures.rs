@@ -159,7 +159,7 @@ async fn undecodable_objects_are_skipped() {
     let cache = Cache::<ConfigMap>::start(&client);
     sleep(Duration::from_secs(2)).await;
     assert_eq!(request_log(&requests), ["list", "watch 5", "watch 9", "list", "watch 20"]);
-    assert_eq!(names(&cache), ["a", "c", "d"], "the last readable version of a is state");
+    assert_eq!(names(&cache), ["a", "c", "d"], "the last readable version of a is kept");
     let a = cache.get(&ObjectKey::new("default", "a")).unwrap();
     assert_eq!(a.metadata.resource_version.as_deref(), Some("2"));
 }

@@ -1,6 +1,7 @@
 //! Decides one reconcile of a CronJob and its Jobs (C-124…C-130). Pure.
 
 use super::times::Times;
+use crate::job::finished_condition;
 use crate::workload::{name, namespace, owner_reference, uid};
 use api::schedule::Schedule;
 use jiff::tz::TimeZone;
@@ -131,11 +132,7 @@ fn update_active(cron: &CronJob, jobs: &[Arc<Job>], plan: &mut Plan) {
 
 /// `Complete` or `Failed`, if the Job has finished.
 fn finished(job: &Job) -> Option<&str> {
-    let mut conditions = job.status.as_ref()?.conditions.iter().flatten();
-    let found = conditions.find(|condition| {
-        matches!(condition.type_.as_str(), "Complete" | "Failed") && condition.status == "True"
-    });
-    found.map(|condition| condition.type_.as_str())
+    finished_condition(job).map(|condition| condition.type_.as_str())
 }
 
 /// Removes a Job from the list of active ones.

@@ -3,8 +3,8 @@
 use super::placement::{self, Fit, is_updated, node_of};
 use crate::deployment::{Round, resolve_percent};
 use crate::workload::{
-    count, is_available, is_being_deleted, is_ready, is_terminal, name, next_availability, phase,
-    some_count,
+    count, is_available, is_being_deleted, is_ready, is_terminal_pod, name, next_availability,
+    phase, some_count,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetStatus};
@@ -72,7 +72,9 @@ impl Plan {
             by_node.insert(name(node.as_ref()), (placement::fit(&template_pod, node), Vec::new()));
         }
         let mut strays = Vec::new();
-        for pod in pods.iter().filter(|pod| !(is_terminal(pod) && is_being_deleted(pod.as_ref()))) {
+        for pod in
+            pods.iter().filter(|pod| !(is_terminal_pod(pod) && is_being_deleted(pod.as_ref())))
+        {
             match node_of(pod).and_then(|node| by_node.get_mut(node)) {
                 Some((_, there)) => there.push(pod),
                 // Made for a node that is gone. The pod garbage collector deletes bound pods.
@@ -152,7 +154,7 @@ impl<'a> Planner<'a> {
                 self.create.insert(node);
             } else if fit.should_continue {
                 let (finished, running): (Vec<_>, Vec<_>) =
-                    living.copied().partition(|pod| is_terminal(pod));
+                    living.copied().partition(|pod| is_terminal_pod(pod));
                 if self.limits.surge > 0
                     && fit.should_run
                     && finished.is_empty()

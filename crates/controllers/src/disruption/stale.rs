@@ -45,7 +45,7 @@ async fn reconcile(cluster: &Cluster, key: ObjectKey) -> client::Result<Next> {
 fn left(pod: &Pod, now: Timestamp) -> Option<Duration> {
     let mark = pods::condition(pod, "DisruptionTarget").filter(|mark| mark.status == "True")?;
     let by_node = mark.reason.as_deref() == Some("TerminationByKubelet");
-    if by_node || pods::is_being_deleted(pod) || pods::is_terminal(pod) {
+    if by_node || pods::is_being_deleted(pod) || pods::is_terminal_pod(pod) {
         return None;
     }
     let since = mark.last_transition_time.as_ref().map_or(now, |time| time.0);

@@ -90,8 +90,16 @@ pub(super) fn holds<'a>(job: &'a Job, type_: &str) -> Option<&'a JobCondition> {
     all.find(|condition| condition.type_ == type_ && condition.status == "True")
 }
 
+/// The condition `Complete` or `Failed`, if the Job has finished.
+pub(crate) fn finished_condition(job: &Job) -> Option<&JobCondition> {
+    let mut all = job.status.as_ref()?.conditions.iter().flatten();
+    all.find(|condition| {
+        matches!(condition.type_.as_str(), "Complete" | "Failed") && condition.status == "True"
+    })
+}
+
 pub(super) fn is_finished(job: &Job) -> bool {
-    holds(job, "Complete").is_some() || holds(job, "Failed").is_some()
+    finished_condition(job).is_some()
 }
 
 fn is_suspended(job: &Job) -> bool {

@@ -185,7 +185,7 @@ fn longest_grace(cluster: &Cluster, namespace: &str) -> u64 {
 }
 
 fn grace(pod: &Pod) -> u64 {
-    if pod.status.as_ref().is_some_and(lifecycle::status::is_terminal) {
+    if lifecycle::status::is_terminal_pod(pod) {
         return 0;
     }
     let grace = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);

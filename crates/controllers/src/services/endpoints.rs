@@ -156,7 +156,7 @@ fn subsets(service: &Service, pods: &[Arc<Pod>]) -> Vec<EndpointSubset> {
     let mut by_ports: BTreeMap<Vec<Port>, (Vec<EndpointAddress>, Vec<EndpointAddress>)> =
         BTreeMap::new();
     for pod in pods {
-        let listed = !pods::is_terminal(pod) && (publishes || !pods::is_being_deleted(pod));
+        let listed = !pods::is_terminal_pod(pod) && (publishes || !pods::is_being_deleted(pod));
         let Some(address) = backends::address(pod, &family).filter(|_| listed) else { continue };
         let mut ports = backends::ports(service, pod);
         ports.sort();

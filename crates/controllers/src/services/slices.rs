@@ -195,7 +195,7 @@ fn entry(
     family: &str,
 ) -> Option<(Vec<Port>, Endpoint)> {
     let publishes = backends::publishes_not_ready(service);
-    if pods::is_terminal(pod) || (node.is_none() && !publishes) {
+    if pods::is_terminal_pod(pod) || (node.is_none() && !publishes) {
         return None; // T-NET-3, T-NET-6: no terminal pods, none without a node. A new node queues the Service again.
     }
     let address = backends::address(pod, family)?;

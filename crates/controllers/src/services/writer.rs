@@ -12,7 +12,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// PendingWrites slices. A Service is reconciled again only when the cache has its last writes, because a stale cache
+/// Writes slices. A Service is reconciled again only when the cache has its last writes, because a stale cache
 /// would lead to duplicate endpoints. Upstream: `EndpointSliceTracker`.
 pub(super) struct Writer<C> {
     uncached: Mutex<BTreeMap<ObjectKey, String>>,

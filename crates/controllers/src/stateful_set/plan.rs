@@ -2,8 +2,8 @@
 
 use super::{claims, identity};
 use crate::workload::{
-    BURST, available_at, count, is_being_deleted, is_ready, is_terminal, next_availability, phase,
-    some_count,
+    BURST, available_at, count, is_being_deleted, is_ready, is_terminal_pod, next_availability,
+    phase, some_count,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetStatus};
@@ -149,7 +149,7 @@ impl Planner<'_> {
                     false
                 }
                 // The pod is created again once it is gone (T-CTRL-19).
-                Some(pod) if is_terminal(pod) => {
+                Some(pod) if is_terminal_pod(pod) => {
                     if !is_being_deleted(pod.as_ref()) {
                         self.delete(&Arc::clone(pod));
                     }

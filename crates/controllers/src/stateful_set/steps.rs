@@ -233,7 +233,7 @@ impl Controller<'_> {
         Ok(Done::All)
     }
 
-    /// PendingWrites the status if a number, revision or generation differs. The written status does not keep the
+    /// Writes the status if a number, revision or generation differs. The written status does not keep the
     /// conditions of others (C-14).
     pub(super) async fn report(
         &self,

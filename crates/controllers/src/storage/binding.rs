@@ -1,6 +1,6 @@
 //! Binds claims and volumes one to one, and sets their phases (C-164 to C-172).
 //!
-//! Binding takes four writes: the volume's `claimRef`, its phase, the claim's volume name, its phase. PendingWrites
+//! Binding takes four writes: the volume's `claimRef`, its phase, the claim's volume name, its phase. Writes
 //! that are already done are skipped, so after a crash the next reconcile continues. Only one claim or volume is
 //! reconciled at a time, so that no volume is bound twice.
 

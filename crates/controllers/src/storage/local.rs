@@ -57,9 +57,9 @@ struct Provisioner<'a> {
 pub(super) async fn run(cluster: &Cluster, storage: &Storage, here: &LocalVolumes) {
     let queue = Queue::new();
     storage.claims.feed(&queue, |claim| {
-        let asked =
+        let requested =
             annotation(claim, REQUESTED_BY) == Some(PROVISIONER) && matching::is_pending(claim);
-        asked.then(|| Work::Claim(ObjectKey::of(claim))).into_iter().collect()
+        requested.then(|| Work::Claim(ObjectKey::of(claim))).into_iter().collect()
     });
     storage.volumes.feed(&queue, |volume| {
         let name = volume.metadata.name.clone().filter(|_| is_ours(volume));

@@ -60,7 +60,7 @@ async fn run_claims(cluster: &Cluster, claims: &Cache<PersistentVolumeClaim>) {
 fn releases_ephemeral_claims(pod: &Pod) -> bool {
     let removed =
         pods::is_being_deleted(pod) && pod.metadata.deletion_grace_period_seconds == Some(0);
-    pods::is_terminal(pod) || removed
+    pods::is_terminal_pod(pod) || removed
 }
 
 async fn is_claim_used(cluster: &Cluster, key: &ObjectKey) -> client::Result<bool> {

@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use std::time::Duration;
 
-pub(crate) use crate::pods::is_terminal;
+pub(crate) use crate::pods::is_terminal_pod;
 
 pub(crate) fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
@@ -13,12 +13,12 @@ pub(crate) fn phase(pod: &Pod) -> &str {
 
 /// Neither terminal nor being deleted (T-CTRL-1).
 pub(crate) fn is_active(pod: &Pod) -> bool {
-    !is_being_deleted(pod) && !is_terminal(pod)
+    !is_being_deleted(pod) && !is_terminal_pod(pod)
 }
 
 /// Being deleted, but not terminal yet (T-CTRL-3).
 pub(crate) fn is_terminating(pod: &Pod) -> bool {
-    is_being_deleted(pod) && !is_terminal(pod)
+    is_being_deleted(pod) && !is_terminal_pod(pod)
 }
 
 pub(crate) fn condition<'a>(pod: &'a Pod, type_: &str) -> Option<&'a PodCondition> {

@@ -100,8 +100,8 @@ async fn check_round_trip(from: &[&str], to: &[&str]) {
     let data_dir = old.to_str().unwrap().to_owned();
     let (at, dir) = (file.clone(), data_dir.clone());
     let taken = tokio::task::spawn_blocking(move || run(&["backup", "--data-dir", &dir], &at));
-    let said = taken.await.unwrap().unwrap();
-    assert!(said.contains("keep it as safe as"), "{said}");
+    let output = taken.await.unwrap().unwrap();
+    assert!(output.contains("keep it as safe as"), "{output}");
     running.store(false, Ordering::Release);
     let written = writing.await.unwrap();
     assert!(written > acknowledged, "nothing was written during the backup");
@@ -117,8 +117,8 @@ async fn check_round_trip(from: &[&str], to: &[&str]) {
     let new_dir = new.to_str().unwrap();
     let mut args = vec!["restore", "--data-dir", new_dir];
     args.extend(to);
-    let said = run(&args, &file).unwrap();
-    assert!(said.contains("start it with: landfall up"), "{said}");
+    let output = run(&args, &file).unwrap();
+    assert!(output.contains("start it with: landfall up"), "{output}");
     let refused = run(&args, &file).unwrap_err();
     assert!(refused.contains("is not empty"), "{refused}");
     let landfall = Landfall::start_with(&new, to).await;
@@ -157,7 +157,7 @@ async fn check_round_trip(from: &[&str], to: &[&str]) {
     assert_eq!(
         whoami.json()["status"]["userInfo"]["username"],
         "system:serviceaccount:default:default",
-        "a token of before is good"
+        "a token from before the backup is valid"
     );
     landfall.stop().await;
     crate::process::assert_no_panic(&new);
@@ -201,8 +201,8 @@ async fn a_backup_that_does_not_fit_or_is_damaged_leaves_nothing() {
 
     let file = home.path().join("backup");
     take(&file).unwrap();
-    let said = run(&["restore", "--check"], &file).unwrap();
-    assert!(said.contains("is complete: "), "{said}");
+    let output = run(&["restore", "--check"], &file).unwrap();
+    assert!(output.contains("is complete: "), "{output}");
     let mut bytes = std::fs::read(&file).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;

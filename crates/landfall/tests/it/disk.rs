@@ -75,8 +75,8 @@ async fn a_full_disk_refuses_writes_clearly_answers_reads_and_loses_nothing() {
     let mut client = landfall.client().await;
     check(&mut client, &acknowledged).await;
     assert_eq!(client.get("/readyz").await.unwrap().code(), 500);
-    let said = process::stderr(&dir);
-    assert!(said.contains("only reads and deletions are possible"), "{said}");
+    let stderr = process::stderr(&dir);
+    assert!(stderr.contains("only reads and deletions are possible"), "{stderr}");
     let small = json!({ "metadata": { "name": "small" } });
     assert_eq!(client.post(CONFIG_MAPS, &small).await.unwrap().code(), 500);
     let (name, _) = acknowledged.pop_first().unwrap();
@@ -205,10 +205,10 @@ async fn a_damaged_file_is_refused_by_name() {
             .arg(&dir)
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&refused.stderr);
-        println!("{what}: {said}");
+        let stderr = String::from_utf8_lossy(&refused.stderr);
+        println!("{what}: {stderr}");
         assert_eq!(refused.status.code(), Some(1), "{what}: it started nevertheless");
-        assert!(said.contains(&*path.to_string_lossy()), "{what}: no {file} in {said:?}");
+        assert!(stderr.contains(&*path.to_string_lossy()), "{what}: no {file} in {stderr:?}");
         std::fs::write(&path, sound).unwrap();
     }
 

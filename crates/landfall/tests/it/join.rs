@@ -17,10 +17,13 @@ fn token(cluster: &Cluster) -> String {
     let mut command = Command::new(LANDFALL);
     let made = command.args(["token", "create", "--data-dir"]).arg(cluster.data_dir()).output();
     let made = made.expect("landfall can be run");
-    let said = String::from_utf8_lossy(&made.stdout).into_owned();
+    let output = String::from_utf8_lossy(&made.stdout).into_owned();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    assert!(said.contains(&format!("landfall node --server {} --token", cluster.url)), "{said}");
-    said.split_whitespace().last().expect("the token").to_owned()
+    assert!(
+        output.contains(&format!("landfall node --server {} --token", cluster.url)),
+        "{output}"
+    );
+    output.split_whitespace().last().expect("the token").to_owned()
 }
 
 fn node(data_dir: &Path, server: &str, token: &str) -> Background {

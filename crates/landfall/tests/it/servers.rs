@@ -27,9 +27,9 @@ fn writes(audit: &Path) -> Vec<String> {
     let is_deed = |line: &Value| {
         let reads = matches!(line["verb"].as_str(), Some("get" | "list" | "watch"));
         let leads = LEASES.iter().any(|name| line["objectRef"]["name"] == *name);
-        let who = line["user"]["username"].as_str().unwrap_or_default();
+        let user = line["user"]["username"].as_str().unwrap_or_default();
         let parts = ["system:kube-", "system:serviceaccount:kube-system:"];
-        parts.iter().any(|part| who.starts_with(part)) && !reads && !leads
+        parts.iter().any(|part| user.starts_with(part)) && !reads && !leads
     };
     lines.filter(is_deed).map(|line| line.to_string()).collect()
 }
@@ -120,10 +120,10 @@ fn c_194_one_of_several_servers_leads_and_another_takes_over() {
     let third = second.another(&etcd);
     third.work_is_done("e");
     assert_eq!(writes(&third.audit), Vec::<String>::new(), "only the leader acts");
-    let asked = clock::now();
+    let killed_at = clock::now();
     harness::signal(second.cluster.process_id(), "TERM");
     third.work_is_done("f");
-    let took = third.taken_after(asked);
+    let took = third.taken_after(killed_at);
     assert!(took.iter().all(|took| *took <= Duration::from_secs(2)), "{took:?}");
     drop(second.cluster.ended());
     let last = third.holders();

@@ -38,8 +38,8 @@ async fn a_171_bad_tokens_are_401_and_never_anonymous() {
     let account = "/api/v1/namespaces/default/serviceaccounts";
     let made = admin.post(account, &json!({ "metadata": { "name": "robot" } })).await.unwrap();
     let uid = made.json()["metadata"]["uid"].as_str().unwrap().to_owned();
-    let asked = json!({ "spec": { "expirationSeconds": 3600 } });
-    let good = admin.post(&format!("{account}/robot/token"), &asked).await.unwrap().json();
+    let requests = json!({ "spec": { "expirationSeconds": 3600 } });
+    let good = admin.post(&format!("{account}/robot/token"), &requests).await.unwrap().json();
     let good = good["status"]["token"].as_str().unwrap().to_owned();
 
     // Tokens of the right account with another error.
@@ -76,8 +76,8 @@ async fn a_171_bad_tokens_are_401_and_never_anonymous() {
         ("alg none, signed", format!("{none}.{}.{}", parts[1], parts[2])),
         ("expired", ours.sign(&Claims { exp: now - 1, ..claims.clone() })),
         ("not yet", ours.sign(&Claims { nbf: now + 600, ..claims.clone() })),
-        ("for somebody else", ours.sign(&Claims { aud: vec!["x".into()], ..claims.clone() })),
-        ("by somebody else", ours.sign(&Claims { iss: "https://x".into(), ..claims.clone() })),
+        ("for another audience", ours.sign(&Claims { aud: vec!["x".into()], ..claims.clone() })),
+        ("by another issuer", ours.sign(&Claims { iss: "https://x".into(), ..claims.clone() })),
         ("another account's uid", ours.sign(&other_uid)),
         ("a foreign key", foreign.sign(&claims)),
         ("the administrator's, changed", format!("{}x", landfall.reach().token.unwrap())),
@@ -163,7 +163,7 @@ async fn everything(admin: &mut Client) -> Vec<(Method, String)> {
             versions.push(format!("/apis/{}", version["groupVersion"].as_str().unwrap()));
         }
     }
-    let mut asked = Vec::new();
+    let mut requests = Vec::new();
     for version in &versions {
         let list = admin.get(version).await.unwrap().json();
         for resource in list["resources"].as_array().unwrap() {
@@ -174,18 +174,18 @@ async fn everything(admin: &mut Client) -> Vec<(Method, String)> {
             for object in ["kept", "default", "missing"] {
                 let one = format!("{version}{within}/{plural}/{object}{sub}");
                 for method in [Method::GET, Method::PUT, Method::PATCH, Method::DELETE] {
-                    asked.push((method, one.clone()));
+                    requests.push((method, one.clone()));
                 }
-                asked.push((Method::POST, one));
+                requests.push((Method::POST, one));
             }
             if sub.is_empty() {
                 let all = format!("{version}{within}/{plural}");
                 for method in [Method::GET, Method::POST, Method::DELETE] {
-                    asked.push((method, all.clone()));
+                    requests.push((method, all.clone()));
                 }
-                asked.push((Method::GET, format!("{all}?watch=1&timeoutSeconds=1")));
-                asked.push((Method::GET, format!("{version}/{plural}")));
-                asked.push((Method::GET, format!("{version}/watch/{plural}")));
+                requests.push((Method::GET, format!("{all}?watch=1&timeoutSeconds=1")));
+                requests.push((Method::GET, format!("{version}/{plural}")));
+                requests.push((Method::GET, format!("{version}/watch/{plural}")));
             }
         }
     }
@@ -213,11 +213,11 @@ async fn everything(admin: &mut Client) -> Vec<(Method, String)> {
         "/version/x",
     ];
     for path in paths {
-        asked.push((Method::GET, path.to_owned()));
-        asked.push((Method::POST, path.to_owned()));
+        requests.push((Method::GET, path.to_owned()));
+        requests.push((Method::POST, path.to_owned()));
     }
-    asked.extend(versions.into_iter().map(|version| (Method::GET, version)));
-    asked
+    requests.extend(versions.into_iter().map(|version| (Method::GET, version)));
+    requests
 }
 
 async fn ask(client: &mut Client, reach: &Reach, method: &Method, path: &str) -> process::Reply {
@@ -240,7 +240,7 @@ async fn ask(client: &mut Client, reach: &Reach, method: &Method, path: &str) ->
 async fn a_186_anonymous_clients_can_read_only_health_and_version() {
     let (landfall, _home) = start().await;
     let mut admin = landfall.client().await;
-    let asked = everything(&mut admin).await;
+    let requests = everything(&mut admin).await;
     let before = admin.get(MAPS).await.unwrap().json()["items"].clone();
     let reach = landfall.reach().anonymous();
     let mut client = reach.connect().await.unwrap();
@@ -248,7 +248,7 @@ async fn a_186_anonymous_clients_can_read_only_health_and_version() {
         assert_eq!(client.get(path).await.unwrap().code(), 200, "{path}");
     }
     let mut failures = Vec::new();
-    for (method, path) in &asked {
+    for (method, path) in &requests {
         let reply = ask(&mut client, &reach, method, path).await;
         let text = reply.text();
         if !matches!(reply.code(), 401 | 403) || reply.json()["kind"] != "Status" {
@@ -257,7 +257,7 @@ async fn a_186_anonymous_clients_can_read_only_health_and_version() {
         assert!(!text.contains(SECRET), "{method} {path}");
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    println!("{} requests of nobody refused", asked.len());
+    println!("{} anonymous requests refused", requests.len());
     assert_eq!(admin.get(MAPS).await.unwrap().json()["items"], before);
     end(landfall).await;
 }
@@ -266,7 +266,7 @@ async fn a_186_anonymous_clients_can_read_only_health_and_version() {
 async fn a_user_without_rights_cannot_tell_whether_an_object_exists() {
     let (landfall, _home) = start().await;
     let mut admin = landfall.client().await;
-    let asked = everything(&mut admin).await;
+    let requests = everything(&mut admin).await;
     let account = json!({ "metadata": { "name": "nobody" } });
     admin.post("/api/v1/namespaces/default/serviceaccounts", &account).await.unwrap();
     let path = "/api/v1/namespaces/default/serviceaccounts/nobody/token";
@@ -275,7 +275,7 @@ async fn a_user_without_rights_cannot_tell_whether_an_object_exists() {
     let before = admin.get(MAPS).await.unwrap().json()["items"].clone();
     let mut client = reach.connect().await.unwrap();
     let (mut refused, mut failures) = (0, Vec::new());
-    for (method, path) in asked {
+    for (method, path) in requests {
         // Every user may ask about itself and read discovery.
         let open = !path.contains("/api/v1/") && path.split('/').count() <= 4
             || path.contains("/selfsubject")

@@ -5,6 +5,7 @@
 
 mod delete_walk;
 mod limits;
+mod named_files;
 
 use std::collections::BTreeMap;
 use std::fs;

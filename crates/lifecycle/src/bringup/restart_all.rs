@@ -10,18 +10,18 @@ use crate::observed::Container;
 use k8s_openapi::api::core::v1 as core;
 
 pub(super) fn resets(view: &View, sandbox: &str) -> Vec<Reset> {
-    let askers: Vec<&str> = containers(view.spec)
+    let causes: Vec<&str> = containers(view.spec)
         .filter_map(|container| {
             let current = view.current(sandbox, &container.name)?;
             let after = after_exit(view.spec, container, current.exit()?);
             (after == AfterExit::RestartAll).then_some(current.id.as_str())
         })
         .collect();
-    if askers.is_empty() {
+    if causes.is_empty() {
         return Vec::new();
     }
-    let asked = |container: &&Container| askers.contains(&container.id.as_str());
-    let (last, first): (Vec<_>, Vec<_>) = view.observed.containers.iter().partition(asked);
+    let is_cause = |container: &&Container| causes.contains(&container.id.as_str());
+    let (last, first): (Vec<_>, Vec<_>) = view.observed.containers.iter().partition(is_cause);
     first.into_iter().chain(last).map(|container| reset(view, container)).collect()
 }
 

@@ -1,4 +1,4 @@
-//! What `plan` answers, as a table, and what it never answers.
+//! Tables of plans, and properties of every plan.
 
 use super::*;
 use crate::fixture::{NOW, at, container, deleted, healthy, observed, pod};
@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use proptest::prelude::*;
 
-/// A plan in one line.
-fn said(plan: &Plan) -> String {
+/// A plan as one line.
+fn summary(plan: &Plan) -> String {
     let mut words = Vec::new();
     match plan.end_all {
         Some(EndAll::Done) => words.push("done".into()),
@@ -31,13 +31,13 @@ fn decide(pod: &core::Pod, observed: &Observed) -> Plan {
     plan(pod, observed, &Backoffs::default(), at(NOW))
 }
 
-fn check(rule: &str, policy: &str, spec: &str, so: &str, wanted: &str) {
-    let plan = decide(&pod(policy, spec), &observed(so));
-    assert_eq!(said(&plan), wanted, "{rule}: {policy} {spec:?} when {so:?}");
+fn check(rule: &str, policy: &str, spec: &str, world: &str, wanted: &str) {
+    let plan = decide(&pod(policy, spec), &observed(world));
+    assert_eq!(summary(&plan), wanted, "{rule}: {policy} {spec:?} when {world:?}");
 }
 
 #[test]
-fn n_36_a_new_sandbox_is_made_when_there_is_no_good_one() {
+fn n_36_a_new_sandbox_is_created_if_there_is_no_usable_one() {
     let rule = "N-36";
     check(rule, "Always", "app", "[none]", "sandbox 0, start app#0");
     check(rule, "Always", "app", "app=run", "");
@@ -45,11 +45,11 @@ fn n_36_a_new_sandbox_is_made_when_there_is_no_good_one() {
     check(rule, "Always", "app", "[dead] app=run", "end all, sandbox 1 changed, start app#1");
     check(rule, "Always", "app", "[host] app=run", "end all, sandbox 1 changed, start app#1");
     check(rule, "Always", "app", "[unconnected]", "end all, sandbox 1 changed, start app#0");
-    // Init containers are forgotten, restart counts go on.
+    // Init containers run again, and restart counts continue.
     let changed = "end all, sandbox 1 changed, start one#1";
     check(rule, "Always", "i:one i:two app", "[dead] app=run two=exit0 one=exit0", changed);
     check(rule, "Always", "i:one i:two app", "[second] app@s0=exit137 one@s0=exit0", "start one#1");
-    // Not worth it.
+    // No new sandbox if no container would start in it.
     check(rule, "Never", "app", "[dead] app=exit137", "done");
     check(rule, "Never", "app", "[dead]", "end all, sandbox 1 changed, start app#0");
     check(rule, "OnFailure", "app web", "[dead] app=exit0 web=exit0", "done");
@@ -58,16 +58,16 @@ fn n_36_a_new_sandbox_is_made_when_there_is_no_good_one() {
 }
 
 #[test]
-fn n_36_a_pod_on_the_hosts_network_needs_no_address_of_its_own() {
+fn n_36_a_pod_on_the_host_network_needs_no_address() {
     let mut host = pod("Always", "app");
     host.spec.as_mut().unwrap().host_network = Some(true);
-    let mut so = observed("[host] app=run");
-    so.sandboxes[0].addresses.clear();
-    assert_eq!(said(&decide(&host, &so)), "");
+    let mut world = observed("[host] app=run");
+    world.sandboxes[0].addresses.clear();
+    assert_eq!(summary(&decide(&host, &world)), "");
 }
 
 #[test]
-fn n_38_init_containers_run_one_at_a_time_to_a_good_end() {
+fn n_38_init_containers_run_one_at_a_time_until_they_succeed() {
     let rule = "N-38";
     let spec = "i:one i:two app";
     check(rule, "Always", spec, "[none]", "sandbox 0, start one#0");
@@ -76,7 +76,7 @@ fn n_38_init_containers_run_one_at_a_time_to_a_good_end() {
     check(rule, "Always", spec, "one=exit0", "start two#0");
     check(rule, "Always", spec, "two=run one=exit0", "");
     check(rule, "Always", spec, "two=exit0 one=exit0", "start app#0");
-    // The search goes from the last: records of the first may be gone.
+    // The last one decides, because the records of earlier ones may be gone.
     check(rule, "Always", spec, "two=exit0", "start app#0");
     check(rule, "Always", spec, "app=run", "");
     check(rule, "Always", spec, "app=exit0", "start app#1");
@@ -92,20 +92,20 @@ fn n_38_init_containers_run_one_at_a_time_to_a_good_end() {
 }
 
 #[test]
-fn n_39_init_containers_do_not_run_again_in_a_running_pod() {
+fn n_39_init_containers_do_not_run_again_in_a_running_pod_unless_they_are_sidecars() {
     check("N-39", "Always", "i:one app", "app=exit1 one=exit0", "start app#1");
     let mut changed = pod("Always", "i:one s:proxy app");
     container(&mut changed, "one").image = Some("another".into());
-    let so = observed("app=run proxy=run one=exit0");
-    assert_eq!(said(&decide(&changed, &so)), "", "N-39: a plain init container");
+    let world = observed("app=run proxy=run one=exit0");
+    assert_eq!(summary(&decide(&changed, &world)), "", "N-39: a plain init container");
     container(&mut changed, "proxy").image = Some("another".into());
-    let plan = decide(&changed, &so);
-    assert_eq!(said(&plan), "kill proxy-0, start proxy#1", "N-39: a sidecar");
+    let plan = decide(&changed, &world);
+    assert_eq!(summary(&plan), "kill proxy-0, start proxy#1", "N-39: a sidecar");
     assert_eq!(plan.kill[0].message, "Init container proxy definition changed");
 }
 
 #[test]
-fn n_40_a_sidecar_starts_in_its_place_and_is_kept_running() {
+fn n_40_a_sidecar_starts_in_spec_order_and_is_restarted() {
     let rule = "N-40";
     let spec = "i:one s:proxy i:two app";
     check(rule, "Never", spec, "one=exit0", "start proxy#0");
@@ -129,13 +129,13 @@ fn n_40_the_next_container_waits_until_a_sidecar_is_started() {
     let mut pod = pod("Always", "s:proxy app");
     container(&mut pod, "proxy").startup_probe = Some(core::Probe::default());
     container(&mut pod, "proxy").readiness_probe = Some(core::Probe::default());
-    let so = observed("proxy=run");
-    assert_eq!(said(&decide(&pod, &so)), "", "no result yet");
-    let started = healthy(so.clone(), "proxy", [Success, Failure, Success]);
-    assert_eq!(said(&decide(&pod, &started)), "start app#0", "readiness is not waited for");
-    let failed = healthy(so, "proxy", [Failure, Failure, Success]);
+    let world = observed("proxy=run");
+    assert_eq!(summary(&decide(&pod, &world)), "", "no result yet");
+    let started = healthy(world.clone(), "proxy", [Success, Failure, Success]);
+    assert_eq!(summary(&decide(&pod, &started)), "start app#0", "does not wait for readiness");
+    let failed = healthy(world, "proxy", [Failure, Failure, Success]);
     let plan = decide(&pod, &failed);
-    assert_eq!(said(&plan), "kill proxy-0, start proxy#1");
+    assert_eq!(summary(&plan), "kill proxy-0, start proxy#1");
     assert_eq!(plan.kill[0].message, "Init container proxy failed startup probe", "T-NODE-17");
 }
 
@@ -149,7 +149,7 @@ fn n_41_regular_containers_start_in_spec_order_and_do_not_stop_each_other() {
 }
 
 #[test]
-fn n_42_ephemeral_containers_start_when_seen_and_never_again() {
+fn n_42_ephemeral_containers_start_immediately_and_only_once() {
     let rule = "N-42";
     check(rule, "Always", "i:one app e:debug", "one=run", "start debug#0");
     check(rule, "Always", "app e:debug", "app=run", "start debug#0");
@@ -158,7 +158,7 @@ fn n_42_ephemeral_containers_start_when_seen_and_never_again() {
 }
 
 #[test]
-fn n_43_what_ended_is_started_again_as_the_policy_says() {
+fn n_43_the_restart_policy_decides_whether_an_exited_container_restarts() {
     for (state, always, on_failure, never) in [
         ("", "start app#0", "start app#0", "start app#0"),
         ("app=created", "start app#1", "start app#1", "start app#1"),
@@ -179,7 +179,7 @@ fn n_43_what_ended_is_started_again_as_the_policy_says() {
 }
 
 #[test]
-fn n_43_the_policy_and_the_rules_of_a_container_come_first() {
+fn n_43_policy_and_rules_of_a_container_override_those_of_the_pod() {
     let rule = |action: &str, operator: &str, codes: &[i32]| core::ContainerRestartRule {
         action: action.into(),
         exit_codes: Some(core::ContainerRestartRuleOnExitCodes {
@@ -213,12 +213,12 @@ fn n_43_the_policy_and_the_rules_of_a_container_come_first() {
         let mut pod = pod(pods, "app");
         container(&mut pod, "app").restart_policy = Some(own.into());
         container(&mut pod, "app").restart_policy_rules = Some(rules);
-        assert_eq!(said(&decide(&pod, &observed(state))), wanted, "N-43: {story}");
+        assert_eq!(summary(&decide(&pod, &observed(state))), wanted, "N-43: {story}");
     }
 }
 
 #[test]
-fn n_43_a_failed_probe_asks_the_policy_and_not_the_rules() {
+fn n_43_after_a_failed_probe_the_policy_decides_and_not_the_rules() {
     for (policy, own, wanted) in [
         ("Always", None, "kill app-0, start app#1"),
         ("OnFailure", None, "kill app-0, start app#1"),
@@ -235,13 +235,13 @@ fn n_43_a_failed_probe_asks_the_policy_and_not_the_rules() {
                 values: Some(vec![]),
             }),
         }]);
-        let so = healthy(observed("app=run"), "app", [Success, Failure, Failure]);
-        assert_eq!(said(&decide(&pod, &so)), wanted, "N-43: {policy} {own:?}");
+        let world = healthy(observed("app=run"), "app", [Success, Failure, Failure]);
+        assert_eq!(summary(&decide(&pod, &world)), wanted, "N-43: {policy} {own:?}");
     }
 }
 
 #[test]
-fn t_node_17_and_18_a_kill_says_why_and_takes_the_grace_of_the_probe() {
+fn t_node_17_and_18_a_kill_has_a_message_and_the_grace_period_of_the_probe() {
     let probe = |grace| {
         let termination_grace_period_seconds = grace;
         Some(core::Probe { termination_grace_period_seconds, ..Default::default() })
@@ -275,23 +275,23 @@ fn t_node_17_and_18_a_kill_says_why_and_takes_the_grace_of_the_probe() {
 }
 
 #[test]
-fn n_21_another_image_restarts_a_container_under_every_policy() {
+fn n_21_a_changed_image_restarts_a_container_under_every_policy() {
     for policy in ["Always", "OnFailure", "Never"] {
         let mut pod = pod(policy, "app");
         container(&mut pod, "app").image = Some("another".into());
         let plan = decide(&pod, &observed("app=run"));
-        assert_eq!(said(&plan), "kill app-0, start app#1", "N-21: {policy}");
+        assert_eq!(summary(&plan), "kill app-0, start app#1", "N-21: {policy}");
         let text = "Container app definition changed, will be restarted";
         assert_eq!(plan.kill[0].message, text, "T-NODE-17");
-        // Nothing else is part of what a container is made from.
+        // No other field restarts a container.
         container(&mut pod, "app").image = Some("image".into());
         container(&mut pod, "app").command = Some(vec!["other".into()]);
-        assert_eq!(said(&decide(&pod, &observed("app=run"))), "", "N-21");
+        assert_eq!(summary(&decide(&pod, &observed("app=run"))), "", "N-21");
     }
 }
 
 #[test]
-fn n_120_other_resources_restart_a_container_only_where_its_policy_says_so() {
+fn n_120_a_resize_restarts_a_container_only_if_its_resize_policy_requires_it() {
     let memory = |amount: &str| {
         let list = [("memory".to_owned(), Quantity(amount.to_owned()))].into();
         core::ResourceRequirements { limits: Some(list), ..Default::default() }
@@ -306,12 +306,12 @@ fn n_120_other_resources_restart_a_container_only_where_its_policy_says_so() {
                 resource_name: "memory".into(),
                 restart_policy: policy.into(),
             }]);
-            let mut so = observed("app=run proxy=run");
-            assert_eq!(said(&decide(&pod, &so)), "", "N-120: it is as the spec says");
-            let running = so.containers.iter_mut().find(|c| c.name == name).unwrap();
+            let mut world = observed("app=run proxy=run");
+            assert_eq!(summary(&decide(&pod, &world)), "", "N-120: nothing has changed");
+            let running = world.containers.iter_mut().find(|c| c.name == name).unwrap();
             running.resources = Some(memory("1Gi"));
-            let plan = decide(&pod, &so);
-            assert_eq!(said(&plan), wanted.replace("NAME", name), "N-120: {policy}");
+            let plan = decide(&pod, &world);
+            assert_eq!(summary(&plan), wanted.replace("NAME", name), "N-120: {policy}");
             let text = format!("Container {name} resize requires restart");
             assert!(
                 plan.kill
@@ -323,33 +323,33 @@ fn n_120_other_resources_restart_a_container_only_where_its_policy_says_so() {
 }
 
 #[test]
-fn what_probes_said_about_an_earlier_instance_does_not_count() {
-    let mut so = healthy(observed("app=run"), "app", [Success, Success, Failure]);
-    so.health.get_mut("app").unwrap().container_id = "an earlier one".into();
-    assert_eq!(said(&decide(&pod("Always", "app"), &so)), "");
+fn probe_results_of_an_earlier_instance_are_ignored() {
+    let mut world = healthy(observed("app=run"), "app", [Success, Success, Failure]);
+    world.health.get_mut("app").unwrap().container_id = "an earlier one".into();
+    assert_eq!(summary(&decide(&pod("Always", "app"), &world)), "");
 }
 
 #[test]
-fn n_44_a_container_that_exits_at_once_starts_at_0_0_10_30_70_150() {
+fn n_44_a_container_that_exits_immediately_starts_at_0_0_10_30_70_150() {
     let pod = pod("Always", "app");
     let mut backoffs = Backoffs::default();
-    let mut so = observed("");
+    let mut world = observed("");
     let (mut second, mut starts) = (0, Vec::new());
     while second < 1200 {
-        let plan = plan(&pod, &so, &backoffs, at(second));
+        let plan = plan(&pod, &world, &backoffs, at(second));
         if let Some(start) = plan.start.first() {
             starts.push(second);
             start.note(&mut backoffs, at(second));
             let attempt = start.attempt;
-            so = observed(&format!("app#{attempt}=exit0"));
-            so.containers[0].state = exit_at(0, second);
+            world = observed(&format!("app#{attempt}=exit0"));
+            world.containers[0].state = exit_at(0, second);
         }
         match plan.next_due() {
             Some(due) => second = due.as_second() - at(0).as_second(),
             None => second += 1,
         }
     }
-    // The second start is a pass later, here a second.
+    // The second start is in the next reconcile, here a second later.
     let gaps: Vec<_> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert_eq!(gaps, [1, 10, 20, 40, 80, 160, 300, 300], "N-44, T-NODE-65");
 }
@@ -366,16 +366,16 @@ fn exit_at(code: i32, second: i64) -> State {
 }
 
 #[test]
-fn t_node_66_a_crash_loop_says_how_long_it_waits() {
+fn t_node_66_a_crash_loop_reports_its_back_off() {
     let pod = pod("Always", "app web");
     let mut backoffs = Backoffs::default();
-    let mut so = observed("app=exit1 web=run");
-    so.containers[0].state = exit_at(1, NOW);
+    let mut world = observed("app=exit1 web=run");
+    world.containers[0].state = exit_at(1, NOW);
     for _ in 0..4 {
-        plan(&pod, &so, &Backoffs::default(), at(NOW)).start[0].note(&mut backoffs, at(NOW));
+        plan(&pod, &world, &Backoffs::default(), at(NOW)).start[0].note(&mut backoffs, at(NOW));
     }
-    let plan = plan(&pod, &so, &backoffs, at(NOW));
-    assert_eq!(said(&plan), "wait app", "others go on");
+    let plan = plan(&pod, &world, &backoffs, at(NOW));
+    assert_eq!(summary(&plan), "wait app", "other containers are not affected");
     let waiting = &plan.waiting[0];
     assert_eq!(plan.next_due(), Some(at(NOW + 80)), "N-33");
     let failure = waiting.failure();
@@ -386,31 +386,31 @@ fn t_node_66_a_crash_loop_says_how_long_it_waits() {
 }
 
 #[test]
-fn n_44_a_failed_init_container_waits_too_and_holds_up_the_rest() {
+fn n_44_a_failed_init_container_backs_off_and_later_containers_wait() {
     let pod = pod("Always", "i:one app");
-    let mut so = observed("one=exit1");
-    so.containers[0].state = exit_at(1, NOW);
+    let mut world = observed("one=exit1");
+    world.containers[0].state = exit_at(1, NOW);
     let mut backoffs = Backoffs::default();
-    plan(&pod, &so, &backoffs, at(NOW)).start[0].note(&mut backoffs, at(NOW));
-    assert_eq!(said(&plan(&pod, &so, &backoffs, at(NOW + 9))), "wait one");
-    assert_eq!(said(&plan(&pod, &so, &backoffs, at(NOW + 10))), "start one#1");
+    plan(&pod, &world, &backoffs, at(NOW)).start[0].note(&mut backoffs, at(NOW));
+    assert_eq!(summary(&plan(&pod, &world, &backoffs, at(NOW + 9))), "wait one");
+    assert_eq!(summary(&plan(&pod, &world, &backoffs, at(NOW + 10))), "start one#1");
 }
 
 #[test]
-fn n_48_restart_counts_go_on_when_records_are_lost() {
+fn n_48_restart_counts_continue_if_container_records_are_lost() {
     let mut pod = pod("Always", "app");
-    let mut so = observed("");
-    so.past_attempts.insert("app".into(), 6);
-    assert_eq!(said(&decide(&pod, &so)), "start app#7", "N-48: from a log");
-    let told = core::ContainerStatus {
+    let mut world = observed("");
+    world.past_attempts.insert("app".into(), 6);
+    assert_eq!(summary(&decide(&pod, &world)), "start app#7", "N-48: from a log");
+    let published = core::ContainerStatus {
         name: "app".into(),
         restart_count: 8,
         container_id: Some("landfall://x".into()),
         ..Default::default()
     };
-    let container_statuses = Some(vec![told]);
+    let container_statuses = Some(vec![published]);
     pod.status = Some(core::PodStatus { container_statuses, ..Default::default() });
-    assert_eq!(said(&decide(&pod, &so)), "start app#9", "N-48: from what was told");
+    assert_eq!(summary(&decide(&pod, &world)), "start app#9", "N-48: from the previous status");
 }
 
 #[test]
@@ -423,22 +423,34 @@ fn t_node_68_an_exit_can_restart_all_containers() {
             values: Some(vec![88]),
         }),
     }]);
-    let so = observed("app=exit88 web=run proxy=run one=exit0");
-    let plan = decide(&pod, &so);
+    let world = observed("app=exit88 web=run proxy=run one=exit0");
+    let plan = decide(&pod, &world);
     let wanted = "reset web-0, reset proxy-0, reset one-0, reset app-0";
-    assert_eq!(said(&plan), wanted, "the one that asked is removed last");
+    assert_eq!(summary(&plan), wanted, "the container whose exit caused it is removed last");
     assert!(plan.reset[0].running && !plan.reset[3].running);
-    assert_eq!(said(&decide(&pod, &observed(""))), "start one#0", "then init starts over");
+    assert_eq!(
+        summary(&decide(&pod, &observed(""))),
+        "start one#0",
+        "then the init containers run again"
+    );
 }
 
 #[test]
-fn t_node_1_a_pod_that_is_to_end_or_has_ended_never_starts_a_container() {
+fn t_node_1_a_terminating_or_terminal_pod_starts_no_container() {
     let going = deleted(pod("Always", "app"), 30);
     let mut failed = pod("Always", "app");
     failed.status = Some(core::PodStatus { phase: Some("Failed".into()), ..Default::default() });
-    for so in ["[none]", "", "app=exit1", "app=run", "[dead] app=run"] {
-        assert_eq!(said(&decide(&going, &observed(so))), "done", "T-NODE-1, T-NODE-64: {so}");
-        assert_eq!(said(&decide(&failed, &observed(so))), "done", "T-NODE-2, T-NODE-3: {so}");
+    for world in ["[none]", "", "app=exit1", "app=run", "[dead] app=run"] {
+        assert_eq!(
+            summary(&decide(&going, &observed(world))),
+            "done",
+            "T-NODE-1, T-NODE-64: {world}"
+        );
+        assert_eq!(
+            summary(&decide(&failed, &observed(world))),
+            "done",
+            "T-NODE-2, T-NODE-3: {world}"
+        );
     }
 }
 
@@ -466,44 +478,44 @@ prop_compose! {
         let text: Vec<String> = names.iter().zip(&states)
             .filter_map(|(name, state)| state.map(|state| format!("{name}={state}")))
             .collect();
-        let mut so = observed(&format!("{sandbox} {}", text.join(" ")));
+        let mut world = observed(&format!("{sandbox} {}", text.join(" ")));
         for name in names {
-            if so.latest(name).is_some() {
-                so = healthy(so, name, words);
+            if world.latest(name).is_some() {
+                world = healthy(world, name, words);
             }
         }
-        (so, states)
+        (world, states)
     }
 }
 
 proptest! {
-    /// N-38, N-40: whatever is so, a regular container is started only after initialisation, or
-    /// where it has run before in this sandbox.
+    /// N-38, N-40: a regular container starts only after initialization, or if it has run before
+    /// in this sandbox.
     #[test]
     fn no_regular_container_starts_before_init_is_done(
-        (so, states) in any_world(),
+        (world, states) in any_world(),
         policy in prop_oneof![Just("Always"), Just("OnFailure"), Just("Never")],
     ) {
-        let plan = decide(&pod(policy, "i:one s:proxy i:two app web"), &so);
+        let plan = decide(&pod(policy, "i:one s:proxy i:two app web"), &world);
         let starts_regular = plan.start.iter().any(|start| start.kind == Kind::Regular);
-        let good = so.sandboxes.len() == 1 && so.sandboxes[0].ready || so.sandboxes.len() == 2 && !so.sandboxes[1].ready;
+        let good = world.sandboxes.len() == 1 && world.sandboxes[0].ready || world.sandboxes.len() == 2 && !world.sandboxes[1].ready;
         let existed = states[..2].iter().any(|state| state.is_some_and(|state| state != "unknown"));
         let passed = states[2] == Some("exit0");
-        prop_assert!(!starts_regular || (good && (existed || passed)), "{}", said(&plan));
+        prop_assert!(!starts_regular || (good && (existed || passed)), "{}", summary(&plan));
     }
 
-    /// Each container at most once; never one that runs, unless it is ended first.
+    /// A plan starts each container at most once, and a running one only after killing it.
     #[test]
-    fn nothing_is_started_twice_or_beside_itself(
-        (so, _) in any_world(),
+    fn no_container_is_started_twice_or_while_it_runs(
+        (world, _) in any_world(),
         policy in prop_oneof![Just("Always"), Just("OnFailure"), Just("Never")],
     ) {
-        let plan = decide(&pod(policy, "i:one s:proxy i:two app web"), &so);
+        let plan = decide(&pod(policy, "i:one s:proxy i:two app web"), &world);
         for (index, start) in plan.start.iter().enumerate() {
             prop_assert!(plan.start[..index].iter().all(|other| other.name != start.name));
-            let latest = so.latest(&start.name);
+            let latest = world.latest(&start.name);
             let ends = plan.end_all.is_some() || plan.kill.iter().any(|kill| kill.name == start.name);
-            prop_assert!(ends || !latest.is_some_and(|c| c.is_running()), "{}", said(&plan));
+            prop_assert!(ends || !latest.is_some_and(|c| c.is_running()), "{}", summary(&plan));
             prop_assert!(latest.is_none_or(|c| c.attempt < start.attempt));
         }
         // An ordinary init container is never started together with a regular one.
@@ -511,37 +523,37 @@ proptest! {
         prop_assert!(!(has(Kind::Init) && has(Kind::Regular)));
     }
 
-    /// Done is done: nothing is started, and what runs is not asked to end in another way.
+    /// A plan that is `done` starts and kills nothing.
     #[test]
-    fn a_plan_that_is_done_does_nothing_else((so, _) in any_world()) {
-        let plan = decide(&pod("Never", "i:one s:proxy i:two app web"), &so);
+    fn a_plan_that_is_done_does_nothing_else((world, _) in any_world()) {
+        let plan = decide(&pod("Never", "i:one s:proxy i:two app web"), &world);
         if plan.is_done() {
-            prop_assert_eq!(said(&plan), "done");
+            prop_assert_eq!(summary(&plan), "done");
         }
     }
 
-    /// A plan that was performed is not planned again: starts are seen, then nothing is left to start.
+    /// Performing plans repeatedly reaches a state in which nothing is left to do.
     #[test]
     fn performing_a_plan_brings_a_pod_up(
-        (so, _) in any_world(),
+        (world, _) in any_world(),
     ) {
         let pod = pod("Always", "i:one s:proxy i:two app web");
-        let mut so = so;
-        so.health.clear();
+        let mut world = world;
+        world.health.clear();
         for _ in 0..12 {
-            let plan = decide(&pod, &so);
-            perform(&mut so, &plan);
+            let plan = decide(&pod, &world);
+            perform(&mut world, &plan);
         }
-        prop_assert_eq!(said(&decide(&pod, &so)), "");
+        prop_assert_eq!(summary(&decide(&pod, &world)), "");
         for name in ["proxy", "app", "web"] {
-            prop_assert!(so.latest(name).is_some_and(|c| c.is_running()), "{name}");
+            prop_assert!(world.latest(name).is_some_and(|c| c.is_running()), "{name}");
         }
     }
 }
 
-/// A perfect node: what is killed ends, what is started runs, init containers end well at once.
-fn perform(so: &mut Observed, plan: &Plan) {
-    for container in &mut so.containers {
+/// A perfect node: killed containers exit, started ones run, init containers succeed immediately.
+fn perform(world: &mut Observed, plan: &Plan) {
+    for container in &mut world.containers {
         let ends = plan.end_all.is_some() || plan.kill.iter().any(|kill| kill.id == container.id);
         if ends && container.exit().is_none() {
             container.state = exit_at(137, NOW);
@@ -550,16 +562,16 @@ fn perform(so: &mut Observed, plan: &Plan) {
         }
     }
     if let Some(new) = &plan.sandbox {
-        so.sandboxes.iter_mut().for_each(|sandbox| sandbox.ready = false);
+        world.sandboxes.iter_mut().for_each(|sandbox| sandbox.ready = false);
         let mut made = observed("").sandboxes.remove(0);
         made.id = format!("s{}", new.attempt);
         made.attempt = new.attempt;
-        so.sandboxes.insert(0, made);
+        world.sandboxes.insert(0, made);
     }
-    let sandbox = so.sandboxes[0].id.clone();
+    let sandbox = world.sandboxes[0].id.clone();
     for start in &plan.start {
         let state = if start.kind == Kind::Init { "exit0" } else { "run" };
         let text = format!("{}#{}@{sandbox}={state}", start.name, start.attempt);
-        so.containers.insert(0, observed(&text).containers.remove(0));
+        world.containers.insert(0, observed(&text).containers.remove(0));
     }
 }

@@ -98,7 +98,7 @@ impl<'a> View<'a> {
         all.find(|container| container.name == name)
     }
 
-    fn told(&self, name: &str) -> Option<&'a core::ContainerStatus> {
+    fn published(&self, name: &str) -> Option<&'a core::ContainerStatus> {
         let status = self.pod.status.as_ref()?;
         let lists = [&status.container_statuses, &status.init_container_statuses];
         lists.into_iter().flatten().flatten().find(|status| status.name == name)
@@ -111,24 +111,24 @@ impl<'a> View<'a> {
         if let Some(exit) = seen {
             return Some(exit.finished_at);
         }
-        let told = self.told(name)?;
+        let published = self.published(name)?;
         let ended = |state: &Option<core::ContainerState>| {
             state.as_ref()?.terminated.as_ref()?.finished_at.as_ref().map(|time| time.0)
         };
-        ended(&told.state).or_else(|| ended(&told.last_state))
+        ended(&published.state).or_else(|| ended(&published.last_state))
     }
 
     /// The next restart count: one more than that of any known instance (N-48).
     fn next_attempt(&self, name: &str) -> u32 {
         let seen = self.observed.instances(name).map(|container| container.attempt).max();
         let logged = self.observed.past_attempts.get(name).copied();
-        let told = self.told(name).map(|told| {
-            let count = u32::try_from(told.restart_count).unwrap_or(0);
+        let published = self.published(name).map(|published| {
+            let count = u32::try_from(published.restart_count).unwrap_or(0);
             // Without an ID the status is about an instance that does not exist yet.
-            count + u32::from(told.container_id.is_some())
+            count + u32::from(published.container_id.is_some())
         });
         let after = |past: Option<u32>| past.map(|attempt| attempt.saturating_add(1));
-        [after(seen), after(logged), told].into_iter().flatten().max().unwrap_or(0)
+        [after(seen), after(logged), published].into_iter().flatten().max().unwrap_or(0)
     }
 }
 

@@ -27,19 +27,19 @@ fn spec(text: &str) -> core::PodSpec {
 }
 
 #[test]
-fn n_118_what_can_never_be_is_infeasible_and_what_cannot_be_now_is_deferred() {
+fn n_118_a_resize_beyond_capacity_is_infeasible_and_one_without_room_is_deferred() {
     let allocatable = amounts(list("cpu=2 memory=1Gi").as_ref());
     let never =
         |what: &str| Decision::Infeasible(format!("Node didn't have enough capacity: {what}"));
-    for (asked, short, wanted) in [
+    for (requested, short, wanted) in [
         ("cpu=1 memory=1Gi", None, Decision::Granted),
         ("cpu=2", Some("short of cpu"), Decision::Deferred("short of cpu".into())),
         ("cpu=3", Some("short"), never("cpu, requested: 3000, capacity: 2000")),
         ("cpu=3 memory=2Gi", None, never("memory, requested: 2147483648, capacity: 1073741824")),
         ("", None, Decision::Granted),
     ] {
-        let decision = decide(&spec(asked), &allocatable, short.map(str::to_owned));
-        assert_eq!(decision, wanted, "N-118: {asked}");
+        let decision = decide(&spec(requested), &allocatable, short.map(str::to_owned));
+        assert_eq!(decision, wanted, "N-118: {requested}");
     }
     assert_eq!(Decision::Granted.pending(), None);
     assert_eq!(never("x").pending().unwrap().0, "Infeasible");
@@ -47,7 +47,7 @@ fn n_118_what_can_never_be_is_infeasible_and_what_cannot_be_now_is_deferred() {
 }
 
 #[test]
-fn n_118_who_shrinks_comes_first_then_priority_then_class_then_patience() {
+fn n_118_resizes_are_ordered_by_shrinking_priority_qos_and_waiting_time() {
     let waiting = |uid: &str, grows: bool, priority: i32, qos: Qos, since: i64| Waiting {
         uid: uid.into(),
         grows,
@@ -65,19 +65,19 @@ fn n_118_who_shrinks_comes_first_then_priority_then_class_then_patience() {
     let order: Vec<String> = in_turn(all).into_iter().map(|one| one.uid).collect();
     assert_eq!(order, ["shrinks", "important", "guaranteed", "early", "late"]);
     let granted = Grant::of(&spec("cpu=1 memory=1Gi"));
-    for (asked, wanted) in [
+    for (requested, wanted) in [
         ("cpu=1 memory=1Gi", false),
         ("cpu=500m memory=1Gi", false),
         ("cpu=500m memory=2Gi", true),
         ("cpu=1001m memory=1Gi", true),
     ] {
-        assert_eq!(grows(&spec(asked), &granted), wanted, "{asked}");
-        assert_eq!(Waiting::new("u", &spec(asked), &granted, at(0)).grows, wanted);
+        assert_eq!(grows(&spec(requested), &granted), wanted, "{requested}");
+        assert_eq!(Waiting::new("u", &spec(requested), &granted, at(0)).grows, wanted);
     }
 }
 
 #[test]
-fn a_grant_is_what_the_spec_says_in_other_words_and_can_be_put_back() {
+fn a_grant_equals_its_spec_in_any_notation_and_can_be_put_back() {
     let granted = Grant::of(&spec("cpu=1/memory=1Gi"));
     assert!(granted.is_of(&spec("cpu=1000m/memory=1024Mi")));
     for other in ["cpu=1", "cpu=2/memory=1Gi", "cpu=1 memory=1/memory=1Gi", ""] {
@@ -88,11 +88,11 @@ fn a_grant_is_what_the_spec_says_in_other_words_and_can_be_put_back() {
     }
     let mut whole = spec("cpu=1/memory=1Gi");
     whole.resources = Some(resources("cpu=1"));
-    assert!(!granted.is_of(&whole), "resources of the pod as a whole count too");
+    assert!(!granted.is_of(&whole), "resources of the whole pod count too");
 }
 
 #[test]
-fn n_120_a_policy_decides_whether_a_change_restarts() {
+fn n_120_the_resize_policy_decides_whether_a_change_restarts() {
     use Resource::{Cpu, Memory};
     for (granted, applied, policy, wanted) in [
         ("cpu=1/memory=1Gi", "cpu=1000m/memory=1Gi", "", None),
@@ -137,17 +137,17 @@ fn group(text: &str) -> Cgroup {
     }
 }
 
-fn said(steps: &[Step]) -> String {
-    let one = |step: &Step| match step {
-        Step::PodLimit(resource) => format!("pod-{}-limit", resource.name()),
-        Step::PodRequest => "pod-cpu-request".to_owned(),
-        Step::Container { name, resource } => format!("{name}-{}", resource.name()),
+fn summary(steps: &[ResizeStep]) -> String {
+    let one = |step: &ResizeStep| match step {
+        ResizeStep::PodLimit(resource) => format!("pod-{}-limit", resource.name()),
+        ResizeStep::PodRequest => "pod-cpu-request".to_owned(),
+        ResizeStep::Container { name, resource } => format!("{name}-{}", resource.name()),
     };
     steps.iter().map(one).collect::<Vec<_>>().join(" ")
 }
 
 #[test]
-fn n_120_what_grows_is_given_from_above_and_what_shrinks_is_taken_from_below() {
+fn n_120_a_pods_cgroup_grows_first_and_shrinks_last() {
     for (pod, a, b, wanted) in [
         (("9 9 9", "9 9 9"), ("4 4 4", "4 4 4"), ("5 5 5", "5 5 5"), ""),
         (
@@ -162,7 +162,7 @@ fn n_120_what_grows_is_given_from_above_and_what_shrinks_is_taken_from_below() {
             ("5 5 5", "5 5 5"),
             "a-memory pod-memory-limit a-cpu pod-cpu-request pod-cpu-limit",
         ),
-        // One grows as the other shrinks: the pod stays, room is made first.
+        // One grows as the other shrinks: the pod's cgroup stays, and the shrinking one comes first.
         (
             ("9 9 9", "9 9 9"),
             ("4 4 4", "6 6 6"),
@@ -171,7 +171,7 @@ fn n_120_what_grows_is_given_from_above_and_what_shrinks_is_taken_from_below() {
         ),
         // Only requests: the limit of the pod is left alone.
         (("9 - -", "12 - -"), ("4 - -", "7 - -"), ("5 - -", "5 - -"), "pod-cpu-request a-cpu"),
-        // A limit where there was none is less than before.
+        // A new limit is less than no limit.
         (("9 9 -", "9 9 9"), ("4 4 -", "4 4 4"), ("5 5 5", "5 5 5"), "a-memory pod-memory-limit"),
         // Memory grows and cpu shrinks: each by its own rule.
         (
@@ -187,19 +187,19 @@ fn n_120_what_grows_is_given_from_above_and_what_shrinks_is_taken_from_below() {
             after: group(of.1),
         };
         let steps = steps((group(pod.0), group(pod.1)), &[resized("a", a), resized("b", b)]);
-        assert_eq!(said(&steps), wanted, "N-120: {pod:?} {a:?} {b:?}");
+        assert_eq!(summary(&steps), wanted, "N-120: {pod:?} {a:?} {b:?}");
     }
 }
 
 #[test]
-fn n_121_a_memory_limit_is_not_lowered_to_what_is_in_use() {
+fn n_121_a_memory_limit_is_not_lowered_below_the_usage() {
     let resized = |name: &str, before: &str, after: &str| Resized {
         name: name.into(),
         before: group(before),
         after: group(after),
     };
     let usage = BTreeMap::from([("a".to_owned(), 500), ("b".to_owned(), 70)]);
-    let said = |name: &str, limit: i64, used: i64| {
+    let message = |name: &str, limit: i64, used: i64| {
         format!(
             "attempting to set container \"{name}\" memory limit ({limit}) below current usage ({used})"
         )
@@ -208,12 +208,16 @@ fn n_121_a_memory_limit_is_not_lowered_to_what_is_in_use() {
     assert_eq!(too_small(&[a("2 - 501")], &usage), None);
     assert_eq!(
         too_small(&[a("2 - 500")], &usage),
-        Some(format!("cannot decrease memory limits: {}", said("a", 500, 500)))
+        Some(format!("cannot decrease memory limits: {}", message("a", 500, 500)))
     );
     assert_eq!(too_small(&[resized("a", "2 - 100", "2 - 200")], &usage), None, "it grows");
-    assert_eq!(too_small(&[resized("x", "2 - 100", "2 - 20")], &usage), None, "nothing is known");
+    assert_eq!(
+        too_small(&[resized("x", "2 - 100", "2 - 20")], &usage),
+        None,
+        "the usage is unknown"
+    );
     let both = [a("2 - 400"), resized("b", "2 - -", "2 - 60")];
-    let (a, b) = (said("a", 400, 500), said("b", 60, 70));
+    let (a, b) = (message("a", 400, 500), message("b", 60, 70));
     assert_eq!(
         too_small(&both, &usage),
         Some(format!("cannot decrease memory limits: [{a}, {b}]"))

@@ -1,4 +1,4 @@
-//! What pods ask for and what the kernel is told, as tables.
+//! Tables of what pods request and what is written into their cgroups.
 
 use super::*;
 use crate::fixture::{container, pod};
@@ -21,7 +21,7 @@ fn resources(requests: &str, limits: &str) -> Option<core::ResourceRequirements>
 }
 
 /// A pod of `spec` with (container, requests, limits).
-fn asking(spec: &str, rows: &[(&str, &str, &str)]) -> core::PodSpec {
+fn requesting(spec: &str, rows: &[(&str, &str, &str)]) -> core::PodSpec {
     let mut pod = pod("Always", spec);
     for (name, requests, limits) in rows {
         container(&mut pod, name).resources = resources(requests, limits);
@@ -29,14 +29,14 @@ fn asking(spec: &str, rows: &[(&str, &str, &str)]) -> core::PodSpec {
     pod.spec.unwrap()
 }
 
-fn said(amounts: &Amounts) -> String {
+fn text(amounts: &Amounts) -> String {
     let words: Vec<_> = amounts.iter().map(|(name, amount)| format!("{name}={amount}")).collect();
     words.join(" ")
 }
 
 #[test]
-fn n_110_a_pod_needs_what_its_greediest_moment_needs() {
-    for (story, spec, rows, wanted) in [
+fn n_110_a_pod_needs_the_largest_amount_that_it_uses_at_one_time() {
+    for (case, spec, rows, wanted) in [
         (
             "sum",
             "a b",
@@ -44,12 +44,17 @@ fn n_110_a_pod_needs_what_its_greediest_moment_needs() {
             "cpu=300m memory=1Gi",
         ),
         (
-            "a greedy init container",
+            "a large init container",
             "i:i a",
             vec![("i", "cpu=1", ""), ("a", "cpu=200m", "")],
             "cpu=1",
         ),
-        ("a modest one", "i:i a", vec![("i", "cpu=100m", ""), ("a", "cpu=200m", "")], "cpu=200m"),
+        (
+            "a small init container",
+            "i:i a",
+            vec![("i", "cpu=100m", ""), ("a", "cpu=200m", "")],
+            "cpu=200m",
+        ),
         (
             "only the largest of several init containers",
             "i:i i:j a",
@@ -70,16 +75,17 @@ fn n_110_a_pod_needs_what_its_greediest_moment_needs() {
             "cpu=1",
         ),
     ] {
-        let spec = asking(spec, &rows);
-        assert_eq!(said(&pod_requests(&spec)), wanted, "N-110: {story}");
-        let swapped: Vec<_> = rows.iter().map(|(name, asked, _)| (*name, "", *asked)).collect();
-        let limited = asking_like(&spec, &swapped);
-        assert_eq!(said(&pod_limits(&limited)), wanted, "N-110, limits: {story}");
+        let spec = requesting(spec, &rows);
+        assert_eq!(text(&pod_requests(&spec)), wanted, "N-110: {case}");
+        let swapped: Vec<_> =
+            rows.iter().map(|(name, requested, _)| (*name, "", *requested)).collect();
+        let limited = requesting_like(&spec, &swapped);
+        assert_eq!(text(&pod_limits(&limited)), wanted, "N-110, limits: {case}");
     }
 }
 
 /// The same containers with other resources.
-fn asking_like(spec: &core::PodSpec, rows: &[(&str, &str, &str)]) -> core::PodSpec {
+fn requesting_like(spec: &core::PodSpec, rows: &[(&str, &str, &str)]) -> core::PodSpec {
     let mut spec = spec.clone();
     let all = spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten());
     for container in all {
@@ -90,26 +96,30 @@ fn asking_like(spec: &core::PodSpec, rows: &[(&str, &str, &str)]) -> core::PodSp
 }
 
 #[test]
-fn n_110_overhead_is_added_and_the_pods_own_words_replace_the_sum() {
-    let mut spec = asking("a", &[("a", "cpu=100m", "memory=1Gi")]);
+fn n_110_overhead_is_added_and_pod_level_resources_replace_the_sum() {
+    let mut spec = requesting("a", &[("a", "cpu=100m", "memory=1Gi")]);
     spec.overhead = list("cpu=50m memory=16Mi");
-    assert_eq!(said(&pod_requests(&spec)), "cpu=150m memory=16Mi");
-    assert_eq!(said(&pod_limits(&spec)), "memory=1040Mi", "only what is limited");
+    assert_eq!(text(&pod_requests(&spec)), "cpu=150m memory=16Mi");
+    assert_eq!(
+        text(&pod_limits(&spec)),
+        "memory=1040Mi",
+        "only limited resources get the overhead"
+    );
     spec.resources = resources("cpu=1 example.com/gpu=3", "cpu=2");
-    assert_eq!(said(&pod_requests(&spec)), "cpu=1050m memory=16Mi");
-    assert_eq!(said(&pod_limits(&spec)), "cpu=2050m memory=1040Mi");
+    assert_eq!(text(&pod_requests(&spec)), "cpu=1050m memory=16Mi");
+    assert_eq!(text(&pod_limits(&spec)), "cpu=2050m memory=1040Mi");
 }
 
 #[test]
-fn n_110_while_a_resize_is_unsettled_the_most_counts() {
-    for (asked, allocated, actual, infeasible, wanted) in [
+fn n_110_during_a_resize_the_largest_amount_counts() {
+    for (requested, allocated, actual, infeasible, wanted) in [
         ("cpu=100m", "cpu=200m", "cpu=300m", false, "cpu=300m"),
         ("cpu=400m", "cpu=200m", "cpu=300m", false, "cpu=400m"),
         ("cpu=400m", "cpu=200m", "cpu=300m", true, "cpu=300m"),
         ("cpu=400m", "cpu=200m", "", true, "cpu=200m"),
     ] {
         let mut pod = pod("Always", "a");
-        container(&mut pod, "a").resources = resources(asked, "");
+        container(&mut pod, "a").resources = resources(requested, "");
         let reason = if infeasible { "Infeasible" } else { "Deferred" };
         pod.status = Some(core::PodStatus {
             conditions: Some(vec![core::PodCondition {
@@ -126,16 +136,16 @@ fn n_110_while_a_resize_is_unsettled_the_most_counts() {
             }]),
             ..Default::default()
         });
-        assert_eq!(said(&counted_requests(&pod)), wanted, "N-110: {asked} {reason}");
+        assert_eq!(text(&counted_requests(&pod)), wanted, "N-110: {requested} {reason}");
         pod.status = None;
-        assert_eq!(said(&counted_requests(&pod)), asked);
+        assert_eq!(text(&counted_requests(&pod)), requested);
     }
 }
 
 #[test]
 fn n_87_the_class_follows_from_cpu_and_memory_of_all_containers() {
     let full = "cpu=1 memory=1Gi";
-    for (story, spec, rows, wanted) in [
+    for (case, spec, rows, wanted) in [
         ("nothing", "a", vec![], Qos::BestEffort),
         ("zero is nothing", "a", vec![("a", "cpu=0", "memory=0")], Qos::BestEffort),
         ("other resources", "a", vec![("a", "", "example.com/gpu=1")], Qos::BestEffort),
@@ -154,11 +164,11 @@ fn n_87_the_class_follows_from_cpu_and_memory_of_all_containers() {
         ),
         ("a request", "a b", vec![("b", "cpu=1m", "")], Qos::Burstable),
     ] {
-        assert_eq!(qos_class(&asking(spec, &rows)), wanted, "N-87: {story}");
+        assert_eq!(qos_class(&requesting(spec, &rows)), wanted, "N-87: {case}");
     }
-    let mut spec = asking("a b", &[("a", "cpu=1", "")]);
+    let mut spec = requesting("a b", &[("a", "cpu=1", "")]);
     spec.resources = resources(full, full);
-    assert_eq!(qos_class(&spec), Qos::Guaranteed, "N-87: only the pod's own words are looked at");
+    assert_eq!(qos_class(&spec), Qos::Guaranteed, "N-87: only pod-level resources count");
     spec.resources = resources(full, "");
     assert_eq!(qos_class(&spec), Qos::Burstable);
     assert_eq!(Qos::BestEffort.as_str(), "BestEffort");
@@ -196,7 +206,7 @@ fn n_107_cpu_limits_become_microseconds_of_every_100_ms() {
 }
 
 #[test]
-fn n_106_to_108_a_container_without_a_request_shares_by_its_limit() {
+fn n_106_to_108_without_a_request_the_limit_decides_the_cpu_shares() {
     let of = |requests, limits| container_cgroup(resources(requests, limits).as_ref());
     let cgroup =
         |cpu_shares, cpu_quota, memory_limit| Cgroup { cpu_shares, cpu_quota, memory_limit };
@@ -212,7 +222,7 @@ fn n_109_a_pods_cgroup_is_limited_only_if_every_container_is() {
     let cgroup =
         |cpu_shares, cpu_quota, memory_limit| Cgroup { cpu_shares, cpu_quota, memory_limit };
     let full = "cpu=1 memory=1Mi";
-    for (story, spec, rows, wanted) in [
+    for (case, spec, rows, wanted) in [
         ("BestEffort", "a", vec![], cgroup(2, None, None)),
         ("Guaranteed", "a", vec![("a", full, full)], cgroup(1024, Some(100_000), Some(1 << 20))),
         (
@@ -229,9 +239,9 @@ fn n_109_a_pods_cgroup_is_limited_only_if_every_container_is() {
         ),
         ("not the init container", "i:i a", vec![("a", full, full)], cgroup(1024, None, None)),
     ] {
-        assert_eq!(pod_cgroup(&asking(spec, &rows)), wanted, "N-109: {story}");
+        assert_eq!(pod_cgroup(&requesting(spec, &rows)), wanted, "N-109: {case}");
     }
-    let mut spec = asking("a b", &[("a", "cpu=1", "")]);
+    let mut spec = requesting("a b", &[("a", "cpu=1", "")]);
     spec.resources = resources("cpu=2", "cpu=2 memory=1Mi");
     spec.overhead = list("memory=1Mi");
     assert_eq!(
@@ -242,16 +252,16 @@ fn n_109_a_pods_cgroup_is_limited_only_if_every_container_is() {
 }
 
 #[test]
-fn n_111_who_asked_for_less_memory_is_the_first_to_go() {
+fn n_111_a_smaller_memory_request_gives_a_higher_oom_score() {
     const NODE: i64 = 4 << 30;
     let full = "cpu=1 memory=1Gi";
-    for (story, spec, rows, name, wanted) in [
+    for (case, spec, rows, name, wanted) in [
         ("Guaranteed", "a", vec![("a", full, full)], "a", -997),
         ("BestEffort", "a", vec![], "a", 1000),
         ("Burstable", "a", vec![("a", "memory=1Gi", "")], "a", 750),
-        ("asks for nothing", "a b", vec![("b", "memory=1Gi", "")], "a", 999),
-        ("asks for everything", "a", vec![("a", "memory=4Gi", "")], "a", 3),
-        ("asks for more than there is", "a", vec![("a", "memory=40Gi", "")], "a", 3),
+        ("no request", "a b", vec![("b", "memory=1Gi", "")], "a", 999),
+        ("requests all memory", "a", vec![("a", "memory=4Gi", "")], "a", 3),
+        ("requests more than the node has", "a", vec![("a", "memory=40Gi", "")], "a", 3),
         (
             "a sidecar like the smallest",
             "s:s a b",
@@ -260,7 +270,7 @@ fn n_111_who_asked_for_less_memory_is_the_first_to_go() {
             750,
         ),
         (
-            "a greedy sidecar",
+            "a large sidecar",
             "s:s a",
             vec![("s", "memory=3Gi", ""), ("a", "memory=1Gi", "")],
             "s",
@@ -268,15 +278,15 @@ fn n_111_who_asked_for_less_memory_is_the_first_to_go() {
         ),
         ("an init container", "i:s a", vec![("s", "", ""), ("a", "memory=1Gi", "")], "s", 999),
     ] {
-        let spec = asking(spec, &rows);
+        let spec = requesting(spec, &rows);
         let mut all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
         let container = all.find(|container| container.name == name).unwrap();
-        assert_eq!(oom_score_adj(&spec, container, NODE), wanted, "N-111: {story}");
+        assert_eq!(oom_score_adj(&spec, container, NODE), wanted, "N-111: {case}");
     }
-    let mut spec = asking("a", &[]);
+    let mut spec = requesting("a", &[]);
     spec.priority_class_name = Some("system-node-critical".into());
     assert_eq!(oom_score_adj(&spec, &spec.containers[0], NODE), -997, "N-111: critical");
-    let mut spec = asking("a b", &[("a", "memory=1Gi", "")]);
+    let mut spec = requesting("a b", &[("a", "memory=1Gi", "")]);
     spec.resources = resources("memory=3Gi", "");
     assert_eq!(oom_score_adj(&spec, &spec.containers[1], NODE), 750, "the pod's own, divided");
 }

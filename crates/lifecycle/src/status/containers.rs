@@ -183,27 +183,28 @@ fn unseen(
         ..core::ContainerStatus::default()
     };
     let Some(before) = before else { return assume_completed(basis, kind, status) };
-    let told = before.state.clone().unwrap_or_default();
+    let published = before.state.clone().unwrap_or_default();
     status.restart_count = before.restart_count;
-    if told.terminated.is_some() && basis.restarting_all {
+    if published.terminated.is_some() && basis.restarting_all {
         // Removed on purpose, to be started again: its exit becomes its last state. An init container that was
         // interrupted did not fail.
-        let failed = told.terminated.as_ref().is_some_and(|end| end.exit_code != 0);
-        status.last_state = match kind == Kind::Init && failed && !basis.restarts_all(spec, &told) {
-            true => Some(lost(RESTARTING_ALL_REASON, RESTARTING_ALL)),
-            false => Some(told),
-        };
+        let failed = published.terminated.as_ref().is_some_and(|end| end.exit_code != 0);
+        status.last_state =
+            match kind == Kind::Init && failed && !basis.restarts_all(spec, &published) {
+                true => Some(lost(RESTARTING_ALL_REASON, RESTARTING_ALL)),
+                false => Some(published),
+            };
         status.restart_count += 1;
         return status;
     }
-    if told.terminated.is_some() {
+    if published.terminated.is_some() {
         return before.clone();
     }
     status.last_state = before.last_state.clone();
     if kind == Kind::Init && begun(basis) {
         return assume_completed(basis, kind, status);
     }
-    if told.running.is_some() {
+    if published.running.is_some() {
         // It ran, and its exit is unknown: it must not look as if it had never run.
         let (reason, message) = match basis.restarting_all {
             true => (RESTARTING_ALL_REASON, RESTARTING_ALL),
@@ -342,11 +343,11 @@ fn is_final(
     now: &core::ContainerStatus,
 ) -> bool {
     let end = |status: &core::ContainerStatus| status.state.as_ref()?.terminated.clone();
-    let Some(told) = end(before) else { return false };
+    let Some(published) = end(before) else { return false };
     if end(now).is_some() || basis.restarting_all || kind == Kind::Ephemeral {
         return false;
     }
-    let exit = past_exit(&told);
+    let exit = past_exit(&published);
     let by_policy = match (kind, spec.whole) {
         (Kind::Sidecar, _) | (_, None) => true,
         (_, Some(whole)) => after_exit(basis.spec, whole, &exit) != AfterExit::Stay,

@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn n_75_conditions_of_others_come_from_the_api_and_own_ones_from_the_node() {
-        let told = json!([
+        let own_status = json!([
             { "type": "Old", "status": "True" },
             { "type": "Gate", "status": "False" },
             { "type": "Ready", "status": "True" },
@@ -60,23 +60,23 @@ mod tests {
             { "type": "Gate", "status": "True" },
             { "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI" },
         ]);
-        let mut told = status(told);
+        let mut own_status = status(own_status);
         let mut api = status(api);
         api.nominated_node_name = Some("n2".into());
-        take_over(&mut told, &api);
+        take_over(&mut own_status, &api);
         let wanted = ["Gate=True -", "DisruptionTarget=True EvictionByEvictionAPI", "Ready=True -"];
-        assert_eq!(words(&told), wanted);
-        assert_eq!(told.nominated_node_name.as_deref(), Some("n2"));
+        assert_eq!(words(&own_status), wanted);
+        assert_eq!(own_status.nominated_node_name.as_deref(), Some("n2"));
     }
 
     #[test]
     fn t_node_58_the_nodes_disruption_stays_until_the_api_has_one() {
         let own = json!([{ "type": "DisruptionTarget", "status": "True", "reason": BY_NODE }]);
-        let mut told = status(own);
-        take_over(&mut told, &status(json!([])));
-        assert_eq!(words(&told), ["DisruptionTarget=True TerminationByKubelet"]);
+        let mut own_status = status(own);
+        take_over(&mut own_status, &status(json!([])));
+        assert_eq!(words(&own_status), ["DisruptionTarget=True TerminationByKubelet"]);
         let api = json!([{ "type": "DisruptionTarget", "status": "True", "reason": "Other" }]);
-        take_over(&mut told, &status(api));
-        assert_eq!(words(&told), ["DisruptionTarget=True Other"]);
+        take_over(&mut own_status, &status(api));
+        assert_eq!(words(&own_status), ["DisruptionTarget=True Other"]);
     }
 }

@@ -1,4 +1,4 @@
-//! What is told about pods in every situation, as tables.
+//! Tables of pod statuses.
 
 mod container_statuses;
 
@@ -22,18 +22,18 @@ fn facts(stage: WorkerState) -> Facts<'static> {
     }
 }
 
-fn told(pod: &Pod, so: &Observed) -> PodStatus {
-    status(pod, so, &facts(WorkerState::Syncing), &PodStatus::default())
+fn status_of(pod: &Pod, world: &Observed) -> PodStatus {
+    status(pod, world, &facts(WorkerState::Syncing), &PodStatus::default())
 }
 
-fn ended(pod: &Pod, so: &Observed, previous: &PodStatus) -> PodStatus {
-    status(pod, so, &facts(WorkerState::Terminated), previous)
+fn ended(pod: &Pod, world: &Observed, previous: &PodStatus) -> PodStatus {
+    status(pod, world, &facts(WorkerState::Terminated), previous)
 }
 
-fn failing(mut so: Observed, name: &str, reason: &str) -> Observed {
+fn failing(mut world: Observed, name: &str, reason: &str) -> Observed {
     let failure = StartFailure { reason: reason.into(), message: format!("no {name}") };
-    so.failures.insert(name.into(), failure);
-    so
+    world.failures.insert(name.into(), failure);
+    world
 }
 
 fn of<'a>(status: &'a PodStatus, name: &str) -> &'a ContainerStatus {
@@ -74,8 +74,8 @@ fn phase_of(status: &PodStatus) -> &str {
 }
 
 #[test]
-fn n_76_the_first_matching_row_says_the_phase() {
-    for (row, policy, spec, so, wanted) in [
+fn n_76_the_first_matching_row_decides_the_phase() {
+    for (row, policy, spec, world, wanted) in [
         ("1", "Never", "i:one app", "one=exit1", "Failed"),
         ("1: may restart", "OnFailure", "i:one app", "one=exit1", "Pending"),
         ("2: no status", "Always", "i:one app", "", "Pending"),
@@ -103,39 +103,39 @@ fn n_76_the_first_matching_row_says_the_phase() {
         ("T-NODE-43", "Never", "app e:debug", "debug=exit1 app=exit0", "Succeeded"),
         ("T-NODE-43", "Never", "app e:debug", "debug=run app=exit0", "Succeeded"),
     ] {
-        let status = told(&pod(policy, spec), &observed(so));
-        assert_eq!(phase_of(&status), wanted, "N-76, row {row}: {policy} {spec:?} when {so:?}");
+        let status = status_of(&pod(policy, spec), &observed(world));
+        assert_eq!(phase_of(&status), wanted, "N-76, row {row}: {policy} {spec:?} when {world:?}");
     }
 }
 
 #[test]
-fn n_76_a_sidecar_holds_the_phase_until_regular_containers_have_begun() {
+fn n_76_a_pod_is_pending_until_its_sidecars_or_its_regular_containers_have_started() {
     let mut pod = pod("Always", "s:proxy app");
     container(&mut pod, "proxy").startup_probe = Some(core::Probe::default());
-    let phase = |so: Observed| phase_of(&told(&pod, &so)).to_owned();
+    let phase = |world: Observed| phase_of(&status_of(&pod, &world)).to_owned();
     assert_eq!(phase(observed("proxy=run")), "Pending", "row 3");
     let restarting = healthy(observed("proxy#1=run proxy=exit1 app=run"), "proxy", [Unknown; 3]);
-    assert_eq!(phase(restarting), "Running", "row 3: it has begun");
-    // With its startup probe still to succeed, a pod in a new sandbox has not begun.
+    assert_eq!(phase(restarting), "Running", "row 3: its regular container has started");
+    // Until the startup probe succeeds, a pod in a new sandbox has not started.
     assert_eq!(phase(observed("[second] proxy=run app@s0=exit1")), "Pending", "row 3");
 }
 
 #[test]
-fn n_76_and_204_a_crash_loop_is_running_and_a_pull_that_fails_is_pending() {
+fn n_76_and_204_a_crash_loop_is_running_and_a_failed_pull_is_pending() {
     let looping = failing(observed("app=exit1"), "app", "CrashLoopBackOff");
-    let status = told(&pod("Always", "app"), &looping);
+    let status = status_of(&pod("Always", "app"), &looping);
     assert_eq!(phase_of(&status), "Running");
     assert_eq!(state_of(&of(&status, "app").state), "waiting CrashLoopBackOff", "T-NODE-66");
     assert_eq!(state_of(&of(&status, "app").last_state), "terminated Error 1", "N-84");
     let pulling = failing(observed("app=run"), "web", "ImagePullBackOff");
-    assert_eq!(phase_of(&told(&pod("Always", "app web"), &pulling)), "Pending", "N-204");
+    assert_eq!(phase_of(&status_of(&pod("Always", "app web"), &pulling)), "Pending", "N-204");
     // A failed init container that waits for its next attempt.
     let init = failing(observed("one=exit1"), "one", "CrashLoopBackOff");
-    assert_eq!(phase_of(&told(&pod("Always", "i:one app"), &init)), "Pending");
+    assert_eq!(phase_of(&status_of(&pod("Always", "i:one app"), &init)), "Pending");
 }
 
 #[test]
-fn n_77_reason_and_message_go_with_the_phase() {
+fn n_77_reason_and_message_are_reset_with_the_phase() {
     let previous = PodStatus {
         phase: Some("Pending".into()),
         reason: Some("SomeReason".into()),
@@ -143,14 +143,14 @@ fn n_77_reason_and_message_go_with_the_phase() {
         ..Default::default()
     };
     let pod = pod("Always", "app");
-    let now = |so: &str| status(&pod, &observed(so), &facts(WorkerState::Syncing), &previous);
+    let now = |world: &str| status(&pod, &observed(world), &facts(WorkerState::Syncing), &previous);
     assert_eq!(now("").reason.as_deref(), Some("SomeReason"));
     assert_eq!((now("app=run").reason, now("app=run").message), (None, None));
 }
 
 #[test]
-fn t_node_51_to_52_the_last_phase_asks_how_regular_containers_ended_and_nothing_else() {
-    for (rule, policy, spec, so, wanted) in [
+fn t_node_51_to_52_only_regular_containers_decide_the_final_phase() {
+    for (rule, policy, spec, world, wanted) in [
         ("T-NODE-51", "Always", "app", "app=exit0", "Succeeded"),
         ("T-NODE-51", "Always", "app", "app=exit143", "Failed"),
         ("T-NODE-51", "OnFailure", "app web", "app=exit0 web=exit137", "Failed"),
@@ -161,8 +161,8 @@ fn t_node_51_to_52_the_last_phase_asks_how_regular_containers_ended_and_nothing_
         ("T-NODE-52", "Always", "i:one app", "one=exit0", "Failed"),
     ] {
         let pod = deleted(pod(policy, spec), 30);
-        let status = ended(&pod, &observed(so), &PodStatus::default());
-        assert_eq!(phase_of(&status), wanted, "{rule}: {policy} {spec:?} when {so:?}");
+        let status = ended(&pod, &observed(world), &PodStatus::default());
+        assert_eq!(phase_of(&status), wanted, "{rule}: {policy} {spec:?} when {world:?}");
         assert_eq!(condition(&status, "Ready").status, "False", "T-NODE-54");
         let reason = if wanted == "Succeeded" { "PodCompleted" } else { "PodFailed" };
         assert_eq!(condition(&status, "Ready").reason.as_deref(), Some(reason), "T-NODE-54");
@@ -171,7 +171,7 @@ fn t_node_51_to_52_the_last_phase_asks_how_regular_containers_ended_and_nothing_
 }
 
 #[test]
-fn t_node_44_that_a_pod_is_being_deleted_changes_no_condition() {
+fn t_node_44_a_deletion_timestamp_changes_no_condition() {
     let going = deleted(pod("Always", "app"), 30);
     let status = status(
         &going,
@@ -184,10 +184,10 @@ fn t_node_44_that_a_pod_is_being_deleted_changes_no_condition() {
 }
 
 #[test]
-fn t_edge_5_each_exit_is_told_when_it_happens() {
+fn t_edge_5_each_exit_is_reported_immediately() {
     let going = deleted(pod("Always", "app web"), 30);
-    let so = observed("app=exit143 web=run");
-    let status = status(&going, &so, &facts(WorkerState::Terminating), &PodStatus::default());
+    let world = observed("app=exit143 web=run");
+    let status = status(&going, &world, &facts(WorkerState::Terminating), &PodStatus::default());
     assert_eq!(state_of(&of(&status, "app").state), "terminated Error 143", "T-NODE-45, 47");
     assert_eq!(phase_of(&status), "Running");
     let unready = "False ContainersNotReady containers with unready status: [app]";
@@ -218,18 +218,18 @@ fn t_node_57_a_terminal_phase_is_never_left() {
         assert_eq!(now.reason.as_deref(), Some("Evicted"), "N-77");
     }
     pod.status = Some(failed);
-    assert_eq!(phase_of(&told(&pod, &observed("app=exit0"))), "Failed", "as the API says");
+    assert_eq!(phase_of(&status_of(&pod, &observed("app=exit0"))), "Failed", "as in the API");
 }
 
 #[test]
-fn t_node_53_58_and_80_what_ends_a_pod_is_told_when_nothing_runs_any_more() {
+fn t_node_53_58_and_80_the_reason_of_a_termination_is_reported_when_nothing_runs() {
     let verdict = Verdict {
         reason: "Evicted".into(),
         message: "The node was low on resource: memory. ".into(),
         disruption: true,
     };
     let pod = pod("Always", "app");
-    let before = told(&pod, &observed("app=run"));
+    let before = status_of(&pod, &observed("app=run"));
     let facts = |stage| Facts { verdict: Some(&verdict), ..facts(stage) };
     let ending = status(&pod, &observed("app=run"), &facts(WorkerState::Terminating), &before);
     assert_eq!(phase_of(&ending), "Failed", "decided");
@@ -241,29 +241,29 @@ fn t_node_53_58_and_80_what_ends_a_pod_is_told_when_nothing_runs_any_more() {
     };
     assert!(!types(&published).contains(&"DisruptionTarget".into()), "T-NODE-58");
     let last = status(&pod, &observed("app=exit0"), &facts(WorkerState::Terminated), &published);
-    assert_eq!(phase_of(&last), "Failed", "T-NODE-80: although it ended well");
+    assert_eq!(phase_of(&last), "Failed", "T-NODE-80: although its containers succeeded");
     assert_eq!(last.reason.as_deref(), Some("Evicted"));
     assert_eq!(last.message, Some(verdict.message.clone()));
     let disrupted = "True TerminationByKubelet The node was low on resource: memory. ";
     assert_eq!(word(&last, "DisruptionTarget"), disrupted);
-    assert_eq!(withheld(last.clone(), &last), last, "a terminal phase that was told stays told");
+    assert_eq!(withheld(last.clone(), &last), last, "a reported terminal phase stays");
 }
 
 #[test]
-fn t_node_53_a_phase_stays_withheld_however_often_it_is_told() {
+fn t_node_53_a_terminal_phase_stays_withheld_in_every_report() {
     let verdict = Verdict { reason: "Evicted".into(), message: "low".into(), disruption: true };
     let facts = Facts { verdict: Some(&verdict), ..facts(WorkerState::Terminating) };
     let pod = pod("Always", "app");
-    let so = observed("app=run");
-    let mut last = told(&pod, &so);
+    let world = observed("app=run");
+    let mut last = status_of(&pod, &world);
     for _ in 0..3 {
-        last = withheld(status(&pod, &so, &facts, &last), &last);
+        last = withheld(status(&pod, &world, &facts, &last), &last);
         assert_eq!((phase_of(&last), last.reason.as_deref()), ("Running", None));
     }
 }
 
 #[test]
-fn t_node_88_a_shutdown_leaves_a_success_a_success() {
+fn t_node_88_a_pod_that_succeeded_stays_succeeded_in_a_shutdown() {
     let verdict = Verdict {
         reason: REASON_SHUTDOWN.into(),
         message: "Pod was terminated in response to imminent node shutdown.".into(),
@@ -271,8 +271,8 @@ fn t_node_88_a_shutdown_leaves_a_success_a_success() {
     };
     let facts = Facts { verdict: Some(&verdict), ..facts(WorkerState::Terminated) };
     let pod = pod("Always", "app");
-    for (so, wanted) in [("app=exit0", "Succeeded"), ("app=exit143", "Failed")] {
-        let status = status(&pod, &observed(so), &facts, &PodStatus::default());
+    for (world, wanted) in [("app=exit0", "Succeeded"), ("app=exit143", "Failed")] {
+        let status = status(&pod, &observed(world), &facts, &PodStatus::default());
         assert_eq!(phase_of(&status), wanted);
         assert_eq!(status.reason.as_deref(), Some("Terminated"));
     }
@@ -282,7 +282,7 @@ fn t_node_88_a_shutdown_leaves_a_success_a_success() {
 fn t_node_77_a_deadline_counts_from_the_start_time() {
     let mut pod = pod("Always", "app");
     pod.spec.as_mut().unwrap().active_deadline_seconds = Some(5);
-    let status = told(&pod, &observed("app=run"));
+    let status = status_of(&pod, &observed("app=run"));
     assert_eq!(deadline(&pod, &status), Some(at(NOW + 5)));
     assert_eq!(deadline_exceeded(&pod, &status, at(NOW + 4)), None);
     let verdict = deadline_exceeded(&pod, &status, at(NOW + 5)).unwrap();
@@ -309,9 +309,9 @@ fn n_27_and_t_node_82_a_rejected_pod_has_a_reason_and_no_containers() {
 }
 
 #[test]
-fn n_71_and_72_the_generation_follows_and_the_start_time_stays() {
+fn n_71_and_72_the_generation_is_updated_and_the_start_time_is_kept() {
     let mut pod = pod("Always", "app");
-    let first = told(&pod, &observed(""));
+    let first = status_of(&pod, &observed(""));
     assert_eq!(first.start_time, Some(Time(at(NOW))));
     pod.metadata.generation = Some(4);
     let later = Facts { now: at(NOW + 60), ..facts(WorkerState::Syncing) };
@@ -322,11 +322,11 @@ fn n_71_and_72_the_generation_follows_and_the_start_time_stays() {
     assert!(all.into_iter().all(|condition| condition.observed_generation == Some(4)), "N-71");
     pod.metadata.generation = Some(3);
     let third = status(&pod, &observed("app=run"), &later, &second);
-    assert_eq!(third.observed_generation, Some(4), "N-71: never back");
+    assert_eq!(third.observed_generation, Some(4), "N-71: it never decreases");
 }
 
 #[test]
-fn n_73_addresses_are_one_per_family_and_outlive_the_sandbox() {
+fn n_73_there_is_one_address_per_family_and_it_outlives_the_sandbox() {
     let ip = |text: &str| text.parse::<IpAddr>().unwrap();
     let (v4, v6, other) = (ip("10.0.0.7"), ip("fd00::7"), ip("10.0.0.8"));
     let pod = pod("Always", "app");
@@ -341,11 +341,11 @@ fn n_73_addresses_are_one_per_family_and_outlive_the_sandbox() {
     assert_eq!(status.host_ip.as_deref(), Some("192.168.0.5"));
     let gone = ended(&pod, &observed("[dead] app=exit0"), &status);
     assert_eq!(ips(&gone), ips(&status), "T-NODE-56");
-    let sandbox_only = told(&pod, &observed("app=run"));
-    assert_eq!(ips(&sandbox_only), ["10.0.0.7"], "as the sandbox says");
+    let sandbox_only = status_of(&pod, &observed("app=run"));
+    assert_eq!(ips(&sandbox_only), ["10.0.0.7"], "the addresses of the sandbox");
     let mut host = pod.clone();
     host.spec.as_mut().unwrap().host_network = Some(true);
-    let first = told(&host, &observed("[none]"));
+    let first = status_of(&host, &observed("[none]"));
     assert_eq!(ips(&first), ["192.168.0.5"], "N-73: from the first write");
     let moved = [ip("192.168.0.99")];
     let moved = Facts { host_ips: &moved, ..facts(WorkerState::Syncing) };
@@ -397,18 +397,23 @@ fn n_75_owned_conditions_are_overwritten_and_foreign_ones_preserved() {
     assert_eq!(condition(&status, "Ready").status, "False");
     assert_eq!(condition(&status, "DisruptionTarget").status, "True", "T-NODE-58");
     assert_eq!(condition(&status, "example.com/x").status, "True");
-    assert_eq!(condition(&status, "PodResizePending").status, "True", "kept by others on the node");
+    assert_eq!(
+        condition(&status, "PodResizePending").status,
+        "True",
+        "owned by another component of the node"
+    );
     assert_eq!(status.nominated_node_name.as_deref(), Some("n2"));
 }
 
 #[test]
-fn n_213_conditions_of_a_resize_vanish_when_nobody_says_them_any_more() {
-    let said = |type_: &str| PodCondition {
+fn n_213_conditions_of_a_finished_resize_are_removed() {
+    let condition_of = |type_: &str| PodCondition {
         type_: type_.into(),
         status: "True".into(),
         ..Default::default()
     };
-    let conditions = Some(vec![said("PodResizePending"), said("PodResizeInProgress")]);
+    let conditions =
+        Some(vec![condition_of("PodResizePending"), condition_of("PodResizeInProgress")]);
     let previous = PodStatus { conditions, ..Default::default() };
     let status =
         status(&pod("Always", "app"), &observed(""), &facts(WorkerState::Syncing), &previous);
@@ -417,12 +422,12 @@ fn n_213_conditions_of_a_resize_vanish_when_nobody_says_them_any_more() {
 }
 
 #[test]
-fn n_78_conditions_say_what_is_missing() {
+fn n_78_conditions_name_the_containers_that_are_not_ready() {
     let init = "i:init1 i:init2 app";
     let incomplete = |names: &str| {
         format!("False ContainersNotInitialized containers with incomplete status: [{names}]")
     };
-    for (spec, so, wanted) in [
+    for (spec, world, wanted) in [
         (init, "", incomplete("init1 init2")),
         (init, "init1=exit0", incomplete("init2")),
         (init, "init1=exit1", incomplete("init1 init2")),
@@ -432,12 +437,12 @@ fn n_78_conditions_say_what_is_missing() {
         ("s:proxy app", "app=run proxy=exit1", "True".into()),
         ("app", "", "True".into()),
     ] {
-        let status = told(&pod("Always", spec), &observed(so));
-        assert_eq!(word(&status, "Initialized"), wanted, "N-78: {spec:?} when {so:?}");
+        let status = status_of(&pod("Always", spec), &observed(world));
+        assert_eq!(word(&status, "Initialized"), wanted, "N-78: {spec:?} when {world:?}");
     }
     let unready =
         |names: &str| format!("False ContainersNotReady containers with unready status: [{names}]");
-    for (policy, spec, so, wanted) in [
+    for (policy, spec, world, wanted) in [
         ("Always", "web app", "", unready("web app")),
         ("Always", "web app", "app=run", unready("web")),
         ("Always", "s:proxy web", "", unready("proxy web")),
@@ -446,42 +451,42 @@ fn n_78_conditions_say_what_is_missing() {
         ("Never", "app", "app=exit0", "False PodCompleted".into()),
         ("Never", "app", "app=exit1", "False PodFailed".into()),
     ] {
-        let status = told(&pod(policy, spec), &observed(so));
-        assert_eq!(word(&status, "ContainersReady"), wanted, "N-78: {spec:?} when {so:?}");
-        assert_eq!(word(&status, "Ready"), wanted, "N-78: {spec:?} when {so:?}");
+        let status = status_of(&pod(policy, spec), &observed(world));
+        assert_eq!(word(&status, "ContainersReady"), wanted, "N-78: {spec:?} when {world:?}");
+        assert_eq!(word(&status, "Ready"), wanted, "N-78: {spec:?} when {world:?}");
     }
-    let succeeded = told(&pod("Never", "i:one app"), &observed("app=exit0 one=exit0"));
+    let succeeded = status_of(&pod("Never", "i:one app"), &observed("app=exit0 one=exit0"));
     assert_eq!(word(&succeeded, "Initialized"), "True PodCompleted");
-    let failed = told(&pod("Never", "i:init1 app"), &observed("init1=exit1"));
+    let failed = status_of(&pod("Never", "i:init1 app"), &observed("init1=exit1"));
     assert_eq!(word(&failed, "Initialized"), incomplete("init1"), "stays False in a Failed pod");
 }
 
 #[test]
-fn n_78_a_sandbox_with_a_network_lets_containers_start() {
-    for (so, wanted) in [
+fn n_78_a_pod_is_ready_to_start_containers_when_its_sandbox_has_a_network() {
+    for (world, wanted) in [
         ("[none]", "False"),
         ("", "True"),
         ("[unconnected]", "False"),
         ("[dead] app=run", "False"),
         ("app=run", "True"),
     ] {
-        let status = told(&pod("Always", "app"), &observed(so));
-        assert_eq!(word(&status, "PodReadyToStartContainers"), wanted, "{so}");
+        let status = status_of(&pod("Always", "app"), &observed(world));
+        assert_eq!(word(&status, "PodReadyToStartContainers"), wanted, "{world}");
         assert_eq!(word(&status, "PodScheduled"), "True");
     }
 }
 
 #[test]
-fn n_78_once_initialized_stays_initialized() {
+fn n_78_an_initialized_pod_stays_initialized() {
     let pod = pod("Always", "i:one app");
-    let first = told(&pod, &observed("one=exit0"));
+    let first = status_of(&pod, &observed("one=exit0"));
     assert_eq!(word(&first, "Initialized"), "True");
     let again = status(&pod, &observed("[second] one=run"), &facts(WorkerState::Syncing), &first);
     assert_eq!(word(&again, "Initialized"), "True");
 }
 
 #[test]
-fn n_79_readiness_gates_are_asked_when_the_containers_are_ready() {
+fn n_79_readiness_gates_count_when_the_containers_are_ready() {
     let mut pod = pod("Always", "app");
     let gate = |name: &str| core::PodReadinessGate { condition_type: name.into() };
     pod.spec.as_mut().unwrap().readiness_gates = Some(vec![gate("a"), gate("b")]);
@@ -503,7 +508,7 @@ fn n_79_readiness_gates_are_asked_when_the_containers_are_ready() {
 #[test]
 fn n_80_a_transition_time_changes_only_with_the_status() {
     let pod = pod("Always", "app");
-    let first = told(&pod, &observed("app=run"));
+    let first = status_of(&pod, &observed("app=run"));
     let later = Facts { now: at(NOW + 60), ..facts(WorkerState::Syncing) };
     let same = status(&pod, &observed("app=run"), &later, &first);
     assert_eq!(condition(&same, "Ready").last_transition_time, Some(Time(at(NOW))));
@@ -515,7 +520,7 @@ fn n_80_a_transition_time_changes_only_with_the_status() {
 
 #[test]
 fn n_81_and_203_before_the_first_start_containers_wait_for_the_pod() {
-    for (spec, so, name, wanted) in [
+    for (spec, world, name, wanted) in [
         ("app", "", "app", "waiting ContainerCreating"),
         // N-37: a sandbox that could not be made changes nothing here.
         ("app", "[none]", "app", "waiting ContainerCreating"),
@@ -527,9 +532,9 @@ fn n_81_and_203_before_the_first_start_containers_wait_for_the_pod() {
         ("app", "app=created", "app", "waiting ContainerCreating"),
         ("app e:debug", "app=run", "debug", "waiting ContainerCreating"),
     ] {
-        let status = told(&pod("Always", spec), &observed(so));
+        let status = status_of(&pod("Always", spec), &observed(world));
         let shown = of(&status, name);
-        assert_eq!(state_of(&shown.state), wanted, "N-81: {spec:?} when {so:?}");
+        assert_eq!(state_of(&shown.state), wanted, "N-81: {spec:?} when {world:?}");
         assert_eq!(shown.restart_count, 0, "N-81");
         assert!(!shown.ready);
     }

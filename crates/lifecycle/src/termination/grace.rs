@@ -19,16 +19,16 @@ const MAX: i64 = 100 * 365 * 86_400;
 /// grace period (T-NODE-89).
 pub fn pod_grace(pod: &core::Pod, internal: Option<i64>, gone: bool) -> Duration {
     let forced = (gone && !is_static(pod)).then_some(MIN);
-    let asked = [pod.metadata.deletion_grace_period_seconds, internal, forced];
-    seconds(asked.into_iter().flatten().min().or(own(pod)).unwrap_or(MIN).max(MIN))
+    let requested = [pod.metadata.deletion_grace_period_seconds, internal, forced];
+    seconds(requested.into_iter().flatten().min().or(own(pod)).unwrap_or(MIN).max(MIN))
 }
 
-/// The grace period of one container that terminates while its pod goes on (T-NODE-18). `probe`: the one that
+/// The grace period of one container that terminates while its pod keeps running (T-NODE-18). `probe`: the one that
 /// failed.
 pub fn container_grace(pod: &core::Pod, probe: Option<&core::Probe>) -> Duration {
-    let asked = pod.metadata.deletion_grace_period_seconds;
+    let requested = pod.metadata.deletion_grace_period_seconds;
     let probes = probe.and_then(|probe| probe.termination_grace_period_seconds);
-    seconds(asked.or(probes).or(own(pod)).unwrap_or(UNSPECIFIED))
+    seconds(requested.or(probes).or(own(pod)).unwrap_or(UNSPECIFIED))
 }
 
 /// When a termination by the node itself (eviction, preemption, shutdown) is reported as slow (T-NODE-84).

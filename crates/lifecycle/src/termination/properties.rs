@@ -1,11 +1,11 @@
-//! What holds for every ending, in whatever order things happen.
+//! Properties of every termination, for any order of inputs.
 
 use super::tests::{cast, play, play_until};
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// One ending: who, whether held, and what happens when (milliseconds).
+/// One termination: its containers, whether it is held, and the inputs with their times (milliseconds).
 #[derive(Debug, Clone)]
 struct Story {
     members: Vec<Member>,
@@ -13,7 +13,7 @@ struct Story {
     inputs: Vec<(u64, Input)>,
 }
 
-/// What was seen and done for one container.
+/// What happened to one container.
 #[derive(Debug, Default)]
 struct Life {
     announced: Vec<u64>,
@@ -86,7 +86,7 @@ impl Story {
         lives
     }
 
-    /// When each request so far wanted the end to be.
+    /// The deadlines of all requests so far.
     fn deadlines(&self, until: u64) -> impl Iterator<Item = u64> {
         self.inputs.iter().filter(move |(at, _)| *at <= until).filter_map(|(at, input)| match input
         {
@@ -108,7 +108,7 @@ impl Story {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// T-INV-5, T-NODE-19: a stop signal comes once and gets its two seconds.
+    /// T-INV-5, T-NODE-19: a stop signal is sent once, and at least two seconds pass before the kill.
     #[test]
     fn the_stop_window_is_never_cut_short(story in any_story()) {
         for life in story.lives().values() {
@@ -117,7 +117,7 @@ proptest! {
         }
     }
 
-    /// T-INV-5: no kill before the earliest time that anybody asked for.
+    /// T-INV-5: no kill before the earliest requested deadline.
     #[test]
     fn no_kill_comes_early(story in any_story()) {
         for life in story.lives().values() {
@@ -125,7 +125,7 @@ proptest! {
         }
     }
 
-    /// Every request is kept: two seconds after the time it named, what has not exited was killed.
+    /// Every deadline is kept: two seconds after it, each container has exited or was killed.
     #[test]
     fn no_kill_comes_late(story in any_story()) {
         for life in story.lives().values() {
@@ -137,7 +137,7 @@ proptest! {
     }
 
     #[test]
-    fn what_never_exits_is_stopped_once_and_killed_once(story in any_story()) {
+    fn a_container_that_never_exits_is_stopped_once_and_killed_once(story in any_story()) {
         for life in story.lives().values().filter(|life| life.exited.is_none()) {
             prop_assert_eq!((life.announced.len(), life.stops.len(), life.kills.len()), (1, 1, 1));
         }
@@ -152,15 +152,15 @@ proptest! {
         }
     }
 
-    /// T-INV-5, T-NODE-16, 27: announced, then the hook at most once, then the signal, which waits for the
-    /// hook's end or for the end of the grace.
+    /// T-INV-5, T-NODE-16, 27: the announcement, then the hook at most once, then the stop signal after the hook
+    /// or at the deadline.
     #[test]
-    fn the_hook_comes_once_and_the_signal_after_it(story in any_story()) {
+    fn the_hook_runs_once_and_the_stop_signal_follows_it(story in any_story()) {
         for (id, life) in &story.lives() {
             prop_assert!(life.hooks.len() <= 1);
             prop_assert!(life.hooks.iter().chain(&life.stops).all(|at| life.announced[0] <= *at));
             let (Some(hook), Some(stop)) = (life.hooks.first(), life.stops.first()) else { continue };
-            // News of a hook's end counts only if it came while the hook ran.
+            // The end of a hook counts only if it was reported while the hook ran.
             let ended = story.inputs.iter().any(|(at, input)| {
                 matches!(input, Input::HookFinished { id: whose } if whose == id) && hook <= at && at <= stop
             });
@@ -168,10 +168,10 @@ proptest! {
         }
     }
 
-    /// T-NODE-35, 37: a sidecar's signal waits for regular containers and for later sidecars, unless
-    /// its grace is used up. Nobody else waits for anybody.
+    /// T-NODE-35, 37: a sidecar's stop signal waits for regular containers and for later sidecars, but not beyond
+    /// the deadline. No other container waits.
     #[test]
-    fn sidecars_go_last_in_reverse_order(story in any_story()) {
+    fn sidecars_stop_last_in_reverse_order(story in any_story()) {
         let lives = story.lives();
         for member in story.members.iter().filter(|member| member.kind == Kind::Sidecar) {
             let Some(stop) = lives[&member.id].stops.first() else { continue };
@@ -187,7 +187,7 @@ proptest! {
     }
 
     #[test]
-    fn whoever_has_no_hook_and_no_turn_to_wait_for_is_stopped_at_once(story in any_story()) {
+    fn containers_without_hook_or_turn_are_stopped_immediately(story in any_story()) {
         let story = Story { held: false, ..story };
         let lives = story.lives();
         for member in story.members.iter().filter(|m| m.kind != Kind::Sidecar && !m.hook) {
@@ -196,9 +196,9 @@ proptest! {
         }
     }
 
-    /// A held ending gives neither hook nor signal before traffic has left or the grace is over.
+    /// A held termination runs no hook and sends no signal before traffic has drained or the deadline has passed.
     #[test]
-    fn what_is_held_is_left_alone(story in any_story()) {
+    fn a_held_termination_does_nothing_before_traffic_has_drained(story in any_story()) {
         for life in story.lives().values() {
             for at in life.hooks.iter().chain(&life.stops) {
                 prop_assert!(story.drained_by(*at) || story.deadline(*at) <= *at);
@@ -206,7 +206,7 @@ proptest! {
         }
     }
 
-    /// Ticks say nothing but that time has passed: more of them change nothing.
+    /// A tick only says that time has passed: additional ticks change nothing.
     #[test]
     fn extra_ticks_change_nothing(story in any_story(), ticks in prop::collection::vec(0u64..120, 0..20)) {
         let mut ticked = story.clone();
@@ -215,10 +215,10 @@ proptest! {
         prop_assert_eq!(story.play(), ticked.play());
     }
 
-    /// T-EDGE-3: an agent that takes over at any moment, knowing what was done and the deadline, does what
-    /// the one before it would have done, at the same times; only a hook that still ran is run again.
+    /// T-EDGE-3: an agent that restarts at any moment, and knows the progress and the deadline, sends the same signals
+    /// at the same times as without the restart; only a hook that was running runs again.
     #[test]
-    fn who_takes_over_keeps_every_deadline(story in any_story(), cut in 0u64..120) {
+    fn a_restarted_agent_keeps_every_deadline(story in any_story(), cut in 0u64..120) {
         let cut = cut * 500 + 1;
         let now = Moment(Duration::from_millis(cut));
         let mut before = Termination::new(story.members.clone());
@@ -250,14 +250,14 @@ proptest! {
             all
         };
         let mut resumed = signals(play(after, &[(0, Input::Terminate { grace: left })]), cut);
-        // Who was killed is killed once more: whether it was is not worth a note of its own.
+        // A killed container is killed again, because kills are not part of the progress.
         resumed.retain(|(_, what)| !killed.contains(what));
-        let alone = signals(play(before, &[]), 0);
-        prop_assert_eq!(resumed, alone);
+        let uninterrupted = signals(play(before, &[]), 0);
+        prop_assert_eq!(resumed, uninterrupted);
     }
 
     #[test]
-    fn it_is_over_when_every_exit_was_seen_and_not_before(story in any_story()) {
+    fn a_termination_is_over_when_every_exit_was_observed(story in any_story()) {
         let mut machine = Termination::new(story.members.clone());
         for (at, input) in &story.inputs {
             machine.step(Moment(Duration::from_millis(*at)), input.clone());

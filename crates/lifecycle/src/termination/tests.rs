@@ -1,4 +1,4 @@
-//! Stories of endings: what happens at which second, and what must be done at which second.
+//! Tables of terminations: what happens at which second, and what must be done at which second.
 
 use super::*;
 use crate::fixture::{container, deleted, observed, pod};
@@ -33,13 +33,13 @@ pub(super) fn exit(name: &str) -> Input {
     Input::Exited { id: name.into() }
 }
 
-/// Plays a story against a clock in milliseconds that ticks when something is due. Whoever sends a
-/// signal says at once that it is sent.
+/// Plays inputs against a clock in milliseconds that ticks when something is due. Every stop signal
+/// is reported as sent immediately.
 pub(super) fn play(mut machine: Termination, inputs: &[(u64, Input)]) -> Vec<(u64, Action)> {
     play_until(&mut machine, inputs, u64::MAX)
 }
 
-/// The same up to a moment; the machine is then as it is at that moment.
+/// The same up to a moment, and leaves the machine in its state at that moment.
 pub(super) fn play_until(
     machine: &mut Termination,
     inputs: &[(u64, Input)],
@@ -68,8 +68,8 @@ pub(super) fn play_until(
     }
 }
 
-/// `30 kill app`; that it is announced is left out.
-fn said((at, action): &(u64, Action)) -> Option<String> {
+/// `30 kill app`; announcements are left out.
+fn summary((at, action): &(u64, Action)) -> Option<String> {
     let (what, id) = match action {
         Action::Announce { .. } => return None,
         Action::RunPreStop { id } => ("hook", id),
@@ -81,80 +81,90 @@ fn said((at, action): &(u64, Action)) -> Option<String> {
 }
 
 #[track_caller]
-fn check(story: &str, who: &str, inputs: &[(u64, Input)], wanted: &[&str]) {
-    check_machine(story, Termination::new(cast(who)), inputs, wanted);
+fn check(case: &str, containers: &str, inputs: &[(u64, Input)], wanted: &[&str]) {
+    check_machine(case, Termination::new(cast(containers)), inputs, wanted);
 }
 
 #[track_caller]
-fn check_machine(story: &str, machine: Termination, inputs: &[(u64, Input)], wanted: &[&str]) {
+fn check_machine(case: &str, machine: Termination, inputs: &[(u64, Input)], wanted: &[&str]) {
     let inputs: Vec<_> = inputs.iter().map(|(at, input)| (at * 1000, input.clone())).collect();
-    let done: Vec<_> = play(machine, &inputs).iter().filter_map(said).collect();
-    assert_eq!(done, wanted, "{story}");
+    let done: Vec<_> = play(machine, &inputs).iter().filter_map(summary).collect();
+    assert_eq!(done, wanted, "{case}");
 }
 
 #[test]
-fn t_node_16_to_20_one_container_gets_its_signal_its_time_and_its_kill() {
+fn t_node_16_to_20_a_container_gets_a_stop_signal_and_is_killed_at_its_deadline() {
     check("exits in time", PLAIN, &[(0, term(30)), (4, exit("app"))], &["0 stop app"]);
     check("ignores the signal", PLAIN, &[(0, term(30))], &["0 stop app", "30 kill app"]);
     check("T-NODE-19: at least two seconds", PLAIN, &[(0, term(1))], &["0 stop app", "2 kill app"]);
-    check("exits before it is asked", PLAIN, &[(0, exit("app")), (1, term(30))], &[]);
+    check("exits before the termination", PLAIN, &[(0, exit("app")), (1, term(30))], &[]);
     let exits_at_the_last = [(0, term(30)), (30, exit("app"))];
-    check("exits in the second of its kill", PLAIN, &exits_at_the_last, &["0 stop app"]);
+    check("exits at its deadline", PLAIN, &exits_at_the_last, &["0 stop app"]);
 }
 
 #[test]
-fn t_node_26_to_29_the_hook_comes_first_and_is_charged_to_the_grace() {
-    let who = "app+hook";
+fn t_node_26_to_29_the_hook_runs_first_and_counts_against_the_grace_period() {
+    let containers = "app+hook";
     check(
         "T-NODE-27: grace 10, hook 4 s",
-        who,
+        containers,
         &[(0, term(10)), (4, hook("app"))],
         &["0 hook app", "4 stop app", "10 kill app"],
     );
     check(
-        "T-NODE-19, 28: the hook overruns",
-        who,
+        "T-NODE-19, 28: the hook uses the whole grace period",
+        containers,
         &[(0, term(30))],
         &["0 hook app", "30 overran app", "30 stop app", "32 kill app"],
     );
     check(
-        "the hook ends in the second of its timer",
-        who,
+        "the hook ends at its deadline",
+        containers,
         &[(0, term(30)), (30, hook("app"))],
         &["0 hook app", "30 stop app", "32 kill app"],
     );
     check(
-        "the hook leaves one second of the grace",
-        who,
+        "the hook leaves one second of the grace period",
+        containers,
         &[(0, term(10)), (9, hook("app"))],
         &["0 hook app", "9 stop app", "11 kill app"],
     );
     check(
-        "T-NODE-26: it exits during the hook",
-        who,
+        "T-NODE-26: the container exits during the hook",
+        containers,
         &[(0, term(30)), (3, exit("app")), (4, hook("app"))],
         &["0 hook app"],
     );
-    check("T-NODE-26: no grace, no hook", who, &[(0, term(0))], &["0 stop app", "2 kill app"]);
     check(
-        "T-NODE-14: a forced delete is a grace of one second",
-        who,
+        "T-NODE-26: no hook with grace period 0",
+        containers,
+        &[(0, term(0))],
+        &["0 stop app", "2 kill app"],
+    );
+    check(
+        "T-NODE-14: a forced delete has a grace period of one second",
+        containers,
         &[(0, term(1))],
         &["0 hook app", "1 overran app", "1 stop app", "3 kill app"],
     );
     check(
-        "late news of the hook",
-        who,
+        "the hook ends after its deadline",
+        containers,
         &[(0, term(5)), (6, hook("app"))],
         &["0 hook app", "5 overran app", "5 stop app", "7 kill app"],
     );
 }
 
 #[test]
-fn t_edge_2_a_later_request_can_only_hurry() {
-    check("told to hurry", PLAIN, &[(0, term(30)), (5, term(10))], &["0 stop app", "15 kill app"]);
+fn t_edge_2_a_later_request_can_only_shorten_the_grace_period() {
     check(
-        "told to take longer",
+        "a shorter grace period",
+        PLAIN,
+        &[(0, term(30)), (5, term(10))],
+        &["0 stop app", "15 kill app"],
+    );
+    check(
+        "a longer grace period",
         PLAIN,
         &[(0, term(10)), (5, term(60))],
         &["0 stop app", "10 kill app"],
@@ -166,7 +176,7 @@ fn t_edge_2_a_later_request_can_only_hurry() {
         &["0 hook app", "5 overran app", "5 stop app", "7 kill app"],
     );
     check(
-        "forced in the stop window",
+        "forced after the stop signal",
         PLAIN,
         &[(0, term(30)), (5, term(1))],
         &["0 stop app", "7 kill app"],
@@ -180,8 +190,8 @@ fn t_edge_2_a_later_request_can_only_hurry() {
 }
 
 #[test]
-fn t_node_15_all_containers_end_at_the_same_time() {
-    let who = "i:one app web+hook e:debug";
+fn t_node_15_all_containers_terminate_at_the_same_time() {
+    let containers = "i:one app web+hook e:debug";
     let inputs = [(0, term(10)), (2, exit("debug")), (3, hook("web")), (4, exit("one"))];
     let wanted = [
         "0 hook web",
@@ -192,45 +202,45 @@ fn t_node_15_all_containers_end_at_the_same_time() {
         "10 kill app",
         "10 kill web",
     ];
-    check("T-NODE-15, 41, 43", who, &inputs, &wanted);
+    check("T-NODE-15, 41, 43", containers, &inputs, &wanted);
 }
 
 /// T-EDGE-11: as upstream, a sidecar's hook does not wait for its turn.
 #[test]
-fn t_node_35_to_37_sidecars_end_after_the_others_in_reverse_order() {
-    let who = "s:log s:proxy app web";
+fn t_node_35_to_37_sidecars_stop_after_the_others_in_reverse_order() {
+    let containers = "s:log s:proxy app web";
     check(
-        "T-NODE-35: everybody ends in time",
-        who,
+        "T-NODE-35: all containers exit in time",
+        containers,
         &[(0, term(30)), (2, exit("web")), (5, exit("app")), (7, exit("proxy")), (8, exit("log"))],
         &["0 stop app", "0 stop web", "5 stop proxy", "7 stop log"],
     );
     check(
-        "T-NODE-36: the hook of a sidecar runs at once, only its signal waits",
+        "T-NODE-36: the hook of a sidecar runs immediately, only its stop signal waits",
         "s:proxy+hook app",
         &[(0, term(30)), (4, hook("proxy")), (9, exit("app")), (10, exit("proxy"))],
         &["0 hook proxy", "0 stop app", "9 stop proxy"],
     );
     check(
-        "its hook may take longer than the others",
+        "its hook may run longer than the other containers",
         "s:proxy+hook app",
         &[(0, term(30)), (4, exit("app")), (9, hook("proxy"))],
         &["0 hook proxy", "0 stop app", "9 stop proxy", "30 kill proxy"],
     );
     check(
-        "T-NODE-37: waiting uses up its own grace",
+        "T-NODE-37: waiting counts against its own grace period",
         "s:proxy app",
         &[(0, term(10))],
         &["0 stop app", "10 stop proxy", "10 kill app", "12 kill proxy"],
     );
     check(
-        "T-NODE-38: an exit that is not seen releases nobody",
+        "T-NODE-38: sidecars wait until an exit is observed",
         "s:proxy app",
         &[(0, term(10)), (1, Input::StopFailed { id: "app".into() })],
         &["0 stop app", "2 stop app", "10 stop proxy", "10 kill app", "12 kill proxy"],
     );
     check(
-        "init and ephemeral containers are not waited for",
+        "sidecars do not wait for init and ephemeral containers",
         "i:one s:proxy e:debug",
         &[(0, term(10)), (3, exit("proxy"))],
         &["0 stop one", "0 stop proxy", "0 stop debug", "10 kill one", "10 kill debug"],
@@ -242,7 +252,7 @@ fn t_node_35_to_37_sidecars_end_after_the_others_in_reverse_order() {
         &["0 stop proxy", "1 stop log"],
     );
     check(
-        "T-NODE-62: one sidecar alone does not wait for anybody",
+        "T-NODE-62: a single sidecar does not wait",
         "s:proxy+hook",
         &[(0, term(5)), (1, hook("proxy"))],
         &["0 hook proxy", "1 stop proxy", "5 kill proxy"],
@@ -250,28 +260,28 @@ fn t_node_35_to_37_sidecars_end_after_the_others_in_reverse_order() {
 }
 
 #[test]
-fn a_held_ending_waits_for_traffic_to_leave_but_not_beyond_its_grace() {
+fn a_held_termination_waits_for_traffic_to_drain_but_not_beyond_its_grace_period() {
     let held = || Termination::new(cast("app+hook web")).held();
     check_machine(
-        "traffic leaves",
+        "traffic drains",
         held(),
         &[(0, term(30)), (2, Input::Drained), (5, hook("app")), (6, exit("web"))],
         &["2 hook app", "2 stop web", "5 stop app", "30 kill app"],
     );
     check_machine(
-        "it never does",
+        "traffic never drains",
         held(),
         &[(0, term(30))],
         &["30 stop app", "30 stop web", "32 kill app", "32 kill web"],
     );
     check_machine(
-        "forced meanwhile",
+        "forced while it is held",
         held(),
         &[(0, term(30)), (3, term(0))],
         &["3 stop app", "3 stop web", "5 kill app", "5 kill web"],
     );
     check_machine(
-        "traffic had left before",
+        "traffic had drained before",
         held(),
         &[(0, Input::Drained), (1, term(9))],
         &[
@@ -286,7 +296,7 @@ fn a_held_ending_waits_for_traffic_to_leave_but_not_beyond_its_grace() {
 }
 
 #[test]
-fn t_edge_3_what_was_done_before_a_restart_of_the_agent_is_not_done_again() {
+fn t_edge_3_a_restarted_agent_does_not_repeat_hooks_and_stop_signals() {
     let resumed = |progress| {
         let mut members = cast("app+hook");
         members[0].progress = progress;
@@ -296,17 +306,32 @@ fn t_edge_3_what_was_done_before_a_restart_of_the_agent_is_not_done_again() {
     check_machine("hook done", resumed(Progress::HookDone), &rest, &["0 stop app", "7 kill app"]);
     let stop_sent = |s| Progress::StopSent { kill_at: Moment(Duration::from_secs(s)) };
     check_machine("stop sent", resumed(stop_sent(7)), &rest, &["7 kill app"]);
-    check_machine("a longer grace now", resumed(stop_sent(7)), &[(0, term(30))], &["7 kill app"]);
-    check_machine("a shorter grace now", resumed(stop_sent(7)), &[(0, term(1))], &["2 kill app"]);
-    check_machine("time is up", resumed(stop_sent(0)), &[(0, term(0))], &["0 kill app"]);
     check_machine(
-        "hurried afterwards",
+        "a longer grace period now",
+        resumed(stop_sent(7)),
+        &[(0, term(30))],
+        &["7 kill app"],
+    );
+    check_machine(
+        "a shorter grace period now",
+        resumed(stop_sent(7)),
+        &[(0, term(1))],
+        &["2 kill app"],
+    );
+    check_machine(
+        "the deadline has passed",
+        resumed(stop_sent(0)),
+        &[(0, term(0))],
+        &["0 kill app"],
+    );
+    check_machine(
+        "shortened afterwards",
         resumed(stop_sent(20)),
         &[(0, term(20)), (3, term(5))],
         &["8 kill app"],
     );
     check_machine(
-        "time is up, but it was never asked",
+        "the deadline has passed, but no stop signal was sent",
         resumed(Progress::HookDone),
         &[(0, term(0))],
         &["0 stop app", "2 kill app"],
@@ -314,7 +339,7 @@ fn t_edge_3_what_was_done_before_a_restart_of_the_agent_is_not_done_again() {
 }
 
 #[test]
-fn t_edge_3_what_is_under_way_says_what_need_not_be_done_again() {
+fn t_edge_3_a_stage_says_what_need_not_be_repeated_after_a_restart() {
     let (now, due) = (Moment(Duration::from_secs(9)), Moment(Duration::from_secs(12)));
     let sent = |kill_at| Progress::StopSent { kill_at };
     for (stage, wanted) in [
@@ -335,10 +360,10 @@ fn t_edge_3_what_is_under_way_says_what_need_not_be_done_again() {
     }
 }
 
-/// An agent that dies between the wish and the signal leaves no trace of a signal: whoever comes next
-/// sends it, and only then the kill.
+/// If an agent crashes between the decision and the signal, nothing says that the signal was sent: the next agent
+/// sends it, and kills only after that.
 #[test]
-fn t_edge_3_a_signal_counts_when_it_was_sent_and_not_before() {
+fn t_edge_3_a_stop_signal_counts_only_after_it_was_sent() {
     let second = |s| Moment(Duration::from_secs(s));
     let mut machine = Termination::new(cast(PLAIN));
     let actions = machine.step(second(0), term(10));
@@ -348,17 +373,22 @@ fn t_edge_3_a_signal_counts_when_it_was_sent_and_not_before() {
     let mut next = cast(PLAIN);
     next[0].progress = progress(&machine, second(0));
     let late = [(0, term(0))];
-    check_machine("its time is over", Termination::new(next), &late, &["0 stop app", "2 kill app"]);
+    check_machine(
+        "the deadline has passed",
+        Termination::new(next),
+        &late,
+        &["0 stop app", "2 kill app"],
+    );
     machine.step(second(1), Input::StopSent { id: "app".into() });
     assert_eq!(progress(&machine, second(1)), Progress::StopSent { kill_at: second(10) });
     machine.step(second(2), Input::StopFailed { id: "app".into() });
     assert_eq!(progress(&machine, second(2)), Progress::HookDone);
 }
 
-/// T-NODE-7: upstream waits for the one kill; here the rest of the pod joins it at once.
+/// T-NODE-7: upstream waits for the one kill; here the rest of the pod joins immediately.
 #[test]
-fn t_edge_4_a_delete_overtakes_the_ending_of_one_container() {
-    let overtaken = |before: &[(u64, Input)], grace: u64| {
+fn t_edge_4_a_delete_does_not_wait_for_the_restart_of_one_container() {
+    let deleted_after = |before: &[(u64, Input)], grace: u64| {
         let mut machine = Termination::new(cast("app+hook"));
         let mut done = Vec::new();
         for (at, input) in before {
@@ -367,16 +397,24 @@ fn t_edge_4_a_delete_overtakes_the_ending_of_one_container() {
         }
         machine.join(cast("s:proxy app+hook web+hook"));
         done.extend(play(machine, &[(2000, term(grace))]));
-        done.iter().filter_map(said).collect::<Vec<_>>()
+        done.iter().filter_map(summary).collect::<Vec<_>>()
     };
     let alive = [(0, term(5))];
     let wanted = "0 hook app, 2 hook web, 5 overran app, 5 stop app, 7 kill app, 32 stop proxy, \
                   32 overran web, 32 stop web, 34 kill proxy, 34 kill web";
-    assert_eq!(overtaken(&alive, 30).join(", "), wanted, "no second hook, and its time stays");
+    assert_eq!(
+        deleted_after(&alive, 30).join(", "),
+        wanted,
+        "no second hook, and the same deadline"
+    );
     let stopping = [(0, term(30)), (1, hook("app"))];
     let wanted = "0 hook app, 1 stop app, 2 hook web, 5 kill app, 5 stop proxy, 5 overran web, \
                   5 stop web, 7 kill proxy, 7 kill web";
-    assert_eq!(overtaken(&stopping, 3).join(", "), wanted, "no second signal, but it is hurried");
+    assert_eq!(
+        deleted_after(&stopping, 3).join(", "),
+        wanted,
+        "no second signal, but an earlier deadline"
+    );
 }
 
 #[test]
@@ -389,7 +427,7 @@ fn a_signal_that_could_not_be_sent_is_sent_again() {
         &["0 stop app", "5 kill app", "7 kill app", "9 kill app"],
     );
     check(
-        "it is gone after all",
+        "it exits although the signal failed",
         PLAIN,
         &[(0, term(5)), (1, Input::StopFailed { id: "app".into() }), (1, exit("app"))],
         &["0 stop app"],
@@ -397,11 +435,11 @@ fn a_signal_that_could_not_be_sent_is_sent_again() {
 }
 
 #[test]
-fn t_edge_4_a_container_that_turns_up_late_ends_with_the_others() {
+fn t_edge_4_a_container_that_is_found_late_terminates_with_the_others() {
     let late = cast("late+hook").remove(0);
     let found = Input::Found(late);
     check(
-        "it has what is left of the grace",
+        "it gets the rest of the grace period",
         PLAIN,
         &[(0, term(10)), (4, found.clone()), (4, found), (6, hook("late"))],
         &["0 stop app", "4 hook late", "6 stop late", "10 kill app", "10 kill late"],
@@ -409,7 +447,7 @@ fn t_edge_4_a_container_that_turns_up_late_ends_with_the_others() {
 }
 
 #[test]
-fn t_node_16_an_ending_is_announced_before_anything_else_happens() {
+fn t_node_16_a_termination_is_announced_first() {
     let done = play(Termination::new(cast("s:proxy app+hook")), &[(0, term(1))]);
     for name in ["proxy", "app"] {
         let id = name.to_owned();
@@ -426,22 +464,23 @@ fn t_node_16_an_ending_is_announced_before_anything_else_happens() {
 }
 
 #[test]
-fn a_stop_says_when_the_kill_comes() {
+fn a_stop_signal_names_the_time_of_the_kill() {
     let done = play(Termination::new(cast(PLAIN)), &[(3000, term(30))]);
     let kill_at = Moment(Duration::from_secs(33));
     assert_eq!(done[1], (3000, Action::SendStop { id: "app".into(), kill_at }));
 }
 
 #[test]
-fn t_node_15_only_containers_that_run_are_to_end() {
+fn t_node_15_only_running_containers_are_terminated() {
     let mut pod = pod("Always", "i:one s:log s:proxy app web e:debug");
     for name in ["proxy", "app"] {
         let pre_stop = Some(k8s_openapi::api::core::v1::LifecycleHandler::default());
         let lifecycle = core::Lifecycle { pre_stop, ..Default::default() };
         container(&mut pod, name).lifecycle = Some(lifecycle);
     }
-    let so = observed("debug=run web=exit1 app=run proxy=run log=run one=exit0 stray=run");
-    let members = members(&pod, &so);
+    let observed_state =
+        observed("debug=run web=exit1 app=run proxy=run log=run one=exit0 stray=run");
+    let members = members(&pod, &observed_state);
     let rows: Vec<_> = members.iter().map(|m| (m.name.as_str(), m.kind, m.hook, m.place)).collect();
     let wanted = [
         ("debug", Kind::Ephemeral, false, 0),
@@ -454,7 +493,7 @@ fn t_node_15_only_containers_that_run_are_to_end() {
 }
 
 #[test]
-fn t_node_5_the_grace_on_the_node_is_the_smallest_and_at_least_a_second() {
+fn t_node_5_the_smallest_grace_period_counts_and_it_is_at_least_a_second() {
     let plain = || pod("Always", "app");
     let manifest = || {
         let mut pod = plain();
@@ -470,9 +509,9 @@ fn t_node_5_the_grace_on_the_node_is_the_smallest_and_at_least_a_second() {
         ("T-NODE-5: the smaller", deleted(plain(), 3), Some(5), false, 3),
         ("T-NODE-14: forced", deleted(plain(), 0), None, false, 1),
         ("T-NODE-14: forced, and its object is gone", plain(), None, true, 1),
-        ("T-EDGE-2: forced while it was ending", deleted(plain(), 30), None, true, 1),
+        ("T-EDGE-2: forced while it terminates", deleted(plain(), 30), None, true, 1),
         ("T-NODE-89: its manifest is gone", manifest(), None, true, 30),
-        ("T-NODE-89: and the node is in a hurry", manifest(), Some(4), true, 4),
+        ("T-NODE-89: and the node allows less time", manifest(), Some(4), true, 4),
         ("T-NODE-79: eviction", plain(), Some(0), false, 1),
     ] {
         assert_eq!(pod_grace(&pod, internal, gone).as_secs(), wanted, "{rule}");
@@ -480,14 +519,14 @@ fn t_node_5_the_grace_on_the_node_is_the_smallest_and_at_least_a_second() {
 }
 
 #[test]
-fn t_node_84_what_the_node_ends_is_reported_after_half_as_long_again() {
+fn t_node_84_a_pod_that_the_node_terminates_is_reported_after_one_and_a_half_grace_periods() {
     for (grace, wanted) in [(1, 10), (6, 10), (10, 15), (30, 45)] {
         assert_eq!(reported_after(Duration::from_secs(grace)).as_secs(), wanted, "{grace}");
     }
 }
 
 #[test]
-fn t_node_18_and_63_a_probe_may_bring_its_own_grace_unless_the_pod_is_deleted() {
+fn t_node_18_and_63_a_probe_may_have_its_own_grace_period_unless_the_pod_is_deleted() {
     let probe =
         |grace| core::Probe { termination_grace_period_seconds: grace, ..Default::default() };
     let plain = || pod("Always", "app");

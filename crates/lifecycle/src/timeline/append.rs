@@ -29,13 +29,13 @@ impl TerminationRecord {
 
     /// Adds new steps and derives the rest of the record. False: nothing was new.
     pub fn append(&mut self, steps: impl IntoIterator<Item = Step>) -> bool {
-        let mut news = false;
+        let mut changed = false;
         for step in steps {
             let known = |old: &Step| old.is_same(&step);
             if self.steps.iter().any(known) {
                 continue;
             }
-            news = true;
+            changed = true;
             if self.has_room_for(&step) {
                 let step = self.bounded(step);
                 let after = self.steps.partition_point(|old| old.order() <= step.order());
@@ -44,10 +44,10 @@ impl TerminationRecord {
                 self.dropped += 1;
             }
         }
-        if news {
+        if changed {
             self.settle();
         }
-        news
+        changed
     }
 
     /// The next sequence number of an actor that does not count by itself.
@@ -62,14 +62,14 @@ impl TerminationRecord {
     }
 
     fn bounded(&self, mut step: Step) -> Step {
-        let said: usize = self.steps.iter().map(|step| step.output().len()).sum();
+        let used: usize = self.steps.iter().map(|step| step.output().len()).sum();
         for text in [&mut step.actor, &mut step.incarnation, &mut step.container, &mut step.message]
         {
             clip(text, TEXT_MAX);
         }
         match &mut step.what {
             StepKind::HookEnded { output, .. } => {
-                clip(output, OUTPUT_MAX.min(OUTPUT_TOTAL_MAX.saturating_sub(said)));
+                clip(output, OUTPUT_MAX.min(OUTPUT_TOTAL_MAX.saturating_sub(used)));
             }
             StepKind::Requested(request) | StepKind::Shortened(request) => {
                 let Request { by, agent, through, .. } = request;

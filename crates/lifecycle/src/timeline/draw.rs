@@ -38,12 +38,15 @@ fn heading(record: &TerminationRecord, now: Timestamp) -> Vec<String> {
         first += &format!(", of {}", pod.owner);
     }
     let mut lines = vec![first];
-    lines.extend(record.request.as_ref().map(|request| format!("asked by {}", asked(request))));
+    lines.extend(
+        record.request.as_ref().map(|request| format!("requested by {}", requester(request))),
+    );
     lines.extend(verdict(record, now));
     lines
 }
 
-fn asked(request: &Request) -> String {
+/// The user, the client, the way, and the grace period.
+fn requester(request: &Request) -> String {
     let mut text = request.by.clone();
     if !request.agent.is_empty() {
         let agent = request.agent.split([' ', '(']).next().unwrap_or_default();
@@ -53,10 +56,10 @@ fn asked(request: &Request) -> String {
         text += &format!(" through {}", request.through);
     }
     match (request.grace_asked_seconds, request.grace_seconds) {
-        (Some(asked), Some(grace)) if asked != grace => {
-            text += &format!(", grace {grace} s (asked {asked})");
+        (Some(requested), Some(grace)) if requested != grace => {
+            text += &format!(", grace period {grace} s ({requested} s requested)");
         }
-        (_, Some(grace)) => text += &format!(", grace {grace} s"),
+        (_, Some(grace)) => text += &format!(", grace period {grace} s"),
         (_, None) => {}
     }
     text
@@ -67,12 +70,14 @@ fn verdict(record: &TerminationRecord, now: Timestamp) -> Vec<String> {
     let started = record.started.unwrap_or(now);
     let took = span(record.ended.unwrap_or(now).duration_since(started));
     let first = match (record.outcome, record.ended) {
-        (Outcome::Ending, _) => match record.request.as_ref().and_then(|asked| asked.deadline) {
-            Some(deadline) if deadline > now => {
-                format!("Ending for {took}, {} left", span(deadline.duration_since(now)))
+        (Outcome::Ending, _) => {
+            match record.request.as_ref().and_then(|requested| requested.deadline) {
+                Some(deadline) if deadline > now => {
+                    format!("Ending for {took}, {} left", span(deadline.duration_since(now)))
+                }
+                _ => format!("Ending for {took}"),
             }
-            _ => format!("Ending for {took}"),
-        },
+        }
         (Outcome::Forced, None) => format!("Forced {took} ago, not confirmed by its node"),
         (outcome, _) => format!("{} after {took}", outcome.word()),
     };
@@ -97,7 +102,10 @@ fn bars(record: &TerminationRecord, width: usize, now: Timestamp) -> Vec<String>
     let end = span(scale.length);
     let gap = room.saturating_sub(1 + end.chars().count());
     lines.push(format!("{}  0{}{end}", " ".repeat(label), " ".repeat(gap)));
-    lines.push(format!("{}  ▒ preStop hook  █ told to stop  ✗ killed  ● ended", " ".repeat(label)));
+    lines.push(format!(
+        "{}  ▒ preStop hook  █ stop signal sent  ✗ killed  ● exited",
+        " ".repeat(label)
+    ));
     lines
 }
 
@@ -188,29 +196,29 @@ fn step_lines(record: &TerminationRecord, step: &Step, width: usize) -> Vec<Stri
     let since = record.started.unwrap_or_default();
     let time = format!("{:+.3}", step.at.duration_since(since).as_secs_f64());
     let head = format!("{time:>9} s  {}  ", fit(&step.actor, actors.min(NAME_WIDTH)));
-    let mut said = told(step);
+    let mut text = description(step);
     if !step.message.is_empty() {
-        said += &format!(": {}", plain(&step.message));
+        text += &format!(": {}", plain(&step.message));
     }
-    let mut lines = wrapped(&head, &said, width);
+    let mut lines = wrapped(&head, &text, width);
     let blank = " ".repeat(head.chars().count());
     lines.extend(output(step).map(|line| format!("{blank}│ {line}")));
     lines
 }
 
 /// A step in words.
-fn told(step: &Step) -> String {
+fn description(step: &Step) -> String {
     let of =
         if step.container.is_empty() { String::new() } else { format!("{}: ", step.container) };
     let text = match &step.what {
-        StepKind::Requested(request) => format!("end requested by {}", asked(request)),
-        StepKind::Shortened(request) => format!("hurried by {}", asked(request)),
+        StepKind::Requested(request) => format!("termination requested by {}", requester(request)),
+        StepKind::Shortened(request) => format!("grace period shortened by {}", requester(request)),
         StepKind::UnsafeByRequest { by } => {
-            format!("UNSAFE BY REQUEST of {by}: the node has not said that the pod is gone")
+            format!("UNSAFE BY REQUEST of {by}: the node has not confirmed that the pod is gone")
         }
         StepKind::Seen { grace_seconds, reason } => match grace_seconds {
-            Some(grace) => format!("begins ({reason}), {grace} s for all"),
-            None => format!("begins ({reason})"),
+            Some(grace) => format!("termination starts ({reason}), grace period {grace} s"),
+            None => format!("termination starts ({reason})"),
         },
         StepKind::HookStarted { hook } => format!("preStop hook starts ({hook})"),
         StepKind::HookEnded { succeeded, exit_code, http_status, .. } => {
@@ -229,22 +237,26 @@ fn told(step: &Step) -> String {
             let oom = if *oom { ", out of memory" } else { "" };
             match signal.as_str() {
                 "" => format!("exited with {exit_code}{oom}"),
-                signal => format!("died of {signal}, exit code {exit_code}{oom}"),
+                signal => format!("terminated by {signal}, exit code {exit_code}{oom}"),
             }
         }
-        StepKind::Lost => "gone; nobody saw how it ended".to_owned(),
+        StepKind::Lost => "gone; its exit was not observed".to_owned(),
         StepKind::SandboxStopped => "no process is left".to_owned(),
         StepKind::NetworkGone => "network gone".to_owned(),
         StepKind::VolumesGone => "volumes gone".to_owned(),
         StepKind::CgroupGone => "cgroup gone".to_owned(),
         StepKind::StatusWritten => "last status written".to_owned(),
         StepKind::Removed => "object removed".to_owned(),
-        StepKind::EndpointFlipped { slice, .. } => format!("endpoint turned in {slice}"),
-        StepKind::RulesCommitted { slice, .. } if slice.is_empty() => {
-            "no packets any more".to_owned()
+        StepKind::EndpointFlipped { slice, .. } => {
+            format!("endpoint set to terminating in {slice}")
         }
-        StepKind::RulesCommitted { slice, .. } => format!("no packets any more by {slice}"),
-        StepKind::AgentRestarted => "AGENT RESTARTED, goes on from here".to_owned(),
+        StepKind::RulesCommitted { slice, .. } if slice.is_empty() => {
+            "no packets are sent to the pod".to_owned()
+        }
+        StepKind::RulesCommitted { slice, .. } => {
+            format!("no packets are sent to the pod because of {slice}")
+        }
+        StepKind::AgentRestarted => "AGENT RESTARTED, continues here".to_owned(),
     };
     plain(&format!("{of}{text}"))
 }

@@ -63,9 +63,9 @@ impl TerminationRecord {
         if self.has(|what| matches!(what, StepKind::UnsafeByRequest { .. })) {
             return Some(removed?.max(stopped?));
         }
-        let told = self.first(|what| matches!(what, StepKind::StatusWritten));
+        let reported = self.first(|what| matches!(what, StepKind::StatusWritten));
         let deleted = self.deleted();
-        let kept = told.filter(|told| deleted.is_none_or(|deleted| deleted > *told));
+        let kept = reported.filter(|reported| deleted.is_none_or(|deleted| deleted > *reported));
         kept.filter(|_| stopped.is_some()).or(removed)
     }
 
@@ -116,14 +116,14 @@ impl TerminationRecord {
             parts.push(format!("unsafe by request of {by}: {fate}"));
         }
         if self.has(|what| matches!(what, StepKind::Lost)) {
-            parts.push("how a container ended is not known".to_owned());
+            parts.push("a container's exit was not observed".to_owned());
         }
         for step in &self.steps {
             parts.extend(self.remark(step));
         }
         let exits = self.steps.iter().filter(|step| matches!(step.what, StepKind::Exited { .. }));
         if parts.is_empty() && exits.count() > 0 && self.outcome == Outcome::Clean {
-            parts.push("everything ended in time".to_owned());
+            parts.push("all containers exited in time".to_owned());
         }
         let mut text = parts.join("; ");
         super::clip(&mut text, SENTENCE_MAX);
@@ -144,7 +144,7 @@ impl TerminationRecord {
         let container = &step.container;
         match &step.what {
             StepKind::HookOverran => {
-                Some(format!("{container}: the preStop hook took all the time"))
+                Some(format!("{container}: the preStop hook used the whole grace period"))
             }
             StepKind::HookEnded { succeeded: false, exit_code, .. } => Some(match exit_code {
                 Some(code) => format!("{container}: the preStop hook failed with {code}"),
@@ -158,14 +158,16 @@ impl TerminationRecord {
                 let StepKind::Signal { signal, .. } = &stop.what else { return None };
                 let patience = span(step.at.duration_since(stop.at));
                 Some(format!(
-                    "{container} did not end within {patience} of {signal} and was killed"
+                    "{container} did not exit within {patience} of {signal} and was killed"
                 ))
             }
             StepKind::Exited { signal, .. } if !signal.is_empty() => {
-                let asked = self.stop_before(step)?;
+                let stop = self.stop_before(step)?;
                 let same =
-                    matches!(&asked.what, StepKind::Signal { signal: sent, .. } if sent == signal);
-                same.then(|| format!("{container} has no handler for {signal} and died of it"))
+                    matches!(&stop.what, StepKind::Signal { signal: sent, .. } if sent == signal);
+                same.then(|| {
+                    format!("{container} has no handler for {signal} and was terminated by it")
+                })
             }
             _ => None,
         }
@@ -207,6 +209,6 @@ fn request<'a>(steps: impl Iterator<Item = &'a Step> + Clone) -> Option<Request>
 }
 
 fn started(steps: &[Step]) -> Option<Timestamp> {
-    let asked = |step: &&Step| matches!(step.what, StepKind::Requested(_) | StepKind::Seen { .. });
-    steps.iter().find(asked).or(steps.first()).map(|step| step.at)
+    let begins = |step: &&Step| matches!(step.what, StepKind::Requested(_) | StepKind::Seen { .. });
+    steps.iter().find(begins).or(steps.first()).map(|step| step.at)
 }

@@ -1,4 +1,4 @@
-//! Stories: who did what when, and what the record says of it afterwards.
+//! Steps as they happen, and the record that follows from them.
 
 use super::StepKind::*;
 use super::*;
@@ -72,7 +72,7 @@ fn hook_ended(succeeded: bool, output: &str) -> StepKind {
     HookEnded { succeeded, exit_code, http_status: None, output: output.into() }
 }
 
-/// The end that every story of a deleted pod has.
+/// The last steps of every deleted pod.
 fn over(millis: i64) -> [(i64, &'static str, &'static str, StepKind); 3] {
     [
         (millis, NODE, "", SandboxStopped),
@@ -94,35 +94,40 @@ fn check_outcomes<'a>(cases: impl IntoIterator<Item = OutcomeCase<'a>>) {
 }
 
 #[test]
-fn the_outcome_of_a_removal_by_force_follows_from_the_steps() {
-    let asked = (0, SERVER, "", requested(30));
+fn a_forced_removal_has_the_outcome_forced() {
+    let request = (0, SERVER, "", requested(30));
     let forced = (3, SERVER, "", UnsafeByRequest { by: "admin".into() });
     let unknown = (2, SERVER, "", UnsafeByRequest { by: UNKNOWN.into() });
     check_outcomes([
         (
-            "forced, by whom is not known",
+            "forced by an unknown user",
             vec![unknown.clone(), (3, SERVER, "", Removed)],
             Outcome::Forced,
             false,
             "unsafe by request of an unknown user: may still run",
         ),
         (
-            "forced, by whom is told a moment later",
-            vec![asked.clone(), unknown, (2, SERVER, "", Removed), forced.clone()],
+            "forced; the user becomes known later",
+            vec![request.clone(), unknown, (2, SERVER, "", Removed), forced.clone()],
             Outcome::Forced,
             false,
             "unsafe by request of admin: may still run",
         ),
         (
-            "W-56: removed by force, and nobody knows more",
-            vec![asked.clone(), forced.clone(), (4, SERVER, "", Removed)],
+            "W-56: removed by force, not confirmed",
+            vec![request.clone(), forced.clone(), (4, SERVER, "", Removed)],
             Outcome::Forced,
             false,
             "unsafe by request of admin: may still run",
         ),
         (
-            "W-56: removed by force, and then ended",
-            vec![asked.clone(), forced, (4, SERVER, "", Removed), (900, NODE, "", SandboxStopped)],
+            "W-56: removed by force, confirmed later",
+            vec![
+                request.clone(),
+                forced,
+                (4, SERVER, "", Removed),
+                (900, NODE, "", SandboxStopped),
+            ],
             Outcome::Forced,
             true,
             "unsafe by request of admin: confirmed later",
@@ -131,8 +136,8 @@ fn the_outcome_of_a_removal_by_force_follows_from_the_steps() {
 }
 
 #[test]
-fn w_35_the_summary_says_what_a_process_did_with_its_stop_signal() {
-    let asked = (0, SERVER, "", requested(30));
+fn w_35_the_summary_says_how_a_process_reacted_to_its_stop_signal() {
+    let request = (0, SERVER, "", requested(30));
     let begins = (1, NODE, "", seen("Deleted"));
     let term = (2, NODE, "app", signal("SIGTERM"));
     check_outcomes([
@@ -140,7 +145,7 @@ fn w_35_the_summary_says_what_a_process_did_with_its_stop_signal() {
             "W-35: no handler",
             [
                 vec![
-                    asked.clone(),
+                    request.clone(),
                     begins.clone(),
                     term.clone(),
                     (4, NODE, "app", exited(143, "SIGTERM")),
@@ -150,13 +155,13 @@ fn w_35_the_summary_says_what_a_process_did_with_its_stop_signal() {
             .concat(),
             Outcome::Clean,
             true,
-            "app has no handler for SIGTERM and died of it",
+            "app has no handler for SIGTERM and was terminated by it",
         ),
         (
             "W-35: ignored",
             [
                 vec![
-                    asked.clone(),
+                    request.clone(),
                     begins.clone(),
                     term.clone(),
                     (30_002, NODE, "app", signal("SIGKILL")),
@@ -167,13 +172,13 @@ fn w_35_the_summary_says_what_a_process_did_with_its_stop_signal() {
             .concat(),
             Outcome::Killed,
             true,
-            "app did not end within 30.0 s of SIGTERM and was killed",
+            "app did not exit within 30.0 s of SIGTERM and was killed",
         ),
         (
-            "W-35: ignored, and the runtime does not say what ended it",
+            "W-35: ignored, and the runtime does not report the signal",
             [
                 vec![
-                    asked.clone(),
+                    request.clone(),
                     begins.clone(),
                     term.clone(),
                     (30_002, NODE, "app", signal("SIGKILL")),
@@ -184,34 +189,39 @@ fn w_35_the_summary_says_what_a_process_did_with_its_stop_signal() {
             .concat(),
             Outcome::Killed,
             true,
-            "app did not end within 30.0 s of SIGTERM and was killed",
+            "app did not exit within 30.0 s of SIGTERM and was killed",
         ),
     ]);
 }
 
 #[test]
 fn the_outcome_follows_from_the_steps() {
-    let asked = (0, SERVER, "", requested(30));
+    let request = (0, SERVER, "", requested(30));
     let begins = (1, NODE, "", seen("Deleted"));
     let term = (2, NODE, "app", signal("SIGTERM"));
     check_outcomes([
-        ("nothing but the request", vec![asked.clone()], Outcome::Ending, false, ""),
+        ("nothing but the request", vec![request.clone()], Outcome::Ending, false, ""),
         (
             "exits in time",
             [
-                vec![asked.clone(), begins.clone(), term.clone(), (40, NODE, "app", exited(0, ""))],
+                vec![
+                    request.clone(),
+                    begins.clone(),
+                    term.clone(),
+                    (40, NODE, "app", exited(0, "")),
+                ],
                 over(50).into(),
             ]
             .concat(),
             Outcome::Clean,
             true,
-            "everything ended in time",
+            "all containers exited in time",
         ),
         (
             "a hook that fails",
             [
                 vec![
-                    asked.clone(),
+                    request.clone(),
                     (2, NODE, "app", HookStarted { hook: "exec".into() }),
                     (9, NODE, "app", hook_ended(false, "no")),
                     (40, NODE, "app", exited(0, "")),
@@ -224,7 +234,7 @@ fn the_outcome_follows_from_the_steps() {
             "app: the preStop hook failed with 3",
         ),
         (
-            "done by itself, deleted days later",
+            "completed, deleted days later",
             vec![
                 (0, NODE, "", seen("Completed")),
                 (0, NODE, "app", exited(0, "")),
@@ -238,17 +248,17 @@ fn the_outcome_follows_from_the_steps() {
             "",
         ),
         (
-            "nobody saw the exit",
-            [vec![asked, begins, (5, NODE, "app", Lost)], over(50).into()].concat(),
+            "the exit was not observed",
+            [vec![request, begins, (5, NODE, "app", Lost)], over(50).into()].concat(),
             Outcome::Lost,
             true,
-            "how a container ended is not known",
+            "a container's exit was not observed",
         ),
     ]);
 }
 
 #[test]
-fn what_completed_ended_when_it_was_done_and_was_asked_by_nobody() {
+fn a_completed_pod_ended_when_its_status_was_written_and_has_no_request() {
     let record = record(&[
         (0, NODE, "", seen("Completed")),
         (5, NODE, "", SandboxStopped),
@@ -261,50 +271,50 @@ fn what_completed_ended_when_it_was_done_and_was_asked_by_nobody() {
 }
 
 #[test]
-fn a_later_request_changes_the_time_but_not_who_asked() {
-    let hurry = Request {
-        by: "somebody else".into(),
+fn a_later_request_changes_the_grace_period_but_not_the_requester() {
+    let shorter = Request {
+        by: "another user".into(),
         grace_seconds: Some(5),
         deadline: Some(at(5000)),
         ..Request::default()
     };
-    let record = record(&[(0, SERVER, "", requested(30)), (1000, SERVER, "", Shortened(hurry))]);
+    let record = record(&[(0, SERVER, "", requested(30)), (1000, SERVER, "", Shortened(shorter))]);
     let request = record.request.unwrap();
     assert_eq!((request.by.as_str(), request.grace_seconds), ("admin", Some(5)));
     assert_eq!(request.deadline, Some(at(5000)));
 }
 
 #[test]
-fn a_step_that_is_told_twice_is_written_once() {
+fn a_step_that_is_posted_twice_is_recorded_once() {
     let mut record = record(&[(0, SERVER, "", requested(30))]);
-    let told = [step(1, NODE, "", seen("Deleted"), 0), step(2, NODE, "a", signal("SIGTERM"), 1)];
-    assert!(record.append(told.clone()));
+    let posted = [step(1, NODE, "", seen("Deleted"), 0), step(2, NODE, "a", signal("SIGTERM"), 1)];
+    assert!(record.append(posted.clone()));
     let once = record.clone();
-    assert!(!record.append(told.clone()));
+    assert!(!record.append(posted.clone()));
     assert_eq!(record, once);
     // Another run of the same agent counts from the beginning.
-    let mut again = told[0].clone();
+    let mut again = posted[0].clone();
     again.incarnation = "another".into();
     assert!(record.append([again]));
     assert_eq!(record.steps.len(), 4);
 }
 
 #[test]
-fn steps_stand_in_the_order_of_time_however_they_arrive() {
+fn steps_are_sorted_by_time() {
     let mut late = empty();
-    let told = [step(5, NODE, "a", exited(0, ""), 2), step(1, NODE, "", seen("Deleted"), 0)];
-    for step in told {
+    let posted = [step(5, NODE, "a", exited(0, ""), 2), step(1, NODE, "", seen("Deleted"), 0)];
+    for step in posted {
         late.append([step]);
     }
     late.append([step(0, SERVER, "", requested(30), 0), step(0, NODE, "", AgentRestarted, 9)]);
     let order: Vec<i64> = late.steps.iter().map(|step| step.monotonic / 1_000_000).collect();
     assert_eq!(order, [0, 0, 1, 5]);
-    // Of one instant, nobody acts before the server was asked.
+    // At the same time, the step of the server comes first.
     assert_eq!(late.steps[0].actor, SERVER);
 }
 
 #[test]
-fn a_record_has_bounds_and_keeps_what_decides() {
+fn a_record_is_bounded_and_keeps_the_steps_that_decide_its_outcome() {
     let mut record = empty();
     let many = (0..1000).map(|n| step(n, NODE, "a", HookOverran, n));
     record.append(many);
@@ -330,7 +340,7 @@ fn records_are_named_after_the_pod_and_its_uid() {
 }
 
 #[test]
-fn a_record_survives_json_and_steps_are_flat_there() {
+fn a_record_survives_json_and_its_steps_are_flat_objects() {
     let record = record(&[
         (0, SERVER, "", requested(30)),
         (7, NODE, "app", exited(137, "SIGKILL")),
@@ -346,7 +356,7 @@ fn a_record_survives_json_and_steps_are_flat_there() {
     assert_eq!(back, record);
 }
 
-/// The API's schema is written by hand; this holds it to the types.
+/// The API's schema is written by hand; this compares it with the types.
 #[test]
 fn every_field_of_a_record_is_in_the_schema_of_the_api() {
     let full = Request {
@@ -418,22 +428,23 @@ fn story_of_a_kill() -> TerminationRecord {
 }
 
 #[test]
-fn it_is_drawn_for_people() {
+fn a_record_is_drawn_with_heading_bars_and_steps() {
     let drawn = draw(&story_of_a_kill(), 80, at(60_000));
     let expected = "\
 pod default/web on node n1
-asked by admin (kubectl/v1.36.4), grace 30 s
+requested by admin (kubectl/v1.36.4), grace period 30 s
 Killed after 30.1 s
   app: the preStop hook failed with 3
-  app did not end within 20.0 s of SIGTERM and was killed
+  app did not exit within 20.0 s of SIGTERM and was killed
 
 app      ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒██████████████████████████████████████████████✗
 sidecar  ██●
          0                                                                30.1 s
-         ▒ preStop hook  █ told to stop  ✗ killed  ● ended
+         ▒ preStop hook  █ stop signal sent  ✗ killed  ● exited
 
-   +0.000 s  server   end requested by admin (kubectl/v1.36.4), grace 30 s
-   +0.003 s  node/n1  begins (Deleted), 30 s for all
+   +0.000 s  server   termination requested by admin (kubectl/v1.36.4), grace
+                      period 30 s
+   +0.003 s  node/n1  termination starts (Deleted), grace period 30 s
    +0.004 s  node/n1  app: preStop hook starts (exec)
    +0.005 s  node/n1  sidecar: SIGTERM to process 1
    +1.000 s  node/n1  sidecar: exited with 0
@@ -442,7 +453,7 @@ sidecar  ██●
                       │ \u{fffd}[31mfailed
   +10.005 s  node/n1  app: SIGTERM to process 1
   +30.003 s  node/n1  app: SIGKILL to process 1
-  +30.005 s  node/n1  app: died of SIGKILL, exit code 137
+  +30.005 s  node/n1  app: terminated by SIGKILL, exit code 137
   +30.050 s  node/n1  no process is left
   +30.051 s  node/n1  last status written
   +30.052 s  server   object removed
@@ -451,7 +462,7 @@ sidecar  ██●
 }
 
 #[test]
-fn no_line_is_wider_than_asked_and_nothing_controls_the_terminal() {
+fn no_line_is_too_wide_and_no_control_character_is_printed() {
     let mut record = story_of_a_kill();
     record.pod.owner = "ReplicaSet/\u{7}".to_owned() + &"x".repeat(300);
     record.steps[0].message = "word ".repeat(100);
@@ -462,12 +473,12 @@ fn no_line_is_wider_than_asked_and_nothing_controls_the_terminal() {
             assert!(!line.chars().any(char::is_control), "{line:?}");
         }
     }
-    // Whatever is there, something is drawn.
+    // An empty record can be drawn too.
     assert!(draw(&empty(), 10, at(0)).contains("pod default/web"));
 }
 
 #[test]
-fn durations_are_told_in_words_of_their_size() {
+fn durations_are_printed_in_a_suitable_unit() {
     for (micros, words) in [
         (0, "0 µs"),
         (850, "850 µs"),

@@ -1,9 +1,9 @@
-//! A node without a kernel, for tests of a pod's whole way: a real server in this process, a clock that
-//! stands still until everybody waits, and containers that do as the test says.
+//! A node without a kernel, for tests that follow a pod from creation to removal: a real server in this process, a
+//! paused clock, and containers that the test controls.
 //!
 //!     test ──▶ server ◀──▶ agent ──▶ Machine (containers, and a list of calls)
 //!
-//! Not here: many pods and many crashes, which is what `crates/sim` is for.
+//! Not here: many pods and many crashes; see `crates/sim`.
 
 mod gate;
 
@@ -25,20 +25,20 @@ use tempfile::TempDir;
 use testbed::Machine;
 
 pub(crate) const NODE: &str = "n1";
-/// In simulated time. Nothing takes that long; it is there so that a failing test ends.
+/// In simulated time. No test takes this long; the limit lets a failing test end.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Whoever waits looks so often, in milliseconds.
-const LOOK: u64 = 50;
+/// Polling interval in milliseconds.
+const POLL_EVERY: u64 = 50;
 
 pub(crate) struct Bed {
-    /// For whoever uses the cluster.
+    /// The client of the cluster's user.
     pub(crate) client: Client,
     pub(crate) machine: Arc<Machine>,
     pub(crate) directory: TempDir,
-    /// Of the agent's deletes, how many the API does not hear.
+    /// The number of the agent's next deletes that fail.
     refused: Arc<AtomicUsize>,
-    indoors: SimulatedServer,
-    _site: ServerInstance,
+    server: SimulatedServer,
+    _instance: ServerInstance,
 }
 
 impl Drop for Bed {
@@ -48,30 +48,30 @@ impl Drop for Bed {
 }
 
 impl Bed {
-    /// Needs a runtime of one thread whose clock is paused.
+    /// Needs a single-threaded runtime with a paused clock.
     pub(crate) async fn new() -> Bed {
         clock::simulate("2026-01-01T00:00:00Z".parse().unwrap(), 1);
         let _ = rustls::crypto::ring::default_provider().install_default();
         let directory = tempfile::tempdir().unwrap();
-        let foundation = ServerTemplate::create(&directory.path().join("pki")).await.unwrap();
-        let mut site = foundation.instance();
-        let indoors = site.start().await.unwrap();
+        let template = ServerTemplate::create(&directory.path().join("pki")).await.unwrap();
+        let mut instance = template.instance();
+        let server = instance.start().await.unwrap();
         let admin = User::authenticated("tester", &["system:masters"]);
-        let client = Client::in_process(indoors.server.in_process(admin));
+        let client = Client::in_process(server.server.in_process(admin));
         std::fs::create_dir_all(directory.path().join("manifests")).unwrap();
         let (machine, refused) = (Machine::new(), Arc::default());
-        Bed { client, machine, directory, refused, indoors, _site: site }
+        Bed { client, machine, directory, refused, server, _instance: instance }
     }
 
-    /// Dropped, it has died; the next one finds what it left.
+    /// Dropping it is a crash; the next agent finds what it left.
     pub(crate) async fn agent(&self) -> Running {
         self.agent_with(|_| ()).await
     }
 
     pub(crate) async fn agent_with(&self, change: impl FnOnce(&mut Config)) -> Running {
         let user = User::authenticated(format!("system:node:{NODE}"), &["system:nodes"]);
-        let door = self.indoors.server.in_process(user);
-        let client = Client::in_process(Gate { door, refused: self.refused.clone() });
+        let service = self.server.server.in_process(user);
+        let client = Client::in_process(Gate { service, refused: self.refused.clone() });
         let directory = self.directory.path();
         let mut config = Config {
             name: NODE.into(),
@@ -98,7 +98,7 @@ impl Bed {
         super::start(client, config).await.unwrap()
     }
 
-    /// The API does not hear the agent's next deletes.
+    /// Lets the agent's next deletes fail.
     pub(crate) fn refuse_deletes(&self, count: usize) {
         self.refused.store(count, Ordering::Relaxed);
     }
@@ -107,7 +107,7 @@ impl Bed {
         self.directory.path().join("manifests")
     }
 
-    /// On this node, with one container `c` that is what `container` says.
+    /// Creates a pod on this node with one container `c` and these fields.
     pub(crate) async fn pod(&self, name: &str, spec: Value, container: Value) -> Pod {
         let pod = json!({
             "metadata": { "namespace": "default", "name": name },
@@ -145,14 +145,14 @@ impl Bed {
         self.client.patch_merge::<Node>(&ObjectKey::cluster(NODE), &patch).await.unwrap();
     }
 
-    /// Waits until the API says so of the pod, and answers with it.
+    /// Waits until the condition holds for the pod in the API, and returns the pod.
     pub(crate) async fn until(&self, name: &str, so: impl Fn(&Pod) -> bool) -> Pod {
         let waits = async {
             loop {
                 if let Some(pod) = self.find(name).await.filter(|pod| so(pod)) {
                     return pod;
                 }
-                pass(LOOK).await;
+                pass(POLL_EVERY).await;
             }
         };
         match tokio::time::timeout(PATIENCE, waits).await {
@@ -168,7 +168,7 @@ impl Bed {
     pub(crate) async fn until_gone(&self, name: &str) {
         let waits = async {
             while self.find(name).await.is_some() {
-                pass(LOOK).await;
+                pass(POLL_EVERY).await;
             }
         };
         assert!(tokio::time::timeout(PATIENCE, waits).await.is_ok(), "{name} is still there");
@@ -178,7 +178,7 @@ impl Bed {
     pub(crate) async fn until_calls(&self, matches: impl Fn(&[String]) -> bool) {
         let waits = async {
             while !matches(&self.machine.calls()) {
-                pass(LOOK).await;
+                pass(POLL_EVERY).await;
             }
         };
         let matched = tokio::time::timeout(PATIENCE, waits).await;
@@ -194,7 +194,7 @@ pub(crate) fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-/// Lets so many milliseconds pass, and everybody do what is due then.
+/// Lets this many milliseconds pass, and all tasks do what is due then.
 pub(crate) async fn pass(millis: u64) {
     tokio::time::sleep(Duration::from_millis(millis)).await;
 }

@@ -72,6 +72,5 @@ impl Dispatch {
 }
 
 fn is_over(pod: &Pod) -> bool {
-    pod.metadata.deletion_timestamp.is_some()
-        || pod.status.as_ref().is_some_and(status::is_terminal)
+    pod.metadata.deletion_timestamp.is_some() || status::is_terminal_pod(pod)
 }

@@ -5,7 +5,7 @@ use super::task;
 use client::Recorder;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, Probe};
-use lifecycle::probe::{self, Inherited, Input, Outcome, Output, Seen};
+use lifecycle::probe::{self, Inherited, Input, Outcome, Output, PublishedContainer};
 use runtime::Runtime;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -307,17 +307,17 @@ impl ProbedContainer {
     }
 
     /// The container as the state machines need it; None while it does not run.
-    fn seen(&self) -> Option<Seen> {
+    fn published(&self) -> Option<PublishedContainer> {
         let ContainerRun::Running { id, since, .. } = &self.now else { return None };
         let started = self.status()?.started;
-        Some(Seen { container_id: id.clone(), running_since: Some(*since), started })
+        Some(PublishedContainer { container_id: id.clone(), running_since: Some(*since), started })
     }
 
     /// Tells every probe about a new container. When to probe is decided later.
     fn tick_all(&mut self, now: Timestamp) {
-        let seen = self.seen();
+        let container = self.published();
         for worker in self.probes.values_mut() {
-            worker.machine.step(now, Input::Tick(seen.clone()));
+            worker.machine.step(now, Input::Tick(container.clone()));
         }
     }
 }
@@ -333,10 +333,10 @@ impl Shared {
         let mut pods = self.pods();
         let pod = pods.get_mut(&subject.uid)?;
         let container = pod.containers.get_mut(&subject.container)?;
-        let seen = container.seen()?;
-        let container_id = seen.container_id.clone();
+        let published = container.published()?;
+        let container_id = published.container_id.clone();
         let machine = &mut container.probes.get_mut(&subject.kind)?.machine;
-        if machine.step(now, Input::Tick(Some(seen))) != Output::ProbeNow {
+        if machine.step(now, Input::Tick(Some(published))) != Output::ProbeNow {
             return None;
         }
         Some(Target {

@@ -106,14 +106,14 @@ mod tests {
     }
 
     #[test]
-    fn only_what_differs_is_sent_and_what_is_gone_is_null() {
+    fn a_patch_has_only_differences_and_null_for_removed_fields() {
         let before = json!({"phase": "Running", "reason": "x", "hostIP": "1.2.3.4"});
         let after = json!({"phase": "Failed", "hostIP": "1.2.3.4"});
         assert_eq!(patched(before, after), Some(json!({"phase": "Failed", "reason": null})));
     }
 
     #[test]
-    fn n_75_foreign_conditions_are_not_touched_and_an_own_one_that_ends_is_deleted() {
+    fn n_75_foreign_conditions_are_kept_and_own_ones_without_cause_are_deleted() {
         let before = json!({"nominatedNodeName": "n2", "conditions": [
             {"type": "Written meanwhile", "status": "True"},
             {"type": "Gate", "status": "True"},

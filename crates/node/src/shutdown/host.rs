@@ -39,7 +39,7 @@ impl Host {
         loop {
             match self.listen(&shutdown).await {
                 Error::Connect(error) => {
-                    tracing::debug!(%error, "no connection to logind: pods do not notice a shutdown of the host");
+                    tracing::debug!(%error, "no connection to logind: pods are not terminated when the host shuts down");
                     tokio::time::sleep(ABSENT).await;
                 }
                 error => {
@@ -87,7 +87,7 @@ impl Host {
                 Ok(delay) => tracing::warn!(
                     ?delay,
                     ?wanted,
-                    "the host waits for pods less long than --shutdown-grace requests"
+                    "the host waits for pods for a shorter time than --shutdown-grace requires"
                 ),
                 Err(error) => {
                     tracing::warn!(%error, ?wanted, "raising the time that the host waits for pods failed");

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn t_node_87_a_pod_goes_with_the_highest_period_that_is_not_above_it() {
+    fn t_node_87_a_pod_gets_the_period_of_the_highest_priority_not_above_its_own() {
         let periods = by_priority(&[(1000, 50), (10_000, 60), (-10, 20)]);
         let pods = vec![
             pod("low", -11, 600),
@@ -196,14 +196,14 @@ mod tests {
     }
 
     #[test]
-    fn without_periods_every_pod_has_its_own_grace_and_critical_ones_come_last() {
+    fn without_periods_every_pod_has_its_own_grace_period_and_critical_ones_are_last() {
         let pods = vec![pod("critical", CRITICAL, 40), pod("web", 100, 90), pod("job", -5, 0)];
         let plan = plan(&Periods::Own, pods);
         assert_eq!(plan, [row(&[("web", 90), ("job", 1)]), row(&[("critical", 40)])]);
     }
 
     #[test]
-    fn t_node_84_nobody_waits_longer_than_half_as_long_again() {
+    fn t_node_84_no_wait_is_longer_than_one_and_a_half_grace_periods() {
         let group = |grace| Group { pods: vec![pod("p", 0, grace)], period: None };
         assert_eq!(group(1).wait(), seconds(10));
         assert_eq!(group(60).wait(), seconds(90));

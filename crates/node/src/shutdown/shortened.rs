@@ -87,11 +87,18 @@ impl fmt::Display for ShortenedPod {
         write!(f, "{}", self.pod)?;
         match (&self.outcome, shortened) {
             (Outcome::InTime, _) if self.hurried => {
-                write!(f, " was hurried and stopped by itself; its grace period is {own}s")
+                write!(
+                    f,
+                    ": a second request shortened its grace period of {own}s; it stopped in time"
+                )
             }
             (Outcome::InTime, _) => write!(f, " had {given}s of its {own}s, and stopped in time"),
             (Outcome::Killed(names), _) if self.hurried => {
-                write!(f, " was hurried: {} killed before its {own}s were over", were(names))
+                let killed = were(names);
+                write!(
+                    f,
+                    ": a second request shortened its grace period of {own}s; {killed} killed"
+                )
             }
             (Outcome::Killed(names), true) => write!(
                 f,
@@ -175,7 +182,10 @@ mod tests {
         let shortened = line(request(60, 20));
         assert!(shortened.contains("20s of its 60s") && shortened.contains("--shutdown-grace"));
         let hurried = line(StopRequest { hurried: true, ..request(60, 60) });
-        assert!(hurried.contains("was hurried"), "{hurried}");
+        assert!(
+            hurried.contains("a second request shortened its grace period of 60s; c was killed"),
+            "{hurried}"
+        );
     }
 
     #[test]

@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_message_is_decoded_as_it_was_encoded() {
         let bytes = message().encode();
         assert_eq!(Message::length(&bytes), Ok(Some(bytes.len())));
         assert_eq!(Message::decode(&bytes), Ok(message()));

@@ -174,8 +174,8 @@ impl Worker {
         let Ok(Some(image)) = self.deps.runtime.images().find(&id).await else {
             return (known.image_name.clone(), known.image.clone());
         };
-        let asked = known.image_name.as_str();
-        let tag = image.tags.iter().find(|tag| tag.ends_with(asked)).or(image.tags.first());
+        let requested = known.image_name.as_str();
+        let tag = image.tags.iter().find(|tag| tag.ends_with(requested)).or(image.tags.first());
         let names = (
             tag.cloned().unwrap_or_else(|| known.image_name.clone()),
             image.digests.first().cloned().unwrap_or(image.id),

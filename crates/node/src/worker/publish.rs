@@ -52,7 +52,7 @@ impl PublishedStatus {
         }
     }
 
-    /// A terminal phase that somebody else wrote stays: it is not taken back while containers still run,
+    /// A terminal phase that another client wrote stays: it is not taken back while containers still run,
     /// nor changed by how they end (T-NODE-3, T-NODE-57).
     fn take_over_terminal_phase(&mut self, written: &PodStatus) {
         if status::is_terminal(written) && !status::is_terminal(&self.latest) {

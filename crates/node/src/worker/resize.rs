@@ -5,7 +5,7 @@ use super::Worker;
 use crate::allocations::{event_message, with};
 use k8s_openapi::api::core::v1::Pod;
 use lifecycle::observed::Observed;
-use lifecycle::resize::{Resized, Resource, Step, steps, too_small};
+use lifecycle::resize::{ResizeStep, Resized, Resource, steps, too_small};
 use lifecycle::resources::Cgroup;
 
 use runtime::Resources;
@@ -59,13 +59,15 @@ impl Worker {
         let pod = (group(before), group(&after));
         for step in steps(pod, &resized) {
             match step {
-                Step::PodLimit(resource) => self.limit_pod(limit_of(&pod.1, resource)).await?,
-                Step::PodRequest => {
+                ResizeStep::PodLimit(resource) => {
+                    self.limit_pod(limit_of(&pod.1, resource)).await?
+                }
+                ResizeStep::PodRequest => {
                     let shares = Some(pod.1.cpu_shares);
                     let request = Resources { cpu_shares: shares, ..Resources::default() };
                     self.limit_pod(request).await?;
                 }
-                Step::Container { name, resource } => {
+                ResizeStep::Container { name, resource } => {
                     let found = resized.iter().find(|container| container.name == name);
                     let id = observed.latest(&name).map(|container| container.id.as_str());
                     if let (Some(container), Some(id)) = (found, id) {

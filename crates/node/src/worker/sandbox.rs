@@ -5,8 +5,7 @@ use super::observe::network_key;
 use crate::node_object::node_reference;
 use k8s_openapi::api::core::v1::Pod;
 use lifecycle::bringup::{NewSandbox, SANDBOX_CHANGED};
-use lifecycle::observed::{Observed, Sandbox};
-
+use lifecycle::observed::Sandbox;
 use podconfig::MountedVolumes;
 use runtime::{PodNetwork, SandboxState, UserRange};
 use std::sync::atomic::Ordering;
@@ -131,12 +130,12 @@ impl Worker {
             return Ok(None);
         }
         if !self.deps.runtime.features().user_namespaces {
-            let who = match handler {
+            let unable = match handler {
                 "" => "runtime".to_owned(),
                 handler => format!("RuntimeClass handler {handler:?}"),
             };
             return Err(format!(
-                "can't set `spec.hostUsers: false`, {who} does not support user namespaces"
+                "can't set `spec.hostUsers: false`, {unable} does not support user namespaces"
             ));
         }
         let (deps, uid) = (self.deps.clone(), self.uid.clone());
@@ -174,22 +173,6 @@ impl Worker {
         {
             tracing::warn!(pod = %self.title(), %error, "releasing the pod's network failed");
         }
-    }
-
-    /// Stops every sandbox and detaches its network. The containers have been stopped before.
-    pub(super) async fn stop_sandboxes(&mut self, observed: &Observed) -> Result<(), String> {
-        for sandbox in &observed.sandboxes {
-            let stopped = self.deps.runtime.stop_sandbox(&sandbox.id).await;
-            stopped.map_err(|error| error.to_string())?;
-            if let Some(traffic) = &self.deps.traffic {
-                traffic.pod_detached(&self.uid).await;
-            }
-            if let Some(network) = &self.deps.network {
-                let detached = network.detach(&network_key(&self.uid, sandbox.attempt)).await;
-                detached.map_err(|error| error.to_string())?;
-            }
-        }
-        Ok(())
     }
 }
 

@@ -7,13 +7,13 @@
 //! | 3 | the sandbox is stopped, its network detached | `SandboxStopped`, `NetworkGone` |
 //! | 4 | volumes are removed | `VolumesGone` |
 //! | 5 | the terminal status is stored in the API | `StatusWritten` |
-//! | 6 | the object is deleted, once somebody asked for that | `Removed`, by the server |
+//! | 6 | the object is deleted, if a client deleted it | `Removed`, by the server |
 //! | 7 | container records, cgroup and logs are removed | `CgroupGone` |
 //!
 //! `lifecycle::termination` decides what happens to which container and when. This file tells it what
 //! happened and starts what it returns. Nothing slow stands between a moment and what is due at it:
 //! listing containers, writing to the API, hooks and signals run beside the loop of step 2.
-//! Not here: termination of single containers while the pod goes on (`container`), the timeline's
+//! Not here: termination of single containers while the pod keeps running (`container`), the timeline's
 //! contents (`timeline_steps`).
 
 mod container;
@@ -21,7 +21,7 @@ mod run;
 
 pub(super) use run::TerminationRun;
 
-use super::observe::Listing;
+use super::observe::{Listing, network_key};
 use super::{Cause, RETRY, Worker, jittered};
 use crate::deadlines::{Unfinished, Uptime};
 use crate::probes::{Target, hook_kind, run_hook};
@@ -76,7 +76,7 @@ impl Worker {
         self.give_up_capacity();
     }
 
-    // Steps 2 and 3: containers, sandbox, network.
+    // Steps 2 and 3: everything that runs.
 
     /// Stops everything that runs, and repeats that until nothing runs (T-NODE-9).
     async fn stop_pod(&mut self) {
@@ -299,7 +299,7 @@ impl Worker {
     }
 
     fn task_finished(&mut self, run: &mut TerminationRun, result: TaskResult) {
-        // The failure of a hook that nothing waits for any more is not reported: it fails because its
+        // The failure of a hook that nothing waits for is not reported: it fails because its
         // container is being stopped (T-NODE-28).
         if let Input::HookFinished { id } = &result.input
             && let Some(member) =
@@ -366,6 +366,24 @@ impl Worker {
         }
     }
 
+    // Step 3: sandbox and network.
+
+    /// Stops every sandbox and detaches its network. The containers have been stopped before.
+    pub(super) async fn stop_sandboxes(&mut self, observed: &Observed) -> Result<(), String> {
+        for sandbox in &observed.sandboxes {
+            let stopped = self.deps.runtime.stop_sandbox(&sandbox.id).await;
+            stopped.map_err(|error| error.to_string())?;
+            if let Some(traffic) = &self.deps.traffic {
+                traffic.pod_detached(&self.uid).await;
+            }
+            if let Some(network) = &self.deps.network {
+                let detached = network.detach(&network_key(&self.uid, sandbox.attempt)).await;
+                detached.map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(())
+    }
+
     // Step 4: volumes.
 
     /// Publishes the terminal status and removes what the pod had on this node, except its logs.
@@ -391,10 +409,10 @@ impl Worker {
         Ok(())
     }
 
-    // Steps 6 and 7: the object in the API, and the last kernel_state on this node.
+    // Steps 6 and 7: the object in the API, and what is left on this node.
 
-    /// Waits until the object may go, deletes it, and removes the last kernel_state of the pod. A pod that has
-    /// only finished keeps its object, its last containers' records and its logs until somebody deletes
+    /// Waits until the object may go, deletes it, and removes what is left of the pod. A pod that has
+    /// only finished keeps its object, its last containers' records and its logs until a client deletes
     /// it; a finalizer keeps them until it is removed (T-NODE-75).
     pub(super) async fn release(&mut self) {
         let mut deleted = false;
@@ -479,7 +497,7 @@ impl Worker {
         Ok(())
     }
 
-    // What people are told. Upstream reports neither overrun hooks nor kills.
+    // Events. Upstream reports neither overrun hooks nor kills.
 
     /// An event if the hook is still running at the end of the grace period (T-NODE-28, T-EDGE-8).
     fn report_hook_overrun(&self, run: &TerminationRun, id: &str) {
@@ -499,7 +517,7 @@ impl Worker {
         let Some(member) = run.member(id) else { return };
         let (name, seconds) = (&member.name, run.grace.as_secs());
         let message =
-            format!("Container {name} did not end within its grace period ({seconds}s): killed");
+            format!("Container {name} did not exit within its grace period ({seconds}s): killed");
         let on = self.container_reference(member);
         self.deps.recorder.warning(&on, "KilledAfterGrace", message);
     }

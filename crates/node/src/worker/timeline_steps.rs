@@ -68,7 +68,10 @@ impl ContainerSteps {
 
     pub(super) fn killed(&self, at: Stamp) {
         let (signal, target) = ("SIGKILL".to_owned(), "all processes".to_owned());
-        self.record(at, StepKind::Signal { signal, target, reason: "the time is up".into() });
+        self.record(
+            at,
+            StepKind::Signal { signal, target, reason: "the grace period is over".into() },
+        );
     }
 
     pub(super) fn hook_ended(&self, succeeded: bool, result: crate::probes::HookOutput) {

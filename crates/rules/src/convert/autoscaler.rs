@@ -121,83 +121,54 @@ fn taken(scaler: &mut Value, key: &str) -> Option<Value> {
     serde_json::from_str(text.as_str()?).ok()
 }
 
-/// A move of a value from one path to another.
-type Move = (&'static [&'static str], &'static [&'static str]);
+/// The path of a field in version 2, and its name in version 1. `@` is `target` in the spec, and `current` in the
+/// status.
+type Move = (&'static str, &'static str);
 
-/// The paths of a metric's parts in version 2 and in version 1, by source.
+/// The fields of a metric, by its source.
 fn moves(source: &str) -> &'static [Move] {
     match source {
         "Resource" | "ContainerResource" => &[
-            (&["name"], &["name"]),
-            (&["container"], &["container"]),
-            (&["target", "averageUtilization"], &["targetAverageUtilization"]),
-            (&["target", "averageValue"], &["targetAverageValue"]),
+            ("name", "name"),
+            ("container", "container"),
+            ("@.averageUtilization", "@AverageUtilization"),
+            ("@.averageValue", "@AverageValue"),
         ],
         "Pods" => &[
-            (&["metric", "name"], &["metricName"]),
-            (&["metric", "selector"], &["selector"]),
-            (&["target", "averageValue"], &["targetAverageValue"]),
+            ("metric.name", "metricName"),
+            ("metric.selector", "selector"),
+            ("@.averageValue", "@AverageValue"),
         ],
         "Object" => &[
-            (&["describedObject"], &["target"]),
-            (&["metric", "name"], &["metricName"]),
-            (&["metric", "selector"], &["selector"]),
-            (&["target", "value"], &["targetValue"]),
-            (&["target", "averageValue"], &["averageValue"]),
+            ("describedObject", "target"),
+            ("metric.name", "metricName"),
+            ("metric.selector", "selector"),
+            ("@.value", "@Value"),
+            ("@.averageValue", "averageValue"),
         ],
         _ => &[
-            (&["metric", "name"], &["metricName"]),
-            (&["metric", "selector"], &["metricSelector"]),
-            (&["target", "value"], &["targetValue"]),
-            (&["target", "averageValue"], &["targetAverageValue"]),
-        ],
-    }
-}
-
-/// The same for current metrics in the status.
-fn status_moves(source: &str) -> &'static [Move] {
-    match source {
-        "Resource" | "ContainerResource" => &[
-            (&["name"], &["name"]),
-            (&["container"], &["container"]),
-            (&["current", "averageUtilization"], &["currentAverageUtilization"]),
-            (&["current", "averageValue"], &["currentAverageValue"]),
-        ],
-        "Pods" => &[
-            (&["metric", "name"], &["metricName"]),
-            (&["metric", "selector"], &["selector"]),
-            (&["current", "averageValue"], &["currentAverageValue"]),
-        ],
-        "Object" => &[
-            (&["describedObject"], &["target"]),
-            (&["metric", "name"], &["metricName"]),
-            (&["metric", "selector"], &["selector"]),
-            (&["current", "value"], &["currentValue"]),
-            (&["current", "averageValue"], &["averageValue"]),
-        ],
-        _ => &[
-            (&["metric", "name"], &["metricName"]),
-            (&["metric", "selector"], &["metricSelector"]),
-            (&["current", "value"], &["currentValue"]),
-            (&["current", "averageValue"], &["currentAverageValue"]),
+            ("metric.name", "metricName"),
+            ("metric.selector", "metricSelector"),
+            ("@.value", "@Value"),
+            ("@.averageValue", "@AverageValue"),
         ],
     }
 }
 
 fn metric_to_1(metric: &Value) -> Value {
-    moved(metric, moves, |(new, old)| (new, old))
+    moved(metric, "target", |(new, old)| (new, old))
 }
 
 fn status_to_1(metric: &Value) -> Value {
-    moved(metric, status_moves, |(new, old)| (new, old))
+    moved(metric, "current", |(new, old)| (new, old))
 }
 
 fn status_to_2(metric: &Value) -> Value {
-    moved(metric, status_moves, |(new, old)| (old, new))
+    moved(metric, "current", |(new, old)| (old, new))
 }
 
 fn metric_to_2(metric: &Value) -> Value {
-    let mut converted = moved(metric, moves, |(new, old)| (old, new));
+    let mut converted = moved(metric, "target", |(new, old)| (old, new));
     let field = source_field(metric.text(&["type"]));
     let target = converted.object(&field).object("target");
     let kind = if target.get("averageUtilization").is_some() {
@@ -211,14 +182,18 @@ fn metric_to_2(metric: &Value) -> Value {
     converted
 }
 
-fn moved(metric: &Value, moves: fn(&str) -> &'static [Move], direction: fn(Move) -> Move) -> Value {
+/// Moves the fields of a metric of the spec (`target`) or the status (`current`).
+fn moved(metric: &Value, values: &str, direction: fn(Move) -> Move) -> Value {
     let source = metric.text(&["type"]);
     let field = source_field(source);
     let mut parts = json!({});
-    for (from, to) in moves(source).iter().map(|step| direction(*step)) {
-        let whole: Vec<&str> = [field.as_str()].iter().chain(from).copied().collect();
+    for step in moves(source) {
+        let (from, to) = direction(*step);
+        let (from, to) = (from.replace('@', values), to.replace('@', values));
+        let whole: Vec<&str> = [field.as_str()].into_iter().chain(from.split('.')).collect();
         if let Some(value) = metric.at(&whole) {
-            put(&mut parts, to, value.clone());
+            let to: Vec<&str> = to.split('.').collect();
+            put(&mut parts, &to, value.clone());
         }
     }
     json!({"type": source, field: parts})

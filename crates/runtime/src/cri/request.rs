@@ -317,7 +317,7 @@ mod tests {
 
     /// N-124: a CRI runtime gets the same range for users, for groups and for the owners of files in volumes.
     #[test]
-    fn n_124_a_pod_with_users_of_its_own_is_requested_as_such() {
+    fn n_124_a_user_namespace_is_requested_from_the_runtime() {
         let volume = Mount {
             source: "/volume".into(),
             target: "/v".into(),

@@ -22,7 +22,7 @@ const HEAD_MAX: usize = 16 * 1024;
 /// The status at the end.
 const STATUS_MAX: usize = 64 * 1024;
 const PROTOCOL: &str = "v4.channel.k8s.io";
-/// Whoever set the limit should find out by their own clock that it is over.
+/// The caller that set the timeout should notice it first, by its own clock.
 const LATE: Duration = Duration::from_secs(1);
 
 pub(super) async fn exec(calls: &Calls, container: &str, exec: &Exec) -> Result<Session> {
@@ -274,7 +274,7 @@ async fn upgrade(url: &str) -> Result<TcpStream> {
          X-Stream-Protocol-Version: {PROTOCOL}\r\nContent-Length: 0\r\n\r\n"
     );
     io.write_all(request.as_bytes()).await.map_err(|error| broken(&error))?;
-    // Byte by byte: what follows the head belongs to somebody else.
+    // Byte by byte: what follows the head belongs to the next reader.
     let mut head = Vec::with_capacity(512);
     while !head.ends_with(b"\r\n\r\n") {
         if head.len() >= HEAD_MAX {
@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_word_says_how_it_ended() {
+    fn the_last_message_contains_the_exit_code() {
         let exit = r#"{"status":"Failure","reason":"NonZeroExitCode","message":"command terminated with non-zero exit code",
             "details":{"causes":[{"reason":"ExitCode","message":"7"}]}}"#;
         assert_eq!(outcome(exit.as_bytes()), Ok(7));

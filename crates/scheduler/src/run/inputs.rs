@@ -4,7 +4,7 @@ use super::queueing_hints::{Event, HintEvaluator};
 use super::{NAME, Scheduler};
 use crate::affinity_terms::selector;
 use crate::cluster_state::NodeChange;
-use crate::pod::{PodInfo, is_gated, is_terminal};
+use crate::pod::{PodInfo, is_gated};
 use crate::preempt::Budget;
 use api::selector::LabelSelector;
 use client::{Cache, Client, Object, ObjectKey, Queue};
@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
+use lifecycle::status::is_terminal_pod;
 use std::sync::Arc;
 use tokio::time::Instant;
 
@@ -205,7 +206,7 @@ impl Scheduler {
             return;
         };
         let info = PodInfo::read(pod);
-        if is_terminal(&info.pod) {
+        if is_terminal_pod(&info.pod) {
             self.queue.remove(key);
             self.cluster.withdraw(key);
             self.remove_placed(key);

@@ -1,5 +1,5 @@
 //! Certificate signing requests: the server records the requester, approving and signing need rights for the
-//! signer, and nobody can request a certificate that bypasses RBAC.
+//! signer, and no user can request a certificate that bypasses RBAC.
 
 use super::refuse;
 use crate::request::call::Call;

@@ -140,7 +140,7 @@ impl<'a> Node<'a> {
                 return Some(format!("node {:?} cannot post steps of {:?}", self.name, step.actor));
             }
             if step.actor == node && subject.node != self.name {
-                let only = "can only tell of pods with spec.nodeName set to itself";
+                let only = "can only post steps of pods with spec.nodeName set to itself";
                 return Some(format!("node {:?} {only}", self.name));
             }
         }

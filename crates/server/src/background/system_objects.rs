@@ -2,7 +2,7 @@
 //!
 //! At the start, before it serves requests, the server stores the objects of `bootstrap` that are missing. Later it
 //! compiles the RBAC policy whenever roles or bindings change. Every namespace gets its `kube-root-ca.crt` and its
-//! service account `default` before its creation is acknowledged, and again if somebody deletes them.
+//! service account `default` before its creation is acknowledged, and again if they are deleted.
 //! Not here: the Services `kubernetes` (`kubernetes_service`) and `kube-dns` (`dns_service`).
 
 use crate::background::dns_service;
@@ -274,7 +274,7 @@ async fn create_objects_of(server: &Server, namespace: &str) -> Result<(), Strin
     Ok(())
 }
 
-/// Restores the objects of namespaces that somebody deletes or edits.
+/// Restores the objects of namespaces that a client deletes or edits.
 pub(crate) async fn restore_namespace_objects(server: Server, collection: &'static str) {
     let mut follower = Follower::of(server.store(), collection);
     loop {

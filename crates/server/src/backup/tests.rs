@@ -33,7 +33,7 @@ async fn put(store: &Store, collection: &str, name: &str, draft: Draft) {
     store.write(Write { collection, name, expect, change: Change::Put(draft) }).await.unwrap();
 }
 
-/// A data directory as far as backups look into it.
+/// The parts of a data directory that a backup contains.
 fn keys(dir: &Path) {
     fs::create_dir_all(dir.join("pki")).unwrap();
     for name in FILES {
@@ -49,12 +49,12 @@ async fn made() -> Vec<u8> {
     put(&store, "namespaces", "default", draft("", "default", "{}")).await;
     put(&store, "configmaps", "default/a", draft("default", "a", "{\"k\":\"v\"}")).await;
     put(&store, "configmaps", "default/b", draft("default", "b", "{\"k\":\"newer\"}")).await;
-    // Of no kind, and of no use to another cluster.
+    // Not an object of a kind, and useless for another cluster.
     let bytes = b"{\"metadata\":{\"resourceVersion\":\"\"},\"owner\":\"x\"}".to_vec();
     let internal = Draft { bytes, revision_at: 32 };
     put(&store, "internal/nodeports", "30000", internal.clone()).await;
     put(&store, "internal/servers", "192.0.2.1:6443", internal).await;
-    // Deeper than a decoder that calls itself would go.
+    // Too deep for a recursive decoder.
     let deep = format!("{}1{}", "[".repeat(3000), "]".repeat(3000));
     put(&store, "configmaps", "default/deep", draft("default", "deep", &deep)).await;
     let mut bytes = Vec::new();
@@ -62,7 +62,7 @@ async fn made() -> Vec<u8> {
     bytes
 }
 
-/// One backup for all tests of this file: they only look at it.
+/// One backup for all tests of this file, which only read it.
 fn sample() -> &'static [u8] {
     static MADE: OnceLock<Vec<u8>> = OnceLock::new();
     MADE.get_or_init(|| {
@@ -281,7 +281,7 @@ async fn a_restore_creates_a_data_directory_that_a_store_can_open() {
 async fn a_failed_restore_leaves_nothing_and_a_server_does_not_start_on_an_interrupted_one() {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("data");
-    // No etcd answers there.
+    // No etcd listens there.
     let nowhere = StoreChoice::Etcd(vec!["http://127.0.0.1:1".to_owned()]);
     restore(decode(&made().await).unwrap(), &dir, &nowhere).await.unwrap_err();
     assert!(!dir.exists());
@@ -309,13 +309,13 @@ fn revisions_after_a_restore_are_greater_than_all_assigned_before() {
     let day = jiff::SignedDuration::from_hours(24);
     let now: jiff::Timestamp = "2026-11-17T12:00:00Z".parse().unwrap();
     let first = after(5_000_000, now);
-    // Restored again from the same backup after a day of writes, or from one taken meanwhile.
+    // Restored again from the same backup after a day of writes, or from a later one.
     let day_of_writes = first + 30_000 * 24 * 3600;
     assert!(after(5_000_000, now + day) > day_of_writes);
     assert!(after(first + 7, now + day) > day_of_writes);
     assert!(after(day_of_writes, now + day) > day_of_writes);
     // A clock that was never set.
     assert!(after(5_000_000, jiff::Timestamp::UNIX_EPOCH) > 5_000_000 + 1000);
-    // JavaScript's numbers hold them exactly for the next centuries.
+    // JavaScript's numbers represent them exactly for the next centuries.
     assert!(after(0, "2200-01-01T00:00:00Z".parse().unwrap()) < 1 << 53);
 }

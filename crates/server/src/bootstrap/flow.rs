@@ -9,18 +9,18 @@ const API_VERSION: &str = "flowcontrol.apiserver.k8s.io/v1";
 
 const MANAGER: &str = "system:kube-controller-manager";
 const SCHEDULER: &str = "system:kube-scheduler";
-const EVERYBODY: &[Who] =
-    &[Who::Group("system:unauthenticated"), Who::Group("system:authenticated")];
-const ANYTHING: &[What] = &[What::Resources("*", "*", "*", "*"), What::Paths("*", "*")];
+const EVERYBODY: &[Subject] =
+    &[Subject::Group("system:unauthenticated"), Subject::Group("system:authenticated")];
+const ANYTHING: &[Matched] = &[Matched::Resources("*", "*", "*", "*"), Matched::Paths("*", "*")];
 
-enum Who {
+enum Subject {
     Group(&'static str),
     User(&'static str),
     /// A service account in kube-system, or all of them.
     Account(&'static str),
 }
 
-enum What {
+enum Matched {
     /// Verbs, groups, resources, namespaces; `*` also covers what is in no namespace.
     Resources(&'static str, &'static str, &'static str, &'static str),
     /// Verbs, groups, resources that are in no namespace.
@@ -35,8 +35,8 @@ struct Schema {
     precedence: u32,
     /// How the flows of one schema are distinguished.
     by: Option<&'static str>,
-    who: &'static [Who],
-    what: &'static [What],
+    subjects: &'static [Subject],
+    matched: &'static [Matched],
 }
 
 const BY_USER: Option<&str> = Some("ByUser");
@@ -45,37 +45,37 @@ const BY_NAMESPACE: Option<&str> = Some("ByNamespace");
 #[rustfmt::skip]
 const SCHEMAS: &[Schema] = &[
     Schema { name: "exempt", level: "exempt", precedence: 1, by: None,
-        who: &[Who::Group("system:masters")], what: ANYTHING },
+        subjects: &[Subject::Group("system:masters")], matched: ANYTHING },
     Schema { name: "probes", level: "exempt", precedence: 2, by: None,
-        who: EVERYBODY, what: &[What::Paths("get", "/healthz /readyz /livez")] },
+        subjects: EVERYBODY, matched: &[Matched::Paths("get", "/healthz /readyz /livez")] },
     Schema { name: "system-leader-election", level: "leader-election", precedence: 100, by: BY_USER,
-        who: &[Who::User(MANAGER), Who::User(SCHEDULER), Who::Account("*")],
-        what: &[What::Resources("get create update", "coordination.k8s.io", "leases", "kube-system")] },
+        subjects: &[Subject::User(MANAGER), Subject::User(SCHEDULER), Subject::Account("*")],
+        matched: &[Matched::Resources("get create update", "coordination.k8s.io", "leases", "kube-system")] },
     Schema { name: "endpoint-controller", level: "workload-high", precedence: 150, by: BY_USER,
-        who: &[Who::User(MANAGER), Who::Account("endpoint-controller"),
-               Who::Account("endpointslicemirroring-controller")],
-        what: &[What::Resources("get create update", "core", "endpoints", "*")] },
+        subjects: &[Subject::User(MANAGER), Subject::Account("endpoint-controller"),
+               Subject::Account("endpointslicemirroring-controller")],
+        matched: &[Matched::Resources("get create update", "core", "endpoints", "*")] },
     Schema { name: "workload-leader-election", level: "leader-election", precedence: 200, by: BY_USER,
-        who: &[Who::Account("*")],
-        what: &[What::Resources("get create update", "coordination.k8s.io", "leases", "*")] },
+        subjects: &[Subject::Account("*")],
+        matched: &[Matched::Resources("get create update", "coordination.k8s.io", "leases", "*")] },
     Schema { name: "system-node-high", level: "node-high", precedence: 400, by: BY_USER,
-        who: &[Who::Group("system:nodes")],
-        what: &[What::Cluster("*", "core", "nodes nodes/status"),
-                What::Resources("*", "coordination.k8s.io", "leases", "*")] },
+        subjects: &[Subject::Group("system:nodes")],
+        matched: &[Matched::Cluster("*", "core", "nodes nodes/status"),
+                Matched::Resources("*", "coordination.k8s.io", "leases", "*")] },
     Schema { name: "system-nodes", level: "system", precedence: 500, by: BY_USER,
-        who: &[Who::Group("system:nodes")], what: ANYTHING },
+        subjects: &[Subject::Group("system:nodes")], matched: ANYTHING },
     Schema { name: "kube-controller-manager", level: "workload-high", precedence: 800, by: BY_NAMESPACE,
-        who: &[Who::User(MANAGER)], what: ANYTHING },
+        subjects: &[Subject::User(MANAGER)], matched: ANYTHING },
     Schema { name: "kube-scheduler", level: "workload-high", precedence: 800, by: BY_NAMESPACE,
-        who: &[Who::User(SCHEDULER)], what: ANYTHING },
+        subjects: &[Subject::User(SCHEDULER)], matched: ANYTHING },
     Schema { name: "kube-system-service-accounts", level: "workload-high", precedence: 900, by: BY_NAMESPACE,
-        who: &[Who::Account("*")], what: ANYTHING },
+        subjects: &[Subject::Account("*")], matched: ANYTHING },
     Schema { name: "service-accounts", level: "workload-low", precedence: 9000, by: BY_USER,
-        who: &[Who::Group("system:serviceaccounts")], what: ANYTHING },
+        subjects: &[Subject::Group("system:serviceaccounts")], matched: ANYTHING },
     Schema { name: "global-default", level: "global-default", precedence: 9900, by: BY_USER,
-        who: EVERYBODY, what: ANYTHING },
+        subjects: EVERYBODY, matched: ANYTHING },
     Schema { name: "catch-all", level: "catch-all", precedence: 10000, by: BY_USER,
-        who: EVERYBODY, what: ANYTHING },
+        subjects: EVERYBODY, matched: ANYTHING },
 ];
 
 /// A limited level: name, shares, lendable percent, queues and hand size (no queues: reject).
@@ -138,9 +138,10 @@ fn object(kind: &str, name: &str, spec: Value, status: Value) -> Value {
 
 impl Schema {
     fn json(&self, now: Timestamp) -> Value {
-        let mut rule = json!({"subjects": self.who.iter().map(Who::json).collect::<Vec<_>>()});
-        for what in self.what {
-            let (field, entry) = what.json();
+        let mut rule =
+            json!({"subjects": self.subjects.iter().map(Subject::json).collect::<Vec<_>>()});
+        for matched in self.matched {
+            let (field, entry) = matched.json();
             match rule[field].as_array_mut() {
                 Some(list) => list.push(entry),
                 None => rule[field] = json!([entry]),
@@ -167,21 +168,21 @@ impl Schema {
     }
 }
 
-impl Who {
+impl Subject {
     fn json(&self) -> Value {
         match self {
-            Who::Group(name) => json!({"kind": "Group", "group": {"name": name}}),
-            Who::User(name) => json!({"kind": "User", "user": {"name": name}}),
-            Who::Account(name) => json!({"kind": "ServiceAccount",
+            Subject::Group(name) => json!({"kind": "Group", "group": {"name": name}}),
+            Subject::User(name) => json!({"kind": "User", "user": {"name": name}}),
+            Subject::Account(name) => json!({"kind": "ServiceAccount",
                 "serviceAccount": {"name": name, "namespace": "kube-system"}}),
         }
     }
 }
 
-impl What {
+impl Matched {
     fn json(&self) -> (&'static str, Value) {
         match self {
-            What::Resources(verbs, groups, resources, namespaces) => {
+            Matched::Resources(verbs, groups, resources, namespaces) => {
                 let mut rule = resource_rule(verbs, groups, resources);
                 rule["namespaces"] = words(namespaces);
                 if *resources == "*" {
@@ -189,12 +190,12 @@ impl What {
                 }
                 ("resourceRules", rule)
             }
-            What::Cluster(verbs, groups, resources) => {
+            Matched::Cluster(verbs, groups, resources) => {
                 let mut rule = resource_rule(verbs, groups, resources);
                 rule["clusterScope"] = true.into();
                 ("resourceRules", rule)
             }
-            What::Paths(verbs, paths) => (
+            Matched::Paths(verbs, paths) => (
                 "nonResourceRules",
                 json!({"verbs": words(verbs), "nonResourceURLs": words(paths)}),
             ),

@@ -125,13 +125,13 @@ async fn write_status(
     let Some(kind) = server.built_in().resource(GROUP, "v1", PLURAL) else { return Ok(None) };
     let mut new = definition.value.clone();
     let now = clock::now_rfc3339();
-    let who = Manager {
+    let writer = Manager {
         name: "kube-apiserver",
         api_version: &kind.api_version(),
         subresource: "status",
         now: &now,
     };
-    apply::track_update(&kind.schema, kind.ty, Some(old), &mut new, &who, &FieldSet::default());
+    apply::track_update(&kind.schema, kind.ty, Some(old), &mut new, &writer, &FieldSet::default());
     put(server, kind, &definition.stored, Change::Put(object::draft(kind, &new))).await.map(Some)
 }
 

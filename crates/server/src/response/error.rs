@@ -106,8 +106,8 @@ impl ApiError {
 
     /// The one place where an error becomes a Status. Code and reason are contract.
     pub(crate) fn status(&self) -> Status {
-        let said = self.to_string();
-        let of = |code, reason| Status::failure(code, reason, said.clone());
+        let message = self.to_string();
+        let of = |code, reason| Status::failure(code, reason, message.clone());
         let object = |resource: &str, group: &str, name: &str| Details {
             // The message says `deployments.apps`, the details have the group apart.
             kind: resource.split('.').next().unwrap_or(resource).into(),

@@ -135,9 +135,9 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_stored_but_not_enforced_is_told() {
+    fn objects_that_are_not_enforced_get_a_warning() {
         let registry = api::Registry::built_in();
-        let told = |group: &str, kind: &str, object: Value| {
+        let warnings = |group: &str, kind: &str, object: Value| {
             not_enforced(registry.by_kind(group, "v1", kind).unwrap(), &object)
         };
         let hooks =
@@ -146,8 +146,8 @@ mod tests {
             "landfall does not evaluate admission policies: this object is stored but not enforced";
         let one = json!({"webhooks": [{"name": "a"}]});
         for kind in ["ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"] {
-            assert_eq!(told(ADMISSION, kind, one.clone()), [hooks]);
-            assert!(told(ADMISSION, kind, json!({"webhooks": []})).is_empty());
+            assert_eq!(warnings(ADMISSION, kind, one.clone()), [hooks]);
+            assert!(warnings(ADMISSION, kind, json!({"webhooks": []})).is_empty());
         }
         for kind in [
             "ValidatingAdmissionPolicy",
@@ -155,7 +155,7 @@ mod tests {
             "MutatingAdmissionPolicy",
             "MutatingAdmissionPolicyBinding",
         ] {
-            assert_eq!(told(ADMISSION, kind, json!({"spec": {}})), [policies]);
+            assert_eq!(warnings(ADMISSION, kind, json!({"spec": {}})), [policies]);
         }
         let ruled = json!({"type": "string", "x-kubernetes-validations": [{"rule": "true"}]});
         let definition = |properties: Value| {
@@ -165,29 +165,30 @@ mod tests {
         };
         let conversion = "spec.conversion.strategy: landfall does not call conversion webhooks: objects are served in other versions with only apiVersion changed";
         let kind = "CustomResourceDefinition";
-        assert_eq!(told(EXTENSIONS, kind, definition(json!({}))), [conversion]);
+        assert_eq!(warnings(EXTENSIONS, kind, definition(json!({}))), [conversion]);
         let many = json!({"a": ruled, "b": ruled, "c": ruled, "d": ruled, "e": ruled});
-        let said = |name: &str| format!("{name}: x-kubernetes-validations are not evaluated");
+        let not_evaluated =
+            |name: &str| format!("{name}: x-kubernetes-validations are not evaluated");
         let all = format!(
             "landfall does not check all of version v1: {}; {}; {}; and 2 more",
-            said("a"),
-            said("b"),
-            said("c")
+            not_evaluated("a"),
+            not_evaluated("b"),
+            not_evaluated("c")
         );
-        assert_eq!(told(EXTENSIONS, kind, definition(many)), [conversion, &all]);
-        assert!(told("", "Pod", json!({"spec": {}})).is_empty());
+        assert_eq!(warnings(EXTENSIONS, kind, definition(many)), [conversion, &all]);
+        assert!(warnings("", "Pod", json!({"spec": {}})).is_empty());
     }
 
     #[test]
-    fn t_edge_10_hooks_that_can_never_work_are_told() {
+    fn t_edge_10_hooks_that_cannot_work_get_a_warning() {
         let tcp = json!({"tcpSocket": {"port": 80}});
         let works = json!({"preStop": {"sleep": {"seconds": 1}}});
         let pod = json!({"spec": {
             "initContainers": [{"lifecycle": {"postStart": tcp}}],
             "containers": [{"lifecycle": works}, {"lifecycle": {"preStop": tcp}}, {}]}});
-        let told: Vec<String> = of_hooks(&pod, "spec").collect();
+        let warnings: Vec<String> = of_hooks(&pod, "spec").collect();
         let wanted = ["initContainers[0].lifecycle.postStart", "containers[1].lifecycle.preStop"]
             .map(|at| format!("spec.{at}.tcpSocket: not supported for hooks; it will always fail"));
-        assert_eq!(told, wanted);
+        assert_eq!(warnings, wanted);
     }
 }

@@ -79,7 +79,7 @@ fn own(call: &Call, old: &Value, object: Value, path: &[String]) -> Result<Chang
     let manager = call.manager()?;
     let api_version = call.kind.api_version();
     let now = call.now();
-    let who =
+    let writer =
         Manager { name: &manager, api_version: &api_version, subresource: "scale", now: &now };
     let mut partial = json!({
         "apiVersion": api_version,
@@ -91,7 +91,7 @@ fn own(call: &Call, old: &Value, object: Value, path: &[String]) -> Result<Chang
     let force = call.query.flag("force");
     let none = FieldSet::default();
     let merged =
-        apply::apply(&call.kind.schema, call.kind.ty, Some(old), &partial, &who, &none, force)
+        apply::apply(&call.kind.schema, call.kind.ty, Some(old), &partial, &writer, &none, force)
             .map_err(|error| patch::refused(call, error))?;
     Ok(Changed { object: merged, tracked: true })
 }

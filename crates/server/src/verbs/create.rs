@@ -128,7 +128,7 @@ pub(crate) async fn make(
     unreachable!("the loop above returns")
 }
 
-/// Sets the times in a new object's status, because the rules of `api` have no clock.
+/// Sets the times in a new object's status, because crate `rules` has no clock.
 fn set_times(call: &Call, object: &mut Value) {
     match (call.kind.group.as_str(), call.kind.kind.as_str()) {
         ("", "PersistentVolume") => {

@@ -218,7 +218,7 @@ async fn apply(call: &Call, endpoint: Endpoint, dry_run: bool) -> Result<ApiResp
     let manager = call.manager()?;
     let api_version = call.kind.api_version();
     let now = call.now();
-    let who = Manager {
+    let writer = Manager {
         name: &manager,
         api_version: &api_version,
         subresource: endpoint.subresource(),
@@ -227,7 +227,7 @@ async fn apply(call: &Call, endpoint: Endpoint, dry_run: bool) -> Result<ApiResp
     let reset = write::reset_fields(&call.kind, endpoint);
     let merge = |live: Option<&Value>| -> Result<Value> {
         let merged =
-            apply::apply(&call.kind.schema, call.kind.ty, live, &applied, &who, &reset, force)
+            apply::apply(&call.kind.schema, call.kind.ty, live, &applied, &writer, &reset, force)
                 .map_err(|error| refused(call, error))?;
         let decoded = decode::value(&call.kind, merged)
             .map_err(|error| ApiError::bad_request(error.to_string()))?;

@@ -1,7 +1,7 @@
 //! The final removal of an object from the store, by a delete or by the update that removes the last finalizer.
 //!
 //! Upstream: `deleteWithoutFinalizers` and the end of `Delete` in the generic registry. Both run the hooks after the
-//! deletion (`finalizeDelete`) also when another request has removed the object first.
+//! deletion (`finalizeDelete`) even if another request has removed the object first.
 
 use crate::object::{Object, Stored as _, store_name};
 use crate::request::call::Call;

@@ -267,9 +267,9 @@ pub(crate) fn track(
     let api_version = call.kind.api_version();
     let now = call.now();
     let subresource = endpoint.subresource();
-    let who = Manager { name: &manager, api_version: &api_version, subresource, now: &now };
+    let writer = Manager { name: &manager, api_version: &api_version, subresource, now: &now };
     let reset = reset_fields(&call.kind, endpoint);
-    apply::track_update(&call.kind.schema, call.kind.ty, old, new, &who, &reset);
+    apply::track_update(&call.kind.schema, call.kind.ty, old, new, &writer, &reset);
     Ok(())
 }
 

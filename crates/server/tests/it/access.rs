@@ -93,7 +93,7 @@ async fn a_171_without_credentials_a_user_is_anonymous_and_invalid_ones_are_refu
     let (code, reply) = over_tls(&cluster, PODS, "Authorization: Bearer wrong\r\n").await;
     assert_eq!(code, 401);
     assert!(reply.contains("\"message\":\"Unauthorized\""), "{reply}");
-    // health is for everybody, the description of the API is not.
+    // health needs no credentials, the description of the API does.
     assert_eq!(over_tls(&cluster, "/healthz", "").await.0, 200);
     assert_eq!(over_tls(&cluster, "/version", "").await.0, 200);
     assert_eq!(over_tls(&cluster, "/openapi/v2", "").await.0, 403);
@@ -246,7 +246,7 @@ async fn a_182_and_183_rules_are_additive_and_match_exactly() {
             .await;
         assert_eq!(reply.code != 403, allowed, "{method} {path}: {}", reply.body);
     }
-    // What is taken away is gone at once.
+    // A removed binding takes effect immediately.
     cluster.delete(&format!("{BINDINGS}/a")).await.ok();
     ana.get(PODS).await.refused(403, "Forbidden");
     // A group counts only for its members.
@@ -321,7 +321,7 @@ async fn a_180_and_187_reviews_agree_with_real_requests() {
                 .await;
             assert_eq!(reply["status"]["allowed"], met, "{path}");
         }
-        // and so does who acts as her.
+        // the same holds for a user who impersonates her.
         let as_ana = [("impersonate-user", "ana"), ("impersonate-group", "crew")];
         assert_eq!(cluster.get_with(path, &as_ana).await.code != 403, met, "{path}");
     }
@@ -336,8 +336,8 @@ async fn a_180_and_187_reviews_agree_with_real_requests() {
             json!({"spec": {"namespace": "default"}}),
         )
         .await;
-    let told = rules["status"]["resourceRules"].to_string();
-    assert!(told.contains("\"pods\"") && told.contains("\"configmaps\""), "{told}");
+    let text = rules["status"]["resourceRules"].to_string();
+    assert!(text.contains("\"pods\"") && text.contains("\"configmaps\""), "{text}");
     assert!(rules["status"]["nonResourceRules"].to_string().contains("/metrics"));
 }
 
@@ -395,7 +395,7 @@ async fn a_185_a_user_cannot_grant_rights_that_it_does_not_have() {
     ana.post(BINDINGS, binding("admin", cluster_role("cluster-admin")))
         .await
         .refused(403, "Forbidden");
-    // With the verbs made for it, they may.
+    // With the verbs `escalate` and `bind` they may.
     let more = json!([
         {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles"], "verbs": ["escalate"]},
         {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["clusterroles"], "verbs": ["bind"], "resourceNames": ["view"]},
@@ -453,7 +453,7 @@ async fn a_188_impersonation_needs_the_right_to_impersonate() {
     let reply = acting(&ana(&cluster), PODS, &bob).await;
     let text = "users \"bob\" is forbidden: User \"ana\" cannot impersonate resource \"users\" in API group \"\" at the cluster scope";
     assert_eq!(reply.refused(403, "Forbidden"), text);
-    // The rest without a user makes no sense.
+    // Groups and extras without a user are invalid.
     acting(&cluster, PODS, &[("impersonate-group", "crew")]).await.refused(400, "BadRequest");
     acting(&cluster, PODS, &[("impersonate-uid", "u")]).await.refused(400, "BadRequest");
 
@@ -507,7 +507,7 @@ async fn a_188_requests_run_as_the_impersonated_user() {
     let anonymous =
         [("impersonate-user", "system:anonymous"), ("content-type", "application/json")];
     let reply = cluster.send("POST", place, &anonymous, "{}").await;
-    // The nameless may not even ask who they are.
+    // Anonymous users may not even review themselves.
     reply.refused(403, "Forbidden");
 }
 

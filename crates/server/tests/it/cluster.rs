@@ -359,11 +359,11 @@ impl Watch {
     /// The next events as `TYPE name`.
     pub(crate) async fn reply(&mut self, count: usize) -> Vec<String> {
         let events = self.take(count).await;
-        let told = |event: &Value| {
+        let summary = |event: &Value| {
             let kind = event["type"].as_str().unwrap();
             format!("{kind} {}", event["object"]["metadata"]["name"].as_str().unwrap_or("-"))
         };
-        events.iter().map(told).collect()
+        events.iter().map(summary).collect()
     }
 }
 

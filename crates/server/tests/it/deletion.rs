@@ -40,24 +40,24 @@ async fn t_api_1_to_6_the_grace_period_of_a_pod_is_resolved_in_order() {
     let cluster = Cluster::start().await;
     let gone = None;
     let rows = [
-        // T-API-1: its own, 30 unless it says.
+        // T-API-1: that of the pod, 30 by default.
         (None, true, "Running", None, Some(30)),
         (Some(7), true, "Running", None, Some(7)),
-        // T-API-2: what is asked for replaces it, shorter or longer.
+        // T-API-2: the requested one replaces it, shorter or longer.
         (None, true, "Running", Some(120), Some(120)),
         (None, true, "Running", Some(5), Some(5)),
         (Some(0), true, "Running", None, gone),
         (None, true, "Running", Some(0), gone),
-        // T-API-3: nobody has it, so nobody needs time to end it.
+        // T-API-3: it is on no node, so nothing has to be terminated.
         (None, false, "Pending", None, gone),
         (None, false, "Pending", Some(60), gone),
-        // T-API-4: it has ended already.
+        // T-API-4: its phase is terminal.
         (None, true, "Succeeded", Some(60), gone),
         (None, true, "Failed", None, gone),
-        // T-API-5: these come before what is negative becomes 1 ...
+        // T-API-5: these rules come before a negative value becomes 1 ...
         (None, false, "Pending", Some(-5), gone),
         (None, true, "Failed", Some(-5), gone),
-        // ... T-API-6: which it then does.
+        // ... T-API-6: a negative value becomes 1.
         (None, true, "Running", Some(-1), Some(1)),
         (None, true, "Pending", None, Some(30)),
     ];
@@ -160,7 +160,7 @@ async fn t_api_12_only_the_first_delete_increments_the_generation() {
     assert_eq!(first["metadata"]["generation"], 2);
     let second = cluster.delete(&format!("{}?gracePeriodSeconds=3", path("p"))).await.ok();
     assert_eq!((grace(&second), &second["metadata"]["generation"]), (&3.into(), &2.into()));
-    // also where finalizers keep it; where there is no generation none appears.
+    // the same with finalizers; kinds without a generation get none.
     cluster.make(DEPLOYMENTS, held(deployment("d"), HOLD)).await;
     let kept = cluster.delete(&format!("{DEPLOYMENTS}/d")).await.ok();
     assert_eq!(kept["metadata"]["generation"], 2);
@@ -239,12 +239,12 @@ async fn t_api_16_to_19_a_second_delete_can_only_shorten_the_grace_period() {
     let shorter = cluster.delete(&format!("{}?gracePeriodSeconds=10", path("p"))).await.ok();
     assert_eq!((deleted_at(&shorter), grace(&shorter)), (start + 10, &10.into()));
     assert_ne!(version(&shorter), version(&first));
-    // T-API-19: overdue is now, and stays graceful.
+    // T-API-19: a deadline in the past becomes now, and the deletion stays graceful.
     tokio::time::advance(Duration::from_secs(15)).await;
     let late = cluster.delete(&format!("{}?gracePeriodSeconds=8", path("p"))).await.ok();
     assert_eq!((deleted_at(&late), grace(&late)), (start + 20, &1.into()));
     assert_eq!(cluster.get(&path("p")).await.code, 200);
-    // T-API-20: zero removes, whatever anybody is doing.
+    // T-API-20: zero removes the pod at any time.
     cluster.delete(&format!("{}?gracePeriodSeconds=0", path("p"))).await.ok();
     assert_eq!(cluster.get(&path("p")).await.code, 404);
 }
@@ -338,7 +338,7 @@ async fn t_api_25_deleting_a_missing_object_is_not_found() {
     let reply = cluster.delete(&path("x")).await;
     assert_eq!(reply.refused(404, "NotFound"), "pods \"x\" not found");
     assert_eq!(reply.body["details"], json!({"name": "x", "kind": "pods"}));
-    // before any precondition is looked at.
+    // before preconditions are checked.
     let options = json!({"preconditions": {"uid": "other"}});
     cluster.delete_with(&path("x"), options).await.refused(404, "NotFound");
 }
@@ -423,7 +423,7 @@ async fn t_api_31_and_32_a_failed_precondition_is_a_conflict() {
     let message = reply.refused(409, "Conflict");
     assert!(message.contains("(1)") && message.contains(&version(&made)), "{message}");
     assert_eq!(cluster.read(&path("p")).await, made);
-    // Its own first write does not make the server's second one fail.
+    // The server's own first write does not fail the precondition of its second one.
     let right = json!({"uid": uid, "resourceVersion": version(&made)});
     let options = json!({"gracePeriodSeconds": 0, "preconditions": right});
     cluster.delete_with(&path("p"), options).await.ok();
@@ -447,7 +447,7 @@ async fn t_api_33_a_delete_does_not_affect_a_recreated_namespace() {
     let options = json!({"preconditions": {"uid": first["metadata"]["uid"]}});
     cluster.delete_with(place, options).await.refused(409, "Conflict");
     assert_eq!(cluster.read(place).await["status"]["phase"], "Active");
-    // some are for good.
+    // some namespaces cannot be deleted.
     let reply = cluster.delete("/api/v1/namespaces/default").await;
     let message = reply.refused(403, "Forbidden");
     assert!(message.ends_with("this namespace may not be deleted"), "{message}");
@@ -634,7 +634,7 @@ async fn t_api_48_and_49_each_pod_of_a_collection_gets_its_own_grace_period() {
     assert_eq!((&reply["kind"], &reply["items"]), (&"PodList".into(), &before["items"]));
     assert_eq!(*grace(&cluster.read(&path("a")).await), 5);
     assert_eq!(*grace(&cluster.read(&path("b")).await), 60);
-    // and what is not selected is left alone.
+    // pods that are not selected stay.
     assert_eq!(cluster.read(&path("c")).await["metadata"].get("deletionTimestamp"), None);
     let options = json!({"gracePeriodSeconds": 0});
     cluster.delete_with(&format!("{PODS}?fieldSelector=metadata.name!=b"), options).await.ok();

@@ -31,7 +31,7 @@ async fn running(cluster: &Cluster, name: &str, ready: bool) -> Value {
     cluster.patch(&format!("{}/status", path(name)), status).await.ok()
 }
 
-/// A budget over app `x`, observed: how many may go, how many are healthy, how many have to be.
+/// An observed budget for app `x`: allowed disruptions, healthy pods, desired healthy pods.
 async fn budget(cluster: &Cluster, name: &str, counts: [i64; 3], policy: Option<&str>) {
     let mut spec = json!({"minAvailable": 1, "selector": {"matchLabels": {"app": "x"}}});
     if let Some(policy) = policy {
@@ -206,7 +206,7 @@ async fn t_edge_16_a_plain_delete_ignores_budgets() {
     assert_eq!(
         budget["status"]["disruptedPods"],
         Value::Null,
-        "and the budget knows nothing of it"
+        "the budget does not record the pod"
     );
 }
 
@@ -246,7 +246,7 @@ async fn t_evict_10_a_stale_version_is_a_conflict_without_retries() {
     evict_with(&cluster, "p", stale).await.refused(409, "Conflict");
     assert!(start.elapsed() < Duration::from_millis(100));
     assert_eq!(cluster.read(&path("p")).await, made);
-    // Another pod of that name is another pod still half a second later.
+    // A new pod of that name is still another pod half a second later.
     let other = json!({"preconditions": {"uid": "other"}});
     evict_with(&cluster, "p", other).await.refused(409, "Conflict");
     assert!(start.elapsed() < Duration::from_millis(100), "{:?}", start.elapsed());

@@ -23,7 +23,7 @@ use tokio_rustls::client::TlsStream;
 
 type RequestBody = UnsyncBoxBody<Bytes, Infallible>;
 
-/// How large an attack is, and what is done meanwhile.
+/// The size of an attack, and the requests of others during it.
 pub(crate) struct Size {
     /// Requests whose body never arrives.
     pub(crate) bodies: usize,
@@ -38,13 +38,13 @@ pub(crate) struct Size {
 pub(crate) struct Figures {
     pub(crate) admin_p99: Duration,
     pub(crate) lease_max: Duration,
-    /// Answers to administrator and node that were not 2xx.
+    /// Responses to administrator and node that were not 2xx.
     pub(crate) refused: usize,
-    /// Of the attacker's requests, those that were refused at once.
+    /// The attacker's requests that were refused immediately.
     pub(crate) attacker_refused: usize,
 }
 
-/// How to reach the server over TLS as somebody.
+/// How to reach the server over TLS as a given user.
 #[derive(Clone)]
 struct Remote {
     address: SocketAddr,
@@ -103,7 +103,7 @@ impl Remote {
         request.body(body).unwrap()
     }
 
-    /// Over a new connection, as somebody who types commands does it. None: there was no answer.
+    /// Over a new connection, as a command line client does. None: there was no response.
     async fn once(&self, method: &str, path: &str, body: Bytes) -> Option<(StatusCode, Value)> {
         let mut session = self.session().await?;
         let request = self.request(method, path, Full::new(body).boxed_unsync());
@@ -141,9 +141,9 @@ async fn unprivileged(cluster: &Cluster) -> Remote {
                    "subjects": [{"kind": "ServiceAccount", "name": "mallory", "namespace": "default"}]}),
         )
         .await;
-    let asked =
+    let lifetime =
         json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
-    let token = cluster.post(&format!("{accounts}/mallory/token"), asked).await.ok();
+    let token = cluster.post(&format!("{accounts}/mallory/token"), lifetime).await.ok();
     let token = token["status"]["token"].as_str().unwrap().to_owned();
     // Roles are compiled in the background.
     let mallory = Remote::new(cluster, None, Some(token));
@@ -159,7 +159,7 @@ async fn unprivileged(cluster: &Cluster) -> Remote {
 /// Streams on one HTTP/2 connection: fewer than the server allows.
 const STREAMS: usize = 200;
 
-/// Sends heads and no bodies. The answers are codes.
+/// Sends headers without bodies. Returns the status codes.
 async fn bodies_that_never_arrive(
     mallory: Remote,
     count: usize,
@@ -170,7 +170,7 @@ async fn bodies_that_never_arrive(
         for _ in 0..STREAMS.min(count - waiting.len()) {
             let (mut session, request) = (session.clone(), mallory.request("POST", MAPS, never()));
             waiting.push(tokio::spawn(async move {
-                // Its connection may have had to make room by now.
+                // The server may have closed its connection to make room.
                 if session.ready().await.is_err() {
                     return 0;
                 }
@@ -234,7 +234,7 @@ pub(crate) async fn run(size: Size) -> Figures {
     let mut attacker_refused = 0;
     for one in attack {
         match one.is_finished() {
-            // 0: its connection had to make room.
+            // 0: the server closed the connection to make room.
             true => attacker_refused += usize::from(matches!(one.await.unwrap(), 429 | 0)),
             false => one.abort(),
         }
@@ -247,7 +247,7 @@ pub(crate) async fn run(size: Size) -> Figures {
     }
 }
 
-/// As an agent does it, over the connection that it has.
+/// Over an existing connection, as an agent does.
 async fn renew_lease(
     (session, node): &(http2::SendRequest<RequestBody>, Remote),
     round: usize,

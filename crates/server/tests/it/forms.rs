@@ -39,7 +39,7 @@ async fn a_2_to_9_existing_and_missing_paths() {
         assert_eq!((reply.code, reply.text()), (404, "404 page not found\n"), "{path}");
         assert!(reply.header("content-type").starts_with("text/plain"));
     }
-    // A-4, A-8: the wrong verb is told as a Status.
+    // A-4, A-8: a wrong verb is answered with a Status.
     for (method, path) in [
         ("PUT", PODS),
         ("PATCH", PODS),
@@ -125,7 +125,7 @@ async fn a_15_a_body_must_have_the_kind_and_version_of_the_url() {
         .await;
     let text = "the API version in the data (autoscaling/v2) does not match the expected API version (autoscaling/v1)";
     assert_eq!(reply.refused(400, "BadRequest"), text);
-    // Of two keys that are the same the last counts.
+    // Of duplicate keys, the last one counts.
     let body = r#"{"metadata": {"name": "n"}, "data": {"a": "1", "a": "2"}}"#;
     let reply = cluster.send("POST", MAPS, &[("content-type", JSON)], body).await;
     assert_eq!(reply.ok()["data"], json!({"a": "2"}));
@@ -173,7 +173,7 @@ async fn a_18_to_23_responses_have_the_preferred_form() {
         let reply = accepting(&cluster, &m, accept).await;
         reply.refused(406, "NotAcceptable");
     }
-    // Who cannot read the answer is told so before anything is written.
+    // A request whose response cannot be encoded is refused before anything is written.
     let before = cluster.read(&m).await;
     let data = json!({"data": {"a": "b"}}).to_string();
     for (accept, query) in [("text/csv", ""), (TABLE, "?includeObject=Half")] {
@@ -189,7 +189,7 @@ async fn a_18_to_23_responses_have_the_preferred_form() {
     }
     assert_eq!(cluster.read(&m).await, before);
     assert_eq!(cluster.get(&format!("{MAPS}/n")).await.code, 404);
-    // A-23: an error is told even to those who cannot read it.
+    // A-23: an error is sent even if its encoding was not accepted.
     let reply = accepting(&cluster, &format!("{MAPS}/none"), "text/csv").await;
     assert_eq!((reply.header("content-type"), &reply.body["kind"]), (JSON, &"Status".into()));
 }
@@ -219,11 +219,11 @@ async fn a_20_and_21_metadata_views_of_objects_and_lists() {
     let review = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
     let body =
         json!({"spec": {"resourceAttributes": {"verb": "get", "resource": "pods"}}}).to_string();
-    let asked = [("accept", TABLE), ("content-type", JSON)];
-    cluster.send("POST", review, &asked, body.clone()).await.refused(406, "NotAcceptable");
+    let accepted = [("accept", TABLE), ("content-type", JSON)];
+    cluster.send("POST", review, &accepted, body.clone()).await.refused(406, "NotAcceptable");
     let both = format!("{TABLE},application/json");
-    let asked = [("accept", both.as_str()), ("content-type", JSON)];
-    assert_eq!(cluster.send("POST", review, &asked, body).await.code, 201);
+    let accepted = [("accept", both.as_str()), ("content-type", JSON)];
+    assert_eq!(cluster.send("POST", review, &accepted, body).await.code, 201);
 }
 
 #[tokio::test]
@@ -288,11 +288,11 @@ async fn a_25_large_responses_are_compressed_on_request() {
     big["data"] = json!({"text": "landfall ".repeat(30_000)});
     let made = cluster.make(MAPS, big).await;
     cluster.make(MAPS, map("small")).await;
-    let asked = [("accept-encoding", "gzip")];
+    let accepted = [("accept-encoding", "gzip")];
     for path in [format!("{MAPS}/big"), MAPS.to_owned()] {
         let plain = cluster.get(&path).await;
         assert_eq!(plain.header("content-encoding"), "");
-        let reply = cluster.get_with(&path, &asked).await;
+        let reply = cluster.get_with(&path, &accepted).await;
         assert_eq!(
             (reply.header("content-encoding"), reply.header("vary")),
             ("gzip", "Accept-Encoding")
@@ -303,7 +303,7 @@ async fn a_25_large_responses_are_compressed_on_request() {
         assert_eq!(text, plain.text());
     }
     assert_eq!(
-        cluster.get_with(&format!("{MAPS}/small"), &asked).await.header("content-encoding"),
+        cluster.get_with(&format!("{MAPS}/small"), &accepted).await.header("content-encoding"),
         ""
     );
     assert_eq!(made["kind"], "ConfigMap");
@@ -463,7 +463,7 @@ async fn a_40_to_43_aggregated_discovery() {
         let headers = [("accept", AGGREGATED), ("if-none-match", tag.as_str())];
         let again = cluster.get_with(path, &headers).await;
         assert_eq!((again.code, again.bytes.len(), again.header("etag")), (304, 0, tag.as_str()));
-        // A-42: an older form is no longer there.
+        // A-42: the older format is not served.
         let old = AGGREGATED.replace("v=v2", "v=v2beta1");
         let reply = accepting(&cluster, path, &format!("{old},application/json")).await;
         assert_eq!(reply.header("content-type"), JSON);
@@ -505,15 +505,15 @@ async fn a_52_openapi_v2_is_served_for_old_clients() {
     assert_eq!((reply.header("content-type"), &reply.body["swagger"]), (JSON, &"2.0".into()));
     let tag = reply.header("etag").to_owned();
     assert_eq!(cluster.get_with("/openapi/v2", &[("if-none-match", tag.as_str())]).await.code, 304);
-    let asked = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
-    let reply = accepting(&cluster, "/openapi/v2", asked).await;
-    let told = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
-    assert_eq!((reply.code, reply.header("content-type")), (200, told));
+    let accepted = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+    let reply = accepting(&cluster, "/openapi/v2", accepted).await;
+    let content_type = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+    assert_eq!((reply.code, reply.header("content-type")), (200, content_type));
     accepting(&cluster, "/openapi/v2", "text/csv").await.refused(406, "NotAcceptable");
 }
 
 #[tokio::test]
-async fn a_45_a_new_kind_is_in_all_documents_at_once() {
+async fn a_45_a_new_kind_is_in_all_documents_immediately() {
     let cluster = Cluster::start().await;
     let definition = json!({"metadata": {"name": "ships.example.com"}, "spec": {
         "group": "example.com", "scope": "Namespaced", "names": {"plural": "ships", "kind": "Ship"},

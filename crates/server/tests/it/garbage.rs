@@ -1,15 +1,15 @@
-//! Whatever is sent, there is an answer, nothing panics, and a refused request changes nothing.
+//! Sends malformed requests: each gets a response, nothing panics, and a refused request changes nothing.
 //!
-//! In-process, through a door, as an administrator: nothing is stopped by missing rights. 5xx are
-//! expected only where this version has no agent to ask (503: log, exec, attach, portforward,
-//! proxy), for a resource version of the future (504, A-97), and where upstream blames
-//! itself for what the client did (500 without a reason): a create that carries a resource version,
-//! an apply that does not fit the schema, a strategic merge of items without their key.
+//! Requests are made in-process and as an administrator, so that none is refused for missing rights. 5xx are
+//! expected only if there is no agent (503: log, exec, attach, portforward, proxy), for a resource version of the
+//! future (504, A-97), and where upstream reports a mistake of the client as its own (500 without a reason): a
+//! create with a resource version, an apply that does not fit the schema, a strategic merge of items without their
+//! key.
 //!
-//! A refused Service may have held addresses for a moment, as upstream's may: there it is enough
-//! that the same objects are there as before.
+//! A refused Service may have held addresses for a moment, as in upstream: for Services only the set of objects is
+//! compared.
 //!
-//! tokio's clock is paused, so that what waits does not take time.
+//! tokio's clock is paused, so that waiting takes no time.
 
 use crate::shapes::{self, Dice};
 use bytes::Bytes;
@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tower::Service as _;
 
-/// Panics anywhere in the process, also in tasks that nobody waits for.
+/// Panics anywhere in the process, including background tasks.
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
 /// What the proxy answers if the Service has no pod or no such port, or if the port is not a number.
@@ -33,7 +33,7 @@ const NO_BACKEND_503: &[&str] =
     &["no endpoints available for service", "no service port", "unknown port"];
 
 const UPSTREAMS_500: [&str; 4] = [
-    // A watch from a version that is no number.
+    // A watch from a resource version that is not a number.
     "strconv.ParseUint: parsing",
     "resourceVersion should not be set on objects to be created",
     "failed to create typed patch object",
@@ -86,7 +86,7 @@ impl Bed {
         Bed { runtime, running, service, _home: home }
     }
 
-    /// Sends it and reads the answer; of one that goes on, such as a watch, only its beginning.
+    /// Sends the request and reads the response; of a streamed one, such as a watch, only the beginning.
     fn send(&self, request: Request<Full<Bytes>>) -> Reply {
         let mut service = self.service.clone();
         self.runtime.block_on(async move {
@@ -109,26 +109,26 @@ impl Bed {
         reply.json()
     }
 
-    /// The store's revision: any list tells it.
+    /// The store's revision, which every list contains.
     fn revision(&self) -> String {
         let list = self.get("/api/v1/namespaces/default/limitranges?limit=1");
         list["metadata"]["resourceVersion"].as_str().unwrap().to_owned()
     }
 
     /// What must not change.
-    fn state(&self, asked: &Asked) -> String {
-        if !asked.target.contains("/services") {
+    fn state(&self, test: &TestRequest) -> String {
+        if !test.target.contains("/services") {
             return self.revision();
         }
         let places = ["/api/v1/services", "/apis/networking.k8s.io/v1/ipaddresses"];
         places.map(|place| self.get(place)["items"].to_string()).join("\n")
     }
 
-    /// What a refused Service held is given back behind its back.
-    fn is_again(&self, asked: &Asked, before: &str) -> bool {
+    /// Addresses of a refused Service are released in the background.
+    fn is_again(&self, test: &TestRequest, before: &str) -> bool {
         (0..100).any(|_| {
             self.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
-            self.state(asked) == before
+            self.state(test) == before
         })
     }
 
@@ -137,12 +137,12 @@ impl Bed {
         assert_eq!(PANICS.load(Ordering::Relaxed), 0, "something panicked, see above");
     }
 
-    /// Sends and checks what must hold for every request there is.
-    fn check(&self, asked: &Asked) -> Result<Reply, String> {
-        let Some(request) = asked.request() else {
+    /// Sends a request and checks what must hold for every request.
+    fn check(&self, test: &TestRequest) -> Result<Reply, String> {
+        let Some(request) = test.request() else {
             return Ok(Reply { code: 0, body: Bytes::new() }); // Not HTTP: never gets this far.
         };
-        let before = self.state(asked);
+        let before = self.state(test);
         let panics = PANICS.load(Ordering::Relaxed);
         let sent = std::panic::catch_unwind(AssertUnwindSafe(|| self.send(request)));
         let reply = sent.map_err(|_| "it panicked, see above".to_owned())?;
@@ -159,11 +159,11 @@ impl Bed {
         if reply.code >= 500 && !no_agent && !no_backend && !future && !upstreams {
             return Err(format!("not the client's fault: {}", text()));
         }
-        let head = asked.method == "HEAD";
+        let head = test.method == "HEAD";
         if reply.code >= 400 && !head && reply.json()["kind"] != "Status" && !plain(&reply) {
             return Err(format!("not a Status: {}", text()));
         }
-        if reply.code >= 400 && !self.is_again(asked, &before) {
+        if reply.code >= 400 && !self.is_again(test, &before) {
             return Err(format!("refused, and yet something was written: {}", text()));
         }
         if PANICS.load(Ordering::Relaxed) > panics {
@@ -173,8 +173,8 @@ impl Bed {
     }
 }
 
-/// What upstream answers in plain text: no such path, too much at once. And a Status
-/// may be asked for in YAML.
+/// Responses that are plain text in upstream: unknown paths, too many requests. A Status may also be
+/// requested as YAML.
 fn plain(reply: &Reply) -> bool {
     reply.body.starts_with(b"404 page not found")
         || reply.body.starts_with(b"apiVersion: v1")
@@ -184,16 +184,21 @@ fn plain(reply: &Reply) -> bool {
 }
 
 #[derive(Debug, Clone)]
-struct Asked {
+struct TestRequest {
     method: String,
     target: String,
     headers: Vec<(String, Vec<u8>)>,
     body: Vec<u8>,
 }
 
-impl Asked {
-    fn new(method: &str, target: impl Into<String>, content_type: &str, body: &Value) -> Asked {
-        Asked {
+impl TestRequest {
+    fn new(
+        method: &str,
+        target: impl Into<String>,
+        content_type: &str,
+        body: &Value,
+    ) -> TestRequest {
+        TestRequest {
             method: method.into(),
             target: target.into(),
             headers: vec![("content-type".into(), content_type.into())],
@@ -201,7 +206,7 @@ impl Asked {
         }
     }
 
-    /// None if it could not be sent over HTTP at all.
+    /// None if it is not a valid HTTP request.
     fn request(&self) -> Option<Request<Full<Bytes>>> {
         let method = Method::from_bytes(self.method.as_bytes()).ok()?;
         let mut request = Request::builder().method(method).uri(&self.target);
@@ -490,9 +495,9 @@ fn bodies() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-fn requests() -> impl Strategy<Value = Asked> {
+fn requests() -> impl Strategy<Value = TestRequest> {
     (methods(), paths(), queries(), headers(), bodies()).prop_map(
-        |(method, path, query, headers, body)| Asked {
+        |(method, path, query, headers, body)| TestRequest {
             method,
             target: if query.is_empty() { path } else { format!("{path}?{query}") },
             headers,
@@ -502,7 +507,7 @@ fn requests() -> impl Strategy<Value = Asked> {
 }
 
 #[test]
-fn every_request_gets_an_answer_and_a_refused_one_changes_nothing() {
+fn every_malformed_request_gets_a_response_and_a_refused_one_changes_nothing() {
     let bed = Bed::new();
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
         cases: 6000,
@@ -510,7 +515,7 @@ fn every_request_gets_an_answer_and_a_refused_one_changes_nothing() {
         ..ProptestConfig::default()
     });
     let result =
-        runner.run(&requests(), |asked| bed.check(&asked).map(drop).map_err(TestCaseError::fail));
+        runner.run(&requests(), |test| bed.check(&test).map(drop).map_err(TestCaseError::fail));
     result.unwrap();
     bed.stop();
 }
@@ -569,7 +574,7 @@ fn group_version(path: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// One object's life: made, shown in all ways, changed in all ways, removed.
+/// Creates one object, reads it in all forms, changes it in all ways, and deletes it.
 fn play(bed: &Bed, kind: &Described, schemas: &Value, seed: u64) -> Result<usize, String> {
     let mut dice = Dice::new(seed);
     let make = |dice: &mut Dice| {
@@ -580,7 +585,7 @@ fn play(bed: &Bed, kind: &Described, schemas: &Value, seed: u64) -> Result<usize
             object["metadata"] = json!({});
         }
         if dice.roll(3) != 0 {
-            // Or nearly everything would be refused for its metadata.
+            // Otherwise nearly every object would be refused because of its metadata.
             object["metadata"] = json!({});
         }
         object["metadata"]["name"] = "web".into();
@@ -590,10 +595,10 @@ fn play(bed: &Bed, kind: &Described, schemas: &Value, seed: u64) -> Result<usize
         object
     };
     let mut accepted = 0;
-    let mut run = |asked: Asked| -> Result<(), String> {
-        let reply = bed.check(&asked).map_err(|why| {
-            let mut text = format!("{why}\n{} {} ", asked.method, asked.target);
-            let _ = write!(text, "{}", String::from_utf8_lossy(&asked.body));
+    let mut run = |test: TestRequest| -> Result<(), String> {
+        let reply = bed.check(&test).map_err(|why| {
+            let mut text = format!("{why}\n{} {} ", test.method, test.target);
+            let _ = write!(text, "{}", String::from_utf8_lossy(&test.body));
             text
         })?;
         accepted += usize::from(reply.code < 300);
@@ -601,15 +606,15 @@ fn play(bed: &Bed, kind: &Described, schemas: &Value, seed: u64) -> Result<usize
     };
     let json = "application/json";
     let one = format!("{}/web", kind.collection);
-    run(Asked::new("POST", &kind.collection, json, &make(&mut dice)))?;
+    run(TestRequest::new("POST", &kind.collection, json, &make(&mut dice)))?;
     if !kind.can_patch {
         return Ok(accepted);
     }
     for accept in [json, "application/json;as=Table;v=v1;g=meta.k8s.io", "application/yaml"] {
-        let mut asked = Asked::new("GET", &kind.collection, json, &Value::Null);
-        asked.headers.push(("accept".into(), accept.into()));
-        asked.body.clear();
-        run(asked)?;
+        let mut test = TestRequest::new("GET", &kind.collection, json, &Value::Null);
+        test.headers.push(("accept".into(), accept.into()));
+        test.body.clear();
+        run(test)?;
     }
     let forms = [
         ("PUT", json, ""),
@@ -620,22 +625,22 @@ fn play(bed: &Bed, kind: &Described, schemas: &Value, seed: u64) -> Result<usize
         ("PATCH", "application/merge-patch+json", "?dryRun=All"),
     ];
     for (method, media, query) in forms {
-        run(Asked::new(method, format!("{one}{query}"), media, &make(&mut dice)))?;
+        run(TestRequest::new(method, format!("{one}{query}"), media, &make(&mut dice)))?;
     }
     for _ in 0..3 {
         let (method, media, query) = *dice.of(&forms);
         let sub = dice.of(&["/status", "/scale", "/eviction", "/ephemeralcontainers", "/approval"]);
-        run(Asked::new(method, format!("{one}{sub}{query}"), media, &make(&mut dice)))?;
+        run(TestRequest::new(method, format!("{one}{sub}{query}"), media, &make(&mut dice)))?;
     }
-    run(Asked::new("DELETE", format!("{one}?gracePeriodSeconds=0"), json, &Value::Null))?;
+    run(TestRequest::new("DELETE", format!("{one}?gracePeriodSeconds=0"), json, &Value::Null))?;
     let finalizers = json!({ "metadata": { "finalizers": null } });
-    run(Asked::new("PATCH", &one, "application/merge-patch+json", &finalizers))?;
-    run(Asked::new("DELETE", &one, json, &json!({ "gracePeriodSeconds": 0 })))?;
+    run(TestRequest::new("PATCH", &one, "application/merge-patch+json", &finalizers))?;
+    run(TestRequest::new("DELETE", &one, json, &json!({ "gracePeriodSeconds": 0 })))?;
     Ok(accepted)
 }
 
 #[test]
-fn strange_objects_of_every_kind_are_taken_or_refused_but_never_break_anything() {
+fn random_objects_of_every_kind_are_accepted_or_refused_without_a_panic() {
     let lives: u64 = std::env::var("LANDFALL_LIVES").map_or(12, |lives| lives.parse().unwrap());
     let bed = Bed::new();
     let (kinds, documents) = described(&bed);

@@ -60,7 +60,7 @@ fn joiner(cluster: &Cluster) -> Client {
     cluster.user(User::authenticated("system:bootstrap:abcdef", &["system:bootstrappers", JOINERS]))
 }
 
-struct Wish<'a> {
+struct Requested<'a> {
     signer: &'a str,
     name: &'a str,
     group: &'a str,
@@ -68,15 +68,15 @@ struct Wish<'a> {
     usages: &'a [&'a str],
 }
 
-impl Wish<'_> {
-    fn client(name: &str) -> Wish<'_> {
+impl Requested<'_> {
+    fn client(name: &str) -> Requested<'_> {
         let usages = &["digital signature", "client auth"];
-        Wish { signer: NODE_CLIENT, name, group: "system:nodes", names: &[], usages }
+        Requested { signer: NODE_CLIENT, name, group: "system:nodes", names: &[], usages }
     }
 
-    fn serving<'a>(name: &'a str, names: &'a [&'a str]) -> Wish<'a> {
+    fn serving<'a>(name: &'a str, names: &'a [&'a str]) -> Requested<'a> {
         let usages = &["digital signature", "server auth"];
-        Wish { signer: NODE_SERVING, name, group: "system:nodes", names, usages }
+        Requested { signer: NODE_SERVING, name, group: "system:nodes", names, usages }
     }
 
     fn object(&self, key: &KeyPair) -> Value {
@@ -96,12 +96,12 @@ impl Wish<'_> {
     }
 
     /// Creates the request and waits for its result.
-    async fn answered(&self, who: &Client, key: &KeyPair) -> Value {
-        let made = who.make(REQUESTS, self.object(key)).await;
+    async fn answered(&self, requester: &Client, key: &KeyPair) -> Value {
+        let made = requester.make(REQUESTS, self.object(key)).await;
         let place = format!("{REQUESTS}/{}", made["metadata"]["name"].as_str().unwrap());
         let answered = tokio::time::timeout(Duration::from_secs(10), async {
             loop {
-                let request = who.read(&place).await;
+                let request = requester.read(&place).await;
                 if request["status"]["conditions"].is_array() {
                     return request["status"].clone();
                 }
@@ -112,8 +112,8 @@ impl Wish<'_> {
     }
 
     /// Creates the request, which is left to a person, and returns its path.
-    async fn left_to_a_person(&self, cluster: &Cluster, who: &Client) -> String {
-        let made = who.make(REQUESTS, self.object(&KeyPair::generate().unwrap())).await;
+    async fn left_to_a_person(&self, cluster: &Cluster, requester: &Client) -> String {
+        let made = requester.make(REQUESTS, self.object(&KeyPair::generate().unwrap())).await;
         let place = format!("{REQUESTS}/{}", made["metadata"]["name"].as_str().unwrap());
         is_left_to_a_person(cluster, &place).await;
         place
@@ -122,7 +122,7 @@ impl Wish<'_> {
 
 /// Requests are processed in order, so after a later one is done, this one was processed.
 async fn is_left_to_a_person(cluster: &Cluster, place: &str) {
-    let later = Wish::client("system:node:later");
+    let later = Requested::client("system:node:later");
     later.answered(&joiner(cluster), &KeyPair::generate().unwrap()).await;
     assert_eq!(cluster.read(place).await["status"], json!({}));
 }
@@ -132,8 +132,8 @@ fn certificate(status: &Value) -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(&pem.unwrap()).unwrap()
 }
 
-/// A request as it comes over the network, with a client certificate or without; also answers the
-/// chain that the server showed.
+/// A request over the network, with or without a client certificate. Also returns the certificate chain of the
+/// server.
 async fn over_tls(
     cluster: &Cluster,
     headers: &str,
@@ -213,7 +213,7 @@ async fn c_148_a_bootstrap_token_gets_only_node_certificates() {
     assert_eq!(joiner.get("/api/v1/nodes").await.code, 403);
     assert_eq!(joiner.get("/api/v1/namespaces/kube-system/secrets").await.code, 403);
     let key = KeyPair::generate().unwrap();
-    let status = Wish::client("system:node:n2").answered(&joiner, &key).await;
+    let status = Requested::client("system:node:n2").answered(&joiner, &key).await;
     let condition = &status["conditions"][0];
     assert_eq!((&condition["type"], &condition["status"]), (&json!("Approved"), &json!("True")));
     assert_eq!(condition["reason"], "AutoApproved");
@@ -238,17 +238,17 @@ async fn c_148_a_bootstrap_token_gets_only_node_certificates() {
 async fn c_148_requests_are_never_denied_automatically() {
     let cluster = Cluster::start().await;
     let (joiner, n2) = (joiner(&cluster), "system:node:n2");
-    for wish in [
-        Wish::client("kubernetes-admin"),
-        Wish { group: "system:masters", ..Wish::client(n2) },
-        Wish { names: &["n2"], ..Wish::client(n2) },
-        Wish { usages: &["client auth", "server auth"], ..Wish::client(n2) },
+    for requested in [
+        Requested::client("kubernetes-admin"),
+        Requested { group: "system:masters", ..Requested::client(n2) },
+        Requested { names: &["n2"], ..Requested::client(n2) },
+        Requested { usages: &["client auth", "server auth"], ..Requested::client(n2) },
     ] {
-        let place = wish.left_to_a_person(&cluster, &joiner).await;
+        let place = requested.left_to_a_person(&cluster, &joiner).await;
         let failed = approved_by_hand(&cluster, &place).await["conditions"][1].clone();
         assert_eq!(failed["reason"], "SignerValidationFailure", "{failed}");
     }
-    let named = Wish::serving(n2, &["n2", "node.example.com"]);
+    let named = Requested::serving(n2, &["n2", "node.example.com"]);
     let place = named.left_to_a_person(&cluster, &cluster.node("n2")).await;
     certificate(&approved_by_hand(&cluster, &place).await);
 }
@@ -258,8 +258,8 @@ async fn c_149_a_node_gets_a_serving_certificate_for_its_own_name() {
     let cluster = Cluster::start().await;
     let (node, key) = (cluster.node("n2"), KeyPair::generate().unwrap());
     let names = ["n2", "192.0.2.2"];
-    let wish = Wish::serving("system:node:n2", &names);
-    let status = wish.answered(&node, &key).await;
+    let requested = Requested::serving("system:node:n2", &names);
+    let status = requested.answered(&node, &key).await;
     let der = certificate(&status);
     let (_, leaf) = X509Certificate::from_der(&der).unwrap();
     let san = leaf.subject_alternative_name().unwrap().unwrap();
@@ -270,10 +270,10 @@ async fn c_149_a_node_gets_a_serving_certificate_for_its_own_name() {
     let object = json!({"metadata": {"name": "n2"}, "status": {"addresses": [
         {"type": "InternalIP", "address": "192.0.2.2"}]}});
     node.make("/api/v1/nodes", object).await;
-    wish.answered(&node, &key).await["certificate"].as_str().expect("its own address");
+    requested.answered(&node, &key).await["certificate"].as_str().expect("its own address");
     for foreign in ["n1", "192.0.2.1"] {
         let names = ["n2", foreign];
-        Wish::serving("system:node:n2", &names).left_to_a_person(&cluster, &node).await;
+        Requested::serving("system:node:n2", &names).left_to_a_person(&cluster, &node).await;
     }
 }
 
@@ -291,29 +291,29 @@ async fn c_148_a_node_cannot_get_a_certificate_of_the_api_server_or_another_node
     n1.make("/api/v1/nodes", node("n1", "192.0.2.1")).await;
     n2.make("/api/v1/nodes", node("n2", &server)).await;
     let mapped = format!("::ffff:{server}");
-    // It says that it is where the server is, and one that is not there yet says what it likes.
+    // The node claims the server's address, or any address before its Node object exists.
     for address in [server.as_str(), &mapped, "192.0.2.1", "::ffff:192.0.2.1", "10.96.0.1"] {
         let names = [address];
-        Wish::serving("system:node:n2", &names).left_to_a_person(&cluster, &n2).await;
-        Wish::serving("system:node:bold", &names).left_to_a_person(&cluster, &bold).await;
+        Requested::serving("system:node:n2", &names).left_to_a_person(&cluster, &n2).await;
+        Requested::serving("system:node:bold", &names).left_to_a_person(&cluster, &bold).await;
     }
     for name in ["kubernetes.default.svc", "localhost", host.as_str()] {
         let user = format!("system:node:{name}");
         let names = [name];
-        let wish = Wish::serving(&user, &names);
-        wish.left_to_a_person(&cluster, &cluster.node(name)).await;
+        let requested = Requested::serving(&user, &names);
+        requested.left_to_a_person(&cluster, &cluster.node(name)).await;
     }
     n2.patch("/api/v1/nodes/n2/status", node("n2", "192.0.2.1")).await.ok();
     let names = ["192.0.2.1"];
-    Wish::serving("system:node:n2", &names).left_to_a_person(&cluster, &n2).await;
+    Requested::serving("system:node:n2", &names).left_to_a_person(&cluster, &n2).await;
 }
 
 #[tokio::test]
 async fn c_148_a_request_that_a_person_approves_is_signed() {
     let cluster = Cluster::start().await;
     let key = KeyPair::generate().unwrap();
-    let other = Wish::client("system:node:n1").object(&key);
-    // a node cannot even ask for another's.
+    let other = Requested::client("system:node:n1").object(&key);
+    // a node cannot even request a certificate of another node.
     let refused = cluster.node("n2").post(REQUESTS, other.clone()).await;
     let why = "can only create a node CSR with CN=system:node:n2";
     assert!(refused.refused(403, "Forbidden").ends_with(why));
@@ -343,11 +343,11 @@ async fn c_148_a_request_that_came_too_early_is_retried() {
     };
     n2.make("/api/v1/nodes", addressed("192.0.2.1")).await;
     let mut places = Vec::new();
-    for (who, wish) in [
-        (joiner(&cluster), Wish::client("system:node:n3")),
-        (n2.clone(), Wish::serving("system:node:n2", &["192.0.2.2"])),
+    for (requester, requested) in [
+        (joiner(&cluster), Requested::client("system:node:n3")),
+        (n2.clone(), Requested::serving("system:node:n2", &["192.0.2.2"])),
     ] {
-        let made = who.make(REQUESTS, wish.object(&key)).await;
+        let made = requester.make(REQUESTS, requested.object(&key)).await;
         places.push(format!("{REQUESTS}/{}", made["metadata"]["name"].as_str().unwrap()));
     }
     tokio::time::sleep(Duration::from_secs(60)).await;
@@ -358,7 +358,7 @@ async fn c_148_a_request_that_came_too_early_is_retried() {
                        "subjects": binding["subjects"]});
     cluster.make(bindings, again).await;
     n2.patch("/api/v1/nodes/n2/status", addressed("192.0.2.2")).await.ok();
-    // It was looked at for a minute, in ever longer pauses: the next is as long as all before.
+    // It was retried for a minute with doubling delays: the next delay is as long as all before it.
     tokio::time::sleep(Duration::from_secs(120)).await;
     for place in &places {
         certificate(&cluster.read(place).await["status"]);
@@ -418,8 +418,8 @@ async fn c_149_a_user_gets_a_certificate_after_approval() {
 #[tokio::test]
 async fn a_request_with_an_invalid_signature_is_never_signed() {
     let cluster = Cluster::start().await;
-    let wish = Wish::client("system:node:n2");
-    let mut object = wish.object(&KeyPair::generate().unwrap());
+    let requested = Requested::client("system:node:n2");
+    let mut object = requested.object(&KeyPair::generate().unwrap());
     let pem = BASE64_STANDARD.decode(object["spec"]["request"].as_str().unwrap()).unwrap();
     let (_, pem) = x509_parser::pem::parse_x509_pem(&pem).unwrap();
     let mut der = pem.contents;
@@ -492,7 +492,7 @@ async fn a_154_a_node_gets_tokens_of_its_own_pods_only() {
     let stranger = n2.post(place, token(own.clone())).await;
     let why = stranger.refused(403, "Forbidden");
     assert!(why.ends_with("no relationship found between node 'n2' and this object"), "{why}");
-    // With a pod of the same account on that node it is the pod that must be its own.
+    // If a pod on the node has the same account, the named pod must still be on the node.
     let mut other = pod("q");
     other["spec"]["nodeName"] = "n2".into();
     cluster.make(PODS, other).await;
@@ -511,9 +511,9 @@ async fn a_154_a_node_gets_tokens_of_its_own_pods_only() {
     );
 }
 
-/// a token for another audience would let the node act as the pod where the pod does not.
+/// with a token for another audience, the node could act as the pod towards services that the pod does not use.
 #[tokio::test]
-async fn a_154_a_node_asks_for_tokens_only_with_audiences_of_its_pods() {
+async fn a_154_a_node_gets_tokens_only_for_audiences_of_its_pods() {
     let cluster = Cluster::start().await;
     cluster.make("/api/v1/nodes", json!({"metadata": {"name": "n1"}})).await;
     let mut with_vault = pod("p");

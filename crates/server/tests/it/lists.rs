@@ -164,7 +164,7 @@ async fn a_99_a_page_has_up_to_limit_matches_and_the_remaining_count() {
     assert_eq!(names(&last).len(), 4);
     assert_eq!(last["metadata"].get("continue"), None);
     assert_eq!(last["metadata"].get("remainingItemCount"), None);
-    // Selected, they are looked for past those that do not match, and not counted.
+    // With a selector, a page is filled with matches, and there is no remaining count.
     let page = cluster.read(&format!("{SHOP}?limit=2&labelSelector=kind=odd")).await;
     assert_eq!(names(&page), ["m1", "m3"]);
     assert_eq!(page["metadata"].get("remainingItemCount"), None);

@@ -39,7 +39,7 @@ async fn served(cluster: &Cluster) -> Vec<(String, String, Vec<String>)> {
     served
 }
 
-/// Asks with a body that would change something, for every kind of body.
+/// Sends every kind of body that would change something.
 async fn head(client: &Client, path: &str) {
     let bodies = [
         (MERGE, json!({"spec": {"replicas": 0}, "metadata": {"labels": {"a": "b"}}})),
@@ -81,7 +81,7 @@ async fn a_4_a_head_request_never_writes() {
             }
         }
     }
-    assert!(asked > 20, "only {asked} subresources were asked");
+    assert!(asked > 20, "only {asked} subresources were tried");
     assert_eq!(revision(&cluster).await, before);
     let head = cluster.send("HEAD", &format!("{DEPLOYMENTS}/d/scale"), &[], "").await;
     assert_eq!(head.code, 200);
@@ -160,7 +160,7 @@ async fn a_141_a_dry_run_does_not_release_the_address_of_another_service() {
 async fn the_proxy_of_a_node_cannot_reach_local_services_of_the_servers_machine() {
     let cluster = Cluster::start().await;
     let own = cluster.running.address.port();
-    // Something that must not be reached, and notices if it is.
+    // A listener that must not be reached.
     let secret = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = secret.local_addr().unwrap().port();
     let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -202,7 +202,7 @@ async fn the_proxy_of_a_node_cannot_reach_local_services_of_the_servers_machine(
         };
         assert_eq!(reply.refused(400, "BadRequest"), "address not allowed", "{target}");
     }
-    // The agent's own port is tried: nobody listens there.
+    // The agent's own port is tried, although nothing listens there.
     let reply = cluster.get("/api/v1/nodes/here/proxy/pods").await;
     assert!(reply.refused(503, "ServiceUnavailable").contains("refused"), "{}", reply.body);
 }

@@ -204,7 +204,7 @@ async fn a_77_some_fields_are_immutable() {
             reply.body
         );
         assert_eq!(version(&cluster.read(&place).await), version(&made));
-        // What is fixed does not keep the rest from changing.
+        // Other fields can still change.
         let label = json!({"metadata": {"labels": {"a": "b"}}});
         assert_eq!(cluster.patch(&place, label).await.code, 200, "{place}");
     }
@@ -282,7 +282,7 @@ async fn a_93_nothing_can_be_created_in_a_terminating_namespace() {
         (&"NamespaceTerminating".into(), &"metadata.namespace".into())
     );
     assert_eq!(cause["message"], "namespace shop is being terminated");
-    // What is there may still be changed, and deleted.
+    // Existing objects can still be changed and deleted.
     let there = format!("{namespaces}/shop/configmaps/there");
     cluster.patch(&there, json!({"data": {"a": "b"}})).await.ok();
     cluster.delete(&there).await.ok();
@@ -408,7 +408,7 @@ async fn a_132_and_133_managed_fields_are_bounded_and_can_be_reset() {
     reply["data"]["b"] = "2".into();
     let kept = cluster.put(&path, &reply).await.ok();
     assert!(entries(&kept).len() > 5);
-    // An empty list is what clients send that know nothing of it, so that keeps it too.
+    // Clients that do not know the field send an empty list, so that keeps it too.
     let mut empty = cluster.read(&path).await;
     empty["metadata"]["managedFields"] = json!([]);
     assert_eq!(entries(&cluster.put(&path, &empty).await.ok()), entries(&kept));
@@ -416,7 +416,7 @@ async fn a_132_and_133_managed_fields_are_bounded_and_can_be_reset() {
     reset["metadata"]["managedFields"] = json!([{}]);
     let reply = cluster.put(&path, &reset).await.ok();
     assert_eq!(reply["metadata"].get("managedFields"), None);
-    // The first apply finds an owner for what was there before.
+    // The first apply assigns an owner to existing fields.
     let apply = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "1"}});
     let reply = cluster.apply(&path, "me", apply).await.ok();
     let managers: Vec<_> =

@@ -67,7 +67,7 @@ async fn a_120_a_patch_is_conditional_only_with_a_resource_version() {
     let moved = json!({"metadata": {"namespace": "shop"}});
     let reply = cluster.patch(&m("m"), moved).await;
     assert_eq!(reply.code, 400, "{}", reply.body);
-    // Others writing at the same time is the server's business.
+    // The server retries if others write at the same time.
     let writers = (0..20).map(|n| {
         let admin = cluster.admin();
         tokio::spawn(async move {
@@ -319,10 +319,10 @@ async fn a_142_to_144_unknown_and_duplicate_fields_are_refused_warned_about_or_i
     let path = format!("{DEPLOYMENTS}?dryRun=All&fieldValidation=Strict");
     let reply = cluster.send("POST", &path, &headers, body).await;
     let message = reply.refused(400, "BadRequest");
-    let (_, told) = message.split_once("strict decoding error: ").expect(message);
-    let mut told: Vec<_> = told.split(", ").collect();
-    told.sort_unstable();
-    assert_eq!(told, problems);
+    let (_, reported) = message.split_once("strict decoding error: ").expect(message);
+    let mut reported: Vec<_> = reported.split(", ").collect();
+    reported.sort_unstable();
+    assert_eq!(reported, problems);
     for query in ["", "&fieldValidation=Warn"] {
         let reply =
             cluster.send("POST", &format!("{DEPLOYMENTS}?dryRun=All{query}"), &headers, body).await;

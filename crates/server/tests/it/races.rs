@@ -123,7 +123,7 @@ async fn a_151_a_retried_patch_can_claim_its_port_again() {
     };
     for round in 0..50 {
         let (busy, path) = (cluster.admin(), at.clone());
-        // Somebody writes to the same Service at the same time.
+        // Another client writes to the same Service at the same time.
         let busy = tokio::spawn(async move {
             for number in 0..5 {
                 let label = json!({"metadata": {"labels": {"at": format!("{round}-{number}")}}});

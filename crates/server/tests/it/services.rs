@@ -23,7 +23,7 @@ async fn a_151_a_load_balancer_with_local_endpoints_has_a_port_for_health_checks
     assert!((30000..=32767).contains(&port), "{port}");
     assert_ne!(made["spec"]["ports"][0]["nodePort"], port, "one pool for both");
     let place = format!("{SERVICES}/a");
-    // Nobody else gets it, as whatever.
+    // No other Service can get it, for any purpose.
     let taken = cluster.post(SERVICES, balanced("b", json!({"healthCheckNodePort": port}))).await;
     let why = format!(
         "Internal error occurred: failed to allocate requested HealthCheck NodePort {port}: provided port is already allocated"
@@ -33,7 +33,7 @@ async fn a_151_a_load_balancer_with_local_endpoints_has_a_port_for_health_checks
     cluster.post(SERVICES, balanced("b", node_port.clone())).await.refused(422, "Invalid");
     let low = cluster.post(SERVICES, balanced("b", json!({"healthCheckNodePort": 80}))).await;
     assert!(low.refused(500, "InternalError").contains("is not in the valid range"));
-    // It is kept by whoever leaves it out, and not changed.
+    // An update without the field keeps it, and it cannot be changed.
     let mut put = made.clone();
     put["spec"].as_object_mut().unwrap().remove("healthCheckNodePort");
     put["metadata"]["labels"] = json!({"a": "b"});
@@ -41,20 +41,20 @@ async fn a_151_a_load_balancer_with_local_endpoints_has_a_port_for_health_checks
     assert_eq!(kept["spec"]["healthCheckNodePort"], port);
     let other = cluster.patch(&place, json!({"spec": {"healthCheckNodePort": 32000}})).await;
     assert!(other.refused(422, "Invalid").contains("spec.healthCheckNodePort: Forbidden"));
-    // And given back with the policy that needed it.
+    // It is released when the policy changes.
     let open = json!({"spec": {"externalTrafficPolicy": "Cluster"}});
     let without = cluster.patch(&place, open).await.ok();
     assert_eq!(without["spec"].get("healthCheckNodePort"), None);
     let second = cluster.post(SERVICES, balanced("b", json!({"healthCheckNodePort": port}))).await;
     assert_eq!(second.ok()["spec"]["healthCheckNodePort"], port);
-    // With the type.
+    // When the type changes.
     cluster.patch(&format!("{SERVICES}/b"), json!({"spec": {"type": "ClusterIP"}})).await.ok();
     let third = cluster.post(SERVICES, balanced("c", json!({"healthCheckNodePort": port}))).await;
     assert_eq!(third.ok()["spec"]["healthCheckNodePort"], port);
-    // And with the Service.
+    // And when the Service is deleted.
     cluster.delete(&format!("{SERVICES}/c")).await.ok();
     cluster.post(SERVICES, balanced("d", node_port)).await.ok();
-    // A policy that comes later brings one too.
+    // A policy that is set later allocates one too.
     let again = cluster.patch(&place, json!({"spec": {"externalTrafficPolicy": "Local"}})).await;
     assert!(again.ok()["spec"]["healthCheckNodePort"].as_i64().is_some_and(|new| new != port));
 }
@@ -73,7 +73,7 @@ async fn a_151_a_load_balancer_without_node_ports_claims_those_it_names() {
 }
 
 #[tokio::test]
-async fn a_150_only_what_the_client_wrote_is_refused() {
+async fn a_150_only_fields_that_the_client_wrote_are_refused() {
     let cluster = Cluster::start().await;
     let service = |spec: Value| {
         let mut service = json!({"metadata": {"name": "a"}, "spec": spec});

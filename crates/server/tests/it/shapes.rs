@@ -1,11 +1,11 @@
-//! Objects that have the right shape and strange content, made from the server's own OpenAPI.
+//! Objects with valid types and random values, generated from the server's own OpenAPI.
 //!
-//! The decoder refuses wrong shapes, so what the rules behind it make of strange values is only
-//! seen with right ones. Every object is made from one number, so that it can be made again.
+//! The decoder refuses wrong types, so validation sees random values only in objects with the right types. Every
+//! object is generated from one number, so that it can be generated again.
 
 use serde_json::{Map, Number, Value, json};
 
-/// Objects in objects: no deeper than this, and some kinds could go on forever.
+/// Largest depth of nested objects; some types are recursive.
 const DEPTH_MAX: usize = 9;
 
 const TEXTS: &[&str] = &[
@@ -110,7 +110,7 @@ const NUMBERS: &[i64] = &[
     1_000_000_000_000,
 ];
 
-/// Chance from a number.
+/// Random numbers from a seed.
 pub(crate) struct Dice(u64);
 
 impl Dice {
@@ -140,7 +140,7 @@ impl Dice {
 
 /// An object of the schema of that name.
 pub(crate) fn object(dice: &mut Dice, schemas: &Value, name: &str) -> Value {
-    // How often a field that may be left out is there differs from object to object.
+    // The share of optional fields that are present differs from object to object.
     let there = 2 + dice.roll(9);
     value(dice, schemas, &schemas[name], there, 0)
 }

@@ -1,4 +1,4 @@
-//! What the server sees to by itself: objects that are there, stay there, and say what they should.
+//! System objects: the server creates them, restores them, and keeps their content correct.
 
 use crate::cluster::{Cluster, MAPS, config};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ const DESCRIPTION: &str = "Contains a CA bundle that can be used to verify the k
      internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed \
      across distributions of Kubernetes clusters.";
 
-/// Reads it until it is so.
+/// Reads an object until the condition holds.
 async fn until(cluster: &Cluster, place: &str, so: impl Fn(&Value) -> bool) -> Value {
     let looking = async {
         loop {
@@ -39,7 +39,7 @@ async fn c_144_the_description_of_the_root_certificate_is_added_if_it_is_empty()
         cluster.patch(&place, annotate(nothing)).await.ok();
         until(&cluster, &place, |map| description(map) == DESCRIPTION).await;
     }
-    // What somebody says of it instead stays, also when its data is put right.
+    // A different description stays, even when the data is restored.
     cluster.patch(&place, annotate(json!("ours"))).await.ok();
     cluster.patch(&place, json!({"data": {"ca.crt": "forged", "more": "x"}})).await.ok();
     let repaired = until(&cluster, &place, |map| map["data"] == made["data"]).await;
@@ -101,7 +101,7 @@ async fn t_ctrl_63_edited_endpoints_of_the_service_kubernetes_are_restored() {
     };
     let after = until(&cluster, &slice, repaired).await;
     assert_eq!(after["metadata"]["generation"], 3, "made, emptied, repaired");
-    // One that this server would have made, were there others on other ports.
+    // A slice that this server would create if there were other servers on other ports.
     let mut further = before.clone();
     let labels = &before["metadata"]["labels"];
     further["metadata"] = json!({"name": "kubernetes-2", "labels": labels});
@@ -112,7 +112,7 @@ async fn t_ctrl_63_edited_endpoints_of_the_service_kubernetes_are_restored() {
     until(&cluster, endpoints, |now| now["subsets"] == made["subsets"]).await;
 }
 
-/// Stopped, with its data directory changed before it is started again.
+/// Stops the server, changes its data directory, and starts it again.
 async fn restarted_with(change: impl FnOnce(&std::path::Path)) -> Result<Cluster, String> {
     let Cluster { running, dir, .. } = Cluster::start().await;
     running.stop().await;
@@ -157,7 +157,7 @@ async fn a_cluster_whose_store_is_lost_is_not_started_as_a_new_one() {
 
 #[tokio::test]
 async fn a_first_start_that_was_interrupted_is_repeated() {
-    // The keys are there, the objects are not, and the mark of a first start is.
+    // There are keys and the mark of a first start, but no objects.
     let started = restarted_with(|dir| {
         std::fs::remove_file(dir.join("store.redb")).unwrap();
         std::fs::write(dir.join("first-start"), b"").unwrap();
@@ -165,7 +165,7 @@ async fn a_first_start_that_was_interrupted_is_repeated() {
     let cluster = started.await.unwrap();
     assert!(!cluster.dir.path().join("first-start").exists());
     cluster.read("/api/v1/namespaces/default").await;
-    // Starting over with other keys and the objects that there are.
+    // A start with other keys and the existing objects.
     let other = restarted_with(|dir| std::fs::remove_dir_all(dir.join("pki")).unwrap()).await;
     other.unwrap().read("/api/v1/namespaces/default").await;
 }

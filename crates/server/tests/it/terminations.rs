@@ -1,4 +1,4 @@
-//! Records of endings: who asked, what is posted, who may read, how long they stay (T-EDGE-7, T-EDGE-13).
+//! Termination records: requests, posted steps, access and expiry (T-EDGE-7, T-EDGE-13).
 
 use crate::cluster::{self, Client, Cluster, PODS, pod};
 use serde_json::{Value, json};
@@ -34,8 +34,8 @@ fn steps(pod: &Value, steps: &[Value]) -> Value {
            "pod": {"name": name, "uid": uid}, "steps": steps})
 }
 
-async fn tell(client: &Client, pod: &Value, told: &[Value]) -> cluster::Reply {
-    client.post(&format!("{RECORDS}/{}/steps", name(pod)), steps(pod, told)).await
+async fn post_steps(client: &Client, pod: &Value, posts: &[Value]) -> cluster::Reply {
+    client.post(&format!("{RECORDS}/{}/steps", name(pod)), steps(pod, posts)).await
 }
 
 fn stopped() -> Value {
@@ -43,7 +43,7 @@ fn stopped() -> Value {
 }
 
 #[tokio::test]
-async fn a_record_says_who_asked_with_what_and_how_long_the_pod_was_given() {
+async fn a_record_names_the_requester_its_client_and_the_grace_period() {
     let cluster = Cluster::start().await;
     let mut web = pod("web");
     web["metadata"]["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet",
@@ -66,7 +66,7 @@ async fn a_record_says_who_asked_with_what_and_how_long_the_pod_was_given() {
 }
 
 #[tokio::test]
-async fn a_controller_asks_for_its_owner_and_an_eviction_is_called_one() {
+async fn a_record_names_the_owner_of_a_controllers_delete_and_evictions() {
     let cluster = Cluster::start().await;
     let mut owned = pod("owned");
     owned["metadata"]["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet",
@@ -87,7 +87,7 @@ async fn a_controller_asks_for_its_owner_and_an_eviction_is_called_one() {
 }
 
 #[tokio::test]
-async fn a_later_shorter_delete_is_a_step_and_a_longer_one_is_not() {
+async fn only_a_later_delete_with_a_shorter_grace_period_is_a_step() {
     let cluster = Cluster::start().await;
     let web = cluster.bound(pod("web")).await;
     for grace in [20, 25, 5] {
@@ -108,16 +108,16 @@ async fn a_forced_removal_is_unsafe_by_request_until_the_node_has_confirmed() {
     let forced = record(&cluster, &web).await;
     assert_eq!(whats(&forced), ["Requested", "UnsafeByRequest", "Removed"]);
     assert_eq!((&forced["outcome"], &forced["confirmed"]), (&json!("Forced"), &json!(false)));
-    assert!(forced["ended"].is_null(), "nobody knows that it ended");
+    assert!(forced["ended"].is_null(), "the end is not confirmed");
     assert_eq!(forced["summary"], "unsafe by request of admin: may still run");
-    tell(&cluster.node("n1"), &web, &[stopped()]).await.ok();
+    post_steps(&cluster.node("n1"), &web, &[stopped()]).await.ok();
     let confirmed = record(&cluster, &web).await;
     assert_eq!((&confirmed["outcome"], &confirmed["confirmed"]), (&json!("Forced"), &json!(true)));
     assert!(confirmed["ended"].is_string());
 }
 
 #[tokio::test]
-async fn what_its_node_removes_or_has_confirmed_is_safe() {
+async fn a_removal_by_the_node_or_after_its_confirmation_is_not_forced() {
     let cluster = Cluster::start().await;
     let node = cluster.node("n1");
     let web = cluster.bound(pod("web")).await;
@@ -126,9 +126,9 @@ async fn what_its_node_removes_or_has_confirmed_is_safe() {
     let removed = record(&cluster, &web).await;
     assert_eq!(whats(&removed), ["Requested", "Removed"]);
     assert_eq!(removed["outcome"], "Clean");
-    // Its node has reply that nothing runs: who removes it now is not in a hurry.
+    // Its node has reported that nothing runs: removing the pod now is not a forced removal.
     let done = cluster.bound(pod("done")).await;
-    tell(
+    post_steps(
         &node,
         &done,
         &[
@@ -146,7 +146,7 @@ async fn what_its_node_removes_or_has_confirmed_is_safe() {
 }
 
 #[tokio::test]
-async fn a_pod_that_never_had_a_node_and_a_mirror_leave_no_record() {
+async fn unscheduled_pods_and_mirror_pods_leave_no_record() {
     let cluster = Cluster::start().await;
     cluster.make(PODS, pod("waiting")).await;
     cluster.delete(&format!("{PODS}/waiting")).await.ok();
@@ -165,7 +165,7 @@ async fn a_pod_that_never_had_a_node_and_a_mirror_leave_no_record() {
 }
 
 #[tokio::test]
-async fn nobody_writes_a_record_and_everybody_is_told_why() {
+async fn records_cannot_be_written_and_the_error_says_why() {
     let cluster = Cluster::start().await;
     let web = cluster.bound(pod("web")).await;
     cluster.delete(&format!("{PODS}/web")).await.ok();
@@ -185,7 +185,7 @@ async fn nobody_writes_a_record_and_everybody_is_told_why() {
 }
 
 #[tokio::test]
-async fn a_repeated_post_adds_nothing_twice() {
+async fn a_repeated_post_adds_no_step() {
     let cluster = Cluster::start().await;
     let web = cluster.bound(pod("web")).await;
     let node = cluster.node("n1");
@@ -197,28 +197,30 @@ async fn a_repeated_post_adds_nothing_twice() {
             json!({"what": "Signal", "container": "c", "signal": "SIGTERM", "target": "process 1"}),
         ),
     ];
-    tell(&node, &web, &first).await.ok();
+    post_steps(&node, &web, &first).await.ok();
     let before = record(&cluster, &web).await;
-    tell(&node, &web, &first).await.ok();
+    post_steps(&node, &web, &first).await.ok();
     assert_eq!(record(&cluster, &web).await, before, "not even a new version");
     let exit = step("node/n1", 2, json!({"what": "Exited", "container": "c", "exitCode": 0}));
     let again = [&first[..], &[exit]].concat();
-    tell(&node, &web, &again).await.ok();
+    post_steps(&node, &web, &again).await.ok();
     assert_eq!(whats(&record(&cluster, &web).await), ["Seen", "Signal", "Exited"]);
 }
 
 #[tokio::test]
-async fn many_who_tell_at_once_are_all_heard() {
+async fn concurrent_posts_are_all_recorded() {
     let cluster = Cluster::start().await;
     let web = cluster.bound(pod("web")).await;
     let node = cluster.node("n1");
-    let told = (0..20).map(|n| {
+    let posts = (0..20).map(|n| {
         let (node, web) = (node.clone(), web.clone());
         async move {
-            tell(&node, &web, &[step("node/n1", n, json!({"what": "AgentRestarted"}))]).await.ok()
+            post_steps(&node, &web, &[step("node/n1", n, json!({"what": "AgentRestarted"}))])
+                .await
+                .ok()
         }
     });
-    futures::future::join_all(told).await;
+    futures::future::join_all(posts).await;
     assert_eq!(record(&cluster, &web).await["steps"].as_array().unwrap().len(), 20);
 }
 
@@ -230,44 +232,48 @@ async fn callers_post_steps_only_as_themselves_and_nodes_only_for_their_own_pods
     let of = |actor: &str| [step(actor, 0, json!({"what": "AgentRestarted"}))];
     let packets = |actor: &str| [step(actor, 0, json!({"what": "RulesCommitted"}))];
     let (own, other) = (cluster.node("n1"), cluster.node("n2"));
-    let reply = tell(&other, &web, &of("node/n2")).await;
-    assert!(reply.refused(403, "Forbidden").contains("can only tell of pods with spec.nodeName"));
-    let reply = tell(&other, &web, &of("node/n1")).await;
+    let reply = post_steps(&other, &web, &of("node/n2")).await;
+    assert!(
+        reply.refused(403, "Forbidden").contains("can only post steps of pods with spec.nodeName")
+    );
+    let reply = post_steps(&other, &web, &of("node/n1")).await;
     assert!(reply.refused(403, "Forbidden").contains("cannot post steps of \"node/n1\""));
-    tell(&own, &web, &of("server")).await.refused(403, "Forbidden");
-    tell(&own, &web, &of("node/n1")).await.ok();
-    // Packets to a pod pass everybody's rules.
-    tell(&other, &web, &packets("proxy/n2")).await.ok();
-    tell(&other, &web, &of("proxy/n2")).await.refused(403, "Forbidden");
+    post_steps(&own, &web, &of("server")).await.refused(403, "Forbidden");
+    post_steps(&own, &web, &of("node/n1")).await.ok();
+    // Every node's proxy has rules for the pod's packets.
+    post_steps(&other, &web, &packets("proxy/n2")).await.ok();
+    post_steps(&other, &web, &of("proxy/n2")).await.refused(403, "Forbidden");
     let slices = "system:serviceaccount:kube-system:endpointslice-controller";
     let slices = cluster.user(User::authenticated(slices, &[]));
     let flipped = json!({"what": "EndpointFlipped", "slice": "web-1"});
-    tell(&slices, &web, &[step("endpointslice-controller", 0, flipped.clone())]).await.ok();
-    tell(&slices, &web, &[step("node/n1", 9, flipped.clone())]).await.refused(403, "Forbidden");
+    post_steps(&slices, &web, &[step("endpointslice-controller", 0, flipped.clone())]).await.ok();
+    post_steps(&slices, &web, &[step("node/n1", 9, flipped.clone())])
+        .await
+        .refused(403, "Forbidden");
     let somebody = cluster.user(User::authenticated("somebody", &[]));
-    tell(&somebody, &web, &[step("somebody", 0, flipped)]).await.refused(403, "Forbidden");
+    post_steps(&somebody, &web, &[step("somebody", 0, flipped)]).await.refused(403, "Forbidden");
 }
 
 #[tokio::test]
-async fn steps_of_a_pod_that_nobody_knows_are_refused() {
+async fn steps_of_an_unknown_pod_are_refused() {
     let cluster = Cluster::start().await;
     let web = cluster.bound(pod("web")).await;
     let node = cluster.node("n1");
     let mut stranger = web.clone();
     stranger["metadata"]["uid"] = "00000000-0000".into();
-    tell(&node, &stranger, &[stopped()]).await.refused(404, "NotFound");
+    post_steps(&node, &stranger, &[stopped()]).await.refused(404, "NotFound");
     let elsewhere = format!("{RECORDS}/another.12345678/steps");
     let reply = node.post(&elsewhere, steps(&web, &[stopped()])).await;
     assert!(reply.refused(400, "BadRequest").contains("is called"));
-    let none = tell(&node, &web, &[]).await;
+    let none = post_steps(&node, &web, &[]).await;
     none.refused(400, "BadRequest");
-    let odd = tell(&node, &web, &[step("node/n1", 0, json!({"what": "Sneezed"}))]).await;
+    let odd = post_steps(&node, &web, &[step("node/n1", 0, json!({"what": "Sneezed"}))]).await;
     assert!(odd.refused(400, "BadRequest").contains("Sneezed"));
     assert!(cluster.names(RECORDS).await.is_empty());
 }
 
 #[tokio::test]
-async fn who_may_view_may_read_and_nobody_else_may() {
+async fn only_users_with_the_role_view_may_read_records() {
     let cluster = Cluster::start().await;
     let bindings = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings";
     cluster
@@ -291,16 +297,16 @@ async fn records_outlive_the_pod_and_the_server() {
     let cluster = Cluster::start().await;
     let web = cluster.bound(pod("web")).await;
     cluster.delete(&format!("{PODS}/web")).await.ok();
-    tell(&cluster.node("n1"), &web, &[stopped()]).await.ok();
+    post_steps(&cluster.node("n1"), &web, &[stopped()]).await.ok();
     let node = cluster.node("n1");
     node.delete_with(&format!("{PODS}/web"), json!({"gracePeriodSeconds": 0})).await.ok();
     let before = record(&cluster, &web).await;
     let cluster = cluster.restart().await;
     assert_eq!(cluster.get(&format!("{PODS}/web")).await.code, 404);
     assert_eq!(record(&cluster, &web).await, before);
-    // And what is told late still finds it.
+    // A step that arrives late is added.
     let late = step("node/n1", 9, json!({"what": "CgroupGone"}));
-    tell(&cluster.node("n1"), &web, &[late]).await.ok();
+    post_steps(&cluster.node("n1"), &web, &[late]).await.ok();
     assert!(whats(&record(&cluster, &web).await).contains(&"CgroupGone"));
 }
 
@@ -310,7 +316,7 @@ async fn watchers_see_a_record_grow_and_selectors_find_it() {
     let mut watch = cluster.watch(RECORDS).await;
     let web = cluster.bound(pod("web")).await;
     cluster.delete(&format!("{PODS}/web")).await.ok();
-    tell(&cluster.node("n1"), &web, &[stopped()]).await.ok();
+    post_steps(&cluster.node("n1"), &web, &[stopped()]).await.ok();
     for (kind, steps) in [("ADDED", 1), ("MODIFIED", 2)] {
         let event: Value = serde_json::from_str(&watch.line().await.unwrap()).unwrap();
         assert_eq!(event["type"], kind);
@@ -347,7 +353,7 @@ async fn until_kept(cluster: &Cluster, wanted: &[&str]) {
 }
 
 #[tokio::test]
-async fn the_newest_records_are_kept_and_those_that_go_on() {
+async fn the_newest_and_the_unfinished_records_are_kept() {
     let cluster = Cluster::start().await;
     cluster.bound(pod("a-slow")).await;
     cluster.delete(&format!("{PODS}/a-slow")).await.ok();
@@ -385,7 +391,11 @@ async fn records_go_with_their_namespace() {
     assert_eq!(cluster.names(records).await.len(), 1);
     cluster.delete(namespace).await.ok();
     let mut emptied = cluster.read(namespace).await;
-    assert_eq!(cluster.names(records).await.len(), 1, "it is still there, and so are they");
+    assert_eq!(
+        cluster.names(records).await.len(),
+        1,
+        "records stay while the namespace is terminating"
+    );
     emptied["spec"]["finalizers"] = json!([]);
     cluster.put(&format!("{namespace}/finalize"), &emptied).await.ok();
     let gone = async {

@@ -1,4 +1,4 @@
-//! `metrics.k8s.io`: what an agent shows is what clients read (C-138, N-171).
+//! `metrics.k8s.io`: clients read the usage that agents report (C-138, N-171).
 
 use crate::cluster::{Client, Cluster, PODS};
 use bytes::Bytes;
@@ -16,13 +16,13 @@ use std::time::Duration;
 const POD_METRICS: &str = "/apis/metrics.k8s.io/v1beta1/namespaces/default/pods";
 const NODE_METRICS: &str = "/apis/metrics.k8s.io/v1beta1/nodes";
 
-/// Two rounds of questions, with room for a slow machine.
+/// Two rounds of queries, with time to spare for a slow machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A page as an agent shows it: the node uses one core, every container a quarter.
+/// A metrics page of an agent: the node uses one core, every container a quarter of one.
 fn page(pods: &[&str]) -> String {
     let at = clock::now().as_millisecond();
-    // A number that is not so large that its fractions are lost.
+    // Small enough that its fractions are exact.
     let core = (at % 1_000_000_000) as f64 / 1000.0;
     let mut page = format!(
         "# HELP node_cpu_usage_seconds_total CPU.
@@ -47,7 +47,7 @@ node_memory_working_set_bytes 1073741824 {at}
     page
 }
 
-/// Answers as the agent of `n1` does, over HTTPS, and to the server only.
+/// Serves the page as the agent of `n1` does: over HTTPS, and only to the server.
 async fn agent(cluster: &Cluster, pods: &'static [&'static str]) -> SocketAddr {
     let credentials = cluster.running.node_credentials("n1", &["127.0.0.1".to_owned()]).unwrap();
     let serving = &credentials.serving;
@@ -95,7 +95,7 @@ async fn pod(cluster: &Cluster, name: &str, node: &str, phase: &str) {
     cluster.patch(&format!("{PODS}/{name}/status"), status).await.ok();
 }
 
-/// Waits for that answer.
+/// Waits for that response.
 async fn until(client: &Client, path: &str, code: u16) -> Value {
     let mut ticks = tokio::time::interval(Duration::from_millis(100));
     let asking = async {
@@ -116,9 +116,9 @@ fn names(list: &Value) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn c_138_what_an_agent_shows_is_what_clients_read() {
+async fn c_138_clients_read_the_usage_that_an_agent_reports() {
     let cluster = Cluster::start().await;
-    // It speaks of `far` too, which is none of its pods.
+    // The page also names `far`, which runs on another node.
     let agent = agent(&cluster, &["p", "q", "waits", "far"]).await;
     pod(&cluster, "p", "n1", "Running").await;
     pod(&cluster, "q", "n1", "Running").await;
@@ -162,7 +162,7 @@ async fn c_138_what_an_agent_shows_is_what_clients_read() {
     }
     as_others_see_it(&cluster).await;
 
-    // A node that does not answer any more has no figures, rather than old ones.
+    // A node that no longer responds has no usage instead of an old one.
     node(&cluster, "n1", 1).await;
     until(&cluster, &format!("{POD_METRICS}/p"), 404).await;
     assert!(names(&cluster.read(NODE_METRICS).await).is_empty());

@@ -1,4 +1,4 @@
-//! Watching: what is sent, in which order, and how it ends.
+//! Watches: which events are sent, in which order, and how a watch ends.
 
 use crate::cluster::{Cluster, MAPS, PODS, labelled, map, pod, version};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use std::time::Duration;
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 const PARTIAL: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
 
-/// The collection as far as its tests are concerned: not the map every namespace has.
+/// The collection without the ConfigMap that every namespace has.
 fn ours(query: &str) -> String {
     format!("{MAPS}?fieldSelector=metadata.name!=kube-root-ca.crt&{query}")
 }
@@ -17,10 +17,10 @@ fn number(object: &Value) -> u64 {
 }
 
 #[tokio::test]
-async fn a_30_a_watch_begins_at_once_and_sends_a_line_per_event() {
+async fn a_30_a_watch_responds_immediately_and_sends_one_line_per_event() {
     let cluster = Cluster::start().await;
     let from = cluster.version(MAPS).await;
-    // Answered although there is nothing to say yet.
+    // The response starts before there is an event.
     let mut watch = cluster.watch(&format!("{MAPS}?resourceVersion={from}")).await;
     assert_eq!(watch.headers["content-type"], "application/json");
     let mut wanted = map("m");
@@ -40,7 +40,7 @@ async fn a_30_a_watch_begins_at_once_and_sends_a_line_per_event() {
 }
 
 #[tokio::test]
-async fn a_33_an_event_carries_exactly_what_its_write_answered() {
+async fn a_33_an_event_contains_exactly_the_object_that_the_write_returned() {
     let cluster = Cluster::start().await;
     let from = cluster.version(PODS).await;
     let mut watch = cluster.watch(&format!("{PODS}?resourceVersion={from}")).await;
@@ -110,15 +110,15 @@ async fn a_105_every_watcher_sees_every_event_after_its_version_once_and_in_orde
     let seen = first.take(6).await;
     assert_eq!(late.take(6).await, seen);
     assert_eq!(middle.take(4).await, seen[2..]);
-    let told: Vec<u64> = seen.iter().map(|event| number(&event["object"])).collect();
-    assert_eq!(told[..4], versions);
-    assert!(told.is_sorted_by(|a, b| a < b), "{told:?}");
+    let versions: Vec<u64> = seen.iter().map(|event| number(&event["object"])).collect();
+    assert_eq!(versions[..4], versions);
+    assert!(versions.is_sorted_by(|a, b| a < b), "{versions:?}");
     let types: Vec<_> = seen.iter().map(|event| event["type"].as_str().unwrap()).collect();
     assert_eq!(types, ["ADDED", "ADDED", "ADDED", "MODIFIED", "DELETED", "ADDED"]);
 }
 
 #[tokio::test]
-async fn a_106_without_a_version_what_is_there_comes_first() {
+async fn a_106_without_a_resource_version_existing_objects_come_first() {
     let cluster = Cluster::start().await;
     let mut there = Vec::new();
     for name in ["a", "b"] {
@@ -137,7 +137,7 @@ async fn a_106_without_a_version_what_is_there_comes_first() {
 }
 
 #[tokio::test]
-async fn a_107_what_comes_into_view_is_added_and_what_falls_out_of_it_deleted() {
+async fn a_107_an_object_that_starts_or_stops_matching_is_added_or_deleted() {
     let cluster = Cluster::start().await;
     let from = cluster.version(MAPS).await;
     let mut watch =
@@ -156,12 +156,12 @@ async fn a_107_what_comes_into_view_is_added_and_what_falls_out_of_it_deleted() 
     assert_eq!(types, ["ADDED", "MODIFIED", "DELETED", "ADDED", "DELETED"]);
     assert_eq!(events[0]["object"], inside);
     assert_eq!(events[1]["object"], data);
-    // As it was when it was last in view, with the version of the write that took it out.
+    // The last matching state, with the resource version of the write after which it no longer matched.
     let mut last = data.clone();
     last["metadata"]["resourceVersion"] = outside["metadata"]["resourceVersion"].clone();
     assert_eq!(events[2]["object"], last);
     assert!(number(&events[4]["object"]) > number(&events[3]["object"]));
-    // One that is deleted out of view is no event at all.
+    // The deletion of an object that does not match is no event.
     cluster.make(MAPS, labelled(map("other"), json!({"on": "no"}))).await;
     cluster.delete(&format!("{MAPS}/other")).await.ok();
     cluster.make(MAPS, labelled(map("next"), json!({"on": "yes"}))).await;
@@ -169,7 +169,7 @@ async fn a_107_what_comes_into_view_is_added_and_what_falls_out_of_it_deleted() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_108_a_version_that_is_too_old_is_one_error_and_the_end() {
+async fn a_108_a_watch_from_an_expired_version_ends_with_one_error() {
     let cluster = Cluster::on_simulated_time().await;
     let made = cluster.make(MAPS, map("m")).await;
     tokio::time::advance(Duration::from_secs(11 * 60)).await;
@@ -181,7 +181,7 @@ async fn a_108_a_version_that_is_too_old_is_one_error_and_the_end() {
     let event = watch.next().await;
     assert_eq!(event["type"], "ERROR");
     let reply = &event["object"];
-    // a Status is never made into a row of a table.
+    // a Status is never converted to a table.
     assert_eq!(reply["kind"], "Status");
     assert_eq!((&reply["code"], &reply["reason"]), (&410.into(), &"Expired".into()));
     let message = reply["message"].as_str().unwrap();
@@ -191,7 +191,7 @@ async fn a_108_a_version_that_is_too_old_is_one_error_and_the_end() {
 }
 
 #[tokio::test]
-async fn a_108_options_that_make_no_sense_fail_the_request() {
+async fn a_108_contradictory_options_are_refused() {
     let cluster = Cluster::start().await;
     for (query, code) in [
         ("labelSelector=a in", 400),
@@ -208,7 +208,7 @@ async fn a_108_options_that_make_no_sense_fail_the_request() {
         .get(&format!("{MAPS}?sendInitialEvents=true&resourceVersionMatch=NotOlderThan"))
         .await;
     reply.refused(422, "Invalid");
-    // Nothing is wrong with the future: its events come when it does.
+    // A future resource version is valid: the watch waits for it.
     let next = cluster.version(MAPS).await.parse::<u64>().unwrap() + 2;
     let mut watch = cluster.watch(&format!("{MAPS}?resourceVersion={next}")).await;
     for name in ["a", "b", "c"] {
@@ -228,7 +228,7 @@ async fn a_109_five_minutes_of_history_are_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_110_a_watch_ends_when_its_time_is_up() {
+async fn a_110_a_watch_ends_at_its_timeout() {
     let cluster = Cluster::on_simulated_time().await;
     let start = tokio::time::Instant::now();
     let mut watch = cluster.watch(&format!("{}&timeoutSeconds=7", ours(""))).await;
@@ -237,13 +237,13 @@ async fn a_110_a_watch_ends_when_its_time_is_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_111_bookmarks_come_every_minute_and_before_the_end_if_asked_for() {
+async fn a_111_requested_bookmarks_come_every_minute_and_before_the_end() {
     let cluster = Cluster::on_simulated_time().await;
     let from = cluster.version(MAPS).await;
     let start = tokio::time::Instant::now();
     let query = format!("resourceVersion={from}&timeoutSeconds=100&allowWatchBookmarks=true");
     let mut watch = cluster.patient_watch(&format!("{MAPS}?{query}")).await;
-    // A write elsewhere moves the version that the bookmark can tell.
+    // A write to another collection advances the bookmark.
     let elsewhere = cluster.make(PODS, pod("p")).await;
     let first = watch.next().await;
     assert_eq!((&first["type"], start.elapsed().as_secs()), (&"BOOKMARK".into(), 60));
@@ -256,7 +256,7 @@ async fn a_111_bookmarks_come_every_minute_and_before_the_end_if_asked_for() {
     assert_eq!(start.elapsed().as_secs(), 98);
     assert_eq!(watch.line().await, None);
     assert_eq!(start.elapsed().as_secs(), 100);
-    // Nobody gets them unasked.
+    // Without the option there are none.
     let mut plain =
         cluster.patient_watch(&format!("{MAPS}?resourceVersion={from}&timeoutSeconds=100")).await;
     assert_eq!(plain.line().await, None);
@@ -284,14 +284,15 @@ async fn a_112_one_object_is_watched_by_its_name() {
 }
 
 #[tokio::test]
-async fn a_113_a_streaming_list_marks_where_the_beginning_ends() {
+async fn a_113_a_streaming_list_marks_the_end_of_the_initial_events() {
     let cluster = Cluster::start().await;
     for name in ["a", "b"] {
         cluster.make(MAPS, map(name)).await;
     }
-    let asked = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+    let options =
+        "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
     let current = cluster.version(MAPS).await;
-    for query in [asked.to_owned(), format!("{asked}&resourceVersion={current}")] {
+    for query in [options.to_owned(), format!("{options}&resourceVersion={current}")] {
         let mut watch = cluster.watch(&ours(&query)).await;
         assert_eq!(watch.reply(2).await, ["ADDED a", "ADDED b"]);
         let mark = watch.next().await;
@@ -314,8 +315,9 @@ async fn a_113_a_streaming_list_marks_where_the_beginning_ends() {
 #[tokio::test]
 async fn a_193_the_end_of_a_streaming_list_is_marked_in_a_table_too() {
     let cluster = Cluster::start().await;
-    let asked = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
-    let mut watch = cluster.watch_as(&format!("{}&includeObject=None", ours(asked)), TABLE).await;
+    let options =
+        "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+    let mut watch = cluster.watch_as(&format!("{}&includeObject=None", ours(options)), TABLE).await;
     let mark = watch.next().await;
     assert_eq!((&mark["type"], &mark["object"]["kind"]), (&"BOOKMARK".into(), &"Table".into()));
     let row = &mark["object"]["rows"][0]["object"]["metadata"];
@@ -324,7 +326,7 @@ async fn a_193_the_end_of_a_streaming_list_is_marked_in_a_table_too() {
 
 /// A node's agent watches its own pods, which the store keeps by node.
 #[tokio::test]
-async fn a_104_who_watches_one_node_sees_its_pods_come_and_go_and_no_others() {
+async fn a_104_a_watch_of_one_node_sees_only_the_pods_of_that_node() {
     let cluster = Cluster::start().await;
     cluster.bound(pod("there")).await;
     let mut watch = cluster.watch(&format!("{PODS}?fieldSelector=spec.nodeName=n1")).await;
@@ -334,13 +336,13 @@ async fn a_104_who_watches_one_node_sees_its_pods_come_and_go_and_no_others() {
     let labels = json!({"metadata": {"labels": {"a": "b"}}});
     cluster.patch(&format!("{PODS}/waits"), labels.clone()).await.ok();
     cluster.patch(&format!("{PODS}/comes"), labels).await.ok();
-    // It is marked first, so that its node hears of it, and then goes.
+    // It gets a deletion timestamp first, so that its node learns of it, and is then removed.
     cluster.delete(&format!("{PODS}/comes?gracePeriodSeconds=0")).await.ok();
     assert_eq!(
         watch.reply(5).await,
         ["ADDED there", "ADDED comes", "MODIFIED comes", "MODIFIED comes", "DELETED comes"]
     );
-    // From a version too, and with what else is asked.
+    // The same from a resource version, and with further selectors.
     let from = cluster.version(PODS).await;
     let narrow = "fieldSelector=spec.nodeName=n1,metadata.name!=other";
     let mut later = cluster.watch(&format!("{PODS}?{narrow}&resourceVersion={from}")).await;
@@ -369,7 +371,7 @@ async fn a_104_selectors_apply_to_watches_across_namespaces() {
     assert_eq!(one.reply(1).await, ["ADDED z"]);
 }
 
-/// The pieces of an answer, as they come.
+/// The chunks of a response as they arrive.
 async fn frames(body: &mut server::Body, count: usize) -> Vec<bytes::Bytes> {
     use http_body_util::BodyExt as _;
     let mut frames = Vec::new();
@@ -384,7 +386,7 @@ async fn watches_share_the_bytes_of_large_objects() {
     let cluster = Cluster::start().await;
     let large = json!({"metadata": {"name": "a"}, "data": {"large": "x".repeat(500_000)}});
     cluster.make(MAPS, large).await;
-    // An update, so that what is stored does not begin as an initial event does.
+    // An update, because its stored event differs from an initial event.
     cluster.patch(&format!("{MAPS}/a"), json!({"data": {"more": "y"}})).await.ok();
     let mut bytes = Vec::new();
     for _ in 0..2 {

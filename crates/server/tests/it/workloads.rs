@@ -1,5 +1,6 @@
 //! What controllers of workloads, and the suites that test them, rely on from the server (C-25, C-191,
-//! C-192, C-202 to C-208, T-CTRL-49, T-CTRL-50, T-CTRL-57). Nobody answers here but the server: what is written stays.
+//! C-192, C-202 to C-208, T-CTRL-49, T-CTRL-50, T-CTRL-57). There are no controllers here: what a test
+//! writes stays.
 
 use crate::cluster::{
     APPLY, Client, Cluster, DEPLOYMENTS, JSON_PATCH, MERGE, STRATEGIC, now, seconds, template,
@@ -52,7 +53,7 @@ fn scalable() -> Vec<(String, Value)> {
 }
 
 #[tokio::test]
-async fn c_25_c_204_everything_with_replicas_is_scaled_alike() {
+async fn c_25_c_204_all_kinds_with_replicas_are_scaled_in_the_same_way() {
     let cluster = Cluster::start().await;
     for (collection, wanted) in scalable() {
         cluster.make(&collection, wanted).await;
@@ -62,7 +63,7 @@ async fn c_25_c_204_everything_with_replicas_is_scaled_alike() {
         let mut shown = cluster.read(&scale).await;
         assert_eq!(shown["spec"], json!({"replicas": 2}), "{it}");
         assert_eq!(shown["status"], json!({"replicas": 2, "selector": "app=w"}), "{it}");
-        // Without a version it is for whatever is there.
+        // Without a resource version the write is unconditional.
         cluster.patch(&it, json!({"metadata": {"annotations": {"a": "b"}}})).await.ok();
         shown["metadata"]["resourceVersion"] = "".into();
         shown["spec"]["replicas"] = 1.into();
@@ -129,7 +130,7 @@ fn with_status() -> Vec<(String, Value, Value)> {
     all
 }
 
-/// Whether all of `part` is there. Conditions may have more fields than were written.
+/// Whether the status contains `part`. Conditions may have more fields than were written.
 fn has(there: &Value, part: &Value) -> bool {
     match (there, part) {
         (Value::Object(there), Value::Object(part)) => {
@@ -212,7 +213,7 @@ async fn c_203_conditions_merge_by_type_and_ports_by_number() {
 }
 
 #[tokio::test]
-async fn c_206_a_collection_goes_by_its_label_and_is_gone() {
+async fn c_206_a_collection_is_deleted_by_label() {
     let cluster = Cluster::start().await;
     let mut all = scalable();
     let budget = json!({"minAvailable": 1, "selector": {"matchLabels": {"app": "w"}}});
@@ -248,7 +249,7 @@ async fn c_206_a_collection_goes_by_its_label_and_is_gone() {
 }
 
 #[tokio::test]
-async fn c_207_a_pod_template_is_stored_with_its_defaults_and_nobody_acts_on_it() {
+async fn c_207_a_pod_template_is_stored_with_defaults_and_creates_no_pod() {
     let cluster = Cluster::start().await;
     let place = format!("{CORE}/podtemplates");
     cluster.make(&place, json!({"metadata": {"name": "t"}, "template": template("w")})).await;
@@ -267,9 +268,9 @@ async fn c_207_a_pod_template_is_stored_with_its_defaults_and_nobody_acts_on_it(
     assert!(cluster.names(&format!("{CORE}/pods")).await.is_empty());
 }
 
-/// C-208: values that are there between two writes only.
+/// C-208: values that existed only between two writes.
 #[tokio::test]
-async fn c_208_a_late_watcher_sees_every_status_that_there_was() {
+async fn c_208_a_late_watcher_gets_every_intermediate_status() {
     let cluster = Cluster::start().await;
     for (collection, wanted) in scalable() {
         let from = version(&cluster.make(&collection, wanted).await);
@@ -288,7 +289,7 @@ async fn c_208_a_late_watcher_sees_every_status_that_there_was() {
 }
 
 #[tokio::test]
-async fn c_191_versions_at_rest_are_nobodys_business() {
+async fn c_191_the_storage_version_is_not_visible() {
     let cluster = Cluster::start().await;
     let groups = cluster.read("/apis").await;
     let names: Vec<&str> =
@@ -300,7 +301,7 @@ async fn c_191_versions_at_rest_are_nobodys_business() {
     }
 }
 
-/// One of the four kinds of devices: where it is, what it looks like, and a change that it takes.
+/// One of the four kinds of devices: its path, an object, and a valid change.
 struct Device {
     place: &'static str,
     everywhere: &'static str,
@@ -399,9 +400,9 @@ async fn c_192_devices_are_plain_objects_with_every_verb() {
     }
 }
 
-/// C-192: a list of devices is one thing, and a claim that was given something keeps it.
+/// C-192: a list of devices is replaced as a whole, and a claim keeps its allocation.
 #[tokio::test]
-async fn c_192_slices_are_replaced_whole_and_an_allocation_stays() {
+async fn c_192_device_lists_are_replaced_as_a_whole_and_a_claim_keeps_its_allocation() {
     let cluster = Cluster::start().await;
     let [_, claim, _, slice] = devices();
     cluster.make(slice.place, named("s", slice.spec)).await;
@@ -432,7 +433,7 @@ async fn c_192_slices_are_replaced_whole_and_an_allocation_stays() {
 }
 
 #[tokio::test]
-async fn t_ctrl_49_50_a_namespace_is_marked_once_and_without_grace() {
+async fn t_ctrl_49_50_a_namespace_gets_its_deletion_timestamp_once_and_no_grace_period() {
     let cluster = Cluster::start().await;
     let made = cluster.make("/api/v1/namespaces", json!({"metadata": {"name": "shop"}})).await;
     assert_eq!(made["spec"]["finalizers"], json!(["kubernetes"]), "T-CTRL-49");
@@ -463,12 +464,12 @@ async fn t_ctrl_57_only_finalize_changes_the_finalizers_of_a_namespace() {
     none["spec"]["finalizers"] = json!([]);
     let put = cluster.put(place, &none).await.ok();
     assert_eq!(put["spec"]["finalizers"], json!(["kubernetes"]));
-    // Not marked, it stays without any.
+    // A namespace that is not being deleted stays, even without finalizers.
     none["metadata"]["resourceVersion"] = put["metadata"]["resourceVersion"].clone();
     let finalized = cluster.put(&format!("{place}/finalize"), &none).await.ok();
     assert!(finalized["spec"].get("finalizers").is_none_or(|all| *all == json!([])));
     assert_eq!(cluster.read(place).await["status"]["phase"], "Active");
-    // Marked, it goes with the request that takes the last one; its own metadata holds it too.
+    // A namespace that is being deleted is removed with its last finalizer; those in its metadata count too.
     let mut held = json!({"metadata": {"name": "held"}});
     held["metadata"]["finalizers"] = json!(["example.com/hold"]);
     cluster.make("/api/v1/namespaces", held).await;

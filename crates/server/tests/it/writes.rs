@@ -44,7 +44,7 @@ async fn a_60_the_namespace_comes_from_the_url() {
     let node = json!({"metadata": {"name": "n1", "namespace": "default"}});
     let made = cluster.make("/api/v1/nodes", node).await;
     assert_eq!(made["metadata"].get("namespace"), None);
-    // of a namespace that is not there.
+    // in a namespace that does not exist.
     let reply = cluster.post("/api/v1/namespaces/none/configmaps", map("m")).await;
     assert_eq!(reply.refused(404, "NotFound"), "namespaces \"none\" not found");
 }
@@ -79,7 +79,7 @@ async fn a_62_to_64_a_create_refuses_resource_version_and_existing_names() {
     let reply = cluster.post(MAPS, wanted).await;
     let text = "resourceVersion should not be set on objects to be created";
     assert_eq!((reply.code, reply.message()), (500, text));
-    // status comes from whoever keeps it, except of a Node.
+    // a create does not set the status, except of a Node.
     let mut wanted = pod("p");
     wanted["status"] = json!({"phase": "Running", "message": "x"});
     let made = cluster.make(PODS, wanted).await;
@@ -202,7 +202,7 @@ async fn a_69_a_write_without_changes_keeps_the_resource_version() {
         cluster.watch(&format!("{DEPLOYMENTS}?resourceVersion={}", version(&made))).await;
     let path = format!("{DEPLOYMENTS}/d");
     assert_eq!(cluster.put(&path, &made).await.ok(), made);
-    // Who writes it, and which defaults it spells out, makes no difference.
+    // Another manager and explicit defaults make no difference.
     let agent = [("content-type", MERGE), ("user-agent", "somebody/1.0")];
     let same = json!({"spec": {"replicas": 2}}).to_string();
     assert_eq!(cluster.send("PATCH", &path, &agent, same).await.ok(), made);
@@ -279,7 +279,7 @@ async fn a_71_every_change_of_a_pod_spec_counts_through_every_endpoint() {
 }
 
 #[tokio::test]
-async fn a_84_status_and_the_rest_are_written_apart() {
+async fn a_84_status_and_spec_are_written_through_separate_endpoints() {
     let cluster = Cluster::start().await;
     let d = format!("{DEPLOYMENTS}/d");
     cluster.make(DEPLOYMENTS, deployment("d")).await;
@@ -287,7 +287,7 @@ async fn a_84_status_and_the_rest_are_written_apart() {
                       "spec": {"replicas": 9}, "status": {"replicas": 4, "observedGeneration": 1}});
     let reply = cluster.patch(&format!("{d}/status"), both.clone()).await.ok();
     assert_eq!((&reply["spec"]["replicas"], &reply["status"]["replicas"]), (&2.into(), &4.into()));
-    // A Deployment takes annotations this way, but no labels; other kinds take both.
+    // The status of a Deployment accepts annotations but no labels; other kinds accept both.
     assert_eq!(reply["metadata"]["annotations"], json!({"a": "b"}));
     assert_eq!(reply["metadata"].get("labels"), None);
     let reply = cluster.patch(&d, both).await.ok();
@@ -388,7 +388,7 @@ async fn a_86_a_pod_is_bound_once() {
     cluster.make(PODS, gated).await;
     let reply = cluster.post(&format!("{PODS}/gated/binding"), binding("gated", "n1")).await;
     assert!(reply.refused(409, "Conflict").contains("has non-empty .spec.schedulingGates"));
-    // The other way in.
+    // The other endpoint.
     cluster.make(PODS, pod("q")).await;
     let reply = cluster.post("/api/v1/namespaces/default/bindings", binding("q", "n1")).await;
     assert_eq!(reply.code, 201, "{}", reply.body);
@@ -414,7 +414,7 @@ async fn a_88_ephemeral_containers_can_only_be_added() {
         .patch_as(MERGE, &place, patch(json!([debug("b", "x:1")])))
         .await
         .refused(422, "Invalid");
-    // Not through the main endpoint, and nothing else through this one.
+    // Neither through the main endpoint, nor other changes through this one.
     let more = patch(json!([debug("c", "x:1")]));
     cluster.patch_as(STRATEGIC, &format!("{PODS}/p"), more).await.refused(422, "Invalid");
     let labels = json!({"metadata": {"labels": {"a": "b"}}});
@@ -443,7 +443,7 @@ async fn a_88_a_resize_changes_resources_and_nothing_else() {
         (&container["resources"]["requests"]["cpu"], &container["image"]),
         (&"1500m".into(), &"nginx:1.27".into())
     );
-    // Its class of service stays what it was.
+    // Its QoS class stays the same.
     let same =
         json!({"requests": {"cpu": "2", "memory": "1Gi"}, "limits": {"cpu": "2", "memory": "1Gi"}});
     let reply = cluster.patch_as(STRATEGIC, &place, patch(same)).await;

@@ -30,7 +30,7 @@ async fn only_the_store_that_was_opened_last_can_write() {
     let refused = put(&old, "a", Expect::Absent, "1").await;
     assert!(matches!(refused, Err(WriteError::Backend(store::Error::Closed))), "{refused:?}");
     create(&new, "a", "1").await;
-    assert!(old.get(bed::PODS, "a").is_none(), "nobody tells the old one");
+    assert!(old.get(bed::PODS, "a").is_none(), "the old one does not learn of it");
 }
 
 #[tokio::test]
@@ -78,7 +78,7 @@ async fn watchers_that_start_before_the_next_change_share_one_list() {
     assert_eq!(listed(&changed), "a/1=2 a/2=1 b/1=1");
     delete(&store, "b/1").await;
     assert_eq!(listed(&store.list_and_watch(bed::PODS, "").1), "a/1=2 a/2=1");
-    assert_eq!(listed(&first), "a/1=1 a/2=1 b/1=1", "who has the old one keeps it");
+    assert_eq!(listed(&first), "a/1=1 a/2=1 b/1=1", "an earlier snapshot does not change");
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ fn job(spec: Value, status: Value) -> Job {
 }
 
 /// Words: `r` running, `s` succeeded, `f` failed, `d` failed by disruption, `t` terminating, followed by the index if
-/// there is one; a `'` at the end: without finalizer, `!n` at the end: the index_failures.
+/// there is one; a `'` at the end: without finalizer, `!n` at the end: the failures of its index.
 fn pods(text: &str) -> Vec<Arc<Pod>> {
     let words = text.split_whitespace().enumerate();
     words.map(|(number, word)| Arc::new(pod(number, word))).collect()
@@ -298,7 +298,7 @@ fn c_117_a_failed_pod_stays_until_its_index_has_a_new_pod() {
     let plan = decided(&job(spec.clone(), json!({})), "f0!1 r1");
     assert_eq!(summary(&plan), "+0");
     assert_eq!(pods::index_failures(&plan.create[0]).failures, 2);
-    assert!(plan.release.is_empty(), "its failure count would be failed_indexes");
+    assert!(plan.release.is_empty(), "the failure count of its index would be lost");
     let plan = decided(&job(spec, json!({})), "f0!1 r0!2 r1");
     assert_eq!(plan.release.len(), 1);
     assert_eq!(plan.status.failed_indexes.as_deref(), Some(""));

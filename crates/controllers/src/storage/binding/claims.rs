@@ -293,5 +293,5 @@ pub(super) fn waits(claim: &Claim, class: Option<&StorageClass>) -> bool {
 
 /// Whether claims of this pod wait until it is scheduled.
 pub(super) fn is_waited_for(pod: &Pod) -> bool {
-    pods::node_name(pod).is_none() && !pods::is_terminal(pod)
+    pods::node_name(pod).is_none() && !pods::is_terminal_pod(pod)
 }

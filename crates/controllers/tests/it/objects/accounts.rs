@@ -49,7 +49,7 @@ async fn c_145_a_token_secret_is_filled_and_repaired() {
     assert_eq!(claims["kubernetes.io"]["secret"]["name"], "s");
     assert_eq!(claims["kubernetes.io"]["secret"]["uid"], json!(made.metadata.uid));
     let years = (claims["exp"].as_i64().unwrap() - clock::now().as_second()) / (365 * 24 * 3600);
-    assert!(years > 100, "it has no end to speak of: {years} years");
+    assert!(years > 100, "it practically never expires: {years} years");
 
     let authority: ConfigMap =
         cluster.client.get(&key("default", "kube-root-ca.crt")).await.unwrap();
@@ -94,7 +94,7 @@ async fn c_145_a_token_secret_is_deleted_with_its_account_and_removed_from_its_l
 #[tokio::test(start_paused = true)]
 async fn c_145_a_token_secret_is_not_deleted_because_of_a_stale_cache() {
     let connection = FaultyConnection::default();
-    let cluster = Cluster::through(Options::default(), |door| connection.client(door)).await;
+    let cluster = Cluster::through(Options::default(), |server| connection.client(server)).await;
     let secrets = cluster.watch::<Secret>();
     let robot = json!({ "metadata": { "namespace": "default", "name": "robot" } });
     cluster.create::<ServiceAccount>(robot.clone()).await;
@@ -119,7 +119,7 @@ async fn c_145_a_token_secret_is_not_deleted_because_of_a_stale_cache() {
 #[tokio::test(start_paused = true)]
 async fn c_145_a_deleted_secret_is_removed_from_its_account_despite_conflicts() {
     let connection = FaultyConnection::default();
-    let cluster = Cluster::through(Options::default(), |door| connection.client(door)).await;
+    let cluster = Cluster::through(Options::default(), |server| connection.client(server)).await;
     let (secrets, accounts) = (cluster.watch::<Secret>(), cluster.watch::<ServiceAccount>());
     let meta = json!({ "namespace": "default", "name": "robot" });
     let listed = json!({ "metadata": meta, "secrets": [{ "name": "a" }] });

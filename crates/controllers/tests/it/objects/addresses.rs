@@ -113,7 +113,7 @@ async fn c_182_deleted_claims_are_recreated_and_orphaned_ones_deleted() {
 #[tokio::test(start_paused = true)]
 async fn c_182_a_claim_with_a_wrong_parent_is_recreated() {
     let connection = FaultyConnection::default();
-    let cluster = Cluster::through(Options::default(), |door| connection.client(door)).await;
+    let cluster = Cluster::through(Options::default(), |server| connection.client(server)).await;
     let web: Service = cluster.create(service("web", Value::Null)).await;
     let address = web.spec.unwrap().cluster_ip.unwrap();
     let claim = ObjectKey::cluster(&address);
@@ -166,7 +166,7 @@ async fn c_182_an_address_is_claimed_when_a_range_is_added() {
 #[tokio::test(start_paused = true)]
 async fn c_182_a_stale_cache_does_not_remove_the_claim_of_a_service() {
     let connection = FaultyConnection::default();
-    let cluster = Cluster::through(Options::default(), |door| connection.client(door)).await;
+    let cluster = Cluster::through(Options::default(), |server| connection.client(server)).await;
     let claims = cluster.watch::<IPAddress>();
     let web: Service = cluster.create(service("web", Value::Null)).await;
     let address = web.spec.unwrap().cluster_ip.unwrap();
@@ -189,7 +189,7 @@ async fn c_182_a_stale_cache_does_not_remove_the_claim_of_a_service() {
 #[tokio::test(start_paused = true)]
 async fn c_218_address_and_range_problems_are_reported() {
     let connection = FaultyConnection::default();
-    let cluster = Cluster::through(Options::default(), |door| connection.client(door)).await;
+    let cluster = Cluster::through(Options::default(), |server| connection.client(server)).await;
     let (ranges, more) = (cluster.watch::<ServiceCIDR>(), ObjectKey::cluster("more"));
     let path = "/apis/networking.k8s.io/v1/servicecidrs/more/status";
     connection.fail(1, Method::PATCH, path, (500, "InternalError"));

@@ -123,7 +123,7 @@ async fn c_140_expected_pods_come_from_the_scales_of_owners() {
 #[tokio::test(start_paused = true)]
 async fn c_140_a_temporary_error_of_an_owner_blocks_a_budget_temporarily() {
     let connection = FaultyConnection::default();
-    let cluster = Cluster::through(Options::default(), |door| connection.client(door)).await;
+    let cluster = Cluster::through(Options::default(), |server| connection.client(server)).await;
     let budgets = cluster.watch::<PodDisruptionBudget>();
     let set: ReplicaSet = cluster.create(workload("rs", json!(2))).await;
     let owner = owned_by("ReplicaSet", "rs", &set.metadata.uid);
@@ -149,7 +149,7 @@ async fn c_140_a_temporary_error_of_an_owner_blocks_a_budget_temporarily() {
 #[tokio::test(start_paused = true)]
 async fn c_140_the_scale_of_a_custom_owner_is_read_without_discovery_each_time() {
     let connection = FaultyConnection::default();
-    let cluster = Cluster::through(Options::default(), |door| connection.client(door)).await;
+    let cluster = Cluster::through(Options::default(), |server| connection.client(server)).await;
     let budgets = cluster.watch::<PodDisruptionBudget>();
     // The scale subresource is read for a Deployment that owns pods directly, as custom resources do.
     let owner: Deployment = cluster.create(workload("d", json!(0))).await;
@@ -163,7 +163,7 @@ async fn c_140_the_scale_of_a_custom_owner_is_read_without_discovery_each_time()
         says(&budgets, &format!("{number}/0 of 0, 0")).await;
     }
     let asked = connection.requests_to("/apis") - before;
-    assert!(asked <= 2, "asked {asked} times for eight changes");
+    assert!(asked <= 2, "{asked} requests for eight changes");
     cluster.stop().await;
 }
 

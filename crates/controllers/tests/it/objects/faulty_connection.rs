@@ -40,7 +40,7 @@ struct Failing {
 }
 
 impl FaultyConnection {
-    /// Fails the next `times` such requests with this answer.
+    /// Fails the next `times` such requests with this response.
     pub(crate) fn fail(
         &self,
         times: usize,
@@ -99,7 +99,7 @@ impl FaultyConnection {
             return Ok(answer.map(|body| body.map_err(BoxError::from).boxed_unsync()));
         }
         Ok(answer.map(|body| {
-            let news = BodyStream::new(body.map_err(BoxError::from)).then(move |frame| {
+            let events = BodyStream::new(body.map_err(BoxError::from)).then(move |frame| {
                 let (connection, plural) = (self.clone(), plural.clone());
                 async move {
                     while connection.state().held.as_ref() == Some(&plural) {
@@ -108,7 +108,7 @@ impl FaultyConnection {
                     frame
                 }
             });
-            StreamBody::new(news).boxed_unsync()
+            StreamBody::new(events).boxed_unsync()
         }))
     }
 

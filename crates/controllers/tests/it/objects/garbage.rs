@@ -149,7 +149,7 @@ async fn c_161_t_ctrl_48_an_owner_in_another_namespace_does_not_count_and_is_rep
     cluster.create::<ClusterRole>(role).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     let kept = cluster.client.find::<ClusterRole>(&ObjectKey::cluster("wide")).await.unwrap();
-    assert!(kept.is_some(), "what lives in no namespace cannot be judged by one that does");
+    assert!(kept.is_some(), "an owner in a namespace does not count for a cluster-scoped object");
     cluster.stop().await;
 }
 

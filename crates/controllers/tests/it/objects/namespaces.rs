@@ -204,18 +204,18 @@ async fn c_143_a_new_namespace_has_two_objects_and_a_label() {
     cluster.stop().await;
 }
 
-/// A way to the server on which, while `dead`, a group of the API does not answer.
-fn with_a_dead_group(door: InProcessService, dead: Arc<AtomicBool>) -> Client {
+/// A connection to the server on which, while `dead`, an API group does not respond.
+fn with_a_dead_group(service: InProcessService, dead: Arc<AtomicBool>) -> Client {
     type Request = http::Request<kube::client::Body>;
     Client::in_process(tower::service_fn(move |request: Request| {
-        let (mut door, dead) = (door.clone(), dead.clone());
+        let (mut service, dead) = (service.clone(), dead.clone());
         async move {
             let groups = request.uri().path() == "/apis" && dead.load(Ordering::SeqCst);
-            let answer = door.call(request).await.map_err(BoxError::from)?;
+            let response = service.call(request).await.map_err(BoxError::from)?;
             if !groups {
-                return Ok::<_, BoxError>(answer.map(Either::Left));
+                return Ok::<_, BoxError>(response.map(Either::Left));
             }
-            let (mut parts, body) = answer.into_parts();
+            let (mut parts, body) = response.into_parts();
             let bytes = body.collect().await.map_err(BoxError::from)?.to_bytes();
             let mut groups: Value = serde_json::from_slice(&bytes)?;
             groups["items"].as_array_mut().unwrap().push(json!({
@@ -233,7 +233,8 @@ fn with_a_dead_group(door: InProcessService, dead: Arc<AtomicBool>) -> Client {
 async fn t_ctrl_56_an_unavailable_api_group_blocks_a_namespace() {
     let dead = Arc::new(AtomicBool::new(true));
     let way = dead.clone();
-    let cluster = Cluster::through(Options::default(), |door| with_a_dead_group(door, way)).await;
+    let cluster =
+        Cluster::through(Options::default(), |service| with_a_dead_group(service, way)).await;
     let (namespaces, away) = (cluster.watch::<Namespace>(), ObjectKey::cluster("away"));
     cluster.namespace("away").await;
     config_map(&cluster, "away", "c", json!([])).await;
@@ -244,7 +245,10 @@ async fn t_ctrl_56_an_unavailable_api_group_blocks_a_namespace() {
     };
     namespaces.when(&away, failed).await;
     tokio::time::sleep(Duration::from_secs(300)).await;
-    assert!(cluster.names::<ConfigMap>("away").await.is_empty(), "all the rest is gone");
+    assert!(
+        cluster.names::<ConfigMap>("away").await.is_empty(),
+        "objects of other groups are deleted"
+    );
     assert!(failed(namespaces.cache.get(&away).as_deref()), "and the namespace stays");
     dead.store(false, Ordering::SeqCst);
     namespaces.gone(&away).await;

@@ -165,7 +165,7 @@ async fn t_ctrl_42_c_188_a_taint_deletes_pods_after_their_toleration() {
     let event = cluster.event("TaintManagerEviction").await;
     assert!(event.message.as_deref().unwrap().starts_with("Marking for deletion Pod default/"));
 
-    // While it waits another taint comes, which it does not tolerate at all.
+    // While it waits, a second taint is added, which it does not tolerate.
     cluster.running_pod("default", "overtaken", "n", tolerating(json!(1000))).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     taint(&cluster, "n", json!([own[0], { "key": "other", "effect": "NoExecute" }])).await;
@@ -197,7 +197,7 @@ async fn t_ctrl_39_t_ctrl_40_a_lost_node_is_tainted_and_its_pods_are_not_ready()
     node(&cluster, "lost").await;
     cluster.running_pod("default", "p", "lost", json!({})).await;
     let began = Instant::now();
-    // Another one that lives: a cluster without any is not judged.
+    // A second node that is ready: without any ready node, no node is tainted.
     node(&cluster, "lives").await;
     let alive = async {
         loop {
@@ -228,7 +228,7 @@ async fn t_ctrl_39_t_ctrl_40_a_lost_node_is_tainted_and_its_pods_are_not_ready()
         events.find(|event| event.message.as_deref() == Some("Node is not ready")).await;
         let text = "Node lost status is now: NodeNotReady";
         events.find(|event| event.message.as_deref() == Some(text)).await;
-        // The default toleration of 300 s (T-CTRL-41), then it is told to end.
+        // The pod is deleted after the default toleration of 300 s (T-CTRL-41).
         pods.when(&key("default", "p"), is_being_deleted).await;
         assert!((350..=372).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
     };

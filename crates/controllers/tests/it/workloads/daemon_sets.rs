@@ -95,7 +95,7 @@ async fn c_90_a_rollback_does_not_restart_pods_that_were_not_updated() {
     cluster.clear().await;
     cluster.living(2).await;
     cluster.patch::<DaemonSet>("log", image("one")).await;
-    // The broken one is of no use and goes at once.
+    // The broken pod is not available, so it is deleted immediately.
     let is_broken = |pod: &&Pod| {
         let spec = pod.spec.as_ref().unwrap();
         lives(pod) && spec.containers[0].image.as_deref() == Some("broken")
@@ -108,7 +108,7 @@ async fn c_90_a_rollback_does_not_restart_pods_that_were_not_updated() {
     cluster.stop().await;
 }
 
-/// C-205: the failed pod is deleted completely, whoever marked it as failed.
+/// C-205: the failed pod is deleted completely, no matter which client marked it as failed.
 #[tokio::test(start_paused = true)]
 async fn c_87_t_ctrl_31_a_failed_pod_is_replaced_and_reported() {
     let cluster = Cluster::start().await;

@@ -43,7 +43,7 @@ fn revision(set: &ReplicaSet) -> &str {
     &set.metadata.annotations.as_ref().unwrap()["deployment.kubernetes.io/revision"]
 }
 
-/// Plays the node until the rollout is done; the most pods that lived at once, and the fewest ready.
+/// Acts as the node until the rollout is complete. Returns the largest number of pods and the smallest number of ready ones.
 async fn roll(cluster: &Cluster) -> (usize, usize) {
     let (mut most, mut fewest) = (0, usize::MAX);
     for _ in 0..500 {
@@ -70,7 +70,7 @@ async fn roll(cluster: &Cluster) -> (usize, usize) {
     panic!("the rollout does not end: {:#?}", cluster.get::<Deployment>("web").await);
 }
 
-/// Stopping the cluster checks that no role was too small.
+/// Stopping the cluster checks that no request was forbidden.
 #[tokio::test(start_paused = true)]
 async fn c_197_each_controller_acts_under_its_own_service_account() {
     let cluster = Cluster::start().await;
@@ -91,7 +91,7 @@ async fn c_197_each_controller_acts_under_its_own_service_account() {
     cluster.stop().await;
 }
 
-/// C-212: otherwise the generation that was seen would never be the last one.
+/// C-212: otherwise the observed generation would never reach the current one.
 #[tokio::test(start_paused = true)]
 async fn c_29_c_41_c_43_a_deployment_starts_and_rolls_within_its_limits() {
     let cluster = Cluster::start().await;
@@ -143,7 +143,7 @@ async fn c_33_a_rollback_uses_the_old_set_again() {
     cluster.stop().await;
 }
 
-/// C-52: the last old pod that goes brings the next look.
+/// C-52: the removal of the last old pod triggers the next reconcile.
 #[tokio::test(start_paused = true)]
 async fn t_ctrl_13_recreate_never_has_old_and_new_pods_at_once() {
     let cluster = Cluster::start().await;
@@ -176,7 +176,7 @@ async fn c_57_a_rollout_without_progress_exceeds_its_deadline() {
     cluster.stop().await;
 }
 
-/// C-15: what cannot be acted upon is seen all the same.
+/// C-15: the observed generation is updated even while the Deployment is paused.
 #[tokio::test(start_paused = true)]
 async fn c_53_a_paused_deployment_scales_but_does_not_roll() {
     let cluster = Cluster::start().await;
@@ -236,23 +236,24 @@ async fn c_34_a_taken_name_is_skipped() {
     cluster.stop().await;
 }
 
-/// A way to the server on which a set is gone by the time that somebody looks at it.
-fn with_a_set_that_goes(door: InProcessService, name: &str) -> Client {
+/// A connection to the server on which a set is gone when it is read.
+fn with_a_set_that_goes(service: InProcessService, name: &str) -> Client {
     type Request = http::Request<Body>;
     let path = format!("/apis/apps/v1/namespaces/{NAMESPACE}/replicasets/{name}");
     Client::in_process(tower::service_fn(move |request: Request| {
-        let (mut door, path) = (door.clone(), path.clone());
+        let (mut service, path) = (service.clone(), path.clone());
         async move {
             if request.method() == http::Method::GET && request.uri().path() == path {
                 let delete = http::Request::delete(&path).body(Body::empty())?;
-                door.call(delete).await.map_err(BoxError::from)?;
+                service.call(delete).await.map_err(BoxError::from)?;
             }
-            door.call(request).await.map_err(BoxError::from)
+            service.call(request).await.map_err(BoxError::from)
         }
     }))
 }
 
-/// The set of an earlier Deployment of that name: the collector takes it, and nobody hears of it.
+/// The set belongs to an earlier Deployment of that name; the garbage collector deletes it, without an event for the
+/// controller.
 #[tokio::test(start_paused = true)]
 async fn c_34_a_name_that_becomes_free_is_used() {
     let mut cluster = Cluster::start().await;
@@ -267,7 +268,7 @@ async fn c_34_a_name_that_becomes_free_is_used() {
                   "template": template("other", "x") },
     });
     let other = cluster.create::<ReplicaSet>(other).await;
-    cluster.restart_controllers_through(|door| with_a_set_that_goes(door, &taken)).await;
+    cluster.restart_controllers_through(|service| with_a_set_that_goes(service, &taken)).await;
     cluster.create::<Deployment>(deployment(1, json!({}))).await;
     let ours = |set: &ReplicaSet| set.metadata.uid != other.metadata.uid;
     cluster.when::<ReplicaSet>(&taken, ours).await;
@@ -284,7 +285,7 @@ async fn t_ctrl_10_t_ctrl_12_a_rollout_completes_while_old_pods_are_terminating(
     let before = names(&cluster.all::<Pod>().await);
     cluster.patch::<Deployment>("web", image("two")).await;
     cluster.when_all::<ReplicaSet>(|sets| sets.len() == 2).await;
-    // As `roll`, but nobody who is told to go does.
+    // As `roll`, but no terminating pod exits.
     let done = |web: &Deployment| {
         is_done(web) && reason(web, "Progressing").as_deref() == Some("NewReplicaSetAvailable")
     };
@@ -357,7 +358,7 @@ async fn c_37_an_adopted_set_is_rolled_without_changes() {
     cluster.stop().await;
 }
 
-/// C-203, C-216: what somebody threw out comes back, and what is another's stays.
+/// C-203, C-216: removed conditions are restored, and those of others stay.
 #[tokio::test(start_paused = true)]
 async fn c_203_removed_conditions_are_restored() {
     let cluster = Cluster::start().await;

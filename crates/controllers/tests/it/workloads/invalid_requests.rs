@@ -37,9 +37,11 @@ async fn a_minute(cluster: &Cluster) -> (f64, BTreeMap<String, usize>) {
     let before = cluster.requests().len();
     tokio::time::sleep(Duration::from_secs(60) * MINUTES).await;
     let mut by_kind = BTreeMap::new();
-    let asked = cluster.requests().split_off(before);
+    let requests = cluster.requests().split_off(before);
     // Without renewals of watches and discovery.
-    for request in asked.into_iter().filter(|asked| !asked.starts_with("watch ") && asked != "get ")
+    for request in requests
+        .into_iter()
+        .filter(|requests| !requests.starts_with("watch ") && requests != "get ")
     {
         *by_kind.entry(request).or_default() += 1;
     }
@@ -115,7 +117,11 @@ async fn overlapping_selectors_do_not_cause_endless_writes() {
     assert_eq!(by_owner.values().copied().collect::<Vec<_>>(), [2; 5], "{by_owner:?}");
     at_most(&cluster, PEACE).await;
     let uids = |pods: &[Pod]| pods.iter().map(|pod| pod.metadata.uid.clone()).collect::<Vec<_>>();
-    assert_eq!(uids(&cluster.all::<Pod>().await), uids(&pods), "nobody takes another's pods");
+    assert_eq!(
+        uids(&cluster.all::<Pod>().await),
+        uids(&pods),
+        "no owner adopts the pods of another"
+    );
     cluster.stop().await;
 }
 
@@ -257,9 +263,9 @@ async fn c_156_many_deletions_cause_few_recounts() {
         cluster.client.delete::<ConfigMap>(&name, &DeleteOptions::default()).await.unwrap();
     }
     cluster.when::<ResourceQuota>("q", |quota| used(quota) == Some(there)).await;
-    let asked = cluster.requests().split_off(before);
-    let counts = asked.iter().filter(|asked| *asked == "list configmaps").count();
-    assert!((1..=4).contains(&counts), "{counts} counts: {asked:?}");
+    let requests = cluster.requests().split_off(before);
+    let counts = requests.iter().filter(|requests| *requests == "list configmaps").count();
+    assert!((1..=4).contains(&counts), "{counts} counts: {requests:?}");
     cluster.stop().await;
 }
 

@@ -293,7 +293,7 @@ async fn c_209_admission_changes_pods_but_not_templates() {
     let mut set = set(1, json!({}));
     set["metadata"]["namespace"] = json!("strict");
     cluster.create::<ReplicaSet>(set).await;
-    let told = async {
+    let reported = async {
         loop {
             let events = cluster.client.list::<Event>(&Selection::namespace("strict")).await;
             let failed = |event: &&Event| event.reason.as_deref() == Some("FailedCreate");
@@ -303,7 +303,7 @@ async fn c_209_admission_changes_pods_but_not_templates() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    let message = tokio::time::timeout(Duration::from_secs(60), told).await.unwrap();
+    let message = tokio::time::timeout(Duration::from_secs(60), reported).await.unwrap();
     assert!(message.contains("violates PodSecurity \"restricted:latest\""), "{message}");
     cluster.stop().await;
 }

@@ -112,11 +112,11 @@ async fn c_79_the_status_has_the_new_revision_although_a_pod_is_not_ready() {
     cluster.living(2).await;
     let first = cluster.get::<StatefulSet>("db").await.status.unwrap().update_revision;
     cluster.patch::<StatefulSet>("db", image("two")).await;
-    let told = |set: &StatefulSet| {
+    let is_reported = |set: &StatefulSet| {
         let status = set.status.as_ref().unwrap();
         status.update_revision != first && status.observed_generation == set.metadata.generation
     };
-    cluster.when::<StatefulSet>("db", told).await;
+    cluster.when::<StatefulSet>("db", is_reported).await;
     assert_eq!(cluster.get::<Pod>("db-0").await.metadata.uid, pod.metadata.uid);
     cluster.living(2).await;
     cluster.stop().await;

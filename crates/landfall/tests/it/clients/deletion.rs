@@ -3,7 +3,7 @@
 use crate::harness::{Kubectl, each_kubectl};
 use std::time::Duration;
 
-/// The output of a watch or a wait comes at once, unless something is wrong.
+/// The output of a watch or a wait arrives immediately, unless something is wrong.
 const SOON: Duration = Duration::from_secs(30);
 
 /// A pod that is bound to a node, so that its deletion is graceful.
@@ -181,14 +181,14 @@ fn w_62_deleting_waits_for_the_uid_to_vanish_unless_wait_is_false() {
 
 /// T-CLI-1: kubectl sends one DELETE per object, with a propagationPolicy.
 #[test]
-fn t_cli_1_each_object_gets_a_delete_that_says_how_to_propagate() {
+fn t_cli_1_each_object_gets_one_delete_with_a_propagation_policy() {
     each_kubectl(|kubectl| {
         let body = |args: &str| {
             kubectl.ok("kubectl create cm x --from-literal=a=b");
-            let said = kubectl.run(&format!("kubectl delete cm x {args} -v=8"));
-            assert_eq!(said.code, 0, "{said}");
+            let output = kubectl.run(&format!("kubectl delete cm x {args} -v=8"));
+            assert_eq!(output.code, 0, "{output}");
             // Versions of kubectl print it differently, so white space and escapes are removed.
-            said.stderr.replace(|c: char| c.is_whitespace() || c == '\\' || c == '\t', "")
+            output.stderr.replace(|c: char| c.is_whitespace() || c == '\\' || c == '\t', "")
         };
         let plain = body("");
         assert!(plain.contains(r#""propagationPolicy":"Background""#), "{plain}");
@@ -222,17 +222,17 @@ fn t_cli_2_flags_that_contradict_each_other_are_refused() {
         kubectl.ok("kubectl delete po p --grace-period=0 --wait=false");
         kubectl.prints(&format!("kubectl get po p {GRACE}"), "1");
         // T-CLI-3, T-CLI-4: --force prints a warning and `force deleted`.
-        let said = kubectl.run("kubectl delete po p --force");
-        assert_eq!(said.code, 0, "{said}");
-        assert!(said.stdout.contains(r#"pod "p" force deleted"#), "{said}");
+        let output = kubectl.run("kubectl delete po p --force");
+        assert_eq!(output.code, 0, "{output}");
+        assert!(output.stdout.contains(r#"pod "p" force deleted"#), "{output}");
         let warning = "mmediate deletion does not wait for confirmation that the running resource has been terminated. The resource may continue to run on the cluster indefinitely.";
-        assert!(said.stderr.contains(warning), "{said}");
+        assert!(output.stderr.contains(warning), "{output}");
         kubectl.fails("kubectl get po p", "not found");
     });
 }
 
 #[test]
-fn a_second_delete_can_only_shorten_the_grace() {
+fn a_second_delete_can_only_shorten_the_grace_period() {
     each_kubectl(|kubectl| {
         bound_pod(kubectl, "p");
         for (asked, granted) in [("20", "20"), ("25", "20"), ("5", "5")] {
@@ -244,7 +244,7 @@ fn a_second_delete_can_only_shorten_the_grace() {
 }
 
 #[test]
-fn t_cli_4_what_is_printed_names_kind_group_and_object() {
+fn t_cli_4_the_output_names_kind_group_and_object() {
     each_kubectl(|kubectl| {
         kubectl.ok(
             "kubectl create deployment d --image=nginx; kubectl create cm c --from-literal=a=b",
@@ -293,13 +293,16 @@ fn t_cli_9_owners_are_deleted_before_after_or_without_their_dependents() {
 fn t_cli_10_a_missing_object_is_an_error_only_if_it_was_named() {
     each_kubectl(|kubectl| {
         kubectl.ok("kubectl run here --image=nginx");
-        let said = kubectl.run("kubectl delete po missing here");
-        assert_eq!(said.code, 1, "{said}");
+        let output = kubectl.run("kubectl delete po missing here");
+        assert_eq!(output.code, 1, "{output}");
         assert!(
-            said.stderr.contains(r#"Error from server (NotFound): pods "missing" not found"#),
-            "{said}"
+            output.stderr.contains(r#"Error from server (NotFound): pods "missing" not found"#),
+            "{output}"
         );
-        assert!(said.stdout.contains(r#"pod "here" deleted"#), "others are still deleted: {said}");
+        assert!(
+            output.stdout.contains(r#"pod "here" deleted"#),
+            "others are still deleted: {output}"
+        );
         kubectl.prints("kubectl delete po missing --ignore-not-found", "");
         kubectl.prints("kubectl delete po --all", "No resources found");
         kubectl.prints("kubectl delete po -l no=such", "No resources found");
@@ -311,13 +314,13 @@ fn t_cli_10_a_missing_object_is_an_error_only_if_it_was_named() {
 fn t_cli_12_a_namespace_does_not_apply_to_cluster_scoped_objects() {
     each_kubectl(|kubectl| {
         kubectl.ok("kubectl create clusterrole wide-$NS --verb=get --resource=pods");
-        let said = kubectl.run("kubectl delete clusterrole wide-$NS -n $NS");
-        assert_eq!(said.code, 0, "{said}");
+        let output = kubectl.run("kubectl delete clusterrole wide-$NS -n $NS");
+        assert_eq!(output.code, 0, "{output}");
         assert!(
-            said.stderr.contains(
+            output.stderr.contains(
                 "deleting cluster-scoped resources, not scoped to the provided namespace"
             ),
-            "{said}"
+            "{output}"
         );
     });
 }

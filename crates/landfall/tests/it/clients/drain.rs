@@ -51,7 +51,7 @@ fn t_cli_37_and_40_a_drain_refuses_then_evicts_and_waits() {
         let node = node_with_pods(kubectl, &["a"]);
         kubectl.fails(
             &format!("kubectl drain {node}"),
-            "annot delete Pods", // Who is not told to is not to lose a pod nobody will replace.
+            "annot delete Pods", // A drain without --force refuses to delete pods without a controller.
         );
         kubectl.prints("kubectl get po a -o jsonpath='{.metadata.deletionTimestamp}'", "");
         let mut drain = kubectl.spawn(&format!("exec kubectl drain {node} --force"));
@@ -68,7 +68,7 @@ fn t_cli_37_and_40_a_drain_refuses_then_evicts_and_waits() {
 
 /// T-CLI-39: drain retries an eviction that a PodDisruptionBudget blocks.
 #[test]
-fn t_cli_39_a_disruption_budget_makes_a_drain_try_again() {
+fn t_cli_39_a_drain_retries_an_eviction_that_a_budget_blocks() {
     each_kubectl(|kubectl| {
         if kubectl.is_before(24) {
             return; // It knows budgets of policy/v1beta1 only, and cannot write a status.

@@ -291,7 +291,7 @@ fn a_plain_watch_sees_each_event_once_and_in_order() {
 }
 
 #[test]
-fn the_watcher_starts_with_what_is_there_by_list_and_by_stream() {
+fn the_watcher_starts_with_existing_objects_by_list_and_by_stream() {
     with_cluster(|client| async move {
         let maps: Api<ConfigMap> = Api::namespaced(client, NS);
         let pp = PostParams::default();

@@ -300,7 +300,7 @@ fn t_cli_29_a_description_shows_the_state_and_last_state_of_containers() {
 
 /// T-CLI-31: field selectors of events.
 #[test]
-fn t_cli_31_events_are_selected_by_what_they_are_about() {
+fn t_cli_31_events_are_selected_by_their_object() {
     each_kubectl(|kubectl| {
         kubectl.ok("kubectl run p --image=nginx");
         let uid = kubectl.ok("kubectl get po p -o jsonpath='{.metadata.uid}'");
@@ -364,7 +364,7 @@ fn t_cli_32_pods_are_selected_by_their_fields() {
 }
 
 #[test]
-fn long_lists_come_in_pieces_and_whole() {
+fn long_lists_are_read_in_pages_and_as_a_whole() {
     each_kubectl(|kubectl| {
         let many: String = (0..25)
             .map(|i| format!("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c{i:02}, labels: {{many: x}}}}\n"))

@@ -90,8 +90,8 @@ fn a_second_instance_on_the_same_directory_is_refused() {
     let cluster = Cluster::start(&[]);
     let mut second = Background::spawn(&mut up(&cluster.data_dir()));
     assert_eq!(second.exit(SOON), Some(1));
-    let said = second.stderr();
-    assert!(said.contains("another landfall is running on"), "it says why: {said}");
+    let stderr = second.stderr();
+    assert!(stderr.contains("another landfall is running on"), "it says why: {stderr}");
     cluster.kubectl().ok("kubectl get ns default");
     cluster.stop();
 }
@@ -120,12 +120,18 @@ fn it_stops_on_sigterm_although_a_watch_is_open() {
 }
 
 #[test]
-fn it_stops_on_sigint_too() {
+fn ctrl_c_stops_up_and_server_with_a_message() {
     let dir = tempfile::tempdir().expect("a directory");
-    let mut process = Background::spawn(up(&dir.path().join("data")).arg("--no-node"));
-    process.line("ready", SOON);
-    signal(process.id(), "INT");
-    assert_eq!(process.exit(SOON), Some(0));
+    let mut server = Command::new(LANDFALL);
+    server.arg("server").arg("--data-dir").arg(dir.path().join("server"));
+    server.args(["--listen", "127.0.0.1:0"]);
+    for command in [up(&dir.path().join("up")).arg("--no-node"), &mut server] {
+        let mut process = Background::spawn(command);
+        process.line("ready", SOON);
+        signal(process.id(), "INT");
+        process.line("landfall has stopped", SOON);
+        assert_eq!(process.exit(SOON), Some(0));
+    }
 }
 
 #[test]

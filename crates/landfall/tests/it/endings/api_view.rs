@@ -49,7 +49,7 @@ fn a_watch_shows_a_termination_in_order() {
         assert_eq!(mounts(&volumes), Vec::<String>::new(), "T-NODE-70");
         assert!(!volumes.exists(), "T-NODE-71");
         assert_eq!(cgroups_of(&uid), Vec::<String>::new(), "T-NODE-72");
-        assert!(reach().is_err(), "T-NODE-24: its address is nobody's");
+        assert!(reach().is_err(), "T-NODE-24: its address is not reachable");
         let bad = watch.until_deleted("bad");
         assert_eq!(bad[bad.len() - 1]["object"]["status"]["phase"], "Failed", "T-NODE-51");
         node.kubectl.fails("kubectl get pod plain", "not found");
@@ -199,7 +199,7 @@ fn at_once(node: &Node, watch: &super::node::Watch) {
 /// T-NODE-4, T-NODE-75: a completed pod is cleaned up like a deleted one, but its object and its log stay. T-NODE-25: the
 /// node reports an exit only after the runtime has reported it.
 #[test]
-fn nothing_is_called_ended_that_may_still_run() {
+fn no_pod_is_reported_terminated_while_its_processes_may_run() {
     if crate::harness::other_runtime().is_some() {
         return; // It has shims of its own.
     }
@@ -230,7 +230,7 @@ fn nothing_is_called_ended_that_may_still_run() {
         // A kill works without the shim; the report of the exit does not.
         place.at("stuck", GONE);
         let state = node.get("stuck", "{.status.containerStatuses[0].state.running.startedAt}");
-        assert!(!state.is_empty(), "T-NODE-25: nobody has seen it end");
+        assert!(!state.is_empty(), "T-NODE-25: its exit was not observed");
         crate::harness::signal(shim, "CONT");
         node.kubectl.ok("kubectl wait --for=delete pod/stuck --timeout=30s");
     });

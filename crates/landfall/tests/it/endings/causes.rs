@@ -18,7 +18,7 @@ fn probe(command: &str, more: Value) -> Value {
 /// W-12, T-NODE-2, T-NODE-3, T-NODE-17, T-NODE-18, T-NODE-26, T-NODE-62, T-NODE-63, T-NODE-67, T-NODE-77: failed
 /// probes, an active deadline and a terminal phase run the hook; a container that exits by itself does not.
 #[test]
-fn every_cause_but_an_exit_of_its_own_runs_the_hook() {
+fn every_cause_except_the_containers_own_exit_runs_the_hook() {
     on_a_node(&["python"], &[], |node| {
         let place = &node.place;
         let liveness = probe("test ! -f /out/unwell", json!({"terminationGracePeriodSeconds": 3}));
@@ -72,11 +72,11 @@ fn every_cause_but_an_exit_of_its_own_runs_the_hook() {
         assert_eq!(place.words("alive")[..4], ["start", "hook", "SIGTERM", GONE], "T-NODE-62");
         place.at("itself", GONE);
         assert_eq!(place.words("itself"), ["start", GONE], "T-NODE-26");
-        told(node);
+        assert_events(node);
     });
 }
 
-fn told(node: &Node) {
+fn assert_events(node: &Node) {
     node.kubectl.ok("kubectl wait --for=jsonpath='{.status.containerStatuses[0].restartCount}'=1 pod/alive --timeout=30s
 kubectl wait --for=jsonpath='{.status.reason}'=DeadlineExceeded pod/deadline --timeout=30s
 kubectl wait --for=jsonpath='{.status.phase}'=Failed pod/startup pod/failed pod/deadline --timeout=30s");

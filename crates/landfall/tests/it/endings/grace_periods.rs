@@ -46,8 +46,8 @@ fn agrees_with_the_record(node: &Node) {
     let at = |step: &Value| -> jiff::Timestamp { step["at"].as_str().unwrap().parse().unwrap() };
     let find =
         |what: &str| steps.iter().find(|step| step["what"] == what || step["signal"] == what);
-    let (asked, stopped) = (find("Requested").unwrap(), find("SIGTERM").unwrap());
-    let took = at(stopped).duration_since(at(asked)).as_secs_f64();
+    let (requested, stopped) = (find("Requested").unwrap(), find("SIGTERM").unwrap());
+    let took = at(stopped).duration_since(at(requested)).as_secs_f64();
     assert!(took < OFF, "W-9: {took} s from the delete to the signal");
     let mut off = Vec::new();
     for name in ["one", "two"] {
@@ -104,15 +104,15 @@ fn hooks_use_part_of_the_grace_period() {
         is_about("T-NODE-19", place.between(("overruns", "SIGTERM"), ("overruns", GONE)), 2.0);
         node.kubectl.ok("kubectl wait --for=delete pod --all --timeout=30s");
         let events = node.kubectl.ok("kubectl get events -o custom-columns=P:.involvedObject.fieldPath,R:.reason,M:.message --no-headers");
-        let told = |part: &str, reason: &str| {
+        let has_event = |part: &str, reason: &str| {
             let part = format!("spec.containers{{{part}}}");
             let line = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
             events.lines().map(line).any(|line| line.starts_with(&part) && line.contains(reason))
         };
-        assert!(told("fails", "FailedPreStopHook PreStopHook failed"), "T-NODE-29: {events}");
-        assert!(told("overruns", "PreStopHookOverran"), "T-EDGE-8: {events}");
-        assert!(!told("overruns", "FailedPreStopHook"), "T-NODE-28: {events}");
-        assert!(told("slow", "Killing"), "T-NODE-16: {events}");
+        assert!(has_event("fails", "FailedPreStopHook PreStopHook failed"), "T-NODE-29: {events}");
+        assert!(has_event("overruns", "PreStopHookOverran"), "T-EDGE-8: {events}");
+        assert!(!has_event("overruns", "FailedPreStopHook"), "T-NODE-28: {events}");
+        assert!(has_event("slow", "Killing"), "T-NODE-16: {events}");
     });
 }
 
@@ -152,10 +152,10 @@ fn a_second_delete_can_only_shorten_the_grace_period() {
         place.at("hooked", "begin");
         place.at("long", "SIGTERM");
         assert_eq!(node.get("plain", "{.metadata.deletionGracePeriodSeconds}"), "60", "W-55");
-        let asked = super::witness::now();
+        let requested = super::witness::now();
         node.delete("plain hooked --grace-period=1");
         for name in ["plain", "hooked"] {
-            let left = place.at(name, GONE) - asked;
+            let left = place.at(name, GONE) - requested;
             assert!((1.9..6.0).contains(&left), "{name} had {left} s left");
         }
         is_about("T-NODE-19", place.between(("hooked", "SIGTERM"), ("hooked", GONE)), 2.0);

@@ -48,9 +48,9 @@ impl Node {
     /// Creates objects; returns the output of kubectl.
     pub(crate) fn create(&self, objects: &[Value]) -> String {
         let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": objects});
-        let said = self.kubectl.run(&format!("kubectl create -f - <<'EOF'\n{list}\nEOF"));
-        assert_eq!(said.code, 0, "{said}");
-        said.stderr
+        let output = self.kubectl.run(&format!("kubectl create -f - <<'EOF'\n{list}\nEOF"));
+        assert_eq!(output.code, 0, "{output}");
+        output.stderr
     }
 
     /// Creates pods and waits until every witness in them has reported its start.

@@ -60,7 +60,7 @@ fn a_kept_deadline_survives_a_restart() {
     assert!((5.9..10.0).contains(&took), "{took} s after its hook began");
     node.kubectl.ok("kubectl wait --for=delete pod/app --timeout=30s");
     let left = std::fs::read_dir(node.cluster.data_dir().join("endings")).unwrap().count();
-    assert_eq!(left, 0, "nothing is kept of what is over");
+    assert_eq!(left, 0, "no progress file is left");
     node.end();
 }
 
@@ -78,7 +78,7 @@ fn a_pod_without_an_object_is_terminated() {
     std::fs::create_dir_all(&foreign).unwrap();
     let node = node.restart(&["--no-node"]);
     node.kubectl.ok("kubectl delete pod orphan --grace-period=0 --force");
-    assert_eq!(node.place.words("orphan"), ["start"], "nobody is there to end it");
+    assert_eq!(node.place.words("orphan"), ["start"], "no agent is running to terminate it");
     let node = node.restart(&[]);
     let place = &node.place;
     place.at("orphan", GONE);

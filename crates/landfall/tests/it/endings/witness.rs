@@ -30,7 +30,7 @@ struct Line {
 
 impl Place {
     pub(crate) fn new(dir: PathBuf) -> Place {
-        std::fs::create_dir_all(&dir).expect("a directory for what processes say");
+        std::fs::create_dir_all(&dir).expect("a directory for the reports of processes");
         std::fs::write(dir.join("witness.py"), include_str!("witness.py")).expect("it is written");
         Place { dir, reports: Arc::default() }
     }

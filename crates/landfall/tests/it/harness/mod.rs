@@ -195,7 +195,7 @@ impl Cluster {
     /// Waits for the exit that another process requested; the exit code must be 0.
     pub(crate) fn ended(self) -> TempDir {
         let Cluster { mut process, dir, .. } = self;
-        assert_eq!(process.exit(STOP_MAX), Some(0), "it said: {}", process.stderr());
+        assert_eq!(process.exit(STOP_MAX), Some(0), "stderr: {}", process.stderr());
         dir
     }
 

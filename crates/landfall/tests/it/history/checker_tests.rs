@@ -33,7 +33,7 @@ fn planted_faults_are_found() {
     let (one, two) = ((0, 1, Create(1), Done), (2, 3, UPDATE(1, 2), Done));
     refused("a stale read", &[one, two, (4, 5, Read, Found(Some(1)))]);
     refused("a read that misses an object", &[one, (4, 5, Read, Found(None))]);
-    refused("a read of what nobody wrote", &[one, (4, 5, Read, Found(Some(9)))]);
+    refused("a read of a value that was never written", &[one, (4, 5, Read, Found(Some(9)))]);
     refused("a lost update", &[one, two, (4, 5, UPDATE(1, 3), Done)]);
     refused(
         "a precondition that held twice",

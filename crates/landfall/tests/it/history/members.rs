@@ -101,7 +101,8 @@ impl Members {
         command.args(["-c", "exec etcd \"$@\" 2>&1", "etcd"]).args(&member.command);
         command.env("ETCD_UNSUPPORTED_ARCH", std::env::consts::ARCH.replace("aarch64", "arm64"));
         let process = Background::spawn(&mut command);
-        self.links.processes.lock().expect("nobody panics while holding it")[at] = process.id();
+        self.links.processes.lock().expect("no thread panics while it holds the lock")[at] =
+            process.id();
         member.process = Some(process);
     }
 
@@ -178,7 +179,7 @@ impl Links {
             (words.nth(1)? == local).then(|| words.nth(7)).flatten()
         })?;
         let socket = format!("socket:[{inode}]");
-        let processes = *self.processes.lock().expect("nobody panics while holding it");
+        let processes = *self.processes.lock().expect("no thread panics while it holds the lock");
         processes.iter().position(|process| {
             let open = std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten();
             let mut open = open.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());

@@ -55,29 +55,29 @@ impl History {
     ) {
         let end = if answer == Answer::Unknown { NEVER } else { self.now() };
         let operation = Operation { client, start, end, call, answer };
-        let mut objects = self.objects.lock().expect("nobody panics while holding it");
+        let mut objects = self.objects.lock().expect("no thread panics while it holds the lock");
         objects.entry(name.to_owned()).or_default().push(operation);
         drop(objects);
         if let Some((value, revision)) = seen {
             let written = call != Call::Read;
             let sighting = Sighting { value, revision, start, end, written };
-            self.sightings.lock().expect("nobody panics while holding it").push(sighting);
+            self.sightings.lock().expect("no thread panics while it holds the lock").push(sighting);
         }
     }
 
     pub(crate) fn tally(&self) -> Tally {
-        let objects = self.objects.lock().expect("nobody panics while holding it");
+        let objects = self.objects.lock().expect("no thread panics while it holds the lock");
         let unknown = objects.values().flatten().filter(|operation| operation.is_unknown()).count();
         let answered = objects.values().map(Vec::len).sum::<usize>() - unknown;
         Tally { answered, unknown }
     }
 
     pub(crate) fn check(&self) -> Result<(), String> {
-        let objects = self.objects.lock().expect("nobody panics while holding it");
+        let objects = self.objects.lock().expect("no thread panics while it holds the lock");
         for (name, operations) in objects.iter() {
             checker::check(operations).map_err(|why| format!("{name}: {why}"))?;
         }
-        check_revisions(&self.sightings.lock().expect("nobody panics while holding it"))
+        check_revisions(&self.sightings.lock().expect("no thread panics while it holds the lock"))
     }
 }
 

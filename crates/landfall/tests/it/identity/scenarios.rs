@@ -96,8 +96,9 @@ pub(crate) fn a_lost_node(site: &mut Site) {
     let new = uid(site, "lost-0");
     assert_ne!(new, old);
     // The process of a running container may not have written its line yet.
-    let told = format!("grep -q '^start lost-0 {new} ' {}/log", site.out().display());
-    kubectl.ok(&format!("for i in $(seq 100); do {told} && exit 0; sleep 0.1; done; exit 1"));
+    let has_started = format!("grep -q '^start lost-0 {new} ' {}/log", site.out().display());
+    kubectl
+        .ok(&format!("for i in $(seq 100); do {has_started} && exit 0; sleep 0.1; done; exit 1"));
     let log = witness::log(&site.out());
     let at = |what: &str, uid: &str| {
         let line = log.iter().find(|line| line.what == what && line.uid == uid);
@@ -135,7 +136,7 @@ pub(crate) fn a_forced_delete(site: &mut Site) {
     let pairs = witness::pairs(&witness::log(&site.out()));
     assert!(
         pairs.iter().any(|(_, holder)| holder.uid == old),
-        "two ran, and it is seen: {pairs:?}"
+        "the two processes were not observed: {pairs:?}"
     );
     assert_none_ran_twice(site, &forced, "a forced delete");
 
@@ -146,13 +147,13 @@ pub(crate) fn a_forced_delete(site: &mut Site) {
         let items = found["items"].as_array().expect("records").clone();
         items.into_iter().find(|item| item["pod"]["uid"] == old.as_str()).expect("a record of it")
     };
-    let told = record(site);
+    let recorded = record(site);
     assert_eq!(
-        (&told["outcome"], &told["confirmed"]),
+        (&recorded["outcome"], &recorded["confirmed"]),
         (&json!("Forced"), &json!(false)),
-        "{told:#}"
+        "{recorded:#}"
     );
-    assert!(told.to_string().contains("UnsafeByRequest"), "{told:#}");
+    assert!(recorded.to_string().contains("UnsafeByRequest"), "{recorded:#}");
     kubectl.shows("kubectl get terminations", &["Forced,Unconfirmed"]);
 
     site.heal(machine);
@@ -173,14 +174,14 @@ pub(crate) fn a_forced_delete(site: &mut Site) {
 struct Run<'a> {
     site: &'a mut Site,
     random: Random,
-    told: String,
+    story_text: String,
 }
 
 impl Run<'_> {
     /// Records a step and then waits for up to `bound` milliseconds.
     fn then(&mut self, what: &str, bound: u64) {
         let wait = self.random.millis(bound);
-        self.told += &format!("; {what}, {} ms", wait.as_millis());
+        self.story_text += &format!("; {what}, {} ms", wait.as_millis());
         pause(self.site, wait);
     }
 
@@ -210,15 +211,15 @@ pub(crate) fn random_faults(site: &mut Site, seed: u64) {
     set(site, &name);
     let pod = format!("{name}-{}", random.below(REPLICAS));
     let machine = site.machine_of(&pod);
-    let told = format!("story {seed}: {pod} on {machine}");
-    let mut story = Run { site, random, told };
+    let story_text = format!("story {seed}: {pod} on {machine}");
+    let mut story = Run { site, random, story_text };
     if story.perhaps(2) {
         story.delete(&pod);
     }
     story.site.cut(machine);
     story.then("cut", 3000);
     while_disconnected(&mut story, &name, &pod, machine);
-    assert_none_ran_twice(story.site, &[], &story.told);
+    assert_none_ran_twice(story.site, &[], &story.story_text);
     story.site.heal(machine);
     story.then("healed", 1500);
     if story.perhaps(3) {
@@ -229,14 +230,14 @@ pub(crate) fn random_faults(site: &mut Site, seed: u64) {
     if story.perhaps(4) {
         story.restart_server();
     }
-    let Run { site, told, .. } = story;
-    eprintln!("{told}");
+    let Run { site, story_text, .. } = story;
+    eprintln!("{story_text}");
     wait_until_running(site, &name);
-    assert_none_ran_twice(site, &[], &told);
+    assert_none_ran_twice(site, &[], &story_text);
     site.kubectl.ok(&format!(
         "kubectl delete sts {name}; kubectl wait --for=delete pod -l app={name} --timeout=40s"
     ));
-    assert_none_ran_twice(site, &[], &told);
+    assert_none_ran_twice(site, &[], &story_text);
 }
 
 /// Faults while the node is disconnected.

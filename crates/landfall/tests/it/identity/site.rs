@@ -153,8 +153,8 @@ fn token(dir: &TempDir) -> String {
     let mut command = Command::new(LANDFALL);
     command.args(["token", "create", "--data-dir"]).arg(dir.path().join("server"));
     let made = command.output().expect("landfall can be run");
-    let said = String::from_utf8_lossy(&made.stdout).into_owned();
-    said.split_whitespace().last().expect("the token").to_owned()
+    let output = String::from_utf8_lossy(&made.stdout).into_owned();
+    output.split_whitespace().last().expect("the token").to_owned()
 }
 
 fn kill(process: Option<Background>) {

@@ -36,7 +36,7 @@ pub(crate) fn pairs(log: &[Line]) -> Vec<(Line, Line)> {
     };
     let pair = |(at, line): (usize, &Line)| {
         let holder = holder(at, &line.name);
-        (line.clone(), holder.unwrap_or_else(|| panic!("nobody had the lock: {log:#?}")))
+        (line.clone(), holder.unwrap_or_else(|| panic!("no process had the lock: {log:#?}")))
     };
     besides.map(pair).collect()
 }

@@ -71,11 +71,11 @@ fn crash_after(dir: TempDir, step: &str, number: usize) -> TempDir {
         Started::Died(dir) => return dir,
     };
     let kubectl = cluster.kubectl();
-    // Nobody waits for its end: `kubectl wait` goes on trying for 20 seconds after landfall has died.
+    // Its end is not waited for: `kubectl wait` retries for 20 seconds after landfall has died.
     let script = kubectl.spawn(&format!("{}{}", make(number), end(&format!("pod/p{number}"))));
     match cluster.crashed(STEP_MAX) {
         Some(dir) => dir,
-        None => panic!("it did not come to the step {step:?}; kubectl: {}", script.stderr()),
+        None => panic!("step {step:?} was not reached; kubectl: {}", script.stderr()),
     }
 }
 

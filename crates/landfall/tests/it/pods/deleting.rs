@@ -215,7 +215,7 @@ fn w_19_terminated_pods_stay_up_to_the_threshold() {
             kubectl.ok(&format!(
                 "kubectl run {pod} --image=busybox:1 --restart=Never -- sh -c '{script}'
                  kubectl wait --for=jsonpath='{{.status.phase}}'={phase} pod/{pod} --timeout=40s
-                 sleep 1" // Ages are told in whole seconds.
+                 sleep 1" // Ages have a resolution of a second.
             ));
         }
         kubectl.ok("kubectl wait --for=delete pod/first --timeout=50s");

@@ -50,10 +50,10 @@ fn stop_leaves_pods_running_and_down_terminates_them() {
     let cluster = Cluster::with_node_in(dir, &[]);
     let kubectl = cluster.kubectl();
     assert_eq!(kubectl.ok(id), before);
-    let said = down(&cluster.data_dir());
+    let stdout = down(&cluster.data_dir());
     assert!(
-        said.contains("terminating 1 pod") && said.contains("default/p has terminated"),
-        "{said}"
+        stdout.contains("terminating 1 pod") && stdout.contains("default/p has terminated"),
+        "{stdout}"
     );
     kernel.assert_unchanged(&cluster.data_dir());
 }
@@ -72,10 +72,10 @@ fn down_cleans_up_after_a_killed_landfall() {
     let dir = cluster.kill();
     let data = dir.path().join("data");
     assert!(!processes(&data).is_empty(), "the shim goes on");
-    let said = down(&data);
+    let stdout = down(&data);
     assert!(
-        said.contains("no landfall is running") && said.contains("terminating default/p"),
-        "{said}"
+        stdout.contains("no landfall is running") && stdout.contains("terminating default/p"),
+        "{stdout}"
     );
     kernel.assert_unchanged(&data);
 }

@@ -70,7 +70,7 @@ fn the_unit_files_are_what_systemd_understands() {
     });
     let verified = Command::new("systemd-analyze").arg("verify").args(&ours).output();
     let verified = verified.expect("systemd-analyze is there: `scripts/install all` installs it");
-    let said = String::from_utf8_lossy(&verified.stderr);
-    let about_us: Vec<&str> = said.lines().filter(|line| line.contains("landfall")).collect();
+    let stderr = String::from_utf8_lossy(&verified.stderr);
+    let about_us: Vec<&str> = stderr.lines().filter(|line| line.contains("landfall")).collect();
     assert_eq!(about_us, Vec::<&str>::new());
 }

@@ -10,8 +10,8 @@ use std::process::Command;
 fn host(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output();
     let output = output.unwrap_or_else(|why| panic!("{program} cannot be run: {why}"));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {args:?}: {said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {args:?}: {stderr}");
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
@@ -444,15 +444,15 @@ spec:
   - {name: c, image: 'busybox:1', command: [sh, -c, 'head -c 3000000 /dev/zero > /v/x; exec sleep 1000'], volumeMounts: [{name: v, mountPath: /v}]}
 EOF
 kubectl wait --for=jsonpath='{.status.phase}'=Failed pod/volume pod/layer --timeout=60s");
-        let told = |pod: &str| {
+        let command_for = |pod: &str| {
             format!("kubectl get pod {pod} -o jsonpath='{{.status.reason}}: {{.status.message}}'")
         };
         kubectl.prints(
-            &told("volume"),
+            &command_for("volume"),
             "Evicted: Usage of EmptyDir volume \"v\" exceeds the limit \"1Mi\".",
         );
         kubectl.prints(
-            &told("layer"),
+            &command_for("layer"),
             "Evicted: Pod ephemeral local storage usage exceeds the total limit of containers 1Mi.",
         );
         kubectl.prints("kubectl get pod modest -o jsonpath='{.status.phase}'", "Running");

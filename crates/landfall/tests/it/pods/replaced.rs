@@ -30,6 +30,6 @@ kubectl patch pod p -p '{\"metadata\":{\"finalizers\":null}}'\n"
             "for i in $(seq 300); do [ $(grep -c gone {path}) = 2 ] && exit 0; sleep 0.1; done; exit 1"
         ));
         kubectl.ok("kubectl exec p -- true");
-        assert_eq!(kubectl.ok(UID), new, "it is there, and nobody deletes it");
+        assert_eq!(kubectl.ok(UID), new, "it exists and is not deleted");
     });
 }

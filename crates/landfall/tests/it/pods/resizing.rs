@@ -17,7 +17,11 @@ fn control(kubectl: &Kubectl, pod: &str, container: &str, v1: &str, v2: &str) ->
     let id = id.trim().rsplit('/').next().unwrap_or_default();
     let pod = group(Path::new("/sys/fs/cgroup"), &format!("pod{}", uid.trim()), v1, v2);
     let pod = pod.expect("the pod has a cgroup");
-    let group = if id.is_empty() { pod } else { group(&pod, id, v1, v2).expect("so has it") };
+    let group = if id.is_empty() {
+        pod
+    } else {
+        group(&pod, id, v1, v2).expect("the container has a cgroup")
+    };
     let read = |name: &str| std::fs::read_to_string(group.join(name)).ok();
     read(v1).or_else(|| read(v2)).expect("it has that file").trim().to_owned()
 }
@@ -93,8 +97,8 @@ kubectl wait --for=condition=Ready pod/p --timeout=30s");
         assert_eq!(memory(kubectl, "p", ""), (160 << 20).to_string(), "the pod's own");
         assert_eq!(cpu(kubectl, "p", "live"), "30000");
         kubectl.prints(RESTARTS, "0 0");
-        let told = "kubectl get pod p -o jsonpath='{range .status.containerStatuses[*]}{.name} {.resources.requests.cpu}/{.resources.limits.cpu} {.resources.limits.memory} {.allocatedResources.memory};{end}'";
-        kubectl.prints(told, "anew 1m/5m 64Mi 32Mi;live 150m/300m 96Mi 48Mi;");
+        let resources = "kubectl get pod p -o jsonpath='{range .status.containerStatuses[*]}{.name} {.resources.requests.cpu}/{.resources.limits.cpu} {.resources.limits.memory} {.allocatedResources.memory};{end}'";
+        kubectl.prints(resources, "anew 1m/5m 64Mi 32Mi;live 150m/300m 96Mi 48Mi;");
         // Smaller, in place; the other container is restarted for its memory.
         kubectl.ok(&resize("live", r#"{"cpu":"50m"}"#, r#"{"cpu":"100m","memory":"80Mi"}"#));
         kubectl.ok(&resize("anew", "{}", r#"{"memory":"72Mi"}"#));
@@ -194,8 +198,8 @@ EOF"));
         "kubectl get pod p -o jsonpath='{.status.conditions[?(@.type==\"PodResizePending\")].message}'",
         &format!("Node didn't have enough resource: cpu, requested: 500, used: {large}, capacity: {milli}"),
     );
-    let told = "kubectl get pod p -o jsonpath='{.spec.containers[0].resources.requests.cpu} {.status.containerStatuses[0].allocatedResources.cpu} {.status.containerStatuses[0].resources.requests.cpu}'";
-    kubectl.prints(told, "500m 100m 100m");
+    let resources = "kubectl get pod p -o jsonpath='{.spec.containers[0].resources.requests.cpu} {.status.containerStatuses[0].allocatedResources.cpu} {.status.containerStatuses[0].resources.requests.cpu}'";
+    kubectl.prints(resources, "500m 100m 100m");
     let shares = |kubectl: &Kubectl| control(kubectl, "p", "c", "cpu.shares", "cpu.weight");
     let before = shares(&kubectl);
     happens(&kubectl, "ResizeDeferred.*Pod resize Deferred: {");
@@ -203,11 +207,11 @@ EOF"));
     let cluster = Cluster::with_node_in(dir, &[]);
     let kubectl = cluster.kubectl();
     kubectl.ok(waits);
-    kubectl.prints(told, "500m 100m 100m");
+    kubectl.prints(resources, "500m 100m 100m");
     assert_eq!(shares(&kubectl), before);
     kubectl.ok("kubectl delete pod large --wait=false");
     kubectl.ok(SETTLED);
-    kubectl.prints(told, "500m 500m 500m");
+    kubectl.prints(resources, "500m 500m 500m");
     assert_ne!(shares(&kubectl), before);
     kubectl.prints(RESTARTS, "0");
     kubectl.ok("kubectl delete pods --all --grace-period=1");
@@ -235,8 +239,8 @@ EOF"));
         let above = |v1: &str, v2: &str| {
             let pod = group(Path::new("/sys/fs/cgroup"), &format!("pod{}", uid.trim()), v1, v2);
             let pod = pod.expect("the pod has a cgroup");
-            let class = pod.parent().expect("it is below its class").to_owned();
-            (class.parent().expect("which is below all").to_owned(), class)
+            let class = pod.parent().expect("it is below the cgroup of its QoS class").to_owned();
+            (class.parent().expect("that is below the cgroup of all pods").to_owned(), class)
         };
         let read = |group: &Path, v1: &str, v2: &str| {
             let read = |name: &str| std::fs::read_to_string(group.join(name)).ok();

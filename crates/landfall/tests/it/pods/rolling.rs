@@ -24,7 +24,7 @@ spec:
 
 /// W-70, C-54, C-70, C-93: rollout, status, history and undo work for each kind.
 #[test]
-fn w_70_stateful_sets_and_daemon_sets_roll_and_go_back() {
+fn w_70_stateful_sets_and_daemon_sets_are_rolled_out_and_back() {
     on_a_node(&["busybox"], |_, kubectl| {
         kubectl.ok(&format!(
             "kubectl apply -f - <<'EOF'
@@ -67,7 +67,7 @@ kubectl rollout status ds/log --timeout=50s",
 
 /// W-70: every kind with replicas can be scaled, also with preconditions; `kubectl wait` and `drain` work.
 #[test]
-fn w_70_everything_with_replicas_scales_and_a_node_is_drained() {
+fn w_70_all_kinds_with_replicas_are_scaled_and_a_node_is_drained() {
     on_a_node(&["busybox"], |_, kubectl| {
         kubectl.ok(&format!(
             "kubectl apply -f - <<'EOF'

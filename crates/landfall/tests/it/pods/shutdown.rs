@@ -99,14 +99,14 @@ fn down_terminates_pods_by_priority_and_stores_their_last_status() {
     kubectl.ok(&polite(&cluster, "second", "priorityClassName: above"));
     kubectl.ok(&polite(&cluster, "first", "terminationGracePeriodSeconds: 15"));
     kubectl.ok("kubectl wait --for=condition=Ready pod --all --timeout=60s");
-    let mut asked = asked_down(&cluster);
+    let mut down_command = asked_down(&cluster);
     kubectl.ok("kubectl wait --for=condition=Ready=false node/n1 --timeout=10s
                 kubectl run late --image=busybox:1 --overrides='{\"spec\":{\"nodeName\":\"n1\"}}'
                 kubectl wait --for=jsonpath='{.status.phase}'=Failed pod/late --timeout=10s");
-    let said = "{.status.conditions[?(@.type==\"Ready\")].reason}: \
+    let path = "{.status.conditions[?(@.type==\"Ready\")].reason}: \
                 {.status.conditions[?(@.type==\"Ready\")].message}";
     kubectl.prints(
-        &format!("kubectl get node n1 -o jsonpath='{said}'"),
+        &format!("kubectl get node n1 -o jsonpath='{path}'"),
         "KubeletNotReady: node is shutting down",
     );
     let status = "{.status.phase}: {.status.reason}: {.status.message}";
@@ -118,7 +118,7 @@ fn down_terminates_pods_by_priority_and_stores_their_last_status() {
         "kubectl get events --field-selector involvedObject.kind=Node",
         &["Shutdown", "Shutdown manager detected shutdown event", "NodeNotReady"],
     );
-    assert_eq!(asked.exit(LONG), Some(0), "{}", asked.stderr());
+    assert_eq!(down_command.exit(LONG), Some(0), "{}", down_command.stderr());
     let order = std::fs::read_to_string(cluster.dir().join("out/order")).unwrap();
     let wanted = ["first", "second", "last"].map(|name| format!("{name} asked\n{name} gone\n"));
     assert_eq!(order, wanted.concat());
@@ -154,13 +154,13 @@ fn down_reports_pods_that_got_less_time() {
     kubectl.ok(&(deaf("impatient", 1) + &deaf("robbed", 90)));
     kubectl.ok(&(polite(&cluster, "quick", "terminationGracePeriodSeconds: 90")
         + "kubectl wait --for=condition=Ready pod/quick --timeout=30s"));
-    let said = down(&cluster.data_dir());
+    let output = down(&cluster.data_dir());
     for words in [
         "default/impatient did not stop within its 1s: impatient was killed. Raise its terminationGracePeriodSeconds",
         "default/robbed had 2s of its 90s: robbed was killed. Give pods of its priority more (--shutdown-grace",
         "default/quick had 2s of its 90s, and stopped in time",
     ] {
-        assert!(said.contains(words), "it does not say {words:?}:\n{said}");
+        assert!(output.contains(words), "it does not say {words:?}:\n{output}");
     }
     kernel.assert_unchanged(&cluster.data_dir());
 }
@@ -173,16 +173,19 @@ fn a_second_request_makes_down_faster() {
         let cluster = Cluster::with_node(&["busybox"], &[]);
         let kubectl = cluster.kubectl();
         kubectl.ok(&deaf("slow", 600));
-        let mut asked = asked_down(&cluster);
-        asked.line("terminating 1 pod", LONG);
+        let mut down_command = asked_down(&cluster);
+        down_command.line("terminating 1 pod", LONG);
         if by_signal {
             signal(cluster.process_id(), "TERM");
         } else {
-            signal(asked.id(), "INT");
+            signal(down_command.id(), "INT");
         }
-        asked.line("hurrying 1 pod", LONG);
-        asked.line("default/slow was hurried: slow was killed before its 600s were over", LONG);
-        assert_eq!(asked.exit(LONG), Some(0), "{}", asked.stderr());
+        down_command.line("two seconds are left for 1 pod", LONG);
+        down_command.line(
+            "default/slow: a second request shortened its grace period of 600s; slow was killed",
+            LONG,
+        );
+        assert_eq!(down_command.exit(LONG), Some(0), "{}", down_command.stderr());
         kernel.assert_unchanged(&cluster.data_dir());
     }
 }
@@ -200,12 +203,12 @@ fn down_gives_up_on_a_stuck_pod() {
     let shims = super::crashes::shims(&cluster.data_dir());
     assert_eq!(shims.len(), 1);
     signal(shims[0], "STOP");
-    let mut asked = asked_down(&cluster);
-    asked.line("default/stuck is still running", LONG);
-    assert_eq!(asked.exit(LONG), Some(0), "{}", asked.stderr());
+    let mut down_command = asked_down(&cluster);
+    down_command.line("default/stuck is still running", LONG);
+    assert_eq!(down_command.exit(LONG), Some(0), "{}", down_command.stderr());
     signal(shims[0], "CONT");
-    let said = down(&cluster.data_dir());
-    assert!(said.contains("nothing of it is left running"), "{said}");
+    let output = down(&cluster.data_dir());
+    assert!(output.contains("nothing of it is left running"), "{output}");
     kernel.assert_unchanged(&cluster.data_dir());
 }
 
@@ -219,8 +222,8 @@ fn a_log_that_is_not_a_terminal_has_no_colours() {
     landfall.line("ready", LONG);
     signal(landfall.id(), "TERM");
     assert_eq!(landfall.exit(LONG), Some(0), "{}", landfall.stderr());
-    let said = landfall.stderr();
-    assert!(said.contains("DEBUG") && !said.contains('\x1b'), "{said}");
+    let output = landfall.stderr();
+    assert!(output.contains("DEBUG") && !output.contains('\x1b'), "{output}");
 }
 
 #[test]
@@ -229,10 +232,10 @@ fn a_second_start_on_the_same_directory_does_not_harm_the_first() {
     let mut second = crate::harness::up(&cluster.data_dir());
     let second = second.args(["--no-node", "--no-scheduler"]).output().unwrap();
     assert!(!second.status.success());
-    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    let output = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(
-        said.contains("another landfall is running on") && said.contains("landfall stop"),
-        "{said}"
+        output.contains("another landfall is running on") && output.contains("landfall stop"),
+        "{output}"
     );
     cluster.kubectl().ok("kubectl get namespaces");
     let mut stop = Command::new(LANDFALL);

@@ -45,9 +45,9 @@ fn a_second_landfall_cannot_take_the_network_of_the_first() {
             command.args(["--node-name", "n2", "--node-listen", "0.0.0.0:0", "--pod-cidr", &range]);
             let mut second = Background::spawn(command.args(["--pod-link", link]));
             assert_eq!(second.exit(REJECTED_MAX), Some(1));
-            let said = second.stderr();
+            let stderr = second.stderr();
             let records = cluster.data_dir().join("network").display().to_string();
-            assert!(said.contains(flag) && said.contains(&records), "{said}");
+            assert!(stderr.contains(flag) && stderr.contains(&records), "{stderr}");
             down(&data);
             assert_eq!(network_of_node(), before, "after {flag}");
         }
@@ -213,14 +213,14 @@ fn conditions_and_events_of_a_start_come_in_order() {
             "kubectl get events --field-selector involvedObject.name=p --sort-by=.metadata.creationTimestamp \
              -o jsonpath='{range .items[*]}{.reason}|{.message}|{.involvedObject.fieldPath}|{.metadata.name}{\"\\n\"}{end}'",
         );
-        let said = |reason: &str| {
+        let text_of = |reason: &str| {
             let found = events.lines().find(|line| line.starts_with(&format!("{reason}|")));
             found.unwrap_or_else(|| panic!("no {reason} in {events}")).to_owned()
         };
-        assert!(said("Scheduled").contains("Successfully assigned default/p to n1"), "{events}");
-        assert!(said("Pulled").contains("already present on machine"), "{events}");
-        assert!(said("Created").starts_with("Created|Container created|spec.containers{p}|p."));
-        assert!(said("Started").starts_with("Started|Container started|spec.containers{p}|p."));
+        assert!(text_of("Scheduled").contains("Successfully assigned default/p to n1"), "{events}");
+        assert!(text_of("Pulled").contains("already present on machine"), "{events}");
+        assert!(text_of("Created").starts_with("Created|Container created|spec.containers{p}|p."));
+        assert!(text_of("Started").starts_with("Started|Container started|spec.containers{p}|p."));
         if crate::harness::other_runtime().is_none() {
             let address = kubectl.ok("kubectl get pod p -o jsonpath='{.status.podIP}'");
             let range = kubectl.ok("kubectl get node n1 -o jsonpath='{.spec.podCIDR}'");

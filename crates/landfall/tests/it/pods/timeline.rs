@@ -114,9 +114,9 @@ fn a_clean_termination_can_be_read_afterwards() {
 }
 
 fn read_it(cluster: &Cluster, kubectl: &Kubectl, name: &str) {
-    let columns = ["NAME", "OUTCOME", "ASKED BY", "TOOK", "web.", "Clean"];
+    let columns = ["NAME", "OUTCOME", "REQUESTED BY", "TOOK", "web.", "Clean"];
     kubectl.shows("kubectl get terminations", &columns);
-    let wide = ["NAMESPACE", "SUMMARY", "everything ended in time"];
+    let wide = ["NAMESPACE", "SUMMARY", "all containers exited in time"];
     kubectl.shows("kubectl get term --all-namespaces -o wide", &wide);
     let yaml = ["kind: Termination", "what: Signal"];
     kubectl.shows(&format!("kubectl get termination {name} -o yaml"), &yaml);
@@ -125,8 +125,11 @@ fn read_it(cluster: &Cluster, kubectl: &Kubectl, name: &str) {
     kubectl.shows("kubectl explain terminations.steps", &["output", "Everyone who may read"]);
     kubectl.fails(&format!("kubectl delete termination {name}"), "read-only");
     let text = drawn(cluster, &["web"]);
-    has(&text, &["asked by kubernetes-admin (kubectl/", "Clean after", "c: SIGTERM to process 1"]);
-    has(&text, &["everything ended in time", "object removed"]);
+    has(
+        &text,
+        &["requested by kubernetes-admin (kubectl/", "Clean after", "c: SIGTERM to process 1"],
+    );
+    has(&text, &["all containers exited in time", "object removed"]);
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
 }
 
@@ -146,9 +149,9 @@ fn the_record_explains_why_a_container_was_killed() {
         assert_eq!(find(&deaf, "Exited")["exitCode"], 137);
         has(
             deaf["summary"].as_str().unwrap(),
-            &["c did not end within", "of SIGTERM and was killed"],
+            &["c did not exit within", "of SIGTERM and was killed"],
         );
-        let event = ["KilledAfterGrace", "did not end within its grace period (3s)"];
+        let event = ["KilledAfterGrace", "did not exit within its grace period (3s)"];
         kubectl.shows("kubectl get events", &event);
         let text = drawn(cluster, &["pod/deaf", "-n", "default"]);
         has(&text, &["Killed after", "✗"]);
@@ -235,7 +238,7 @@ exit 1");
     assert_eq!(brave["outcome"], "Killed");
     println!("{}", drawn(&cluster, &["brave"]));
     let journals = cluster.data_dir().join("timeline");
-    assert_eq!(std::fs::read_dir(journals).unwrap().count(), 0, "nothing is left to tell");
+    assert_eq!(std::fs::read_dir(journals).unwrap().count(), 0, "all steps were posted");
     down(&cluster.data_dir());
     kernel.assert_unchanged(&cluster.data_dir());
 }
@@ -253,8 +256,8 @@ kubectl delete pod once");
         has(&drawn(cluster, &["once"]), &["Completed after"]);
         let output = timeline(cluster, &["nobody"]);
         assert!(!output.status.success());
-        let said = String::from_utf8_lossy(&output.stderr);
-        has(&said, &["no record", "kubectl get terminations"]);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        has(&stderr, &["no record", "kubectl get terminations"]);
     });
 }
 

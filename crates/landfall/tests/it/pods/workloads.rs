@@ -31,7 +31,7 @@ kubectl rollout status deployment/web --timeout=60s"
 
 /// W-70, C-54, C-60, C-31, C-33, C-53: all commands of `kubectl rollout`, and scaling.
 #[test]
-fn a_deployment_rolls_goes_back_pauses_and_scales() {
+fn a_deployment_is_rolled_out_and_back_paused_and_scaled() {
     on_a_node(&["busybox"], |_, kubectl| {
         deployment(kubectl, 2);
         kubectl.shows("kubectl get deployment web", &["web", "2/2", "2", "2"]);

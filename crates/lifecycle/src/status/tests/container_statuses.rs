@@ -1,4 +1,4 @@
-//! What is told about single containers.
+//! Tables of container statuses.
 
 use super::*;
 use crate::observed::{Exit, Mounted, User};
@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use proptest::prelude::*;
 
 #[test]
-fn n_82_a_status_tells_what_runs() {
+fn n_82_a_status_describes_the_running_container() {
     let mut pod = pod("Always", "app");
     let mount = |name: &str, path: &str, read_only, recursive: Option<&str>| core::VolumeMount {
         name: name.into(),
@@ -21,10 +21,11 @@ fn n_82_a_status_tells_what_runs() {
         mount("conf", "/conf", Some(true), None),
         mount("deep", "/deep", Some(true), Some("IfPossible")),
     ]);
-    let mut so = observed("app#2=run app#1=exit3");
-    so.containers[0].user = Some(User { uid: 1, gid: 2, groups: vec![3] });
-    so.containers[0].mounts = vec![Mounted { target: "/deep".into(), recursive_read_only: true }];
-    let status = told(&pod, &so);
+    let mut world = observed("app#2=run app#1=exit3");
+    world.containers[0].user = Some(User { uid: 1, gid: 2, groups: vec![3] });
+    world.containers[0].mounts =
+        vec![Mounted { target: "/deep".into(), recursive_read_only: true }];
+    let status = status_of(&pod, &world);
     let app = of(&status, "app");
     assert_eq!(app.restart_count, 2);
     assert_eq!(app.container_id.as_deref(), Some("landfall://app-2"));
@@ -44,14 +45,14 @@ fn n_82_a_status_tells_what_runs() {
         ("/deep", Some(true), Some("Enabled")),
     ];
     assert_eq!(mounts.collect::<Vec<_>>(), wanted);
-    assert_eq!(told(&pod, &observed("app=run e=run")).ephemeral_container_statuses, None);
+    assert_eq!(status_of(&pod, &observed("app=run e=run")).ephemeral_container_statuses, None);
 }
 
 #[test]
-fn n_82_and_91_probes_say_whether_a_container_is_started_and_ready() {
+fn n_82_and_91_probes_decide_whether_a_container_is_started_and_ready() {
     let probe = || Some(core::Probe::default());
-    // (startup probe?, readiness probe?), what they say, (started, ready)
-    for (has, so, says, wanted) in [
+    // (startup probe?, readiness probe?), their results, (started, ready)
+    for (has, world, says, wanted) in [
         ((false, false), "app=run", None, (true, true)),
         ((false, true), "app=run", None, (true, false)),
         ((false, true), "app=run", Some([Unknown, Failure, Success]), (true, false)),
@@ -69,9 +70,9 @@ fn n_82_and_91_probes_say_whether_a_container_is_started_and_ready() {
             let mut pod = pod("Always", spec);
             container(&mut pod, "app").startup_probe = probe().filter(|_| has.0);
             container(&mut pod, "app").readiness_probe = probe().filter(|_| has.1);
-            let so = observed(so);
-            let so = says.map_or(so.clone(), |says| healthy(so, "app", says));
-            let status = told(&pod, &so);
+            let world = observed(world);
+            let world = says.map_or(world.clone(), |says| healthy(world, "app", says));
+            let status = status_of(&pod, &world);
             let app = of(&status, "app");
             assert_eq!((app.started, app.ready), (Some(wanted.0), wanted.1), "{has:?} {says:?}");
         }
@@ -79,31 +80,31 @@ fn n_82_and_91_probes_say_whether_a_container_is_started_and_ready() {
 }
 
 #[test]
-fn n_82_an_init_container_is_ready_when_it_has_passed() {
-    for (so, started, ready) in [
+fn n_82_an_init_container_is_ready_when_it_has_succeeded() {
+    for (world, started, ready) in [
         ("", false, false),
         ("one=run", true, false),
         ("one=exit0", false, true),
         ("one=exit1", false, false),
         ("one=oom0", false, false),
     ] {
-        let status = told(&pod("Always", "i:one app"), &observed(so));
+        let status = status_of(&pod("Always", "i:one app"), &observed(world));
         let one = of(&status, "one");
-        assert_eq!((one.started, one.ready), (Some(started), ready), "{so}");
+        assert_eq!((one.started, one.ready), (Some(started), ready), "{world}");
     }
-    let status = told(&pod("Always", "app e:debug"), &observed("debug=run app=run"));
-    assert_eq!(of(&status, "debug").started, None, "N-82: ephemeral ones do not carry it");
+    let status = status_of(&pod("Always", "app e:debug"), &observed("debug=run app=run"));
+    assert_eq!(of(&status, "debug").started, None, "N-82: absent for ephemeral containers");
 }
 
 #[test]
-fn t_node_47_and_48_an_end_has_a_code_a_reason_and_its_times() {
-    for (so, wanted) in [
+fn t_node_47_and_48_an_exit_has_a_code_a_reason_and_times() {
+    for (world, wanted) in [
         ("app=exit0", "terminated Completed 0"),
         ("app=exit1", "terminated Error 1"),
         ("app=exit143", "terminated Error 143"),
         ("app=oom137", "terminated OOMKilled 137"),
     ] {
-        let status = told(&pod("Never", "app"), &observed(so));
+        let status = status_of(&pod("Never", "app"), &observed(world));
         let app = of(&status, "app");
         assert_eq!(state_of(&app.state), wanted);
         let end = app.state.as_ref().unwrap().terminated.as_ref().unwrap();
@@ -114,8 +115,8 @@ fn t_node_47_and_48_an_end_has_a_code_a_reason_and_its_times() {
 }
 
 #[test]
-fn n_45_what_could_not_be_started_began_at_the_beginning_of_time() {
-    let mut so = observed("app=exit128");
+fn n_45_a_container_that_failed_to_start_has_the_zero_start_time() {
+    let mut world = observed("app=exit128");
     let exit = Exit {
         code: 128,
         signal: None,
@@ -124,8 +125,8 @@ fn n_45_what_could_not_be_started_began_at_the_beginning_of_time() {
         started_at: None,
         finished_at: at(20),
     };
-    so.containers[0].state = State::Exited(exit);
-    let status = told(&pod("Never", "app"), &so);
+    world.containers[0].state = State::Exited(exit);
+    let status = status_of(&pod("Never", "app"), &world);
     let state = of(&status, "app").state.clone();
     assert_eq!(state_of(&state), "terminated StartError 128");
     let end = state.unwrap().terminated.unwrap();
@@ -134,29 +135,30 @@ fn n_45_what_could_not_be_started_began_at_the_beginning_of_time() {
 }
 
 #[test]
-fn n_84_an_ended_container_waits_only_after_an_attempt_has_failed() {
-    let so = observed("app=exit1");
-    let ended = told(&pod("Always", "app"), &so);
+fn n_84_an_exited_container_is_waiting_only_after_a_failed_attempt() {
+    let world = observed("app=exit1");
+    let ended = status_of(&pod("Always", "app"), &world);
     assert_eq!(state_of(&of(&ended, "app").state), "terminated Error 1");
-    let failed = told(&pod("Always", "app"), &failing(so.clone(), "app", "ErrImagePull"));
+    let failed = status_of(&pod("Always", "app"), &failing(world.clone(), "app", "ErrImagePull"));
     let app = of(&failed, "app");
     assert_eq!(state_of(&app.state), "waiting ErrImagePull");
     assert_eq!(state_of(&app.last_state), "terminated Error 1");
     let message = app.state.as_ref().unwrap().waiting.as_ref().unwrap().message.as_deref();
     assert_eq!(message, Some("no app"), "N-45");
-    // It will not be started again, so it does not wait.
-    let over = told(&pod("Never", "app"), &failing(so, "app", "ErrImagePull"));
+    // It will not be restarted, so it is not waiting.
+    let over = status_of(&pod("Never", "app"), &failing(world, "app", "ErrImagePull"));
     assert_eq!(state_of(&of(&over, "app").state), "terminated Error 1");
-    // A container that runs does not wait, whatever was remembered.
-    let runs = told(&pod("Always", "app"), &failing(observed("app=run"), "app", "ErrImagePull"));
+    // A running container is not waiting, even if an earlier attempt failed.
+    let runs =
+        status_of(&pod("Always", "app"), &failing(observed("app=run"), "app", "ErrImagePull"));
     assert_eq!(state_of(&of(&runs, "app").state), "running", "N-47");
 }
 
 #[test]
-fn n_203_while_init_is_under_way_regular_containers_wait_for_nothing_else() {
+fn n_203_during_initialization_regular_containers_wait_with_pod_initializing() {
     let pod = pod("Always", "i:one app");
-    let shown = |so: &str| {
-        let status = told(&pod, &failing(observed(so), "app", "CrashLoopBackOff"));
+    let shown = |world: &str| {
+        let status = status_of(&pod, &failing(observed(world), "app", "CrashLoopBackOff"));
         state_of(&of(&status, "app").state)
     };
     assert_eq!(shown("[second] one=run"), "waiting PodInitializing");
@@ -168,19 +170,19 @@ fn n_203_while_init_is_under_way_regular_containers_wait_for_nothing_else() {
 #[test]
 fn n_85_a_lost_init_container_of_a_running_pod_is_assumed_to_have_completed() {
     let pod = pod("Always", "i:one app");
-    let status = told(&pod, &observed("app=run"));
+    let status = status_of(&pod, &observed("app=run"));
     let one = of(&status, "one");
     assert_eq!(state_of(&one.state), "terminated Completed 0");
     assert!(one.ready);
-    let before = told(&pod, &observed("app=run one=exit0"));
+    let before = status_of(&pod, &observed("app=run one=exit0"));
     let kept =
         super::super::status(&pod, &observed("app=run"), &facts(WorkerState::Syncing), &before);
-    assert_eq!(of(&kept, "one"), of(&before, "one"), "what was told is better");
+    assert_eq!(of(&kept, "one"), of(&before, "one"), "the previous status is more exact");
 }
 
 #[test]
-fn n_86_what_ended_for_good_stays_ended() {
-    for (policy, so, kept) in [
+fn n_86_a_container_that_will_not_restart_stays_terminated() {
+    for (policy, world, kept) in [
         ("Never", "app=exit1", true),
         ("Never", "app=exit0", true),
         ("OnFailure", "app=exit0", true),
@@ -188,16 +190,16 @@ fn n_86_what_ended_for_good_stays_ended() {
         ("Always", "app=exit0", false),
     ] {
         let pod = pod(policy, "app web");
-        let before = told(&pod, &observed(&format!("{so} web=run")));
-        let so = observed("app#1=run web=run");
-        let now = super::super::status(&pod, &so, &facts(WorkerState::Syncing), &before);
+        let before = status_of(&pod, &observed(&format!("{world} web=run")));
+        let world = observed("app#1=run web=run");
+        let now = super::super::status(&pod, &world, &facts(WorkerState::Syncing), &before);
         let stayed = of(&now, "app") == of(&before, "app");
         assert_eq!(stayed, kept, "N-86: {policy}");
     }
 }
 
 #[test]
-fn n_83_small_amounts_of_cpu_read_back_as_they_were_asked_for() {
+fn n_83_small_cpu_amounts_are_reported_as_requested() {
     let list = |cpu: &str| Some([("cpu".to_owned(), Quantity(cpu.into()))].into());
     for (asked, limit, read, read_limit, wanted, wanted_limit) in [
         ("1m", "5m", "2m", "10m", "1m", "5m"),
@@ -210,18 +212,18 @@ fn n_83_small_amounts_of_cpu_read_back_as_they_were_asked_for() {
         let (requests, limits) = (list(asked), list(limit));
         let resources = core::ResourceRequirements { requests, limits, claims: None };
         container(&mut pod, "app").resources = Some(resources);
-        let mut so = observed("app=run");
+        let mut world = observed("app=run");
         let (requests, limits) = (list(read), list(read_limit));
-        so.containers[0].resources =
+        world.containers[0].resources =
             Some(core::ResourceRequirements { requests, limits, claims: None });
-        let status = told(&pod, &so);
+        let status = status_of(&pod, &world);
         let app = of(&status, "app");
         assert_eq!(app.allocated_resources, list(asked), "N-82");
         let shown = app.resources.as_ref().unwrap();
         assert_eq!(shown.requests, list(wanted), "N-83");
         assert_eq!(shown.limits, list(wanted_limit), "N-83");
-        so.containers[0].state = State::Created;
-        let status = told(&pod, &so);
+        world.containers[0].state = State::Created;
+        let status = status_of(&pod, &world);
         assert_eq!(of(&status, "app").resources.as_ref().unwrap().requests, list(asked), "N-82");
     }
 }
@@ -229,13 +231,13 @@ fn n_83_small_amounts_of_cpu_read_back_as_they_were_asked_for() {
 #[test]
 fn n_88_and_t_node_59_messages_share_twelve_kibibytes_and_times_are_whole_seconds() {
     for (spec, wanted) in [("app", 12288), ("app web db", 4096), ("i:one app web db", 3072)] {
-        let mut so = observed("app=exit1");
+        let mut world = observed("app=exit1");
         let fine = Timestamp::new(at(20).as_second(), 123_456_789).unwrap();
-        if let State::Exited(exit) = &mut so.containers[0].state {
+        if let State::Exited(exit) = &mut world.containers[0].state {
             exit.message = "x".repeat(20_000);
             exit.finished_at = fine;
         }
-        let status = told(&pod("Never", spec), &so);
+        let status = status_of(&pod("Never", spec), &world);
         let state = of(&status, "app").state.clone().unwrap();
         let end = state.terminated.unwrap();
         assert_eq!(end.message.unwrap().len(), wanted, "T-NODE-59: {spec}");
@@ -246,10 +248,10 @@ fn n_88_and_t_node_59_messages_share_twelve_kibibytes_and_times_are_whole_second
 #[test]
 fn t_node_49_a_container_that_vanished_was_lost() {
     let pod = pod("Always", "app");
-    let before = told(&pod, &observed("app#1=run"));
+    let before = status_of(&pod, &observed("app#1=run"));
     let now = |pod: &Pod| {
-        let so = observed("");
-        super::super::status(pod, &so, &facts(WorkerState::Syncing), &before)
+        let world = observed("");
+        super::super::status(pod, &world, &facts(WorkerState::Syncing), &before)
     };
     let status = now(&pod);
     let app = of(&status, "app");
@@ -266,11 +268,11 @@ fn t_node_49_a_container_that_vanished_was_lost() {
 }
 
 #[test]
-fn t_node_49_a_container_of_which_nobody_knows_was_lost() {
+fn t_node_49_a_container_without_any_record_was_lost() {
     let pod = deleted(pod("Always", "app"), 30);
-    let before = told(&pod, &observed("app=run"));
-    let so = observed("app=unknown");
-    let status = super::super::status(&pod, &so, &facts(WorkerState::Terminating), &before);
+    let before = status_of(&pod, &observed("app=run"));
+    let world = observed("app=unknown");
+    let status = super::super::status(&pod, &world, &facts(WorkerState::Terminating), &before);
     let state = &of(&status, "app").state;
     assert_eq!(state_of(state), "terminated ContainerStatusUnknown 137");
     let message = state.as_ref().unwrap().terminated.as_ref().unwrap().message.as_deref();
@@ -278,9 +280,9 @@ fn t_node_49_a_container_of_which_nobody_knows_was_lost() {
 }
 
 #[test]
-fn t_node_50_at_the_end_every_container_that_should_have_run_has_ended() {
+fn t_node_50_in_the_final_status_every_container_that_should_have_run_is_terminated() {
     let unknown = "terminated ContainerStatusUnknown 137";
-    for (spec, so, name, wanted) in [
+    for (spec, world, name, wanted) in [
         ("app", "", "app", unknown),
         ("app web", "web=exit0", "app", unknown),
         ("app web", "web=exit0", "web", "terminated Completed 0"),
@@ -291,8 +293,8 @@ fn t_node_50_at_the_end_every_container_that_should_have_run_has_ended() {
         ("i:one i:two app", "one=exit1", "two", "waiting PodInitializing"),
     ] {
         let pod = deleted(pod("Always", spec), 30);
-        let so = failing(observed(so), "app", "ImagePullBackOff");
-        let status = ended(&pod, &so, &PodStatus::default());
+        let world = failing(observed(world), "app", "ImagePullBackOff");
+        let status = ended(&pod, &world, &PodStatus::default());
         assert_eq!(state_of(&of(&status, name).state), wanted, "T-NODE-50: {spec:?}");
         assert_eq!(phase_of(&status), "Failed", "T-NODE-52");
     }
@@ -312,19 +314,23 @@ const RESTARTING: &str =
     "True RestartAllContainersStarted container exited with restart policy rule";
 
 #[test]
-fn t_node_68_a_restart_of_all_containers_shows() {
+fn t_node_68_a_restart_of_all_containers_is_reported() {
     let mut pod = pod("Never", "i:one app web");
     restart_all_on(&mut pod, "app", 88);
-    let next = |so: &str, before: &PodStatus| {
-        super::super::status(&pod, &observed(so), &facts(WorkerState::Syncing), before)
+    let next = |world: &str, before: &PodStatus| {
+        super::super::status(&pod, &observed(world), &facts(WorkerState::Syncing), before)
     };
     let runs = next("app=run web=run one=exit0", &PodStatus::default());
     assert_eq!(word(&runs, "AllContainersRestarting"), "False");
     let asked = next("app=exit88 web=run one=exit0", &runs);
     assert_eq!(word(&asked, "AllContainersRestarting"), RESTARTING);
-    assert_eq!(phase_of(&asked), "Running", "it is not over");
+    assert_eq!(phase_of(&asked), "Running", "the pod has not finished");
     let stopped = next("app=exit88 web=exit1 one=exit0", &asked);
-    assert_eq!(phase_of(&stopped), "Running", "what is stopped for this has not failed");
+    assert_eq!(
+        phase_of(&stopped),
+        "Running",
+        "containers that are stopped for the restart have not failed"
+    );
     let removed = next("", &asked);
     assert_eq!(word(&removed, "AllContainersRestarting"), "False");
     let past = |name: &str| state_of(&of(&removed, name).last_state);
@@ -347,7 +353,7 @@ fn t_node_68_an_init_container_that_is_stopped_for_a_restart_of_all_has_not_fail
     let mut pod = pod("Never", "s:proxy i:one app");
     restart_all_on(&mut pod, "proxy", 88);
     let mut last = PodStatus::default();
-    for so in [
+    for world in [
         "proxy=run one=run",
         "proxy=exit88 one=run",
         "proxy=exit88 one=exit1",
@@ -357,8 +363,8 @@ fn t_node_68_an_init_container_that_is_stopped_for_a_restart_of_all_has_not_fail
         "proxy#1=run one#1=run",
         "proxy#1=run one#1=exit0 app=run",
     ] {
-        last = super::super::status(&pod, &observed(so), &facts(WorkerState::Syncing), &last);
-        assert!(!is_terminal(&last), "{so:?}: {last:#?}");
+        last = super::super::status(&pod, &observed(world), &facts(WorkerState::Syncing), &last);
+        assert!(!is_terminal(&last), "{world:?}: {last:#?}");
     }
     assert_eq!(phase_of(&last), "Running");
     assert_eq!(of(&last, "one").restart_count, 1);
@@ -379,11 +385,11 @@ prop_compose! {
         let names = ["debug", "web", "app", "proxy", "one"];
         let words = names.iter().zip(states);
         let words = words.filter_map(|(name, state)| Some(format!("{name}={}", state?)));
-        let mut so = observed(&format!("{brackets} {}", words.collect::<Vec<_>>().join(" ")));
+        let mut world = observed(&format!("{brackets} {}", words.collect::<Vec<_>>().join(" ")));
         for (name, _) in names.iter().zip(failures).filter(|(_, fails)| *fails) {
-            so = failing(so, name, "ErrImagePull");
+            world = failing(world, name, "ErrImagePull");
         }
-        so
+        world
     }
 }
 
@@ -402,34 +408,34 @@ fn any_stage() -> impl Strategy<Value = WorkerState> {
 const SPEC: &str = "i:one s:proxy app web e:debug";
 
 proptest! {
-    /// N-70: what has not changed is not written: the same world gives the same words.
+    /// N-70: an unchanged status is not written: the same observation gives the same status.
     #[test]
-    fn telling_twice_tells_the_same(so in any_world(), policy in any_policy(), stage in any_stage()) {
+    fn the_same_observation_gives_the_same_status(world in any_world(), policy in any_policy(), stage in any_stage()) {
         let pod = pod(policy, SPEC);
-        let first = super::super::status(&pod, &so, &facts(stage), &PodStatus::default());
+        let first = super::super::status(&pod, &world, &facts(stage), &PodStatus::default());
         let later = Facts { now: at(NOW + 60), ..facts(stage) };
-        let second = super::super::status(&pod, &so, &later, &first);
+        let second = super::super::status(&pod, &world, &later, &first);
         prop_assert_eq!(first, second);
     }
 
-    /// N-81: exactly one state, and a terminal phase is never told together with Ready.
+    /// N-81: each container has exactly one state, and a pod with a terminal phase is never Ready.
     #[test]
-    fn every_status_makes_sense(so in any_world(), policy in any_policy(), stage in any_stage()) {
+    fn every_status_is_consistent(world in any_world(), policy in any_policy(), stage in any_stage()) {
         let pod = pod(policy, SPEC);
-        let status = super::super::status(&pod, &so, &facts(stage), &PodStatus::default());
+        let status = super::super::status(&pod, &world, &facts(stage), &PodStatus::default());
         for name in ["one", "proxy", "app", "web", "debug"] {
             let shown = of(&status, name);
             prop_assert!(!state_of(&shown.state).is_empty());
-            prop_assert!(!shown.ready || so.latest(name).is_some() || name == "one");
+            prop_assert!(!shown.ready || world.latest(name).is_some() || name == "one");
         }
         let terminal = is_terminal(&status);
         prop_assert!(!terminal || condition(&status, "Ready").status == "False", "T-NODE-54");
         prop_assert!(terminal || stage != WorkerState::Terminated, "T-NODE-52");
     }
 
-    /// T-NODE-57: from a terminal phase nothing leads away, whatever is observed later.
+    /// T-NODE-57: a terminal phase never changes, whatever is observed later.
     #[test]
-    fn terminal_stays_terminal(
+    fn a_terminal_phase_never_changes(
         before in any_world(), after in any_world(), policy in any_policy(), stage in any_stage(),
     ) {
         let pod = pod(policy, SPEC);
@@ -439,12 +445,12 @@ proptest! {
         prop_assert_eq!(first.phase, second.phase);
     }
 
-    /// T-NODE-53, T-INV-2: what is withheld is never terminal unless that was told before.
+    /// T-NODE-53, T-INV-2: a withheld status is not terminal unless the previous one was.
     #[test]
-    fn no_terminal_phase_is_told_while_something_may_run(so in any_world(), policy in any_policy()) {
+    fn no_terminal_phase_is_reported_while_a_process_may_run(world in any_world(), policy in any_policy()) {
         let pod = pod(policy, SPEC);
         let before = PodStatus { phase: Some("Running".into()), ..Default::default() };
-        let status = super::super::status(&pod, &so, &facts(WorkerState::Terminating), &before);
+        let status = super::super::status(&pod, &world, &facts(WorkerState::Terminating), &before);
         prop_assert!(!is_terminal(&withheld(status, &before)));
     }
 }

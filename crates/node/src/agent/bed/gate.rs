@@ -1,4 +1,4 @@
-//! The agent's way to the server, on which deletes can be refused.
+//! The agent's connection to the server, on which deletes can be refused.
 
 use futures::future::BoxFuture;
 use http::{Method, Request};
@@ -11,8 +11,8 @@ use tower::{BoxError, Service};
 
 #[derive(Clone)]
 pub(super) struct Gate {
-    pub(super) door: InProcessService,
-    /// So many deletes more.
+    pub(super) service: InProcessService,
+    /// The number of further deletes to refuse.
     pub(super) refused: Arc<AtomicUsize>,
 }
 
@@ -30,9 +30,9 @@ impl Service<Request<Body>> for Gate {
         if request.method() == Method::DELETE
             && self.refused.fetch_update(Relaxed, Relaxed, one_less).is_ok()
         {
-            return Box::pin(async { Err("the line is down".into()) });
+            return Box::pin(async { Err("the connection is broken".into()) });
         }
-        let answer = self.door.call(request);
-        Box::pin(async move { answer.await.map_err(Into::into) })
+        let response = self.service.call(request);
+        Box::pin(async move { response.await.map_err(Into::into) })
     }
 }

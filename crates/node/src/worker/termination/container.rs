@@ -1,4 +1,4 @@
-//! Termination of containers while their pod goes on: a failed probe, a changed image, a new sandbox. The
+//! Termination of containers while their pod keeps running: a failed probe, a changed image, a new sandbox. The
 //! same state machine runs; only the containers, the grace period and the event's text differ.
 
 use super::super::Worker;

@@ -1,4 +1,4 @@
-//! What a node that wants a pod to end says, when it says it more than once.
+//! Repeated requests of the node to terminate a pod.
 
 use crate::worker::{KillRequest, channel};
 use k8s_openapi::api::core::v1::Pod;
@@ -12,9 +12,9 @@ fn kill(reason: &str, grace: Option<u64>) -> KillRequest {
     KillRequest { verdict, grace: grace.map(Duration::from_secs) }
 }
 
-/// T-NODE-5: an eviction that is under way when the node goes down stays one, and gets no more time.
+/// T-NODE-5: an eviction in progress when the node shuts down keeps its reason, and gets no more time.
 #[test]
-fn a_later_wish_of_the_node_only_hurries_an_earlier_one() {
+fn a_later_request_of_the_node_only_shortens_the_grace_period() {
     let spec = json!({ "spec": { "containers": [], "terminationGracePeriodSeconds": 30 } });
     let pod: Arc<Pod> = Arc::new(typed::from_value(spec).unwrap());
     for (first, later, wanted) in [

@@ -1,4 +1,4 @@
-//! What a pod has of the node's network, with a real one in namespaces of the test's own. Needs root.
+//! The network of a pod, with a real one in namespaces of the test. Needs root.
 
 use crate::agent::bed::{Bed, NODE};
 use crate::worker::observe::network_key;
@@ -9,7 +9,7 @@ use nix::sched::{CloneFlags, unshare};
 use serde_json::json;
 use std::time::Duration;
 
-/// Real time, for real devices are made.
+/// In real time, because the devices are real.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -37,7 +37,7 @@ async fn give_range(bed: &Bed) {
 
 /// N-51, N-124: host ports and addresses of a failed sandbox are released.
 #[test]
-fn a_sandbox_that_cannot_be_made_holds_no_address() {
+fn a_failed_sandbox_releases_its_address() {
     alone(|| async {
         let bed = Bed::new().await;
         bed.machine.without_network();

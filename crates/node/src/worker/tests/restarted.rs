@@ -1,12 +1,12 @@
-//! What an agent makes of pods that an agent before it started.
+//! How a restarted agent treats the pods of the agent before it.
 
 use crate::agent::bed::{Bed, pass, phase};
 use crate::deadlines::GraceAfterRestart;
 use serde_json::json;
 
-/// N-27, T-INV-2, T-INV-5, T-NODE-70: a running pod that is refused after a restart is ended as any other.
+/// N-27, T-INV-2, T-INV-5, T-NODE-70: a running pod that is rejected after a restart is terminated like any other.
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_runs_and_is_no_longer_wanted_here_is_asked_to_end() {
+async fn a_running_pod_that_is_rejected_after_a_restart_is_terminated_gracefully() {
     let bed = Bed::new().await;
     let agent = bed.agent().await;
     bed.patch_node(json!({ "metadata": { "labels": { "disk": "fast" } } })).await;
@@ -20,7 +20,7 @@ async fn a_pod_that_runs_and_is_no_longer_wanted_here_is_asked_to_end() {
     bed.until_calls(|calls| calls == ["run sandbox", "stop c"]).await;
     assert_eq!(agent.deps.active.borrow().len(), 1, "`landfall down` waits for it");
     let pod = bed.find("web").await.unwrap();
-    assert_eq!(phase(&pod), "Running", "T-INV-2: not over while it runs");
+    assert_eq!(phase(&pod), "Running", "T-INV-2: not terminal while a container runs");
     pass(29_000).await;
     assert_eq!(bed.machine.count("kill c"), 0, "it has its grace");
     let pod = bed.until("web", |pod| phase(pod) == "Failed").await;
@@ -36,9 +36,9 @@ async fn a_pod_that_runs_and_is_no_longer_wanted_here_is_asked_to_end() {
     assert!(bed.machine.is_empty());
 }
 
-/// N-27: nothing of it ever ran here.
+/// N-27: no container of it ever ran here.
 #[tokio::test(start_paused = true)]
-async fn a_new_pod_that_is_refused_is_over_at_once() {
+async fn a_new_pod_that_is_rejected_fails_immediately() {
     let bed = Bed::new().await;
     let agent = bed.agent().await;
     bed.pod("web", json!({ "nodeSelector": { "disk": "fast" } }), json!({})).await;
@@ -51,10 +51,10 @@ async fn a_new_pod_that_is_refused_is_over_at_once() {
     bed.until_gone("web").await;
 }
 
-/// T-EDGE-3, T-INV-5, T-NODE-26: with `--grace-after-restart=kept`, an ending that was the node's own idea and
-/// was given up with its agent takes nothing from a later one.
+/// T-EDGE-3, T-INV-5, T-NODE-26: with `--grace-after-restart=kept`, a termination that the node itself had decided
+/// and that ended with its agent does not shorten a later one.
 #[tokio::test(start_paused = true)]
-async fn an_ending_that_was_given_up_takes_no_time_from_the_next() {
+async fn an_abandoned_termination_does_not_shorten_the_next_one() {
     let bed = Bed::new().await;
     bed.machine.ignore_stop();
     let kept = |config: &mut crate::Config| config.grace_after_restart = GraceAfterRestart::Kept;
@@ -78,9 +78,9 @@ async fn an_ending_that_was_given_up_takes_no_time_from_the_next() {
     assert_eq!(bed.machine.calls()[..2], ["stop c", "kill c"]);
 }
 
-/// T-EDGE-3: an ending that was asked for is not given up.
+/// T-EDGE-3: a requested termination is not abandoned.
 #[tokio::test(start_paused = true)]
-async fn an_ending_that_was_asked_for_keeps_its_deadline() {
+async fn a_requested_termination_keeps_its_deadline() {
     let bed = Bed::new().await;
     bed.machine.ignore_stop();
     let kept = |config: &mut crate::Config| config.grace_after_restart = GraceAfterRestart::Kept;
@@ -97,9 +97,9 @@ async fn an_ending_that_was_asked_for_keeps_its_deadline() {
     assert_eq!(bed.machine.calls()[..3], ["run sandbox", "stop c", "kill c"]);
 }
 
-/// T-NODE-13, T-NODE-76: nobody knows the pod any more, but the agent knows that it is there.
+/// T-NODE-13, T-NODE-76: the API does not have the pod any more, but its containers are on the node.
 #[tokio::test(start_paused = true)]
-async fn what_is_left_of_a_pod_that_is_gone_is_ended_however_often_it_takes() {
+async fn leftovers_of_a_removed_pod_are_terminated_with_retries() {
     let bed = Bed::new().await;
     let agent = bed.agent().await;
     bed.pod("web", json!({}), json!({})).await;
@@ -115,12 +115,12 @@ async fn what_is_left_of_a_pod_that_is_gone_is_ended_however_often_it_takes() {
     assert!(bed.machine.is_empty(), "{:?}", bed.machine.calls());
 }
 
-/// One container that asks for more than half of the node's processors.
+/// One container that requests more than half of the node's processors.
 fn large() -> serde_json::Value {
     json!({ "resources": { "requests": { "cpu": "5" } } })
 }
 
-/// N-27: after a restart every pod is seen for the first time, finished ones too; they use no capacity.
+/// N-27: a restarted agent sees every pod for the first time, including finished ones, which use no capacity.
 #[tokio::test(start_paused = true)]
 async fn finished_pods_use_no_capacity_after_a_restart() {
     let bed = Bed::new().await;
@@ -139,17 +139,17 @@ async fn finished_pods_use_no_capacity_after_a_restart() {
     assert_eq!(phase(&new), "Running", "{:?}", new.status);
     drop(agent);
 
-    // It runs: what it uses counts after the next restart as well.
+    // It runs, so its requests count after the next restart as well.
     bed.pod("too-much", json!({}), large()).await;
     let _agent = bed.agent().await;
     let refused = bed.until("too-much", |pod| phase(pod) != "Pending").await;
     assert_eq!(refused.status.unwrap().reason.as_deref(), Some("OutOfcpu"));
 }
 
-/// N-27, T-NODE-57: somebody else wrote a terminal phase. Whether the pod counts is decided by what runs, not by
-/// the container statuses in the API, which nobody has updated.
+/// N-27, T-NODE-57: another client wrote a terminal phase. Running containers decide whether the pod counts, not the
+/// outdated container statuses in the API.
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_others_call_failed_counts_after_a_restart_as_long_as_it_runs() {
+async fn a_pod_that_another_client_marked_failed_counts_while_its_containers_run() {
     for still_runs in [true, false] {
         let bed = Bed::new().await;
         let agent = bed.agent().await;
@@ -170,10 +170,10 @@ async fn a_pod_that_others_call_failed_counts_after_a_restart_as_long_as_it_runs
     }
 }
 
-/// Pods write setuid files into volumes; whoever else lives on the node must not get to them, also if the
-/// directory was there before.
+/// Pods write setuid files into volumes; other users of the node must not reach them, even if the directory existed
+/// before.
 #[tokio::test(start_paused = true)]
-async fn what_pods_write_is_for_root_alone() {
+async fn volumes_are_accessible_only_to_root() {
     use std::os::unix::fs::PermissionsExt;
     let bed = Bed::new().await;
     let agent = bed.agent().await;

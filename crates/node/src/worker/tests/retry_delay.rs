@@ -1,13 +1,13 @@
-//! How often a worker tries what does not work.
+//! Retries of a worker.
 
 use crate::agent::bed::{Bed, pass};
 use client::Selection;
 use k8s_openapi::api::core::v1::{ConfigMap, Event};
 use serde_json::json;
 
-/// N-33: after an error ten to fifteen seconds, though each attempt is news of its own.
+/// N-33: ten to fifteen seconds after an error, although each attempt itself changes what is observed.
 #[tokio::test(start_paused = true)]
-async fn a_sandbox_that_cannot_be_made_is_tried_every_ten_seconds() {
+async fn a_failed_sandbox_is_retried_every_ten_seconds() {
     let bed = Bed::new().await;
     let _agent = bed.agent().await;
     bed.machine.fail("run_sandbox", 1000);
@@ -19,9 +19,9 @@ async fn a_sandbox_that_cannot_be_made_is_tried_every_ten_seconds() {
     bed.until_running("web").await;
 }
 
-/// N-33, N-68: what a failed pull leaves, a sandbox and a status, is no reason to look and to say so again.
+/// N-33, N-68: the sandbox and status that a failed pull leaves cause no further reconcile and event.
 #[tokio::test(start_paused = true)]
-async fn a_pull_that_waits_is_told_of_once_for_every_look() {
+async fn a_backed_off_pull_is_reported_once_per_reconcile() {
     let bed = Bed::new().await;
     let agent = bed.agent().await;
     bed.pod("web", json!({}), json!({ "imagePullPolicy": "Always" })).await;
@@ -29,13 +29,13 @@ async fn a_pull_that_waits_is_told_of_once_for_every_look() {
     agent.deps.recorder.flush().await;
     let events = bed.client.list::<Event>(&Selection::namespace("default")).await.unwrap();
     let waited = events.iter().filter(|event| event.reason.as_deref() == Some("BackOff"));
-    let told: i32 = waited.map(|event| event.count.unwrap_or(1)).sum();
-    assert!((2..=5).contains(&told), "told {told} times in a minute");
+    let reported: i32 = waited.map(|event| event.count.unwrap_or(1)).sum();
+    assert!((2..=5).contains(&reported), "reported {reported} times in a minute");
 }
 
-/// A container that needs something is started when it is there, not when its turn comes.
+/// A container that needs an object starts when the object appears, not after the retry delay.
 #[tokio::test(start_paused = true)]
-async fn what_was_missing_and_comes_is_not_waited_for() {
+async fn a_container_starts_as_soon_as_its_missing_object_appears() {
     let bed = Bed::new().await;
     let _agent = bed.agent().await;
     let env = json!({ "envFrom": [{ "configMapRef": { "name": "settings" } }] });

@@ -1,4 +1,4 @@
-//! A pod's status has several writers: what others write stays, and the node follows it.
+//! A pod's status has several writers: the node keeps and considers what others write.
 
 use crate::agent::bed::{Bed, pass, phase};
 use client::ObjectKey;
@@ -21,7 +21,7 @@ fn says(pod: &Pod, type_: &str, status: &str) -> bool {
 
 /// N-79, N-75, W-43: Ready follows the conditions that readiness gates name.
 #[tokio::test(start_paused = true)]
-async fn n_79_readiness_gates_open_and_close() {
+async fn n_79_ready_follows_the_conditions_of_readiness_gates() {
     let bed = Bed::new().await;
     let _agent = bed.agent().await;
     bed.pod("web", json!({ "readinessGates": [{ "conditionType": "gate" }] }), json!({})).await;
@@ -54,7 +54,7 @@ async fn the_agent_writes_as_kubelet() {
 
 /// N-75, T-NODE-58: conditions of others survive everything that the node writes, to the end of the pod.
 #[tokio::test(start_paused = true)]
-async fn n_75_conditions_of_others_survive_restarts_and_the_end() {
+async fn n_75_conditions_of_others_survive_restarts_and_the_termination() {
     let bed = Bed::new().await;
     let agent = bed.agent().await;
     let held = json!({ "finalizers": ["example.com/hold"] });
@@ -95,7 +95,7 @@ async fn n_75_conditions_of_others_survive_restarts_and_the_end() {
     bed.until_gone("web").await;
 }
 
-/// T-NODE-68: the whole way of a restart of all containers, with the API server's validation of every status.
+/// T-NODE-68: a complete restart of all containers; the API server validates every status.
 #[tokio::test(start_paused = true)]
 async fn t_node_68_all_containers_are_restarted_in_place() {
     let bed = Bed::new().await;

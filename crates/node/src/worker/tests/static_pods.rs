@@ -19,7 +19,7 @@ fn write_manifest(bed: &Bed, container: Value) {
     std::fs::write(bed.manifests().join("web.json"), pod.to_string()).unwrap();
 }
 
-/// T-NODE-90: the end of a static pod does not wait for a mirror that somebody has deleted.
+/// T-NODE-90: the termination of a static pod does not wait for a mirror pod that a user has deleted.
 #[tokio::test(start_paused = true)]
 async fn a_static_pod_is_replaced_although_its_mirror_was_deleted() {
     let bed = Bed::new().await;

@@ -1,4 +1,4 @@
-//! Endings that go on for longer than anybody planned for.
+//! Terminations that take longer than planned.
 
 use crate::agent::bed::{Bed, pass, phase};
 use crate::shutdown::Outcome;
@@ -9,9 +9,9 @@ use std::time::Duration;
 use testbed::machine::Commands;
 use tokio::time::advance;
 
-/// T-NODE-9, T-NODE-25: however long a process resists its kill, its end is seen.
+/// T-NODE-9, T-NODE-25: however long a process survives SIGKILL, its exit is observed.
 #[tokio::test(start_paused = true)]
-async fn a_container_that_outlives_its_kill_by_a_day_is_seen_to_end() {
+async fn the_exit_of_a_container_a_day_after_its_kill_is_observed() {
     let bed = Bed::new().await;
     let _agent = bed.agent().await;
     bed.machine.ignore_stop();
@@ -20,7 +20,7 @@ async fn a_container_that_outlives_its_kill_by_a_day_is_seen_to_end() {
     bed.until_running("web").await;
     bed.delete("web", Some(5)).await;
     bed.until_calls(|calls| calls.contains(&"kill c".to_owned())).await;
-    // Not slept: for a node that is always busy the clock stands still.
+    // No sleep: the paused clock does not advance while the node is busy.
     for _ in 0..25 {
         advance(Duration::from_secs(3600)).await;
     }
@@ -31,12 +31,12 @@ async fn a_container_that_outlives_its_kill_by_a_day_is_seen_to_end() {
             return;
         }
     }
-    panic!("nobody saw the end of {:#?}", bed.find("web").await);
+    panic!("the exit of the container was not observed: {:#?}", bed.find("web").await);
 }
 
-/// T-NODE-5: a grace that no clock can count is a very long one.
+/// T-NODE-5: a grace period beyond the range of the clock is a very long one.
 #[tokio::test(start_paused = true)]
-async fn an_endless_grace_ends_with_the_container() {
+async fn a_huge_grace_period_ends_with_the_exit_of_the_container() {
     let bed = Bed::new().await;
     let agent = bed.agent().await;
     bed.machine.ignore_stop();
@@ -90,19 +90,22 @@ async fn removal_of_leftovers_reports_killed_containers() {
     bed.until_running("web").await;
     agent.stop().await;
     bed.machine.ignore_stop();
-    let said = std::cell::RefCell::new(Vec::new());
+    let reported = std::cell::RefCell::new(Vec::new());
     let data = bed.directory.path().join("data");
-    let say = |line| said.borrow_mut().push(line);
+    let say = |line| reported.borrow_mut().push(line);
     crate::remove_leftovers(&data, bed.machine.clone(), say).await.unwrap();
     assert!(bed.machine.is_empty());
-    let said = said.into_inner();
-    assert_eq!(said[0], "terminating default/web");
-    assert!(said[1].starts_with("default/web did not stop") && said[1].ends_with("c was killed"));
-    assert_eq!(said.len(), 2);
+    let reported = reported.into_inner();
+    assert_eq!(reported[0], "terminating default/web");
+    assert!(
+        reported[1].starts_with("default/web did not stop")
+            && reported[1].ends_with("c was killed")
+    );
+    assert_eq!(reported.len(), 2);
 }
 
-/// T-NODE-28, T-NODE-30: a hook without a process of its own ends with its container, and the record with the
-/// pod: nothing of it is left to be told again by every agent to come.
+/// T-NODE-28, T-NODE-30: a sleep hook ends with its container, and the journal with the pod: no later agent posts
+/// its steps again.
 #[tokio::test(start_paused = true)]
 async fn a_hook_that_sleeps_does_not_outlive_its_pod() {
     let bed = Bed::new().await;
@@ -112,7 +115,7 @@ async fn a_hook_that_sleeps_does_not_outlive_its_pod() {
     bed.until_running("web").await;
     bed.delete("web", None).await;
     pass(2_000).await;
-    // Of itself, while the hook runs.
+    // By itself, while the hook runs.
     bed.machine.exit("c", 0);
     bed.until_gone("web").await;
     pass(60_000).await;
@@ -122,9 +125,9 @@ async fn a_hook_that_sleeps_does_not_outlive_its_pod() {
     drop(agent);
 }
 
-/// T-NODE-76: the worker stays until nothing of its pod is left, and says so only then.
+/// T-NODE-76: the worker stays until nothing of its pod is left, and reports the end only then.
 #[tokio::test(start_paused = true)]
-async fn a_sandbox_that_cannot_be_removed_at_once_is_removed_later() {
+async fn the_removal_of_a_sandbox_is_retried() {
     let bed = Bed::new().await;
     let _agent = bed.agent().await;
     bed.pod("web", json!({}), json!({})).await;
@@ -137,9 +140,9 @@ async fn a_sandbox_that_cannot_be_removed_at_once_is_removed_later() {
     assert!(bed.machine.is_empty());
 }
 
-/// N-92, T-NODE-60: readiness is asked on, as often as the probe says.
+/// N-92, T-NODE-60: readiness is still probed, at the period of the probe.
 #[tokio::test(start_paused = true)]
-async fn an_unready_container_is_not_probed_every_second_because_it_ends() {
+async fn readiness_is_probed_at_its_period_during_a_termination() {
     let bed = Bed::new().await;
     let _agent = bed.agent().await;
     bed.machine.ignore_stop();
@@ -150,13 +153,13 @@ async fn an_unready_container_is_not_probed_every_second_because_it_ends() {
     bed.delete("web", Some(50)).await;
     bed.machine.clear_calls();
     pass(49_000).await;
-    let asked = bed.machine.count("exec ready");
-    assert!((1..=3).contains(&asked), "{asked} times in 49 s");
+    let probed = bed.machine.count("exec ready");
+    assert!((1..=3).contains(&probed), "{probed} times in 49 s");
 }
 
-/// T-NODE-74, T-NODE-75: a pod ends once, whatever is written to an object that a finalizer holds.
+/// T-NODE-74, T-NODE-75: a pod is terminated once, whatever is written to its object while a finalizer keeps it.
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_a_finalizer_holds_is_ended_once_and_keeps_its_logs() {
+async fn a_pod_with_a_finalizer_is_terminated_once_and_keeps_its_logs() {
     let bed = Bed::new().await;
     let _agent = bed.agent().await;
     let pod = bed.pod("web", json!({}), json!({})).await;

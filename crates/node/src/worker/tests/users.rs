@@ -1,4 +1,4 @@
-//! Whose users a pod has.
+//! User namespaces of pods.
 
 use crate::agent::bed::{Bed, pass};
 use client::Selection;
@@ -6,10 +6,10 @@ use k8s_openapi::api::core::v1::Event;
 use runtime::UserRange;
 use serde_json::json;
 
-/// N-124: each pod that asks for it has its own, in every sandbox and over restarts of the agent, and
-/// gives them back when it has gone.
+/// N-124: a pod with `hostUsers: false` has the same range of users in every sandbox and after restarts of the agent,
+/// and releases it when it is removed.
 #[tokio::test(start_paused = true)]
-async fn n_124_a_pod_has_users_of_its_own_if_it_asks_for_them() {
+async fn n_124_a_pod_without_host_users_has_its_own_range_of_users() {
     let bed = Bed::new().await;
     let agent = bed.agent().await;
     let own = json!({ "hostUsers": false });
@@ -33,7 +33,7 @@ async fn n_124_a_pod_has_users_of_its_own_if_it_asks_for_them() {
     assert_eq!(bed.machine.users("d"), range(1));
 }
 
-/// N-124: what the runtime cannot do is said, and not done without.
+/// N-124: a runtime without user namespaces is an error; the pod does not run with host users instead.
 #[tokio::test(start_paused = true)]
 async fn n_124_a_runtime_without_user_namespaces_does_not_run_such_a_pod() {
     let bed = Bed::new().await;
@@ -43,9 +43,9 @@ async fn n_124_a_runtime_without_user_namespaces_does_not_run_such_a_pod() {
     pass(2000).await;
     agent.deps.recorder.flush().await;
     let events = bed.client.list::<Event>(&Selection::default()).await.unwrap();
-    let told = events.iter().find(|e| e.reason.as_deref() == Some("FailedCreatePodSandBox"));
+    let failure = events.iter().find(|e| e.reason.as_deref() == Some("FailedCreatePodSandBox"));
     assert_eq!(
-        told.and_then(|event| event.message.as_deref()),
+        failure.and_then(|event| event.message.as_deref()),
         Some(
             "Failed to create pod sandbox: can't set `spec.hostUsers: false`, \
              runtime does not support user namespaces"

@@ -91,11 +91,11 @@ fn app_armor(pod: &Value) -> Option<Violation> {
         0 => None,
         count => Some(plural("annotation", "annotations", count)),
     };
-    let who = setters.described_with(also)?;
+    let setters_text = setters.described_with(also)?;
     let values: Vec<&String> = setters.values.iter().chain(&annotations).collect();
     Violation::new(
         plural("forbidden AppArmor profile", "forbidden AppArmor profiles", values.len()),
-        format!("{who} must not set AppArmor profile type to {}", quoted(&values)),
+        format!("{setters_text} must not set AppArmor profile type to {}", quoted(&values)),
     )
 }
 
@@ -252,7 +252,7 @@ fn se_linux(pod: &Value, version: Version) -> Option<Violation> {
         }
         bad
     });
-    let who = setters.described()?;
+    let setters_text = setters.described()?;
     let types: Vec<&str> =
         setters.values.iter().filter_map(|value| value.strip_prefix("type ")).collect();
     let mut detail = Vec::new();
@@ -264,8 +264,10 @@ fn se_linux(pod: &Value, version: Version) -> Option<Violation> {
             detail.push(format!("{field} may not be set"));
         }
     }
-    let detail =
-        format!("{who} set forbidden securityContext.seLinuxOptions: {}", detail.join("; "));
+    let detail = format!(
+        "{setters_text} set forbidden securityContext.seLinuxOptions: {}",
+        detail.join("; ")
+    );
     Violation::new("seLinuxOptions", detail)
 }
 
@@ -275,9 +277,10 @@ fn seccomp(pod: &Value) -> Option<Violation> {
         let fine = matches!(kind, "" | "RuntimeDefault" | "Localhost");
         if fine { vec![] } else { vec![kind.to_owned()] }
     });
-    let who = setters.described()?;
+    let setters_text = setters.described()?;
     let values = quoted(&setters.values);
-    let detail = format!("{who} must not set securityContext.seccompProfile.type to {values}");
+    let detail =
+        format!("{setters_text} must not set securityContext.seccompProfile.type to {values}");
     Violation::new("seccompProfile", detail)
 }
 

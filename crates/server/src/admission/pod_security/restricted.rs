@@ -118,10 +118,10 @@ fn run_as_non_root(pod: &Value) -> Option<Violation> {
         Some(Value::Bool(false)) => vec!["false".to_owned()],
         _ => vec![],
     });
-    if let Some(who) = setters.described() {
+    if let Some(setters_text) = setters.described() {
         return Violation::new(
             REASON,
-            format!("{who} must not set securityContext.runAsNonRoot=false"),
+            format!("{setters_text} must not set securityContext.runAsNonRoot=false"),
         );
     }
     let open = unset(pod, &field)?;
@@ -145,8 +145,8 @@ fn run_as_user(pod: &Value) -> Option<Violation> {
         let root = context.at(&["runAsUser"]).and_then(Value::as_i64) == Some(0);
         if root { vec!["0".to_owned()] } else { vec![] }
     });
-    let who = setters.described()?;
-    Violation::new("runAsUser=0", format!("{who} must not set runAsUser=0"))
+    let setters_text = setters.described()?;
+    Violation::new("runAsUser=0", format!("{setters_text} must not set runAsUser=0"))
 }
 
 fn seccomp(pod: &Value) -> Option<Violation> {
@@ -155,9 +155,10 @@ fn seccomp(pod: &Value) -> Option<Violation> {
         "" | "RuntimeDefault" | "Localhost" => vec![],
         other => vec![other.to_owned()],
     });
-    if let Some(who) = setters.described() {
+    if let Some(setters_text) = setters.described() {
         let values = quoted(&setters.values);
-        let detail = format!("{who} must not set securityContext.seccompProfile.type to {values}");
+        let detail =
+            format!("{setters_text} must not set securityContext.seccompProfile.type to {values}");
         return Violation::new("seccompProfile", detail);
     }
     let open = unset(pod, &field)?;

@@ -68,14 +68,14 @@ impl<'a> Setters<'a> {
     }
 
     pub(super) fn described_with(&self, also: Option<&str>) -> Option<String> {
-        let mut who = Vec::new();
+        let mut names = Vec::new();
         if self.pod {
-            who.push("pod".to_owned());
+            names.push("pod".to_owned());
         }
         if !self.containers.is_empty() {
-            who.push(named(&self.containers));
+            names.push(named(&self.containers));
         }
-        who.extend(also.map(str::to_owned));
-        (!who.is_empty()).then(|| who.join(" and "))
+        names.extend(also.map(str::to_owned));
+        (!names.is_empty()).then(|| names.join(" and "))
     }
 }

@@ -1,4 +1,4 @@
-//! Tables of what each level refuses, in upstream's words.
+//! Tables of what each level refuses, with upstream's messages.
 
 use super::*;
 use serde_json::json;
@@ -11,16 +11,16 @@ fn with(context: Value) -> Value {
     pod(json!({"containers": [{"name": "a", "securityContext": context}]}))
 }
 
-fn said(level: Level, version: Version, pod: &Value) -> String {
+fn refusal(level: Level, version: Version, pod: &Value) -> String {
     Policy { level, version }.violations(pod).unwrap_or_default()
 }
 
 fn baseline(pod: &Value) -> String {
-    said(Level::Baseline, LATEST, pod)
+    refusal(Level::Baseline, LATEST, pod)
 }
 
 #[test]
-fn a_158_baseline_refuses_what_reaches_into_the_host() {
+fn a_158_baseline_refuses_access_to_the_host() {
     let containers = json!([{"name": "a"}]);
     for (pod, violations) in [
         (pod(json!({"containers": containers})), ""),
@@ -92,11 +92,11 @@ fn a_158_baseline_refuses_what_reaches_into_the_host() {
 }
 
 #[test]
-fn a_158_a_plain_pod_misses_four_things_of_restricted() {
+fn a_158_a_plain_pod_violates_restricted_in_four_ways() {
     let plain =
         pod(json!({"containers": [{"name": "app"}], "volumes": [{"name": "t", "projected": {}}]}));
     assert_eq!(
-        said(Level::Restricted, LATEST, &plain),
+        refusal(Level::Restricted, LATEST, &plain),
         "allowPrivilegeEscalation != false (container \"app\" must set securityContext.allowPrivilegeEscalation=false), unrestricted capabilities (container \"app\" must set securityContext.capabilities.drop=[\"ALL\"]), runAsNonRoot != true (pod or container \"app\" must set securityContext.runAsNonRoot=true), seccompProfile (pod or container \"app\" must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\")"
     );
 }
@@ -112,8 +112,8 @@ fn careful() -> Value {
 }
 
 #[test]
-fn a_158_restricted_lets_careful_pods_in_and_names_each_slip() {
-    assert_eq!(said(Level::Restricted, LATEST, &careful()), "");
+fn a_158_restricted_admits_hardened_pods_and_names_each_violation() {
+    assert_eq!(refusal(Level::Restricted, LATEST, &careful()), "");
     for (path, value, violations) in [
         (
             "/spec/securityContext/runAsNonRoot",
@@ -138,24 +138,24 @@ fn a_158_restricted_lets_careful_pods_in_and_names_each_slip() {
     ] {
         let mut pod = careful();
         *pod.pointer_mut(path).unwrap() = value;
-        assert_eq!(said(Level::Restricted, LATEST, &pod), violations);
+        assert_eq!(refusal(Level::Restricted, LATEST, &pod), violations);
     }
     let mut root = careful();
     root["spec"]["securityContext"]["runAsUser"] = 0.into();
     root["spec"]["volumes"] = json!([{"name": "h", "hostPath": {}}, {"name": "n", "nfs": {}}]);
     assert_eq!(
-        said(Level::Restricted, LATEST, &root),
+        refusal(Level::Restricted, LATEST, &root),
         "restricted volume types (volumes \"h\", \"n\" use restricted volume types \"hostPath\", \"nfs\"), runAsUser=0 (pod must not set runAsUser=0)"
     );
 }
 
 #[test]
-fn a_158_a_namespace_can_ask_for_the_standards_of_an_older_version() {
+fn a_158_a_namespace_can_require_the_standard_of_an_older_version() {
     let probe = pod(
         json!({"containers": [{"name": "a", "livenessProbe": {"tcpSocket": {"host": "1.1.1.1"}}}]}),
     );
-    assert_eq!(said(Level::Baseline, Version(33), &probe), "");
-    assert_ne!(said(Level::Baseline, Version(34), &probe), "");
+    assert_eq!(refusal(Level::Baseline, Version(33), &probe), "");
+    assert_ne!(refusal(Level::Baseline, Version(34), &probe), "");
     for (text, version) in [
         ("latest", Some(LATEST)),
         ("v1.24", Some(Version(24))),
@@ -173,7 +173,7 @@ fn a_158_a_namespace_can_ask_for_the_standards_of_an_older_version() {
 }
 
 #[test]
-fn a_158_only_changes_that_can_make_a_pod_worse_are_looked_at() {
+fn a_158_only_updates_that_can_add_violations_are_checked() {
     let old = careful();
     let mut labelled = old.clone();
     labelled["metadata"]["labels"] = json!({"a": "b"});

@@ -1,4 +1,4 @@
-//! Tables for what quotas count, and the words of a refusal.
+//! Tables of what quotas count, and the messages of refusals.
 
 use super::*;
 use api::Registry;
@@ -12,7 +12,7 @@ fn pods() -> Arc<Kind> {
     kind("", "v1", "pods")
 }
 
-fn said(amounts: &Amounts) -> String {
+fn text(amounts: &Amounts) -> String {
     let parts: Vec<_> = amounts.iter().map(|(name, amount)| format!("{name}={amount}")).collect();
     parts.join(",")
 }
@@ -22,7 +22,7 @@ fn quota(hard: Value, used: Value) -> Value {
 }
 
 #[test]
-fn a_157_objects_use_what_quotas_count() {
+fn a_157_each_kind_uses_the_resources_that_quotas_count() {
     let pod = json!({"spec": {"containers": [{"resources": {
         "requests": {"cpu": "1", "example.com/gpu": "2"},
         "limits": {"cpu": "2", "memory": "1Gi"},
@@ -53,7 +53,7 @@ fn a_157_objects_use_what_quotas_count() {
         (kind("", "v1", "secrets"), json!({}), "count/secrets=1,secrets=1"),
         (kind("apps", "v1", "deployments"), json!({}), "count/deployments.apps=1"),
     ] {
-        assert_eq!(said(&usage::growth(kind.as_ref().into(), &object, None).unwrap()), used);
+        assert_eq!(text(&usage::growth(kind.as_ref().into(), &object, None).unwrap()), used);
         for name in usage::growth(kind.as_ref().into(), &object, None).unwrap().keys() {
             assert!(usage::counts(kind.as_ref().into(), name), "{name} of {}", kind.plural);
         }
@@ -65,7 +65,7 @@ fn a_157_only_growth_counts_on_update() {
     let kind = kind("", "v1", "services");
     let service = |kind: &str| json!({"spec": {"type": kind, "ports": [{}]}});
     let growth = |new: &str, old: &str| {
-        said(&usage::growth(kind.as_ref().into(), &service(new), Some(&service(old))).unwrap())
+        text(&usage::growth(kind.as_ref().into(), &service(new), Some(&service(old))).unwrap())
     };
     assert_eq!(growth("NodePort", "ClusterIP"), "services.nodeports=1");
     assert_eq!(growth("ClusterIP", "NodePort"), "");
@@ -87,15 +87,15 @@ fn a_157_a_refusal_names_request_use_and_limit() {
 }
 
 #[test]
-fn a_157_what_fits_is_added_to_what_is_used() {
+fn a_157_an_admitted_request_is_added_to_the_usage() {
     let quota = quota(json!({"pods": "2", "cpu": "1"}), json!({"pods": "1", "cpu": "500m"}));
     let pod = json!({"spec": {"containers": [{"resources": {"requests": {"cpu": "500m"}}}]}});
     let growth = usage::growth(pods().as_ref().into(), &pod, None).unwrap();
-    assert_eq!(said(&with_growth(&quota, &growth).unwrap()), "cpu=1,pods=2");
+    assert_eq!(text(&with_growth(&quota, &growth).unwrap()), "cpu=1,pods=2");
 }
 
 #[test]
-fn a_157_a_pod_must_say_what_the_quota_counts() {
+fn a_157_a_pod_must_set_the_resources_that_the_quota_limits() {
     let quota = quota(
         json!({"cpu": "1", "limits.memory": "1Gi", "pods": "5"}),
         json!({"cpu": "0", "limits.memory": "0", "pods": "0"}),
@@ -117,7 +117,7 @@ fn a_157_a_pod_must_say_what_the_quota_counts() {
 }
 
 #[test]
-fn a_157_a_quota_nobody_has_counted_yet_lets_nothing_in() {
+fn a_157_a_quota_without_a_status_admits_nothing() {
     let uncounted = quota(json!({"pods": "1", "count/pods": "3"}), json!({}));
     assert_eq!(
         applies(&pods(), &uncounted, &json!({})).unwrap_err(),
@@ -128,7 +128,7 @@ fn a_157_a_quota_nobody_has_counted_yet_lets_nothing_in() {
 }
 
 #[test]
-fn a_157_scopes_say_which_pods_a_quota_is_for() {
+fn a_157_scopes_select_the_pods_that_a_quota_counts() {
     let plain = json!({"spec": {"containers": [{}]}});
     let deadline = json!({"spec": {"activeDeadlineSeconds": 5, "containers": [{"resources": {"requests": {"cpu": "1"}}}]}});
     let important = json!({"spec": {"priorityClassName": "high", "containers": [{}]}});

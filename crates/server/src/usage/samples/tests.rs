@@ -1,4 +1,4 @@
-//! A row is the pages of an agent, one after another, and the figures they make.
+//! Tables: successive metrics pages of an agent, and the resulting usage.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn page(text: &str) -> Vec<ParsedSample> {
     metrics::parse(&whole).unwrap()
 }
 
-/// A container `c` of pod `n/p` that started at `started`, seen at `at` (seconds).
+/// A sample at `at` (seconds) of container `c` of pod `n/p`, which started at `started`.
 fn container(started: i64, at: i64, cpu: f64, memory: u64) -> Vec<ParsedSample> {
     let of = "container=\"c\",namespace=\"n\",pod=\"p\"";
     page(&format!(
@@ -57,11 +57,15 @@ fn c_138_cpu_is_the_rate_between_the_last_two_samples() {
             Some((500_000_000, 10, 4096)),
         ),
         (
-            "it started anew: nothing is said across its runs",
+            "restarted: no rate across two runs",
             vec![old(2000, 5.0), container(2010, 2015, 6.0, 4096)],
             None,
         ),
-        ("it started anew, unseen: the counter fell", vec![old(2000, 5.0), old(2015, 1.0)], None),
+        (
+            "restarted between two samples: the counter decreased",
+            vec![old(2000, 5.0), old(2015, 1.0)],
+            None,
+        ),
         (
             "it has just started: one sample is enough",
             vec![container(2000, 2012, 6.0, 4096)],
@@ -85,7 +89,7 @@ fn c_138_cpu_is_the_rate_between_the_last_two_samples() {
 }
 
 #[test]
-fn c_138_a_pod_with_a_container_that_is_not_measured_yet_has_no_figures() {
+fn c_138_a_pod_has_no_usage_until_all_its_containers_are_measured() {
     let both = |at: i64, second: &str| {
         let mut text = String::new();
         for name in ["container_cpu_usage_seconds_total", "container_memory_working_set_bytes"] {

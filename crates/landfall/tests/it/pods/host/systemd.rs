@@ -139,7 +139,7 @@ impl Host {
             }
             let _ = Command::new("sleep").arg("0.05").status();
         }
-        panic!("it does not come about that {what}; logind: {}", self.logind.stderr());
+        panic!("timed out waiting until {what}; logind: {}", self.logind.stderr());
     }
 }
 

@@ -109,7 +109,7 @@ fn a_53_kubectl_finds_that_a_patch_can_be_a_dry_run() {
         .map(|query| text(one(query, 4)))
         .collect();
     assert_eq!(queries, ["dryRun", "fieldManager", "fieldValidation"]);
-    // The body is a parameter too, and there is an answer.
+    // The body is a parameter too, and there is a response.
     let body = one(one(one(all(patch, 8)[0], 1), 1), 5);
     assert!(text(one(body, 1)).ends_with("meta.v1.Patch"));
     let answer = one(one(by_name(one(patch, 9), 1, "200"), 1), 2);

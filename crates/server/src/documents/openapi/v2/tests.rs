@@ -37,7 +37,7 @@ fn a_54_definitions_paths_and_parameters_are_consistent() {
     assert!(consumes.contains(&json!("application/strategic-merge-patch+json")));
     let names: Vec<&Value> =
         patch["parameters"].as_array().unwrap().iter().map(|p| &p["name"]).collect();
-    // In place, so that clients before 1.27 find them.
+    // Inline, so that clients before 1.27 find them.
     assert!(names.contains(&&json!("dryRun")) && names.contains(&&json!("fieldValidation")));
     assert_eq!(document["paths"][item]["parameters"][0]["$ref"], "#/parameters/name-in-path");
 }

@@ -1,4 +1,4 @@
-//! What kubectl looks up in the documents, in the way kubectl does it.
+//! Looks up in the documents what kubectl looks up, in the same way.
 
 use super::super::fixtures::{schema, with_cron_tab};
 use super::*;
@@ -85,7 +85,7 @@ fn a_47_hashes_are_stable_and_change_with_the_schema() {
     let mut other = schema();
     other["description"] = "Changed.".into();
     assert_ne!(hash(&registry), hash(&with_cron_tab(other)));
-    // Built-in documents stay what they are, so they can be kept.
+    // Built-in documents do not change, so they can be cached.
     let apps = |registry| document_hash(registry, "apps", "v1");
     assert_eq!(apps(&registry), apps(&Registry::built_in()));
     assert!(is_constant(&registry, "apps", "v1"));
@@ -179,7 +179,7 @@ fn a_49_lists_have_merge_keys() {
 }
 
 #[test]
-fn a_50_explain_finds_its_way_to_a_hook() {
+fn a_50_explain_finds_the_fields_of_a_hook() {
     let core = core();
     let lifecycle = explain(&core, "/api/v1", "pods.spec.containers.lifecycle");
     assert!(!lifecycle["description"].as_str().unwrap().is_empty());

@@ -1,4 +1,4 @@
-//! The last status of a pod of which nothing runs any more (T-NODE-49 to 52, T-NODE-92).
+//! Sets the status of containers whose exit was not observed when nothing of the pod runs any more (T-NODE-49, 50).
 
 use super::containers::{LOST, lost};
 use crate::containers::is_sidecar;
@@ -51,11 +51,4 @@ fn has_run(status: &core::ContainerStatus) -> bool {
     let waits = status.state.as_ref().is_some_and(|state| state.waiting.is_some());
     let ran = status.last_state.as_ref().is_some_and(|state| state.terminated.is_some());
     !waits || ran
-}
-
-/// A static pod: its phase is never forced to a terminal one (T-NODE-92).
-pub(crate) fn is_static(pod: &core::Pod) -> bool {
-    let source =
-        pod.metadata.annotations.as_ref().and_then(|a| a.get("kubernetes.io/config.source"));
-    source.is_some_and(|source| source != "api")
 }
