@@ -1,16 +1,22 @@
-//! Joins the agent with the crate `traffic`: starts the Service proxy and the other parts once the network is open.
+//! Joins the agent with the crate `traffic`: starts routes, policies, the Service proxy and the DNS server once the
+//! network is open, and removes them with the last pod.
 
 use async_trait::async_trait;
 use client::Client;
 use k8s_openapi::api::core::v1::Pod;
-use network::{Cidr, Services, ServicesConfig};
+use network::{Cidr, Pods, Services, ServicesConfig};
 use node::NodeNetwork;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use traffic::policies::{LocalServer, Policies};
 use traffic::services::health::{self, HealthConfig, HealthServers};
-use traffic::{Watched, services};
+use traffic::{Watched, dns, policies, routes, services};
+
+/// Ports at which the DNS server listens, in this order of preference: another resolver may have the first one.
+const DNS_PORTS: [u16; 2] = [53, 0];
 
 pub(crate) struct NodeTraffic {
     client: Client,
@@ -33,11 +39,47 @@ pub(crate) struct TrafficConfig {
 struct Parts {
     _proxy: services::Running,
     _health: HealthServers,
+    dns: Option<Names>,
+    _routes: Option<routes::Running>,
+    policies: Option<policies::Running>,
+}
+
+struct Names {
+    server: dns::Running,
+    _registration: dns::Registration,
+    /// The address that pods use.
+    cluster_ip: IpAddr,
 }
 
 impl NodeTraffic {
     pub(crate) fn new(client: &Client, config: TrafficConfig) -> NodeTraffic {
         NodeTraffic { client: client.clone(), config, running: Mutex::new(None) }
+    }
+
+    async fn start_parts(&self, network: NodeNetwork) -> Result<Parts, String> {
+        let watched = Watched::start(&self.client);
+        watched.synced().await;
+        let gateways = network.pods.as_ref().map(|pods| pods.gateways()).unwrap_or_default();
+        let routes = network.pods.as_ref().map(|pods| {
+            let config = routes::Config::new(&self.config.node_name, &network.addresses);
+            routes::start(watched.clone(), pods.clone(), config)
+        });
+        let dns = self.start_dns(&watched, &gateways, &network.addresses);
+        let policies = match &network.pods {
+            Some(pods) => Some(self.start_policies(&watched, pods, dns.as_ref()).await?),
+            None => None,
+        };
+        let proxy = self.start_proxy(&watched, gateways).await?;
+        let config = HealthConfig {
+            node_name: self.config.node_name.clone(),
+            health: self.config.health,
+            metrics: self.config.metrics,
+            addresses: network.addresses,
+        };
+        let mut registries = vec![proxy.metrics()];
+        registries.extend(dns.as_ref().map(|dns| dns.server.metrics()));
+        let health = health::start(&watched, proxy.state(), registries, config).await;
+        Ok(Parts { _proxy: proxy, _health: health, dns, _routes: routes, policies })
     }
 
     async fn start_proxy(
@@ -65,40 +107,99 @@ impl NodeTraffic {
         Ok(proxy)
     }
 
-    fn take(&self) -> Option<Parts> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// The DNS server of this node, at the pods' gateway, or at the node's address if the runtime provides the network.
+    /// Without it pods use the node's resolvers.
+    fn start_dns(
+        &self,
+        watched: &Watched,
+        gateways: &[(Cidr, IpAddr)],
+        addresses: &[IpAddr],
+    ) -> Option<Names> {
+        let cluster_ip = watched.service_ranges().into_iter().find_map(dns::dns_address)?;
+        let own = gateways.iter().map(|(_, gateway)| gateway).chain(addresses);
+        let address = own.copied().find(|address| address.is_ipv4() == cluster_ip.is_ipv4())?;
+        let start = |port| {
+            let listen = vec![SocketAddr::new(address, port)];
+            let config = dns::Config { listen, own: vec![cluster_ip], ..dns::Config::default() };
+            dns::start(watched.clone(), config)
+        };
+        let started = start(DNS_PORTS[0]).or_else(|_| start(DNS_PORTS[1]));
+        let warn = |error: &dns::Error| {
+            tracing::warn!(%error, "the DNS server does not run; pods use the node's resolvers");
+        };
+        let server = started.inspect_err(warn).ok()?;
+        let config = dns::RegistrationConfig {
+            node: self.config.node_name.clone(),
+            server: *server.addresses().first()?,
+        };
+        let registration = dns::register(&self.client, watched, config);
+        Some(Names { server, _registration: registration, cluster_ip })
+    }
+
+    async fn start_policies(
+        &self,
+        watched: &Watched,
+        pods: &Arc<Pods>,
+        dns: Option<&Names>,
+    ) -> Result<policies::Running, String> {
+        let mut config = policies::Config::new(pods.config(), &self.config.node_name);
+        config.servers = dns.map(dns_as_pod).into_iter().collect();
+        let started = policies::start(&self.client, watched, config).await;
+        started.map_err(|error| format!("writing network policies failed: {error}"))
+    }
+
+    fn running(&self) -> MutexGuard<'_, Option<Parts>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// None if the runtime provides the network: it then enforces policies too, or not.
+    fn policies(&self) -> Option<Policies> {
+        self.running().as_ref()?.policies.as_ref().map(policies::Running::policies)
+    }
+}
+
+/// Policies select the DNS server by the labels that its pods have in other clusters.
+fn dns_as_pod(dns: &Names) -> LocalServer {
+    let addresses = dns.server.addresses();
+    let port = addresses.first().map_or(DNS_PORTS[0], SocketAddr::port);
+    LocalServer {
+        namespace: "kube-system".to_owned(),
+        labels: BTreeMap::from([("k8s-app".to_owned(), "kube-dns".to_owned())]),
+        addresses: addresses.iter().map(SocketAddr::ip).collect(),
+        ports: vec![
+            ("dns".to_owned(), network::Protocol::Udp, port),
+            ("dns-tcp".to_owned(), network::Protocol::Tcp, port),
+        ],
     }
 }
 
 #[async_trait]
 impl node::Traffic for NodeTraffic {
-    async fn start(&self, network: NodeNetwork) -> Result<(), String> {
-        let watched = Watched::start(&self.client);
-        watched.synced().await;
-        let gateways = network.pods.as_ref().map(|pods| pods.gateways()).unwrap_or_default();
-        let proxy = self.start_proxy(&watched, gateways).await?;
-        let config = HealthConfig {
-            node_name: self.config.node_name.clone(),
-            health: self.config.health,
-            metrics: self.config.metrics,
-            addresses: network.addresses,
-        };
-        let health = health::start(&watched, proxy.state(), proxy.metrics(), config).await;
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        *running = Some(Parts { _proxy: proxy, _health: health });
-        Ok(())
+    async fn start(&self, network: NodeNetwork) -> Result<Vec<IpAddr>, String> {
+        let parts = self.start_parts(network).await?;
+        let cluster_dns = parts.dns.as_ref().map(|dns| dns.cluster_ip);
+        *self.running() = Some(parts);
+        Ok(cluster_dns.into_iter().collect())
     }
 
-    async fn pod_attached(&self, _pod: &Pod, _addresses: &[IpAddr]) {}
+    async fn pod_attached(&self, pod: &Pod, addresses: &[IpAddr]) -> Result<(), String> {
+        let Some(policies) = self.policies() else { return Ok(()) };
+        policies.pod_attached(pod, addresses).await.map_err(|error| error.to_string())
+    }
 
-    async fn pod_detached(&self, _uid: &str) {}
+    async fn pod_detached(&self, uid: &str) {
+        let Some(policies) = self.policies() else { return };
+        if let Err(error) = policies.pod_detached(uid).await {
+            tracing::warn!(uid, %error, "removing the network policies of a pod failed");
+        }
+    }
 
     async fn remove(&self) {
-        drop(self.take());
-        let table = node::service_table(&self.config.link);
-        let removed = clock::run_blocking(move || network::remove_service_rules(&table)).await;
+        drop(self.running().take());
+        let link = self.config.link.clone();
+        let removed = clock::run_blocking(move || node::remove_traffic_rules(&link)).await;
         if let Ok(Err(error)) = removed {
-            tracing::warn!(%error, "removing the packet rules of Services failed");
+            tracing::warn!(%error, "removing packet rules failed");
         }
     }
 }

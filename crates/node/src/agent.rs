@@ -16,7 +16,7 @@ use crate::dispatch::{AgentEvent, Dispatch};
 use crate::eviction::{Eviction, EvictionRequest, Filesystems, Reclaim, Thresholds};
 use crate::images::ImageManager;
 use crate::instrumented_runtime::InstrumentedRuntime;
-use crate::kernel_state::{KernelState, service_table};
+use crate::kernel_state::{KernelState, remove_traffic_rules};
 use crate::metrics;
 use crate::node_object::{
     Hardware, Health, Registration, Settings, facts_of, given, node_reference, watch_runtime,
@@ -159,14 +159,15 @@ pub async fn start(client: Client, mut config: Config) -> Result<Running, Error>
         health.subscribe(),
     );
     let node = registered(&registration).await;
-    let facts = Arc::new(facts(&config, &node));
+    let mut facts = facts(&config, &node);
     make_private(&facts.root_dir)?;
     let network = network(&config, &registration).await;
     health.send_modify(|health| {
         health.network = Some(network.as_ref().map(drop).map_err(ToString::to_string));
     });
     let network = network?;
-    start_traffic(&config, &facts, &network).await?;
+    facts.cluster_dns.extend(start_traffic(&config, &facts, &network).await?);
+    let facts = Arc::new(facts);
 
     let (results, probed) = mpsc::channel(PROBE_RESULTS_MAX);
     let objects = Objects::new(&client);
@@ -209,13 +210,13 @@ pub async fn start(client: Client, mut config: Config) -> Result<Running, Error>
     Ok(Running { address, serving, deps, registration, shutdown, tasks })
 }
 
-/// Services and names work before the first pod starts.
+/// Services and names work before the first pod starts. Returns the DNS servers for pods.
 async fn start_traffic(
     config: &Config,
     facts: &NodeFacts,
     network: &Option<Arc<network::Pods>>,
-) -> Result<(), Error> {
-    let Some(traffic) = &config.traffic else { return Ok(()) };
+) -> Result<Vec<IpAddr>, Error> {
+    let Some(traffic) = &config.traffic else { return Ok(Vec::new()) };
     let network = NodeNetwork { pods: network.clone(), addresses: facts.host_ips.clone() };
     traffic.start(network).await.map_err(Error::Traffic)
 }
@@ -654,7 +655,7 @@ pub async fn remove_leftovers(
         }
         Err(error) => return Err(Error::Network(error)),
     }
-    network::remove_service_rules(&service_table(&kernel_state.link)).map_err(Error::Network)?;
+    remove_traffic_rules(&kernel_state.link).map_err(Error::Network)?;
     cgroup_root::remove(&kernel_state.cgroup);
     runtime::CpuPriority::remove(&kernel_state.cgroup);
     Ok(())

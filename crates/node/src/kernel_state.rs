@@ -50,6 +50,12 @@ pub fn service_table(link: &str) -> String {
     format!("{}-services", pod_table(link))
 }
 
+/// Removes the packet rules of Services and policies of the node with this link, if there are any.
+pub fn remove_traffic_rules(link: &str) -> network::Result<()> {
+    network::remove_service_rules(&service_table(link))?;
+    network::policies::remove_tables(&format!("{}-policies", pod_table(link)))
+}
+
 /// The directory with the records of pod networks, below the data directory.
 pub fn network_records(data_dir: &Path) -> PathBuf {
     data_dir.join("network")

@@ -31,7 +31,7 @@ pub mod timeline;
 pub use agent::{Config, Error, Listen, Running, remove_leftovers, start};
 pub use deadlines::GraceAfterRestart;
 pub use join::{Credentials, Join, JoinError, fingerprint, join, serve_as};
-pub use kernel_state::{network_records, service_table};
+pub use kernel_state::{network_records, remove_traffic_rules, service_table};
 pub use node_object::{Hardware, LEASE_DURATION, default_name};
 pub use pods::Pods;
 pub use shutdown::{Outcome, Period, Periods, ShortenedPod};

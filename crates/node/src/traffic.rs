@@ -17,11 +17,13 @@ pub struct NodeNetwork {
 /// The traffic of this node: Services, names, routes, policies.
 #[async_trait]
 pub trait Traffic: Send + Sync {
-    /// The network is open. Returns when Services and names work, before the first pod starts.
-    async fn start(&self, network: NodeNetwork) -> Result<(), String>;
+    /// The network is open. Returns when Services and names work, before the first pod starts: the addresses of the
+    /// DNS servers that pods use.
+    async fn start(&self, network: NodeNetwork) -> Result<Vec<IpAddr>, String>;
 
-    /// A pod has its addresses. Returns when its policies are in force, before its first container starts.
-    async fn pod_attached(&self, pod: &Pod, addresses: &[IpAddr]);
+    /// A pod has its addresses. Returns when its policies are in force, before its first container starts. After an
+    /// error no container may start; the call can be repeated.
+    async fn pod_attached(&self, pod: &Pod, addresses: &[IpAddr]) -> Result<(), String>;
 
     /// A pod's addresses are about to be released.
     async fn pod_detached(&self, uid: &str);

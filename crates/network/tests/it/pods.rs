@@ -87,25 +87,6 @@ fn only_traffic_that_leaves_the_cluster_is_masqueraded() {
 }
 
 #[test]
-fn packets_for_a_service_without_endpoints_do_not_leave_the_node() {
-    isolated(|directory| async move {
-        let outside = outside(&directory);
-        inside(&outside, || run("ip address add 10.96.0.1/32 dev lo"));
-        run("ip route add default via 192.0.2.2");
-        let pods = open(&directory).await;
-        let pod = pods.attach("a", &[]).await.unwrap();
-        serve_tcp(Some(&outside), 443, "other host");
-        serve_udp(&outside, 53, "other host");
-        let refused = call_tcp(Some(&pod.netns), "10.96.0.1:443").unwrap_err();
-        assert_eq!(refused, std::io::ErrorKind::ConnectionRefused);
-        assert_eq!(call_udp(Some(&pod.netns), "10.96.0.1:53", 9), None);
-        // Other destinations work, and so does the same address from the node itself.
-        assert!(call_tcp(Some(&pod.netns), "192.0.2.2:443").is_ok());
-        assert!(call_tcp(None, "10.96.0.1:443").is_ok());
-    });
-}
-
-#[test]
 fn host_ports_reach_the_pod_from_everywhere() {
     // N-51, NET-9, NET-11: a host port works for TCP and UDP from all clients and closes with the pod.
     isolated(|directory| async move {

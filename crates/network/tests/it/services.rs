@@ -1,8 +1,8 @@
 //! Services with real connections: pods, the node and a host outside connect to Service addresses.
 
 use crate::isolated::{
-    SHORT, address, call_tcp, call_tcp_within, call_udp, cidr, ip, isolated, open, outside, run,
-    serve_tcp, serve_udp,
+    SHORT, address, call_tcp, call_tcp_within, call_udp, cidr, inside, ip, isolated, open, outside,
+    run, serve_tcp, serve_udp,
 };
 use network::{
     Affinity, Attachment, Frontend, Pods, Protocol, ServiceEntry, ServiceRules, Services,
@@ -129,6 +129,21 @@ fn addresses_without_endpoints_are_rejected_or_dropped() {
         node.services.apply(vec![("d/s".into(), None)]).unwrap();
         assert_eq!(call_tcp_within(from, "10.96.0.9:80", SHORT), Err(TimedOut), "deleted");
         assert!(node.services.verify().unwrap());
+    });
+}
+
+/// NET-34: packets to an address that no Service has do not leave the node, even if another host has the address.
+#[test]
+fn addresses_of_services_are_not_reached_outside_the_cluster() {
+    isolated(|directory| async move {
+        let node = Node::new(&directory).await;
+        let client = node.pod("client").await;
+        inside(&node.outside, || run("ip address add 10.96.0.1/32 dev lo"));
+        serve_tcp(Some(&node.outside), 443, "other host");
+        for from in [Some(client.netns.as_path()), None] {
+            assert_eq!(call_tcp_within(from, "10.96.0.1:443", SHORT), Err(TimedOut));
+            assert!(call_tcp(from, "192.0.2.2:443").is_ok(), "other addresses are reached");
+        }
     });
 }
 

@@ -160,8 +160,11 @@ impl Worker {
         let attached = network.attach_for(&key, &host_ports(&self.pod), users).await;
         let attached =
             attached.map_err(|error| format!("failed to set up the pod's network: {error}"))?;
-        if let Some(traffic) = &self.deps.traffic {
-            traffic.pod_attached(&self.pod, &attached.addresses).await;
+        if let Some(traffic) = &self.deps.traffic
+            && let Err(error) = traffic.pod_attached(&self.pod, &attached.addresses).await
+        {
+            self.release_network(attempt).await;
+            return Err(format!("failed to set up the pod's network policies: {error}"));
         }
         Ok((PodNetwork::Path(attached.netns), attached.addresses))
     }

@@ -49,7 +49,7 @@ impl Drop for HealthServers {
 pub async fn start(
     watched: &Watched,
     state: watch::Receiver<ProxyState>,
-    registry: Arc<metrics::Registry>,
+    registries: Vec<Arc<metrics::Registry>>,
     config: HealthConfig,
 ) -> HealthServers {
     let health = Health { watched: watched.clone(), state: state.clone(), node: config.node_name };
@@ -60,7 +60,7 @@ pub async fn start(
         listeners.extend(open(address, move |path| health.answer(path)).await);
     }
     if let Some(address) = config.metrics {
-        listeners.extend(open(address, move |path| metrics_page(&registry, path)).await);
+        listeners.extend(open(address, move |path| metrics_page(&registries, path)).await);
     }
     let checks = tokio::spawn(follow_checks(health, state, config.addresses));
     HealthServers { _listeners: listeners, checks }
@@ -132,11 +132,11 @@ impl Health {
     }
 }
 
-fn metrics_page(registry: &metrics::Registry, path: &str) -> Reply {
+fn metrics_page(registries: &[Arc<metrics::Registry>], path: &str) -> Reply {
     match path {
         "/metrics" => {
             let mut page = metrics::Page::default();
-            registry.write(&mut page, |_| true);
+            registries.iter().for_each(|registry| registry.write(&mut page, |_| true));
             Reply::text(200, page.into_text())
         }
         "/healthz" => Reply::text(200, "ok".to_owned()),

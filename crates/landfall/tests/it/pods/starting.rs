@@ -66,22 +66,6 @@ fn network_of_node() -> String {
     String::from_utf8_lossy(&shown.stdout).into_owned()
 }
 
-/// Traffic to Service addresses does not leave the node: the guard covers the range of Service addresses.
-#[test]
-fn addresses_of_services_are_guarded() {
-    if other_runtime().is_some() {
-        return; // It brings the network.
-    }
-    on_a_node(&[], |_, kubectl| {
-        let range = kubectl.ok("kubectl get servicecidr kubernetes -o jsonpath='{.spec.cidrs[0]}'");
-        let table = format!("landfall-t{:x}", std::process::id() % 0x10_0000);
-        let rules = Command::new("nft").args(["list", "table", "ip", &table]).output().unwrap();
-        let rules = String::from_utf8_lossy(&rules.stdout).into_owned();
-        let refused = format!("ip daddr {} reject", range.trim());
-        assert!(rules.contains(&refused), "{refused} is not in {rules}");
-    });
-}
-
 /// W-1, N-38, N-40, N-41, N-76: init containers and sidecars start one after another, then the regular containers.
 #[test]
 fn init_containers_and_sidecars_start_in_order_and_the_pod_completes() {
