@@ -1,12 +1,11 @@
-//! What the Service and the EndpointSlice look like, and how they differ from what there is. Pure.
+//! What the EndpointSlice looks like, and how it differs from what there is. Pure.
 
 use crate::watched::SERVICE_NAME;
-use k8s_openapi::api::core::v1::{Node, Service, ServicePort, ServiceSpec};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::{
     Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use network::Cidr;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -14,15 +13,8 @@ use std::net::{IpAddr, SocketAddr};
 pub(super) const NAMESPACE: &str = "kube-system";
 pub(super) const NAME: &str = "kube-dns";
 
-/// Name, protocol and number of the ports of the Service.
-const PORTS: [(&str, &str, i32); 2] = [("dns", "UDP", 53), ("dns-tcp", "TCP", 53)];
-
-/// The labels by which tools find the Service.
-const SERVICE_LABELS: [(&str, &str); 3] = [
-    ("k8s-app", "kube-dns"),
-    ("kubernetes.io/cluster-service", "true"),
-    ("kubernetes.io/name", "CoreDNS"),
-];
+/// Name and protocol of the ports of the Service.
+const PORTS: [(&str, &str); 2] = [("dns", "UDP"), ("dns-tcp", "TCP")];
 
 /// Says who writes the slices, so that the controllers leave them alone.
 const MANAGED_BY: (&str, &str) = ("endpointslice.kubernetes.io/managed-by", "dns.landfall.dev");
@@ -46,8 +38,8 @@ pub(super) enum Change<K> {
     Nothing,
     Create(Box<K>),
     Update(Box<K>),
-    /// The object must be deleted first; has the field that cannot be changed.
-    Impossible(String),
+    /// The object must be deleted first: its address type cannot be changed.
+    Recreate,
 }
 
 impl<K: Clone + PartialEq> Change<K> {
@@ -57,58 +49,6 @@ impl<K: Clone + PartialEq> Change<K> {
             Some(observed) if *observed == wanted => Change::Nothing,
             Some(_) => Change::Update(Box::new(wanted)),
         }
-    }
-}
-
-pub(super) struct ServicePlan {
-    pub(super) cluster_ip: IpAddr,
-}
-
-impl ServicePlan {
-    /// Sets the fields that make the Service what it is, and leaves others alone, such as annotations.
-    pub(super) fn change(&self, observed: Option<&Service>) -> Change<Service> {
-        let mut wanted = observed.cloned().unwrap_or_default();
-        wanted.metadata.namespace = Some(NAMESPACE.into());
-        wanted.metadata.name = Some(NAME.into());
-        set_labels(&mut wanted.metadata, &SERVICE_LABELS);
-        let spec = wanted.spec.get_or_insert_with(ServiceSpec::default);
-        let cluster_ip = self.cluster_ip.to_string();
-        match &spec.cluster_ip {
-            Some(found) if observed.is_some() && *found != cluster_ip => {
-                return Change::Impossible(found.clone());
-            }
-            _ => spec.cluster_ip = Some(cluster_ip),
-        }
-        spec.type_ = Some("ClusterIP".into());
-        // Each node adds its own endpoint.
-        spec.selector = None;
-        spec.traffic_distribution = Some("PreferSameNode".into());
-        if !has_ports(spec) {
-            spec.ports = Some(PORTS.map(service_port).into());
-        }
-        Change::between(observed, wanted)
-    }
-}
-
-fn has_ports(spec: &ServiceSpec) -> bool {
-    let ports = spec.ports.iter().flatten();
-    let ports = ports.map(|port| {
-        (
-            port.name.as_deref().unwrap_or_default(),
-            port.protocol.as_deref().unwrap_or("TCP"),
-            port.port,
-        )
-    });
-    PORTS.into_iter().all(|wanted| ports.clone().any(|port| port == wanted))
-}
-
-fn service_port((name, protocol, port): (&str, &str, i32)) -> ServicePort {
-    ServicePort {
-        name: Some(name.into()),
-        protocol: Some(protocol.into()),
-        port,
-        target_port: Some(IntOrString::Int(port)),
-        ..ServicePort::default()
     }
 }
 
@@ -143,13 +83,12 @@ pub(super) fn slice_change(
     }]);
     let family = if server.is_ipv4() { "IPv4" } else { "IPv6" };
     if observed.is_some_and(|observed| observed.address_type != family) {
-        return Change::Impossible(wanted.address_type);
+        return Change::Recreate;
     }
     wanted.address_type = family.into();
     wanted.endpoints = Some(vec![endpoint(name, zone(&node.metadata), server.ip())]);
     let port = i32::from(server.port());
-    wanted.ports =
-        Some(PORTS.map(|(name, protocol, _)| endpoint_port(name, protocol, port)).into());
+    wanted.ports = Some(PORTS.map(|(name, protocol)| endpoint_port(name, protocol, port)).into());
     Change::between(observed, wanted)
 }
 
@@ -200,7 +139,7 @@ mod tests {
     fn written<K>(change: Change<K>) -> K {
         match change {
             Change::Create(object) | Change::Update(object) => *object,
-            Change::Nothing | Change::Impossible(_) => panic!("nothing is written"),
+            Change::Nothing | Change::Recreate => panic!("nothing is written"),
         }
     }
 
@@ -217,36 +156,6 @@ mod tests {
             let found = dns_address(range.parse().unwrap()).map(|address| address.to_string());
             assert_eq!(found.as_deref(), expected, "{range}");
         }
-    }
-
-    #[test]
-    fn net_105_service_is_created_once_and_repaired() {
-        let plan = ServicePlan { cluster_ip: "10.96.0.10".parse().unwrap() };
-        let created = written(plan.change(None));
-        assert_eq!(plan.change(Some(&created)), Change::Nothing);
-
-        let mut annotated = created.clone();
-        annotated.metadata.annotations = Some([("a".to_owned(), "b".to_owned())].into());
-        assert_eq!(plan.change(Some(&annotated)), Change::Nothing, "annotations are the user's");
-
-        type Damage = fn(&mut Service);
-        let damages: [Damage; 4] = [
-            |service| service.metadata.labels = None,
-            |service| service.spec.as_mut().unwrap().traffic_distribution = None,
-            |service| {
-                let selector = BTreeMap::from([("app".to_owned(), "x".to_owned())]);
-                service.spec.as_mut().unwrap().selector = Some(selector);
-            },
-            |service| drop(service.spec.as_mut().unwrap().ports.as_mut().unwrap().pop()),
-        ];
-        for damage in damages {
-            let mut damaged = created.clone();
-            damage(&mut damaged);
-            assert_eq!(written(plan.change(Some(&damaged))), created);
-        }
-        let mut elsewhere = created.clone();
-        elsewhere.spec.as_mut().unwrap().cluster_ip = Some("10.96.0.11".into());
-        assert_eq!(plan.change(Some(&elsewhere)), Change::Impossible("10.96.0.11".into()));
     }
 
     #[test]
