@@ -3,8 +3,8 @@
 //!     UDP, TCP ──▶ server ──▶ zone: from the caches, at once
 //!                      └────▶ forward: names outside the zone, to the node's resolvers
 //!
-//! It has its own two threads, so that answers do not wait for other work of the process. `registration` makes it
-//! known as the Service kube-system/kube-dns. Not here: how packets to the address of that Service reach this server
+//! It has its own two threads, so that answers do not wait for other work of the process. `registration` adds it
+//! to the Service kube-system/kube-dns. Not here: how packets to the address of that Service reach this server
 //! (`services`).
 
 mod dns_metrics;

@@ -1,4 +1,4 @@
-//! What the EndpointSlice of a node looks like, and how it differs from what there is. Pure.
+//! What the EndpointSlice looks like, and how it differs from what there is. Pure.
 
 use crate::watched::SERVICE_NAME;
 use k8s_openapi::api::core::v1::Node;
@@ -13,8 +13,8 @@ use std::net::{IpAddr, SocketAddr};
 pub(super) const NAMESPACE: &str = "kube-system";
 pub(super) const NAME: &str = "kube-dns";
 
-/// Name, protocol and number of the ports of the Service.
-const PORTS: [(&str, &str, i32); 2] = [("dns", "UDP", 53), ("dns-tcp", "TCP", 53)];
+/// Name and protocol of the ports of the Service.
+const PORTS: [(&str, &str); 2] = [("dns", "UDP"), ("dns-tcp", "TCP")];
 
 /// Says who writes the slices, so that the controllers leave them alone.
 const MANAGED_BY: (&str, &str) = ("endpointslice.kubernetes.io/managed-by", "dns.landfall.dev");
@@ -38,8 +38,8 @@ pub(super) enum Change<K> {
     Nothing,
     Create(Box<K>),
     Update(Box<K>),
-    /// The object must be deleted first; has the field that cannot be changed.
-    Impossible(String),
+    /// The object must be deleted first: its address type cannot be changed.
+    Recreate,
 }
 
 impl<K: Clone + PartialEq> Change<K> {
@@ -83,13 +83,12 @@ pub(super) fn slice_change(
     }]);
     let family = if server.is_ipv4() { "IPv4" } else { "IPv6" };
     if observed.is_some_and(|observed| observed.address_type != family) {
-        return Change::Impossible(wanted.address_type);
+        return Change::Recreate;
     }
     wanted.address_type = family.into();
     wanted.endpoints = Some(vec![endpoint(name, zone(&node.metadata), server.ip())]);
     let port = i32::from(server.port());
-    wanted.ports =
-        Some(PORTS.map(|(name, protocol, _)| endpoint_port(name, protocol, port)).into());
+    wanted.ports = Some(PORTS.map(|(name, protocol)| endpoint_port(name, protocol, port)).into());
     Change::between(observed, wanted)
 }
 
@@ -140,7 +139,7 @@ mod tests {
     fn written<K>(change: Change<K>) -> K {
         match change {
             Change::Create(object) | Change::Update(object) => *object,
-            Change::Nothing | Change::Impossible(_) => panic!("nothing is written"),
+            Change::Nothing | Change::Recreate => panic!("nothing is written"),
         }
     }
 

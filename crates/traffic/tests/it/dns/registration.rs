@@ -9,9 +9,9 @@ use testbed::Observed;
 use traffic::Watched;
 use traffic::dns::{RegistrationConfig, register};
 
-/// NET-105: pods reach the server of their own node. With the rights of a node's agent.
+/// NET-105: tools find the Service, and pods reach the server of their own node.
 #[tokio::test]
-async fn net_105_slice_is_created_and_repaired() {
+async fn net_105_node_adds_and_repairs_its_slice_of_kube_dns() {
     let bed = Bed::start().await;
     let config =
         RegistrationConfig { node: "n1".into(), server: "192.168.7.1:1053".parse().unwrap() };
@@ -42,6 +42,9 @@ async fn net_105_slice_is_created_and_repaired() {
             && repaired.metadata.resource_version != slice.metadata.resource_version
     };
     slices.when_found(&slice_key, is_repaired).await;
+    bed.client.delete::<EndpointSlice>(&slice_key, &DeleteOptions::default()).await.unwrap();
+    let is_new = |new: &EndpointSlice| new.metadata.uid != slice.metadata.uid;
+    slices.when_found(&slice_key, is_new).await;
     registration.stop().await;
 
     // A second start writes nothing.
