@@ -110,9 +110,9 @@ async fn a_105_every_watcher_sees_every_event_after_its_version_once_and_in_orde
     let seen = first.take(6).await;
     assert_eq!(late.take(6).await, seen);
     assert_eq!(middle.take(4).await, seen[2..]);
-    let versions: Vec<u64> = seen.iter().map(|event| number(&event["object"])).collect();
-    assert_eq!(versions[..4], versions);
-    assert!(versions.is_sorted_by(|a, b| a < b), "{versions:?}");
+    let received: Vec<u64> = seen.iter().map(|event| number(&event["object"])).collect();
+    assert_eq!(received[..4], versions);
+    assert!(received.is_sorted_by(|a, b| a < b), "{received:?}");
     let types: Vec<_> = seen.iter().map(|event| event["type"].as_str().unwrap()).collect();
     assert_eq!(types, ["ADDED", "ADDED", "ADDED", "MODIFIED", "DELETED", "ADDED"]);
 }
