@@ -29,6 +29,6 @@ pub use pods::{Attachment, HostPort, Pods, PodsConfig, Protocol};
 pub use route_table::Reach;
 pub use routes::{NextHop, OverlayState, Routes, Tunnel};
 pub use services::{
-    Affinity, Frontend, Ranges, ServiceEntry, ServiceRules, Services, ServicesConfig, Unserved,
+    Frontend, Ranges, ServiceEntry, ServiceRules, Services, ServicesConfig, Unserved,
     remove_service_rules,
 };

@@ -77,17 +77,10 @@ pub struct ServiceEntry {
     pub unserved: Unserved,
     /// Endpoints see the node's address instead of the client's, whoever the client is.
     pub masquerade: bool,
-    pub affinity: Option<Affinity>,
+    /// A client gets the same endpoint for this long after its last new connection (NET-38).
+    pub affinity_seconds: Option<u32>,
     /// Other sources are dropped (`loadBalancerSourceRanges`).
     pub sources: Option<Arc<[Cidr]>>,
-}
-
-/// A client gets the same endpoint for this long after its last new connection (NET-38).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Affinity {
-    /// Identifies the Service port: all its addresses share what is remembered.
-    pub port: Arc<str>,
-    pub seconds: u32,
 }
 
 /// Everything that the kernel has to know of one Service.
@@ -97,13 +90,6 @@ pub struct ServiceRules {
     pub cluster_ips: BTreeSet<IpAddr>,
     /// Endpoints on this node, which may connect to themselves through the Service (NET-7).
     pub local_endpoints: BTreeSet<IpAddr>,
-}
-
-impl ServiceRules {
-    fn affinity_ports(&self) -> BTreeSet<Arc<str>> {
-        let affinities = self.entries.values().filter_map(|entry| entry.affinity.as_ref());
-        affinities.map(|affinity| affinity.port.clone()).collect()
-    }
 }
 
 /// The rules of Services of one node.
@@ -118,8 +104,6 @@ pub struct Services {
     hairpin: Counted,
     picks: HashSet<(bool, Scope, Pick)>,
     stale: Stale,
-    affinity_ids: HashMap<(Arc<str>, Scope), u32>,
-    next_affinity_id: u32,
     ranges: Ranges,
     /// The kernel's state is not the one in memory.
     broken: bool,
@@ -181,8 +165,6 @@ impl Services {
             hairpin: Counted::default(),
             picks: HashSet::new(),
             stale: Stale::new(),
-            affinity_ids: HashMap::new(),
-            next_affinity_id: 1,
             ranges: Ranges::default(),
             broken: false,
         };
@@ -220,10 +202,6 @@ impl Services {
     }
 
     fn adopt(&mut self, found: Found) {
-        let affinities = found.frontends.values().flat_map(|state| {
-            Scope::ALL.into_iter().filter_map(|scope| state.choice(scope).affinity)
-        });
-        self.next_affinity_id = affinities.map(|(_, id)| id).max().unwrap_or(0).wrapping_add(1);
         self.broken = found.incomplete;
         self.installed = found.frontends;
         self.stale = found.stale;
@@ -259,11 +237,33 @@ impl Services {
         for (key, rules) in changes {
             self.record(key, rules, &mut touched);
         }
+        let had_affinity = self.with_affinity(&touched);
+        let sent = self.commit(&touched)?;
+        let has_affinity = self.with_affinity(&touched);
+        let lost: HashSet<Frontend> = had_affinity.difference(&has_affinity).copied().collect();
+        if !lost.is_empty() {
+            self.forget_clients(&lost)?;
+        }
+        Ok(sent)
+    }
+
+    /// Those of these addresses that remember clients.
+    fn with_affinity(&self, among: &BTreeSet<Frontend>) -> HashSet<Frontend> {
+        let remembers = |frontend: &&Frontend| {
+            let state = self.installed.get(*frontend);
+            state.is_some_and(|state| {
+                Scope::ALL.iter().any(|scope| state.choice(*scope).affinity.is_some())
+            })
+        };
+        among.iter().filter(remembers).copied().collect()
+    }
+
+    fn commit(&mut self, touched: &BTreeSet<Frontend>) -> Result<usize> {
         if self.broken {
             return self.write_everything();
         }
         let mut batch = Batch::new();
-        let count = self.write(&mut batch, &touched);
+        let count = self.write(&mut batch, touched);
         match self.connection.commit(batch) {
             Ok(()) => Ok(count),
             // Another program has changed our table, so that the differences do not apply.
@@ -301,12 +301,6 @@ impl Services {
         }
         self.cluster_ips.replace(&before.cluster_ips, &after.cluster_ips);
         self.hairpin.replace(&before.local_endpoints, &after.local_endpoints);
-        // A Service that gets session affinity again starts without remembered clients (NET-41).
-        for port in before.affinity_ports().difference(&after.affinity_ports()) {
-            for scope in Scope::ALL {
-                self.affinity_ids.remove(&(port.clone(), scope));
-            }
-        }
         if after != ServiceRules::default() {
             self.services.insert(key, after);
         }
@@ -363,24 +357,13 @@ impl Services {
     }
 
     /// What the kernel should have at this address.
-    fn wanted(&mut self, frontend: &Frontend, before: &Installed) -> Installed {
+    fn wanted(&self, frontend: &Frontend, before: &Installed) -> Installed {
         let owner = self.claims.get(frontend).and_then(BTreeSet::first);
         let rules = owner.and_then(|owner| self.services.get(owner));
         let Some(entry) = rules.and_then(|rules| rules.entries.get(frontend)) else {
             return Installed::default();
         };
-        let (ids, next) = (&mut self.affinity_ids, &mut self.next_affinity_id);
-        Installed::of(entry, before, |scope| {
-            let port = entry.affinity.as_ref().map(|affinity| affinity.port.clone());
-            let key = (port.unwrap_or_default(), scope);
-            *ids.entry(key).or_insert_with(|| match before.choice(scope).affinity {
-                Some((_, id)) => id,
-                None => {
-                    *next = next.wrapping_add(1);
-                    *next - 1
-                }
-            })
-        })
+        Installed::of(entry, before)
     }
 
     /// Writes all Services into empty sets, in one transaction. Clients with session affinity stay remembered, unless
@@ -402,11 +385,7 @@ impl Services {
             layout.empty(&mut batch);
         }
         self.write_ranges(&mut batch);
-        let ids = self.installed.drain().flat_map(|(frontend, state)| {
-            Scope::ALL.map(|scope| ((frontend, scope), state.choice(scope).affinity))
-        });
-        let ids: HashMap<_, _> = ids.collect();
-        self.keep_affinity(&ids);
+        self.installed.clear();
         self.stale.clear();
         self.picks.clear();
         for counted in [&mut self.cluster_ips, &mut self.hairpin] {
@@ -419,18 +398,22 @@ impl Services {
         Ok(count)
     }
 
-    /// Service ports that have session affinity keep the number under which their clients are remembered.
-    fn keep_affinity(&mut self, ids: &HashMap<(Frontend, Scope), Option<(u32, u32)>>) {
-        for rules in self.services.values() {
-            for (frontend, entry) in &rules.entries {
-                let Some(affinity) = &entry.affinity else { continue };
-                for scope in Scope::ALL {
-                    if let Some(Some((_, id))) = ids.get(&(*frontend, scope)) {
-                        self.affinity_ids.entry((affinity.port.clone(), scope)).or_insert(*id);
-                    }
-                }
+    /// Services that had session affinity and have it no more forget their clients: if they get it again, they start
+    /// without any (NET-41).
+    fn forget_clients(&mut self, services: &HashSet<Frontend>) -> Result<()> {
+        for layout in &self.layouts {
+            if !services.iter().any(|service| service.address.is_ipv4() == layout.ipv4) {
+                continue;
+            }
+            for key in adoption::clients(&mut self.connection, layout, services)? {
+                let mut batch = Batch::new();
+                let element = Element::key(Key::new().bytes(&key));
+                batch.delete_elements(&layout.table, &layout.affinity, &[element]);
+                // It may just have expired.
+                let _ = self.connection.commit(batch);
             }
         }
+        Ok(())
     }
 
     /// Replaces the address ranges of the cluster.

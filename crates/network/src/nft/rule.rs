@@ -156,8 +156,12 @@ impl Rule {
     }
 
     /// Loads fields of the packet into consecutive registers, as the key of a set.
-    pub fn load(mut self, fields: &[Field]) -> Rule {
-        let mut to = FIRST;
+    pub fn load(self, fields: &[Field]) -> Rule {
+        self.load_at(FIRST, fields)
+    }
+
+    /// As [`Rule::load`], from this register on.
+    pub fn load_at(mut self, mut to: Register, fields: &[Field]) -> Rule {
         for field in fields {
             self.expressions.push(field.load(to));
             to = to.plus(field.registers());

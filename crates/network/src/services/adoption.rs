@@ -51,6 +51,18 @@ pub(super) fn read(connection: &mut Connection, layout: &Layout, found: &mut Fou
     Ok(())
 }
 
+/// The keys of all remembered clients of these Service addresses.
+pub(super) fn clients(
+    connection: &mut Connection,
+    layout: &Layout,
+    of: &HashSet<Frontend>,
+) -> Result<Vec<Vec<u8>>> {
+    let mut reader = Reader { connection, layout };
+    let all = reader.elements(&layout.affinity)?;
+    let is_one = |key: &[u8]| reader.client_of(key).is_some_and(|service| of.contains(&service));
+    Ok(all.into_iter().map(|element| element.key).filter(|key| is_one(key)).collect())
+}
+
 struct Reader<'a> {
     connection: &'a mut Connection,
     layout: &'a Layout,
@@ -84,11 +96,6 @@ impl Reader<'_> {
                 numbered.insert((frontend, number), endpoint);
             }
         }
-        let mut ids = HashMap::new();
-        for element in self.elements(&maps.affinity_ids)? {
-            let Some((frontend, _)) = self.frontend(&element.key) else { continue };
-            ids.extend(element.value.as_deref().and_then(number).map(|id| (frontend, id)));
-        }
         for element in self.elements(&maps.services)? {
             let Some((frontend, _)) = self.frontend(&element.key) else { continue };
             let Some(code) = element.value.as_deref().and_then(number) else { continue };
@@ -96,8 +103,7 @@ impl Reader<'_> {
             let endpoints = (0..pick.count).filter_map(|n| numbered.remove(&(frontend, n)));
             let endpoints: Vec<SocketAddr> = endpoints.collect();
             found.incomplete |= endpoints.len() != pick.count as usize;
-            let affinity = pick.affinity.zip(ids.get(&frontend).copied());
-            let choice = Choice { endpoints, affinity };
+            let choice = Choice { endpoints, affinity: pick.affinity };
             let state = found.frontends.entry(frontend).or_default();
             match scope {
                 Scope::Any => state.any = choice,
@@ -112,6 +118,11 @@ impl Reader<'_> {
 
     fn address_bytes(&self) -> usize {
         if self.layout.ipv4 { 4 } else { 16 }
+    }
+
+    /// The Service address in the key of a remembered client.
+    fn client_of(&self, key: &[u8]) -> Option<Frontend> {
+        Some(self.frontend(key.get(self.address_bytes()..)?)?.0)
     }
 
     /// The Service address at the start of a key, and the rest of the key.

@@ -24,15 +24,14 @@ pub(super) struct Installed {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Choice {
     pub(super) endpoints: Vec<SocketAddr>,
-    /// Seconds, and the number of the Service port.
-    pub(super) affinity: Option<(u32, u32)>,
+    /// Seconds for which a client is remembered.
+    pub(super) affinity: Option<u32>,
 }
 
 impl Choice {
     pub(super) fn pick(&self) -> Option<Pick> {
         let count = self.endpoints.len() as u32;
-        let affinity = self.affinity.map(|(seconds, _)| seconds);
-        (count > 0).then_some(Pick { count, affinity })
+        (count > 0).then_some(Pick { count, affinity: self.affinity })
     }
 }
 
@@ -44,18 +43,13 @@ impl Installed {
         }
     }
 
-    /// What `entry` looks like in the kernel, with as few changes from `before` as possible. `id` returns the number
-    /// of a Service port with session affinity.
-    pub(super) fn of(
-        entry: &ServiceEntry,
-        before: &Installed,
-        mut id: impl FnMut(Scope) -> u32,
-    ) -> Installed {
-        let mut choice = |scope, endpoints: &[SocketAddr]| {
+    /// What `entry` looks like in the kernel, with as few changes from `before` as possible.
+    pub(super) fn of(entry: &ServiceEntry, before: &Installed) -> Installed {
+        let choice = |scope, endpoints: &[SocketAddr]| {
             let used = &endpoints[..endpoints.len().min(Pick::COUNT_MAX)];
             let endpoints = reassign(&before.choice(scope).endpoints, used);
-            let affinity = entry.affinity.as_ref().filter(|_| !endpoints.is_empty());
-            Choice { affinity: affinity.map(|known| (known.seconds, id(scope))), endpoints }
+            let affinity = entry.affinity_seconds.filter(|_| !endpoints.is_empty());
+            Choice { endpoints, affinity }
         };
         Installed {
             any: choice(Scope::Any, &entry.endpoints),
@@ -140,8 +134,6 @@ pub(super) fn transition<'a>(
         let maps = layout.maps(scope);
         let code = |choice: &Choice| choice.pick().map(|pick| Key::new().number(pick.code()));
         elements.replace(&maps.services, &key, code(old), code(new));
-        let id = |choice: &Choice| choice.affinity.map(|(_, id)| Key::new().number(id));
-        elements.replace(&maps.affinity_ids, &key, id(old), id(new));
         let (left, gone) = &mut stale;
         numbered(&maps.endpoints, elements, (left, gone), (scope, *frontend), (old, new));
         let sticky = |choice: &Choice| match choice.affinity {

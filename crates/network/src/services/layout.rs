@@ -88,8 +88,6 @@ pub(super) struct ScopeMaps {
     pub(super) picks: Set,
     /// Service address and number to endpoint.
     pub(super) endpoints: Set,
-    /// With session affinity: Service address to the number of the Service port.
-    pub(super) affinity_ids: Set,
     /// With session affinity: Service address and each of its endpoints.
     pub(super) affinity_endpoints: Set,
 }
@@ -100,8 +98,8 @@ pub(super) struct Layout {
     pub(super) ipv4: bool,
     any: ScopeMaps,
     outside: ScopeMaps,
-    /// Number of a Service port and client, to the endpoint that the client has.
-    affinity: Set,
+    /// Client and Service address, to the endpoint that the client has.
+    pub(super) affinity: Set,
     /// Every ClusterIP, whatever the port.
     pub(super) cluster_ips: Set,
     /// Addresses of all pods of the cluster.
@@ -123,18 +121,19 @@ pub(super) struct Layout {
 
 impl Layout {
     pub(super) fn new(config: &ServicesConfig, ipv4: bool) -> Layout {
+        // Numbers have the type of marks: the `nft` program cannot list keys with parts of the type integer.
         let address = Kind::address(ipv4);
         let service = [address, Kind::Protocol, Kind::Port];
         let endpoint = [address, Kind::Port];
+        let client = [address, address, Kind::Protocol, Kind::Port];
         let maps = |scope: Scope| {
             let name = |name: &str| format!("{}{name}", scope.prefix());
-            let numbered = [address, Kind::Protocol, Kind::Port, Kind::Number];
+            let numbered = [address, Kind::Protocol, Kind::Port, Kind::Mark];
             let both = [address, Kind::Protocol, Kind::Port, address, Kind::Port];
             ScopeMaps {
-                services: Set::map(name("services"), &service, &[Kind::Number]),
-                picks: Set::verdict_map(name("picks"), &[Kind::Number]),
+                services: Set::map(name("services"), &service, &[Kind::Mark]),
+                picks: Set::verdict_map(name("picks"), &[Kind::Mark]),
                 endpoints: Set::map(name("endpoints"), &numbered, &endpoint),
-                affinity_ids: Set::map(name("affinity-ids"), &service, &[Kind::Number]),
                 affinity_endpoints: Set::new(name("affinity-endpoints"), &both),
             }
         };
@@ -144,7 +143,7 @@ impl Layout {
             ipv4,
             any: maps(Scope::Any),
             outside: maps(Scope::Outside),
-            affinity: Set::map("affinity", &[Kind::Number, address], &endpoint)
+            affinity: Set::map("affinity", &client, &endpoint)
                 .with_timeout(AFFINITY_MAX_MS)
                 .with_size(AFFINITY_CLIENTS_MAX),
             cluster_ips: Set::new("cluster-ips", &[address]),
@@ -171,7 +170,7 @@ impl Layout {
         let mut all = Vec::new();
         for maps in [&self.any, &self.outside] {
             all.extend([&maps.services, &maps.picks, &maps.endpoints]);
-            all.extend([&maps.affinity_ids, &maps.affinity_endpoints]);
+            all.push(&maps.affinity_endpoints);
         }
         all.extend([&self.affinity, &self.cluster_ips, &self.pod_ranges, &self.masquerade]);
         all.extend([&self.external_local, &self.rejected, &self.dropped, &self.hairpin]);
@@ -333,47 +332,43 @@ impl Layout {
     /// clients can be remembered, the second rule ends there, and the rule after it chooses.
     fn sticky_rules(&self, scope: Scope, count: u32, seconds: u32) -> [Rule; 2] {
         let maps = self.maps(scope);
-        let (affinity, ids) = (&self.affinity.name, &maps.affinity_ids.name);
-        // Registers: the Service port is in the first ones, and the others follow without a gap, because keys with
-        // several parts are read from consecutive registers.
+        // Registers: the client, the Service address, the endpoint. They follow each other without a gap, because keys
+        // with several parts are read from consecutive registers.
         let words = self.source()[0].registers();
-        let first = Register::FIRST;
-        let after = first.plus(words + 2);
-        let map = |map: &str, key, to| Expression::Map { map: map.to_owned(), key, to };
-        let source = |to| self.source()[0].load(to);
-        let remember = |key, data| Expression::Update {
-            set: affinity.clone(),
-            key,
-            data: Some(data),
+        let client = Register::FIRST;
+        let service = client.plus(words);
+        let endpoint = service.plus(words + 2);
+        let load = || Rule::new().load(&self.source()).load_at(service, &self.service());
+        let map = |map: &Set, key, to| Expression::Map { map: map.name.clone(), key, to };
+        let set = || self.affinity.name.clone();
+        let remember = Expression::Update {
+            set: set(),
+            key: client,
+            data: Some(endpoint),
             timeout_ms: u64::from(seconds) * 1000,
         };
-        let nat = |address: Register| Expression::Nat {
+        let nat = Expression::Nat {
             kind: NatKind::Destination,
             ipv4: self.ipv4,
-            address,
-            port: Some(address.plus(words)),
+            address: endpoint,
+            port: Some(endpoint.plus(words)),
         };
-        let client = after.plus(words + 1);
-        let known = Rule::new()
-            .load(&self.service())
-            .with(map(ids, first, after))
-            .with(source(after.plus(1)))
-            .with(map(affinity, after, after))
-            .with(Expression::in_set(&maps.affinity_endpoints))
-            .with(map(ids, first, client))
-            .with(source(client.plus(1)))
-            .with(remember(client, after))
-            .with(nat(after));
-        let client = after.plus(1);
-        let new = Rule::new()
-            .load(&self.service())
-            .with(map(ids, first, client))
-            .with(source(client.plus(1)))
-            .with(Field::Random { modulus: count }.load(after))
-            .with(map(&maps.endpoints.name, first, first))
-            .with(Expression::Delete { set: affinity.clone(), key: client, data: Some(first) })
-            .with(remember(client, first))
-            .with(nat(first));
+        let is_usable = Expression::Lookup {
+            set: maps.affinity_endpoints.name.clone(),
+            key: service,
+            invert: false,
+        };
+        let known = load()
+            .with(map(&self.affinity, client, endpoint))
+            .with(is_usable)
+            .with(remember.clone())
+            .with(nat.clone());
+        let new = load()
+            .with(Field::Random { modulus: count }.load(endpoint))
+            .with(map(&maps.endpoints, service, endpoint))
+            .with(Expression::Delete { set: set(), key: client, data: Some(endpoint) })
+            .with(remember)
+            .with(nat);
         [known, new]
     }
 

@@ -5,8 +5,8 @@ use crate::isolated::{
     run, serve_tcp, serve_udp,
 };
 use network::{
-    Affinity, Attachment, Frontend, Pods, Protocol, ServiceEntry, ServiceRules, Services,
-    ServicesConfig, Unserved,
+    Attachment, Frontend, Pods, Protocol, ServiceEntry, ServiceRules, Services, ServicesConfig,
+    Unserved,
 };
 use std::collections::{BTreeSet, HashMap};
 use std::io::ErrorKind::{ConnectionRefused, TimedOut};
@@ -206,6 +206,8 @@ fn endpoints_are_chosen_at_random_and_change_one_by_one() {
             |node: &mut Node, pods: &[&Attachment]| node.set("d/s", service(pods, entry(pods)));
         set(&mut node, &all);
         assert_eq!(names(from, to, 200), ["a", "b", "c", "d"].map(String::from).into());
+        let shown = run(&format!("nft list table ip {TABLE}"));
+        assert!(shown.contains("10.96.0.9 . tcp . 80"), "people can read the table: {shown}");
         let sent = set(&mut node, &all[1..]);
         // The code, the number that the last endpoint moves to, and the pair of equal addresses.
         assert!(sent <= 5, "{sent} elements");
@@ -230,18 +232,16 @@ fn session_affinity_ends_with_the_endpoint_or_the_setting() {
             pods.push(node.pod(name).await);
         }
         let all: Vec<&Attachment> = pods.iter().collect();
-        let affinity = Some(Affinity { port: "d/s/TCP/".into(), seconds: 10_800 });
+        let affinity_seconds = Some(10_800);
         let sticky = |pods: &[&Attachment]| {
-            let entry = ServiceEntry { affinity: affinity.clone(), ..entry(pods) };
-            let mut rules = service(pods, entry.clone());
-            rules.entries.insert(frontend("192.0.2.77", 80), entry);
-            rules
+            let entry = ServiceEntry { affinity_seconds, ..entry(pods) };
+            service(pods, entry)
         };
         node.set("d/s", sticky(&all));
         let from = Some(client.netns.as_path());
         let first = names(from, "10.96.0.9:80", 30);
         assert_eq!(first.len(), 1, "one endpoint for one client");
-        assert_eq!(names(from, "192.0.2.77:80", 30), first, "all addresses of the port share it");
+
         let left: Vec<&Attachment> = ["a", "b", "c"]
             .iter()
             .zip(&all)
@@ -255,6 +255,11 @@ fn session_affinity_ends_with_the_endpoint_or_the_setting() {
         assert_eq!(names(from, "10.96.0.9:80", 30), second, "it keeps its new endpoint");
         node.set("d/s", service(&all, entry(&all)));
         assert_eq!(names(from, "10.96.0.9:80", 100).len(), 3, "without affinity");
+        let remembered = || run(&format!("nft list map ip {TABLE} affinity")).contains("elements");
+        assert!(!remembered(), "leaving affinity forgets all clients");
+        node.set("d/s", sticky(&all));
+        assert_eq!(names(from, "10.96.0.9:80", 10).len(), 1);
+        assert!(remembered());
         assert!(node.services.verify().unwrap());
     });
 }
@@ -270,8 +275,8 @@ fn a_restart_adopts_the_rules_and_remembered_clients() {
             pods.push(node.pod(name).await);
         }
         let all: Vec<&Attachment> = pods.iter().collect();
-        let affinity = Some(Affinity { port: "d/s/TCP/".into(), seconds: 10_800 });
-        let sticky = service(&all, ServiceEntry { affinity, ..entry(&all) });
+        let affinity_seconds = Some(10_800);
+        let sticky = service(&all, ServiceEntry { affinity_seconds, ..entry(&all) });
         let other = ServiceRules {
             entries: [(frontend("10.96.0.10", 53), entry(&all[..2]))].into(),
             cluster_ips: [ip("10.96.0.10")].into(),

@@ -4,7 +4,7 @@
 use super::endpoints::{Endpoints, NodeView, Usable, of_port, usable};
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use network::{Affinity, Cidr, Frontend, Protocol, ServiceEntry, ServiceRules, Unserved};
+use network::{Cidr, Frontend, Protocol, ServiceEntry, ServiceRules, Unserved};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -54,8 +54,6 @@ pub(crate) fn plan(
     let Some(spec) = service.spec.as_ref().filter(|spec| is_proxied(service, spec)) else {
         return plan;
     };
-    let name = service.metadata.name.as_deref().unwrap_or_default();
-    let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
     let mut local_ready = BTreeSet::new();
     for ipv4 in [true, false] {
         let Some(cluster_ip) = cluster_ip(spec, ipv4) else { continue };
@@ -65,7 +63,7 @@ pub(crate) fn plan(
             let ready = endpoints.iter().filter(|(_, endpoint)| endpoint.ready && endpoint.local);
             local_ready.extend(ready.map(|(address, _)| address.ip()));
             let port = Port { service, spec, port, cluster_ip, node };
-            port.add(&format!("{namespace}/{name}"), &endpoints, &mut plan);
+            port.add(&endpoints, &mut plan);
         }
     }
     let health_check = spec.health_check_node_port.and_then(|port| u16::try_from(port).ok());
@@ -105,17 +103,16 @@ struct Port<'a> {
 }
 
 impl Port<'_> {
-    fn add(&self, service: &str, endpoints: &Endpoints, plan: &mut ServicePlan) {
+    fn add(&self, endpoints: &Endpoints, plan: &mut ServicePlan) {
         let Some(protocol) = self.protocol() else { return };
         let Ok(number) = u16::try_from(self.port.port) else { return };
         let usable = usable(endpoints, self.node);
-        let affinity = self.affinity(service);
         let frontend = |address, port| Frontend { address, protocol, port };
         let mut frontends = vec![frontend(self.cluster_ip, number)];
-        let internal = self.internal(&usable, &affinity);
+        let internal = self.internal(&usable);
         plan.rules.entries.insert(frontends[0], internal);
 
-        let external = self.external(&usable, &affinity);
+        let external = self.external(&usable);
         for address in self.addresses(self.spec.external_ips.iter().flatten()) {
             frontends.push(frontend(address, number));
             plan.rules.entries.insert(frontend(address, number), external.clone());
@@ -168,21 +165,18 @@ impl Port<'_> {
         self.addresses(virtual_ips.filter_map(|entry| entry.ip.as_ref()))
     }
 
-    fn affinity(&self, service: &str) -> Option<Affinity> {
+    fn affinity_seconds(&self) -> Option<u32> {
         if self.spec.session_affinity.as_deref() != Some("ClientIP") {
             return None;
         }
         let client_ip =
             self.spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
         let seconds = client_ip.and_then(|config| config.timeout_seconds);
-        let seconds = u32::try_from(seconds.unwrap_or(AFFINITY_SECONDS)).ok()?;
-        let (protocol, name) = (self.port.protocol.as_deref(), self.port.name.as_deref());
-        let port = format!("{service}/{}/{}", protocol.unwrap_or("TCP"), name.unwrap_or_default());
-        Some(Affinity { port: port.into(), seconds })
+        u32::try_from(seconds.unwrap_or(AFFINITY_SECONDS)).ok()
     }
 
     /// At the ClusterIP.
-    fn internal(&self, usable: &Usable, affinity: &Option<Affinity>) -> ServiceEntry {
+    fn internal(&self, usable: &Usable) -> ServiceEntry {
         let local = is_local(self.spec.internal_traffic_policy.as_deref());
         let endpoints = if local { &usable.local } else { &usable.cluster };
         let unserved = match (endpoints.is_empty(), local && !usable.cluster.is_empty()) {
@@ -193,13 +187,13 @@ impl Port<'_> {
         ServiceEntry {
             endpoints: endpoints.as_slice().into(),
             unserved,
-            affinity: affinity.clone(),
+            affinity_seconds: self.affinity_seconds(),
             ..ServiceEntry::default()
         }
     }
 
     /// At addresses outside the cluster: external IPs, load balancers and node ports (NET-31, NET-34).
-    fn external(&self, usable: &Usable, affinity: &Option<Affinity>) -> ServiceEntry {
+    fn external(&self, usable: &Usable) -> ServiceEntry {
         let local = is_local(self.spec.external_traffic_policy.as_deref());
         let nowhere = usable.cluster.is_empty() && (usable.local.is_empty() || !local);
         let unserved = match (nowhere, local && usable.local.is_empty()) {
@@ -212,7 +206,7 @@ impl Port<'_> {
             outside: local.then(|| usable.local.as_slice().into()),
             unserved,
             masquerade: !local,
-            affinity: affinity.clone(),
+            affinity_seconds: self.affinity_seconds(),
             sources: None,
         }
     }
