@@ -233,6 +233,11 @@ impl Running {
         self.server.terminations().keep(count);
     }
 
+    /// Why the store does not accept writes, such as a full disk.
+    pub fn store_health(&self) -> Result<(), String> {
+        self.store.health()
+    }
+
     pub fn backups(&self) -> Backups {
         self.backups.clone()
     }
