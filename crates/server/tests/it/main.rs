@@ -17,6 +17,7 @@ mod lists;
 mod loopholes;
 mod objects;
 mod patches;
+mod proxied_pages;
 mod races;
 mod services;
 mod system_objects;
