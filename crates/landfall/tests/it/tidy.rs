@@ -5,6 +5,7 @@
 
 mod delete_walk;
 mod limits;
+mod test_filters;
 
 use std::collections::BTreeMap;
 use std::fs;
