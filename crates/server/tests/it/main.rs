@@ -15,6 +15,7 @@ mod garbage;
 mod joining;
 mod lists;
 mod loopholes;
+mod many_definitions;
 mod objects;
 mod patches;
 mod proxied_pages;
