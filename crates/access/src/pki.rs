@@ -27,8 +27,9 @@ use base64::prelude::BASE64_STANDARD;
 use rustls::ServerConfig;
 use rustls::time_provider::TimeProvider;
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tls::RenewableCertificate;
 
@@ -51,7 +52,6 @@ const NAMES: &[&str] = &[
     "kubernetes.default",
     "kubernetes.default.svc",
     "kubernetes.default.svc.cluster.local",
-    "10.96.0.1",
 ];
 
 #[derive(Debug, thiserror::Error)]
@@ -72,9 +72,11 @@ pub struct Pki {
     /// The directory of the files.
     dir: PathBuf,
     /// Names and addresses by which clients reach the API server.
-    names: BTreeSet<String>,
+    names: ArcSwap<BTreeSet<String>>,
     authority: Authority,
     leaves: ArcSwap<Leaves>,
+    /// Held while certificates are renewed.
+    renewal: Mutex<()>,
     /// The API server's own certificate.
     serving: Arc<RenewableCertificate>,
     /// The certificate with which it calls nodes.
@@ -85,7 +87,7 @@ pub struct Pki {
 
 impl Pki {
     /// Loads the files in `dir`; creates what is missing and renews what is old. `sans` are further names and
-    /// addresses by which clients reach the API server.
+    /// addresses by which clients reach the API server, such as the address of the Service `kubernetes`.
     pub fn load_or_create(dir: &Path, sans: &[String]) -> Result<Pki, Error> {
         let pki = dir.join("pki");
         files::private_dir(&pki).map_err(|source| Error::File {
@@ -98,7 +100,7 @@ impl Pki {
         let leaves = Leaves::load_or_issue(&authority, &pki, &names)?;
         let node_client = node_client::issue(&authority)?;
         Ok(Pki {
-            names,
+            names: ArcSwap::from_pointee(names),
             serving: RenewableCertificate::new(
                 &chain(&leaves.serving, &authority),
                 &leaves.serving.key,
@@ -106,16 +108,29 @@ impl Pki {
             node_client: RenewableCertificate::new(&node_client.certificate, &node_client.key)?,
             authority,
             leaves: ArcSwap::from_pointee(leaves),
+            renewal: Mutex::default(),
             service_account_key: service_account_key(&pki.join("sa.key"))?,
             admin_token: ArcSwap::from_pointee(admin_token(&dir.join(ADMIN_TOKEN))?),
             dir: pki,
         })
     }
 
+    /// Adds an address by which clients reach the API server: the serving certificate is replaced if it does not have it.
+    pub fn add_address(&self, address: IpAddr) -> Result<(), Error> {
+        let address = address.to_string();
+        self.names.rcu(|names| {
+            let mut names = BTreeSet::clone(names);
+            names.insert(address.clone());
+            names
+        });
+        self.renew().map(drop)
+    }
+
     /// Renews certificates that are old and uses the new ones from now on. Returns whether the kubeconfig changed.
     pub fn renew(&self) -> Result<bool, Error> {
+        let _one_at_a_time = self.renewal.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let before = self.leaves.load();
-        let leaves = Leaves::load_or_issue(&self.authority, &self.dir, &self.names)?;
+        let leaves = Leaves::load_or_issue(&self.authority, &self.dir, &self.names.load())?;
         if leaves.serving.certificate != before.serving.certificate {
             self.serving.replace(&chain(&leaves.serving, &self.authority), &leaves.serving.key)?;
         }
@@ -188,7 +203,7 @@ impl Pki {
             .iter()
             .map(String::as_str)
             .chain([name])
-            .filter(|name| is_dns_name(name) || name.parse::<std::net::IpAddr>().is_ok())
+            .filter(|name| is_dns_name(name) || name.parse::<IpAddr>().is_ok())
             .map(str::to_owned)
             .collect();
         let serving = Purpose::Serving { subject: user.clone(), names };
@@ -221,8 +236,8 @@ impl Pki {
     }
 
     /// Names and addresses by which clients reach this server. No node may get a certificate for them.
-    pub fn names(&self) -> &BTreeSet<String> {
-        &self.names
+    pub fn names(&self) -> Arc<BTreeSet<String>> {
+        self.names.load_full()
     }
 
     pub fn admin(&self) -> Identity {
@@ -282,7 +297,7 @@ fn serving_names(given: &[String]) -> BTreeSet<String> {
         .map(|&name| name.to_owned())
         .chain(given.iter().cloned())
         .chain([host.trim().to_lowercase()])
-        .filter(|name| is_dns_name(name) || name.parse::<std::net::IpAddr>().is_ok())
+        .filter(|name| is_dns_name(name) || name.parse::<IpAddr>().is_ok())
         .collect()
 }
 

@@ -7,6 +7,7 @@ mod disruption;
 mod finished_jobs;
 mod garbage;
 mod join_tokens;
+mod load_balancer;
 mod namespaces;
 mod node_leases;
 mod node_lost;

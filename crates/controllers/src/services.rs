@@ -4,8 +4,8 @@
 //!     pods, nodes, Services ──▶ backends ──▶ slices ──▶ plan ──▶ EndpointSlices
 //!                                  └───────▶ endpoints ────────▶ Endpoints ──▶ mirror
 //!
-//! `backends` finds pods, addresses and ports; `plan` distributes endpoints to slices with few writes; `slice_metrics`
-//! counts the changes. Not here: forwarding packets (`network`).
+//! `backends` finds pods, addresses and ports; `zone_hints` prefers endpoints of the own zone; `plan` distributes
+//! endpoints to slices with few writes; `slice_metrics` counts the changes. Not here: forwarding packets (`network`).
 
 mod backends;
 mod endpoints;
@@ -14,9 +14,11 @@ mod plan;
 mod slice_metrics;
 mod slices;
 mod writer;
+mod zone_hints;
 
 pub(crate) use slice_metrics::CATALOGUE;
 
+use crate::load_balancer;
 use crate::pods;
 use crate::service_addresses;
 use crate::start::Cluster;
@@ -38,6 +40,9 @@ const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 /// Services by one label of their selector. A selected pod has all of them, so it has this one.
 const BY_SELECTOR: &str = "selector";
 const BY_SERVICE: &str = "service";
+/// Services that ask for zone hints, all under one key.
+const BY_ZONE_HINTS: &str = "zone-hints";
+const ZONE_HINTS: &str = "yes";
 
 struct Services {
     services: Cache<Service>,
@@ -45,7 +50,7 @@ struct Services {
     endpoints: Cache<Endpoints>,
 }
 
-/// The cache that [`run`] needs; `service_addresses` shares it.
+/// The cache that [`run`] needs; `service_addresses` and `load_balancer` share it.
 pub(crate) fn services(client: &client::Client) -> Cache<Service> {
     Cache::builder(client)
         .index(BY_SELECTOR, |service: &Service| {
@@ -54,6 +59,11 @@ pub(crate) fn services(client: &client::Client) -> Cache<Service> {
             first.map(|(key, value)| pods::label(namespace, key, value)).into_iter().collect()
         })
         .index(service_addresses::BY_ADDRESS, service_addresses::addresses)
+        .index(load_balancer::INDEX, load_balancer::index)
+        .index(BY_ZONE_HINTS, |service: &Service| {
+            let hinted = zone_hints::is_enabled(service) && selector(service).is_some();
+            if hinted { vec![ZONE_HINTS.to_owned()] } else { Vec::new() }
+        })
         .start()
 }
 

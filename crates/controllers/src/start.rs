@@ -5,10 +5,10 @@ use crate::pod_cidrs::Range;
 use crate::storage::LocalVolumes;
 use crate::{
     cluster_roles, cron_job, daemon_set, deployment, disruption, finished_jobs, garbage,
-    horizontal_pod_autoscaler, job, join_tokens, namespaces, node_leases, node_lost, node_taints,
-    node_ttl, pod_cidrs, pod_garbage, pods, quotas, replica_set, service_addresses, service_ranges,
-    services, signing_requests, stateful_set, storage, system_namespaces, taint_eviction,
-    token_secrets, workload,
+    horizontal_pod_autoscaler, job, join_tokens, load_balancer, namespaces, node_leases, node_lost,
+    node_taints, node_ttl, pod_cidrs, pod_garbage, pods, quotas, replica_set, service_addresses,
+    service_ranges, services, signing_requests, stateful_set, storage, system_namespaces,
+    taint_eviction, token_secrets, workload,
 };
 use client::{Cache, Client, ObjectKey, Queue, Recorder};
 use futures::future::BoxFuture;
@@ -197,7 +197,7 @@ async fn run(
 
 /// The service accounts of the controllers below. `services` and `storage` run several controllers each and switch to
 /// further accounts.
-const ACCOUNTS: [&str; 21] = [
+const ACCOUNTS: [&str; 22] = [
     "node-controller",
     "pod-garbage-collector",
     "certificate-controller",
@@ -206,6 +206,7 @@ const ACCOUNTS: [&str; 21] = [
     "generic-garbage-collector",
     "ttl-after-finished-controller",
     "service-cidrs-controller",
+    "service-controller",
     APISERVER,
     "ttl-controller",
     "disruption-controller",
@@ -281,6 +282,7 @@ fn object_controllers<'a>(
         services::run(cluster, services.clone()).boxed(),
         service_ranges::run(own("service-cidrs-controller"), ranges.clone(), addresses.clone())
             .boxed(),
+        load_balancer::run(own("service-controller"), services.clone()).boxed(),
         // In upstream these two are part of the API server.
         service_addresses::run(own(APISERVER), services.clone(), addresses, ranges).boxed(),
         system_namespaces::run(own(APISERVER), namespaces.clone()).boxed(),

@@ -2,15 +2,13 @@
 
 use crate::command::{GraceAfterRestart, NodeOptions};
 use crate::image;
+use crate::traffic::{NodeTraffic, TrafficConfig};
 use anyhow::Context;
 use client::Client;
 use runtime::{CpuPriority, Cri, ImageStore, Native, NativeConfig, Runtime};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// The range from which the server assigns addresses to Services.
-const SERVICE_CIDR: &str = "10.96.0.0/16";
 
 /// In the data directory: the value of --runtime.
 const RUNTIME_FILE: &str = "runtime";
@@ -44,7 +42,7 @@ pub(crate) async fn start(
         link: options.pod_link.clone(),
         manifests: options.pod_manifests.clone(),
         cluster_dns: Vec::new(),
-        service_cidrs: vec![SERVICE_CIDR.to_owned()],
+        traffic: Some(Arc::new(NodeTraffic::new(&client, traffic_config(options)?))),
         cgroup: cgroup(&options.pod_link),
         eviction_hard: options.eviction_hard.clone(),
         pod_pids_limit: options.pod_pids_limit.0,
@@ -64,6 +62,16 @@ pub(crate) async fn start(
             _ => String::new(),
         };
         anyhow::Error::new(error).context(format!("cannot start the node{advice}"))
+    })
+}
+
+fn traffic_config(options: &NodeOptions) -> anyhow::Result<TrafficConfig> {
+    Ok(TrafficConfig {
+        node_name: name(options)?,
+        link: options.pod_link.clone(),
+        proxy_delay: options.proxy_delay.clone().map(|delay| delay.0),
+        health: options.proxy_health_listen.0,
+        metrics: options.proxy_metrics_listen.0,
     })
 }
 

@@ -51,15 +51,20 @@ impl<'a> LocalNode<'a> {
                 return Ok(LocalNode::Starting(starting));
             }
         };
+        let serving = async {
+            serve_pods(server, &node).await?;
+            node.ready().await;
+            anyhow::Ok(())
+        };
         tokio::select! {
-            () = node.ready() => {}
+            served = serving => served?,
             _ = store_failed(server) => {}
         }
         Ok(LocalNode::Running(Box::new(node)))
     }
 
     /// Completes a start that waits for disk space. Returns only if the start fails for another reason.
-    pub(crate) async fn start_failed(&mut self) -> anyhow::Error {
+    pub(crate) async fn start_failed(&mut self, server: &Running) -> anyhow::Error {
         if let LocalNode::Starting(starting) = self {
             match starting.await {
                 Ok(node) => {
@@ -68,6 +73,11 @@ impl<'a> LocalNode<'a> {
                 }
                 Err(error) => return error,
             }
+        }
+        if let LocalNode::Running(node) = self
+            && let Err(error) = serve_pods(server, node).await
+        {
+            return error;
         }
         std::future::pending().await
     }
@@ -123,6 +133,24 @@ fn start<'a>(
             sleep(RETRY_INTERVAL).await;
         }
     }))
+}
+
+/// Lets the node's pods reach the API server. While the store fails, its address cannot be published. A repeated call
+/// changes nothing.
+async fn serve_pods(server: &Running, node: &node::Running) -> anyhow::Result<()> {
+    for gateway in node.gateways() {
+        loop {
+            match server.serve_pods_at(gateway).await {
+                Err(error) if server.store_health().is_err() => {
+                    let seconds = RETRY_INTERVAL.as_secs();
+                    eprintln!("landfall: {error:#}; trying again in {seconds} s");
+                }
+                served => break served?,
+            }
+            sleep(RETRY_INTERVAL).await;
+        }
+    }
+    Ok(())
 }
 
 /// Waits until the store has failed for a while. Returns the reason.

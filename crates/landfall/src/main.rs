@@ -10,6 +10,7 @@ mod hints;
 mod kubeconfig;
 mod local_node;
 mod shutdown;
+mod traffic;
 mod up;
 
 mod backup;

@@ -45,7 +45,7 @@ pub(crate) fn run(options: &UpOptions) -> anyhow::Result<()> {
 
         let mut cause = tokio::select! {
             cause = StopCause::wait(&mut signals, &control, Some(&server)) => cause,
-            error = node.start_failed() => return Err(error),
+            error = node.start_failed(&server) => return Err(error),
         };
         // Pods come first: the API server must still accept their last statuses.
         let running_pods = node.stop(&mut cause, &mut signals, &options.common.data_dir).await;
@@ -156,6 +156,7 @@ async fn start_server(common: &Common, controllers: bool) -> anyhow::Result<Runn
         data_dir: common.data_dir.clone(),
         listen: common.listen,
         store: common.store_choice()?,
+        service_range: common.service_cidr,
         audit_log: common.audit.config(),
         controllers,
     };

@@ -292,6 +292,10 @@ impl Inner {
         self.config.cidrs.iter().filter_map(|range| range.nth(address_index)).collect()
     }
 
+    pub(crate) fn ranges(&self) -> &[crate::Cidr] {
+        &self.config.cidrs
+    }
+
     /// `None` if the device is not named like a pod's link.
     fn address_index_of(&self, device: &Device) -> Option<u64> {
         let digits = device.name.strip_prefix(&self.config.link)?.strip_prefix('p')?;

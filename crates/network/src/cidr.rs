@@ -73,6 +73,27 @@ impl Cidr {
         self.contains(address).then_some(address)
     }
 
+    /// The first address after the range. `None` if the range ends with the largest address.
+    pub(crate) fn after(&self) -> Option<IpAddr> {
+        let host_bits = u32::from(width(self.base) - self.bits);
+        let next = to_number(self.base).checked_add(1u128.checked_shl(host_bits)?)?;
+        let largest = if self.is_ipv4() { u128::from(u32::MAX) } else { u128::MAX };
+        (next <= largest).then(|| from_number(next, self.is_ipv4()))
+    }
+
+    /// The ranges without those that are part of another one, in order.
+    pub(crate) fn without_overlaps(ranges: impl IntoIterator<Item = Cidr>) -> Vec<Cidr> {
+        let mut sorted: Vec<Cidr> = ranges.into_iter().collect();
+        sorted.sort();
+        let mut kept: Vec<Cidr> = Vec::new();
+        for range in sorted {
+            if !kept.last().is_some_and(|last| last.contains(range.base)) {
+                kept.push(range);
+            }
+        }
+        kept
+    }
+
     /// The distance of `address` from the first address.
     pub fn offset(&self, address: IpAddr) -> Option<u64> {
         if !self.contains(address) {

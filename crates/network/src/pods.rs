@@ -36,16 +36,13 @@ pub struct PodsConfig {
     pub cidrs: Vec<Cidr>,
     /// Pod ranges of the whole cluster. Pods reach these without masquerading, as well as `cidrs`.
     pub cluster_cidrs: Vec<Cidr>,
-    /// Service ranges. Packets from pods to a Service address without endpoints are rejected. Otherwise they
-    /// would leave by the default route and carry their data to hosts outside the cluster.
-    pub service_cidrs: Vec<Cidr>,
     /// Name of our nftables table in the families `ip` and `ip6`. No other program may use it.
     pub table: String,
     pub mtu: u32,
 }
 
 #[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]
 pub enum Protocol {
     Tcp,
@@ -137,9 +134,10 @@ impl Pods {
         Some(self.inner.attachment(record))
     }
 
-    /// The node's own addresses in the pod ranges.
-    pub fn gateways(&self) -> Vec<IpAddr> {
-        self.inner.addresses(GATEWAY)
+    /// The node's pod ranges, and its own address in each.
+    pub fn gateways(&self) -> Vec<(Cidr, IpAddr)> {
+        let ranges = self.inner.ranges().iter();
+        ranges.filter_map(|range| Some((*range, range.nth(GATEWAY)?))).collect()
     }
 
     async fn run<T: Send + 'static>(

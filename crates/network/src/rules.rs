@@ -1,4 +1,4 @@
-//! The packet rules of the pod network: masquerading, host ports, and two guards.
+//! The packet rules of the pod network: masquerading, host ports, and a guard for the node's loopback addresses.
 //!
 //! Opening writes the whole table in one transaction, so that traffic never sees a half-written one. After
 //! that only the elements of its maps change.
@@ -7,7 +7,7 @@ use crate::address_pool::GATEWAY;
 use crate::conntrack::Connection;
 use crate::nft::{
     self, Batch, Chain, ChainKind, Direction, Element, Family, Field, Hook, Key, Kind, Priority,
-    Reject, Rule, Set, Table,
+    Rule, Set, Table,
 };
 use crate::{Cidr, Error, HostPort, PodsConfig, Protocol, Result};
 use std::collections::BTreeMap;
@@ -115,7 +115,7 @@ impl Rules {
 }
 
 impl Protocol {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Protocol::Tcp => "TCP",
             Protocol::Udp => "UDP",
@@ -128,7 +128,7 @@ impl Protocol {
         all.into_iter().find(|protocol| protocol.number() == number)
     }
 
-    fn number(self) -> u8 {
+    pub(crate) fn number(self) -> u8 {
         match self {
             Protocol::Tcp => libc::IPPROTO_TCP as u8,
             Protocol::Udp => libc::IPPROTO_UDP as u8,
@@ -171,7 +171,6 @@ struct FamilyRules {
     pod_range: Cidr,
     /// Destinations that pods reach without masquerading.
     cluster_ranges: Vec<Cidr>,
-    service_ranges: Vec<Cidr>,
     gateway: IpAddr,
     /// Host ports of one address of the node.
     at_address: Set,
@@ -191,11 +190,9 @@ impl FamilyRules {
         cluster_ranges.retain(|range| range.is_ipv4() == ipv4);
         cluster_ranges.sort();
         cluster_ranges.dedup();
-        let service_ranges = config.service_cidrs.iter().filter(|range| range.is_ipv4() == ipv4);
         let pod_port = [address, Kind::Port];
         FamilyRules {
             table: Table::new(if ipv4 { Family::Ipv4 } else { Family::Ipv6 }, &config.table),
-            service_ranges: service_ranges.copied().collect(),
             ipv4,
             pod_range: *range,
             cluster_ranges,
@@ -233,7 +230,6 @@ impl FamilyRules {
             batch.add_rule(table, POSTROUTING, &rule);
         }
         self.guard_loopback(batch);
-        self.guard_services(batch);
     }
 
     /// Redirects packets for host ports of the node to pods (NET-9).
@@ -290,19 +286,6 @@ impl FamilyRules {
         let outside = || Rule::new().not_from_interface("lo");
         batch.add_rule(table, NAME, &outside().destination_in(&range).drop());
         batch.add_rule(table, NAME, &outside().source_in(&range).drop());
-    }
-
-    /// Rejects packets for a Service that were not redirected to an endpoint, as upstream does for a Service
-    /// without endpoints.
-    fn guard_services(&self, batch: &mut Batch) {
-        const NAME: &str = "service-guard";
-        let (kind, hook) = (ChainKind::Filter, Hook::Forward);
-        batch.add_chain(&self.table, &Chain::at(NAME, kind, hook, Priority::FILTER));
-        for range in &self.service_ranges {
-            let rule = Rule::new().comment("no endpoint for this Service address");
-            let rule = rule.source_in(&self.pod_range).destination_in(range);
-            batch.add_rule(&self.table, NAME, &rule.reject(Reject::PortUnreachable));
-        }
     }
 
     fn add(&self, batch: &mut Batch, pod: &PodPorts) {

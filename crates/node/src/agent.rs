@@ -16,7 +16,7 @@ use crate::dispatch::{AgentEvent, Dispatch};
 use crate::eviction::{Eviction, EvictionRequest, Filesystems, Reclaim, Thresholds};
 use crate::images::ImageManager;
 use crate::instrumented_runtime::InstrumentedRuntime;
-use crate::kernel_state::KernelState;
+use crate::kernel_state::{KernelState, service_table};
 use crate::metrics;
 use crate::node_object::{
     Hardware, Health, Registration, Settings, facts_of, given, node_reference, watch_runtime,
@@ -27,6 +27,7 @@ use crate::qos_cgroups;
 use crate::shutdown::{Host, Outcome, Periods, ShortenedPod, Shutdown, were};
 use crate::static_pods::{self, StaticPods};
 use crate::timeline::Timeline;
+use crate::traffic::{NodeNetwork, Traffic};
 use crate::worker::KillRequest;
 use client::{Cache, Changes, Client, Recorder};
 use endpoint::logs::{self, Rotation};
@@ -73,8 +74,8 @@ pub struct Config {
     /// Directory of static pod manifests.
     pub manifests: Option<PathBuf>,
     pub cluster_dns: Vec<IpAddr>,
-    /// Address ranges of Services: traffic to them does not leave the cluster.
-    pub service_cidrs: Vec<String>,
+    /// Services, names, routes and policies. None: this node has none of them.
+    pub traffic: Option<Arc<dyn Traffic>>,
     /// The parent cgroup of all pods: `/kubepods`.
     pub cgroup: String,
     /// Eviction thresholds: `memory.available<100Mi,…`. None: upstream's defaults.
@@ -105,6 +106,8 @@ pub enum Error {
     Runtime(#[source] runtime::Error),
     #[error("setting up the pod network failed")]
     Network(#[source] network::Error),
+    #[error("cannot route traffic to pods: {0}")]
+    Traffic(String),
     #[error("cannot listen on {address}")]
     Listen { address: SocketAddr, source: std::io::Error },
     #[error("a request to the API server failed")]
@@ -163,6 +166,7 @@ pub async fn start(client: Client, mut config: Config) -> Result<Running, Error>
         health.network = Some(network.as_ref().map(drop).map_err(ToString::to_string));
     });
     let network = network?;
+    start_traffic(&config, &facts, &network).await?;
 
     let (results, probed) = mpsc::channel(PROBE_RESULTS_MAX);
     let objects = Objects::new(&client);
@@ -173,6 +177,7 @@ pub async fn start(client: Client, mut config: Config) -> Result<Running, Error>
         runtime: config.runtime.clone(),
         runtime_name: version.name,
         network,
+        traffic: config.traffic.clone(),
         images: ImageManager::new(
             config.runtime.clone(),
             recorder.clone(),
@@ -202,6 +207,17 @@ pub async fn start(client: Client, mut config: Config) -> Result<Running, Error>
         tasks.spawn(Host::system().follow(shutdown.clone()));
     }
     Ok(Running { address, serving, deps, registration, shutdown, tasks })
+}
+
+/// Services and names work before the first pod starts.
+async fn start_traffic(
+    config: &Config,
+    facts: &NodeFacts,
+    network: &Option<Arc<network::Pods>>,
+) -> Result<(), Error> {
+    let Some(traffic) = &config.traffic else { return Ok(()) };
+    let network = NodeNetwork { pods: network.clone(), addresses: facts.host_ips.clone() };
+    traffic.start(network).await.map_err(Error::Traffic)
 }
 
 /// Starts workers for the pods of this node, and everything that wakes them. Returns where to send events.
@@ -423,11 +439,7 @@ async fn network(
     if brings_network {
         return Ok(None);
     }
-    let services = config.service_cidrs.iter().map(|range| range.parse::<network::Cidr>());
-    let services = services.collect::<Result<Vec<_>, _>>().map_err(Error::Network)?;
-    let shared =
-        network::PodsConfig { service_cidrs: services, ..kernel_state.network(&config.data_dir) };
-    let opened = network::Pods::open(shared).await;
+    let opened = network::Pods::open(kernel_state.network(&config.data_dir)).await;
     Ok(Some(Arc::new(opened.map_err(Error::Network)?)))
 }
 
@@ -546,6 +558,9 @@ impl Running {
         if shortened.iter().any(|pod| pod.outcome == still_runs) {
             return shortened;
         }
+        if let Some(traffic) = &self.deps.traffic {
+            traffic.remove().await;
+        }
         if let Some(network) = &self.deps.network
             && let Err(error) = network.remove().await
         {
@@ -558,6 +573,12 @@ impl Running {
     /// Whether a signal to stop the agent is part of a host shutdown, in which pods terminate too.
     pub async fn host_is_stopping(&self) -> bool {
         self.shutdown.host_is_stopping(&Host::system()).await
+    }
+
+    /// The node's addresses in its pod ranges: where pods reach it. None if the runtime provides the network.
+    pub fn gateways(&self) -> Vec<IpAddr> {
+        let ranges = self.deps.network.as_ref().map(|network| network.gateways());
+        ranges.into_iter().flatten().map(|(_, gateway)| gateway).collect()
     }
 
     /// How many pods of this node have neither succeeded nor failed.
@@ -625,6 +646,7 @@ pub async fn remove_leftovers(
         }
         Err(error) => return Err(Error::Network(error)),
     }
+    network::remove_service_rules(&service_table(&kernel_state.link)).map_err(Error::Network)?;
     cgroup_root::remove(&kernel_state.cgroup);
     runtime::CpuPriority::remove(&kernel_state.cgroup);
     Ok(())

@@ -6,6 +6,7 @@ use crate::images::ImageManager;
 use crate::pods::Pods;
 use crate::probes::Prober;
 use crate::timeline::Timeline;
+use crate::traffic::Traffic;
 use client::{Client, Recorder};
 use endpoint::Metrics;
 use k8s_openapi::api::core::v1::Node;
@@ -26,6 +27,7 @@ pub(crate) struct Dependencies {
     pub(crate) runtime_name: String,
     /// None if the runtime provides the network.
     pub(crate) network: Option<Arc<network::Pods>>,
+    pub(crate) traffic: Option<Arc<dyn Traffic>>,
     pub(crate) images: ImageManager,
     pub(crate) facts: Arc<NodeFacts>,
     pub(crate) objects: Arc<Objects>,

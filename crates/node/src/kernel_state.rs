@@ -38,11 +38,20 @@ impl KernelState {
             link: self.link.clone(),
             cidrs: self.cidrs.iter().filter_map(|cidr| cidr.parse().ok()).collect(),
             cluster_cidrs: Vec::new(),
-            service_cidrs: Vec::new(),
-            table: format!("landfall-{}", self.link),
+            table: pod_table(&self.link),
             mtu: 1500,
         }
     }
+}
+
+/// The nftables table of the pod network with this link. Several nodes on one machine have different links.
+fn pod_table(link: &str) -> String {
+    format!("landfall-{link}")
+}
+
+/// The nftables table with the rules of Services.
+pub fn service_table(link: &str) -> String {
+    format!("{}-services", pod_table(link))
 }
 
 /// The directory with the records of pod networks, below the data directory.

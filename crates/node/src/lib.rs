@@ -16,6 +16,7 @@ mod kernel_state;
 mod metrics;
 mod qos_cgroups;
 mod termination_message;
+mod traffic;
 
 mod admission;
 mod allocations;
@@ -30,7 +31,8 @@ pub mod timeline;
 pub use agent::{Config, Error, Listen, Running, remove_leftovers, start};
 pub use deadlines::GraceAfterRestart;
 pub use join::{Credentials, Join, JoinError, fingerprint, join, serve_as};
-pub use kernel_state::network_records;
+pub use kernel_state::{network_records, service_table};
 pub use node_object::{Hardware, LEASE_DURATION, default_name};
 pub use pods::Pods;
 pub use shutdown::{Outcome, Period, Periods, ShortenedPod};
+pub use traffic::{NodeNetwork, Traffic};

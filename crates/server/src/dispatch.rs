@@ -12,7 +12,7 @@ use crate::server::Server;
 use crate::subresource::{binding, eviction, finalize, log, proxy, scale, stream, token};
 use crate::verbs::write::Endpoint;
 use crate::verbs::{create, delete, get, list, patch, update, watch};
-use crate::{reviews, terminations, usage};
+use crate::{reviews, service_allocation, terminations, usage};
 use api::kind::Verbs;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use serde_json::{Value, json};
@@ -182,7 +182,10 @@ pub(crate) async fn path(
         ["openapi", rest @ ..] => {
             return server.documents().open_api(&registry, rest, query, headers);
         }
-        ["metrics"] => return Ok(server.metrics().expose(server.store())),
+        ["metrics"] => {
+            service_allocation::measure(server.store(), server.allocator_metrics());
+            return Ok(server.metrics().expose(server.store()));
+        }
         [".well-known", "openid-configuration"] => {
             return Ok(key_document(
                 JSON,

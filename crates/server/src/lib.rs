@@ -43,5 +43,7 @@ pub use in_process::InProcessService;
 pub use response::ApiResponse;
 pub use response::body::Body;
 pub use server::Server;
+pub use service_allocation::ServiceRange;
+pub use start::running::{NodeCredentials, Running};
 pub use start::simulated::{ServerInstance, ServerTemplate, SimulatedServer};
-pub use start::{Config, Error, NodeCredentials, Running, StoreChoice, rotate_admin_token, start};
+pub use start::{Config, Error, StoreChoice, rotate_admin_token, start};

@@ -30,33 +30,57 @@ const CLOSE_MAX: Duration = Duration::from_secs(1);
 /// How long requests in flight may take to finish when the server stops.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
 
-/// Accepts connections until `stop` resolves, then lets requests in flight finish.
-pub(crate) async fn serve(
+/// Everything that serves connections, for any number of listeners.
+pub(crate) struct Listeners {
     server: Server,
-    listener: TcpListener,
-    config: Arc<rustls::ServerConfig>,
-    stop: impl Future<Output = ()>,
-) {
-    let acceptor = TlsAcceptor::from(config);
-    let connections = Connections::new(tls::connections_max());
-    let http = Arc::new(builder());
-    // Every connection has a receiver, so the sender notices when the last one is closed.
-    let (stopping, stopped) = watch::channel(false);
-    let mut stop = std::pin::pin!(stop);
-    loop {
-        let accepted = tokio::select! {
-            () = &mut stop => break,
-            accepted = tls::accept(&listener, &connections) => accepted,
-        };
-        let (server, acceptor) = (server.clone(), acceptor.clone());
-        let (http, stopped) = (http.clone(), stopped.clone());
-        tokio::spawn(connection(server, acceptor, http, stopped, accepted));
+    acceptor: TlsAcceptor,
+    connections: Connections,
+    http: Arc<auto::Builder<TokioExecutor>>,
+    /// Every listener has a receiver, so the sender notices when the last one is closed.
+    closing: watch::Sender<bool>,
+    /// The same for every connection.
+    stopping: watch::Sender<bool>,
+}
+
+impl Listeners {
+    pub(crate) fn new(server: Server, config: Arc<rustls::ServerConfig>) -> Arc<Listeners> {
+        Arc::new(Listeners {
+            server,
+            acceptor: TlsAcceptor::from(config),
+            connections: Connections::new(tls::connections_max()),
+            http: Arc::new(builder()),
+            closing: watch::Sender::new(false),
+            stopping: watch::Sender::new(false),
+        })
     }
-    drop((listener, stopped));
-    server.close_watches();
-    stopping.send_replace(true);
-    if tokio::time::timeout(DRAIN_MAX, stopping.closed()).await.is_err() {
-        tracing::warn!("cancelled requests that did not finish in time");
+
+    /// Accepts connections on this listener too, until the server stops.
+    pub(crate) fn accept_on(self: &Arc<Self>, listener: TcpListener) {
+        let (this, mut closing) = (self.clone(), self.closing.subscribe());
+        tokio::spawn(async move {
+            let mut closed = std::pin::pin!(closing.wait_for(|closing| *closing));
+            loop {
+                let accepted = tokio::select! {
+                    _ = &mut closed => break,
+                    accepted = tls::accept(&listener, &this.connections) => accepted,
+                };
+                let stopped = this.stopping.subscribe();
+                let (server, acceptor) = (this.server.clone(), this.acceptor.clone());
+                tokio::spawn(connection(server, acceptor, this.http.clone(), stopped, accepted));
+            }
+        });
+    }
+
+    /// Waits until `stop` resolves. Then closes the listeners and lets requests in flight finish.
+    pub(crate) async fn serve_until(self: Arc<Self>, stop: impl Future<Output = ()>) {
+        stop.await;
+        self.closing.send_replace(true);
+        self.closing.closed().await;
+        self.server.close_watches();
+        self.stopping.send_replace(true);
+        if tokio::time::timeout(DRAIN_MAX, self.stopping.closed()).await.is_err() {
+            tracing::warn!("cancelled requests that did not finish in time");
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use crate::request::summary::RequestSummary;
 use crate::request::{self, Query, Route, Target};
 use crate::response::error::{ApiError, Result};
 use crate::response::{self, ApiResponse};
+use crate::service_allocation::{AllocatorMetrics, ServiceRange};
 use crate::terminations::retention::Retention;
 use crate::usage::Usage;
 use access::authn::{Authenticator, User};
@@ -56,6 +57,9 @@ struct Inner {
     /// `127.0.0.1:6443`, for discovery.
     address: String,
     ca_certificate: String,
+    /// The cluster's first range of cluster IPs.
+    service_range: ServiceRange,
+    allocator_metrics: AllocatorMetrics,
     /// TLS for calls to nodes.
     nodes: Arc<rustls::ClientConfig>,
     /// Whether this server, and not a controller elsewhere, creates the default objects of namespaces.
@@ -68,6 +72,7 @@ pub(crate) struct Parts {
     pub(crate) authenticator: Authenticator,
     pub(crate) address: String,
     pub(crate) ca_certificate: String,
+    pub(crate) service_range: ServiceRange,
     pub(crate) nodes: Arc<rustls::ClientConfig>,
     pub(crate) audit: Option<Audit>,
     pub(crate) built_in: Arc<Registry>,
@@ -86,6 +91,8 @@ pub(crate) struct Peer {
 impl Server {
     pub(crate) fn new(parts: Parts) -> Server {
         let built_in = parts.built_in;
+        let (metrics, allocator_metrics) = (Metrics::default(), AllocatorMetrics::default());
+        metrics.also(allocator_metrics.registry());
         Server(Arc::new(Inner {
             node_graph: Arc::new(StoreNodeGraph::of(&parts.store)),
             store: parts.store,
@@ -100,10 +107,12 @@ impl Server {
             authenticator: parts.authenticator,
             flow: Flow::new(tls::connections_max()),
             closing: watch::Sender::new(false),
-            metrics: Metrics::default(),
+            metrics,
             audit: parts.audit.map(Arc::new),
             address: parts.address,
             ca_certificate: parts.ca_certificate,
+            service_range: parts.service_range,
+            allocator_metrics,
             nodes: parts.nodes,
             creates_namespace_objects: false.into(),
         }))
@@ -193,6 +202,14 @@ impl Server {
 
     pub(crate) fn ca_certificate(&self) -> &str {
         &self.0.ca_certificate
+    }
+
+    pub(crate) fn service_range(&self) -> ServiceRange {
+        self.0.service_range
+    }
+
+    pub(crate) fn allocator_metrics(&self) -> &AllocatorMetrics {
+        &self.0.allocator_metrics
     }
 
     pub(crate) fn nodes(&self) -> &Arc<rustls::ClientConfig> {
@@ -309,6 +326,10 @@ impl Server {
                 let wire = Wire {
                     method: parts.method.clone(),
                     uri: parts.uri,
+                    client: match peer.in_process {
+                        true => String::new(),
+                        false => peer.address.clone(),
+                    },
                     upgrade: Mutex::new(parts.extensions.remove()),
                 };
                 let mut call =

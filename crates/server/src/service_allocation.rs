@@ -5,10 +5,18 @@
 //! cannot allocate the same one, and nothing is kept in memory. A claim is made before its Service is written. If
 //! that write fails the claim is released; claims that a crash leaves behind are released at the next start.
 
+mod allocator_metrics;
+mod bands;
+mod range;
+
+pub(crate) use allocator_metrics::AllocatorMetrics;
+pub use range::ServiceRange;
+
 use crate::object::{self, Store, Stored, store_name};
 use crate::request::call::{Call, name_of};
 use crate::response::error::{ApiError, Result};
 use crate::server::Server;
+use allocator_metrics::Scope;
 use api::value::ValueExt;
 use api::{At, Errors};
 use serde_json::{Value, json};
@@ -16,24 +24,18 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use store::{Change, Draft, Expect, Write, WriteError};
+use tokio::time::Instant;
 
-/// The range of cluster IPs.
-pub(crate) const SERVICE_RANGE: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 96, 0, 0), 16);
-/// The first address of the range, which belongs to the Service `kubernetes`.
-pub(crate) const API_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
-
-/// The ranges that cluster IPs come from: [`SERVICE_RANGE`], and those that users add (C-181).
-const RANGES: &str = "networking.k8s.io/servicecidrs";
+/// The ranges that cluster IPs come from: the one that the server creates, and those that users add (C-181).
+pub(crate) const RANGES: &str = "networking.k8s.io/servicecidrs";
 
 const NODE_PORTS: std::ops::RangeInclusive<u16> = 30000..=32767;
+const PORT_COUNT: u64 = 2768;
 /// The claims on node ports. Not an API resource.
 const PORT_CLAIMS: &str = "internal/nodeports";
 const ADDRESSES: &str = "networking.k8s.io/ipaddresses";
 
 const PORT_TAKEN: &str = "provided port is already allocated";
-
-/// How many random addresses are tried in a crowded range.
-const ATTEMPTS: usize = 64;
 
 /// Claims for one Service. Dropping them releases them, unless [`Claims::keep`] was called.
 pub(crate) struct Claims {
@@ -142,12 +144,15 @@ impl Allocation<'_> {
     }
 
     async fn requested_ip(&mut self, service: &Value, requested: String) -> Result<()> {
-        let address = in_range(self.call, service, &requested)?;
+        let started = Instant::now();
+        let (address, range) = in_range(self.call, service, &requested)?;
         // A dry run does not check whether the address is taken.
         if self.dry_run {
             return Ok(());
         }
-        if !claim_address(self.call, service, address).await? {
+        let claimed = claim_address(self.call, service, address).await?;
+        self.metrics().address(&range.to_string(), Scope::Static, claimed, started.elapsed());
+        if !claimed {
             let why = "provided IP is already allocated";
             return Err(invalid_address(self.call, service, &requested, why));
         }
@@ -155,21 +160,33 @@ impl Allocation<'_> {
         Ok(())
     }
 
+    /// The first free address in the order of [`ServiceRange::automatic`]. A dry run claims none and returns the network
+    /// address as a placeholder (NET-149).
     async fn free_ip(&mut self, service: &Value) -> Result<String> {
+        let started = Instant::now();
         let ranges = ranges(self.call.store());
-        for _ in 0..ATTEMPTS {
-            let Some(address) = random_address(&ranges) else { break };
-            let name = address.to_string();
-            if self.dry_run {
-                if self.call.store().get(ADDRESSES, &name).is_none() {
+        if let (true, Some(range)) = (self.dry_run, ranges.first()) {
+            return Ok(range.network().to_string());
+        }
+        for range in ranges {
+            for address in range.automatic(clock::random_u64()) {
+                let name = address.to_string();
+                let is_free = self.call.store().get(ADDRESSES, &name).is_none();
+                if is_free && claim_address(self.call, service, address).await? {
+                    let took = started.elapsed();
+                    self.metrics().address(&range.to_string(), Scope::Dynamic, true, took);
+                    self.claims.claims.push((ADDRESSES, name.clone()));
                     return Ok(name);
                 }
-            } else if claim_address(self.call, service, address).await? {
-                self.claims.claims.push((ADDRESSES, name.clone()));
-                return Ok(name);
             }
+            let took = started.elapsed();
+            self.metrics().address(&range.to_string(), Scope::Dynamic, false, took);
         }
         Err(ApiError::Internal("failed to allocate a serviceIP: range is full".into()))
+    }
+
+    fn metrics(&self) -> &AllocatorMetrics {
+        self.call.server.allocator_metrics()
     }
 
     async fn node_ports(&mut self, service: &mut Value) -> Result<()> {
@@ -192,7 +209,9 @@ impl Allocation<'_> {
             let requested = in_port_range(number)
                 .map_err(|why| invalid_port(self.call, service, index, number, &why))?;
             // Two protocols of one Service may share a number.
-            if own.insert(requested) && !self.dry_run && !self.claim_port(requested, &owner).await?
+            if own.insert(requested)
+                && !self.dry_run
+                && !self.claim_port(requested, &owner, Scope::Static).await?
             {
                 return Err(invalid_port(self.call, service, index, number, PORT_TAKEN));
             }
@@ -200,11 +219,27 @@ impl Allocation<'_> {
         let count = if automatic { ports.len() } else { 0 };
         for index in 0..count {
             if service["spec"]["ports"][index]["nodePort"].as_i64().unwrap_or(0) == 0 {
-                let port = self.free_port(&owner).await?;
+                let port = match self.shared_port(service, index) {
+                    Some(shared) => shared,
+                    None => self.free_port(&owner).await?,
+                };
                 service["spec"]["ports"][index]["nodePort"] = port.into();
             }
         }
         Ok(())
+    }
+
+    /// The node port of another port with the same number, such as DNS over TCP and UDP. Only in a new Service: a port
+    /// that is added later gets its own (NET-29).
+    fn shared_port(&self, service: &Value, index: usize) -> Option<u16> {
+        let ports = service["spec"]["ports"].as_array().filter(|_| self.old.is_none())?;
+        let wanted = &ports[index];
+        let same = |port: &&Value| {
+            port["port"] == wanted["port"] && port["protocol"] != wanted["protocol"]
+        };
+        let numbers = ports.iter().filter(same).filter_map(|port| port["nodePort"].as_u64());
+        let mut numbers = numbers.filter_map(|number| u16::try_from(number).ok());
+        numbers.find(|number| *number != 0)
     }
 
     /// The port at which load balancers ask a node whether it has endpoints of the Service, from the same range
@@ -229,7 +264,7 @@ impl Allocation<'_> {
                 let claimed = self.call.store().get(PORT_CLAIMS, &port.to_string()).is_some();
                 !claimed && !node_ports(service).contains(&port)
             } else {
-                self.claim_port(port, &owner).await?
+                self.claim_port(port, &owner, Scope::Static).await?
             };
             if !free {
                 return Err(refused(PORT_TAKEN));
@@ -240,25 +275,31 @@ impl Allocation<'_> {
         Ok(())
     }
 
+    /// The first free port in the order of [`bands::automatic`] (NET-148).
     async fn free_port(&mut self, owner: &str) -> Result<u16> {
-        let span = u64::from(NODE_PORTS.end() - NODE_PORTS.start()) + 1;
-        let first = clock::random_u64() % span;
-        for step in 0..span {
-            let port = NODE_PORTS.start() + ((first + step) % span) as u16;
+        let offsets =
+            bands::automatic(PORT_COUNT, bands::lower_ports(PORT_COUNT), clock::random_u64());
+        for offset in offsets {
+            let port = NODE_PORTS.start() + offset as u16;
             if self.call.store().get(PORT_CLAIMS, &port.to_string()).is_some() {
                 continue;
             }
-            if self.dry_run || self.claim_port(port, owner).await? {
+            if self.dry_run || self.claim_port(port, owner, Scope::Dynamic).await? {
                 return Ok(port);
             }
         }
+        self.metrics().port(Scope::Dynamic, false);
         Err(ApiError::Internal("failed to allocate a nodePort: range is full".into()))
     }
 
     /// False if the port is taken.
-    async fn claim_port(&mut self, port: u16, owner: &str) -> Result<bool> {
+    async fn claim_port(&mut self, port: u16, owner: &str, scope: Scope) -> Result<bool> {
         let name = port.to_string();
         let claimed = claim(self.call.store(), PORT_CLAIMS, &name, port_claim(owner)).await?;
+        // Automatic allocation tries the next port.
+        if claimed || scope == Scope::Static {
+            self.metrics().port(scope, claimed);
+        }
         if claimed {
             self.claims.claims.push((PORT_CLAIMS, name));
         }
@@ -266,44 +307,32 @@ impl Allocation<'_> {
     }
 }
 
-/// An IPv4 network and the length of its prefix.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Range {
-    network: Ipv4Addr,
-    bits: u32,
+/// Updates the gauges of [`AllocatorMetrics`].
+pub(crate) fn measure(store: &Store, metrics: &AllocatorMetrics) {
+    let claims = store.list(ADDRESSES, "", None).1;
+    let claimed: Vec<Ipv4Addr> =
+        claims.iter().filter_map(|claim| claim.name().parse().ok()).collect();
+    let of_range = |range: ServiceRange| {
+        let used = claimed.iter().filter(|address| range.contains(**address)).count() as u64;
+        (range.to_string(), used, range.usable().saturating_sub(used))
+    };
+    let ranges: Vec<_> = ranges(store).into_iter().map(of_range).collect();
+    let ports = store.list(PORT_CLAIMS, "", None).1.len() as u64;
+    metrics.in_use(&ranges, (ports, PORT_COUNT.saturating_sub(ports)));
 }
 
-impl Range {
-    fn parse(text: &str) -> Option<Range> {
-        let (network, bits) = text.split_once('/')?;
-        let (network, bits) = (network.parse().ok()?, bits.parse().ok()?);
-        (1..=32).contains(&bits).then_some(Range { network, bits })
-    }
+/// The name of the ServiceCIDR that the server creates.
+pub(crate) const DEFAULT_RANGE: &str = "kubernetes";
 
-    fn contains(self, address: Ipv4Addr) -> bool {
-        let cut = |address: Ipv4Addr| u32::from(address) >> (32 - self.bits);
-        cut(address) == cut(self.network)
-    }
-
-    /// Not the network address or the broadcast address, if the range is large enough to have them.
-    fn random(self) -> Ipv4Addr {
-        let hosts = 1u64 << (32 - self.bits);
-        let host = match hosts {
-            1..=2 => clock::random_u64() % hosts,
-            hosts => 1 + clock::random_u64() % (hosts - 2),
-        };
-        Ipv4Addr::from(u32::from(self.network).wrapping_add(host as u32))
-    }
-}
-
-impl std::fmt::Display for Range {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.network, self.bits)
-    }
+/// The range of the existing cluster; `configured` in a new one. A cluster keeps its range, as Services have addresses
+/// of it (NET-143).
+pub(crate) fn effective_range(store: &Store, configured: ServiceRange) -> ServiceRange {
+    let stored = store.get(RANGES, DEFAULT_RANGE).map(|range| cidrs(&range.value()));
+    stored.and_then(|cidrs| cidrs.first().copied()).unwrap_or(configured)
 }
 
 /// The ranges that are ready and not being deleted.
-fn ranges(store: &Store) -> Vec<Range> {
+fn ranges(store: &Store) -> Vec<ServiceRange> {
     let (_, ranges) = store.list(RANGES, "", None);
     let ranges = ranges.iter().filter(|range| range.meta().deletion_timestamp.is_none());
     let ranges = ranges.map(|range: &Arc<object::Object>| range.value());
@@ -316,22 +345,18 @@ fn is_ready(range: &Value) -> bool {
     conditions.into_iter().flatten().any(ready)
 }
 
-fn cidrs(range: &Value) -> Vec<Range> {
+fn cidrs(range: &Value) -> Vec<ServiceRange> {
     let cidrs = range.at(&["spec", "cidrs"]).and_then(Value::as_array);
-    cidrs.into_iter().flatten().filter_map(Value::as_str).filter_map(Range::parse).collect()
+    cidrs.into_iter().flatten().filter_map(Value::as_str).filter_map(ServiceRange::parse).collect()
 }
 
-fn random_address(ranges: &[Range]) -> Option<Ipv4Addr> {
-    let count = ranges.len() as u64;
-    let range = ranges.get(usize::try_from(clock::random_u64().checked_rem(count)?).ok()?)?;
-    // The API's own address is claimed, except for a dry run on an empty store.
-    Some(range.random()).filter(|address| *address != API_ADDRESS).or(Some(range.random()))
-}
-
-fn in_range(call: &Call, service: &Value, text: &str) -> Result<Ipv4Addr> {
+fn in_range(call: &Call, service: &Value, text: &str) -> Result<(Ipv4Addr, ServiceRange)> {
     let ranges = ranges(call.store());
-    let inside = |address: &Ipv4Addr| ranges.iter().any(|range| range.contains(*address));
-    text.parse().ok().filter(inside).ok_or_else(|| {
+    let range_of = |address: Ipv4Addr| {
+        let range = ranges.iter().find(|range| range.contains(address))?;
+        Some((address, *range))
+    };
+    text.parse().ok().and_then(range_of).ok_or_else(|| {
         let all = ranges.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         let why = format!(
             "the provided IP ({text}) is not in the valid range. The range of valid IPs is {all}"
@@ -500,28 +525,5 @@ pub(crate) async fn release_unused(store: &Store) {
         if !claim.name().parse().is_ok_and(|port: u16| ports.contains(&port)) {
             release_claim(store, PORT_CLAIMS, claim.name()).await;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn random_addresses_are_inside_their_range() {
-        for text in ["10.96.0.0/16", "10.9.0.0/29", "10.9.0.4/31", "10.9.0.9/32", "128.0.0.0/1"] {
-            let range = Range::parse(text).unwrap();
-            assert_eq!(range.to_string(), text);
-            for _ in 0..200 {
-                let address = range.random();
-                assert!(range.contains(address), "{address} of {text}");
-                let ends = [range.network, Ipv4Addr::from(u32::from(range.network) | 7)];
-                assert!(text != "10.9.0.0/29" || !ends.contains(&address), "{address} of {text}");
-            }
-        }
-        for text in ["fd00::/64", "10.0.0.0", "10.0.0.0/33", "10.0.0.0/0", ""] {
-            assert_eq!(Range::parse(text), None, "{text}");
-        }
-        assert!(!Range::parse("10.9.0.0/29").unwrap().contains("10.9.0.8".parse().unwrap()));
     }
 }

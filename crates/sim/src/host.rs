@@ -175,7 +175,7 @@ async fn run_agent(host: &HostConfig, agent: &Agent, process: &Arc<ProcessRun>) 
             link: "sim".into(),
             manifests: None,
             cluster_dns: Vec::new(),
-            service_cidrs: Vec::new(),
+            traffic: None,
             cgroup: "/sim".into(),
             eviction_hard: Some(String::new()),
             pod_pids_limit: None,

@@ -7,7 +7,7 @@ use client::Client;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use serde_json::json;
 use server::authn::User;
-use server::{AuditConfig, Config, Running, StoreChoice};
+use server::{AuditConfig, Config, Running, ServiceRange, StoreChoice};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -26,6 +26,8 @@ pub struct Options {
     pub controllers: bool,
     /// The server logs all requests to [`TestServer::audit_log`].
     pub audit: bool,
+    /// The range of cluster IPs.
+    pub service_range: ServiceRange,
 }
 
 impl TestServer {
@@ -59,6 +61,7 @@ impl TestServer {
             data_dir: data_dir.path().into(),
             listen,
             store: StoreChoice::Embedded,
+            service_range: options.service_range,
             audit_log: options.audit.then(|| AuditConfig::at(audit_log(data_dir.path()))),
             controllers: options.controllers,
         };
@@ -108,10 +111,16 @@ impl TestServer {
 
     /// Stops the server, runs `meanwhile`, and starts the server again with the same data, keys and address.
     pub async fn restart(self, meanwhile: impl AsyncFnOnce()) -> TestServer {
+        let options = self.options;
+        self.restart_with(options, meanwhile).await
+    }
+
+    /// The same, with other options.
+    pub async fn restart_with(self, options: Options, meanwhile: impl AsyncFnOnce()) -> TestServer {
         let address = self.running.address;
         self.running.stop().await;
         meanwhile().await;
-        TestServer::open(self.data_dir, address, self.options).await
+        TestServer::open(self.data_dir, address, options).await
     }
 
     /// Returns the data directory, which the server leaves complete.

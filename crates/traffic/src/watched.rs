@@ -3,6 +3,8 @@
 use client::{Cache, Client};
 use k8s_openapi::api::core::v1::{Namespace, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
+use network::Cidr;
 
 /// The label that says to which Service an EndpointSlice belongs (NET-21).
 pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -16,6 +18,7 @@ pub struct Watched {
     pub(crate) slices: Cache<EndpointSlice>,
     pub(crate) namespaces: Cache<Namespace>,
     pub(crate) nodes: Cache<Node>,
+    pub(crate) service_ranges: Cache<ServiceCIDR>,
 }
 
 impl Watched {
@@ -25,6 +28,7 @@ impl Watched {
             slices: Cache::builder(client).index(BY_SERVICE, service_of).start(),
             namespaces: Cache::start(client),
             nodes: Cache::start(client),
+            service_ranges: Cache::start(client),
         }
     }
 
@@ -34,6 +38,17 @@ impl Watched {
         self.slices.synced().await;
         self.namespaces.synced().await;
         self.nodes.synced().await;
+        self.service_ranges.synced().await;
+    }
+
+    /// The ranges of Service addresses, without duplicates.
+    pub fn service_ranges(&self) -> Vec<Cidr> {
+        let all = self.service_ranges.list();
+        let texts = all.iter().filter_map(|range| range.spec.as_ref()).flat_map(|spec| &spec.cidrs);
+        let mut ranges: Vec<Cidr> = texts.flatten().filter_map(|text| text.parse().ok()).collect();
+        ranges.sort();
+        ranges.dedup();
+        ranges
     }
 }
 

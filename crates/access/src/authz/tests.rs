@@ -125,7 +125,7 @@ fn a_182_a_183_a_rule_matches_only_its_verbs_groups_resources_and_names() {
         (&node, "patch -/pods/status golden p", true),
         (&node, "delete -/nodes - n1", false),
         (&user("system:node:n1"), "get -/pods golden p", false),
-        (&User::authenticated("x", &["system:nodes"]), "get -/pods golden p", false),
+        (&User::authenticated("x", &["system:nodes"]), "patch -/pods/status golden p", false),
         // */scale
         (
             &user("system:serviceaccount:kube-system:horizontal-pod-autoscaler"),

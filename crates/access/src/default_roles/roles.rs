@@ -85,6 +85,16 @@ pub(super) const CLUSTER_ROLES: &[Role] = &[
             On("create", "landfall.dev", "terminations/steps"),
         ],
     ),
+    // What the agents of nodes need to forward traffic of Services, to answer DNS queries and to enforce policies.
+    (
+        "landfall:node-traffic",
+        &[
+            On(READ, "core", "services nodes namespaces pods"),
+            On(READ, "discovery.k8s.io", "endpointslices"),
+            On(READ, "networking.k8s.io", "networkpolicies servicecidrs"),
+            EVENTS,
+        ],
+    ),
     (
         "system:node-problem-detector",
         &[On("get", "core", "nodes"), On("patch", "core", "nodes/status"), EVENTS],
@@ -319,6 +329,7 @@ pub(super) const BINDINGS: &[(&str, &[Subject])] = &[
     ("system:volume-scheduler", &[User("system:kube-scheduler")]),
     // Nodes are authorized by their group and name; upstream keeps the binding, empty.
     ("system:node", &[]),
+    ("landfall:node-traffic", &[Group("system:nodes")]),
     ("system:service-account-issuer-discovery", &[Group("system:serviceaccounts")]),
 ];
 
@@ -341,6 +352,7 @@ const JOINERS: &str = "system:bootstrappers:kubeadm:default-node-token";
 const READER: &str = "extension-apiserver-authentication-reader";
 const LOCK_MANAGER: &str = "system::leader-locking-kube-controller-manager";
 const LOCK_SCHEDULER: &str = "system::leader-locking-kube-scheduler";
+const DNS_SLICES: &str = "landfall:dns-endpoint-slices";
 const SIGNER: &str = "system:controller:bootstrap-signer";
 const CLOUD: &str = "system:controller:cloud-provider";
 const CLEANER: &str = "system:controller:token-cleaner";
@@ -353,6 +365,12 @@ pub(super) const LOCAL_ROLES: &[(&str, &str, &[Grant])] = &[
         &[Named(READ, "core", "configmaps", "extension-apiserver-authentication")],
     ),
     ("kube-system", SIGNER, &[On(READ, "core", "secrets")]),
+    // A node may write only the slice of its own name: `node_restriction` in `server`.
+    (
+        "kube-system",
+        DNS_SLICES,
+        &[On("get create update patch delete", "discovery.k8s.io", "endpointslices")],
+    ),
     ("kube-system", CLOUD, &[On("create get list watch", "core", "configmaps")]),
     ("kube-system", CLEANER, &[On("get list watch delete", "core", "secrets"), EVENTS]),
     (
@@ -384,6 +402,7 @@ pub(super) const LOCAL_ROLES: &[(&str, &str, &[Grant])] = &[
 
 /// Namespace, name, role, subjects.
 pub(super) const LOCAL_BINDINGS: &[(&str, &str, &str, &[Subject])] = &[
+    ("kube-system", DNS_SLICES, DNS_SLICES, &[Group("system:nodes")]),
     (
         "kube-system",
         "system::extension-apiserver-authentication-reader",

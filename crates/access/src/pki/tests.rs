@@ -91,7 +91,7 @@ fn a_new_address_renews_only_the_serving_certificate() {
     load(dir.path(), &[]).unwrap();
     let before = contents(dir.path(), LASTING);
     let serving = contents(dir.path(), &["pki/serving.crt"]);
-    let pki = load(dir.path(), &["192.0.2.7", "cluster.example"]).unwrap();
+    let pki = load(dir.path(), &["192.0.2.7", "10.96.0.1", "cluster.example"]).unwrap();
     assert_eq!(contents(dir.path(), LASTING), before);
     assert_ne!(contents(dir.path(), &["pki/serving.crt"]), serving);
     for name in
@@ -100,6 +100,23 @@ fn a_new_address_renews_only_the_serving_certificate() {
         assert_eq!(handshake(&pki, &pki, None, name).unwrap(), None, "{name}");
     }
     assert!(handshake(&pki, &pki, None, "elsewhere.example").is_err());
+}
+
+#[test]
+fn an_address_that_is_added_later_replaces_only_the_serving_certificate() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = load(dir.path(), &[]).unwrap();
+    let before = contents(dir.path(), LASTING);
+    assert!(handshake(&pki, &pki, None, "10.244.0.1").is_err());
+    pki.add_address("10.244.0.1".parse().unwrap()).unwrap();
+    assert_eq!(handshake(&pki, &pki, None, "10.244.0.1").unwrap(), None);
+    assert_eq!(handshake(&pki, &pki, None, "localhost").unwrap(), None);
+    assert!(pki.names().contains("10.244.0.1"));
+    assert_eq!(contents(dir.path(), LASTING), before);
+    let serving = contents(dir.path(), &["pki/serving.crt"]);
+    pki.add_address("10.244.0.1".parse().unwrap()).unwrap();
+    assert!(!pki.renew().unwrap());
+    assert_eq!(contents(dir.path(), &["pki/serving.crt"]), serving, "it has the address already");
 }
 
 #[test]

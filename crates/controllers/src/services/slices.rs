@@ -6,7 +6,11 @@ use super::backends::{self, Port};
 use super::plan::{Desired, Groups, Plan, plan};
 use super::slice_metrics::{SliceMetrics, SyncResult, SyncStats};
 use super::writer::{Triggers, Writer};
-use super::{HEADLESS, MANAGED_BY, SERVICE_NAME, Services, is_headless, is_managed_by, selector};
+use super::zone_hints::{self, Report, Reported};
+use super::{
+    BY_ZONE_HINTS, HEADLESS, MANAGED_BY, SERVICE_NAME, Services, ZONE_HINTS, is_headless,
+    is_managed_by, selector,
+};
 use crate::pods;
 use crate::start::Cluster;
 use crate::workload;
@@ -21,9 +25,9 @@ use std::time::Duration;
 
 const MANAGER: &str = "endpointslice-controller.k8s.io";
 
-const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
+pub(super) const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
 /// The older name of [`TOPOLOGY_MODE`].
-const TOPOLOGY_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
+pub(super) const TOPOLOGY_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
 
 /// Upstream: `MaxEndpointsPerSlice`.
 const SLICE_MAX: usize = 100;
@@ -42,6 +46,7 @@ pub(super) async fn run(cluster: &Cluster, services: &Services) {
         super::service_of(slice).filter(|_| ours).into_iter().collect()
     });
     super::feed_backends(cluster, services, &queue);
+    feed_zones(cluster, services, &queue);
     services.synced(cluster).await;
     let metrics = SliceMetrics::new(cluster.metrics.registry());
     let slices = Slices {
@@ -49,10 +54,26 @@ pub(super) async fn run(cluster: &Cluster, services: &Services) {
         services,
         recorder: Recorder::new(&cluster.client, "endpoint-slice-controller", ""),
         triggers: Triggers::default(),
+        zone_hints: Reported::default(),
         writer: Writer::new(|operation| metrics.changed(operation)),
         metrics: &metrics,
     };
     run_controller("endpoint-slices", &queue, super::WORKERS, |key| slices.sync(key)).await;
+}
+
+/// Queues the Services with zone hints when the CPUs of a zone change.
+fn feed_zones(cluster: &Cluster, services: &Services, queue: &Queue<ObjectKey>) {
+    let known = services.services.clone();
+    cluster.nodes.feed_changes(queue, move |before, after| {
+        let [before, after] = [before, after].map(|node| node.and_then(zone_hints::capacity));
+        match before == after {
+            true => Vec::new(),
+            false => {
+                let hinted = known.by_index(BY_ZONE_HINTS, ZONE_HINTS);
+                hinted.iter().map(|service| ObjectKey::of(service.as_ref())).collect()
+            }
+        }
+    });
 }
 
 struct Slices<'a, C> {
@@ -60,6 +81,7 @@ struct Slices<'a, C> {
     services: &'a Services,
     recorder: Recorder,
     triggers: Triggers,
+    zone_hints: Reported,
     writer: Writer<C>,
     metrics: &'a SliceMetrics,
 }
@@ -80,13 +102,17 @@ impl<C: Fn(&'static str)> Slices<'_, C> {
         let Some(service) = service.filter(|service| selector(service).is_some()) else {
             self.triggers.forget(&key);
             self.metrics.forget(&key);
+            self.zone_hints.forget(&key);
             return Ok(Next::Change); // The garbage collector deletes its slices.
         };
         let pods = backends::selected(&self.cluster.pods, &service);
         let existing = self.services.slices_of(&key, MANAGER);
 
         let node = |name: &str| self.cluster.nodes.get(&ObjectKey::cluster(name));
-        let mut plan = plan_all(&service, &pods, node, existing.clone());
+        let mut hint = |family: &str, endpoints: &mut [(Vec<Port>, Endpoint)]| {
+            self.hint_zones(&service, family, endpoints);
+        };
+        let mut plan = plan_all(&service, &pods, node, existing.clone(), &mut hint);
         if service.metadata.deletion_timestamp.is_some() {
             // Slices of a Service that is being deleted are still updated, but new ones would be deleted again by
             // the garbage collector.
@@ -107,13 +133,32 @@ impl<C: Fn(&'static str)> Slices<'_, C> {
         }
         written
     }
+
+    /// Sets the hints of a Service that asks for zone hints, and records whether it gets them (NET-86).
+    fn hint_zones(&self, service: &Service, family: &str, all: &mut [(Vec<Port>, Endpoint)]) {
+        let outcome = zone_hints::is_enabled(service).then(|| {
+            let shares = zone_hints::shares(&self.cluster.nodes.list());
+            let mut endpoints: Vec<&mut Endpoint> = all.iter_mut().map(|(_, one)| one).collect();
+            zone_hints::assign(&mut endpoints, &shares)
+        });
+        let report = self.zone_hints.change(&ObjectKey::of(service), family, outcome);
+        let Some(Report { warning, reason, message }) = report else { return };
+        match warning {
+            true => self.recorder.warning(&reference(service), reason, message),
+            false => self.recorder.normal(&reference(service), reason, message),
+        }
+    }
 }
+
+/// Called with the endpoints of one address family, to change their hints.
+type Hint<'a> = dyn FnMut(&str, &mut [(Vec<Port>, Endpoint)]) + 'a;
 
 fn plan_all(
     service: &Service,
     pods: &[Arc<Pod>],
     node: impl Fn(&str) -> Option<Arc<Node>>,
     existing: Vec<Arc<EndpointSlice>>,
+    hint: &mut Hint,
 ) -> Plan {
     let like = like(service);
     let families = backends::families(service);
@@ -122,13 +167,14 @@ fn plan_all(
         existing.into_iter().partition(|slice| families.contains(&slice.address_type));
     all.delete.extend(strange);
     for family in &families {
-        let mut groups = Groups::default();
-        for pod in pods {
+        let entries = pods.iter().filter_map(|pod| {
             let node = pods::node_name(pod).and_then(&node);
-            if let Some((ports, endpoint)) = entry(service, pod, node.as_deref(), family) {
-                groups.add(ports, endpoint);
-            }
-        }
+            entry(service, pod, node.as_deref(), family)
+        });
+        let mut entries: Vec<(Vec<Port>, Endpoint)> = entries.collect();
+        hint(family, &mut entries);
+        let mut groups = Groups::default();
+        entries.into_iter().for_each(|(ports, endpoint)| groups.add(ports, endpoint));
         let (slices, others) = known.into_iter().partition(|slice| slice.address_type == *family);
         known = others;
         let wanted =
@@ -192,12 +238,8 @@ fn hints(
 /// The traffic distribution that applies. The older annotation for topology hints disables it.
 fn traffic_distribution(service: &Service) -> Option<&str> {
     let distribution = service.spec.as_ref()?.traffic_distribution.as_deref()?;
-    let annotations = service.metadata.annotations.as_ref();
-    let annotation = |key| annotations.and_then(|annotations| annotations.get(key));
-    let mode = annotation(TOPOLOGY_HINTS).or_else(|| annotation(TOPOLOGY_MODE));
-    let older = mode.is_some_and(|mode| mode == "Auto" || mode == "auto");
     let known = matches!(distribution, "PreferClose" | "PreferSameZone" | "PreferSameNode");
-    (known && !older).then_some(distribution)
+    (known && !zone_hints::is_enabled(service)).then_some(distribution)
 }
 
 /// The metadata that all slices of the Service share.
@@ -373,7 +415,7 @@ mod tests {
     fn net_85_hints_follow_the_traffic_distribution() {
         let pods = [Arc::new(pod("Running", true, false, Some("10.0.0.1")))];
         let plan = |service: &Service, existing| {
-            plan_all(service, &pods, |_| Some(Arc::new(node())), existing)
+            plan_all(service, &pods, |_| Some(Arc::new(node())), existing, &mut |_, _| ())
         };
         let hinted = |slice: &EndpointSlice| slice.endpoints.as_ref().unwrap()[0].hints.is_some();
         let made = plan(&service(json!({ "trafficDistribution": "PreferClose" })), Vec::new());
@@ -400,7 +442,13 @@ mod tests {
         };
         let mut pod = pod("Running", true, false, Some("10.0.0.1"));
         let plan = |service: &Service, pod: &Pod, existing| {
-            plan_all(service, &[Arc::new(pod.clone())], |_| Some(Arc::new(node())), existing)
+            plan_all(
+                service,
+                &[Arc::new(pod.clone())],
+                |_| Some(Arc::new(node())),
+                existing,
+                &mut |_, _| (),
+            )
         };
         let both = of(json!(["IPv4", "IPv6"]));
         let made = plan(&both, &pod, Vec::new()).create;
@@ -431,7 +479,7 @@ mod tests {
         };
         let pods = [Arc::new(pod("Running", true, false, Some("10.0.0.1")))];
         let plan = |service: &Service, existing| {
-            plan_all(service, &pods, |_| Some(Arc::new(node())), existing)
+            plan_all(service, &pods, |_| Some(Arc::new(node())), existing, &mut |_, _| ())
         };
         let old = there(0, plan(&of("1"), Vec::new()).create.remove(0));
         let new = plan(&of("2"), vec![old.clone()]);
@@ -470,7 +518,7 @@ mod tests {
 
         let before = labelled("None");
         let plan = |service: &Service, existing| {
-            plan_all(service, &[], |_| Some(Arc::new(node())), existing)
+            plan_all(service, &[], |_| Some(Arc::new(node())), existing, &mut |_, _| ())
         };
         let slice = there(0, plan(&before, Vec::new()).create.remove(0));
         let mut after = before.clone();
@@ -497,7 +545,8 @@ mod tests {
             named("c", "10.0.0.3", 3000),
         ];
         let listed = |service: &Service| -> Vec<Value> {
-            let plan = plan_all(service, &pods, |_| Some(Arc::new(node())), Vec::new());
+            let plan =
+                plan_all(service, &pods, |_| Some(Arc::new(node())), Vec::new(), &mut |_, _| ());
             let each = plan.create.iter().map(|slice| {
                 let addresses: Vec<_> =
                     slice.endpoints.iter().flatten().map(|e| &e.addresses[0]).collect();

@@ -1,9 +1,10 @@
 //! Options of the agent that runs pods.
 
 use super::DATA_DIR;
-use super::values::{data_dir, duration, positive_duration};
+use super::values::{data_dir, duration, exact_duration, positive_duration};
 use clap::Args;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -73,8 +74,43 @@ pub(crate) struct NodeOptions {
     /// several nodes on one machine need different ones
     #[arg(long, value_name = "NAME", default_value = POD_LINK)]
     pub(crate) pod_link: String,
+    /// Delay with which changes of Services and endpoints reach the packet rules of this node, such as
+    /// 300ms or 100ms-2s, to imitate slow proxies
+    #[arg(long, value_name = "TIME[-TIME]", value_parser = delay_range)]
+    pub(crate) proxy_delay: Option<DelayRange>,
+    /// Where the health of the Service proxy is served (/healthz, /livez), or `none`
+    #[arg(long, value_name = "ADDR:PORT", value_parser = optional_address, default_value = "0.0.0.0:10256")]
+    pub(crate) proxy_health_listen: OptionalAddress,
+    /// Where the metrics of the Service proxy are served (/metrics), or `none`
+    #[arg(long, value_name = "ADDR:PORT", value_parser = optional_address, default_value = "127.0.0.1:10249")]
+    pub(crate) proxy_metrics_listen: OptionalAddress,
     #[command(flatten)]
     pub(crate) shutdown: ShutdownOptions,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OptionalAddress(pub(crate) Option<SocketAddr>);
+
+fn optional_address(text: &str) -> Result<OptionalAddress, String> {
+    match text {
+        "none" => Ok(OptionalAddress(None)),
+        text => text.parse().map(|address| OptionalAddress(Some(address))).map_err(|_| {
+            "write an address and a port, such as 127.0.0.1:10249, or none".to_owned()
+        }),
+    }
+}
+
+/// A delay is chosen at random from this range for each change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DelayRange(pub(crate) RangeInclusive<Duration>);
+
+fn delay_range(text: &str) -> Result<DelayRange, String> {
+    let (from, to) = text.split_once('-').unwrap_or((text, text));
+    let (from, to) = (exact_duration(from)?, exact_duration(to)?);
+    if from > to {
+        return Err("write the shorter time first, such as 100ms-2s".to_owned());
+    }
+    Ok(DelayRange(from..=to))
 }
 
 /// How long pods get when the node shuts down: `landfall down`, or the host shuts down.

@@ -3,7 +3,7 @@
 use super::DATA_DIR;
 use super::values::{data_dir, positive_duration, store_choice};
 use clap::Args;
-use server::StoreChoice;
+use server::{ServiceRange, StoreChoice};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -36,6 +36,10 @@ pub(crate) struct Common {
     /// Address range of pods; each node gets a /24 of it
     #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/16")]
     pub(crate) pod_cidr: String,
+    /// Address range of Services, of IPv4. The first address is the API server's, the tenth the DNS server's. An
+    /// existing cluster keeps its range
+    #[arg(long, value_name = "CIDR", value_parser = ServiceRange::from_option, default_value = "10.96.0.0/16")]
+    pub(crate) service_cidr: ServiceRange,
     /// A node is NotReady if it has not renewed its lease for this long. Its pods are evicted after the
     /// time that they tolerate
     #[arg(long, value_name = "TIME", value_parser = positive_duration, default_value = "50s")]
@@ -91,6 +95,13 @@ impl Common {
     pub(crate) fn controllers(&self) -> anyhow::Result<controllers::Options> {
         let pod_cidrs = controllers::Range::new(&self.pod_cidr, NODE_CIDR_PREFIX)
             .map_err(|error| anyhow::anyhow!("--pod-cidr: {error}"))?;
+        if self.service_cidr.overlaps(&self.pod_cidr) {
+            anyhow::bail!(
+                "--pod-cidr {} and --service-cidr {} have common addresses: choose ranges that do not overlap",
+                self.pod_cidr,
+                self.service_cidr
+            );
+        }
         let threshold = self.terminated_pod_gc_threshold;
         Ok(controllers::Options {
             pod_cidrs,
@@ -123,6 +134,31 @@ mod tests {
         let cli = Cli::try_parse_from(line).expect("these options exist");
         let Command::Up(options) = cli.command else { unreachable!("the command is up") };
         options.common.audit.config()
+    }
+
+    #[test]
+    fn the_service_range_is_one_of_ipv4() {
+        let range = |args: &[&str]| {
+            let line = ["landfall", "server"].iter().chain(args);
+            let Command::Server(options) = Cli::try_parse_from(line)?.command else {
+                unreachable!("the command is server")
+            };
+            Ok::<_, clap::Error>(options.common.service_cidr)
+        };
+        assert_eq!(range(&[]).unwrap(), server::ServiceRange::default());
+        assert_eq!(range(&["--service-cidr", "10.7.16.0/20"]).unwrap().to_string(), "10.7.16.0/20");
+        let refused = range(&["--service-cidr", "10.96.0.0/16,fd00::/112"]).unwrap_err();
+        assert!(refused.to_string().contains("IPv6 addresses are not supported"), "{refused}");
+    }
+
+    #[test]
+    fn pods_and_services_have_different_addresses() {
+        let line = ["landfall", "server", "--service-cidr", "10.244.128.0/20"];
+        let Command::Server(options) = Cli::try_parse_from(line).unwrap().command else {
+            unreachable!("the command is server")
+        };
+        let refused = options.common.controllers().unwrap_err().to_string();
+        assert!(refused.contains("choose ranges that do not overlap"), "{refused}");
     }
 
     #[test]

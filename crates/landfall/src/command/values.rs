@@ -26,6 +26,16 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "write whole seconds, such as 30s or 2m".to_owned())
 }
 
+/// `300ms`, `2s`; a number without a unit is seconds.
+pub(super) fn exact_duration(text: &str) -> Result<Duration, String> {
+    let text = text.trim();
+    if let Ok(seconds) = text.parse::<u32>() {
+        return Ok(Duration::from_secs(seconds.into()));
+    }
+    let parsed = text.parse::<jiff::SignedDuration>().map_err(|error| error.to_string())?;
+    Duration::try_from(parsed).map_err(|_| "write a time such as 300ms or 2s".to_owned())
+}
+
 pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("write at least 1s".to_owned()),

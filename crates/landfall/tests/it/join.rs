@@ -2,7 +2,9 @@
 //!
 //! Needs root, like every test that runs pods. `landfall down` ends both processes, and nothing of the node may be left.
 
-use crate::harness::{Background, Cluster, LANDFALL, down, image_archive, import, signal};
+use crate::harness::{
+    Background, Cluster, LANDFALL, down, image_archive, import, service_range, signal,
+};
 use crate::kernel_state;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -50,7 +52,8 @@ fn is_refused(server: &str, token: &str, why: &str) {
 fn a_node_joins_with_a_token_runs_pods_and_has_only_its_own_rights() {
     let kernel = kernel_state::KernelState::capture();
     let pods = format!("10.{}.0.0/16", 201 + std::process::id() % 50);
-    let cluster = Cluster::without_node(&["--pod-cidr", &pods]);
+    let services = service_range();
+    let cluster = Cluster::without_node(&["--pod-cidr", &pods, "--service-cidr", &services]);
     let kubectl = cluster.kubectl();
     let token = token(&cluster);
 

@@ -64,12 +64,14 @@ impl Landfall {
         let line = line.unwrap_or_else(|_| {
             // The thread that reads ends with the process.
             let _ = child.kill();
+            remove_leftovers(dir);
             panic!("landfall is not ready after {START_MAX:?}: {}", stderr(dir));
         });
         let line = line.unwrap().unwrap();
         let address = line.strip_prefix("ready: https://").and_then(|rest| rest.split(' ').next());
         let Some(address) = address else {
             let _ = child.kill();
+            remove_leftovers(dir);
             panic!("landfall did not start: {line:?}, {}", stderr(dir));
         };
         Landfall { child, address: address.parse().unwrap(), dir: dir.to_owned() }
@@ -131,6 +133,17 @@ impl Drop for Landfall {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            remove_leftovers(&self.dir);
+        }
+    }
+}
+
+/// Removes what the node of a failed test has in the kernel, if it had a node.
+fn remove_leftovers(dir: &Path) {
+    if dir.join("kernel_state.json").exists() {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_landfall"));
+        let _ = command.arg("down").arg("--data-dir").arg(dir).output();
     }
 }
 

@@ -38,8 +38,14 @@ pub(super) mod set {
     pub(crate) const KEY_LEN: u16 = 5;
     pub(crate) const DATA_TYPE: u16 = 6;
     pub(crate) const DATA_LEN: u16 = 7;
+    pub(crate) const DESCRIPTION: u16 = 9;
     pub(crate) const ID: u16 = 10;
     pub(crate) const TIMEOUT: u16 = 11;
+}
+
+/// `NFTA_SET_DESC_*`
+pub(super) mod set_description {
+    pub(crate) const SIZE: u16 = 1;
 }
 
 /// `NFTA_SET_ELEM_LIST_*`

@@ -4,6 +4,7 @@ use super::attribute::{
     chain as chain_attribute, element_list, hook as hook_attribute, rule as rule_attribute,
     set as set_attribute, table as table_attribute,
 };
+use super::dump::{self, DumpedElement};
 use super::rule::Rule;
 use super::set::{Element, Set};
 use crate::Result;
@@ -17,7 +18,7 @@ const COMMENT_MAX: usize = 120;
 const NFNL_MSG_BATCH_BEGIN: u16 = 0x10;
 const NFNL_MSG_BATCH_END: u16 = 0x11;
 const NF_ACCEPT: u32 = 1;
-const SUBSYSTEM: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8;
+pub(super) const SUBSYSTEM: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
@@ -28,7 +29,7 @@ pub enum Family {
 }
 
 impl Family {
-    fn number(self) -> u8 {
+    pub(super) fn number(self) -> u8 {
         match self {
             Family::Ipv4 => libc::NFPROTO_IPV4 as u8,
             Family::Ipv6 => libc::NFPROTO_IPV6 as u8,
@@ -56,7 +57,7 @@ impl Table {
         Table { family, name: name.into() }
     }
 
-    fn full_name(&self) -> String {
+    pub(super) fn full_name(&self) -> String {
         format!("{} {}", self.family.name(), self.name)
     }
 }
@@ -298,6 +299,12 @@ impl Connection {
         messages.insert(0, marker(NFNL_MSG_BATCH_BEGIN, "begin a batch of packet rules"));
         messages.push(marker(NFNL_MSG_BATCH_END, "commit a batch of packet rules"));
         self.0.request(messages).map(drop)
+    }
+
+    /// The elements of a set or map that has no intervals, in any order.
+    pub fn elements(&mut self, table: &Table, set: &Set) -> Result<Vec<DumpedElement>> {
+        let answers = self.0.dump(dump::request(table, set))?;
+        Ok(answers.iter().flat_map(|answer| dump::read(answer)).collect())
     }
 }
 

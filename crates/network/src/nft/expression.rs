@@ -194,6 +194,14 @@ pub enum Expression {
         data: Option<Register>,
         timeout_ms: u64,
     },
+    /// Removes the key from a set with timeouts, if it is there. [`Expression::Update`] does not replace the value of
+    /// a key that a map has already.
+    Delete {
+        set: String,
+        key: Register,
+        /// For a map. Its content does not matter.
+        data: Option<Register>,
+    },
 }
 
 impl Expression {
@@ -221,7 +229,7 @@ impl Expression {
             Expression::Reject(_) => "reject",
             Expression::Counter => "counter",
             Expression::Random { .. } => "numgen",
-            Expression::Update { .. } => "dynset",
+            Expression::Update { .. } | Expression::Delete { .. } => "dynset",
         }
     }
 
@@ -292,7 +300,8 @@ impl Expression {
             Expression::Lookup { .. }
             | Expression::Map { .. }
             | Expression::VerdictMap { .. }
-            | Expression::Update { .. } => self.write_set_access(data),
+            | Expression::Update { .. }
+            | Expression::Delete { .. } => self.write_set_access(data),
             Expression::Reject(reject) => write_reject(data, *reject, family),
             Expression::Counter => {}
         }
@@ -317,13 +326,12 @@ impl Expression {
                 data.be32(lookup::DREG, libc::NFT_REG_VERDICT as u32);
             }
             Expression::Update { set, key, data: value, timeout_ms } => {
-                data.text(dynamic_set::SET_NAME, set);
-                data.be32(dynamic_set::OP, libc::NFT_DYNSET_OP_UPDATE as u32);
-                data.be32(dynamic_set::SREG_KEY, key.number());
-                if let Some(value) = value {
-                    data.be32(dynamic_set::SREG_DATA, value.number());
-                }
+                write_dynamic_set(data, set, libc::NFT_DYNSET_OP_UPDATE as u32, *key, *value);
                 data.be64(dynamic_set::TIMEOUT, *timeout_ms);
+            }
+            Expression::Delete { set, key, data: value } => {
+                const NFT_DYNSET_OP_DELETE: u32 = 2;
+                write_dynamic_set(data, set, NFT_DYNSET_OP_DELETE, *key, *value);
             }
             _ => {}
         }
@@ -332,6 +340,21 @@ impl Expression {
     /// Looks up the key that was loaded into the registers from `Register::FIRST` on.
     pub fn in_set(set: &Set) -> Expression {
         Expression::Lookup { set: set.name.clone(), key: Register::FIRST, invert: false }
+    }
+}
+
+fn write_dynamic_set(
+    message: &mut Message,
+    set: &str,
+    operation: u32,
+    key: Register,
+    data: Option<Register>,
+) {
+    use attribute::dynamic_set;
+    message.text(dynamic_set::SET_NAME, set).be32(dynamic_set::OP, operation);
+    message.be32(dynamic_set::SREG_KEY, key.number());
+    if let Some(data) = data {
+        message.be32(dynamic_set::SREG_DATA, data.number());
     }
 }
 

@@ -9,11 +9,13 @@
 
 mod attribute;
 mod batch;
+mod dump;
 mod expression;
 mod rule;
 mod set;
 
 pub use batch::{Batch, Chain, ChainKind, Connection, Family, Hook, Priority, Table};
+pub use dump::DumpedElement;
 pub use expression::{
     Compare, ConnectionKey, Direction, Expression, FibResult, Header, MetaKey, NatKind, Register,
     Reject, Verdict,

@@ -98,17 +98,21 @@ impl Rule {
 
     /// Matches if the destination is an address of this machine.
     pub fn destination_is_local(self) -> Rule {
-        self.address_type(Direction::Destination)
+        self.address_type(Direction::Destination, Compare::Equal)
     }
 
     pub fn source_is_local(self) -> Rule {
-        self.address_type(Direction::Source)
+        self.address_type(Direction::Source, Compare::Equal)
     }
 
-    fn address_type(self, of: Direction) -> Rule {
+    pub fn source_is_not_local(self) -> Rule {
+        self.address_type(Direction::Source, Compare::NotEqual)
+    }
+
+    fn address_type(self, of: Direction, how: Compare) -> Rule {
         let value = u32::from(libc::RTN_LOCAL).to_ne_bytes().to_vec();
         self.with(Expression::Fib { of, result: FibResult::AddressType, to: FIRST })
-            .compare(Compare::Equal, value)
+            .compare(how, value)
     }
 
     /// Matches if the connection is in one of these states (`Expression::STATE_*`).
@@ -152,7 +156,7 @@ impl Rule {
     }
 
     /// Loads fields of the packet into consecutive registers, as the key of a set.
-    fn load(mut self, fields: &[Field]) -> Rule {
+    pub fn load(mut self, fields: &[Field]) -> Rule {
         let mut to = FIRST;
         for field in fields {
             self.expressions.push(field.load(to));
@@ -232,7 +236,7 @@ impl Rule {
 
 impl Field {
     /// The expression that loads this field of the packet into `to`.
-    fn load(self, to: Register) -> Expression {
+    pub(crate) fn load(self, to: Register) -> Expression {
         // Offsets and lengths are those of the IPv4, IPv6, TCP and UDP headers.
         use Expression::{Meta, Payload};
         let network = |offset, length| Payload { header: Header::Network, offset, length, to };

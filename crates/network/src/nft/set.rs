@@ -3,6 +3,7 @@
 use super::attribute::{self, LIST_ELEMENT};
 use super::batch::Table;
 use super::expression::{Direction, Verdict, write_value, write_verdict};
+use crate::Cidr;
 use crate::cidr::octets;
 use crate::netlink::Message;
 use std::net::IpAddr;
@@ -35,7 +36,7 @@ impl Field {
         }
     }
 
-    pub(super) fn registers(self) -> u32 {
+    pub(crate) fn registers(self) -> u32 {
         match self {
             Field::Source6 | Field::Destination6 => 4,
             _ => 1,
@@ -115,11 +116,20 @@ pub struct Set {
     pub interval: bool,
     /// Rules may add elements; the kernel removes them after this many milliseconds.
     pub timeout_ms: Option<u64>,
+    /// At most this many elements. Required if rules add elements.
+    pub size: Option<u32>,
 }
 
 impl Set {
     pub fn new(name: impl Into<String>, key: &[Kind]) -> Set {
-        Set { name: name.into(), key: key.to_vec(), data: None, interval: false, timeout_ms: None }
+        Set {
+            name: name.into(),
+            key: key.to_vec(),
+            data: None,
+            interval: false,
+            timeout_ms: None,
+            size: None,
+        }
     }
 
     pub fn map(name: impl Into<String>, key: &[Kind], values: &[Kind]) -> Set {
@@ -136,6 +146,10 @@ impl Set {
 
     pub fn with_timeout(self, milliseconds: u64) -> Set {
         Set { timeout_ms: Some(milliseconds), ..self }
+    }
+
+    pub fn with_size(self, elements: u32) -> Set {
+        Set { size: Some(elements), ..self }
     }
 
     pub(super) fn write(&self, message: &mut Message, table: &Table, id: u32) {
@@ -161,6 +175,11 @@ impl Set {
         if let Some(timeout) = self.timeout_ms {
             flags |= libc::NFT_SET_TIMEOUT | libc::NFT_SET_EVAL;
             message.be64(to::TIMEOUT, timeout);
+        }
+        if let Some(size) = self.size {
+            message.nest(to::DESCRIPTION, |description| {
+                description.be32(attribute::set_description::SIZE, size);
+            });
         }
         message.be32(to::FLAGS, flags as u32);
     }
@@ -235,6 +254,12 @@ impl Element {
     /// All keys from `from` up to but not including `until`, or to the largest key.
     pub fn range(from: Key, until: Option<Key>) -> Element {
         Element { key: from, value: None, until: Some(until) }
+    }
+
+    /// All addresses of a range.
+    pub fn cidr(range: &Cidr) -> Element {
+        let after = range.after().map(|address| Key::new().address(address));
+        Element::range(Key::new().address(range.base()), after)
     }
 
     pub(super) fn write(&self, message: &mut Message, set: &Set) {

@@ -45,7 +45,6 @@ pub(crate) fn config(directory: &Path) -> PodsConfig {
         link: "lf0".into(),
         cidrs: vec![cidr(POD_RANGE)],
         cluster_cidrs: vec![cidr("10.77.0.0/16")],
-        service_cidrs: vec![cidr("10.96.0.0/16")],
         table: "landfall-pods".into(),
         mtu: 1500,
     }

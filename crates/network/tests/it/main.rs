@@ -5,4 +5,5 @@ mod isolated;
 mod instances;
 mod nft;
 mod pods;
+mod services;
 mod speed;

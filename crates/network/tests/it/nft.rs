@@ -70,11 +70,6 @@ table ip landfall-pods {
 		iifname != \"lo\" ip daddr 127.0.0.0/8 drop
 		iifname != \"lo\" ip saddr 127.0.0.0/8 drop
 	}
-
-	chain service-guard {
-		type filter hook forward priority filter; policy accept;
-		ip saddr 10.77.3.0/24 ip daddr 10.96.0.0/16 reject comment \"no endpoint for this Service address\"
-	}
 }";
         assert_eq!(lines(&rules()), lines(expected));
     });

@@ -54,7 +54,7 @@ fn the_node_reaches_pods_and_pods_reach_the_node() {
         serve_tcp(None, 9000, "node");
         assert_eq!(call_tcp(None, "10.77.3.2:80"), Ok("pod 10.77.3.1".into()));
         assert_eq!(call_tcp(Some(&pod.netns), "10.77.3.1:9000"), Ok("node 10.77.3.2".into()));
-        assert_eq!(pods.gateways(), [ip("10.77.3.1")]);
+        assert_eq!(pods.gateways(), [(cidr(POD_RANGE), ip("10.77.3.1"))]);
     });
 }
 

@@ -84,7 +84,7 @@ impl Bed {
             link: "bed".into(),
             manifests: Some(self.manifests()),
             cluster_dns: Vec::new(),
-            service_cidrs: Vec::new(),
+            traffic: None,
             cgroup: "/bed".into(),
             eviction_hard: Some(String::new()),
             pod_pids_limit: None,

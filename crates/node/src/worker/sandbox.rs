@@ -161,6 +161,9 @@ impl Worker {
         let attached = network.attach_for(&key, &host_ports(&self.pod), users).await;
         let attached =
             attached.map_err(|error| format!("failed to set up the pod's network: {error}"))?;
+        if let Some(traffic) = &self.deps.traffic {
+            traffic.pod_attached(&self.pod, &attached.addresses).await;
+        }
         Ok((PodNetwork::Path(attached.netns), attached.addresses))
     }
 
@@ -178,6 +181,9 @@ impl Worker {
         for sandbox in &observed.sandboxes {
             let stopped = self.deps.runtime.stop_sandbox(&sandbox.id).await;
             stopped.map_err(|error| error.to_string())?;
+            if let Some(traffic) = &self.deps.traffic {
+                traffic.pod_detached(&self.uid).await;
+            }
             if let Some(network) = &self.deps.network {
                 let detached = network.detach(&network_key(&self.uid, sandbox.attempt)).await;
                 detached.map_err(|error| error.to_string())?;

@@ -130,6 +130,10 @@ fn drop_unused(new: &mut Value, old: &Value) {
     if balanced(old) && !balanced(new) {
         drop_unchanged(new, "allocateLoadBalancerNodePorts");
         drop_unchanged(new, "loadBalancerClass");
+        // NET-27: the addresses of the load balancer are not those of the new type.
+        if new.at(&["status", "loadBalancer"]).is_some() {
+            new.object("status").map().insert("loadBalancer".into(), json!({}));
+        }
     }
     if service::externally_accessible(old) && !service::externally_accessible(new) {
         drop_unchanged(new, "externalTrafficPolicy");
@@ -259,6 +263,20 @@ mod tests {
         assert_eq!(wrong, NOTHING);
         for gone in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
             assert_eq!(new["spec"].get(gone), None, "{gone}");
+        }
+    }
+
+    #[test]
+    fn net_27_the_status_of_a_load_balancer_is_cleared_with_the_type() {
+        let mut balanced = stored(
+            json!({"type": "LoadBalancer", "clusterIP": "10.0.0.1", "ports": [{"port": 80}]}),
+        );
+        balanced["status"] = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}});
+        for (kind, kept) in [("ClusterIP", false), ("NodePort", false), ("LoadBalancer", true)] {
+            let mut new = balanced.clone();
+            new["spec"]["type"] = kind.into();
+            prepare(&mut new, &balanced);
+            assert_eq!(new["status"] == balanced["status"], kept, "{kind}");
         }
     }
 

@@ -1,10 +1,12 @@
 //! NodeRestriction: a node may write only its own objects (A-154, T-API-35).
 //!
 //! The role of nodes allows writing Nodes, Leases and pods. This plugin restricts a node to its own Node, its own Lease,
-//! the pods bound to it, their termination records, and tokens for them. Not here: what a node may read (`access::authz`).
+//! the pods bound to it, their termination records, tokens for them, and its EndpointSlice of the Service `kube-dns`.
+//! Not here: what a node may read (`access::authz`).
 
 use super::mirror_references::{self, Problem};
 use super::{audience, certificate, refuse, resource};
+use crate::background::dns_service;
 use crate::object::{Stored, store_name};
 use crate::request::call::{Call, name_of};
 use crate::response::error::{ApiError, Result};
@@ -12,7 +14,7 @@ use access::authn::NODES;
 use access::authz::{MIRROR_ANNOTATION, is_mirror_pod};
 use api::value::ValueExt;
 use lifecycle::timeline::{Step, StepKind, Steps, Subject};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 
@@ -50,6 +52,9 @@ impl<'a> Node<'a> {
                 .or_else(|| self.labels(object, None)),
             ("", "persistentvolumeclaims") => Some("may only update PVC status".into()),
             ("resource.k8s.io", "resourceslices") => self.slice("create", object),
+            ("discovery.k8s.io", "endpointslices") => self
+                .dns_slice_name(&call.target.namespace, name_of(object))
+                .or_else(|| self.dns_slice(object)),
             ("certificates.k8s.io", "certificatesigningrequests") => self.own_certificate(object),
             _ => self.other(call, name_of(object)),
         };
@@ -78,6 +83,9 @@ impl<'a> Node<'a> {
                 self.claim_status(new, old)
             }
             ("", "persistentvolumeclaims") => Some("may only update PVC status".into()),
+            ("discovery.k8s.io", "endpointslices") => self
+                .dns_slice_name(&call.target.namespace, name_of(old))
+                .or_else(|| self.dns_slice(new)),
             _ => self.other(call, name_of(old)),
         };
         problem.map_or(Ok(()), |why| Err(refuse(call, new, why)))
@@ -96,6 +104,9 @@ impl<'a> Node<'a> {
             ("resource.k8s.io", "resourceslices") => {
                 let stored = call.store().get(&call.kind.storage.collection, name);
                 stored.and_then(|stored| self.slice("delete", &stored.value()))
+            }
+            ("discovery.k8s.io", "endpointslices") => {
+                self.dns_slice_name(&call.target.namespace, name)
             }
             _ => self.other(call, name),
         };
@@ -215,6 +226,39 @@ impl<'a> Node<'a> {
         let own = slice.text(&["spec", "nodeName"]) == self.name;
         let only = "ResourceSlice with the same NodeName as the requesting node";
         (!own).then(|| format!("can only {verb} {only}"))
+    }
+
+    fn dns_slice_name(&self, namespace: &str, name: &str) -> Option<String> {
+        let own = format!("{}-{}", dns_service::NAME, self.name);
+        let in_place = namespace == dns_service::NAMESPACE && name == own;
+        let space = dns_service::NAMESPACE;
+        (!in_place).then(|| {
+            format!("node {:?} can only write the EndpointSlice {own:?} in {space:?}", self.name)
+        })
+    }
+
+    /// The slice must belong to the Service `kube-dns`, and must not attract queries of pods whose own node answers them: a
+    /// zone hint counts only on nodes without an endpoint of their own (NET-25).
+    fn dns_slice(&self, slice: &Value) -> Option<String> {
+        let service = slice.text(&["metadata", "labels", "kubernetes.io/service-name"]);
+        if service != dns_service::NAME {
+            return Some(format!(
+                "node {:?} can only write EndpointSlices with the label kubernetes.io/service-name={}",
+                self.name,
+                dns_service::NAME
+            ));
+        }
+        let nodes = json!([{ "name": self.name }]);
+        let own = |endpoint: &Value| {
+            endpoint.text(&["nodeName"]) == self.name && endpoint["hints"]["forNodes"] == nodes
+        };
+        let endpoints = slice["endpoints"].as_array().map(Vec::as_slice).unwrap_or_default();
+        (!endpoints.iter().all(own)).then(|| {
+            format!(
+                "node {:?} can only write endpoints with nodeName and hints.forNodes set to itself",
+                self.name
+            )
+        })
     }
 
     /// A node may request only its own certificate.
@@ -369,9 +413,45 @@ fn is_nodes_own(label: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     const NODE: Node = Node { name: "n1" };
+
+    #[test]
+    fn a_node_may_write_only_its_own_slice_of_the_dns_service() {
+        for (namespace, name, allowed) in [
+            ("kube-system", "kube-dns-n1", true),
+            ("kube-system", "kube-dns-n2", false),
+            ("kube-system", "kube-dns", false),
+            ("kube-system", "web", false),
+            ("default", "kube-dns-n1", false),
+            ("default", "kubernetes", false),
+        ] {
+            assert_eq!(
+                NODE.dns_slice_name(namespace, name).is_none(),
+                allowed,
+                "{namespace}/{name}"
+            );
+        }
+        let slice = |service: &str, node: &str, hints: Value| {
+            json!({"metadata": {"labels": {"kubernetes.io/service-name": service}},
+                   "endpoints": [{"addresses": ["10.1.0.1"], "nodeName": node, "hints": hints}]})
+        };
+        let own = json!({"forNodes": [{"name": "n1"}]});
+        let both = json!({"forNodes": [{"name": "n1"}, {"name": "n2"}]});
+        let zone = json!({"forNodes": [{"name": "n1"}], "forZones": [{"name": "z"}]});
+        for (slice, allowed) in [
+            (slice("kube-dns", "n1", own.clone()), true),
+            (slice("other", "n1", own.clone()), false),
+            (slice("kube-dns", "n2", own), false),
+            (slice("kube-dns", "n1", both), false),
+            (slice("kube-dns", "n1", zone), true),
+            (slice("kube-dns", "n1", json!({"forZones": [{"name": "z"}]})), false),
+            (slice("kube-dns", "n1", Value::Null), false),
+            (json!({"metadata": {"labels": {"kubernetes.io/service-name": "kube-dns"}}}), true),
+        ] {
+            assert_eq!(NODE.dns_slice(&slice).is_none(), allowed, "{slice}");
+        }
+    }
 
     #[test]
     fn a_154_a_node_may_create_only_its_own_mirror_pods() {

@@ -14,10 +14,11 @@ use crate::background::system_objects::{IfExists, ensure};
 use crate::bootstrap;
 use crate::object::{self, Store, Stored};
 use crate::server::Server;
-use crate::service_allocation;
+use crate::service_allocation::{self, ServiceRange};
+use api::value::ValueExt;
 use futures::future::try_join_all;
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Change, EventKind, Expect, Write, WriteError};
@@ -36,18 +37,17 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) struct KubernetesService {
     server: Server,
-    /// This server's address.
-    address: SocketAddr,
-    /// The names by which clients reach it.
-    names: BTreeSet<String>,
     /// Whether other servers may use the same store.
     shared: bool,
     /// One update at a time, and none after the server has left.
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 struct State {
+    /// This server's address.
+    address: SocketAddr,
+    /// The names by which clients reach it.
+    names: Arc<BTreeSet<String>>,
     heartbeats: Heartbeats,
     left: bool,
 }
@@ -56,11 +56,33 @@ impl KubernetesService {
     pub(crate) fn new(
         server: &Server,
         address: SocketAddr,
-        names: &BTreeSet<String>,
+        names: Arc<BTreeSet<String>>,
         shared: bool,
     ) -> KubernetesService {
-        let (server, names) = (server.clone(), names.clone());
-        KubernetesService { server, address, names, shared, state: Mutex::default() }
+        let state = State { address, names, heartbeats: Heartbeats::default(), left: false };
+        KubernetesService { server: server.clone(), shared, state: Mutex::new(state) }
+    }
+
+    /// From now on, the endpoints have this address of the server instead of the previous one.
+    pub(crate) async fn advertise(
+        &self,
+        address: SocketAddr,
+        names: Arc<BTreeSet<String>>,
+    ) -> Result<(), String> {
+        let mut state = self.state.lock().await;
+        if state.left || state.address == address {
+            return Ok(());
+        }
+        if self.shared {
+            // The entry stays, because certificate requests must not get the former address either.
+            self.write_heartbeat(&state, true).await?;
+        }
+        (state.address, state.names) = (address, names);
+        if self.shared {
+            self.write_heartbeat(&state, false).await?;
+        }
+        let servers = self.servers(&mut state);
+        self.update(&state, &servers).await
     }
 
     pub(crate) fn is_shared(&self) -> bool {
@@ -72,7 +94,10 @@ impl KubernetesService {
         let mut state = self.state.lock().await;
         match state.left {
             true => Ok(()),
-            false => self.update(&self.servers(&mut state.heartbeats)).await,
+            false => {
+                let servers = self.servers(&mut state);
+                self.update(&state, &servers).await
+            }
         }
     }
 
@@ -84,15 +109,15 @@ impl KubernetesService {
             return Ok(());
         }
         let began = Instant::now();
-        let sent = self.write_heartbeat(false).await;
+        let sent = self.write_heartbeat(&state, false).await;
         if sent.is_err() || began.elapsed() > server_heartbeats::INTERVAL {
             state.heartbeats.extend(Instant::now());
         }
         sent
     }
 
-    async fn write_heartbeat(&self, stopped: bool) -> Result<(), String> {
-        server_heartbeats::send(self.server.store(), self.address, &self.names, stopped).await
+    async fn write_heartbeat(&self, state: &State, stopped: bool) -> Result<(), String> {
+        server_heartbeats::send(self.server.store(), state.address, &state.names, stopped).await
     }
 
     /// Sends heartbeats and updates the endpoints for as long as the server runs.
@@ -131,12 +156,12 @@ impl KubernetesService {
             if !self.shared {
                 return Ok(()); // No other server can serve requests before the next start.
             }
-            self.write_heartbeat(true).await?;
-            let mut others = self.servers(&mut state.heartbeats);
-            others.remove(&self.address);
+            self.write_heartbeat(&state, true).await?;
+            let mut others = self.servers(&mut state);
+            others.remove(&state.address);
             match others.is_empty() {
                 true => Ok(()),
-                false => self.update(&others).await,
+                false => self.update(&state, &others).await,
             }
         };
         let left = tokio::time::timeout(LEAVE_TIMEOUT, leaving).await;
@@ -149,24 +174,28 @@ impl KubernetesService {
     }
 
     /// This server, and all others that are alive.
-    fn servers(&self, heartbeats: &mut Heartbeats) -> BTreeSet<SocketAddr> {
+    fn servers(&self, state: &mut State) -> BTreeSet<SocketAddr> {
         let mut servers = match self.shared {
             true => {
                 let stored = server_heartbeats::read(self.server.store());
-                heartbeats.alive(&stored, Instant::now(), clock::now())
+                state.heartbeats.alive(&stored, Instant::now(), clock::now())
             }
             false => BTreeSet::new(),
         };
-        servers.insert(self.address);
+        servers.insert(state.address);
         servers
     }
 
-    async fn update(&self, servers: &BTreeSet<SocketAddr>) -> Result<(), String> {
-        let api_ip = service_allocation::API_ADDRESS;
+    fn cluster_ip(&self) -> Ipv4Addr {
+        cluster_ip(self.server.store(), self.server.service_range())
+    }
+
+    async fn update(&self, state: &State, servers: &BTreeSet<SocketAddr>) -> Result<(), String> {
+        let api_ip = self.cluster_ip();
         let mut claim = service_allocation::ip_address("default", NAME, api_ip);
         claim["apiVersion"] = "networking.k8s.io/v1".into();
         claim["kind"] = "IPAddress".into();
-        let service = bootstrap::kubernetes_service(api_ip.into(), self.address.port());
+        let service = bootstrap::kubernetes_service(api_ip.into(), state.address.port());
         let slices = bootstrap::endpoint_slices(servers);
         let count = slices.len();
         let mut parts = vec![
@@ -200,14 +229,21 @@ impl KubernetesService {
     /// otherwise keep overwriting each other.
     fn concerns(&self, event: &object::Event) -> bool {
         let place = event.object.place();
-        let ours = place == ("default", NAME)
-            || place == ("", &service_allocation::API_ADDRESS.to_string());
+        let ours = place == ("default", NAME) || place == ("", &self.cluster_ip().to_string());
         ours && match event.kind {
             EventKind::Deleted => true,
             EventKind::Updated => !self.shared,
             EventKind::Created => false,
         }
     }
+}
+
+/// The address of the Service if it exists; otherwise the first one of the range. If somebody gave the cluster another
+/// range, the Service keeps its address until it is deleted, as upstream.
+pub(crate) fn cluster_ip(store: &Store, range: ServiceRange) -> Ipv4Addr {
+    let stored = store.get("services", &object::store_name("default", NAME));
+    let stored = stored.and_then(|stored| stored.value().text(&["spec", "clusterIP"]).parse().ok());
+    stored.unwrap_or_else(|| range.api_address())
 }
 
 /// Deletes slices beyond the first `wanted`. There is one per port and address family; usually one.
@@ -230,4 +266,69 @@ async fn remove_other_slices(store: &Store, wanted: usize) -> Result<(), String>
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::Parts;
+    use crate::start;
+    use access::pki::Pki;
+
+    fn server(dir: &std::path::Path) -> Server {
+        let pki = Pki::load_or_create(dir, &[]).unwrap();
+        let store = Store::open_memory(&store::Memory::default(), start::store_options());
+        Server::new(Parts {
+            authenticator: start::authenticator(&pki, &store).unwrap(),
+            store,
+            address: String::new(),
+            ca_certificate: pki.ca_certificate().to_owned(),
+            service_range: ServiceRange::default(),
+            nodes: Arc::new(pki.node_client_config().unwrap()),
+            audit: None,
+            built_in: Arc::new(api::Registry::built_in()),
+        })
+    }
+
+    /// The addresses of the Endpoints, with their ports.
+    fn listed(server: &Server) -> Vec<String> {
+        let stored = server.store().get("endpoints", "default/kubernetes").unwrap().value();
+        let subsets = stored["subsets"].as_array().unwrap().iter();
+        let mut listed: Vec<String> = subsets
+            .flat_map(|subset| {
+                let addresses = subset["addresses"].as_array().unwrap().iter();
+                addresses.map(|one| format!("{}:{}", one.text(&["ip"]), subset["ports"][0]["port"]))
+            })
+            .collect();
+        listed.sort();
+        listed
+    }
+
+    /// NET-95: each of several servers replaces only its own address.
+    #[tokio::test]
+    async fn net_95_each_server_advertises_its_own_address() {
+        let dir = tempfile::tempdir().unwrap();
+        let server = server(dir.path());
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let member = |address: &str| {
+            let names = Arc::new(BTreeSet::from([address.to_owned()]));
+            KubernetesService::new(&server, at(address), names, true)
+        };
+        let (first, second) = (member("127.0.0.1:6443"), member("127.0.0.1:7443"));
+        for one in [&first, &second] {
+            one.send_heartbeat().await.unwrap();
+            one.ensure().await.unwrap();
+        }
+        assert_eq!(listed(&server), ["127.0.0.1:6443", "127.0.0.1:7443"]);
+        let names = Arc::new(BTreeSet::from(["10.244.0.1".to_owned()]));
+        first.advertise(at("10.244.0.1:6443"), names).await.unwrap();
+        assert_eq!(listed(&server), ["10.244.0.1:6443", "127.0.0.1:7443"]);
+        second.send_heartbeat().await.unwrap();
+        second.ensure().await.unwrap();
+        assert_eq!(listed(&server), ["10.244.0.1:6443", "127.0.0.1:7443"]);
+        first.leave().await;
+        assert_eq!(listed(&server), ["127.0.0.1:7443"]);
+        first.advertise(at("10.244.0.9:6443"), Arc::default()).await.unwrap();
+        assert_eq!(listed(&server), ["127.0.0.1:7443"], "it has left");
+    }
 }

@@ -2,6 +2,8 @@
 //!
 //!     system_objects        creates and restores the objects that every cluster and namespace has; compiles RBAC
 //!     kubernetes_service    keeps the Service `kubernetes` and its endpoints
+//!     dns_service           keeps the Service `kube-dns`
+//!     service_cidr          reports a configured range of cluster IPs that is not the cluster's
 //!     server_heartbeats     how servers on one etcd know of each other
 //!     certificate_requests  approves and signs certificate signing requests
 //!     event_expiry          deletes old Events
@@ -10,10 +12,12 @@
 //! live with the rest of their subject.
 
 mod certificate_requests;
+pub(crate) mod dns_service;
 mod event_expiry;
 pub(crate) mod follower;
 pub(crate) mod kubernetes_service;
 pub(crate) mod server_heartbeats;
+pub(crate) mod service_cidr;
 pub(crate) mod system_objects;
 
 use crate::server::Server;
@@ -63,6 +67,9 @@ pub(crate) fn start(
         for collection in kubernetes_service::COLLECTIONS {
             let service = kubernetes_service.clone();
             spawn_until_closing(server, move |_| service.clone().follow(collection));
+        }
+        for collection in ["services", "networking.k8s.io/ipaddresses"] {
+            spawn_until_closing(server, move |server| dns_service::follow(server, collection));
         }
     }
 }

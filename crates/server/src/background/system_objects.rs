@@ -3,8 +3,9 @@
 //! At the start, before it serves requests, the server stores the objects of `bootstrap` that are missing. Later it
 //! compiles the RBAC policy whenever roles or bindings change. Every namespace gets its `kube-root-ca.crt` and its
 //! service account `default` before its creation is acknowledged, and again if somebody deletes them.
-//! Not here: the Service `kubernetes` (`kubernetes_service`).
+//! Not here: the Services `kubernetes` (`kubernetes_service`) and `kube-dns` (`dns_service`).
 
+use crate::background::dns_service;
 use crate::background::follower::{Followed, Follower};
 use crate::background::kubernetes_service::KubernetesService;
 use crate::background::spawn_until_closing;
@@ -81,8 +82,7 @@ async fn create_bootstrap_objects(
     kubernetes_service: &KubernetesService,
 ) -> Result<(), String> {
     let now = clock::now();
-    let range =
-        format!("{}/{}", service_allocation::SERVICE_RANGE.0, service_allocation::SERVICE_RANGE.1);
+    let range = server.service_range().to_string();
     let mut objects = bootstrap::namespaces();
     objects.extend(default_roles::cluster_roles());
     objects.extend(default_roles::cluster_role_bindings());
@@ -100,7 +100,8 @@ async fn create_bootstrap_objects(
         .map(|role| ensure(server, role, IfExists::Update));
     try_join_all(roles).await?;
     kubernetes_service.send_heartbeat().await?;
-    kubernetes_service.ensure().await
+    kubernetes_service.ensure().await?;
+    dns_service::create_missing(server).await
 }
 
 /// What to do with an object that exists already.

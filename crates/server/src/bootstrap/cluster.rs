@@ -67,6 +67,32 @@ pub(crate) fn kubernetes_service(cluster_ip: IpAddr, port: u16) -> Value {
     })
 }
 
+/// The Service through which pods reach the DNS server of their node. It has no selector: nodes write its slices.
+pub(crate) fn dns_service(cluster_ip: IpAddr) -> Value {
+    let port = |name: &str, protocol: &str| json!({"name": name, "port": 53, "protocol": protocol, "targetPort": 53});
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {
+            "name": "kube-dns", "namespace": "kube-system",
+            "labels": {
+                "k8s-app": "kube-dns",
+                "kubernetes.io/cluster-service": "true",
+                "kubernetes.io/name": "CoreDNS",
+            },
+        },
+        "spec": {
+            "type": "ClusterIP",
+            "clusterIP": cluster_ip, "clusterIPs": [cluster_ip],
+            "ipFamilies": [family(cluster_ip)], "ipFamilyPolicy": "SingleStack",
+            "internalTrafficPolicy": "Cluster",
+            "trafficDistribution": "PreferSameNode",
+            "ports": [port("dns", "UDP"), port("dns-tcp", "TCP")],
+            "sessionAffinity": "None",
+        },
+        "status": {"loadBalancer": {}},
+    })
+}
+
 /// A slice has one port and one address family, so there may be several: `kubernetes`, `kubernetes-2` and so on.
 pub(crate) fn endpoint_slices(servers: &BTreeSet<SocketAddr>) -> Vec<Value> {
     let mut groups: BTreeMap<(&str, u16), Vec<Value>> = BTreeMap::new();

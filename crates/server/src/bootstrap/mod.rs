@@ -6,8 +6,8 @@ mod cluster;
 mod flow;
 
 pub(crate) use cluster::{
-    authentication_config_map, endpoint_slices, endpoints, kubernetes_service, namespaces,
-    number_of_slice, priority_classes, service_cidr,
+    authentication_config_map, dns_service, endpoint_slices, endpoints, kubernetes_service,
+    namespaces, number_of_slice, priority_classes, service_cidr,
 };
 pub(crate) use flow::{flow_schemas, priority_levels};
 

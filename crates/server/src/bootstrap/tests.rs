@@ -98,6 +98,7 @@ fn every_object_is_complete_and_valid() {
     .concat();
     objects.extend([
         kubernetes_service("10.96.0.1".parse().unwrap(), 6443),
+        dns_service("10.96.0.10".parse().unwrap()),
         endpoint_slices(&server).remove(0),
         endpoints(&server),
         service_cidr(&["10.96.0.0/16"], now),

@@ -38,6 +38,8 @@ pub(crate) struct Call {
 pub(crate) struct Wire {
     pub(crate) method: http::Method,
     pub(crate) uri: http::Uri,
+    /// The address of the client; empty for a component of this process.
+    pub(crate) client: String,
     /// The connection, if the request came over one that can be upgraded.
     pub(crate) upgrade: Mutex<Option<hyper::upgrade::OnUpgrade>>,
 }

@@ -1,27 +1,29 @@
 //! Starts and stops a server: data directory, store, keys, bootstrap objects, listener.
 
 pub(crate) mod first_start;
+pub(crate) mod running;
 pub(crate) mod simulated;
 
 use crate::audit::{Audit, AuditConfig};
-use crate::background::kubernetes_service::KubernetesService;
-use crate::background::{self, system_objects};
+use crate::background::kubernetes_service::{self, KubernetesService};
+use crate::background::{self, service_cidr, system_objects};
 use crate::backup::Backups;
-use crate::listen;
+use crate::listen::Listeners;
 use crate::object::{ENVELOPE, Store, Stored, store_name};
 use crate::server::{Parts, Server};
+use crate::service_allocation::{self, ServiceRange};
 use crate::start::first_start::FirstStart;
+use crate::start::running::Running;
 use access::authn::{
     Authenticator, BootstrapTokens, ServiceAccountTokens, StaticTokens, User, bootstrap_tokens,
 };
-use access::pki::{Identity, Pki};
+use access::pki::Pki;
 use api::value::ValueExt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::sync::{Mutex, oneshot};
 
 /// Where objects are kept.
 #[derive(Debug, Clone)]
@@ -37,6 +39,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     pub listen: SocketAddr,
     pub store: StoreChoice,
+    /// The range of cluster IPs of a new cluster. An existing cluster keeps its range.
+    pub service_range: ServiceRange,
     /// Where and how requests are logged, if they are.
     pub audit_log: Option<AuditConfig>,
     /// Create the objects of every namespace (such as the service account `default`), and sign certificates for nodes,
@@ -86,27 +90,14 @@ pub enum Error {
     Unfinished { path: PathBuf },
     #[error("cannot listen on {address}")]
     Listen { address: SocketAddr, source: std::io::Error },
+    #[error("cannot write {address} into the endpoints of the Service kubernetes: {why}")]
+    Advertise { address: SocketAddr, why: String },
     #[error("cannot use the service account key")]
     Key,
     #[error("cannot write the audit log {}", path.display())]
     Audit { path: PathBuf, source: std::io::Error },
     #[error("cannot store the bootstrap objects: {0}")]
     Bootstrap(String),
-}
-
-/// A running server.
-pub struct Running {
-    pub server: Server,
-    pub address: SocketAddr,
-    /// The administrator's kubeconfig.
-    pub kubeconfig: PathBuf,
-    pki: Arc<Pki>,
-    kubernetes_service: Arc<KubernetesService>,
-    stop: oneshot::Sender<()>,
-    done: JoinHandle<()>,
-    store: Store,
-    backups: Backups,
-    _lock: std::fs::File,
 }
 
 /// The URL that service account tokens name as their issuer.
@@ -130,10 +121,16 @@ pub async fn start(config: Config) -> Result<Running, Error> {
     let address = listener.local_addr().map_err(data_dir)?;
     let advertised = advertised(address);
     let first = FirstStart::check_files(dir, &config.store)?;
-    let names = [address.ip().to_string(), advertised.ip().to_string()];
-    let pki = Arc::new(Pki::load_or_create(dir, &names)?);
     let store = open_store(&config).await?;
     first.check_objects(&store)?;
+    let service_range = service_allocation::effective_range(&store, config.service_range);
+    let names = [
+        address.ip().to_string(),
+        advertised.ip().to_string(),
+        service_range.api_address().to_string(),
+        kubernetes_service::cluster_ip(&store, service_range).to_string(),
+    ];
+    let pki = Arc::new(Pki::load_or_create(dir, &names)?);
     if matches!(config.store, StoreChoice::Etcd(_)) {
         check_authority(&store, &pki, dir)?;
     }
@@ -149,6 +146,7 @@ pub async fn start(config: Config) -> Result<Running, Error> {
         authenticator: authenticator(&pki, &store)?,
         address: advertised.to_string(),
         ca_certificate: pki.ca_certificate().to_owned(),
+        service_range,
         nodes: Arc::new(pki.node_client_config()?),
         audit,
         built_in: Arc::new(api::Registry::built_in()),
@@ -175,6 +173,7 @@ pub async fn start(config: Config) -> Result<Running, Error> {
         }
         Err(why) => return Err(Error::Bootstrap(why)),
     }
+    service_cidr::report_mismatch(&server, config.service_range).await;
     background::start(&server, &kubernetes_service, controllers);
     background::start_usage(&server);
     let kubeconfig = dir.join("kubeconfig");
@@ -187,7 +186,9 @@ pub async fn start(config: Config) -> Result<Running, Error> {
     });
     let (stop, stopped) = oneshot::channel::<()>();
     let stopped = async move { drop(stopped.await) };
-    let done = tokio::spawn(listen::serve(server.clone(), listener, tls, stopped));
+    let listeners = Listeners::new(server.clone(), tls);
+    listeners.accept_on(listener);
+    let done = tokio::spawn(listeners.clone().serve_until(stopped));
     let backups = Backups::new(store.clone(), dir);
     Ok(Running {
         server,
@@ -195,82 +196,14 @@ pub async fn start(config: Config) -> Result<Running, Error> {
         kubeconfig,
         pki,
         kubernetes_service,
+        further: Mutex::default(),
+        listeners,
         stop,
         done,
         store,
         backups,
         _lock: lock,
     })
-}
-
-/// The credentials of a node, in PEM.
-#[derive(Debug, Clone)]
-pub struct NodeCredentials {
-    /// For its HTTPS endpoint.
-    pub serving: Identity,
-    /// `system:node:<name>` in `system:nodes`.
-    pub client: Identity,
-    pub ca_certificate: String,
-    /// For its connection to this server.
-    pub kubeconfig: String,
-}
-
-impl Running {
-    /// Credentials for a node of this process, without a signing request. `addresses` are all names and addresses of
-    /// its endpoint.
-    pub fn node_credentials(
-        &self,
-        name: &str,
-        addresses: &[String],
-    ) -> Result<NodeCredentials, Error> {
-        let (serving, client) = self.pki.sign_node(name, addresses)?;
-        let url = format!("https://{}", reachable(self.address));
-        let user = format!("system:node:{name}");
-        let kubeconfig = self.pki.kubeconfig_for(&url, &user, &client);
-        let ca_certificate = self.pki.ca_certificate().to_owned();
-        Ok(NodeCredentials { serving, client, ca_certificate, kubeconfig })
-    }
-
-    /// Keeps the newest `count` termination records (`terminations.landfall.dev`).
-    pub fn keep_terminations(&self, count: usize) {
-        self.server.terminations().keep(count);
-    }
-
-    /// Why the store does not accept writes, such as a full disk.
-    pub fn store_health(&self) -> Result<(), String> {
-        self.store.health()
-    }
-
-    pub fn backups(&self) -> Backups {
-        self.backups.clone()
-    }
-
-    /// Replaces the administrator's token. The new token is stored first; then this server accepts only that.
-    pub fn rotate_admin_token(&self) -> Result<(), Error> {
-        let token = self.pki.replace_admin_token()?;
-        self.server.authenticator().static_tokens.replace(&token, administrator());
-        Ok(())
-    }
-
-    /// Renews the serving certificate of a node of this process.
-    pub fn node_signer(
-        &self,
-        name: &str,
-        addresses: &[String],
-    ) -> impl Fn() -> Result<Identity, Error> + Send + Sync + 'static {
-        let (pki, name, addresses) = (self.pki.clone(), name.to_owned(), addresses.to_vec());
-        move || Ok(pki.sign_node(&name, &addresses)?.0)
-    }
-
-    /// Removes this server from the endpoints, waits for requests in flight, ends watches, and closes the store.
-    pub async fn stop(self) {
-        self.kubernetes_service.leave().await;
-        let _ = self.stop.send(());
-        let _ = self.done.await;
-        if let Err(error) = self.store.close().await {
-            tracing::error!(%error, "the store did not close cleanly");
-        }
-    }
 }
 
 /// The address for clients on this machine: they cannot connect to the unspecified address.

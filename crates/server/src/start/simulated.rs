@@ -9,6 +9,7 @@ use crate::background::kubernetes_service::KubernetesService;
 use crate::background::{self, system_objects};
 use crate::object::{Index, Store};
 use crate::server::{Parts, Server};
+use crate::service_allocation::ServiceRange;
 use crate::start::{Error, authenticator, store_options};
 use access::authz::Policy;
 use access::pki::Pki;
@@ -57,7 +58,9 @@ pub struct SimulatedServer {
 impl ServerTemplate {
     /// Creates keys in `dir`, which is not needed afterwards, and the bootstrap objects.
     pub async fn create(dir: &Path) -> Result<ServerTemplate, Error> {
-        let pki = Arc::new(Pki::load_or_create(dir, &[ADDRESS.ip().to_string()])?);
+        let api_address = ServiceRange::default().api_address();
+        let names = [ADDRESS.ip().to_string(), api_address.to_string()];
+        let pki = Arc::new(Pki::load_or_create(dir, &names)?);
         let keys = Keys {
             nodes: Arc::new(pki.node_client_config()?),
             built_in: Arc::new(Registry::built_in()),
@@ -120,6 +123,7 @@ impl SimulatedServer {
             authenticator: authenticator(&keys.pki, &store)?,
             address: ADDRESS.to_string(),
             ca_certificate: keys.pki.ca_certificate().to_owned(),
+            service_range: ServiceRange::default(),
             nodes: keys.nodes.clone(),
             audit: None,
             built_in: keys.built_in.clone(),

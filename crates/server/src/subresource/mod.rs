@@ -9,5 +9,6 @@ pub(crate) mod log;
 pub(crate) mod node;
 pub(crate) mod proxy;
 pub(crate) mod scale;
+mod service_endpoint;
 pub(crate) mod stream;
 pub(crate) mod token;

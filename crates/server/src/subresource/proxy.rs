@@ -5,6 +5,7 @@
 use super::backend::{self, Backend, Reach};
 use super::links::Links;
 use super::node;
+use super::service_endpoint;
 use super::stream;
 use crate::object::{Stored as _, store_name};
 use crate::request::call::Call;
@@ -21,6 +22,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use serde_json::Value;
 use std::io::Read as _;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 pub(crate) async fn pass(call: &Call) -> Result<ApiResponse> {
@@ -40,17 +42,15 @@ pub(crate) async fn pass(call: &Call) -> Result<ApiResponse> {
         None => path.to_owned(),
         Some(query) => format!("{path}?{query}"),
     };
+    let headers = forwarded_headers(call);
     if backend::wants_upgrade(call) {
-        return stream::upgrade(call, &backend, &path).await;
+        return stream::upgrade_with(call, &backend, &path, headers).await;
     }
     let mut request = Request::new(Full::new(call.body.clone()));
     *request.method_mut() = call.wire.method.clone();
     *request.uri_mut() =
         path.parse().map_err(|_| ApiError::bad_request("the path cannot be passed on"))?;
-    *request.headers_mut() = backend::passed_headers(call);
-    if let Ok(forwarded) = HeaderValue::from_str(call.wire.uri.path()) {
-        request.headers_mut().insert(FORWARDED_URI, forwarded);
-    }
+    *request.headers_mut() = headers;
     let links = links(call, &backend);
     let mut response = backend.send(request).await.map_err(|why| match why.as_str() {
         backend::NOT_ALLOWED => ApiError::BadRequest(why),
@@ -67,6 +67,39 @@ pub(crate) async fn pass(call: &Call) -> Result<ApiResponse> {
 }
 
 const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// The request's headers for the backend, with those that say where the request comes from (NET-119).
+fn forwarded_headers(call: &Call) -> HeaderMap {
+    let mut headers = backend::passed_headers(call);
+    let before: Vec<&str> =
+        headers.get_all(FORWARDED_FOR).iter().filter_map(|one| one.to_str().ok()).collect();
+    // As Go's proxy: the client is added to the proxies that the request passed before.
+    let client = Some(call.wire.client.as_str()).filter(|client| !client.is_empty());
+    let passed = before.into_iter().chain(client).collect::<Vec<_>>().join(", ");
+    let host = asked_host(call);
+    let proto = if host.is_some() { "https" } else { "" };
+    for (name, value) in [
+        (FORWARDED_URI, call.wire.uri.path()),
+        (FORWARDED_HOST, host.unwrap_or_default()),
+        (FORWARDED_PROTO, proto),
+        (FORWARDED_FOR, passed.as_str()),
+    ] {
+        headers.remove(&name);
+        if let (false, Ok(value)) = (value.is_empty(), HeaderValue::from_str(value)) {
+            headers.insert(name, value);
+        }
+    }
+    headers
+}
+
+/// The host that the client asked for.
+fn asked_host(call: &Call) -> Option<&str> {
+    let host = call.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    host.or_else(|| call.wire.uri.authority().map(|authority| authority.as_str()))
+}
 
 const CORS: &[HeaderName] = &[
     header::ACCESS_CONTROL_ALLOW_CREDENTIALS,
@@ -82,8 +115,7 @@ fn links(call: &Call, backend: &Backend) -> Links {
     let own = call.wire.uri.path();
     let rest = call.target.rest.as_deref().unwrap_or_default();
     let prefix = own.strip_suffix(rest).unwrap_or(own).trim_end_matches('/');
-    let host = call.headers.get(header::HOST).and_then(|host| host.to_str().ok());
-    let host = host.or_else(|| call.wire.uri.authority().map(|authority| authority.as_str()));
+    let host = asked_host(call);
     let backends = backend.hosts.iter().map(|host| backend::authority(host, backend.port));
     let mut backends: Vec<String> = backends.collect();
     let default_port = if backend.tls.is_some() { 443 } else { 80 };
@@ -245,74 +277,60 @@ impl<'a> Wanted<'a> {
     }
 }
 
-fn number(text: &str) -> Option<u16> {
-    text.parse().ok().filter(|port| *port > 0)
+/// A port must be a number: names are not resolved (NET-114). The message is that of Go's network library.
+fn number(text: &str) -> Result<u16> {
+    let port = text.parse().ok().filter(|port| *port > 0);
+    port.ok_or_else(|| {
+        unavailable(format!(
+            "error trying to reach service: dial tcp: lookup tcp/{text}: unknown port"
+        ))
+    })
 }
 
 fn pod(call: &Call, wanted: &Wanted) -> Result<Backend> {
     let pod = wanted.object(call)?;
-    let name = wanted.name;
     let containers = pod.at(&["spec", "containers"]).and_then(Value::as_array);
     let mut ports =
         containers.into_iter().flatten().filter_map(|one| one["ports"].as_array()).flatten();
     let port = match wanted.port {
         "" => ports.next().and_then(|port| port["containerPort"].as_u64()?.try_into().ok()),
-        port => number(port),
+        port => Some(number(port)?),
     };
+    let port = port.unwrap_or(if wanted.https { 443 } else { 80 });
     let address = pod.text(&["status", "podIP"]);
-    if address.is_empty() {
-        return Err(ApiError::bad_request(format!("pod {name} does not have an address yet")));
+    let backend = wanted.backend(call, address, port)?;
+    match address.parse().is_ok_and(|ip| backend.reach.allows(SocketAddr::new(ip, port))) {
+        true => Ok(backend),
+        false => Err(ApiError::bad_request(backend::NOT_ALLOWED)),
     }
-    let default = if wanted.https { 443 } else { 80 };
-    wanted.backend(call, address, port.unwrap_or(default))
 }
 
 fn service(call: &Call, wanted: &Wanted) -> Result<Backend> {
+    let (namespace, name) = (call.target.namespace.as_str(), wanted.name);
     let service = wanted.object(call)?;
-    let name = wanted.name;
-    let ports = service.at(&["spec", "ports"]).and_then(Value::as_array);
-    let ports: Vec<&Value> = ports.into_iter().flatten().collect();
-    let port = match (wanted.port, ports.as_slice()) {
-        ("", [only]) => Some(only),
-        ("", _) => None,
-        (wanted, ports) => ports.iter().find(|port| {
-            port["name"] == wanted || number(wanted).is_some_and(|n| port["port"] == n)
-        }),
-    };
+    let port = service_endpoint::port_name(&service, name, wanted.port).map_err(unavailable)?;
+    let stored = call.store().get("endpoints", &store_name(namespace, name));
+    let endpoints = stored.ok_or_else(|| ApiError::NotFound {
+        resource: "endpoints".into(),
+        group: String::new(),
+        name: name.into(),
+    })?;
+    let pod = |name: &str| Some(call.store().get("pods", &store_name(namespace, name))?.value());
+    let is_valid = |address: &Value| service_endpoint::is_of_pod(address, namespace, pod);
+    let chosen = service_endpoint::choose(&endpoints.value(), &port, clock::random_u64(), is_valid);
     let none = || unavailable(format!("no endpoints available for service {:?}", call.target.name));
-    let port = port.ok_or_else(none)?["name"].as_str().unwrap_or_default();
-    let prefix = format!("{}/", call.target.namespace);
-    let (_, slices) = call.store().list("discovery.k8s.io/endpointslices", &prefix, None);
-    let mut ready = Vec::new();
-    for slice in slices.iter().filter(|one| one.label("kubernetes.io/service-name") == Some(name)) {
-        let slice = slice.value();
-        let number = slice["ports"].as_array().into_iter().flatten().find_map(|one| {
-            let named = one["name"].as_str().unwrap_or_default() == port;
-            named.then(|| one["port"].as_u64()?.try_into().ok()).flatten()
-        });
-        let Some(number) = number else { continue };
-        for endpoint in slice["endpoints"].as_array().into_iter().flatten() {
-            if endpoint["conditions"]["ready"] != false
-                && let Some(address) = endpoint["addresses"][0].as_str()
-            {
-                ready.push((address.to_owned(), number));
-            }
-        }
-    }
-    if ready.is_empty() {
-        return Err(none());
-    }
-    let (address, number) = &ready[clock::random_u64() as usize % ready.len()];
-    wanted.backend(call, address, *number)
+    let (address, port) = chosen.ok_or_else(none)?;
+    wanted.backend(call, &address, port)
 }
 
 fn agent(call: &Call, wanted: &Wanted) -> Result<Backend> {
     let agent = node::backend(call, wanted.name)?;
-    match number(wanted.port) {
-        Some(port) if port != agent.port => {
-            Ok(Backend { hosts: agent.hosts, ..wanted.backend(call, "", port)? })
-        }
-        _ => Ok(agent),
+    match wanted.port {
+        "" => Ok(agent),
+        port => match number(port)? {
+            port if port == agent.port => Ok(agent),
+            port => Ok(Backend { hosts: agent.hosts, ..wanted.backend(call, "", port)? }),
+        },
     }
 }
 

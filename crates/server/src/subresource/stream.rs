@@ -9,7 +9,7 @@ use crate::response::ApiResponse;
 use crate::response::error::{ApiError, Result};
 use api::value::ValueExt as _;
 use bytes::Bytes;
-use http::{Method, Request};
+use http::{HeaderMap, Method, Request};
 use http_body_util::Full;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
@@ -68,11 +68,21 @@ fn query(call: &Call) -> String {
 
 /// Requests from the backend the upgrade that the client requests.
 pub(crate) async fn upgrade(call: &Call, backend: &Backend, path: &str) -> Result<ApiResponse> {
+    upgrade_with(call, backend, path, backend::passed_headers(call)).await
+}
+
+/// The same, with these headers.
+pub(crate) async fn upgrade_with(
+    call: &Call,
+    backend: &Backend,
+    path: &str,
+    headers: HeaderMap,
+) -> Result<ApiResponse> {
     let mut request = Request::new(Full::new(Bytes::new()));
     *request.method_mut() = call.wire.method.clone();
     *request.uri_mut() =
         path.parse().map_err(|_| ApiError::bad_request("the path cannot be passed on"))?;
-    *request.headers_mut() = backend::passed_headers(call);
+    *request.headers_mut() = headers;
     match backend.send(request).await {
         Ok(response) => backend::pass_on(call, response),
         Err(why) => Err(ApiError::Status(Box::new(api::Status::failure(

@@ -3,15 +3,18 @@
 //! Upstream: `deleteWithoutFinalizers` and the end of `Delete` in the generic registry. Both run the hooks after the
 //! deletion (`finalizeDelete`) also when another request has removed the object first.
 
-use crate::object::Object;
+use crate::object::{Object, Stored as _, store_name};
 use crate::request::call::Call;
 use crate::response::error::Result;
 use crate::service_allocation;
 use crate::terminations::{self, Removal};
 use crate::verbs::write::{self, Failed};
+use api::value::ValueExt as _;
 use serde_json::Value;
 use std::sync::Arc;
-use store::Expect;
+use store::{Change, Expect, Write, WriteError};
+
+const ENDPOINTS: &str = "endpoints";
 
 /// The result of a removal.
 pub(crate) enum Removed {
@@ -36,6 +39,7 @@ pub(crate) async fn remove(
         Ok(removed) => {
             // Only after our own removal: what another request has released may have been claimed again.
             service_allocation::release(call, object).await;
+            delete_endpoints(call, object).await;
             terminations::removed(call, object).await;
             call.server.after_write(&call.kind, name).await;
             Ok(Removed::Now(removed))
@@ -49,17 +53,40 @@ pub(crate) async fn remove(
     }
 }
 
+/// The Endpoints of a Service go in the same request; its slices are collected as garbage (NET-30).
+async fn delete_endpoints(call: &Call, object: &Value) {
+    if (call.kind.group.as_str(), call.kind.plural.as_str()) != ("", "services") {
+        return;
+    }
+    let name =
+        store_name(object.text(&["metadata", "namespace"]), object.text(&["metadata", "name"]));
+    let Some(endpoints) = call.store().get(ENDPOINTS, &name) else { return };
+    let finalizers = endpoints.value()["metadata"]["finalizers"].as_array().map_or(0, Vec::len);
+    if finalizers > 0 {
+        return; // Whoever set them deletes the Endpoints when they are removed.
+    }
+    let write = Write {
+        collection: ENDPOINTS.into(),
+        name,
+        expect: Expect::Revision(endpoints.revision()),
+        change: Change::Delete,
+    };
+    // After a conflict another client has written them, and the controller deletes them.
+    if let Err(WriteError::Backend(error)) = call.store().write(write).await {
+        tracing::warn!(%error, "deleting the Endpoints of a Service failed");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object::{self, Stored as _, store_name};
+    use crate::object;
     use crate::request::{Query, Target};
     use crate::start::simulated::ServerTemplate;
     use access::User;
     use http::HeaderMap;
     use lifecycle::timeline::{self, StepKind, TerminationRecord};
     use serde_json::json;
-    use store::{Change, Write};
 
     /// Two updates remove the last finalizer at the same time. The one that comes second also succeeds, and runs what
     /// follows a deletion: the removal is in the record even if the first server crashed before it wrote that.

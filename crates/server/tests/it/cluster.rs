@@ -44,7 +44,12 @@ impl Cluster {
     }
 
     pub(crate) async fn at(dir: tempfile::TempDir) -> Cluster {
-        let running = server::start(config(dir.path())).await.unwrap();
+        let config = config(dir.path());
+        Self::with(dir, config).await
+    }
+
+    pub(crate) async fn with(dir: tempfile::TempDir, config: Config) -> Cluster {
+        let running = server::start(config).await.unwrap();
         let admin = Client::of(&running, User::authenticated("admin", &["system:masters"]));
         Cluster { running, dir, admin }
     }
@@ -100,6 +105,7 @@ pub(crate) fn config(dir: &std::path::Path) -> Config {
         data_dir: dir.into(),
         listen: "127.0.0.1:0".parse().unwrap(),
         store: StoreChoice::Embedded,
+        service_range: Default::default(),
         audit_log: None,
         controllers: true,
     }

@@ -28,6 +28,10 @@ use tower::Service as _;
 /// Panics anywhere in the process, also in tasks that nobody waits for.
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
+/// What the proxy answers if the Service has no pod or no such port, or if the port is not a number.
+const NO_BACKEND_503: &[&str] =
+    &["no endpoints available for service", "no service port", "unknown port"];
+
 const UPSTREAMS_500: [&str; 4] = [
     // A watch from a version that is no number.
     "strconv.ParseUint: parsing",
@@ -72,6 +76,7 @@ impl Bed {
             data_dir: home.path().to_owned(),
             listen: "127.0.0.1:0".parse().unwrap(),
             store: StoreChoice::Embedded,
+            service_range: Default::default(),
             audit_log: None,
             controllers: false,
         };
@@ -146,10 +151,12 @@ impl Bed {
             return Err(format!("no such code: {}", text()));
         }
         let no_agent = reply.code == 503 && text().contains("node agent");
+        let no_backend =
+            reply.code == 503 && NO_BACKEND_503.iter().any(|known| text().contains(known));
         let future = reply.code == 504 && text().contains("Too large resource version");
         let upstreams =
             reply.code == 500 && UPSTREAMS_500.iter().any(|known| text().contains(known));
-        if reply.code >= 500 && !no_agent && !future && !upstreams {
+        if reply.code >= 500 && !no_agent && !no_backend && !future && !upstreams {
             return Err(format!("not the client's fault: {}", text()));
         }
         let head = asked.method == "HEAD";

@@ -100,3 +100,202 @@ async fn a_150_only_what_the_client_wrote_is_refused() {
     let both = json!({"spec": {"ipFamilyPolicy": "RequireDualStack"}});
     cluster.patch(&place, both).await.refused(422, "Invalid");
 }
+
+fn plain(name: &str, spec: Value) -> Value {
+    let mut service = json!({"metadata": {"name": name}, "spec": {"ports": [{"port": 80}]}});
+    for (field, value) in spec.as_object().unwrap() {
+        service["spec"][field] = value.clone();
+    }
+    service
+}
+
+fn last_number(service: &Value) -> u32 {
+    let ip: std::net::Ipv4Addr = service["spec"]["clusterIP"].as_str().unwrap().parse().unwrap();
+    u32::from(ip) & 0xffff
+}
+
+/// NET-147, NET-148: automatic addresses and ports are those of the upper band; any free one may be named.
+#[tokio::test]
+async fn net_147_net_148_automatic_allocation_leaves_the_lower_bands_to_users() {
+    let cluster = Cluster::start().await;
+    for number in 0..40 {
+        let service = plain(&format!("s{number}"), json!({"type": "NodePort"}));
+        let made = cluster.make(SERVICES, service).await;
+        assert!(last_number(&made) > 256, "{}", made["spec"]["clusterIP"]);
+        let port = made["spec"]["ports"][0]["nodePort"].as_i64().unwrap();
+        assert!((30086..=32767).contains(&port), "{port}");
+    }
+    let named = json!({"type": "NodePort", "clusterIP": "10.96.0.77", "ports": [{"port": 80, "nodePort": 30077}]});
+    let made = cluster.make(SERVICES, plain("named", named)).await;
+    assert_eq!(made["spec"]["clusterIP"], "10.96.0.77");
+    assert_eq!(made["spec"]["ports"][0]["nodePort"], 30077);
+}
+
+/// NET-147, NET-149: the lower band is used when the upper one is full; a full range is an internal error; a dry run
+/// allocates nothing.
+#[tokio::test]
+async fn net_149_a_full_range_is_an_internal_error_and_a_dry_run_allocates_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let service_range = server::ServiceRange::from_option("10.7.7.0/27").unwrap();
+    let config = server::Config { service_range, ..crate::cluster::config(dir.path()) };
+    let cluster = Cluster::with(dir, config).await;
+    // 30 usable ones, of which .17 to .30 are the upper band; .1 and .10 have owners.
+    let mut order = Vec::new();
+    for number in 0..28 {
+        let made = cluster.make(SERVICES, plain(&format!("s{number}"), json!({}))).await;
+        order.push(last_number(&made) & 0xff);
+    }
+    let mut upper = order[..14].to_vec();
+    upper.sort_unstable();
+    assert_eq!(upper, (17..=30).collect::<Vec<_>>());
+    assert_eq!(order[14..], [2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16]);
+    let full = cluster.post(SERVICES, plain("more", json!({}))).await;
+    assert!(full.refused(500, "InternalError").contains("range is full"));
+    cluster.delete(&format!("{SERVICES}/s3")).await.ok();
+    let dry = cluster.post(&format!("{SERVICES}?dryRun=All"), plain("dry", json!({}))).await.ok();
+    assert_eq!(dry["spec"]["clusterIP"], "10.7.7.0", "a placeholder");
+    let made = cluster.make(SERVICES, plain("more", json!({}))).await;
+    assert_eq!(last_number(&made) & 0xff, order[3], "what a deleted one had");
+    // Everything is given back when a create fails.
+    let taken = json!({"type": "NodePort", "clusterIP": "10.7.7.2"});
+    cluster.post(SERVICES, plain("late", taken)).await.refused(422, "Invalid");
+    let outside = cluster.post(SERVICES, plain("late", json!({"clusterIP": "10.7.8.1"}))).await;
+    assert!(outside.refused(422, "Invalid").contains("The range of valid IPs is 10.7.7.0/27"));
+}
+
+/// NET-29: node ports are carried over by the name of the port; ports with one number share a node port in a new Service
+/// only.
+#[tokio::test]
+async fn net_29_node_ports_follow_the_names_of_ports() {
+    let cluster = Cluster::start().await;
+    let port = |name: &str, number: u16, protocol: &str| json!({"name": name, "port": number, "protocol": protocol});
+    let both = json!({"type": "NodePort", "ports": [port("tcp", 53, "TCP"), port("udp", 53, "UDP"), port("web", 80, "TCP")]});
+    let made = cluster.make(SERVICES, plain("dns", both)).await;
+    let numbers = |service: &Value| -> Vec<i64> {
+        let ports = service["spec"]["ports"].as_array().unwrap().iter();
+        ports.map(|port| port["nodePort"].as_i64().unwrap()).collect()
+    };
+    let [tcp, udp, web] = numbers(&made)[..] else { panic!("three ports: {made}") };
+    assert_eq!(tcp, udp, "one number, two protocols");
+    assert_ne!(tcp, web);
+    let place = format!("{SERVICES}/dns");
+    // Reordered: each keeps its node port.
+    let mut put = made.clone();
+    put["metadata"] = json!({"name": "dns"});
+    put["spec"]["ports"] = json!([port("web", 80, "TCP"), port("tcp", 53, "TCP")]);
+    assert_eq!(numbers(&cluster.put(&place, &put).await.ok()), [web, tcp]);
+    // Added later: its own.
+    put["spec"]["ports"] =
+        json!([port("web", 80, "TCP"), port("tcp", 53, "TCP"), port("udp", 53, "UDP")]);
+    let added = numbers(&cluster.put(&place, &put).await.ok());
+    assert_eq!(added[..2], [web, tcp]);
+    assert!(added[2] != tcp && added[2] != web, "{added:?}");
+    // Renamed: a new one, and the old one is free.
+    put["spec"]["ports"] = json!([port("http", 80, "TCP"), port("tcp", 53, "TCP")]);
+    let renamed = numbers(&cluster.put(&place, &put).await.ok());
+    assert!(renamed[0] != web && renamed[1] == tcp, "{renamed:?}");
+    let free = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": web}]});
+    cluster.make(SERVICES, plain("other", free)).await;
+}
+
+/// NET-27: what a change of the type releases, keeps and allocates.
+#[tokio::test]
+async fn net_27_a_change_of_the_type_releases_keeps_and_allocates() {
+    let cluster = Cluster::start().await;
+    let place = format!("{SERVICES}/s");
+    let local =
+        json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "selector": {"a": "b"}});
+    let made = cluster.make(SERVICES, plain("s", local)).await;
+    let ip = made["spec"]["clusterIP"].as_str().unwrap().to_owned();
+    let node_port = made["spec"]["ports"][0]["nodePort"].clone();
+    let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}});
+    cluster.patch(&format!("{place}/status"), status).await.ok();
+    let to = async |kind: &str, more: Value| {
+        let mut change = json!({"spec": {"type": kind}});
+        for (field, value) in more.as_object().unwrap() {
+            change["spec"][field] = value.clone();
+        }
+        cluster.patch(&place, change).await.ok()
+    };
+    let claim = format!("/apis/networking.k8s.io/v1/ipaddresses/{ip}");
+    let node = to("NodePort", json!({})).await;
+    assert_eq!(
+        (&node["spec"]["clusterIP"], &node["spec"]["ports"][0]["nodePort"]),
+        (&json!(ip), &node_port)
+    );
+    assert_eq!(
+        node["status"]["loadBalancer"],
+        json!({}),
+        "the status of the load balancer is cleared"
+    );
+    for gone in ["healthCheckNodePort", "allocateLoadBalancerNodePorts"] {
+        assert_eq!(node["spec"].get(gone), None, "{gone}");
+    }
+    let inner = to("ClusterIP", json!({})).await;
+    assert_eq!(inner["spec"]["clusterIP"], json!(ip));
+    assert_eq!(inner["spec"]["ports"][0].get("nodePort"), None);
+    assert_eq!(inner["spec"].get("externalTrafficPolicy"), None);
+    let headless =
+        cluster.patch(&place, json!({"spec": {"clusterIP": "None", "clusterIPs": ["None"]}})).await;
+    assert!(headless.refused(422, "Invalid").contains("may not change once set"));
+    let name = to("ExternalName", json!({"externalName": "example.com"})).await;
+    for gone in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+        assert_eq!(name["spec"].get(gone), None, "{gone}");
+    }
+    assert_eq!(name["spec"]["selector"], json!({"a": "b"}));
+    cluster.get(&claim).await.refused(404, "NotFound");
+    let back = to("NodePort", json!({})).await;
+    assert!(back["spec"]["clusterIP"].is_string() && back["spec"]["ports"][0]["nodePort"].is_i64());
+    assert_eq!(back["spec"]["internalTrafficPolicy"], "Cluster");
+}
+
+/// NET-30: a delete releases address and ports, and deletes the Endpoints; slices of others stay.
+#[tokio::test]
+async fn net_30_the_endpoints_of_a_deleted_service_are_gone_with_it() {
+    let cluster = Cluster::start().await;
+    let made = cluster.make(SERVICES, plain("s", json!({"type": "NodePort"}))).await;
+    let endpoints = "/api/v1/namespaces/default/endpoints";
+    for name in ["s", "t"] {
+        cluster.make(endpoints, json!({"metadata": {"name": name}})).await;
+    }
+    let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+    let slice = json!({"metadata": {"name": "mine", "labels": {"kubernetes.io/service-name": "s"}},
+                       "addressType": "IPv4", "endpoints": [], "ports": []});
+    cluster.make(slices, slice).await;
+    cluster.delete(&format!("{SERVICES}/s")).await.ok();
+    cluster.get(&format!("{endpoints}/s")).await.refused(404, "NotFound");
+    cluster.get(&format!("{endpoints}/t")).await.ok();
+    cluster.get(&format!("{slices}/mine")).await.ok();
+    let again = json!({"type": "NodePort", "clusterIP": made["spec"]["clusterIP"],
+                       "ports": [{"port": 80, "nodePort": made["spec"]["ports"][0]["nodePort"]}]});
+    cluster.make(SERVICES, plain("again", again)).await;
+}
+
+/// NET-150: the metrics of the allocators have upstream's names.
+#[tokio::test]
+async fn net_150_allocations_are_counted() {
+    let cluster = Cluster::start().await;
+    let named = json!({"type": "NodePort", "clusterIP": "10.96.0.77", "ports": [{"port": 80, "nodePort": 30001}]});
+    cluster.make(SERVICES, plain("a", named.clone())).await;
+    cluster.make(SERVICES, plain("b", json!({"type": "NodePort"}))).await;
+    cluster.post(SERVICES, plain("c", named)).await.refused(422, "Invalid");
+    let page = cluster.get("/metrics").await;
+    let value = |line: &str| {
+        let found = page.text().lines().find_map(|shown| shown.strip_prefix(line));
+        found.unwrap_or_else(|| panic!("{line} is not in {}", page.text())).trim().to_owned()
+    };
+    let ips = "kube_apiserver_clusterip_allocator_";
+    let ports = "kube_apiserver_nodeport_allocator_";
+    let range = "cidr=\"10.96.0.0/16\"";
+    // Those of the Services kubernetes and kube-dns count too.
+    assert_eq!(value(&format!("{ips}allocated_ips{{{range}}}")), "4");
+    assert_eq!(value(&format!("{ips}available_ips{{{range}}}")), "65530");
+    assert_eq!(value(&format!("{ips}allocation_total{{{range},scope=\"static\"}}")), "1");
+    assert_eq!(value(&format!("{ips}allocation_total{{{range},scope=\"dynamic\"}}")), "1");
+    assert_eq!(value(&format!("{ips}allocation_errors_total{{{range},scope=\"static\"}}")), "1");
+    assert_eq!(value(&format!("{ips}allocation_duration_seconds_count{{{range}}}")), "3");
+    assert_eq!(value(&format!("{ports}allocated_ports")), "2");
+    assert_eq!(value(&format!("{ports}available_ports")), "2766");
+    assert_eq!(value(&format!("{ports}allocation_total{{scope=\"static\"}}")), "1");
+    assert_eq!(value(&format!("{ports}allocation_total{{scope=\"dynamic\"}}")), "1");
+}

@@ -43,7 +43,12 @@ impl Cluster {
     async fn server() -> TestServer {
         // Each test is a process, so this pauses the wall clock of this test only.
         clock::simulate("2026-11-01T00:00:00Z".parse().unwrap(), 1);
-        TestServer::with(testbed::server::Options { controllers: true, audit: true }).await
+        TestServer::with(testbed::server::Options {
+            controllers: true,
+            audit: true,
+            ..Default::default()
+        })
+        .await
     }
 
     /// Restarts the controllers, as after a crash.

@@ -7,6 +7,7 @@ mod accounts;
 mod addresses;
 mod budgets;
 mod garbage;
+mod load_balancers;
 mod namespaces;
 mod pods;
 mod quotas;

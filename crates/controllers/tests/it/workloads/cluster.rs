@@ -56,8 +56,12 @@ impl Cluster {
     pub(crate) async fn start() -> Cluster {
         // The time of day follows the paused clock. Each test must run in its own process.
         clock::simulate("2026-01-01T00:00:00Z".parse().unwrap(), 1);
-        let server =
-            TestServer::with(testbed::server::Options { controllers: true, audit: true }).await;
+        let server = TestServer::with(testbed::server::Options {
+            controllers: true,
+            audit: true,
+            ..Default::default()
+        })
+        .await;
         let client = server.admin();
         let options = with_accounts(&server, Options::default());
         let controllers = controllers::start(&manager(&server), options);

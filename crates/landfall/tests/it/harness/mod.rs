@@ -23,7 +23,8 @@ const START_MAX: Duration = Duration::from_secs(60);
 /// Stopping waits for open requests, but not for long.
 const STOP_MAX: Duration = Duration::from_secs(30);
 
-/// How many ranges of 4,096 pod addresses there are for tests: those of 10.100.0.0 to 10.199.255.255.
+/// How many ranges of 4,096 addresses there are for tests: 10.100.0.0 to 10.199.255.255 for pods, 10.0.0.0 to
+/// 10.99.255.255 for Services.
 const RANGES: u32 = 1600;
 
 pub(crate) const LANDFALL: &str = env!("CARGO_BIN_EXE_landfall");
@@ -238,12 +239,16 @@ pub(crate) fn node_args() -> Vec<String> {
     let words = ["--node-name", "n1", "--node-listen", "0.0.0.0:0", "--pod-link"];
     let mut args: Vec<String> = words.map(str::to_owned).to_vec();
     args.push(node_link());
+    // Several nodes run on one machine.
+    args.extend(
+        ["--proxy-health-listen", "none", "--proxy-metrics-listen", "none"].map(String::from),
+    );
     // A test machine may have little free disk space; that must not evict pods.
     args.extend(["--eviction-hard".into(), String::new()]);
     if let Some(runtime) = other_runtime() {
         args.extend(["--runtime".into(), runtime]);
     }
-    args.extend(["--pod-cidr".into(), pod_range()]);
+    args.extend(["--pod-cidr".into(), pod_range(), "--service-cidr".into(), service_range()]);
     args
 }
 
@@ -254,9 +259,19 @@ pub(crate) fn node_link() -> String {
 
 /// The pod addresses of this test process. Other processes have others: each holds the lock of its range until it exits.
 pub(crate) fn pod_range() -> String {
-    static RESERVED: OnceLock<(u32, File)> = OnceLock::new();
-    let (range, _lock) = RESERVED.get_or_init(|| reserve_range(std::process::id()));
+    let range = reserved_range();
     format!("10.{}.{}.0/20", 100 + range / 16, range % 16 * 16)
+}
+
+/// The Service addresses of this test process: clusters that run at the same time share the host's network.
+pub(crate) fn service_range() -> String {
+    let range = reserved_range();
+    format!("10.{}.{}.0/20", range / 16, range % 16 * 16)
+}
+
+fn reserved_range() -> u32 {
+    static RESERVED: OnceLock<(u32, File)> = OnceLock::new();
+    RESERVED.get_or_init(|| reserve_range(std::process::id())).0
 }
 
 /// The first free range. The search begins at another range in each process, so that a test does not get the addresses

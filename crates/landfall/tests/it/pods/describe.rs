@@ -333,7 +333,7 @@ const TOLD: &[(&str, &[&str])] = &[
             "IP Family Policy:",
             "SingleStack",
             "IP:",
-            "10.96.",
+            "10.",
             "Port:",
             "<unset>",
             "80/TCP",

@@ -22,6 +22,7 @@ mod replaced;
 mod resizing;
 mod rolling;
 mod running;
+mod services;
 mod shutdown;
 mod starting;
 mod streams;

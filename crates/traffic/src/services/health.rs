@@ -1,0 +1,183 @@
+//! The HTTP endpoints of the proxy: its health, its metrics, and the health check ports of Services.
+//!
+//! | listener | paths | rule |
+//! |---|---|---|
+//! | 0.0.0.0:10256 | `/healthz`, `/livez` | NET-65, T-NET-20 |
+//! | 127.0.0.1:10249 | `/metrics`, `/healthz`, `/proxyMode` | NET-66 |
+//! | `healthCheckNodePort` of a Service | any | NET-42, NET-43, T-NET-19 |
+
+use super::ProxyState;
+use super::http::{Listener, Reply};
+use crate::Watched;
+use client::ObjectKey;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// A change that waits for longer than this means that the proxy does not work. Upstream: two sync periods.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+/// A cluster autoscaler is about to remove the node.
+const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
+/// A port that could not be opened is tried again after this time.
+const RETRY_AFTER: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Clone)]
+pub struct HealthConfig {
+    pub node_name: String,
+    pub health: Option<SocketAddr>,
+    pub metrics: Option<SocketAddr>,
+    /// The addresses at which health check ports are opened.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// The running endpoints. Dropping it closes them.
+pub struct HealthServers {
+    _listeners: Vec<Listener>,
+    checks: JoinHandle<()>,
+}
+
+impl Drop for HealthServers {
+    fn drop(&mut self) {
+        self.checks.abort();
+    }
+}
+
+/// Opens the endpoints. An address that is in use is reported in the log; the proxy works without it.
+pub async fn start(
+    watched: &Watched,
+    state: watch::Receiver<ProxyState>,
+    registry: Arc<metrics::Registry>,
+    config: HealthConfig,
+) -> HealthServers {
+    let health = Health { watched: watched.clone(), state: state.clone(), node: config.node_name };
+    let health = Arc::new(health);
+    let mut listeners = Vec::new();
+    if let Some(address) = config.health {
+        let health = health.clone();
+        listeners.extend(open(address, move |path| health.answer(path)).await);
+    }
+    if let Some(address) = config.metrics {
+        listeners.extend(open(address, move |path| metrics_page(&registry, path)).await);
+    }
+    let checks = tokio::spawn(follow_checks(health, state, config.addresses));
+    HealthServers { _listeners: listeners, checks }
+}
+
+async fn open(
+    address: SocketAddr,
+    answer: impl Fn(&str) -> Reply + Send + Sync + 'static,
+) -> Option<Listener> {
+    let opened = Listener::open(address, answer).await;
+    let warn = |error: &std::io::Error| {
+        tracing::warn!(%address, %error, "cannot open an HTTP endpoint of the Service proxy");
+    };
+    opened.inspect_err(warn).ok()
+}
+
+struct Health {
+    watched: Watched,
+    state: watch::Receiver<ProxyState>,
+    node: String,
+}
+
+impl Health {
+    /// No change has waited for too long.
+    fn is_healthy(&self) -> bool {
+        let state = self.state.borrow();
+        state.synced && state.waiting_since.is_none_or(|since| since.elapsed() < WAIT_MAX)
+    }
+
+    /// The node is not about to be removed. A node that does not exist gets no traffic either.
+    fn is_eligible(&self) -> bool {
+        let Some(node) = self.watched.nodes.get(&ObjectKey::cluster(&self.node)) else {
+            return false;
+        };
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+        let leaving = taints.into_iter().flatten().any(|taint| taint.key == TO_BE_DELETED);
+        node.metadata.deletion_timestamp.is_none() && !leaving
+    }
+
+    fn answer(&self, path: &str) -> Reply {
+        let now = clock::now_rfc3339();
+        let healthy = self.is_healthy();
+        let (ok, eligible) = match path {
+            "/healthz" => {
+                let eligible = self.is_eligible();
+                (healthy && eligible, format!(",\"nodeEligible\":{eligible}"))
+            }
+            "/livez" => (healthy, String::new()),
+            _ => return Reply::not_found(),
+        };
+        let body = format!(
+            "{{\"lastUpdated\":\"{now}\",\"currentTime\":\"{now}\",\"healthy\":{healthy}{eligible}}}"
+        );
+        Reply::json(if ok { 200 } else { 503 }, body)
+    }
+
+    /// The health check port of a Service.
+    fn check(&self, service: &str) -> Reply {
+        let count =
+            self.state.borrow().health_checks.get(service).map_or(0, |(_, endpoints)| *endpoints);
+        let healthy = self.is_healthy();
+        let (namespace, name) = service.split_once('/').unwrap_or_default();
+        let body = format!(
+            "{{\"service\":{{\"namespace\":\"{namespace}\",\"name\":\"{name}\"}},\
+             \"localEndpoints\":{count},\"serviceProxyHealthy\":{healthy}}}"
+        );
+        Reply::json(if count > 0 && healthy { 200 } else { 503 }, body)
+            .header("x-load-balancing-endpoint-weight", count.to_string())
+    }
+}
+
+fn metrics_page(registry: &metrics::Registry, path: &str) -> Reply {
+    match path {
+        "/metrics" => {
+            let mut page = metrics::Page::default();
+            registry.write(&mut page, |_| true);
+            Reply::text(200, page.into_text())
+        }
+        "/healthz" => Reply::text(200, "ok".to_owned()),
+        "/proxyMode" => Reply::text(200, "nftables".to_owned()),
+        _ => Reply::not_found(),
+    }
+}
+
+/// Opens and closes health check ports as Services get and lose them.
+async fn follow_checks(
+    health: Arc<Health>,
+    mut state: watch::Receiver<ProxyState>,
+    addresses: Vec<IpAddr>,
+) {
+    let mut open_ports: BTreeMap<(String, u16), Vec<Listener>> = BTreeMap::new();
+    loop {
+        let wanted: Vec<(String, u16)> = {
+            let state = state.borrow_and_update();
+            let checks = state.health_checks.iter();
+            checks.map(|(service, (port, _))| (service.clone(), *port)).collect()
+        };
+        open_ports.retain(|port, _| wanted.contains(port));
+        let mut failed = false;
+        for (service, port) in wanted {
+            if open_ports.contains_key(&(service.clone(), port)) {
+                continue;
+            }
+            let mut listeners = Vec::new();
+            for address in &addresses {
+                let (health, service) = (health.clone(), service.clone());
+                let address = SocketAddr::new(*address, port);
+                listeners.extend(open(address, move |_| health.check(&service)).await);
+            }
+            match listeners.is_empty() {
+                true => failed = true,
+                false => drop(open_ports.insert((service, port), listeners)),
+            }
+        }
+        tokio::select! {
+            changed = state.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(RETRY_AFTER), if failed => {}
+        }
+    }
+}
