@@ -124,6 +124,10 @@ pub(crate) async fn open_runtime(
 /// Stored for `landfall down`, which terminates pods even if no agent is running.
 fn remember_runtime(data_dir: &Path, choice: &str) -> anyhow::Result<()> {
     let path = data_dir.join(RUNTIME_FILE);
+    // On a full disk the write would fail.
+    if std::fs::read(&path).is_ok_and(|found| found == choice.as_bytes()) {
+        return Ok(());
+    }
     std::fs::write(&path, choice).with_context(|| format!("cannot write {}", path.display()))
 }
 

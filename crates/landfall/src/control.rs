@@ -72,6 +72,11 @@ impl Progress {
     pub(crate) async fn send(&self, line: impl Into<String>) {
         let _ = self.0.send(line.into()).await;
     }
+
+    /// Drops the line if the client reads too slowly.
+    pub(crate) fn try_send(&self, line: String) {
+        let _ = self.0.try_send(line);
+    }
 }
 
 pub(crate) struct ControlSocket {

@@ -8,6 +8,7 @@ mod control;
 mod data_dir;
 mod hints;
 mod kubeconfig;
+mod local_node;
 mod shutdown;
 mod traffic;
 mod up;

@@ -5,7 +5,9 @@
 //!     `landfall down`                        ──▶ pods are terminated; a second request hurries
 
 use crate::control::{ControlSocket, PendingRequest, Progress, Request};
+use crate::stop::remove_leftovers;
 use anyhow::Context;
+use std::path::Path;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The signals that stop landfall: SIGTERM and SIGINT.
@@ -115,6 +117,19 @@ pub(crate) async fn stop_node(
     let running = if with_pods { 0 } else { node.running_pods() };
     node.stop().await;
     running
+}
+
+/// For `landfall down` while no agent runs: terminates its pods without their specs, as `landfall down` does
+/// when no landfall runs.
+pub(crate) async fn remove_pods(cause: &StopCause, data_dir: &Path) {
+    let StopCause::Requested(PendingRequest { request: Request::Down, progress, .. }) = cause
+    else {
+        return;
+    };
+    let say = |line: String| progress.try_send(line);
+    if let Err(error) = remove_leftovers(data_dir, say).await {
+        progress.send(format!("not everything is removed: {error:#}")).await;
+    }
 }
 
 async fn terminate_pods(node: &node::Running, cause: &mut StopCause, signals: &mut Signals) {

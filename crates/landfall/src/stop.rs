@@ -33,11 +33,16 @@ pub(crate) fn down(data_dir: &Path) -> anyhow::Result<()> {
             return Ok(());
         }
         println!("no landfall is running on {}; removing what it left", data_dir.display());
-        let runtime = agent::open_runtime(data_dir, &agent::last_runtime(data_dir), None).await?;
-        node::remove_leftovers(data_dir, runtime, |line| println!("{line}")).await?;
+        remove_leftovers(data_dir, |line| println!("{line}")).await?;
         println!("nothing of it is left running");
         Ok(())
     })
+}
+
+/// Terminates the pods of an agent that does not run. `say` is called with progress messages.
+pub(crate) async fn remove_leftovers(data_dir: &Path, say: impl Fn(String)) -> anyhow::Result<()> {
+    let runtime = agent::open_runtime(data_dir, &agent::last_runtime(data_dir), None).await?;
+    Ok(node::remove_leftovers(data_dir, runtime, say).await?)
 }
 
 /// The first Ctrl-C or SIGTERM hurries the running landfall; the second ends this command.

@@ -5,6 +5,7 @@ use crate::block_on;
 use crate::command::{Common, NodeCommand, ServerOptions, UpOptions};
 use crate::control::ControlSocket;
 use crate::kubeconfig::{self, Published};
+use crate::local_node::LocalNode;
 use crate::shutdown::{Signals, StopCause, stop_node};
 use crate::{data_dir, hints};
 use anyhow::Context;
@@ -14,7 +15,6 @@ use server::authn::User;
 use server::{Config, Running};
 use std::io::IsTerminal;
 use std::path::Path;
-use std::sync::Arc;
 
 pub(crate) fn run(options: &UpOptions) -> anyhow::Result<()> {
     if !options.no_node {
@@ -32,7 +32,7 @@ pub(crate) fn run(options: &UpOptions) -> anyhow::Result<()> {
             }
         };
         let started = signals.during(start(options, &cpu_priority)).await?;
-        let Some((server, control_plane, node)) = started else {
+        let Some((server, control_plane, mut node)) = started else {
             return Ok(());
         };
         let published = kubeconfig::publish(options);
@@ -43,12 +43,12 @@ pub(crate) fn run(options: &UpOptions) -> anyhow::Result<()> {
         let data_dir = options.common.data_dir.clone();
         tokio::spawn(async move { kubeconfig::keep_published(&data_dir, &published).await });
 
-        let mut cause = StopCause::wait(&mut signals, &control, Some(&server)).await;
-        // Pods come first: the API server must still accept their last statuses.
-        let running_pods = match node {
-            Some(node) => stop_node(node, &mut cause, &mut signals).await,
-            None => 0,
+        let mut cause = tokio::select! {
+            cause = StopCause::wait(&mut signals, &control, Some(&server)) => cause,
+            error = node.start_failed(&server) => return Err(error),
         };
+        // Pods come first: the API server must still accept their last statuses.
+        let running_pods = node.stop(&mut cause, &mut signals, &options.common.data_dir).await;
         control_plane.stop().await;
         server.stop().await;
         hints::stopped(&cause, running_pods, &options.common.data_dir);
@@ -57,10 +57,10 @@ pub(crate) fn run(options: &UpOptions) -> anyhow::Result<()> {
     })
 }
 
-async fn start(
-    options: &UpOptions,
-    cpu_priority: &CpuPriority,
-) -> anyhow::Result<(Running, ControlPlane, Option<node::Running>)> {
+async fn start<'a>(
+    options: &'a UpOptions,
+    cpu_priority: &'a CpuPriority,
+) -> anyhow::Result<(Running, ControlPlane, LocalNode<'a>)> {
     let server = start_server(&options.common, true).await?;
     let mut controllers = options.common.controllers()?;
     if !options.no_node {
@@ -71,15 +71,9 @@ async fn start(
     }
     let control_plane = ControlPlane::start(&server, &options.common, controllers);
     let node = match options.no_node {
-        true => None,
-        false => Some(start_node(&server, options, cpu_priority).await?),
+        true => LocalNode::Absent,
+        false => LocalNode::start(&server, options, cpu_priority).await?,
     };
-    if let Some(node) = &node {
-        for gateway in node.gateways() {
-            server.serve_pods_at(gateway).await?;
-        }
-        node.ready().await;
-    }
     Ok((server, control_plane, node))
 }
 
@@ -187,39 +181,6 @@ fn print_ready(server: &Running, published: &Published) {
         );
     }
     hints::missing_kubectl();
-}
-
-async fn start_node(
-    server: &Running,
-    options: &UpOptions,
-    cpu_priority: &CpuPriority,
-) -> anyhow::Result<node::Running> {
-    let (name, address) = (agent::name(&options.node)?, agent::address(&options.node));
-    let user = User::authenticated(format!("system:node:{name}"), &["system:nodes"]);
-    let client = Client::in_process(server.server.in_process(user));
-    let addresses = [name.clone(), address.to_string()];
-    let credentials = server.node_credentials(&name, &addresses)?;
-    let signed = &credentials.serving;
-    let serving = ServingIdentity {
-        certificate: tls::RenewableCertificate::new(&signed.certificate, &signed.key)?,
-        ca: credentials.ca_certificate.clone(),
-    };
-    tokio::spawn(renew(serving.certificate.clone(), server.node_signer(&name, &addresses)));
-    let (dir, options) = (&options.common.data_dir, &options.node);
-    agent::start(client, dir, options, &serving, cpu_priority).await
-}
-
-/// Renews the serving certificate of the node in this process. It needs no request: the certificate
-/// authority is in this process too.
-async fn renew<E: std::error::Error>(
-    certificate: Arc<tls::RenewableCertificate>,
-    sign: impl Fn() -> Result<server::pki::Identity, E>,
-) {
-    let next = || -> Result<tls::Validity, String> {
-        let signed = sign().map_err(|error| error.to_string())?;
-        certificate.replace(&signed.certificate, &signed.key).map_err(|error| error.to_string())
-    };
-    tls::keep("node's serving", certificate.validity(), || std::future::ready(next())).await;
 }
 
 /// Controllers and scheduler: ordinary clients of the API that run in this process.

@@ -119,8 +119,12 @@ impl Instance {
         self.write(&self.saved)
     }
 
+    /// Does nothing if the file is up to date: on a full disk the write would fail.
     fn write(&self, saved: &Saved) -> Result<()> {
         let text = serde_json::to_vec(saved).unwrap_or_default();
+        if fs::read(&self.path).is_ok_and(|found| found == text) {
+            return Ok(());
+        }
         let new = self.path.with_extension("new");
         fs::write(&new, text).map_err(Error::io("write", &new))?;
         fs::rename(&new, &self.path).map_err(Error::io("rename to", &self.path))
@@ -192,6 +196,24 @@ pub fn check_link(link: &str, state_dir: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_instance_that_is_opened_again_writes_nothing() {
+        use std::os::unix::fs::MetadataExt;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("instance.json");
+        let opened = || {
+            let mut instance = Instance::open(directory.path(), false).unwrap();
+            instance.claim("lf0").unwrap();
+            fs::metadata(&path).unwrap().ino()
+        };
+        let first = opened();
+        // While it is open, its inode number is not used again.
+        let _held = fs::File::open(&path).unwrap();
+        assert_eq!(opened(), first);
+        Instance::open(directory.path(), false).unwrap().release().unwrap();
+        assert_ne!(fs::metadata(&path).unwrap().ino(), first);
+    }
 
     #[test]
     fn marks_identify_instances_and_other_aliases_are_ignored() {

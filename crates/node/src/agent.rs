@@ -638,9 +638,9 @@ pub async fn remove_leftovers(
             say(format!("{}/{} {late}: {killed} killed", pod.namespace, pod.name));
         }
     }
-    let pods = root_dir(data_dir).join("pods");
-    volumes::remove_all(&pods).map_err(|source| Error::Directory { path: pods, source })?;
-    let Some(kernel_state) = KernelState::read(data_dir) else { return Ok(()) };
+    let kernel_state = KernelState::read(data_dir);
+    remove_pod_files(data_dir, kernel_state.as_ref()).await?;
+    let Some(kernel_state) = kernel_state else { return Ok(()) };
     let opened = match kernel_state.cidrs.is_empty() {
         true => Ok(None),
         false => network::Pods::open(kernel_state.network(data_dir)).await.map(Some),
@@ -659,4 +659,19 @@ pub async fn remove_leftovers(
     cgroup_root::remove(&kernel_state.cgroup);
     runtime::CpuPriority::remove(&kernel_state.cgroup);
     Ok(())
+}
+
+/// Kills processes whose sandbox the runtime does not know any more, and removes the volumes of all pods.
+async fn remove_pod_files(
+    data_dir: &Path,
+    kernel_state: Option<&KernelState>,
+) -> Result<(), Error> {
+    let path = root_dir(data_dir).join("pods");
+    let failed = |source| Error::Directory { path: path.clone(), source };
+    if let Some(kernel_state) = kernel_state {
+        for uid in podconfig::pod_uids(&path).map_err(failed)? {
+            cgroup_root::kill_pod(&kernel_state.cgroup, &uid).await;
+        }
+    }
+    volumes::remove_all(&path).map_err(failed)
 }

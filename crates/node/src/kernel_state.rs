@@ -13,7 +13,11 @@ pub(crate) struct KernelState {
 }
 
 impl KernelState {
+    /// Does nothing if the file is up to date: on a full disk the write would fail.
     pub(crate) fn write(&self, data_dir: &Path) -> std::io::Result<()> {
+        if KernelState::read(data_dir).as_ref() == Some(self) {
+            return Ok(());
+        }
         let path = path(data_dir);
         let new = path.with_extension("new");
         std::fs::create_dir_all(data_dir)?;
@@ -63,4 +67,28 @@ pub fn network_records(data_dir: &Path) -> PathBuf {
 
 fn path(data_dir: &Path) -> PathBuf {
     data_dir.join("kernel_state.json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn an_unchanged_state_is_not_written_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = |link: &str| KernelState {
+            link: link.to_owned(),
+            cidrs: vec!["10.244.0.0/24".to_owned()],
+            cgroup: "/kubepods".to_owned(),
+        };
+        let written = |link: &str| {
+            state(link).write(directory.path()).unwrap();
+            std::fs::metadata(path(directory.path())).unwrap().ino()
+        };
+        let first = written("lf0");
+        assert_eq!(written("lf0"), first);
+        assert_ne!(written("lf1"), first);
+        assert_eq!(KernelState::read(directory.path()), Some(state("lf1")));
+    }
 }

@@ -8,6 +8,7 @@ use rcgen::{
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -118,8 +119,13 @@ impl Authority {
         }
         let issued = self.issue(purpose, LEAF_LIFETIME)?;
         // A crash between the two leaves a pair that does not match; the next start replaces it.
-        write_secret(&key, &issued.key)?;
-        write_public(&crt, &issued.certificate)?;
+        let written =
+            write_secret(&key, &issued.key).and_then(|()| write_public(&crt, &issued.certificate));
+        match written {
+            // The server must start on a full disk. The next start issues another one.
+            Err(Error::File { source, .. }) if source.kind() == ErrorKind::StorageFull => {}
+            written => written?,
+        }
         Ok(issued)
     }
 

@@ -6,10 +6,12 @@
 //!     fanout    one writer, many watchers
 //!     standard  all of it with the reference load, as a table with targets
 //!     grow      the cost of operations as more objects are stored
+//!     definitions  applying and deleting many CustomResourceDefinitions
 //!
 //! How to run it and how to read what it prints: docs/BENCHMARKS.md. It uses no code of
 //! the server, so that any other API server can be measured in the same way.
 
+mod definitions;
 mod fanout;
 mod grow;
 mod link;
@@ -50,6 +52,9 @@ struct Options {
     /// Show how the cost of an operation grows with the number of stored objects
     #[arg(long)]
     grow: bool,
+    /// Apply and delete CustomResourceDefinitions; --n is their number [default: 314, with --quick 60]
+    #[arg(long, conflicts_with = "grow")]
+    definitions: bool,
     /// With --grow: numbers of stored pods to measure with
     /// [default: 1000,5000,20000, with --quick 100,500,2000]
     #[arg(long, value_delimiter = ',')]
@@ -121,6 +126,8 @@ async fn measure(options: &Options) -> Result<String> {
     prepare(&subject.target).await?;
     if options.grow {
         grow::run(options, &subject).await
+    } else if options.definitions {
+        definitions::run(options, &subject).await
     } else {
         standard::run(options, &subject).await
     }

@@ -186,6 +186,12 @@ async fn a_cluster_on_etcd_is_restored_into_another_etcd() {
     assert!(!dir.exists());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_on_an_embedded_store_is_restored_into_etcd() {
+    let etcd = Etcd::start();
+    check_round_trip(&[], &["--store", &format!("etcd://{}", etcd.address)]).await;
+}
+
 #[tokio::test]
 async fn a_backup_that_does_not_fit_or_is_damaged_leaves_nothing() {
     let home = tempfile::tempdir().unwrap();

@@ -3,6 +3,8 @@
 //! The full disk is a small tmpfs, which only root can mount. The tests of `store` cover which damage it recognises; here
 //! `landfall up` refuses to start and names the file.
 
+use crate::harness::down;
+use crate::kernel_state::KernelState;
 use crate::process::{self, Client, Landfall};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -15,6 +17,8 @@ const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const DISK: &str = "size=12m";
 /// More writes than fit on the disk.
 const WRITES_MAX: usize = 400;
+/// The node tries to start every ten seconds.
+const NODE_START_MAX: Duration = Duration::from_secs(40);
 
 /// A mounted tmpfs, unmounted at the end.
 pub(crate) struct SmallDisk(PathBuf);
@@ -30,6 +34,11 @@ impl SmallDisk {
         let why = String::from_utf8_lossy(&mounted.stderr);
         assert!(mounted.status.success(), "this test needs root: run `make test` as root; {why}");
         SmallDisk(at.to_owned())
+    }
+
+    fn enlarge(&self) {
+        let larger = Command::new("mount").args(["-o", "remount,size=64m"]).arg(&self.0).status();
+        assert!(larger.unwrap().success());
     }
 }
 
@@ -86,8 +95,7 @@ async fn a_full_disk_refuses_writes_clearly_answers_reads_and_loses_nothing() {
 
     // With free space again, everything continues without a restart.
     landfall.kill();
-    let larger = Command::new("mount").args(["-o", "remount,size=64m"]).arg(&disk.0).status();
-    assert!(larger.unwrap().success());
+    disk.enlarge();
     landfall = Landfall::start(&dir).await;
     let mut client = landfall.client().await;
     check(&mut client, &acknowledged).await;
@@ -118,6 +126,58 @@ async fn a_full_disk_refuses_writes_clearly_answers_reads_and_loses_nothing() {
     check(&mut landfall.client().await, &acknowledged).await;
     landfall.stop().await;
     process::assert_no_panic(&dir);
+}
+
+/// A node cannot write anything on this disk, not even its lease. The API must work nevertheless, and the node starts
+/// when there is space again.
+#[tokio::test]
+async fn a_full_disk_does_not_keep_a_server_with_a_node_from_starting() {
+    let kernel = KernelState::capture();
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().join("data");
+    let disk = SmallDisk::mount(&dir, DISK);
+    let landfall = Landfall::start_with_node(&dir).await;
+    let mut client = landfall.client().await;
+    let mut acknowledged = BTreeMap::new();
+    fill(&mut client, "before", &mut acknowledged).await.expect("the disk gets full");
+    landfall.kill();
+    // Neither the agent nor the store has a byte left.
+    let _ = std::fs::remove_file(dir.join("store.redb.reserve"));
+    fill_up(&dir.join("ballast"));
+
+    let mut landfall = Landfall::start_with_node(&dir).await;
+    let mut client = landfall.client().await;
+    check(&mut client, &acknowledged).await;
+    assert_eq!(client.get("/readyz").await.unwrap().code(), 500);
+    let (name, _) = acknowledged.pop_first().unwrap();
+    let deleted = client.delete(&format!("{CONFIG_MAPS}/{name}")).await.unwrap();
+    assert_eq!(deleted.code(), 200, "{}", deleted.text());
+    assert!(landfall.is_alive(), "{}", process::stderr(&dir));
+
+    disk.enlarge();
+    let started = || process::stderr(&dir).contains("the node has started");
+    let deadline = clock::now() + NODE_START_MAX;
+    while !started() && clock::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(started(), "{}", process::stderr(&dir));
+    assert_eq!(client.get("/readyz").await.unwrap().code(), 200);
+    down(&dir);
+    drop(landfall);
+    process::assert_no_panic(&dir);
+    kernel.assert_unchanged(&dir.join("run"));
+}
+
+/// Writes until the disk has no free byte.
+fn fill_up(file: &Path) {
+    for size in ["64k", "1"] {
+        let _ = Command::new("dd")
+            .args(["if=/dev/zero", &format!("bs={size}"), "status=none", "oflag=append"])
+            .arg("conv=notrunc")
+            .arg(format!("of={}", file.display()))
+            .stderr(std::process::Stdio::null())
+            .status();
+    }
 }
 
 /// Creates objects until the server rejects one; returns the error.

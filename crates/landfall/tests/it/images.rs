@@ -44,19 +44,41 @@ fn names_of_an_image_are_imported_and_removed_one_by_one() {
     assert!(!landfall(&["list"]).contains("busybox"));
 }
 
+#[track_caller]
+fn push(name: &str) {
+    stdout_of(
+        Command::new("skopeo")
+            .args(["copy", "--dest-tls-verify=false"])
+            .arg(format!(
+                "oci-archive:{}:docker.io/library/busybox:1",
+                image_archive("busybox").display()
+            ))
+            .arg(format!("docker://{name}")),
+    );
+}
+
+/// Both names are those of one image, which was stored under the first.
+#[test]
+fn a_pull_prints_the_name_that_was_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = DockerRegistry::start(dir.path(), &Options::default());
+    for tag in ["1", "1.36.0"] {
+        let name = format!("{}/tools/busybox:{tag}", registry.host);
+        push(&name);
+        let mut command = Command::new(LANDFALL);
+        command.args(["image", "pull", &name, "--data-dir"]).arg(dir.path().join("data"));
+        let pulled = stdout_of(&mut command);
+        assert!(pulled.starts_with(&format!("pulled {name} (")), "{pulled}");
+    }
+}
+
 /// N-172: an image can be pulled before a pod uses it.
 #[test]
 fn an_image_is_pulled_listed_and_removed() {
     let dir = tempfile::tempdir().unwrap();
     let registry = DockerRegistry::start(dir.path(), &Options::default());
-    let archive = image_archive("busybox");
     let name = format!("{}/tools/busybox:1", registry.host);
-    stdout_of(
-        Command::new("skopeo")
-            .args(["copy", "--dest-tls-verify=false"])
-            .arg(format!("oci-archive:{}:docker.io/library/busybox:1", archive.display()))
-            .arg(format!("docker://{name}")),
-    );
+    push(&name);
     let landfall = |words: &[&str]| {
         let mut command = Command::new(LANDFALL);
         command.arg("image").args(words).arg("--data-dir").arg(dir.path().join("data"));

@@ -44,17 +44,34 @@ impl Landfall {
 
     /// The same, with further arguments.
     pub(crate) async fn start_with(dir: &Path, args: &[&str]) -> Landfall {
-        let mut child = spawn_with(dir, args);
+        Landfall::ready(spawn_with(dir, args), dir).await
+    }
+
+    /// The same, with a node and a scheduler.
+    pub(crate) async fn start_with_node(dir: &Path) -> Landfall {
+        let args = crate::harness::node_args();
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        Landfall::ready(spawn_exactly(dir, &args), dir).await
+    }
+
+    async fn ready(mut child: Child, dir: &Path) -> Landfall {
         let stdout = child.stdout.take().expect("stdout is piped");
         let reading = tokio::task::spawn_blocking(move || {
             let mut line = String::new();
             BufReader::new(stdout).read_line(&mut line).map(|_| line)
         });
         let line = tokio::time::timeout(START_MAX, reading).await;
-        let line = line.expect("landfall starts in time").unwrap().unwrap();
+        let line = line.unwrap_or_else(|_| {
+            // The thread that reads ends with the process.
+            let _ = child.kill();
+            remove_leftovers(dir);
+            panic!("landfall is not ready after {START_MAX:?}: {}", stderr(dir));
+        });
+        let line = line.unwrap().unwrap();
         let address = line.strip_prefix("ready: https://").and_then(|rest| rest.split(' ').next());
         let Some(address) = address else {
             let _ = child.kill();
+            remove_leftovers(dir);
             panic!("landfall did not start: {line:?}, {}", stderr(dir));
         };
         Landfall { child, address: address.parse().unwrap(), dir: dir.to_owned() }
@@ -116,6 +133,17 @@ impl Drop for Landfall {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            remove_leftovers(&self.dir);
+        }
+    }
+}
+
+/// Removes what the node of a failed test has in the kernel, if it had a node.
+fn remove_leftovers(dir: &Path) {
+    if dir.join("kernel_state.json").exists() {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_landfall"));
+        let _ = command.arg("down").arg("--data-dir").arg(dir).output();
     }
 }
 
@@ -125,9 +153,13 @@ pub(crate) fn spawn(dir: &Path) -> Child {
 }
 
 fn spawn_with(dir: &Path, args: &[&str]) -> Child {
+    spawn_exactly(dir, &[&["--no-node", "--no-scheduler"], args].concat())
+}
+
+fn spawn_exactly(dir: &Path, args: &[&str]) -> Child {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(stderr_file(dir)).unwrap();
     Command::new(env!("CARGO_BIN_EXE_landfall"))
-        .args(["up", "--no-node", "--no-scheduler", "--listen", "127.0.0.1:0", "--data-dir"])
+        .args(["up", "--listen", "127.0.0.1:0", "--data-dir"])
         .arg(dir)
         .args(args)
         .env_remove("LANDFALL_LOG")

@@ -8,6 +8,7 @@ use crate::harness::{self, Cluster, Kubectl};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 /// The lease duration of the leader. Upstream: `--leader-elect-lease-duration`.
@@ -200,5 +201,35 @@ fn t_ctrl_63_endpoints_list_exactly_the_running_servers() {
     let took = clock::now().duration_since(killed);
     assert!(took > (LEASE - LOOK).try_into().unwrap(), "too soon: {took}");
     are_shown(&first.kubectl, &[&first], MOMENT);
+    first.cluster.stop();
+}
+
+/// Its nodes would terminate all their pods if the cluster started empty.
+#[test]
+fn an_empty_etcd_is_not_started_as_a_new_cluster_with_existing_keys() {
+    let (etcd, empty) = (Etcd::start(), Etcd::start());
+    let first = Member::start(tempfile::tempdir().expect("a directory for the server"), &etcd);
+    let dir = tempfile::tempdir().expect("a directory for the server");
+    beside(&first.cluster, dir.path());
+    let stopped = first.cluster.stop();
+    for dir in [&stopped, &dir] {
+        let mut command = Command::new("timeout");
+        command.args(["20", harness::LANDFALL, "server", "--listen", "127.0.0.1:0"]);
+        command.args(["--store", &format!("etcd://{}", empty.address), "--data-dir"]);
+        let refused = command.arg(dir.path().join("data")).output().expect("landfall can be run");
+        let why = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{why}");
+        for part in [&*empty.address, "has no objects of a cluster", "pki", "restore", "start over"]
+        {
+            assert!(why.contains(part), "{why}");
+        }
+    }
+    // A start that was interrupted before it stored its objects is repeated.
+    std::fs::write(dir.path().join("data/first-start"), b"").expect("a file");
+    let repeated = Member::start(dir, &empty);
+    assert!(!repeated.cluster.data_dir().join("first-start").exists());
+    // The cluster itself continues on its own etcd, and a second server joins it with copied keys.
+    let first = Member::start(stopped, &etcd);
+    first.another(&etcd).cluster.stop();
     first.cluster.stop();
 }

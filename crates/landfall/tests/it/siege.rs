@@ -17,6 +17,12 @@ const STALLED_MAX: usize = 200;
 const BODY: u64 = 100 * 1024 * 1024;
 /// The memory that rejected bodies of 100 MiB may cost, however many are sent at once.
 const MEMORY_MAX_KIB: u64 = 160 * 1024;
+/// 20 MB of objects.
+const LARGE: usize = 100;
+const LARGE_BYTES: usize = 200_000;
+const UNREAD_WATCHES: usize = 500;
+/// The memory that they may cost: far less than an object for each of them.
+const UNREAD_MAX_KIB: u64 = 80 * 1024;
 /// The longest time of an ordinary request during an attack.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -321,6 +327,40 @@ async fn a_191_one_account_with_too_many_requests_gets_429() {
         assert_eq!(code, "429");
         assert!(Instant::now() < deadline, "the account's places are not given back");
     }
+    end(landfall).await;
+}
+
+/// Clients open watches that begin with many large objects, and never read them.
+#[tokio::test]
+async fn unread_watches_share_the_objects_that_they_begin_with() {
+    let (landfall, _home) = start().await;
+    let mut client = landfall.client().await;
+    for i in 0..LARGE {
+        let data = json!({ "x": "x".repeat(LARGE_BYTES) });
+        let object = json!({ "metadata": { "name": format!("large-{i}") }, "data": data });
+        assert_eq!(client.post(MAPS, &object).await.unwrap().code(), 201);
+    }
+    let reach = landfall.reach();
+    let request = format!(
+        "GET {MAPS}?watch=1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n\r\n",
+        reach.token.as_ref().unwrap()
+    );
+    let before = landfall.memory("VmHWM");
+    let mut unread = Vec::new();
+    for _ in 0..UNREAD_WATCHES {
+        let mut stream = reach.tls().await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        stream.flush().await.unwrap();
+        let mut answer = [0; 12];
+        timeout(PATIENCE, stream.read_exact(&mut answer)).await.expect("it is answered").unwrap();
+        assert_eq!(code_of(&answer), "200");
+        unread.push(stream);
+    }
+    works(&reach).await;
+    let grown = landfall.memory("VmHWM").saturating_sub(before);
+    println!("{UNREAD_WATCHES} unread watches: memory grew by {} MiB", grown / 1024);
+    assert!(grown < UNREAD_MAX_KIB, "memory grew by {grown} KiB");
+    drop(unread);
     end(landfall).await;
 }
 

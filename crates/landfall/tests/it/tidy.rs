@@ -6,6 +6,7 @@
 mod delete_walk;
 mod limits;
 mod named_files;
+mod test_filters;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -39,6 +39,8 @@ pub enum Verdict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetaKey {
     Mark,
+    /// The packet's queueing priority.
+    Priority,
     InterfaceIn,
     InterfaceOut,
     /// 16 bytes, padded with zeros.
@@ -118,6 +120,10 @@ pub enum Expression {
         to: Register,
     },
     SetMark {
+        from: Register,
+    },
+    /// Sets the packet's queueing priority.
+    SetPriority {
         from: Register,
     },
     Payload {
@@ -218,7 +224,9 @@ impl Expression {
 
     fn name(&self) -> &'static str {
         match self {
-            Expression::Meta { .. } | Expression::SetMark { .. } => "meta",
+            Expression::Meta { .. }
+            | Expression::SetMark { .. }
+            | Expression::SetPriority { .. } => "meta",
             Expression::Payload { .. } => "payload",
             Expression::Compare { .. } => "cmp",
             Expression::Bitwise { .. } => "bitwise",
@@ -254,6 +262,9 @@ impl Expression {
             }
             Expression::SetMark { from } => {
                 data.be32(meta::KEY, MetaKey::Mark.number()).be32(meta::SREG, from.number());
+            }
+            Expression::SetPriority { from } => {
+                data.be32(meta::KEY, MetaKey::Priority.number()).be32(meta::SREG, from.number());
             }
             Expression::Payload { header, offset, length, to } => {
                 data.be32(payload::DREG, to.number()).be32(payload::BASE, header.number());
@@ -422,6 +433,7 @@ impl MetaKey {
     fn number(self) -> u32 {
         let number = match self {
             MetaKey::Mark => libc::NFT_META_MARK,
+            MetaKey::Priority => libc::NFT_META_PRIORITY,
             MetaKey::InterfaceIn => libc::NFT_META_IIF,
             MetaKey::InterfaceOut => libc::NFT_META_OIF,
             MetaKey::InterfaceInName => libc::NFT_META_IIFNAME,

@@ -13,7 +13,7 @@
 
 use crate::nft::{
     Batch, Chain, ChainKind, Direction, Element, Expression, Family, Field, Hook, Key, Kind,
-    NatKind, Priority, Register, Reject, Rule, Set, Table, Verdict,
+    MetaKey, NatKind, Priority, Register, Reject, Rule, Set, Table, Verdict,
 };
 use crate::{Cidr, ServicesConfig};
 use std::net::IpAddr;
@@ -215,7 +215,7 @@ impl Layout {
         let redirect = || vec![Rule::new().jump(services)];
         let check = || vec![new().jump(checks)];
         vec![
-            (Chain::new("outside"), vec![self.pick_rule(Scope::Outside)]),
+            (Chain::new("outside"), self.pick_rules(Scope::Outside).into()),
             (Chain::new(services), self.service_rules()),
             (Chain::new(checks), self.unserved_rules()),
             base(
@@ -260,18 +260,42 @@ impl Layout {
                 .in_set(&destination, &self.cluster_ips)
                 .not_in_set(&self.source(), &self.pod_ranges)
                 .set_mark(MASQUERADE_MARK),
-            self.pick_rule(Scope::Any),
         ]
+        .into_iter()
+        .chain(self.pick_rules(Scope::Any))
+        .collect()
     }
 
-    /// Looks up the code of the Service port, and then the chain of the code.
-    fn pick_rule(&self, scope: Scope) -> Rule {
+    /// Looks up the code of the Service port, and then the chain of the code. The code goes through the packet's
+    /// queueing priority, which the chain resets: the `nft` program cannot list a rule in which a lookup follows a
+    /// lookup. A packet that has the priority for another reason finds no endpoint in the chain, and stays as it is.
+    fn pick_rules(&self, scope: Scope) -> [Rule; 2] {
         let maps = self.maps(scope);
         let first = Register::FIRST;
-        Rule::new()
+        let code = Rule::new()
             .load(&self.service())
             .with(Expression::Map { map: maps.services.name.clone(), key: first, to: first })
-            .with(Expression::VerdictMap { map: maps.picks.name.clone(), key: first })
+            .with(Expression::SetPriority { from: first });
+        let chain = Rule::new()
+            .with(Expression::Meta { key: MetaKey::Priority, to: first })
+            .with(Expression::VerdictMap { map: maps.picks.name.clone(), key: first });
+        [code, chain]
+    }
+
+    /// Expressions that redirect to the endpoint in these registers.
+    fn redirect(&self, endpoint: Register) -> [Expression; 3] {
+        let words = self.source()[0].registers();
+        let free = endpoint.plus(words + 1);
+        [
+            Expression::Immediate { to: free, value: vec![0; 4] },
+            Expression::SetPriority { from: free },
+            Expression::Nat {
+                kind: NatKind::Destination,
+                ipv4: self.ipv4,
+                address: endpoint,
+                port: Some(endpoint.plus(words)),
+            },
+        ]
     }
 
     /// What happens to packets for Service addresses that were not redirected (NET-34).
@@ -320,8 +344,10 @@ impl Layout {
         }
         let mut fields = self.service().to_vec();
         fields.push(Field::Random { modulus: pick.count });
-        let endpoints = &self.maps(scope).endpoints;
-        batch.add_rule(table, &chain, &Rule::new().redirect_by(&fields, endpoints, self.ipv4));
+        let (map, first) = (self.maps(scope).endpoints.name.clone(), Register::FIRST);
+        let find = Rule::new().load(&fields).with(Expression::Map { map, key: first, to: first });
+        let rule = self.redirect(first).into_iter().fold(find, Rule::with);
+        batch.add_rule(table, &chain, &rule);
         let key = Key::new().number(pick.code());
         let verdict = Element::verdict(key, Verdict::Goto(chain));
         batch.add_elements(table, &self.maps(scope).picks, &[verdict]);
@@ -347,12 +373,6 @@ impl Layout {
             data: Some(endpoint),
             timeout_ms: u64::from(seconds) * 1000,
         };
-        let nat = Expression::Nat {
-            kind: NatKind::Destination,
-            ipv4: self.ipv4,
-            address: endpoint,
-            port: Some(endpoint.plus(words)),
-        };
         let is_usable = Expression::Lookup {
             set: maps.affinity_endpoints.name.clone(),
             key: service,
@@ -361,15 +381,13 @@ impl Layout {
         let known = load()
             .with(map(&self.affinity, client, endpoint))
             .with(is_usable)
-            .with(remember.clone())
-            .with(nat.clone());
+            .with(remember.clone());
         let new = load()
             .with(Field::Random { modulus: count }.load(endpoint))
             .with(map(&maps.endpoints, service, endpoint))
             .with(Expression::Delete { set: set(), key: client, data: Some(endpoint) })
-            .with(remember)
-            .with(nat);
-        [known, new]
+            .with(remember);
+        [known, new].map(|rule| self.redirect(endpoint).into_iter().fold(rule, Rule::with))
     }
 
     /// Adds a chain that drops packets from other sources than `ranges`.

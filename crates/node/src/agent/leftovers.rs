@@ -46,9 +46,10 @@ pub(super) async fn remove_orphans(deps: &Arc<Dependencies>, known: BTreeSet<Str
     deps.allocations.retain(&known);
     let _ = logs::remove_dead_links(&deps.log_links);
     // Listed now, while no new pod has volumes.
-    let volumes = deps.volumes.pods_on_disk().unwrap_or_default().into_iter();
+    let on_disk = deps.volumes.pods_on_disk().unwrap_or_default();
+    kill_unrecorded(deps, &sandboxes, known.iter().chain(&on_disk)).await;
     let mut orphans: BTreeMap<String, Vec<runtime::Sandbox>> =
-        volumes.map(|uid| (uid, Vec::new())).collect();
+        on_disk.into_iter().map(|uid| (uid, Vec::new())).collect();
     for sandbox in sandboxes {
         orphans.entry(sandbox.pod.uid.clone()).or_default().push(sandbox);
     }
@@ -59,6 +60,20 @@ pub(super) async fn remove_orphans(deps: &Arc<Dependencies>, known: BTreeSet<Str
         futures::future::join_all(removed).await;
     });
     Found { running: with_running, removal }
+}
+
+/// Kills the processes of pods without a sandbox: the runtime has lost its records of them, and a new sandbox of the
+/// same pod must not run beside them.
+async fn kill_unrecorded(
+    deps: &Dependencies,
+    sandboxes: &[runtime::Sandbox],
+    uids: impl Iterator<Item = &String>,
+) {
+    let recorded: BTreeSet<&String> = sandboxes.iter().map(|sandbox| &sandbox.pod.uid).collect();
+    let unrecorded: BTreeSet<&String> = uids.filter(|uid| !recorded.contains(uid)).collect();
+    for uid in unrecorded {
+        cgroup_root::kill_pod(&deps.facts.cgroup_root, uid).await;
+    }
 }
 
 /// Processes first: volumes may be in use until they are gone.

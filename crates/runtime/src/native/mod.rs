@@ -98,8 +98,11 @@ impl Native {
                     sandbox.restore(&processes).await;
                     sandboxes.insert(id, sandbox);
                 }
-                // The record is written first, so nothing else exists without it.
-                None => drop(std::fs::remove_dir_all(directory)),
+                // The record is written first, so nothing else exists without it, unless someone has deleted it.
+                None => {
+                    unmount(&directory.join("shm"));
+                    let _ = std::fs::remove_dir_all(directory);
+                }
             }
         }
         // The sandboxes of the remaining ones do not exist any more.

@@ -50,7 +50,11 @@ impl Log {
         let mut state = self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let size = line.len() as u64 + 1;
         if state.size > 0 && state.size + size > self.full() {
-            std::fs::rename(&self.path, self.backup_path())?;
+            match std::fs::rename(&self.path, self.backup_path()) {
+                // An earlier call has renamed it and then failed to create the new file.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                renamed => renamed?,
+            }
             *state = State::open(&self.path)?;
             self.prune();
         }
@@ -164,6 +168,20 @@ mod tests {
         );
         assert_eq!(std::fs::metadata(&path).unwrap().len(), line.len() as u64 + 1);
         assert_eq!(log.backups().len(), 2, "their names can be read again");
+    }
+
+    /// As on a full disk: the full file is renamed, and the new one cannot be created.
+    #[test]
+    fn a_failed_rotation_is_completed_by_the_next_write() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.log");
+        let rotation = Rotation { max_size: 1, ..Rotation::default() };
+        let log = Log::open(&path, rotation).unwrap();
+        let line = "x".repeat(700 * 1024);
+        log.write(&line).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        log.write(&line).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), line.len() as u64 + 1);
     }
 
     #[test]

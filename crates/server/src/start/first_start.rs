@@ -2,32 +2,38 @@
 //!
 //! Keys without objects mean either that the first start was interrupted or that the store was lost. A cluster with a
 //! lost store must not start empty: its nodes would terminate all their pods. A marker file tells the two apart. It
-//! exists from before the keys are created until the bootstrap objects are stored.
+//! exists from before the keys are created until the bootstrap objects are stored. A further server of a cluster on etcd
+//! starts with copied keys and finds the objects of the others.
 
 use crate::object::Store;
-use crate::start::Error;
+use crate::start::{Error, STORE_FILE, StoreChoice};
 use std::path::{Path, PathBuf};
 
 const MARKER: &str = "first-start";
 
 pub(crate) struct FirstStart {
     dir: PathBuf,
-    store: PathBuf,
+    store: StoreChoice,
     /// The marker exists, or has just been created.
     begun: bool,
 }
 
 impl FirstStart {
     /// Called before keys are created and the store is opened.
-    pub(crate) fn check_files(dir: &Path, store: &Path) -> Result<FirstStart, Error> {
+    pub(crate) fn check_files(dir: &Path, store: &StoreChoice) -> Result<FirstStart, Error> {
         let marker = dir.join(MARKER);
         let keys = dir.join("pki/ca.key").exists();
         let this = FirstStart {
             dir: dir.to_owned(),
-            store: store.to_owned(),
+            store: store.clone(),
             begun: marker.exists() || !keys,
         };
-        let empty = store.metadata().map_or(true, |found| found.len() == 0);
+        let empty = match store {
+            StoreChoice::Embedded => {
+                dir.join(STORE_FILE).metadata().map_or(true, |found| found.len() == 0)
+            }
+            StoreChoice::Etcd(_) => false, // Unknown before the store is opened.
+        };
         if empty && !this.begun {
             return Err(this.lost());
         }
@@ -56,6 +62,12 @@ impl FirstStart {
     }
 
     fn lost(&self) -> Error {
-        Error::StoreLost { store: self.store.clone(), dir: self.dir.clone() }
+        let pki = self.dir.join("pki");
+        match &self.store {
+            StoreChoice::Embedded => Error::StoreLost { store: self.dir.join(STORE_FILE), pki },
+            StoreChoice::Etcd(endpoints) => {
+                Error::EtcdEmpty { endpoints: endpoints.join(","), pki }
+            }
+        }
     }
 }

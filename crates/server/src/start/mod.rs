@@ -62,9 +62,17 @@ pub enum Error {
          restore a backup with `landfall restore` into another data directory. To start over with a new and \
          empty cluster, move {} away: every existing kubeconfig and token stops working, and nodes have to \
          join again",
-        store.display(), dir.join("pki").display(), dir.join("pki").display()
+        store.display(), pki.display(), pki.display()
     )]
-    StoreLost { store: PathBuf, dir: PathBuf },
+    StoreLost { store: PathBuf, pki: PathBuf },
+    #[error(
+        "the etcd at {endpoints} has no objects of a cluster, but {} has the keys of one. To keep that cluster, name \
+         its etcd with --store, or restore a backup with `landfall restore` into an empty etcd and another data \
+         directory. To start over with a new and empty cluster, move {} away: every existing kubeconfig and token \
+         stops working, and nodes have to join again",
+        pki.display(), pki.display()
+    )]
+    EtcdEmpty { endpoints: String, pki: PathBuf },
     #[error("cannot open the store")]
     Store(#[source] store::Error),
     #[error("cannot use the keys and certificates in the data directory")]
@@ -112,11 +120,9 @@ pub async fn start(config: Config) -> Result<Running, Error> {
         .map_err(|source| Error::Listen { address: config.listen, source })?;
     let address = listener.local_addr().map_err(data_dir)?;
     let advertised = advertised(address);
-    let first = match config.store {
-        StoreChoice::Embedded => Some(FirstStart::check_files(dir, &dir.join(STORE_FILE))?),
-        StoreChoice::Etcd(_) => None,
-    };
+    let first = FirstStart::check_files(dir, &config.store)?;
     let store = open_store(&config).await?;
+    first.check_objects(&store)?;
     let service_range = service_allocation::effective_range(&store, config.service_range);
     let names = [
         address.ip().to_string(),
@@ -125,9 +131,6 @@ pub async fn start(config: Config) -> Result<Running, Error> {
         kubernetes_service::cluster_ip(&store, service_range).to_string(),
     ];
     let pki = Arc::new(Pki::load_or_create(dir, &names)?);
-    if let Some(first) = &first {
-        first.check_objects(&store)?;
-    }
     if matches!(config.store, StoreChoice::Etcd(_)) {
         check_authority(&store, &pki, dir)?;
     }
@@ -154,7 +157,7 @@ pub async fn start(config: Config) -> Result<Running, Error> {
         Arc::new(KubernetesService::new(&server, advertised, pki.names(), shared));
     match system_objects::create_missing(&server, &kubernetes_service, controllers.is_some()).await
     {
-        Ok(()) => first.iter().for_each(FirstStart::done),
+        Ok(()) => first.done(),
         // On a full disk the existing objects can be read and deleted.
         Err(why) if store.health().is_err() && server.has_objects() => {
             tracing::error!(

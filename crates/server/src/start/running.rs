@@ -106,6 +106,11 @@ impl Running {
         self.server.service_range()
     }
 
+    /// Why the store does not accept writes, such as a full disk.
+    pub fn store_health(&self) -> Result<(), String> {
+        self.store.health()
+    }
+
     pub fn backups(&self) -> Backups {
         self.backups.clone()
     }

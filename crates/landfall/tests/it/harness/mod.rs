@@ -235,7 +235,7 @@ impl Drop for Ends {
 }
 
 /// Tests run in parallel on one machine, so each has its own link and address range.
-fn node_args() -> Vec<String> {
+pub(crate) fn node_args() -> Vec<String> {
     let words = ["--node-name", "n1", "--node-listen", "0.0.0.0:0", "--pod-link"];
     let mut args: Vec<String> = words.map(str::to_owned).to_vec();
     args.push(node_link());

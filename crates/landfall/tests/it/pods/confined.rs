@@ -207,6 +207,35 @@ fn paths_are_masked_and_namespaces_shared_as_asked() {
     });
 }
 
+/// A container in the PID namespace of the node sees landfall and its shims, which have the node's files. With the
+/// default capabilities it cannot reach these. With SYS_PTRACE it can (docs/SECURITY.md), which shows that the script
+/// finds them.
+#[test]
+fn a_container_in_the_host_pid_namespace_cannot_reach_files_of_shims() {
+    // The brackets keep the script from finding itself.
+    let script = r#"for p in /proc/[0-9]*; do
+    tr "\0" " " < $p/cmdline 2>/dev/null | grep -q "[l]andfall" || continue
+    echo seen
+    [ -e $p/root/etc ] && echo reached $p/root
+    for f in $p/fd/*; do [ -n "$(readlink $f)" ] && echo reached $f; done
+    cat $p/environ 2>/dev/null | grep -q . && echo reached $p/environ
+done; true"#;
+    on_a_node(&["busybox"], |_, kubectl| {
+        let added = "{capabilities: {add: [SYS_PTRACE]}}";
+        let made = pod("host", "{}", &[("plain", "{}"), ("tracer", added)]);
+        kubectl.ok(&made.replace("spec:\n", "spec:\n  hostPID: true\n"));
+        kubectl.ok("kubectl wait --for=condition=Ready pod/host --timeout=30s");
+        let found = |container: &str| {
+            kubectl.ok(&format!("kubectl exec host -c {container} -- sh -c '{script}'"))
+        };
+        let plain = found("plain");
+        assert!(plain.lines().filter(|line| *line == "seen").count() >= 2, "{plain}");
+        assert!(!plain.contains("reached"), "{plain}");
+        let tracer = found("tracer");
+        assert!(tracer.contains("/root") && tracer.contains("/fd/"), "{tracer}");
+    });
+}
+
 /// landfall disables huge pages for itself; its pods keep the setting of the host.
 #[test]
 fn a_container_may_have_huge_pages_although_the_server_has_none() {

@@ -80,6 +80,54 @@ kubectl wait --for=jsonpath='{.status.phase}'=Failed pod/once --timeout=30s");
     kernel.assert_unchanged(&cluster.data_dir());
 }
 
+/// T-NODE-76: without the records of the runtime, containers are found by the cgroup of their pod. The next agent
+/// kills them before it starts the pod again; `landfall down` leaves none.
+#[test]
+fn containers_whose_records_are_lost_do_not_survive() {
+    if other_runtime().is_some() {
+        return; // It has its own records.
+    }
+    let kernel = KernelState::capture();
+    let cluster = Cluster::with_node(&["busybox"], &[]);
+    let seconds = (1_000_000 + std::process::id()).to_string();
+    let run = format!("kubectl run p --image=busybox:1 -- sleep {seconds}");
+    cluster.kubectl().ok(&format!("{run}\nkubectl wait --for=condition=Ready pod/p --timeout=60s"));
+    let first = sleeping(&seconds);
+    assert_eq!(first.len(), 1);
+
+    let cluster = Cluster::with_node_in(without_records(cluster), &[]);
+    let ready = "kubectl wait --for=condition=Ready pod/p --timeout=30s";
+    let restarted = "{.status.containerStatuses[0].restartCount}";
+    let restarted = format!("kubectl wait --for=jsonpath='{restarted}'=1 pod/p --timeout=60s");
+    cluster.kubectl().ok(&format!("{restarted}\n{ready}"));
+    let second = sleeping(&seconds);
+    assert_eq!(second.len(), 1, "only the new container runs");
+    assert_ne!(second, first);
+
+    let dir = without_records(cluster);
+    down(&dir.path().join("data"));
+    assert_eq!(sleeping(&seconds), Vec::<u32>::new(), "containers are left");
+    kernel.assert_unchanged(&dir.path().join("data"));
+}
+
+/// Kills landfall and deletes what its runtime has on disk.
+fn without_records(cluster: Cluster) -> tempfile::TempDir {
+    let dir = cluster.kill();
+    // It cannot delete what is mounted.
+    let run = dir.path().join("data/run");
+    let _ = std::process::Command::new("rm").arg("-rf").arg(&run).output().unwrap();
+    dir
+}
+
+/// The processes `sleep <seconds>`.
+fn sleeping(seconds: &str) -> Vec<u32> {
+    let wanted = format!("sleep\0{seconds}\0");
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let line = |pid: &u32| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    pids.filter(|pid| line(pid) == wanted.as_bytes()).collect()
+}
+
 fn containers(kubectl: &Kubectl) -> BTreeSet<String> {
     let path = "{range .items[*]}{.metadata.name} {.status.containerStatuses[0].containerID} \
                 {.status.containerStatuses[0].restartCount}{\"\\n\"}{end}";

@@ -10,9 +10,12 @@ fn control(kubectl: &Kubectl, pod: &str, container: &str, v1: &str, v2: &str) ->
     let uid = kubectl.ok(&format!("kubectl get pod {pod} -o jsonpath='{{.metadata.uid}}'"));
     let id = match container {
         "" => String::new(),
-        name => kubectl.ok(&format!(
-            "kubectl get pod {pod} -o jsonpath='{{.status.containerStatuses[?(@.name==\"{name}\")].containerID}}'"
-        )),
+        name => ["containerStatuses", "initContainerStatuses"]
+            .map(|list| {
+                let id = format!("{{.status.{list}[?(@.name==\"{name}\")].containerID}}");
+                kubectl.ok(&format!("kubectl get pod {pod} -o jsonpath='{id}'"))
+            })
+            .concat(),
     };
     let id = id.trim().rsplit('/').next().unwrap_or_default();
     let pod = group(Path::new("/sys/fs/cgroup"), &format!("pod{}", uid.trim()), v1, v2);
@@ -121,6 +124,39 @@ kubectl wait --for=condition=Ready pod/p --timeout=30s");
         kubectl.fails(
             &resize("live", much, much),
             "node didn't have enough allocatable resources: cpu, requested: 900001",
+        );
+    });
+}
+
+/// N-116: an init container that is not a sidecar is resized in place while it runs.
+#[test]
+fn a_running_init_container_is_resized_in_place() {
+    on_a_node(&["busybox"], |_, kubectl| {
+        kubectl.ok("kubectl apply -f - <<'EOF'
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  terminationGracePeriodSeconds: 1
+  initContainers:
+  - name: first
+    image: busybox:1
+    command: [sleep, '1000']
+    resources: {requests: {cpu: 100m, memory: 32Mi}, limits: {cpu: 200m, memory: 64Mi}}
+  containers:
+  - {name: c, image: 'busybox:1', command: [sleep, '1000']}
+EOF
+until kubectl get pod p -o jsonpath='{.status.initContainerStatuses[0].state}' | grep -q startedAt; do sleep 0.1; done");
+        assert_eq!(memory(kubectl, "p", "first"), (64 << 20).to_string());
+        let larger = r#"{"cpu":"300m","memory":"96Mi"}"#;
+        let resized = resize("first", r#"{"cpu":"150m","memory":"48Mi"}"#, larger);
+        kubectl.ok(&resized.replace("\"containers\"", "\"initContainers\""));
+        kubectl.ok(SETTLED);
+        assert_eq!(memory(kubectl, "p", "first"), (96 << 20).to_string());
+        assert_eq!(cpu(kubectl, "p", "first"), "30000");
+        kubectl.prints(
+            "kubectl get pod p -o jsonpath='{.status.initContainerStatuses[0].restartCount}'",
+            "0",
         );
     });
 }
