@@ -409,3 +409,23 @@ async fn net_94_too_many_addresses_to_mirror_are_reported() {
     assert_eq!(event.involved_object.kind.as_deref(), Some("Endpoints"));
     cluster.stop().await;
 }
+
+/// The API server accepts a condition without `lastTransitionTime`. Such a Service must not keep others from getting
+/// their EndpointSlices, neither while controllers run nor after a restart.
+#[tokio::test(start_paused = true)]
+async fn a_service_with_an_incomplete_condition_does_not_hide_other_services() {
+    let mut cluster = Cluster::start().await;
+    let slices = cluster.watch::<EndpointSlice>();
+    let has_slice = async |name: &str| {
+        slices.all(|all| all.iter().any(|slice| service_name(slice) == Some(name))).await;
+    };
+    service(&cluster, "odd", json!({})).await;
+    has_slice("odd").await;
+    let condition = json!({ "type": "X", "status": "True", "reason": "R", "message": "" });
+    cluster.status::<Service>(&key("default", "odd"), json!({ "conditions": [condition] })).await;
+    service(&cluster, "second", json!({})).await;
+    has_slice("second").await;
+    cluster.restart_controllers().await;
+    service(&cluster, "third", json!({})).await;
+    has_slice("third").await;
+}
