@@ -2,6 +2,7 @@
 
 use crate::command::DATA_DIR;
 use crate::shutdown::StopCause;
+use std::io::Write;
 use std::path::Path;
 
 /// Containers need root. Without this check the first step that needs it would fail in its own words,
@@ -35,7 +36,8 @@ pub(crate) fn permission_remedy(error: &anyhow::Error) -> Option<&'static str> {
 /// After Ctrl-C or SIGTERM: says that landfall has stopped, and how to end the pods that keep running.
 pub(crate) fn stopped(cause: &StopCause, pods: usize, data_dir: &Path) {
     if matches!(cause, StopCause::Signal) {
-        println!("{}", stop_message(pods, data_dir));
+        // The reader of the output may be gone by now.
+        let _ = writeln!(std::io::stdout(), "{}", stop_message(pods, data_dir));
     }
 }
 
