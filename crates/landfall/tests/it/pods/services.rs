@@ -1,7 +1,7 @@
 //! Services with real containers and real traffic, as kubectl users set them up.
 
 use super::{on_a_node, on_a_node_with};
-use crate::harness::Kubectl;
+use crate::harness::{Cluster, Kubectl, down, other_runtime};
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -63,6 +63,34 @@ spec:
 
 fn apply(kubectl: &Kubectl, manifest: &str) {
     kubectl.ok(&format!("kubectl apply -f - <<'END'\n{manifest}\nEND"));
+}
+
+/// A pod that sends requests.
+fn client(kubectl: &Kubectl) {
+    kubectl.ok("kubectl run client --image=python:1 --labels=app=client -- sleep 1000
+                kubectl wait --for=condition=Ready pod/client --timeout=30s");
+}
+
+/// The command that requests a URL from the pod `client` and prints the answer. It trusts the cluster's authority.
+fn fetch(url: &str) -> String {
+    format!(
+        "kubectl exec client -- python3 -c '
+import ssl, urllib.request
+account = \"/var/run/secrets/kubernetes.io/serviceaccount/\"
+trusted = ssl.create_default_context(cafile=account + \"ca.crt\")
+token = open(account + \"token\").read()
+request = urllib.request.Request(\"{url}\", headers={{\"Authorization\": \"Bearer \" + token}})
+print(urllib.request.urlopen(request, context=trusted, timeout=3).read().decode())'"
+    )
+}
+
+/// The command that prints the addresses of a name, as the pod `client` resolves it.
+fn resolve(name: &str) -> String {
+    format!(
+        "kubectl exec client -- python3 -c '
+import socket
+print(*sorted(socket.gethostbyname_ex(\"{name}\")[2]))'"
+    )
 }
 
 /// The address of the Service from outside: a node port.
@@ -150,13 +178,12 @@ fn restart_under_load(kubectl: &Kubectl) -> (usize, Vec<ErrorKind>) {
 /// NET-19, NET-31, NET-34, NET-36: a ClusterIP from a pod, a node port from outside, no endpoints.
 #[test]
 fn a_service_is_reached_by_its_cluster_ip_and_its_node_port() {
-    on_a_node(&["busybox", "python"], |_, kubectl| {
+    on_a_node(&["python"], |_, kubectl| {
         apply(kubectl, &web(2, ""));
-        kubectl.ok("kubectl rollout status deployment/web --timeout=60s
-                    kubectl run client --image=busybox:1 -- sleep 1000
-                    kubectl wait --for=condition=Ready pod/client --timeout=30s");
+        kubectl.ok("kubectl rollout status deployment/web --timeout=60s");
+        client(kubectl);
         let ip = kubectl.ok("kubectl get service web -o jsonpath='{.spec.clusterIP}'");
-        let from_pod = format!("kubectl exec client -- wget -qO- -T 5 http://{}/", ip.trim());
+        let from_pod = fetch(&format!("http://{}/", ip.trim()));
         let names: BTreeSet<String> = (0..20).map(|_| kubectl.ok(&from_pod)).collect();
         assert_eq!(names.len(), 2, "both pods answer: {names:?}");
         let to = node_port(kubectl);
@@ -213,5 +240,99 @@ fn w_32_late_packet_rules_lose_requests_and_w_33_a_pre_stop_hook_prevents_it() {
             assert!(failed.is_empty(), "{hook}: {} of {sent} failed: {failed:?}", failed.len());
         }
         kubectl.ok("kubectl delete deployment,service web");
+    });
+}
+
+/// NET-95, NET-96, NET-104, NET-107: pods find Services, endpoints and the API server by name; its certificate matches.
+#[test]
+fn pods_use_names() {
+    on_a_node(&["python"], |_, kubectl| {
+        apply(kubectl, &web(2, ""));
+        apply(
+            kubectl,
+            "apiVersion: v1
+kind: Service
+metadata: {name: each}
+spec: {clusterIP: None, selector: {app: web}, ports: [{port: 8080, name: http}]}",
+        );
+        kubectl.ok("kubectl rollout status deployment/web --timeout=60s");
+        client(kubectl);
+        let ip = kubectl.ok("kubectl get service web -o jsonpath='{.spec.clusterIP}'");
+        for name in ["web", "web.default", "web.default.svc", "web.default.svc.cluster.local"] {
+            assert_eq!(kubectl.ok(&resolve(name)).trim(), ip.trim(), "{name}");
+            assert!(kubectl.ok(&fetch(&format!("http://{name}/"))).starts_with("web-"), "{name}");
+        }
+        let pods = kubectl.ok("kubectl get pods -l app=web -o jsonpath='{.items[*].status.podIP}'");
+        let pods: BTreeSet<&str> = pods.split_whitespace().collect();
+        let each = kubectl.ok(&resolve("each"));
+        assert_eq!(each.split_whitespace().collect::<BTreeSet<_>>(), pods, "all endpoints");
+        kubectl.fails(&resolve("nothing"), "gaierror");
+        for name in ["kubernetes", "kubernetes.default.svc.cluster.local"] {
+            let version = kubectl.ok(&fetch(&format!("https://{name}/version")));
+            assert!(version.contains("v1.36"), "{name}: {version}");
+        }
+        kubectl.ok("kubectl delete deployment,service web; kubectl delete service each");
+    });
+}
+
+/// NET-58, NET-72: killed and started again, landfall interrupts neither open nor new connections.
+#[test]
+fn connections_survive_a_kill_and_a_restart_of_landfall() {
+    let kernel = crate::kernel_state::KernelState::capture();
+    let cluster = Cluster::with_node(&["python"], &[]);
+    let kubectl = cluster.kubectl();
+    apply(&kubectl, &web(2, ""));
+    kubectl.ok("kubectl rollout status deployment/web --timeout=60s");
+    let to = node_port(&kubectl);
+    let mut open = connect(to).unwrap();
+    let pod = request(&mut open).unwrap();
+    let done = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> = (0..2).map(|_| load(to, &done)).collect();
+    let dir = cluster.kill();
+    assert_eq!(request(&mut open).unwrap(), pod, "while landfall does not run");
+    let cluster = Cluster::with_node_in(dir, &[]);
+    assert_eq!(request(&mut open).unwrap(), pod, "after the restart");
+    done.store(true, Ordering::Relaxed);
+    for client in clients {
+        let (sent, failed) = client.join().expect("a client");
+        assert!(sent > 0 && failed.is_empty(), "{failed:?} of {sent}");
+    }
+    cluster.kubectl().ok("kubectl delete deployment,service web");
+    down(&cluster.data_dir());
+    kernel.assert_unchanged(&cluster.data_dir());
+}
+
+/// NET-125, NET-133: a policy stops new connections and no open ones.
+#[test]
+fn a_network_policy_isolates_pods() {
+    if other_runtime().is_some() {
+        return; // The runtime provides the network.
+    }
+    on_a_node(&["python"], |_, kubectl| {
+        apply(kubectl, &web(1, ""));
+        kubectl.ok("kubectl rollout status deployment/web --timeout=60s");
+        client(kubectl);
+        let from_pod = fetch("http://web/");
+        assert!(kubectl.ok(&from_pod).starts_with("web-"));
+        let policy = |from: &str| {
+            format!(
+                "apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {{name: web}}
+spec:
+  podSelector: {{matchLabels: {{app: web}}}}
+  ingress: {from}"
+            )
+        };
+        let until = |outcome: &str| {
+            kubectl.ok(&format!(
+                "for i in $(seq 20); do {outcome} {from_pod} >/dev/null 2>&1 && exit 0; done; exit 1"
+            ));
+        };
+        apply(kubectl, &policy("[]"));
+        until("!");
+        apply(kubectl, &policy("[{from: [{podSelector: {matchLabels: {app: client}}}]}]"));
+        until("");
+        kubectl.ok("kubectl delete networkpolicy web; kubectl delete deployment,service web");
     });
 }
