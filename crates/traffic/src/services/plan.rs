@@ -247,3 +247,6 @@ impl Port<'_> {
         counts.external += usize::from(external && external_local);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,8 @@
-//! The EndpointSlice of this node's DNS server.
+//! The Service kube-dns and the EndpointSlice of this node.
 
-use super::bed::Bed;
-use client::ObjectKey;
+use super::bed::{Bed, data};
+use client::{DeleteOptions, ObjectKey};
+use hickory_proto::rr::RecordType::A;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde_json::json;
@@ -18,9 +19,19 @@ async fn net_105_node_adds_and_repairs_its_slice_of_kube_dns() {
     let node_client = bed.server.node("n1");
     let watched = Watched::start(&node_client);
     let registration = register(&node_client, &watched, config.clone());
-    let slices = Observed::start(&bed.client);
-    let slice_key = ObjectKey::new("kube-system", "kube-dns-n1");
-    watched.synced().await;
+    let (services, slices) =
+        (Observed::<Service>::start(&bed.client), Observed::start(&bed.client));
+    let (service_key, slice_key) =
+        (ObjectKey::new("kube-system", "kube-dns"), ObjectKey::new("kube-system", "kube-dns-n1"));
+
+    let service = services.when_found(&service_key, |_| true).await;
+    let spec = service.spec.as_ref().unwrap();
+    assert_eq!(spec.cluster_ip.as_deref(), Some("10.96.0.10"));
+    assert_eq!(spec.traffic_distribution.as_deref(), Some("PreferSameNode"));
+    assert_eq!(spec.selector, None);
+    assert_eq!(service.metadata.labels.as_ref().unwrap()["k8s-app"], "kube-dns");
+    let name = "kube-dns.kube-system.svc.cluster.local";
+    bed.until(name, A, |answer| data(answer) == ["10.96.0.10"]).await;
     assert!(slices.cache.get(&slice_key).is_none(), "there is no Node object yet");
 
     let labels = json!({ "topology.kubernetes.io/zone": "z1" });
@@ -50,16 +61,12 @@ async fn net_105_node_adds_and_repairs_its_slice_of_kube_dns() {
     // A second start writes nothing.
     let slice = slices.cache.get(&slice_key).unwrap();
     let again = register(&node_client, &watched, config);
-    bed.client.create(&service("marker")).await.unwrap();
-    let services = Observed::<Service>::start(&bed.client);
+    let marker = json!({ "metadata": { "namespace": "kube-system", "name": "marker" },
+                         "spec": { "ports": [{ "port": 1 }] } });
+    let marker: Service = typed::from_value(marker).unwrap();
+    bed.client.create(&marker).await.unwrap();
     services.when_found(&ObjectKey::new("kube-system", "marker"), |_| true).await;
     again.stop().await;
     let current = bed.client.get::<EndpointSlice>(&slice_key).await.unwrap();
     assert_eq!(current.metadata.resource_version, slice.metadata.resource_version);
-}
-
-fn service(name: &str) -> Service {
-    let metadata = json!({ "namespace": "kube-system", "name": name });
-    typed::from_value(json!({ "metadata": metadata, "spec": { "ports": [{ "port": 1 }] } }))
-        .unwrap()
 }
