@@ -233,17 +233,44 @@ impl Inner {
     }
 
     pub(crate) fn detach(&self, key: &str) -> Result<()> {
-        let _lock = self.locks.lock(key);
-        let known = self.state().records.get(key).cloned();
-        known.map_or(Ok(()), |record| self.tear_down(&record))
+        self.detach_in_two_steps(key, || ())
     }
 
-    /// Releases the address last, when nothing points to it any more: the next pod may get it.
+    /// Calls `disconnected` as soon as no packet reaches the pod, before the kernel has removed everything.
+    pub(crate) fn detach_in_two_steps(&self, key: &str, disconnected: impl FnOnce()) -> Result<()> {
+        let _lock = self.locks.lock(key);
+        let Some(record) = self.state().records.get(key).cloned() else { return Ok(()) };
+        self.disconnect(&record)?;
+        disconnected();
+        self.dispose(&record)
+    }
+
     fn tear_down(&self, record: &Record) -> Result<()> {
+        self.disconnect(record)?;
+        self.dispose(record)
+    }
+
+    /// No packet reaches the pod from now on.
+    fn disconnect(&self, record: &Record) -> Result<()> {
         self.rules().remove_pod(&record.key)?;
         clock::crash_point("host ports closed");
         self.delete_stale_udp_connections(&record.addresses, &record.ports)?;
         self.node.enter()?; // `connect` may have left this thread in the pod's namespace.
+        let mut node = Socket::route()?;
+        let link = self.link(record.address_index);
+        let device = link::find(&mut node, &link)?;
+        let Some(device) = device.filter(|device| self.instance.owns_pod_link(device)) else {
+            return Ok(());
+        };
+        let routes = record.addresses.iter();
+        node.request(routes.map(|address| link::delete_route(device.index, *address)).collect())?;
+        Ok(())
+    }
+
+    /// Removes what is left of a disconnected pod. Releases the address last, when nothing points to it any more: the
+    /// next pod may get it.
+    fn dispose(&self, record: &Record) -> Result<()> {
+        self.node.enter()?;
         let mut node = Socket::route()?;
         let device = link::find(&mut node, &self.link(record.address_index))?;
         if let Some(device) = device.filter(|device| self.instance.owns_pod_link(device)) {

@@ -249,6 +249,19 @@ pub(crate) fn add_route(index: u32, to: IpAddr, from: IpAddr) -> Message {
     message
 }
 
+/// Deletes the route that [`add_route`] added.
+pub(crate) fn delete_route(index: u32, to: IpAddr) -> Message {
+    let header = RouteHeader {
+        protocol: libc::RTPROT_UNSPEC,
+        scope: libc::RT_SCOPE_NOWHERE,
+        ..RouteHeader::new(to, full_prefix(to))
+    };
+    let what = format!("delete route to {to}");
+    let mut message = Message::new(libc::RTM_DELROUTE, ACK, &header.bytes(), what);
+    message.attribute(libc::RTA_DST, &octets(to)).number(libc::RTA_OIF, index);
+    message.ignore_errors(NO_SUCH_ROUTE)
+}
+
 /// Adds a default route through `gateway`, which must be at the other end of the device.
 pub(crate) fn add_default_route(index: u32, gateway: IpAddr) -> Message {
     let header = RouteHeader { flags: RTNH_F_ONLINK, ..RouteHeader::new(gateway, 0) };

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 
 /// Device names have at most 15 characters. The name of a pod's link is this name, `p` and up to seven digits.
 const LINK_NAME_MAX: usize = 7;
@@ -73,7 +73,7 @@ pub struct Attachment {
 /// The pod network of one node.
 pub struct Pods {
     inner: Arc<Inner>,
-    threads: Semaphore,
+    threads: Arc<Semaphore>,
 }
 
 /// Each attach and detach call runs in its own thread. Calls beyond this number wait.
@@ -86,7 +86,7 @@ impl Pods {
         check(&config)?;
         let node = Namespace::current()?;
         let inner = node.clone().run(move || Inner::open(config, node)).await?;
-        Ok(Pods { inner: Arc::new(inner), threads: Semaphore::new(THREADS_MAX) })
+        Ok(Pods { inner: Arc::new(inner), threads: Arc::new(Semaphore::new(THREADS_MAX)) })
     }
 
     /// Gives `key` a namespace, a link and addresses. A second call for the same key returns the same
@@ -111,6 +111,28 @@ impl Pods {
     pub async fn detach(&self, key: &str) -> Result<()> {
         let key = key.to_string();
         self.run(move |inner| inner.detach(&key)).await
+    }
+
+    /// Like [`Pods::detach`], but returns as soon as no packet reaches the pod any more. The kernel takes tens of
+    /// milliseconds to remove a device and a namespace; the address is not used again before that is done. If it fails,
+    /// the next [`Pods::open`] repeats it.
+    pub async fn disconnect(&self, key: &str) -> Result<()> {
+        let (sender, disconnected) = oneshot::channel();
+        let (key, inner) = (key.to_string(), self.inner.clone());
+        let permit = self.threads.clone().acquire_owned().await;
+        let node = inner.node.clone();
+        let detached = tokio::spawn(async move {
+            let _permit = permit;
+            let done = move || {
+                let _ = sender.send(());
+            };
+            node.run(move || inner.detach_in_two_steps(&key, done)).await
+        });
+        // Without a message there was nothing to disconnect, or it failed.
+        match disconnected.await {
+            Ok(()) => Ok(()),
+            Err(_) => detached.await.map_err(|error| Error::Thread(error.to_string()))?,
+        }
     }
 
     /// Detaches all keys except these, such as pods that were deleted while the agent was down.

@@ -377,7 +377,7 @@ impl Worker {
                 traffic.pod_detached(&self.uid).await;
             }
             if let Some(network) = &self.deps.network {
-                let detached = network.detach(&network_key(&self.uid, sandbox.attempt)).await;
+                let detached = network.disconnect(&network_key(&self.uid, sandbox.attempt)).await;
                 detached.map_err(|error| error.to_string())?;
             }
         }

@@ -4,3 +4,4 @@
 mod dns;
 mod policies;
 mod routes;
+mod services;

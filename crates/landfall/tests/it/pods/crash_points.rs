@@ -157,7 +157,10 @@ fn sandboxes_of_runtime() -> Vec<String> {
     String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
 }
 
-/// The steps of this runtime, as the source names them.
+/// These are reached only by a node that has neighbours. The tests of routes in `network` cover a crash there.
+const STEPS_WITH_NEIGHBOURS: [&str; 3] = ["overlay device made", "tunnels made", "routes replaced"];
+
+/// The steps of this runtime on a single node, as the source names them.
 fn steps() -> Vec<String> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("among the crates");
     let (own, others) = match other_runtime() {
@@ -171,7 +174,7 @@ fn steps() -> Vec<String> {
     unique.sort();
     unique.dedup();
     assert_eq!(unique.len(), steps.len(), "each step has a name of its own: {steps:?}");
-    steps
+    steps.into_iter().filter(|step| !STEPS_WITH_NEIGHBOURS.contains(&step.as_str())).collect()
 }
 
 fn names(place: &Path) -> Vec<String> {
