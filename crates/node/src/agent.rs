@@ -548,10 +548,16 @@ async fn follow_objects(objects: Arc<Objects>, events: mpsc::Sender<AgentEvent>)
 }
 
 impl Running {
-    /// Resolves when the API has the node as Ready.
+    /// Resolves when the API has the node as Ready, with the address of this agent: an earlier agent may have left it
+    /// as Ready a moment ago, with another port.
     pub async fn ready(&self) {
         let mut node = self.registration.subscribe();
-        let ready = |node: &Option<Arc<Node>>| node.as_ref().is_some_and(|node| is_ready(node));
+        let port = self.address.map(|address| i32::from(address.port()));
+        let ready = |node: &Option<Arc<Node>>| {
+            node.as_ref().is_some_and(|node| {
+                is_ready(node) && port.is_none_or(|port| endpoint_port(node) == Some(port))
+            })
+        };
         if node.wait_for(ready).await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -610,6 +616,12 @@ impl Running {
         self.deps.timeline.flush_all().await;
         self.deps.recorder.flush().await;
     }
+}
+
+/// The port at which the API server reaches the agent.
+fn endpoint_port(node: &Node) -> Option<i32> {
+    let endpoints = node.status.as_ref()?.daemon_endpoints.as_ref()?;
+    Some(endpoints.kubelet_endpoint.as_ref()?.port)
 }
 
 pub(crate) fn is_ready(node: &Node) -> bool {
