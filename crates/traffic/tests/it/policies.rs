@@ -2,13 +2,12 @@
 //!
 //! The pods x/a, x/b, y/a and y/b run on the node under test and serve the ports 80 and 81.
 
-#[allow(dead_code, reason = "not all of it is used here")]
-#[path = "../../../network/tests/it/isolated.rs"]
-mod isolated;
 mod lifecycle;
 
+use crate::isolated::{
+    SHORT, call_tcp_within, call_udp, config, isolated, run, serve_tcp, serve_udp,
+};
 use client::{DeleteOptions, ObjectKey};
-use isolated::{SHORT, call_tcp_within, call_udp, config, isolated, run, serve_tcp, serve_udp};
 use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use network::{Attachment, Pods};

@@ -1,13 +1,9 @@
 //! The Service proxy with a real API server, the real kernel and real connections.
 
-#[allow(dead_code, reason = "not all of it is used here")]
-#[path = "../../../network/tests/it/isolated.rs"]
-mod isolated;
-
-use client::{DeleteOptions, ObjectKey};
-use isolated::{
+use crate::isolated::{
     SHORT, call_tcp_within, cidr, config, inside, ip, isolated, run, serve_tcp, serve_udp,
 };
+use client::{DeleteOptions, ObjectKey};
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use network::{Attachment, Pods, Services, ServicesConfig};

@@ -7,15 +7,16 @@ use std::net::{TcpListener, TcpStream};
 /// A connection from x/b to port 7 of x/a that answers every byte.
 fn echo(cluster: &Cluster) -> TcpStream {
     let (server, client) = (cluster.pods["x/a"].1.clone(), cluster.pods["x/b"].1.clone());
-    let listener = isolated::inside(&server.netns, || TcpListener::bind("0.0.0.0:7")).unwrap();
+    let listener =
+        crate::isolated::inside(&server.netns, || TcpListener::bind("0.0.0.0:7")).unwrap();
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut byte = [0];
         while stream.read_exact(&mut byte).is_ok() && stream.write_all(&byte).is_ok() {}
     });
     let to = format!("{}:7", server.addresses[0]);
-    let stream = isolated::inside(&client.netns, move || TcpStream::connect(to)).unwrap();
-    stream.set_read_timeout(Some(isolated::PATIENCE)).unwrap();
+    let stream = crate::isolated::inside(&client.netns, move || TcpStream::connect(to)).unwrap();
+    stream.set_read_timeout(Some(crate::isolated::PATIENCE)).unwrap();
     stream
 }
 
