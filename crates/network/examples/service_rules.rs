@@ -12,6 +12,8 @@ use network::{
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::Linger;
 use nix::sys::time::TimeValLike;
 use std::collections::HashMap;
 use std::fs::File;
@@ -26,6 +28,9 @@ const CHANGES: usize = 1000;
 const ENDPOINTS: u32 = 10;
 const CONNECTIONS: usize = 5000;
 const ROUNDS: usize = 5;
+/// Ports of the server.
+const DIRECT: u16 = 8080;
+const BEHIND_SERVICE: u16 = 8081;
 
 fn main() {
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -120,16 +125,21 @@ async fn connections(directory: &Path) {
     let pods = pods.await.expect("a pod network");
     let client = pods.attach("client", &[]).await.expect("a pod");
     let server = pods.attach("server", &[]).await.expect("a pod");
-    let listener =
-        inside(&server.netns, || TcpListener::bind(("0.0.0.0", 8080))).expect("a server");
-    std::thread::spawn(move || listener.incoming().for_each(drop));
+    // Two ports: otherwise the kernel would have to avoid the source ports of the direct connections, which it still
+    // remembers, when it translates the others.
+    for port in [DIRECT, BEHIND_SERVICE] {
+        let listener = inside(&server.netns, move || TcpListener::bind(("0.0.0.0", port)));
+        let listener = listener.expect("a server");
+        std::thread::spawn(move || listener.incoming().for_each(drop));
+    }
     let mut services = Services::open(&config()).expect("the tables");
     let mut all: HashMap<Arc<str>, ServiceRules> =
         (1..1000).map(|n| (format!("d/{n}").into(), rules(n, ENDPOINTS))).collect();
     let mut one = rules(0, 0);
-    let direct = SocketAddr::new(server.addresses[0], 8080);
+    let direct = SocketAddr::new(server.addresses[0], DIRECT);
+    let endpoint = SocketAddr::new(server.addresses[0], BEHIND_SERVICE);
     for entry in one.entries.values_mut() {
-        entry.endpoints = [direct].into();
+        entry.endpoints = [endpoint].into();
     }
     let through = one.entries.keys().next().map(|it| SocketAddr::new(it.address, it.port));
     all.insert("d/0".into(), one);
@@ -154,7 +164,10 @@ async fn connections(directory: &Path) {
 fn connect_many(to: SocketAddr) -> f64 {
     let start = Instant::now();
     for _ in 0..CONNECTIONS {
-        TcpStream::connect_timeout(&to, Duration::from_secs(3)).expect("a connection");
+        let stream = TcpStream::connect_timeout(&to, Duration::from_secs(3)).expect("a connection");
+        // A reset instead of an orderly end, so that no source port stays in use.
+        let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+        setsockopt(&stream, Linger, &linger).expect("a socket option");
     }
     CONNECTIONS as f64 / start.elapsed().as_secs_f64()
 }
