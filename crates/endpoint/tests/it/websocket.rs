@@ -9,8 +9,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::client::TlsStream;
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::client::generate_key;
+use tokio_tungstenite::tungstenite::{self, Message};
 
 type Socket = WebSocketStream<TlsStream<TcpStream>>;
 
@@ -27,8 +27,17 @@ async fn open(cluster: &Cluster, path: &str, protocols: &str) -> (Socket, Header
         request = request.header(header::SEC_WEBSOCKET_PROTOCOL, protocols);
     }
     let opened = tokio_tungstenite::client_async(request.body(()).unwrap(), stream).await;
-    let (socket, response) = opened.unwrap_or_else(|error| panic!("{path}: {error}"));
+    let (socket, response) = opened.unwrap_or_else(|error| panic!("{path}: {}", explained(&error)));
     (socket, response.headers().clone())
+}
+
+/// The error, with what the server said if it refused the upgrade.
+fn explained(error: &tungstenite::Error) -> String {
+    let said = match error {
+        tungstenite::Error::Http(response) => response.body().as_deref().unwrap_or_default(),
+        _ => &[],
+    };
+    format!("{error}: {}", String::from_utf8_lossy(said))
 }
 
 /// All messages except pings until the connection is closed, and the close code.
