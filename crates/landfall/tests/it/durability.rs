@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 const ROUNDS: usize = 100;
@@ -21,8 +22,11 @@ const WRITERS: usize = 8;
 const OWN: usize = 6;
 /// Objects that every writer patches.
 const SHARED: usize = 2;
-/// The longest load of a round.
-const LOAD_MS: u64 = 350;
+/// A round ends after at most so many acknowledged writes, and so many milliseconds later.
+const WRITES_MAX: u64 = 40;
+const LATER_MS: u64 = 40;
+/// How long these writes may take on a busy machine.
+const LOAD_MAX: Duration = Duration::from_secs(60);
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/load/configmaps";
 
@@ -65,9 +69,14 @@ async fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
         }
         tally.took(&followers);
 
-        let load: Vec<_> =
-            writers.drain(..).map(|writer| tokio::spawn(writer.run(landfall.reach()))).collect();
-        tokio::time::sleep(Duration::from_millis(random.below(LOAD_MS))).await;
+        let done = Arc::new(Semaphore::new(0));
+        let load: Vec<_> = writers
+            .drain(..)
+            .map(|writer| tokio::spawn(writer.run(landfall.reach(), done.clone())))
+            .collect();
+        let enough = done.acquire_many(random.below(WRITES_MAX) as u32);
+        let _ = tokio::time::timeout(LOAD_MAX, enough).await.expect("writes are acknowledged");
+        tokio::time::sleep(Duration::from_millis(random.below(LATER_MS))).await;
         landfall.kill();
         for task in load {
             writers.push(task.await.unwrap().unwrap_or_else(|why| panic!("round {round}: {why}")));
@@ -220,8 +229,8 @@ impl Writer {
         std::mem::take(&mut self.revisions)
     }
 
-    /// Writes until the connection breaks. An unexpected response is an error.
-    async fn run(mut self, reach: Reach) -> Result<Writer, String> {
+    /// Writes until the connection breaks, and counts what was acknowledged in `done`. An unexpected response is an error.
+    async fn run(mut self, reach: Reach, done: Arc<Semaphore>) -> Result<Writer, String> {
         let Ok(mut client) = reach.connect().await else { return Ok(self) };
         loop {
             self.step += 1;
@@ -232,6 +241,7 @@ impl Writer {
             if !going {
                 return Ok(self);
             }
+            done.add_permits(1);
         }
     }
 

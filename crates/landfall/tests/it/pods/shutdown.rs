@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Longer than any grace period here.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A pod that records its SIGTERM, takes a while, and exits.
+/// A pod that records its SIGTERM, takes a while, longer if the file `out/hold` exists, and exits.
 pub(crate) fn polite(cluster: &Cluster, name: &str, line: &str) -> String {
     let out = cluster.dir().join("out");
     std::fs::create_dir_all(&out).unwrap();
@@ -25,7 +25,7 @@ spec:
   containers:
   - name: c
     image: busybox:1
-    command: [sh, -c, 'trap \"echo {name} asked >> /out/order; sleep 1; echo {name} gone >> /out/order; exit 0\" TERM; while :; do sleep 0.05; done']
+    command: [sh, -c, 'trap \"echo {name} asked >> /out/order; sleep 1; while [ -e /out/hold ]; do sleep 0.05; done; echo {name} gone >> /out/order; exit 0\" TERM; while :; do sleep 0.05; done']
     volumeMounts: [{{name: out, mountPath: /out}}]
 EOF
 "
@@ -91,14 +91,17 @@ fn ctrl_c_prints_how_many_pods_keep_running_and_how_to_end_them() {
 #[test]
 fn down_terminates_pods_by_priority_and_stores_their_last_status() {
     let kernel = KernelState::capture();
-    let args = ["--shutdown-grace-by-priority", "0=20s,1000=20s,2000000000=20s"];
+    let args = ["--shutdown-grace-by-priority", "0=60s,1000=20s,2000000000=20s"];
     let cluster = Cluster::with_node(&["busybox"], &args);
     let kubectl = cluster.kubectl();
     kubectl.ok("kubectl create priorityclass above --value=1000");
     kubectl.ok(&polite(&cluster, "last", "priorityClassName: system-node-critical"));
     kubectl.ok(&polite(&cluster, "second", "priorityClassName: above"));
-    kubectl.ok(&polite(&cluster, "first", "terminationGracePeriodSeconds: 15"));
+    kubectl.ok(&polite(&cluster, "first", "terminationGracePeriodSeconds: 50"));
     kubectl.ok("kubectl wait --for=condition=Ready pod --all --timeout=60s");
+    // Until everything is checked that can be seen only while the node is shutting down.
+    let hold = cluster.dir().join("out/hold");
+    std::fs::write(&hold, "").unwrap();
     let mut down_command = asked_down(&cluster);
     kubectl.ok("kubectl wait --for=condition=Ready=false node/n1 --timeout=10s
                 kubectl run late --image=busybox:1 --overrides='{\"spec\":{\"nodeName\":\"n1\"}}'
@@ -118,6 +121,7 @@ fn down_terminates_pods_by_priority_and_stores_their_last_status() {
         "kubectl get events --field-selector involvedObject.kind=Node",
         &["Shutdown", "Shutdown manager detected shutdown event", "NodeNotReady"],
     );
+    std::fs::remove_file(&hold).unwrap();
     assert_eq!(down_command.exit(LONG), Some(0), "{}", down_command.stderr());
     let order = std::fs::read_to_string(cluster.dir().join("out/order")).unwrap();
     let wanted = ["first", "second", "last"].map(|name| format!("{name} asked\n{name} gone\n"));
