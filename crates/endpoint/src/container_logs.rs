@@ -36,7 +36,7 @@ pub(crate) async fn serve(call: Call, namespace: &str, name: &str, container: &s
         Err(why) => return response::text(StatusCode::BAD_REQUEST, why),
     };
     let path = path(&call.state, &pod, container, &instance).await;
-    if let Err(error) = tokio::fs::metadata(&path).await {
+    if let Err(error) = logs::open_current(&path).await {
         let why = format!("failed to open log file {:?}: {error}", path.display().to_string());
         return response::text(StatusCode::BAD_REQUEST, why);
     }

@@ -14,4 +14,5 @@ mod tail;
 pub use paths::{container_log, link, pod_directory, unlink};
 pub use read::{Query, Writer, read};
 pub use removal::{remove_dead_links, remove_instance, remove_orphans};
+pub(crate) use rotate::open_current;
 pub use rotate::{Rotation, rotate_all, run_rotation};

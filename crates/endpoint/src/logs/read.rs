@@ -2,7 +2,7 @@
 
 use super::changes::Changes;
 use super::record::Renderer;
-use super::rotate::plain_rotated;
+use super::rotate::{open_current, plain_rotated};
 use super::tail;
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -126,7 +126,7 @@ struct LogReader {
 
 impl LogReader {
     async fn open(path: &Path, query: &Query) -> std::io::Result<LogReader> {
-        let mut file = File::open(path).await?;
+        let mut file = open_current(path).await?;
         let length = file.metadata().await?.len();
         let mut start = 0;
         if let Some(records) = query.tail {

@@ -8,6 +8,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long a client waits for the new file of a log that is being rotated, and how often it looks.
+const ROTATION_MAX: Duration = Duration::from_secs(2);
+const ROTATION_POLL: Duration = Duration::from_millis(10);
 
 /// Limits of log files. The defaults are upstream's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,6 +130,24 @@ pub(super) fn plain_rotated(log: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(old)
 }
 
+/// Opens the current file. It does not exist for a moment during a rotation: after the old file was renamed and
+/// before the runtime has created the new one.
+pub(crate) async fn open_current(log: &Path) -> io::Result<tokio::fs::File> {
+    let end = Instant::now() + ROTATION_MAX;
+    loop {
+        match tokio::fs::File::open(log).await {
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound
+                    && Instant::now() < end
+                    && !rotated(log).unwrap_or_default().is_empty() =>
+            {
+                tokio::time::sleep(ROTATION_POLL).await;
+            }
+            opened => return opened,
+        }
+    }
+}
+
 /// All renamed files of `log`, oldest first: their suffixes are times.
 fn rotated(log: &Path) -> io::Result<Vec<PathBuf>> {
     let prefix = format!("{}.", log.file_name().unwrap_or_default().to_string_lossy());
@@ -175,6 +198,22 @@ mod tests {
             .collect();
         names.sort();
         names
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn n_159_a_client_that_comes_during_a_rotation_waits_for_the_new_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("0.log");
+        let missing = open_current(&log).await.unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound, "it was never there");
+        fs::write(dir.path().join("0.log.20260101-000000"), "old").unwrap();
+        let (opened, ()) = tokio::join!(open_current(&log), async {
+            tokio::time::sleep(ROTATION_POLL * 3).await;
+            fs::write(&log, "new").unwrap();
+        });
+        let mut text = String::new();
+        opened.unwrap().into_std().await.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "new");
     }
 
     #[test]

@@ -115,11 +115,18 @@ impl Log {
         Ok(())
     }
 
+    /// Creates the new file right after renaming the old one: a client may open the log at any time.
+    fn rotate(&mut self) -> io::Result<()> {
+        Rotation::rename(&self.path, clock::now())?;
+        self.reopen()?;
+        self.rotation.remove_oldest(&self.path)
+    }
+
     /// Writes complete records, so that no record is split between two files.
     pub(crate) fn write(&mut self, records: &[u8]) {
         if self.rotation.is_due(records.len()) {
             // If rotation fails, a log that is too long is better than none.
-            let _ = self.rotation.rotate(&self.path, clock::now()).and_then(|()| self.reopen());
+            let _ = self.rotate();
         }
         self.rotation.add(records.len());
         if let Some(file) = &mut self.file {

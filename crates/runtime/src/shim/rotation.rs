@@ -34,16 +34,20 @@ impl Rotation {
         self.written > 0 && self.written.saturating_add(bytes as u64) > self.limits.max_bytes
     }
 
-    /// Renames the current file and removes the oldest files beyond the limit.
-    pub(crate) fn rotate(&self, log: &Path, now: Timestamp) -> io::Result<()> {
+    /// Renames the current file.
+    pub(crate) fn rename(log: &Path, now: Timestamp) -> io::Result<()> {
         let mut renamed = log.as_os_str().to_owned();
         // With nanoseconds, because there may be several files per second. Names must sort by time.
         renamed.push(now.strftime(".%Y%m%d-%H%M%S.%9f").to_string());
         match fs::rename(log, PathBuf::from(renamed)) {
             // The agent has renamed it already.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            renamed => renamed?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            renamed => renamed,
         }
+    }
+
+    /// Removes the oldest files beyond the limit.
+    pub(crate) fn remove_oldest(&self, log: &Path) -> io::Result<()> {
         let old = rotated(log)?;
         let excess = old.len().saturating_sub(self.limits.max_files.saturating_sub(1));
         for path in &old[..excess] {
