@@ -1,6 +1,7 @@
 //! What the endpoint needs, and how to start it (N-157 to N-171).
 
 use crate::{Metrics, Serving, access, listen, stats};
+use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Pod;
 use runtime::Runtime;
 use std::net::SocketAddr;
@@ -50,8 +51,10 @@ pub fn server_config(
 }
 
 /// Listens, and serves requests until the returned handle is stopped.
-pub async fn serve(endpoint: Endpoint) -> std::io::Result<Serving> {
-    listen::serve(endpoint).await
+///
+/// The future is boxed so that the code behind it is compiled in this crate, not in every program that awaits it.
+pub fn serve(endpoint: Endpoint) -> BoxFuture<'static, std::io::Result<Serving>> {
+    Box::pin(listen::serve(endpoint))
 }
 
 /// What all requests share.

@@ -32,6 +32,7 @@ use crate::worker::KillRequest;
 use client::{Cache, Changes, Client, Recorder};
 use endpoint::logs::{self, Rotation};
 use endpoint::{Endpoint, Metrics, Serving};
+use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use leftovers::{Found, remove_orphans, terminate_sandbox};
@@ -133,7 +134,13 @@ pub struct Running {
 }
 
 /// Starts the agent. [`Running::ready`] waits until the API shows the node as Ready.
-pub async fn start(client: Client, mut config: Config) -> Result<Running, Error> {
+///
+/// The future is boxed so that the code behind it is compiled in this crate, not in every program that awaits it.
+pub fn start(client: Client, config: Config) -> BoxFuture<'static, Result<Running, Error>> {
+    Box::pin(start_agent(client, config))
+}
+
+async fn start_agent(client: Client, mut config: Config) -> Result<Running, Error> {
     let client = client.named(NAME);
     let recorder = Recorder::new(&client, NAME, &config.name);
     let version = config.runtime.version().await.map_err(Error::Runtime)?;

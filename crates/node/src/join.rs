@@ -18,6 +18,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as BASE64;
 use client::{Client, ObjectKey};
 use credentials::{NodeIdentity, OwnKubeconfig};
+use futures::future::BoxFuture;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestSpec,
@@ -65,8 +66,12 @@ pub enum JoinError {
     Tls(#[from] tls::Error),
 }
 
-/// Requests the certificates that are missing or have expired.
-pub async fn join(join: Join<'_>) -> Result<Credentials, JoinError> {
+/// Requests the certificates that are missing or have expired. Boxed like [`start`](crate::start).
+pub fn join(join: Join<'_>) -> BoxFuture<'_, Result<Credentials, JoinError>> {
+    Box::pin(request_missing(join))
+}
+
+async fn request_missing(join: Join<'_>) -> Result<Credentials, JoinError> {
     let path = |name: &str| join.dir.join(name);
     private_dir(join.dir)?;
     let kubeconfig = path("kubeconfig");

@@ -12,6 +12,7 @@ use super::{
     JoinError, PendingRequest, client_certificate, kubeconfig_text, request_serving, write,
 };
 use client::{Client, Renewable};
+use futures::future::BoxFuture;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -96,8 +97,13 @@ impl Credentials {
         }
     }
 
-    /// Replaces both certificates whenever they are due, until the future is dropped.
-    pub async fn renewing(self) {
+    /// Replaces both certificates whenever they are due, until the future is dropped. Boxed like
+    /// [`start`](crate::start).
+    pub fn renewing(self) -> BoxFuture<'static, ()> {
+        Box::pin(self.renew_when_due())
+    }
+
+    async fn renew_when_due(self) {
         let serving = async {
             if let Some(request) = &self.pending
                 && let Err(why) = self.wait_for_approval(request).await

@@ -22,6 +22,7 @@ use crate::{
 use async_trait::async_trait;
 use calls::{Calls, SANDBOX_TIMEOUT, TIMEOUT};
 use changes::Watcher;
+use futures::future::BoxFuture;
 use images::CriImages;
 use k8s_cri::v1;
 use std::collections::HashMap;
@@ -59,7 +60,13 @@ pub struct Cri {
 
 impl Cri {
     /// Connects to a socket such as `unix:///run/containerd/containerd.sock`. Fails if there is no CRI v1 runtime.
-    pub async fn connect(endpoint: &str) -> Result<Cri> {
+    ///
+    /// The future is boxed so that the code behind it is compiled in this crate, not in every program that awaits it.
+    pub fn connect(endpoint: &str) -> BoxFuture<'_, Result<Cri>> {
+        Box::pin(Cri::connect_to(endpoint))
+    }
+
+    async fn connect_to(endpoint: &str) -> Result<Cri> {
         let calls = Calls::connect(endpoint).await?;
         calls.version().await?;
         let images = CriImages::open(calls.clone()).await?;

@@ -33,6 +33,7 @@ use crate::{
     UserRange, Version,
 };
 use async_trait::async_trait;
+use futures::future::BoxFuture;
 use orphaned_shims::OrphanedShim;
 use record::{SandboxRecord, ShimProcess};
 use sandbox::{LiveSandbox, is_running, kill_all, remove_cgroup, unmount};
@@ -74,7 +75,13 @@ pub struct Native {
 
 impl Native {
     /// Restores the sandboxes of an earlier agent.
-    pub async fn open(config: NativeConfig) -> Result<Native> {
+    ///
+    /// The future is boxed so that the code behind it is compiled in this crate, not in every program that awaits it.
+    pub fn open(config: NativeConfig) -> BoxFuture<'static, Result<Native>> {
+        Box::pin(Native::restore(config))
+    }
+
+    async fn restore(config: NativeConfig) -> Result<Native> {
         let directory = &config.state_dir;
         std::fs::create_dir_all(directory).map_err(Error::io("create", directory))?;
         // Containers can create setuid files. Other users of the node must not reach them.

@@ -19,6 +19,7 @@ use access::authn::{
 };
 use access::pki::Pki;
 use api::value::ValueExt;
+use futures::future::BoxFuture;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -107,7 +108,14 @@ const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 const HISTORY_BYTES: usize = 32 << 20;
 
 /// Opens everything. The server serves requests when this returns.
-pub async fn start(config: Config) -> Result<Running, Error> {
+///
+/// The future is boxed so that the code behind it is compiled in this crate. The body of an `async fn` is compiled where it
+/// is awaited: in the binary, and again in every test program.
+pub fn start(config: Config) -> BoxFuture<'static, Result<Running, Error>> {
+    Box::pin(open_and_serve(config))
+}
+
+async fn open_and_serve(config: Config) -> Result<Running, Error> {
     let dir = &config.data_dir;
     let data_dir = |source| Error::DataDir { path: dir.clone(), source };
     access::pki::make_private_dir(dir).map_err(data_dir)?;

@@ -14,6 +14,7 @@ use crate::start::{Error, authenticator, store_options};
 use access::authz::Policy;
 use access::pki::Pki;
 use api::Registry;
+use futures::future::BoxFuture;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
@@ -56,8 +57,13 @@ pub struct SimulatedServer {
 }
 
 impl ServerTemplate {
-    /// Creates keys in `dir`, which is not needed afterwards, and the bootstrap objects.
-    pub async fn create(dir: &Path) -> Result<ServerTemplate, Error> {
+    /// Creates keys in `dir`, which is not needed afterwards, and the bootstrap objects. Boxed like
+    /// [`start`](crate::start).
+    pub fn create(dir: &Path) -> BoxFuture<'_, Result<ServerTemplate, Error>> {
+        Box::pin(ServerTemplate::create_objects(dir))
+    }
+
+    async fn create_objects(dir: &Path) -> Result<ServerTemplate, Error> {
         let api_address = ServiceRange::default().api_address();
         let names = [ADDRESS.ip().to_string(), api_address.to_string()];
         let pki = Arc::new(Pki::load_or_create(dir, &names)?);
@@ -81,8 +87,13 @@ impl ServerTemplate {
 }
 
 impl ServerInstance {
-    /// Starts a server on the stored objects. A server that was still running on them can no longer write.
-    pub async fn start(&mut self) -> Result<SimulatedServer, Error> {
+    /// Starts a server on the stored objects. A server that was still running on them can no longer write. Boxed like
+    /// [`start`](crate::start).
+    pub fn start(&mut self) -> BoxFuture<'_, Result<SimulatedServer, Error>> {
+        Box::pin(self.open_and_serve())
+    }
+
+    async fn open_and_serve(&mut self) -> Result<SimulatedServer, Error> {
         let prepared = &self.template.0;
         let simulated = SimulatedServer::open(&prepared.keys, &self.memory)?;
         let service = Arc::new(KubernetesService::new(
