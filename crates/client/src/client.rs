@@ -3,7 +3,7 @@
 //! Not here: the requests (`read`, `write`).
 
 use crate::object::{Decoder, downcast};
-use crate::{Error, Object, Result, decode_cache};
+use crate::{Error, Object, Result, connection, decode_cache};
 use arc_swap::ArcSwap;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD as BASE64;
@@ -109,8 +109,7 @@ impl Client {
     fn from_config(mut config: kube::Config) -> Result<Client> {
         // Callers decide whether and when to retry.
         config.default_retry = false;
-        let kube = kube::Client::try_from(config).map_err(config_error)?;
-        Ok(Client::over(kube))
+        connection::client(config).map(Client::over).map_err(config_error)
     }
 
     fn over(kube: kube::Client) -> Client {

@@ -42,6 +42,13 @@ impl Error {
         }
     }
 
+    /// The server could not be reached, or the connection failed.
+    pub(crate) fn is_disconnected(&self) -> bool {
+        use kube::Error::{HyperError, ReadEvents, Service};
+        let Error::Unanswered { source, .. } = self else { return false };
+        matches!(**source, HyperError(_) | Service(_) | ReadEvents(_))
+    }
+
     pub fn is_not_found(&self) -> bool {
         self.has_reason("NotFound")
     }

@@ -5,6 +5,7 @@ mod key;
 mod object;
 
 mod client;
+mod connection;
 mod dynamic;
 mod read;
 mod write;

@@ -30,6 +30,10 @@ const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 /// The longest wait. It is short because components work with outdated objects meanwhile.
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 
+/// The longest wait while there is no connection to the server. An attempt costs the server nothing then, and
+/// components must have current objects within two seconds of its return.
+const RECONNECT_MAX: Duration = Duration::from_millis(500);
+
 /// Why a watch ended.
 #[derive(Debug)]
 enum WatchEnd {
@@ -72,6 +76,18 @@ impl WatchEnd {
             WatchEnd::Refused(_) | WatchEnd::Garbled(_) => Recovery::Relist,
         }
     }
+
+    fn max_wait(&self) -> Duration {
+        match self {
+            WatchEnd::Broken(error) => max_wait(error),
+            WatchEnd::Closed | WatchEnd::Refused(_) | WatchEnd::Garbled(_) => BACKOFF_MAX,
+        }
+    }
+}
+
+/// The longest wait after a request without a response, or with one that is an error.
+fn max_wait(error: &Error) -> Duration {
+    if error.is_disconnected() { RECONNECT_MAX } else { BACKOFF_MAX }
 }
 
 /// Doubles up to a bound, with jitter so that many clients do not reconnect at the same time.
@@ -82,14 +98,14 @@ struct Backoff {
 
 impl Backoff {
     /// `fraction` is a random number of at least 0 and less than 1.
-    fn next(&mut self, fraction: f64) -> Duration {
-        let full = BACKOFF_FIRST.saturating_mul(1 << self.failures.min(16)).min(BACKOFF_MAX);
+    fn next(&mut self, max: Duration, fraction: f64) -> Duration {
+        let full = BACKOFF_FIRST.saturating_mul(1 << self.failures.min(16)).min(max);
         self.failures += 1;
         full / 2 + (full / 2).mul_f64(fraction)
     }
 
-    async fn wait(&mut self) {
-        tokio::time::sleep(self.next(clock::random_fraction())).await;
+    async fn wait(&mut self, max: Duration) {
+        tokio::time::sleep(self.next(max, clock::random_fraction())).await;
     }
 }
 
@@ -160,7 +176,7 @@ pub(super) async fn run(client: Client, target: WatchTarget, shared: Arc<Shared>
                         }
                         false => tracing::debug!(kind, "kind is not served; retrying"),
                     }
-                    backoff.wait().await;
+                    backoff.wait(max_wait(&error)).await;
                 }
             }
             continue;
@@ -173,7 +189,7 @@ pub(super) async fn run(client: Client, target: WatchTarget, shared: Arc<Shared>
         }
         if !(watch.received && matches!(end, WatchEnd::Closed)) {
             tracing::debug!(kind = target.plural, %end, "watch ended");
-            backoff.wait().await;
+            backoff.wait(end.max_wait()).await;
         }
         version = (end.recovery() == Recovery::Resume).then_some(watch.version);
     }
@@ -322,11 +338,25 @@ mod tests {
     #[test]
     fn backoff_grows_within_its_bounds() {
         for fraction in [0.0, 0.5, 0.999] {
-            let mut backoff = Backoff::default();
-            let waits: Vec<_> = (0..40).map(|_| backoff.next(fraction)).collect();
-            assert!(waits[0] >= BACKOFF_FIRST / 2 && waits[0] <= BACKOFF_FIRST, "{waits:?}");
-            assert!(waits.is_sorted(), "{waits:?}");
-            assert!(waits[39] >= BACKOFF_MAX / 2 && waits[39] <= BACKOFF_MAX, "{waits:?}");
+            for max in [BACKOFF_MAX, RECONNECT_MAX] {
+                let mut backoff = Backoff::default();
+                let waits: Vec<_> = (0..40).map(|_| backoff.next(max, fraction)).collect();
+                assert!(waits[0] >= BACKOFF_FIRST / 2 && waits[0] <= BACKOFF_FIRST, "{waits:?}");
+                assert!(waits.is_sorted(), "{waits:?}");
+                assert!(waits[39] >= max / 2 && waits[39] <= max, "{waits:?}");
+            }
         }
+    }
+
+    #[test]
+    fn attempts_to_reconnect_are_frequent_and_attempts_after_an_error_of_the_server_are_not() {
+        let io = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let unreachable = Error::from_kube("list as".into(), kube::Error::ReadEvents(io));
+        assert_eq!(max_wait(&unreachable), RECONNECT_MAX);
+        assert_eq!(WatchEnd::Broken(unreachable).max_wait(), RECONNECT_MAX);
+        let status = Status::failure("", "InternalError").with_code(500).boxed();
+        let failed = Error::from_kube("list as".into(), kube::Error::Api(status.clone()));
+        assert_eq!(max_wait(&failed), BACKOFF_MAX);
+        assert_eq!(WatchEnd::Refused(status).max_wait(), BACKOFF_MAX);
     }
 }
