@@ -3,6 +3,8 @@
 
 use async_trait::async_trait;
 use client::Client;
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use network::{Cidr, Pods, Services, ServicesConfig};
 use node::NodeNetwork;
@@ -11,6 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::sync::watch;
 use traffic::policies::{LocalServer, Policies};
 use traffic::services::health::{self, HealthConfig, HealthServers};
 use traffic::{Watched, dns, policies, routes, services};
@@ -40,7 +43,7 @@ struct Parts {
     _proxy: services::Running,
     _health: HealthServers,
     dns: Option<Names>,
-    _routes: Option<routes::Running>,
+    routes: Option<routes::Running>,
     policies: Option<policies::Running>,
 }
 
@@ -79,7 +82,7 @@ impl NodeTraffic {
         let mut registries = vec![proxy.metrics()];
         registries.extend(dns.as_ref().map(|dns| dns.server.metrics()));
         let health = health::start(&watched, proxy.state(), registries, config).await;
-        Ok(Parts { _proxy: proxy, _health: health, dns, _routes: routes, policies })
+        Ok(Parts { _proxy: proxy, _health: health, dns, routes, policies })
     }
 
     async fn start_proxy(
@@ -173,6 +176,22 @@ fn dns_as_pod(dns: &Names) -> LocalServer {
     }
 }
 
+/// The current state of the routes, and then every change. It ends with the task that keeps them.
+fn follow_routes(
+    mut status: watch::Receiver<routes::Status>,
+) -> impl Stream<Item = Result<(), String>> {
+    status.mark_changed();
+    futures::stream::unfold(status, |mut status| async move {
+        loop {
+            status.changed().await.ok()?;
+            let reachable = status.borrow_and_update().reachable();
+            if let Some(reachable) = reachable {
+                return Some((reachable, status));
+            }
+        }
+    })
+}
+
 #[async_trait]
 impl node::Traffic for NodeTraffic {
     async fn start(&self, network: NodeNetwork) -> Result<Vec<IpAddr>, String> {
@@ -180,6 +199,11 @@ impl node::Traffic for NodeTraffic {
         let cluster_dns = parts.dns.as_ref().map(|dns| dns.cluster_ip);
         *self.running() = Some(parts);
         Ok(cluster_dns.into_iter().collect())
+    }
+
+    fn routes(&self) -> Option<BoxStream<'static, Result<(), String>>> {
+        let status = self.running().as_ref()?.routes.as_ref()?.status();
+        Some(follow_routes(status).boxed())
     }
 
     async fn pod_attached(&self, pod: &Pod, addresses: &[IpAddr]) -> Result<(), String> {

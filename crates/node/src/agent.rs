@@ -32,7 +32,9 @@ use crate::worker::KillRequest;
 use client::{Cache, Changes, Client, Recorder};
 use endpoint::logs::{self, Rotation};
 use endpoint::{Endpoint, Metrics, Serving};
+use futures::StreamExt;
 use futures::future::BoxFuture;
+use futures::stream::BoxStream;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use leftovers::{Found, remove_orphans, terminate_sandbox};
@@ -174,6 +176,9 @@ async fn start_agent(client: Client, mut config: Config) -> Result<Running, Erro
     });
     let network = network?;
     facts.cluster_dns.extend(start_traffic(&config, &facts, &network).await?);
+    if let Some(routes) = config.traffic.as_ref().and_then(|traffic| traffic.routes()) {
+        tasks.spawn(follow_routes(routes, health.clone()));
+    }
     let facts = Arc::new(facts);
 
     let (results, probed) = mpsc::channel(PROBE_RESULTS_MAX);
@@ -542,6 +547,21 @@ async fn follow_probes(
         if events.send(AgentEvent::PodObserved(result.uid)).await.is_err() {
             return;
         }
+    }
+}
+
+/// Writes into the Node whether the pods of other nodes can be reached.
+async fn follow_routes(
+    mut routes: BoxStream<'static, Result<(), String>>,
+    health: watch::Sender<Health>,
+) {
+    while let Some(routes) = routes.next().await {
+        health.send_if_modified(|health| {
+            let new = Some(routes);
+            let changed = health.routes != new;
+            health.routes = new;
+            changed
+        });
     }
 }
 

@@ -110,6 +110,9 @@ pub(crate) struct Health {
     pub(crate) runtime: Option<Result<(), RuntimeProblem>>,
     /// None until the network was checked once. The error is a message for the condition.
     pub(crate) network: Option<Result<(), String>>,
+    /// Whether the pods of all other nodes can be reached. None until it is known, or if this node does not keep routes.
+    /// The error is a message for the condition.
+    pub(crate) routes: Option<Result<(), String>>,
     pub(crate) memory_pressure: bool,
     pub(crate) disk_pressure: bool,
     pub(crate) pid_pressure: bool,

@@ -1,6 +1,7 @@
 //! What the agent needs from the parts that route traffic to its pods. The binary joins it with the crate `traffic`.
 
 use async_trait::async_trait;
+use futures::stream::BoxStream;
 use k8s_openapi::api::core::v1::Pod;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,6 +21,10 @@ pub trait Traffic: Send + Sync {
     /// The network is open. Returns when Services and names work, before the first pod starts: the addresses of the
     /// DNS servers that pods use.
     async fn start(&self, network: NodeNetwork) -> Result<Vec<IpAddr>, String>;
+
+    /// After [`Traffic::start`]: whether this node can reach the pods of all other nodes, now and after every change. The
+    /// error is a message for the Node condition NetworkUnavailable. None if the runtime provides the network.
+    fn routes(&self) -> Option<BoxStream<'static, Result<(), String>>>;
 
     /// A pod has its addresses. Returns when its policies are in force, before its first container starts. After an
     /// error no container may start; the call can be repeated.

@@ -63,11 +63,21 @@ pub struct Status {
     pub ready: bool,
     /// How often the routes have changed since the start.
     pub changes: u64,
-    /// Message for the Node condition NetworkUnavailable: some nodes are reachable only through the overlay, and
-    /// this kernel has none.
+    /// Message for the Node condition NetworkUnavailable: setting the routes fails, or some nodes are reachable only
+    /// through the overlay, and this kernel has none.
     pub network_unavailable: Option<String>,
     /// Nodes whose pods are not reachable, and why.
     pub problems: Vec<String>,
+}
+
+impl Status {
+    /// Whether this node can reach the pods of all other nodes. None until it is known.
+    pub fn reachable(&self) -> Option<Result<(), String>> {
+        match &self.network_unavailable {
+            Some(why) => Some(Err(why.clone())),
+            None => self.ready.then_some(Ok(())),
+        }
+    }
 }
 
 /// The task that keeps the routes. It ends when this is dropped; the routes stay.
@@ -137,6 +147,10 @@ impl Keeper {
                     RESYNC
                 }
                 Err(error) => {
+                    // A device may go down for a moment. An error that remains is reported.
+                    if retry > RETRY_FIRST {
+                        self.report_failure(&error);
+                    }
                     let pause = retry;
                     retry = (retry * 2).min(RETRY_MAX);
                     tracing::warn!(%error, retry_in = ?pause, "setting routes to other nodes failed");
@@ -196,6 +210,15 @@ impl Keeper {
         let overlay = self.pods.set_routes(&plan.routes).await?;
         self.report(plan, overlay);
         Ok(())
+    }
+
+    fn report_failure(&self, error: &network::Error) {
+        let why = format!("setting routes to other nodes failed: {error}");
+        self.status.send_if_modified(|status| {
+            let changed = status.network_unavailable.as_ref() != Some(&why);
+            status.network_unavailable = Some(why);
+            changed
+        });
     }
 
     fn report(&mut self, plan: Plan, overlay: OverlayState) {

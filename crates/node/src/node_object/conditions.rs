@@ -52,7 +52,7 @@ const PRESSURES: [Row; 3] = [
     },
 ];
 
-/// The conditions, Ready last, and the reasons of events about changes.
+/// The conditions, NetworkUnavailable first and Ready last, and the reasons of events about changes.
 pub(super) fn conditions(
     health: &Health,
     capacity: &List,
@@ -74,6 +74,9 @@ pub(super) fn conditions(
             condition
         })
         .collect();
+    if let Some(routes) = &health.routes {
+        conditions.insert(0, network_unavailable(routes, before, now));
+    }
     let problems = problems(health, capacity);
     let (reason, message) = match problems.as_slice() {
         [] => ("KubeletReady", "kubelet is posting ready status".to_owned()),
@@ -87,6 +90,19 @@ pub(super) fn conditions(
     }
     conditions.push(condition);
     (conditions, events)
+}
+
+/// NET-15: routes to other nodes. Reasons and the message without a problem are those of upstream's route controller.
+fn network_unavailable(
+    routes: &Result<(), String>,
+    before: &[NodeCondition],
+    now: Timestamp,
+) -> NodeCondition {
+    let (reason, message) = match routes {
+        Ok(()) => ("RouteCreated", "RouteController created a route"),
+        Err(why) => ("NoRouteCreated", why.as_str()),
+    };
+    condition("NetworkUnavailable", routes.is_err(), reason, message, before, now).0
 }
 
 /// Returns also whether the status has changed; None if there was no such condition.
@@ -201,6 +217,34 @@ mod tests {
         assert_eq!(other[1].last_transition_time, Some(Time(at(300))));
         assert_eq!(other[0].last_transition_time, Some(Time(at(100))));
         assert_eq!(other[3].message.as_deref(), Some("node is shutting down"));
+    }
+
+    /// NET-15: a node that cannot reach the pods of other nodes is ready, but says so.
+    #[test]
+    fn net_15_missing_routes_are_a_condition_of_their_own() {
+        let shown = |routes: Option<Result<(), String>>, before: &[NodeCondition], now| {
+            let health = Health { routes, ..healthy() };
+            let (conditions, events) = conditions(&health, &full_capacity(), before, at(now));
+            assert_eq!(conditions.last().map(|ready| ready.status.as_str()), Some("True"));
+            assert!(events.iter().all(|event| !event.contains("Network")), "{events:?}");
+            conditions
+        };
+        let unknown = shown(None, &[], 100);
+        assert!(unknown.iter().all(|condition| condition.type_ != "NetworkUnavailable"));
+        let good = shown(Some(Ok(())), &unknown, 200);
+        let text = |condition: &NodeCondition| {
+            let NodeCondition { type_, status, reason, message, .. } = condition.clone();
+            [type_, status, reason.unwrap(), message.unwrap()].join(", ")
+        };
+        assert_eq!(
+            text(&good[0]),
+            "NetworkUnavailable, False, RouteCreated, RouteController created a route"
+        );
+        let bad = shown(Some(Err("no VXLAN".to_owned())), &good, 300);
+        assert_eq!(text(&bad[0]), "NetworkUnavailable, True, NoRouteCreated, no VXLAN");
+        assert_eq!(bad[0].last_transition_time, Some(Time(at(300))));
+        let still = shown(Some(Err("other".to_owned())), &bad, 400);
+        assert_eq!(still[0].last_transition_time, Some(Time(at(300))));
     }
 
     #[test]
