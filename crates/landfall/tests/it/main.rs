@@ -21,6 +21,7 @@ mod images;
 mod join;
 mod pods;
 mod servers;
+mod several_nodes;
 mod siege;
 mod strangers;
 mod tidy;
