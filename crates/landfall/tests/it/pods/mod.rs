@@ -18,6 +18,7 @@ mod image_volumes;
 mod metrics;
 mod mounting;
 mod precedence;
+mod readiness;
 mod replaced;
 mod resizing;
 mod rolling;

@@ -12,9 +12,9 @@ use std::time::Duration;
 /// Every answer takes milliseconds. After this time a request has failed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Answers every request with the pod's name. On SIGTERM it closes its port at once and exits.
+/// Answers every request with the pod's name. On SIGTERM it closes its port at once and exits, or after LINGER seconds.
 const SERVER: &str = "
-import http.server, os, signal
+import http.server, os, signal, threading
 class Answers(http.server.BaseHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'
     def do_GET(self):
@@ -22,12 +22,15 @@ class Answers(http.server.BaseHTTPRequestHandler):
         self.send_response(200); self.send_header('Content-Length', str(len(body))); self.end_headers()
         self.wfile.write(body)
     def log_message(self, *_): pass
-signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+def stop(*_):
+    linger = float(os.environ.get('LINGER', 0))
+    threading.Timer(linger, os._exit, [0]).start() if linger else os._exit(0)
+signal.signal(signal.SIGTERM, stop)
 http.server.ThreadingHTTPServer(('', 8080), Answers).serve_forever()
 ";
 
 /// A Deployment and a Service of it, as YAML. `extra` is added to the pod's container.
-fn web(replicas: u32, extra: &str) -> String {
+pub(super) fn web(replicas: u32, extra: &str) -> String {
     let server = SERVER.lines().map(|line| format!("            {line}\n")).collect::<String>();
     format!(
         "apiVersion: apps/v1
@@ -61,7 +64,7 @@ spec:
     )
 }
 
-fn apply(kubectl: &Kubectl, manifest: &str) {
+pub(super) fn apply(kubectl: &Kubectl, manifest: &str) {
     kubectl.ok(&format!("kubectl apply -f - <<'END'\n{manifest}\nEND"));
 }
 
@@ -94,7 +97,7 @@ print(*sorted(socket.gethostbyname_ex(\"{name}\")[2]))'"
 }
 
 /// The address of the Service from outside: a node port.
-fn node_port(kubectl: &Kubectl) -> SocketAddr {
+pub(super) fn node_port(kubectl: &Kubectl) -> SocketAddr {
     let address = kubectl.ok(
         "kubectl get node n1 -o jsonpath='{.status.addresses[?(@.type==\"InternalIP\")].address}'",
     );
@@ -102,7 +105,7 @@ fn node_port(kubectl: &Kubectl) -> SocketAddr {
     format!("{}:{}", address.trim(), port.trim()).parse().expect("an address")
 }
 
-fn request(stream: &mut TcpStream) -> std::io::Result<String> {
+pub(super) fn request(stream: &mut TcpStream) -> std::io::Result<String> {
     stream.write_all(b"GET / HTTP/1.1\r\nHost: web\r\n\r\n")?;
     let mut answer = Vec::new();
     let mut buffer = [0; 4096];
@@ -125,19 +128,19 @@ fn request(stream: &mut TcpStream) -> std::io::Result<String> {
     }
 }
 
-fn connect(to: SocketAddr) -> std::io::Result<TcpStream> {
+pub(super) fn connect(to: SocketAddr) -> std::io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     Ok(stream)
 }
 
 /// A request on a new connection.
-fn get(to: SocketAddr) -> std::io::Result<String> {
+pub(super) fn get(to: SocketAddr) -> std::io::Result<String> {
     request(&mut connect(to)?)
 }
 
 /// Sends requests on new connections until `done`, and returns how many there were and why some failed.
-fn load(
+pub(super) fn load(
     to: SocketAddr,
     done: &Arc<AtomicBool>,
 ) -> std::thread::JoinHandle<(usize, Vec<ErrorKind>)> {

@@ -11,7 +11,7 @@ const SETTLED: &str = "for i in $(seq 100); do kubectl get terminations -o json 
                        pod.name=POD | grep -q CgroupGone && exit 0; sleep 0.1; done; exit 1";
 
 /// The complete record of a terminated pod.
-fn record(kubectl: &Kubectl, pod: &str) -> Value {
+pub(super) fn record(kubectl: &Kubectl, pod: &str) -> Value {
     kubectl.ok(&SETTLED.replace("POD", pod));
     let found =
         kubectl.ok(&format!("kubectl get terminations -o json --field-selector pod.name={pod}"));
@@ -33,12 +33,12 @@ fn in_order(record: &Value, wanted: &[&str]) {
     }
 }
 
-fn find<'a>(record: &'a Value, what: &str) -> &'a Value {
+pub(super) fn find<'a>(record: &'a Value, what: &str) -> &'a Value {
     let mut steps = record["steps"].as_array().unwrap().iter();
     steps.find(|step| step["what"] == what).unwrap_or_else(|| panic!("no {what}: {record:#}"))
 }
 
-fn at(step: &Value) -> jiff::Timestamp {
+pub(super) fn at(step: &Value) -> jiff::Timestamp {
     step["at"].as_str().unwrap().parse().unwrap()
 }
 
