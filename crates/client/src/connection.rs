@@ -19,8 +19,9 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// server repeats a lost packet after 0.2, 0.6, 1.4 and 3 s, so after a shorter interruption the connection works again
 /// within two seconds.
 const UNANSWERED_MAX: Duration = Duration::from_millis(2500);
-/// How long the kernel tries to open a connection. It repeats a lost packet only after a second; a new attempt is as fast.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the kernel tries to open a connection: it repeats a lost packet after one second, and some kernels then wait
+/// two more. A new attempt is faster.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// A client for the server of this configuration.
 pub(crate) fn client(config: kube::Config) -> kube::Result<kube::Client> {

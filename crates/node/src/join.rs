@@ -39,6 +39,8 @@ const APPROVAL_MAX: Duration = Duration::from_secs(15 * 60);
 /// A certificate that needs no approval is signed sooner than this.
 const AUTOMATIC_MAX: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(200);
+/// How often a first request without a response is repeated.
+const RETRIES: usize = 5;
 
 pub struct Join<'a> {
     /// `https://host:port`
@@ -90,7 +92,7 @@ async fn request_missing(join: Join<'_>) -> Result<Credentials, JoinError> {
         write(&path("ca.crt"), ca.as_bytes())?;
         let client =
             Client::connect(join.server, token, Some(&ca)).await?.named(crate::agent::NAME);
-        let signed = client_certificate(&client, join.name).await;
+        let signed = first_certificate(&client, join.name).await;
         let (key, certificate) = signed.map_err(|error| explain_401(join.server, error))?;
         let text = kubeconfig_text(join.server, &ca, &certificate, &key);
         write(&kubeconfig, text.as_bytes())?;
@@ -162,6 +164,22 @@ fn explain_401(server: &str, error: JoinError) -> JoinError {
             ))
         }
         error => error,
+    }
+}
+
+/// Repeats a request without a response. A server that refuses a request may close the connection before it has read
+/// all of it; the kernel then discards the response, and with it the reason.
+async fn first_certificate(client: &Client, name: &str) -> Result<(String, String), JoinError> {
+    let mut failures = 0;
+    loop {
+        match client_certificate(client, name).await {
+            Err(JoinError::Api(error)) if error.status().is_none() && failures < RETRIES => {
+                failures += 1;
+                tracing::debug!(%error, "requesting a certificate failed; trying again");
+                tokio::time::sleep(POLL).await;
+            }
+            done => return done,
+        }
     }
 }
 
