@@ -9,9 +9,11 @@
 //! Not here: which endpoints are usable (the crate `traffic`).
 
 mod adoption;
+mod affinity;
 mod entries;
 mod layout;
 mod slots;
+mod stored;
 
 use crate::nft::{Batch, Connection, Element, Key, Set};
 use crate::{Cidr, Protocol, Result};
@@ -21,6 +23,11 @@ use layout::{Layout, Pick, Scope};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use stored::{Claims, Counted, StoredRules};
+
+/// How many chains that choose endpoints may be unused. They are kept because Services often return to a number of
+/// endpoints that they had, and because the kernel validates all chains whenever a rule is added.
+const UNUSED_PICKS_MAX: usize = 256;
 
 #[derive(Debug, Clone)]
 pub struct ServicesConfig {
@@ -96,57 +103,20 @@ pub struct ServiceRules {
 pub struct Services {
     connection: Connection,
     layouts: Vec<Layout>,
-    services: HashMap<Arc<str>, ServiceRules>,
-    /// Which Services want an address. The first one gets it.
-    claims: HashMap<Frontend, BTreeSet<Arc<str>>>,
+    services: HashMap<Arc<str>, StoredRules>,
+    /// Which Services want an address.
+    claims: HashMap<Frontend, Claims>,
     installed: HashMap<Frontend, Installed>,
     cluster_ips: Counted,
     hairpin: Counted,
+    /// The chains that choose endpoints, by family (`ipv4`). Those that no Service uses stay for a while.
     picks: HashSet<(bool, Scope, Pick)>,
+    /// Unused chains are looked for when there are this many.
+    collect_picks_at: usize,
     stale: Stale,
     ranges: Ranges,
     /// The kernel's state is not the one in memory.
     broken: bool,
-}
-
-/// Addresses that several Services may have.
-#[derive(Default)]
-struct Counted {
-    counts: HashMap<IpAddr, usize>,
-    /// Those that the kernel has.
-    present: BTreeSet<IpAddr>,
-    changed: BTreeSet<IpAddr>,
-}
-
-impl Counted {
-    fn replace(&mut self, before: &BTreeSet<IpAddr>, after: &BTreeSet<IpAddr>) {
-        for address in before.difference(after) {
-            if let Some(count) = self.counts.get_mut(address) {
-                *count -= 1;
-                if *count == 0 {
-                    self.counts.remove(address);
-                }
-            }
-            self.changed.insert(*address);
-        }
-        for address in after.difference(before) {
-            *self.counts.entry(*address).or_default() += 1;
-            self.changed.insert(*address);
-        }
-    }
-
-    /// The addresses that the kernel lacks, and those that it should no longer have.
-    fn take_changes(&mut self) -> (Vec<IpAddr>, Vec<IpAddr>) {
-        let (mut added, mut removed) = (Vec::new(), Vec::new());
-        for address in std::mem::take(&mut self.changed) {
-            match self.counts.contains_key(&address) {
-                true if self.present.insert(address) => added.push(address),
-                false if self.present.remove(&address) => removed.push(address),
-                true | false => {}
-            }
-        }
-        (added, removed)
-    }
 }
 
 impl Services {
@@ -164,6 +134,7 @@ impl Services {
             cluster_ips: Counted::default(),
             hairpin: Counted::default(),
             picks: HashSet::new(),
+            collect_picks_at: UNUSED_PICKS_MAX,
             stale: Stale::new(),
             ranges: Ranges::default(),
             broken: false,
@@ -206,10 +177,8 @@ impl Services {
         self.installed = found.frontends;
         self.stale = found.stale;
         self.picks = found.picks;
-        self.cluster_ips.changed.clone_from(&found.cluster_ips);
-        self.cluster_ips.present = found.cluster_ips;
-        self.hairpin.changed.clone_from(&found.hairpin);
-        self.hairpin.present = found.hairpin;
+        self.cluster_ips = Counted::adopted(found.cluster_ips);
+        self.hairpin = Counted::adopted(found.hairpin);
     }
 
     /// Makes the kernel have exactly these Services. Returns how many elements were sent.
@@ -278,30 +247,25 @@ impl Services {
         rules: Option<ServiceRules>,
         touched: &mut BTreeSet<Frontend>,
     ) {
-        let after = rules.unwrap_or_default();
+        let after = StoredRules::new(rules.unwrap_or_default());
         let before = self.services.remove(&key).unwrap_or_default();
-        if before == after {
-            if after != ServiceRules::default() {
-                self.services.insert(key, after);
-            }
-            return;
-        }
-        for frontend in before.entries.keys() {
-            touched.insert(*frontend);
-            if let Some(claims) = self.claims.get_mut(frontend) {
-                claims.remove(&key);
-                if claims.is_empty() {
-                    self.claims.remove(frontend);
+        if before != after {
+            for frontend in before.frontends() {
+                touched.insert(frontend);
+                if self.claims.get_mut(&frontend).is_some_and(|claims| !claims.remove(&key)) {
+                    self.claims.remove(&frontend);
                 }
             }
+            for frontend in after.frontends() {
+                touched.insert(frontend);
+                let claims = self.claims.entry(frontend);
+                let one = || Claims::One(key.clone());
+                claims.and_modify(|claims| claims.add(key.clone())).or_insert_with(one);
+            }
+            self.cluster_ips.replace(&before.cluster_ips, &after.cluster_ips);
+            self.hairpin.replace(&before.local_endpoints, &after.local_endpoints);
         }
-        for frontend in after.entries.keys() {
-            touched.insert(*frontend);
-            self.claims.entry(*frontend).or_default().insert(key.clone());
-        }
-        self.cluster_ips.replace(&before.cluster_ips, &after.cluster_ips);
-        self.hairpin.replace(&before.local_endpoints, &after.local_endpoints);
-        if after != ServiceRules::default() {
+        if !after.is_empty() {
             self.services.insert(key, after);
         }
     }
@@ -350,6 +314,11 @@ impl Services {
             members(&mut elements, &layout.hairpin, &hairpin, ours, pair);
             count += elements.count();
             elements.write(batch, layout);
+            for (frontend, before, after) in &states {
+                if ours(&frontend.address) && before.sources.is_some() && after.sources.is_none() {
+                    layout.delete_chain(batch, &firewall_chain(frontend));
+                }
+            }
         }
         let installed = states.into_iter().filter(|(_, _, after)| *after != Installed::default());
         self.installed.extend(installed.map(|(frontend, _, after)| (frontend, after)));
@@ -358,12 +327,12 @@ impl Services {
 
     /// What the kernel should have at this address.
     fn wanted(&self, frontend: &Frontend, before: &Installed) -> Installed {
-        let owner = self.claims.get(frontend).and_then(BTreeSet::first);
+        let owner = self.claims.get(frontend).and_then(Claims::owner);
         let rules = owner.and_then(|owner| self.services.get(owner));
-        let Some(entry) = rules.and_then(|rules| rules.entries.get(frontend)) else {
+        let Some(entry) = rules.and_then(|rules| rules.entry(frontend)) else {
             return Installed::default();
         };
-        Installed::of(entry, before)
+        Installed::of(frontend, entry, before)
     }
 
     /// Writes all Services into empty sets, in one transaction. Clients with session affinity stay remembered, unless
@@ -389,8 +358,7 @@ impl Services {
         self.stale.clear();
         self.picks.clear();
         for counted in [&mut self.cluster_ips, &mut self.hairpin] {
-            counted.present.clear();
-            counted.changed = counted.counts.keys().copied().collect();
+            counted.forget_installed();
         }
         let all: BTreeSet<Frontend> = self.claims.keys().copied().collect();
         let count = self.write(&mut batch, &all);
@@ -441,12 +409,43 @@ impl Services {
     }
 
     pub fn needs_sweep(&self) -> bool {
-        !self.stale.is_empty()
+        !self.stale.is_empty() || self.picks.len() > self.collect_picks_at
     }
 
-    /// Deletes endpoints that no rule selects any more. Call it a moment after changes; the next change does it too.
+    /// Deletes endpoints and chains that no rule selects any more. Call it a moment after changes, when no packet is
+    /// left that found one of them just before. The next change deletes endpoints too.
     pub fn sweep(&mut self) -> Result<()> {
-        if self.needs_sweep() { self.apply(Vec::new()).map(drop) } else { Ok(()) }
+        if !self.stale.is_empty() {
+            self.apply(Vec::new())?;
+        }
+        if self.picks.len() > self.collect_picks_at { self.delete_unused_picks() } else { Ok(()) }
+    }
+
+    /// The cost depends on the number of Services, but it is rare: [`UNUSED_PICKS_MAX`] chains are added in between.
+    fn delete_unused_picks(&mut self) -> Result<()> {
+        let used = self.installed.iter().flat_map(|(frontend, state)| {
+            let pick =
+                |scope| Some((frontend.address.is_ipv4(), scope, state.choice(scope).pick()?));
+            Scope::ALL.into_iter().filter_map(pick)
+        });
+        let used: HashSet<(bool, Scope, Pick)> = used.collect();
+        self.collect_picks_at = used.len() + UNUSED_PICKS_MAX;
+        if self.picks.len() <= self.collect_picks_at {
+            return Ok(());
+        }
+        let mut batch = Batch::new();
+        for layout in &self.layouts {
+            let ours = self.picks.difference(&used).filter(|(ipv4, ..)| *ipv4 == layout.ipv4);
+            for (_, scope, pick) in ours {
+                layout.delete_pick(&mut batch, *scope, *pick);
+            }
+        }
+        let result = self.connection.commit(batch);
+        match &result {
+            Ok(()) => self.picks = used,
+            Err(_) => self.broken = true,
+        }
+        result
     }
 
     /// Whether the kernel has what is wanted (NET-74). If not, the next change writes all Services again.
@@ -460,8 +459,8 @@ impl Services {
                 found.frontends.get(frontend).map(ranges_apart) == Some(ranges_apart(state))
             });
         let same = equal
-            && found.cluster_ips == self.cluster_ips.present
-            && found.hairpin == self.hairpin.present
+            && found.cluster_ips == self.cluster_ips.installed()
+            && found.hairpin == self.hairpin.installed()
             && found.stale == self.stale;
         self.broken |= !same;
         Ok(same)

@@ -254,6 +254,7 @@ impl Field {
             Field::SourcePort => transport(0),
             Field::DestinationPort => transport(2),
             Field::Mark => Meta { key: MetaKey::Mark, to },
+            Field::Priority => Meta { key: MetaKey::Priority, to },
             Field::Random { modulus } => Expression::Random { to, modulus, offset: 0 },
         }
     }

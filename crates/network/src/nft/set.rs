@@ -20,6 +20,8 @@ pub enum Field {
     SourcePort,
     DestinationPort,
     Mark,
+    /// The packet's queueing priority.
+    Priority,
     /// A random number below `modulus`, not a part of the packet.
     Random {
         modulus: u32,

@@ -3,6 +3,7 @@
 use super::Frontend;
 use super::entries::{Choice, Installed, Stale};
 use super::layout::{Layout, Pick, Scope};
+use super::stored::EndpointList;
 use crate::cidr::address_from;
 use crate::nft::{Connection, DumpedElement, Set};
 use crate::{Protocol, Result, Unserved};
@@ -103,6 +104,7 @@ impl Reader<'_> {
             let endpoints = (0..pick.count).filter_map(|n| numbered.remove(&(frontend, n)));
             let endpoints: Vec<SocketAddr> = endpoints.collect();
             found.incomplete |= endpoints.len() != pick.count as usize;
+            let endpoints = EndpointList::new(self.layout.ipv4, &endpoints);
             let choice = Choice { endpoints, affinity: pick.affinity };
             let state = found.frontends.entry(frontend).or_default();
             match scope {

@@ -1,11 +1,13 @@
 //! What the kernel has for one Service address, and the elements that turn it into something else.
 
-use super::layout::{Layout, Pick, Scope};
+use super::affinity::identifiers;
+use super::layout::{Layout, Pick, Scope, ScopeMaps};
 use super::slots::reassign;
-use super::{Frontend, ServiceEntry, Unserved};
+use super::stored::{EndpointList, StoredEntry};
+use super::{Frontend, Unserved};
 use crate::Cidr;
 use crate::nft::{Batch, Element, Key, Set, Verdict};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -23,7 +25,7 @@ pub(super) struct Installed {
 /// The endpoints of one scope, by number.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Choice {
-    pub(super) endpoints: Vec<SocketAddr>,
+    pub(super) endpoints: EndpointList,
     /// Seconds for which a client is remembered.
     pub(super) affinity: Option<u32>,
 }
@@ -44,17 +46,20 @@ impl Installed {
     }
 
     /// What `entry` looks like in the kernel, with as few changes from `before` as possible.
-    pub(super) fn of(entry: &ServiceEntry, before: &Installed) -> Installed {
-        let choice = |scope, endpoints: &[SocketAddr]| {
-            let used = &endpoints[..endpoints.len().min(Pick::COUNT_MAX)];
-            let endpoints = reassign(&before.choice(scope).endpoints, used);
+    pub(super) fn of(frontend: &Frontend, entry: &StoredEntry, before: &Installed) -> Installed {
+        let choice = |scope, wanted: &EndpointList| {
+            let before: Vec<SocketAddr> = before.choice(scope).endpoints.iter().collect();
+            let used: Vec<SocketAddr> = wanted.iter().take(Pick::COUNT_MAX).collect();
+            let numbered = reassign(&before, &used);
+            let endpoints = EndpointList::new(frontend.address.is_ipv4(), &numbered);
             let affinity = entry.affinity_seconds.filter(|_| !endpoints.is_empty());
             Choice { endpoints, affinity }
         };
+        let outside = entry.outside.as_ref();
         Installed {
             any: choice(Scope::Any, &entry.endpoints),
-            outside: choice(Scope::Outside, entry.outside.as_deref().unwrap_or_default()),
-            external_local: entry.outside.is_some(),
+            outside: outside.map(|list| choice(Scope::Outside, list)).unwrap_or_default(),
+            external_local: outside.is_some(),
             masquerade: entry.masquerade,
             unserved: entry.unserved,
             sources: entry.sources.clone(),
@@ -136,19 +141,7 @@ pub(super) fn transition<'a>(
         elements.replace(&maps.services, &key, code(old), code(new));
         let (left, gone) = &mut stale;
         numbered(&maps.endpoints, elements, (left, gone), (scope, *frontend), (old, new));
-        let sticky = |choice: &Choice| match choice.affinity {
-            Some(_) => choice.endpoints.clone(),
-            None => Vec::new(),
-        };
-        let (old, new) = (sticky(old), sticky(new));
-        let both =
-            |endpoint: &SocketAddr| frontend.key().address(endpoint.ip()).port(endpoint.port());
-        for endpoint in old.iter().filter(|endpoint| !new.contains(endpoint)) {
-            elements.delete(&maps.affinity_endpoints, both(endpoint));
-        }
-        for endpoint in new.iter().filter(|endpoint| !old.contains(endpoint)) {
-            elements.add(&maps.affinity_endpoints, Element::key(both(endpoint)));
-        }
+        sticky(maps, elements, frontend, (old, new));
     }
     elements.member(&layout.masquerade, &key, before.masquerade, after.masquerade);
     elements.member(&layout.external_local, &key, before.external_local, after.external_local);
@@ -191,10 +184,48 @@ fn numbered<'a>(
                 elements.add(map, Element::value(key(), value));
             }
             (Some(before), None) => {
-                gone.insert((scope, frontend, number), *before);
+                gone.insert((scope, frontend, number), before);
             }
             (Some(_), Some(_)) | (None, _) => {}
         }
+    }
+}
+
+/// What session affinity needs to know of the endpoints.
+fn sticky<'a>(
+    maps: &'a ScopeMaps,
+    elements: &mut Elements<'a>,
+    frontend: &Frontend,
+    (old, new): (&Choice, &Choice),
+) {
+    if old.affinity.is_none() && new.affinity.is_none() {
+        return;
+    }
+    let ids = |choice: &Choice| match choice.affinity {
+        Some(_) => identifiers(&choice.endpoints),
+        None => BTreeMap::new(),
+    };
+    let (old_ids, new_ids) = (ids(old), ids(new));
+    let key = |number: u32| frontend.key().number(number);
+    let number = |id: &u32| Key::new().number(*id);
+    for position in 0..old.endpoints.len().max(new.endpoints.len()) {
+        let id = |choice: &Choice, ids: &BTreeMap<SocketAddr, u32>| {
+            choice.endpoints.get(position).and_then(|endpoint| ids.get(&endpoint).map(number))
+        };
+        let (before, after) = (id(old, &old_ids), id(new, &new_ids));
+        elements.replace(&maps.sticky_numbers, &key(position as u32), before, after);
+    }
+    let by_id = |ids: &BTreeMap<SocketAddr, u32>| -> BTreeMap<u32, SocketAddr> {
+        ids.iter().map(|(endpoint, id)| (*id, *endpoint)).collect()
+    };
+    let (old, new) = (by_id(&old_ids), by_id(&new_ids));
+    let all: BTreeSet<u32> = old.keys().chain(new.keys()).copied().collect();
+    for id in all {
+        let (before, after) = (old.get(&id), new.get(&id));
+        elements.member(&maps.sticky_ids, &key(id), before.is_some(), after.is_some());
+        let value = |endpoint: &SocketAddr| Key::new().address(endpoint.ip()).port(endpoint.port());
+        let (before, after) = (before.map(value), after.map(value));
+        elements.replace(&maps.sticky_endpoints, &key(id), before, after);
     }
 }
 

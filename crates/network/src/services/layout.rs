@@ -3,7 +3,8 @@
 //! Everything that differs between Services is an element of a set or a map. A change of an endpoint therefore sends
 //! a few elements and never a rule: the kernel validates all chains of a table when a rule is added, which takes
 //! longer the more Services there are. The only rules that are added later are those of `pick-N`, one chain for each
-//! number of endpoints that any Service has.
+//! number of endpoints that any Service has (and for each timeout of session affinity). `Services::sweep` deletes
+//! those that no Service uses when there are many.
 //!
 //!     packet's (address, protocol, port) ──services──▶ pick code ──picks──▶ chain pick-N
 //!     pick-N: (address, protocol, port, random number below N) ──endpoints──▶ (address, port)
@@ -88,8 +89,12 @@ pub(super) struct ScopeMaps {
     pub(super) picks: Set,
     /// Service address and number to endpoint.
     pub(super) endpoints: Set,
-    /// With session affinity: Service address and each of its endpoints.
-    pub(super) affinity_endpoints: Set,
+    /// With session affinity: Service address and number to the identifier of the endpoint (`affinity.rs`).
+    pub(super) sticky_numbers: Set,
+    /// Service address and the identifier of each of its endpoints.
+    pub(super) sticky_ids: Set,
+    /// Service address and identifier to endpoint.
+    pub(super) sticky_endpoints: Set,
 }
 
 /// The table of one IP family.
@@ -98,7 +103,7 @@ pub(super) struct Layout {
     pub(super) ipv4: bool,
     any: ScopeMaps,
     outside: ScopeMaps,
-    /// Client and Service address, to the endpoint that the client has.
+    /// Client and Service address, to the identifier of the endpoint that the client has.
     pub(super) affinity: Set,
     /// Every ClusterIP, whatever the port.
     pub(super) cluster_ips: Set,
@@ -129,12 +134,13 @@ impl Layout {
         let maps = |scope: Scope| {
             let name = |name: &str| format!("{}{name}", scope.prefix());
             let numbered = [address, Kind::Protocol, Kind::Port, Kind::Mark];
-            let both = [address, Kind::Protocol, Kind::Port, address, Kind::Port];
             ScopeMaps {
                 services: Set::map(name("services"), &service, &[Kind::Mark]),
                 picks: Set::verdict_map(name("picks"), &[Kind::Mark]),
                 endpoints: Set::map(name("endpoints"), &numbered, &endpoint),
-                affinity_endpoints: Set::new(name("affinity-endpoints"), &both),
+                sticky_numbers: Set::map(name("sticky-numbers"), &numbered, &[Kind::Mark]),
+                sticky_ids: Set::new(name("sticky-ids"), &numbered),
+                sticky_endpoints: Set::map(name("sticky-endpoints"), &numbered, &endpoint),
             }
         };
         let gateway = config.gateways.iter().copied().find(|(range, _)| range.is_ipv4() == ipv4);
@@ -143,7 +149,7 @@ impl Layout {
             ipv4,
             any: maps(Scope::Any),
             outside: maps(Scope::Outside),
-            affinity: Set::map("affinity", &client, &endpoint)
+            affinity: Set::map("affinity", &client, &[Kind::Mark])
                 .with_timeout(AFFINITY_MAX_MS)
                 .with_size(AFFINITY_CLIENTS_MAX),
             cluster_ips: Set::new("cluster-ips", &[address]),
@@ -170,7 +176,7 @@ impl Layout {
         let mut all = Vec::new();
         for maps in [&self.any, &self.outside] {
             all.extend([&maps.services, &maps.picks, &maps.endpoints]);
-            all.push(&maps.affinity_endpoints);
+            all.extend([&maps.sticky_numbers, &maps.sticky_ids, &maps.sticky_endpoints]);
         }
         all.extend([&self.affinity, &self.cluster_ips, &self.pod_ranges, &self.masquerade]);
         all.extend([&self.external_local, &self.rejected, &self.dropped, &self.hairpin]);
@@ -282,20 +288,26 @@ impl Layout {
         [code, chain]
     }
 
-    /// Expressions that redirect to the endpoint in these registers.
-    fn redirect(&self, endpoint: Register) -> [Expression; 3] {
-        let words = self.source()[0].registers();
-        let free = endpoint.plus(words + 1);
-        [
-            Expression::Immediate { to: free, value: vec![0; 4] },
-            Expression::SetPriority { from: free },
-            Expression::Nat {
+    /// The key of a map that has several elements per Service port.
+    fn service_and(&self, field: Field) -> Vec<Field> {
+        self.service().into_iter().chain([field]).collect()
+    }
+
+    /// Redirects to the endpoint that `map` has for the key that `rule` has loaded, and resets the queueing priority
+    /// (after the lookup, although the `nft` program lists the reset first).
+    fn redirect_by(&self, rule: Rule, map: &Set) -> Rule {
+        let first = Register::FIRST;
+        let port = first.plus(self.source()[0].registers());
+        let free = port.plus(1);
+        rule.with(Expression::Map { map: map.name.clone(), key: first, to: first })
+            .with(Expression::Immediate { to: free, value: vec![0; 4] })
+            .with(Expression::SetPriority { from: free })
+            .with(Expression::Nat {
                 kind: NatKind::Destination,
                 ipv4: self.ipv4,
-                address: endpoint,
-                port: Some(endpoint.plus(words)),
-            },
-        ]
+                address: first,
+                port: Some(port),
+            })
     }
 
     /// What happens to packets for Service addresses that were not redirected (NET-34).
@@ -342,52 +354,59 @@ impl Layout {
                 batch.add_rule(table, &chain, &rule);
             }
         }
-        let mut fields = self.service().to_vec();
-        fields.push(Field::Random { modulus: pick.count });
-        let (map, first) = (self.maps(scope).endpoints.name.clone(), Register::FIRST);
-        let find = Rule::new().load(&fields).with(Expression::Map { map, key: first, to: first });
-        let rule = self.redirect(first).into_iter().fold(find, Rule::with);
-        batch.add_rule(table, &chain, &rule);
+        let find = Rule::new().load(&self.service_and(Field::Random { modulus: pick.count }));
+        batch.add_rule(table, &chain, &self.redirect_by(find, &self.maps(scope).endpoints));
         let key = Key::new().number(pick.code());
         let verdict = Element::verdict(key, Verdict::Goto(chain));
         batch.add_elements(table, &self.maps(scope).picks, &[verdict]);
     }
 
-    /// Session affinity (NET-38). The first rule sends a remembered client to its endpoint if that is still one of
-    /// the Service's, and remembers it for another while. The second chooses an endpoint and remembers it. If no more
-    /// clients can be remembered, the second rule ends there, and the rule after it chooses.
-    fn sticky_rules(&self, scope: Scope, count: u32, seconds: u32) -> [Rule; 2] {
-        let maps = self.maps(scope);
-        // Registers: the client, the Service address, the endpoint. They follow each other without a gap, because keys
-        // with several parts are read from consecutive registers.
-        let words = self.source()[0].registers();
-        let client = Register::FIRST;
-        let service = client.plus(words);
-        let endpoint = service.plus(words + 2);
-        let load = || Rule::new().load(&self.source()).load_at(service, &self.service());
-        let map = |map: &Set, key, to| Expression::Map { map: map.name.clone(), key, to };
-        let set = || self.affinity.name.clone();
-        let remember = Expression::Update {
-            set: set(),
-            key: client,
-            data: Some(endpoint),
-            timeout_ms: u64::from(seconds) * 1000,
-        };
-        let is_usable = Expression::Lookup {
-            set: maps.affinity_endpoints.name.clone(),
-            key: service,
-            invert: false,
-        };
-        let known = load()
-            .with(map(&self.affinity, client, endpoint))
-            .with(is_usable)
-            .with(remember.clone());
-        let new = load()
-            .with(Field::Random { modulus: count }.load(endpoint))
-            .with(map(&maps.endpoints, service, endpoint))
-            .with(Expression::Delete { set: set(), key: client, data: Some(endpoint) })
-            .with(remember);
-        [known, new].map(|rule| self.redirect(endpoint).into_iter().fold(rule, Rule::with))
+    /// Removes what [`Layout::add_pick`] added. No Service may have the code.
+    pub(super) fn delete_pick(&self, batch: &mut Batch, scope: Scope, pick: Pick) {
+        let verdict = Element::key(Key::new().number(pick.code()));
+        batch.delete_elements(&self.table, &self.maps(scope).picks, &[verdict]);
+        self.delete_chain(batch, &pick.chain(scope));
+    }
+
+    /// Removes a chain to which nothing leads any more.
+    pub(super) fn delete_chain(&self, batch: &mut Batch, chain: &str) {
+        batch.flush_chain(&self.table, chain).delete_chain(&self.table, chain);
+    }
+
+    /// Session affinity (NET-38). A value that a rule looked up goes to the next lookup through the packet's queueing
+    /// priority, as in [`Layout::pick_rules`]. If the chosen endpoint leaves at this moment, or if no more clients can
+    /// be remembered, a later rule chooses again.
+    fn sticky_rules(&self, scope: Scope, count: u32, seconds: u32) -> [Rule; 5] {
+        let (maps, first) = (self.maps(scope), Register::FIRST);
+        let lookup = |map: &Set| Expression::Map { map: map.name.clone(), key: first, to: first };
+        let to_priority = Expression::SetPriority { from: first };
+        let client: Vec<Field> = self.source().into_iter().chain(self.service()).collect();
+        let chosen = first.plus(client.iter().map(|field| field.registers()).sum());
+        // The client in the first registers, and its endpoint after it.
+        let with_client = |rule: Rule| rule.load(&client).with(Field::Priority.load(chosen));
+        let (set, key, data) = (self.affinity.name.clone(), first, Some(chosen));
+        let forget = Expression::Delete { set: set.clone(), key, data };
+        let timeout_ms = u64::from(seconds) * 1000;
+        let remember = Expression::Update { set, key, data, timeout_ms };
+        let by_id = || Rule::new().load(&self.service_and(Field::Priority));
+
+        let reset = Rule::new()
+            .with(Expression::Immediate { to: first, value: vec![0; 4] })
+            .with(to_priority.clone());
+        let recall =
+            Rule::new().load(&client).with(lookup(&self.affinity)).with(to_priority.clone());
+        // The endpoint is still one of the Service's: the client is remembered for another while.
+        let known = by_id().with(Expression::in_set(&maps.sticky_ids));
+        let known =
+            with_client(known).with(remember.clone()).load(&self.service_and(Field::Priority));
+        let known = self.redirect_by(known, &maps.sticky_endpoints);
+        let choose = Rule::new()
+            .load(&self.service_and(Field::Random { modulus: count }))
+            .with(lookup(&maps.sticky_numbers))
+            .with(to_priority);
+        let choose = with_client(choose).with(forget).with(remember);
+        let chosen = self.redirect_by(by_id(), &maps.sticky_endpoints);
+        [reset, recall, known, choose, chosen]
     }
 
     /// Adds a chain that drops packets from other sources than `ranges`.

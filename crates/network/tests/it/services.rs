@@ -264,6 +264,53 @@ fn session_affinity_ends_with_the_endpoint_or_the_setting() {
     });
 }
 
+/// NET-38: people can read the rules and elements of session affinity with the `nft` program, in both families.
+#[test]
+fn net_38_nft_lists_the_rules_of_session_affinity() {
+    isolated(|directory| async move {
+        let pods = open(&directory).await;
+        let (client, server) =
+            (pods.attach("client", &[]).await.unwrap(), pods.attach("server", &[]).await.unwrap());
+        serve_tcp(Some(&server.netns), 8080, "server");
+        let mut config = config();
+        config.service_ranges.push(cidr("fd00:96::/112"));
+        let mut services = Services::open(&config).unwrap();
+        let sticky = |endpoints: Arc<[SocketAddr]>| ServiceEntry {
+            outside: Some(endpoints.clone()),
+            endpoints,
+            affinity_seconds: Some(10_800),
+            ..ServiceEntry::default()
+        };
+        let v6: Arc<[SocketAddr]> =
+            ["[fd00:77::2]:8080", "[fd00:77::3]:8080"].map(|text| text.parse().unwrap()).into();
+        let rules = ServiceRules {
+            entries: [
+                (frontend(CLUSTER_IP, 80), sticky(endpoints(&[&server]))),
+                (frontend("fd00:96::9", 80), sticky(v6)),
+            ]
+            .into(),
+            cluster_ips: [ip(CLUSTER_IP), ip("fd00:96::9")].into(),
+            ..ServiceRules::default()
+        };
+        services.apply(vec![("d/s".into(), Some(rules))]).unwrap();
+        call_tcp(Some(&client.netns), "10.96.0.9:80").unwrap();
+        let v4 = run(&format!("nft list table ip {TABLE}"));
+        let v6 = run(&format!("nft list table ip6 {TABLE}"));
+        for (shown, chain) in [
+            (&v4, "chain pick-1-sticky-10800"),
+            (&v4, "chain outside-pick-1-sticky-10800"),
+            (&v6, "chain pick-2-sticky-10800"),
+        ] {
+            let start = shown.find(chain).unwrap_or_else(|| panic!("{chain} is not in {shown}"));
+            let rules = shown[start..].split('}').take(4).collect::<String>();
+            assert!(rules.contains("update @affinity") && rules.contains("timeout 3h"), "{rules}");
+            assert!(rules.contains("sticky-ids update") && rules.contains("dnat"), "{rules}");
+        }
+        let remembered = format!("{} . 10.96.0.9 . tcp . 80 timeout 3h", address(&client));
+        assert!(v4.contains(&remembered), "{remembered} is not in {v4}");
+    });
+}
+
 /// NET-72: a new process changes nothing that is right, and keeps the clients of Services with affinity.
 #[test]
 fn a_restart_adopts_the_rules_and_remembered_clients() {
@@ -360,6 +407,47 @@ fn source_ranges_restrict_a_load_balancer() {
         node.services.replace_all([("d/s".into(), rules)].into()).unwrap();
         assert!(call_tcp(Some(&node.outside), "192.0.2.1:80").is_ok());
         assert!(node.services.verify().unwrap());
+    });
+}
+
+/// Chains that no Service needs any more are deleted: those of numbers of endpoints, and those of source ranges.
+#[test]
+fn unused_chains_do_not_accumulate() {
+    isolated(|_| async move {
+        let mut services = Services::open(&config()).unwrap();
+        let rules = |timeout: u32| {
+            let endpoints = [SocketAddr::new(ip("10.77.3.9"), 8080)].into();
+            let affinity_seconds = Some(timeout);
+            let entry = ServiceEntry { endpoints, affinity_seconds, ..ServiceEntry::default() };
+            let sources = Some([cidr("192.0.2.0/24")].into());
+            let balanced = ServiceEntry { sources, ..entry.clone() };
+            ServiceRules {
+                entries: [
+                    (frontend(CLUSTER_IP, 80), entry),
+                    (frontend(&format!("198.51.100.{}", timeout % 200), 80), balanced),
+                ]
+                .into(),
+                ..ServiceRules::default()
+            }
+        };
+        let count = |prefix: &str| {
+            let shown = run(&format!("nft list table ip {TABLE}"));
+            shown.lines().filter(|line| line.trim().starts_with(prefix)).count()
+        };
+        let changes = 600;
+        for timeout in 1..=changes {
+            services.apply(vec![("d/s".into(), Some(rules(timeout)))]).unwrap();
+            if services.needs_sweep() {
+                services.sweep().unwrap();
+            }
+        }
+        assert!(count("chain pick-") < 300, "{}", count("chain pick-"));
+        assert_eq!(count("chain firewall-198"), 1);
+        let last = format!("chain pick-1-sticky-{changes} ");
+        assert_eq!(count(&last), 1, "the chain that is in use stays");
+        assert!(services.verify().unwrap());
+        assert!(services.apply(vec![("d/s".into(), Some(rules(1)))]).unwrap() > 0);
+        assert!(services.verify().unwrap(), "a deleted chain is added again");
     });
 }
 
