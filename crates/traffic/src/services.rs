@@ -9,6 +9,7 @@
 mod endpoints;
 pub mod health;
 mod http;
+mod pending;
 mod plan;
 mod proxy_metrics;
 mod rules;
@@ -17,16 +18,16 @@ pub use endpoints::NodeView;
 pub use rules::PacketRules;
 
 use crate::Watched;
-use crate::watched::{BY_SERVICE, SERVICE_NAME};
+use crate::watched::BY_SERVICE;
 use client::{ObjectKey, Queue};
 use futures::FutureExt;
-use k8s_openapi::api::core::v1::{Node, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::core::v1::Node;
 use network::{Cidr, Ranges, ServiceRules};
+use pending::{Measured, PendingChanges};
 use plan::{ServicePlan, plan};
 use proxy_metrics::ProxyMetrics;
 use rules::Rules;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -43,6 +44,9 @@ const SWEEP_AFTER: Duration = Duration::from_secs(1);
 const VERIFY_EVERY: Duration = Duration::from_secs(3600);
 /// The first wait after a failed transaction, and the longest. Upstream's `syncPeriod` is the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
+
+/// How often the deletion timestamp of a pod is looked up whose slice arrived first.
+const DATE_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -96,9 +100,16 @@ impl Drop for Running {
 /// Starts the proxy. `rules` are the packet rules of this node.
 pub fn start(watched: Watched, rules: impl PacketRules, config: Config) -> Running {
     let (sender, state) = watch::channel(ProxyState::default());
-    let metrics = Arc::new(ProxyMetrics::new());
+    let mut families: BTreeSet<bool> = watched.service_ranges().iter().map(Cidr::is_ipv4).collect();
+    if families.is_empty() {
+        families.insert(true);
+    }
+    let metrics = Arc::new(ProxyMetrics::new(families));
     let registry = metrics.registry();
+    let pending = PendingChanges::new(metrics.clone(), config.node_name.clone());
     let proxy = Proxy {
+        measured: Measured::new(metrics.clone(), watched.pods.clone()),
+        pending: Arc::new(pending),
         watched,
         queue: Queue::with_backoff(RETRY.0, RETRY.1),
         node: NodeView { name: config.node_name.clone(), ..NodeView::default() },
@@ -121,6 +132,8 @@ struct Proxy {
     config: Config,
     state: watch::Sender<ProxyState>,
     metrics: Arc<ProxyMetrics>,
+    pending: Arc<PendingChanges>,
+    measured: Measured,
     without_local: HashMap<ObjectKey, plan::WithoutLocal>,
 }
 
@@ -148,11 +161,18 @@ impl Proxy {
                 }
                 _ = service_ranges.next() => self.observe_ranges().await,
                 () = tokio::time::sleep(SWEEP_AFTER), if self.rules.needs_sweep() => {
-                    self.rules.sweep().await;
+                    if !self.rules.sweep().await {
+                        self.metrics.cleanup_failed();
+                    }
+                }
+                () = tokio::time::sleep(DATE_EVERY), if self.measured.has_undated() => {
+                    self.measured.date();
                 }
                 () = tokio::time::sleep_until(verify_at) => {
                     verify_at = Instant::now() + VERIFY_EVERY;
-                    if !self.rules.verify().await {
+                    let equal = self.rules.verify().await;
+                    self.metrics.verified(equal);
+                    if !equal {
                         tracing::warn!("the packet rules of Services were changed by another program; writing them again");
                         self.sync_all().await;
                     }
@@ -167,13 +187,14 @@ impl Proxy {
             None => self.queue.clone(),
             Some(delay) => delayed(&self.queue, delay),
         };
-        self.watched.services.feed(&queue, |service: &Service| vec![ObjectKey::of(service)]);
-        self.watched.slices.feed(&queue, |slice: &EndpointSlice| {
-            let labels = slice.metadata.labels.as_ref();
-            let name = labels.and_then(|labels| labels.get(SERVICE_NAME));
-            let namespace = slice.metadata.namespace.as_deref().unwrap_or_default();
-            name.map(|name| ObjectKey::new(namespace, name)).into_iter().collect()
-        });
+        let pending = self.pending.clone();
+        self.watched
+            .services
+            .feed_changes(&queue, move |before, after| pending.service_changed(before, after));
+        let pending = self.pending.clone();
+        self.watched
+            .slices
+            .feed_changes(&queue, move |before, after| pending.slice_changed(before, after));
     }
 
     /// Pod ranges of the Nodes, and ranges of Services (NET-52).
@@ -202,6 +223,7 @@ impl Proxy {
         let mut wait = RETRY.0;
         loop {
             let began = Instant::now();
+            let pending = self.pending.take_all();
             let services = self.watched.services.list();
             let plans: Vec<(ObjectKey, ServicePlan)> = services
                 .iter()
@@ -211,6 +233,7 @@ impl Proxy {
             let rules = plans.iter().map(|(key, plan)| (name(key), plan.rules.clone())).collect();
             if self.rules.replace_all(rules).await {
                 self.metrics.full_sync(began.elapsed());
+                self.measured.committed(pending);
                 self.state.send_modify(|state| {
                     state.health_checks.clear();
                     state.synced = true;
@@ -223,6 +246,7 @@ impl Proxy {
                 return;
             }
             self.metrics.failed();
+            self.pending.put_back(pending);
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(RETRY.1);
         }
@@ -241,6 +265,7 @@ impl Proxy {
         {
             keys.push(key);
         }
+        let pending = self.pending.take(&keys);
         let plans: Vec<ServicePlan> = keys.iter().map(|key| self.plan(key)).collect();
         let changes = keys.iter().zip(&plans).map(|(key, plan)| {
             let is_empty = plan.rules == ServiceRules::default();
@@ -249,6 +274,7 @@ impl Proxy {
         match self.rules.apply(changes.collect()).await {
             Some(elements) => {
                 self.metrics.partial_sync(began.elapsed(), elements);
+                self.measured.committed(pending);
                 self.state.send_if_modified(|state| {
                     state.waiting_since = None;
                     false
@@ -261,6 +287,7 @@ impl Proxy {
             }
             None => {
                 self.metrics.failed();
+                self.pending.put_back(pending);
                 for key in &keys {
                     self.queue.retry(key.clone());
                 }
@@ -292,8 +319,9 @@ impl Proxy {
             false => self.without_local.insert(key, plan.without_local),
         };
         if changed && !plan.udp.is_empty() {
-            let deleted = rules::forget_udp_clients(plan.udp.clone()).await;
-            self.metrics.conntrack(deleted);
+            for done in rules::forget_udp_clients(plan.udp.clone()).await {
+                self.metrics.conntrack(done.ipv4, done.connections, done.took);
+            }
         }
     }
 }

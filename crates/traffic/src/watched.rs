@@ -1,7 +1,7 @@
 //! The objects that decide about traffic, each kind watched once for all parts of this crate.
 
 use client::{Cache, Client};
-use k8s_openapi::api::core::v1::{Namespace, Node, Service};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
 use network::Cidr;
@@ -26,6 +26,8 @@ pub struct Watched {
     pub(crate) slices: Cache<EndpointSlice>,
     pub(crate) namespaces: Cache<Namespace>,
     pub(crate) nodes: Cache<Node>,
+    /// For policies, and for the metric of deletions.
+    pub(crate) pods: Cache<Pod>,
     pub(crate) service_ranges: Cache<ServiceCIDR>,
 }
 
@@ -39,11 +41,12 @@ impl Watched {
                 .start(),
             namespaces: Cache::start(client),
             nodes: Cache::start(client),
+            pods: Cache::start(client),
             service_ranges: Cache::start(client),
         }
     }
 
-    /// Waits until all caches are complete.
+    /// Waits until all caches are complete, except that of pods: only policies need it from the start.
     pub async fn synced(&self) {
         self.services.synced().await;
         self.slices.synced().await;

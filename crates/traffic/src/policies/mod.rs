@@ -123,7 +123,7 @@ pub async fn start(client: &Client, watched: &Watched, config: Config) -> Result
     }
     let (sender, announcements) = mpsc::channel(ANNOUNCEMENTS_MAX);
     let caches = driver::Caches {
-        pods: Cache::<Pod>::start(client),
+        pods: watched.pods.clone(),
         namespaces: watched.namespaces.clone(),
         policies: Cache::<NetworkPolicy>::start(client),
     };

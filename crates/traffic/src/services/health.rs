@@ -24,6 +24,18 @@ const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 /// A port that could not be opened is tried again after this time.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 
+const HEALTHZ: &str = "kubeproxy_proxy_healthz_total";
+const LIVEZ: &str = "kubeproxy_proxy_livez_total";
+
+/// Upstream's metrics of the health endpoints (NET-64).
+fn answers() -> Arc<metrics::Registry> {
+    let registry = metrics::Registry::new(&[
+        metrics::counter(HEALTHZ, &["code"], "Answers to /healthz."),
+        metrics::counter(LIVEZ, &["code"], "Answers to /livez."),
+    ]);
+    Arc::new(registry)
+}
+
 #[derive(Debug, Clone)]
 pub struct HealthConfig {
     pub node_name: String,
@@ -49,11 +61,17 @@ impl Drop for HealthServers {
 pub async fn start(
     watched: &Watched,
     state: watch::Receiver<ProxyState>,
-    registries: Vec<Arc<metrics::Registry>>,
+    mut registries: Vec<Arc<metrics::Registry>>,
     config: HealthConfig,
 ) -> HealthServers {
-    let health = Health { watched: watched.clone(), state: state.clone(), node: config.node_name };
+    let health = Health {
+        watched: watched.clone(),
+        state: state.clone(),
+        node: config.node_name,
+        answers: answers(),
+    };
     let health = Arc::new(health);
+    registries.push(health.answers.clone());
     let mut listeners = Vec::new();
     if let Some(address) = config.health {
         let health = health.clone();
@@ -81,6 +99,8 @@ struct Health {
     watched: Watched,
     state: watch::Receiver<ProxyState>,
     node: String,
+    /// How often each health was asked for, by answer.
+    answers: Arc<metrics::Registry>,
 }
 
 impl Health {
@@ -103,18 +123,20 @@ impl Health {
     fn answer(&self, path: &str) -> Reply {
         let now = clock::now_rfc3339();
         let healthy = self.is_healthy();
-        let (ok, eligible) = match path {
+        let (counter, ok, eligible) = match path {
             "/healthz" => {
                 let eligible = self.is_eligible();
-                (healthy && eligible, format!(",\"nodeEligible\":{eligible}"))
+                (HEALTHZ, healthy && eligible, format!(",\"nodeEligible\":{eligible}"))
             }
-            "/livez" => (healthy, String::new()),
+            "/livez" => (LIVEZ, healthy, String::new()),
             _ => return Reply::not_found(),
         };
+        let code = if ok { 200 } else { 503 };
+        self.answers.add(counter, &[("code", &code.to_string())], 1);
         let body = format!(
             "{{\"lastUpdated\":\"{now}\",\"currentTime\":\"{now}\",\"healthy\":{healthy}{eligible}}}"
         );
-        Reply::json(if ok { 200 } else { 503 }, body)
+        Reply::json(code, body)
     }
 
     /// The health check port of a Service.

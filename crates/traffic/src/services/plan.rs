@@ -41,8 +41,21 @@ pub(crate) struct UdpPort {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct WithoutLocal {
+    pub(crate) ipv4: PolicyCounts,
+    pub(crate) ipv6: PolicyCounts,
+}
+
+/// Ports by the policy that is Local.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct PolicyCounts {
     pub(crate) internal: usize,
     pub(crate) external: usize,
+}
+
+impl WithoutLocal {
+    pub(crate) fn of_family(self, ipv4: bool) -> PolicyCounts {
+        if ipv4 { self.ipv4 } else { self.ipv6 }
+    }
 }
 
 pub(crate) fn plan(
@@ -241,7 +254,10 @@ impl Port<'_> {
         if !usable.local.is_empty() || usable.cluster.is_empty() {
             return;
         }
-        let counts = &mut plan.without_local;
+        let counts = match self.cluster_ip.is_ipv4() {
+            true => &mut plan.without_local.ipv4,
+            false => &mut plan.without_local.ipv6,
+        };
         counts.internal += usize::from(is_local(self.spec.internal_traffic_policy.as_deref()));
         let external_local = is_local(self.spec.external_traffic_policy.as_deref());
         counts.external += usize::from(external && external_local);

@@ -5,6 +5,8 @@ use network::{Frontend, Protocol, Ranges, ServiceRules, Services, conntrack};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Changes of Services: their new rules, or `None` for those that are gone.
 type Changes = Vec<(Arc<str>, Option<ServiceRules>)>;
@@ -74,8 +76,9 @@ impl Rules {
         self.call(move |rules| rules.set_ranges(ranges)).await.is_some()
     }
 
-    pub(super) async fn sweep(&mut self) {
-        self.call(|rules| rules.sweep()).await;
+    /// True if it succeeded.
+    pub(super) async fn sweep(&mut self) -> bool {
+        self.call(|rules| rules.sweep()).await.is_some()
     }
 
     pub(super) fn needs_sweep(&self) -> bool {
@@ -113,30 +116,30 @@ impl Rules {
 }
 
 /// Lets UDP clients of these ports choose again if their endpoint no longer serves (NET-60). A port without any serving
-/// endpoint is left alone, as upstream does (T-NET-24). Returns how many connections were deleted.
-pub(super) async fn forget_udp_clients(ports: Vec<UdpPort>) -> usize {
-    let deleted = clock::run_blocking(move || delete_stale(&ports)).await;
-    match deleted {
-        Ok(Ok(count)) => count,
-        Ok(Err(error)) => {
-            tracing::warn!(%error, "deleting tracked UDP connections to former endpoints failed");
-            0
-        }
-        Err(_) => 0,
-    }
+/// endpoint is left alone, as upstream does (T-NET-24).
+pub(super) async fn forget_udp_clients(ports: Vec<UdpPort>) -> Vec<Forgotten> {
+    clock::run_blocking(move || delete_stale(&ports)).await.unwrap_or_default()
 }
 
-fn delete_stale(ports: &[UdpPort]) -> network::Result<usize> {
+/// Tracked connections of one IP family that were deleted.
+pub(super) struct Forgotten {
+    pub(super) ipv4: bool,
+    pub(super) connections: usize,
+    pub(super) took: Duration,
+}
+
+fn delete_stale(ports: &[UdpPort]) -> Vec<Forgotten> {
     let mut serving: HashMap<Frontend, &UdpPort> = HashMap::new();
     for port in ports.iter().filter(|port| !port.serving.is_empty()) {
         serving.extend(port.frontends.iter().map(|frontend| (*frontend, port)));
     }
-    let mut deleted = 0;
+    let mut deleted = Vec::new();
     for ipv4 in [true, false] {
         if !serving.keys().any(|frontend| frontend.address.is_ipv4() == ipv4) {
             continue;
         }
-        deleted += conntrack::delete_matching(ipv4, |connection| {
+        let began = Instant::now();
+        let result = conntrack::delete_matching(ipv4, |connection| {
             let (original, reply) = (&connection.original, &connection.reply);
             let frontend = Frontend {
                 address: original.destination,
@@ -146,7 +149,15 @@ fn delete_stale(ports: &[UdpPort]) -> network::Result<usize> {
             let endpoint = SocketAddr::new(reply.source, reply.source_port);
             connection.protocol == Protocol::Udp
                 && serving.get(&frontend).is_some_and(|port| !port.serving.contains(&endpoint))
-        })?;
+        });
+        match result {
+            Ok(connections) => {
+                deleted.push(Forgotten { ipv4, connections, took: began.elapsed() });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "deleting tracked UDP connections to former endpoints failed");
+            }
+        }
     }
-    Ok(deleted)
+    deleted
 }

@@ -4,7 +4,7 @@ use crate::isolated::{
     SHORT, call_tcp_within, cidr, config, inside, ip, isolated, run, serve_tcp, serve_udp,
 };
 use client::{DeleteOptions, ObjectKey};
-use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use network::{Attachment, Pods, Services, ServicesConfig};
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ struct Cluster {
 
 impl Cluster {
     async fn start(directory: &Path) -> Cluster {
-        let server = TestServer::start().await;
+        let server = TestServer::with_service_account().await;
         let node = json!({ "metadata": { "name": NODE }, "status": {
             "addresses": [{ "type": "InternalIP", "address": "192.0.2.1" }] } });
         server.admin().create::<Node>(&typed::from_value(node).unwrap()).await.unwrap();
@@ -129,6 +129,13 @@ fn answer(netns: &Path, to: &str) -> Option<String> {
     Some(text.split(' ').next().unwrap_or_default().to_owned())
 }
 
+/// The value of a metric on the proxy's page.
+fn metric(name: &str) -> Option<f64> {
+    let page = get(METRICS, "/metrics");
+    let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.and_then(|value| value.parse().ok())
+}
+
 const SPEC: &str = r#"{ "clusterIP": "10.96.0.77", "ports": [
     { "name": "tcp", "port": 80, "protocol": "TCP" }, { "name": "udp", "port": 80, "protocol": "UDP" }] }"#;
 
@@ -151,7 +158,9 @@ fn packet_rules_follow_services_and_slices() {
         }
         let page = spawn_blocking(|| get(METRICS, "/metrics")).await.unwrap();
         let count = page.lines().find_map(|line| {
-            line.strip_prefix("kubeproxy_sync_proxy_rules_duration_seconds_count ")
+            line.strip_prefix(
+                "kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"} ",
+            )
         });
         assert!(count.is_some_and(|count| count != "0"), "{page}");
         let key = ObjectKey::new("default", "s");
@@ -212,6 +221,14 @@ fn health_is_served_over_http() {
         cluster.server.admin().patch_merge::<Node>(&node, &taint).await.unwrap();
         until(code("503"), status(HEALTH, "/healthz")).await;
         until(code("200"), status(HEALTH, "/livez")).await;
+        for name in [
+            "healthz_total{code=\"200\"}",
+            "healthz_total{code=\"503\"}",
+            "livez_total{code=\"200\"}",
+        ] {
+            let value = spawn_blocking(move || metric(&format!("kubeproxy_proxy_{name}")));
+            assert!(value.await.unwrap() >= Some(1.0), "NET-64: {name}");
+        }
 
         cluster.endpoints(&[(&a, true)]).await;
         let mut spec: Value = serde_json::from_str(SPEC).unwrap();
@@ -231,5 +248,65 @@ fn health_is_served_over_http() {
         until(Some(("200".to_owned(), "1".to_owned())), check).await;
         cluster.endpoints(&[(&a, false)]).await;
         until(Some(("503".to_owned(), "0".to_owned())), check).await;
+    });
+}
+
+/// NET-64, NET-74, T-EDGE-26: the proxy measures how long changes take, and separately the deletion of a pod. T-NET-9: a
+/// deletion does not count as network programming.
+#[test]
+fn net_74_the_time_from_the_deletion_of_a_pod_to_its_rules_is_measured() {
+    const PROGRAMMED: &str =
+        "kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv4\"}";
+    const DELETED: &str = "landfall_proxy_pod_deletion_duration_seconds_count{local=\"true\"}";
+    const DELETED_SUM: &str = "landfall_proxy_pod_deletion_duration_seconds_sum{local=\"true\"}";
+    isolated(|directory| async move {
+        let cluster = Cluster::start(&directory).await;
+        let admin = cluster.server.admin();
+        cluster.service(serde_json::from_str(SPEC).unwrap()).await;
+        let key = ObjectKey::new("default", "a");
+        let pod = json!({ "metadata": { "name": "a", "namespace": "default" },
+            "spec": { "nodeName": NODE, "terminationGracePeriodSeconds": 300,
+                      "containers": [{ "name": "c", "image": "i" }] } });
+        let pod = admin.create::<Pod>(&typed::from_value(pod).unwrap()).await.unwrap();
+        let endpoint = |terminating: bool| {
+            json!([{ "addresses": ["10.77.3.99"], "nodeName": NODE,
+                "conditions": { "ready": !terminating, "serving": true, "terminating": terminating },
+                "targetRef": { "kind": "Pod", "namespace": "default", "name": "a",
+                               "uid": pod.metadata.uid } }])
+        };
+        let trigger = clock::rfc3339_micros(clock::now());
+        let slice = json!({ "metadata": { "name": "s-1", "namespace": "default",
+                "labels": { "kubernetes.io/service-name": "s" },
+                "annotations": { "endpoints.kubernetes.io/last-change-trigger-time": trigger } },
+            "addressType": "IPv4", "endpoints": endpoint(false),
+            "ports": [{ "name": "tcp", "port": 8080, "protocol": "TCP" }] });
+        admin.create::<EndpointSlice>(&typed::from_value(slice).unwrap()).await.unwrap();
+        until(Some(1.0), || metric(PROGRAMMED)).await;
+        assert_eq!(spawn_blocking(|| metric(DELETED)).await.unwrap(), None);
+
+        admin.delete::<Pod>(&key, &DeleteOptions::default()).await.unwrap();
+        let patch = json!({ "endpoints": endpoint(true), "metadata": { "annotations":
+            { "endpoints.kubernetes.io/last-change-trigger-time": null } } });
+        let slice = ObjectKey::new("default", "s-1");
+        admin.patch_merge::<EndpointSlice>(&slice, &patch).await.unwrap();
+        until(Some(1.0), || metric(DELETED)).await;
+        let values = spawn_blocking(|| {
+            let changes = |what: &str| {
+                let name = format!("kubeproxy_sync_proxy_rules_{what}");
+                metric(&name)
+            };
+            (
+                metric(DELETED_SUM).unwrap(),
+                metric(PROGRAMMED),
+                [changes("endpoint_changes_pending"), changes("service_changes_pending")],
+                [changes("endpoint_changes_total"), changes("service_changes_total")],
+            )
+        });
+        let (sum, programmed, pending, total) = values.await.unwrap();
+        assert!(sum < PATIENCE.as_secs_f64(), "from the request, not the end of the grace: {sum}");
+        assert_eq!(programmed, Some(1.0), "a deletion is not a trigger");
+        assert_eq!(pending, [Some(0.0); 2]);
+        assert_eq!(total[0], Some(2.0));
+        assert!(total[1] >= Some(1.0), "{total:?}");
     });
 }

@@ -123,7 +123,8 @@ fn net_31_external_addresses_follow_their_policy() {
     let elsewhere = [slice(&[endpoint(2, "rs", "n2")])];
     let plan = planned(&spec("Local"), &elsewhere);
     assert_eq!(at(&plan, NODE, 30080).unserved, Unserved::Drop, "none on this node");
-    assert_eq!(plan.without_local, WithoutLocal { internal: 0, external: 1 });
+    let counts = PolicyCounts { internal: 0, external: 1 };
+    assert_eq!(plan.without_local, WithoutLocal { ipv4: counts, ..WithoutLocal::default() });
     let nowhere = planned(&spec("Local"), &[]);
     assert_eq!(at(&nowhere, NODE, 30080).unserved, Unserved::Reject);
 }
