@@ -103,6 +103,7 @@ bench:
 	scripts/install build
 	CARGO='$(CARGO)' scripts/bench $(BENCH)
 	[ "$$(id -u)" != 0 ] || scripts/bench-pods --landfall $(TARGET_DIR)/release/landfall
+	[ "$$(id -u)" != 0 ] || CARGO='$(CARGO)' scripts/bench-services
 
 install:
 	scripts/install all

@@ -4,6 +4,7 @@
 //!
 //! Prints what one change of an endpoint costs with 100, 1,000 and 5,000 Services of ten endpoints, how much memory a
 //! Service takes in this process, and how many connections per second a client opens directly and through a Service.
+//! docs/BENCHMARKS.md explains the figures.
 
 use network::{
     Cidr, Frontend, Pods, PodsConfig, Protocol, ServiceEntry, ServiceRules, Services,
@@ -17,6 +18,7 @@ use nix::sys::socket::sockopt::Linger;
 use nix::sys::time::TimeValLike;
 use std::collections::HashMap;
 use std::fs::File;
+use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
@@ -26,8 +28,10 @@ use tokio::time::Instant;
 
 const CHANGES: usize = 1000;
 const ENDPOINTS: u32 = 10;
-const CONNECTIONS: usize = 5000;
-const ROUNDS: usize = 5;
+/// Connections of one turn. Turns are short, so that other work on the machine hits both kinds alike.
+const CONNECTIONS: usize = 100;
+/// Turns of each kind.
+const TURNS: usize = 120;
 /// Ports of the server.
 const DIRECT: u16 = 8080;
 const BEHIND_SERVICE: u16 = 8081;
@@ -49,7 +53,9 @@ fn main() {
 
 async fn measure(directory: &Path) {
     println!("one endpoint leaves or joins a Service of {ENDPOINTS} endpoints");
-    println!("Services   first sync    p50        p99      CPU    elements   memory per Service");
+    println!(
+        "Services   first sync        p50        p99      CPU elements  memory per Service (resident)"
+    );
     for count in [100, 1000, 5000] {
         changes(count);
     }
@@ -81,7 +87,7 @@ fn rules(number: u32, endpoints: u32) -> ServiceRules {
 }
 
 fn changes(count: u32) {
-    let before = resident();
+    let (before, resident_before) = (in_use(), resident());
     let mut services = Services::open(&config()).expect("the tables");
     let name = |number: u32| -> Arc<str> { format!("default/service-{number}").into() };
     let all: HashMap<Arc<str>, ServiceRules> =
@@ -89,7 +95,8 @@ fn changes(count: u32) {
     let start = Instant::now();
     services.replace_all(all).expect("all Services");
     let first = start.elapsed();
-    let memory = resident().saturating_sub(before) / u64::from(count);
+    let memory = in_use().saturating_sub(before) / count as usize;
+    let resident = resident().saturating_sub(resident_before) / count as usize;
     let (mut times, mut elements) = (Vec::new(), 0);
     let cpu = cpu_time();
     for change in 0..CHANGES as u32 {
@@ -103,7 +110,7 @@ fn changes(count: u32) {
     let cpu = (cpu_time() - cpu) / CHANGES as u32;
     times.sort();
     println!(
-        "{count:>8} {first:>12.1?} {:>10.1?} {:>10.1?} {cpu:>8.1?} {:>8.1} {memory:>14} bytes",
+        "{count:>8} {first:>12.1?} {:>10.1?} {:>10.1?} {cpu:>8.1?} {:>8.1} {memory:>11} ({resident}) bytes",
         times[CHANGES / 2],
         times[CHANGES * 99 / 100],
         elements as f64 / CHANGES as f64,
@@ -145,27 +152,41 @@ async fn connections(directory: &Path) {
     all.insert("d/0".into(), one);
     services.replace_all(all).expect("all Services");
     let through = through.expect("an address");
-    let mut rates = [Vec::new(), Vec::new()];
-    for _ in 0..ROUNDS {
-        for (rates, to) in rates.iter_mut().zip([direct, through]) {
-            rates.push(inside(&client.netns, move || connect_many(to)));
-        }
-    }
-    let [direct, through] = rates.map(|mut rates| {
-        rates.sort_by(f64::total_cmp);
-        rates[ROUNDS / 2]
-    });
+    // One thread for all turns, because each thread starts with other caches on another core.
+    let [direct, through] = inside(&client.netns, move || take_turns([direct, through]));
     let share = 100.0 * through / direct;
     println!(
         "new connections per second: {direct:.0} directly, {through:.0} through a Service ({share:.0} %)"
     );
 }
 
+/// The median rates of connections to two addresses. Every other pair of turns begins with the second address.
+fn take_turns(to: [SocketAddr; 2]) -> [f64; 2] {
+    let mut rates = [Vec::new(), Vec::new()];
+    for to in to {
+        connect_many(to); // To learn routes and neighbours.
+    }
+    for turn in 0..TURNS {
+        for kind in if turn % 2 == 0 { [0, 1] } else { [1, 0] } {
+            rates[kind].push(connect_many(to[kind]));
+        }
+    }
+    rates.map(|mut rates| {
+        rates.sort_by(f64::total_cmp);
+        rates[TURNS / 2]
+    })
+}
+
+/// Opens connections one after the other. Each is complete when the server has accepted and closed it: a client that
+/// does not wait for this fills the server's queue, and then measures how long it takes to send a packet again (1 s).
 fn connect_many(to: SocketAddr) -> f64 {
     let start = Instant::now();
     for _ in 0..CONNECTIONS {
-        let stream = TcpStream::connect_timeout(&to, Duration::from_secs(3)).expect("a connection");
-        // A reset instead of an orderly end, so that no source port stays in use.
+        let mut stream =
+            TcpStream::connect_timeout(&to, Duration::from_secs(3)).expect("a connection");
+        let end = stream.read(&mut [0; 1]).expect("the end of the connection");
+        assert_eq!(end, 0, "the server sends nothing");
+        // A reset instead of an orderly end, so that no port stays in use.
         let linger = libc::linger { l_onoff: 1, l_linger: 0 };
         setsockopt(&stream, Linger, &linger).expect("a socket option");
     }
@@ -190,11 +211,19 @@ fn inside<T: Send + 'static>(netns: &Path, work: impl FnOnce() -> T + Send + 'st
     thread.join().expect("a thread")
 }
 
-/// Resident memory of this process in bytes.
-fn resident() -> u64 {
-    const PAGE: u64 = 4096;
+/// Memory that this process has allocated and not freed, in bytes.
+#[allow(unsafe_code, reason = "a function of the C library without arguments")]
+fn in_use() -> usize {
+    // SAFETY: the function has no arguments and returns numbers.
+    let info = unsafe { libc::mallinfo2() };
+    info.uordblks + info.hblkhd
+}
+
+/// Resident memory of this process in bytes. It includes what the first transaction needed for a moment.
+fn resident() -> usize {
+    const PAGE: usize = 4096;
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = text.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    let pages = text.split_whitespace().nth(1).and_then(|pages| pages.parse::<usize>().ok());
     pages.unwrap_or_default() * PAGE
 }
 
