@@ -105,7 +105,7 @@ impl NodeTraffic {
             pod_ranges,
             delay: self.config.proxy_delay.clone(),
         };
-        let proxy = services::start(watched.clone(), rules, config);
+        let proxy = services::start(watched.clone(), Box::new(rules), config);
         proxy.synced().await;
         Ok(proxy)
     }

@@ -15,6 +15,7 @@ mod proxy_metrics;
 mod rules;
 
 pub use endpoints::NodeView;
+pub use plan::UdpPort;
 pub use rules::PacketRules;
 
 use crate::Watched;
@@ -98,7 +99,7 @@ impl Drop for Running {
 }
 
 /// Starts the proxy. `rules` are the packet rules of this node.
-pub fn start(watched: Watched, rules: impl PacketRules, config: Config) -> Running {
+pub fn start(watched: Watched, rules: Box<dyn PacketRules>, config: Config) -> Running {
     let (sender, state) = watch::channel(ProxyState::default());
     let mut families: BTreeSet<bool> = watched.service_ranges().iter().map(Cidr::is_ipv4).collect();
     if families.is_empty() {
@@ -319,7 +320,7 @@ impl Proxy {
             false => self.without_local.insert(key, plan.without_local),
         };
         if changed && !plan.udp.is_empty() {
-            for done in rules::forget_udp_clients(plan.udp.clone()).await {
+            for done in self.rules.forget_udp_clients(plan.udp.clone()).await {
                 self.metrics.conntrack(done.ipv4, done.connections, done.took);
             }
         }

@@ -34,9 +34,9 @@ pub(crate) struct HealthCheck {
 
 /// A UDP port, whose clients may keep sending to an endpoint that is gone (NET-60).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct UdpPort {
-    pub(crate) frontends: Vec<Frontend>,
-    pub(crate) serving: BTreeSet<SocketAddr>,
+pub struct UdpPort {
+    pub frontends: Vec<Frontend>,
+    pub serving: BTreeSet<SocketAddr>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

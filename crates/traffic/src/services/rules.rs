@@ -23,6 +23,16 @@ pub trait PacketRules: Send + 'static {
     fn needs_sweep(&self) -> bool;
     /// Whether the rules in force are those that were written.
     fn verify(&mut self) -> network::Result<bool>;
+    /// Lets UDP clients of these ports choose again if their endpoint no longer serves (NET-60). A port without any
+    /// serving endpoint is left alone, as upstream does (T-NET-24).
+    fn forget_udp_clients(&mut self, ports: &[UdpPort]) -> Vec<Forgotten>;
+}
+
+/// Tracked connections of one IP family that were deleted.
+pub struct Forgotten {
+    pub ipv4: bool,
+    pub connections: usize,
+    pub took: Duration,
 }
 
 impl PacketRules for Services {
@@ -49,6 +59,10 @@ impl PacketRules for Services {
     fn verify(&mut self) -> network::Result<bool> {
         Services::verify(self)
     }
+
+    fn forget_udp_clients(&mut self, ports: &[UdpPort]) -> Vec<Forgotten> {
+        delete_stale(ports)
+    }
 }
 
 /// Calls the kernel outside of the async threads, and logs failures.
@@ -58,8 +72,8 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    pub(super) fn new(rules: impl PacketRules) -> Rules {
-        Rules { rules: Some(Box::new(rules)) }
+    pub(super) fn new(rules: Box<dyn PacketRules>) -> Rules {
+        Rules { rules: Some(rules) }
     }
 
     /// True if it succeeded.
@@ -90,6 +104,10 @@ impl Rules {
         self.call(|rules| rules.verify()).await == Some(true)
     }
 
+    pub(super) async fn forget_udp_clients(&mut self, ports: Vec<UdpPort>) -> Vec<Forgotten> {
+        self.call(move |rules| Ok(rules.forget_udp_clients(&ports))).await.unwrap_or_default()
+    }
+
     async fn call<T: Send + 'static>(
         &mut self,
         work: impl FnOnce(&mut dyn PacketRules) -> network::Result<T> + Send + 'static,
@@ -113,19 +131,6 @@ impl Rules {
             )
             .ok()
     }
-}
-
-/// Lets UDP clients of these ports choose again if their endpoint no longer serves (NET-60). A port without any serving
-/// endpoint is left alone, as upstream does (T-NET-24).
-pub(super) async fn forget_udp_clients(ports: Vec<UdpPort>) -> Vec<Forgotten> {
-    clock::run_blocking(move || delete_stale(&ports)).await.unwrap_or_default()
-}
-
-/// Tracked connections of one IP family that were deleted.
-pub(super) struct Forgotten {
-    pub(super) ipv4: bool,
-    pub(super) connections: usize,
-    pub(super) took: Duration,
 }
 
 fn delete_stale(ports: &[UdpPort]) -> Vec<Forgotten> {

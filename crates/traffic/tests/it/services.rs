@@ -52,7 +52,7 @@ impl Cluster {
         });
         let config =
             services::Config { node_name: NODE.into(), pod_ranges: Vec::new(), delay: None };
-        let proxy = services::start(watched.clone(), rules.unwrap(), config);
+        let proxy = services::start(watched.clone(), Box::new(rules.unwrap()), config);
         proxy.synced().await;
         let config = HealthConfig {
             node_name: NODE.into(),
