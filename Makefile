@@ -28,7 +28,7 @@ help:
 	@echo '  make test-endings-long  terminations that take up to a minute'
 	@echo '  make test-identity      never two pods of one name: STORIES=20 of cut networks and killed nodes, from SEED=1'
 	@echo '  make test-history       reads and writes are linearizable: RUNS=100 with failing servers, from SEED=1'
-	@echo '  make sim                ten thousand simulated clusters each of terminations and identity, 100 that settle'
+	@echo '  make sim                ten thousand simulated clusters each of terminations, identity and traffic, 100 that settle'
 	@echo '  make sim-endings        only the terminations; SEEDS=0..100 for fewer'
 	@echo ''
 	@echo 'Rules and figures'
@@ -64,6 +64,8 @@ sim-endings:
 
 sim: sim-endings
 	$(TARGET_DIR)/release/landfall-sim identity --seeds $(SEEDS)
+	$(TARGET_DIR)/release/landfall-sim traffic --seeds 0..100 --twice
+	$(TARGET_DIR)/release/landfall-sim traffic --seeds $(SEEDS)
 	$(TARGET_DIR)/release/landfall-sim settle --seeds 0..100
 
 test-containerd: install

@@ -1,5 +1,6 @@
 //! Runs many seeds on as many threads as there are cores. Each thread simulates its own cluster.
 
+use crate::checker::Requests;
 use crate::run::{Error, Options, Outcome, SimulationSetup, run};
 use crate::scenario::Scenario;
 use std::ops::Range;
@@ -16,6 +17,7 @@ pub struct Summary {
     pub simulated: Duration,
     pub pods: usize,
     pub containers: usize,
+    pub requests: Requests,
 }
 
 /// Stops at the first seed that breaks a rule, or when `go_on`, which is called with the number of finished seeds,
@@ -61,6 +63,7 @@ impl Summary {
         self.simulated += outcome.simulated;
         self.pods += outcome.pods;
         self.containers += outcome.containers;
+        self.requests += outcome.requests;
         // Threads finish in any order; the smallest seed is reported.
         let smaller = self.failure.as_ref().is_none_or(|known| outcome.seed < known.seed);
         if outcome.violation.is_some() && smaller {

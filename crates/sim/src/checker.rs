@@ -8,15 +8,20 @@
 //! correct, so lower bounds count from the first deletion, and upper bounds from what this run of the
 //! agent has observed.
 
+mod declared;
 mod identity;
 mod object;
+mod services;
 mod timeline;
 
+pub(crate) use declared::{change_in_short, rules_in_short};
 pub(crate) use object::in_short;
+pub use services::Requests;
 
 use crate::event_log::{Agent, Event, Name, Signal};
 use identity::NameHolders;
 use object::{Object, WatchLine};
+use services::ServiceTraffic;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -55,6 +60,7 @@ pub(crate) struct Checker {
     agent_crashed: BTreeSet<Name>,
     name_holders: NameHolders,
     nodes_declared_down: BTreeSet<Name>,
+    traffic: ServiceTraffic,
 }
 
 /// A pod as the API shows it.
@@ -202,6 +208,19 @@ impl Checker {
                 self.declare_node(node, *down);
                 Ok(())
             }
+            Event::Listening { container } => {
+                self.listening(container);
+                Ok(())
+            }
+            Event::ProxyStarted { by, addresses, longest_delay } => {
+                self.traffic.proxy_started(at, &by.node, addresses, *longest_delay);
+                Ok(())
+            }
+            Event::TrafficChange(line) => self.traffic.api(at, line),
+            Event::RulesCommitted { by, service, rules } => {
+                self.traffic.committed(at, &by.node, service, rules.as_deref())
+            }
+            Event::Request(request) => self.traffic.request(at, request),
             Event::AgentRun { .. }
             | Event::DeleteRequested { .. }
             | Event::Record(_)

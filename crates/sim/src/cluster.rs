@@ -3,7 +3,8 @@
 use crate::connection::Connection;
 use crate::control_plane::ControlPlane;
 use crate::event_log::{Event, EventLog};
-use crate::host::Host;
+use crate::host::{Host, HostOptions};
+use crate::proxy::ProxyConfig;
 use crate::random::Random;
 use bytes::{Bytes, BytesMut};
 use client::{Client, DeleteOptions, ObjectKey};
@@ -38,7 +39,7 @@ pub(crate) struct Cluster {
     pub(crate) hosts: Vec<Host>,
     pub(crate) operator: Operator,
     connection: Connection,
-    observer: JoinHandle<()>,
+    observers: Vec<JoinHandle<()>>,
     interference: Option<JoinHandle<()>>,
     seed: u64,
 }
@@ -51,6 +52,8 @@ pub(crate) struct ClusterConfig<'a> {
     /// Where agents store their files.
     pub(crate) directory: &'a Path,
     pub(crate) wrap_runtime: Option<WrapRuntime>,
+    /// One per node. Empty: nodes have no Service proxy.
+    pub(crate) proxies: Vec<ProxyConfig>,
     /// False: nothing is recorded and no rule is checked.
     pub(crate) checked: bool,
 }
@@ -67,17 +70,18 @@ impl Cluster {
         let connection = Connection::new(control_plane.handle(), admin, Random::new(seed, 1));
         let operator =
             Operator { client: Client::in_process(connection.clone()), log: log.clone() };
-        let observer = tokio::spawn(observe(connection.clone(), log.clone()));
-        let start = |number| {
+        let observed = if config.proxies.is_empty() { &OBSERVED[..1] } else { &OBSERVED[..] };
+        let observe = |(path, event): &(&'static str, fn(Bytes) -> Event)| {
+            tokio::spawn(observe(connection.clone(), log.clone(), path, *event))
+        };
+        let observers = observed.iter().map(observe).collect();
+        let start = |number: u16| {
             let directory = config.directory.join(format!("n{number}"));
-            Host::start(
-                number,
-                seed,
-                control_plane.handle(),
-                &log,
-                directory,
-                config.wrap_runtime.clone(),
-            )
+            let options = HostOptions {
+                wrap_runtime: config.wrap_runtime.clone(),
+                proxy: config.proxies.get(usize::from(number) - 1).cloned(),
+            };
+            Host::start(number, seed, control_plane.handle(), &log, directory, options)
         };
         let hosts: Vec<Host> = (1..=config.nodes).map(start).collect();
         let cluster = Cluster {
@@ -86,7 +90,7 @@ impl Cluster {
             hosts,
             operator,
             connection,
-            observer,
+            observers,
             interference: None,
             seed,
         };
@@ -197,22 +201,34 @@ impl Operator {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        self.observer.abort();
+        self.observers.iter().for_each(JoinHandle::abort);
         if let Some(interference) = &self.interference {
             interference.abort();
         }
     }
 }
 
-/// Records every change of every pod, across crashes of the server.
-async fn observe(connection: Connection, log: EventLog) {
+/// What is observed, and as which event it is recorded. Services and slices matter only to proxies.
+const OBSERVED: [(&str, fn(Bytes) -> Event); 3] = [
+    ("/api/v1/pods", Event::ApiChange),
+    ("/api/v1/services", Event::TrafficChange),
+    ("/apis/discovery.k8s.io/v1/endpointslices", Event::TrafficChange),
+];
+
+/// Records every change of every object of one kind, across crashes of the server.
+async fn observe(
+    connection: Connection,
+    log: EventLog,
+    path: &'static str,
+    event: fn(Bytes) -> Event,
+) {
     if log.disabled {
         return;
     }
     let mut version = 0;
     loop {
-        let path = format!("/api/v1/pods?watch=1&resourceVersion={version}");
-        let request = Request::get(path).body(kube::client::Body::empty());
+        let watch = format!("{path}?watch=1&resourceVersion={version}");
+        let request = Request::get(watch).body(kube::client::Body::empty());
         let Ok(request) = request else { return };
         if let Ok(answer) = connection.clone().call(request).await
             && answer.status().is_success()
@@ -227,7 +243,7 @@ async fn observe(connection: Connection, log: EventLog) {
                     if let Some(seen) = version_of(&line) {
                         // The initial list is ordered by name, so the last object need not be the newest.
                         version = version.max(seen);
-                        log.record(Event::ApiChange(line));
+                        log.record(event(line));
                     }
                 }
             }

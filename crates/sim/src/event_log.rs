@@ -6,7 +6,9 @@
 use crate::checker::{BrokenRule, Checker};
 use bytes::Bytes;
 use lifecycle::timeline::TerminationRecord;
+use network::{Frontend, ServiceRules};
 use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -96,8 +98,30 @@ pub(crate) enum Event {
         agent: Agent,
         running: bool,
     },
+    /// The container accepts requests from now on.
+    Listening {
+        container: Name,
+    },
+    /// A Service proxy starts on a node.
+    ProxyStarted {
+        by: Agent,
+        /// At which node ports are served.
+        addresses: Vec<IpAddr>,
+        /// After at most this long it applies what it has received. None: the run has faults, and a change may reach it
+        /// at any time.
+        longest_delay: Option<Duration>,
+    },
+    /// The rules of a Service on a node have changed; None: they are removed.
+    RulesCommitted {
+        by: Agent,
+        service: Name,
+        rules: Option<Arc<ServiceRules>>,
+    },
+    Request(Request),
     /// A line of the watch on all pods.
     ApiChange(Bytes),
+    /// A line of the watch on all Services or EndpointSlices.
+    TrafficChange(Bytes),
     /// A user requests the deletion of this pod.
     DeleteRequested {
         pod: Name,
@@ -113,6 +137,25 @@ pub(crate) enum Event {
     Record(String),
     /// Anything else, as text.
     Note(String),
+}
+
+/// A client's request to a Service, through the rules of one node.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) node: Name,
+    pub(crate) service: Name,
+    pub(crate) to: Frontend,
+    /// The endpoint that the rules chose; None: they have none.
+    pub(crate) endpoint: Option<SocketAddr>,
+    /// The uid of the pod that has this address now, and whether it accepted the request.
+    pub(crate) pod: Option<(Name, bool)>,
+}
+
+impl Request {
+    /// The rules led to an endpoint, and no pod accepted the request there.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.endpoint.is_some() && !self.pod.as_ref().is_some_and(|(_, accepted)| *accepted)
+    }
 }
 
 pub(crate) struct Entry {
@@ -212,7 +255,11 @@ impl EventLog {
     /// One line per event, for people.
     pub(crate) fn trace(&self) -> Vec<String> {
         let state = self.state();
-        let shown = state.entries.iter().filter(|entry| !matches!(entry.event, Event::Record(_)));
+        let shown = state.entries.iter().filter(|entry| match &entry.event {
+            Event::Record(_) => false,
+            Event::Request(request) => request.is_lost(),
+            _ => true,
+        });
         shown.map(ToString::to_string).collect()
     }
 
@@ -221,7 +268,9 @@ impl EventLog {
         let mut log = String::new();
         for entry in &self.state().entries {
             let whole = match &entry.event {
-                Event::ApiChange(line) => String::from_utf8_lossy(line).into_owned(),
+                Event::ApiChange(line) | Event::TrafficChange(line) => {
+                    String::from_utf8_lossy(line).into_owned()
+                }
                 event => event.to_string(),
             };
             log.push_str(&format!("{} {}\n", entry.at.as_nanos(), whole.trim_end()));
@@ -245,6 +294,21 @@ impl Event {
 impl fmt::Display for Agent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.node, self.run)
+    }
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Request { node, service, to, .. } = self;
+        write!(f, "a request through {node} to {service} at {}:{}", to.address, to.port)?;
+        match (&self.endpoint, &self.pod) {
+            (None, _) => f.write_str(" is rejected: there is no endpoint"),
+            (Some(endpoint), None) => write!(f, " is lost: {endpoint} is gone"),
+            (Some(endpoint), Some((uid, false))) => {
+                write!(f, " is lost: {endpoint} ({uid}) does not listen")
+            }
+            (Some(endpoint), Some((uid, true))) => write!(f, " reaches {endpoint} ({uid})"),
+        }
     }
 }
 
@@ -284,7 +348,20 @@ impl fmt::Display for Event {
             Event::PodGone { by, uid } => write!(f, "{by} observes that {uid} was removed"),
             Event::AgentRun { agent, running: true } => write!(f, "{agent} starts"),
             Event::AgentRun { agent, running: false } => write!(f, "{agent} has crashed"),
+            Event::Listening { container } => write!(f, "{container} listens"),
+            Event::ProxyStarted { by, longest_delay: Some(delay), .. } => {
+                write!(f, "the proxy of {by} starts, with a delay of at most {delay:?}")
+            }
+            Event::ProxyStarted { by, longest_delay: None, .. } => {
+                write!(f, "the proxy of {by} starts")
+            }
+            Event::RulesCommitted { by, service, rules } => {
+                let rules = rules.as_ref().map(|rules| crate::checker::rules_in_short(rules));
+                write!(f, "{by} commits {service}: {}", rules.as_deref().unwrap_or("removed"))
+            }
+            Event::Request(request) => write!(f, "{request}"),
             Event::ApiChange(line) => f.write_str(&crate::checker::in_short(line)),
+            Event::TrafficChange(line) => f.write_str(&crate::checker::change_in_short(line)),
             Event::Record(record) => f.write_str(record),
             Event::NodeDeclaredDown { node, down: true } => {
                 write!(f, "a user declares that {node} is down")

@@ -5,6 +5,7 @@ use crate::connection::{Connection, ServerHandle};
 use crate::event_log::{Agent, Event, EventLog};
 use crate::machine::Machine;
 use crate::process_run::ProcessRun;
+use crate::proxy::{NodeProxy, ProxyConfig, RuleTable};
 use crate::random::Random;
 use crate::runtime_handle::RuntimeHandle;
 use client::Client;
@@ -25,8 +26,19 @@ const START_AGAIN: Duration = Duration::from_secs(1);
 pub(crate) struct Host {
     pub(crate) name: String,
     pub(crate) connection: Connection,
+    pub(crate) machine: Arc<Machine>,
+    /// The packet rules of Services.
+    pub(crate) rules: RuleTable,
     state: Arc<Mutex<AgentState>>,
     task: JoinHandle<()>,
+}
+
+/// How the agents of a host differ from ordinary ones.
+#[derive(Clone, Default)]
+pub(crate) struct HostOptions {
+    pub(crate) wrap_runtime: Option<WrapRuntime>,
+    /// None: the host has no Service proxy.
+    pub(crate) proxy: Option<ProxyConfig>,
 }
 
 /// The current run of the agent, and how long the host stays without an agent after it.
@@ -45,8 +57,9 @@ struct HostConfig {
     directory: PathBuf,
     log: EventLog,
     machine: Arc<Machine>,
+    rules: RuleTable,
     connection: Connection,
-    wrap_runtime: Option<WrapRuntime>,
+    options: HostOptions,
     grace: node::GraceAfterRestart,
 }
 
@@ -57,20 +70,23 @@ impl Host {
         server: ServerHandle,
         log: &EventLog,
         directory: PathBuf,
-        wrap_runtime: Option<WrapRuntime>,
+        options: HostOptions,
     ) -> Host {
         let name = format!("n{number}");
         let user = User::authenticated(format!("system:node:{name}"), &["system:nodes"]);
         let connection = Connection::new(server, user, Random::new(seed, 1000 + u64::from(number)));
+        let machine = Machine::new(&name, number, log.clone());
+        let rules = RuleTable::default();
         let config = HostConfig {
-            machine: Machine::new(&name, number, log.clone()),
+            machine: machine.clone(),
+            rules: rules.clone(),
             name: name.clone(),
             number,
             seed,
             directory,
             log: log.clone(),
             connection: connection.clone(),
-            wrap_runtime,
+            options,
             grace: match seed % 2 {
                 0 => node::GraceAfterRestart::Full,
                 _ => node::GraceAfterRestart::Kept,
@@ -82,7 +98,7 @@ impl Host {
             down: false,
         }));
         let task = tokio::spawn(run_agents(config, state.clone()));
-        Host { name, connection, state, task }
+        Host { name, connection, machine, rules, state, task }
     }
 
     /// Crashes the agent after this many steps, in the middle of whatever it does then; 0: at once.
@@ -159,10 +175,22 @@ async fn run_agent(host: &HostConfig, agent: &Agent, process: &Arc<ProcessRun>) 
             log: host.log.clone(),
             random: Mutex::new(Random::new(host.seed, stream)),
         });
-        let runtime = match &host.wrap_runtime {
+        let runtime = match &host.options.wrap_runtime {
             Some(wrap) => wrap(runtime_handle),
             None => runtime_handle,
         };
+        let client = Client::in_process(connection.clone());
+        let traffic = host.options.proxy.as_ref().map(|config| -> Arc<dyn node::Traffic> {
+            Arc::new(NodeProxy {
+                client: client.clone(),
+                agent: agent.clone(),
+                process: process.clone(),
+                log: host.log.clone(),
+                table: host.rules.clone(),
+                config: config.clone(),
+                running: Mutex::default(),
+            })
+        });
         let [more, number] = host.number.to_be_bytes();
         let config = node::Config {
             name: host.name.clone(),
@@ -175,7 +203,7 @@ async fn run_agent(host: &HostConfig, agent: &Agent, process: &Arc<ProcessRun>) 
             link: "sim".into(),
             manifests: None,
             cluster_dns: Vec::new(),
-            traffic: None,
+            traffic,
             cgroup: "/sim".into(),
             eviction_hard: Some(String::new()),
             pod_pids_limit: None,
@@ -185,7 +213,7 @@ async fn run_agent(host: &HostConfig, agent: &Agent, process: &Arc<ProcessRun>) 
             shutdown: node::Periods::default(),
             version: server::discovery::git_version().to_owned(),
         };
-        match node::start(Client::in_process(connection.clone()), config).await {
+        match node::start(client, config).await {
             Ok(_running) => std::future::pending::<()>().await,
             Err(error) => host.log.note(format!("{agent} cannot start: {error}")),
         }

@@ -144,7 +144,7 @@ fn stateful_set(random: &mut Random, name: &str, replicas: u64) -> StatefulSet {
         _ => OnTerm::Exit { after: Duration::ZERO, code: 0 },
     };
     let start = if random.percent(15) { random.millis(200, 4000) } else { Duration::ZERO };
-    let script = Script { start, term, run: None };
+    let script = Script { start, term, run: None, listen: None };
     let grace = *random.pick(&[1, 5, 12, 30]);
     let policy = *random.pick(&["OrderedReady", "Parallel"]);
     // How long pods stay on a lost node; by default 300 s.

@@ -4,13 +4,13 @@
 //! Not here: how an agent calls it (`runtime_handle`).
 
 use crate::event_log::{Agent, Event, EventLog, Name, Signal};
-use crate::script::{Hook, OnTerm, Script};
+use crate::script::{Hook, IS_LISTENING, OnTerm, Script};
 use runtime::{
     Change, Container, ContainerSpec, ContainerState, Error, Exit, Result, Sandbox, SandboxSpec,
     SandboxState, Session,
 };
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, broadcast, mpsc, oneshot};
@@ -40,6 +40,7 @@ struct State {
 struct Process {
     script: Script,
     stopped: bool,
+    listening: bool,
     /// Notified when it exits, for commands that run in the container.
     ended: Arc<Notify>,
 }
@@ -159,7 +160,8 @@ impl Machine {
         let pod = found.pod.uid.clone();
         state.pods.insert(id.clone(), pod);
         let script = Script::read(spec.args.as_deref().unwrap_or_default());
-        state.processes.insert(id, Process { script, stopped: false, ended: Arc::default() });
+        let (stopped, listening, ended) = (false, false, Arc::default());
+        state.processes.insert(id, Process { script, stopped, listening, ended });
         Ok(container)
     }
 
@@ -200,14 +202,59 @@ impl Machine {
         if let Some(container) = state.container(id) {
             container.state = ContainerState::Running { started_at: clock::now() };
         }
-        let run = state.processes.get(id).and_then(|process| process.script.run);
+        let script = state.processes.get(id).map(|process| process.script.clone());
+        let script = script.unwrap_or_default();
         drop(state);
         self.log.record(Event::Running { container: id.into() });
+        if let Some(listen) = script.listen {
+            self.listen_later(id, listen.after);
+        }
         self.send_change(id);
-        if let Some((after, code)) = run {
+        if let Some((after, code)) = script.run {
             self.exit_later(id, after, code);
         }
         Ok(())
+    }
+
+    fn listen_later(self: &Arc<Self>, id: &str, after: Duration) {
+        let (machine, id) = (self.clone(), id.to_owned());
+        if after.is_zero() {
+            return machine.listen(&id);
+        }
+        tokio::spawn(async move {
+            tokio::time::sleep(after).await;
+            machine.listen(&id);
+        });
+    }
+
+    /// A container that was stopped meanwhile does not begin to listen.
+    fn listen(&self, id: &str) {
+        let mut state = self.state();
+        if !state.container(id).is_some_and(|container| is_running(container)) {
+            return;
+        }
+        let Some(process) = state.processes.get_mut(id).filter(|process| !process.stopped) else {
+            return;
+        };
+        process.listening = true;
+        drop(state);
+        self.log.record(Event::Listening { container: id.into() });
+    }
+
+    /// The uid of the pod that has this address now, and whether it accepts a request at this port.
+    pub(crate) fn receive(&self, to: SocketAddr) -> Option<(Name, bool)> {
+        let state = self.state();
+        let mut all = state.sandboxes.values().flatten();
+        let sandbox = all.find(|sandbox| {
+            sandbox.state == SandboxState::Ready && sandbox.addresses.contains(&to.ip())
+        })?;
+        let mut running = sandbox.containers.iter().filter(|container| is_running(container));
+        let accepted = running.any(|container| {
+            state.processes.get(&container.id).is_some_and(|process| {
+                process.listening && process.script.listen.is_some_and(|it| it.port == to.port())
+            })
+        });
+        Some((sandbox.pod.uid.as_str().into(), accepted))
     }
 
     /// Sends the stop signal. A container that has exited does not receive it.
@@ -219,6 +266,7 @@ impl Machine {
         }
         let Some(process) = state.processes.get_mut(id) else { return };
         let first = !std::mem::replace(&mut process.stopped, true);
+        process.listening &= process.script.listen.is_some_and(|listen| listen.until_exit);
         let term = process.script.term;
         drop(state);
         self.signal(id, Signal::Stop, by);
@@ -244,7 +292,7 @@ impl Machine {
         }
     }
 
-    /// Runs a command in a container: a hook, or any other command, which succeeds at once.
+    /// Runs a command in a container: a hook, a probe, or any other command, which succeeds at once.
     pub(crate) fn exec(
         self: &Arc<Self>,
         id: &str,
@@ -255,9 +303,13 @@ impl Machine {
         if !state.container(id).is_some_and(|container| is_running(container)) {
             return Err(Error::Refused(format!("container {id} is not running")));
         }
-        let ended = state.processes.get(id).map(|process| process.ended.clone());
+        let process = state.processes.get(id);
+        let ended = process.map(|process| process.ended.clone());
+        let listening = process.is_some_and(|process| process.listening);
         drop(state);
         let hook = Hook::read(command);
+        let asks = command.first().is_some_and(|word| word == IS_LISTENING);
+        let code = i32::from(asks && !listening);
         let (said, output) = mpsc::channel(1);
         let (exited, exit) = oneshot::channel();
         let (kill, killed) = oneshot::channel::<()>();
@@ -280,7 +332,7 @@ impl Machine {
             let how = tokio::select! {
                 biased;
                 () = ended => None,
-                code = run(hook) => Some(code),
+                code = run(hook, code) => Some(code),
                 () = killed => None,
             };
             if hook.is_some() {
@@ -367,8 +419,9 @@ impl State {
     }
 }
 
-async fn run(hook: Option<Hook>) -> i32 {
-    let Some(hook) = hook else { return 0 };
+/// A command that is not a hook ends at once, with this code.
+async fn run(hook: Option<Hook>, code: i32) -> i32 {
+    let Some(hook) = hook else { return code };
     match hook.takes {
         Some(takes) => tokio::time::sleep(takes).await,
         None => std::future::pending().await,

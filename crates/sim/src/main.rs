@@ -5,9 +5,9 @@
 use anyhow::Context;
 use clap::Parser;
 use jiff::Timestamp;
-use sim::{Options, Outcome, Phase, SCENARIOS, Scenario, SimulationSetup, Size, Summary};
+use sim::{Options, Outcome, Phase, Requests, SCENARIOS, Scenario, SimulationSetup, Size, Summary};
 use std::io::{IsTerminal, Write};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -26,6 +26,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 ///     landfall-sim crash --seed 7 --trace      run one seed and print its events
 ///     landfall-sim mix --seeds 0..10000        run many seeds, until one breaks a rule
 ///     landfall-sim mix --seed 7000 --for 120   run seeds from 7000 on for two minutes
+///     landfall-sim traffic --seeds 0..100      roll out Deployments behind Services, count lost requests
 ///     landfall-sim scale --nodes 1000 --pods 20000   measure what a pod costs in a large cluster
 ///
 /// A seed that breaks a rule is printed with its trace and the command that repeats it.
@@ -50,6 +51,10 @@ struct Cli {
     /// With --seeds: run each seed twice and compare the runs byte by byte
     #[arg(long, requires = "seeds")]
     twice: bool,
+    /// With `traffic`: delay with which changes of Services and endpoints reach the packet rules of every
+    /// node, such as 300ms or 100ms-2s [default: the seed chooses one per node]
+    #[arg(long, value_name = "TIME[-TIME]", value_parser = delay_range)]
+    proxy_delay: Option<DelayRange>,
     /// With `scale`: number of nodes; each runs at most 110 pods
     #[arg(long, value_name = "N", default_value_t = 20)]
     nodes: u16,
@@ -65,6 +70,27 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
     let range =
         text.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
     range.ok_or_else(|| "expected a range such as 0..100".to_owned())
+}
+
+/// The value of `--proxy-delay`, as text too, to print the command that repeats a run.
+#[derive(Clone)]
+struct DelayRange {
+    text: String,
+    range: RangeInclusive<Duration>,
+}
+
+fn delay_range(text: &str) -> Result<DelayRange, String> {
+    let (from, to) = text.split_once('-').unwrap_or((text, text));
+    let (from, to) = (duration(from)?, duration(to)?);
+    if from > to {
+        return Err("write the shorter time first, such as 100ms-2s".to_owned());
+    }
+    Ok(DelayRange { text: text.to_owned(), range: from..=to })
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let parsed = text.parse::<jiff::SignedDuration>().map_err(|error| error.to_string())?;
+    Duration::try_from(parsed).map_err(|_| "write a time such as 300ms or 2s".to_owned())
 }
 
 fn main() -> ExitCode {
@@ -89,14 +115,25 @@ fn run(options: &Cli) -> anyhow::Result<()> {
     let scenario = Scenario::find(name).with_context(|| {
         format!("there is no scenario {name:?}; `landfall-sim --list` lists them")
     })?;
+    anyhow::ensure!(
+        options.proxy_delay.is_none() || name == "traffic",
+        "only the scenario traffic has Service proxies, so --proxy-delay has no effect here"
+    );
     let setup = SimulationSetup::prepare()?;
+    let run_options = Options {
+        trace: options.trace,
+        twice: options.twice,
+        proxy_delay: options.proxy_delay.as_ref().map(|delay| delay.range.clone()),
+        ..Options::default()
+    };
+    let run = Run { setup, scenario, options: run_options, delay: options.proxy_delay.clone() };
     match (&options.seeds, options.seconds) {
-        (Some(seeds), _) => many(&setup, scenario, seeds.clone(), None, options.twice),
+        (Some(seeds), _) => run.many(seeds.clone(), None),
         (None, Some(seconds)) => {
             let until = clock::now() + Duration::from_secs(seconds);
-            many(&setup, scenario, options.seed..u64::MAX, Some(until), false)
+            run.many(options.seed..u64::MAX, Some(until))
         }
-        (None, None) => one(&setup, scenario, options.seed, options.trace),
+        (None, None) => run.one(options.seed),
     }
 }
 
@@ -145,61 +182,76 @@ fn show(phase: &Phase) {
     );
 }
 
-fn one(
-    setup: &SimulationSetup,
+/// What the command line asks for.
+struct Run {
+    setup: SimulationSetup,
     scenario: &'static Scenario,
-    seed: u64,
-    trace: bool,
-) -> anyhow::Result<()> {
-    let began = clock::now();
-    let outcome = sim::run(setup, scenario, seed, &Options { trace, ..Options::default() })?;
-    let took = clock::now().duration_since(began);
-    if outcome.violation.is_some() {
-        return fail(scenario, &outcome);
-    }
-    outcome.trace.iter().for_each(|line| println!("{line}"));
-    println!(
-        "seed {seed} of {}: {} pods and {} containers in {:.0} simulated seconds, every rule kept \
-         ({took:.3})",
-        scenario.name,
-        outcome.pods,
-        outcome.containers,
-        outcome.simulated.as_secs_f64(),
-    );
-    Ok(())
+    options: Options,
+    delay: Option<DelayRange>,
 }
 
-fn many(
-    setup: &SimulationSetup,
-    scenario: &'static Scenario,
-    seeds: Range<u64>,
-    until: Option<Timestamp>,
-    twice: bool,
-) -> anyhow::Result<()> {
-    let began = clock::now();
-    let options = Options { twice, ..Options::default() };
-    let count = until.is_none().then(|| seeds.end.saturating_sub(seeds.start));
-    let show = std::io::stderr().is_terminal();
-    let go_on = |done: u64| {
-        if show && done.is_multiple_of(50) {
-            let of = count.map(|count| format!(" of {count}")).unwrap_or_default();
-            eprint!("\r{done}{of} seeds");
-            let _ = std::io::stderr().flush();
+impl Run {
+    fn one(&self, seed: u64) -> anyhow::Result<()> {
+        let began = clock::now();
+        let outcome = sim::run(&self.setup, self.scenario, seed, &self.options)?;
+        let took = clock::now().duration_since(began);
+        if outcome.violation.is_some() {
+            return self.fail(&outcome);
         }
-        until.is_none_or(|until| clock::now() < until)
-    };
-    let first = seeds.start;
-    let summary = sim::run_many(setup, scenario, seeds, &options, &go_on)?;
-    if show {
-        eprint!("\r\x1b[K");
+        outcome.trace.iter().for_each(|line| println!("{line}"));
+        println!(
+            "seed {seed} of {}: {} pods and {} containers in {:.0} simulated seconds, every rule kept \
+             ({took:.3})",
+            self.scenario.name,
+            outcome.pods,
+            outcome.containers,
+            outcome.simulated.as_secs_f64(),
+        );
+        show_requests(&outcome.requests);
+        Ok(())
     }
-    let seconds = clock::now().duration_since(began).as_secs_f64().max(0.001);
-    match &summary.failure {
-        Some(outcome) => fail(scenario, outcome),
-        None => {
-            report(scenario, first, &summary, seconds);
-            Ok(())
+
+    fn many(&self, seeds: Range<u64>, until: Option<Timestamp>) -> anyhow::Result<()> {
+        let began = clock::now();
+        let options = Options { trace: false, ..self.options.clone() };
+        let count = until.is_none().then(|| seeds.end.saturating_sub(seeds.start));
+        let show = std::io::stderr().is_terminal();
+        let go_on = |done: u64| {
+            if show && done.is_multiple_of(50) {
+                let of = count.map(|count| format!(" of {count}")).unwrap_or_default();
+                eprint!("\r{done}{of} seeds");
+                let _ = std::io::stderr().flush();
+            }
+            until.is_none_or(|until| clock::now() < until)
+        };
+        let first = seeds.start;
+        let summary = sim::run_many(&self.setup, self.scenario, seeds, &options, &go_on)?;
+        if show {
+            eprint!("\r\x1b[K");
         }
+        let seconds = clock::now().duration_since(began).as_secs_f64().max(0.001);
+        match &summary.failure {
+            Some(outcome) => self.fail(outcome),
+            None => {
+                report(self.scenario, first, &summary, seconds);
+                Ok(())
+            }
+        }
+    }
+
+    /// Prints everything that is needed to understand the violation and to repeat it.
+    fn fail(&self, outcome: &Outcome) -> anyhow::Result<()> {
+        outcome.trace.iter().for_each(|line| println!("{line}"));
+        let (name, seed) = (self.scenario.name, outcome.seed);
+        if let Some(violation) = &outcome.violation {
+            let (rule, why) = (violation.broken.rule, &violation.broken.why);
+            let delay = self.delay.as_ref().map(|delay| format!(" --proxy-delay {}", delay.text));
+            let delay = delay.unwrap_or_default();
+            println!("\nseed {seed} of {name} breaks a rule after {:?}: {rule}", violation.at);
+            println!("  {why}");
+            println!("to repeat it: landfall-sim {name} --seed {seed}{delay} --trace");
+        }
+        anyhow::bail!("seed {seed} of scenario {name} breaks a rule")
     }
 }
 
@@ -214,17 +266,17 @@ fn report(scenario: &Scenario, first: u64, summary: &Summary, seconds: f64) {
         summary.simulated.as_secs_f64() / 3600.0,
         summary.seeds as f64 / seconds,
     );
+    show_requests(&summary.requests);
 }
 
-/// Prints everything that is needed to understand the violation and to repeat it.
-fn fail(scenario: &Scenario, outcome: &Outcome) -> anyhow::Result<()> {
-    outcome.trace.iter().for_each(|line| println!("{line}"));
-    let (name, seed) = (scenario.name, outcome.seed);
-    if let Some(violation) = &outcome.violation {
-        let (rule, why) = (violation.broken.rule, &violation.broken.why);
-        println!("\nseed {seed} of {name} breaks a rule after {:?}: {rule}", violation.at);
-        println!("  {why}");
-        println!("to repeat it: landfall-sim {name} --seed {seed} --trace");
+/// Prints nothing if the scenario has no clients.
+fn show_requests(requests: &Requests) {
+    let Requests { sent, lost, rejected } = *requests;
+    if sent > 0 {
+        println!(
+            "{sent} requests: {lost} lost, because their endpoint no longer listened ({:.2} %), {rejected} rejected, \
+             because there was no endpoint",
+            lost as f64 * 100.0 / sent as f64,
+        );
     }
-    anyhow::bail!("seed {seed} of scenario {name} breaks a rule")
 }

@@ -74,7 +74,7 @@ pub(crate) fn draw(scenario: &Scenario, seed: u64) -> Vec<PlannedAction> {
                 life(&mut actions, &mut random, scenario, &name, born, dies);
             }
         }
-        Style::Mix | Style::Identity | Style::Settle => {}
+        Style::Mix | Style::Identity | Style::Settle | Style::Traffic => {}
         Style::Churn => {
             for slot in 0..count {
                 let (mut at, mut number) = (random.between(0, 60_000), 0);
@@ -125,7 +125,8 @@ fn life(
     }
 }
 
-fn fault_of(random: &mut Random, scenario: &Scenario, fault: Fault) -> Action {
+/// An action that causes this fault.
+pub(crate) fn fault_of(random: &mut Random, scenario: &Scenario, fault: Fault) -> Action {
     let host = random.below(u64::from(scenario.nodes)) as usize;
     let lasts = random.millis(100, 30_000);
     match fault {
@@ -196,7 +197,7 @@ fn container(random: &mut Random, name: &str) -> Value {
     let run = random
         .percent(10)
         .then(|| (random.millis(500, 40_000), if random.percent(50) { 0 } else { 1 }));
-    let script = Script { start, term, run };
+    let script = Script { start, term, run, listen: None };
     let image = match random.percent(10) {
         true => format!("sim/slow:{}", random.between(100, 8000)),
         false => "sim/here:1".to_owned(),

@@ -31,13 +31,18 @@ impl ProcessRun {
 
     /// To be called before and after everything that has an effect. Does not return after a crash.
     pub(crate) async fn step(&self) {
+        if !self.step_in_place() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// As [`ProcessRun::step`], for effects in code that cannot wait: false if the process has crashed.
+    pub(crate) fn step_in_place(&self) -> bool {
         let step = self.steps.fetch_add(1, Relaxed) + 1;
         if step == self.crash_step.load(Relaxed) {
             self.crash_now();
         }
-        if self.crashed.load(Relaxed) {
-            std::future::pending::<()>().await;
-        }
+        !self.has_crashed()
     }
 
     pub(crate) fn crash_now(&self) {

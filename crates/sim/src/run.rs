@@ -1,17 +1,20 @@
 //! Runs one seed from beginning to end.
 
-use crate::checker::BrokenRule;
+use crate::checker::{BrokenRule, Requests};
 use crate::cluster::{Cluster, ClusterConfig, Interference, WrapRuntime};
 use crate::connection::{NetworkFaults, State};
 use crate::control_plane::ControlPlane;
 use crate::event_log::Name;
 use crate::identity;
 use crate::plan::{self, Action};
+use crate::proxy::WrapRules;
 use crate::scenario::{Scenario, Style};
+use crate::service_traffic;
 use crate::settle;
 use client::Selection;
 use lifecycle::timeline::TerminationRecord;
 use server::ServerTemplate;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
@@ -58,7 +61,10 @@ impl SimulationSetup {
 #[derive(Clone, Default)]
 pub struct Options {
     pub wrap_runtime: Option<WrapRuntime>,
+    pub wrap_rules: Option<WrapRules>,
     pub interference: Option<Interference>,
+    /// How late the Service proxy of every node applies a change. None: the seed decides.
+    pub proxy_delay: Option<RangeInclusive<Duration>>,
     /// Keep the trace even if no rule is broken.
     pub trace: bool,
     /// Run the seed again and compare the runs byte by byte.
@@ -78,6 +84,7 @@ pub struct Outcome {
     pub simulated: Duration,
     pub pods: usize,
     pub containers: usize,
+    pub requests: Requests,
 }
 
 #[derive(Debug, Clone)]
@@ -144,6 +151,13 @@ async fn simulate(
     options: &Options,
     directory: &Path,
 ) -> Outcome {
+    let proxies = match scenario.style {
+        Style::Traffic => {
+            let (delay, wrap) = (options.proxy_delay.as_ref(), options.wrap_rules.as_ref());
+            service_traffic::proxies(scenario, seed, delay, wrap)
+        }
+        _ => Vec::new(),
+    };
     let config = ClusterConfig {
         foundation,
         seed,
@@ -151,6 +165,7 @@ async fn simulate(
         controllers: scenario.style.controllers(),
         directory,
         wrap_runtime: options.wrap_runtime.clone(),
+        proxies,
         checked: true,
     };
     let mut cluster = match Cluster::start(config).await {
@@ -166,6 +181,7 @@ async fn simulate(
                 simulated: Duration::ZERO,
                 pods: 0,
                 containers: 0,
+                requests: Requests::default(),
             };
         }
     };
@@ -175,6 +191,7 @@ async fn simulate(
     match scenario.style {
         Style::Identity => identity::simulate(&mut cluster, scenario, seed).await,
         Style::Settle => settle::simulate(&mut cluster, scenario, seed).await,
+        Style::Traffic => service_traffic::simulate(&mut cluster, scenario, seed).await,
         Style::Once | Style::Churn | Style::Mix => {
             perform_plan(&mut cluster, scenario, seed).await;
             heal(&mut cluster).await;
@@ -197,6 +214,7 @@ async fn simulate(
         simulated: cluster.log.now(),
         pods,
         containers,
+        requests: cluster.log.with_checker(|checker| checker.requests()),
     }
 }
 

@@ -51,6 +51,7 @@ pub fn scale(setup: &SimulationSetup, size: Size, report: &dyn Fn(&Phase)) -> Re
         controllers: controllers::ControllerSet::All,
         directory: directory.path(),
         wrap_runtime: None,
+        proxies: Vec::new(),
         checked: false,
     };
     let run = async {

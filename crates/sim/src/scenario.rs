@@ -31,6 +31,8 @@ pub(crate) enum Style {
     Identity,
     /// See `settle.rs`.
     Settle,
+    /// See `service_traffic.rs`.
+    Traffic,
 }
 
 impl Style {
@@ -39,7 +41,7 @@ impl Style {
     pub(crate) fn controllers(self) -> controllers::ControllerSet {
         match self {
             Style::Once | Style::Churn | Style::Mix => controllers::ControllerSet::NodesAndPods,
-            Style::Identity | Style::Settle => controllers::ControllerSet::All,
+            Style::Identity | Style::Settle | Style::Traffic => controllers::ControllerSet::All,
         }
     }
 }
@@ -161,6 +163,16 @@ pub static SCENARIOS: &[Scenario] = &[
         ..BASE
     },
     Scenario {
+        name: "traffic",
+        about: "Deployments behind Services change while clients send requests through every node; odd seeds have faults",
+        nodes: 3,
+        pods: (0, 0),
+        span: Duration::from_secs(60),
+        style: Style::Traffic,
+        faults: &[Torn, Torn, Refused, Silent, Network, AgentCrash, ControlPlaneCrash],
+        ..BASE
+    },
+    Scenario {
         name: "unsent",
         about: "agents crash between the decision to stop a container and its signal; clocks jump",
         nodes: 1,
@@ -192,7 +204,7 @@ impl Scenario {
     pub(crate) fn resolve(&'static self, seed: u64) -> &'static Scenario {
         match self.style {
             Style::Mix => &SCENARIOS[(seed % MIXED) as usize],
-            Style::Once | Style::Churn | Style::Identity | Style::Settle => self,
+            Style::Once | Style::Churn | Style::Identity | Style::Settle | Style::Traffic => self,
         }
     }
 }

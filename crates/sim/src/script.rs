@@ -1,7 +1,7 @@
 //! What a simulated container does. The script is written into the container's arguments, so that it survives
 //! restarts of the agent and can be read in the trace.
 //!
-//!     args: ["start=500", "term=ignore", "run=9000:1"]        hook: ["hook", "2000", "0"]
+//!     args: ["start=500", "term=ignore", "run=9000:1", "listen=8080:300:exit"]        hook: ["hook", "2000", "0"]
 
 use std::time::Duration;
 
@@ -14,7 +14,22 @@ pub(crate) struct Script {
     pub(crate) term: OnTerm,
     /// It exits without a signal after this time, with this code.
     pub(crate) run: Option<(Duration, i32)>,
+    /// It accepts requests.
+    pub(crate) listen: Option<Listen>,
 }
+
+/// How a container accepts requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Listen {
+    pub(crate) port: u16,
+    /// How long after its start it begins to listen.
+    pub(crate) after: Duration,
+    /// False: it stops listening at its stop signal, like a server that does not drain.
+    pub(crate) until_exit: bool,
+}
+
+/// The command of a probe that succeeds while its container listens.
+pub(crate) const IS_LISTENING: &str = "is-listening";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnTerm {
@@ -25,7 +40,7 @@ pub(crate) enum OnTerm {
 impl Default for Script {
     fn default() -> Script {
         let term = OnTerm::Exit { after: Duration::ZERO, code: 0 };
-        Script { start: Duration::ZERO, term, run: None }
+        Script { start: Duration::ZERO, term, run: None, listen: None }
     }
 }
 
@@ -37,6 +52,10 @@ impl Script {
             OnTerm::Ignore => "term=ignore".to_owned(),
         });
         args.extend(self.run.map(|(after, code)| format!("run={}:{code}", after.as_millis())));
+        args.extend(self.listen.map(|listen| {
+            let until = if listen.until_exit { "exit" } else { "term" };
+            format!("listen={}:{}:{until}", listen.port, listen.after.as_millis())
+        }));
         args
     }
 
@@ -52,10 +71,21 @@ impl Script {
                     script.term = OnTerm::Exit { after, code };
                 }
                 "run" => script.run = Some(timed(value)),
+                "listen" => script.listen = Listen::read(value),
                 _ => {}
             }
         }
         script
+    }
+}
+
+impl Listen {
+    /// Reads a port, milliseconds and an end, such as `8080:300:exit`.
+    fn read(text: &str) -> Option<Listen> {
+        let (port, rest) = text.split_once(':')?;
+        let (after, until) = rest.split_once(':')?;
+        let port = port.parse().ok()?;
+        Some(Listen { port, after: millis(after), until_exit: until == "exit" })
     }
 }
 
@@ -105,8 +135,14 @@ mod tests {
             start: Duration::from_millis(5),
             term: OnTerm::Exit { after: Duration::from_secs(3), code: 143 },
             run: Some((Duration::from_secs(9), 1)),
+            listen: None,
         };
         assert_eq!(Script::read(&script.args()), script);
+        for until_exit in [true, false] {
+            let listen = Listen { port: 8080, after: Duration::from_millis(300), until_exit };
+            let server = Script { listen: Some(listen), ..Script::default() };
+            assert_eq!(Script::read(&server.args()), server);
+        }
         let stubborn = Script { term: OnTerm::Ignore, ..Script::default() };
         assert_eq!(Script::read(&stubborn.args()), stubborn);
         for takes in [None, Some(Duration::from_millis(70))] {

@@ -4,7 +4,7 @@
 //! Not here: which workloads there are (`settle/workloads.rs`) and whether they are in the desired state
 //! (`settle/desired_state.rs`).
 
-mod desired_state;
+pub(crate) mod desired_state;
 mod workloads;
 
 use crate::cluster::Cluster;
@@ -32,7 +32,7 @@ pub(crate) async fn simulate(cluster: &mut Cluster, scenario: &Scenario, seed: u
             return;
         }
         match action.what {
-            workloads::Action::Workload(request) => workloads::request(&cluster.operator, request),
+            workloads::Action::Workload(request) => request.send(&cluster.operator),
             workloads::Action::Fault(fault) => run::perform(cluster, fault).await,
         }
     }

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use std::collections::BTreeSet;
 
 /// The first difference from the desired state; None: there is none.
-pub(super) async fn difference(cluster: &Cluster) -> Option<String> {
+pub(crate) async fn difference(cluster: &Cluster) -> Option<String> {
     // While the agent is down its pods may still be evicted, although everything looks complete.
     if let Some(host) = cluster.hosts.iter().find(|host| host.is_down()) {
         return Some(format!("no agent runs on {}", host.name));

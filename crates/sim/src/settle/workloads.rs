@@ -1,15 +1,12 @@
 //! The requests of users: workloads that are created, changed and deleted, and namespaces that are deleted with
 //! everything in them.
 
-use crate::cluster::Operator;
 use crate::plan;
 use crate::random::Random;
 use crate::scenario::Scenario;
 use crate::script::{OnTerm, Script};
-use client::{Client, DeleteOptions, Object, ObjectKey, Propagation};
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
-use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Namespace, Service};
+use crate::workload_request::{Kind, Verb, WorkloadRequest};
+use client::{ObjectKey, Propagation};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -24,30 +21,6 @@ pub(super) struct PlannedAction {
 pub(super) enum Action {
     Workload(WorkloadRequest),
     Fault(plan::Action),
-}
-
-#[derive(Clone)]
-pub(super) struct WorkloadRequest {
-    kind: Kind,
-    key: ObjectKey,
-    verb: Verb,
-}
-
-#[derive(Clone)]
-enum Verb {
-    Create(Value),
-    Patch(Value),
-    Delete(Option<Propagation>),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Kind {
-    Namespace,
-    Deployment,
-    StatefulSet,
-    DaemonSet,
-    Job,
-    Service,
 }
 
 /// All actions, ordered by time.
@@ -147,7 +120,8 @@ fn object(random: &mut Random, kind: Kind, namespace: &str, name: &str) -> Value
     let ends = (kind == Kind::Job)
         .then(|| (random.millis(500, 20_000), if random.percent(70) { 0 } else { 1 }));
     let after = random.millis(0, 5000);
-    let script = Script { start: Duration::ZERO, term: OnTerm::Exit { after, code: 0 }, run: ends };
+    let term = OnTerm::Exit { after, code: 0 };
+    let script = Script { term, run: ends, ..Script::default() };
     let labels = json!({ "app": name });
     let mut template = json!({
         "metadata": { "labels": labels },
@@ -183,47 +157,4 @@ fn object(random: &mut Random, kind: Kind, namespace: &str, name: &str) -> Value
         }
     };
     json!({ "metadata": metadata, "spec": spec })
-}
-
-/// Repeats the request until the server responds.
-pub(super) fn request(operator: &Operator, request: WorkloadRequest) {
-    let operator = operator.clone();
-    let verb = match &request.verb {
-        Verb::Create(_) => "creates",
-        Verb::Patch(_) => "changes",
-        Verb::Delete(_) => "deletes",
-    };
-    operator.log.note(format!("a user {verb} {:?} {}", request.kind, request.key));
-    tokio::spawn(async move {
-        let request = &request;
-        let ask = |client: Client| async move {
-            match request.kind {
-                Kind::Namespace => ask::<Namespace>(&client, request).await,
-                Kind::Deployment => ask::<Deployment>(&client, request).await,
-                Kind::StatefulSet => ask::<StatefulSet>(&client, request).await,
-                Kind::DaemonSet => ask::<DaemonSet>(&client, request).await,
-                Kind::Job => ask::<Job>(&client, request).await,
-                Kind::Service => ask::<Service>(&client, request).await,
-            }
-        };
-        operator.retry("a request", ask).await;
-    });
-}
-
-async fn ask<K: Object<DynamicType = ()>>(
-    client: &Client,
-    request: &WorkloadRequest,
-) -> client::Result<()> {
-    match &request.verb {
-        Verb::Create(object) => {
-            // The object was created above, so it can be decoded.
-            let Ok(object) = typed::from_value::<K>(object.clone()) else { return Ok(()) };
-            client.create(&object).await.map(drop)
-        }
-        Verb::Patch(patch) => client.patch_merge::<K>(&request.key, patch).await.map(drop),
-        Verb::Delete(how) => {
-            let options = DeleteOptions { propagation: *how, ..DeleteOptions::default() };
-            client.delete::<K>(&request.key, &options).await.map(drop)
-        }
-    }
 }

@@ -4,3 +4,4 @@ mod identity;
 mod planted_faults;
 mod seeds;
 mod settle;
+mod traffic;
