@@ -71,7 +71,7 @@ impl Cluster {
         let operator =
             Operator { client: Client::in_process(connection.clone()), log: log.clone() };
         let observed = if config.proxies.is_empty() { &OBSERVED[..1] } else { &OBSERVED[..] };
-        let observe = |(path, event): &(&'static str, fn(Bytes) -> Event)| {
+        let observe = |(path, event): &Observed| {
             tokio::spawn(observe(connection.clone(), log.clone(), path, *event))
         };
         let observers = observed.iter().map(observe).collect();
@@ -208,8 +208,11 @@ impl Drop for Cluster {
     }
 }
 
-/// What is observed, and as which event it is recorded. Services and slices matter only to proxies.
-const OBSERVED: [(&str, fn(Bytes) -> Event); 3] = [
+/// A path of the API, and the event as which a line of its watch is recorded.
+type Observed = (&'static str, fn(Bytes) -> Event);
+
+/// Services and slices matter only to proxies.
+const OBSERVED: [Observed; 3] = [
     ("/api/v1/pods", Event::ApiChange),
     ("/api/v1/services", Event::TrafficChange),
     ("/apis/discovery.k8s.io/v1/endpointslices", Event::TrafficChange),

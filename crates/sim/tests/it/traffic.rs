@@ -51,8 +51,6 @@ fn slow_proxies_lose_more_requests() {
 enum Fault {
     /// Endpoints are added, and never removed.
     KeepsEndpoints,
-    /// Rules of deleted Services stay.
-    KeepsServices,
     /// The second and every later transaction is acknowledged and not made.
     Forgets,
 }
@@ -97,7 +95,6 @@ impl PacketRules for FaultyRules {
                     }
                 }
             }
-            Fault::KeepsServices => changes.retain(|(_, rules)| rules.is_some()),
             Fault::Forgets if self.transactions > 1 => return Ok(changes.len()),
             Fault::Forgets => {}
         }
@@ -140,12 +137,6 @@ fn rules_that_keep_a_removed_endpoint_are_found() {
     let (outcome, rule) = found((0..20).step_by(2), &plant(Fault::KeepsEndpoints));
     assert_eq!(rule, "every change is committed on every node");
     assert!(outcome.trace.iter().any(|line| line.contains("commits default/web")));
-}
-
-#[test]
-fn rules_that_keep_a_deleted_service_are_found() {
-    let (_, rule) = found((0..40).step_by(2), &plant(Fault::KeepsServices));
-    assert_eq!(rule, "every change is committed on every node");
 }
 
 /// Odd seeds have faults, so that changes may be late, but not for ever.
