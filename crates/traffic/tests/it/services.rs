@@ -306,7 +306,7 @@ fn net_74_the_time_from_the_deletion_of_a_pod_to_its_rules_is_measured() {
         assert!(sum < PATIENCE.as_secs_f64(), "from the request, not the end of the grace: {sum}");
         assert_eq!(programmed, Some(1.0), "a deletion is not a trigger");
         assert_eq!(pending, [Some(0.0); 2]);
-        assert_eq!(total[0], Some(2.0));
-        assert!(total[1] >= Some(1.0), "{total:?}");
+        // The server's own Service and slice may count too.
+        assert!(total[0] >= Some(2.0) && total[1] >= Some(1.0), "{total:?}");
     });
 }
