@@ -14,6 +14,7 @@ use crate::event_log::{Agent, Event, EventLog};
 use crate::process_run::ProcessRun;
 use async_trait::async_trait;
 use client::Client;
+use futures::stream::BoxStream;
 use k8s_openapi::api::core::v1::Pod;
 use node::NodeNetwork;
 use std::net::IpAddr;
@@ -78,6 +79,10 @@ impl node::Traffic for NodeProxy {
         proxy.synced().await;
         *self.running() = Some(proxy);
         Ok(Vec::new())
+    }
+
+    fn routes(&self) -> Option<BoxStream<'static, Result<(), String>>> {
+        None
     }
 
     async fn pod_attached(&self, _: &Pod, _: &[IpAddr]) -> Result<(), String> {

@@ -21,7 +21,7 @@ use testbed::TestServer;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use traffic::Watched;
-use traffic::services::{self, PacketRules};
+use traffic::services::{self, Forgotten, PacketRules, UdpPort};
 
 const NODE: &str = "n1";
 const SIZES: [u32; 3] = [100, 1000, 5000];
@@ -76,6 +76,10 @@ impl PacketRules for Observed {
     fn verify(&mut self) -> network::Result<bool> {
         self.rules.verify()
     }
+
+    fn forget_udp_clients(&mut self, ports: &[UdpPort]) -> Vec<Forgotten> {
+        self.rules.forget_udp_clients(ports)
+    }
 }
 
 #[tokio::main]
@@ -100,7 +104,7 @@ async fn measure(count: u32) {
     let watched = Watched::start(&server.node(NODE));
     watched.synced().await;
     let (sender, mut committed) = watch::channel(Committed::default());
-    let rules = Observed { rules: open(&watched), committed: sender };
+    let rules = Box::new(Observed { rules: open(&watched), committed: sender });
     let config = services::Config { node_name: NODE.into(), pod_ranges: Vec::new(), delay: None };
     let proxy = services::start(watched, rules, config);
     proxy.synced().await;

@@ -16,7 +16,7 @@ mod rules;
 
 pub use endpoints::NodeView;
 pub use plan::UdpPort;
-pub use rules::PacketRules;
+pub use rules::{Forgotten, PacketRules};
 
 use crate::Watched;
 use crate::watched::BY_SERVICE;

@@ -5,7 +5,7 @@ use crate::process_run::ProcessRun;
 use network::{Ranges, ServiceEntry, ServiceRules};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use traffic::services::{PacketRules, UdpPort};
+use traffic::services::{Forgotten, PacketRules, UdpPort};
 
 /// The rules in force on one node, by `namespace/name` of their Service. Clones share them, and they outlive the agent.
 #[derive(Clone, Default)]
@@ -114,7 +114,7 @@ impl PacketRules for RuleWriter {
     }
 
     /// Simulated nodes track no connections.
-    fn forget_udp_clients(&mut self, _: &[UdpPort]) -> network::Result<usize> {
-        Ok(0)
+    fn forget_udp_clients(&mut self, _: &[UdpPort]) -> Vec<Forgotten> {
+        Vec::new()
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use traffic::services::{PacketRules, UdpPort};
+use traffic::services::{Forgotten, PacketRules, UdpPort};
 
 fn traffic() -> &'static Scenario {
     Scenario::find("traffic").expect("the scenario exists")
@@ -113,7 +113,7 @@ impl PacketRules for FaultyRules {
     fn verify(&mut self) -> Result<bool> {
         self.inner.verify()
     }
-    fn forget_udp_clients(&mut self, ports: &[UdpPort]) -> Result<usize> {
+    fn forget_udp_clients(&mut self, ports: &[UdpPort]) -> Vec<Forgotten> {
         self.inner.forget_udp_clients(ports)
     }
 }

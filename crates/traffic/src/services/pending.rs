@@ -328,7 +328,7 @@ mod tests {
         };
         let changes = changes();
         let (old, new) = (slice(-60, json!([])), slice(1, json!([endpoint("a", true, false)])));
-        assert_eq!(changes.slice_changed(None, Some(&old)), [key.clone()]);
+        assert_eq!(changes.slice_changed(None, Some(&old)), std::slice::from_ref(&key));
         assert_eq!(triggers(&changes), 0, "before the start");
         changes.slice_changed(Some(&old), Some(&new));
         assert_eq!(triggers(&changes), 1);
