@@ -19,7 +19,7 @@ help:
 	@echo '  make build              only build it: $(TARGET_DIR)/release/landfall'
 	@echo ''
 	@echo 'Check a change'
-	@echo '  make check              in minutes: formatting, lints, tests without containers, 200 simulated clusters'
+	@echo '  make check              in minutes: formatting, lints, tests without containers, 210 simulated clusters'
 	@echo '  make test               everything that must pass before a change lands'
 	@echo '  make lint               formatting and lints only'
 	@echo ''
