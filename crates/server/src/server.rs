@@ -254,7 +254,12 @@ impl Server {
         if self.0.audit.is_some() {
             summary.wire = Some(wire(&request, &audit_id, peer));
         }
-        let served = catch_panic(self.serve(request, peer, &mut summary)).await;
+        let (parts, body) = request.into_parts();
+        let mut body = std::pin::pin!(body);
+        let served = catch_panic(self.serve(parts, body.as_mut(), peer, &mut summary)).await;
+        if matches!(served, Some(Err(_))) {
+            response::body::discard_refused(body).await;
+        }
         let panicked = served.is_none();
         let mut response =
             served.unwrap_or_else(|| Err(panic_error())).unwrap_or_else(ApiResponse::from);
@@ -272,7 +277,8 @@ impl Server {
 
     async fn serve<B>(
         &self,
-        request: Request<B>,
+        mut parts: http::request::Parts,
+        body: B,
         peer: &Peer,
         summary: &mut RequestSummary,
     ) -> Result<ApiResponse>
@@ -281,7 +287,6 @@ impl Server {
         B::Error: std::fmt::Display,
     {
         let started = Instant::now();
-        let (mut parts, request_body) = request.into_parts();
         let route = Route::of(parts.uri.path());
         let query = Query::parse(parts.uri.query());
         if let Route::Other(path) = &route
@@ -321,7 +326,7 @@ impl Server {
                     resource: &target.resource,
                 });
                 let pending = flow::PendingRequest { user: &user, verb, deadline };
-                let granted = self.0.flow.admit(level, pending, request_body).await?;
+                let granted = self.0.flow.admit(level, pending, body).await?;
                 summary.note_body(&parts.headers, &granted.body);
                 let wire = Wire {
                     method: parts.method.clone(),

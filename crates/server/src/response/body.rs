@@ -16,6 +16,9 @@ pub(crate) const REQUEST_MAX: usize = 3 * 1024 * 1024;
 /// How much of a too large body is read and discarded.
 const DISCARD_MAX: usize = 16 * 1024 * 1024;
 
+/// How long a refused request waits for the rest of its body.
+const REFUSED_WAIT: Duration = Duration::from_millis(200);
+
 /// The time limit of a request, and so for its body.
 const ARRIVAL_MAX: Duration = Duration::from_secs(60);
 
@@ -127,6 +130,16 @@ pub(crate) fn join(parts: &mut VecDeque<Bytes>, limit: usize) -> Option<Bytes> {
     Some(piece.freeze())
 }
 
+/// Discards the body of a request that was refused without reading it, if it arrives soon.
+pub(crate) async fn discard_refused<B>(body: Pin<&mut B>)
+where
+    B: http_body::Body<Data = Bytes>,
+{
+    if !body.is_end_stream() {
+        let _ = tokio::time::timeout(REFUSED_WAIT, discard(body)).await;
+    }
+}
+
 /// Reads the whole request body; fails as soon as it is too large or too late. `until` is the request's
 /// deadline, if it has one. `room` returns whether that many more bytes may be kept.
 pub(crate) async fn read<B>(
@@ -166,7 +179,7 @@ where
     next.map_err(|_| too_late(&format!("stopped arriving for {} s", STALL_MAX.as_secs())))
 }
 
-/// Reads and discards the rest of a too large body, up to a limit. Most clients read the response only after they have
+/// Reads and discards the rest of a body, up to a limit. Most clients read the response only after they have
 /// sent the whole body, and closing an HTTP/1.1 connection earlier would lose it.
 async fn discard<B>(mut body: Pin<&mut B>)
 where

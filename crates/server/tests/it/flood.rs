@@ -317,3 +317,26 @@ async fn connections_without_requests_are_closed() {
     let took = seconds_until_closed(idle).await;
     assert!((80..=95).contains(&took), "{took} s after a request");
 }
+
+/// A client whose request is refused before it has sent the body can send the rest and read the response: the connection
+/// is not reset, and stays usable.
+#[cfg(test)]
+#[tokio::test(start_paused = true)]
+async fn a_refused_client_can_send_the_rest_of_its_body() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let cluster = Cluster::on_simulated_time().await;
+    let mut remote = Remote::new(&cluster, None, None);
+    Arc::make_mut(&mut remote.tls).alpn_protocols = vec![b"http/1.1".to_vec()];
+    let mut client = remote.connect().await.unwrap();
+    let head = "POST /api/v1/namespaces HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer wrong\r\n\
+                Content-Type: application/json\r\nContent-Length: 9000\r\n\r\n";
+    client.write_all(head.as_bytes()).await.unwrap();
+    // Time passes when the server has nothing left to do.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    client.write_all(&[b' '; 9000]).await.unwrap();
+    client.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+    let mut answers = String::new();
+    client.read_to_string(&mut answers).await.unwrap();
+    let lines: Vec<&str> = answers.lines().filter(|line| line.contains("HTTP/1.1 ")).collect();
+    assert_eq!(lines, ["HTTP/1.1 401 Unauthorized", "HTTP/1.1 200 OK"], "{answers}");
+}
