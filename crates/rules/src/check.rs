@@ -5,11 +5,15 @@
 use api::field::{At, Errors, Wrong};
 use api::{metadata, names};
 use serde_json::{Value, json};
-use std::net::IpAddr;
 
 pub(crate) use api::metadata::{IMMUTABLE, immutable};
 
 pub(crate) const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
+
+/// Only stored objects have a resourceVersion. They may violate rules that became stricter later.
+pub(crate) fn is_new(object: &At) -> bool {
+    object.field("metadata").field("resourceVersion").text().is_empty()
+}
 
 /// Equal as clients see it.
 pub(crate) fn same(new: &At, old: &At) -> bool {
@@ -108,15 +112,6 @@ pub(crate) fn domain_prefixed_path(at: &At, errors: &mut Errors) {
     if !prefixed {
         errors.invalid(at, "must be a domain-prefixed path (such as \"acme.io/foo\")");
     }
-}
-
-/// A CIDR in the form that all clients parse in the same way.
-pub(crate) fn cidr(text: &str) -> Option<(IpAddr, u8)> {
-    let (address, length) = text.split_once('/')?;
-    let address: IpAddr = address.parse().ok()?;
-    let most = if address.is_ipv4() { 32 } else { 128 };
-    let length: u8 = length.parse().ok().filter(|length| *length <= most)?;
-    Some((address, length))
 }
 
 /// The values of a list that must all differ.

@@ -2,6 +2,7 @@
 
 mod rules;
 
+mod address_form;
 mod check;
 mod label_selector;
 mod unset_times;
@@ -34,6 +35,7 @@ pub use self::core::pod_subresources::{
 };
 pub use self::core::service::needs_health_check_port;
 pub use self::core::service_ip::settle_ip_families;
+pub use self::core::service_warnings::service_warnings;
 pub use certificates::validate_approval_update;
 pub use rules::{Generation, Rules, SelectableField, of};
 pub use scheduling::is_system_class;

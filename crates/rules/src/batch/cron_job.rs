@@ -36,8 +36,7 @@ pub(super) fn validate(cron: &At, errors: &mut Errors) {
     check::text(&name, names::dns1123_subdomain, errors);
     let spec = cron.field("spec");
     validate_schedule(&spec, errors);
-    // Only stored objects have a resourceVersion; they may violate rules that became stricter later.
-    if metadata.field("resourceVersion").text().is_empty() {
+    if check::is_new(cron) {
         if name.text().len() > NAME_MAX {
             errors.invalid(&name, "must be no more than 52 characters");
         }

@@ -1,5 +1,6 @@
 //! Small checks that many fields share, with upstream's messages.
 
+use crate::address_form;
 use api::field::{At, Errors};
 use api::quantity::Quantity;
 use std::net::IpAddr;
@@ -76,15 +77,11 @@ pub(super) fn file_mode(at: &At, errors: &mut Errors) {
 }
 
 pub(super) fn ip(at: &At, errors: &mut Errors) -> bool {
-    let good = at.text().parse::<IpAddr>().is_ok();
-    if !good {
-        errors.invalid_value(
-            at,
-            at.text(),
-            "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
-        );
+    let wrong = address_form::unreadable_ip(at.text());
+    if let Some(detail) = wrong {
+        errors.invalid_value(at, at.text(), detail);
     }
-    good
+    wrong.is_none()
 }
 
 /// An address that other machines can reach: not loopback, link-local or unspecified.
@@ -113,13 +110,6 @@ pub(super) fn non_special_ip(at: &At, errors: &mut Errors) {
             .invalid(at, "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)");
     }
 }
-
-pub(super) fn is_cidr(text: &str) -> bool {
-    crate::check::cidr(text).is_some()
-}
-
-pub(super) const NOT_A_CIDR: &str =
-    "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
 
 /// A relative path without `..`.
 pub(super) fn descending_path(at: &At, errors: &mut Errors) {

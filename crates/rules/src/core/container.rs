@@ -364,6 +364,7 @@ mod tests {
         assert_eq!(super::super::probes::LINUX_SIGNALS.split_whitespace().count(), 65);
     }
 
+    /// NET-10: a pod uses a host port once.
     #[test]
     fn a_92_invalid_containers_are_rejected_with_upstreams_messages() {
         let hook = |handler| json!({"lifecycle": {"preStop": handler}});

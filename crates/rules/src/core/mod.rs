@@ -6,6 +6,7 @@ pub(crate) mod pod_subresources;
 pub(crate) mod pod_template;
 pub(crate) mod service;
 pub(crate) mod service_ip;
+pub(crate) mod service_warnings;
 
 mod configuration;
 mod endpoints;

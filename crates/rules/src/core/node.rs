@@ -2,7 +2,7 @@
 
 use super::checks::{self, Duplicates};
 use super::{resources, scheduling};
-use crate::Rules;
+use crate::{Rules, address_form};
 use api::field::{At, Errors, Wrong};
 use api::names;
 use api::quantity;
@@ -94,8 +94,8 @@ fn taints(node: &At, taints: &At, errors: &mut Errors) {
 fn pod_cidrs(cidrs: &At, errors: &mut Errors) {
     let mut seen = Duplicates::default();
     for cidr in cidrs.items() {
-        if !checks::is_cidr(cidr.text()) {
-            errors.invalid(&cidr, checks::NOT_A_CIDR);
+        if let Some(detail) = address_form::unreadable_cidr(cidr.text()) {
+            errors.invalid(&cidr, detail);
         }
     }
     let sixes = cidrs.items().filter(|cidr| cidr.text().contains(':')).count();

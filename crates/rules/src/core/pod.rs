@@ -329,6 +329,7 @@ mod tests {
     use super::super::trial::{NOTHING, create, created, pod, pod_with, update_status};
     use serde_json::json;
 
+    /// NET-12: with `hostNetwork`, the host port is the container's port.
     #[test]
     fn a_147_pods_get_more_defaults_than_templates() {
         let made = created(
@@ -353,6 +354,28 @@ mod tests {
         assert_eq!(made["status"]["phase"], "Pending");
         assert_eq!(made["status"]["qosClass"], "Burstable");
         assert_eq!(made["status"]["conditions"][0]["reason"], "SchedulingGated");
+    }
+
+    #[test]
+    fn net_108_dns_settings_have_limits() {
+        let servers = |count| (0..count).map(|n| format!("10.0.0.{n}")).collect::<Vec<_>>();
+        let config = |servers: Vec<String>, searches: Vec<String>| {
+            let config = json!({"nameservers": servers, "searches": searches});
+            create("Pod", pod(json!({"dnsPolicy": "None", "dnsConfig": config})))
+        };
+        let names = |count| (0..count).map(|n| format!("s{n}")).collect::<Vec<_>>();
+        assert_eq!(config(servers(3), names(32)), NOTHING);
+        assert_eq!(config(servers(1), vec![".".into(), "_sip._tcp.example.com".into()]), NOTHING);
+        let at_most = |found: Vec<String>, limit: &str| {
+            assert!(found.len() == 1 && found[0].contains(limit), "{limit}: {found:?}");
+        };
+        at_most(config(servers(4), vec![]), "must not have more than 3 nameservers");
+        at_most(config(servers(1), names(33)), "must not have more than 32 search paths");
+        let label = "x".repeat(63);
+        let long = format!("{label}.{label}.{label}.{}", "x".repeat(60));
+        let characters = "must not have more than 2048 characters";
+        at_most(config(servers(1), vec![long; 9]), characters);
+        at_most(config(vec![], vec![]), "must provide at least one DNS nameserver");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use super::checks::{self, Duplicates, PROTOCOLS};
 use super::service_ip;
-use crate::Rules;
+use crate::{Rules, address_form, check};
 use api::field::{At, Errors, Wrong};
 use api::metadata;
 use api::names;
@@ -112,8 +112,12 @@ fn default(service: &mut Value) {
     if balanced {
         spec.set_default("allocateLoadBalancerNodePorts", true);
     }
-    if needs_cluster_ip(service) {
-        service.object("spec").set_default("internalTrafficPolicy", "Cluster");
+    match needs_cluster_ip(service) {
+        true => service.object("spec").set_default("internalTrafficPolicy", "Cluster"),
+        // No client sees it there (NET-22).
+        false => {
+            service.object("spec").remove("internalTrafficPolicy");
+        }
     }
     if externally_accessible(service) {
         set_text(service.object("spec"), "externalTrafficPolicy", "Cluster");
@@ -204,6 +208,31 @@ fn validate(service: &At, errors: &mut Errors) {
     ports_are_distinct(&spec, errors);
     load_balancer(service, &spec, errors);
     traffic_policies(service, &spec, errors);
+    if check::is_new(service) {
+        unambiguous_addresses(&spec, None, errors);
+    }
+}
+
+/// Addresses and ranges that programs read in different ways are refused, unless the old object has them (NET-23).
+pub(super) fn unambiguous_addresses(spec: &At, old: Option<&At>, errors: &mut Errors) {
+    type Form = fn(&str) -> Option<&'static str>;
+    let lists: [(&str, &str, Form); 3] = [
+        ("clusterIPs", "clusterIPs", address_form::ambiguous_ip),
+        ("externalIPs", "externalIPs", address_form::ambiguous_ip),
+        ("loadBalancerSourceRanges", "LoadBalancerSourceRanges", address_form::ambiguous_cidr),
+    ];
+    for (field, shown, form) in lists {
+        for (index, new) in spec.field(field).items().enumerate() {
+            let text = new.text().trim();
+            let known = old.is_some_and(|old| {
+                old.field(field).items().any(|before| before.text().trim() == text)
+            });
+            if let Some(detail) = form(text).filter(|_| !known) {
+                let path = format!("{}.{shown}[{index}]", spec.path());
+                errors.push(Wrong::Invalid, path, Some(&text.into()), detail);
+            }
+        }
+    }
 }
 
 fn external_name(spec: &At, errors: &mut Errors) {
@@ -304,9 +333,9 @@ fn load_balancer(service: &At, spec: &At, errors: &mut Errors) {
         }
         for (index, range) in ranges.items().enumerate() {
             let range = range.text().trim();
-            if !checks::is_cidr(range) {
+            if let Some(detail) = address_form::unreadable_cidr(range) {
                 let path = format!("{path}[{index}]");
-                errors.push(Wrong::Invalid, path, Some(&range.into()), checks::NOT_A_CIDR);
+                errors.push(Wrong::Invalid, path, Some(&range.into()), detail);
             }
         }
     } else if annotation.is_set() {
@@ -314,8 +343,8 @@ fn load_balancer(service: &At, spec: &At, errors: &mut Errors) {
             errors.forbidden(&annotation, LOAD_BALANCER_ONLY);
         }
         for range in annotation.text().split(',').map(str::trim).filter(|range| !range.is_empty()) {
-            if !checks::is_cidr(range) {
-                errors.invalid_value(&annotation, range, checks::NOT_A_CIDR);
+            if let Some(detail) = address_form::unreadable_cidr(range) {
+                errors.invalid_value(&annotation, range, detail);
             }
         }
     }
@@ -406,7 +435,7 @@ fn validate_status_update(new: &At, _old: &At, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::trial::{NOTHING, create, created, defaulted, merge, update_status};
+    use super::super::trial::{NOTHING, create, created, defaulted, merge, update, update_status};
     use super::*;
 
     fn service(more: Value) -> Value {
@@ -509,6 +538,97 @@ mod tests {
         );
         assert_eq!(create("Service", service(json!({}))), NOTHING);
         assert_eq!(create("Service", service(json!({"clusterIP": "None", "ports": []}))), NOTHING);
+    }
+
+    #[test]
+    fn net_20_ports_are_named_and_distinct() {
+        let ports = |ports: Value| create("Service", service(json!({ "ports": ports })));
+        let both = json!([{"name": "a", "port": 53}, {"name": "b", "port": 53, "protocol": "UDP"}]);
+        assert_eq!(ports(both), NOTHING, "one number, two protocols");
+        let twice = ports(json!([{"name": "a", "port": 53}, {"name": "b", "port": 53}]));
+        let key = r#"{"port":53,"protocol":"TCP"}"#;
+        assert_eq!(twice, [format!("spec.ports[1]: Duplicate value: {key}")]);
+        let names = ports(json!([{"name": "a", "port": 53}, {"name": "a", "port": 54}]));
+        assert_eq!(names, ["spec.ports[1].name: Duplicate value: \"a\""]);
+        assert!(ports(json!([{"name": "A_b", "port": 53}]))[0].contains("RFC 1123 label"));
+        let node = |second: Value| {
+            let first = json!({"name": "a", "port": 53, "nodePort": 30001});
+            let spec = json!({"type": "NodePort", "ports": [first, second]});
+            create("Service", service(spec))
+        };
+        assert_eq!(
+            node(json!({"name": "b", "port": 54, "nodePort": 30001})),
+            ["spec.ports[1].nodePort: Duplicate value: 30001"]
+        );
+        assert_eq!(
+            node(json!({"name": "b", "port": 54, "nodePort": 30001, "protocol": "UDP"})),
+            NOTHING
+        );
+        for without in [
+            json!({"clusterIP": "None", "ports": []}),
+            json!({"type": "ExternalName", "clusterIP": null, "externalName": "x.y", "ports": []}),
+        ] {
+            assert_eq!(create("Service", service(without)), NOTHING, "no port is needed");
+        }
+    }
+
+    #[test]
+    fn net_22_some_fields_belong_to_some_types() {
+        let external = ["NodePort", "LoadBalancer"].map(|kind| json!({ "type": kind }));
+        let with_ips = json!({"externalIPs": ["192.0.2.7"]});
+        for spec in external.into_iter().chain([with_ips]) {
+            let made = created("Service", service(spec.clone()));
+            assert_eq!(made["spec"]["externalTrafficPolicy"], "Cluster", "{spec}");
+        }
+        let only = "may only be used when `type` is 'LoadBalancer'";
+        let check =
+            "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
+        for (spec, expected) in [
+            (
+                json!({"type": "NodePort", "allocateLoadBalancerNodePorts": true}),
+                format!("spec.allocateLoadBalancerNodePorts: Forbidden: {only}"),
+            ),
+            (
+                json!({"type": "LoadBalancer", "healthCheckNodePort": 30001}),
+                format!("spec.healthCheckNodePort: Invalid value: 30001: {check}"),
+            ),
+            (
+                json!({"type": "NodePort", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30001}),
+                format!("spec.healthCheckNodePort: Invalid value: 30001: {check}"),
+            ),
+            (
+                json!({"externalTrafficPolicy": "Cluster"}),
+                "spec.externalTrafficPolicy: Invalid value: \"Cluster\": may only be set for externally-accessible services".into(),
+            ),
+        ] {
+            assert_eq!(create("Service", service(spec.clone())), [expected], "{spec}");
+        }
+        let name = json!({"type": "ExternalName", "clusterIP": null, "externalName": "x.y",
+                          "internalTrafficPolicy": "Local"});
+        let made = created("Service", service(name));
+        assert_eq!(made["spec"].get("internalTrafficPolicy"), None);
+    }
+
+    #[test]
+    fn net_23_ambiguous_addresses_are_refused_unless_they_are_stored() {
+        let balanced = |ranges: Value| {
+            service(json!({"type": "LoadBalancer", "loadBalancerSourceRanges": ranges}))
+        };
+        let bits = "must not have bits set beyond the prefix length";
+        let refused =
+            format!("spec.LoadBalancerSourceRanges[1]: Invalid value: \"10.1.2.3/8\": {bits}");
+        let ranges = json!(["10.0.0.0/8", " 10.1.2.3/8 "]);
+        assert_eq!(create("Service", balanced(ranges.clone())), [refused.clone()]);
+        let mapped = "spec.externalIPs[0]: Invalid value: \"::ffff:192.0.2.7\": must not be an IPv4-mapped IPv6 address";
+        let given = json!({"externalIPs": ["::ffff:192.0.2.7"]});
+        assert_eq!(create("Service", service(given)), [mapped]);
+        let zeros = "spec.externalIPs[0]: Invalid value: \"192.0.2.07\": must not have leading 0s";
+        assert_eq!(create("Service", service(json!({"externalIPs": ["192.0.2.07"]}))), [zeros]);
+
+        let old = created("Service", balanced(ranges));
+        assert_eq!(update("Service", &old, json!({"metadata": {"labels": {"a": "b"}}})), NOTHING);
+        let change = json!({"spec": {"loadBalancerSourceRanges": ["10.0.0.0/8", "10.1.2.4/8"]}});
+        assert_eq!(update("Service", &old, change), [refused.replace("2.3", "2.4")]);
     }
 
     #[test]

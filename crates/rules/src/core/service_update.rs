@@ -153,6 +153,7 @@ pub(super) fn validate(new: &At, old: &At, errors: &mut Errors) {
         errors.invalid(&class, SET_ONCE);
     }
     service::load_balancer_class(&spec, errors);
+    service::unambiguous_addresses(&spec, Some(&before), errors);
     let empty = Value::Null;
     let (now, then) = (new.value().unwrap_or(&empty), old.value().unwrap_or(&empty));
     if service::needs_health_check_port(now)

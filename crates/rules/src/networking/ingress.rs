@@ -1,7 +1,7 @@
 //! Ingresses and IngressClasses.
 
 use crate::check;
-use api::field::{At, Errors};
+use api::field::{At, Errors, Wrong};
 use api::names;
 use api::value::ValueExt;
 use serde_json::Value;
@@ -49,6 +49,26 @@ pub(super) fn validate(ingress: &At, errors: &mut Errors) {
     let class = spec.field("ingressClassName");
     if class.is_set() {
         check::text(&class, names::dns1123_subdomain, errors);
+        if check::is_new(ingress) {
+            classes_agree(ingress, &class, errors);
+        }
+    }
+}
+
+/// The class can also be named by an annotation, the form before there was a field (NET-140).
+fn classes_agree(ingress: &At, class: &At, errors: &mut Errors) {
+    const ANNOTATION: &str = "kubernetes.io/ingress.class";
+    let metadata = ingress.field("metadata");
+    let annotations = metadata.field("annotations");
+    let annotation = annotations.field(ANNOTATION);
+    if annotation.is_set() && annotation.text() != class.text() {
+        let detail = "must match `ingressClassName` when both are specified";
+        errors.push(
+            Wrong::Invalid,
+            format!("annotations.{ANNOTATION}"),
+            annotation.value(),
+            detail,
+        );
     }
 }
 

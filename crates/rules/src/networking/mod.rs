@@ -1,6 +1,6 @@
 //! Rules of the `networking.k8s.io` kinds: ingresses, network policies, IP addresses and ranges.
 
-use super::{Generation, Rules, check};
+use super::{Generation, Rules, address_form, check};
 use api::field::{At, Errors};
 use api::names;
 use api::names::NameRule;
@@ -38,6 +38,7 @@ pub(crate) fn rules(kind: &str) -> Rules {
         "NetworkPolicy" => Rules {
             default: network_policy::default,
             validate: network_policy::validate,
+            validate_update: network_policy::validate_update,
             generation: Generation::Spec,
             ..Rules::NONE
         },
@@ -70,16 +71,13 @@ pub(crate) fn rules(kind: &str) -> Rules {
 fn validate_address(address: &At, errors: &mut Errors) {
     let metadata = address.field("metadata");
     let name = metadata.field("name");
-    match name.text().parse::<IpAddr>() {
-        Err(_) => {
-            let detail = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
-            errors.invalid(&name, detail);
-        }
-        Ok(address) if address.to_string() != name.text() => {
-            let canonical = address.to_string();
-            errors.invalid(&name, &format!("must be in canonical form ({canonical:?})"));
-        }
-        Ok(_) => {}
+    let form = || address_form::ambiguous_ip(name.text()).filter(|_| check::is_new(address));
+    if let Some(detail) = address_form::unreadable_ip(name.text()).or_else(form) {
+        errors.invalid(&name, detail);
+    } else if let Ok(canonical) = name.text().parse::<IpAddr>().map(|ip| ip.to_string())
+        && canonical != name.text()
+    {
+        errors.invalid(&name, &format!("must be in canonical form ({canonical:?})"));
     }
     let spec = address.field("spec");
     let parent = spec.field("parentRef");
@@ -118,9 +116,11 @@ fn validate_range(range: &At, errors: &mut Errors) {
     }
     let mut families = Vec::new();
     for text in ranges.items() {
-        match check::cidr(text.text()) {
-            Some((address, _)) => families.push(address.is_ipv4()),
-            None => errors.invalid(&text, CIDR_FORM),
+        let form = || address_form::ambiguous_cidr(text.text()).filter(|_| check::is_new(range));
+        if let Some(detail) = address_form::unreadable_cidr(text.text()).or_else(form) {
+            errors.invalid(&text, detail);
+        } else {
+            families.push(!text.text().contains(':'));
         }
     }
     if families.len() == 2 && families[0] == families[1] {
@@ -141,10 +141,14 @@ fn validate_range_update(new: &At, old: &At, errors: &mut Errors) {
     };
     if !grown {
         check::immutable(&new, &old, errors);
+        return;
+    }
+    for added in new.items().skip(old.len()) {
+        if let Some(detail) = address_form::ambiguous_cidr(added.text()) {
+            errors.invalid(&added, detail);
+        }
     }
 }
-
-const CIDR_FORM: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
 
 #[cfg(test)]
 mod tests;

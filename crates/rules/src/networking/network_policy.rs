@@ -1,7 +1,6 @@
 //! NetworkPolicies.
 
-use super::CIDR_FORM;
-use crate::{check, label_selector};
+use crate::{address_form, check, label_selector};
 use api::field::{At, Errors};
 use api::value::ValueExt;
 use serde_json::{Value, json};
@@ -36,6 +35,9 @@ pub(super) fn validate(policy: &At, errors: &mut Errors) {
                 validate_peer(&peer, errors);
             }
         }
+    }
+    if check::is_new(policy) {
+        unambiguous_ranges(policy, &[], errors);
     }
     let types = spec.field("policyTypes");
     if types.len() > 2 {
@@ -97,17 +99,51 @@ fn validate_block(block: &At, errors: &mut Errors) {
         errors.required(&range, "");
         return;
     }
-    let Some(whole) = check::cidr(range.text()) else {
-        errors.invalid(&range, CIDR_FORM);
-        return;
-    };
+    let Some(whole) = readable(&range, errors) else { return };
     for except in block.field("except").items() {
-        match check::cidr(except.text()) {
-            None => errors.invalid(&except, CIDR_FORM),
+        match readable(&except, errors) {
+            None => {}
             Some(part) if !is_strictly_inside(part, whole) => {
                 errors.invalid(&except, "must be a strict subset of `cidr`");
             }
             Some(_) => {}
+        }
+    }
+}
+
+/// The range, or an error.
+fn readable(at: &At, errors: &mut Errors) -> Option<(IpAddr, u8)> {
+    if let Some(detail) = address_form::unreadable_cidr(at.text()) {
+        errors.invalid(at, detail);
+    }
+    address_form::cidr(at.text())
+}
+
+pub(super) fn validate_update(new: &At, old: &At, errors: &mut Errors) {
+    let mut known = Vec::new();
+    each_range(old, |range| known.push(range.text().to_owned()));
+    unambiguous_ranges(new, &known, errors);
+}
+
+/// Ranges that programs read in different ways are refused, unless they are known (NET-23).
+fn unambiguous_ranges(policy: &At, known: &[String], errors: &mut Errors) {
+    each_range(policy, |range| {
+        let is_known = known.iter().any(|known| known == range.text());
+        if let Some(detail) = address_form::ambiguous_cidr(range.text()).filter(|_| !is_known) {
+            errors.invalid(range, detail);
+        }
+    });
+}
+
+fn each_range(policy: &At, mut visit: impl FnMut(&At)) {
+    let spec = policy.field("spec");
+    for (rules, peers) in [("ingress", "from"), ("egress", "to")] {
+        for rule in spec.field(rules).items() {
+            for peer in rule.field(peers).items() {
+                let block = peer.field("ipBlock");
+                visit(&block.field("cidr"));
+                block.field("except").items().for_each(|except| visit(&except));
+            }
         }
     }
 }

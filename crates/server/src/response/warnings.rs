@@ -21,11 +21,20 @@ pub(crate) fn create(call: &Call, object: &Value) {
     if call.kind.kind == "Pod" {
         of_hooks(object, "spec").for_each(|warning| call.warn(warning));
     }
+    of_service(call, object);
     not_enforced(&call.kind, object).into_iter().for_each(|warning| call.warn(warning));
 }
 
-/// For an update that changed the pod template, or content that landfall does not enforce.
+/// NET-23: fields of a Service that are deprecated or ignored.
+fn of_service(call: &Call, object: &Value) {
+    if call.kind.group.is_empty() && call.kind.kind == "Service" {
+        rules::service_warnings(object).into_iter().for_each(|warning| call.warn(warning));
+    }
+}
+
+/// For an update of a Service, or one that changed the pod template or content that landfall does not enforce.
 pub(crate) fn update(call: &Call, new: &Value, old: &Value) {
+    of_service(call, new);
     let path = template(&call.kind.kind);
     let changed = match call.kind.group.as_str() {
         ADMISSION | EXTENSIONS => ["spec", "webhooks"].iter().any(|part| new[part] != old[part]),

@@ -299,3 +299,60 @@ async fn net_150_allocations_are_counted() {
     assert_eq!(value(&format!("{ports}allocation_total{{scope=\"static\"}}")), "1");
     assert_eq!(value(&format!("{ports}allocation_total{{scope=\"dynamic\"}}")), "1");
 }
+
+/// NET-23: deprecated and ignored fields get a warning, at every write of the Service but not of its status.
+#[tokio::test]
+async fn net_23_deprecated_and_ignored_fields_get_a_warning() {
+    let cluster = Cluster::start().await;
+    let text = |warning: &str| format!("299 - \"{}\"", warning.replace('"', "\\\""));
+    let external =
+        "spec.externalIPs is deprecated and may no longer be implemented in some clusters";
+    let ignored = |field: &str| format!("spec.{field} is ignored for headless services");
+    let rows = [
+        (json!({}), vec![]),
+        (json!({"externalIPs": ["192.0.2.7"]}), vec![external.to_owned()]),
+        (
+            json!({"clusterIP": "None", "externalIPs": ["192.0.2.7"], "loadBalancerIP": "192.0.2.8",
+                   "sessionAffinity": "ClientIP"}),
+            vec![ignored("loadBalancerIP"), ignored("externalIPs"), ignored("SessionAffinity")],
+        ),
+        (
+            json!({"externalName": "example.com"}),
+            vec!["spec.externalName is ignored when spec.type is not \"ExternalName\"".to_owned()],
+        ),
+        (
+            json!({"trafficDistribution": "PreferClose"}),
+            vec!["spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\"".to_owned()],
+        ),
+        (
+            json!({"type": "ExternalName", "externalName": "example.com", "externalIPs": ["FD00::7"]}),
+            vec![
+                "spec.externalIPs[0]: IPv6 address \"FD00::7\" should be in RFC 5952 canonical format (\"fd00::7\")".to_owned(),
+                "spec.externalIPs is ignored when spec.type is \"ExternalName\"".to_owned(),
+            ],
+        ),
+        (
+            json!({"type": "LoadBalancer", "loadBalancerIP": "192.0.2.08", "loadBalancerSourceRanges": ["FD00::/8"]}),
+            vec![
+                "spec.loadBalancerIP: non-standard IP address \"192.0.2.08\" is invalid: use \"192.0.2.8\"".to_owned(),
+                "spec.loadBalancerSourceRanges[0]: IPv6 CIDR value \"FD00::/8\" should be in RFC 5952 canonical format (\"fd00::/8\")".to_owned(),
+            ],
+        ),
+    ];
+    for (number, (spec, warnings)) in rows.into_iter().enumerate() {
+        let expected: Vec<String> = warnings.iter().map(|warning| text(warning)).collect();
+        let made = cluster.post(SERVICES, plain(&format!("s{number}"), spec.clone())).await;
+        assert_eq!(
+            (made.code, made.warnings()),
+            (201, expected.iter().map(String::as_str).collect()),
+            "{spec}"
+        );
+        let place = format!("{SERVICES}/s{number}");
+        let changed = cluster.patch(&place, json!({"metadata": {"labels": {"a": "b"}}})).await;
+        assert_eq!(changed.warnings(), expected, "{spec}");
+        let status = cluster
+            .patch(&format!("{place}/status"), json!({"metadata": {"labels": {"a": "c"}}}))
+            .await;
+        assert!(status.warnings().is_empty(), "{spec}");
+    }
+}
