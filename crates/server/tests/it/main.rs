@@ -13,6 +13,7 @@ mod eviction;
 mod flood;
 mod forms;
 mod garbage;
+mod ingresses;
 mod joining;
 mod lists;
 mod loopholes;
