@@ -235,7 +235,7 @@ impl Layout {
             base("nat-prerouting", nat, Hook::Prerouting, Priority::DESTINATION_NAT, redirect()),
             base("nat-output", nat, Hook::Output, Priority::DESTINATION_NAT, redirect()),
             base("filter-input", filter, Hook::Input, Priority::FILTER, check()),
-            base("filter-forward", filter, Hook::Forward, Priority::FILTER, check()),
+            base("filter-forward", filter, Hook::Forward, Priority::FILTER, self.forward_rules()),
             base("filter-output", filter, Hook::Output, Priority::FILTER, check()),
             base("masquerading", nat, Hook::Postrouting, Priority::SOURCE_NAT, self.source_rules()),
         ]
@@ -308,6 +308,18 @@ impl Layout {
                 address: first,
                 port: Some(port),
             })
+    }
+
+    /// Checks of new connections, and packets of pods that belong to no known connection, for example because they are
+    /// outside of its window. Addresses of such packets are not translated back, so a client of a Service would get
+    /// them from an address to which it has no connection, and would reset the connection (NET-62).
+    fn forward_rules(&self) -> Vec<Rule> {
+        let invalid = Rule::new()
+            .comment("clients of Services would reset their connection")
+            .state(Expression::STATE_INVALID)
+            .in_set(&self.source(), &self.pod_ranges)
+            .drop();
+        vec![invalid, Rule::new().state(Expression::STATE_NEW).jump("unserved")]
     }
 
     /// What happens to packets for Service addresses that were not redirected (NET-34).

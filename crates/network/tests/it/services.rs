@@ -1,5 +1,10 @@
 //! Services with real connections: pods, the node and a host outside connect to Service addresses.
 
+mod affinity;
+mod changes;
+mod host_network;
+mod invalid_packets;
+
 use crate::isolated::{
     SHORT, address, call_tcp, call_tcp_within, call_udp, cidr, inside, ip, isolated, open, outside,
     run, serve_tcp, serve_udp,
