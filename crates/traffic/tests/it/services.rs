@@ -1,5 +1,7 @@
 //! The Service proxy with a real API server, the real kernel and real connections.
 
+mod edges;
+
 use crate::isolated::{
     SHORT, call_tcp_within, cidr, config, inside, ip, isolated, run, serve_tcp, serve_udp,
 };

@@ -228,6 +228,7 @@ use RecordType::{A, AAAA, ANY, CNAME, NS, PTR, SOA as SOA_TYPE, SRV, TXT};
 
 const WEB: &str = "web.shop.svc.cluster.local";
 
+/// NET-97: priority and weight, and ports without a name.
 #[test]
 fn net_96_services_with_a_cluster_ip() {
     check(&[
@@ -253,9 +254,12 @@ fn net_96_services_with_a_cluster_ip() {
             "web.shop.svc.cluster.local.",
         ),
         ("10-0-0-20.web.shop.svc.cluster.local", A, "10.0.0.20"),
+        ("_http._tcp.plain.shop.svc.cluster.local", SRV, "NXDOMAIN"),
+        ("_tcp.plain.shop.svc.cluster.local", SRV, "NXDOMAIN"),
     ]);
 }
 
+/// NET-97: weights add up to 100. NET-100: names of endpoints with a hostname.
 #[test]
 fn net_96_headless_services_and_their_endpoints() {
     let hosts = "10-0-0-3.db.shop.svc.cluster.local.=10.0.0.3, db-0.db.shop.svc.cluster.local.=10.0.0.1, \
