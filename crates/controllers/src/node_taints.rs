@@ -139,7 +139,7 @@ mod tests {
         json!({ "key": key, "effect": effect })
     }
 
-    /// C-185: NoSchedule taints follow the node conditions.
+    /// C-185, NET-15: NoSchedule taints follow the node conditions.
     #[test]
     fn n_6_taints_follow_conditions_and_cordoning() {
         let not_ready = taint("node.kubernetes.io/not-ready", "NoSchedule");

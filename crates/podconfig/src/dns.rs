@@ -189,6 +189,7 @@ mod tests {
         (resolv_conf(&dns), warnings)
     }
 
+    /// NET-108: `dnsConfig` adds servers and domains and replaces options. NET-12: the host network uses the node's servers.
     #[test]
     fn n_60_each_dns_policy_has_its_resolv_conf() {
         let host = "search corp.example svc.cluster.local\nnameserver 9.9.9.9\nnameserver 8.8.8.8\n\
@@ -230,6 +231,7 @@ mod tests {
         assert!(warnings[0].message.starts_with("kubelet does not have ClusterDNS IP configured"));
     }
 
+    /// NET-108: 3 servers, 32 domains, 2048 characters.
     #[test]
     fn n_60_servers_and_searches_over_the_limit_are_dropped_with_a_warning() {
         let config = json!({ "dnsPolicy": "None", "dnsConfig": {

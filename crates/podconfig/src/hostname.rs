@@ -77,6 +77,7 @@ mod tests {
         typed::from_value(pod).unwrap()
     }
 
+    /// NET-110; NET-12: a pod of the host network has the node's name.
     #[test]
     fn n_61_the_hostname_is_the_specs_or_the_pods_name() {
         let long = format!("{}-.x", "a".repeat(62));

@@ -58,6 +58,7 @@ mod tests {
         .unwrap()
     }
 
+    /// NET-111: header, names of this host, the pod's addresses and its aliases.
     #[test]
     fn n_59_the_hosts_file_of_a_pod_is_identical_to_upstreams() {
         let hostname =
@@ -75,6 +76,7 @@ mod tests {
         assert!(text.ends_with("fe00::2\tip6-allrouters\n10.0.0.5\tweb\n"), "{text}");
     }
 
+    /// NET-12, NET-111: another header, and the node's file.
     #[test]
     fn n_59_a_host_network_pod_keeps_the_nodes_entries() {
         let text = for_host_network(&pod(), "127.0.0.1 localhost\n");

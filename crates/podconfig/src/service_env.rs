@@ -93,6 +93,7 @@ mod tests {
         .unwrap()
     }
 
+    /// NET-17: all variables of a Service.
     #[test]
     fn n_57_a_service_has_the_variables_of_both_conventions() {
         let variables = variables(&pod(None), &[service("shop", "my-db", "10.0.0.9")]);
@@ -114,6 +115,7 @@ mod tests {
         assert_eq!(variables, expected);
     }
 
+    /// NET-17: of which Services a pod gets variables.
     #[test]
     fn n_57_default_kubernetes_needs_no_service_links_and_headless_services_have_no_variables() {
         let services = [

@@ -283,6 +283,7 @@ pub(crate) mod tests {
         assert_eq!(pod("p", spec).estimated, [1100, 2 * 200 * 1024 * 1024]);
     }
 
+    /// NET-10: which ports of two pods conflict.
     #[test]
     fn n_191_ports_conflict_on_the_same_address_or_on_any() {
         let port = |ip: &str, protocol: &str, port| HostPort {
@@ -310,7 +311,7 @@ pub(crate) mod tests {
         sidecar["restartPolicy"] = "Always".into();
         let info = pod(
             "p",
-            json!({ "containers": [listening("c", 1)],
+            json!({ "containers": [listening("c", 1), listening("none", 0)],
                     "initContainers": [listening("i", 2), sidecar] }),
         );
         assert_eq!(info.ports.iter().map(|port| port.port).collect::<Vec<_>>(), [1, 3]);

@@ -198,7 +198,7 @@ async fn a_dead_connection_is_noticed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unreachable_server_is_retried_with_backoff() {
+async fn an_unreachable_server_is_retried_about_twice_a_second() {
     let down = (0..30).map(|_| Box::new(unreachable) as Reply);
     let up: Vec<Reply> = replies![list(&[("a", 1)], 5)];
     let (client, requests) = play(down.chain(up).collect());
@@ -208,8 +208,8 @@ async fn an_unreachable_server_is_retried_with_backoff() {
     let times: Vec<Duration> = requests.lock().unwrap().iter().map(|(_, at)| *at).collect();
     let waits: Vec<Duration> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(waits[0] <= Duration::from_millis(101), "{waits:?}");
-    assert!(waits.iter().all(|wait| *wait <= Duration::from_millis(10_001)), "{waits:?}");
-    assert!(waits[20] >= Duration::from_secs(5), "{waits:?}");
+    assert!(waits.iter().all(|wait| *wait <= Duration::from_millis(501)), "{waits:?}");
+    assert!(waits[20] >= Duration::from_millis(250), "{waits:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -330,7 +330,7 @@ mod tests {
         assert!(entry(&all, &pod, None, "IPv6").is_none(), "it has no IPv6 address");
     }
 
-    /// NET-77: the fields of an endpoint.
+    /// NET-77: the fields of an endpoint. NET-100: which pods have a name of their own.
     #[test]
     fn net_77_c_176_an_endpoint_names_its_pod_node_and_zone() {
         let mut pod = pod("Running", true, false, Some("10.0.0.1"));

@@ -90,7 +90,7 @@ async fn n_6_taints_are_removed_as_soon_as_a_node_is_ready() {
     cluster.stop().await;
 }
 
-/// C-187: an event reports the deleted node.
+/// C-187: an event reports the deleted node. NET-14: each Node gets a range of its own, which is free when the Node goes.
 #[tokio::test(start_paused = true)]
 async fn c_184_nodes_get_address_blocks_and_release_them() {
     let pod_cidrs = Range::new("10.9.0.0/22", 24).unwrap();

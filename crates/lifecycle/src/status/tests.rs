@@ -325,6 +325,7 @@ fn n_71_and_72_the_generation_is_updated_and_the_start_time_is_kept() {
     assert_eq!(third.observed_generation, Some(4), "N-71: it never decreases");
 }
 
+/// NET-12: a pod of the host network has the node's addresses, and keeps the first ones.
 #[test]
 fn n_73_there_is_one_address_per_family_and_it_outlives_the_sandbox() {
     let ip = |text: &str| text.parse::<IpAddr>().unwrap();

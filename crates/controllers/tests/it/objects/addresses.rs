@@ -27,6 +27,7 @@ fn held(range: Option<&ServiceCIDR>) -> bool {
     finalizers.into_iter().any(|one| one == "networking.k8s.io/service-cidr-finalizer")
 }
 
+/// NET-144: a further range is ready, is used, and goes when no address needs it, after ten seconds at the earliest.
 #[tokio::test(start_paused = true)]
 async fn c_181_a_range_is_usable_when_ready_and_kept_while_used() {
     let cluster = Cluster::start().await;
@@ -66,6 +67,7 @@ async fn c_181_a_range_is_usable_when_ready_and_kept_while_used() {
     cluster.stop().await;
 }
 
+/// NET-145: addresses that are not managed stay.
 #[tokio::test(start_paused = true)]
 async fn c_182_deleted_claims_are_recreated_and_orphaned_ones_deleted() {
     let cluster = Cluster::start().await;

@@ -201,7 +201,8 @@ fn a_service_is_reached_by_its_cluster_ip_and_its_node_port() {
     });
 }
 
-/// W-31, T-NET-22: an open connection works until the process ends; new ones go to the other pod.
+/// W-31, T-NET-22: an open connection works until the process ends; new ones go to the other pod. NET-16: until then the
+/// pod can be reached at its own address, and reaches others.
 #[test]
 fn w_31_open_connections_survive_a_delete_and_new_ones_go_elsewhere() {
     let linger = "        lifecycle: {preStop: {sleep: {seconds: 20}}}";
@@ -211,6 +212,7 @@ fn w_31_open_connections_survive_a_delete_and_new_ones_go_elsewhere() {
         let to = node_port(kubectl);
         let mut open = connect(to).unwrap();
         let pod = request(&mut open).unwrap();
+        let address = kubectl.ok(&format!("kubectl get pod {pod} -o jsonpath='{{.status.podIP}}'"));
         kubectl.ok(&format!("kubectl delete pod {pod} --wait=false"));
         kubectl.ok("for i in $(seq 100); do
                       kubectl get endpointslices -l kubernetes.io/service-name=web -o json \
@@ -222,6 +224,14 @@ fn w_31_open_connections_survive_a_delete_and_new_ones_go_elsewhere() {
             assert_ne!(get(to).unwrap(), pod, "a new connection");
             assert_eq!(request(&mut open).unwrap(), pod, "the open connection");
         }
+        let own = format!("{}:8080", address.trim()).parse().expect("an address");
+        assert_eq!(get(own).unwrap(), pod, "a new connection to its own address");
+        let outward = kubectl.ok(&format!(
+            "kubectl exec {pod} -- python3 -c '
+import urllib.request
+print(urllib.request.urlopen(\"http://{to}/\", timeout=3).read().decode())'"
+        ));
+        assert!(outward.starts_with("web-") && outward.trim() != pod, "{outward}");
         kubectl.ok("kubectl delete deployment,service web");
     });
 }

@@ -65,9 +65,18 @@ fn cp(kubectl: &Kubectl) {
     kubectl.prints("cat back", "content");
 }
 
-/// N-166: port-forward to a port of the pod.
+/// N-166, NET-120: port-forward to a port of the pod, also if the server listens on the pod's loopback only.
 fn port_forward(kubectl: &Kubectl) {
-    let forward = kubectl.spawn("exec kubectl port-forward pod/web :80");
+    let answer = forwarded(kubectl, "pod/web :80");
+    assert!(answer.contains("Welcome to nginx"), "{answer}");
+    kubectl.run("kubectl exec talker -- busybox httpd -p 127.0.0.1:8081 -h /etc");
+    let answer = forwarded(kubectl, "pod/talker :8081");
+    assert!(answer.starts_with("HTTP/1."), "{answer}");
+}
+
+/// The response to a request through port-forward.
+fn forwarded(kubectl: &Kubectl, to: &str) -> String {
+    let forward = kubectl.spawn(&format!("exec kubectl port-forward {to}"));
     let output = forward.line("Forwarding from 127.0.0.1:", BOUND);
     let port = output.split([':', ' ']).nth(3).and_then(|port| port.parse::<u16>().ok());
     let port = port.unwrap_or_else(|| panic!("no port in {output:?}"));
@@ -76,5 +85,5 @@ fn port_forward(kubectl: &Kubectl) {
     stream.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("a request");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("an answer");
-    assert!(answer.contains("Welcome to nginx"), "{answer}");
+    answer
 }
