@@ -1,7 +1,7 @@
 //! Session affinity as the conformance tests check it, and its timeout.
 
 use super::*;
-use std::time::{Duration, Instant};
+use tokio::time::{Duration, Instant};
 
 /// After this time a choice of two seconds must have ended.
 const EXPIRED: Duration = Duration::from_secs(15);
