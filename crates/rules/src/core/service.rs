@@ -618,7 +618,7 @@ mod tests {
         let refused =
             format!("spec.LoadBalancerSourceRanges[1]: Invalid value: \"10.1.2.3/8\": {bits}");
         let ranges = json!(["10.0.0.0/8", " 10.1.2.3/8 "]);
-        assert_eq!(create("Service", balanced(ranges.clone())), [refused.clone()]);
+        assert_eq!(create("Service", balanced(ranges.clone())), std::slice::from_ref(&refused));
         let mapped = "spec.externalIPs[0]: Invalid value: \"::ffff:192.0.2.7\": must not be an IPv4-mapped IPv6 address";
         let given = json!({"externalIPs": ["::ffff:192.0.2.7"]});
         assert_eq!(create("Service", service(given)), [mapped]);
