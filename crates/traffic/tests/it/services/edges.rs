@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use traffic::services::PacketRules;
+use traffic::services::{Forgotten, PacketRules, UdpPort};
 
 /// Changes the conditions of the only endpoint. Letters: r ready, s serving, t terminating.
 async fn endpoint(cluster: &Cluster, pod: &Attachment, conditions: &str) {
@@ -145,6 +145,10 @@ impl PacketRules for SlowRules {
     fn verify(&mut self) -> network::Result<bool> {
         Ok(true)
     }
+
+    fn forget_udp_clients(&mut self, _: &[UdpPort]) -> Vec<Forgotten> {
+        Vec::new()
+    }
 }
 
 /// NET-71: the first change is applied at once. What changes during a transaction is in the next one, together.
@@ -158,7 +162,7 @@ async fn net_71_changes_during_a_transaction_are_applied_together() {
     let (go_on, wait) = channel();
     let rules = SlowRules { transactions, go_on: Arc::new(Mutex::new(wait)) };
     let config = services::Config { node_name: NODE.into(), pod_ranges: Vec::new(), delay: None };
-    let proxy = services::start(watched, rules, config);
+    let proxy = services::start(watched, Box::new(rules), config);
     proxy.synced().await;
     let started = Arc::new(Mutex::new(started));
     let next = async || {
