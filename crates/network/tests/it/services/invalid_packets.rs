@@ -2,7 +2,6 @@
 
 use super::changes::{answers, connect, serve_echo};
 use super::*;
-use crate::isolated::PATIENCE;
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
